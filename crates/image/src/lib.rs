@@ -1,0 +1,117 @@
+//! The image: the durable state of a volume as ext4 blocks in a block cache.
+//!
+//! Changed only by the apply step, recovery and mkfs-time tools, one caller at a time (`&self`, internally locked, but the
+//! engine serialises modifications). Read by operations at any time, from many threads; the engine guarantees that
+//! nobody reads an inode's structure (mapping, directory, xattrs) while that same inode's structure is modified. Different inodes
+//! sharing a block need no such care: the cache's blocks are copy-on-write snapshots.
+//!
+//! Nothing here writes to the device except through what `take_dirty` hands out. Every structure's checksum is verified
+//! when it is read from the device and right in what `take_dirty` returns.
+use ccfs_device::{AlignedBuf, Device};
+use ccfs_ext4::Result;
+use std::sync::Arc;
+
+/// A physical block number of the volume (in file system blocks).
+pub type Pblk = u64;
+/// A block number within a file.
+pub type Lblk = u64;
+/// An inode number.
+pub type Ino = u32;
+
+/// Facts of the volume that do not change while it is open.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    pub block_size: u32,
+    pub inode_size: u32,
+    pub blocks_count: u64,
+    pub inodes_count: u32,
+    pub first_data_block: u64,
+    pub blocks_per_group: u32,
+    pub inodes_per_group: u32,
+    pub groups: u32,
+    /// First inode number that is not reserved (usually 11).
+    pub first_ino: u32,
+    pub uuid: [u8; 16],
+    pub label: Vec<u8>,
+    /// Blocks kept for root (s_r_blocks_count).
+    pub root_reserved_blocks: u64,
+    /// Blocks of structure that `statfs` must not count in f_blocks (ext4's "overhead").
+    pub overhead_blocks: u64,
+    pub has_extents: bool,
+    pub has_dir_index: bool,
+    pub has_metadata_csum: bool,
+    /// Largest file size in bytes, with extents and with block maps.
+    pub max_file_size_extents: u64,
+    pub max_file_size_blockmap: u64,
+}
+
+/// An inode's attributes as the engine uses them. Mapping, directory content and xattrs are reached by the other calls.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct InodeAttr {
+    /// Type and permission bits (S_IFMT included).
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: u64,
+    /// On disk value; for directories 1 means "not counted" (dir_nlink).
+    pub nlink: u32,
+    /// Seconds and nanoseconds; what an inode of 128 bytes cannot hold is cut as ext4 does.
+    pub atime: (i64, u32),
+    pub mtime: (i64, u32),
+    pub ctime: (i64, u32),
+    pub crtime: (i64, u32),
+    /// i_flags. EXTENTS_FL, INDEX_FL and the like are structure: `write_attr` keeps the image's own for `STRUCTURE_FLAGS`.
+    pub flags: u32,
+    pub generation: u32,
+    /// Device number for block and character devices (Linux's 32-bit new encoding).
+    pub rdev: u32,
+    /// Blocks of 512 bytes, structure included (structure: kept by the image; ignored by `write_attr`).
+    pub blocks512: u64,
+}
+
+/// i_flags bits that belong to structure.
+pub const STRUCTURE_FLAGS: u32 = 0x0008_0000 /* EXTENTS */ | 0x0000_1000 /* INDEX */ | 0x0004_0000 /* HUGE_FILE */ | 0x0020_0000 /* EA_INODE */ | 0x1000_0000 /* INLINE_DATA */;
+
+/// Where a range of a file lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub lblk: Lblk,
+    /// Blocks from `lblk` for which this answer holds (at least 1).
+    pub len: u64,
+    /// `None`: a hole.
+    pub pblk: Option<Pblk>,
+    /// Allocated, but reads as zeros.
+    pub unwritten: bool,
+}
+
+/// A run of physical blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    pub pblk: Pblk,
+    pub len: u64,
+}
+
+/// A directory entry as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    pub name: Vec<u8>,
+    pub ino: Ino,
+    /// ext4's file type byte (1 regular, 2 directory, 3 char, 4 block, 5 fifo, 6 socket, 7 symlink, 0 unknown).
+    pub ftype: u8,
+    /// Position for readdir, from the name's hash (`Image::cookie_of`); never below 3.
+    pub cookie: u64,
+}
+
+// The calls of `Image`, by module:
+//
+// open.rs      Image::open(dev, OpenOptions) -> Result<Image>     geometry(&self) -> &Geometry
+// cache.rs     block cache: read block, modify block (copy on write, marks dirty), take_dirty, dirty_len, bounded memory for clean blocks
+// groups.rs    descriptors, uninitialised groups, free counts derived from bitmaps; statfs counts
+// alloc.rs     Allocator: what is free now (image's bitmaps, less what the engine holds)
+// inode.rs     read_attr, write_attr, create_inode, clear_inode
+// extents.rs / blockmap.rs   lookup, set, clear, mark
+// dir.rs / htree.rs          lookup, insert, remove, replace, scan, cookie_of, init, count
+// xattr.rs     get, list, set, remove
+pub type BlockImage = (Pblk, Arc<AlignedBuf>);
+#[allow(dead_code)]
+type _Unused = (Result<()>, Arc<dyn Device>);
