@@ -6,12 +6,31 @@
 //!   keep it, or keep any subset of its sectors, until a later `flush` returns.
 //! * `flush` makes durable every write whose wait ended before the call. Writes in flight during it may or may not be covered.
 //! * After a failed write or flush nothing is known about unflushed data.
+//! * Two overlapping writes that are in flight at once have no order. A write is in flight from `submit` until its wait ended.
+//!
+//! # The devices
+//! * [`FileDevice`]: an image file or a block device (O_DIRECT, io_uring);
+//! * [`MemoryDevice`]: sparse memory with cheap snapshots;
+//! * [`SimDevice`]: records what the caller does and builds every medium that a power cut may leave;
+//! * [`Timed`]: any of them with the timing of another kind of device.
+#![deny(unsafe_code)]
 
 use std::io;
 use std::sync::Arc;
 
 mod buffer;
+mod counters;
+mod file;
+mod memory;
+mod sys;
+mod ticket;
+mod uring;
+
 pub use buffer::AlignedBuf;
+pub use counters::Counters;
+pub use file::{FileDevice, OpenError, OpenMode};
+pub use memory::MemoryDevice;
+pub use ticket::{Pending, Ticket};
 
 /// Smallest unit of atomic writing, in bytes.
 pub const SECTOR: u64 = 512;
@@ -31,25 +50,9 @@ pub struct Write {
     pub parts: Vec<Slice>,
 }
 
-/// A submitted batch. Must be waited for; dropping it waits and ignores the result.
-pub struct Ticket(pub(crate) TicketKind);
-pub(crate) enum TicketKind {
-    Done(io::Result<()>),
-}
-
-/// What a device has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    pub reads: u64,
-    pub read_bytes: u64,
-    pub writes: u64,
-    pub written_bytes: u64,
-    pub flushes: u64,
-}
-
 /// A block device with a volatile write cache. All methods may be called from any thread at once.
 pub trait Device: Send + Sync {
-    /// Size in bytes.
+    /// Size in bytes, a multiple of [`min_io`](Device::min_io).
     fn size_bytes(&self) -> u64;
     /// Fills `buf` from `offset`; both need no alignment (an unaligned request goes through a bounce buffer).
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
@@ -64,12 +67,71 @@ pub trait Device: Send + Sync {
     fn counters(&self) -> Counters;
     /// True where the device refuses every write.
     fn read_only(&self) -> bool;
+    /// Bytes (a power of two, at least 512) of the device's own unit. Smaller writes work, at the cost of a read and a lock.
+    fn min_io(&self) -> u64 {
+        SECTOR
+    }
 }
 
-impl Ticket {
-    /// A ticket of a batch that has already ended.
-    pub fn done(result: io::Result<()>) -> Self {
-        Ticket(TicketKind::Done(result))
+impl<D: Device + ?Sized> Device for Arc<D> {
+    fn size_bytes(&self) -> u64 {
+        (**self).size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        (**self).read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        (**self).submit(writes)
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        (**self).wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).discard(offset, len)
+    }
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+    fn read_only(&self) -> bool {
+        (**self).read_only()
+    }
+    fn min_io(&self) -> u64 {
+        (**self).min_io()
+    }
+}
+
+impl Slice {
+    /// The whole of `buf`.
+    pub fn whole(buf: Arc<AlignedBuf>) -> Self {
+        let len = buf.len();
+        Slice { buf, start: 0, len }
+    }
+
+    /// The bytes; panics where the slice reaches past its buffer (`submit` refuses such a slice).
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[self.start..self.start + self.len]
+    }
+}
+
+impl Write {
+    /// A write of one whole buffer.
+    pub fn new(offset: u64, buf: impl Into<Arc<AlignedBuf>>) -> Self {
+        Write {
+            offset,
+            parts: vec![Slice::whole(buf.into())],
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.parts.iter().map(|part| part.len as u64).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -77,4 +139,47 @@ impl Ticket {
 pub fn write_all(dev: &dyn Device, writes: Vec<Write>) -> io::Result<()> {
     let ticket = dev.submit(writes);
     dev.wait(ticket)
+}
+
+/// `InvalidInput` unless `offset..offset + len` lies within a device of `size` bytes.
+fn check_range(size: u64, offset: u64, len: u64) -> io::Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(invalid(format!(
+            "{len} bytes at {offset} reach past the device's end at {size}"
+        ))),
+    }
+}
+
+/// `InvalidInput` unless every write of the batch is aligned, lies within its buffers and within `size` bytes.
+fn check_writes(size: u64, writes: &[Write]) -> io::Result<()> {
+    for write in writes {
+        let mut len = 0u64;
+        for part in &write.parts {
+            let end = part.start.checked_add(part.len);
+            if end.is_none_or(|end| end > part.buf.len()) {
+                return Err(invalid("a slice reaches past its buffer".into()));
+            }
+            if !(part.start as u64).is_multiple_of(SECTOR)
+                || !(part.len as u64).is_multiple_of(SECTOR)
+            {
+                return Err(invalid("a slice is not aligned to sectors".into()));
+            }
+            len = len
+                .checked_add(part.len as u64)
+                .ok_or_else(|| invalid("a write is too long".into()))?;
+        }
+        if !write.offset.is_multiple_of(SECTOR) {
+            return Err(invalid(format!(
+                "offset {} is not aligned to sectors",
+                write.offset
+            )));
+        }
+        check_range(size, write.offset, len)?;
+    }
+    Ok(())
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }

@@ -1,0 +1,436 @@
+//! An image file or a block device.
+//!
+//! I/O goes past the page cache (O_DIRECT) where the file system allows it. Otherwise it is buffered, and `flush` (fdatasync) writes
+//! back; the guarantees are the same.
+//!
+//! A lock on the open file keeps two programs from using one volume: a write lock (F_OFD_SETLK, which virtual machine monitors take
+//! too), a read lock for read-only. Block devices are not kept open exclusively, because a fuseblk mount wants that for itself.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+
+use crate::counters::Counting;
+use crate::sys::{discard_block_range, lock_file};
+use crate::uring::{Flight, Target};
+use crate::{AlignedBuf, Counters, Device, SECTOR, Ticket, Write, check_range, check_writes};
+
+/// Largest unit that an O_DIRECT transfer may need, in bytes.
+const UNIT_MAX: u64 = 4096;
+/// Bytes of one bounce buffer.
+const BOUNCE: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// Why a volume cannot be used. The texts are meant for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot open {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{} is a {kind}; an image file or a block device is needed", path.display())]
+    WrongKind { path: PathBuf, kind: &'static str },
+    #[error("{} is empty", path.display())]
+    Empty { path: PathBuf },
+    #[error("{} is in use: {holder}", path.display())]
+    Busy { path: PathBuf, holder: String },
+}
+
+/// An image file or a block device.
+pub struct FileDevice {
+    target: Arc<Target>,
+    size: u64,
+    min_io: u64,
+    direct: bool,
+    block: bool,
+    read_only: bool,
+    counting: Counting,
+    /// Held while a unit is read, changed and written (`write_unaligned`).
+    unaligned: Mutex<()>,
+}
+
+impl FileDevice {
+    /// Opens and locks a volume. The lock lasts until the device (and every child process that inherited it) is gone.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        let fail = |source| OpenError::Io {
+            path: path.into(),
+            source,
+        };
+        // Before opening: opening a fifo blocks, opening a character device may do anything.
+        check_kind(path, &path.metadata().map_err(fail)?)?;
+        let file = open_direct(path, mode).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        check_kind(path, &meta)?;
+        take_lock(path, &file, mode)?;
+        if mode == OpenMode::ReadWrite {
+            refuse_kernel_user(path, &meta)?;
+        }
+        let block = meta.file_type().is_block_device();
+        let (direct, min_io) = unit_of(&file, block).map_err(fail)?;
+        let size = (&file).seek(SeekFrom::End(0)).map_err(fail)?;
+        let size = size - size % min_io;
+        if size == 0 {
+            return Err(OpenError::Empty { path: path.into() });
+        }
+        Ok(FileDevice {
+            target: Arc::new(Target::new(file)),
+            size,
+            min_io,
+            direct,
+            block,
+            read_only: mode == OpenMode::ReadOnly,
+            counting: Counting::default(),
+            unaligned: Mutex::new(()),
+        })
+    }
+
+    /// Whether I/O goes past the page cache.
+    pub fn direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether this is a block device and not an image file.
+    pub fn is_block_device(&self) -> bool {
+        self.block
+    }
+
+    #[cfg(test)]
+    pub(crate) fn refuse_rings(&self) {
+        self.target.refuse_rings();
+    }
+
+    fn aligned(&self, write: &Write) -> bool {
+        let whole = |bytes: u64| bytes.is_multiple_of(self.min_io);
+        whole(write.offset)
+            && write
+                .parts
+                .iter()
+                .all(|part| whole(part.start as u64) && whole(part.len as u64))
+    }
+
+    /// A write that is not made of whole units of the device: its first and last unit are read and written back with the change. The
+    /// lock keeps two such writes from undoing each other; a unit is written atomically, so a crash harms no neighbour.
+    fn write_unaligned(&self, write: &Write) -> io::Result<()> {
+        let (len, unit) = (write.len(), self.min_io);
+        if len == 0 {
+            return Ok(());
+        }
+        let start = write.offset - write.offset % unit;
+        let end = (write.offset + len).next_multiple_of(unit);
+        let mut buf = AlignedBuf::zeroed((end - start) as usize);
+        let _held = self.unaligned.lock();
+        let last = buf.len() - unit as usize;
+        read_full(
+            &self.target.file,
+            &mut buf[..unit as usize],
+            start,
+            unit as usize,
+        )?;
+        if last > 0 {
+            read_full(
+                &self.target.file,
+                &mut buf[last..],
+                end - unit,
+                unit as usize,
+            )?;
+        }
+        let mut at = (write.offset - start) as usize;
+        for part in &write.parts {
+            buf[at..at + part.len].copy_from_slice(part.bytes());
+            at += part.len;
+        }
+        self.target.write_now(&[Write::new(start, buf)])
+    }
+
+    /// Reads by way of an aligned buffer.
+    fn read_unaligned(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let unit = self.min_io;
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let start = at - at % unit;
+            let end = (offset + buf.len() as u64)
+                .next_multiple_of(unit)
+                .min(start + BOUNCE);
+            let mut bounce = AlignedBuf::zeroed((end - start) as usize);
+            let skip = (at - start) as usize;
+            let len = (bounce.len() - skip).min(buf.len() - done);
+            read_full(&self.target.file, &mut bounce, start, skip + len)?;
+            buf[done..done + len].copy_from_slice(&bounce[skip..skip + len]);
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn try_submit(&self, mut writes: Vec<Write>) -> Result<Ticket, io::Error> {
+        check_writes(self.size, &writes)?;
+        if self.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        self.counting.wrote(&writes);
+        if self.direct && self.min_io > SECTOR {
+            for write in writes.extract_if(.., |write| !self.aligned(write)) {
+                self.write_unaligned(&write)?;
+            }
+        }
+        if writes.len() > 1 {
+            match Flight::start(self.target.clone(), writes) {
+                Ok(flight) => return Ok(Ticket::pending(Box::new(flight))),
+                Err(back) => writes = back,
+            }
+        }
+        self.target.write_now(&writes)?;
+        Ok(Ticket::done(Ok(())))
+    }
+}
+
+impl Device for FileDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        check_range(self.size, offset, buf.len() as u64)?;
+        let whole = |number: u64| number.is_multiple_of(self.min_io);
+        let aligned = whole(offset) && whole(buf.len() as u64) && whole(buf.as_ptr().addr() as u64);
+        if aligned || !self.direct {
+            let len = buf.len();
+            read_full(&self.target.file, buf, offset, len)?;
+        } else {
+            self.read_unaligned(offset, buf)?;
+        }
+        self.counting.read(buf.len());
+        Ok(())
+    }
+
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        self.try_submit(writes)
+            .unwrap_or_else(|error| Ticket::done(Err(error)))
+    }
+
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        ticket.finish()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.counting.flush();
+        if !self.read_only {
+            self.target.file.sync_data()?;
+        }
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.size, offset, len)?;
+        if self.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        let start = offset.next_multiple_of(self.min_io);
+        let end = (offset + len) - (offset + len) % self.min_io;
+        if start >= end {
+            return Ok(());
+        }
+        let file = &self.target.file;
+        let result = if self.block {
+            discard_block_range(file, start, end - start)
+        } else {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(file, hole, start, end - start).map_err(io::Error::from)
+        };
+        match result.as_ref().map_err(|error| error.raw_os_error()) {
+            // A hint that the device cannot take is no error.
+            Err(Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)) => Ok(()),
+            _ => result,
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        self.counting.get()
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn min_io(&self) -> u64 {
+        self.min_io
+    }
+}
+
+fn check_kind(path: &Path, meta: &Metadata) -> Result<(), OpenError> {
+    let kind = meta.file_type();
+    let kind = match () {
+        () if kind.is_file() || kind.is_block_device() => return Ok(()),
+        () if kind.is_dir() => "directory",
+        () if kind.is_fifo() => "pipe",
+        () if kind.is_socket() => "socket",
+        () if kind.is_char_device() => "character device",
+        () => "special file",
+    };
+    Err(OpenError::WrongKind {
+        path: path.into(),
+        kind,
+    })
+}
+
+fn open_direct(path: &Path, mode: OpenMode) -> io::Result<File> {
+    let open = |flags| {
+        OpenOptions::new()
+            .read(true)
+            .write(mode == OpenMode::ReadWrite)
+            .custom_flags(flags)
+            .open(path)
+    };
+    match open(libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+        result => result,
+    }
+}
+
+fn take_lock(path: &Path, file: &File, mode: OpenMode) -> Result<(), OpenError> {
+    let exclusive = mode == OpenMode::ReadWrite;
+    let holder = match lock_file(file, exclusive) {
+        Ok(None) => return Ok(()),
+        Ok(Some(holder)) => holder,
+        Err(source) => {
+            return Err(OpenError::Io {
+                path: path.into(),
+                source,
+            });
+        }
+    };
+    let holder = match holder.pid {
+        Some(pid) => format!("process {pid} holds a lock on it"),
+        None => format!(
+            "another ccfs (mount, fsck or another command) or a virtual machine holds a lock on it; `fuser -v {}` shows who has it open",
+            path.display()
+        ),
+    };
+    Err(OpenError::Busy {
+        path: path.into(),
+        holder,
+    })
+}
+
+/// Refuses to write to what the kernel has mounted or otherwise claimed. Read-only users take that risk knowingly.
+fn refuse_kernel_user(path: &Path, meta: &Metadata) -> Result<(), OpenError> {
+    let busy = |holder| {
+        Err(OpenError::Busy {
+            path: path.into(),
+            holder,
+        })
+    };
+    if meta.file_type().is_block_device() {
+        return match is_claimed(path) {
+            true => busy("the kernel uses it (mounted, swap, RAID or LVM)".into()),
+            false => Ok(()),
+        };
+    }
+    // An image file can be mounted by way of a loop device. Best effort: what cannot be read does not count.
+    let Ok(devices) = std::fs::read_dir("/sys/block") else {
+        return Ok(());
+    };
+    for name in devices.flatten().map(|entry| entry.file_name()) {
+        let backing = Path::new("/sys/block")
+            .join(&name)
+            .join("loop/backing_file");
+        let Ok(backing) = std::fs::read_to_string(backing) else {
+            continue;
+        };
+        let same = |other: Metadata| (other.dev(), other.ino()) == (meta.dev(), meta.ino());
+        let node = Path::new("/dev").join(&name);
+        if Path::new(backing.trim_end_matches('\n'))
+            .metadata()
+            .is_ok_and(same)
+            && is_claimed(&node)
+        {
+            return busy(format!(
+                "the kernel uses it by way of {}, which is mounted",
+                node.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the kernel holds a block device exclusively. Opens it for an instant.
+fn is_claimed(node: &Path) -> bool {
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(node);
+    opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+}
+
+/// Whether the file does O_DIRECT, and the unit in bytes that it needs. Turns O_DIRECT off where it was accepted but does not work.
+fn unit_of(file: &File, block: bool) -> io::Result<(bool, u64)> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    if !flags.contains(OFlags::DIRECT) {
+        return Ok((false, SECTOR));
+    }
+    if block {
+        let unit = u64::from(rustix::fs::ioctl_blksszget(file)?);
+        if (SECTOR..=UNIT_MAX).contains(&unit) && unit.is_power_of_two() {
+            return Ok((true, unit));
+        }
+    } else {
+        let mut unit = SECTOR;
+        while unit <= UNIT_MAX {
+            // The same alignment in the file and in memory, and no better one.
+            let mut buf = AlignedBuf::zeroed(2 * unit as usize);
+            match file.read_at(&mut buf[unit as usize..], unit) {
+                Ok(_) => return Ok((true, unit)),
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => unit *= 2,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    rustix::fs::fcntl_setfl(file, flags - OFlags::DIRECT)?;
+    Ok((false, SECTOR))
+}
+
+/// Reads into `buf` until at least `needed` bytes are there; an aligned transfer may reach past the file's end.
+fn read_full(file: &File, buf: &mut [u8], offset: u64, needed: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < needed {
+        match file.read_at(&mut buf[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where io_uring is forbidden, batches are written all the same.
+    #[test]
+    fn batches_without_rings() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let dev = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+        dev.refuse_rings();
+        let block = |number: u64| AlignedBuf::from_bytes(&[number as u8; 4096]);
+        let batch = (0..200).map(|number| Write::new(number * 4096, block(number)));
+        crate::write_all(&dev, batch.collect()).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for number in 0..200 {
+            assert!(bytes[number * 4096..][..4096] == [number as u8; 4096]);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The caller's hold on a submitted batch.
+
+use std::io;
+
+/// A batch that is under way.
+pub trait Pending: Send {
+    /// Blocks until the batch is in the device's cache and tells its outcome: the error of any write that failed.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+/// A submitted batch. Must be waited for; dropping it waits and ignores the result.
+#[must_use = "a batch is in the device's cache only after its wait"]
+pub struct Ticket(Option<Kind>);
+
+enum Kind {
+    Done(io::Result<()>),
+    Pending(Box<dyn Pending>),
+}
+
+impl Ticket {
+    /// A ticket of a batch that has already ended.
+    pub fn done(result: io::Result<()>) -> Self {
+        Ticket(Some(Kind::Done(result)))
+    }
+
+    /// A ticket of a batch that is under way.
+    pub fn pending(batch: Box<dyn Pending>) -> Self {
+        Ticket(Some(Kind::Pending(batch)))
+    }
+
+    /// What [`Device::wait`](crate::Device::wait) does, for every device.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        match self.0.take() {
+            Some(Kind::Done(result)) => result,
+            Some(Kind::Pending(batch)) => batch.finish(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
