@@ -1,0 +1,160 @@
+//! Bits of allocation maps, as words of 64 (little endian on disk, so bit n of the map is bit n % 64 of word n / 64).
+
+/// Reads `bits` bits from a bitmap block; what lies past them is set.
+pub fn load(bytes: &[u8], bits: u32) -> Box<[u64]> {
+    let words = (bits as usize).div_ceil(64);
+    let mut out: Vec<u64> = bytes
+        .chunks_exact(8)
+        .take(words)
+        .map(|c| u64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]))
+        .collect();
+    out.resize(words, !0);
+    if !bits.is_multiple_of(64) {
+        out[words - 1] |= !0u64 << (bits % 64);
+    }
+    out.into_boxed_slice()
+}
+
+pub fn get(words: &[u64], bit: u32) -> bool {
+    words[bit as usize / 64] & 1 << (bit % 64) != 0
+}
+
+/// Applies `f(word, mask)` to the words that the range touches.
+fn each_mut(words: &mut [u64], from: u32, len: u32, mut f: impl FnMut(&mut u64, u64)) {
+    let (mut at, end) = (from, from + len);
+    while at < end {
+        let n = (64 - at % 64).min(end - at);
+        let mask = (!0u64 >> (64 - n)) << (at % 64);
+        f(&mut words[at as usize / 64], mask);
+        at += n;
+    }
+}
+
+/// Sets the range; returns how many of its bits were clear.
+pub fn set(words: &mut [u64], from: u32, len: u32) -> u32 {
+    let mut changed = 0;
+    each_mut(words, from, len, |w, mask| {
+        changed += (!*w & mask).count_ones();
+        *w |= mask;
+    });
+    changed
+}
+
+/// Clears the range; returns how many of its bits were set.
+pub fn clear(words: &mut [u64], from: u32, len: u32) -> u32 {
+    let mut changed = 0;
+    each_mut(words, from, len, |w, mask| {
+        changed += (*w & mask).count_ones();
+        *w &= !mask;
+    });
+    changed
+}
+
+/// First clear bit in `from..end` of the words that `word(i)` gives.
+pub fn next_clear(word: impl Fn(usize) -> u64, from: u32, end: u32) -> Option<u32> {
+    next(|i| !word(i), from, end)
+}
+
+/// First set bit in `from..end`.
+pub fn next_set(word: impl Fn(usize) -> u64, from: u32, end: u32) -> Option<u32> {
+    next(word, from, end)
+}
+
+fn next(word: impl Fn(usize) -> u64, from: u32, end: u32) -> Option<u32> {
+    let mut at = from;
+    while at < end {
+        let w = word(at as usize / 64) & !0u64 << (at % 64);
+        if w != 0 {
+            let bit = at / 64 * 64 + w.trailing_zeros();
+            return (bit < end).then_some(bit);
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    None
+}
+
+/// Number of clear bits.
+pub fn count_clear(words: &[u64]) -> u32 {
+    words.iter().map(|w| w.count_zeros()).sum()
+}
+
+/// Is the bit set in a bitmap block?
+pub fn byte_get(bytes: &[u8], bit: u32) -> bool {
+    bytes[bit as usize / 8] & 1 << (bit % 8) != 0
+}
+
+/// Sets a range in a bitmap block; returns how many bits were clear.
+pub fn byte_set(bytes: &mut [u8], from: u32, len: u32) -> u32 {
+    let mut changed = 0;
+    each_byte(bytes, from, len, |b, mask| {
+        changed += (!*b & mask).count_ones();
+        *b |= mask;
+    });
+    changed
+}
+
+/// Clears a range in a bitmap block; returns how many bits were set.
+pub fn byte_clear(bytes: &mut [u8], from: u32, len: u32) -> u32 {
+    let mut changed = 0;
+    each_byte(bytes, from, len, |b, mask| {
+        changed += (*b & mask).count_ones();
+        *b &= !mask;
+    });
+    changed
+}
+
+fn each_byte(bytes: &mut [u8], from: u32, len: u32, mut f: impl FnMut(&mut u8, u8)) {
+    let (mut at, end) = (from, from + len);
+    while at < end {
+        let n = (8 - at % 8).min(end - at);
+        let mask = (0xFFu8 >> (8 - n)) << (at % 8);
+        f(&mut bytes[at as usize / 8], mask);
+        at += n;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_bytes_agree_with_single_bits() {
+        let mut x = 12345u64;
+        let mut rnd = |n: u32| {
+            x = x
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (x >> 33) as u32 % n
+        };
+        let mut model = vec![false; 500];
+        let mut bytes = vec![0u8; 64];
+        for _ in 0..2000 {
+            let from = rnd(500);
+            let len = rnd(500 - from) + 1;
+            let on = rnd(2) == 0;
+            let mut words = load(&bytes, 500);
+            let differ = (from..from + len)
+                .filter(|&b| model[b as usize] != on)
+                .count() as u32;
+            model[from as usize..(from + len) as usize].fill(on);
+            let (a, b) = if on {
+                (byte_set(&mut bytes, from, len), set(&mut words, from, len))
+            } else {
+                (
+                    byte_clear(&mut bytes, from, len),
+                    clear(&mut words, from, len),
+                )
+            };
+            assert_eq!((a, b), (differ, differ));
+            for bit in 0..500 {
+                assert_eq!(byte_get(&bytes, bit), model[bit as usize]);
+                assert_eq!(get(&words, bit), model[bit as usize]);
+            }
+            let at = rnd(500);
+            let want = (at..500).find(|&b| !model[b as usize]);
+            assert_eq!(next_clear(|i| words[i], at, 500), want);
+            let want = (at..500).find(|&b| model[b as usize]);
+            assert_eq!(next_set(|i| words[i], at, 500), want);
+        }
+    }
+}

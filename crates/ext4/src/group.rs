@@ -1,0 +1,158 @@
+//! Group descriptors. Source: Documentation/filesystems/ext4/group_descr.rst.
+
+use crate::checksum::{crc16, crc32c};
+use crate::superblock::Layout;
+
+/// The bitmap of inodes was never written: all inodes are free.
+pub const INODE_UNINIT: u16 = 1;
+/// The bitmap of blocks was never written: only the group's own metadata is in use.
+pub const BLOCK_UNINIT: u16 = 2;
+/// The unused rest of the inode table holds zeros.
+pub const INODE_ZEROED: u16 = 4;
+
+const CHECKSUM_AT: usize = 0x1E;
+
+/// The bytes of one descriptor (32 or at least 64 of them).
+pub struct Desc<B>(pub B);
+
+impl<B: AsRef<[u8]>> Desc<B> {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+    fn half(&self, at: usize) -> u16 {
+        self.bytes()
+            .get(at..at + 2)
+            .map_or(0, |b| u16::from_le_bytes([b[0], b[1]]))
+    }
+    /// A number in two halves of 16 bits; the high one only in descriptors of 64 bytes.
+    fn split16(&self, lo: usize, hi: usize) -> u32 {
+        u32::from(self.half(lo)) | u32::from(self.half(hi)) << 16
+    }
+    fn split32(&self, lo: usize, hi: usize) -> u64 {
+        let word = |at| u64::from(self.half(at)) | u64::from(self.half(at + 2)) << 16;
+        word(lo) | word(hi) << 32
+    }
+    pub fn block_bitmap(&self) -> u64 {
+        self.split32(0x0, 0x20)
+    }
+    pub fn inode_bitmap(&self) -> u64 {
+        self.split32(0x4, 0x24)
+    }
+    pub fn inode_table(&self) -> u64 {
+        self.split32(0x8, 0x28)
+    }
+    pub fn free_blocks(&self) -> u32 {
+        self.split16(0xC, 0x2C)
+    }
+    pub fn free_inodes(&self) -> u32 {
+        self.split16(0xE, 0x2E)
+    }
+    pub fn used_dirs(&self) -> u32 {
+        self.split16(0x10, 0x30)
+    }
+    pub fn flags(&self) -> u16 {
+        self.half(0x12)
+    }
+    pub fn itable_unused(&self) -> u32 {
+        self.split16(0x1C, 0x32)
+    }
+    /// The checksum of the block bitmap; descriptors of 32 bytes keep only its low half.
+    pub fn block_bitmap_csum(&self) -> u32 {
+        self.split16(0x18, 0x38)
+    }
+    pub fn inode_bitmap_csum(&self) -> u32 {
+        self.split16(0x1A, 0x3A)
+    }
+    pub fn checksum(&self) -> u16 {
+        self.half(CHECKSUM_AT)
+    }
+    /// Cuts a bitmap's checksum to what this descriptor can hold.
+    pub fn cut_csum(&self, csum: u32) -> u32 {
+        if self.bytes().len() >= 64 {
+            csum
+        } else {
+            csum & 0xFFFF
+        }
+    }
+
+    /// The checksum that the descriptor should have (0 where the volume has none).
+    pub fn computed_checksum(&self, group: u32, layout: &Layout) -> u16 {
+        let b = self.bytes();
+        let number = group.to_le_bytes();
+        if layout.metadata_csum {
+            let mut c = crc32c(layout.csum_seed, &number);
+            c = crc32c(c, &b[..CHECKSUM_AT]);
+            c = crc32c(c, &[0, 0]);
+            return crc32c(c, &b[CHECKSUM_AT + 2..]) as u16;
+        }
+        if layout.gdt_csum {
+            let mut c = crc16(!0, &layout.uuid);
+            c = crc16(c, &number);
+            c = crc16(c, &b[..CHECKSUM_AT]);
+            return crc16(c, &b[CHECKSUM_AT + 2..]);
+        }
+        0
+    }
+    pub fn checksum_ok(&self, group: u32, layout: &Layout) -> bool {
+        !layout.has_uninit() || self.checksum() == self.computed_checksum(group, layout)
+    }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Desc<B> {
+    fn set_half(&mut self, at: usize, v: u16) {
+        if let Some(b) = self.0.as_mut().get_mut(at..at + 2) {
+            b.copy_from_slice(&v.to_le_bytes());
+        }
+    }
+    fn set_split16(&mut self, lo: usize, hi: usize, v: u32) {
+        self.set_half(lo, v as u16);
+        self.set_half(hi, (v >> 16) as u16);
+    }
+    pub fn set_free_blocks(&mut self, n: u32) {
+        self.set_split16(0xC, 0x2C, n);
+    }
+    pub fn set_free_inodes(&mut self, n: u32) {
+        self.set_split16(0xE, 0x2E, n);
+    }
+    pub fn set_used_dirs(&mut self, n: u32) {
+        self.set_split16(0x10, 0x30, n);
+    }
+    pub fn set_flags(&mut self, flags: u16) {
+        self.set_half(0x12, flags);
+    }
+    pub fn set_itable_unused(&mut self, n: u32) {
+        self.set_split16(0x1C, 0x32, n);
+    }
+    pub fn set_block_bitmap_csum(&mut self, c: u32) {
+        self.set_split16(0x18, 0x38, c);
+    }
+    pub fn set_inode_bitmap_csum(&mut self, c: u32) {
+        self.set_split16(0x1A, 0x3A, c);
+    }
+    /// Makes the checksum right.
+    pub fn seal(&mut self, group: u32, layout: &Layout) {
+        if layout.has_uninit() {
+            let c = self.computed_checksum(group, layout);
+            self.set_half(CHECKSUM_AT, c);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_split_and_joined() {
+        let mut d = Desc(vec![0u8; 64]);
+        d.set_free_blocks(0x1_2345);
+        d.set_block_bitmap_csum(0xDEAD_BEEF);
+        assert_eq!(
+            (d.free_blocks(), d.block_bitmap_csum()),
+            (0x1_2345, 0xDEAD_BEEF)
+        );
+        let mut d = Desc(vec![0u8; 32]);
+        d.set_block_bitmap_csum(0xDEAD_BEEF);
+        assert_eq!(d.block_bitmap_csum(), d.cut_csum(0xDEAD_BEEF));
+    }
+}
