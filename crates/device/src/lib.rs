@@ -22,6 +22,7 @@ mod buffer;
 mod counters;
 mod file;
 mod memory;
+mod sim;
 mod sys;
 mod ticket;
 mod uring;
@@ -30,6 +31,7 @@ pub use buffer::AlignedBuf;
 pub use counters::Counters;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use memory::MemoryDevice;
+pub use sim::{DISCARDED, Outcome, Plan, SimDevice};
 pub use ticket::{Pending, Ticket};
 
 /// Smallest unit of atomic writing, in bytes.
