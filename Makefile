@@ -1,0 +1,70 @@
+# `make mount` gives you a mounted volume in ./mnt, `make test` runs everything that is checked.
+# Both install what they need (Debian packages, cargo tools), only where it is missing.
+
+CARGO_TARGET_DIR ?= target
+export CARGO_TARGET_DIR
+CCFS := $(CARGO_TARGET_DIR)/release/ccfs
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# The volume: `make mount IMAGE=... SIZE=... DIR=...`
+IMAGE ?= ccfs.img
+SIZE ?= 1G
+DIR ?= mnt
+
+.PHONY: help build mount unmount install test man soak crash bench clean
+
+help:
+	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
+	@echo "make unmount   unmount ./$(DIR); $(IMAGE) is plain ext4 then"
+	@echo "make install   install ccfs and its mount(8), mkfs(8) and fsck(8) helpers below $(PREFIX)"
+	@echo "make test      everything that CI checks, with the time of each part"
+	@echo "make soak      the long tests;  make crash  crash exploration;  make bench  benchmarks"
+
+build:
+	@scripts/deps.sh build
+	cargo build --release -p ccfs
+
+mount: build
+	@scripts/deps.sh run
+	@[ -e "$(IMAGE)" ] || $(CCFS) mkfs -s $(SIZE) "$(IMAGE)"
+	@mkdir -p "$(DIR)" 2>/dev/null || true
+	@if mountpoint -q "$(DIR)"; then echo "$(DIR) is already mounted"; \
+	else $(SUDO) $(CCFS) mount "$(IMAGE)" "$(DIR)" && echo "$(IMAGE) is mounted on $(DIR)"; fi
+
+unmount:
+	@if [ -x $(CCFS) ] && grep -q " $(abspath $(DIR)) " /proc/self/mountinfo; then \
+	$(SUDO) $(CCFS) umount "$(DIR)" && echo "$(IMAGE) is plain ext4"; else echo "$(DIR) is not mounted"; fi
+
+PREFIX ?= /usr/local
+SBIN ?= /sbin
+install: build
+	$(SUDO) install -D -m 755 $(CCFS) $(DESTDIR)$(PREFIX)/bin/ccfs
+	$(SUDO) install -d $(DESTDIR)$(SBIN) $(DESTDIR)$(PREFIX)/share/man/man8
+	for helper in mount mkfs fsck; do $(SUDO) ln -sf $(PREFIX)/bin/ccfs $(DESTDIR)$(SBIN)/$$helper.ccfs; done
+	$(SUDO) install -m 644 docs/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+
+test:
+	@scripts/test.sh
+
+# Makes the pages in docs/man anew from the flag table.
+man: build
+	$(CCFS) man docs/man
+
+SOAK_ARGS ?=
+soak:
+	@scripts/deps.sh test
+	cargo build --release -p ccfs
+	cargo run --release -p ccfs-tests --bin ccfs-soak -- $(SOAK_ARGS)
+
+CRASH_ARGS ?=
+crash:
+	@scripts/deps.sh build
+	cargo run --release -p ccfs-crash --bin ccfs-crash-explore -- $(CRASH_ARGS)
+
+BENCH_ARGS ?= personalities --fs ccfs,fuse2fs,ext4 --seconds 10
+bench:
+	@scripts/deps.sh test
+	cargo build --release -p ccfs
+	cargo run --release -p ccfs-bench --bin ccfs-bench -- $(BENCH_ARGS)
+
+clean:
+	cargo clean

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Installs what is missing, and only that. usage: deps.sh build|run|test
+#   build  what compiling needs          run   what mounting needs
+#   test   what `make test` needs: the above, the packages of crates/tests/packages.txt, rustfmt, clippy, cargo-deny
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# Installs the packages named; quiet, and without questions.
+install() {
+    [ $# -gt 0 ] || return 0
+    if ! command -v apt-get >/dev/null; then
+        echo "missing, and there is no apt-get to install them: $*" >&2
+        return 1
+    fi
+    echo "installing: $*"
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0)
+    as_root "${apt[@]}" install --no-install-recommends "$@" >/tmp/ccfs-apt.$$ 2>&1 ||
+        { as_root "${apt[@]}" update >/dev/null 2>&1 &&
+          as_root "${apt[@]}" install --no-install-recommends "$@" >/tmp/ccfs-apt.$$ 2>&1; } ||
+        { cat /tmp/ccfs-apt.$$ >&2; rm -f /tmp/ccfs-apt.$$; return 1; }
+    rm -f /tmp/ccfs-apt.$$
+}
+
+have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null; }
+
+build() {
+    if ! have cargo; then
+        echo "Rust is missing; see https://rustup.rs" >&2
+        return 1
+    fi
+    have cc || install gcc libc6-dev
+}
+
+run() {
+    local missing=()
+    have mke2fs && have e2fsck || missing+=(e2fsprogs)
+    have blkid || missing+=(util-linux)
+    have umount || missing+=(mount)
+    install "${missing[@]}"
+    if [ ! -e /dev/fuse ] && ! as_root modprobe fuse 2>/dev/null; then
+        echo "/dev/fuse is missing: this kernel has no FUSE, or this container may not use it" >&2
+        return 1
+    fi
+}
+
+packages() {
+    local missing=() list=crates/tests/packages.txt name
+    [ -e "$list" ] || return 0
+    while read -r name; do
+        dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
+    done < <(sed 's/#.*//' "$list" | tr -s ' \t' '\n' | grep .)
+    install "${missing[@]}"
+}
+
+cargo_tools() {
+    cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+    cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+    # Unoptimised: compiling it takes longer than running it. Its own folder: our target may be on a cache.
+    cargo deny --version >/dev/null 2>&1 || CARGO_TARGET_DIR= cargo install --quiet --locked --debug cargo-deny
+}
+
+case "${1:-}" in
+    build) build ;;
+    run) run ;;
+    test) build; run || true; packages; cargo_tools ;;
+    *) echo "usage: $0 build|run|test" >&2; exit 2 ;;
+esac

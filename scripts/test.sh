@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Everything that CI checks. Prints how long each part took; goes on after a failure and tells all at the end.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+failed=()
+times=()
+
+# part NAME COMMAND...
+part() {
+    local name=$1 start=$SECONDS
+    shift
+    echo "== $name"
+    if "$@" </dev/null; then :; else failed+=("$name"); fi
+    times+=("$(printf '%4d s  %s' $((SECONDS - start)) "$name")")
+}
+
+# Runs the tests and sums up cargo's closing lines.
+tests() {
+    local log status
+    log=$(mktemp)
+    cargo test --release --workspace --no-fail-fast 2>&1 | tee "$log" | grep -vE '^(test .* \.\.\. ok|running [0-9]+ tests?)?$'
+    status=${PIPESTATUS[0]}
+    awk '/^test result:/ { suites++; ok += $4; bad += $6; ignored += $8 }
+         END { printf "tests: %d passed, %d failed, %d ignored in %d suites\n", ok, bad, ignored, suites }' "$log"
+    rm -f "$log"
+    return "$status"
+}
+
+doc() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps; }
+
+if [ "$(id -u)" != 0 ]; then
+    echo "skipped: tests that mount volumes: they need root"
+elif [ ! -e /dev/fuse ]; then
+    echo "skipped: tests that mount volumes: there is no /dev/fuse"
+elif [ ! -e /dev/loop-control ]; then
+    echo "skipped: tests that need loop devices: there is no /dev/loop-control"
+fi
+
+part "install what is missing" scripts/deps.sh test
+part "format" cargo fmt --all --check
+part "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+part "licenses and sources of dependencies" cargo deny --log-level error check licenses bans sources
+part "documentation" doc
+part "build" cargo build --quiet --release --workspace --all-targets
+part "tests" tests
+
+printf '%s\n' "== time" "${times[@]}" "$(printf '%4d s  all' $SECONDS)"
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'FAILED: %s\n' "${failed[@]}"
+    exit 1
+fi
+echo "all passed"
