@@ -161,7 +161,7 @@ impl DirFormat {
         let bad = |what: &str| Error::Corrupt(format!("directory entry at byte {offset} {what}"));
         let raw = header(block, offset).ok_or_else(|| bad("overruns the block"))?;
         let rec_len = decode_rec_len(raw.rec_len.get(), self.block_size);
-        if rec_len < MIN_RECORD || rec_len % 4 != 0 {
+        if rec_len < MIN_RECORD || !rec_len.is_multiple_of(4) {
             return Err(bad("has an impossible length"));
         }
         if rec_len > end - offset {
@@ -361,19 +361,15 @@ impl DirFormat {
         proper.then_some(self.end() + 8)
     }
 
-    /// Checks a leaf's checksum. `seed` is the directory inode's (volume, number, generation). Nothing to check without the feature.
-    pub fn verify_csum(&self, block: &[u8], seed: u32) -> Result<()> {
+    /// Is a leaf's checksum right? `seed` is the directory inode's (volume, number, generation). True without the feature.
+    pub fn csum_ok(&self, block: &[u8], seed: u32) -> bool {
         if !self.csum {
-            return Ok(());
+            return true;
         }
-        let at = self
-            .tail_at(block)
-            .ok_or_else(|| Error::Corrupt("directory block without checksum".into()))?;
-        if block[at..at + 4] == raw_crc32c(seed, &block[..self.end()]).to_le_bytes() {
-            Ok(())
-        } else {
-            Err(Error::Corrupt("wrong checksum of a directory block".into()))
-        }
+        let Some(at) = self.tail_at(block) else {
+            return false;
+        };
+        block[at..at + 4] == raw_crc32c(seed, &block[..self.end()]).to_le_bytes()
     }
 
     /// Writes a leaf's checksum.

@@ -116,7 +116,7 @@ impl Hasher {
     /// Packs a name's rest into words; what is missing is filled with the rest's length.
     fn words<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let len = rest.len() as u32;
-        let fill = (len & 0xff) * 0x0001_0001 | (len << 8) | (len << 24);
+        let fill = len.wrapping_mul(0x0101_0101);
         let mut out = [fill; N];
         for (word, bytes) in out.iter_mut().zip(rest.chunks(4)) {
             *word = bytes

@@ -169,7 +169,7 @@ pub fn root_info(format: &DirFormat, block: &[u8]) -> Result<RootInfo> {
     })
 }
 
-/// The pairs of a root or node, numbers and order of hashes checked.
+/// The pairs of a root or node, their numbers checked (walks check the order of hashes).
 pub fn pairs<'a>(format: &DirFormat, kind: Kind, block: &'a [u8]) -> Result<Pairs<'a>> {
     let bad = |what: &str| Error::Corrupt(format!("index block of a directory {what}"));
     if kind == Kind::Node && (word(block, 0) != 0 || rec_len(format, block, 0) != format.block_size)
@@ -278,26 +278,16 @@ fn csum(format: &DirFormat, kind: Kind, block: &[u8], seed: u32) -> Result<(u32,
     Ok((raw_crc32c(sum, &[0; 4]), tail + 4))
 }
 
-/// Checks an index block's checksum. `seed` is the directory inode's. Nothing to check without metadata checksums.
-pub fn verify_csum(format: &DirFormat, kind: Kind, block: &[u8], seed: u32) -> Result<()> {
-    if !format.csum {
-        return Ok(());
-    }
-    let (sum, at) = csum(format, kind, block, seed)?;
-    if word(block, at) == sum {
-        Ok(())
-    } else {
-        Err(Error::Corrupt(
-            "wrong checksum of a directory's index block".into(),
-        ))
-    }
+/// Is an index block's checksum right? `seed` is the directory inode's. True without metadata checksums.
+pub fn csum_ok(format: &DirFormat, kind: Kind, block: &[u8], seed: u32) -> bool {
+    !format.csum || csum(format, kind, block, seed).is_ok_and(|(sum, at)| word(block, at) == sum)
 }
 
-/// Writes an index block's checksum.
-pub fn set_csum(format: &DirFormat, kind: Kind, block: &mut [u8], seed: u32) -> Result<()> {
-    if format.csum {
-        let (sum, at) = csum(format, kind, block, seed)?;
+/// Writes an index block's checksum. A block that is no proper index block stays as it is.
+pub fn set_csum(format: &DirFormat, kind: Kind, block: &mut [u8], seed: u32) {
+    if format.csum
+        && let Ok((sum, at)) = csum(format, kind, block, seed)
+    {
         block[at..at + 4].copy_from_slice(&sum.to_le_bytes());
     }
-    Ok(())
 }

@@ -224,27 +224,25 @@ pub fn write_block(block: &mut [u8], attrs: &[&Attr]) {
     block[..HEADER].copy_from_slice(raw.as_bytes());
 }
 
-fn block_csum(block: &[u8], pblk: u64, volume_seed: u32) -> u32 {
-    let sum = raw_crc32c(volume_seed, &pblk.to_le_bytes());
-    let sum = raw_crc32c(sum, &block[..CHECKSUM]);
+/// The seed of an attribute block's checksum, from the volume's seed and the block's number in the volume.
+pub fn block_seed(volume_seed: u32, pblk: u64) -> u32 {
+    raw_crc32c(volume_seed, &pblk.to_le_bytes())
+}
+
+fn block_csum(block: &[u8], seed: u32) -> u32 {
+    let sum = raw_crc32c(seed, &block[..CHECKSUM]);
     let sum = raw_crc32c(sum, &[0; 4]);
     raw_crc32c(sum, &block[CHECKSUM + 4..])
 }
 
-/// Checks an attribute block's checksum (volumes with metadata checksums only). `pblk` is the block's number in the volume.
-pub fn verify_csum(block: &[u8], pblk: u64, volume_seed: u32) -> Result<()> {
-    if header(block)?.checksum.get() == block_csum(block, pblk, volume_seed) {
-        Ok(())
-    } else {
-        Err(Error::Corrupt(format!(
-            "wrong checksum of attribute block {pblk}"
-        )))
-    }
+/// Is an attribute block's checksum right (volumes with metadata checksums only)? `seed` is `block_seed`'s.
+pub fn csum_ok(block: &[u8], seed: u32) -> bool {
+    header(block).is_ok_and(|raw| raw.checksum.get() == block_csum(block, seed))
 }
 
 /// Writes an attribute block's checksum (volumes with metadata checksums only).
-pub fn set_csum(block: &mut [u8], pblk: u64, volume_seed: u32) {
-    let sum = block_csum(block, pblk, volume_seed);
+pub fn set_csum(block: &mut [u8], seed: u32) {
+    let sum = block_csum(block, seed);
     block[CHECKSUM..CHECKSUM + 4].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -317,9 +315,9 @@ mod tests {
         assert_eq!(back, list);
         let mut block = vec![0xff; 1024];
         write_block(&mut block, &refs);
-        set_csum(&mut block, 77, 5);
-        verify_csum(&block, 77, 5).unwrap();
-        verify_csum(&block, 78, 5).unwrap_err();
+        set_csum(&mut block, block_seed(5, 77));
+        assert!(csum_ok(&block, block_seed(5, 77)));
+        assert!(!csum_ok(&block, block_seed(5, 78)));
         let names: Vec<&[u8]> = block_attrs(&block)
             .unwrap()
             .iter()
