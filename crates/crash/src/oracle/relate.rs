@@ -1,0 +1,369 @@
+//! Promise C5: which operations of different streams keep their order, and what a history makes of every object.
+use super::model::Errno;
+use super::op::*;
+use super::tree::*;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// How many operations of each stream survive.
+pub type Cut = Vec<u32>;
+
+/// A value that an object had: from the operation `op` on, or from the beginning.
+#[derive(Clone, Debug)]
+pub struct Version<T> {
+    pub op: Option<usize>,
+    pub value: T,
+}
+
+/// Parts of a directory's inode that streams may change without order among them: the latest survivor's value stands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Field {
+    Mode,
+    Uid,
+    Gid,
+    Mtime,
+    Ctime,
+    Xattr(Bytes),
+}
+
+/// An accepted operation and what it is tied to.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    pub stream: usize,
+    /// Index in its stream.
+    pub pos: u32,
+    /// Operations directly tied to this one by C5 (earlier ones of any stream).
+    pub ties: Vec<usize>,
+    /// Inodes on which this operation is, in the sense of C3 (fsync).
+    pub on: Vec<NodeId>,
+}
+
+/// What the names of a directory led to.
+pub type Names = BTreeMap<Bytes, Vec<Version<Option<NodeId>>>>;
+
+/// A history executed once: the ties of C5, and all versions of all objects.
+pub struct Analysis {
+    pub base: Tree,
+    pub history: History,
+    pub placed: Vec<Placed>,
+    /// All names that a directory ever had, with what they led to.
+    pub entries: HashMap<NodeId, Names>,
+    /// Fingerprints of non-directories (all operations on one are tied, so its versions are those of the whole history).
+    pub files: HashMap<NodeId, Vec<Version<u64>>>,
+    pub fields: HashMap<NodeId, HashMap<Field, Vec<Version<u64>>>>,
+    /// Compare mtime and ctime.
+    pub times: bool,
+    /// The tree after all operations.
+    pub tree: Tree,
+    ties: TieState,
+}
+
+#[derive(Default)]
+struct TieState {
+    node: HashMap<NodeId, usize>,
+    entry: HashMap<(NodeId, Bytes), usize>,
+    created: HashMap<NodeId, usize>,
+    /// Changes of mode, owner or ACL, by directory.
+    attrs: HashMap<NodeId, Vec<usize>>,
+    /// Entry changes, by directory.
+    changes: HashMap<NodeId, Vec<usize>>,
+    dir_move: Option<usize>,
+    length: Vec<u32>,
+}
+
+/// What an operation touches, read off the tree before it is executed.
+struct Footprint {
+    /// Non-directories.
+    files: Vec<NodeId>,
+    names: Vec<(NodeId, Bytes)>,
+    /// Directories whose inode itself is changed.
+    dirs: Vec<NodeId>,
+    /// ... in mode, owner or ACL.
+    dir_attrs: bool,
+    /// Directories that lose their name.
+    gone: Vec<NodeId>,
+    moves_dir: bool,
+}
+
+impl Analysis {
+    /// Executes `history` on `base`. Fails with the index of the operation that the model refuses.
+    pub fn new(base: Tree, history: History, times: bool) -> Result<Analysis, (usize, Errno)> {
+        let mut an = Analysis {
+            tree: base.clone(),
+            base,
+            placed: Vec::with_capacity(history.ops.len()),
+            entries: HashMap::new(),
+            files: HashMap::new(),
+            fields: HashMap::new(),
+            times,
+            ties: TieState {
+                length: vec![0; history.streams],
+                ..TieState::default()
+            },
+            history: History {
+                streams: history.streams,
+                ops: Vec::new(),
+                syncs: history.syncs,
+            },
+        };
+        an.start();
+        for (i, op) in history.ops.into_iter().enumerate() {
+            an.push(op).map_err(|e| (i, e))?;
+        }
+        Ok(an)
+    }
+
+    /// Executes one more operation.
+    pub fn push(&mut self, accepted: Accepted) -> Result<(), Errno> {
+        let i = self.placed.len();
+        let print = self.footprint(&accepted.op);
+        self.tree.apply(&accepted.op, &accepted.stamps)?;
+        let ties = self.tie(i, &print);
+        let mut on: Vec<NodeId> = print
+            .files
+            .iter()
+            .chain(&print.dirs)
+            .chain(print.names.iter().map(|n| &n.0))
+            .copied()
+            .collect();
+        on.extend(accepted.op.makes());
+        self.placed.push(Placed {
+            stream: accepted.stream,
+            pos: self.ties.length[accepted.stream],
+            ties,
+            on,
+        });
+        self.ties.length[accepted.stream] += 1;
+        self.record(i, &print, &accepted);
+        self.history.ops.push(accepted);
+        Ok(())
+    }
+
+    fn footprint(&self, op: &Op) -> Footprint {
+        let is_dir = |n: &NodeId| self.tree.nodes.get(n).is_some_and(|n| n.is_dir());
+        let names = op.names();
+        let mut inodes: Vec<NodeId> = names
+            .iter()
+            .filter_map(|(d, n)| self.tree.lookup(*d, n).ok())
+            .collect();
+        match op {
+            Op::Link { node, .. }
+            | Op::Write { node, .. }
+            | Op::Allocate { node, .. }
+            | Op::Punch { node, .. }
+            | Op::Zero { node, .. }
+            | Op::SetAttr { node, .. }
+            | Op::SetXattr { node, .. }
+            | Op::RemoveXattr { node, .. } => inodes.push(*node),
+            _ => {}
+        }
+        if let (Some(node), false) = (op.makes(), matches!(op, Op::Mkdir { .. })) {
+            inodes.push(node);
+        }
+        inodes.sort();
+        inodes.dedup();
+        let dirs: Vec<NodeId> = inodes.iter().copied().filter(is_dir).collect();
+        let files = inodes.into_iter().filter(|n| !is_dir(n)).collect();
+        let dir_attrs = match op {
+            Op::SetAttr { set, .. } => set.mode.is_some() || set.uid.is_some() || set.gid.is_some(),
+            Op::SetXattr { name, .. } | Op::RemoveXattr { name, .. } => {
+                name.starts_with(b"system.posix_acl")
+            }
+            _ => false,
+        };
+        let (gone, moves_dir) = match op {
+            Op::Rmdir { .. } => (dirs.clone(), false),
+            Op::Rename {
+                kind: RenameKind::Exchange,
+                from,
+                to,
+                ..
+            } => (Vec::new(), from != to && !dirs.is_empty()),
+            Op::Rename {
+                from, to, new_name, ..
+            } => {
+                let target = self.tree.lookup(*to, new_name).ok().filter(is_dir);
+                (target.into_iter().collect(), from != to && !dirs.is_empty())
+            }
+            _ => (Vec::new(), false),
+        };
+        Footprint {
+            files,
+            names,
+            dirs,
+            dir_attrs,
+            gone,
+            moves_dir,
+        }
+    }
+
+    /// The ties of operation `i` (C5), and the state that later ones tie to.
+    fn tie(&mut self, i: usize, print: &Footprint) -> Vec<usize> {
+        let t = &mut self.ties;
+        let mut ties = Vec::new();
+        for file in &print.files {
+            ties.extend(t.node.insert(*file, i));
+        }
+        for dir in &print.dirs {
+            // Not a sentence of C5, but nothing can be done to what does not exist.
+            ties.extend(t.created.get(dir));
+            if print.dir_attrs {
+                t.attrs.entry(*dir).or_default().push(i);
+            }
+        }
+        for gone in &print.gone {
+            ties.extend(t.changes.get(gone).into_iter().flatten());
+        }
+        for (dir, name) in &print.names {
+            ties.extend(t.entry.insert((*dir, name.clone()), i).filter(|e| *e != i));
+            ties.extend(t.created.get(dir));
+            ties.extend(t.attrs.get(dir).into_iter().flatten());
+            t.changes.entry(*dir).or_default().push(i);
+        }
+        if print.moves_dir {
+            ties.extend(t.dir_move.replace(i));
+        }
+        ties.sort();
+        ties.dedup();
+        ties
+    }
+
+    /// Notes the versions of all objects that operation `i` made. Called when the tree has been changed.
+    fn record(&mut self, i: usize, print: &Footprint, accepted: &Accepted) {
+        for (dir, name) in &print.names {
+            let value = self.tree.lookup(*dir, name).ok();
+            let list = self
+                .entries
+                .entry(*dir)
+                .or_default()
+                .entry(name.clone())
+                .or_insert_with(|| vec![start(None)]);
+            list.push(Version { op: Some(i), value });
+        }
+        for file in &print.files {
+            // A rename of one link of a file over another does nothing and leaves no whiteout.
+            let Some(node) = self.tree.nodes.get(file) else {
+                continue;
+            };
+            let value = node.fingerprint(self.times);
+            self.files
+                .entry(*file)
+                .or_default()
+                .push(Version { op: Some(i), value });
+        }
+        match &accepted.op {
+            Op::Mkdir { make, .. } => {
+                self.ties.created.insert(make.node, i);
+                for (field, value) in self.dir_fields(make.node) {
+                    self.set_field(make.node, field, Some(i), value);
+                }
+            }
+            Op::SetAttr { node, set } if self.fields.contains_key(node) => {
+                let fields = [
+                    (set.mode.is_some(), Field::Mode),
+                    (set.uid.is_some(), Field::Uid),
+                    (set.gid.is_some(), Field::Gid),
+                ];
+                for (_, field) in fields.into_iter().filter(|f| f.0) {
+                    self.note(*node, field, i);
+                }
+            }
+            Op::SetXattr { node, name, .. } | Op::RemoveXattr { node, name }
+                if self.fields.contains_key(node) =>
+            {
+                self.note(*node, Field::Xattr(name.clone()), i);
+            }
+            _ => {}
+        }
+        for stamp in &accepted.stamps {
+            if !self.times
+                || accepted.op.makes() == Some(stamp.node)
+                || !self.fields.contains_key(&stamp.node)
+            {
+                continue;
+            }
+            if stamp.mtime.is_some() {
+                self.note(stamp.node, Field::Mtime, i);
+            }
+            if stamp.ctime.is_some() {
+                self.note(stamp.node, Field::Ctime, i);
+            }
+        }
+    }
+
+    fn note(&mut self, dir: NodeId, field: Field, i: usize) {
+        let value = field_value(&self.tree.nodes[&dir], &field);
+        self.set_field(dir, field, Some(i), value);
+    }
+
+    fn set_field(&mut self, dir: NodeId, field: Field, op: Option<usize>, value: u64) {
+        let absent = fingerprint(&None::<&Bytes>);
+        let list = self
+            .fields
+            .entry(dir)
+            .or_default()
+            .entry(field.clone())
+            .or_default();
+        if list.is_empty() && op.is_some() && matches!(field, Field::Xattr(_)) {
+            list.push(start(absent));
+        }
+        list.push(Version { op, value });
+    }
+
+    fn dir_fields(&self, dir: NodeId) -> Vec<(Field, u64)> {
+        let node = &self.tree.nodes[&dir];
+        let mut fields = vec![Field::Mode, Field::Uid, Field::Gid];
+        if self.times {
+            fields.extend([Field::Mtime, Field::Ctime]);
+        }
+        fields.extend(node.xattrs.keys().map(|k| Field::Xattr(k.clone())));
+        fields
+            .into_iter()
+            .map(|f| (f.clone(), field_value(node, &f)))
+            .collect()
+    }
+
+    /// The versions that exist before the first operation.
+    fn start(&mut self) {
+        let nodes: Vec<NodeId> = self.tree.nodes.keys().copied().collect();
+        for id in nodes {
+            let node = self.tree.nodes[&id].clone();
+            if !node.is_dir() {
+                self.files
+                    .insert(id, vec![start(node.fingerprint(self.times))]);
+                continue;
+            }
+            for (field, value) in self.dir_fields(id) {
+                self.set_field(id, field, None, value);
+            }
+            let names = node
+                .entries
+                .iter()
+                .map(|(name, to)| (name.clone(), vec![start(Some(*to))]))
+                .collect();
+            self.entries.insert(id, names);
+        }
+    }
+}
+
+fn start<T>(value: T) -> Version<T> {
+    Version { op: None, value }
+}
+
+/// A directory's field as a number that can be compared.
+pub fn field_value(node: &Node, field: &Field) -> u64 {
+    match field {
+        Field::Mode => u64::from(node.mode),
+        Field::Uid => u64::from(node.uid),
+        Field::Gid => u64::from(node.gid),
+        Field::Mtime => fingerprint(&node.mtime),
+        Field::Ctime => fingerprint(&node.ctime),
+        Field::Xattr(name) => fingerprint(&node.xattrs.get(name)),
+    }
+}
+
+fn fingerprint<T: Hash>(value: &T) -> u64 {
+    let mut h = DefaultHasher::new();
+    value.hash(&mut h);
+    h.finish()
+}
