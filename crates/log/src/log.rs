@@ -1,0 +1,540 @@
+//! The durable state of the log: its parts, its invariants, and the only functions that change it.
+//!
+//! # Definitions
+//! * *Frame*: one file system block of the log. *Group*: the frames of one transaction, checkpoint or note.
+//! * *Ring*: the frames of transactions and notes. A frame's number never repeats; its place is number mod `ring_len`.
+//!   *tail*: the first number that still counts; *head*: the next number to be given. *Room*: `ring_len - (head - tail)`.
+//! * *Areas*: two equal places for checkpoints. Checkpoint number n takes area n mod 2, with frame numbers from `n * area_len` on.
+//!   They are apart from the ring so that a checkpoint has room however full the ring is, and however often it is torn and repeated.
+//! * *Header*: tail, how far the home image has got, which checkpoint is home. Two blocks, the newer valid one counts.
+//! * *Slot*: numbers (and an id, for a transaction) given out, not yet written.
+//!
+//! # Invariants
+//! * **L1** Block 0 of the journal inode is never written: it stays a valid, empty jbd2 super block.
+//! * **L2** At every instant a valid header block holds the truth: a new header goes to the block that does not hold the newest one,
+//!   and is flushed before anything relies on it.
+//! * **L3** `tail <= head <= tail + ring_len` for the tail of the newest durable header: no frame that counts is overwritten.
+//! * **L4** Numbers and ids are given together, in one critical section, and both rise; after a crash both go on above
+//!   all that was seen, torn remains included. So ids rise with positions.
+//! * **L5** No two slots have the same stamp, so frames of different groups never make up an intact one.
+//! * **L6** The newest intact checkpoint is not overwritten: the next one takes the other area, and the one after that waits for
+//!   `set_tail`, which says that the former is home.
+//!
+//! # States
+//! ```text
+//!            create                       dispatch(Txn|Note): head moves
+//! no log ------------------> working <-----------------------------------.
+//!                             |  ^  `------------------------------------'
+//!        dispatch(Checkpoint) |  | abandon
+//!                             v  |
+//!                        checkpointing --set_tail--> working: header flushed, then room freed (the checkpoint is home)
+//!
+//! crash in working       --open--> working; torn groups stay where they are
+//! crash in checkpointing --open--> working: checkpoint torn, its area is used again
+//!                        --open--> pending: checkpoint intact; its blocks go home once more, then set_tail
+//! crash in set_tail      --open--> pending or working: the old header or the new one
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ccfs_device::{AlignedBuf, Device, Slice, Write};
+use ccfs_ext4::{Error, Result};
+use parking_lot::Mutex;
+
+use crate::frame::{self, Frame, Group, Kind, Meta};
+use crate::geometry::{Division, Geometry, Map};
+use crate::header::{self, Header};
+use crate::layout::{FIRST_RING_BLOCK, FRAME_HEADER, NUMBER_LIMIT, VERSION};
+use crate::scan::{self, Found, Scan};
+use crate::{FrameNo, TxnId};
+
+/// Of a larger journal only so many bytes are used, since a mount after a crash reads them all.
+pub const MAX_LOG_BYTES: u64 = 128 << 20;
+/// Smallest journal inode, in blocks; also the smallest that mke2fs makes.
+pub const MIN_JOURNAL_BLOCKS: u64 = 1024;
+
+/// Limits for `create_with`.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// See [`MAX_LOG_BYTES`].
+    pub max_log_bytes: u64,
+    /// See [`MIN_JOURNAL_BLOCKS`].
+    pub min_journal_blocks: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            max_log_bytes: MAX_LOG_BYTES,
+            min_journal_blocks: MIN_JOURNAL_BLOCKS,
+        }
+    }
+}
+
+/// Room in the log that was given out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// 0 unless it is a transaction's.
+    pub id: TxnId,
+    /// In the ring, or (for a checkpoint) in its area, which is numbered by itself.
+    pub first: FrameNo,
+    pub frames: u64,
+    pub kind: Kind,
+    stamp: u64,
+}
+
+/// What `dispatch` changes; held for nanoseconds.
+struct Room {
+    tail: FrameNo,
+    head: FrameNo,
+    next_id: TxnId,
+    /// Next stamp: a random number when the log was opened, then counting.
+    stamp: u64,
+    /// (id, first frame) of transactions at or above the tail, by position.
+    firsts: VecDeque<(TxnId, FrameNo)>,
+    /// Number of the newest intact checkpoint.
+    whole_checkpoint: u64,
+    /// Number of a checkpoint that was dispatched since.
+    new_checkpoint: Option<u64>,
+}
+
+/// What `set_tail` changes; held during its I/O.
+struct Root {
+    header: Header,
+    /// Header block (0 or 1) that holds it.
+    block: u64,
+}
+
+/// The log of one mounted volume. All methods may be called from any thread.
+pub struct Log {
+    dev: Arc<dyn Device>,
+    map: Map,
+    div: Division,
+    nonce: u128,
+    root: Mutex<Root>,
+    room: Mutex<Room>,
+}
+
+fn random<const BYTES: usize>() -> Result<[u8; BYTES]> {
+    let mut buf = [0; BYTES];
+    let n = rustix::rand::getrandom(&mut buf, rustix::rand::GetRandomFlags::empty())
+        .map_err(std::io::Error::from)?;
+    if n < BYTES {
+        return Err(Error::Io(std::io::Error::other(
+            "the system gave too few random bytes",
+        )));
+    }
+    Ok(buf)
+}
+
+impl Log {
+    /// Makes a new, empty log in the journal inode's blocks and flushes it. Whatever log was there before is gone.
+    /// `next_id` is the first transaction id; all smaller ones count as being in the home image.
+    ///
+    /// # Errors
+    /// `Refused` if the journal is too small or its jbd2 super block says that it is not empty.
+    pub fn create(dev: Arc<dyn Device>, geo: Geometry, next_id: TxnId) -> Result<Log> {
+        Self::create_with(dev, geo, next_id, Options::default())
+    }
+
+    /// `create` with other limits.
+    pub fn create_with(
+        dev: Arc<dyn Device>,
+        geo: Geometry,
+        next_id: TxnId,
+        options: Options,
+    ) -> Result<Log> {
+        let map = Map::new(&geo, dev.size_bytes())?;
+        let min = options.min_journal_blocks.max(16);
+        if map.blocks < min {
+            return Err(Error::Refused(format!(
+                "the journal has {} blocks, ccfs needs at least {min}: tune2fs -O ^has_journal, then tune2fs -J size=<MiB>",
+                map.blocks
+            )));
+        }
+        if next_id == 0 || next_id >= NUMBER_LIMIT {
+            return Err(Error::Refused(format!(
+                "log: {next_id} cannot be a transaction's id"
+            )));
+        }
+        crate::jbd2::check_jbd2_superblock(&Self::read_block_0(&*dev, &map)?)?;
+        let frames = (options.max_log_bytes / map.block_size as u64)
+            .clamp(16 - FIRST_RING_BLOCK, map.blocks - FIRST_RING_BLOCK);
+        let div = Division::of(frames);
+        if !div.fits(map.blocks) {
+            return Err(Error::Refused(format!(
+                "a journal of {} blocks cannot hold a log",
+                map.blocks
+            )));
+        }
+        let (seq, newest) = header::newest_seq(&*dev, &map)?;
+        let header = Header {
+            version: VERSION,
+            incompat: 0,
+            nonce: u128::from_le_bytes(random()?),
+            seq: seq + 1,
+            tail: 0,
+            applied_id: next_id - 1,
+            applied_records: 0,
+            next_id,
+            checkpoint_seq: 0,
+            ring_len: div.ring_len,
+            area_len: div.area_len,
+        };
+        // Both blocks, so that no header of an older log is left to fall back to; one after the other (L2).
+        header::write(&*dev, &map, 1 - newest, &header)?;
+        let header = Header {
+            seq: seq + 2,
+            ..header
+        };
+        header::write(&*dev, &map, newest, &header)?;
+        Self::assemble(
+            dev,
+            map,
+            Root {
+                header,
+                block: newest,
+            },
+            Room::empty(next_id),
+        )
+    }
+
+    /// Opens the log after a crash and finds what is in it. Changes nothing but the device's cache (it is flushed, so that what was
+    /// read stays); so it can be repeated at any point of a recovery.
+    ///
+    /// # Errors
+    /// `Refused` for an unknown version or feature, `Corrupt` for what the log never writes.
+    pub fn open(dev: Arc<dyn Device>, geo: Geometry) -> Result<(Log, Scan)> {
+        let map = Map::new(&geo, dev.size_bytes())?;
+        if map.blocks < FIRST_RING_BLOCK {
+            return Err(Error::Corrupt(format!(
+                "a journal of {} blocks cannot hold a log",
+                map.blocks
+            )));
+        }
+        if !dev.read_only() {
+            dev.flush()?;
+        }
+        let (header, block) = header::read_newest(&*dev, &map)?;
+        let (scan, ends) = scan::scan(&*dev, &map, &header)?;
+        let mut room = Room::empty(ends.next_id);
+        room.tail = header.tail;
+        room.head = ends.head;
+        let torn = scan
+            .torn
+            .iter()
+            .filter(|t| t.kind == Kind::Txn)
+            .map(|t| (t.id, t.first));
+        let mut firsts: Vec<_> = scan
+            .txns
+            .iter()
+            .map(|f| (f.meta.id, f.first))
+            .chain(torn)
+            .collect();
+        firsts.sort_unstable_by_key(|&(_, first)| first);
+        room.firsts = firsts.into();
+        room.whole_checkpoint = scan
+            .pending
+            .as_ref()
+            .map_or(header.checkpoint_seq, |p| p.first / header.area_len);
+        let log = Self::assemble(dev, map, Root { header, block }, room)?;
+        Ok((log, scan))
+    }
+
+    fn assemble(dev: Arc<dyn Device>, map: Map, root: Root, mut room: Room) -> Result<Log> {
+        room.stamp = u64::from_le_bytes(random()?);
+        let (div, nonce) = (root.header.division(), root.header.nonce);
+        Ok(Log {
+            dev,
+            map,
+            div,
+            nonce,
+            root: Mutex::new(root),
+            room: Mutex::new(room),
+        })
+    }
+
+    fn read_block_0(dev: &dyn Device, map: &Map) -> Result<AlignedBuf> {
+        let mut pieces = Vec::new();
+        map.pieces(0, 1, &mut pieces);
+        let mut block = AlignedBuf::zeroed(map.block_size);
+        dev.read(pieces[0].offset, &mut block)?;
+        Ok(block)
+    }
+
+    /// Frames of the ring. A transaction may take `max_txn_frames`.
+    pub fn ring_len(&self) -> u64 {
+        self.div.ring_len
+    }
+
+    /// Frames that one checkpoint may take; they are always free when no other checkpoint is under way. They lie outside the ring.
+    pub fn reserve_len(&self) -> u64 {
+        self.div.area_len
+    }
+
+    /// Frames of the ring that only notes may take.
+    fn note_room(&self) -> u64 {
+        (self.div.ring_len / 64).max(1)
+    }
+
+    /// Frames of the largest transaction that fits an empty ring.
+    pub fn max_txn_frames(&self) -> u64 {
+        self.div.ring_len - self.note_room()
+    }
+
+    /// Bytes of a transaction in each frame.
+    pub fn payload_per_frame(&self) -> usize {
+        frame::capacity(self.map.block_size)
+    }
+
+    /// Frames for a payload with dependencies; at least 1. `u64::MAX` if no log can hold it.
+    pub fn frames_for(&self, payload_bytes: u64, deps: usize) -> u64 {
+        frame::frames_for(self.map.block_size, deps as u64, payload_bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Frames of the ring that `dispatch` can still give to transactions.
+    pub fn free_frames(&self) -> u64 {
+        let room = self.room.lock();
+        room.free(self.div.ring_len)
+            .saturating_sub(self.note_room())
+    }
+
+    /// Id that the next transaction will get.
+    pub fn next_id(&self) -> TxnId {
+        self.room.lock().next_id
+    }
+
+    /// Number of the next frame of the ring.
+    pub fn head(&self) -> FrameNo {
+        self.room.lock().head
+    }
+
+    /// The newest durable header.
+    pub fn header(&self) -> Header {
+        self.root.lock().header.clone()
+    }
+
+    /// Gives out `frames` frames, and for a transaction the next id: **the order of ids is the order of commit**.
+    /// `None` if there is no room now (a transaction: wait for `set_tail`; a checkpoint: one is under way, or it is larger than `reserve_len`).
+    pub fn dispatch(&self, frames: u64, kind: Kind) -> Option<Slot> {
+        let mut room = self.room.lock();
+        let keep = if kind == Kind::Txn {
+            self.note_room()
+        } else {
+            0
+        };
+        let limit = match kind {
+            Kind::Checkpoint if room.new_checkpoint.is_some() => 0,
+            Kind::Checkpoint => self.div.area_len,
+            Kind::Txn | Kind::Note => room.free(self.div.ring_len).saturating_sub(keep),
+        };
+        if frames == 0 || frames > limit {
+            return None;
+        }
+        let (mut id, mut first) = (0, room.head);
+        if kind == Kind::Checkpoint {
+            // L6: the other area than the newest intact one's.
+            let number = room.whole_checkpoint + 1;
+            room.new_checkpoint = Some(number);
+            first = number * self.div.area_len;
+        } else {
+            room.head += frames;
+            assert!(room.head <= room.tail + self.div.ring_len, "L3");
+        }
+        if kind == Kind::Txn {
+            id = room.next_id;
+            room.next_id += 1;
+            room.firsts.push_back((id, first));
+        }
+        // L5.
+        room.stamp = room.stamp.wrapping_add(1);
+        Some(Slot {
+            id,
+            first,
+            frames,
+            kind,
+            stamp: room.stamp,
+        })
+    }
+
+    /// The frames of a slot, ready to be submitted; adjacent blocks are one write. The payload is the concatenation of `payload`.
+    /// It may need fewer frames than the slot has; the rest stays a hole.
+    ///
+    /// # Errors
+    /// `Refused` if it needs more frames, or `meta` is not of this slot, or a dependency is not older than the transaction.
+    pub fn encode(&self, slot: &Slot, meta: &Meta, payload: &[&[u8]]) -> Result<Vec<Write>> {
+        let payload_len = payload.iter().map(|p| p.len() as u64).sum();
+        let frames = self.frames_for(payload_len, meta.deps.len());
+        if (meta.kind, meta.id) != (slot.kind, slot.id) || frames > slot.frames {
+            return Err(Error::Refused(format!(
+                "log: {:?} {} with {frames} frames does not fit {slot:?}",
+                meta.kind, meta.id
+            )));
+        }
+        // A ring has less than 2^32 frames, so both numbers fit.
+        let group = Group {
+            first: slot.first,
+            count: frames as u32,
+            kind: meta.kind,
+            id: meta.id,
+            watermark: meta.watermark,
+            stamp: slot.stamp,
+            payload_len,
+            dep_count: u32::try_from(meta.deps.len())
+                .map_err(|_| Error::Refused("log: too many dependencies".into()))?,
+            flags: meta.flags,
+        };
+        let bs = self.map.block_size;
+        let mut buf = AlignedBuf::zeroed(frames as usize * bs);
+        frame::fill(
+            &mut buf,
+            bs,
+            self.nonce.to_le_bytes(),
+            group,
+            &meta.deps,
+            payload,
+        )?;
+        let buf = Arc::new(buf);
+        let mut start = 0;
+        let writes = self
+            .div
+            .pieces(&self.map, slot.kind, slot.first, frames)
+            .into_iter()
+            .map(|piece| {
+                let len = piece.blocks as usize * bs;
+                let part = Slice {
+                    buf: buf.clone(),
+                    start,
+                    len,
+                };
+                start += len;
+                Write {
+                    offset: piece.offset,
+                    parts: vec![part],
+                }
+            });
+        Ok(writes.collect())
+    }
+
+    /// Gives up a slot that will never be written. A transaction's room stays a hole until the tail has passed it, and its id is not
+    /// given again; the caller counts it as discarded.
+    pub fn abandon(&self, slot: Slot) {
+        let mut room = self.room.lock();
+        if slot.kind == Kind::Checkpoint
+            && room.new_checkpoint == Some(slot.first / self.div.area_len)
+        {
+            room.new_checkpoint = None;
+        }
+    }
+
+    /// The tail for a `set_tail` with this `applied_id`: the first frame of the oldest transaction with a larger id, or the head.
+    pub fn tail_after(&self, applied_id: TxnId) -> FrameNo {
+        let room = self.room.lock();
+        room.firsts
+            .iter()
+            .find(|&&(id, _)| id > applied_id)
+            .map_or(room.head, |&(_, first)| first)
+    }
+
+    /// Ends a checkpoint: makes durable that all transactions up to `applied_id` and `applied_records` records of the next one
+    /// are in the home image, then frees the frames below `tail`. The caller has flushed the checkpoint's frames
+    /// (of the one dispatched last, or of `Scan::pending`), then written and flushed its home blocks.
+    ///
+    /// # Errors
+    /// A device error: nothing is freed, the old header counts. `Refused`: the numbers go backwards or beyond what was dispatched.
+    pub fn set_tail(&self, tail: FrameNo, applied_id: TxnId, applied_records: u64) -> Result<()> {
+        let mut root = self.root.lock();
+        let old = &root.header;
+        let (next_id, head, checkpoint_seq) = {
+            let room = self.room.lock();
+            (
+                room.next_id,
+                room.head,
+                room.new_checkpoint.unwrap_or(room.whole_checkpoint),
+            )
+        };
+        let forward = tail >= old.tail
+            && (applied_id, applied_records) >= (old.applied_id, old.applied_records);
+        if !forward || tail > head || applied_id >= next_id || applied_records >= NUMBER_LIMIT {
+            return Err(Error::Refused(format!(
+                "log: tail {tail} and position {applied_id}/{applied_records} do not follow {old:?}"
+            )));
+        }
+        let seq = old.seq + 1;
+        let header = Header {
+            seq,
+            tail,
+            applied_id,
+            applied_records,
+            next_id,
+            checkpoint_seq,
+            ..old.clone()
+        };
+        // L2: the other block. If this fails the next attempt goes to the same block.
+        let block = 1 - root.block;
+        header::write(&*self.dev, &self.map, block, &header)?;
+        *root = Root { header, block };
+        let mut room = self.room.lock();
+        room.tail = tail;
+        while room.firsts.front().is_some_and(|&(_, first)| first < tail) {
+            room.firsts.pop_front();
+        }
+        room.whole_checkpoint = checkpoint_seq;
+        if room.new_checkpoint == Some(checkpoint_seq) {
+            room.new_checkpoint = None;
+        }
+        Ok(())
+    }
+
+    /// Reads an intact group's payload again; memory: the payload.
+    ///
+    /// # Errors
+    /// `Corrupt` if the frames are not what the scan saw.
+    pub fn read_payload(&self, found: &Found) -> Result<Vec<u8>> {
+        let g = &found.group;
+        let bs = self.map.block_size;
+        // `payload_len` was checked against the number of frames.
+        let mut payload = Vec::with_capacity(g.payload_len as usize);
+        scan::read_frames(
+            &*self.dev,
+            &self.map,
+            &self.div,
+            g.kind,
+            (g.first, g.count.into()),
+            |no, block| {
+                let good = frame::has_magic(block)
+                    && frame::nonce_of(block) == self.nonce.to_le_bytes()
+                    && frame::crc_fits(block);
+                let claim = if good { Frame::claim(block) } else { None };
+                if claim.is_none_or(|f| f.no != no || f.group != *g) {
+                    return Err(Error::Corrupt(format!(
+                        "log: frame {no} changed since the scan"
+                    )));
+                }
+                let (end, deps) = g.body_in(bs, no - g.first);
+                payload.extend_from_slice(&block[FRAME_HEADER + deps..end]);
+                Ok(())
+            },
+        )?;
+        Ok(payload)
+    }
+}
+
+impl Room {
+    fn empty(next_id: TxnId) -> Room {
+        Room {
+            tail: 0,
+            head: 0,
+            next_id,
+            stamp: 0,
+            firsts: VecDeque::new(),
+            whole_checkpoint: 0,
+            new_checkpoint: None,
+        }
+    }
+
+    fn free(&self, ring_len: u64) -> u64 {
+        ring_len - (self.head - self.tail)
+    }
+}
