@@ -1,1 +1,7 @@
-//! ccfs-tests
+//! Tests of mounted volumes: a harness, real programs, exercisers with models, kill -9 under load with a checker,
+//! counters, and POSIX behaviour. Every check takes a size, so that `ccfs-soak` runs the same functions for longer.
+#![deny(unsafe_code)]
+
+pub mod harness;
+pub mod rng;
+pub mod sys;

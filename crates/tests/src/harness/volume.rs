@@ -1,0 +1,472 @@
+//! A file system under test on an image file.
+
+use super::cmd::{have, run, run_ok, sibling};
+use super::guard::{WorkDir, loops_below, mounts_below};
+use super::tree::{Compare, Tree};
+use crate::sys;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest mount (recovery included), unmount or end of a daemon.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fs {
+    /// The kernel's ext4 on a loop device.
+    Ext4,
+    Ccfs,
+    /// e2fsprogs' ext4 in FUSE.
+    Fuse2fs,
+}
+
+impl Fs {
+    /// What the tests test: `CCFS_TEST_FS` = ccfs (default), ext4 or fuse2fs.
+    pub fn under_test() -> Fs {
+        match std::env::var("CCFS_TEST_FS").as_deref() {
+            Ok("ext4") => Fs::Ext4,
+            Ok("fuse2fs") => Fs::Fuse2fs,
+            Ok("ccfs") | Err(_) => Fs::Ccfs,
+            Ok(other) => panic!("CCFS_TEST_FS={other}: ccfs, ext4 or fuse2fs"),
+        }
+    }
+    pub fn name(self) -> &'static str {
+        match self {
+            Fs::Ext4 => "ext4",
+            Fs::Ccfs => "ccfs",
+            Fs::Fuse2fs => "fuse2fs",
+        }
+    }
+    /// False, and a line `skipped: why`, where this machine cannot mount it.
+    pub fn ready(self, test: &str) -> bool {
+        let why = if sys::geteuid() != 0 {
+            "needs root"
+        } else if self != Fs::Ext4 && !Path::new("/dev/fuse").exists() {
+            "needs /dev/fuse"
+        } else if !Path::new("/dev/loop-control").exists() {
+            "needs loop devices"
+        } else if self == Fs::Fuse2fs && !have("fuse2fs") {
+            "needs fuse2fs"
+        } else {
+            return true;
+        };
+        println!("skipped: {test} on {}: {why}", self.name());
+        false
+    }
+}
+
+/// An image, its mount and its daemon. Dropping it takes everything away.
+pub struct Volume {
+    fs: Fs,
+    image: PathBuf,
+    mnt: PathBuf,
+    options: String,
+    /// Mount the image through a loop device that the test owns, so that the kernel counts its traffic.
+    own_loop: bool,
+    daemon: Option<Child>,
+    mounted: bool,
+    // Last: it removes the directory after the fields above are gone.
+    work: WorkDir,
+}
+
+impl Volume {
+    /// A new file system of `size_mib`, mounted.
+    pub fn new(fs: Fs, label: &str, size_mib: u64) -> Volume {
+        let mut v = Volume::unformatted(fs, label);
+        v.mkfs(size_mib);
+        v.mount();
+        v
+    }
+    /// No file system yet: call `mkfs`, then `mount`.
+    pub fn unformatted(fs: Fs, label: &str) -> Volume {
+        let work = WorkDir::new(&format!("{}-{label}", fs.name()));
+        let (image, mnt) = (work.path().join("image"), work.path().join("mnt"));
+        std::fs::create_dir(&mnt).expect("mount point");
+        Volume {
+            fs,
+            image,
+            mnt,
+            options: String::new(),
+            own_loop: false,
+            daemon: None,
+            mounted: false,
+            work,
+        }
+    }
+    /// Mount options of later mounts, as in `-o`.
+    pub fn options(mut self, options: &str) -> Volume {
+        self.options = options.to_string();
+        self
+    }
+    pub fn set_options(&mut self, options: &str) {
+        self.options = options.to_string();
+    }
+    /// Mounts a loop device instead of the image file: `device_bytes_written` then works for every file system.
+    pub fn on_loop_device(mut self) -> Volume {
+        self.own_loop = true;
+        self
+    }
+    pub fn mkfs(&mut self, size_mib: u64) {
+        let image = self.image.to_str().expect("plain path").to_string();
+        if self.fs == Fs::Ccfs {
+            run_ok(
+                ccfs_program(),
+                &["mkfs", "-s", &format!("{size_mib}M"), "--sparse", &image],
+            );
+        } else {
+            self.mke2fs(size_mib, &["-t", "ext4"]);
+        }
+    }
+    /// A file system by mke2fs with chosen arguments.
+    pub fn mke2fs(&mut self, size_mib: u64, args: &[&str]) {
+        let file = File::create(&self.image).expect("image");
+        file.set_len(size_mib << 20).expect("image size");
+        let image = self.image.to_str().expect("plain path");
+        run_ok("mke2fs", &[&["-q", "-F"], args, &[image]].concat());
+    }
+    pub fn fs(&self) -> Fs {
+        self.fs
+    }
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+    pub fn mnt(&self) -> &Path {
+        &self.mnt
+    }
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.mnt.join(below)
+    }
+    /// A path outside the volume that lives as long as it.
+    pub fn outside(&self, name: &str) -> PathBuf {
+        self.work.path().join(name)
+    }
+    pub fn adopt(&self, pid: u32) {
+        self.work.adopt(pid);
+    }
+    /// The daemon's process id (ccfs, while it is mounted).
+    pub fn daemon_pid(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Child::id)
+    }
+
+    pub fn mount(&mut self) {
+        let outcome = self.try_mount();
+        outcome.unwrap_or_else(|e| {
+            panic!("mount {} of {}: {e}", self.fs.name(), self.image.display())
+        });
+    }
+    /// Mounts; the error is what the program said.
+    pub fn try_mount(&mut self) -> Result<(), String> {
+        assert!(!self.mounted, "mounted already");
+        let target = if self.own_loop {
+            self.attach()
+        } else {
+            self.image.to_string_lossy().into_owned()
+        };
+        let mnt = self.mnt.to_string_lossy().into_owned();
+        let with = |extra: &str| match (extra, self.options.as_str()) {
+            (a, "") => a.to_string(),
+            ("", b) => b.to_string(),
+            (a, b) => format!("{a},{b}"),
+        };
+        match self.fs {
+            Fs::Ext4 => {
+                let options = with(if self.own_loop { "" } else { "loop" });
+                let options = if options.is_empty() {
+                    "rw".into()
+                } else {
+                    options
+                };
+                let out =
+                    run(Command::new("mount").args(["-t", "ext4", "-o", &options, &target, &mnt]));
+                if out.code != 0 {
+                    return Err(out.all());
+                }
+            }
+            Fs::Fuse2fs => {
+                let options = with("rw,allow_other,default_permissions");
+                let out = run(Command::new("fuse2fs").args([&target, &mnt, "-o", &options]));
+                if out.code != 0 {
+                    return Err(out.all());
+                }
+            }
+            Fs::Ccfs => self.spawn_daemon(&target, &mnt)?,
+        }
+        self.mounted = true;
+        Ok(())
+    }
+    /// The volume on a loop device of the test's own (found again if it is attached already).
+    fn attach(&self) -> String {
+        if let Some(dev) = loops_below(&self.image).first() {
+            return dev.clone();
+        }
+        let image = self.image.to_str().expect("plain path");
+        run_ok("losetup", &["--find", "--show", "--direct-io=on", image])
+            .trim()
+            .to_string()
+    }
+    fn spawn_daemon(&mut self, target: &str, mnt: &str) -> Result<(), String> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.outside("daemon.log"))
+            .expect("log");
+        let mut command = Command::new(ccfs_program());
+        command.args(["mount", "-f"]);
+        if !self.options.is_empty() {
+            command.args(["-o", &self.options]);
+        }
+        command.args([target, mnt]).stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("log")).stderr(log);
+        let mut child = command.spawn().expect("start ccfs");
+        self.work.adopt(child.id());
+        let end = Instant::now() + PATIENCE;
+        while !self.is_mounted() {
+            if let Some(status) = child.try_wait().expect("wait for the daemon") {
+                return Err(format!(
+                    "ccfs mount ended with {status}\n{}",
+                    self.daemon_log()
+                ));
+            }
+            if Instant::now() > end {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("ccfs mount does not mount\n{}", self.daemon_log()));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.daemon = Some(child);
+        Ok(())
+    }
+    /// Starts `ccfs mount` and kills it after `after`, mounted or not: a crash during recovery. The mount is taken away.
+    pub fn mount_and_kill(&mut self, after: Duration) {
+        assert!(self.fs == Fs::Ccfs && !self.mounted);
+        let mut command = Command::new(ccfs_program());
+        command
+            .args(["mount", "-f"])
+            .arg(&self.image)
+            .arg(&self.mnt);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().expect("start ccfs");
+        self.work.adopt(child.id());
+        std::thread::sleep(after);
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    /// What the daemon printed so far.
+    pub fn daemon_log(&self) -> String {
+        std::fs::read_to_string(self.outside("daemon.log")).unwrap_or_default()
+    }
+    fn is_mounted(&self) -> bool {
+        // A dead mount of an earlier daemon does not count.
+        mounts_below(&self.mnt).contains(&self.mnt)
+            && sys::stat(&self.mnt).is_ok_and(|s| s.dev != self.parent_dev())
+    }
+    fn parent_dev(&self) -> u64 {
+        sys::stat(self.work.path()).map_or(0, |s| s.dev)
+    }
+
+    /// A clean unmount; returns when the volume is at rest.
+    pub fn umount(&mut self) {
+        assert!(self.mounted, "not mounted");
+        let mnt = self.mnt.to_string_lossy().into_owned();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let out = if self.fs == Fs::Ccfs {
+                run(Command::new(ccfs_program()).args(["umount", &mnt]))
+            } else {
+                run(Command::new("umount").arg(&mnt))
+            };
+            if out.code == 0 {
+                break;
+            }
+            // A program that has just ended may still hold a file for a moment.
+            assert!(
+                Instant::now() < end,
+                "umount: {}\n{}",
+                out.all(),
+                self.daemon_log()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.mounted = false;
+        if let Some(mut child) = self.daemon.take() {
+            let status = wait_for(&mut child, end)
+                .unwrap_or_else(|| panic!("the daemon outlives its mount"));
+            assert!(
+                status.success(),
+                "the daemon ended with {status}\n{}",
+                self.daemon_log()
+            );
+        }
+        if self.fs == Fs::Fuse2fs {
+            // fuse2fs writes its state after the kernel has let go; the lock on the image tells when it is done.
+            self.wait_unused(end);
+        }
+    }
+    fn wait_unused(&self, end: Instant) {
+        while Instant::now() < end {
+            let users = run(Command::new("fuser").arg(&self.image));
+            if users.stdout.trim().is_empty() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("fuse2fs does not end");
+    }
+    pub fn remount(&mut self) {
+        self.umount();
+        self.mount();
+    }
+    /// `kill -9` of the daemon. The dead mount stays, as it would for a user; `mount` has to clear it.
+    pub fn kill9(&mut self) {
+        let mut child = self.daemon.take().expect("a daemon to kill");
+        child.kill().expect("kill -9");
+        child.wait().expect("wait");
+        self.mounted = false;
+    }
+    /// Forgets the mount after the daemon has died by itself. True if it had.
+    pub fn daemon_died(&mut self) -> bool {
+        let dead = self
+            .daemon
+            .as_mut()
+            .is_some_and(|c| c.try_wait().ok().flatten().is_some());
+        if dead {
+            self.daemon = None;
+            self.mounted = false;
+        }
+        dead
+    }
+
+    /// `ccfs status --json`.
+    pub fn status(&self) -> serde_json::Value {
+        let text = run_ok(
+            ccfs_program(),
+            &["status", "--json", self.mnt.to_str().expect("plain path")],
+        );
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("status --json: {e}\n{text}"))
+    }
+    /// Bytes that the loop device was asked to write so far (with `on_loop_device`).
+    pub fn device_bytes_written(&self) -> u64 {
+        let dev = self.attach();
+        let stat = std::fs::read_to_string(format!(
+            "/sys/block/{}/stat",
+            dev.trim_start_matches("/dev/")
+        ));
+        let stat = stat.expect("statistics of the loop device");
+        stat.split_whitespace()
+            .nth(6)
+            .and_then(|w| w.parse::<u64>().ok())
+            .expect("sectors written")
+            * 512
+    }
+    /// Resident and peak resident size of the daemon, bytes.
+    pub fn daemon_rss(&self) -> Option<(u64, u64)> {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.daemon_pid()?)).ok()?;
+        let kib = |key: &str| {
+            let line = status.lines().find(|l| l.starts_with(key))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        Some((kib("VmRSS:")? << 10, kib("VmHWM:")? << 10))
+    }
+
+    /// The volume at rest: e2fsck finds nothing.
+    pub fn fsck_clean(&self) {
+        assert!(!self.mounted, "only at rest");
+        let out =
+            run(Command::new("e2fsck").args(["-fn", self.image.to_str().expect("plain path")]));
+        // Pass 1..5 headings and the summary; anything else is a complaint.
+        let complaint = out.stdout.lines().find(|l| {
+            let quiet = l.is_empty()
+                || l.starts_with("Pass ")
+                || (l.contains(" files (") && l.contains(" blocks"));
+            !quiet
+        });
+        assert!(
+            out.code == 0 && complaint.is_none(),
+            "e2fsck -fn: exit {}\n{}",
+            out.code,
+            out.all()
+        );
+    }
+    /// Runs `look` on the volume as the kernel's ext4 shows it, read-only.
+    pub fn with_kernel<T>(&self, look: impl FnOnce(&Path) -> T) -> T {
+        assert!(!self.mounted, "only at rest");
+        let dir = self.outside("kernel");
+        std::fs::create_dir_all(&dir).expect("mount point");
+        run_ok(
+            "mount",
+            &[
+                "-t",
+                "ext4",
+                "-o",
+                "ro,loop",
+                &self.image.to_string_lossy(),
+                &dir.to_string_lossy(),
+            ],
+        );
+        let result = look(&dir);
+        let end = Instant::now() + PATIENCE;
+        while run(Command::new("umount").arg(&dir)).code != 0 {
+            assert!(Instant::now() < end, "the kernel's mount stays busy");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        result
+    }
+    /// The end of a test: clean unmount, e2fsck without complaint, and the kernel shows the same tree.
+    pub fn finish(mut self) {
+        self.check_at_rest();
+    }
+    /// As `finish`, and the volume stays for more.
+    pub fn check_at_rest(&mut self) {
+        let seen = Tree::read(&self.mnt);
+        self.umount();
+        self.fsck_clean();
+        if self.fs == Fs::Ext4 {
+            return;
+        }
+        let kernel = self.with_kernel(Tree::read);
+        let differences = seen.differences(&kernel, Compare::everything());
+        let what = format!(
+            "the kernel's ext4 shows another tree than {}",
+            self.fs.name()
+        );
+        assert!(
+            differences.is_empty(),
+            "{what}:\n{}",
+            differences.join("\n")
+        );
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.daemon.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn wait_for(child: &mut Child, end: Instant) -> Option<std::process::ExitStatus> {
+    while Instant::now() < end {
+        if let Some(status) = child.try_wait().expect("wait for the daemon") {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    None
+}
+
+/// The program: `CCFS_BIN`, or what the same build made.
+pub fn ccfs_program() -> &'static str {
+    static PROGRAM: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        std::env::var("CCFS_BIN")
+            .unwrap_or_else(|_| sibling("ccfs").to_str().expect("plain path").to_string())
+    })
+}

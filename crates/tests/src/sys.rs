@@ -1,0 +1,651 @@
+//! System calls as the tests need them: one function per call, the errno as the error, nothing retried or hidden.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Outcome of a call: the error is the errno.
+pub type R<T> = Result<T, i32>;
+
+/// The calling thread's errno.
+pub fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn c(path: impl AsRef<Path>) -> CString {
+    CString::new(path.as_ref().as_os_str().as_bytes()).expect("test paths have no NUL")
+}
+
+fn name_c(name: &str) -> CString {
+    CString::new(name).expect("test names have no NUL")
+}
+
+macro_rules! call {
+    ($e:expr) => {{
+        // SAFETY: every pointer comes from a live CString, slice or local of the wrapper, with that object's own length.
+        let r = unsafe { $e };
+        if r as i64 == -1 { Err(errno()) } else { Ok(r) }
+    }};
+}
+
+pub fn open(path: impl AsRef<Path>, flags: i32, mode: u32) -> R<OwnedFd> {
+    let fd = call!(libc::open(c(path).as_ptr(), flags | libc::O_CLOEXEC, mode))?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub fn openat(dir: &OwnedFd, name: &str, flags: i32, mode: u32) -> R<OwnedFd> {
+    let fd = call!(libc::openat(
+        dir.as_raw_fd(),
+        name_c(name).as_ptr(),
+        flags | libc::O_CLOEXEC,
+        mode
+    ))?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Closes and tells what close(2) said.
+pub fn close(fd: OwnedFd) -> R<()> {
+    use std::os::fd::IntoRawFd;
+    call!(libc::close(fd.into_raw_fd())).map(drop)
+}
+
+pub fn pread(fd: &OwnedFd, buf: &mut [u8], at: u64) -> R<usize> {
+    call!(libc::pread(
+        fd.as_raw_fd(),
+        buf.as_mut_ptr().cast(),
+        buf.len(),
+        at as i64
+    ))
+    .map(|n| n as usize)
+}
+
+pub fn read(fd: &OwnedFd, buf: &mut [u8]) -> R<usize> {
+    call!(libc::read(
+        fd.as_raw_fd(),
+        buf.as_mut_ptr().cast(),
+        buf.len()
+    ))
+    .map(|n| n as usize)
+}
+
+pub fn pwrite(fd: &OwnedFd, buf: &[u8], at: u64) -> R<usize> {
+    call!(libc::pwrite(
+        fd.as_raw_fd(),
+        buf.as_ptr().cast(),
+        buf.len(),
+        at as i64
+    ))
+    .map(|n| n as usize)
+}
+
+pub fn write(fd: &OwnedFd, buf: &[u8]) -> R<usize> {
+    call!(libc::write(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len())).map(|n| n as usize)
+}
+
+pub fn lseek(fd: &OwnedFd, at: i64, whence: i32) -> R<u64> {
+    call!(libc::lseek(fd.as_raw_fd(), at, whence)).map(|n| n as u64)
+}
+
+pub fn ftruncate(fd: &OwnedFd, len: i64) -> R<()> {
+    call!(libc::ftruncate(fd.as_raw_fd(), len)).map(drop)
+}
+
+pub fn truncate(path: impl AsRef<Path>, len: i64) -> R<()> {
+    call!(libc::truncate(c(path).as_ptr(), len)).map(drop)
+}
+
+pub fn fallocate(fd: &OwnedFd, mode: i32, at: i64, len: i64) -> R<()> {
+    call!(libc::fallocate(fd.as_raw_fd(), mode, at, len)).map(drop)
+}
+
+pub fn fsync(fd: &OwnedFd) -> R<()> {
+    call!(libc::fsync(fd.as_raw_fd())).map(drop)
+}
+
+pub fn fdatasync(fd: &OwnedFd) -> R<()> {
+    call!(libc::fdatasync(fd.as_raw_fd())).map(drop)
+}
+
+pub fn syncfs(fd: &OwnedFd) -> R<()> {
+    call!(libc::syncfs(fd.as_raw_fd())).map(drop)
+}
+
+/// posix_fadvise(DONTNEED) on the whole file: later reads come from the file system again.
+pub fn drop_cache(fd: &OwnedFd) {
+    // SAFETY: no pointers.
+    unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+}
+
+pub fn mkdir(path: impl AsRef<Path>, mode: u32) -> R<()> {
+    call!(libc::mkdir(c(path).as_ptr(), mode)).map(drop)
+}
+
+pub fn rmdir(path: impl AsRef<Path>) -> R<()> {
+    call!(libc::rmdir(c(path).as_ptr())).map(drop)
+}
+
+pub fn unlink(path: impl AsRef<Path>) -> R<()> {
+    call!(libc::unlink(c(path).as_ptr())).map(drop)
+}
+
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> R<()> {
+    call!(libc::rename(c(from).as_ptr(), c(to).as_ptr())).map(drop)
+}
+
+/// `flags`: RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT.
+pub fn renameat2(from: impl AsRef<Path>, to: impl AsRef<Path>, flags: u32) -> R<()> {
+    let (from, to) = (c(from), c(to));
+    call!(libc::renameat2(
+        libc::AT_FDCWD,
+        from.as_ptr(),
+        libc::AT_FDCWD,
+        to.as_ptr(),
+        flags
+    ))
+    .map(drop)
+}
+
+pub fn link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> R<()> {
+    call!(libc::link(c(from).as_ptr(), c(to).as_ptr())).map(drop)
+}
+
+/// Gives a name to the file behind `fd` (O_TMPFILE).
+pub fn link_fd(fd: &OwnedFd, to: impl AsRef<Path>) -> R<()> {
+    let from = name_c(&format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let to = c(to);
+    call!(libc::linkat(
+        libc::AT_FDCWD,
+        from.as_ptr(),
+        libc::AT_FDCWD,
+        to.as_ptr(),
+        libc::AT_SYMLINK_FOLLOW
+    ))
+    .map(drop)
+}
+
+pub fn symlink(target: &str, path: impl AsRef<Path>) -> R<()> {
+    call!(libc::symlink(name_c(target).as_ptr(), c(path).as_ptr())).map(drop)
+}
+
+pub fn readlink(path: impl AsRef<Path>) -> R<Vec<u8>> {
+    let mut buf = vec![0u8; 5000];
+    let n = call!(libc::readlink(
+        c(path).as_ptr(),
+        buf.as_mut_ptr().cast(),
+        buf.len()
+    ))?;
+    buf.truncate(n as usize);
+    Ok(buf)
+}
+
+/// `mode` with the type bits.
+pub fn mknod(path: impl AsRef<Path>, mode: u32, dev: u64) -> R<()> {
+    call!(libc::mknod(c(path).as_ptr(), mode, dev)).map(drop)
+}
+
+pub fn chmod(path: impl AsRef<Path>, mode: u32) -> R<()> {
+    call!(libc::chmod(c(path).as_ptr(), mode)).map(drop)
+}
+
+pub fn fchmod(fd: &OwnedFd, mode: u32) -> R<()> {
+    call!(libc::fchmod(fd.as_raw_fd(), mode)).map(drop)
+}
+
+/// `u32::MAX`: leave alone.
+pub fn chown(path: impl AsRef<Path>, uid: u32, gid: u32) -> R<()> {
+    call!(libc::chown(c(path).as_ptr(), uid, gid)).map(drop)
+}
+
+pub fn lchown(path: impl AsRef<Path>, uid: u32, gid: u32) -> R<()> {
+    call!(libc::lchown(c(path).as_ptr(), uid, gid)).map(drop)
+}
+
+pub fn access(path: impl AsRef<Path>, mode: i32) -> R<()> {
+    call!(libc::access(c(path).as_ptr(), mode)).map(drop)
+}
+
+/// (seconds, nanoseconds); nanoseconds may be UTIME_NOW or UTIME_OMIT.
+pub type Time = (i64, i64);
+
+/// Sets atime and mtime; does not follow a symlink.
+pub fn utimens(path: impl AsRef<Path>, atime: Time, mtime: Time) -> R<()> {
+    let times = [
+        libc::timespec {
+            tv_sec: atime.0,
+            tv_nsec: atime.1,
+        },
+        libc::timespec {
+            tv_sec: mtime.0,
+            tv_nsec: mtime.1,
+        },
+    ];
+    call!(libc::utimensat(
+        libc::AT_FDCWD,
+        c(path).as_ptr(),
+        times.as_ptr(),
+        libc::AT_SYMLINK_NOFOLLOW
+    ))
+    .map(drop)
+}
+
+/// What stat tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub dev: u64,
+    pub ino: u64,
+    pub mode: u32,
+    pub nlink: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    pub size: u64,
+    /// 512-byte units.
+    pub blocks: u64,
+    pub blksize: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+}
+
+impl Stat {
+    fn from(s: &libc::stat) -> Self {
+        Stat {
+            dev: s.st_dev,
+            ino: s.st_ino,
+            mode: s.st_mode,
+            nlink: s.st_nlink as u64,
+            uid: s.st_uid,
+            gid: s.st_gid,
+            rdev: s.st_rdev,
+            size: s.st_size as u64,
+            blocks: s.st_blocks as u64,
+            blksize: s.st_blksize as u64,
+            atime: (s.st_atime, s.st_atime_nsec),
+            mtime: (s.st_mtime, s.st_mtime_nsec),
+            ctime: (s.st_ctime, s.st_ctime_nsec),
+        }
+    }
+    /// S_IFMT part of the mode.
+    pub fn kind(&self) -> u32 {
+        self.mode & libc::S_IFMT
+    }
+    /// Permission bits with setuid, setgid and sticky.
+    pub fn perm(&self) -> u32 {
+        self.mode & 0o7777
+    }
+    pub fn is_dir(&self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+}
+
+fn zero_stat() -> libc::stat {
+    // SAFETY: a struct of integers; all zeros is a value of it.
+    unsafe { std::mem::zeroed() }
+}
+
+pub fn lstat(path: impl AsRef<Path>) -> R<Stat> {
+    let mut s = zero_stat();
+    call!(libc::lstat(c(path).as_ptr(), &mut s))?;
+    Ok(Stat::from(&s))
+}
+
+pub fn stat(path: impl AsRef<Path>) -> R<Stat> {
+    let mut s = zero_stat();
+    call!(libc::stat(c(path).as_ptr(), &mut s))?;
+    Ok(Stat::from(&s))
+}
+
+pub fn fstat(fd: &OwnedFd) -> R<Stat> {
+    let mut s = zero_stat();
+    call!(libc::fstat(fd.as_raw_fd(), &mut s))?;
+    Ok(Stat::from(&s))
+}
+
+/// What statvfs tells; blocks in units of `frsize`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatVfs {
+    pub bsize: u64,
+    pub frsize: u64,
+    pub blocks: u64,
+    pub bfree: u64,
+    pub bavail: u64,
+    pub files: u64,
+    pub ffree: u64,
+    pub namemax: u64,
+    pub flags: u64,
+}
+
+pub fn statvfs(path: impl AsRef<Path>) -> R<StatVfs> {
+    // SAFETY: a struct of integers; all zeros is a value of it.
+    let mut s: libc::statvfs = unsafe { std::mem::zeroed() };
+    call!(libc::statvfs(c(path).as_ptr(), &mut s))?;
+    Ok(StatVfs {
+        bsize: s.f_bsize,
+        frsize: s.f_frsize,
+        blocks: s.f_blocks,
+        bfree: s.f_bfree,
+        bavail: s.f_bavail,
+        files: s.f_files,
+        ffree: s.f_ffree,
+        namemax: s.f_namemax,
+        flags: s.f_flag,
+    })
+}
+
+/// Does not follow a symlink. `flags`: XATTR_CREATE, XATTR_REPLACE.
+pub fn setxattr(path: impl AsRef<Path>, name: &str, value: &[u8], flags: i32) -> R<()> {
+    let (path, name) = (c(path), name_c(name));
+    call!(libc::lsetxattr(
+        path.as_ptr(),
+        name.as_ptr(),
+        value.as_ptr().cast(),
+        value.len(),
+        flags
+    ))
+    .map(drop)
+}
+
+pub fn getxattr(path: impl AsRef<Path>, name: &str) -> R<Vec<u8>> {
+    let mut buf = vec![0u8; 66_000];
+    let (path, name) = (c(path), name_c(name));
+    let n = call!(libc::lgetxattr(
+        path.as_ptr(),
+        name.as_ptr(),
+        buf.as_mut_ptr().cast(),
+        buf.len()
+    ))?;
+    buf.truncate(n as usize);
+    Ok(buf)
+}
+
+/// getxattr with a buffer of `room` bytes; 0 asks for the size.
+pub fn getxattr_room(path: impl AsRef<Path>, name: &str, room: usize) -> R<usize> {
+    let mut buf = vec![0u8; room];
+    let (path, name) = (c(path), name_c(name));
+    call!(libc::lgetxattr(
+        path.as_ptr(),
+        name.as_ptr(),
+        buf.as_mut_ptr().cast(),
+        room
+    ))
+    .map(|n| n as usize)
+}
+
+pub fn listxattr(path: impl AsRef<Path>) -> R<Vec<String>> {
+    let mut buf = vec![0u8; 66_000];
+    let n = call!(libc::llistxattr(
+        c(path).as_ptr(),
+        buf.as_mut_ptr().cast(),
+        buf.len()
+    ))?;
+    let names = buf[..n as usize]
+        .split(|b| *b == 0)
+        .filter(|s| !s.is_empty());
+    Ok(names
+        .map(|s| String::from_utf8_lossy(s).into_owned())
+        .collect())
+}
+
+pub fn removexattr(path: impl AsRef<Path>, name: &str) -> R<()> {
+    let (path, name) = (c(path), name_c(name));
+    call!(libc::lremovexattr(path.as_ptr(), name.as_ptr())).map(drop)
+}
+
+pub fn copy_file_range(
+    from: &OwnedFd,
+    from_at: u64,
+    to: &OwnedFd,
+    to_at: u64,
+    len: usize,
+) -> R<usize> {
+    let (mut a, mut b) = (from_at as i64, to_at as i64);
+    call!(libc::copy_file_range(
+        from.as_raw_fd(),
+        &mut a,
+        to.as_raw_fd(),
+        &mut b,
+        len,
+        0
+    ))
+    .map(|n| n as usize)
+}
+
+/// An ioctl whose argument is an in-out buffer.
+pub fn ioctl(fd: &OwnedFd, request: u64, arg: &mut [u8]) -> R<i32> {
+    call!(libc::ioctl(
+        fd.as_raw_fd(),
+        request as libc::Ioctl,
+        arg.as_mut_ptr()
+    ))
+}
+
+/// flock(2); `how`: LOCK_SH, LOCK_EX, LOCK_UN, with LOCK_NB.
+pub fn flock(fd: &OwnedFd, how: i32) -> R<()> {
+    call!(libc::flock(fd.as_raw_fd(), how)).map(drop)
+}
+
+/// A record lock. `cmd`: F_SETLK, F_OFD_SETLK, F_GETLK, F_OFD_GETLK; `kind`: F_RDLCK, F_WRLCK, F_UNLCK. Returns the kind that came back.
+pub fn lock(fd: &OwnedFd, cmd: i32, kind: i32, start: i64, len: i64) -> R<i32> {
+    // SAFETY: a struct of integers; all zeros is a value of it.
+    let mut l: libc::flock = unsafe { std::mem::zeroed() };
+    l.l_type = kind as i16;
+    l.l_whence = libc::SEEK_SET as i16;
+    l.l_start = start;
+    l.l_len = len;
+    call!(libc::fcntl(fd.as_raw_fd(), cmd, &mut l))?;
+    Ok(l.l_type as i32)
+}
+
+/// A shared mapping of a file.
+pub struct Map {
+    ptr: *mut u8,
+    len: usize,
+}
+
+impl Map {
+    pub fn new(fd: &OwnedFd, at: u64, len: usize, writable: bool) -> R<Map> {
+        let prot = if writable {
+            libc::PROT_READ | libc::PROT_WRITE
+        } else {
+            libc::PROT_READ
+        };
+        let p = call!(libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            prot,
+            libc::MAP_SHARED,
+            fd.as_raw_fd(),
+            at as i64
+        ))?;
+        Ok(Map { ptr: p.cast(), len })
+    }
+    /// Copies out; the range must lie inside the file, else the kernel raises SIGBUS.
+    pub fn load(&self, at: usize, out: &mut [u8]) {
+        assert!(at + out.len() <= self.len);
+        // SAFETY: in bounds of the mapping (asserted), and the mapping lives as long as self.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr.add(at), out.as_mut_ptr(), out.len()) }
+    }
+    /// Copies in; as `load`.
+    pub fn store(&self, at: usize, data: &[u8]) {
+        assert!(at + data.len() <= self.len);
+        // SAFETY: in bounds of the writable mapping (asserted).
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.add(at), data.len()) }
+    }
+    /// An aligned 64-bit word of the mapping, shared with other processes.
+    pub fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
+        assert!((index + 1) * 8 <= self.len);
+        // SAFETY: page-aligned base, in bounds (asserted), and atomics may be shared.
+        unsafe { &*self.ptr.add(index * 8).cast() }
+    }
+    pub fn sync(&self) -> R<()> {
+        call!(libc::msync(self.ptr.cast(), self.len, libc::MS_SYNC)).map(drop)
+    }
+}
+
+// SAFETY: the mapping is plain memory; users of `load`/`store` from several threads keep their own order.
+unsafe impl Send for Map {}
+// SAFETY: as above; `word` gives atomics only.
+unsafe impl Sync for Map {}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; no reference into it outlives self.
+        unsafe { libc::munmap(self.ptr.cast(), self.len) };
+    }
+}
+
+/// A buffer that O_DIRECT accepts (4096-aligned).
+pub struct Direct {
+    raw: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Direct {
+    pub fn new(len: usize) -> Direct {
+        let raw = vec![0u8; len + 4096];
+        let start = raw.as_ptr().align_offset(4096);
+        Direct { raw, start, len }
+    }
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.raw[self.start..self.start + self.len]
+    }
+}
+
+/// Runs `f` on a thread of its own with these effective ids (raw calls: only that thread changes).
+pub fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            // SAFETY: raw calls with a live array; they change the ids of this thread only, and it ends with the closure.
+            let bad = unsafe {
+                libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) != 0
+                    || libc::syscall(libc::SYS_setresgid, gid, gid, gid) != 0
+                    || libc::syscall(libc::SYS_setresuid, uid, uid, uid) != 0
+            };
+            assert!(!bad, "changing ids failed: {}", errno());
+            f()
+        })
+        .join()
+        .unwrap_or_else(|p| std::panic::resume_unwind(p))
+    })
+}
+
+/// Sets the umask of the process; returns the old one.
+pub fn umask(mask: u32) -> u32 {
+    // SAFETY: no pointers.
+    unsafe { libc::umask(mask) }
+}
+
+pub fn geteuid() -> u32 {
+    // SAFETY: no pointers, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+pub fn gettid() -> i32 {
+    // SAFETY: no pointers, cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// Sends a signal to one process.
+pub fn kill(pid: i32, signal: i32) -> R<()> {
+    assert!(pid > 1, "never a group or everything");
+    call!(libc::kill(pid, signal)).map(drop)
+}
+
+/// Lazy unmount; the harness's last resort.
+pub fn umount_lazy(path: impl AsRef<Path>) -> R<()> {
+    call!(libc::umount2(c(path).as_ptr(), libc::MNT_DETACH)).map(drop)
+}
+
+/// The current time of the clock that file systems stamp with (coarse realtime).
+pub fn now_coarse() -> Time {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a live local.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut t) };
+    (t.tv_sec, t.tv_nsec)
+}
+
+/// A directory read with its cookies.
+pub struct Dir(*mut libc::DIR);
+
+impl Dir {
+    pub fn open(path: impl AsRef<Path>) -> R<Dir> {
+        // SAFETY: the pointer comes from a live CString.
+        let d = unsafe { libc::opendir(c(path).as_ptr()) };
+        if d.is_null() {
+            Err(errno())
+        } else {
+            Ok(Dir(d))
+        }
+    }
+    /// Next (name, d_type, inode), `None` at the end.
+    pub fn next(&mut self) -> Option<(String, u8, u64)> {
+        // SAFETY: the stream is open until drop; the entry is copied before the next call.
+        unsafe {
+            let e = libc::readdir(self.0);
+            if e.is_null() {
+                return None;
+            }
+            let name = std::ffi::CStr::from_ptr((*e).d_name.as_ptr())
+                .to_string_lossy()
+                .into_owned();
+            Some((name, (*e).d_type, (*e).d_ino))
+        }
+    }
+    pub fn tell(&self) -> i64 {
+        // SAFETY: the stream is open until drop.
+        unsafe { libc::telldir(self.0) }
+    }
+    pub fn seek(&mut self, cookie: i64) {
+        // SAFETY: the stream is open until drop.
+        unsafe { libc::seekdir(self.0, cookie) }
+    }
+    pub fn rewind(&mut self) {
+        // SAFETY: the stream is open until drop.
+        unsafe { libc::rewinddir(self.0) }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // SAFETY: opened in `open`, closed once.
+        unsafe { libc::closedir(self.0) };
+    }
+}
+
+static SIGNAL_PIPE: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(-1);
+
+extern "C" fn on_signal(signal: i32) {
+    let fd = SIGNAL_PIPE.load(std::sync::atomic::Ordering::Relaxed);
+    let byte = [signal as u8];
+    // SAFETY: write(2) is async-signal-safe and the byte is live.
+    unsafe { libc::write(fd, byte.as_ptr().cast(), 1) };
+}
+
+/// Runs `act` with the signal's number, on a thread of its own, when SIGINT, SIGTERM or SIGHUP comes.
+pub fn on_termination(act: impl Fn(i32) + Send + 'static) {
+    let mut fds = [0i32; 2];
+    // SAFETY: the array is live and has two elements.
+    let ok = unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
+    assert!(ok, "pipe: {}", errno());
+    SIGNAL_PIPE.store(fds[1], std::sync::atomic::Ordering::Relaxed);
+    // SAFETY: fresh descriptor from pipe2, owned by the thread from here on.
+    let reader = unsafe { OwnedFd::from_raw_fd(fds[0]) };
+    std::thread::spawn(move || {
+        let mut byte = [0u8];
+        while let Ok(1) = read(&reader, &mut byte) {
+            act(byte[0] as i32);
+        }
+    });
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only calls an async-signal-safe function.
+        unsafe { libc::signal(signal, on_signal as *const () as usize) };
+    }
+}
