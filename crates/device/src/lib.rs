@@ -25,6 +25,7 @@ mod memory;
 mod sim;
 mod sys;
 mod ticket;
+mod timing;
 mod uring;
 
 pub use buffer::AlignedBuf;
@@ -33,6 +34,7 @@ pub use file::{FileDevice, OpenError, OpenMode};
 pub use memory::MemoryDevice;
 pub use sim::{DISCARDED, Outcome, Plan, SimDevice};
 pub use ticket::{Pending, Ticket};
+pub use timing::{ParamError, Params, Timed};
 
 /// Smallest unit of atomic writing, in bytes.
 pub const SECTOR: u64 = 512;
