@@ -26,6 +26,7 @@ const UNIT_MAX: u64 = 4096;
 /// Bytes of one bounce buffer.
 const BOUNCE: u64 = 1 << 20;
 
+/// What a volume is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     ReadWrite,
@@ -59,7 +60,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens and locks a volume. The lock lasts until the device (and every child process that inherited it) is gone.
+    /// Opens and locks a volume. The lock lasts until the device (and every child process that inherited it) is gone. A process that
+    /// goes to the background by forking must do so before: the child may not use its parent's rings.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<FileDevice, OpenError> {
         let path = path.as_ref();
         let fail = |source| OpenError::Io {
@@ -417,20 +419,75 @@ fn read_full(file: &File, buf: &mut [u8], offset: u64, needed: usize) -> io::Res
 mod tests {
     use super::*;
 
+    fn image(dir: &Path) -> FileDevice {
+        let path = dir.join("image");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        FileDevice::open(&path, OpenMode::ReadWrite).unwrap()
+    }
+
+    fn content(dir: &Path) -> Vec<u8> {
+        std::fs::read(dir.join("image")).unwrap()
+    }
+
     /// Where io_uring is forbidden, batches are written all the same.
     #[test]
     fn batches_without_rings() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("image");
-        File::create(&path).unwrap().set_len(1 << 20).unwrap();
-        let dev = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+        let dev = image(dir.path());
         dev.refuse_rings();
         let block = |number: u64| AlignedBuf::from_bytes(&[number as u8; 4096]);
         let batch = (0..200).map(|number| Write::new(number * 4096, block(number)));
         crate::write_all(&dev, batch.collect()).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
+        let bytes = content(dir.path());
         for number in 0..200 {
             assert!(bytes[number * 4096..][..4096] == [number as u8; 4096]);
         }
+    }
+
+    /// Where the file system refuses O_DIRECT.
+    #[test]
+    fn buffered() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut dev = image(dir.path());
+        let flags = rustix::fs::fcntl_getfl(&dev.target.file).unwrap();
+        rustix::fs::fcntl_setfl(&dev.target.file, flags - OFlags::DIRECT).unwrap();
+        dev.direct = false;
+        let sector =
+            |number: u64| Write::new(number * 512, AlignedBuf::from_bytes(&[number as u8; 512]));
+        crate::write_all(&dev, vec![sector(1)]).unwrap();
+        crate::write_all(&dev, vec![sector(2), sector(7)]).unwrap();
+        dev.flush().unwrap();
+        let mut got = [9; 1000];
+        dev.read(513, &mut got).unwrap();
+        assert!(got[..511] == [1; 511] && got[511..] == [2; 489]);
+        assert_eq!(content(dir.path())[7 * 512], 7);
+    }
+
+    /// A unit of 4096 bytes and parts of 512: neighbours keep their bytes, also when all are written at once.
+    #[test]
+    fn parts_of_units() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut dev = image(dir.path());
+        dev.min_io = 4096;
+        // Each write begins and ends within a unit.
+        let run = |number: u64| {
+            Write::new(
+                number * 4608,
+                AlignedBuf::from_bytes(&[number as u8 + 1; 4608]),
+            )
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let dev = &dev;
+                let numbers = (0..200).filter(move |number| number % 4 == thread);
+                let batch: Vec<_> = numbers.map(run).collect();
+                scope.spawn(move || crate::write_all(dev, batch).unwrap());
+            }
+        });
+        let bytes = content(dir.path());
+        for number in 0..200 {
+            assert!(bytes[number * 4608..][..4608] == [number as u8 + 1; 4608]);
+        }
+        assert!(bytes[200 * 4608..].iter().all(|byte| *byte == 0));
     }
 }

@@ -47,3 +47,8 @@ impl Drop for Ticket {
         let _ = self.end();
     }
 }
+
+const _: () = {
+    const fn sendable<T: Send>() {}
+    sendable::<Ticket>();
+};
