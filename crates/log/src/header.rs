@@ -17,7 +17,9 @@ use ccfs_ext4::{Error, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::geometry::{Division, Map};
-use crate::layout::{HEADER_MAGIC, INCOMPAT_KNOWN, NUMBER_LIMIT, RawHeader, VERSION, crc_without};
+use crate::layout::{
+    CHECKPOINT_LIMIT, HEADER_MAGIC, INCOMPAT_KNOWN, NUMBER_LIMIT, RawHeader, VERSION, crc_without,
+};
 use crate::{FrameNo, TxnId};
 
 const CRC_AT: usize = std::mem::offset_of!(RawHeader, crc);
@@ -118,8 +120,8 @@ impl Header {
         ]
         .into_iter()
         .all(|n| n < NUMBER_LIMIT);
-        // Checkpoint numbers are multiplied by the length of an area.
-        let ordered = header.applied_id < header.next_id && header.checkpoint_seq < 1 << 30;
+        let ordered =
+            header.applied_id < header.next_id && header.checkpoint_seq < CHECKPOINT_LIMIT;
         if !small || !ordered || !header.division().fits(map.blocks) {
             return Err(Error::Corrupt(format!("impossible log header {header:?}")));
         }

@@ -13,6 +13,8 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const INCOMPAT_KNOWN: u32 = 0;
 /// Ids and frame numbers stay below this, so that sums of a few of them cannot overflow.
 pub(crate) const NUMBER_LIMIT: u64 = 1 << 62;
+/// Numbers of checkpoints stay below this: their frame numbers are multiples of an area's length.
+pub(crate) const CHECKPOINT_LIMIT: u64 = 1 << 30;
 
 /// Journal blocks in front of the ring: the jbd2 super block and the two headers.
 pub(crate) const FIRST_HEADER_BLOCK: u64 = 1;

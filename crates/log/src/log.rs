@@ -45,7 +45,7 @@ use parking_lot::Mutex;
 use crate::frame::{self, Frame, Group, Kind, Meta};
 use crate::geometry::{Division, Geometry, Map};
 use crate::header::{self, Header};
-use crate::layout::{FIRST_RING_BLOCK, FRAME_HEADER, NUMBER_LIMIT, VERSION};
+use crate::layout::{CHECKPOINT_LIMIT, FIRST_RING_BLOCK, FRAME_HEADER, NUMBER_LIMIT, VERSION};
 use crate::scan::{self, Found, Scan};
 use crate::{FrameNo, TxnId};
 
@@ -325,7 +325,12 @@ impl Log {
             0
         };
         let limit = match kind {
-            Kind::Checkpoint if room.new_checkpoint.is_some() => 0,
+            Kind::Checkpoint
+                if room.new_checkpoint.is_some()
+                    || room.whole_checkpoint + 1 >= CHECKPOINT_LIMIT =>
+            {
+                0
+            }
             Kind::Checkpoint => self.div.area_len,
             Kind::Txn | Kind::Note => room.free(self.div.ring_len).saturating_sub(keep),
         };

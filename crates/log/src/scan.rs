@@ -25,7 +25,7 @@ use ccfs_ext4::{Error, Result};
 use crate::frame::{self, Frame, Group, Kind, Meta};
 use crate::geometry::{Division, Map};
 use crate::header::Header;
-use crate::layout::FRAME_HEADER;
+use crate::layout::{CHECKPOINT_LIMIT, FRAME_HEADER};
 use crate::{FrameNo, TxnId};
 
 /// Bytes that one read of the scan asks for, at most.
@@ -176,7 +176,8 @@ impl Part {
         }
     }
 
-    /// Three checkpoints can be there: the one that is home, a newer one, and one that is being written over the first.
+    /// The checkpoint that is home counts, and every newer one: a recovery that never gets as far as the header writes one after
+    /// the other, each with the next number.
     fn areas(header: &Header) -> Part {
         let area_len = header.area_len;
         let seq = header.checkpoint_seq;
@@ -186,7 +187,7 @@ impl Part {
             cycle: 2 * area_len,
             area_len,
             low: seq.max(1) * area_len,
-            high: (seq + 3) * area_len,
+            high: CHECKPOINT_LIMIT * area_len,
         }
     }
 
@@ -491,3 +492,6 @@ pub(crate) fn scan(dev: &dyn Device, map: &Map, header: &Header) -> Result<(Scan
         ends,
     ))
 }
+
+#[cfg(test)]
+mod tests;
