@@ -3,5 +3,6 @@
 #![deny(unsafe_code)]
 
 pub mod harness;
+pub mod posix;
 pub mod rng;
 pub mod sys;

@@ -11,10 +11,10 @@ impl Rng {
     /// A generator for one of several parts of a seeded run.
     pub fn part(seed: u64, part: u64) -> Rng {
         let mut r = Rng::new(seed.wrapping_add(part.wrapping_mul(0xD134_2543_DE82_EF95)));
-        r.next();
+        r.draw();
         r
     }
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -23,7 +23,7 @@ impl Rng {
     }
     /// Uniform in `0..n`; `n` must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        ((self.next() as u128 * n as u128) >> 64) as u64
+        ((self.draw() as u128 * n as u128) >> 64) as u64
     }
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
@@ -40,7 +40,7 @@ impl Rng {
     }
     pub fn fill(&mut self, buf: &mut [u8]) {
         for chunk in buf.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+            chunk.copy_from_slice(&self.draw().to_le_bytes()[..chunk.len()]);
         }
     }
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {

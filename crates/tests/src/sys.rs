@@ -257,7 +257,7 @@ impl Stat {
             dev: s.st_dev,
             ino: s.st_ino,
             mode: s.st_mode,
-            nlink: s.st_nlink as u64,
+            nlink: s.st_nlink,
             uid: s.st_uid,
             gid: s.st_gid,
             rdev: s.st_rdev,
@@ -585,8 +585,8 @@ impl Dir {
             Ok(Dir(d))
         }
     }
-    /// Next (name, d_type, inode), `None` at the end.
-    pub fn next(&mut self) -> Option<(String, u8, u64)> {
+    /// The next (name, d_type, inode), `None` at the end.
+    pub fn entry(&mut self) -> Option<(String, u8, u64)> {
         // SAFETY: the stream is open until drop; the entry is copied before the next call.
         unsafe {
             let e = libc::readdir(self.0);

@@ -115,7 +115,7 @@ impl Volume {
                 &["mkfs", "-s", &format!("{size_mib}M"), "--sparse", &image],
             );
         } else {
-            self.mke2fs(size_mib, &["-t", "ext4"]);
+            self.mke2fs(size_mib, &["-t", "ext4", "-b", "4096"]);
         }
     }
     /// A file system by mke2fs with chosen arguments.
