@@ -84,8 +84,9 @@ fn run(seed: u64, block_size: u32, blocks: u64, pieces: u64, actions: &[Action])
             Action::SetTail => world.set_tail(&mut rng),
             Action::Crash { back, torn } => {
                 let at = world.sim.events().saturating_sub(back);
-                // What was passed by the tail after `at` is needed again: the model keeps it only up to the last header.
-                let at = at.max(world.roots.last().unwrap().from);
+                // The model has forgotten what was below the tail of the last header but one.
+                let known = world.roots.iter().rev().nth(1).unwrap_or(&world.roots[0]);
+                let at = at.max(known.done.unwrap());
                 let seed = rng.next();
                 let outcome = if torn {
                     Outcome::Torn { seed }

@@ -279,6 +279,12 @@ impl World {
             + u64::from(rng.below(2) == 0) * (top - self.applied.min(top));
         self.applied = self.applied.min(top);
         let tail = self.log.tail_after(self.applied);
+        assert!(
+            self.txns
+                .range(self.applied + 1..)
+                .all(|(_, w)| w.slot.first >= tail),
+            "tail {tail} passes what is not applied"
+        );
         let old = self.roots.last().unwrap().applied;
         let records = if self.applied == old.0 {
             old.1 + rng.below(3)
@@ -380,11 +386,11 @@ impl World {
                 .chain(&self.notes)
                 .chain(&self.checkpoints)
         };
-        let known = all()
+        let newest = self.checkpoints.iter().rfind(is_flushed);
+        let low = all()
             .filter(is_flushed)
-            .filter(|w| w.slot.kind == Kind::Checkpoint || w.slot.first >= root.tail);
-        let low = known
-            .filter(|w| w.slot.kind != Kind::Checkpoint)
+            .filter(|w| w.slot.kind != Kind::Checkpoint && w.slot.first >= root.tail)
+            .chain(newest)
             .map(|w| w.meta.watermark)
             .max()
             .unwrap_or(0);
@@ -422,11 +428,7 @@ impl World {
                 ..w.clone()
             });
         }
-        let newest = self
-            .checkpoints
-            .iter()
-            .rfind(is_flushed)
-            .map_or(0, |w| w.slot.first);
+        let newest = newest.map_or(0, |w| w.slot.first);
         assert!(
             checkpoints.last().map_or(0, |w| w.slot.first) >= newest,
             "a flushed checkpoint is lost"
@@ -437,7 +439,7 @@ impl World {
                 && scan.pending.as_ref().is_none_or(|f| f.first > home)
         );
         let applied = root.applied.0;
-        let mut roots = vec![Root {
+        let roots = vec![Root {
             from: 0,
             done: Some(0),
             ..root
