@@ -1,1 +1,133 @@
-//! ccfs-client
+//! The stream calls of ccfs for Rust programs (ccfs paper, section 3.2: `cfs_set_stream` and friends).
+//!
+//! A *stream* is a sequence of updates that survives a crash as a prefix. The calling **thread** enters a stream with
+//! [`set_stream`]; threads and processes that it starts afterwards inherit it. All functions take any open file or
+//! directory of the volume. On another file system they fail with [`io::ErrorKind::Unsupported`] and change nothing.
+//!
+//! Errors of all functions: `Unsupported` (not a ccfs volume), `EIO` (the volume was stopped).
+#![deny(unsafe_code)]
+pub mod abi;
+mod sys;
+
+use abi::{StatusArg, StreamArg};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
+
+/// A stream as a thread sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    pub id: u64,
+    /// `STREAM_*` flags.
+    pub flags: u32,
+}
+
+/// Moves the calling thread into the stream `id` (0 or [`STREAM_DEFAULT`]: the stream of everybody who never chose).
+/// An id that is not in use becomes a stream of the caller's user. `flags`: `None` leaves the stream's flags.
+///
+/// Errors: `EPERM` the stream belongs to another user; `EINVAL` unknown flags or flags for the default stream;
+/// `ENOSPC` this user has too many streams.
+pub fn set_stream(fd: impl AsFd, id: u64, flags: Option<u32>) -> io::Result<()> {
+    let flags = flags.unwrap_or(abi::STREAM_KEEP_FLAGS);
+    stream_call(fd.as_fd(), abi::IOC_SET_STREAM, id, flags).map(drop)
+}
+
+/// The stream of the calling thread. A thread whose effective user is not the stream's gets the default stream (C10).
+pub fn get_stream(fd: impl AsFd) -> io::Result<Stream> {
+    stream_call(fd.as_fd(), abi::IOC_GET_STREAM, 0, 0)
+}
+
+/// Makes a stream that nobody uses and returns its id; the caller does not enter it. Errors: `EINVAL`, `ENOSPC` as above.
+pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
+    Ok(stream_call(fd.as_fd(), abi::IOC_NEW_STREAM, 0, flags)?.id)
+}
+
+/// Returns when everything that the stream did before the call is durable (0: the caller's stream). IGNORE_FSYNC does not
+/// concern this call. Errors: `EPERM` as above.
+pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
+    stream_call(fd.as_fd(), abi::IOC_STREAM_SYNC, id, 0).map(drop)
+}
+
+/// The volume's state as JSON text.
+pub fn status_json(fd: impl AsFd) -> io::Result<String> {
+    let fd = fd.as_fd();
+    let mut text = Vec::new();
+    let mut arg = Box::new(StatusArg::ask(0, 0));
+    loop {
+        supported(sys::ioctl(fd, abi::IOC_STATUS, &mut *arg))?;
+        let part = arg
+            .data
+            .get(..arg.length as usize)
+            .ok_or_else(broken_answer)?;
+        text.extend_from_slice(part);
+        if text.len() as u64 >= arg.total {
+            return String::from_utf8(text).map_err(|_| broken_answer());
+        }
+        if part.is_empty() {
+            return Err(broken_answer());
+        }
+        let snapshot = arg.snapshot;
+        *arg = StatusArg::ask(snapshot, text.len() as u64);
+    }
+}
+
+/// Opens a path for the calls above: a directory as it is, of anything else the directory that holds it.
+pub fn open(path: &Path) -> io::Result<File> {
+    if path.is_dir() {
+        return File::open(path);
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))
+}
+
+fn stream_call(fd: BorrowedFd<'_>, number: u32, id: u64, flags: u32) -> io::Result<Stream> {
+    let mut arg = StreamArg {
+        version: abi::VERSION,
+        flags,
+        id,
+    };
+    supported(sys::ioctl(fd, number, &mut arg))?;
+    Ok(Stream {
+        id: arg.id,
+        flags: arg.flags,
+    })
+}
+
+/// File systems that do not know an ioctl number answer with one of three errors.
+fn supported(result: io::Result<()>) -> io::Result<()> {
+    result.map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOTTY | libc::ENOSYS | libc::EOPNOTSUPP) => {
+            io::Error::new(io::ErrorKind::Unsupported, "not a ccfs volume")
+        }
+        _ => e,
+    })
+}
+
+fn broken_answer() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the daemon's status answer is inconsistent",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_file_systems_say_unsupported() {
+        let file = tempfile::tempfile().unwrap();
+        for error in [
+            set_stream(&file, 7, None).unwrap_err(),
+            get_stream(&file).unwrap_err(),
+            new_stream(&file, 0).unwrap_err(),
+            stream_sync(&file, 0).unwrap_err(),
+            status_json(&file).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Numbers and structures of ccfs's own ioctls: the one place where they are defined.
+//!
+//! Every structure starts with `version` and its size is part of the ioctl number, so that a program and a daemon of
+//! different ages refuse each other (`EINVAL`, `ENOTTY`) and never misread each other. The ioctls work on any file or
+//! directory of a mounted volume. Byte order is the machine's.
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The `version` that this file describes.
+pub const VERSION: u32 = 1;
+/// The ioctls' type byte.
+const MAGIC: u32 = 0xCC;
+
+/// Linux `_IOWR(MAGIC, nr, size)`.
+const fn iowr(nr: u32, size: usize) -> u32 {
+    (3 << 30) | ((size as u32) << 16) | (MAGIC << 8) | nr
+}
+
+/// Enter a stream: [`StreamArg`].
+pub const IOC_SET_STREAM: u32 = iowr(0x80, size_of::<StreamArg>());
+/// Which stream the calling thread is in: [`StreamArg`].
+pub const IOC_GET_STREAM: u32 = iowr(0x81, size_of::<StreamArg>());
+/// Make a stream with a fresh id, owned by the caller, without entering it: [`StreamArg`].
+pub const IOC_NEW_STREAM: u32 = iowr(0x82, size_of::<StreamArg>());
+/// Make everything durable that a stream did before the call: [`StreamArg`], id 0 is the caller's stream.
+pub const IOC_STREAM_SYNC: u32 = iowr(0x83, size_of::<StreamArg>());
+/// A part of the status text (JSON): [`StatusArg`].
+pub const IOC_STATUS: u32 = iowr(0x84, size_of::<StatusArg>());
+
+/// Stream flag: sync calls made in this stream by its owner return at once (C3 excepts streamsync and syncfs by others).
+pub const STREAM_IGNORE_FSYNC: u32 = 1;
+/// SET_STREAM: leave the stream's flags as they are.
+pub const STREAM_KEEP_FLAGS: u32 = 1 << 31;
+/// Every flag that a stream can have.
+pub const STREAM_FLAGS: u32 = STREAM_IGNORE_FSYNC;
+/// The stream of threads that never entered one.
+pub const STREAM_DEFAULT: u64 = 1;
+
+/// Argument of the four stream calls.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct StreamArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// `STREAM_*`; in for SET and NEW, out for GET.
+    pub flags: u32,
+    /// SET: the stream to enter (0 or 1: the default stream; an id that nobody uses becomes the caller's own). GET, NEW: out.
+    pub id: u64,
+}
+
+/// Bytes of text that one status call carries.
+pub const STATUS_CHUNK: usize = 8192 - 32;
+
+/// Argument of the status call. The first call (`snapshot` 0) fixes a text and returns its first part, the following
+/// ones name that snapshot and an offset, until `offset + length == total`. Snapshots that are no longer kept: ESTALE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct StatusArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Out: bytes of `data` that are valid.
+    pub length: u32,
+    /// In: 0 takes a snapshot. Out: its number.
+    pub snapshot: u64,
+    /// In: where in the text this part starts, bytes.
+    pub offset: u64,
+    /// Out: length of the whole text, bytes.
+    pub total: u64,
+    pub data: [u8; STATUS_CHUNK],
+}
+
+const _: () = assert!(size_of::<StreamArg>() == 16);
+const _: () = assert!(size_of::<StatusArg>() == 8192);
+// An ioctl number has 14 bits for the size.
+const _: () = assert!(size_of::<StatusArg>() < 1 << 14);
+
+impl StatusArg {
+    /// The argument that asks for the part at `offset` of `snapshot`.
+    pub fn ask(snapshot: u64, offset: u64) -> Self {
+        StatusArg {
+            version: VERSION,
+            length: 0,
+            snapshot,
+            offset,
+            total: 0,
+            data: [0; STATUS_CHUNK],
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! File data and durability.
+use super::{Answer, Server, ino_of};
+use crate::abi::{self, op};
+use crate::server::init::MAX_WRITE;
+use crate::wire::{Errno, Reply, Request};
+use ccfs_engine::{Fallocate, Ino, Seek, SetAttr, WriteFlags};
+
+/// Most that one copy_file_range request copies, bytes; callers go on after a short copy.
+const COPY_MAX: u64 = 16 << 20;
+const SETUID_SETGID: u16 = 0o6000;
+
+impl Server {
+    pub(super) fn read(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let arg: abi::ReadIn = request.arg()?;
+        let len = arg.size.min(MAX_WRITE) as usize;
+        Ok(self
+            .volume
+            .read(self.target(request)?, arg.offset, len, &mut reply.body)?)
+    }
+
+    pub(super) fn write(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let (arg, data) = request.arg_and_rest::<abi::WriteIn>()?;
+        if data.len() != arg.size as usize || arg.size > MAX_WRITE {
+            return Err(Errno(libc::EINVAL));
+        }
+        let ino = self.target(request)?;
+        let flags = WriteFlags {
+            append: false,
+            kill_suidgid: arg.write_flags & abi::WRITE_KILL_SUIDGID != 0,
+            writeback: arg.write_flags & abi::WRITE_CACHE != 0,
+        };
+        // The kernel does not know that the bits go; exec looks at the mode that it remembers.
+        if flags.kill_suidgid && self.volume.getattr(ino)?.mode & SETUID_SETGID != 0 {
+            reply.stale_attrs.push(request.header.nodeid);
+        }
+        let size = self
+            .volume
+            .write(&self.context(request, 0), ino, arg.offset, data, flags)?;
+        reply.push(&abi::WriteOut {
+            size: size as u32,
+            padding: 0,
+        });
+        Ok(())
+    }
+
+    pub(super) fn fallocate(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let arg: abi::FallocateIn = request.arg()?;
+        let mode = arg.mode as i32;
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let how = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => Fallocate::Allocate { keep_size },
+            // The kernel insists on KEEP_SIZE with PUNCH_HOLE.
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => Fallocate::PunchHole,
+            libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        };
+        check_range(arg.offset, arg.length)?;
+        if arg.length == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let ino = self.target(request)?;
+        self.drop_privileges(request, ino, reply)?;
+        Ok(self
+            .volume
+            .fallocate(&self.context(request, 0), ino, how, arg.offset, arg.length)?)
+    }
+
+    pub(super) fn copy_file_range(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let arg: abi::CopyIn = request.arg()?;
+        if arg.flags != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let len = arg.len.min(COPY_MAX);
+        check_range(arg.off_in, len)?;
+        check_range(arg.off_out, len)?;
+        let (from, to) = (self.target(request)?, ino_of(arg.nodeid_out)?);
+        self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;
+        let copied = self.volume.copy_range(
+            &self.context(request, 0),
+            from,
+            arg.off_in,
+            to,
+            arg.off_out,
+            len,
+        )?;
+        if request.header.opcode == op::COPY_FILE_RANGE {
+            reply.push(&abi::WriteOut {
+                size: copied as u32,
+                padding: 0,
+            });
+        } else {
+            reply.push(&abi::CopyOut {
+                bytes_copied: copied,
+            });
+        }
+        Ok(())
+    }
+
+    fn drop_privileges(&self, request: &Request<'_>, ino: Ino, reply: &mut Reply) -> Answer {
+        self.drop_privileges_of(request, ino, request.header.nodeid, reply)
+    }
+
+    /// With HANDLE_KILLPRIV_V2 the kernel leaves setuid and setgid to us also where the request has no flag for it.
+    fn drop_privileges_of(
+        &self,
+        request: &Request<'_>,
+        ino: Ino,
+        nodeid: u64,
+        reply: &mut Reply,
+    ) -> Answer {
+        if request.header.uid == 0 || self.volume.getattr(ino)?.mode & SETUID_SETGID == 0 {
+            return Ok(());
+        }
+        let set = SetAttr {
+            kill_suidgid: true,
+            ..Default::default()
+        };
+        self.volume.setattr(&self.context(request, 0), ino, &set)?;
+        reply.stale_attrs.push(nodeid);
+        Ok(())
+    }
+
+    pub(super) fn lseek(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let arg: abi::LseekIn = request.arg()?;
+        let what = match arg.whence as i32 {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let offset = self.volume.seek(self.target(request)?, arg.offset, what)?;
+        reply.push(&abi::LseekOut { offset });
+        Ok(())
+    }
+
+    pub(super) fn fsync(&self, request: &Request<'_>) -> Answer {
+        let arg: abi::FsyncIn = request.arg()?;
+        let datasync = arg.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+        Ok(self
+            .volume
+            .fsync(&self.context(request, 0), self.target(request)?, datasync)?)
+    }
+
+    pub(super) fn syncfs(&self, request: &Request<'_>) -> Answer {
+        request.arg::<abi::SyncfsIn>()?;
+        Ok(self.volume.syncfs(&self.context(request, 0))?)
+    }
+}
+
+/// Offsets are signed for everybody but this protocol.
+fn check_range(offset: u64, len: u64) -> Answer {
+    match offset.checked_add(len) {
+        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        _ => Err(Errno(libc::EFBIG)),
+    }
+}

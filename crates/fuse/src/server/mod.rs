@@ -1,0 +1,285 @@
+//! The server: requests become operations of the engine. It knows no transport.
+//!
+//! # What the kernel may cache, and who invalidates it
+//! Names and attributes are valid for ever: every change goes through this kernel, which itself drops the attributes that an
+//! operation changes on the side (parents of created and removed entries, ctime and nlink of the file behind a removed name,
+//! mtime and size after a write, fallocate or copy_file_range, the mode after an ACL was set, atime after a read). What
+//! it does not know of is told to it with a notification before the reply (`Reply::stale_attrs`): setuid and setgid bits that
+//! a write, fallocate or copy_file_range cleared, and the ctime after a change of inode flags.
+//!
+//! # Opens
+//! OPEN and OPENDIR are answered ENOSYS once (NO_OPEN): no open and no close of a file costs a request. CREATE is
+//! answered ENOSYS too: the kernel then sends MKNOD, and no RELEASE. Only O_TMPFILE has handles, which mean nothing. So opening an immutable
+//! file for writing cannot be refused, as ext4 does; the write is.
+mod data;
+pub mod init;
+mod ioctl;
+mod namespace;
+mod xattr;
+
+use crate::abi::{self, op};
+use crate::caller::Callers;
+use crate::metrics::Metrics;
+use crate::procfs::Proc;
+use crate::wire::{Errno, Handler, Reply, Request};
+use ccfs_client::abi as client;
+use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume};
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How long the kernel may keep names and attributes, seconds: for ever (136 years).
+const FOREVER: u64 = u32::MAX as u64;
+/// Largest answer that lists something, bytes.
+const LIST_MAX: usize = 1 << 20;
+
+type Answer = Result<(), Errno>;
+
+/// Serves one mounted volume.
+pub struct Server {
+    volume: Arc<Volume>,
+    agreed: init::Agreed,
+    block_size: u32,
+    callers: Callers,
+    metrics: Metrics,
+    snapshots: Mutex<ioctl::Snapshots>,
+    /// What `status` says about the mount.
+    mount: MountInfo,
+    /// DESTROY was served: the volume is unmounted; `Err` says why it is not.
+    ended: Mutex<Option<Result<(), String>>>,
+    panicked: AtomicBool,
+}
+
+/// What `status` says about the mount.
+#[derive(Clone, Debug, Default)]
+pub struct MountInfo {
+    pub mountpoint: String,
+    pub source: String,
+    /// False on a plain fuse mount: the kernel tells nobody of syncfs and sync (an exception to C3).
+    pub syncfs: bool,
+}
+
+impl Server {
+    pub fn new(
+        volume: Arc<Volume>,
+        agreed: init::Agreed,
+        mount: MountInfo,
+    ) -> Result<Self, ccfs_engine::Error> {
+        Ok(Server {
+            block_size: volume.statfs()?.block_size,
+            volume,
+            agreed,
+            callers: Callers::new(Proc("/proc".into())),
+            metrics: Metrics::default(),
+            snapshots: Mutex::default(),
+            mount,
+            ended: Mutex::new(None),
+            panicked: AtomicBool::new(false),
+        })
+    }
+
+    /// Ends the engine: everything is committed and the volume is plain ext4 afterwards. Once, later calls get the first result.
+    pub fn end(&self) -> Result<(), String> {
+        let mut ended = self.ended.lock();
+        if ended.is_none() {
+            *ended = Some(self.volume.unmount().map_err(|e| e.to_string()));
+        }
+        ended.clone().unwrap_or(Ok(()))
+    }
+
+    /// Requests served so far, by name.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        match request.header.opcode {
+            op::LOOKUP => self.lookup(request, reply),
+            op::FORGET | op::BATCH_FORGET => {
+                reply.silent = true;
+                self.forget(request)
+            }
+            op::GETATTR => self.getattr(request, reply),
+            op::STATX => self.statx(request, reply),
+            op::SETATTR => self.setattr(request, reply),
+            op::READLINK => self.readlink(request, reply),
+            op::SYMLINK => self.symlink(request, reply),
+            op::MKNOD => self.mknod(request, reply),
+            op::MKDIR => self.mkdir(request, reply),
+            op::TMPFILE => self.tmpfile(request, reply),
+            op::UNLINK => self.unlink(request),
+            op::RMDIR => self.rmdir(request),
+            op::RENAME | op::RENAME2 => self.rename(request),
+            op::LINK => self.link(request, reply),
+            op::READDIR => self.readdir(request, reply),
+            op::READDIRPLUS => self.readdirplus(request, reply),
+            op::READ => self.read(request, reply),
+            op::WRITE => self.write(request, reply),
+            op::FALLOCATE => self.fallocate(request, reply),
+            op::LSEEK => self.lseek(request, reply),
+            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => self.copy_file_range(request, reply),
+            op::FSYNC | op::FSYNCDIR => self.fsync(request),
+            op::SYNCFS => self.syncfs(request),
+            op::STATFS => self.statfs(reply),
+            op::SETXATTR => self.setxattr(request),
+            op::GETXATTR => self.getxattr(request, reply),
+            op::LISTXATTR => self.listxattr(request, reply),
+            op::REMOVEXATTR => self.removexattr(request),
+            op::IOCTL => self.ioctl(request, reply),
+            // Handles of O_TMPFILE; they hold nothing.
+            op::RELEASE | op::RELEASEDIR => Ok(()),
+            op::INTERRUPT | op::NOTIFY_REPLY => {
+                reply.silent = true;
+                Ok(())
+            }
+            op::DESTROY => self.end().map_err(|why| {
+                tracing::error!("unmount: {why}");
+                Errno(libc::EIO)
+            }),
+            // INIT was answered before there was a server.
+            op::INIT => Err(Errno(libc::EPROTO)),
+            // OPEN, OPENDIR, CREATE, FLUSH, ACCESS, BMAP, POLL, locks and whatever will be invented.
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    /// On whose behalf a request runs.
+    fn context(&self, request: &Request<'_>, umask: u32) -> Context {
+        let header = &request.header;
+        let caller = self.callers.caller(header.pid, header.uid);
+        Context {
+            stream: caller.stream,
+            uid: header.uid,
+            gid: header.gid,
+            umask: umask & 0o777,
+            ignore_fsync: caller.ignore_fsync,
+            privileged: header.uid == 0,
+        }
+    }
+
+    /// The inode that a request is about.
+    fn target(&self, request: &Request<'_>) -> Result<Ino, Errno> {
+        ino_of(request.header.nodeid)
+    }
+
+    /// Appends an inode's entry (LOOKUP, CREATE ...) and gives the kernel a reference to it.
+    fn push_entry(&self, reply: &mut Reply, attr: &Attr) {
+        self.volume.remember(attr.ino, 1);
+        reply.remembered.push(attr.ino);
+        reply.push(&self.entry_of(attr));
+    }
+
+    fn entry_of(&self, attr: &Attr) -> abi::EntryOut {
+        abi::EntryOut {
+            nodeid: node_of(attr.ino),
+            generation: attr.generation.into(),
+            entry_valid: FOREVER,
+            attr_valid: FOREVER,
+            attr: self.attr_of(attr),
+            ..Default::default()
+        }
+    }
+
+    fn push_attr(&self, reply: &mut Reply, attr: &Attr) {
+        reply.push(&abi::AttrOut {
+            attr_valid: FOREVER,
+            attr: self.attr_of(attr),
+            ..Default::default()
+        });
+    }
+
+    fn attr_of(&self, attr: &Attr) -> abi::Attr {
+        abi::Attr {
+            ino: attr.ino.into(),
+            size: attr.size,
+            blocks: attr.blocks512,
+            atime: attr.atime.0 as u64,
+            mtime: attr.mtime.0 as u64,
+            ctime: attr.ctime.0 as u64,
+            atimensec: attr.atime.1,
+            mtimensec: attr.mtime.1,
+            ctimensec: attr.ctime.1,
+            mode: attr.mode.into(),
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            blksize: self.block_size,
+            flags: 0,
+        }
+    }
+}
+
+impl Handler for Server {
+    fn may_block(&self, request: &Request<'_>) -> bool {
+        match request.header.opcode {
+            op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::DESTROY | op::FALLOCATE => true,
+            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => true,
+            op::IOCTL => request
+                .arg_and_rest::<abi::IoctlIn>()
+                .is_ok_and(|(arg, _)| {
+                    matches!(
+                        arg.cmd,
+                        client::IOC_STREAM_SYNC | ioctl::FITRIM | ioctl::FS_IOC_SHUTDOWN
+                    )
+                }),
+            _ => false,
+        }
+    }
+
+    fn handle(&self, request: &Request<'_>, reply: &mut Reply) {
+        self.metrics.count(request.header.opcode);
+        let answer = catch_unwind(AssertUnwindSafe(|| self.dispatch(request, reply)));
+        match answer {
+            Ok(Ok(())) => {}
+            Ok(Err(errno)) => {
+                reply.body.clear();
+                reply.errno = errno.0;
+            }
+            Err(_) => self.stop_after_panic(request, reply),
+        }
+    }
+
+    fn undelivered(&self, reply: &Reply) {
+        for &ino in &reply.remembered {
+            self.volume.forget(ino, 1);
+        }
+    }
+}
+
+impl Server {
+    /// A bug in the engine: its state in memory cannot be trusted any more, what is durable can. Nothing more is written.
+    fn stop_after_panic(&self, request: &Request<'_>, reply: &mut Reply) {
+        if !self.panicked.swap(true, Ordering::Relaxed) {
+            let name = abi::opcode_name(request.header.opcode);
+            tracing::error!(
+                "a bug stopped the volume while {name} was served; unmount and mount again to recover"
+            );
+        }
+        // The references of an answer that the kernel never gets are left: nothing is freed any more.
+        let silent = reply.silent;
+        reply.clear();
+        reply.silent = silent;
+        reply.errno = libc::EIO;
+        let _ = catch_unwind(AssertUnwindSafe(|| self.volume.shutdown()));
+    }
+}
+
+/// The inode behind a node id. Numbers that the kernel cannot have from us (file handles can be made up): ESTALE.
+fn ino_of(nodeid: u64) -> Result<Ino, Errno> {
+    match nodeid {
+        abi::ROOT_ID => Ok(ROOT_INO),
+        // The reserved inodes of ext4: nobody's files.
+        0..=10 => Err(Errno(libc::ESTALE)),
+        _ => Ino::try_from(nodeid).map_err(|_| Errno(libc::ESTALE)),
+    }
+}
+
+fn node_of(ino: Ino) -> u64 {
+    if ino == ROOT_INO {
+        abi::ROOT_ID
+    } else {
+        ino.into()
+    }
+}

@@ -1,0 +1,392 @@
+//! Names, attributes and directory listings.
+use super::{Answer, FOREVER, LIST_MAX, Server, ino_of};
+use crate::abi::{self, fattr, op};
+use crate::wire::{Errno, Reply, Request, checked_name, name_and_string, one_name};
+use ccfs_engine::{Attr, Error, ListEntry, RenameFlags, SetAttr, SetTime, Time};
+use zerocopy::IntoBytes;
+
+/// Longest target of a symlink, bytes (PATH_MAX without its NUL).
+const SYMLINK_MAX: usize = 4095;
+
+impl Server {
+    /// LOOKUP. "." and ".." come from file handles (EXPORT_SUPPORT), for node ids that the kernel has forgotten or made up.
+    pub(super) fn lookup(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let parent = self.target(request)?;
+        let name = one_name(request.bare())?;
+        if name == b"." {
+            return self.lookup_handle(parent, reply);
+        }
+        match self.volume.lookup(parent, name) {
+            Ok(attr) => self.push_entry(reply, &attr),
+            // Node id 0: the kernel remembers that there is no such name.
+            Err(Error::Errno(libc::ENOENT)) => reply.push(&abi::EntryOut {
+                entry_valid: FOREVER,
+                ..Default::default()
+            }),
+            Err(e) => return Err(e.into()),
+        }
+        Ok(())
+    }
+
+    /// A node id that the kernel may not hold a reference to: take one first, so that the inode cannot vanish in between.
+    fn lookup_handle(&self, ino: ccfs_engine::Ino, reply: &mut Reply) -> Answer {
+        self.volume.getattr(ino).map_err(stale)?;
+        self.volume.remember(ino, 1);
+        match self.volume.getattr(ino) {
+            Ok(attr) => {
+                reply.remembered.push(ino);
+                reply.push(&self.entry_of(&attr));
+                Ok(())
+            }
+            Err(e) => {
+                self.volume.forget(ino, 1);
+                Err(stale(e))
+            }
+        }
+    }
+
+    pub(super) fn forget(&self, request: &Request<'_>) -> Answer {
+        if request.header.opcode == op::FORGET {
+            let arg: abi::ForgetIn = request.arg()?;
+            self.volume.forget(self.target(request)?, arg.nlookup);
+            return Ok(());
+        }
+        let (head, mut rest) = request.arg_and_rest::<abi::BatchForgetIn>()?;
+        for _ in 0..head.count {
+            let one: abi::ForgetOne;
+            (one, rest) =
+                zerocopy::FromBytes::read_from_prefix(rest).map_err(|_| Errno(libc::EINVAL))?;
+            if let Ok(ino) = ino_of(one.nodeid) {
+                self.volume.forget(ino, one.nlookup);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn getattr(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let attr = self.volume.getattr(self.target(request)?)?;
+        self.push_attr(reply, &attr);
+        Ok(())
+    }
+
+    pub(super) fn statx(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        request.arg::<abi::StatxIn>()?;
+        let attr = self.volume.getattr(self.target(request)?)?;
+        let stat = self.statx_of(&attr);
+        reply.push(&abi::StatxOut {
+            attr_valid: FOREVER,
+            attr_valid_nsec: 0,
+            flags: 0,
+            spare: [0; 2],
+            stat,
+        });
+        Ok(())
+    }
+
+    fn statx_of(&self, attr: &Attr) -> abi::Statx {
+        // FS_*_FL and STATX_ATTR_* have the same values for these four: compressed, immutable, append, nodump.
+        const ATTRIBUTES: u64 = 0x4 | 0x10 | 0x20 | 0x40;
+        /// STATX_BASIC_STATS and STATX_BTIME.
+        const MASK: u32 = 0x7ff | 0x800;
+        let time = |t: Time| abi::SxTime {
+            sec: t.0,
+            nsec: t.1,
+            reserved: 0,
+        };
+        abi::Statx {
+            mask: MASK,
+            blksize: self.block_size,
+            attributes: u64::from(attr.flags) & ATTRIBUTES,
+            attributes_mask: ATTRIBUTES,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            mode: attr.mode,
+            ino: attr.ino.into(),
+            size: attr.size,
+            blocks: attr.blocks512,
+            atime: time(attr.atime),
+            btime: time(attr.crtime),
+            ctime: time(attr.ctime),
+            mtime: time(attr.mtime),
+            rdev_major: (attr.rdev >> 8) & 0xfff,
+            rdev_minor: (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xfff00),
+            ..Default::default()
+        }
+    }
+
+    pub(super) fn setattr(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let arg: abi::SetattrIn = request.arg()?;
+        let ino = self.target(request)?;
+        let mut set = changes(&arg)?;
+        if set.uid.is_some() || set.gid.is_some() {
+            // HANDLE_KILLPRIV_V2: a change of owner clears setuid and setgid of everything but directories, root's too.
+            set.kill_suidgid |=
+                self.volume.getattr(ino)?.mode & libc::S_IFMT as u16 != libc::S_IFDIR as u16;
+        }
+        let attr = self.volume.setattr(&self.context(request, 0), ino, &set)?;
+        self.push_attr(reply, &attr);
+        Ok(())
+    }
+
+    pub(super) fn readlink(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        reply.body = self.volume.readlink(self.target(request)?)?;
+        Ok(())
+    }
+
+    pub(super) fn symlink(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let (name, target) = name_and_string(request.bare())?;
+        match target.len() {
+            0 => return Err(Errno(libc::ENOENT)),
+            1..=SYMLINK_MAX => {}
+            _ => return Err(Errno(libc::ENAMETOOLONG)),
+        }
+        let attr = self.volume.symlink(
+            &self.context(request, 0),
+            self.target(request)?,
+            changeable(name)?,
+            target,
+        )?;
+        self.push_entry(reply, &attr);
+        Ok(())
+    }
+
+    pub(super) fn mknod(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let (arg, rest) = request.arg_and_rest::<abi::MknodIn>()?;
+        let name = changeable(one_name(rest)?)?;
+        let mode = mode_of(arg.mode)?;
+        match u32::from(mode) & libc::S_IFMT {
+            libc::S_IFREG | libc::S_IFIFO | libc::S_IFSOCK | libc::S_IFCHR | libc::S_IFBLK => {}
+            _ => return Err(Errno(libc::EINVAL)),
+        }
+        let cx = self.context(request, arg.umask);
+        let attr = self
+            .volume
+            .mknod(&cx, self.target(request)?, name, mode, arg.rdev)?;
+        self.push_entry(reply, &attr);
+        Ok(())
+    }
+
+    pub(super) fn mkdir(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let (arg, rest) = request.arg_and_rest::<abi::MkdirIn>()?;
+        let name = changeable(one_name(rest)?)?;
+        let mode = (arg.mode & 0o7777) as u16 | libc::S_IFDIR as u16;
+        let attr = self.volume.mkdir(
+            &self.context(request, arg.umask),
+            self.target(request)?,
+            name,
+            mode,
+        )?;
+        self.push_entry(reply, &attr);
+        Ok(())
+    }
+
+    /// O_TMPFILE. Kernels send a made-up name along.
+    pub(super) fn tmpfile(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let (arg, _) = request.arg_and_rest::<abi::CreateIn>()?;
+        let mode = (arg.mode & 0o7777) as u16 | libc::S_IFREG as u16;
+        let attr = self.volume.tmpfile(
+            &self.context(request, arg.umask),
+            self.target(request)?,
+            mode,
+        )?;
+        self.push_entry(reply, &attr);
+        reply.push(&abi::OpenOut {
+            open_flags: abi::FOPEN_KEEP_CACHE,
+            ..Default::default()
+        });
+        Ok(())
+    }
+
+    pub(super) fn unlink(&self, request: &Request<'_>) -> Answer {
+        let name = changeable(one_name(request.bare())?)?;
+        Ok(self
+            .volume
+            .unlink(&self.context(request, 0), self.target(request)?, name)?)
+    }
+
+    pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer {
+        let name = changeable(one_name(request.bare())?)?;
+        Ok(self
+            .volume
+            .rmdir(&self.context(request, 0), self.target(request)?, name)?)
+    }
+
+    pub(super) fn rename(&self, request: &Request<'_>) -> Answer {
+        let (to, flags, rest) = if request.header.opcode == op::RENAME {
+            let (arg, rest) = request.arg_and_rest::<abi::RenameIn>()?;
+            (arg.newdir, 0, rest)
+        } else {
+            let (arg, rest) = request.arg_and_rest::<abi::Rename2In>()?;
+            (arg.newdir, arg.flags, rest)
+        };
+        let (name, new_name) = name_and_string(rest)?;
+        let new_name = changeable(checked_name(new_name)?)?;
+        let flags = rename_flags(flags)?;
+        let cx = self.context(request, 0);
+        let (from, to) = (self.target(request)?, ino_of(to)?);
+        Ok(self
+            .volume
+            .rename(&cx, from, changeable(name)?, to, new_name, flags)?)
+    }
+
+    pub(super) fn link(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let (arg, rest) = request.arg_and_rest::<abi::LinkIn>()?;
+        let name = changeable(one_name(rest)?)?;
+        let cx = self.context(request, 0);
+        let attr = self
+            .volume
+            .link(&cx, ino_of(arg.oldnodeid)?, self.target(request)?, name)?;
+        self.push_entry(reply, &attr);
+        Ok(())
+    }
+
+    pub(super) fn readdir(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let arg: abi::ReadIn = request.arg()?;
+        let room = (arg.size as usize).min(LIST_MAX);
+        let body = &mut reply.body;
+        self.volume
+            .readdir(self.target(request)?, arg.offset, &mut |entry| {
+                if body.len() + padded(size_of::<abi::Dirent>() + entry.name.len()) > room {
+                    return false;
+                }
+                push_dirent(body, &entry);
+                true
+            })?;
+        Ok(())
+    }
+
+    /// As READDIR with the inode's attributes; each entry but "." and ".." is a reference for the kernel.
+    pub(super) fn readdirplus(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        const FIXED: usize = size_of::<abi::EntryOut>() + size_of::<abi::Dirent>();
+        let arg: abi::ReadIn = request.arg()?;
+        let room = (arg.size as usize).min(LIST_MAX);
+        let mut taken = 0;
+        let mut entries = Vec::new();
+        // Collected first: the engine may hold the directory while it calls back.
+        self.volume
+            .readdir(self.target(request)?, arg.offset, &mut |entry| {
+                taken += padded(FIXED + entry.name.len());
+                if taken <= room {
+                    entries.push(entry);
+                }
+                taken <= room
+            })?;
+        for entry in &entries {
+            let dots = entry.name == b"." || entry.name == b"..";
+            match if dots {
+                None
+            } else {
+                self.volume.getattr(entry.ino).ok()
+            } {
+                Some(attr) => self.push_entry(reply, &attr),
+                // Node id 0: a name without attributes.
+                None => reply.push(&abi::EntryOut::default()),
+            }
+            push_dirent(&mut reply.body, entry);
+        }
+        Ok(())
+    }
+
+    pub(super) fn statfs(&self, reply: &mut Reply) -> Answer {
+        let s = self.volume.statfs()?;
+        reply.push(&abi::Kstatfs {
+            blocks: s.blocks,
+            bfree: s.bfree,
+            bavail: s.bavail,
+            files: s.files,
+            ffree: s.ffree,
+            bsize: s.block_size,
+            namelen: s.name_max,
+            frsize: s.block_size,
+            ..Default::default()
+        });
+        Ok(())
+    }
+}
+
+/// An inode that does not exist (any more) behind a file handle.
+fn stale(error: Error) -> Errno {
+    match error.errno() {
+        libc::ENOENT => Errno(libc::ESTALE),
+        other => Errno(other),
+    }
+}
+
+/// No operation changes "." or "..".
+fn changeable(name: &[u8]) -> Result<&[u8], Errno> {
+    if name == b"." || name == b".." {
+        Err(Errno(libc::EINVAL))
+    } else {
+        Ok(name)
+    }
+}
+
+fn mode_of(mode: u32) -> Result<u16, Errno> {
+    u16::try_from(mode).map_err(|_| Errno(libc::EINVAL))
+}
+
+fn rename_flags(flags: u32) -> Result<RenameFlags, Errno> {
+    if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT) != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let exchange = flags & libc::RENAME_EXCHANGE != 0;
+    if exchange && flags != libc::RENAME_EXCHANGE {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(RenameFlags {
+        noreplace: flags & libc::RENAME_NOREPLACE != 0,
+        exchange,
+        whiteout: flags & libc::RENAME_WHITEOUT != 0,
+    })
+}
+
+fn changes(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
+    let has = |flag| arg.valid & flag != 0;
+    let time = |seconds: u64, nanoseconds: u32| {
+        if nanoseconds >= 1_000_000_000 {
+            return Err(Errno(libc::EINVAL));
+        }
+        Ok(SetTime::At((seconds as i64, nanoseconds)))
+    };
+    let set_time = |is_set, is_now, seconds, nanoseconds| match (has(is_set), has(is_now)) {
+        (_, true) => Ok(Some(SetTime::Now)),
+        (true, false) => time(seconds, nanoseconds).map(Some),
+        (false, false) => Ok(None),
+    };
+    if has(fattr::SIZE) && arg.size > i64::MAX as u64 {
+        return Err(Errno(libc::EFBIG));
+    }
+    Ok(SetAttr {
+        // The kernel sends the type along.
+        mode: has(fattr::MODE).then_some((arg.mode & 0o7777) as u16),
+        uid: has(fattr::UID).then_some(arg.uid),
+        gid: has(fattr::GID).then_some(arg.gid),
+        size: has(fattr::SIZE).then_some(arg.size),
+        atime: set_time(fattr::ATIME, fattr::ATIME_NOW, arg.atime, arg.atimensec)?,
+        mtime: set_time(fattr::MTIME, fattr::MTIME_NOW, arg.mtime, arg.mtimensec)?,
+        ctime: if has(fattr::CTIME) {
+            Some(time(arg.ctime, arg.ctimensec)?)
+        } else {
+            None
+        },
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+    })
+}
+
+/// Entries of listings start at multiples of 8.
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
+
+fn push_dirent(body: &mut Vec<u8>, entry: &ListEntry) {
+    let head = abi::Dirent {
+        ino: entry.ino.into(),
+        off: entry.next,
+        namelen: entry.name.len() as u32,
+        kind: entry.dtype.into(),
+    };
+    body.extend_from_slice(head.as_bytes());
+    body.extend_from_slice(&entry.name);
+    body.resize(padded(body.len()), 0);
+}
