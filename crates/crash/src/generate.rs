@@ -256,7 +256,7 @@ impl Generator {
             };
             // The model knows best whether it is valid.
             if let Some(op) = found
-                && tree.clone().apply(&op, &[]).is_ok()
+                && tree.check(&op).is_ok()
             {
                 return op;
             }

@@ -1,5 +1,14 @@
 //! Crash exploration: the contract's oracle, and what drives the engine over the simulated device.
+//!
+//! `oracle` knows the contract and nothing of the engine. The rest performs a workload on a recording device (`run`), builds crash
+//! states of it (`explore`), reads the tree that a mount of each shows (`observe`) and asks the oracle.
 #![deny(unsafe_code)]
+pub mod drive;
+pub mod explore;
 pub mod generate;
+pub mod image;
+pub mod observe;
 pub mod oracle;
 pub mod rng;
+pub mod run;
+pub mod script;

@@ -163,6 +163,11 @@ impl Tree {
         Ok(())
     }
 
+    /// Whether the operation could be executed now.
+    pub fn check(&self, op: &Op) -> Done {
+        self.clone().apply(op, &[])
+    }
+
     /// A new inode as a child of `parent`: a setgid directory passes its group on.
     fn child(&self, parent: NodeId, make: &Make) -> Result<Node, Errno> {
         let dir = self.dir(parent)?;

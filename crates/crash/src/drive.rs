@@ -1,0 +1,483 @@
+//! Performs actions on a volume and keeps the history that the oracle judges by.
+use crate::generate::Action;
+use crate::oracle::*;
+use ccfs_device::SimDevice;
+use ccfs_engine::{
+    Attr, Context, Error, Fallocate, Ino, RenameFlags, SetAttr, SetTime, StreamId, Volume,
+    WriteFlags,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A volume and what the model thinks of it.
+pub struct Driver {
+    pub vol: Arc<Volume>,
+    /// Counts events for the marks below.
+    pub dev: Option<Arc<SimDevice>>,
+    pub tree: Tree,
+    pub history: History,
+    /// Device events when operation i began.
+    pub began: Vec<usize>,
+    /// Device events when sync call i had returned.
+    pub synced: Vec<usize>,
+    pub inos: HashMap<NodeId, Ino>,
+    streams: Vec<StreamId>,
+    /// Inodes that the "kernel" holds.
+    open: Vec<NodeId>,
+    /// Requests that failed with ENOSPC.
+    pub no_space: u64,
+    /// Keep the history (needed to judge; not by tests without crashes).
+    pub keep: bool,
+}
+
+/// How an action ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    Accepted,
+    /// Both the engine and the model refused it, or it made no sense on this tree and was not tried.
+    Refused,
+    NoSpace,
+    /// The device failed.
+    Stopped,
+}
+
+impl Driver {
+    /// `base` is the tree of the volume as it is now, its nodes named by inode number.
+    pub fn new(
+        vol: Arc<Volume>,
+        dev: Option<Arc<SimDevice>>,
+        base: &Tree,
+        streams: usize,
+    ) -> Driver {
+        let inos = base.nodes.keys().map(|n| (*n, n.0 as Ino)).collect();
+        let ids = (0..streams).map(|_| vol.new_stream()).collect();
+        Driver {
+            vol,
+            dev,
+            tree: base.clone(),
+            history: History {
+                streams,
+                ..History::default()
+            },
+            began: Vec::new(),
+            synced: Vec::new(),
+            inos,
+            streams: ids,
+            open: Vec::new(),
+            no_space: 0,
+            keep: true,
+        }
+    }
+
+    fn events(&self) -> usize {
+        self.dev.as_ref().map_or(0, |d| d.events())
+    }
+
+    fn cx(&self, stream: usize) -> Context {
+        let stream = self.streams[stream];
+        Context {
+            stream,
+            uid: 0,
+            gid: 0,
+            umask: 0,
+            ignore_fsync: false,
+            privileged: true,
+        }
+    }
+
+    fn ino(&self, node: NodeId) -> Ino {
+        // Nodes of the model that the engine never made do not pass the model's check before.
+        self.inos.get(&node).copied().unwrap_or(0)
+    }
+
+    /// Performs an action. An error is a promise broken, as text.
+    pub fn act(&mut self, stream: usize, action: &Action) -> Result<Ended, String> {
+        let node_gone = |d: &Driver, n: &NodeId| !d.inos.contains_key(n);
+        let after = self.history.ops.len();
+        let cx = self.cx(stream);
+        let (done, kind) = match action {
+            Action::Op(op) => return self.op(stream, op),
+            Action::Fsync { node, .. } | Action::IgnoredSync(node) if node_gone(self, node) => {
+                return Ok(Ended::Refused);
+            }
+            Action::Open(node) | Action::Close(node) if node_gone(self, node) => {
+                return Ok(Ended::Refused);
+            }
+            Action::Fsync { node, data_only } => (
+                self.vol.fsync(&cx, self.ino(*node), *data_only),
+                Some(SyncKind::File(*node)),
+            ),
+            Action::IgnoredSync(node) => (
+                self.vol.fsync(
+                    &Context {
+                        ignore_fsync: true,
+                        ..cx
+                    },
+                    self.ino(*node),
+                    false,
+                ),
+                None,
+            ),
+            Action::StreamSync => (self.vol.streamsync(cx.stream), Some(SyncKind::Stream)),
+            Action::VolumeSync => (self.vol.syncfs(&cx), Some(SyncKind::Volume)),
+            Action::Tick => (self.vol.tick(Duration::ZERO), None),
+            Action::Checkpoint => (self.vol.checkpoint(), None),
+            Action::Open(node) => {
+                self.vol.remember(self.ino(*node), 1);
+                self.open.push(*node);
+                return Ok(Ended::Accepted);
+            }
+            Action::Close(node) => {
+                if let Some(i) = self.open.iter().position(|n| n == node) {
+                    self.open.swap_remove(i);
+                    self.vol.forget(self.ino(*node), 1);
+                    self.forget_dead(&[*node]);
+                }
+                return Ok(Ended::Accepted);
+            }
+        };
+        match done {
+            Ok(()) => {
+                if let Some(kind) = kind.filter(|_| self.keep) {
+                    self.history.syncs.push(Sync {
+                        stream,
+                        kind,
+                        after,
+                    });
+                    self.synced.push(self.events());
+                }
+                Ok(Ended::Accepted)
+            }
+            Err(e) if is_stop(&e) => Ok(Ended::Stopped),
+            Err(e) => Err(format!("{action:?} failed: {e}")),
+        }
+    }
+
+    fn op(&mut self, stream: usize, op: &Op) -> Result<Ended, String> {
+        let mut op = op.clone();
+        if !self.known(&op) {
+            return Ok(Ended::Refused);
+        }
+        let touches = self.tree.touches(&op);
+        let targets = self.victims(&op);
+        let expected = self.tree.check(&op);
+        let began = self.events();
+        let result = self.call(stream, &mut op);
+        match (result, expected) {
+            (Ok(attr), Ok(())) => {
+                if let (Some(node), Some(attr)) = (op.makes(), &attr) {
+                    self.inos.insert(node, attr.ino);
+                    if matches!(op, Op::Tmpfile { .. }) {
+                        self.open.push(node);
+                    }
+                }
+                // Of two names of one file none is moved.
+                if !touches.is_empty() {
+                    self.find_whiteout(&op)?;
+                }
+                let stamps = self.stamps(&touches);
+                self.tree
+                    .apply(&op, &stamps)
+                    .map_err(|e| format!("{op}: accepted, the model says {}", name(e)))?;
+                self.forget_dead(&targets);
+                self.compare(&op, &touches)?;
+                if self.keep {
+                    self.began.push(began);
+                    self.history.ops.push(Accepted { stream, op, stamps });
+                }
+                Ok(Ended::Accepted)
+            }
+            (Err(e), expected) if is_stop(&e) => {
+                // It may have been accepted before the device failed. Its times are not known.
+                if self.keep && expected.is_ok() {
+                    self.began.push(began);
+                    self.history.ops.push(Accepted {
+                        stream,
+                        op,
+                        stamps: Vec::new(),
+                    });
+                }
+                Ok(Ended::Stopped)
+            }
+            (Err(e), Ok(())) if e.errno() == libc::ENOSPC && may_lack_space(&op, &self.tree) => {
+                self.no_space += 1;
+                Ok(Ended::NoSpace)
+            }
+            (Err(e), Err(errno)) if same_refusal(e.errno(), errno) => Ok(Ended::Refused),
+            (Err(e), expected) => Err(format!(
+                "{op}: failed with {e}, the model says {:?}",
+                expected.map_err(name)
+            )),
+            (Ok(_), Err(errno)) => Err(format!("{op}: accepted, the model says {}", name(errno))),
+        }
+    }
+
+    /// Whether all inodes that the operation speaks of exist (a shortened script may have lost their making).
+    fn known(&self, op: &Op) -> bool {
+        let live = |n: &NodeId| self.inos.contains_key(n);
+        let parents = op.names().iter().all(|(d, _)| live(d));
+        parents
+            && match op {
+                Op::Tmpfile { parent, .. } => live(parent),
+                Op::Link { node, .. }
+                | Op::Write { node, .. }
+                | Op::Allocate { node, .. }
+                | Op::Punch { node, .. }
+                | Op::Zero { node, .. }
+                | Op::SetAttr { node, .. }
+                | Op::SetXattr { node, .. }
+                | Op::RemoveXattr { node, .. } => live(node),
+                _ => true,
+            }
+    }
+
+    /// Inodes that may lose their last name.
+    fn victims(&self, op: &Op) -> Vec<NodeId> {
+        match op {
+            Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } => op
+                .names()
+                .iter()
+                .filter_map(|(d, n)| self.tree.lookup(*d, n).ok())
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Inodes without a name that nobody holds are gone for the caller.
+    fn forget_dead(&mut self, nodes: &[NodeId]) {
+        for node in nodes {
+            if self.tree.get(*node).is_ok_and(|n| n.nlink == 0) && !self.open.contains(node) {
+                self.inos.remove(node);
+                if !self.keep {
+                    self.tree.nodes.remove(node);
+                }
+            }
+        }
+    }
+
+    /// The inode of a whiteout that a rename has left behind.
+    fn find_whiteout(&mut self, op: &Op) -> Result<(), String> {
+        if let Op::Rename {
+            from,
+            name,
+            kind: RenameKind::Whiteout(node),
+            ..
+        } = op
+        {
+            let attr = self
+                .vol
+                .lookup(self.ino(*from), name)
+                .map_err(|e| format!("{op}: no whiteout: {e}"))?;
+            self.inos.insert(*node, attr.ino);
+        }
+        Ok(())
+    }
+
+    fn stamps(&self, touches: &[Touch]) -> Vec<Stamp> {
+        let stamp = |t: &Touch| {
+            let attr = self.vol.getattr(*self.inos.get(&t.node)?).ok()?;
+            Some(Stamp {
+                node: t.node,
+                mtime: t.mtime.then_some(attr.mtime),
+                ctime: t.ctime.then_some(attr.ctime),
+            })
+        };
+        touches.iter().filter_map(stamp).collect()
+    }
+
+    /// Attributes of the touched inodes as the engine shows them against the model's.
+    fn compare(&self, op: &Op, touches: &[Touch]) -> Result<(), String> {
+        for t in touches {
+            let (Some(ino), Ok(node)) = (self.inos.get(&t.node), self.tree.get(t.node)) else {
+                continue;
+            };
+            let Ok(attr) = self.vol.getattr(*ino) else {
+                continue;
+            };
+            let size = if node.is_dir() { 0 } else { attr.size };
+            let seen = (attr.mode, attr.uid, attr.gid, size, attr.nlink, attr.rdev);
+            let want = (
+                node.mode, node.uid, node.gid, node.size, node.nlink, node.rdev,
+            );
+            // What a removed directory shows to those that hold it is nobody's business.
+            if seen != want && !(node.is_dir() && node.nlink == 0) {
+                return Err(format!(
+                    "{op}: inode {ino} shows {seen:?}, the model says {want:?}"
+                ));
+            }
+            if (attr.mtime, attr.ctime) != (node.mtime, node.ctime) {
+                let (a, b) = ((attr.mtime, attr.ctime), (node.mtime, node.ctime));
+                return Err(format!(
+                    "{op}: inode {ino} shows times {a:?}, the model says {b:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, stream: usize, make: &Make) -> Context {
+        Context {
+            uid: make.uid,
+            gid: make.gid,
+            ..self.cx(stream)
+        }
+    }
+
+    /// The request itself. A short write shortens the operation.
+    fn call(&self, stream: usize, op: &mut Op) -> Result<Option<Attr>, Error> {
+        let (vol, cx) = (&self.vol, self.cx(stream));
+        let none = |()| None;
+        match op {
+            Op::Mknod {
+                parent,
+                name,
+                make,
+                rdev,
+            } => vol
+                .mknod(
+                    &self.make(stream, make),
+                    self.ino(*parent),
+                    name,
+                    make.mode,
+                    *rdev,
+                )
+                .map(Some),
+            Op::Mkdir { parent, name, make } => vol
+                .mkdir(
+                    &self.make(stream, make),
+                    self.ino(*parent),
+                    name,
+                    make.mode & 0o7777,
+                )
+                .map(Some),
+            Op::Symlink {
+                parent,
+                name,
+                make,
+                target,
+            } => vol
+                .symlink(&self.make(stream, make), self.ino(*parent), name, target)
+                .map(Some),
+            Op::Tmpfile { parent, make } => {
+                let attr = vol.tmpfile(
+                    &self.make(stream, make),
+                    self.ino(*parent),
+                    make.mode & 0o7777,
+                )?;
+                vol.remember(attr.ino, 1);
+                make.gid = attr.gid;
+                Ok(Some(attr))
+            }
+            Op::Link { node, parent, name } => {
+                vol.link(&cx, self.ino(*node), self.ino(*parent), name)?;
+                Ok(None)
+            }
+            Op::Unlink { parent, name } => vol.unlink(&cx, self.ino(*parent), name).map(none),
+            Op::Rmdir { parent, name } => vol.rmdir(&cx, self.ino(*parent), name).map(none),
+            Op::Rename {
+                from,
+                name,
+                to,
+                new_name,
+                kind,
+            } => {
+                let flags = RenameFlags {
+                    noreplace: *kind == RenameKind::NoReplace,
+                    exchange: *kind == RenameKind::Exchange,
+                    whiteout: matches!(kind, RenameKind::Whiteout(_)),
+                };
+                vol.rename(&cx, self.ino(*from), name, self.ino(*to), new_name, flags)
+                    .map(none)
+            }
+            Op::Write { node, offset, data } => {
+                let size = self.tree.get(*node).map_or(0, |n| n.size);
+                let append = *offset == size && data.first().is_some_and(|b| b & 2 == 0);
+                let flags = WriteFlags {
+                    append,
+                    ..WriteFlags::default()
+                };
+                let n = vol.write(&cx, self.ino(*node), *offset, data, flags)?;
+                if n < data.len() {
+                    *data = data[..n].into();
+                }
+                Ok(None)
+            }
+            Op::Allocate {
+                node,
+                offset,
+                len,
+                keep_size,
+            } => {
+                let how = Fallocate::Allocate {
+                    keep_size: *keep_size,
+                };
+                vol.fallocate(&cx, self.ino(*node), how, *offset, *len)
+                    .map(none)
+            }
+            Op::Punch { node, offset, len } => vol
+                .fallocate(&cx, self.ino(*node), Fallocate::PunchHole, *offset, *len)
+                .map(none),
+            Op::Zero {
+                node,
+                offset,
+                len,
+                keep_size,
+            } => {
+                let how = Fallocate::ZeroRange {
+                    keep_size: *keep_size,
+                };
+                vol.fallocate(&cx, self.ino(*node), how, *offset, *len)
+                    .map(none)
+            }
+            Op::SetAttr { node, set } => {
+                let set = SetAttr {
+                    mode: set.mode,
+                    uid: set.uid,
+                    gid: set.gid,
+                    size: set.size,
+                    mtime: set.mtime.map(SetTime::At),
+                    ..SetAttr::default()
+                };
+                vol.setattr(&cx, self.ino(*node), &set).map(|_| None)
+            }
+            Op::SetXattr { node, name, value } => vol
+                .setxattr(&cx, self.ino(*node), name, value, false, false, false)
+                .map(none),
+            Op::RemoveXattr { node, name } => vol.removexattr(&cx, self.ino(*node), name).map(none),
+        }
+    }
+}
+
+/// The volume has stopped or a read failed.
+fn is_stop(e: &Error) -> bool {
+    e.errno() == libc::EIO || e.errno() == libc::EROFS
+}
+
+/// C9: unlinking and shrinking never give ENOSPC.
+fn may_lack_space(op: &Op, tree: &Tree) -> bool {
+    match op {
+        Op::Unlink { .. } | Op::Rmdir { .. } => false,
+        Op::SetAttr { node, set } => set
+            .size
+            .is_none_or(|size| tree.get(*node).is_ok_and(|n| size > n.size)),
+        _ => true,
+    }
+}
+
+/// Where two things are wrong with a request either may be named.
+fn same_refusal(a: i32, b: i32) -> bool {
+    let vague = [
+        libc::EEXIST,
+        libc::ENOTEMPTY,
+        libc::EISDIR,
+        libc::ENOTDIR,
+        libc::EINVAL,
+        libc::EPERM,
+    ];
+    a == b || vague.contains(&a) && vague.contains(&b)
+}
+
+fn name(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
+}

@@ -1,0 +1,334 @@
+//! One recorded run of a workload on the simulator, and the check of one crash state of it.
+use crate::drive::{Driver, Ended};
+use crate::generate::{Action, Generator, Mix};
+use crate::image::{self, Config};
+use crate::observe::observe;
+use crate::oracle::*;
+use crate::rng::Rng;
+use crate::script::Script;
+use ccfs_device::{Device, MemoryDevice, Outcome, SimDevice};
+use ccfs_engine::{Options, Volume};
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// First number for inodes that a workload makes; below are inode numbers of the fresh volume.
+pub const FIRST_NODE: u64 = 1 << 32;
+
+/// Where the actions come from.
+pub enum Source {
+    Text(String),
+    Actions(Vec<(usize, Action)>),
+    /// Seed, mix, number of actions.
+    Random(u64, Mix, usize),
+}
+
+/// How the volume of a run is mounted and left.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub config: &'static Config,
+    /// Bytes.
+    pub dirty_limit: u64,
+    pub cache_bytes: usize,
+    /// The run ends with a clean unmount (whose crash states belong to the run).
+    pub unmount: bool,
+    pub streams: usize,
+}
+
+impl Setting {
+    pub fn new(config: &'static Config) -> Setting {
+        Setting {
+            config,
+            dirty_limit: 16 << 20,
+            cache_bytes: 4 << 20,
+            unmount: true,
+            streams: 6,
+        }
+    }
+
+    pub fn options(&self) -> Options {
+        Options {
+            dirty_limit: self.dirty_limit,
+            cache_bytes: self.cache_bytes,
+            background: false,
+            ..Options::default()
+        }
+    }
+}
+
+/// A workload that was performed once.
+pub struct Run {
+    pub setting: Setting,
+    pub dev: Arc<SimDevice>,
+    pub an: Analysis,
+    pub actions: Vec<(usize, Action)>,
+    /// Device events when operation i began, and when sync call i had returned.
+    pub began: Vec<usize>,
+    pub synced: Vec<usize>,
+    pub no_space: u64,
+}
+
+/// How thoroughly a crash state is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Mount, read, judge.
+    Read,
+    /// Recover, e2fsck, mount, read, judge, go on working, unmount, e2fsck, mount, compare.
+    Live { seed: u64 },
+    /// Mount with recording; crash in the recovery, and in the recovery of that.
+    Again { seed: u64 },
+}
+
+/// Turns a panic into an error.
+pub fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| {
+        let text = p.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| p.downcast_ref::<&str>().map(|s| s.to_string()));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    })
+}
+
+/// Mounts; the error is text.
+pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>, String> {
+    Volume::mount(dev, options).map_err(|e| format!("mount: {e}"))
+}
+
+impl Run {
+    /// Performs a workload on a fresh volume. The error says which promise was broken without any crash.
+    pub fn record(setting: Setting, source: Source) -> Result<Run, String> {
+        let mut actions = Vec::new();
+        let run = guarded(|| Self::perform(setting, source, &mut actions));
+        run.map_err(|e| {
+            format!(
+                "{e}\nafter {} actions, the last: {:?}",
+                actions.len(),
+                actions.last()
+            )
+        })
+    }
+
+    fn perform(
+        setting: Setting,
+        mut source: Source,
+        done: &mut Vec<(usize, Action)>,
+    ) -> Result<Run, String> {
+        let dev = Arc::new(SimDevice::new(&image::base(setting.config)?));
+        let vol = mount(dev.clone(), setting.options())?;
+        let base = observe(&vol)?;
+        let mut driver = Driver::new(vol, Some(dev.clone()), &base, setting.streams);
+        let mut next = source.start();
+        while let Some((stream, action)) = next(&driver.tree)? {
+            done.push((stream, action.clone()));
+            if driver.act(stream, &action)? == Ended::Stopped {
+                return Err("the volume stopped although no device error was injected".into());
+            }
+        }
+        let seen = observe(&driver.vol)?;
+        if let Some(d) = driver.tree.difference(&seen, true) {
+            return Err(format!("before the unmount the tree is wrong: {d}"));
+        }
+        if setting.unmount {
+            let after = driver.history.ops.len();
+            driver.vol.unmount().map_err(|e| format!("unmount: {e}"))?;
+            driver.history.syncs.push(Sync {
+                stream: 0,
+                kind: SyncKind::Volume,
+                after,
+            });
+            driver.synced.push(dev.events());
+        }
+        let an = Analysis::new(base, driver.history, setting.config.times)
+            .map_err(|(i, e)| format!("the model refuses operation {i}: {e}"))?;
+        Ok(Run {
+            setting,
+            dev,
+            an,
+            actions: std::mem::take(done),
+            began: driver.began,
+            synced: driver.synced,
+            no_space: driver.no_space,
+        })
+    }
+
+    /// What the oracle may assume of a crash before event `at`.
+    pub fn crash(&self, at: usize) -> Crash {
+        Crash {
+            accepted: self.began.partition_point(|b| *b <= at),
+            synced: self.synced.partition_point(|s| *s <= at),
+        }
+    }
+
+    /// Checks one crash state. The error is a report.
+    pub fn check(&self, at: usize, outcome: &Outcome, depth: Depth) -> Result<(), String> {
+        let image = self.dev.crash_image(at, outcome);
+        let checked = guarded(|| match depth {
+            Depth::Read => self.read(Arc::new(image), at).map(drop),
+            Depth::Live { seed } => self.live(image, at, seed),
+            Depth::Again { seed } => self.again(&image, at, seed, 2),
+        });
+        checked.map_err(|e| self.report(at, outcome, depth, &e))
+    }
+
+    /// Mounts, reads and judges; leaves as a crash does.
+    fn read(&self, image: Arc<dyn Device>, at: usize) -> Result<Tree, String> {
+        let vol = mount(image, self.setting.options())?;
+        let seen = observe(&vol);
+        vol.shutdown();
+        let seen = seen?;
+        judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())?;
+        Ok(seen)
+    }
+
+    /// Life after the crash: the volume is plain ext4 once recovered, and can be worked on.
+    fn live(&self, image: MemoryDevice, at: usize, seed: u64) -> Result<(), String> {
+        let image = Arc::new(image);
+        Volume::recover(image.clone()).map_err(|e| format!("recover: {e}"))?;
+        image::fsck(&image).map_err(|e| format!("after recovery: {e}"))?;
+        let vol = mount(image.clone(), self.setting.options())?;
+        let seen = observe(&vol)?;
+        judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())?;
+        let mut driver = Driver::new(vol, None, &seen, self.setting.streams);
+        let mut generator = Generator::new(seed, Mix::default(), FIRST_NODE << 1);
+        for _ in 0..25 {
+            let (stream, action) = generator.next(&driver.tree);
+            driver
+                .act(stream, &action)
+                .map_err(|e| format!("after recovery: {e}"))?;
+        }
+        driver
+            .vol
+            .unmount()
+            .map_err(|e| format!("unmount after recovery: {e}"))?;
+        image::fsck(&image).map_err(|e| format!("after recovery, work and unmount: {e}"))?;
+        let vol = mount(image, self.setting.options())?;
+        let seen = observe(&vol)?;
+        vol.shutdown();
+        match driver.tree.difference(&seen, self.setting.config.times) {
+            Some(d) => Err(format!("after recovery, work and remount: {d}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Crashes in the recovery of this image, and so on.
+    fn again(&self, image: &MemoryDevice, at: usize, seed: u64, levels: u32) -> Result<(), String> {
+        let dev = Arc::new(SimDevice::new(image));
+        let vol = mount(dev.clone(), self.setting.options())?;
+        let mounted = dev.events();
+        let seen = observe(&vol)?;
+        vol.shutdown();
+        judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())?;
+        let mut rng = Rng::new(seed);
+        for _ in 0..4 {
+            let event = rng.below(dev.events() as u64 + 1) as usize;
+            let outcome = any_outcome(&mut rng, dev.unflushed(event));
+            let inner = dev.crash_image(event, &outcome);
+            let context = |e: String| {
+                format!("crash in recovery at event {event} of {mounted}, {outcome:?}: {e}")
+            };
+            if levels > 1 && rng.chance(30) {
+                self.again(&inner, at, rng.bits(), levels - 1)
+                    .map_err(context)?;
+                continue;
+            }
+            let tree = self.read(Arc::new(inner), at).map_err(context)?;
+            // What a finished mount showed is what every later mount shows.
+            if event >= mounted
+                && let Some(d) = seen.difference(&tree, self.setting.config.times)
+            {
+                return Err(context(format!("a finished recovery was undone: {d}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is needed to understand a failure.
+    fn report(&self, at: usize, outcome: &Outcome, depth: Depth, error: &str) -> String {
+        let crash = self.crash(at);
+        let mut text = format!(
+            "{error}\n  crash before event {at} of {}, {outcome:?}, {depth:?}",
+            self.dev.events()
+        );
+        let _ = writeln!(
+            text,
+            ", {} operations accepted, {} sync calls returned",
+            crash.accepted, crash.synced
+        );
+        let ops = &self.an.history.ops[..crash.accepted];
+        let skip = ops.len().saturating_sub(60);
+        for (i, a) in ops.iter().enumerate().skip(skip) {
+            for (k, s) in self.an.history.syncs[..crash.synced]
+                .iter()
+                .enumerate()
+                .filter(|s| s.1.after == i)
+            {
+                let _ = writeln!(
+                    text,
+                    "       (event {:4}) stream {} {:?}",
+                    self.synced[k], s.stream, s.kind
+                );
+            }
+            let _ = writeln!(
+                text,
+                "  {i:4} (event {:4}) stream {} {}",
+                self.began[i], a.stream, a.op
+            );
+        }
+        for (k, s) in self.an.history.syncs[..crash.synced]
+            .iter()
+            .enumerate()
+            .filter(|s| s.1.after == ops.len())
+        {
+            let _ = writeln!(
+                text,
+                "       (event {:4}) stream {} {:?}",
+                self.synced[k], s.stream, s.kind
+            );
+        }
+        let from = self
+            .dev
+            .flush_events()
+            .into_iter()
+            .rev()
+            .find(|f| *f < at)
+            .unwrap_or(0);
+        text + &self.dev.describe(from.max(at.saturating_sub(40)), at)
+    }
+}
+
+impl Source {
+    #[allow(clippy::type_complexity)]
+    fn start(&mut self) -> Box<dyn FnMut(&Tree) -> Result<Option<(usize, Action)>, String> + '_> {
+        match self {
+            Source::Text(text) => {
+                let mut script = Script::new(text, FIRST_NODE);
+                Box::new(move |tree| script.next(tree))
+            }
+            Source::Actions(actions) => {
+                let mut rest = std::mem::take(actions).into_iter();
+                Box::new(move |_| Ok(rest.next()))
+            }
+            Source::Random(seed, mix, length) => {
+                let mut generator = Generator::new(*seed, mix.clone(), FIRST_NODE);
+                let mut left = *length;
+                Box::new(move |tree| {
+                    left = left.saturating_sub(1);
+                    Ok((left > 0).then(|| generator.next(tree)))
+                })
+            }
+        }
+    }
+}
+
+/// A random outcome for so many unflushed writes.
+pub fn any_outcome(rng: &mut Rng, unflushed: usize) -> Outcome {
+    let n = unflushed.max(1) as u64;
+    match rng.below(10) {
+        0 => Outcome::None,
+        1 => Outcome::All,
+        2 | 3 => Outcome::Prefix(rng.below(n) as usize),
+        4 | 5 => Outcome::AllBut(rng.below(n) as usize),
+        6 => Outcome::Only(rng.below(n) as usize),
+        7 => Outcome::Subset { seed: rng.bits() },
+        _ => Outcome::Torn { seed: rng.bits() },
+    }
+}

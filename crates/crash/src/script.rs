@@ -1,0 +1,267 @@
+//! Sequences of actions as text, for directed tests: one action per line or between semicolons.
+//!
+//! ```text
+//! A mkdir d              stream A, B, ... or an index; paths from the root
+//! A create d/f; B link d/f g; A unlink g; A rmdir d; A symlink l 20
+//! A rename f g           also: exchange f g, noreplace f g, whiteout f g
+//! A write f 0 5000       offset, length; append f 100; truncate f 10
+//! A allocate f 0 8192    also: reserve (keep size), punch, zero
+//! A chmod f 700; A chown f 1 2; A utimes f 12345; A setxattr f user.a 20; A removexattr f user.a
+//! A tmpfile %t; A open f %h; A write %h 0 10; A close %h      handles: inodes with or without a name
+//! ?A rmdir d             left out if it is impossible at this point
+//! A fsync f; A fdatasync f; A streamsync; A syncfs; A ignored f; A tick; A checkpoint
+//! ```
+use crate::generate::{Action, pattern};
+use crate::oracle::*;
+use std::collections::HashMap;
+
+/// Turns lines into actions; lines are resolved one by one, on the tree of the moment.
+pub struct Script {
+    lines: Vec<String>,
+    next: usize,
+    next_node: u64,
+    handles: HashMap<String, NodeId>,
+}
+
+impl Script {
+    /// `first_node` is the first number for new inodes.
+    pub fn new(text: &str, first_node: u64) -> Script {
+        let lines = text
+            .split(['\n', ';'])
+            .map(str::trim)
+            .filter(|l| !l.is_empty() && !l.starts_with('#'));
+        Script {
+            lines: lines.map(String::from).collect(),
+            next: 0,
+            next_node: first_node,
+            handles: HashMap::new(),
+        }
+    }
+
+    /// The next action and its stream; `None` at the end. An error names the line that makes no sense.
+    pub fn next(&mut self, tree: &Tree) -> Result<Option<(usize, Action)>, String> {
+        let Some(line) = self.lines.get(self.next).cloned() else {
+            return Ok(None);
+        };
+        self.next += 1;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        self.parse(tree, &words)
+            .map(Some)
+            .ok_or_else(|| format!("script: cannot do: {line}"))
+    }
+
+    fn make(&mut self, mode: u16) -> Make {
+        self.next_node += 1;
+        Make {
+            node: NodeId(self.next_node - 1),
+            mode,
+            uid: 0,
+            gid: 0,
+        }
+    }
+
+    fn parse(&mut self, tree: &Tree, words: &[&str]) -> Option<(usize, Action)> {
+        let [stream, verb, args @ ..] = words else {
+            return None;
+        };
+        let stream = match stream.as_bytes() {
+            [c @ b'A'..=b'H'] => usize::from(c - b'A'),
+            _ => stream.parse().ok()?,
+        };
+        let number = |i: usize| args.get(i)?.parse::<u64>().ok();
+        let action = match *verb {
+            "streamsync" => Action::StreamSync,
+            "syncfs" => Action::VolumeSync,
+            "tick" => Action::Tick,
+            "checkpoint" => Action::Checkpoint,
+            "fsync" => Action::Fsync {
+                node: self.find(tree, args.first()?)?,
+                data_only: false,
+            },
+            "fdatasync" => Action::Fsync {
+                node: self.find(tree, args.first()?)?,
+                data_only: true,
+            },
+            "ignored" => Action::IgnoredSync(self.find(tree, args.first()?)?),
+            "open" => {
+                let node = self.find(tree, args.first()?)?;
+                self.handles.insert(args.get(1)?.to_string(), node);
+                Action::Open(node)
+            }
+            "close" => Action::Close(self.handles.remove(*args.first()?)?),
+            "tmpfile" => {
+                let make = self.make(S_IFREG | 0o600);
+                self.handles.insert(args.first()?.to_string(), make.node);
+                Action::Op(Op::Tmpfile {
+                    parent: tree.root,
+                    make,
+                })
+            }
+            "create" | "mkdir" | "symlink" => Action::Op(self.new_name(tree, verb, args)?),
+            "link" | "unlink" | "rmdir" | "rename" | "exchange" | "noreplace" | "whiteout" => {
+                Action::Op(self.names(tree, verb, args)?)
+            }
+            _ => {
+                let node = self.find(tree, args.first()?)?;
+                Action::Op(self.on_file(tree, node, verb, args, number)?)
+            }
+        };
+        Some((stream, action))
+    }
+
+    /// Directory and last name of a path.
+    fn place(&self, tree: &Tree, path: &str) -> Option<(NodeId, Bytes)> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        Some((self.find(tree, dir)?, name.as_bytes().into()))
+    }
+
+    fn find(&self, tree: &Tree, path: &str) -> Option<NodeId> {
+        if path.starts_with('%') {
+            return self.handles.get(path).copied();
+        }
+        let parts = path.split('/').filter(|p| !p.is_empty() && *p != ".");
+        parts
+            .into_iter()
+            .try_fold(tree.root, |at, part| tree.lookup(at, part.as_bytes()).ok())
+    }
+
+    fn new_name(&mut self, tree: &Tree, verb: &str, args: &[&str]) -> Option<Op> {
+        let (parent, name) = self.place(tree, args.first()?)?;
+        Some(match verb {
+            "create" => Op::Mknod {
+                parent,
+                name,
+                make: self.make(S_IFREG | 0o644),
+                rdev: 0,
+            },
+            "mkdir" => Op::Mkdir {
+                parent,
+                name,
+                make: self.make(S_IFDIR | 0o755),
+            },
+            _ => {
+                let len = args.get(1)?.parse::<usize>().ok()?;
+                let target = pattern(self.next_node, 0, len)
+                    .iter()
+                    .map(|b| b'a' + b % 26)
+                    .collect();
+                Op::Symlink {
+                    parent,
+                    name,
+                    make: self.make(S_IFLNK | 0o777),
+                    target,
+                }
+            }
+        })
+    }
+
+    fn names(&mut self, tree: &Tree, verb: &str, args: &[&str]) -> Option<Op> {
+        if verb == "link" {
+            let (parent, name) = self.place(tree, args.get(1)?)?;
+            return Some(Op::Link {
+                node: self.find(tree, args.first()?)?,
+                parent,
+                name,
+            });
+        }
+        let (from, name) = self.place(tree, args.first()?)?;
+        let kind = match verb {
+            "unlink" => return Some(Op::Unlink { parent: from, name }),
+            "rmdir" => return Some(Op::Rmdir { parent: from, name }),
+            "exchange" => RenameKind::Exchange,
+            "noreplace" => RenameKind::NoReplace,
+            "whiteout" => RenameKind::Whiteout(self.make(0).node),
+            _ => RenameKind::Plain,
+        };
+        let (to, new_name) = self.place(tree, args.get(1)?)?;
+        Some(Op::Rename {
+            from,
+            name,
+            to,
+            new_name,
+            kind,
+        })
+    }
+
+    fn on_file(
+        &self,
+        tree: &Tree,
+        node: NodeId,
+        verb: &str,
+        args: &[&str],
+        number: impl Fn(usize) -> Option<u64>,
+    ) -> Option<Op> {
+        let set = |set: Set| Some(Op::SetAttr { node, set });
+        let text = |i: usize| Some(Bytes::from(args.get(i)?.as_bytes()));
+        // Bytes that no other line writes.
+        let data = |offset, len: u64| pattern(self.next as u64 + 1000, offset, len as usize);
+        match verb {
+            "write" => {
+                let offset = number(1)?;
+                Some(Op::Write {
+                    node,
+                    offset,
+                    data: data(offset, number(2)?),
+                })
+            }
+            "append" => {
+                let offset = tree.get(node).ok()?.size;
+                Some(Op::Write {
+                    node,
+                    offset,
+                    data: data(offset, number(1)?),
+                })
+            }
+            "truncate" => set(Set {
+                size: number(1),
+                ..Set::default()
+            }),
+            "allocate" => Some(Op::Allocate {
+                node,
+                offset: number(1)?,
+                len: number(2)?,
+                keep_size: false,
+            }),
+            "reserve" => Some(Op::Allocate {
+                node,
+                offset: number(1)?,
+                len: number(2)?,
+                keep_size: true,
+            }),
+            "punch" => Some(Op::Punch {
+                node,
+                offset: number(1)?,
+                len: number(2)?,
+            }),
+            "zero" => Some(Op::Zero {
+                node,
+                offset: number(1)?,
+                len: number(2)?,
+                keep_size: false,
+            }),
+            "chmod" => set(Set {
+                mode: u16::from_str_radix(args.get(1)?, 8).ok(),
+                ..Set::default()
+            }),
+            "chown" => set(Set {
+                uid: Some(number(1)? as u32),
+                gid: Some(number(2)? as u32),
+                ..Set::default()
+            }),
+            "utimes" => set(Set {
+                mtime: Some((number(1)? as i64, 123_456_789)),
+                ..Set::default()
+            }),
+            "setxattr" => Some(Op::SetXattr {
+                node,
+                name: text(1)?,
+                value: data(0, number(2)?),
+            }),
+            "removexattr" => Some(Op::RemoveXattr {
+                node,
+                name: text(1)?,
+            }),
+            _ => None,
+        }
+    }
+}
