@@ -497,3 +497,44 @@ fn hostile_bytes() {
     }
     assert!((300..2990).contains(&opened), "{opened}");
 }
+
+/// Recoveries that never get as far as the header write one checkpoint after the other; the newest intact one counts.
+#[test]
+fn the_newest_of_several_pending_checkpoints_counts() {
+    let geo = straight(100);
+    let (sim, mut log) = sim_with_log(&geo);
+    let area = log.reserve_len();
+    for number in 1..9 {
+        assert_eq!(
+            write_group(&*sim, &log, Kind::Checkpoint, 2).first,
+            number * area
+        );
+        sim.flush().unwrap();
+        let (next, scan) = Log::open(sim.clone(), geo.clone()).unwrap();
+        assert_eq!(scan.pending.map(|p| p.first), Some(number * area));
+        assert_eq!((next.header().checkpoint_seq, scan.home), (0, None));
+        log = next;
+    }
+    log.set_tail(0, 0, 1).unwrap();
+    let (next, scan) = Log::open(sim, geo).unwrap();
+    assert_eq!((next.header().checkpoint_seq, scan.pending), (8, None));
+    assert_eq!(scan.home.map(|p| p.first), Some(8 * area));
+}
+
+/// A damaged checkpoint that the header relies on is an error, not a forgotten list of orphans.
+#[test]
+fn a_damaged_home_checkpoint_is_noticed() {
+    let geo = straight(100);
+    let (sim, log) = sim_with_log(&geo);
+    write_group(&*sim, &log, Kind::Checkpoint, 2);
+    sim.flush().unwrap();
+    log.set_tail(0, 0, 1).unwrap();
+    let image = sim.live();
+    put(
+        &image,
+        (3 + 3 + log.ring_len() + log.reserve_len()) * u64::from(BS) + 512,
+        &[1; 512],
+    );
+    let err = open(image, &geo).err().unwrap().to_string();
+    assert!(err.contains("checkpoint 1 is damaged"), "{err}");
+}
