@@ -83,6 +83,17 @@ pub fn byte_get(bytes: &[u8], bit: u32) -> bool {
     bytes[bit as usize / 8] & 1 << (bit % 8) != 0
 }
 
+/// How many bits of the range are set in a bitmap block?
+pub fn byte_count(bytes: &[u8], from: u32, len: u32) -> u32 {
+    let (mut at, end, mut n) = (from, from + len, 0);
+    while at < end {
+        let step = (8 - at % 8).min(end - at);
+        n += (bytes[at as usize / 8] >> (at % 8) & (0xFFu8 >> (8 - step))).count_ones();
+        at += step;
+    }
+    n
+}
+
 /// Sets a range in a bitmap block; returns how many bits were clear.
 pub fn byte_set(bytes: &mut [u8], from: u32, len: u32) -> u32 {
     let mut changed = 0;
@@ -136,6 +147,8 @@ mod tests {
             let differ = (from..from + len)
                 .filter(|&b| model[b as usize] != on)
                 .count() as u32;
+            let count = (from..from + len).filter(|&b| model[b as usize]).count() as u32;
+            assert_eq!(byte_count(&bytes, from, len), count);
             model[from as usize..(from + len) as usize].fill(on);
             let (a, b) = if on {
                 (byte_set(&mut bytes, from, len), set(&mut words, from, len))

@@ -7,9 +7,31 @@
 //!
 //! Nothing here writes to the device except through what `take_dirty` hands out. Every structure's checksum is verified
 //! when it is read from the device and right in what `take_dirty` returns.
+#![deny(unsafe_code)]
+
 use ccfs_device::{AlignedBuf, Device};
-use ccfs_ext4::Result;
 use std::sync::Arc;
+
+mod alloc;
+mod alloc_view;
+mod blockmap;
+mod cache;
+mod core;
+mod dir;
+mod dirblock;
+mod dirbuild;
+mod dirlinear;
+mod extents;
+mod extree;
+mod flight;
+mod groups;
+mod htree;
+mod inode;
+mod open;
+mod xattr;
+
+pub use alloc::Allocator;
+pub use open::OpenOptions;
 
 /// A physical block number of the volume (in file system blocks).
 pub type Pblk = u64;
@@ -102,16 +124,61 @@ pub struct DirEntry {
     pub cookie: u64,
 }
 
-// The calls of `Image`, by module:
-//
-// open.rs      Image::open(dev, OpenOptions) -> Result<Image>     geometry(&self) -> &Geometry
-// cache.rs     block cache: read block, modify block (copy on write, marks dirty), take_dirty, dirty_len, bounded memory for clean blocks
-// groups.rs    descriptors, uninitialised groups, free counts derived from bitmaps; statfs counts
-// alloc.rs     Allocator: what is free now (image's bitmaps, less what the engine holds)
-// inode.rs     read_attr, write_attr, create_inode, clear_inode
-// extents.rs / blockmap.rs   lookup, set, clear, mark
-// dir.rs / htree.rs          lookup, insert, remove, replace, scan, cookie_of, init, count
-// xattr.rs     get, list, set, remove
+/// A block's number and content.
 pub type BlockImage = (Pblk, Arc<AlignedBuf>);
-#[allow(dead_code)]
-type _Unused = (Result<()>, Arc<dyn Device>);
+
+/// The durable state of a volume. Calls by module:
+///
+/// | module | calls |
+/// |---|---|
+/// | open, flight | `open`, `journal_blocks`, the feature bit |
+/// | inode | attributes, creation and release of inodes, short symlinks |
+/// | extents, extree, blockmap | `lookup`, `next_data`, `set`, `clear` |
+/// | alloc, alloc_view | the allocator |
+/// | dir*, htree | directories |
+/// | xattr | extended attributes |
+/// | core, cache, groups | blocks, bitmaps, descriptors |
+pub struct Image {
+    core: Arc<core::Core>,
+    alloc: Allocator,
+    linear: dirlinear::LinearIndexes,
+}
+
+impl Image {
+    /// Facts of the volume that do not change.
+    pub fn geometry(&self) -> &Geometry {
+        &self.core.geometry
+    }
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.core.dev
+    }
+    /// Free space as the engine may give it out.
+    pub fn alloc(&self) -> &Allocator {
+        &self.alloc
+    }
+    /// Runs freed in the image since the last call; the allocator holds them until `Allocator::release`.
+    pub fn take_freed(&self) -> Vec<Run> {
+        std::mem::take(&mut *self.core.freed.lock())
+    }
+    /// Blocks changed since the last call, checksums and counts made right, in rising order. The caller writes them home
+    /// and then calls `written`.
+    pub fn take_dirty(&self) -> Vec<BlockImage> {
+        self.core.take_dirty()
+    }
+    /// These blocks are home. One that was changed again meanwhile stays dirty.
+    pub fn written(&self, blocks: &[BlockImage]) {
+        self.core.cache.written(blocks);
+    }
+    /// Upper bound of the number of blocks that `take_dirty` would return.
+    pub fn dirty_len(&self) -> usize {
+        self.core.cache.dirty_len() + 1
+    }
+    /// Recovery has written this block home: the cache takes it as it is now on disk. Only before anything was changed or
+    /// allocated.
+    pub fn restore(&self, pblk: Pblk, block: Arc<AlignedBuf>) {
+        self.restore_block(pblk, block);
+    }
+    pub(crate) fn linear_indexes(&self) -> &dirlinear::LinearIndexes {
+        &self.linear
+    }
+}

@@ -1,0 +1,187 @@
+//! What the allocator sees of one group: the image's bitmap and, on top of it, what is held.
+
+use ccfs_ext4::bitmap;
+
+/// A group's bits (blocks or inodes) in the allocator's eyes.
+///
+/// V1: every bit that is set in the image is set here. V2: `held` is the number of bits set here and not in the image.
+/// V3: no bit of `soft` is set in `used`.
+pub(crate) struct View {
+    used: Box<[u64]>,
+    bits: u32,
+    held: u32,
+    /// Bits set aside for the windows of some owners; others take them only when nothing else is left.
+    soft: Option<Box<[u64]>>,
+    soft_count: u32,
+}
+
+/// A run of bits in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BitRun {
+    pub from: u32,
+    pub len: u32,
+}
+
+impl View {
+    /// From the image's bitmap block.
+    pub fn new(image: &[u8], bits: u32) -> View {
+        View {
+            used: bitmap::load(image, bits),
+            bits,
+            held: 0,
+            soft: None,
+            soft_count: 0,
+        }
+    }
+
+    /// Nothing in it that the image does not say.
+    pub fn is_plain(&self) -> bool {
+        self.held == 0 && self.soft.is_none()
+    }
+
+    pub fn has_soft(&self) -> bool {
+        self.soft.is_some()
+    }
+
+    /// Holds a range; returns how many bits were free.
+    pub fn hold(&mut self, r: BitRun) -> u32 {
+        let n = bitmap::set(&mut self.used, r.from, r.len);
+        self.held += n;
+        self.unsoften(r);
+        n
+    }
+
+    /// The image has just set these bits (they were clear in it); returns how many were free here.
+    pub fn image_set(&mut self, r: BitRun) -> u32 {
+        let n = bitmap::set(&mut self.used, r.from, r.len);
+        self.held = self.held.saturating_sub(r.len - n);
+        self.unsoften(r);
+        n
+    }
+
+    /// The image has just cleared these bits: they are held until they are released.
+    pub fn image_cleared(&mut self, r: BitRun) {
+        self.held += r.len;
+    }
+
+    /// Makes held bits free that are clear in the image; returns how many.
+    pub fn release(&mut self, image: &[u64], r: BitRun) -> u32 {
+        let end = r.from + r.len;
+        let (mut at, mut n) = (r.from, 0);
+        while let Some(from) = bitmap::next_clear(|i| image[i], at, end) {
+            let to = bitmap::next_set(|i| image[i], from, end).unwrap_or(end);
+            n += bitmap::clear(&mut self.used, from, to - from);
+            at = to;
+        }
+        self.held = self.held.saturating_sub(n);
+        n
+    }
+
+    /// Sets free bits aside for a window.
+    pub fn soften(&mut self, r: BitRun) {
+        let words = self.used.len();
+        let soft = self
+            .soft
+            .get_or_insert_with(|| vec![0; words].into_boxed_slice());
+        self.soft_count += bitmap::set(soft, r.from, r.len);
+    }
+
+    pub fn unsoften(&mut self, r: BitRun) {
+        let Some(soft) = &mut self.soft else { return };
+        self.soft_count -= bitmap::clear(soft, r.from, r.len);
+        if self.soft_count == 0 {
+            self.soft = None;
+        }
+    }
+
+    fn word(&self, i: usize, avoid_soft: bool) -> u64 {
+        match &self.soft {
+            Some(soft) if avoid_soft => self.used[i] | soft[i],
+            _ => self.used[i],
+        }
+    }
+
+    /// The free run that begins in `from..end` first, cut to `want`.
+    pub fn next_run(&self, from: u32, end: u32, want: u32, avoid_soft: bool) -> Option<BitRun> {
+        let word = |i| self.word(i, avoid_soft);
+        let at = bitmap::next_clear(word, from, end.min(self.bits))?;
+        let limit = at.saturating_add(want).min(self.bits);
+        let to = bitmap::next_set(word, at, limit).unwrap_or(limit);
+        Some(BitRun {
+            from: at,
+            len: to - at,
+        })
+    }
+
+    /// A run of up to `want` bits: the first one of at least `enough` bits from `goal` on, around the end; if there is none the
+    /// longest.
+    pub fn find(&self, goal: u32, want: u32, enough: u32, avoid_soft: bool) -> Option<BitRun> {
+        let mut best: Option<BitRun> = None;
+        for (start, end) in [(goal, self.bits), (0, goal.min(self.bits))] {
+            let mut at = start;
+            while let Some(run) = self.next_run(at, end, want, avoid_soft) {
+                if run.len >= enough {
+                    return Some(run);
+                }
+                if best.is_none_or(|b| b.len < run.len) {
+                    best = Some(run);
+                }
+                at = run.from + run.len;
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(from: u32, len: u32) -> BitRun {
+        BitRun { from, len }
+    }
+
+    #[test]
+    fn held_bits_come_back_only_when_the_image_is_clear() {
+        let mut image = vec![0u8; 16];
+        image[0] = 0b11;
+        let mut v = View::new(&image, 100);
+        assert_eq!(v.find(0, 10, 10, true), Some(run(2, 10)));
+        assert_eq!(v.hold(run(2, 10)), 10);
+        assert_eq!(v.find(0, 200, 200, true), Some(run(12, 88)));
+        bitmap::byte_set(&mut image, 2, 4);
+        assert_eq!(v.image_set(run(2, 4)), 0);
+        assert_eq!(v.release(&bitmap::load(&image, 100), run(0, 20)), 6);
+        assert!(v.is_plain());
+        bitmap::byte_clear(&mut image, 0, 2);
+        v.image_cleared(run(0, 2));
+        assert!(!v.is_plain());
+        assert_eq!(v.find(0, 1, 1, true), Some(run(6, 1)));
+        assert_eq!(v.release(&bitmap::load(&image, 100), run(0, 2)), 2);
+        assert_eq!(v.find(0, 1, 1, true), Some(run(0, 1)));
+        assert!(v.is_plain());
+    }
+
+    #[test]
+    fn windows_are_avoided_until_nothing_else_is_left() {
+        let mut v = View::new(&[0u8; 8], 64);
+        v.soften(run(0, 32));
+        assert_eq!(v.find(0, 8, 8, true), Some(run(32, 8)));
+        assert_eq!(v.hold(run(32, 32)), 32);
+        assert_eq!(v.find(0, 8, 8, true), None);
+        assert_eq!(v.find(0, 8, 8, false), Some(run(0, 8)));
+        v.hold(run(0, 8));
+        v.unsoften(run(0, 32));
+        assert_eq!(v.find(0, 8, 8, true), Some(run(8, 8)));
+    }
+
+    #[test]
+    fn the_longest_run_is_second_best() {
+        let mut v = View::new(&[0u8; 8], 64);
+        for bit in [0, 5, 20, 40] {
+            v.hold(run(bit, 1));
+        }
+        assert_eq!(v.find(30, 100, 100, true), Some(run(41, 23)));
+        assert_eq!(v.find(6, 14, 14, true), Some(run(6, 14)));
+    }
+}

@@ -1,0 +1,402 @@
+//! The block cache: blocks of structure as copy-on-write snapshots.
+//!
+//! A block is *clean* (equals the device), *dirty* (changed since it was last handed out) or *taken* (handed out, not yet
+//! reported as written). Only clean blocks are dropped, by a clock over each shard. A reader holds an `Arc` of the bytes;
+//! a change made while somebody holds one copies the block, otherwise it is made in place.
+
+use crate::{BlockImage, Pblk};
+use ccfs_device::AlignedBuf;
+use parking_lot::RwLock;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+const SHARDS: usize = 64;
+/// Clean blocks that a shard keeps at least.
+const SHARD_MIN: usize = 16;
+
+/// Multiplicative hashing: block numbers are not chosen by an enemy who could gain more than slowness.
+#[derive(Default)]
+pub(crate) struct BlockHasher(u64);
+
+impl Hasher for BlockHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.write_u64(u64::from(b));
+        }
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+    fn write_u64(&mut self, n: u64) {
+        let x = (self.0 ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = x ^ (x >> 29);
+    }
+}
+
+pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<BlockHasher>>;
+
+/// How the checksum of a block of another module is verified and made right.
+#[derive(Clone, Copy)]
+pub(crate) struct Checked {
+    /// For messages: "directory block", "attribute block". Kinds with different texts are verified anew.
+    pub what: &'static str,
+    pub seed: u32,
+    pub verify: fn(&[u8], u32) -> bool,
+    pub seal: fn(&mut [u8], u32),
+}
+
+/// What a block is: decides how it is verified when it is read and sealed when it is handed out.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// No checksum.
+    Raw,
+    /// Group descriptors `nr * descs_per_block ..`.
+    Gdt {
+        nr: u32,
+    },
+    BlockBitmap {
+        group: u32,
+    },
+    InodeBitmap {
+        group: u32,
+    },
+    /// Inodes are verified one by one and sealed when they are changed.
+    InodeTable,
+    /// Node of an extent tree: the inode's seed, the depth that it must have, the keys it may hold.
+    Extents {
+        seed: u32,
+        depth: u16,
+        from: u32,
+        end: u64,
+    },
+    /// Block of block numbers of a file without extents.
+    Indirect,
+    Checked(Checked),
+}
+
+impl Kind {
+    /// Two kinds with the same tag are verified alike.
+    pub fn tag(&self) -> u64 {
+        let (class, seed) = match self {
+            Kind::Raw => (1u64, 0),
+            Kind::Gdt { nr } => (2, *nr),
+            Kind::BlockBitmap { group } => (3, *group),
+            Kind::InodeBitmap { group } => (4, *group),
+            Kind::InodeTable => (5, 0),
+            Kind::Extents { seed, .. } => (6, *seed),
+            Kind::Indirect => (7, 0),
+            // The text tells the modules' kinds apart.
+            Kind::Checked(c) => (
+                8 + c
+                    .what
+                    .bytes()
+                    .fold(0, |h, b| (h * 31 + u64::from(b)) & 0xFFF_FFFF),
+                c.seed,
+            ),
+        };
+        class << 32 | u64::from(seed)
+    }
+}
+
+struct Entry {
+    buf: Arc<AlignedBuf>,
+    kind: Kind,
+    /// `None`: not yet verified (put here by recovery).
+    tag: Option<u64>,
+    dirty: bool,
+    taken: bool,
+    touched: AtomicBool,
+    /// Inode tables: the slots that were verified.
+    slots: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    map: FastMap<Pblk, Entry>,
+    /// Clock order; may name blocks that are gone.
+    clock: VecDeque<Pblk>,
+    dirty: Vec<Pblk>,
+}
+
+/// What `get` finds.
+pub(crate) enum Found {
+    /// Verified as the kind that was asked for; the bit set of verified inode slots.
+    Ready(Arc<AlignedBuf>, u64),
+    /// Here, but to be verified first.
+    Unverified(Arc<AlignedBuf>),
+    Absent,
+}
+
+pub(crate) struct Cache {
+    shards: Vec<RwLock<Shard>>,
+    dirty: AtomicUsize,
+    clean_per_shard: usize,
+}
+
+impl Cache {
+    /// Keeps about `clean_blocks` clean blocks.
+    pub fn new(clean_blocks: usize) -> Cache {
+        Cache {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            dirty: AtomicUsize::new(0),
+            clean_per_shard: (clean_blocks / SHARDS).max(SHARD_MIN),
+        }
+    }
+
+    fn shard(&self, pblk: Pblk) -> &RwLock<Shard> {
+        &self.shards[(pblk.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS]
+    }
+
+    pub fn get(&self, pblk: Pblk, tag: u64) -> Found {
+        let shard = self.shard(pblk).read();
+        let Some(e) = shard.map.get(&pblk) else {
+            return Found::Absent;
+        };
+        if !e.touched.load(Relaxed) {
+            e.touched.store(true, Relaxed);
+        }
+        if e.tag == Some(tag) {
+            Found::Ready(e.buf.clone(), e.slots.load(Relaxed))
+        } else {
+            Found::Unverified(e.buf.clone())
+        }
+    }
+
+    /// Notes that the bytes `buf` of the block were verified as `kind`.
+    pub fn set_verified(&self, pblk: Pblk, buf: &Arc<AlignedBuf>, kind: Kind) {
+        if let Some(e) = self.shard(pblk).write().map.get_mut(&pblk)
+            && Arc::ptr_eq(&e.buf, buf)
+        {
+            e.tag = Some(kind.tag());
+            e.kind = kind;
+        }
+    }
+
+    /// Notes that the inode in `slot` was verified, if the block still is `buf`.
+    pub fn slot_verified(&self, pblk: Pblk, buf: &Arc<AlignedBuf>, slot: u32) {
+        if let Some(e) = self.shard(pblk).read().map.get(&pblk)
+            && Arc::ptr_eq(&e.buf, buf)
+        {
+            e.slots.fetch_or(1 << slot, Relaxed);
+        }
+    }
+
+    /// Puts in what was read from the device (`tag` `None`: unverified). What is already there wins and is returned.
+    pub fn insert_clean(
+        &self,
+        pblk: Pblk,
+        buf: Arc<AlignedBuf>,
+        kind: Kind,
+        verified: bool,
+    ) -> Arc<AlignedBuf> {
+        let mut shard = self.shard(pblk).write();
+        if let Some(e) = shard.map.get(&pblk) {
+            return e.buf.clone();
+        }
+        shard.insert(pblk, buf.clone(), kind, verified, false);
+        shard.shrink(self.clean_per_shard);
+        buf
+    }
+
+    /// Replaces or inserts the block as clean and unverified.
+    pub fn put(&self, pblk: Pblk, buf: Arc<AlignedBuf>) {
+        self.forget(pblk);
+        self.insert_clean(pblk, buf, Kind::Raw, false);
+    }
+
+    /// Changes a block whose verified bytes are `current` unless the cache has newer ones. `f` must not use the cache.
+    /// `slots` is taken off the verified inode slots or (`true`) added.
+    pub fn modify<R>(
+        &self,
+        pblk: Pblk,
+        kind: Kind,
+        current: Arc<AlignedBuf>,
+        f: impl FnOnce(&mut [u8]) -> R,
+        slots: (u64, bool),
+    ) -> R {
+        let mut guard = self.shard(pblk).write();
+        let shard = &mut *guard;
+        if !shard.map.contains_key(&pblk) {
+            shard.insert(pblk, current, kind, true, false);
+        } else {
+            drop(current);
+        }
+        let e = shard.map.get_mut(&pblk).expect("inserted above");
+        e.kind = kind;
+        e.tag = Some(kind.tag());
+        if slots.1 {
+            *e.slots.get_mut() |= slots.0;
+        } else {
+            *e.slots.get_mut() &= !slots.0;
+        }
+        if !e.dirty {
+            e.dirty = true;
+            shard.dirty.push(pblk);
+            self.dirty.fetch_add(1, Relaxed);
+        }
+        let bytes: &mut AlignedBuf = Arc::make_mut(&mut e.buf);
+        f(bytes)
+    }
+
+    /// A new block of zeros, changed by `f`; what the cache had is dropped.
+    pub fn create(&self, pblk: Pblk, kind: Kind, buf: AlignedBuf) {
+        let mut guard = self.shard(pblk).write();
+        let shard = &mut *guard;
+        if shard.map.remove(&pblk).is_some_and(|e| e.dirty) {
+            self.dirty.fetch_sub(1, Relaxed);
+        }
+        shard.insert(pblk, Arc::new(buf), kind, true, true);
+        shard.dirty.push(pblk);
+        self.dirty.fetch_add(1, Relaxed);
+    }
+
+    /// Drops a block that no longer belongs to structure, its changes included.
+    pub fn forget(&self, pblk: Pblk) {
+        if self
+            .shard(pblk)
+            .write()
+            .map
+            .remove(&pblk)
+            .is_some_and(|e| e.dirty)
+        {
+            self.dirty.fetch_sub(1, Relaxed);
+        }
+    }
+
+    pub fn dirty_len(&self) -> usize {
+        self.dirty.load(Relaxed)
+    }
+
+    /// Seals all dirty blocks and hands them out, in no order.
+    pub fn take(&self, seal: impl Fn(&Kind, &mut [u8])) -> Vec<BlockImage> {
+        let mut out = Vec::with_capacity(self.dirty_len());
+        for shard in &self.shards {
+            let mut guard = shard.write();
+            let shard = &mut *guard;
+            for pblk in std::mem::take(&mut shard.dirty) {
+                // Blocks that were forgotten, or forgotten and made again, are here once too often.
+                let Some(e) = shard.map.get_mut(&pblk).filter(|e| e.dirty) else {
+                    continue;
+                };
+                let bytes: &mut AlignedBuf = Arc::make_mut(&mut e.buf);
+                seal(&e.kind, bytes);
+                e.dirty = false;
+                e.taken = true;
+                self.dirty.fetch_sub(1, Relaxed);
+                out.push((pblk, e.buf.clone()));
+            }
+        }
+        out
+    }
+
+    /// These bytes are home: blocks that still have them are clean.
+    pub fn written(&self, blocks: &[BlockImage]) {
+        for (pblk, buf) in blocks {
+            let mut guard = self.shard(*pblk).write();
+            if let Some(e) = guard.map.get_mut(pblk)
+                && Arc::ptr_eq(&e.buf, buf)
+            {
+                e.taken = false;
+            }
+            guard.shrink(self.clean_per_shard);
+        }
+    }
+}
+
+impl Shard {
+    fn insert(
+        &mut self,
+        pblk: Pblk,
+        buf: Arc<AlignedBuf>,
+        kind: Kind,
+        verified: bool,
+        dirty: bool,
+    ) {
+        let tag = verified.then(|| kind.tag());
+        let touched = AtomicBool::new(false);
+        self.map.insert(
+            pblk,
+            Entry {
+                buf,
+                kind,
+                tag,
+                dirty,
+                taken: false,
+                touched,
+                slots: AtomicU64::new(0),
+            },
+        );
+        self.clock.push_back(pblk);
+    }
+
+    /// Drops clean blocks over the limit that nobody touched since the clock's hand came by.
+    fn shrink(&mut self, limit: usize) {
+        let mut tries = 16;
+        while self.clock.len() > limit && tries > 0 {
+            tries -= 1;
+            let Some(pblk) = self.clock.pop_front() else {
+                return;
+            };
+            let Some(e) = self.map.get_mut(&pblk) else {
+                continue;
+            };
+            if e.dirty || e.taken || *e.touched.get_mut() {
+                *e.touched.get_mut() = false;
+                self.clock.push_back(pblk);
+            } else {
+                self.map.remove(&pblk);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(n: u8) -> Arc<AlignedBuf> {
+        Arc::new(AlignedBuf::from_bytes(&[n; 1024]))
+    }
+
+    #[test]
+    fn taken_blocks_stay_until_written_and_changed_ones_are_taken_again() {
+        let c = Cache::new(0);
+        let b = c.insert_clean(7, block(1), Kind::Raw, true);
+        c.modify(7, Kind::Raw, b, |b| b[0] = 2, (0, true));
+        let first = c.take(|_, _| {});
+        assert_eq!((first.len(), first[0].1[0], c.dirty_len()), (1, 2, 0));
+        for n in 1000..20_000 {
+            c.insert_clean(n, block(3), Kind::Raw, true);
+        }
+        let Found::Ready(b, _) = c.get(7, Kind::Raw.tag()) else {
+            panic!("a taken block was dropped")
+        };
+        c.modify(7, Kind::Raw, b, |b| b[0] = 4, (0, true));
+        assert_eq!(first[0].1[0], 2);
+        c.written(&first);
+        let second = c.take(|_, _| {});
+        assert_eq!((second.len(), second[0].1[0]), (1, 4));
+        c.written(&second);
+        for n in 1000..40_000 {
+            c.insert_clean(n, block(3), Kind::Raw, true);
+        }
+        let kept: usize = c.shards.iter().map(|s| s.read().map.len()).sum();
+        assert!(kept <= SHARDS * (SHARD_MIN + 2), "{kept}");
+    }
+
+    #[test]
+    fn forgotten_blocks_are_not_handed_out() {
+        let c = Cache::new(0);
+        c.create(9, Kind::Raw, AlignedBuf::zeroed(1024));
+        c.forget(9);
+        assert_eq!((c.dirty_len(), c.take(|_, _| {}).len()), (0, 0));
+        c.create(9, Kind::Raw, AlignedBuf::zeroed(1024));
+        c.create(9, Kind::Raw, AlignedBuf::zeroed(1024));
+        assert_eq!((c.dirty_len(), c.take(|_, _| {}).len()), (1, 1));
+    }
+}

@@ -1,0 +1,241 @@
+//! The volume's blocks behind the cache: read and verify, change, free, hand out.
+
+use crate::cache::{Cache, Found, Kind};
+use crate::groups::{GroupTable, Zones};
+use crate::{BlockImage, Geometry, Pblk, Run};
+use ccfs_device::{AlignedBuf, Device};
+use ccfs_ext4::superblock::{Layout, RawSuper};
+use ccfs_ext4::{Error, Result, bitmap, extent, group};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use zerocopy::IntoBytes;
+
+/// The super block in memory.
+pub(crate) struct Super {
+    pub raw: RawSuper,
+    /// The whole block that holds it (boot sector included where blocks are larger than 1024 bytes).
+    pub block: Arc<AlignedBuf>,
+    pub changed: bool,
+    /// Its checksum on disk is wrong, as a torn checkpoint leaves it: recovery must put a right one here.
+    pub suspect: bool,
+}
+
+/// What `Image` and `Allocator` share.
+pub(crate) struct Core {
+    pub dev: Arc<dyn Device>,
+    pub layout: Layout,
+    pub geometry: Geometry,
+    pub cache: Cache,
+    pub groups: GroupTable,
+    pub zones: Zones,
+    pub sup: Mutex<Super>,
+    /// Free in the image (durable), not in the allocator.
+    pub free_blocks: AtomicI64,
+    pub free_inodes: AtomicI64,
+    /// Runs freed in the image that the engine has not taken yet.
+    pub freed: Mutex<Vec<Run>>,
+    /// Bitmaps whose checksum in the descriptor is stale: (group, is it the inode bitmap).
+    pub stale_bitmaps: Mutex<HashSet<(u32, bool)>>,
+    /// The journal's blocks in order; empty until they are known and on volumes without a journal.
+    pub journal: OnceLock<Vec<Run>>,
+}
+
+pub(crate) fn corrupt<T>(what: impl Into<String>) -> Result<T> {
+    Err(Error::Corrupt(what.into()))
+}
+
+impl Core {
+    pub fn block_size(&self) -> usize {
+        self.layout.block_size as usize
+    }
+
+    /// The bytes of a block, verified as `kind`.
+    ///
+    /// # Errors
+    /// `Io`, or `Corrupt` that names structure and block.
+    pub fn read(&self, pblk: Pblk, kind: Kind) -> Result<Arc<AlignedBuf>> {
+        Ok(self.read_slots(pblk, kind)?.0)
+    }
+
+    /// As `read`, with the set of verified inode slots.
+    pub fn read_slots(&self, pblk: Pblk, kind: Kind) -> Result<(Arc<AlignedBuf>, u64)> {
+        match self.cache.get(pblk, kind.tag()) {
+            Found::Ready(buf, slots) => Ok((buf, slots)),
+            Found::Unverified(buf) => {
+                self.verify(pblk, &kind, &buf)?;
+                self.cache.set_verified(pblk, &buf, kind);
+                Ok((buf, 0))
+            }
+            Found::Absent => {
+                let buf = self.load(pblk, &kind)?;
+                self.verify(pblk, &kind, &buf)?;
+                Ok((self.cache.insert_clean(pblk, Arc::new(buf), kind, true), 0))
+            }
+        }
+    }
+
+    /// From the device; bitmaps that were never written are made up.
+    fn load(&self, pblk: Pblk, kind: &Kind) -> Result<AlignedBuf> {
+        if pblk < self.layout.first_data_block || pblk >= self.layout.blocks_count {
+            return corrupt(format!("block {pblk} lies outside of the volume"));
+        }
+        match kind {
+            Kind::BlockBitmap { group }
+                if self.desc(*group)?.flags() & group::BLOCK_UNINIT != 0 =>
+            {
+                return self.fresh_block_bitmap(*group);
+            }
+            Kind::InodeBitmap { group }
+                if self.desc(*group)?.flags() & group::INODE_UNINIT != 0 =>
+            {
+                return Ok(self.fresh_inode_bitmap());
+            }
+            _ => {}
+        }
+        let mut buf = AlignedBuf::zeroed(self.block_size());
+        self.dev.read(pblk * self.block_size() as u64, &mut buf)?;
+        Ok(buf)
+    }
+
+    fn verify(&self, pblk: Pblk, kind: &Kind, buf: &AlignedBuf) -> Result<()> {
+        let csum = self.layout.metadata_csum;
+        match kind {
+            Kind::Raw | Kind::InodeTable => Ok(()),
+            Kind::Gdt { nr } => self.verify_gdt(*nr, buf),
+            Kind::BlockBitmap { group } => self.verify_block_bitmap(*group, buf),
+            Kind::InodeBitmap { group } => self.verify_inode_bitmap(*group, buf),
+            Kind::Extents {
+                seed,
+                depth,
+                from,
+                end,
+            } => {
+                if csum && !extent::checksum_ok(buf, *seed) {
+                    return corrupt(format!("extent node {pblk}: wrong checksum"));
+                }
+                let mut ok = |first, len| self.may_belong_to_file(first, len).unwrap_or(false);
+                extent::Node(buf)
+                    .check(Some(*depth), u64::from(*from)..*end, &mut ok)
+                    .or_else(|what| corrupt(format!("extent node {pblk}: {what}")))
+            }
+            Kind::Indirect => self.verify_indirect(pblk, buf),
+            Kind::Checked(c) if csum && !(c.verify)(buf, c.seed) => {
+                corrupt(format!("{} {pblk}: wrong checksum", c.what))
+            }
+            Kind::Checked(_) => Ok(()),
+        }
+    }
+
+    fn verify_indirect(&self, pblk: Pblk, buf: &AlignedBuf) -> Result<()> {
+        for c in buf.chunks_exact(4) {
+            let to = u64::from(u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+            if to != 0 && !self.may_belong_to_file(to, 1)? {
+                return corrupt(format!("indirect block {pblk} names block {to}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a block in place (a copy if somebody holds a snapshot); `f` must not use the image.
+    pub fn modify<R>(&self, pblk: Pblk, kind: Kind, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let buf = self.read(pblk, kind)?;
+        Ok(self.modify_read(pblk, kind, buf, (0, true), f))
+    }
+
+    /// As `modify`, for a caller that has just read the block.
+    pub fn modify_read<R>(
+        &self,
+        pblk: Pblk,
+        kind: Kind,
+        buf: Arc<AlignedBuf>,
+        slots: (u64, bool),
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> R {
+        self.cache.modify(pblk, kind, buf, f, slots)
+    }
+
+    /// A new block of structure: zeros, then `f`.
+    pub fn create<R>(&self, pblk: Pblk, kind: Kind, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut buf = AlignedBuf::zeroed(self.block_size());
+        let r = f(&mut buf);
+        self.cache.create(pblk, kind, buf);
+        r
+    }
+
+    fn seal(&self, kind: &Kind, bytes: &mut [u8]) {
+        let csum = self.layout.metadata_csum;
+        match kind {
+            Kind::Gdt { nr } => self.seal_gdt(*nr, bytes),
+            Kind::Extents { seed, .. } if csum => extent::seal(bytes, *seed),
+            Kind::Checked(c) if csum => (c.seal)(bytes, c.seed),
+            _ => {}
+        }
+    }
+
+    /// Block number of the block with the primary super block.
+    pub fn super_block_at(&self) -> Pblk {
+        self.layout.first_data_block
+    }
+
+    /// The super block's block with current counts; `None` if nothing changed.
+    fn take_super(&self) -> Option<BlockImage> {
+        let mut sup = self.sup.lock();
+        let blocks = self.free_blocks.load(Relaxed).max(0) as u64;
+        let inodes = self.free_inodes.load(Relaxed).max(0) as u32;
+        if !sup.changed && sup.raw.free_blocks() == blocks && sup.raw.free_inodes.get() == inodes {
+            return None;
+        }
+        sup.changed = false;
+        sup.raw.set_free_blocks(blocks);
+        sup.raw.free_inodes = inodes.into();
+        sup.raw.seal();
+        sup.refresh();
+        Some((self.super_block_at(), sup.block.clone()))
+    }
+
+    pub fn take_dirty(&self) -> Vec<BlockImage> {
+        let stale = std::mem::take(&mut *self.stale_bitmaps.lock());
+        for (group, inodes) in stale {
+            // Bitmap and descriptor are dirty, so they are in the cache and nothing can fail.
+            let done = self.update_bitmap_csum(group, inodes);
+            debug_assert!(done.is_ok(), "{done:?}");
+        }
+        let mut out = self.cache.take(|kind, bytes| self.seal(kind, bytes));
+        out.extend(self.take_super());
+        out.sort_unstable_by_key(|(pblk, _)| *pblk);
+        out
+    }
+
+    /// Changes static facts in the super block (feature flags).
+    pub fn change_super(&self, f: impl FnOnce(&mut RawSuper)) {
+        let mut sup = self.sup.lock();
+        f(&mut sup.raw);
+        sup.changed = true;
+    }
+
+    /// Checks a run that a file's map names: inside of the volume, not fixed metadata, not the journal.
+    pub fn may_belong_to_file(&self, pblk: Pblk, len: u64) -> Result<bool> {
+        let Some(end) = pblk.checked_add(len) else {
+            return Ok(false);
+        };
+        if pblk <= self.layout.first_data_block || end > self.layout.blocks_count || len == 0 {
+            return Ok(false);
+        }
+        self.zones.outside(self, pblk, end)
+    }
+
+    /// Counts clear bits among the first `bits` of a bitmap block.
+    pub fn count_free(buf: &[u8], bits: u32) -> u32 {
+        bitmap::count_clear(&bitmap::load(buf, bits))
+    }
+}
+
+impl Super {
+    /// Puts the fields into the block's bytes.
+    pub fn refresh(&mut self) {
+        let at = if self.block.len() > 1024 { 1024 } else { 0 };
+        Arc::make_mut(&mut self.block)[at..at + 1024].copy_from_slice(self.raw.as_bytes());
+    }
+}

@@ -1,0 +1,464 @@
+//! Block groups: descriptors (read when first needed), bitmaps, uninitialised groups, fixed metadata.
+
+use crate::alloc_view::View;
+use crate::cache::{FastMap, Kind};
+use crate::core::{Core, corrupt};
+use crate::{Pblk, Run};
+use ccfs_device::AlignedBuf;
+use ccfs_ext4::group::{BLOCK_UNINIT, Desc, INODE_UNINIT};
+use ccfs_ext4::{Result, bitmap};
+use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+/// What is kept of every group whose descriptor was read.
+pub(crate) struct GroupInfo {
+    pub block_bitmap: Pblk,
+    pub inode_bitmap: Pblk,
+    pub inode_table: Pblk,
+    /// Free blocks and inodes as the allocator sees them.
+    pub avail: AtomicU32,
+    pub inodes_avail: AtomicU32,
+    /// No run of free blocks in the group is longer (in blocks; a bound, not exact).
+    pub longest: AtomicU32,
+    /// The allocator's maps, loaded when first needed.
+    pub view: Mutex<Option<Box<View>>>,
+    pub inode_view: Mutex<Option<Box<View>>>,
+}
+
+/// All groups, in chunks of one descriptor block.
+pub(crate) struct GroupTable {
+    chunks: Vec<OnceLock<Box<[GroupInfo]>>>,
+}
+
+impl GroupTable {
+    pub fn new(desc_blocks: u32) -> GroupTable {
+        GroupTable {
+            chunks: (0..desc_blocks).map(|_| OnceLock::new()).collect(),
+        }
+    }
+}
+
+fn read_desc(buf: &[u8], index: u32, size: u32) -> Desc<&[u8]> {
+    let at = (index * size) as usize;
+    Desc(&buf[at..at + size as usize])
+}
+
+impl Core {
+    fn gdt_kind(&self, group: u32) -> (Pblk, Kind) {
+        let nr = group / self.layout.descs_per_block();
+        (self.layout.desc_block(nr), Kind::Gdt { nr })
+    }
+
+    /// A copy of the group's descriptor as it is now.
+    pub fn desc(&self, group: u32) -> Result<Desc<Vec<u8>>> {
+        let (pblk, kind) = self.gdt_kind(group);
+        let buf = self.read(pblk, kind)?;
+        let d = read_desc(
+            &buf,
+            group % self.layout.descs_per_block(),
+            self.layout.desc_size,
+        );
+        let mut copy = Desc(d.0.to_vec());
+        if !self.layout.has_uninit() {
+            copy.set_flags(0);
+        }
+        Ok(copy)
+    }
+
+    /// Changes the group's descriptor; its checksum is made right when the block is handed out.
+    pub fn modify_desc(&self, group: u32, f: impl FnOnce(&mut Desc<&mut [u8]>)) -> Result<()> {
+        let (pblk, kind) = self.gdt_kind(group);
+        let size = self.layout.desc_size as usize;
+        let at = (group % self.layout.descs_per_block()) as usize * size;
+        self.modify(pblk, kind, |b| f(&mut Desc(&mut b[at..at + size])))
+    }
+
+    pub fn verify_gdt(&self, nr: u32, buf: &[u8]) -> Result<()> {
+        let l = &self.layout;
+        let first = nr * l.descs_per_block();
+        for i in 0..l.descs_per_block().min(l.groups - first) {
+            let d = read_desc(buf, i, l.desc_size);
+            let group = first + i;
+            if !d.checksum_ok(group, l) {
+                return corrupt(format!("descriptor of group {group}: wrong checksum"));
+            }
+            let inside = |at: u64, len: u64| {
+                at > l.first_data_block && at.checked_add(len).is_some_and(|e| e <= l.blocks_count)
+            };
+            if !inside(d.block_bitmap(), 1)
+                || !inside(d.inode_bitmap(), 1)
+                || !inside(d.inode_table(), u64::from(l.itable_blocks()))
+            {
+                return corrupt(format!(
+                    "descriptor of group {group}: metadata outside of the volume"
+                ));
+            }
+            if d.free_blocks() > l.group_len(group)
+                || d.free_inodes() > l.inodes_per_group
+                || d.used_dirs() > l.inodes_per_group
+                || (l.has_uninit() && d.itable_unused() > l.inodes_per_group)
+            {
+                return corrupt(format!("descriptor of group {group}: impossible counts"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn seal_gdt(&self, nr: u32, bytes: &mut [u8]) {
+        let l = &self.layout;
+        let first = nr * l.descs_per_block();
+        for i in 0..l.descs_per_block().min(l.groups - first) {
+            let at = (i * l.desc_size) as usize;
+            Desc(&mut bytes[at..at + l.desc_size as usize]).seal(first + i, l);
+        }
+    }
+
+    /// What is known of a group; reads its descriptor block on first use.
+    pub fn group(&self, group: u32) -> Result<&GroupInfo> {
+        let per = self.layout.descs_per_block();
+        let nr = group / per;
+        let Some(cell) = self.groups.chunks.get(nr as usize) else {
+            return corrupt(format!("group {group} does not exist"));
+        };
+        let chunk = match cell.get() {
+            Some(chunk) => chunk,
+            None => {
+                let loaded = self.load_chunk(nr)?;
+                cell.get_or_init(|| loaded)
+            }
+        };
+        match chunk.get((group % per) as usize) {
+            Some(info) => Ok(info),
+            None => corrupt(format!("group {group} does not exist")),
+        }
+    }
+
+    fn load_chunk(&self, nr: u32) -> Result<Box<[GroupInfo]>> {
+        let l = &self.layout;
+        let first = nr * l.descs_per_block();
+        let buf = self.read(l.desc_block(nr), Kind::Gdt { nr })?;
+        let info = |i| {
+            let d = read_desc(&buf, i, l.desc_size);
+            GroupInfo {
+                block_bitmap: d.block_bitmap(),
+                inode_bitmap: d.inode_bitmap(),
+                inode_table: d.inode_table(),
+                avail: AtomicU32::new(d.free_blocks()),
+                inodes_avail: AtomicU32::new(d.free_inodes()),
+                longest: AtomicU32::new(u32::MAX),
+                view: Mutex::new(None),
+                inode_view: Mutex::new(None),
+            }
+        };
+        Ok((0..l.descs_per_block().min(l.groups - first))
+            .map(info)
+            .collect())
+    }
+
+    /// Recovery has put another version of a descriptor block into the cache: take its counts. Nothing may be held yet.
+    pub fn reload_chunk(&self, nr: u32) -> Result<()> {
+        let l = &self.layout;
+        let buf = self.read(l.desc_block(nr), Kind::Gdt { nr })?;
+        let Some(chunk) = self.groups.chunks.get(nr as usize).and_then(|c| c.get()) else {
+            return Ok(());
+        };
+        for (i, info) in chunk.iter().enumerate() {
+            let d = read_desc(&buf, i as u32, l.desc_size);
+            *info.view.lock() = None;
+            *info.inode_view.lock() = None;
+            info.avail.store(d.free_blocks(), Relaxed);
+            info.inodes_avail.store(d.free_inodes(), Relaxed);
+            info.longest.store(u32::MAX, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Which descriptor block is this, if it is one? Costs O(1) without meta_bg.
+    pub fn desc_block_number(&self, pblk: Pblk) -> Option<u32> {
+        let l = &self.layout;
+        if let Some(nr) = pblk.checked_sub(l.first_data_block + 1)
+            && nr < u64::from(l.desc_blocks.min(l.first_meta_bg))
+        {
+            return Some(nr as u32);
+        }
+        let nr = l.group_of(pblk) / l.descs_per_block();
+        (nr >= l.first_meta_bg && l.desc_block(nr) == pblk).then_some(nr)
+    }
+
+    /// The block bitmap's bytes.
+    pub fn block_bitmap(&self, group: u32) -> Result<Arc<AlignedBuf>> {
+        self.read(self.group(group)?.block_bitmap, Kind::BlockBitmap { group })
+    }
+
+    pub fn inode_bitmap(&self, group: u32) -> Result<Arc<AlignedBuf>> {
+        self.read(self.group(group)?.inode_bitmap, Kind::InodeBitmap { group })
+    }
+
+    /// Bytes of a bitmap that its checksum covers.
+    fn bitmap_bytes(&self, inodes: bool) -> usize {
+        let bits = if inodes {
+            self.layout.inodes_per_group
+        } else {
+            self.layout.blocks_per_group
+        };
+        bits as usize / 8
+    }
+
+    fn bitmap_csum(&self, buf: &[u8], inodes: bool) -> u32 {
+        ccfs_ext4::checksum::crc32c(self.layout.csum_seed, &buf[..self.bitmap_bytes(inodes)])
+    }
+
+    /// The bitmap of a group that holds nothing but its fixed metadata.
+    pub fn fresh_block_bitmap(&self, group: u32) -> Result<AlignedBuf> {
+        let l = &self.layout;
+        let mut buf = AlignedBuf::zeroed(self.block_size());
+        let len = l.group_len(group);
+        bitmap::byte_set(&mut buf, len, l.block_size * 8 - len);
+        let first = l.group_first_block(group);
+        self.zones.each_in_group(self, group, |from, to| {
+            bitmap::byte_set(&mut buf, (from - first) as u32, (to - from) as u32);
+        })?;
+        Ok(buf)
+    }
+
+    pub fn fresh_inode_bitmap(&self) -> AlignedBuf {
+        let mut buf = AlignedBuf::zeroed(self.block_size());
+        let n = self.layout.inodes_per_group;
+        bitmap::byte_set(&mut buf, n, self.layout.block_size * 8 - n);
+        buf
+    }
+
+    pub fn verify_block_bitmap(&self, group: u32, buf: &[u8]) -> Result<()> {
+        let l = &self.layout;
+        let d = self.desc(group)?;
+        let uninit = d.flags() & BLOCK_UNINIT != 0;
+        if l.metadata_csum
+            && !uninit
+            && d.block_bitmap_csum() != d.cut_csum(self.bitmap_csum(buf, false))
+        {
+            return corrupt(format!("block bitmap of group {group}: wrong checksum"));
+        }
+        let free = Core::count_free(buf, l.group_len(group));
+        if free != d.free_blocks() {
+            let told = d.free_blocks();
+            return corrupt(format!(
+                "block bitmap of group {group}: {free} free blocks, the descriptor says {told}"
+            ));
+        }
+        let first = l.group_first_block(group);
+        let mut clear = false;
+        self.zones.each_in_group(self, group, |from, to| {
+            clear |= bitmap::byte_count(buf, (from - first) as u32, (to - from) as u32)
+                < (to - from) as u32;
+        })?;
+        if clear {
+            return corrupt(format!(
+                "block bitmap of group {group}: fixed metadata is marked as free"
+            ));
+        }
+        Ok(())
+    }
+
+    pub fn verify_inode_bitmap(&self, group: u32, buf: &[u8]) -> Result<()> {
+        let d = self.desc(group)?;
+        let uninit = d.flags() & INODE_UNINIT != 0;
+        if self.layout.metadata_csum
+            && !uninit
+            && d.inode_bitmap_csum() != d.cut_csum(self.bitmap_csum(buf, true))
+        {
+            return corrupt(format!("inode bitmap of group {group}: wrong checksum"));
+        }
+        let free = Core::count_free(buf, self.layout.inodes_per_group);
+        if free != d.free_inodes() {
+            let told = d.free_inodes();
+            return corrupt(format!(
+                "inode bitmap of group {group}: {free} free inodes, the descriptor says {told}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Marks a run within one group as used or free in the durable bitmap and its counts. Every bit must change.
+    pub fn mark_blocks(&self, group: u32, from: u32, len: u32, used: bool) -> Result<()> {
+        let info = self.group(group)?;
+        let kind = Kind::BlockBitmap { group };
+        let buf = self.read(info.block_bitmap, kind)?;
+        if bitmap::byte_count(&buf, from, len) != if used { 0 } else { len } {
+            let what = if used { "in use" } else { "free" };
+            let at = self.layout.group_first_block(group) + u64::from(from);
+            return corrupt(format!("blocks {at}+{len} are already {what} in part"));
+        }
+        self.modify_read(info.block_bitmap, kind, buf, (0, true), |b| {
+            if used {
+                bitmap::byte_set(b, from, len)
+            } else {
+                bitmap::byte_clear(b, from, len)
+            }
+        });
+        self.modify_desc(group, |d| {
+            let n = d.free_blocks();
+            d.set_free_blocks(if used { n - len.min(n) } else { n + len });
+            d.set_flags(d.flags() & !BLOCK_UNINIT);
+        })?;
+        self.stale_bitmaps.lock().insert((group, false));
+        let delta = if used {
+            -i64::from(len)
+        } else {
+            i64::from(len)
+        };
+        self.free_blocks.fetch_add(delta, Relaxed);
+        Ok(())
+    }
+
+    /// Makes a group's block bitmap a real one, as the kernel does when the group gets its first inode.
+    pub fn initialise_block_bitmap(&self, group: u32) -> Result<()> {
+        if self.desc(group)?.flags() & BLOCK_UNINIT == 0 {
+            return Ok(());
+        }
+        self.modify(
+            self.group(group)?.block_bitmap,
+            Kind::BlockBitmap { group },
+            |_| (),
+        )?;
+        self.modify_desc(group, |d| d.set_flags(d.flags() & !BLOCK_UNINIT))?;
+        self.stale_bitmaps.lock().insert((group, false));
+        Ok(())
+    }
+
+    /// Puts the bitmap's checksum into the descriptor.
+    pub fn update_bitmap_csum(&self, group: u32, inodes: bool) -> Result<()> {
+        if !self.layout.metadata_csum {
+            return Ok(());
+        }
+        let buf = if inodes {
+            self.inode_bitmap(group)?
+        } else {
+            self.block_bitmap(group)?
+        };
+        let csum = self.bitmap_csum(&buf, inodes);
+        self.modify_desc(group, |d| {
+            if inodes {
+                d.set_inode_bitmap_csum(csum)
+            } else {
+                d.set_block_bitmap_csum(csum)
+            }
+        })
+    }
+}
+
+/// Half-open range of blocks.
+type Zone = (Pblk, Pblk);
+
+/// Fixed metadata: super blocks, descriptors, bitmaps, inode tables (found per flex group when first asked for) and the
+/// journal. No file's map may name them.
+#[derive(Default)]
+pub(crate) struct Zones {
+    by_flex: RwLock<FastMap<u32, Arc<[Zone]>>>,
+    /// Metadata that lies outside of its own flex group.
+    stray: RwLock<Vec<Zone>>,
+    journal: OnceLock<Vec<Zone>>,
+}
+
+fn overlaps(sorted: &[Zone], from: Pblk, to: Pblk) -> bool {
+    let i = sorted.partition_point(|z| z.1 <= from);
+    sorted.get(i).is_some_and(|z| z.0 < to)
+}
+
+/// Sorts and joins.
+fn normalise(mut zones: Vec<Zone>) -> Vec<Zone> {
+    zones.sort_unstable();
+    let mut out: Vec<Zone> = Vec::new();
+    for z in zones {
+        match out.last_mut() {
+            Some(last) if z.0 <= last.1 => last.1 = last.1.max(z.1),
+            _ => out.push(z),
+        }
+    }
+    out
+}
+
+impl Zones {
+    pub fn set_journal(&self, runs: &[Run]) {
+        let _ = self.journal.set(normalise(
+            runs.iter().map(|r| (r.pblk, r.pblk + r.len)).collect(),
+        ));
+    }
+
+    /// The zones of the flex group number `flex`.
+    fn of_flex(&self, core: &Core, flex: u32) -> Result<Arc<[Zone]>> {
+        if let Some(z) = self.by_flex.read().get(&flex) {
+            return Ok(z.clone());
+        }
+        let l = &core.layout;
+        let first = flex * l.flex_size;
+        let last = first.saturating_add(l.flex_size).min(l.groups);
+        let from = l.group_first_block(first);
+        let to = l.group_first_block(last - 1) + u64::from(l.group_len(last - 1));
+        let mut zones = Vec::new();
+        let mut stray = Vec::new();
+        for g in first..last {
+            let head = l.group_first_block(g);
+            zones.push((head, head + u64::from(l.group_head(g))));
+            let info = core.group(g)?;
+            let table = (
+                info.inode_table,
+                info.inode_table + u64::from(l.itable_blocks()),
+            );
+            for z in [
+                (info.block_bitmap, info.block_bitmap + 1),
+                (info.inode_bitmap, info.inode_bitmap + 1),
+                table,
+            ] {
+                if z.0 < from || z.1 > to {
+                    stray.push(z)
+                } else {
+                    zones.push(z)
+                }
+            }
+        }
+        zones.retain(|z| z.0 < z.1);
+        let zones: Arc<[Zone]> = normalise(zones).into();
+        if !stray.is_empty() {
+            let mut all = self.stray.write();
+            let joined = all.iter().copied().chain(stray).collect();
+            *all = normalise(joined);
+        }
+        Ok(self.by_flex.write().entry(flex).or_insert(zones).clone())
+    }
+
+    /// True if no block of `from..to` is fixed metadata. The range lies in the volume.
+    pub fn outside(&self, core: &Core, from: Pblk, to: Pblk) -> Result<bool> {
+        let l = &core.layout;
+        for flex in l.group_of(from) / l.flex_size..=l.group_of(to - 1) / l.flex_size {
+            if overlaps(&*self.of_flex(core, flex)?, from, to) {
+                return Ok(false);
+            }
+        }
+        let stray = self.stray.read();
+        let journal = self.journal.get().map_or(&[][..], |j| j);
+        Ok(!overlaps(&stray, from, to) && !overlaps(journal, from, to))
+    }
+
+    /// Calls `f` with the parts of zones that lie in the group.
+    pub fn each_in_group(
+        &self,
+        core: &Core,
+        group: u32,
+        mut f: impl FnMut(Pblk, Pblk),
+    ) -> Result<()> {
+        let l = &core.layout;
+        let from = l.group_first_block(group);
+        let to = from + u64::from(l.group_len(group));
+        let flex = self.of_flex(core, group / l.flex_size)?;
+        let stray = self.stray.read();
+        let journal = self.journal.get().map_or(&[][..], |j| j);
+        for list in [&flex[..], &stray[..], journal] {
+            let first = list.partition_point(|z| z.1 <= from);
+            for z in list[first..].iter().take_while(|z| z.0 < to) {
+                f(z.0.max(from), z.1.min(to));
+            }
+        }
+        Ok(())
+    }
+}
