@@ -266,6 +266,9 @@ impl Tree {
         if kind == RenameKind::NoReplace && target.is_some() {
             return Err(libc::EEXIST);
         }
+        if kind == RenameKind::Exchange && target.is_none() {
+            return Err(libc::ENOENT);
+        }
         if self.is_below(new.0, moved) {
             return Err(libc::EINVAL);
         }
