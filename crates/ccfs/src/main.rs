@@ -1,1 +1,87 @@
-fn main() {}
+//! The program `ccfs`: one module per subcommand. Under the names mkfs.ccfs, mount.ccfs and fsck.ccfs it is the helper
+//! that mkfs(8), mount(8) and fsck(8) look for.
+#![deny(unsafe_code)]
+mod cli;
+mod daemon;
+mod failure;
+mod fsck;
+mod helper;
+mod inspect;
+mod logging;
+mod man;
+mod mkfs;
+mod mount;
+mod mounts;
+mod options;
+mod size;
+mod status;
+mod stream;
+mod superblock;
+mod tools;
+mod umount;
+mod version;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use failure::{Context, Outcome, fsck_code, mount_code};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let invoked = args
+        .first()
+        .and_then(|a| std::path::Path::new(a).file_name())
+        .and_then(|n| n.to_str())
+        .unwrap_or("");
+    let (name, outcome) = match invoked {
+        "mount.ccfs" | "mkfs.ccfs" | "fsck.ccfs" => (invoked, helper::run(invoked, &args)),
+        _ => command_line(&args),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            // Nothing is left to do when stderr is closed.
+            if !failure.text.is_empty() {
+                let _ = writeln!(std::io::stderr(), "{name}: {failure}");
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Parses and runs `ccfs SUBCOMMAND ...`; gives the name for messages, and the exit code.
+fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(e) => {
+            let code = match args.get(1).and_then(|a| a.to_str()) {
+                _ if !e.use_stderr() => 0,
+                Some("fsck") => fsck_code::USAGE,
+                Some("mount" | "umount") => mount_code::USAGE,
+                _ => 2,
+            };
+            let _ = e.print();
+            return ("ccfs", Ok(code));
+        }
+    };
+    let done = |outcome: Outcome<()>| outcome.map(|()| 0);
+    match cli.command {
+        Command::Mkfs(a) => ("ccfs mkfs", done(mkfs::run(&a))),
+        Command::Umount(a) => ("ccfs umount", done(umount::run(&a))),
+        Command::Fsck(a) => ("ccfs fsck", fsck::run(&a)),
+        Command::Inspect(a) => ("ccfs inspect", done(inspect::run(&a))),
+        Command::Version(a) => ("ccfs version", done(version::run(&a))),
+        Command::Man(a) => ("ccfs man", done(man::run(&a))),
+        Command::Status(a) => ("ccfs status", done(status::run(&a))),
+        Command::Stream(a) => ("ccfs stream", done(stream::run(&a))),
+        Command::Mount(a) => ("ccfs mount", done(mount::run(&a))),
+    }
+}
+
+/// Prints a value as indented JSON (schemas in docs/json.md).
+fn print_json(value: &impl serde::Serialize) -> Outcome<()> {
+    let text = serde_json::to_string_pretty(value).or_fail(1, "cannot make JSON")?;
+    writeln!(std::io::stdout(), "{text}").or_fail(1, "cannot write to stdout")
+}

@@ -1,0 +1,217 @@
+//! The one table of subcommands and flags: parsing, `--help` and the manual pages all come from it.
+use crate::size;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// A file system that keeps every application's updates in the order in which they were made, also across a crash.
+///
+/// The volume is an image file or a block device. It is plain ext4 whenever it is not mounted; while it is mounted, and
+/// after a crash until it was mounted or checked again, a feature bit keeps the kernel and e2fsck away from it.
+#[derive(Parser, Debug)]
+#[command(name = "ccfs", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    Mkfs(MkfsArgs),
+    Mount(MountArgs),
+    Umount(UmountArgs),
+    Fsck(FsckArgs),
+    Status(StatusArgs),
+    Inspect(InspectArgs),
+    Stream(StreamArgs),
+    Version(VersionArgs),
+    #[command(hide = true)]
+    Man(ManArgs),
+}
+
+/// Makes a volume
+///
+/// Drives mke2fs with the features that ccfs wants. An image file that does not exist is created; its space is allocated
+/// in full, so that the host's disk cannot run full under a mounted volume. Refuses to overwrite a file system, a
+/// partition table or a file with data.
+#[derive(Args, Debug)]
+pub struct MkfsArgs {
+    /// Size of the volume: bytes, or a number with K, M, G or T; needed for a new image file
+    #[arg(short = 's', long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Label of the volume, at most 16 bytes
+    #[arg(short = 'L', long, value_name = "LABEL")]
+    pub label: Option<String>,
+    /// Leave holes in the image file: less space, but writes fail when the host's disk is full
+    #[arg(long)]
+    pub sparse: bool,
+    /// Overwrite what the target holds
+    #[arg(long)]
+    pub force: bool,
+    /// Image file or block device
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+    /// Further options for mke2fs
+    #[arg(last = true, value_name = "MKE2FS-OPTION")]
+    pub mke2fs: Vec<OsString>,
+}
+
+/// Mounts a volume
+///
+/// Recovers the volume first if a crash left it in flight. Returns when the volume can be used, with the daemon in the
+/// background. A dead mount of a killed daemon on DIR, and its loop device, are cleared first.
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    /// Stay in the foreground, with messages on stderr
+    #[arg(short = 'f', long)]
+    pub foreground: bool,
+    /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, relatime,
+    /// errors=remount-ro, log=FILE, nosuid, nodev, noexec
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Image file or block device
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+    /// Directory to mount on
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The parent process waits on stdout for the outcome (internal).
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+}
+
+/// Unmounts a volume and waits until it is plain ext4
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// Directory that a volume is mounted on
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// Checks a volume: recovers it, then runs e2fsck
+///
+/// Exit codes are those of fsck(8): 0 no errors, 1 corrected, 4 errors left, 8 could not check, 16 usage; they are bits.
+#[derive(Args, Debug)]
+pub struct FsckArgs {
+    /// Change nothing; say what recovery would do
+    #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
+    pub no: bool,
+    /// Repair without questions what can be repaired safely
+    #[arg(short = 'p', visible_short_alias = 'a', conflicts_with = "yes")]
+    pub preen: bool,
+    /// Answer yes to every question
+    #[arg(short = 'y')]
+    pub yes: bool,
+    /// Check even if the volume seems clean
+    #[arg(short = 'f', long)]
+    pub force: bool,
+    /// More messages from e2fsck
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// Progress information to this file descriptor, as fsck(8) asks for it
+    #[arg(
+        short = 'C',
+        value_name = "FD",
+        hide = true,
+        allow_negative_numbers = true
+    )]
+    pub progress: Option<i32>,
+    /// Taken for fsck(8) and ignored
+    #[arg(short = 'T', hide = true)]
+    pub no_title: bool,
+    /// Taken for fsck(8) and ignored
+    #[arg(short = 'M', hide = true)]
+    pub skip_mounted: bool,
+    /// Image file or block device
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+}
+
+/// Shows a mounted volume: streams, transactions, log, counters
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// Shows a volume that is not mounted: super block, features, log and the transactions in it; changes nothing
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Image file or block device
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+}
+
+/// Streams: sequences of updates that keep their order
+#[derive(Args, Debug)]
+pub struct StreamArgs {
+    #[command(subcommand)]
+    pub command: StreamCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum StreamCommand {
+    Run(StreamRunArgs),
+    /// Shows the stream of the caller
+    Show(StreamAtArgs),
+    /// Makes durable everything that the caller's stream did
+    Sync(StreamAtArgs),
+}
+
+/// Runs a command, and its children, in a stream of its own
+///
+/// Exits with the command's exit code; 126 if it cannot be run, 127 if it is not found.
+#[derive(Args, Debug)]
+pub struct StreamRunArgs {
+    /// Enter this stream instead of a new one
+    #[arg(long, value_name = "N")]
+    pub id: Option<u64>,
+    /// Sync calls of the command return at once; order is kept all the same
+    #[arg(long)]
+    pub ignore_fsync: bool,
+    /// Any file or directory of the volume
+    #[arg(long = "on", value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Where the caller stands.
+#[derive(Args, Debug)]
+pub struct StreamAtArgs {
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Shows the version of the program
+#[derive(Args, Debug)]
+pub struct VersionArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Writes the manual pages
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Directory for the pages
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// The table as clap sees it, for the manual pages.
+pub fn table() -> clap::Command {
+    Cli::command()
+}

@@ -1,0 +1,85 @@
+//! The mount's daemon: started as a new process that detaches itself and tells its parent when the volume can be used.
+//!
+//! The child is a fresh run of this program, not a fork of a running one, so no lock or thread is inherited. Its stdout
+//! is a pipe to the parent: `ok`, or an exit code and a text. Its name begins with '@': systemd's shutdown then leaves it
+//! running until its volume is unmounted.
+use crate::cli::MountArgs;
+use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::logging;
+use rustix::fs::{Mode, OFlags};
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// First byte of the daemon's name (systemd's rule for daemons of root file systems).
+const NAME: &str = "@ccfs";
+const READY: &str = "ok\n";
+
+/// Starts the daemon and waits until it serves. `target` and `dir` are absolute, for it changes its directory.
+pub fn start(args: &MountArgs, target: &Path, dir: &Path) -> Outcome<()> {
+    let program =
+        std::env::current_exe().or_fail(mount_code::SYSTEM, "cannot find this program")?;
+    let mut command = Command::new(program);
+    command.arg0(NAME).arg("mount").arg("--daemon");
+    for list in &args.options {
+        command.arg("-o").arg(list);
+    }
+    command.arg("--").arg(target).arg(dir);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .or_fail(mount_code::SYSTEM, "cannot start the daemon")?;
+    let mut answer = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut answer)
+            .or_fail(mount_code::SYSTEM, "the daemon's answer is lost")?;
+    }
+    if answer == READY {
+        return Ok(());
+    }
+    let status = child
+        .wait()
+        .or_fail(mount_code::SYSTEM, "the daemon is lost")?;
+    match answer.split_once('\n') {
+        Some((code, text)) => Err(Failure::new(
+            code.parse().unwrap_or(mount_code::FAILED),
+            text,
+        )),
+        None => Err(Failure::new(
+            mount_code::SYSTEM,
+            format!("the daemon ended before the mount was ready ({status})"),
+        )),
+    }
+}
+
+/// In the child, before anything else: a session of its own, so that no terminal's end reaches it.
+pub fn detach() {
+    // Fails only for a process that leads a group already, which a freshly started child does not.
+    let _ = rustix::process::setsid();
+}
+
+/// In the child: the volume is mounted. Lets go of the parent, its terminal and its working directory.
+pub fn ready() -> Outcome<()> {
+    answer(READY)?;
+    logging::detached();
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .or_fail(mount_code::SYSTEM, "cannot open /dev/null")?;
+    rustix::stdio::dup2_stdout(&null).or_fail(mount_code::SYSTEM, "cannot let go of stdout")?;
+    rustix::stdio::dup2_stderr(&null).or_fail(mount_code::SYSTEM, "cannot let go of stderr")?;
+    rustix::process::chdir("/").or_fail(mount_code::SYSTEM, "cannot leave the working directory")
+}
+
+/// In the child: the mount failed. The exit code goes with the text, since the parent speaks to the user.
+pub fn failed(failure: &Failure) {
+    // When the parent is gone, so is everybody who wanted to know.
+    let _ = answer(&format!("{}\n{}", failure.code, failure.text));
+}
+
+fn answer(text: &str) -> Outcome<()> {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .or_fail(mount_code::SYSTEM, "the parent is gone")
+}

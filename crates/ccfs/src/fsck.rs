@@ -1,0 +1,91 @@
+//! `ccfs fsck`: recovery, then e2fsck. Each step can be killed and run again.
+use crate::cli::FsckArgs;
+use crate::failure::{Context, Failure, Outcome, fsck_code};
+use crate::{inspect, mounts, superblock, tools};
+use ccfs_device::{Device, FileDevice, OpenMode};
+use ccfs_engine::Volume;
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+/// Gives the exit code of fsck(8).
+pub fn run(args: &FsckArgs) -> Outcome<u8> {
+    let shown = args.target.display();
+    if let Some(mount) = mounts::of_target(&args.target)
+        .or_fail(fsck_code::OPERATIONAL, "cannot read the mount table")?
+        .first()
+        && !args.no
+    {
+        return Err(Failure::new(
+            fsck_code::OPERATIONAL,
+            format!(
+                "{shown} is mounted on {0}; unmount it first: umount {0}",
+                mount.dir.display()
+            ),
+        ));
+    }
+    let mode = if args.no {
+        OpenMode::ReadOnly
+    } else {
+        OpenMode::ReadWrite
+    };
+    let device = FileDevice::open(&args.target, mode)
+        .map_err(|e| Failure::new(fsck_code::OPERATIONAL, e.to_string()))?;
+    // Kept open until the end: its lock keeps the volume from being mounted under e2fsck.
+    let device: Arc<dyn Device> = Arc::new(device);
+    // Where there is no super block e2fsck finds a backup, or says what is there instead.
+    let in_flight = superblock::read(device.as_ref())
+        .ok()
+        .filter(superblock::in_flight);
+    if let Some(sb) = &in_flight
+        && args.no
+    {
+        println!("{shown}: in flight: a crash left changes in its log, and recovery has not run.");
+        println!("{}", inspect::recovery_plan(&device, sb)?);
+        println!("To recover and check it: ccfs fsck -p {shown}, or mount it with ccfs.");
+        return Ok(fsck_code::UNCORRECTED);
+    }
+    if in_flight.is_some() {
+        Volume::recover(device.clone()).map_err(|e| {
+            Failure::new(
+                fsck_code::UNCORRECTED | fsck_code::OPERATIONAL,
+                format!("{shown}: recovery failed: {e}; nothing is lost by trying again. `ccfs inspect {shown}` shows the log"),
+            )
+        })?;
+        println!("{shown}: recovered its log; the volume is plain ext4 again");
+    }
+    e2fsck(args)
+}
+
+fn e2fsck(args: &FsckArgs) -> Outcome<u8> {
+    let mut command = tools::command("e2fsck");
+    // Without a terminal e2fsck cannot ask, and would refuse.
+    let answer = match (args.no, args.preen, args.yes) {
+        (true, ..) => Some("-n"),
+        (_, true, _) => Some("-p"),
+        (.., true) => Some("-y"),
+        _ if !std::io::stdin().is_terminal() => Some("-p"),
+        _ => None,
+    };
+    command.args(answer);
+    if args.force {
+        command.arg("-f");
+    }
+    if args.verbose {
+        command.arg("-v");
+    }
+    if let Some(fd) = args.progress {
+        command.arg("-C").arg(fd.to_string());
+    }
+    let target = tools::plain_path(&args.target);
+    let status = command.arg(target).status().or_fail(
+        fsck_code::OPERATIONAL,
+        "cannot run e2fsck; install the package e2fsprogs",
+    )?;
+    match status.code() {
+        Some(code) => Ok(code as u8),
+        None => Err(Failure::new(
+            fsck_code::OPERATIONAL,
+            format!("e2fsck was ended ({status}); run the check again"),
+        )),
+    }
+}

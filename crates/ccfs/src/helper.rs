@@ -1,0 +1,154 @@
+//! Called as mkfs.ccfs, mount.ccfs or fsck.ccfs by mkfs(8), mount(8) (fstab, `mount -t ccfs`) and fsck(8).
+use crate::cli::{FsckArgs, MkfsArgs, MountArgs};
+use crate::failure::{Failure, Outcome, fsck_code, mount_code};
+use crate::{fsck, mkfs, mount, options};
+use clap::Args;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Runs the helper `name` with all of `args` (the first is the program's own name).
+pub fn run(name: &str, args: &[OsString]) -> Outcome<u8> {
+    match name {
+        "mkfs.ccfs" => {
+            parse::<MkfsArgs>("mkfs.ccfs", args, 1)?.map_or(Ok(0), |a| mkfs::run(&a).map(|()| 0))
+        }
+        "fsck.ccfs" => {
+            parse::<FsckArgs>("fsck.ccfs", args, fsck_code::USAGE)?.map_or(Ok(0), |a| fsck::run(&a))
+        }
+        _ => match mount_helper(args)? {
+            Some(args) => mount::run(&args).map(|()| 0),
+            None => Ok(0),
+        },
+    }
+}
+
+/// `None`: help or version was asked for and printed.
+fn parse<A: Args>(name: &'static str, args: &[OsString], usage_code: u8) -> Outcome<Option<A>> {
+    let table = A::augment_args(clap::Command::new(name).version(env!("CARGO_PKG_VERSION")));
+    match table
+        .try_get_matches_from(args)
+        .and_then(|m| A::from_arg_matches(&m))
+    {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(e) if !e.use_stderr() => {
+            let _ = e.print();
+            Ok(None)
+        }
+        Err(e) => Err(Failure::new(
+            usage_code,
+            e.to_string().trim_end().trim_start_matches("error: "),
+        )),
+    }
+}
+
+/// The command line that mount(8) gives: `mount.ccfs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+/// `None` for a fake mount (`-f`).
+fn mount_helper(args: &[OsString]) -> Outcome<Option<MountArgs>> {
+    let usage = |text: &str| {
+        Failure::new(
+            mount_code::USAGE,
+            format!("{text}; usage: mount.ccfs TARGET DIR [-sfnv] [-o OPTIONS]"),
+        )
+    };
+    let mut places: Vec<PathBuf> = Vec::new();
+    let mut lists = Vec::new();
+    let (mut sloppy, mut fake) = (false, false);
+    let mut rest = args.iter().skip(1);
+    while let Some(arg) = rest.next() {
+        let flags = match arg.to_str().and_then(|a| a.strip_prefix('-')) {
+            Some(flags) if !flags.is_empty() => flags,
+            _ => {
+                places.push(PathBuf::from(arg));
+                continue;
+            }
+        };
+        for (at, flag) in flags.char_indices() {
+            match flag {
+                's' => sloppy = true,
+                'f' => fake = true,
+                'n' | 'v' => {}
+                'o' | 't' | 'N' => {
+                    let attached = &flags[at + 1..];
+                    let value = match attached.is_empty() {
+                        false => attached.to_string(),
+                        true => rest
+                            .next()
+                            .and_then(|v| v.to_str())
+                            .ok_or_else(|| usage(&format!("-{flag} needs a value")))?
+                            .to_string(),
+                    };
+                    match flag {
+                        'o' => lists.push(value),
+                        'N' => {
+                            return Err(usage("mounting into another namespace is not supported"));
+                        }
+                        _ => {}
+                    }
+                    break;
+                }
+                _ => return Err(usage(&format!("unknown option -{flag}"))),
+            }
+        }
+    }
+    let [target, dir] = <[PathBuf; 2]>::try_from(places)
+        .map_err(|_| usage("a target and a directory are needed"))?;
+    if sloppy {
+        lists = lists
+            .iter()
+            .flat_map(|l| l.split(','))
+            .filter(|o| options::parse(&[o.to_string()]).is_ok())
+            .map(str::to_string)
+            .collect();
+    }
+    options::parse(&lists)?;
+    let args = MountArgs {
+        foreground: false,
+        options: lists,
+        target,
+        dir,
+        daemon: false,
+    };
+    Ok((!fake).then_some(args))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn helper(line: &str) -> Outcome<Option<MountArgs>> {
+        mount_helper(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn mount_calls_its_helper_in_these_ways() {
+        let args = helper("mount.ccfs /dev/sdb1 /mnt -o rw,noatime")
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (args.target.to_str(), args.dir.to_str()),
+            (Some("/dev/sdb1"), Some("/mnt"))
+        );
+        assert_eq!(args.options, ["rw,noatime"]);
+        let args = helper("mount.ccfs a.img /mnt -nv -orw,ro -t ccfs")
+            .unwrap()
+            .unwrap();
+        assert_eq!(args.options, ["rw,ro"]);
+        assert!(helper("mount.ccfs a.img /mnt -f").unwrap().is_none());
+        assert_eq!(
+            helper("mount.ccfs a.img /mnt -so frob,ro")
+                .unwrap()
+                .unwrap()
+                .options,
+            ["ro"]
+        );
+        for bad in [
+            "mount.ccfs a.img",
+            "mount.ccfs a b c",
+            "mount.ccfs a b -o",
+            "mount.ccfs a b -q",
+            "mount.ccfs a b -o frob",
+        ] {
+            assert_eq!(helper(bad).unwrap_err().code, mount_code::USAGE, "{bad}");
+        }
+    }
+}

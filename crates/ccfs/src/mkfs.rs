@@ -1,0 +1,370 @@
+//! `ccfs mkfs`: makes a volume by way of mke2fs.
+//!
+//! A new image file is built under a temporary name beside its place and renamed at the end, so a killed run leaves
+//! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
+use crate::cli::MkfsArgs;
+use crate::failure::{Context, Failure, Outcome};
+use crate::{mounts, size, tools};
+use ccfs_device::{FileDevice, OpenMode};
+use rustix::fs::FallocateFlags;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+const CODE: u8 = 1;
+/// ext4's features as Debian 12 makes them, and metadata_csum and orphan_file; independent of /etc/mke2fs.conf.
+const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,\
+                        large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
+/// Below this size blocks have 1 KiB, else 4 KiB.
+const SMALL_BLOCKS_BELOW: u64 = 64 << 20;
+/// Smallest volume with room for a log and something else.
+const SIZE_MIN: u64 = 16 << 20;
+
+pub fn run(args: &MkfsArgs) -> Outcome<()> {
+    if let Some(label) = &args.label
+        && label.len() > 16
+    {
+        return Err(Failure::new(
+            CODE,
+            format!(
+                "label \"{label}\" has {} bytes; ext4 allows 16",
+                label.len()
+            ),
+        ));
+    }
+    match args.target.metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => new_image(args),
+        Err(e) => Err(Failure::new(
+            CODE,
+            format!("cannot look at {}: {e}", args.target.display()),
+        )),
+        Ok(meta) if meta.file_type().is_block_device() => existing(args, false),
+        Ok(meta) if meta.is_file() => existing(args, true),
+        Ok(_) => Err(Failure::new(
+            CODE,
+            format!(
+                "{} is neither a file nor a block device; name an image file or a block device",
+                args.target.display()
+            ),
+        )),
+    }
+}
+
+fn new_image(args: &MkfsArgs) -> Outcome<()> {
+    let Some(bytes) = args.size else {
+        return Err(Failure::new(
+            CODE,
+            format!(
+                "{} does not exist; give its size to create it: -s 1G",
+                args.target.display()
+            ),
+        ));
+    };
+    check_size(bytes)?;
+    let temporary = temporary_name(&args.target)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&temporary)
+        .or_fail(CODE, format_args!("cannot create {}", temporary.display()))?;
+    let made = build_image(args, &file, &temporary, bytes).and_then(|()| {
+        // Not over a file that somebody put there meanwhile.
+        rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &temporary,
+            rustix::fs::CWD,
+            &args.target,
+            rustix::fs::RenameFlags::NOREPLACE,
+        )
+        .or_fail(
+            CODE,
+            format_args!("cannot create {}", args.target.display()),
+        )
+    });
+    if made.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    made?;
+    sync_parent(&args.target);
+    report(args, bytes);
+    Ok(())
+}
+
+fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome<()> {
+    file.set_len(bytes)
+        .or_fail(CODE, "cannot set the size of the image file")?;
+    if !args.sparse {
+        allocate(file, bytes)?;
+    }
+    let _lock =
+        FileDevice::open(path, OpenMode::ReadWrite).or_fail(CODE, "cannot lock the image file")?;
+    mke2fs(args, path, bytes, true)?;
+    if !args.sparse {
+        // mke2fs may have punched holes.
+        allocate(file, bytes)?;
+    }
+    file.sync_all().or_fail(CODE, "cannot write the image file")
+}
+
+/// A block device, or an image file that exists.
+fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
+    let shown = args.target.display();
+    if let Some(mount) = mounts::of_target(&args.target)
+        .or_fail(CODE, "cannot read the mount table")?
+        .first()
+    {
+        return Err(Failure::new(
+            CODE,
+            format!(
+                "{shown} is mounted on {}; unmount it first: umount {0}",
+                mount.dir.display()
+            ),
+        ));
+    }
+    if let Some(device) = mounts::loops_of(&args.target).first() {
+        return Err(Failure::new(
+            CODE,
+            format!(
+                "{shown} is attached to {0}; detach it first: losetup -d {0}",
+                device.display()
+            ),
+        ));
+    }
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&args.target)
+        .or_fail(CODE, format_args!("cannot open {shown}"))?;
+    let held = file
+        .seek(SeekFrom::End(0))
+        .or_fail(CODE, format_args!("cannot find the size of {shown}"))?;
+    let bytes = match args.size {
+        Some(wanted) if !is_file && wanted > held => {
+            return Err(Failure::new(
+                CODE,
+                format!("{shown} has only {}", size::show(held)),
+            ));
+        }
+        Some(wanted) => wanted,
+        None => held,
+    };
+    check_size(bytes)?;
+    if !args.force {
+        refuse_content(&args.target, &mut file)?;
+    }
+    if is_file {
+        file.set_len(bytes)
+            .or_fail(CODE, format_args!("cannot set the size of {shown}"))?;
+        if !args.sparse {
+            allocate(&file, bytes)?;
+        }
+    }
+    let _lock = FileDevice::open(&args.target, OpenMode::ReadWrite)
+        .map_err(|e| Failure::new(CODE, e.to_string()))?;
+    mke2fs(args, &args.target, bytes, is_file)?;
+    if is_file && !args.sparse {
+        allocate(&file, bytes)?;
+    }
+    file.sync_all()
+        .or_fail(CODE, format_args!("cannot write {shown}"))?;
+    report(args, bytes);
+    Ok(())
+}
+
+fn check_size(bytes: u64) -> Outcome<()> {
+    if bytes < SIZE_MIN {
+        return Err(Failure::new(
+            CODE,
+            format!(
+                "{} is too small for a volume with a log; the least is {}",
+                size::show(bytes),
+                size::show(SIZE_MIN)
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Gives the whole file its space on the host, so that a write to the volume cannot fail for lack of it (C9).
+fn allocate(file: &File, bytes: u64) -> Outcome<()> {
+    rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(|e| match e {
+        rustix::io::Errno::NOSPC => Failure::new(
+            CODE,
+            format!(
+                "the host's disk has no room for {}; choose a smaller size, or --sparse",
+                size::show(bytes)
+            ),
+        ),
+        rustix::io::Errno::OPNOTSUPP => Failure::new(
+            CODE,
+            "the host's file system cannot allocate a file in full; use --sparse".to_string(),
+        ),
+        e => Failure::new(CODE, format!("cannot allocate the image file: {e}")),
+    })
+}
+
+/// Refuses a target that holds something: what libblkid knows, or a file whose first KiB (which no volume of ours uses)
+/// is not empty.
+fn refuse_content(target: &Path, file: &mut File) -> Outcome<()> {
+    let shown = target.display();
+    let found = tools::command("blkid")
+        .args(["-p", "-o", "export", "--"])
+        .arg(target)
+        .stderr(Stdio::null())
+        .output()
+        .or_fail(CODE, "cannot run blkid, which looks for existing file systems (package util-linux); or use --force")?;
+    let text = String::from_utf8_lossy(&found.stdout);
+    let value = |key: &str| {
+        text.lines()
+            .find_map(|l| l.strip_prefix(key)?.strip_prefix('='))
+    };
+    let what = match (value("TYPE"), value("PTTYPE")) {
+        (Some(fs), _) => Some(format!("a file system or other content of type {fs}")),
+        (None, Some(table)) => Some(format!("a partition table ({table})")),
+        // 8: several signatures at once.
+        _ if found.status.code() == Some(8) => Some("several signatures at once".to_string()),
+        _ => None,
+    };
+    let what = match what {
+        None if !begins_empty(file) => Some("data".to_string()),
+        what => what,
+    };
+    match what {
+        Some(what) => Err(Failure::new(
+            CODE,
+            format!("{shown} holds {what}; to overwrite it: --force"),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn begins_empty(file: &mut File) -> bool {
+    let mut head = Vec::new();
+    let read = file
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| file.take(1024).read_to_end(&mut head));
+    read.is_ok() && head.iter().all(|b| *b == 0)
+}
+
+/// Size of the log: an eighth of the volume, from 4 to 128 MiB, and 64 MiB as soon as that is no more than a quarter.
+fn log_mib(bytes: u64) -> u64 {
+    let eighth = bytes >> 23;
+    let wanted = if bytes >= 256 << 20 {
+        eighth.max(64)
+    } else {
+        eighth
+    };
+    wanted.clamp(4, 128)
+}
+
+fn mke2fs(args: &MkfsArgs, path: &Path, bytes: u64, is_file: bool) -> Outcome<()> {
+    let block = if bytes < SMALL_BLOCKS_BELOW {
+        1024
+    } else {
+        4096
+    };
+    let features = if has_orphan_file()? {
+        format!("{FEATURES},orphan_file")
+    } else {
+        FEATURES.to_string()
+    };
+    let mut command = tools::command("mke2fs");
+    command.args([
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+        "-O",
+        &features,
+        "-b",
+        &block.to_string(),
+    ]);
+    command.arg("-J").arg(format!("size={}", log_mib(bytes)));
+    if is_file {
+        command.args(["-E", "nodiscard"]);
+    }
+    if let Some(label) = &args.label {
+        command.arg("-L").arg(label);
+    }
+    command
+        .args(&args.mke2fs)
+        .arg(tools::plain_path(path))
+        .arg(format!("{}k", bytes / 1024));
+    let made = command
+        .stdin(Stdio::null())
+        .output()
+        .or_fail(CODE, MISSING)?;
+    if !made.status.success() {
+        let text = String::from_utf8_lossy(&made.stderr);
+        let text = text.trim();
+        return Err(Failure::new(
+            CODE,
+            format!("mke2fs failed ({}): {text}", made.status),
+        ));
+    }
+    Ok(())
+}
+
+const MISSING: &str = "cannot run mke2fs; install the package e2fsprogs";
+
+/// mke2fs knows orphan_file from 1.47 on. Without it ccfs keeps nameless files in its own log alone.
+fn has_orphan_file() -> Outcome<bool> {
+    let version = tools::command("mke2fs")
+        .arg("-V")
+        .output()
+        .or_fail(CODE, MISSING)?;
+    let text = String::from_utf8_lossy(&version.stderr);
+    let mut numbers = text
+        .split_whitespace()
+        .nth(1)
+        .unwrap_or("")
+        .split('.')
+        .map(|n| n.parse::<u32>().unwrap_or(0));
+    Ok((numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (1, 47))
+}
+
+fn temporary_name(target: &Path) -> Outcome<PathBuf> {
+    let name = target
+        .file_name()
+        .ok_or_else(|| Failure::new(CODE, format!("{} is no file name", target.display())))?;
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(".mkfs");
+    Ok(target.with_file_name(hidden))
+}
+
+fn sync_parent(target: &Path) {
+    let parent = target
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    // The file itself is durable; that its name is too is worth an attempt, not a failure.
+    let _ = File::open(parent).and_then(|d| d.sync_all());
+}
+
+fn report(args: &MkfsArgs, bytes: u64) {
+    let target = args.target.display();
+    println!(
+        "{target}: {}; mount it with: ccfs mount {target} DIR",
+        size::show(bytes)
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_fits_the_volume() {
+        assert_eq!(log_mib(16 << 20), 4);
+        assert_eq!(log_mib(200 << 20), 25);
+        assert_eq!(log_mib(256 << 20), 64);
+        assert_eq!(log_mib(1 << 30), 128);
+        assert_eq!(log_mib(1 << 40), 128);
+    }
+}

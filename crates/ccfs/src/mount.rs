@@ -1,0 +1,137 @@
+//! `ccfs mount`: recovers if need be, mounts, serves.
+use crate::cli::MountArgs;
+use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::options::{self, MountOptions};
+use crate::{daemon, logging, mounts, umount};
+use ccfs_device::{FileDevice, OpenMode};
+use ccfs_engine::Volume;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub fn run(args: &MountArgs) -> Outcome<()> {
+    let options = options::parse(&args.options)?;
+    if args.daemon {
+        return run_daemon(args, &options);
+    }
+    let (target, dir) = prepare(args)?;
+    if args.foreground {
+        logging::to_terminal();
+        return serve(&target, &dir, &options, || Ok(()));
+    }
+    daemon::start(args, &target, &dir)
+}
+
+/// The daemon's life. A failure before it was ready goes to the parent, a later one to the log.
+fn run_daemon(args: &MountArgs, options: &MountOptions) -> Outcome<()> {
+    daemon::detach();
+    let mut is_ready = false;
+    let served = logging::of_daemon(options.log.as_deref())
+        .or_fail(mount_code::USAGE, "cannot open the log file")
+        .and_then(|()| {
+            serve(&args.target, &args.dir, options, || {
+                is_ready = true;
+                daemon::ready()
+            })
+        });
+    served.map_err(|failure| {
+        if is_ready {
+            tracing::error!("{}: {failure}", args.target.display());
+        } else {
+            daemon::failed(&failure);
+        }
+        // It has been told; nobody reads this process's stderr.
+        Failure::new(failure.code, "")
+    })
+}
+
+/// Checks the arguments and clears what a killed daemon left. Gives absolute paths.
+fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new(
+            mount_code::USAGE,
+            "only root can mount; try with sudo",
+        ));
+    }
+    let target = args.target.canonicalize().or_fail(
+        mount_code::FAILED,
+        format_args!("cannot use {}", args.target.display()),
+    )?;
+    let dir = umount::resolve(&args.dir)?;
+    for mount in
+        mounts::of_target(&target).or_fail(mount_code::SYSTEM, "cannot read the mount table")?
+    {
+        if !mount.is_ccfs() || !mount.is_dead() {
+            return Err(Failure::new(
+                mount_code::FAILED,
+                format!(
+                    "{} is already mounted on {}",
+                    target.display(),
+                    mount.dir.display()
+                ),
+            ));
+        }
+        umount::clear_dead(&mount)?;
+    }
+    // A dead mount of another volume may be in the way as well, or several on top of each other.
+    while let Some(mount) =
+        mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?
+    {
+        if !mount.is_dead() {
+            if mount.is_ccfs() {
+                return Err(Failure::new(
+                    mount_code::FAILED,
+                    format!(
+                        "another volume is mounted on {}; unmount it first, or choose another directory",
+                        dir.display()
+                    ),
+                ));
+            }
+            break;
+        }
+        umount::clear_dead(&mount)?;
+    }
+    let meta = dir.metadata().or_fail(
+        mount_code::USAGE,
+        format_args!("cannot use {}", dir.display()),
+    )?;
+    if !meta.is_dir() {
+        return Err(Failure::new(
+            mount_code::USAGE,
+            format!("{} is not a directory", dir.display()),
+        ));
+    }
+    Ok((target, dir))
+}
+
+/// Serves the volume until it is unmounted; `ready` is called when it can be used.
+fn serve(
+    target: &Path,
+    dir: &Path,
+    options: &MountOptions,
+    ready: impl FnOnce() -> Outcome<()>,
+) -> Outcome<()> {
+    let mode = if options.engine.read_only {
+        OpenMode::ReadOnly
+    } else {
+        OpenMode::ReadWrite
+    };
+    let device = FileDevice::open(target, mode).map_err(|e| busy(target, e))?;
+    let _volume = Volume::mount(Arc::new(device), options.engine.clone())
+        .map_err(|e| Failure::new(mount_code::FAILED, format!("{}: {e}", target.display())))?;
+    let _ = dir;
+    ready()
+}
+
+/// Says who holds a volume that is in use.
+fn busy(target: &Path, e: ccfs_device::OpenError) -> Failure {
+    let holders = match e {
+        ccfs_device::OpenError::Busy { .. } => mounts::holders_of(target),
+        _ => Vec::new(),
+    };
+    let who = if holders.is_empty() {
+        String::new()
+    } else {
+        format!(" (open in {})", mounts::show_processes(&holders))
+    };
+    Failure::new(mount_code::FAILED, format!("{e}{who}"))
+}

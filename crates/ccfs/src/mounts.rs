@@ -1,0 +1,203 @@
+//! What is mounted, and which loop device stands for which file: /proc and /sys, read only.
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// One line of /proc/self/mountinfo (proc(5)).
+#[derive(Debug, Clone)]
+pub struct Mount {
+    pub dir: PathBuf,
+    pub fstype: String,
+    pub source: PathBuf,
+}
+
+impl Mount {
+    /// True for a mount that ccfs serves.
+    pub fn is_ccfs(&self) -> bool {
+        matches!(self.fstype.as_str(), "fuseblk.ccfs" | "fuse.ccfs")
+    }
+    /// True when the daemon of a FUSE mount is gone.
+    pub fn is_dead(&self) -> bool {
+        is_dead(&self.dir)
+    }
+}
+
+/// True when the daemon of the FUSE mount at `dir` is gone.
+pub fn is_dead(dir: &Path) -> bool {
+    matches!(rustix::fs::stat(dir), Err(rustix::io::Errno::NOTCONN))
+}
+
+/// All mounts of this process's namespace, in mount order. Lines that do not parse are left out.
+pub fn all() -> io::Result<Vec<Mount>> {
+    let text = fs::read("/proc/self/mountinfo")?;
+    Ok(text.split(|b| *b == b'\n').filter_map(parse_line).collect())
+}
+
+/// The topmost mount whose root is `dir`.
+pub fn at(dir: &Path) -> io::Result<Option<Mount>> {
+    Ok(all()?.into_iter().rfind(|m| m.dir == dir))
+}
+
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|b| *b == b' ');
+    let dir = unescape(fields.nth(4)?);
+    let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
+    let fstype = String::from_utf8_lossy(rest.next()?).into_owned();
+    let source = unescape(rest.next()?);
+    Some(Mount {
+        dir,
+        fstype,
+        source,
+    })
+}
+
+/// Undoes the octal escapes of mountinfo (`\040` for a space).
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let octal = field
+            .get(at + 1..at + 4)
+            .filter(|d| field[at] == b'\\' && d.iter().all(|c| (b'0'..=b'7').contains(c)));
+        match octal {
+            Some(d) => {
+                out.push(
+                    d.iter()
+                        .fold(0u8, |n, c| n.wrapping_mul(8).wrapping_add(c - b'0')),
+                );
+                at += 4;
+            }
+            None => {
+                out.push(field[at]);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// The file behind a loop device; `None` for any other device.
+pub fn backing_file(device: &Path) -> Option<PathBuf> {
+    let name = device.file_name()?;
+    let mut text = fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()?;
+    while text.last() == Some(&b'\n') {
+        text.pop();
+    }
+    Some(PathBuf::from(OsString::from_vec(text)))
+}
+
+/// Loop devices whose backing file is the file at `path` (compared by device and inode number).
+pub fn loops_of(path: &Path) -> Vec<PathBuf> {
+    let Ok(wanted) = fs::metadata(path) else {
+        return Vec::new();
+    };
+    let Ok(entries) = fs::read_dir("/sys/block") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter(|e| e.file_name().as_bytes().starts_with(b"loop"))
+        .map(|e| Path::new("/dev").join(e.file_name()))
+        .filter(|dev| {
+            backing_file(dev)
+                .and_then(|f| fs::metadata(f).ok())
+                .is_some_and(|m| m.dev() == wanted.dev() && m.ino() == wanted.ino())
+        })
+        .collect()
+}
+
+/// Mounts of the volume `target` (image file or block device), whoever serves them.
+pub fn of_target(target: &Path) -> io::Result<Vec<Mount>> {
+    let loops = loops_of(target);
+    let rdev = fs::metadata(target).map(|m| m.rdev()).unwrap_or(0);
+    let is_same = |source: &Path| {
+        source == target
+            || loops.iter().any(|l| l == source)
+            || (rdev != 0 && fs::metadata(source).is_ok_and(|m| m.rdev() == rdev))
+    };
+    Ok(all()?
+        .into_iter()
+        .filter(|m| m.source.is_absolute() && is_same(&m.source))
+        .collect())
+}
+
+/// Processes that have the file at `path` open: process id and name. Needs root to see those of other users.
+pub fn holders_of(path: &Path) -> Vec<(u32, String)> {
+    let Ok(wanted) = fs::metadata(path) else {
+        return Vec::new();
+    };
+    processes(|pid| {
+        let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+            return false;
+        };
+        fds.flatten().any(|fd| {
+            // The link's text first: following a descriptor into a mount whose daemon hangs would hang as well.
+            fs::read_link(fd.path()).is_ok_and(|to| to == path)
+                && fs::metadata(fd.path())
+                    .is_ok_and(|m| m.dev() == wanted.dev() && m.ino() == wanted.ino())
+        })
+    })
+}
+
+/// Processes with an open file, working directory or root below `dir`.
+pub fn users_below(dir: &Path) -> Vec<(u32, String)> {
+    let below = |link: PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(dir));
+    processes(|pid| {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        below(proc.join("cwd"))
+            || below(proc.join("root"))
+            || below(proc.join("exe"))
+            || fs::read_dir(proc.join("fd"))
+                .is_ok_and(|fds| fds.flatten().any(|fd| below(fd.path())))
+    })
+}
+
+fn processes(matches: impl Fn(u32) -> bool) -> Vec<(u32, String)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let own = std::process::id();
+    entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| *pid != own && matches(*pid))
+        .map(|pid| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            (pid, name.trim_end().to_string())
+        })
+        .collect()
+}
+
+/// `name (pid N), ...` for a message.
+pub fn show_processes(list: &[(u32, String)]) -> String {
+    let mut shown: Vec<String> = list
+        .iter()
+        .take(5)
+        .map(|(pid, name)| format!("{name} (pid {pid})"))
+        .collect();
+    if list.len() > 5 {
+        shown.push(format!("{} more", list.len() - 5));
+    }
+    shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_is_parsed_with_its_escapes() {
+        let line = br"98 31 7:0 / /mnt/with\040space rw,relatime shared:1 master:2 - fuseblk.ccfs /dev/loop0 rw,user_id=0";
+        let m = parse_line(line).unwrap();
+        assert_eq!(m.dir, Path::new("/mnt/with space"));
+        assert_eq!(
+            (m.fstype.as_str(), m.source.as_path()),
+            ("fuseblk.ccfs", Path::new("/dev/loop0"))
+        );
+        assert!(m.is_ccfs());
+        assert!(parse_line(b"garbage").is_none() && parse_line(b"").is_none());
+    }
+}

@@ -1,0 +1,156 @@
+//! The options of `mount -o`.
+use crate::failure::{Failure, Outcome, mount_code};
+use crate::size;
+use ccfs_engine::Options;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What `-o` asks for.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    pub engine: Options,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    /// Messages of the daemon go here instead of the system log.
+    pub log: Option<PathBuf>,
+}
+
+/// Parses all `-o` lists; later options win.
+///
+/// Errors: exit code 1 for an unknown option, a bad value, or an option that the file system cannot honour.
+pub fn parse(lists: &[String]) -> Outcome<MountOptions> {
+    let mut out = MountOptions {
+        engine: Options::default(),
+        nosuid: false,
+        nodev: false,
+        noexec: false,
+        log: None,
+    };
+    for option in lists
+        .iter()
+        .flat_map(|l| l.split(','))
+        .filter(|o| !o.is_empty())
+    {
+        apply(&mut out, option).map_err(|text| Failure::new(mount_code::USAGE, text))?;
+    }
+    Ok(out)
+}
+
+fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
+    let (name, value) = match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    };
+    match (name, value) {
+        ("ro", None) => out.engine.read_only = true,
+        ("rw", None) => out.engine.read_only = false,
+        ("noatime", None) => out.engine.noatime = true,
+        ("relatime" | "atime", None) => out.engine.noatime = false,
+        ("nosuid", None) => out.nosuid = true,
+        ("suid", None) => out.nosuid = false,
+        ("nodev", None) => out.nodev = true,
+        ("dev", None) => out.nodev = false,
+        ("noexec", None) => out.noexec = true,
+        ("exec", None) => out.noexec = false,
+        ("defaults", None) => {}
+        // For mount(8), systemd and the kernel's generic layer; nothing for a file system to do.
+        (
+            "auto" | "noauto" | "user" | "users" | "nouser" | "owner" | "group" | "nofail"
+            | "_netdev" | "async" | "loop",
+            _,
+        ) => {}
+        ("allow_other" | "default_permissions", None) => {}
+        ("commit", Some(v)) => out.engine.commit_interval = commit(v)?,
+        ("dirty", Some(v)) => out.engine.dirty_limit = bounded("dirty", v, 1 << 20, 1 << 40)?,
+        ("cache", Some(v)) => {
+            out.engine.cache_bytes = bounded("cache", v, 1 << 20, 1 << 40)? as usize
+        }
+        ("log", Some(v)) if v.starts_with('/') => out.log = Some(PathBuf::from(v)),
+        ("log", _) => return Err("option log= needs an absolute file name".into()),
+        ("errors", Some("remount-ro")) => {}
+        ("errors", Some(v)) => {
+            return Err(format!(
+                "option errors={v} is not supported: after a write error the volume always stops (errors=remount-ro)"
+            ));
+        }
+        ("remount", None) => {
+            return Err(
+                "remounting is not supported; unmount the volume and mount it again".into(),
+            );
+        }
+        ("sync" | "dirsync" | "mand", None) => {
+            return Err(format!("option {name} is not supported"));
+        }
+        (n, _) if n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {}
+        _ => {
+            return Err(format!(
+                "unknown option \"{option}\"; see ccfs mount --help"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn commit(value: &str) -> Result<Duration, String> {
+    match value.parse::<u64>() {
+        // As with ext4, 0 stands for the default.
+        Ok(0) => Ok(Options::default().commit_interval),
+        Ok(seconds @ 1..=3600) => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!("commit={value}: give seconds from 1 to 3600")),
+    }
+}
+
+fn bounded(name: &str, value: &str, least: u64, most: u64) -> Result<u64, String> {
+    let bytes = size::parse(value)?;
+    if (least..=most).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(format!(
+        "{name}={value}: give a size from {} to {}",
+        size::show(least),
+        size::show(most)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> Outcome<MountOptions> {
+        parse(&[text.to_string()])
+    }
+
+    #[test]
+    fn options_are_understood() {
+        let o = one(
+            "defaults,ro,commit=30,dirty=512M,noatime,nosuid,x-systemd.automount,errors=remount-ro",
+        )
+        .unwrap();
+        assert!(o.engine.read_only && o.engine.noatime && o.nosuid && !o.nodev);
+        assert_eq!(
+            (o.engine.commit_interval.as_secs(), o.engine.dirty_limit),
+            (30, 512 << 20)
+        );
+        assert_eq!(one("commit=0").unwrap().engine.commit_interval.as_secs(), 5);
+        assert!(!parse(&["ro".into(), "rw".into()]).unwrap().engine.read_only);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in [
+            "commit=-1",
+            "commit=x",
+            "dirty=1",
+            "dirty=",
+            "errors=continue",
+            "remount",
+            "frobnicate",
+            "ro=1",
+            "log=x",
+        ] {
+            let e = one(bad).unwrap_err();
+            assert_eq!(e.code, mount_code::USAGE, "{bad}");
+        }
+    }
+}

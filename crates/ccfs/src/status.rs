@@ -1,0 +1,91 @@
+//! `ccfs status`: what the daemon of a mounted volume says of itself.
+use crate::cli::StatusArgs;
+use crate::failure::{Context, Outcome};
+use crate::{size, stream};
+use serde_json::Value;
+
+pub fn run(args: &StatusArgs) -> Outcome<()> {
+    let at = stream::open(&args.dir)?;
+    let text = ccfs_client::status_json(&at).map_err(|e| stream::explain(&args.dir, e))?;
+    let status: Value = serde_json::from_str(&text).or_fail(1, "the daemon's answer is no JSON")?;
+    if args.json {
+        return crate::print_json(&status);
+    }
+    show(&status);
+    Ok(())
+}
+
+fn number(v: &Value, key: &str) -> u64 {
+    v[key].as_u64().unwrap_or(0)
+}
+
+fn text<'a>(v: &'a Value, key: &str) -> &'a str {
+    v[key].as_str().unwrap_or("")
+}
+
+/// For people; programs take the JSON.
+fn show(s: &Value) {
+    let label = text(s, "label");
+    println!(
+        "volume    {} {}",
+        text(s, "uuid"),
+        if label.is_empty() {
+            "(no label)"
+        } else {
+            label
+        }
+    );
+    let stopped = text(s, "stopped");
+    let state = match (stopped.is_empty(), s["read_only"].as_bool()) {
+        (false, _) => format!("STOPPED: {stopped}"),
+        (true, Some(true)) => "read-only".to_string(),
+        _ => "in use".to_string(),
+    };
+    println!("state     {state}");
+    if let Some(warning) = s["warning"].as_str().filter(|w| !w.is_empty()) {
+        println!("WARNING   {warning}");
+    }
+    println!(
+        "log       {} of {} frames used",
+        number(s, "log_frames_used"),
+        number(s, "log_frames")
+    );
+    println!(
+        "dirty     {} of {}; {} image blocks to bring home; {} orphans",
+        size::show(number(s, "dirty_bytes")),
+        size::show(number(s, "dirty_limit_bytes")),
+        number(s, "dirty_image_blocks"),
+        number(s, "orphans"),
+    );
+    for one in s["streams"].as_array().into_iter().flatten() {
+        println!(
+            "stream    {}: {} operations, {} running for {} ms; {} committing",
+            number(one, "id"),
+            number(one, "running_operations"),
+            size::show(number(one, "running_bytes")),
+            number(one, "age_ms"),
+            number(one, "committing"),
+        );
+    }
+    let c = &s["counters"];
+    for key in [
+        "operations",
+        "commits",
+        "syncs",
+        "checkpoints",
+        "device_writes",
+        "device_reads",
+        "device_flushes",
+    ] {
+        println!("{key:<24} {}", number(c, key));
+    }
+    for key in c
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(k, _)| k)
+        .filter(|k| k.ends_with("_bytes"))
+    {
+        println!("{key:<24} {}", size::show(number(c, key)));
+    }
+}

@@ -1,0 +1,73 @@
+//! The super block as the commands look at it, before anything of the volume is trusted.
+use ccfs_device::Device;
+use ccfs_ext4::superblock::{MAGIC, RawSuper, SUPER_OFFSET, SUPER_SIZE};
+use ccfs_ext4::{Error, Result, features};
+use zerocopy::FromBytes;
+
+/// Reads the primary super block.
+///
+/// Errors: the device's; `Refused` where no ext2/3/4 file system begins there.
+pub fn read(device: &dyn Device) -> Result<RawSuper> {
+    let mut bytes = [0u8; SUPER_SIZE];
+    if device.size_bytes() < SUPER_OFFSET + SUPER_SIZE as u64 {
+        return Err(Error::Refused("too small for a file system".into()));
+    }
+    device.read(SUPER_OFFSET, &mut bytes)?;
+    let sb = RawSuper::read_from_bytes(&bytes).map_err(|_| Error::Corrupt("super block".into()))?;
+    if sb.magic.get() != MAGIC {
+        return Err(Error::Refused(
+            "no ext2, ext3 or ext4 file system is on it; `ccfs mkfs` makes one".into(),
+        ));
+    }
+    Ok(sb)
+}
+
+/// True where a crash may have left changes in the log. Bit and checksum lie in different sectors and can be torn apart:
+/// a volume counts as in flight if either says so; recovery decides (docs/format.md).
+pub fn in_flight(sb: &RawSuper) -> bool {
+    let mut with_bit = *sb;
+    with_bit.feature_incompat = (sb.feature_incompat.get() | features::IN_FLIGHT).into();
+    sb.has_incompat(features::IN_FLIGHT) || (!sb.checksum_ok() && with_bit.checksum_ok())
+}
+
+/// Names of the features that are set, each with what ccfs does with it; bits without a name by number.
+pub fn feature_names(sb: &RawSuper) -> Vec<(String, features::Support)> {
+    use features::Class;
+    let words = [
+        (Class::Compat, sb.feature_compat.get()),
+        (Class::Incompat, sb.feature_incompat.get()),
+        (Class::RoCompat, sb.feature_ro_compat.get()),
+    ];
+    let mut out = Vec::new();
+    for (class, word) in words {
+        for bit in (0..32).map(|n| 1u32 << n).filter(|bit| word & bit != 0) {
+            match features::TABLE
+                .iter()
+                .find(|f| f.class == class && f.bit == bit)
+            {
+                Some(f) => out.push((f.name.to_string(), f.support)),
+                None => out.push((format!("{class:?}:{bit:#x}"), features::Support::Refused)),
+            }
+        }
+    }
+    out
+}
+
+/// A UUID in its usual form.
+pub fn show_uuid(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+/// Text up to the first NUL.
+pub fn show_text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

@@ -1,0 +1,149 @@
+//! `ccfs umount`: returns when the volume is plain ext4 and nobody holds it.
+use crate::cli::UmountArgs;
+use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::mounts::{self, Mount};
+use crate::superblock;
+use ccfs_device::{FileDevice, OpenMode};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often to look whether the daemon has let go.
+const POLL: Duration = Duration::from_millis(5);
+/// A large backlog on a slow disk takes its time; then say so, and go on waiting.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub fn run(args: &UmountArgs) -> Outcome<()> {
+    let dir = resolve(&args.dir)?;
+    let Some(mount) =
+        mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?
+    else {
+        return Err(Failure::new(
+            mount_code::FAILED,
+            format!("{} is not a mount point", dir.display()),
+        ));
+    };
+    if !mount.is_ccfs() {
+        return Err(Failure::new(
+            mount_code::FAILED,
+            format!(
+                "{} is a mount of type {}, not of ccfs; use umount(8)",
+                dir.display(),
+                mount.fstype
+            ),
+        ));
+    }
+    let volume = mounts::backing_file(&mount.source).unwrap_or_else(|| mount.source.clone());
+    if mount.is_dead() {
+        clear_dead(&mount)?;
+        return Err(Failure::new(
+            mount_code::FAILED,
+            format!(
+                "the daemon of {} was killed; the mount is cleared. Recover the volume: ccfs fsck -p {}, or mount it again",
+                dir.display(),
+                volume.display()
+            ),
+        ));
+    }
+    detach(&dir)?;
+    wait_until_released(&mount, &volume);
+    check_at_rest(&volume)
+}
+
+/// The directory with links resolved; a dead mount cannot be looked at, then only its parent is resolved.
+pub fn resolve(dir: &Path) -> Outcome<PathBuf> {
+    let missing = |e: std::io::Error| {
+        Failure::new(
+            mount_code::USAGE,
+            format!("cannot use {}: {e}", dir.display()),
+        )
+    };
+    match dir.canonicalize() {
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+            let parent = dir
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
+            let name = dir.file_name().ok_or_else(|| missing(e))?;
+            Ok(parent.canonicalize().map_err(missing)?.join(name))
+        }
+        other => other.map_err(missing),
+    }
+}
+
+fn detach(dir: &Path) -> Outcome<()> {
+    match rustix::mount::unmount(dir, UnmountFlags::empty()) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => {
+            let users = mounts::users_below(dir);
+            let who = if users.is_empty() {
+                "a mount below it, or a process in another namespace".to_string()
+            } else {
+                mounts::show_processes(&users)
+            };
+            Err(Failure::new(
+                mount_code::FAILED,
+                format!(
+                    "{} is in use by {who}; end that and try again",
+                    dir.display()
+                ),
+            ))
+        }
+        Err(Errno::PERM) => Err(Failure::new(
+            mount_code::USAGE,
+            "only root can unmount; try with sudo",
+        )),
+        Err(e) => Err(Failure::new(
+            mount_code::FAILED,
+            format!("cannot unmount {}: {e}", dir.display()),
+        )),
+    }
+}
+
+/// Takes a mount whose daemon is gone out of the tree, and its loop device with it.
+pub fn clear_dead(mount: &Mount) -> Outcome<()> {
+    rustix::mount::unmount(&mount.dir, UnmountFlags::DETACH).or_fail(
+        mount_code::FAILED,
+        format_args!("cannot clear the dead mount on {}", mount.dir.display()),
+    )
+}
+
+/// Waits until the loop device is detached and the daemon has closed the volume.
+fn wait_until_released(mount: &Mount, volume: &Path) {
+    let start = Instant::now();
+    let mut told = false;
+    loop {
+        let attached = mounts::backing_file(&mount.source).is_some_and(|f| f == volume);
+        if !attached && FileDevice::open(volume, OpenMode::ReadOnly).is_ok() {
+            return;
+        }
+        // Gone (removed, or read-only for us): nothing to wait for.
+        if !attached && mounts::holders_of(volume).is_empty() {
+            return;
+        }
+        if !told && start.elapsed() > PATIENCE {
+            told = true;
+            eprintln!("ccfs umount: still writing to {}", volume.display());
+        }
+        sleep(POLL);
+    }
+}
+
+fn check_at_rest(volume: &Path) -> Outcome<()> {
+    let in_flight = FileDevice::open(volume, OpenMode::ReadOnly)
+        .ok()
+        .and_then(|d| superblock::read(&d).ok())
+        .is_some_and(|sb| superblock::in_flight(&sb));
+    if in_flight {
+        return Err(Failure::new(
+            mount_code::FAILED,
+            format!(
+                "{} could not be brought to rest, it may have had a write error; run: ccfs fsck -p {0}",
+                volume.display()
+            ),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,523 @@
+//! Bad input: a clear error, the right exit code, and nothing lost.
+mod common;
+use common::{Place, Ran, ccfs_with, refused, run, tool};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+/// Every command that takes a target, with its exit code for a target that it cannot use.
+fn commands(target: &str, dir: &str) -> Vec<(&'static str, i32, Ran)> {
+    let fsck = |flag: &str| ccfs_with(&["fsck", flag, target]);
+    vec![
+        ("mkfs", 1, ccfs_with(&["mkfs", target])),
+        ("mount", 32, ccfs_with(&["mount", target, dir])),
+        ("fsck -n", 8, fsck("-n")),
+        ("fsck -p", 8, fsck("-p")),
+        ("inspect", 1, ccfs_with(&["inspect", target])),
+    ]
+}
+
+#[test]
+fn a_target_that_is_no_volume_is_refused() {
+    needs_mounts!();
+    let place = Place::new();
+    let dir = place.subdir("mnt");
+    tool("mkfifo", &[&place.text("fifo")]);
+    fs::write(place.path("empty"), b"").unwrap();
+    let directory = place.subdir("directory");
+    let cases = [
+        (place.text("missing"), ["No such file", "does not exist"]),
+        (directory, ["directory", "neither"]),
+        (place.text("fifo"), ["fifo", "neither"]),
+        ("/dev/null".to_string(), ["character device", "neither"]),
+    ];
+    for (target, words) in cases {
+        for (name, code, ran) in commands(&target, &dir) {
+            refused(&format!("{name} {target}"), &ran, code, &words);
+        }
+    }
+    for (name, code, ran) in commands(&place.text("empty"), &dir) {
+        refused(
+            &format!("{name} of an empty file"),
+            &ran,
+            code,
+            &["empty", "too small"],
+        );
+    }
+}
+
+#[test]
+fn a_bad_directory_is_refused() {
+    needs_mounts!();
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    fs::write(place.path("file"), b"x").unwrap();
+    refused(
+        "missing",
+        &ccfs_with(&["mount", &image, &place.text("nowhere")]),
+        1,
+        &["No such file"],
+    );
+    refused(
+        "a file",
+        &ccfs_with(&["mount", &image, &place.text("file")]),
+        1,
+        &["not a directory"],
+    );
+    refused(
+        "umount",
+        &ccfs_with(&["umount", &place.subdir("plain")]),
+        32,
+        &["not a mount point"],
+    );
+    refused(
+        "status",
+        &ccfs_with(&["status", &place.text("plain")]),
+        1,
+        &["not on a mounted ccfs volume"],
+    );
+}
+
+/// Fills a volume with something to lose, by way of debugfs.
+fn filled(place: &Place, name: &str) -> String {
+    let image = place.volume(name, "32M");
+    let payload = place.text("payload");
+    fs::write(&payload, vec![7u8; 300_000]).unwrap();
+    let script = place.text("script");
+    let lines: String = (0..40)
+        .map(|n| format!("mkdir d{n}\nwrite {payload} d{n}/f{n}\n"))
+        .collect();
+    fs::write(&script, lines).unwrap();
+    tool("debugfs", &["-w", "-f", &script, &image]);
+    tool("e2fsck", &["-fn", &image]);
+    image
+}
+
+#[test]
+fn garbage_and_truncated_images_are_refused() {
+    needs_mounts!();
+    let place = Place::new();
+    let dir = place.subdir("mnt");
+    let mut random = Random(1);
+    let noise: Vec<u8> = (0..4 << 20).map(|_| random.next() as u8).collect();
+    fs::write(place.path("noise.img"), &noise).unwrap();
+    fs::write(place.path("zero.img"), vec![0; 4 << 20]).unwrap();
+    for name in ["noise.img", "zero.img"] {
+        let image = place.text(name);
+        refused(name, &ccfs_with(&["mount", &image, &dir]), 32, &["no ext2"]);
+        refused(name, &ccfs_with(&["inspect", &image]), 1, &["no ext2"]);
+        refused(
+            name,
+            &ccfs_with(&["fsck", "-n", &image]),
+            8,
+            &["super-block", "superblock"],
+        );
+    }
+    assert_eq!(fs::read(place.path("noise.img")).unwrap(), noise);
+    let image = filled(&place, "short.img");
+    fs::File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(9 << 20)
+        .unwrap();
+    let before = fs::read(&image).unwrap();
+    refused(
+        "short",
+        &ccfs_with(&["mount", &image, &dir]),
+        32,
+        &["blocks"],
+    );
+    assert_eq!(ccfs_with(&["inspect", &image]).code, 0);
+    assert_ne!(ccfs_with(&["fsck", "-n", &image]).code, 0);
+    assert_eq!(
+        fs::read(&image).unwrap(),
+        before,
+        "a refused volume is not touched"
+    );
+}
+
+/// Numbers from a seed (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Reads everything below `dir`; errors are expected, an end of the daemon is not.
+fn walk(dir: &std::path::Path) -> usize {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return 0;
+    };
+    let mut seen = 0;
+    for path in entries.flatten().map(|e| e.path()) {
+        seen += 1;
+        match path.symlink_metadata() {
+            Ok(m) if m.is_dir() && seen < 10_000 => seen += walk(&path),
+            Ok(m) if m.is_file() => drop(fs::read(&path).map(|b| b.len())),
+            _ => {}
+        }
+    }
+    seen
+}
+
+#[test]
+fn flipped_bits_never_end_the_daemon() {
+    needs_mounts!();
+    let place = Place::new();
+    let dir = place.subdir("mnt");
+    let image = filled(&place, "a.img");
+    let good = fs::read(&image).unwrap();
+    let (mut mounted, mut seen) = (0, 0);
+    for seed in 1..=60u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut bad = good.clone();
+        // The first blocks hold the descriptors, bitmaps, inode tables and directories.
+        let span = if seed % 3 == 0 { 4096 } else { 2 << 20 };
+        for _ in 0..1 + random.below(200) {
+            let bit = random.below(span * 8);
+            bad[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+        fs::write(&image, &bad).unwrap();
+        let log = place.text("log");
+        let ran = ccfs_with(&["mount", "-o", &format!("log={log}"), &image, &dir]);
+        if ran.code == 0 {
+            mounted += 1;
+            seen += walk(&place.path("mnt"));
+            // Writes into a damaged volume: any error but no panic.
+            let _ = fs::write(place.path("mnt/new"), vec![1u8; 100_000]);
+            let _ = fs::remove_file(place.path("mnt/d1/f1"));
+            let ended = ccfs_with(&["umount", &dir]);
+            let alive = !ended.err.contains("was killed");
+            assert!(
+                alive,
+                "seed {seed}: the daemon died: {}",
+                fs::read_to_string(&log).unwrap_or_default()
+            );
+        } else {
+            refused(
+                &format!("seed {seed}"),
+                &ran,
+                32,
+                &[
+                    "corrupt",
+                    "not support",
+                    "no ext2",
+                    "refuse",
+                    "e2fsck",
+                    "revision",
+                    "unknown",
+                ],
+            );
+        }
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        assert!(!log.contains("internal error"), "seed {seed}: {log}");
+        let inspected = ccfs_with(&["inspect", "--json", &image]);
+        assert!(
+            inspected.code <= 1 && !inspected.err.contains("panicked"),
+            "seed {seed}: {}",
+            inspected.err
+        );
+    }
+    println!("{mounted} of 60 damaged volumes mounted, {seen} names read");
+    assert!(mounted > 0, "the test damages every volume beyond mounting");
+}
+
+#[test]
+fn no_permission_is_said() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = place.text("ccfs");
+    fs::copy(env!("CARGO_BIN_EXE_ccfs"), &program).unwrap();
+    let as_nobody = |args: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        run(command.args(args).uid(65534).gid(65534))
+    };
+    refused(
+        "mount",
+        &as_nobody(&["mount", &image, &dir]),
+        1,
+        &["only root"],
+    );
+    refused(
+        "inspect",
+        &as_nobody(&["inspect", &image]),
+        1,
+        &["Permission denied"],
+    );
+    refused(
+        "fsck",
+        &as_nobody(&["fsck", "-n", &image]),
+        8,
+        &["Permission denied"],
+    );
+    refused(
+        "mkfs",
+        &as_nobody(&["mkfs", "--force", &image]),
+        1,
+        &["Permission denied"],
+    );
+    refused(
+        "mkfs",
+        &as_nobody(&["mkfs", "-s", "32M", &place.text("new")]),
+        1,
+        &["Permission denied"],
+    );
+}
+
+#[test]
+fn a_mounted_volume_is_left_alone() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir, other) = (
+        place.volume("a.img", "32M"),
+        place.subdir("mnt"),
+        place.subdir("other"),
+    );
+    assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
+    fs::write(place.path("mnt/kept"), "kept").unwrap();
+    refused(
+        "mount again",
+        &ccfs_with(&["mount", &image, &dir]),
+        32,
+        &["already mounted"],
+    );
+    refused(
+        "mount elsewhere",
+        &ccfs_with(&["mount", &image, &other]),
+        32,
+        &["already mounted"],
+    );
+    refused(
+        "mkfs",
+        &ccfs_with(&["mkfs", "--force", &image]),
+        1,
+        &["is mounted"],
+    );
+    refused(
+        "fsck",
+        &ccfs_with(&["fsck", "-p", &image]),
+        8,
+        &["is mounted"],
+    );
+    refused(
+        "fsck -n",
+        &ccfs_with(&["fsck", "-n", &image]),
+        8,
+        &["in use", "is mounted"],
+    );
+    refused(
+        "inspect",
+        &ccfs_with(&["inspect", &image]),
+        1,
+        &["in use", "is mounted"],
+    );
+    // The tools of ext4 keep away by themselves.
+    for (name, args) in [
+        ("e2fsck", vec!["-fn", &image]),
+        ("resize2fs", vec![&image, "64M"]),
+        ("dumpe2fs", vec!["-h", &image]),
+    ] {
+        let ran = run(std::process::Command::new(name).args(args));
+        assert_ne!(ran.code, 0, "{name}: {}", ran.out);
+    }
+    assert_eq!(fs::read_to_string(place.path("mnt/kept")).unwrap(), "kept");
+    assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+    tool("e2fsck", &["-fn", &image]);
+}
+
+#[test]
+fn a_volume_that_the_kernel_left_unclean_is_refused() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    tool("mount", &["-o", "loop", "-t", "ext4", &image, &dir]);
+    fs::write(place.path("mnt/f"), "from the kernel").unwrap();
+    refused(
+        "mounted by the kernel",
+        &ccfs_with(&["mount", &image, &place.subdir("other")]),
+        32,
+        &["already mounted"],
+    );
+    tool("sync", &["-f", &dir]);
+    let copy = place.text("copy.img");
+    fs::copy(&image, &copy).unwrap();
+    tool("umount", &[&dir]);
+    let before = fs::read(&copy).unwrap();
+    refused(
+        "unclean",
+        &ccfs_with(&["mount", &copy, &dir]),
+        32,
+        &["e2fsck -p"],
+    );
+    assert_eq!(fs::read(&copy).unwrap(), before);
+    assert!(
+        ccfs_with(&["inspect", &copy])
+            .out
+            .contains("needs recovery by the kernel")
+    );
+    let checked = ccfs_with(&["fsck", "-p", &copy]);
+    assert!(checked.code <= 1, "{} {}", checked.out, checked.err);
+    assert_eq!(ccfs_with(&["mount", &copy, &dir]).code, 0);
+    assert_eq!(
+        fs::read_to_string(place.path("mnt/f")).unwrap(),
+        "from the kernel"
+    );
+    assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+    tool("e2fsck", &["-fn", &copy]);
+}
+
+/// A loop device for a test; detached at the end.
+struct Loop(String);
+
+impl Loop {
+    fn read_only(image: &str) -> Loop {
+        Loop(
+            tool("losetup", &["--find", "--show", "--read-only", image])
+                .trim()
+                .to_string(),
+        )
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup")
+            .args(["-d", &self.0])
+            .status();
+    }
+}
+
+#[test]
+fn read_only_media_can_be_read() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (filled(&place, "a.img"), place.subdir("mnt"));
+    let before = fs::read(&image).unwrap();
+    {
+        let device = Loop::read_only(&image);
+        refused(
+            "rw",
+            &ccfs_with(&["mount", &device.0, &dir]),
+            32,
+            &["-o ro", "read-only", "Read-only", "Permission"],
+        );
+        let ran = ccfs_with(&["mount", "-o", "ro", &device.0, &dir]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert_eq!(
+            fs::read(place.path("mnt/d7/f7")).unwrap(),
+            vec![7u8; 300_000]
+        );
+        let error = fs::write(place.path("mnt/new"), "x").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+        assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+    }
+    assert_eq!(
+        fs::read(&image).unwrap(),
+        before,
+        "a read-only mount writes nothing"
+    );
+}
+
+/// A small tmpfs that runs full; unmounted at the end.
+struct Tmpfs(String);
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount")
+            .args(["-l", &self.0])
+            .status();
+    }
+}
+
+#[test]
+fn a_full_host_stops_the_volume_and_loses_nothing() {
+    needs_mounts!();
+    let place = Place::new();
+    let (host, dir) = (place.subdir("host"), place.subdir("mnt"));
+    tool("mount", &["-t", "tmpfs", "-o", "size=24M", "tmpfs", &host]);
+    let _host = Tmpfs(host.clone());
+    // Fully allocated: refused at once, by the host.
+    refused(
+        "mkfs",
+        &ccfs_with(&["mkfs", "-s", "64M", &format!("{host}/full.img")]),
+        1,
+        &["no room"],
+    );
+    let image = format!("{host}/sparse.img");
+    assert_eq!(
+        ccfs_with(&["mkfs", "-s", "64M", "--sparse", &image]).code,
+        0
+    );
+    assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
+    // What a sync call answered for stays, whatever comes.
+    let mut synced = Vec::new();
+    for n in 0..60 {
+        let path = place.path(&format!("mnt/{n}"));
+        let written = fs::write(&path, vec![n as u8; 1 << 20])
+            .and_then(|()| fs::File::open(&path)?.sync_all());
+        match written {
+            Ok(()) => synced.push(n),
+            Err(_) => break,
+        }
+    }
+    assert!(
+        !synced.is_empty() && synced.len() < 60,
+        "{} files fitted",
+        synced.len()
+    );
+    let status = ccfs_with(&["status", &dir]);
+    assert!(
+        status.out.contains("STOPPED"),
+        "{}{}",
+        status.out,
+        status.err
+    );
+    let ended = ccfs_with(&["umount", &dir]);
+    assert_ne!(ended.code, 0, "an unmount that could not write must say so");
+    // The way out: room on the host, then recovery.
+    tool("mount", &["-o", "remount,size=128M", &host]);
+    let checked = ccfs_with(&["fsck", "-p", &image]);
+    assert!(checked.code <= 1, "{} {}", checked.out, checked.err);
+    assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
+    for n in &synced {
+        let bytes = fs::read(place.path(&format!("mnt/{n}"))).unwrap();
+        assert!(
+            bytes == vec![*n as u8; 1 << 20],
+            "file {n} is not what was synced"
+        );
+    }
+    assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+    tool("e2fsck", &["-fn", &image]);
+}
+
+#[test]
+fn a_volume_in_flight_is_only_looked_at_by_fsck_n() {
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    common::set_feature_bit_30(&image);
+    let before = fs::read(&image).unwrap();
+    let ran = ccfs_with(&["fsck", "-n", &image]);
+    assert_eq!(ran.code, 4, "{}", ran.err);
+    assert!(
+        ran.out.contains("in flight") && ran.out.contains("ccfs fsck -p"),
+        "{}",
+        ran.out
+    );
+    assert!(ccfs_with(&["inspect", &image]).out.contains("in flight"));
+    assert_eq!(fs::read(&image).unwrap(), before);
+    // Not a log of ours: there is a text, and nothing is changed.
+    let ran = ccfs_with(&["fsck", "-p", &image]);
+    assert_ne!(ran.code & 12, 0, "{}{}", ran.out, ran.err);
+}

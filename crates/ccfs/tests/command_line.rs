@@ -1,0 +1,163 @@
+//! The command line: usage, options, and what mkfs makes and refuses to overwrite.
+mod common;
+use common::{Place, ccfs, ccfs_with, refused, run, tool};
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+#[test]
+fn wrong_options_are_refused() {
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let before = fs::read(&image).unwrap();
+    for (options, word) in [
+        ("frobnicate", "unknown option"),
+        ("commit=never", "commit="),
+        ("dirty=1", "dirty="),
+        ("errors=panic", "errors="),
+        ("remount", "unmount"),
+    ] {
+        refused(
+            options,
+            &ccfs_with(&["mount", "-o", options, &image, &dir]),
+            1,
+            &[word],
+        );
+    }
+    refused(
+        "mkfs",
+        &ccfs_with(&["mkfs", "-s", "many", &place.text("b.img")]),
+        2,
+        &["is no size"],
+    );
+    refused(
+        "mkfs",
+        &ccfs_with(&["mkfs", "-s", "1M", &place.text("b.img")]),
+        1,
+        &["too small"],
+    );
+    refused(
+        "mkfs",
+        &ccfs_with(&["mkfs", "-s", "1P", &place.text("b.img")]),
+        2,
+        &["is no size"],
+    );
+    refused(
+        "mkfs",
+        &ccfs_with(&[
+            "mkfs",
+            "-s",
+            "32M",
+            "-L",
+            "seventeen letters",
+            &place.text("b.img"),
+        ]),
+        1,
+        &["16"],
+    );
+    refused(
+        "fsck",
+        &ccfs_with(&["fsck", "-p", "-y", &image]),
+        16,
+        &["cannot be used with"],
+    );
+    refused(
+        "mkfs",
+        &ccfs_with(&["mkfs", "-s", "32M", &place.text("b.img"), "--", "-b", "3"]),
+        1,
+        &["mke2fs failed"],
+    );
+    assert!(
+        !place.path("b.img").exists(),
+        "a failed mkfs leaves no file"
+    );
+    let left: Vec<_> = fs::read_dir(place.path(""))
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert!(
+        !left.iter().any(|n| n.to_str().unwrap().contains(".mkfs")),
+        "{left:?}"
+    );
+    assert_eq!(before, fs::read(&image).unwrap(), "the volume was touched");
+}
+
+#[test]
+fn mkfs_overwrites_nothing_unless_forced() {
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    refused("volume", &ccfs_with(&["mkfs", &image]), 1, &["ext4"]);
+    assert_eq!(ccfs_with(&["mkfs", "--force", &image]).code, 0);
+    let note = place.text("note.txt");
+    fs::write(&note, "a letter to keep").unwrap();
+    refused(
+        "text",
+        &ccfs_with(&["mkfs", "-s", "32M", &note]),
+        1,
+        &["holds data"],
+    );
+    assert_eq!(fs::read_to_string(&note).unwrap(), "a letter to keep");
+    let table = place.text("disk.img");
+    fs::File::create(&table).unwrap().set_len(64 << 20).unwrap();
+    let mut sector = [0u8; 512];
+    sector[446..462].copy_from_slice(&[
+        0x80, 1, 1, 0, 0x83, 0xfe, 0xff, 0xff, 0, 8, 0, 0, 0, 0xf0, 1, 0,
+    ]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    fs::File::options()
+        .write(true)
+        .open(&table)
+        .unwrap()
+        .write_all_at(&sector, 0)
+        .unwrap();
+    refused(
+        "partition table",
+        &ccfs_with(&["mkfs", &table]),
+        1,
+        &["partition table"],
+    );
+    // An image file made by truncate(1) holds nothing.
+    let bare = place.text("bare.img");
+    fs::File::create(&bare).unwrap().set_len(32 << 20).unwrap();
+    assert_eq!(ccfs_with(&["mkfs", &bare]).code, 0);
+    // What a killed mkfs left of a new image does not count either.
+    fs::write(place.path(".new.img.mkfs"), "half a file system").unwrap();
+    place.volume("new.img", "32M");
+    assert!(!place.path(".new.img.mkfs").exists());
+    tool("e2fsck", &["-fn", &place.text("new.img")]);
+}
+
+#[test]
+fn mkfs_allocates_unless_sparse() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    let full = fs::metadata(place.volume("full.img", "64M")).unwrap();
+    assert!(full.blocks() * 512 >= 64 << 20, "{} blocks", full.blocks());
+    let sparse = place.text("sparse.img");
+    assert_eq!(
+        ccfs_with(&["mkfs", "-s", "64M", "--sparse", "-L", "hollow", &sparse]).code,
+        0
+    );
+    assert!(fs::metadata(&sparse).unwrap().blocks() * 512 < 32 << 20);
+    assert!(tool("blkid", &["-p", &sparse]).contains("LABEL=\"hollow\""));
+    for feature in ["metadata_csum", "orphan_file", "has_journal", "dir_index"] {
+        assert!(
+            tool("dumpe2fs", &["-h", &sparse]).contains(feature),
+            "{feature}"
+        );
+    }
+}
+
+#[test]
+fn usage_errors_have_the_codes_of_each_convention() {
+    for (args, code) in [
+        (vec!["frob"], 2),
+        (vec!["mkfs"], 2),
+        (vec!["mount", "one"], 1),
+        (vec!["umount"], 1),
+        (vec!["fsck"], 16),
+        (vec!["fsck", "-Q", "x"], 16),
+    ] {
+        let ran = run(ccfs().args(&args));
+        assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
+    }
+}

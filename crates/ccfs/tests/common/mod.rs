@@ -1,0 +1,147 @@
+//! What the tests of the program share: running it, and volumes that clean up after themselves.
+#![allow(dead_code)]
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The program under test.
+pub fn ccfs() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ccfs"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What a run gave.
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+pub fn run(command: &mut Command) -> Ran {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("the command starts");
+    Ran {
+        code: status
+            .code()
+            .expect("the command was not ended by a signal"),
+        out: String::from_utf8_lossy(&stdout).into_owned(),
+        err: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
+
+/// Runs `ccfs` with these arguments.
+pub fn ccfs_with(args: &[&str]) -> Ran {
+    run(ccfs().args(args))
+}
+
+/// Runs a tool of the system that must succeed.
+pub fn tool(name: &str, args: &[&str]) -> String {
+    let ran = run(Command::new(name).args(args).stdin(Stdio::null()));
+    assert_eq!(ran.code, 0, "{name} {args:?}: {}{}", ran.out, ran.err);
+    ran.out
+}
+
+/// Why tests with mounts cannot run here; `None` if they can.
+pub fn no_mounts() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root");
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse");
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("there is no /dev/loop-control");
+    }
+    None
+}
+
+/// Says so and ends the test where mounts are impossible.
+#[macro_export]
+macro_rules! needs_mounts {
+    () => {
+        if let Some(why) = common::no_mounts() {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+}
+
+/// A directory for a test's files; unmounts what is left mounted in it, and removes it.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        let dir = tempfile::Builder::new()
+            .prefix("ccfs-test-")
+            .tempdir()
+            .expect("a directory for the test");
+        Place { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The path as text, for command lines.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name)
+            .to_str()
+            .expect("a path in UTF-8")
+            .to_string()
+    }
+
+    /// A fresh directory.
+    pub fn subdir(&self, name: &str) -> String {
+        std::fs::create_dir(self.path(name)).expect("a directory");
+        self.text(name)
+    }
+
+    /// A fresh volume made by `ccfs mkfs`.
+    pub fn volume(&self, name: &str, size: &str) -> String {
+        let path = self.text(name);
+        let made = ccfs_with(&["mkfs", "-s", size, &path]);
+        assert_eq!(made.code, 0, "{}", made.err);
+        path
+    }
+
+    fn mounts(&self) -> Vec<PathBuf> {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let dirs = table
+            .lines()
+            .filter_map(|l| l.split(' ').nth(4))
+            .map(PathBuf::from);
+        let mut below: Vec<PathBuf> = dirs.filter(|d| d.starts_with(self.dir.path())).collect();
+        below.reverse();
+        below
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for dir in self.mounts() {
+            let _ = Command::new("umount").arg("-l").arg(dir).status();
+        }
+    }
+}
+
+/// Makes the volume look as a crash leaves it: sets the bit for "in flight" and the super block's checksum.
+pub fn set_feature_bit_30(image: &str) {
+    let ran = run(Command::new("debugfs").args(["-w", "-R", "feature +FEATURE_I30", image]));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+/// The command failed with this code and told so with these words, and did not just fall over.
+pub fn refused(name: &str, ran: &Ran, code: i32, words: &[&str]) {
+    let said = format!("{}{}", ran.out, ran.err);
+    assert_eq!(ran.code, code, "{name}: {said}");
+    assert!(!said.contains("panicked"), "{name}: {said}");
+    assert!(
+        words.iter().any(|w| said.contains(w)),
+        "{name}: {said:?} lacks all of {words:?}"
+    );
+}
