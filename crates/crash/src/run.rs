@@ -169,6 +169,12 @@ impl Run {
         checked.map_err(|e| self.report(at, outcome, depth, &e))
     }
 
+    /// The least survivors that explain what a mount shows after a crash.
+    pub fn survivors(&self, at: usize, outcome: &Outcome) -> Result<Cut, String> {
+        let seen = self.read(Arc::new(self.dev.crash_image(at, outcome)), at)?;
+        judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())
+    }
+
     /// Mounts, reads and judges; leaves as a crash does.
     fn read(&self, image: Arc<dyn Device>, at: usize) -> Result<Tree, String> {
         let vol = mount(image, self.setting.options())?;
