@@ -271,6 +271,23 @@ impl Allocator {
         Ok(found.pblk)
     }
 
+    /// A block for the image's own use that `Image::set` will mark: held until then. Promises are not touched.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub(crate) fn hold_structure(&self, goal: Pblk) -> Result<Pblk> {
+        let wish = Wish {
+            goal,
+            want: 1,
+            enough: 1,
+        };
+        let found = self.search(&wish, |info, view, run| {
+            self.hold(info, view, run);
+            Ok(())
+        })?;
+        found.map(|run| run.pblk).ok_or(Error::Errno(libc::ENOSPC))
+    }
+
     /// Blocks named by log records are not free.
     pub fn mark_held(&self, run: Run) {
         let _ = self.each_group(run, |_, info, view, bits| {

@@ -1,0 +1,342 @@
+//! Directories: what the engine calls. Linear ones are in dirlinear.rs, indexed ones in htree.rs, the step from one to the other
+//! in dirbuild.rs.
+
+use crate::dirblock::{BlockKind, Dir};
+use crate::dirbuild::{self, REBUILD_MAX_BLOCKS};
+use crate::htree::{self, Path};
+use crate::{DirEntry, Image, Ino};
+use ccfs_ext4::dirent::{Entry, valid_name};
+use ccfs_ext4::hash::{HashVersion, Hasher};
+use ccfs_ext4::htree::CONTINUED;
+use ccfs_ext4::{Error, Result};
+
+/// Smallest cookie of a name; smaller ones are for the front end's `.` and `..`.
+const FIRST_COOKIE: u64 = 3;
+
+fn dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+/// A name's place in the order of readdir: 31 bits of the major hash, 32 of the minor, at least 3, below 2^63-1.
+pub(crate) fn cookie(hasher: &Hasher, name: &[u8]) -> u64 {
+    let hash = hasher.hash(name);
+    (u64::from(hash.major >> 1) << 32 | u64::from(hash.minor)).max(FIRST_COOKIE)
+}
+
+/// Hands an entry to the caller of `dir_scan`.
+pub(crate) fn give(
+    entry: &Entry,
+    cookie: u64,
+    f: &mut dyn FnMut(DirEntry) -> bool,
+) -> Result<bool> {
+    if dots(entry.name) {
+        return Ok(true);
+    }
+    entry.check_name()?;
+    Ok(f(DirEntry {
+        name: entry.name.to_vec(),
+        ino: entry.ino,
+        ftype: entry.ftype,
+        cookie,
+    }))
+}
+
+/// What a whole-directory listing calls for each entry.
+type Each<'f> = &'f mut dyn FnMut(&Entry) -> Result<bool>;
+
+/// Sorts all entries from a cookie on, then hands them out.
+pub(crate) fn list_sorted(
+    hasher: &Hasher,
+    from: u64,
+    all: &mut dyn FnMut(Each) -> Result<()>,
+    f: &mut dyn FnMut(DirEntry) -> bool,
+) -> Result<()> {
+    let mut found = Vec::new();
+    all(&mut |entry| {
+        let cookie = cookie(hasher, entry.name);
+        if cookie >= from {
+            give(entry, cookie, &mut |entry| {
+                found.push(entry);
+                true
+            })?;
+        }
+        Ok(true)
+    })?;
+    found.sort_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
+    for entry in found {
+        if !f(entry) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl Image {
+    /// Makes the first block of a new directory: `.` and `..`. The directory's size is then one block.
+    pub fn dir_init(&self, dir: Ino, parent: Ino) -> Result<()> {
+        self.linear_indexes().forget(dir);
+        let mut dir = Dir::open(self, dir)?;
+        let (format, ino) = (dir.format, dir.ino);
+        if dir.blocks == 0 {
+            dir.append(BlockKind::Leaf, |block| {
+                format.init_dots(block, ino, parent)
+            })?;
+            return Ok(());
+        }
+        Err(dir.corrupt("is not new"))
+    }
+
+    /// Finds a name, `.` and `..` included: inode and type (0 on volumes without `filetype`). ENOTDIR for other inodes.
+    pub fn dir_lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, u8)>> {
+        let dir = Dir::open_filled(self, dir)?;
+        if !valid_name(name) {
+            return Ok(None);
+        }
+        let found = if dir.indexed() && dots(name) {
+            dir.find_dot(name)?
+        } else {
+            dir.find(name)?
+        };
+        Ok(found.map(|(_, ino, ftype)| (ino, ftype)))
+    }
+
+    /// Adds a name, or gives an existing one another inode. Grows the directory, makes and splits its hash tree. EINVAL for
+    /// names that cannot be stored and for dots; ENOSPC when volume or tree is full.
+    pub fn dir_insert(&self, dir: Ino, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+        let mut dir = Dir::open_filled(self, dir)?;
+        if !valid_name(name) || dots(name) || ino == 0 || ino > dir.format.inodes_count {
+            return Err(Error::Errno(libc::EINVAL));
+        }
+        if let Some((lblk, ..)) = dir.find(name)? {
+            return match dir.indexed() {
+                true => dir.replace_in(lblk, BlockKind::Leaf, name, ino, ftype),
+                false => dir.replace_linear(lblk, name, ino, ftype),
+            };
+        }
+        if dir.indexed() {
+            return htree::insert(&mut dir, name, ino, ftype);
+        }
+        dir.insert_unindexed(name, ino, ftype)
+    }
+
+    /// Removes a name; false when it was absent. Its room goes to the entry before it; the directory does not shrink.
+    pub fn dir_remove(&self, dir: Ino, name: &[u8]) -> Result<bool> {
+        let dir = Dir::open_filled(self, dir)?;
+        if !valid_name(name) || dots(name) {
+            return Err(Error::Errno(libc::EINVAL));
+        }
+        let Some((lblk, ..)) = dir.find(name)? else {
+            return Ok(false);
+        };
+        if dir.indexed() {
+            dir.modify(lblk, BlockKind::Leaf, |block| {
+                dir.format.remove(block, name)
+            })
+        } else {
+            dir.remove_linear(lblk, name).map(|()| true)
+        }
+    }
+
+    /// Changes what `..` says.
+    pub fn dir_set_parent(&self, dir: Ino, parent: Ino) -> Result<()> {
+        const DIRECTORY: u8 = 2;
+        let dir = Dir::open_filled(self, dir)?;
+        if dir.indexed() {
+            return dir.replace_in(0, dir.first_kind(), b"..", parent, DIRECTORY);
+        }
+        let (lblk, ..) = dir
+            .find_linear(b"..")?
+            .ok_or_else(|| dir.corrupt("has no `..`"))?;
+        dir.replace_linear(lblk, b"..", parent, DIRECTORY)
+    }
+
+    /// Calls `f` for the entries with `cookie >= from`, in rising order of cookie and name, without dots, until it returns
+    /// false. An indexed directory is read from the leaf of `from` on; any other is sorted as a whole.
+    pub fn dir_scan(&self, dir: Ino, from: u64, f: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        let dir = Dir::open_filled(self, dir)?;
+        if !dir.indexed() {
+            return dir.list_linear(from, f);
+        }
+        if htree::root_info(&dir)?.version != dir.hasher.version {
+            return list_sorted(
+                &dir.hasher,
+                from,
+                &mut |each| htree::for_each(&dir, each),
+                f,
+            );
+        }
+        dir.list_indexed(from, f)
+    }
+
+    /// True when there is nothing but `.` and `..`.
+    pub fn dir_is_empty(&self, dir: Ino) -> Result<bool> {
+        let dir = Dir::open_filled(self, dir)?;
+        if !dir.indexed() {
+            return dir.is_empty_linear();
+        }
+        let mut empty = true;
+        htree::for_each(&dir, &mut |entry| {
+            empty = dots(entry.name);
+            Ok(empty)
+        })?;
+        Ok(empty)
+    }
+
+    /// A lower bound of the insertions into this directory that cannot fail because its hash tree is full. (Any number of
+    /// blocks is assumed to be free.) Only directories of many thousand blocks are near to it.
+    pub fn dir_headroom(&self, dir: Ino) -> Result<u64> {
+        let dir = Dir::open_filled(self, dir)?;
+        if dir.indexed() {
+            htree::headroom(&dir)
+        } else {
+            Ok(u64::from(u16::MAX))
+        }
+    }
+
+    /// The volume's default hash. A number that names none is taken for half MD4, mke2fs's default.
+    pub(crate) fn hasher(&self) -> Hasher {
+        let layout = &self.core.layout;
+        let version =
+            HashVersion::from_disk(layout.def_hash_version).unwrap_or(HashVersion::HalfMd4);
+        Hasher {
+            version,
+            unsigned: layout.unsigned_hash,
+            seed: layout.hash_seed,
+        }
+    }
+
+    /// A name's place in the order of `dir_scan`, the same in all directories: the hash by the volume's default function.
+    pub fn cookie_of(&self, name: &[u8]) -> u64 {
+        cookie(&self.hasher(), name)
+    }
+}
+
+impl Dir<'_> {
+    /// Finds a name: its block, inode and type. Dots are found in linear directories only.
+    fn find(&self, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
+        if self.indexed() {
+            htree::find(self, name)
+        } else {
+            self.find_linear(name)
+        }
+    }
+
+    fn find_dot(&self, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
+        let block = self.read(0, self.first_kind())?;
+        for entry in self.format.entries_of_index(&block).take(2) {
+            let entry = entry?;
+            if entry.ino != 0 && entry.name == name {
+                return Ok(Some((0, entry.ino, entry.ftype)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a name that is in block `lblk` another inode.
+    pub fn replace_in(
+        &self,
+        lblk: u32,
+        kind: BlockKind,
+        name: &[u8],
+        ino: Ino,
+        ftype: u8,
+    ) -> Result<()> {
+        self.modify(lblk, kind, |block| {
+            let mut entries = match kind {
+                BlockKind::Leaf => self.format.entries(block),
+                BlockKind::Index(_) => self.format.entries_of_index(block),
+            };
+            let found = entries.find_map(|entry| match entry {
+                Ok(entry) => (entry.ino != 0 && entry.name == name).then_some(Ok(entry.offset)),
+                Err(error) => Some(Err(error)),
+            });
+            let offset = found.ok_or_else(|| self.corrupt("lost a name"))??;
+            self.format.replace(block, offset, ino, ftype);
+            Ok(())
+        })
+    }
+
+    /// Adds an absent name to a directory that has no tree; gives it one where it is due.
+    fn insert_unindexed(&mut self, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+        let wants_tree = self.image.geometry().has_dir_index;
+        if self.stale_index() {
+            self.set_index_flag(false)?;
+        }
+        if wants_tree && (2..=REBUILD_MAX_BLOCKS).contains(&self.blocks) {
+            return self.build_tree(name, ino, ftype);
+        }
+        if self.insert_linear(name, ino, ftype)? {
+            return Ok(());
+        }
+        if wants_tree && self.blocks == 1 {
+            return self.build_tree(name, ino, ftype);
+        }
+        self.grow_linear()?;
+        match self.insert_linear(name, ino, ftype)? {
+            true => Ok(()),
+            false => Err(self.corrupt("has no room in a new block")),
+        }
+    }
+
+    fn build_tree(&mut self, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+        self.image.linear_indexes().forget(self.ino);
+        dirbuild::build(self, name, ino, ftype)
+    }
+
+    /// Lists a hash tree in its own order. Leaves that share a hash are sorted together.
+    fn list_indexed(&self, from: u64, f: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        let start = if from <= FIRST_COOKIE {
+            0
+        } else {
+            u32::try_from(from >> 32).map_or(u32::MAX, |high| high.saturating_mul(2))
+        };
+        let mut path = Path::probe(self, start)?;
+        let mut batch: Vec<DirEntry> = Vec::new();
+        loop {
+            let next = path.next_low()?;
+            self.read_batch(&path, next, from, &mut batch)?;
+            if next.is_none_or(|low| low & CONTINUED == 0) {
+                batch.sort_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
+                for entry in batch.drain(..) {
+                    if !f(entry) {
+                        return Ok(());
+                    }
+                }
+            }
+            if !path.advance()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Adds a leaf's entries from a cookie on to a batch; all must have hashes of this leaf, else the order would be wrong.
+    fn read_batch(
+        &self,
+        path: &Path,
+        next: Option<u32>,
+        from: u64,
+        batch: &mut Vec<DirEntry>,
+    ) -> Result<()> {
+        let block = path.read_leaf()?;
+        for entry in self.format.entries(&block) {
+            let entry = entry?;
+            if entry.ino == 0 || dots(entry.name) {
+                continue;
+            }
+            let major = self.hasher.hash(entry.name).major;
+            if major < path.low & !CONTINUED
+                || next.is_some_and(|next| major > next & !CONTINUED || major == next)
+            {
+                return Err(self.corrupt("has a name in the wrong leaf"));
+            }
+            let cookie = cookie(&self.hasher, entry.name);
+            if cookie >= from {
+                give(&entry, cookie, &mut |entry| {
+                    batch.push(entry);
+                    true
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! Directories without a hash tree. Long ones get an index in memory: names in readdir's order with their blocks, and the room
+//! left in every block; so neither lookups nor insertions cost O(directory).
+
+use crate::dirblock::{BlockKind, Dir};
+use crate::{DirEntry, Ino};
+use ccfs_ext4::Result;
+use ccfs_ext4::dirent::{Entry, record_size};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+const LEAF: BlockKind = BlockKind::Leaf;
+/// Shorter directories are searched block by block.
+const INDEX_MIN_BLOCKS: u32 = 4;
+/// Names kept in memory for all directories together (about 100 bytes each).
+const MAX_NAMES: usize = 1 << 19;
+
+/// Place of a name in readdir's order.
+type Key = (u64, Box<[u8]>);
+
+/// What the index knows of a directory.
+#[derive(Default)]
+struct Known {
+    names: BTreeMap<Key, Place>,
+    /// Per block: the longest record that fits, in bytes.
+    room: Vec<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    lblk: u32,
+    ino: Ino,
+    ftype: u8,
+}
+
+/// An index, or the knowledge that the directory is too long for one.
+enum Slot {
+    Known(Known),
+    TooLong,
+}
+
+/// The indexes of all long linear directories of an image.
+#[derive(Default)]
+pub(crate) struct LinearIndexes {
+    slots: Mutex<HashMap<Ino, Arc<Mutex<Slot>>>>,
+}
+
+impl LinearIndexes {
+    /// Forgets a directory (its blocks are replaced or gone).
+    pub fn forget(&self, ino: Ino) {
+        self.slots.lock().remove(&ino);
+    }
+}
+
+impl Dir<'_> {
+    fn scan_linear(&self, f: &mut dyn FnMut(u32, &Entry) -> Result<bool>) -> Result<()> {
+        for lblk in 0..self.blocks {
+            let block = self.read(lblk, LEAF)?;
+            for entry in self.format.entries(&block) {
+                let entry = entry?;
+                if entry.ino != 0 && !f(lblk, &entry)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&self, name: &[u8]) -> Key {
+        (crate::dir::cookie(&self.hasher, name), name.into())
+    }
+
+    /// Reads the whole directory into an index; `None` where it has too many names.
+    fn learn(&self) -> Result<Option<Known>> {
+        let mut known = Known::default();
+        for lblk in 0..self.blocks {
+            let block = self.read(lblk, LEAF)?;
+            for entry in self.format.entries(&block) {
+                let entry = entry?;
+                if entry.ino != 0 {
+                    // A name that is there twice is found where a search finds it: at its first place.
+                    let place = Place {
+                        lblk,
+                        ino: entry.ino,
+                        ftype: entry.ftype,
+                    };
+                    known.names.entry(self.key(entry.name)).or_insert(place);
+                }
+            }
+            known.room.push(self.format.max_free(&block)?);
+            if known.names.len() > MAX_NAMES {
+                return Ok(None);
+            }
+        }
+        Ok(Some(known))
+    }
+
+    /// Runs `f` on the directory's index, which is made where it is missing. `None`: short or too long, there is none.
+    fn with_index<T>(&self, f: impl FnOnce(&mut Known) -> Result<T>) -> Result<Option<T>> {
+        if self.blocks < INDEX_MIN_BLOCKS {
+            return Ok(None);
+        }
+        let indexes = &self.image.linear_indexes();
+        let present = indexes.slots.lock().get(&self.ino).cloned();
+        let slot = match present {
+            Some(slot) => slot,
+            None => {
+                let made = self.learn()?.map_or(Slot::TooLong, Slot::Known);
+                self.keep(indexes, Arc::new(Mutex::new(made)))
+            }
+        };
+        let out = match &mut *slot.lock() {
+            Slot::Known(known) => f(known).map(Some),
+            Slot::TooLong => Ok(None),
+        };
+        if out.is_err() {
+            // After an error index and blocks may differ.
+            indexes.forget(self.ino);
+        }
+        out
+    }
+
+    /// Stores a new index; the others go where together they are too many names.
+    fn keep(&self, indexes: &LinearIndexes, slot: Arc<Mutex<Slot>>) -> Arc<Mutex<Slot>> {
+        let size = |slot: &Arc<Mutex<Slot>>| match &*slot.lock() {
+            Slot::Known(known) => known.names.len(),
+            Slot::TooLong => 1,
+        };
+        let mut slots = indexes.slots.lock();
+        if slots.values().map(size).sum::<usize>() + size(&slot) > MAX_NAMES {
+            slots.clear();
+        }
+        slots.entry(self.ino).or_insert(slot).clone()
+    }
+
+    /// Finds a name (`.` and `..` included): its block, inode and type.
+    pub fn find_linear(&self, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
+        let key = self.key(name);
+        if let Some(found) = self.with_index(|known| Ok(known.names.get(&key).copied()))? {
+            return Ok(found.map(|place| (place.lblk, place.ino, place.ftype)));
+        }
+        let mut found = None;
+        self.scan_linear(&mut |lblk, entry| {
+            if entry.name == name {
+                found = Some((lblk, entry.ino, entry.ftype));
+            }
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+
+    /// The first block with room for a record of `need` bytes.
+    fn find_room(&self, need: usize) -> Result<Option<u32>> {
+        if let Some(found) =
+            self.with_index(|known| Ok(known.room.iter().position(|&room| room >= need)))?
+        {
+            return Ok(found.map(|lblk| lblk as u32));
+        }
+        // Without an index: names are mostly added at the end.
+        for lblk in (0..self.blocks).rev() {
+            if self.format.max_free(&*self.read(lblk, LEAF)?)? >= need {
+                return Ok(Some(lblk));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds an absent name where a block has room. False: none has.
+    pub fn insert_linear(&self, name: &[u8], ino: Ino, ftype: u8) -> Result<bool> {
+        let Some(lblk) = self.find_room(record_size(name.len()))? else {
+            return Ok(false);
+        };
+        let (done, room) = self.modify(lblk, LEAF, |block| {
+            let done = self.format.insert(block, name, ino, ftype)?;
+            Ok((done, self.format.max_free(block)?))
+        })?;
+        let key = self.key(name);
+        let ftype = if self.format.filetype { ftype } else { 0 };
+        self.with_index(|known| {
+            known.room[lblk as usize] = room;
+            known.names.insert(key, Place { lblk, ino, ftype });
+            Ok(())
+        })?;
+        if done {
+            Ok(true)
+        } else {
+            Err(self.corrupt("changed during an insertion"))
+        }
+    }
+
+    /// Adds an empty leaf.
+    pub fn grow_linear(&mut self) -> Result<()> {
+        let format = self.format;
+        let lblk = self.append(LEAF, |block| format.init_empty(block))?;
+        self.with_index(|known| {
+            // An index that was made by this very call has already seen the block.
+            if known.room.len() == lblk as usize {
+                known.room.push(format.end());
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Gives a name in block `lblk` another inode.
+    pub fn replace_linear(&self, lblk: u32, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+        self.replace_in(lblk, LEAF, name, ino, ftype)?;
+        let key = self.key(name);
+        let ftype = if self.format.filetype { ftype } else { 0 };
+        self.with_index(|known| {
+            known.names.insert(key, Place { lblk, ino, ftype });
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Removes a name from block `lblk`.
+    pub fn remove_linear(&self, lblk: u32, name: &[u8]) -> Result<()> {
+        let room = self.modify(lblk, LEAF, |block| {
+            if !self.format.remove(block, name)? {
+                return Err(self.corrupt("lost a name"));
+            }
+            self.format.max_free(block)
+        })?;
+        let key = self.key(name);
+        self.with_index(|known| {
+            known.names.remove(&key);
+            known.room[lblk as usize] = room;
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Lists entries from a cookie on in rising order, dots excluded; `f` returns false to stop.
+    pub fn list_linear(&self, from: u64, f: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        let indexed = self.with_index(|known| {
+            for ((cookie, name), place) in known.names.range((from, Box::default())..) {
+                let entry = Entry {
+                    offset: 0,
+                    rec_len: 0,
+                    ino: place.ino,
+                    ftype: place.ftype,
+                    name,
+                };
+                if !crate::dir::give(&entry, *cookie, f)? {
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        if indexed.is_some() {
+            return Ok(());
+        }
+        crate::dir::list_sorted(
+            &self.hasher,
+            from,
+            &mut |each| self.scan_linear(&mut |_, entry| each(entry)),
+            f,
+        )
+    }
+
+    /// True when there is nothing but `.` and `..`.
+    pub fn is_empty_linear(&self) -> Result<bool> {
+        let mut empty = true;
+        self.scan_linear(&mut |_, entry| {
+            empty = matches!(entry.name, b"." | b"..");
+            Ok(empty)
+        })?;
+        Ok(empty)
+    }
+}
