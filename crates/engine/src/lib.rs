@@ -1,9 +1,30 @@
 //! The engine: streams, transactions, commit, checkpoint, recovery and the operations. It knows nothing of FUSE.
+//!
+//! Downwards: `volume` (life and health) and the operations (`namespace`, `rename`, `attr`, `file`, `dir`) -> `op` (begin, record, end) ->
+//! `stream` (acceptance and ties), `txn`, `inode` (layers), `view` (what is where) -> `commit` -> `apply` -> `checkpoint`, `recover`.
 #![deny(unsafe_code)]
+mod apply;
+mod attr;
+mod checkpoint;
+mod commit;
+mod dir;
+mod file;
+mod inode;
+mod namespace;
+mod op;
+mod ranges;
+mod record;
+mod recover;
+mod rename;
+mod space;
 mod status;
+mod stream;
+mod txn;
 mod types;
+mod view;
 mod volume;
 pub use ccfs_ext4::Error;
+pub use recover::{Facts, Recovery, Verdict, recover, verdict};
 pub use status::{Counters, Status, StreamStatus};
 pub use types::*;
 pub use volume::{Options, Volume};

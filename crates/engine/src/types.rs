@@ -103,9 +103,13 @@ pub enum Seek {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
     /// Allocate; `keep_size` leaves the size.
-    Allocate { keep_size: bool },
+    Allocate {
+        keep_size: bool,
+    },
     PunchHole,
-    ZeroRange { keep_size: bool },
+    ZeroRange {
+        keep_size: bool,
+    },
 }
 
 /// statfs(2).

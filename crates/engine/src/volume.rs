@@ -1,8 +1,22 @@
-//! A mounted volume: the operations.
+//! A mounted volume: its life from mount to unmount, its background threads, its health.
+use crate::apply::{Applier, Home};
+use crate::commit::{FlushGroup, Queue};
+use crate::inode::{Inode, Inodes, References};
+use crate::space::{Gauge, Space};
+use crate::status::{Counters, Status, StreamStatus};
+use crate::stream::Streams;
+use crate::txn::{Phase, Txn};
 use crate::types::*;
 use ccfs_device::Device;
-use std::sync::Arc;
-use std::time::Duration;
+use ccfs_ext4::Error;
+use ccfs_image::Image;
+use ccfs_log::Log;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Options of a mount.
 #[derive(Clone, Debug)]
@@ -15,7 +29,7 @@ pub struct Options {
     pub noatime: bool,
     /// Clean metadata kept in memory, bytes.
     pub cache_bytes: usize,
-    /// Starts background threads (interval commit, checkpoint). Tests on the simulator switch them off and call `Volume::tick`.
+    /// Starts background threads (interval commit, apply, checkpoint). Tests on the simulator switch them off and call `Volume::tick`.
     pub background: bool,
 }
 
@@ -32,78 +46,588 @@ impl Default for Options {
     }
 }
 
-/// A mounted volume. All calls may come from any thread; calls that wait for durability block the calling thread.
-pub struct Volume {}
+/// Sizes that follow from the log.
+pub(crate) struct Limits {
+    /// Dirty image blocks before apply pauses for a checkpoint.
+    pub image_blocks: usize,
+    /// Data blocks waiting to be brought home.
+    pub home_blocks: usize,
+    /// A transaction is sealed when its records may need more, bytes.
+    pub txn_log_bytes: u64,
+    /// Most bytes of one write operation.
+    pub write_max: usize,
+}
 
-#[allow(unused_variables)]
+#[derive(Default)]
+pub(crate) struct AtomicCounters {
+    pub operations: AtomicU64,
+    pub commits: AtomicU64,
+    pub checkpoints: AtomicU64,
+    pub syncs: AtomicU64,
+    pub logged_bytes: AtomicU64,
+    pub checkpoint_bytes: AtomicU64,
+    pub direct_bytes: AtomicU64,
+    pub home_bytes: AtomicU64,
+    pub avoided_bytes: AtomicU64,
+}
+
+/// Health: rising.
+const RUNNING: u8 = 0;
+const STOPPED: u8 = 1;
+const SHUT_DOWN: u8 = 2;
+const UNMOUNTED: u8 = 3;
+
+/// What wakes the background threads.
+#[derive(Default)]
+pub(crate) struct Wakeup {
+    state: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Wanted {
+    quit: bool,
+    apply: bool,
+    pressure: bool,
+}
+
+/// A mounted volume. All calls may come from any thread; calls that wait for durability block the calling thread.
+pub struct Volume {
+    pub(crate) dev: Arc<dyn Device>,
+    pub(crate) image: Image,
+    log: Option<Log>,
+    pub(crate) options: Options,
+    pub(crate) block_size: u32,
+    pub(crate) limits: Limits,
+    /// Blocks kept for structure that an operation that must not fail can need (C9).
+    pub(crate) emergency: u64,
+    pub(crate) inodes: Inodes,
+    pub(crate) refs: References,
+    pub(crate) streams: Streams,
+    pub(crate) queue: Mutex<Queue>,
+    pub(crate) flushes: FlushGroup,
+    pub(crate) applier: Mutex<Applier>,
+    pub(crate) home: Home,
+    pub(crate) space: Space,
+    /// Durable inodes without a name.
+    pub(crate) orphans: Mutex<HashSet<Ino>>,
+    /// The last move of a directory to another parent (C5).
+    pub(crate) moves: Mutex<Option<Arc<Txn>>>,
+    /// Bytes of pages in layers.
+    pub(crate) dirty: Gauge,
+    /// Blocks that uncommitted transactions free.
+    pub(crate) pending_free: Gauge,
+    pub(crate) reclaiming: Mutex<()>,
+    pub(crate) generation: AtomicU32,
+    pub(crate) counters: AtomicCounters,
+    health: AtomicU8,
+    stop_reason: Mutex<String>,
+    throttle: Mutex<()>,
+    pub(crate) room: Condvar,
+    wakeup: Wakeup,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Limits {
+    fn new(log: Option<&Log>, block_size: u32) -> Self {
+        let bs = u64::from(block_size);
+        let Some(log) = log else {
+            return Limits {
+                image_blocks: usize::MAX,
+                home_blocks: usize::MAX,
+                txn_log_bytes: u64::MAX,
+                write_max: 1 << 20,
+            };
+        };
+        let per_frame = log.payload_per_frame() as u64;
+        let area = log.reserve_len() * per_frame;
+        let ring = log.max_txn_frames() * per_frame;
+        Limits {
+            // Half of an area for blocks, an eighth for the list of data blocks; the rest for orphans and the like.
+            image_blocks: (area / 2 / (bs + 8)).clamp(16, 8192) as usize,
+            home_blocks: (area / 8 / 16).clamp(16, (32 << 20) / bs) as usize,
+            txn_log_bytes: ring / 4,
+            write_max: (ring / 4).next_power_of_two().min(1 << 20) as usize / 2 * 2,
+        }
+    }
+}
+
 impl Volume {
     /// Opens a device that holds an ext4 volume: recovers it if a crash left a log, then marks it in flight.
-    pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> { todo!() }
-    /// Commits everything, frees nameless files, brings all home, leaves plain ext4. Also stops the background threads.
-    pub fn unmount(&self) -> Result<()> { todo!() }
-    /// Recovers a crashed volume without mounting it (for fsck): afterwards it is plain ext4. False: there was nothing to do.
-    pub fn recover(dev: Arc<dyn Device>) -> Result<bool> { todo!() }
+    ///
+    /// # Errors
+    /// `Refused` with the way out for volumes that ccfs does not take; `Corrupt`; device errors.
+    pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
+        Self::recover(dev.clone())?;
+        let read_only = options.read_only || dev.read_only();
+        let options = Options {
+            read_only,
+            ..options
+        };
+        let image = Image::open(
+            dev.clone(),
+            ccfs_image::OpenOptions {
+                read_only,
+                cache_bytes: options.cache_bytes,
+            },
+        )?;
+        let log = if read_only {
+            None
+        } else {
+            let log = Log::create(dev.clone(), crate::recover::log_geometry(&image)?, 1)?;
+            image.write_in_flight(true)?;
+            Some(log)
+        };
+        let volume = Arc::new(Self::assemble(dev, image, log, options));
+        if volume.options.background && !read_only {
+            volume.start_threads();
+        }
+        Ok(volume)
+    }
+
+    /// Recovers a crashed volume without mounting it: afterwards it is plain ext4. False: there was nothing to do.
+    pub fn recover(dev: Arc<dyn Device>) -> Result<bool> {
+        Ok(crate::recover::recover(&dev)?.is_some())
+    }
+
+    pub(crate) fn assemble(
+        dev: Arc<dyn Device>,
+        image: Image,
+        log: Option<Log>,
+        options: Options,
+    ) -> Volume {
+        let block_size = image.geometry().block_size;
+        let emergency = (image.geometry().blocks_count / 64).min(1024);
+        let emergency = if log.is_some() && image.alloc().reserve(0, emergency) {
+            emergency
+        } else {
+            0
+        };
+        let limits = Limits::new(log.as_ref(), block_size);
+        let seed = crate::op::now();
+        let applier = Applier {
+            applied_id: log.as_ref().map_or(0, |l| l.next_id() - 1),
+            applied_records: 0,
+            dir_seqs: HashMap::new(),
+            rejected: HashSet::new(),
+            last_checkpoint: Instant::now(),
+        };
+        let watermark = applier.applied_id;
+        Volume {
+            dev,
+            image,
+            log,
+            options,
+            block_size,
+            limits,
+            emergency,
+            inodes: Inodes::new(),
+            refs: References::new(),
+            streams: Streams::new(),
+            queue: Mutex::new(Queue {
+                watermark,
+                ..Queue::default()
+            }),
+            flushes: FlushGroup::default(),
+            applier: Mutex::new(applier),
+            home: Home::default(),
+            space: Space::default(),
+            orphans: Mutex::default(),
+            moves: Mutex::default(),
+            dirty: Gauge::default(),
+            pending_free: Gauge::default(),
+            reclaiming: Mutex::new(()),
+            generation: AtomicU32::new(seed.1 ^ seed.0 as u32),
+            counters: AtomicCounters::default(),
+            health: AtomicU8::new(RUNNING),
+            stop_reason: Mutex::default(),
+            throttle: Mutex::new(()),
+            room: Condvar::new(),
+            wakeup: Wakeup::default(),
+            threads: Mutex::default(),
+        }
+    }
+
+    /// Commits everything, frees nameless files, brings all home, leaves plain ext4, stops the background threads.
+    /// A second call does nothing.
+    pub fn unmount(&self) -> Result<()> {
+        self.stop_threads();
+        if self.health.load(Ordering::Acquire) == UNMOUNTED {
+            return Ok(());
+        }
+        if self.options.read_only {
+            self.health.store(UNMOUNTED, Ordering::Release);
+            return Ok(());
+        }
+        self.check_running()?;
+        self.commit_all()?;
+        self.drive()?;
+        self.refs.clear();
+        let nameless: Vec<Ino> = self.orphans.lock().iter().copied().collect();
+        for ino in nameless {
+            self.forget(ino, 1);
+        }
+        self.commit_all()?;
+        self.drive()?;
+        self.checkpoint()?;
+        let mut applier = self.applier.lock();
+        // The second one finds nothing dirty and moves the tail behind everything.
+        self.checkpoint_locked(&mut applier)?;
+        drop(applier);
+        self.image.write_in_flight(false)?;
+        self.health.store(UNMOUNTED, Ordering::Release);
+        Ok(())
+    }
+
     /// FS_IOC_SHUTDOWN and power-cut tests: stops at once, writes nothing more; every later call fails with EIO.
-    pub fn shutdown(&self) { todo!() }
+    pub fn shutdown(&self) {
+        self.stop("it was shut down by request");
+        self.health.fetch_max(SHUT_DOWN, Ordering::AcqRel);
+        self.stop_threads();
+    }
 
-    // --- namespace. Names are raw bytes, 1..=255, without '/' and NUL, never "." or ".." for changes.
-    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> { todo!() }
-    pub fn getattr(&self, ino: Ino) -> Result<Attr> { todo!() }
-    pub fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> { todo!() }
-    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> { todo!() }
-    /// Any type but directory and symlink; `mode` with S_IFMT. The umask (or the parent's default ACL) is applied here.
-    pub fn mknod(&self, cx: &Context, parent: Ino, name: &[u8], mode: u16, rdev: u32) -> Result<Attr> { todo!() }
-    pub fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], mode: u16) -> Result<Attr> { todo!() }
-    pub fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> { todo!() }
-    pub fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> { todo!() }
-    pub fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()> { todo!() }
-    pub fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()> { todo!() }
-    pub fn rename(&self, cx: &Context, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8], flags: RenameFlags) -> Result<()> { todo!() }
-    /// A nameless file (O_TMPFILE).
-    pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> { todo!() }
-    /// Entries with a cookie above `after` (0: from the start, with "." and ".."); `each` returns false when its buffer is full.
-    pub fn readdir(&self, dir: Ino, after: u64, each: &mut dyn FnMut(ListEntry) -> bool) -> Result<()> { todo!() }
+    // --- health
 
-    // --- the kernel's references. An inode without a name is freed when its count is 0.
-    /// Adds references: call for every lookup/create/mkdir/... whose answer goes to the kernel.
-    pub fn remember(&self, ino: Ino, count: u64) { todo!() }
-    pub fn forget(&self, ino: Ino, count: u64) { todo!() }
+    /// After an error that leaves the device's state unknown (C9): no more changes.
+    pub(crate) fn stop(&self, reason: &str) {
+        let mut text = self.stop_reason.lock();
+        if self.health.fetch_max(STOPPED, Ordering::AcqRel) == RUNNING {
+            tracing::error!("volume stopped: {reason}");
+            *text = reason.to_string();
+        }
+        drop(text);
+        self.room.notify_all();
+    }
 
-    // --- data
-    /// Reads up to `len` bytes into `out` (cleared first); short only at end of file. Updates atime by relatime.
-    pub fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> { todo!() }
-    /// One operation, whole or not at all (up to 1 MiB; more is split). Returns the bytes accepted.
-    pub fn write(&self, cx: &Context, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> { todo!() }
-    pub fn fallocate(&self, cx: &Context, ino: Ino, how: Fallocate, offset: u64, len: u64) -> Result<()> { todo!() }
-    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> { todo!() }
-    pub fn copy_range(&self, cx: &Context, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len: u64) -> Result<u64> { todo!() }
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.health.load(Ordering::Acquire) != RUNNING
+    }
 
-    // --- xattrs: full names ("user.x", "trusted.x", "security.x", "system.posix_acl_access", "system.posix_acl_default")
-    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> { todo!() }
-    pub fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> { todo!() }
-    /// `create`/`replace` as XATTR_CREATE/XATTR_REPLACE; `kill_sgid` as FUSE_SETXATTR_ACL_KILL_SGID.
-    pub fn setxattr(&self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], create: bool, replace: bool, kill_sgid: bool) -> Result<()> { todo!() }
-    pub fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> { todo!() }
-    /// FS_IOC_GETFLAGS / FS_IOC_SETFLAGS.
-    pub fn getflags(&self, ino: Ino) -> Result<u32> { todo!() }
-    pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> { todo!() }
+    pub(crate) fn dead<T>(&self) -> Result<T> {
+        Err(Error::Errno(libc::EIO))
+    }
+
+    /// Reading is possible. Error: EIO.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.health.load(Ordering::Acquire) >= SHUT_DOWN {
+            self.dead()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Committing is possible. Error: EIO.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        if self.is_stopped() {
+            self.dead()
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn log(&self) -> Result<&Log> {
+        self.log.as_ref().ok_or(Error::Errno(libc::EROFS))
+    }
+
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        self.inodes.get(&self.image, ino)
+    }
+
+    /// Every change passes here first, holding no lock: the volume's health, and back-pressure of the dirty limit.
+    pub(crate) fn admit(&self) -> Result<()> {
+        if self.options.read_only {
+            return Err(Error::Errno(libc::EROFS));
+        }
+        match self.health.load(Ordering::Acquire) {
+            RUNNING => {}
+            STOPPED => return Err(Error::Errno(libc::EROFS)),
+            _ => return self.dead(),
+        }
+        if self.dirty.get() < self.options.dirty_limit {
+            return Ok(());
+        }
+        if !self.options.background {
+            self.commit_all()?;
+            return self.drive();
+        }
+        let mut guard = self.throttle.lock();
+        while self.dirty.get() >= self.options.dirty_limit && !self.is_stopped() {
+            self.want(|w| w.pressure = true);
+            self.room.wait_for(&mut guard, Duration::from_millis(50));
+        }
+        self.check_running()
+    }
+
+    /// After each operation: a transaction that has become large enough is sealed.
+    pub(crate) fn after_operation(&self, txn: &Arc<Txn>) {
+        let log_bytes =
+            txn.record_bytes.load(Ordering::Relaxed) + txn.log_only_bytes.load(Ordering::Relaxed);
+        if log_bytes >= self.limits.txn_log_bytes / 2 {
+            self.streams.seal(txn);
+            self.want(|w| w.pressure = true);
+        } else if self.dirty.get() >= self.options.dirty_limit / 4 * 3 {
+            self.want(|w| w.pressure = true);
+        }
+    }
 
     // --- durability
-    pub fn fsync(&self, cx: &Context, ino: Ino, datasync: bool) -> Result<()> { todo!() }
-    pub fn syncfs(&self, cx: &Context) -> Result<()> { todo!() }
-    pub fn streamsync(&self, stream: StreamId) -> Result<()> { todo!() }
-    /// Work that background threads would do, for tests: commits streams that are older than `age`.
-    pub fn tick(&self, age: Duration) -> Result<()> { todo!() }
-    /// Brings all durable changes home now.
-    pub fn checkpoint(&self) -> Result<()> { todo!() }
+
+    /// C3. Waits on the calling thread.
+    pub fn fsync(&self, cx: &Context, ino: Ino, _datasync: bool) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.check_running()?;
+        if cx.ignore_fsync {
+            return Ok(());
+        }
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        let mut roots = Vec::new();
+        if let Ok(inode) = self.inode(ino) {
+            let st = inode.state.read();
+            roots.extend(st.last.iter().cloned());
+            if let Some(d) = &st.dir {
+                roots.extend(
+                    d.changers
+                        .iter()
+                        .chain(&d.attr_last)
+                        .chain(&d.xattr_last)
+                        .cloned(),
+                );
+            }
+        }
+        roots.extend(self.streams.seal_stream(cx.stream));
+        self.commit(roots)
+    }
+
+    /// Everything accepted before the call.
+    pub fn syncfs(&self, _cx: &Context) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.check_running()?;
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.commit_all()
+    }
+
+    /// Everything earlier in the stream.
+    pub fn streamsync(&self, stream: StreamId) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.check_running()?;
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        let last = self.streams.seal_stream(stream);
+        self.commit(last.into_iter().collect())
+    }
+
+    /// After transactions became durable: somebody applies them.
+    pub(crate) fn durable_news(&self) -> Result<()> {
+        if self.options.background {
+            self.want(|w| w.apply = true);
+            Ok(())
+        } else {
+            self.apply_ready()
+        }
+    }
+
+    /// Work that background threads would do, for tests: commits what is older than `age`, applies it.
+    pub fn tick(&self, age: Duration) -> Result<()> {
+        self.check_running()?;
+        let old = self.streams.seal_older(age);
+        self.commit(old)?;
+        self.apply_ready()
+    }
+
+    // --- background
+
+    fn want(&self, set: impl FnOnce(&mut Wanted)) {
+        let mut wanted = self.wakeup.state.lock();
+        let before = (wanted.apply, wanted.pressure);
+        set(&mut wanted);
+        if before != (wanted.apply, wanted.pressure) || wanted.quit {
+            self.wakeup.changed.notify_all();
+        }
+    }
+
+    fn start_threads(self: &Arc<Self>) {
+        let spawn = |name: &str, work: fn(&Volume)| {
+            let volume: Weak<Volume> = Arc::downgrade(self);
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || {
+                    if let Some(volume) = volume.upgrade() {
+                        work(&volume);
+                    }
+                })
+        };
+        let mut threads = self.threads.lock();
+        for thread in [
+            spawn("ccfs-commit", Volume::commit_loop),
+            spawn("ccfs-apply", Volume::apply_loop),
+        ] {
+            match thread {
+                Ok(handle) => threads.push(handle),
+                Err(error) => self.stop(&format!("a thread could not be started: {error}")),
+            }
+        }
+    }
+
+    fn stop_threads(&self) {
+        self.want(|w| w.quit = true);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// Interval (C7) and pressure.
+    fn commit_loop(&self) {
+        let step = (self.options.commit_interval / 10)
+            .clamp(Duration::from_millis(5), Duration::from_millis(500));
+        let age = self.options.commit_interval.saturating_sub(step);
+        loop {
+            let pressure = {
+                let mut wanted = self.wakeup.state.lock();
+                if !wanted.quit && !wanted.pressure {
+                    self.wakeup.changed.wait_for(&mut wanted, step);
+                }
+                if wanted.quit {
+                    return;
+                }
+                std::mem::take(&mut wanted.pressure)
+            };
+            // Errors stop the volume where they happen.
+            let old = self.streams.seal_older(age);
+            let old: Vec<_> = old
+                .into_iter()
+                .filter(|t| pressure || t.started.elapsed() >= age)
+                .collect();
+            let mut roots = old;
+            if pressure && self.dirty.get() >= self.options.dirty_limit / 4 * 3 {
+                roots.extend(self.streams.seal_largest());
+            }
+            if !roots.is_empty() {
+                let _ = self.commit(roots);
+            }
+            if self.is_stopped() {
+                return;
+            }
+        }
+    }
+
+    fn apply_loop(&self) {
+        loop {
+            {
+                let mut wanted = self.wakeup.state.lock();
+                if !wanted.quit && !wanted.apply {
+                    self.wakeup
+                        .changed
+                        .wait_for(&mut wanted, Duration::from_secs(1));
+                }
+                if wanted.quit {
+                    return;
+                }
+                wanted.apply = false;
+            }
+            let _ = self.apply_ready();
+            if self.is_stopped() {
+                return;
+            }
+        }
+    }
 
     // --- the rest
-    pub fn statfs(&self) -> Result<StatFs> { todo!() }
-    pub fn label(&self) -> Vec<u8> { todo!() }
-    pub fn uuid(&self) -> [u8; 16] { todo!() }
+
+    pub fn label(&self) -> Vec<u8> {
+        self.image.geometry().label.clone()
+    }
+
+    pub fn uuid(&self) -> [u8; 16] {
+        self.image.geometry().uuid
+    }
+
+    /// Largest write request that is one operation (C2), bytes: 1 MiB unless the log is tiny.
+    pub fn write_max(&self) -> usize {
+        self.limits.write_max
+    }
+
     /// FITRIM: discards free blocks in the byte range, pieces of at least `min_len`; returns bytes discarded.
-    pub fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64> { todo!() }
+    pub fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64> {
+        self.admit()?;
+        let _ = (start, len, min_len);
+        Err(Error::Errno(libc::EOPNOTSUPP))
+    }
+
     /// A stream with a new id.
-    pub fn new_stream(&self) -> StreamId { todo!() }
-    pub fn status(&self) -> crate::Status { todo!() }
+    pub fn new_stream(&self) -> StreamId {
+        self.streams.fresh_id()
+    }
+
+    pub fn status(&self) -> Status {
+        let c = &self.counters;
+        let device = self.dev.counters();
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        let (log_frames, log_frames_used) = self.log.as_ref().map_or((0, 0), |l| {
+            (l.ring_len(), l.ring_len().saturating_sub(l.free_frames()))
+        });
+        Status {
+            label: String::from_utf8_lossy(&self.label()).into_owned(),
+            uuid: format_uuid(&self.uuid()),
+            read_only: self.options.read_only,
+            stopped: self.stop_reason.lock().clone(),
+            block_size: self.block_size,
+            log_frames,
+            log_frames_used,
+            dirty_bytes: self.dirty.get(),
+            dirty_limit_bytes: self.options.dirty_limit,
+            dirty_image_blocks: self.image.dirty_len() as u64,
+            orphans: self.orphans.lock().len() as u64,
+            streams: self.streams.view().iter().map(stream_status).collect(),
+            counters: Counters {
+                operations: get(&c.operations),
+                commits: get(&c.commits),
+                checkpoints: get(&c.checkpoints),
+                syncs: get(&c.syncs),
+                logged_bytes: get(&c.logged_bytes),
+                checkpoint_bytes: get(&c.checkpoint_bytes),
+                direct_bytes: get(&c.direct_bytes),
+                home_bytes: get(&c.home_bytes),
+                avoided_bytes: get(&c.avoided_bytes),
+                device_writes: device.writes,
+                device_written_bytes: device.written_bytes,
+                device_reads: device.reads,
+                device_read_bytes: device.read_bytes,
+                device_flushes: device.flushes,
+            },
+        }
+    }
+}
+
+fn stream_status(view: &crate::stream::StreamView) -> StreamStatus {
+    let running = view
+        .running
+        .as_ref()
+        .filter(|t| t.phase() == Phase::Running);
+    StreamStatus {
+        id: view.id.0,
+        running_operations: running.map_or(0, |t| t.operations.load(Ordering::Relaxed)),
+        running_bytes: running.map_or(0, |t| t.dirty_bytes.load(Ordering::Relaxed)),
+        age_ms: running.map_or(0, |t| t.started.elapsed().as_millis() as u64),
+        committing: view.committing,
+    }
+}
+
+fn format_uuid(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }

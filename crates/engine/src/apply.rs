@@ -1,0 +1,467 @@
+//! Apply: executing the records of durable transactions on the image, in order of commit ids. Recovery does the same.
+//!
+//! Exactly once: a checkpoint says up to which record the image contains what the log says, and recovery goes on from there.
+use crate::record::{DIR_FIELDS, DirField, Record, Records};
+use crate::txn::{Phase, Txn, same};
+use crate::types::*;
+use crate::view::LBLK_END;
+use crate::volume::Volume;
+use ccfs_device::AlignedBuf;
+use ccfs_ext4::Error;
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Blocks that one step of freeing may dirty.
+const FREE_BUDGET: usize = 32;
+
+/// What only the applier (one thread at a time) knows.
+pub struct Applier {
+    /// The image contains all transactions up to this id ...
+    pub applied_id: u64,
+    /// ... and this many records of the next one.
+    pub applied_records: u64,
+    /// For directories with recent changes: the operation that set each field last (C1).
+    pub dir_seqs: HashMap<Ino, [u64; DIR_FIELDS]>,
+    /// Ids that recovery rejected: whatever depends on them stays rejected, also if recovery is interrupted.
+    pub rejected: HashSet<u64>,
+    pub last_checkpoint: Instant,
+}
+
+/// A block of file data that went through the log and is not home yet.
+pub struct HomePage {
+    pub buf: Arc<AlignedBuf>,
+    /// First transaction whose bytes are not home.
+    pub since: u64,
+}
+
+/// Such blocks, by physical block.
+#[derive(Default)]
+pub struct Home {
+    pub pages: RwLock<BTreeMap<u64, HomePage>>,
+    count: AtomicUsize,
+}
+
+impl Home {
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub fn insert(&self, pblk: u64, buf: Arc<AlignedBuf>, id: u64) {
+        let mut pages = self.pages.write();
+        let since = pages.get(&pblk).map_or(id, |p| p.since);
+        pages.insert(pblk, HomePage { buf, since });
+        self.count.store(pages.len(), Ordering::Relaxed);
+    }
+
+    pub fn remove(&self, from: u64, len: u64) {
+        if self.len() == 0 {
+            return;
+        }
+        let mut pages = self.pages.write();
+        let doomed: Vec<u64> = pages.range(from..from + len).map(|(p, _)| *p).collect();
+        for pblk in doomed {
+            pages.remove(&pblk);
+        }
+        self.count.store(pages.len(), Ordering::Relaxed);
+    }
+}
+
+impl Volume {
+    /// Reads one block of file data.
+    pub(crate) fn read_home(&self, pblk: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_blocks(pblk, 0, buf)
+    }
+
+    /// Reads bytes from `within` of block `pblk` on, over adjacent blocks.
+    pub(crate) fn read_blocks(&self, pblk: u64, within: usize, out: &mut [u8]) -> Result<()> {
+        let bs = u64::from(self.block_size);
+        let start = pblk * bs + within as u64;
+        // Looked up before the device is read: what comes into the cache later was a layer when the caller looked.
+        let cached: Vec<(u64, Arc<AlignedBuf>)> = if self.home.len() == 0 {
+            Vec::new()
+        } else {
+            let last = (start + out.len() as u64).div_ceil(bs);
+            self.home
+                .pages
+                .read()
+                .range(pblk..last)
+                .map(|(p, h)| (*p, h.buf.clone()))
+                .collect()
+        };
+        if cached.len() as u64 * bs < out.len() as u64
+            || out.len() % self.block_size as usize != 0
+            || within != 0
+        {
+            self.dev.read(start, out)?;
+        }
+        for (block, buf) in cached {
+            let (lo, hi) = (
+                (block * bs).max(start),
+                ((block + 1) * bs).min(start + out.len() as u64),
+            );
+            out[(lo - start) as usize..(hi - start) as usize]
+                .copy_from_slice(&buf[(lo - block * bs) as usize..(hi - block * bs) as usize]);
+        }
+        Ok(())
+    }
+
+    /// Applies what is durable, in order; makes a checkpoint when the image or the log ask for one.
+    pub(crate) fn apply_ready(&self) -> Result<()> {
+        let mut applier = self.applier.lock();
+        loop {
+            if self.is_stopped() {
+                return self.dead();
+            }
+            let next = self
+                .queue
+                .lock()
+                .dispatched
+                .front()
+                .filter(|t| t.phase() == Phase::Durable)
+                .cloned();
+            let Some(txn) = next else { break };
+            if let Err(error) = self.apply_txn(&mut applier, &txn) {
+                self.stop(&format!("applying a transaction failed: {error}"));
+                return Err(error);
+            }
+            self.queue.lock().dispatched.pop_front();
+        }
+        self.space.release(&self.image);
+        if self.checkpoint_is_due(&applier) {
+            self.checkpoint_locked(&mut applier)?;
+        }
+        Ok(())
+    }
+
+    fn apply_txn(&self, a: &mut Applier, txn: &Arc<Txn>) -> Result<()> {
+        let (payload, pages, id) = {
+            let mut body = txn.body.lock();
+            (
+                std::mem::take(&mut body.payload),
+                std::mem::take(&mut body.logged_pages),
+                txn.progress().id,
+            )
+        };
+        let pages: HashMap<u64, Arc<AlignedBuf>> = pages.into_iter().collect();
+        self.apply_payload(a, id, &payload, 0, &pages)?;
+        self.finish_layers(txn)?;
+        txn.set_phase(Phase::Applied);
+        Ok(())
+    }
+
+    /// Applies the records of transaction `id` from number `skip` on.
+    pub(crate) fn apply_payload(
+        &self,
+        a: &mut Applier,
+        id: u64,
+        payload: &[u8],
+        skip: u64,
+        pages: &HashMap<u64, Arc<AlignedBuf>>,
+    ) -> Result<()> {
+        for (number, record) in (0u64..).zip(Records::new(payload)) {
+            let record = record?;
+            if number < skip {
+                continue;
+            }
+            while !self.apply_record(a, id, &record, pages)? {
+                // The record is not finished, but restartable: room for what it dirties comes first.
+                self.room_for_record(a)?;
+            }
+            let freed = self.image.take_freed();
+            for run in &freed {
+                self.home.remove(run.pblk, run.len);
+            }
+            self.space.freed(id, freed);
+            (a.applied_id, a.applied_records) = (id - 1, number + 1);
+            self.room_for_record(a)?;
+        }
+        (a.applied_id, a.applied_records) = (id, 0);
+        Ok(())
+    }
+
+    pub(crate) fn room_for_record(&self, a: &mut Applier) -> Result<()> {
+        if self.image.dirty_len() >= self.limits.image_blocks
+            || self.home.len() >= self.limits.home_blocks
+        {
+            self.checkpoint_locked(a)?;
+        }
+        Ok(())
+    }
+
+    /// Executes one record under its inode's lock. False: it must be called again (after the caller made room).
+    pub(crate) fn apply_record(
+        &self,
+        a: &mut Applier,
+        id: u64,
+        record: &Record,
+        pages: &HashMap<u64, Arc<AlignedBuf>>,
+    ) -> Result<bool> {
+        let inode = record.inode().and_then(|ino| self.inodes.peek(ino));
+        let _locked = inode.as_ref().map(|i| i.state.write());
+        let image = &self.image;
+        match record {
+            Record::Create { ino, parent, attr } => {
+                if u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR {
+                    image.create_inode(
+                        *ino,
+                        &ccfs_image::InodeAttr {
+                            size: 0,
+                            ..attr.clone()
+                        },
+                    )?;
+                    image.dir_init(*ino, *parent)?;
+                } else {
+                    image.create_inode(*ino, attr)?;
+                }
+                self.note_links(*ino, attr.nlink);
+            }
+            Record::Attr { ino, attr } => {
+                let mut attr = attr.clone();
+                if u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR {
+                    attr.size = image.read_attr(*ino)?.size;
+                }
+                image.write_attr(*ino, &attr)?;
+                self.note_links(*ino, attr.nlink);
+            }
+            Record::Dir { ino, field, value } => {
+                let seqs = a.dir_seqs.entry(*ino).or_default();
+                let last = &mut seqs[*field as usize];
+                if value.seq >= *last {
+                    *last = value.seq;
+                    self.apply_dir_field(*ino, *field, value.value, value.nanos)?;
+                }
+            }
+            Record::Xattrs { ino, set } => image.xattr_replace_all(*ino, set)?,
+            Record::Symlink { ino, target } => image.set_fast_symlink(*ino, target)?,
+            Record::Unmap { ino, lblk, len } => {
+                return Ok(image.clear(*ino, *lblk, *len, FREE_BUDGET)?.is_none());
+            }
+            Record::Map {
+                ino,
+                lblk,
+                pblk,
+                len,
+                unwritten,
+                ..
+            } => image.set(*ino, *lblk, *len, *pblk, *unwritten)?,
+            Record::Data {
+                pblk,
+                offset,
+                bytes,
+            } => self.apply_data(id, *pblk, *offset, bytes, pages)?,
+            Record::Entry {
+                dir,
+                name,
+                ino,
+                ftype,
+            } => self.apply_entry(*dir, name, *ino, *ftype)?,
+            Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
+            Record::Free { ino } => return self.apply_free(a, *ino),
+            Record::Atime { ino, atime } => {
+                if let Ok(mut attr) = image.read_attr(*ino) {
+                    attr.atime = *atime;
+                    image.write_attr(*ino, &attr)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn note_links(&self, ino: Ino, nlink: u32) {
+        let mut orphans = self.orphans.lock();
+        if nlink == 0 {
+            orphans.insert(ino);
+        } else if !orphans.is_empty() {
+            orphans.remove(&ino);
+        }
+    }
+
+    fn apply_dir_field(&self, ino: Ino, field: DirField, value: i64, nanos: u32) -> Result<()> {
+        // A removed directory can be gone already; its fields matter to nobody then.
+        let Ok(mut attr) = self.image.read_attr(ino) else {
+            return Ok(());
+        };
+        match field {
+            DirField::Mode => attr.mode = value as u16,
+            DirField::Uid => attr.uid = value as u32,
+            DirField::Gid => attr.gid = value as u32,
+            DirField::Atime => attr.atime = (value, nanos),
+            DirField::Mtime => attr.mtime = (value, nanos),
+            DirField::Ctime => attr.ctime = (value, nanos),
+            DirField::Flags => attr.flags = value as u32,
+        }
+        self.image.write_attr(ino, &attr)
+    }
+
+    fn apply_data(
+        &self,
+        id: u64,
+        pblk: u64,
+        offset: u32,
+        bytes: &[u8],
+        pages: &HashMap<u64, Arc<AlignedBuf>>,
+    ) -> Result<()> {
+        if let Some(page) = pages.get(&pblk) {
+            self.home.insert(pblk, page.clone(), id);
+            return Ok(());
+        }
+        let mut buf = AlignedBuf::zeroed(self.block_size as usize);
+        self.check_block(pblk, 1)?;
+        self.read_home(pblk, &mut buf)?;
+        let part = buf.get_mut(offset as usize..offset as usize + bytes.len());
+        part.ok_or_else(|| Error::Corrupt("a data record exceeds its block".into()))?
+            .copy_from_slice(bytes);
+        self.home.insert(pblk, Arc::new(buf), id);
+        Ok(())
+    }
+
+    /// A directory's link count follows from its entries.
+    fn apply_entry(&self, dir: Ino, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+        const DIR: u8 = 2;
+        let old = self.image.dir_lookup(dir, name)?;
+        let was_dir = match old {
+            Some((_, DIR)) => true,
+            // Volumes without file types in entries: ask the inode.
+            Some((ino, 0)) => self
+                .image
+                .read_attr(ino)
+                .is_ok_and(|a| u32::from(a.mode) & libc::S_IFMT == libc::S_IFDIR),
+            _ => false,
+        };
+        if ino == 0 {
+            self.image.dir_remove(dir, name)?;
+        } else {
+            self.image.dir_insert(dir, name, ino, ftype)?;
+        }
+        let is_dir = ino != 0 && ftype == DIR;
+        if was_dir == is_dir {
+            return Ok(());
+        }
+        let mut attr = self.image.read_attr(dir)?;
+        attr.nlink = match (is_dir, attr.nlink) {
+            (_, 1) => 1,
+            (true, n) if n >= crate::namespace::LINK_MAX => 1,
+            (true, n) => n + 1,
+            (false, n) if n > 2 => n - 1,
+            (false, n) => n,
+        };
+        self.image.write_attr(dir, &attr)
+    }
+
+    fn apply_free(&self, a: &mut Applier, ino: Ino) -> Result<bool> {
+        let attr = self.image.read_attr(ino)?;
+        let mapped = match u32::from(attr.mode) & libc::S_IFMT {
+            libc::S_IFREG | libc::S_IFDIR => true,
+            libc::S_IFLNK => self.image.fast_symlink(ino)?.is_none(),
+            _ => false,
+        };
+        if mapped && self.image.clear(ino, 0, LBLK_END, FREE_BUDGET)?.is_some() {
+            return Ok(false);
+        }
+        self.image.clear_inode(ino, crate::op::now().0 as u32)?;
+        self.orphans.lock().remove(&ino);
+        a.dir_seqs.remove(&ino);
+        Ok(true)
+    }
+
+    /// The image says now what the transaction's layers said: they go.
+    fn finish_layers(&self, txn: &Arc<Txn>) -> Result<()> {
+        let body = std::mem::take(&mut *txn.body.lock());
+        for (ino, (inode, layer)) in &body.files {
+            let mut st = inode.state.write();
+            st.layers.retain(|l| l.serial != txn.serial);
+            if same(&st.last, txn) {
+                st.last = None;
+            }
+            clear_dir_ties(&mut st, txn);
+            let layer = layer.body.read();
+            self.dirty
+                .sub(layer.pages.len() as u64 * u64::from(self.block_size));
+            if layer.dead {
+                self.inodes.remove(*ino);
+                self.image.alloc().drop_window(u64::from(*ino));
+                self.image.alloc().release_inode(*ino);
+            } else if st.layers.is_empty() {
+                st.xattrs = None;
+                st.target = None;
+                st.attr.blocks512 = self.image.read_attr(*ino)?.blocks512;
+            }
+        }
+        for (ino, inode) in &body.dirs {
+            let mut st = inode.state.write();
+            clear_dir_ties(&mut st, txn);
+            if let (Some(names), Some(dir)) = (body.entries.get(ino), &mut st.dir) {
+                for name in names.keys() {
+                    if dir
+                        .overlay
+                        .get(name)
+                        .is_some_and(|o| o.txn.serial == txn.serial)
+                    {
+                        dir.overlay.remove(name);
+                        dir.present
+                            .remove(&(self.image.cookie_of(name), name.clone()));
+                    }
+                }
+            }
+            if st.layers.is_empty() && !st.dead {
+                let on_disk = self.image.read_attr(*ino)?;
+                st.attr.size = on_disk.size;
+                st.attr.blocks512 = on_disk.blocks512;
+            }
+        }
+        if same(&self.moves.lock(), txn) {
+            *self.moves.lock() = None;
+        }
+        self.pending_free.sub(body.freed_blocks);
+        self.space
+            .unpromise(&self.image, body.promised_data, body.promised_structure);
+        self.room.notify_all();
+        Ok(())
+    }
+
+    /// A block that a log record names must lie in the volume (C10).
+    pub(crate) fn check_block(&self, pblk: u64, len: u64) -> Result<()> {
+        let end = pblk.checked_add(len);
+        if end.is_none_or(|e| e > self.image.geometry().blocks_count)
+            || pblk < u64::from(self.image.geometry().first_data_block)
+        {
+            return Err(Error::Corrupt(format!(
+                "a log record names block {pblk}, which is outside of the volume"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn clear_dir_ties(st: &mut crate::inode::State, txn: &Txn) {
+    if let Some(dir) = &mut st.dir {
+        dir.changers.retain(|t| t.serial != txn.serial);
+        for last in [&mut dir.attr_last, &mut dir.xattr_last] {
+            if same(last, txn) {
+                *last = None;
+            }
+        }
+    }
+}
+
+impl Record<'_> {
+    /// The inode whose structure the record changes.
+    fn inode(&self) -> Option<Ino> {
+        match self {
+            Record::Create { ino, .. }
+            | Record::Attr { ino, .. }
+            | Record::Dir { ino, .. }
+            | Record::Xattrs { ino, .. }
+            | Record::Symlink { ino, .. }
+            | Record::Unmap { ino, .. }
+            | Record::Map { ino, .. }
+            | Record::Free { ino }
+            | Record::Atime { ino, .. } => Some(*ino),
+            Record::Entry { dir, .. } | Record::Parent { dir, .. } => Some(*dir),
+            Record::Data { .. } => None,
+        }
+    }
+}

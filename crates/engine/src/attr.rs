@@ -1,0 +1,491 @@
+//! Attributes: getattr, setattr, flags, extended attributes, ACLs.
+use crate::dir::errno;
+use crate::file::{FLAG_APPEND, FLAG_IMMUTABLE, kill_suidgid, touch};
+use crate::inode::{Inode, State};
+use crate::namespace::{ACL_ACCESS, ACL_DEFAULT, attr_of};
+use crate::op::Op;
+use crate::record::{DirField, XattrSet};
+use crate::txn::Txn;
+use crate::types::*;
+use crate::volume::Volume;
+use ccfs_ext4::Error;
+use ccfs_ext4::acl::Acl;
+use std::sync::Arc;
+
+/// Flags that FS_IOC_SETFLAGS may change: sync, immutable, append, nodump, noatime, nocow is refused, dirsync, topdir.
+const FLAGS_SETTABLE: u32 = 0x8 | FLAG_IMMUTABLE | FLAG_APPEND | 0x40 | 0x80 | 0x1_0000 | 0x2_0000;
+/// Flags shown by FS_IOC_GETFLAGS (EXT4_FL_USER_VISIBLE).
+const FLAGS_VISIBLE: u32 = 0x705B_DFFF;
+/// Largest xattr value (XATTR_SIZE_MAX) and name (XATTR_NAME_MAX).
+const XATTR_VALUE_MAX: usize = 65_536;
+const XATTR_NAME_MAX: usize = 255;
+
+/// ext4's name index and the rest of the name. `None`: a namespace that the volume does not have.
+fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
+    match name {
+        b"system.posix_acl_access" => return Some((ACL_ACCESS, b"")),
+        b"system.posix_acl_default" => return Some((ACL_DEFAULT, b"")),
+        _ => {}
+    }
+    [(1u8, &b"user."[..]), (4, b"trusted."), (6, b"security.")]
+        .into_iter()
+        .find_map(|(index, prefix)| name.strip_prefix(prefix).map(|rest| (index, rest)))
+}
+
+fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
+    let prefix: &[u8] = match index {
+        1 => b"user.",
+        2 => b"system.posix_acl_access",
+        3 => b"system.posix_acl_default",
+        4 => b"trusted.",
+        6 => b"security.",
+        7 => b"system.",
+        _ => return None,
+    };
+    Some([prefix, rest].concat())
+}
+
+impl Volume {
+    pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.check_alive()?;
+        let inode = self.inode(ino)?;
+        let st = inode.state.read();
+        if st.dead {
+            return errno(libc::ENOENT);
+        }
+        Ok(attr_of(ino, &st))
+    }
+
+    /// One operation for all fields. Errors: ENOENT, EPERM (immutable, append-only), EISDIR, EINVAL, EFBIG.
+    pub fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.admit()?;
+        let inode = self.inode(ino)?;
+        let mut st = inode.state.write();
+        self.check_setattr(&st, set)?;
+        if st.is_dir() {
+            self.set_dir_attr(cx, &inode, &mut st, set)?;
+            return Ok(attr_of(ino, &st));
+        }
+        let resize = set
+            .size
+            .map(|size| self.plan_resize(&inode, &st, size))
+            .transpose()?;
+        let acl = self.chmod_acl(&inode, &st, set)?;
+        let op = self.begin(
+            cx.stream,
+            self.promise_if_possible(4),
+            [st.last.clone().as_ref()],
+        );
+        if let Some(plan) = resize {
+            self.resize(&op, &inode, &mut st, plan)?;
+            touch(&mut st, op.now);
+        }
+        set_fields(&mut st, set, op.now);
+        if let Some(acl) = acl {
+            self.store_xattrs(&op, &inode, &mut st, acl);
+        }
+        op.capture(&inode, &mut st);
+        Ok(attr_of(ino, &st))
+    }
+
+    fn check_setattr(&self, st: &State, set: &SetAttr) -> Result<()> {
+        if st.dead {
+            return errno(libc::ENOENT);
+        }
+        if st.attr.flags & FLAG_IMMUTABLE != 0 {
+            return errno(libc::EPERM);
+        }
+        let only_touch =
+            set.mode.is_none() && set.uid.is_none() && set.gid.is_none() && set.size.is_none();
+        let explicit =
+            matches!(set.atime, Some(SetTime::At(_))) || matches!(set.mtime, Some(SetTime::At(_)));
+        if st.attr.flags & FLAG_APPEND != 0 && (!only_touch || explicit) {
+            return errno(libc::EPERM);
+        }
+        if set.size.is_some() && st.is_dir() {
+            return errno(libc::EISDIR);
+        }
+        if set.size.is_some() && !st.is_file() {
+            return errno(libc::EINVAL);
+        }
+        Ok(())
+    }
+
+    /// A directory's fields are independent of each other; mode and owner tie later entry operations (C5).
+    fn set_dir_attr(
+        &self,
+        cx: &Context,
+        inode: &Arc<Inode>,
+        st: &mut State,
+        set: &SetAttr,
+    ) -> Result<()> {
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let acl = self.chmod_acl(inode, st, set)?;
+        let mut ties = vec![st.last.clone()];
+        if let (Some(_), Some(d)) = (&acl, &st.dir) {
+            ties.push(d.xattr_last.clone());
+        }
+        let op = self.begin(
+            cx.stream,
+            self.promise_if_possible(2),
+            ties.iter().map(Option::as_ref),
+        );
+        set_fields(st, set, op.now);
+        let changed = [
+            (set.mode.is_some(), DirField::Mode),
+            (set.uid.is_some(), DirField::Uid),
+            (set.gid.is_some(), DirField::Gid),
+            (set.atime.is_some(), DirField::Atime),
+            (set.mtime.is_some(), DirField::Mtime),
+            (true, DirField::Ctime),
+        ];
+        for (_, field) in changed.into_iter().filter(|c| c.0) {
+            op.dir_field(inode, st, field);
+        }
+        if let Some(acl) = acl {
+            self.store_xattrs(&op, inode, st, acl);
+        }
+        if rights {
+            st.dir().attr_last = Some(op.txn.clone());
+        }
+        Ok(())
+    }
+
+    /// chmod of an inode with an access ACL changes the ACL too. The new set of xattrs.
+    fn chmod_acl(&self, inode: &Inode, st: &State, set: &SetAttr) -> Result<Option<XattrSet>> {
+        let Some(mode) = set.mode else {
+            return Ok(None);
+        };
+        if st.is_symlink() {
+            return Ok(None);
+        }
+        let Some(acl) = self.acl(inode, st, ACL_ACCESS)? else {
+            return Ok(None);
+        };
+        let mut all = self.xattrs(inode, st)?.as_ref().clone();
+        let value = acl.chmod_masq(mode).to_disk();
+        if let Some(entry) = all.iter_mut().find(|(i, _, _)| *i == ACL_ACCESS) {
+            entry.2 = value;
+        }
+        Ok(Some(all))
+    }
+
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.check_alive()?;
+        let inode = self.inode(ino)?;
+        let st = inode.state.read();
+        if !st.is_symlink() {
+            return errno(libc::EINVAL);
+        }
+        if let Some(target) = &st.target {
+            return Ok(target.to_vec());
+        }
+        if let Some(target) = self.image.fast_symlink(ino)? {
+            return Ok(target);
+        }
+        let size = usize::try_from(st.attr.size).unwrap_or(usize::MAX);
+        if size >= self.block_size as usize {
+            return Err(Error::Corrupt(format!(
+                "symlink {ino} has a target of {size} bytes"
+            )));
+        }
+        let mut target = vec![0; size];
+        self.read_range(&inode, &st, 0, &mut target)?;
+        Ok(target)
+    }
+
+    pub fn getflags(&self, ino: Ino) -> Result<u32> {
+        Ok(self.getattr(ino)?.flags & FLAGS_VISIBLE)
+    }
+
+    /// Errors: EPERM for immutable and append-only by an unprivileged caller, EOPNOTSUPP for what ccfs does not have.
+    pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
+        self.admit()?;
+        let inode = self.inode(ino)?;
+        let mut st = inode.state.write();
+        if st.dead {
+            return errno(libc::ENOENT);
+        }
+        if !st.is_dir() && !st.is_file() {
+            return errno(libc::EOPNOTSUPP);
+        }
+        let old = st.attr.flags;
+        let changed = (old ^ flags) & FLAGS_VISIBLE;
+        if changed & !FLAGS_SETTABLE != 0 {
+            return errno(libc::EOPNOTSUPP);
+        }
+        if changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 && !cx.privileged {
+            return errno(libc::EPERM);
+        }
+        let op = self.begin(
+            cx.stream,
+            self.promise_if_possible(0),
+            [st.last.clone().as_ref()],
+        );
+        st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
+        st.attr.ctime = op.now;
+        if st.is_dir() {
+            op.dir_field(&inode, &st, DirField::Flags);
+            op.dir_field(&inode, &st, DirField::Ctime);
+        } else {
+            op.capture(&inode, &mut st);
+        }
+        Ok(())
+    }
+
+    // --- extended attributes
+
+    /// The whole set as it is now.
+    pub(crate) fn xattrs(&self, inode: &Inode, st: &State) -> Result<Arc<XattrSet>> {
+        match &st.xattrs {
+            Some(set) => Ok(set.clone()),
+            None if crate::dir::unborn(st) => Ok(Arc::default()),
+            None => Ok(Arc::new(self.image.xattr_all(inode.ino)?)),
+        }
+    }
+
+    pub(crate) fn xattr_value(
+        &self,
+        inode: &Inode,
+        st: &State,
+        index: u8,
+        rest: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        match &st.xattrs {
+            Some(set) => Ok(set
+                .iter()
+                .find(|(i, n, _)| *i == index && n == rest)
+                .map(|x| x.2.clone())),
+            None if crate::dir::unborn(st) => Ok(None),
+            None => self.image.xattr_get(inode.ino, index, rest),
+        }
+    }
+
+    /// Error: ENODATA.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.check_alive()?;
+        let (index, rest) = split_name(name).ok_or(Error::Errno(libc::EOPNOTSUPP))?;
+        let inode = self.inode(ino)?;
+        let st = inode.state.read();
+        let value = self
+            .xattr_value(&inode, &st, index, rest)?
+            .ok_or(Error::Errno(libc::ENODATA))?;
+        if index == ACL_ACCESS || index == ACL_DEFAULT {
+            return Ok(Acl::from_disk(&value)?.to_syscall());
+        }
+        Ok(value)
+    }
+
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.check_alive()?;
+        let inode = self.inode(ino)?;
+        let st = inode.state.read();
+        let set = self.xattrs(&inode, &st)?;
+        Ok(set
+            .iter()
+            .filter_map(|(i, n, _)| full_name(*i, n))
+            .collect())
+    }
+
+    /// Errors: EEXIST, ENODATA, ERANGE, E2BIG, ENOSPC, EPERM, EOPNOTSUPP.
+    #[allow(clippy::too_many_arguments)]
+    pub fn setxattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+        kill_sgid: bool,
+    ) -> Result<()> {
+        let (index, rest) = split_name(name).ok_or(Error::Errno(libc::EOPNOTSUPP))?;
+        if rest.len() > XATTR_NAME_MAX {
+            return errno(libc::ERANGE);
+        }
+        if value.len() > XATTR_VALUE_MAX {
+            return errno(libc::E2BIG);
+        }
+        if index != ACL_ACCESS && index != ACL_DEFAULT && rest.is_empty() {
+            return errno(libc::EINVAL);
+        }
+        self.change_xattr(
+            cx,
+            ino,
+            index,
+            rest,
+            Some(value),
+            create,
+            replace,
+            kill_sgid,
+        )
+    }
+
+    /// Error: ENODATA.
+    pub fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
+        let (index, rest) = split_name(name).ok_or(Error::Errno(libc::EOPNOTSUPP))?;
+        self.change_xattr(cx, ino, index, rest, None, false, true, false)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn change_xattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        index: u8,
+        rest: &[u8],
+        value: Option<&[u8]>,
+        create: bool,
+        replace: bool,
+        kill_sgid: bool,
+    ) -> Result<()> {
+        self.with_space(cx, |_| {
+            let inode = self.inode(ino)?;
+            let mut st = inode.state.write();
+            if st.dead {
+                return errno(libc::ENOENT);
+            }
+            if st.attr.flags & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 {
+                return errno(libc::EPERM);
+            }
+            if st.is_symlink() && (index == ACL_ACCESS || index == ACL_DEFAULT) {
+                return errno(libc::EOPNOTSUPP);
+            }
+            let mut all = self.xattrs(&inode, &st)?.as_ref().clone();
+            let at = all.iter().position(|(i, n, _)| *i == index && n == rest);
+            match at {
+                Some(_) if create => return errno(libc::EEXIST),
+                None if replace => {
+                    // Removing an ACL that is not there succeeds, as with other file systems.
+                    let acl = value.is_none() && (index == ACL_ACCESS || index == ACL_DEFAULT);
+                    return if acl { Ok(()) } else { errno(libc::ENODATA) };
+                }
+                _ => {}
+            }
+            let (stored, mode) = stored_value(&st, index, value)?;
+            match (at, stored) {
+                (Some(at), Some(v)) => all[at].2 = v,
+                (Some(at), None) => drop(all.remove(at)),
+                (None, Some(v)) => all.push((index, rest.to_vec(), v)),
+                (None, None) => {}
+            }
+            if !self.xattr_set_fits(&inode, &st, &all)? {
+                return errno(libc::ENOSPC);
+            }
+            let promise = if value.is_some() {
+                self.promise(cx, 0, 2)?
+            } else {
+                self.promise_if_possible(2)
+            };
+            let ties = xattr_ties(&st);
+            let op = self.begin(cx.stream, promise, ties.iter().map(Some));
+            st.attr.ctime = op.now;
+            if let Some(mode) = mode {
+                st.attr.mode = mode;
+            }
+            if kill_sgid {
+                st.attr.mode &= !(libc::S_ISGID as u16);
+            }
+            self.store_xattrs(&op, &inode, &mut st, all);
+            self.xattr_changed(&op, &inode, &mut st, index, mode.is_some() || kill_sgid);
+            Ok(())
+        })
+    }
+
+    /// Bookkeeping after the set of xattrs changed: times, ties.
+    fn xattr_changed(&self, op: &Op, inode: &Arc<Inode>, st: &mut State, index: u8, mode: bool) {
+        if !st.is_dir() {
+            op.capture(inode, st);
+            return;
+        }
+        op.dir_field(inode, st, DirField::Ctime);
+        if mode {
+            op.dir_field(inode, st, DirField::Mode);
+        }
+        if index == ACL_ACCESS || index == ACL_DEFAULT || mode {
+            st.dir().attr_last = Some(op.txn.clone());
+        }
+    }
+
+    fn store_xattrs(&self, op: &Op, inode: &Arc<Inode>, st: &mut State, all: XattrSet) {
+        let bytes: usize = all.iter().map(|(_, n, v)| n.len() + v.len() + 16).sum();
+        op.txn
+            .record_bytes
+            .fetch_add(bytes as u64, std::sync::atomic::Ordering::Relaxed);
+        let set = Arc::new(all);
+        op.layer(inode, st).body.write().xattrs = Some(set.clone());
+        st.xattrs = Some(set);
+        if st.is_dir() {
+            st.dir().xattr_last = Some(op.txn.clone());
+        }
+    }
+
+    fn xattr_set_fits(&self, inode: &Inode, st: &State, all: &XattrSet) -> Result<bool> {
+        if !crate::dir::unborn(st) {
+            return self.image.xattr_fits(inode.ino, all);
+        }
+        // The inode is not in the image yet: what one block alone can hold is sure to fit.
+        let bytes: usize = all
+            .iter()
+            .map(|(_, n, v)| 16 + n.len().next_multiple_of(4) + v.len().next_multiple_of(4))
+            .sum();
+        Ok(bytes + 32 + 4 <= self.block_size as usize)
+    }
+}
+
+/// What is stored for a value, and the mode that an access ACL brings.
+fn stored_value(
+    st: &State,
+    index: u8,
+    value: Option<&[u8]>,
+) -> Result<(Option<Vec<u8>>, Option<u16>)> {
+    let Some(value) = value else {
+        return Ok((None, None));
+    };
+    match index {
+        ACL_ACCESS => match Acl::from_syscall(value)? {
+            None => Ok((None, None)),
+            Some(acl) => {
+                let (mode, minimal) = acl.equiv_mode(st.attr.mode);
+                Ok(((!minimal).then(|| acl.to_disk()), Some(mode)))
+            }
+        },
+        ACL_DEFAULT if !st.is_dir() => errno(libc::EACCES),
+        ACL_DEFAULT => Ok((Acl::from_syscall(value)?.map(|a| a.to_disk()), None)),
+        _ => Ok((Some(value.to_vec()), None)),
+    }
+}
+
+fn xattr_ties(st: &State) -> Vec<Arc<Txn>> {
+    let mut ties: Vec<_> = st.last.iter().cloned().collect();
+    if let Some(d) = &st.dir {
+        ties.extend(d.xattr_last.iter().cloned());
+    }
+    ties
+}
+
+fn set_fields(st: &mut State, set: &SetAttr, now: Time) {
+    let at = |t: SetTime| match t {
+        SetTime::Now => now,
+        SetTime::At(t) => t,
+    };
+    if set.kill_suidgid {
+        kill_suidgid(st);
+    }
+    if let Some(mode) = set.mode {
+        st.attr.mode = (st.attr.mode & libc::S_IFMT as u16) | (mode & 0o7777);
+    }
+    if let Some(uid) = set.uid {
+        st.attr.uid = uid;
+    }
+    if let Some(gid) = set.gid {
+        st.attr.gid = gid;
+    }
+    st.attr.ctime = set.ctime.map_or(now, at);
+    if let Some(t) = set.atime {
+        st.attr.atime = at(t);
+    }
+    if let Some(t) = set.mtime {
+        st.attr.mtime = at(t);
+    }
+}

@@ -1,0 +1,260 @@
+//! Checkpoint: the image's dirty blocks go home, by way of the log (docs/design.md 2.4).
+//!
+//! A checkpoint's payload holds everything that recovery needs to repeat it: the position, the orphans, which operation
+//! set each directory field last, ids that were rejected, which data blocks go home (their bytes are in the
+//! transactions' records), and the image's blocks themselves.
+use crate::apply::Applier;
+use crate::record::DIR_FIELDS;
+use crate::types::*;
+use crate::volume::Volume;
+use ccfs_device::{Slice, Write};
+use ccfs_ext4::Error;
+use ccfs_image::BlockImage;
+use ccfs_log::{Kind, Meta};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A checkpoint is made at least this often while there is something to bring home.
+const INTERVAL: Duration = Duration::from_secs(30);
+
+/// What a checkpoint says besides the blocks of the image.
+#[derive(Debug, Default, PartialEq)]
+pub struct Note {
+    pub applied_id: u64,
+    pub applied_records: u64,
+    pub orphans: Vec<Ino>,
+    pub dir_seqs: HashMap<Ino, [u64; DIR_FIELDS]>,
+    pub rejected: HashSet<u64>,
+    /// (block, first transaction whose bytes are not home)
+    pub home: Vec<(u64, u64)>,
+    pub image_blocks: Vec<u64>,
+}
+
+impl Note {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut put = |v: u64| out.extend_from_slice(&v.to_le_bytes());
+        put(self.applied_id);
+        put(self.applied_records);
+        put(self.orphans.len() as u64);
+        self.orphans.iter().for_each(|o| put(u64::from(*o)));
+        put(self.dir_seqs.len() as u64);
+        for (ino, seqs) in &self.dir_seqs {
+            put(u64::from(*ino));
+            seqs.iter().for_each(|s| put(*s));
+        }
+        put(self.rejected.len() as u64);
+        self.rejected.iter().for_each(|r| put(*r));
+        put(self.home.len() as u64);
+        for (pblk, since) in &self.home {
+            put(*pblk);
+            put(*since);
+        }
+        put(self.image_blocks.len() as u64);
+        self.image_blocks.iter().for_each(|b| put(*b));
+        out
+    }
+
+    /// The note and the bytes behind it (the blocks).
+    pub fn decode(payload: &[u8]) -> Result<(Note, &[u8])> {
+        let mut rest = payload;
+        let mut get = || -> Result<u64> {
+            let (head, tail) = rest
+                .split_at_checked(8)
+                .ok_or_else(|| Error::Corrupt("a checkpoint does not parse".into()))?;
+            rest = tail;
+            Ok(u64::from_le_bytes(head.try_into().map_err(|_| {
+                Error::Corrupt("a checkpoint does not parse".into())
+            })?))
+        };
+        let mut note = Note {
+            applied_id: get()?,
+            applied_records: get()?,
+            ..Note::default()
+        };
+        for _ in 0..get()? {
+            note.orphans.push(get()? as Ino);
+        }
+        for _ in 0..get()? {
+            let ino = get()? as Ino;
+            let mut seqs = [0; DIR_FIELDS];
+            for s in &mut seqs {
+                *s = get()?;
+            }
+            note.dir_seqs.insert(ino, seqs);
+        }
+        for _ in 0..get()? {
+            note.rejected.insert(get()?);
+        }
+        for _ in 0..get()? {
+            note.home.push((get()?, get()?));
+        }
+        for _ in 0..get()? {
+            note.image_blocks.push(get()?);
+        }
+        Ok((note, rest))
+    }
+}
+
+/// Writes of whole blocks, adjacent ones as one.
+pub(crate) fn block_writes(blocks: &[BlockImage], block_size: u32) -> Vec<Write> {
+    let mut writes: Vec<Write> = Vec::new();
+    let mut next = u64::MAX;
+    for (pblk, buf) in blocks {
+        let part = Slice::whole(buf.clone());
+        match writes.last_mut() {
+            Some(last) if *pblk == next => last.parts.push(part),
+            _ => writes.push(Write {
+                offset: pblk * u64::from(block_size),
+                parts: vec![part],
+            }),
+        }
+        next = pblk + 1;
+    }
+    writes
+}
+
+impl Volume {
+    pub(crate) fn checkpoint_is_due(&self, a: &Applier) -> bool {
+        let Ok(log) = self.log() else { return false };
+        let something = self.image.dirty_len() > 0 || self.home.len() > 0;
+        let large = self.image.dirty_len() >= self.limits.image_blocks / 2
+            || self.home.len() >= self.limits.home_blocks / 2;
+        let log_full = log.free_frames() < log.ring_len() / 2;
+        large || log_full || (something && a.last_checkpoint.elapsed() > INTERVAL)
+    }
+
+    /// Brings everything that is applied home now.
+    pub fn checkpoint(&self) -> Result<()> {
+        let mut applier = self.applier.lock();
+        self.check_running()?;
+        self.checkpoint_locked(&mut applier)
+    }
+
+    pub(crate) fn checkpoint_locked(&self, a: &mut Applier) -> Result<()> {
+        let result = self.try_checkpoint(a);
+        if let Err(error) = &result {
+            self.stop(&format!("a checkpoint failed: {error}"));
+        }
+        result
+    }
+
+    fn try_checkpoint(&self, a: &mut Applier) -> Result<()> {
+        self.check_running()?;
+        let log = self.log()?;
+        a.last_checkpoint = Instant::now();
+        let images = self.image.take_dirty();
+        let home: Vec<(u64, u64, BlockImage)> = self
+            .home
+            .pages
+            .read()
+            .iter()
+            .map(|(p, h)| (*p, h.since, (*p, h.buf.clone())))
+            .collect();
+        let oldest = self.streams.oldest_seq();
+        a.dir_seqs
+            .retain(|_, seqs| seqs.iter().any(|s| *s >= oldest));
+        if images.is_empty() && home.is_empty() {
+            if log.tail_after(a.applied_id) > log.header().tail {
+                log.set_tail(
+                    log.tail_after(a.applied_id),
+                    a.applied_id,
+                    a.applied_records,
+                )?;
+            }
+            return Ok(());
+        }
+        let note = Note {
+            applied_id: a.applied_id,
+            applied_records: a.applied_records,
+            orphans: self.orphans.lock().iter().copied().collect(),
+            dir_seqs: a.dir_seqs.clone(),
+            rejected: a.rejected.clone(),
+            home: home.iter().map(|(p, since, _)| (*p, *since)).collect(),
+            image_blocks: images.iter().map(|(p, _)| *p).collect(),
+        };
+        self.log_checkpoint(&note, &images)?;
+        // From here on a crash repeats these writes: home may be changed.
+        let mut all: Vec<BlockImage> = images
+            .iter()
+            .cloned()
+            .chain(home.iter().map(|h| h.2.clone()))
+            .collect();
+        all.sort_by_key(|(pblk, _)| *pblk);
+        self.counters.home_bytes.fetch_add(
+            all.len() as u64 * u64::from(self.block_size),
+            Ordering::Relaxed,
+        );
+        ccfs_device::write_all(&*self.dev, block_writes(&all, self.block_size))?;
+        self.dev.flush()?;
+        self.image.written(&images);
+        for (pblk, _, _) in &home {
+            self.home.remove(*pblk, 1);
+        }
+        log.set_tail(
+            log.tail_after(a.applied_id),
+            a.applied_id,
+            a.applied_records,
+        )?;
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.streams.prune();
+        self.room.notify_all();
+        Ok(())
+    }
+
+    fn log_checkpoint(&self, note: &Note, images: &[BlockImage]) -> Result<()> {
+        let log = self.log()?;
+        let head = note.encode();
+        let mut parts: Vec<&[u8]> = vec![&head];
+        parts.extend(images.iter().map(|(_, buf)| &buf[..]));
+        let bytes = parts.iter().map(|p| p.len() as u64).sum();
+        let frames = log.frames_for(bytes, 0);
+        let Some(slot) = log.dispatch(frames, Kind::Checkpoint) else {
+            return Err(Error::Refused(format!(
+                "a checkpoint of {bytes} bytes does not fit the log"
+            )));
+        };
+        let watermark = self.queue.lock().watermark;
+        let meta = Meta {
+            kind: Kind::Checkpoint,
+            id: 0,
+            watermark,
+            deps: Vec::new(),
+            flags: 0,
+        };
+        let writes = log.encode(&slot, &meta, &parts)?;
+        self.counters
+            .checkpoint_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
+        ccfs_device::write_all(&*self.dev, writes)?;
+        self.dev.flush()?;
+        self.space.watermark_flushed(watermark);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_survives_encoding_and_no_cut_panics() {
+        let note = Note {
+            applied_id: 7,
+            applied_records: 3,
+            orphans: vec![12, 13],
+            dir_seqs: HashMap::from([(2, [1, 2, 3, 4, 5, 6, 7])]),
+            rejected: HashSet::from([5]),
+            home: vec![(100, 6)],
+            image_blocks: vec![1, 9],
+        };
+        let mut bytes = note.encode();
+        bytes.extend_from_slice(b"blocks");
+        let (back, rest) = Note::decode(&bytes).unwrap();
+        assert_eq!((back, rest), (note, &b"blocks"[..]));
+        for cut in 0..bytes.len() {
+            let _ = Note::decode(&bytes[..cut]);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Directories as users see them: the overlay of uncommitted names over the image.
+use crate::inode::{Inode, State};
+use crate::txn::{Name, Txn};
+use crate::types::*;
+use crate::volume::Volume;
+use ccfs_ext4::Error;
+use ccfs_image::DirEntry;
+use parking_lot::RwLockWriteGuard;
+use std::sync::Arc;
+
+pub(crate) fn errno<T>(n: i32) -> Result<T> {
+    Err(Error::Errno(n))
+}
+
+/// Longest name, in bytes (ext4).
+pub const NAME_MAX: usize = 255;
+/// Cookies of "." and "..".
+const COOKIE_DOT: u64 = 1;
+const COOKIE_DOTDOT: u64 = 2;
+
+/// ext4's file type byte of a mode.
+pub fn ftype_of(mode: u16) -> u8 {
+    match u32::from(mode) & libc::S_IFMT {
+        libc::S_IFREG => 1,
+        libc::S_IFDIR => 2,
+        libc::S_IFCHR => 3,
+        libc::S_IFBLK => 4,
+        libc::S_IFIFO => 5,
+        libc::S_IFSOCK => 6,
+        libc::S_IFLNK => 7,
+        _ => 0,
+    }
+}
+
+fn dtype_of(ftype: u8) -> u8 {
+    match ftype {
+        1 => libc::DT_REG,
+        2 => libc::DT_DIR,
+        3 => libc::DT_CHR,
+        4 => libc::DT_BLK,
+        5 => libc::DT_FIFO,
+        6 => libc::DT_SOCK,
+        7 => libc::DT_LNK,
+        _ => libc::DT_UNKNOWN,
+    }
+}
+
+/// Write locks of several inodes, taken in the order of their numbers.
+pub(crate) struct Locked<'a>(Vec<(Ino, RwLockWriteGuard<'a, State>)>);
+
+impl<'a> Locked<'a> {
+    pub fn new(inodes: &[&'a Arc<Inode>]) -> Self {
+        let mut sorted: Vec<&'a Arc<Inode>> = inodes.to_vec();
+        sorted.sort_by_key(|i| i.ino);
+        sorted.dedup_by_key(|i| i.ino);
+        Locked(
+            sorted
+                .into_iter()
+                .map(|i| (i.ino, i.state.write()))
+                .collect(),
+        )
+    }
+
+    pub fn get(&mut self, inode: &Inode) -> &mut State {
+        let at = self
+            .0
+            .iter()
+            .position(|(ino, _)| *ino == inode.ino)
+            .expect("the inode is locked");
+        &mut self.0[at].1
+    }
+}
+
+/// A name that an operation may create or remove. Errors: ENAMETOOLONG, EINVAL, ENOENT.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        return errno(libc::ENOENT);
+    }
+    if name.len() > NAME_MAX {
+        return errno(libc::ENAMETOOLONG);
+    }
+    if name.contains(&b'/') || name.contains(&0) {
+        return errno(libc::EINVAL);
+    }
+    Ok(())
+}
+
+impl Volume {
+    /// What a name is now.
+    pub(crate) fn entry(&self, dir: &Inode, st: &State, name: &[u8]) -> Result<Option<(Ino, u8)>> {
+        if let Some(over) = st.dir.as_ref().and_then(|d| d.overlay.get(name)) {
+            return Ok(over.value);
+        }
+        if unborn(st) {
+            Ok(None)
+        } else {
+            self.image.dir_lookup(dir.ino, name)
+        }
+    }
+
+    /// Last transaction that touched the name (C5).
+    pub(crate) fn entry_tie(st: &State, name: &[u8]) -> Option<Arc<Txn>> {
+        st.dir
+            .as_ref()
+            .and_then(|d| d.overlay.get(name))
+            .map(|o| o.txn.clone())
+    }
+
+    /// What every entry operation in the directory comes after: its creation, or a change of mode, owner or ACL (C5).
+    pub(crate) fn dir_ties(st: &State) -> [Option<Arc<Txn>>; 2] {
+        [
+            st.last.clone(),
+            st.dir.as_ref().and_then(|d| d.attr_last.clone()),
+        ]
+    }
+
+    pub(crate) fn is_empty_dir(&self, dir: &Inode, st: &State) -> Result<bool> {
+        let Some(state) = &st.dir else {
+            return if unborn(st) {
+                Ok(true)
+            } else {
+                self.image.dir_is_empty(dir.ino)
+            };
+        };
+        if !state.present.is_empty() {
+            return Ok(false);
+        }
+        if unborn(st) {
+            return Ok(true);
+        }
+        let mut empty = true;
+        self.image.dir_scan(dir.ino, 0, &mut |e: DirEntry| {
+            empty = state.overlay.contains_key(&e.name[..]);
+            empty
+        })?;
+        Ok(empty)
+    }
+
+    pub(crate) fn parent_of(&self, dir: &Inode, st: &State) -> Result<Ino> {
+        if dir.ino == ROOT_INO {
+            return Ok(ROOT_INO);
+        }
+        match st.parent {
+            Some(p) => Ok(p),
+            None => Ok(self
+                .image
+                .dir_lookup(dir.ino, b"..")?
+                .map_or(ROOT_INO, |(p, _)| p)),
+        }
+    }
+
+    /// The attributes of what a name refers to. "." and ".." are understood (NFS export asks for them). Error: ENOENT.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        self.check_alive()?;
+        if name.len() > NAME_MAX {
+            return errno(libc::ENAMETOOLONG);
+        }
+        let dir = self.inode(parent)?;
+        let ino = {
+            let st = dir.state.read();
+            if !st.is_dir() {
+                return errno(libc::ENOTDIR);
+            }
+            match name {
+                b"." => parent,
+                b".." => self.parent_of(&dir, &st)?,
+                _ => {
+                    self.entry(&dir, &st, name)?
+                        .ok_or(Error::Errno(libc::ENOENT))?
+                        .0
+                }
+            }
+        };
+        self.getattr(ino)
+    }
+
+    /// Entries after the cookie `after`, in the order of cookies, which never changes for a name.
+    pub fn readdir(
+        &self,
+        dir: Ino,
+        after: u64,
+        each: &mut dyn FnMut(ListEntry) -> bool,
+    ) -> Result<()> {
+        self.check_alive()?;
+        let inode = self.inode(dir)?;
+        let st = inode.state.read();
+        if !st.is_dir() {
+            return errno(libc::ENOTDIR);
+        }
+        if after < COOKIE_DOT && !each(special(b".", dir, COOKIE_DOT)) {
+            return Ok(());
+        }
+        if after < COOKIE_DOTDOT
+            && !each(special(b"..", self.parent_of(&inode, &st)?, COOKIE_DOTDOT))
+        {
+            return Ok(());
+        }
+        self.merge_entries(&inode, &st, after.max(COOKIE_DOTDOT) + 1, each)?;
+        let stale = self.atime_is_stale(&st);
+        drop(st);
+        if stale {
+            self.update_atime(&inode);
+        }
+        Ok(())
+    }
+
+    fn merge_entries(
+        &self,
+        inode: &Inode,
+        st: &State,
+        from: u64,
+        each: &mut dyn FnMut(ListEntry) -> bool,
+    ) -> Result<()> {
+        let none = std::collections::BTreeSet::new();
+        let present = st.dir.as_ref().map_or(&none, |d| &d.present);
+        let mut over = present.range((from, Name::from(&b""[..]))..).peekable();
+        let value = |name: &Name| {
+            st.dir
+                .as_ref()
+                .and_then(|d| d.overlay.get(name))
+                .and_then(|o| o.value)
+        };
+        let mut more = true;
+        if !unborn(st) {
+            self.image.dir_scan(inode.ino, from, &mut |e: DirEntry| {
+                while let Some((cookie, name)) =
+                    over.next_if(|(c, n)| (*c, &n[..]) <= (e.cookie, &e.name[..]))
+                {
+                    more = emit(each, *cookie, name, value(name));
+                    if !more {
+                        return false;
+                    }
+                }
+                // What the overlay knows, it has said or it is gone.
+                if st
+                    .dir
+                    .as_ref()
+                    .is_some_and(|d| d.overlay.contains_key(&e.name[..]))
+                {
+                    return true;
+                }
+                more = each(ListEntry {
+                    name: e.name,
+                    ino: e.ino,
+                    dtype: dtype_of(e.ftype),
+                    next: e.cookie,
+                });
+                more
+            })?;
+        }
+        for (cookie, name) in over {
+            if !more {
+                break;
+            }
+            more = emit(each, *cookie, name, value(name));
+        }
+        Ok(())
+    }
+}
+
+fn emit(
+    each: &mut dyn FnMut(ListEntry) -> bool,
+    cookie: u64,
+    name: &Name,
+    value: Option<(Ino, u8)>,
+) -> bool {
+    match value {
+        Some((ino, ftype)) => each(ListEntry {
+            name: name.to_vec(),
+            ino,
+            dtype: dtype_of(ftype),
+            next: cookie,
+        }),
+        None => true,
+    }
+}
+
+fn special(name: &[u8], ino: Ino, next: u64) -> ListEntry {
+    ListEntry {
+        name: name.to_vec(),
+        ino,
+        dtype: libc::DT_DIR,
+        next,
+    }
+}
+
+/// Its creation is not applied: the image knows nothing of it.
+pub(crate) fn unborn(st: &State) -> bool {
+    st.layers
+        .first()
+        .is_some_and(|l| l.body.read().created.is_some())
+}

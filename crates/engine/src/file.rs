@@ -1,0 +1,831 @@
+//! File data: read, write, truncate, fallocate, seek.
+use crate::inode::{FileLayer, Inode, Over, Page, State};
+use crate::op::Op;
+use crate::types::*;
+use crate::view::{LBLK_END, Where};
+use crate::volume::Volume;
+use ccfs_device::AlignedBuf;
+use ccfs_ext4::Error;
+use parking_lot::RwLockWriteGuard;
+use std::sync::Arc;
+
+/// Most bytes of one write operation (FUSE's largest request).
+pub const WRITE_MAX: usize = 1 << 20;
+/// i_flags: changes are refused; only appending is allowed.
+pub const FLAG_IMMUTABLE: u32 = 0x10;
+pub const FLAG_APPEND: u32 = 0x20;
+pub const FLAG_EXTENTS: u32 = 0x8_0000;
+
+fn errno<T>(n: i32) -> Result<T> {
+    Err(Error::Errno(n))
+}
+
+/// A block that an operation will change: its content before, where that matters.
+struct Cell {
+    lblk: u64,
+    /// Present where part of the old content stays.
+    base: Option<AlignedBuf>,
+    /// Bytes `[start, end)` of the block to change besides the caller's (zeroing of what lay past the end of file).
+    zero: (usize, usize),
+}
+
+/// What a write must bring along, found before it is accepted.
+#[derive(Default)]
+struct Plan {
+    cells: Vec<Cell>,
+    /// Blocks that need space.
+    fresh: u64,
+}
+
+impl Volume {
+    fn split(&self, at: u64) -> (u64, usize) {
+        let bs = u64::from(self.block_size);
+        (at / bs, (at % bs) as usize)
+    }
+
+    /// The whole content of a block as a new buffer; bytes past `size` are zero. The flag: some of those were not.
+    fn load(&self, inode: &Inode, st: &State, lblk: u64) -> Result<(AlignedBuf, bool)> {
+        let bs = self.block_size as usize;
+        let (place, _) = self.view(inode, st, lblk, 1)?;
+        let mut buf = match place {
+            Where::Page(page) => (*page).clone(),
+            Where::Zero { .. }
+            | Where::Block {
+                unwritten: true, ..
+            } => AlignedBuf::zeroed(bs),
+            Where::Block { pblk, .. } => {
+                let mut buf = AlignedBuf::zeroed(bs);
+                self.read_home(pblk, &mut buf)?;
+                buf
+            }
+        };
+        let valid = st.attr.size.saturating_sub(lblk * bs as u64).min(bs as u64) as usize;
+        let dirty_tail = buf[valid..].iter().any(|b| *b != 0);
+        buf[valid..].fill(0);
+        Ok((buf, dirty_tail))
+    }
+
+    /// Before the file grows from a size that is no multiple of the block size: is there something past its end on disk
+    /// that would become visible (C6)? Then the block must be written with zeros there.
+    fn stale_tail(&self, inode: &Inode, st: &State) -> Result<Option<Cell>> {
+        let (lblk, within) = self.split(st.attr.size);
+        if within == 0
+            || !matches!(
+                self.view(inode, st, lblk, 1)?.0,
+                Where::Block {
+                    unwritten: false,
+                    ..
+                } | Where::Page(_)
+            )
+        {
+            return Ok(None);
+        }
+        let (buf, dirty_tail) = self.load(inode, st, lblk)?;
+        let zero = (within, self.block_size as usize);
+        Ok(dirty_tail.then_some(Cell {
+            lblk,
+            base: Some(buf),
+            zero,
+        }))
+    }
+
+    /// Counts what a change of blocks `[first, end)` needs.
+    fn count_fresh(&self, inode: &Inode, st: &State, first: u64, end: u64) -> Result<u64> {
+        let (mut at, mut fresh) = (first, 0);
+        while at < end {
+            let (place, len) = self.view(inode, st, at, end - at)?;
+            if matches!(place, Where::Zero { allocated: false }) {
+                fresh += len;
+            }
+            at += len;
+        }
+        Ok(fresh)
+    }
+
+    fn plan_write(&self, inode: &Inode, st: &State, offset: u64, len: usize) -> Result<Plan> {
+        let bs = self.block_size as usize;
+        let end = offset + len as u64;
+        let (first, head) = self.split(offset);
+        let (last, tail) = self.split(end);
+        let mut plan = Plan::default();
+        if end > st.attr.size {
+            let (eof, _) = self.split(st.attr.size);
+            // A block that the write itself touches is loaded below with its tail zeroed.
+            if !(first..=last).contains(&eof) {
+                plan.cells.extend(self.stale_tail(inode, st)?);
+            }
+        }
+        let stop = if tail > 0 { last + 1 } else { last };
+        plan.fresh = self.count_fresh(inode, st, first, stop)?;
+        for lblk in first..stop {
+            let partial = (lblk == first && head > 0) || (lblk == last && tail > 0);
+            let mut cell = Cell {
+                lblk,
+                base: None,
+                zero: (bs, 0),
+            };
+            if partial {
+                let (buf, dirty_tail) = self.load(inode, st, lblk)?;
+                if dirty_tail {
+                    cell.zero = (
+                        (st.attr.size.saturating_sub(lblk * bs as u64) as usize).min(bs),
+                        bs,
+                    );
+                }
+                cell.base = Some(buf);
+            }
+            plan.cells.push(cell);
+        }
+        Ok(plan)
+    }
+
+    /// One write operation.
+    pub fn write(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let data = &data[..data.len().min(WRITE_MAX)];
+        self.with_space(cx, |left| {
+            let inode = self.inode(ino)?;
+            let mut st = inode.state.write();
+            let offset = if flags.append { st.attr.size } else { offset };
+            let data = &data[..self.check_write(&st, offset, data.len())?];
+            let plan = self.plan_write(&inode, &st, offset, data.len())?;
+            // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
+            let data = if left < plan.fresh {
+                &data[..self.shorten(&inode, &st, offset, data.len(), left)?]
+            } else {
+                data
+            };
+            let plan = if left < plan.fresh {
+                self.plan_write(&inode, &st, offset, data.len())?
+            } else {
+                plan
+            };
+            let promise = self.promise(cx, plan.fresh, 2 + plan.fresh.div_ceil(64))?;
+            let stream = if flags.writeback {
+                st.last_writer
+            } else {
+                cx.stream
+            };
+            let op = self.begin(stream, promise, [st.last.clone().as_ref()]);
+            st.last_writer = stream;
+            self.write_cells(&op, &inode, &mut st, plan, offset, data);
+            let end = offset + data.len() as u64;
+            st.attr.size = st.attr.size.max(end);
+            touch(&mut st, op.now);
+            if flags.kill_suidgid {
+                kill_suidgid(&mut st);
+            }
+            op.capture(&inode, &mut st);
+            Ok(data.len())
+        })
+    }
+
+    /// How many bytes of a write fit when only `left` blocks can be had.
+    fn shorten(
+        &self,
+        inode: &Inode,
+        st: &State,
+        offset: u64,
+        len: usize,
+        left: u64,
+    ) -> Result<usize> {
+        let bs = u64::from(self.block_size);
+        let mut len = len;
+        loop {
+            let (first, last) = (offset / bs, (offset + len as u64 - 1) / bs);
+            if self.count_fresh(inode, st, first, last + 1)? <= left {
+                return Ok(len);
+            }
+            if first == last {
+                return errno(libc::ENOSPC);
+            }
+            len = (last * bs - offset) as usize;
+        }
+    }
+
+    fn check_write(&self, st: &State, offset: u64, len: usize) -> Result<usize> {
+        if st.is_dir() {
+            return errno(libc::EISDIR);
+        }
+        if !st.is_file() {
+            return errno(libc::EINVAL);
+        }
+        self.check_change(st)?;
+        let max = self.max_size(st);
+        if offset >= max {
+            return errno(libc::EFBIG);
+        }
+        Ok(len.min((max - offset) as usize))
+    }
+
+    /// An inode that may be changed at all. Immutable ones are refused on open by convention of the kernel; as FUSE opens do
+    /// not reach us, they are refused here.
+    pub(crate) fn check_change(&self, st: &State) -> Result<()> {
+        if st.dead {
+            return errno(libc::ENOENT);
+        }
+        if st.attr.flags & FLAG_IMMUTABLE != 0 {
+            return errno(libc::EPERM);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn max_size(&self, st: &State) -> u64 {
+        let geo = self.image.geometry();
+        let extents = st.attr.flags & FLAG_EXTENTS != 0;
+        if extents {
+            geo.max_file_size_extents
+        } else {
+            geo.max_file_size_blockmap
+        }
+    }
+
+    fn write_cells(
+        &self,
+        op: &Op,
+        inode: &Arc<Inode>,
+        st: &mut State,
+        plan: Plan,
+        offset: u64,
+        data: &[u8],
+    ) {
+        let bs = self.block_size as u64;
+        let layer = op.layer(inode, st);
+        for cell in plan.cells {
+            let block_start = cell.lblk * bs;
+            // The part of `data` that lands in this block.
+            let lo = offset.clamp(block_start, block_start + bs);
+            let hi = (offset + data.len() as u64).clamp(block_start, block_start + bs);
+            let bytes = &data[(lo - offset.min(lo)) as usize..][..(hi - lo) as usize];
+            let at = (lo - block_start) as usize;
+            self.change_block(op, inode, st, &layer, cell, at, bytes);
+        }
+    }
+
+    /// Puts `bytes` at `at` of a block into the operation's layer.
+    #[allow(clippy::too_many_arguments)]
+    fn change_block(
+        &self,
+        op: &Op,
+        inode: &Arc<Inode>,
+        st: &mut State,
+        layer: &Arc<FileLayer>,
+        cell: Cell,
+        at: usize,
+        bytes: &[u8],
+    ) {
+        let bs = self.block_size as usize;
+        let (mut start, mut end) = (at, at + bytes.len());
+        if bytes.is_empty() {
+            (start, end) = cell.zero;
+        } else if cell.zero.0 < cell.zero.1 {
+            (start, end) = (start.min(cell.zero.0), end.max(cell.zero.1));
+        }
+        {
+            let mut body = layer.body.write();
+            if let Some(page) = body.pages.get_mut(&cell.lblk) {
+                // The transaction's own page: changed in place; an unwritten earlier version is write avoidance.
+                let buf = Arc::make_mut(&mut page.buf);
+                if cell.zero.0 < cell.zero.1 {
+                    buf[cell.zero.0..cell.zero.1].fill(0);
+                }
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
+                page.start = page.start.min(start as u32);
+                page.end = page.end.max(end as u32);
+                self.counters
+                    .avoided_bytes
+                    .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+                return;
+            }
+        }
+        let over = self.over(inode, st, layer, cell.lblk);
+        if over == Over::Hole {
+            self.count_blocks(st, 1);
+        }
+        let mut buf = cell.base.unwrap_or_else(|| AlignedBuf::zeroed(bs));
+        buf[at..at + bytes.len()].copy_from_slice(bytes);
+        let page = Page {
+            buf: Arc::new(buf),
+            start: start as u32,
+            end: end as u32,
+            over,
+        };
+        // A block over an own preallocation takes over its promise.
+        layer.body.write().prealloc.remove(cell.lblk, cell.lblk + 1);
+        if let Over::Block { promised: true } = page.over {
+            op.txn.body.lock().promised_data += 1;
+        }
+        op.put_page(layer, cell.lblk, page);
+    }
+
+    /// What a new page of the layer lies over. Counts one promised block for `Hole` (promised with the operation, or an own
+    /// preallocation) and tries to promise one for remapping.
+    fn over(&self, inode: &Inode, st: &State, layer: &FileLayer, lblk: u64) -> Over {
+        if layer.body.read().prealloc.contains(lblk) {
+            return Over::Hole;
+        }
+        match self.view(inode, st, lblk, 1) {
+            Ok((Where::Zero { allocated: false }, _)) => Over::Hole,
+            // An error cannot happen: the plan has looked before; the log takes any content.
+            _ => Over::Block {
+                promised: self.space.promise(&self.image, 1, 0),
+            },
+        }
+    }
+
+    fn count_blocks(&self, st: &mut State, blocks: u64) {
+        st.attr.blocks512 += blocks * u64::from(self.block_size / 512);
+    }
+
+    /// Reads up to `len` bytes into `out`; short only at end of file.
+    pub fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.check_alive()?;
+        out.clear();
+        let inode = self.inode(ino)?;
+        let st = inode.state.read();
+        if st.is_dir() {
+            return errno(libc::EISDIR);
+        }
+        if st.dead {
+            return errno(libc::ENOENT);
+        }
+        if offset >= st.attr.size {
+            return Ok(());
+        }
+        let end = (offset + len as u64).min(st.attr.size);
+        out.resize((end - offset) as usize, 0);
+        self.read_range(&inode, &st, offset, out)?;
+        let stale = self.atime_is_stale(&st);
+        drop(st);
+        if stale {
+            self.update_atime(&inode);
+        }
+        Ok(())
+    }
+
+    /// Fills `out` (zeroed) from `offset`; the caller has cut the range at the end of file.
+    pub(crate) fn read_range(
+        &self,
+        inode: &Inode,
+        st: &State,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let bs = u64::from(self.block_size);
+        let end = offset + out.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let (lblk, within) = self.split(at);
+            let want = (end - at + within as u64).div_ceil(bs);
+            let (place, blocks) = self.view(inode, st, lblk, want)?;
+            let stop = ((lblk + blocks) * bs).min(end);
+            let part = &mut out[(at - offset) as usize..(stop - offset) as usize];
+            match place {
+                Where::Page(page) => part.copy_from_slice(&page[within..within + part.len()]),
+                Where::Zero { .. }
+                | Where::Block {
+                    unwritten: true, ..
+                } => part.fill(0),
+                Where::Block { pblk, .. } => self.read_blocks(pblk, within, part)?,
+            }
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// lseek(2) with SEEK_DATA and SEEK_HOLE. Errors: ENXIO past the end of file or without further data.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        self.check_alive()?;
+        let inode = self.inode(ino)?;
+        let st = inode.state.read();
+        let size = st.attr.size;
+        if offset >= size {
+            return errno(libc::ENXIO);
+        }
+        if st.is_dir() {
+            return Ok(if what == Seek::Data { offset } else { size });
+        }
+        let bs = u64::from(self.block_size);
+        let stop = size.div_ceil(bs);
+        let mut lblk = offset / bs;
+        while lblk < stop {
+            let (place, len) = self.view(&inode, &st, lblk, stop - lblk)?;
+            let data = matches!(
+                place,
+                Where::Page(_)
+                    | Where::Block {
+                        unwritten: false,
+                        ..
+                    }
+            );
+            if data == (what == Seek::Data) {
+                return Ok(offset.max(lblk * bs));
+            }
+            lblk += len;
+        }
+        if what == Seek::Hole {
+            Ok(size)
+        } else {
+            errno(libc::ENXIO)
+        }
+    }
+
+    /// The part of truncate and punch that makes whole blocks `[from, to)` a hole.
+    fn make_hole(
+        &self,
+        op: &Op,
+        inode: &Arc<Inode>,
+        st: &mut State,
+        from: u64,
+        to: u64,
+    ) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let layer = op.layer(inode, st);
+        op.drop_pages(&layer, from, to);
+        let freed = self.blocks_in(inode, st, from, to)?;
+        layer.body.write().holes.insert(from, to);
+        st.attr.blocks512 = st
+            .attr
+            .blocks512
+            .saturating_sub(freed * u64::from(self.block_size / 512));
+        op.txn.body.lock().freed_blocks += freed;
+        self.pending_free.add(freed);
+        Ok(())
+    }
+
+    /// Allocated blocks in a range, as the view has them.
+    fn blocks_in(&self, inode: &Inode, st: &State, from: u64, to: u64) -> Result<u64> {
+        let (mut at, mut total) = (from, 0);
+        while at < to {
+            let (place, len) = self.view(inode, st, at, to - at)?;
+            if !matches!(place, Where::Zero { allocated: false }) {
+                total += len;
+                at += len;
+                continue;
+            }
+            // Jump over the hole: to the next thing that any layer or the image knows.
+            let unborn = st.layers.iter().any(|l| l.body.read().created.is_some());
+            let below = if unborn {
+                None
+            } else {
+                self.image.next_data(inode.ino, at + len)?.map(|m| m.lblk)
+            };
+            let above = st
+                .layers
+                .iter()
+                .filter_map(|l| l.body.read().next_allocated(at))
+                .min();
+            match below.into_iter().chain(above).min() {
+                Some(next) => at = next.max(at + len.min(next - at)),
+                None => break,
+            }
+        }
+        Ok(total)
+    }
+
+    /// A block of which `[start, end)` is to read as zeros, if anything else is there.
+    fn zero_cell(
+        &self,
+        inode: &Inode,
+        st: &State,
+        lblk: u64,
+        start: usize,
+        end: usize,
+    ) -> Result<Option<Cell>> {
+        if start >= end {
+            return Ok(None);
+        }
+        match self.view(inode, st, lblk, 1)?.0 {
+            Where::Zero { .. }
+            | Where::Block {
+                unwritten: true, ..
+            } => return Ok(None),
+            _ => {}
+        }
+        let mut raw = AlignedBuf::zeroed(self.block_size as usize);
+        match self.view(inode, st, lblk, 1)?.0 {
+            Where::Page(page) => raw.copy_from_slice(&page),
+            Where::Block { pblk, .. } => self.read_home(pblk, &mut raw)?,
+            Where::Zero { .. } => {}
+        }
+        if raw[start..end].iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        raw[start..end].fill(0);
+        Ok(Some(Cell {
+            lblk,
+            base: Some(raw),
+            zero: (start, end),
+        }))
+    }
+
+    /// The size part of setattr; the caller holds the lock, has checked rights and begins the operation through `accept`.
+    pub(crate) fn plan_resize(&self, inode: &Inode, st: &State, size: u64) -> Result<ResizePlan> {
+        if size > self.max_size(st) {
+            return errno(libc::EFBIG);
+        }
+        let (lblk, within) = self.split(size);
+        let cell = if size < st.attr.size {
+            if within > 0 {
+                self.zero_cell(inode, st, lblk, within, self.block_size as usize)?
+            } else {
+                None
+            }
+        } else if size > st.attr.size {
+            self.stale_tail(inode, st)?
+        } else {
+            None
+        };
+        Ok(ResizePlan {
+            size,
+            cell: cell.into_iter().collect(),
+        })
+    }
+
+    pub(crate) fn resize(
+        &self,
+        op: &Op,
+        inode: &Arc<Inode>,
+        st: &mut State,
+        plan: ResizePlan,
+    ) -> Result<()> {
+        let bs = u64::from(self.block_size);
+        if plan.size < st.attr.size || plan.size == st.attr.size {
+            // Equal sizes too: blocks that fallocate put past the end go, as with ext4.
+            self.make_hole(op, inode, st, plan.size.div_ceil(bs), LBLK_END)?;
+        }
+        for cell in plan.cell {
+            let layer = op.layer(inode, st);
+            self.change_block(op, inode, st, &layer, cell, 0, &[]);
+        }
+        st.attr.size = plan.size;
+        Ok(())
+    }
+
+    /// fallocate(2). Errors: EOPNOTSUPP for preallocation in a block-mapped file, EFBIG, ENOSPC.
+    pub fn fallocate(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        how: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        if len == 0 {
+            return errno(libc::EINVAL);
+        }
+        let end = offset.checked_add(len).ok_or(Error::Errno(libc::EFBIG))?;
+        self.with_space(cx, |_| {
+            let inode = self.inode(ino)?;
+            let mut st = inode.state.write();
+            self.check_fallocate(&st, how, end)?;
+            match how {
+                Fallocate::Allocate { keep_size } => {
+                    self.preallocate(cx, &inode, &mut st, offset, end, keep_size)
+                }
+                Fallocate::PunchHole => self.punch(cx, &inode, &mut st, offset, end, None),
+                Fallocate::ZeroRange { keep_size } => {
+                    self.punch(cx, &inode, &mut st, offset, end, Some(keep_size))
+                }
+            }
+        })
+    }
+
+    fn check_fallocate(&self, st: &State, how: Fallocate, end: u64) -> Result<()> {
+        if !st.is_file() {
+            return errno(if st.is_dir() {
+                libc::EISDIR
+            } else {
+                libc::ENODEV
+            });
+        }
+        self.check_change(st)?;
+        if st.attr.flags & FLAG_APPEND != 0 && how == Fallocate::PunchHole {
+            return errno(libc::EPERM);
+        }
+        if end > self.max_size(st) {
+            return errno(libc::EFBIG);
+        }
+        if st.attr.flags & FLAG_EXTENTS == 0 && how != Fallocate::PunchHole {
+            return errno(libc::EOPNOTSUPP);
+        }
+        Ok(())
+    }
+
+    fn preallocate(
+        &self,
+        cx: &Context,
+        inode: &Arc<Inode>,
+        st: &mut RwLockWriteGuard<State>,
+        offset: u64,
+        end: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        let bs = u64::from(self.block_size);
+        let (first, stop) = (offset / bs, end.div_ceil(bs));
+        let grow = !keep_size && end > st.attr.size;
+        let cell = if grow {
+            self.stale_tail(inode, st)?
+        } else {
+            None
+        };
+        let runs = self.hole_runs(inode, st, first, stop)?;
+        let fresh: u64 = runs.iter().map(|(a, b)| b - a).sum();
+        let promise = self.promise(cx, fresh, 4 + 2 * runs.len() as u64)?;
+        let op = self.begin(cx.stream, promise, [st.last.clone().as_ref()]);
+        let layer = op.layer(inode, st);
+        if let Some(cell) = cell {
+            self.change_block(&op, inode, st, &layer, cell, 0, &[]);
+        }
+        for (a, b) in runs {
+            layer.body.write().prealloc.insert(a, b);
+        }
+        self.count_blocks(st, fresh);
+        if grow {
+            st.attr.size = end;
+            st.attr.mtime = op.now;
+        }
+        st.attr.ctime = op.now;
+        op.capture(inode, st);
+        Ok(())
+    }
+
+    /// Holes without any allocation in `[first, stop)`.
+    fn hole_runs(
+        &self,
+        inode: &Inode,
+        st: &State,
+        first: u64,
+        stop: u64,
+    ) -> Result<Vec<(u64, u64)>> {
+        let mut runs = Vec::new();
+        let mut at = first;
+        while at < stop {
+            let (place, len) = self.view(inode, st, at, stop - at)?;
+            if matches!(place, Where::Zero { allocated: false }) {
+                runs.push((at, at + len));
+            }
+            at += len;
+        }
+        Ok(runs)
+    }
+
+    /// Punches a hole, or (`zero` = keep_size) makes the range zeros with blocks behind it.
+    fn punch(
+        &self,
+        cx: &Context,
+        inode: &Arc<Inode>,
+        st: &mut RwLockWriteGuard<State>,
+        offset: u64,
+        end: u64,
+        zero: Option<bool>,
+    ) -> Result<()> {
+        let bs = u64::from(self.block_size);
+        let ((first, head), (last, tail)) = (self.split(offset), self.split(end));
+        let (from, to) = (offset.div_ceil(bs), end / bs);
+        let mut cells = Vec::new();
+        if first == last {
+            cells.extend(self.zero_cell(inode, st, first, head, tail)?);
+        } else {
+            if head > 0 {
+                cells.extend(self.zero_cell(inode, st, first, head, bs as usize)?);
+            }
+            if tail > 0 {
+                cells.extend(self.zero_cell(inode, st, last, 0, tail)?);
+            }
+        }
+        let grow = zero == Some(false) && end > st.attr.size;
+        // The parts of the edges that are holes get blocks too, as ZERO_RANGE promises allocation.
+        let edges = if zero.is_some() {
+            self.hole_runs(inode, st, first, end.div_ceil(bs))?
+        } else {
+            Vec::new()
+        };
+        let whole = to.saturating_sub(from);
+        let edge_blocks: u64 = edges
+            .iter()
+            .flat_map(|&(a, b)| a..b)
+            .filter(|b| *b < from || *b >= to)
+            .count() as u64;
+        let promise = match zero {
+            Some(_) => self.promise(cx, whole + edge_blocks, 6)?,
+            None => self.promise_if_possible(4),
+        };
+        if grow && (first..=last).all(|b| b != st.attr.size / bs) {
+            cells.extend(self.stale_tail(inode, st)?);
+        }
+        let op = self.begin(cx.stream, promise, [st.last.clone().as_ref()]);
+        let layer = op.layer(inode, st);
+        self.make_hole(&op, inode, st, from, to)?;
+        for cell in cells {
+            self.change_block(&op, inode, st, &layer, cell, 0, &[]);
+        }
+        if zero.is_some() {
+            layer.body.write().prealloc.insert(from, to);
+            for (a, b) in edges
+                .into_iter()
+                .flat_map(|(a, b)| (a..b).map(|x| (x, x + 1)))
+                .filter(|(b, _)| *b < from || *b >= to)
+            {
+                layer.body.write().prealloc.insert(a, b);
+            }
+            self.count_blocks(st, whole + edge_blocks);
+        }
+        if grow {
+            st.attr.size = end;
+        }
+        touch(st, op.now);
+        op.capture(inode, st);
+        Ok(())
+    }
+
+    /// copy_file_range(2): a series of write operations. Errors: EINVAL for overlapping ranges of one file.
+    pub fn copy_range(
+        &self,
+        cx: &Context,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        if from == to
+            && from_offset < to_offset.saturating_add(len)
+            && to_offset < from_offset.saturating_add(len)
+        {
+            return errno(libc::EINVAL);
+        }
+        let mut done = 0;
+        let mut buf = Vec::new();
+        while done < len {
+            let want = (len - done).min(WRITE_MAX as u64) as usize;
+            self.read(from, from_offset + done, want, &mut buf)?;
+            if buf.is_empty() {
+                break;
+            }
+            match self.write(cx, to, to_offset + done, &buf, WriteFlags::default()) {
+                Ok(n) => done += n as u64,
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// relatime: the access time is older than a change, or than a day.
+    pub(crate) fn atime_is_stale(&self, st: &State) -> bool {
+        const DAY_S: i64 = 86_400;
+        if self.options.noatime || self.options.read_only || st.attr.flags & 0x80 != 0 {
+            return false;
+        }
+        let a = st.attr.atime;
+        a <= st.attr.mtime || a <= st.attr.ctime || a.0 + DAY_S < crate::op::now().0
+    }
+
+    pub(crate) fn update_atime(&self, inode: &Arc<Inode>) {
+        let mut st = inode.state.write();
+        if st.dead || self.is_stopped() || !self.atime_is_stale(&st) {
+            return;
+        }
+        if st.last.is_some() {
+            // Its creation may not be durable yet; the time goes along with the next captured attributes.
+            st.attr.atime = crate::op::now();
+            return;
+        }
+        let op = self.begin(SYSTEM_STREAM, self.promise_if_possible(0), []);
+        st.attr.atime = op.now;
+        op.set_atime(inode, &st);
+    }
+}
+
+/// A change of size, prepared.
+pub(crate) struct ResizePlan {
+    size: u64,
+    cell: Vec<Cell>,
+}
+
+/// A change of content.
+pub(crate) fn touch(st: &mut State, now: Time) {
+    st.attr.mtime = now;
+    st.attr.ctime = now;
+}
+
+/// What a write by an unprivileged caller does to the mode: setuid goes, setgid goes if the group may execute.
+pub(crate) fn kill_suidgid(st: &mut State) {
+    let mode = st.attr.mode;
+    st.attr.mode &= !(libc::S_ISUID as u16);
+    if mode & libc::S_IXGRP as u16 != 0 {
+        st.attr.mode &= !(libc::S_ISGID as u16);
+    }
+}

@@ -1,0 +1,258 @@
+//! Inodes in memory: the current state, and the layers that transactions have put over the image.
+use crate::ranges::{PlaceMap, RangeSet};
+use crate::record::XattrSet;
+use crate::txn::{Name, Txn};
+use crate::types::{Ino, Result, StreamId};
+use ccfs_device::AlignedBuf;
+use ccfs_image::{Image, InodeAttr, Lblk};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.
+#[derive(Clone)]
+pub struct Page {
+    pub buf: Arc<AlignedBuf>,
+    /// Bytes `[start, end)` that the transaction changed.
+    pub start: u32,
+    pub end: u32,
+    /// What it lies over when it was first written by this transaction.
+    pub over: Over,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Nothing: needs a block (promised).
+    Hole,
+    /// A block; `promised`: another one is promised, so that it may be remapped.
+    Block { promised: bool },
+}
+
+/// What one transaction changes in one inode.
+#[derive(Default)]
+pub struct LayerBody {
+    /// The inode is new in this transaction (its parent, for directories).
+    pub created: Option<Ino>,
+    /// The inode is freed in this transaction.
+    pub dead: bool,
+    /// Attributes at the end of its last operation. `None`: untouched (directories say theirs by field).
+    pub attr: Option<InodeAttr>,
+    /// Older content of these blocks is gone.
+    pub holes: RangeSet,
+    /// Allocated here without content (fallocate); blocks promised.
+    pub prealloc: RangeSet,
+    pub pages: BTreeMap<Lblk, Page>,
+    pub xattrs: Option<Arc<XattrSet>>,
+    pub target: Option<Arc<[u8]>>,
+    /// Where commit put pages and preallocated blocks.
+    pub placed: PlaceMap,
+}
+
+impl LayerBody {
+    /// First block above `at` that this layer allocates.
+    pub fn next_allocated(&self, at: Lblk) -> Option<Lblk> {
+        let page = self.pages.range(at + 1..).next().map(|(l, _)| *l);
+        page.into_iter().chain(self.prealloc.next_start(at)).min()
+    }
+}
+
+/// A transaction's changes to one inode. Immutable once the transaction is sealed and quiet, but for `placed`.
+pub struct FileLayer {
+    pub serial: u64,
+    pub body: RwLock<LayerBody>,
+}
+
+/// A name changed by a transaction that is not applied.
+pub struct Overlay {
+    pub value: Option<(Ino, u8)>,
+    pub txn: Arc<Txn>,
+}
+
+/// What streams have changed in a directory.
+#[derive(Default)]
+pub struct DirState {
+    pub overlay: HashMap<Name, Overlay>,
+    /// The overlay's names that exist, in readdir order.
+    pub present: BTreeSet<(u64, Name)>,
+    /// Transactions with entry changes that are not applied (C5: entry changes and later removal; C3: fsync of a directory).
+    pub changers: Vec<Arc<Txn>>,
+    /// Last change of an xattr.
+    pub xattr_last: Option<Arc<Txn>>,
+    /// Creation, or change of mode, owner or ACL (C5).
+    pub attr_last: Option<Arc<Txn>>,
+}
+
+pub struct State {
+    pub attr: InodeAttr,
+    /// Last transaction that touched it and is not applied (C5). For directories: the one that created it.
+    pub last: Option<Arc<Txn>>,
+    /// Oldest first.
+    pub layers: Vec<Arc<FileLayer>>,
+    /// Differs from the image.
+    pub xattrs: Option<Arc<XattrSet>>,
+    pub target: Option<Arc<[u8]>>,
+    pub dir: Option<Box<DirState>>,
+    pub last_writer: StreamId,
+    /// Freed: every further operation fails with ENOENT.
+    pub dead: bool,
+    /// A directory's current parent, if known.
+    pub parent: Option<Ino>,
+}
+
+impl State {
+    pub fn is_dir(&self) -> bool {
+        file_type(&self.attr) == libc::S_IFDIR
+    }
+    pub fn is_file(&self) -> bool {
+        file_type(&self.attr) == libc::S_IFREG
+    }
+    pub fn is_symlink(&self) -> bool {
+        file_type(&self.attr) == libc::S_IFLNK
+    }
+    /// The directory's changes, made when first needed.
+    pub fn dir(&mut self) -> &mut DirState {
+        self.dir.get_or_insert_default()
+    }
+    /// Nothing here that the image does not say.
+    fn clean(&self) -> bool {
+        self.layers.is_empty()
+            && self.last.is_none()
+            && self
+                .dir
+                .as_ref()
+                .is_none_or(|d| d.overlay.is_empty() && d.changers.is_empty())
+    }
+}
+
+pub fn file_type(attr: &InodeAttr) -> u32 {
+    u32::from(attr.mode) & libc::S_IFMT
+}
+
+pub struct Inode {
+    pub ino: Ino,
+    pub state: RwLock<State>,
+}
+
+impl Inode {
+    pub fn new(ino: Ino, attr: InodeAttr) -> Arc<Inode> {
+        Arc::new(Inode {
+            ino,
+            state: RwLock::new(State {
+                attr,
+                last: None,
+                layers: Vec::new(),
+                xattrs: None,
+                target: None,
+                dir: None,
+                last_writer: crate::types::DEFAULT_STREAM,
+                dead: false,
+                parent: None,
+            }),
+        })
+    }
+}
+
+const SHARDS: usize = 64;
+/// Inodes kept in memory per shard before clean ones are dropped.
+const SHARD_INODES_MAX: usize = 1024;
+
+/// Inodes in memory. One that has layers, or that somebody holds, stays; the others can go at any time.
+pub struct Inodes {
+    shards: Vec<Mutex<HashMap<Ino, Arc<Inode>>>>,
+}
+
+impl Inodes {
+    pub fn new() -> Self {
+        Inodes {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Arc<Inode>>> {
+        &self.shards[ino as usize % SHARDS]
+    }
+
+    /// The inode, from memory or the image. Errors: ENOENT for a free or impossible number.
+    pub fn get(&self, image: &Image, ino: Ino) -> Result<Arc<Inode>> {
+        let mut shard = self.shard(ino).lock();
+        if let Some(inode) = shard.get(&ino) {
+            return Ok(inode.clone());
+        }
+        // Read under the shard's lock: an inode that is not in memory does not change in the image.
+        let inode = Inode::new(ino, image.read_attr(ino)?);
+        if shard.len() >= SHARD_INODES_MAX {
+            Self::shrink(&mut shard);
+        }
+        shard.insert(ino, inode.clone());
+        Ok(inode)
+    }
+
+    /// Drops about half of what can go.
+    fn shrink(shard: &mut HashMap<Ino, Arc<Inode>>) {
+        let mut keep = false;
+        shard.retain(|_, inode| {
+            let idle =
+                Arc::strong_count(inode) == 1 && inode.state.try_read().is_some_and(|s| s.clean());
+            keep = !keep;
+            !idle || keep
+        });
+    }
+
+    /// In memory or not at all.
+    pub fn peek(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.shard(ino).lock().get(&ino).cloned()
+    }
+
+    pub fn insert(&self, inode: Arc<Inode>) {
+        self.shard(inode.ino).lock().insert(inode.ino, inode);
+    }
+
+    pub fn remove(&self, ino: Ino) {
+        self.shard(ino).lock().remove(&ino);
+    }
+}
+
+/// Counts of the kernel's references.
+pub struct References {
+    shards: Vec<Mutex<HashMap<Ino, u64>>>,
+}
+
+impl References {
+    pub fn new() -> Self {
+        References {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    pub fn add(&self, ino: Ino, count: u64) {
+        *self.shards[ino as usize % SHARDS]
+            .lock()
+            .entry(ino)
+            .or_default() += count;
+    }
+
+    /// True when none is left.
+    pub fn drop(&self, ino: Ino, count: u64) -> bool {
+        let mut shard = self.shards[ino as usize % SHARDS].lock();
+        let Some(have) = shard.get_mut(&ino) else {
+            return true;
+        };
+        *have = have.saturating_sub(count);
+        if *have == 0 {
+            shard.remove(&ino);
+            return true;
+        }
+        false
+    }
+
+    pub fn any(&self, ino: Ino) -> bool {
+        self.shards[ino as usize % SHARDS].lock().contains_key(&ino)
+    }
+
+    /// At unmount the kernel has none.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            shard.lock().clear();
+        }
+    }
+}

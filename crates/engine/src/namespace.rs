@@ -1,0 +1,536 @@
+//! Names: create, link, unlink, rename.
+use crate::dir::{Locked, check_name, errno, ftype_of};
+use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
+use crate::inode::{Inode, Over, Page, State};
+use crate::op::Op;
+use crate::txn::Txn;
+use crate::types::*;
+use crate::volume::Volume;
+use ccfs_device::AlignedBuf;
+use ccfs_ext4::Error;
+use ccfs_ext4::acl::Acl;
+use ccfs_image::InodeAttr;
+use std::sync::Arc;
+
+/// Most links of a file, and of subdirectories before nlink becomes 1 (ext4).
+pub(crate) const LINK_MAX: u32 = 65_000;
+/// Blocks of structure that a new entry can need: a leaf, an index node, a new root level.
+const ENTRY_BLOCKS: u64 = 3;
+/// Blocks of structure that a new inode can need: an xattr block, a directory's first block, a slow symlink's block.
+const INODE_BLOCKS: u64 = 2;
+/// Targets from this length on do not fit in the inode (ext4), bytes.
+const FAST_SYMLINK_END: usize = 60;
+/// i_flags that new files inherit from their directory: sync, nodump, noatime, append-only and the like are not all
+/// inherited by ext4; these are (EXT4_FL_INHERITED, what we support of it).
+const INHERITED_FLAGS: u32 =
+    0x0000_0001 | 0x0000_0002 | 0x0000_0004 | 0x0000_0008 | 0x0000_0040 | 0x0000_0080 | 0x0001_0000;
+
+/// What a new inode starts with.
+struct New<'a> {
+    mode: u16,
+    rdev: u32,
+    target: Option<&'a [u8]>,
+}
+
+impl Volume {
+    /// A directory in which entries may change. Errors: ENOENT, ENOTDIR, EPERM.
+    fn check_dir(st: &State, removing: bool) -> Result<()> {
+        if !st.is_dir() {
+            return errno(libc::ENOTDIR);
+        }
+        if st.dead || st.attr.nlink == 0 {
+            return errno(libc::ENOENT);
+        }
+        if st.attr.flags & FLAG_IMMUTABLE != 0 || (removing && st.attr.flags & FLAG_APPEND != 0) {
+            return errno(libc::EPERM);
+        }
+        Ok(())
+    }
+
+    /// May this inode lose or change a name? (immutable and append-only files may not)
+    fn check_victim(st: &State) -> Result<()> {
+        if st.attr.flags & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 {
+            errno(libc::EPERM)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub fn mknod(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        mode: u16,
+        rdev: u32,
+    ) -> Result<Attr> {
+        self.create(
+            cx,
+            parent,
+            name,
+            New {
+                mode,
+                rdev,
+                target: None,
+            },
+        )
+    }
+
+    pub fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], mode: u16) -> Result<Attr> {
+        let mode = libc::S_IFDIR as u16 | (mode & 0o7777);
+        self.create(
+            cx,
+            parent,
+            name,
+            New {
+                mode,
+                rdev: 0,
+                target: None,
+            },
+        )
+    }
+
+    /// Errors: ENAMETOOLONG for a target that does not fit in a block.
+    pub fn symlink(&self, cx: &Context, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        if target.is_empty() {
+            return errno(libc::ENOENT);
+        }
+        if target.len() >= self.block_size as usize || target.contains(&0) {
+            return errno(libc::ENAMETOOLONG);
+        }
+        let mode = libc::S_IFLNK as u16 | 0o777;
+        self.create(
+            cx,
+            parent,
+            name,
+            New {
+                mode,
+                rdev: 0,
+                target: Some(target),
+            },
+        )
+    }
+
+    fn create(&self, cx: &Context, parent: Ino, name: &[u8], new: New) -> Result<Attr> {
+        check_name(name)?;
+        self.with_space(cx, |_| {
+            let dir = self.inode(parent)?;
+            let mut st = dir.state.write();
+            Self::check_dir(&st, false)?;
+            if self.entry(&dir, &st, name)?.is_some() || name == b"." || name == b".." {
+                return errno(libc::EEXIST);
+            }
+            let is_dir = u32::from(new.mode) & libc::S_IFMT == libc::S_IFDIR;
+            let tie = Self::entry_tie(&st, name);
+            let (inode, op) = self.new_inode(cx, &dir, &mut st, &new, ENTRY_BLOCKS, tie)?;
+            op.set_entry(
+                &dir,
+                &mut st,
+                name,
+                None,
+                Some((inode.ino, ftype_of(new.mode))),
+            );
+            op.dir_changed(&dir, &mut st);
+            if is_dir {
+                raise_dir_links(&mut st);
+            }
+            Ok(attr_of(inode.ino, &inode.state.read()))
+        })
+    }
+
+    /// A nameless file (O_TMPFILE).
+    pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> {
+        self.with_space(cx, |_| {
+            let dir = self.inode(parent)?;
+            let mut st = dir.state.write();
+            Self::check_dir(&st, false)?;
+            let mode = libc::S_IFREG as u16 | (mode & 0o7777);
+            let (inode, op) = self.new_inode(
+                cx,
+                &dir,
+                &mut st,
+                &New {
+                    mode,
+                    rdev: 0,
+                    target: None,
+                },
+                0,
+                None,
+            )?;
+            let mut new = inode.state.write();
+            new.attr.nlink = 0;
+            op.capture(&inode, &mut new);
+            Ok(attr_of(inode.ino, &new))
+        })
+    }
+
+    /// Accepts the operation and makes the inode: owner, mode and ACL as the directory wants them (acl(5), inode(7)).
+    fn new_inode(
+        &self,
+        cx: &Context,
+        dir: &Arc<Inode>,
+        st: &mut State,
+        new: &New,
+        structure: u64,
+        tie: Option<Arc<Txn>>,
+    ) -> Result<(Arc<Inode>, Op<'_>)> {
+        let kind = u32::from(new.mode) & libc::S_IFMT;
+        let is_dir = kind == libc::S_IFDIR;
+        let is_link = kind == libc::S_IFLNK;
+        let mut xattrs = Vec::new();
+        let mut mode = new.mode;
+        let default = if is_link {
+            None
+        } else {
+            self.acl(dir, st, ACL_DEFAULT)?
+        };
+        match default {
+            Some(acl) => {
+                let (access, permission) = acl.create_masq(mode);
+                mode = (mode & !0o777) | (permission & 0o777);
+                xattrs.extend(access.map(|a| (ACL_ACCESS, Vec::new(), a.to_disk())));
+                if is_dir {
+                    xattrs.push((ACL_DEFAULT, Vec::new(), acl.to_disk()));
+                }
+            }
+            None if !is_link => mode &= !(cx.umask as u16 & 0o777),
+            None => {}
+        }
+        let setgid = st.attr.mode & libc::S_ISGID as u16 != 0;
+        let gid = if setgid { st.attr.gid } else { cx.gid };
+        if setgid && is_dir {
+            mode |= libc::S_ISGID as u16;
+        }
+        let slow_link = new.target.is_some_and(|t| t.len() >= FAST_SYMLINK_END);
+        let promise = self.promise(cx, u64::from(slow_link), structure + INODE_BLOCKS)?;
+        let ino = self.image.alloc().allocate_inode(dir.ino, is_dir)?;
+        let ties = Self::dir_ties(st);
+        let op = self.begin(
+            cx.stream,
+            promise,
+            ties.iter().chain([&tie]).map(Option::as_ref),
+        );
+        let mut inherited = st.attr.flags & INHERITED_FLAGS;
+        if !is_dir {
+            inherited &= !0x0001_0000;
+        }
+        if is_link {
+            inherited &= 0x40 | 0x80;
+        }
+        let extents =
+            self.image.geometry().has_extents && matches!(kind, libc::S_IFREG | libc::S_IFDIR);
+        let attr = InodeAttr {
+            mode,
+            uid: cx.uid,
+            gid,
+            size: new.target.map_or(0, |t| t.len() as u64)
+                + if is_dir {
+                    u64::from(self.block_size)
+                } else {
+                    0
+                },
+            nlink: if is_dir { 2 } else { 1 },
+            atime: op.now,
+            mtime: op.now,
+            ctime: op.now,
+            crtime: op.now,
+            flags: inherited | if extents { FLAG_EXTENTS } else { 0 },
+            generation: self.next_generation(),
+            rdev: new.rdev,
+            blocks512: if is_dir {
+                u64::from(self.block_size / 512)
+            } else {
+                0
+            },
+        };
+        let inode = Inode::new(ino, attr.clone());
+        self.fill_new(&op, &inode, dir.ino, new, xattrs);
+        self.inodes.insert(inode.clone());
+        Ok((inode, op))
+    }
+
+    fn fill_new(
+        &self,
+        op: &Op,
+        inode: &Arc<Inode>,
+        parent: Ino,
+        new: &New,
+        xattrs: crate::record::XattrSet,
+    ) {
+        let mut st = inode.state.write();
+        let layer = op.layer(inode, &mut st);
+        let mut body = layer.body.write();
+        body.created = Some(parent);
+        body.attr = Some(st.attr.clone());
+        if !xattrs.is_empty() {
+            let set = Arc::new(xattrs);
+            body.xattrs = Some(set.clone());
+            st.xattrs = Some(set);
+        }
+        if let Some(target) = new.target {
+            let target: Arc<[u8]> = Arc::from(target);
+            op.txn
+                .record_bytes
+                .fetch_add(target.len() as u64, std::sync::atomic::Ordering::Relaxed);
+            if target.len() < FAST_SYMLINK_END {
+                body.target = Some(target.clone());
+            }
+            st.target = Some(target);
+        }
+        drop(body);
+        if let Some(target) = new.target.filter(|t| t.len() >= FAST_SYMLINK_END) {
+            let mut buf = AlignedBuf::zeroed(self.block_size as usize);
+            buf[..target.len()].copy_from_slice(target);
+            let page = Page {
+                buf: Arc::new(buf),
+                start: 0,
+                end: self.block_size,
+                over: Over::Hole,
+            };
+            op.put_page(&layer, 0, page);
+        }
+        if st.is_dir() {
+            st.parent = Some(parent);
+        }
+        st.last = Some(op.txn.clone());
+        st.last_writer = op.txn.stream;
+    }
+
+    /// Errors: EPERM for directories and immutable files, EMLINK, EEXIST, ENOENT for a file that has lost its last name
+    /// (unless it was made without one).
+    pub fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        self.with_space(cx, |_| {
+            let (dir, inode) = (self.inode(parent)?, self.inode(ino)?);
+            if ino == parent {
+                return errno(libc::EPERM);
+            }
+            let mut l = Locked::new(&[&dir, &inode]);
+            Self::check_dir(l.get(&dir), false)?;
+            if l.get(&inode).is_dir() {
+                return errno(libc::EPERM);
+            }
+            if self.entry(&dir, l.get(&dir), name)?.is_some() || name == b"." || name == b".." {
+                return errno(libc::EEXIST);
+            }
+            if l.get(&inode).dead {
+                return errno(libc::ENOENT);
+            }
+            Self::check_victim(l.get(&inode))?;
+            if l.get(&inode).attr.nlink >= LINK_MAX {
+                return errno(libc::EMLINK);
+            }
+            let promise = self.promise(cx, 0, ENTRY_BLOCKS)?;
+            let tie = Self::entry_tie(l.get(&dir), name);
+            let last = l.get(&inode).last.clone();
+            let ties = Self::dir_ties(l.get(&dir));
+            let op = self.begin(
+                cx.stream,
+                promise,
+                ties.iter().chain([&tie, &last]).map(Option::as_ref),
+            );
+            let st = l.get(&inode);
+            st.attr.nlink += 1;
+            st.attr.ctime = op.now;
+            op.capture(&inode, st);
+            let (attr, ftype) = (attr_of(ino, st), ftype_of(st.attr.mode));
+            let st = l.get(&dir);
+            op.set_entry(&dir, st, name, None, Some((ino, ftype)));
+            op.dir_changed(&dir, st);
+            Ok(attr)
+        })
+    }
+
+    pub fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
+        self.remove(cx, parent, name, false)
+    }
+
+    pub fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => errno(libc::EINVAL),
+            b".." => errno(libc::ENOTEMPTY),
+            _ => self.remove(cx, parent, name, true),
+        }
+    }
+
+    fn remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
+        check_name(name)?;
+        self.admit()?;
+        loop {
+            let dir = self.inode(parent)?;
+            let found = {
+                let st = dir.state.read();
+                Self::check_dir(&st, true)?;
+                self.entry(&dir, &st, name)?
+                    .ok_or(Error::Errno(libc::ENOENT))?
+            };
+            if found.0 == parent {
+                return Err(Error::Corrupt(format!("directory {parent} names itself")));
+            }
+            let inode = self.inode(found.0)?;
+            let mut l = Locked::new(&[&dir, &inode]);
+            Self::check_dir(l.get(&dir), true)?;
+            if self.entry(&dir, l.get(&dir), name)?.map(|e| e.0) != Some(found.0) {
+                continue;
+            }
+            let st = l.get(&inode);
+            match (want_dir, st.is_dir()) {
+                (true, false) => return errno(libc::ENOTDIR),
+                (false, true) => return errno(libc::EISDIR),
+                _ => {}
+            }
+            Self::check_victim(st)?;
+            if want_dir && !self.is_empty_dir(&inode, st)? {
+                return errno(libc::ENOTEMPTY);
+            }
+            let mut ties = removal_ties(l.get(&inode));
+            ties.extend(Self::entry_tie(l.get(&dir), name));
+            ties.extend(Self::dir_ties(l.get(&dir)).into_iter().flatten());
+            let promise = self.promise_if_possible(1);
+            let op = self.begin(cx.stream, promise, ties.iter().map(Some));
+            let st = l.get(&dir);
+            op.set_entry(&dir, st, name, Some(found), None);
+            op.dir_changed(&dir, st);
+            if want_dir {
+                lower_dir_links(st);
+            }
+            return self.lose_name(&op, &inode, l.get(&inode));
+        }
+    }
+
+    /// One name less; the last one gone and nobody using the inode: it is freed with it.
+    pub(crate) fn lose_name(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) -> Result<()> {
+        st.attr.nlink = if st.is_dir() {
+            0
+        } else {
+            st.attr.nlink.saturating_sub(1)
+        };
+        st.attr.ctime = op.now;
+        if st.attr.nlink == 0 && !self.refs.any(inode.ino) {
+            return op.kill(inode, st);
+        }
+        self.capture_links(op, inode, st);
+        Ok(())
+    }
+
+    /// Records a changed link count (of a directory: only that it has no name any more).
+    fn capture_links(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) {
+        if st.is_dir() {
+            let layer = op.layer(inode, st);
+            layer.body.write().attr = Some(st.attr.clone());
+            st.last = Some(op.txn.clone());
+        } else {
+            op.capture(inode, st);
+        }
+    }
+
+    /// The kernel has no reference left: a nameless inode is freed, in the transaction that took its name if that still runs,
+    /// else in the system stream, after it (C5; ccfs's orphan handling).
+    pub fn forget(&self, ino: Ino, count: u64) {
+        if !self.refs.drop(ino, count) || self.is_stopped() {
+            return;
+        }
+        let Some(inode) = self.inodes.peek(ino).or_else(|| {
+            self.orphans
+                .lock()
+                .contains(&ino)
+                .then(|| self.inode(ino).ok())
+                .flatten()
+        }) else {
+            return;
+        };
+        let mut st = inode.state.write();
+        if st.dead || st.attr.nlink != 0 || self.refs.any(ino) {
+            return;
+        }
+        let stream = match &st.last {
+            Some(t) if t.phase() == crate::txn::Phase::Running => t.stream,
+            _ => SYSTEM_STREAM,
+        };
+        let op = self.begin(
+            stream,
+            self.promise_if_possible(0),
+            [st.last.clone().as_ref()],
+        );
+        if let Err(error) = op.kill(&inode, &mut st) {
+            drop((op, st));
+            self.stop(&format!("freeing of inode {ino} failed: {error}"));
+        }
+    }
+
+    pub fn remember(&self, ino: Ino, count: u64) {
+        self.refs.add(ino, count);
+    }
+
+    pub(crate) fn next_generation(&self) -> u32 {
+        self.generation
+            .fetch_add(0x9E37_79B1, std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// What the removal or replacement of an inode's name comes after (C5).
+pub(crate) fn removal_ties(st: &State) -> Vec<Arc<Txn>> {
+    let mut ties: Vec<Arc<Txn>> = st.last.iter().cloned().collect();
+    if let Some(d) = &st.dir {
+        ties.extend(
+            d.changers
+                .iter()
+                .chain(&d.attr_last)
+                .chain(&d.xattr_last)
+                .cloned(),
+        );
+    }
+    ties
+}
+
+/// A subdirectory more. From `LINK_MAX` on the count stays 1 (dir_nlink).
+pub(crate) fn raise_dir_links(st: &mut State) {
+    if st.attr.nlink != 1 {
+        st.attr.nlink = if st.attr.nlink + 1 > LINK_MAX {
+            1
+        } else {
+            st.attr.nlink + 1
+        };
+    }
+}
+
+pub(crate) fn lower_dir_links(st: &mut State) {
+    if st.attr.nlink > 2 {
+        st.attr.nlink -= 1;
+    }
+}
+
+/// Name indexes of ACLs (ext4).
+pub(crate) const ACL_ACCESS: u8 = 2;
+pub(crate) const ACL_DEFAULT: u8 = 3;
+
+impl Volume {
+    /// An inode's ACL of a kind, if it has one.
+    pub(crate) fn acl(&self, inode: &Inode, st: &State, index: u8) -> Result<Option<Acl>> {
+        match self.xattr_value(inode, st, index, b"")? {
+            Some(value) => Acl::from_disk(&value).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// stat(2)'s view.
+pub(crate) fn attr_of(ino: Ino, st: &State) -> Attr {
+    let a = &st.attr;
+    Attr {
+        ino,
+        generation: a.generation,
+        mode: a.mode,
+        uid: a.uid,
+        gid: a.gid,
+        size: a.size,
+        blocks512: a.blocks512,
+        nlink: a.nlink,
+        rdev: a.rdev,
+        atime: a.atime,
+        mtime: a.mtime,
+        ctime: a.ctime,
+        crtime: a.crtime,
+        flags: a.flags,
+    }
+}

@@ -1,0 +1,322 @@
+//! One accepted operation: the only way in which user-visible state changes (begin, record, end).
+use crate::inode::{FileLayer, Inode, Overlay, Page, State};
+use crate::record::{DirField, DirValue};
+use crate::txn::{EntryChange, Name, Txn};
+use crate::types::{Context, Ino, Result, StreamId, Time};
+use crate::volume::Volume;
+use ccfs_ext4::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Blocks promised by the allocator to an operation that is about to be accepted; given back if it is not.
+pub(crate) struct Promise<'v> {
+    vol: &'v Volume,
+    pub data: u64,
+    pub structure: u64,
+}
+
+impl Promise<'_> {
+    fn hand_over(mut self) -> (u64, u64) {
+        (
+            std::mem::take(&mut self.data),
+            std::mem::take(&mut self.structure),
+        )
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if self.data + self.structure > 0 {
+            self.vol
+                .space
+                .unpromise(&self.vol.image, self.data, self.structure);
+        }
+    }
+}
+
+pub(crate) struct Op<'v> {
+    pub vol: &'v Volume,
+    pub txn: Arc<Txn>,
+    pub seq: u64,
+    pub now: Time,
+}
+
+/// The wall clock, as inodes hold it.
+pub(crate) fn now() -> Time {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    (since.as_secs() as i64, since.subsec_nanos())
+}
+
+impl Volume {
+    /// Promises blocks, or ENOSPC. Root's reserve is left to privileged callers.
+    pub(crate) fn promise(&self, cx: &Context, data: u64, structure: u64) -> Result<Promise<'_>> {
+        let reserve = if cx.privileged {
+            0
+        } else {
+            self.image.geometry().root_reserved_blocks
+        };
+        let enough = reserve == 0 || self.unpromised_blocks() >= data + structure + reserve;
+        if enough && self.space.promise(&self.image, data, structure) {
+            Ok(Promise {
+                vol: self,
+                data,
+                structure,
+            })
+        } else {
+            Err(Error::Errno(libc::ENOSPC))
+        }
+    }
+
+    /// For operations that must not fail for lack of space (C9): what can be promised, else nothing.
+    pub(crate) fn promise_if_possible(&self, structure: u64) -> Promise<'_> {
+        let got = self.space.promise(&self.image, 0, structure);
+        Promise {
+            vol: self,
+            data: 0,
+            structure: if got { structure } else { 0 },
+        }
+    }
+
+    /// Accepts an operation. The caller holds the locks of all objects that it will touch; `ties` are their last transactions.
+    pub(crate) fn begin<'t>(
+        &self,
+        stream: StreamId,
+        promise: Promise<'_>,
+        ties: impl IntoIterator<Item = Option<&'t Arc<Txn>>>,
+    ) -> Op<'_> {
+        let (txn, seq) = self.streams.accept(stream, ties.into_iter().flatten());
+        let (data, structure) = promise.hand_over();
+        if data + structure > 0 {
+            let mut body = txn.body.lock();
+            body.promised_data += data;
+            body.promised_structure += structure;
+        }
+        self.counters.operations.fetch_add(1, Ordering::Relaxed);
+        Op {
+            vol: self,
+            txn,
+            seq,
+            now: now(),
+        }
+    }
+}
+
+impl Op<'_> {
+    /// The operation's layer of an inode, made when first needed.
+    pub fn layer(&self, inode: &Arc<Inode>, st: &mut State) -> Arc<FileLayer> {
+        if let Some(top) = st.layers.last().filter(|l| l.serial == self.txn.serial) {
+            return top.clone();
+        }
+        let layer = Arc::new(FileLayer {
+            serial: self.txn.serial,
+            body: Default::default(),
+        });
+        st.layers.push(layer.clone());
+        self.txn
+            .body
+            .lock()
+            .files
+            .insert(inode.ino, (inode.clone(), layer.clone()));
+        self.txn.record_bytes.fetch_add(400, Ordering::Relaxed);
+        layer
+    }
+
+    /// Captures the attributes of an inode that is no directory, as they are now.
+    pub fn capture(&self, inode: &Arc<Inode>, st: &mut State) -> Arc<FileLayer> {
+        debug_assert!(!st.is_dir());
+        let layer = self.layer(inode, st);
+        layer.body.write().attr = Some(st.attr.clone());
+        st.last = Some(self.txn.clone());
+        layer
+    }
+
+    /// Keeps an inode in memory until the transaction is applied.
+    fn pin(&self, inode: &Arc<Inode>) {
+        self.txn
+            .body
+            .lock()
+            .dirs
+            .entry(inode.ino)
+            .or_insert_with(|| inode.clone());
+    }
+
+    /// Sets a field of a directory's inode; `st.attr` has the new value already.
+    pub fn dir_field(&self, inode: &Arc<Inode>, st: &State, field: DirField) {
+        let (value, nanos) = match field {
+            DirField::Mode => (i64::from(st.attr.mode), 0),
+            DirField::Uid => (i64::from(st.attr.uid), 0),
+            DirField::Gid => (i64::from(st.attr.gid), 0),
+            DirField::Atime => st.attr.atime,
+            DirField::Mtime => st.attr.mtime,
+            DirField::Ctime => st.attr.ctime,
+            DirField::Flags => (i64::from(st.attr.flags), 0),
+        };
+        let mut body = self.txn.body.lock();
+        body.dirs.entry(inode.ino).or_insert_with(|| inode.clone());
+        if body
+            .dir_fields
+            .insert(
+                (inode.ino, field),
+                DirValue {
+                    seq: self.seq,
+                    value,
+                    nanos,
+                },
+            )
+            .is_none()
+        {
+            self.txn.record_bytes.fetch_add(32, Ordering::Relaxed);
+        }
+    }
+
+    /// Times of a directory whose entries changed.
+    pub fn dir_changed(&self, inode: &Arc<Inode>, st: &mut State) {
+        st.attr.mtime = self.now;
+        st.attr.ctime = self.now;
+        self.dir_field(inode, st, DirField::Mtime);
+        self.dir_field(inode, st, DirField::Ctime);
+    }
+
+    /// Sets or removes a name. `before`: what the name was.
+    pub fn set_entry(
+        &self,
+        dir: &Arc<Inode>,
+        st: &mut State,
+        name: &[u8],
+        before: Option<(Ino, u8)>,
+        value: Option<(Ino, u8)>,
+    ) {
+        let cookie = self.vol.image.cookie_of(name);
+        let state = st.dir();
+        let name: Name = match state.overlay.get_key_value(name) {
+            Some((known, _)) => known.clone(),
+            None => Arc::from(name),
+        };
+        if value.is_some() {
+            state.present.insert((cookie, name.clone()));
+        } else {
+            state.present.remove(&(cookie, name.clone()));
+        }
+        state.overlay.insert(
+            name.clone(),
+            Overlay {
+                value,
+                txn: self.txn.clone(),
+            },
+        );
+        if !state.changers.iter().any(|t| t.serial == self.txn.serial) {
+            state.changers.retain(|t| !t.settled());
+            state.changers.push(self.txn.clone());
+        }
+        self.pin(dir);
+        self.txn
+            .record_bytes
+            .fetch_add(24 + name.len() as u64, Ordering::Relaxed);
+        let mut body = self.txn.body.lock();
+        let names = body.entries.entry(dir.ino).or_default();
+        let fresh = names.get(&name).map_or(before.is_none(), |c| c.fresh);
+        names.insert(name, EntryChange { value, fresh });
+    }
+
+    /// Moves a directory under another parent.
+    pub fn set_parent(&self, dir: &Arc<Inode>, st: &mut State, parent: Ino) {
+        st.parent = Some(parent);
+        self.pin(dir);
+        self.txn.body.lock().parents.insert(dir.ino, parent);
+    }
+
+    /// Access time: no promise covers it, so it makes no ties.
+    pub fn set_atime(&self, inode: &Arc<Inode>, st: &State) {
+        self.pin(inode);
+        self.txn.body.lock().atimes.insert(inode.ino, st.attr.atime);
+    }
+
+    /// Puts a page into the layer, replacing one of the same transaction.
+    pub fn put_page(&self, layer: &FileLayer, lblk: u64, page: Page) {
+        let bytes = page.buf.len() as u64;
+        let log_only = matches!(page.over, crate::inode::Over::Block { promised: false });
+        if layer.body.write().pages.insert(lblk, page).is_none() {
+            self.vol.dirty.add(bytes);
+            self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.txn.record_bytes.fetch_add(8, Ordering::Relaxed);
+            if log_only {
+                self.txn
+                    .log_only_bytes
+                    .fetch_add(bytes + 32, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Forgets pages of the layer at and above `from`, below `to`: they need not be written any more.
+    pub fn drop_pages(&self, layer: &FileLayer, from: u64, to: u64) -> u64 {
+        let mut body = layer.body.write();
+        let doomed: Vec<u64> = body.pages.range(from..to).map(|(l, _)| *l).collect();
+        let (mut bytes, mut promised, mut log_only) = (0, 0, 0);
+        for lblk in &doomed {
+            if let Some(page) = body.pages.remove(lblk) {
+                bytes += page.buf.len() as u64;
+                match page.over {
+                    crate::inode::Over::Block { promised: false } => {
+                        log_only += page.buf.len() as u64 + 32
+                    }
+                    _ => promised += 1,
+                }
+            }
+        }
+        promised += body.prealloc.count_within(from, to);
+        body.prealloc.remove(from, to);
+        drop(body);
+        if bytes > 0 {
+            self.vol.dirty.sub(bytes);
+            self.txn.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.txn
+                .log_only_bytes
+                .fetch_sub(log_only, Ordering::Relaxed);
+            self.vol
+                .counters
+                .avoided_bytes
+                .fetch_add(bytes, Ordering::Relaxed);
+        }
+        if promised > 0 {
+            self.txn.body.lock().promised_data -= promised;
+            self.vol.space.unpromise(&self.vol.image, promised, 0);
+        }
+        promised
+    }
+
+    /// Frees an inode that has no name and no user. One that was created by this very transaction leaves no trace.
+    pub fn kill(&self, inode: &Arc<Inode>, st: &mut State) -> Result<()> {
+        let layer = self.layer(inode, st);
+        self.drop_pages(&layer, 0, u64::MAX);
+        st.dead = true;
+        let created_here = layer.body.read().created.is_some();
+        if created_here {
+            st.layers.pop();
+            self.txn.body.lock().files.remove(&inode.ino);
+            self.vol.inodes.remove(inode.ino);
+            self.vol.image.alloc().drop_window(u64::from(inode.ino));
+            self.vol.image.alloc().release_inode(inode.ino);
+            return Ok(());
+        }
+        layer.body.write().dead = true;
+        let freed = self.vol.allocated_blocks(inode, st)?;
+        self.txn.body.lock().freed_blocks += freed;
+        self.vol.pending_free.add(freed);
+        if st.is_dir() {
+            self.pin(inode);
+        } else {
+            st.last = Some(self.txn.clone());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Op<'_> {
+    fn drop(&mut self) {
+        self.txn.end_operation();
+        self.vol.after_operation(&self.txn);
+    }
+}

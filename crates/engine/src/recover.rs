@@ -1,0 +1,414 @@
+//! Recovery: from what a crash left in the log to a consistent volume at rest.
+//!
+//! Which transactions survive is decided by one table, `verdict`; every step can be interrupted and repeated:
+//! a pending checkpoint is carried out again; the accepted transactions are applied as at run time, with checkpoints in between;
+//! nameless files are freed; a last checkpoint leaves an empty log.
+use crate::apply::Applier;
+use crate::checkpoint::{Note, block_writes};
+use crate::record::{Record, Records};
+use crate::types::*;
+use crate::volume::{Options, Volume};
+use ccfs_device::{AlignedBuf, Device};
+use ccfs_ext4::Error;
+use ccfs_image::{Image, Run};
+use ccfs_log::{Found, Log, Scan};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+/// What recovery does with a transaction that it found in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The image at home contains it.
+    Home,
+    Apply,
+    /// It was not durable: it never happened.
+    Discard,
+    /// It was durable and cannot be read: the volume must not be used as if it never happened (C9).
+    Damaged,
+}
+
+/// Facts about a transaction id above the tail.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// At or below the position that the home image has reached.
+    pub home: bool,
+    /// All of its frames are there.
+    pub intact: bool,
+    /// Some frame that was written later says that it was durable.
+    pub below_watermark: bool,
+    /// All that it depends on is home or accepted.
+    pub deps_accepted: bool,
+    /// The data that it placed is there (asked only above the watermark).
+    pub data_good: bool,
+    /// An interrupted recovery discarded it already.
+    pub rejected_before: bool,
+}
+
+/// The decision table (docs/design.md 2.2). A transaction below the watermark was durable with all that it depends on: its
+/// data need no check, and whatever of it is missing is damage.
+pub fn verdict(f: Facts) -> Verdict {
+    match f {
+        Facts { home: true, .. } => Verdict::Home,
+        Facts {
+            rejected_before: true,
+            ..
+        } => Verdict::Discard,
+        Facts {
+            below_watermark: true,
+            intact: false,
+            ..
+        } => Verdict::Damaged,
+        Facts {
+            below_watermark: true,
+            deps_accepted: false,
+            ..
+        } => Verdict::Damaged,
+        Facts {
+            below_watermark: true,
+            ..
+        } => Verdict::Apply,
+        Facts {
+            intact: true,
+            deps_accepted: true,
+            data_good: true,
+            ..
+        } => Verdict::Apply,
+        _ => Verdict::Discard,
+    }
+}
+
+/// What a recovery did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    pub applied: u64,
+    pub discarded: u64,
+    pub freed_inodes: u64,
+}
+
+/// Brings a crashed volume to rest. `None`: it was at rest.
+pub fn recover(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
+    let image = Image::open(dev.clone(), ccfs_image::OpenOptions::default())?;
+    if !image.in_flight() {
+        return Ok(None);
+    }
+    if dev.read_only() {
+        return Err(Error::Refused("the volume was not unmounted cleanly and must be recovered, but the device is read-only".into()));
+    }
+    let geometry = log_geometry(&image)?;
+    let (log, scan) = Log::open(dev.clone(), geometry)?;
+    let note = repeat_checkpoint(&image, &log, &scan)?;
+    drop(image);
+    let image = Image::open(dev.clone(), ccfs_image::OpenOptions::default())?;
+    let volume = Volume::assemble(
+        dev.clone(),
+        image,
+        Some(log),
+        Options {
+            background: false,
+            ..Options::default()
+        },
+    );
+    let done = volume.replay(&scan, note)?;
+    volume.image.write_in_flight(false)?;
+    Ok(Some(done))
+}
+
+pub(crate) fn log_geometry(image: &Image) -> Result<ccfs_log::Geometry> {
+    let runs = image
+        .journal_blocks()?
+        .iter()
+        .map(|r| (r.pblk, r.len))
+        .collect();
+    Ok(ccfs_log::Geometry {
+        block_size: image.geometry().block_size,
+        runs,
+    })
+}
+
+/// Carries a pending checkpoint out once more, and returns what the checkpoint that is home now says.
+fn repeat_checkpoint(image: &Image, log: &Log, scan: &Scan) -> Result<Note> {
+    if let Some(found) = &scan.pending {
+        let payload = log.read_payload(found)?;
+        let (note, blocks) = Note::decode(&payload)?;
+        let bs = image.geometry().block_size as usize;
+        let mut home: BTreeMap<u64, Arc<AlignedBuf>> = BTreeMap::new();
+        for (i, &pblk) in note.image_blocks.iter().enumerate() {
+            let bytes = blocks
+                .get(i * bs..(i + 1) * bs)
+                .ok_or_else(|| Error::Corrupt("a checkpoint lacks blocks".into()))?;
+            home.insert(pblk, Arc::new(AlignedBuf::from_bytes(bytes)));
+        }
+        collect_home_data(image, log, scan, &note, &mut home)?;
+        let limit = image.geometry().blocks_count;
+        if home.keys().any(|p| *p >= limit) {
+            return Err(Error::Corrupt(
+                "a checkpoint names a block outside of the volume".into(),
+            ));
+        }
+        let blocks: Vec<_> = home.into_iter().collect();
+        let dev = image.device();
+        ccfs_device::write_all(&**dev, block_writes(&blocks, image.geometry().block_size))?;
+        dev.flush()?;
+        log.set_tail(
+            log.tail_after(note.applied_id),
+            note.applied_id,
+            note.applied_records,
+        )?;
+        return Ok(note);
+    }
+    match &scan.home {
+        Some(found) => Ok(Note::decode(&log.read_payload(found)?)?.0),
+        None => Ok(Note {
+            applied_id: scan.header.applied_id,
+            applied_records: scan.header.applied_records,
+            ..Note::default()
+        }),
+    }
+}
+
+/// Logged file data that the pending checkpoint was bringing home: patched over what lies there (torn or not: the ranges are absolute).
+fn collect_home_data(
+    image: &Image,
+    log: &Log,
+    scan: &Scan,
+    note: &Note,
+    home: &mut BTreeMap<u64, Arc<AlignedBuf>>,
+) -> Result<()> {
+    let since: HashMap<u64, u64> = note.home.iter().copied().collect();
+    let Some(first) = since.values().min().copied() else {
+        return Ok(());
+    };
+    let bs = image.geometry().block_size;
+    for txn in &scan.txns {
+        let id = txn.meta.id;
+        if id < first || id > note.applied_id + 1 || note.rejected.contains(&id) {
+            continue;
+        }
+        let limit = if id == note.applied_id + 1 {
+            note.applied_records
+        } else {
+            u64::MAX
+        };
+        let payload = log.read_payload(txn)?;
+        for (number, record) in (0u64..).zip(Records::new(&payload)) {
+            let Record::Data {
+                pblk,
+                offset,
+                bytes,
+            } = record?
+            else {
+                continue;
+            };
+            if number >= limit || since.get(&pblk).is_none_or(|s| *s > id) {
+                continue;
+            }
+            if let std::collections::btree_map::Entry::Vacant(slot) = home.entry(pblk) {
+                let mut buf = AlignedBuf::zeroed(bs as usize);
+                image.device().read(pblk * u64::from(bs), &mut buf)?;
+                slot.insert(Arc::new(buf));
+            }
+            let buf = home.get_mut(&pblk).map(Arc::make_mut);
+            let part = buf.and_then(|b| b.get_mut(offset as usize..offset as usize + bytes.len()));
+            part.ok_or_else(|| Error::Corrupt("a data record exceeds its block".into()))?
+                .copy_from_slice(bytes);
+        }
+    }
+    Ok(())
+}
+
+impl Volume {
+    fn replay(&self, scan: &Scan, note: Note) -> Result<Recovery> {
+        let mut applier = self.applier.lock();
+        applier.applied_id = note.applied_id;
+        applier.applied_records = note.applied_records;
+        applier.dir_seqs = note.dir_seqs;
+        applier.rejected = note.rejected;
+        *self.orphans.lock() = note.orphans.into_iter().collect();
+        self.queue.lock().watermark = scan.watermark;
+        let accepted = self.accept_found(&mut applier, scan)?;
+        let rejected = applier.rejected.len() as u64;
+        for found in &accepted {
+            self.hold_named(&self.log()?.read_payload(found)?)?;
+        }
+        let none = HashMap::new();
+        for found in &accepted {
+            let skip = if found.meta.id == note.applied_id + 1 {
+                note.applied_records
+            } else {
+                0
+            };
+            let payload = self.log()?.read_payload(found)?;
+            self.apply_payload(&mut applier, found.meta.id, &payload, skip, &none)?;
+        }
+        let freed_inodes = self.free_orphans_at_rest(&mut applier)?;
+        // Whatever else was seen in the log never happened.
+        applier.applied_id = self.log()?.next_id() - 1;
+        applier.applied_records = 0;
+        self.checkpoint_locked(&mut applier)?;
+        Ok(Recovery {
+            applied: accepted.len() as u64,
+            discarded: rejected,
+            freed_inodes,
+        })
+    }
+
+    /// The table, over all ids in order (dependencies have smaller ids, so one pass decides).
+    fn accept_found(&self, a: &mut Applier, scan: &Scan) -> Result<Vec<Found>> {
+        let by_id: HashMap<u64, &Found> = scan.txns.iter().map(|f| (f.meta.id, f)).collect();
+        let mut accepted: HashSet<u64> = HashSet::new();
+        let mut order = Vec::new();
+        for id in a.applied_id + 1..self.log()?.next_id() {
+            let found = by_id.get(&id).copied();
+            let ok = |dep: &u64| {
+                accepted.contains(dep) || (*dep <= a.applied_id && !a.rejected.contains(dep))
+            };
+            let below_watermark = id <= scan.watermark;
+            let facts = Facts {
+                home: false,
+                intact: found.is_some(),
+                below_watermark,
+                deps_accepted: found.is_some_and(|f| f.meta.deps.iter().all(ok)),
+                // A transaction of which records are home was accepted before.
+                data_good: match found {
+                    Some(f)
+                        if !below_watermark
+                            && !(id == a.applied_id + 1 && a.applied_records > 0) =>
+                    {
+                        self.data_is_good(f)?
+                    }
+                    _ => true,
+                },
+                rejected_before: a.rejected.contains(&id),
+            };
+            match (verdict(facts), found) {
+                (Verdict::Apply, Some(f)) => {
+                    accepted.insert(id);
+                    order.push(f.clone());
+                }
+                (Verdict::Damaged, _) => {
+                    return Err(Error::Corrupt(format!(
+                        "transaction {id} was durable, but the log has lost part of it; nothing was changed. \
+                         Save an image of the volume first; `ccfs fsck --force` gives up what the log holds"
+                    )));
+                }
+                _ => {
+                    a.rejected.insert(id);
+                }
+            }
+        }
+        Ok(order)
+    }
+
+    /// Do the blocks that it placed hold what its checksums say?
+    fn data_is_good(&self, found: &Found) -> Result<bool> {
+        let payload = self.log()?.read_payload(found)?;
+        let bs = u64::from(self.block_size);
+        for record in Records::new(&payload) {
+            let Record::Map {
+                pblk, len, sums, ..
+            } = record?
+            else {
+                continue;
+            };
+            if sums.is_empty() {
+                continue;
+            }
+            self.check_block(pblk, len)?;
+            let mut buf = AlignedBuf::zeroed((len * bs) as usize);
+            self.dev.read(pblk * bs, &mut buf)?;
+            if buf
+                .chunks_exact(bs as usize)
+                .zip(&sums)
+                .any(|(block, sum)| crc32c::crc32c(block) != *sum)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Blocks and inodes that records name are not for the structure that applying them makes.
+    fn hold_named(&self, payload: &[u8]) -> Result<()> {
+        for record in Records::new(payload) {
+            match record? {
+                Record::Map { pblk, len, .. } => {
+                    self.check_block(pblk, len)?;
+                    self.image.alloc().mark_held(Run { pblk, len });
+                }
+                Record::Create { ino, .. } => self.image.alloc().hold_inode(ino),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn free_orphans_at_rest(&self, a: &mut Applier) -> Result<u64> {
+        let orphans: Vec<Ino> = self.orphans.lock().iter().copied().collect();
+        let none = HashMap::new();
+        for &ino in &orphans {
+            let mut payload = Vec::new();
+            Record::Free { ino }.encode(&mut payload);
+            // Not in the log: the position stays, and a repeated recovery finds the orphan again or does not.
+            let (id, records) = (a.applied_id, a.applied_records);
+            self.apply_loose(a, &payload, (id, records), &none)?;
+        }
+        Ok(orphans.len() as u64)
+    }
+
+    fn apply_loose(
+        &self,
+        a: &mut Applier,
+        payload: &[u8],
+        position: (u64, u64),
+        pages: &HashMap<u64, Arc<AlignedBuf>>,
+    ) -> Result<()> {
+        for record in Records::new(payload) {
+            let record = record?;
+            while !self.apply_record(a, position.0, &record, pages)? {
+                self.room_for_record(a)?;
+            }
+            self.space.freed(u64::MAX, self.image.take_freed());
+        }
+        (a.applied_id, a.applied_records) = position;
+        self.room_for_record(a)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every combination of facts: what the table says is what the promises want.
+    #[test]
+    fn the_table_is_complete() {
+        let mut rows = HashMap::new();
+        for bits in 0..64u32 {
+            let bit = |n: u32| bits & (1 << n) != 0;
+            let f = Facts {
+                home: bit(0),
+                intact: bit(1),
+                below_watermark: bit(2),
+                deps_accepted: bit(3),
+                data_good: bit(4),
+                rejected_before: bit(5),
+            };
+            let v = verdict(f);
+            *rows.entry(format!("{v:?}")).or_insert(0) += 1;
+            if v == Verdict::Apply {
+                assert!(
+                    f.intact && f.deps_accepted && !f.home && !f.rejected_before,
+                    "{f:?}"
+                );
+                assert!(f.below_watermark || f.data_good, "{f:?}");
+            }
+            if f.below_watermark && !f.home && !f.rejected_before {
+                assert_ne!(
+                    v,
+                    Verdict::Discard,
+                    "a durable transaction is never dropped silently: {f:?}"
+                );
+            }
+        }
+        assert_eq!(rows.len(), 4, "every row is reached: {rows:?}");
+    }
+}

@@ -1,0 +1,339 @@
+//! rename(2) with all of its flags.
+use crate::dir::{Locked, check_name, errno, ftype_of};
+use crate::inode::{Inode, State};
+use crate::namespace::{lower_dir_links, raise_dir_links, removal_ties};
+use crate::op::Op;
+use crate::txn::Txn;
+use crate::types::*;
+use crate::volume::Volume;
+use ccfs_ext4::Error;
+use std::sync::Arc;
+
+/// One side: a name in a directory and what it is.
+struct Side<'a> {
+    dir: Arc<Inode>,
+    name: &'a [u8],
+    entry: Option<(Ino, u8)>,
+    inode: Option<Arc<Inode>>,
+}
+
+impl Volume {
+    /// Errors: as rename(2).
+    pub fn rename(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        if flags.exchange && (flags.noreplace || flags.whiteout) {
+            return errno(libc::EINVAL);
+        }
+        for n in [name, new_name] {
+            if n == b"." || n == b".." {
+                return errno(libc::EBUSY);
+            }
+        }
+        self.with_space(cx, |_| {
+            loop {
+                let old = self.side(parent, name)?;
+                let new = self.side(new_parent, new_name)?;
+                if let Some(done) = self.rename_sides(cx, &old, &new, flags)? {
+                    return Ok(done);
+                }
+            }
+        })
+    }
+
+    fn side<'a>(&self, parent: Ino, name: &'a [u8]) -> Result<Side<'a>> {
+        let dir = self.inode(parent)?;
+        let entry = {
+            let st = dir.state.read();
+            if !st.is_dir() {
+                return errno(libc::ENOTDIR);
+            }
+            if st.dead || st.attr.nlink == 0 {
+                return errno(libc::ENOENT);
+            }
+            self.entry(&dir, &st, name)?
+        };
+        let inode = entry.map(|(ino, _)| self.inode(ino)).transpose()?;
+        Ok(Side {
+            dir,
+            name,
+            entry,
+            inode,
+        })
+    }
+
+    /// `None`: something changed before the locks were held; look again.
+    fn rename_sides(
+        &self,
+        cx: &Context,
+        old: &Side,
+        new: &Side,
+        flags: RenameFlags,
+    ) -> Result<Option<()>> {
+        let Some(moved) = &old.inode else {
+            return errno(libc::ENOENT);
+        };
+        if flags.noreplace && new.inode.is_some() {
+            return errno(libc::EEXIST);
+        }
+        if flags.exchange && new.inode.is_none() {
+            return errno(libc::ENOENT);
+        }
+        if moved.ino == old.dir.ino || moved.ino == new.dir.ino {
+            return errno(libc::EINVAL);
+        }
+        let cross = old.dir.ino != new.dir.ino;
+        // One move of a directory between parents at a time: nobody else changes ancestry while we look (hard spot 22).
+        let dirs_move =
+            cross && (is_dir(moved) || flags.exchange && new.inode.as_ref().is_some_and(is_dir));
+        let mut token = dirs_move.then(|| self.moves.lock());
+        if dirs_move {
+            self.check_ancestry(moved, new.dir.ino)?;
+            if let (true, Some(other)) = (flags.exchange, &new.inode) {
+                self.check_ancestry(other, old.dir.ino)?;
+            }
+        } else if let Some(target) = &new.inode
+            && (target.ino == old.dir.ino || target.ino == new.dir.ino)
+        {
+            return errno(if flags.exchange {
+                libc::EINVAL
+            } else {
+                libc::ENOTEMPTY
+            });
+        }
+        let mut all = vec![&old.dir, &new.dir, moved];
+        all.extend(&new.inode);
+        let mut l = Locked::new(&all);
+        let unchanged = self
+            .entry(&old.dir, l.get(&old.dir), old.name)?
+            .map(|e| e.0)
+            == old.entry.map(|e| e.0)
+            && self
+                .entry(&new.dir, l.get(&new.dir), new.name)?
+                .map(|e| e.0)
+                == new.entry.map(|e| e.0);
+        if !unchanged {
+            return Ok(None);
+        }
+        if new.entry.map(|e| e.0) == Some(moved.ino) {
+            return Ok(Some(())); // two names of one file: nothing to do (POSIX)
+        }
+        self.check_rename(&mut l, old, new, flags)?;
+        let ties = self.rename_ties(&mut l, old, new, token.as_ref().and_then(|t| t.as_ref()));
+        let promise = self.promise(cx, 0, 8)?;
+        let op = self.begin(cx.stream, promise, ties.iter().map(Some));
+        if let Some(token) = &mut token {
+            **token = Some(op.txn.clone());
+        }
+        if flags.exchange {
+            self.exchange(&op, &mut l, old, new);
+        } else {
+            self.replace(cx, &op, &mut l, old, new, flags)?;
+        }
+        Ok(Some(()))
+    }
+
+    /// A directory must not move below itself: EINVAL.
+    fn check_ancestry(&self, moved: &Arc<Inode>, mut at: Ino) -> Result<()> {
+        if !is_dir(moved) {
+            return Ok(());
+        }
+        // A damaged volume could hold a loop: no path is longer than the number of inodes.
+        for _ in 0..self.image.geometry().inodes_count {
+            if at == moved.ino {
+                return errno(libc::EINVAL);
+            }
+            if at == ROOT_INO {
+                return Ok(());
+            }
+            let dir = self.inode(at)?;
+            let st = dir.state.read();
+            at = self.parent_of(&dir, &st)?;
+        }
+        Err(Error::Corrupt("a loop of directories".into()))
+    }
+
+    fn check_rename(
+        &self,
+        l: &mut Locked,
+        old: &Side,
+        new: &Side,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        const LOCKED: u32 = crate::file::FLAG_IMMUTABLE | crate::file::FLAG_APPEND;
+        let moved = old.inode.as_ref().expect("checked by the caller");
+        for dir in [&old.dir, &new.dir] {
+            let st = l.get(dir);
+            if st.dead || st.attr.nlink == 0 {
+                return errno(libc::ENOENT);
+            }
+        }
+        let removes_new = new.inode.is_some();
+        let forbidden = l.get(&old.dir).attr.flags & LOCKED != 0
+            || l.get(&new.dir).attr.flags
+                & (if removes_new {
+                    LOCKED
+                } else {
+                    crate::file::FLAG_IMMUTABLE
+                })
+                != 0
+            || l.get(moved).attr.flags & LOCKED != 0;
+        if forbidden {
+            return errno(libc::EPERM);
+        }
+        let moved_dir = l.get(moved).is_dir();
+        let Some(target) = &new.inode else {
+            return Ok(());
+        };
+        let st = l.get(target);
+        if st.attr.flags & LOCKED != 0 {
+            return errno(libc::EPERM);
+        }
+        if flags.exchange {
+            return Ok(());
+        }
+        match (moved_dir, st.is_dir()) {
+            (true, false) => errno(libc::ENOTDIR),
+            (false, true) => errno(libc::EISDIR),
+            (true, true) if !self.is_empty_dir(target, st)? => errno(libc::ENOTEMPTY),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a rename comes after (C5): both names, both directories' creation, both inodes, the replaced directory's
+    /// entry changes, and for a directory that changes its parent the last such move.
+    fn rename_ties(
+        &self,
+        l: &mut Locked,
+        old: &Side,
+        new: &Side,
+        moves: Option<&Arc<Txn>>,
+    ) -> Vec<Arc<Txn>> {
+        let mut ties: Vec<Arc<Txn>> = moves.into_iter().cloned().collect();
+        for side in [old, new] {
+            let st = l.get(&side.dir);
+            ties.extend(Self::entry_tie(st, side.name));
+            ties.extend(Self::dir_ties(st).into_iter().flatten());
+            if let Some(inode) = &side.inode {
+                ties.extend(l.get(inode).last.iter().cloned());
+            }
+        }
+        if let Some(target) = &new.inode {
+            ties.extend(removal_ties(l.get(target)));
+        }
+        ties
+    }
+
+    fn exchange(&self, op: &Op, l: &mut Locked, old: &Side, new: &Side) {
+        let (a, b) = (
+            old.inode.as_ref().expect("exists"),
+            new.inode.as_ref().expect("exists"),
+        );
+        let (ea, eb) = (entry_of(a, l.get(a)), entry_of(b, l.get(b)));
+        op.set_entry(&old.dir, l.get(&old.dir), old.name, old.entry, Some(eb));
+        op.set_entry(&new.dir, l.get(&new.dir), new.name, new.entry, Some(ea));
+        let cross = old.dir.ino != new.dir.ino;
+        for (inode, from, to) in [(a, old, new), (b, new, old)] {
+            if cross && l.get(inode).is_dir() {
+                op.set_parent(inode, l.get(inode), to.dir.ino);
+                lower_dir_links(l.get(&from.dir));
+                raise_dir_links(l.get(&to.dir));
+            }
+            self.renamed(op, inode, l.get(inode));
+        }
+        op.dir_changed(&old.dir, l.get(&old.dir));
+        op.dir_changed(&new.dir, l.get(&new.dir));
+    }
+
+    fn replace(
+        &self,
+        cx: &Context,
+        op: &Op,
+        l: &mut Locked,
+        old: &Side,
+        new: &Side,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let moved = old.inode.as_ref().expect("exists");
+        let entry = entry_of(moved, l.get(moved));
+        let whiteout = if flags.whiteout {
+            Some(self.make_whiteout(cx, op, &old.dir)?)
+        } else {
+            None
+        };
+        op.set_entry(&old.dir, l.get(&old.dir), old.name, old.entry, whiteout);
+        op.set_entry(&new.dir, l.get(&new.dir), new.name, new.entry, Some(entry));
+        let moved_dir = l.get(moved).is_dir();
+        if moved_dir && old.dir.ino != new.dir.ino {
+            op.set_parent(moved, l.get(moved), new.dir.ino);
+            lower_dir_links(l.get(&old.dir));
+            raise_dir_links(l.get(&new.dir));
+        }
+        self.renamed(op, moved, l.get(moved));
+        if let Some(target) = &new.inode {
+            if l.get(target).is_dir() {
+                lower_dir_links(l.get(&new.dir));
+            }
+            self.lose_name(op, target, l.get(target))?;
+        }
+        op.dir_changed(&old.dir, l.get(&old.dir));
+        op.dir_changed(&new.dir, l.get(&new.dir));
+        Ok(())
+    }
+
+    /// The change time of what was renamed.
+    fn renamed(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) {
+        st.attr.ctime = op.now;
+        if st.is_dir() {
+            op.dir_field(inode, st, crate::record::DirField::Ctime);
+        } else {
+            op.capture(inode, st);
+        }
+    }
+
+    /// overlayfs's mark of a removed name: a character device 0/0.
+    fn make_whiteout(&self, cx: &Context, op: &Op, dir: &Arc<Inode>) -> Result<(Ino, u8)> {
+        let ino = self.image.alloc().allocate_inode(dir.ino, false)?;
+        let mode = libc::S_IFCHR as u16;
+        let attr = ccfs_image::InodeAttr {
+            mode,
+            uid: cx.uid,
+            gid: cx.gid,
+            nlink: 1,
+            atime: op.now,
+            mtime: op.now,
+            ctime: op.now,
+            crtime: op.now,
+            generation: self.next_generation(),
+            ..Default::default()
+        };
+        let inode = Inode::new(ino, attr);
+        let mut st = inode.state.write();
+        let layer = op.layer(&inode, &mut st);
+        {
+            let mut body = layer.body.write();
+            body.created = Some(dir.ino);
+            body.attr = Some(st.attr.clone());
+        }
+        st.last = Some(op.txn.clone());
+        drop(st);
+        self.inodes.insert(inode);
+        Ok((ino, ftype_of(mode)))
+    }
+}
+
+fn is_dir(inode: &Arc<Inode>) -> bool {
+    inode.state.read().is_dir()
+}
+
+fn entry_of(inode: &Inode, st: &State) -> (Ino, u8) {
+    (inode.ino, ftype_of(st.attr.mode))
+}

@@ -1,0 +1,155 @@
+//! Space: promises to operations, what statfs shows, and getting room when there is none (C9).
+use crate::types::*;
+use crate::volume::Volume;
+use ccfs_ext4::Error;
+use ccfs_image::{Image, Run};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// A counter that goes up and down.
+#[derive(Default)]
+pub struct Gauge(AtomicI64);
+
+impl Gauge {
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n as i64, Ordering::Relaxed);
+    }
+    pub fn sub(&self, n: u64) {
+        self.0.fetch_sub(n as i64, Ordering::Relaxed);
+    }
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed).max(0) as u64
+    }
+}
+
+/// Freed runs that are not yet given back: their free is durable, but rule V (docs/design.md 2.2) does not hold yet.
+#[derive(Default)]
+pub struct Space {
+    promised_data: Gauge,
+    promised_structure: Gauge,
+    /// (commit id of the transaction that freed it, run)
+    pending: Mutex<Vec<(u64, Run)>>,
+    pending_blocks: Gauge,
+    /// Highest watermark that a flushed frame carries.
+    flushed_watermark: AtomicU64,
+}
+
+impl Space {
+    pub fn promise(&self, image: &Image, data: u64, structure: u64) -> bool {
+        if data + structure > 0 && !image.alloc().reserve(data, structure) {
+            return false;
+        }
+        self.promised_data.add(data);
+        self.promised_structure.add(structure);
+        true
+    }
+
+    pub fn unpromise(&self, image: &Image, data: u64, structure: u64) {
+        self.promised_data.sub(data);
+        self.promised_structure.sub(structure);
+        image.alloc().unreserve(data, structure);
+    }
+
+    /// `allocate` used up promises for data.
+    pub fn used(&self, data: u64) {
+        self.promised_data.sub(data);
+    }
+
+    pub fn freed(&self, id: u64, runs: Vec<Run>) {
+        let mut pending = self.pending.lock();
+        for run in runs {
+            self.pending_blocks.add(run.len);
+            pending.push((id, run));
+        }
+    }
+
+    /// A frame with this watermark is flushed.
+    pub fn watermark_flushed(&self, watermark: u64) {
+        self.flushed_watermark
+            .fetch_max(watermark, Ordering::Relaxed);
+    }
+
+    /// Gives back what rule V allows.
+    pub fn release(&self, image: &Image) {
+        let limit = self.flushed_watermark.load(Ordering::Relaxed);
+        let mut pending = self.pending.lock();
+        pending.retain(|&(id, run)| {
+            if id > limit {
+                return true;
+            }
+            self.pending_blocks.sub(run.len);
+            image.alloc().release(run);
+            false
+        });
+    }
+
+    pub fn has_pending(&self) -> bool {
+        self.pending_blocks.get() > 0
+    }
+}
+
+impl Volume {
+    /// Free blocks that nobody was promised, the engine's own reserve aside.
+    pub(crate) fn unpromised_blocks(&self) -> u64 {
+        let promised = self.space.promised_data.get() + self.space.promised_structure.get();
+        self.image.alloc().free_blocks().saturating_sub(promised)
+    }
+
+    /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
+    /// back, and the operation tried again (C9). `f` gets the blocks that it may use at most.
+    pub(crate) fn with_space<T>(&self, cx: &Context, f: impl Fn(u64) -> Result<T>) -> Result<T> {
+        self.admit()?;
+        let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
+        let first = f(u64::MAX);
+        if !full(&first) {
+            return first;
+        }
+        self.reclaim_space()?;
+        let second = f(u64::MAX);
+        if !full(&second) {
+            return second;
+        }
+        let reserve = if cx.privileged {
+            0
+        } else {
+            self.image.geometry().root_reserved_blocks
+        };
+        let left = self.unpromised_blocks().saturating_sub(reserve + 8);
+        f(left - left / 32)
+    }
+
+    /// Commits everything, so that uncommitted frees become space.
+    pub(crate) fn reclaim_space(&self) -> Result<()> {
+        let _one = self.reclaiming.lock();
+        let nothing = !self.space.has_pending()
+            && self.pending_free.get() == 0
+            && self.space.promised_structure.get() <= self.emergency;
+        if nothing {
+            return Ok(());
+        }
+        self.commit_all()?;
+        self.drive()?;
+        if self.space.has_pending() {
+            self.write_note()?;
+        }
+        self.space.release(&self.image);
+        Ok(())
+    }
+
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.check_alive()?;
+        let geo = self.image.geometry();
+        let soon = self.pending_free.get() + self.space.pending_blocks.get();
+        let free = (self.image.alloc().free_blocks() + soon)
+            .saturating_sub(self.space.promised_data.get());
+        Ok(StatFs {
+            block_size: self.block_size,
+            blocks: geo.blocks_count.saturating_sub(geo.overhead_blocks),
+            bfree: free,
+            bavail: free.saturating_sub(geo.root_reserved_blocks + self.emergency),
+            files: u64::from(geo.inodes_count),
+            ffree: u64::from(self.image.alloc().free_inodes()),
+            name_max: crate::dir::NAME_MAX as u32,
+        })
+    }
+}

@@ -1,0 +1,199 @@
+//! Streams and acceptance (ccfs paper, sections 3.2 and 3.5; hard spots of ties: docs/design.md 2.1).
+//!
+//! Acceptance is one instant: under one mutex, held for nanoseconds, an operation that already holds the locks of its objects gets its
+//! sequence number and its stream's running transaction, and ties are made.
+use crate::txn::{Phase, Txn};
+use crate::types::StreamId;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+#[derive(Default)]
+struct Inner {
+    seq: u64,
+    serial: u64,
+    next_stream: u64,
+    running: HashMap<StreamId, Arc<Txn>>,
+    /// The last sealed transaction of each stream, as long as it is not settled.
+    previous: HashMap<StreamId, Arc<Txn>>,
+    /// Sealed transactions that are not settled, oldest first.
+    sealed: Vec<Arc<Txn>>,
+}
+
+pub struct Streams(Mutex<Inner>);
+
+/// A stream's state for `status`.
+pub struct StreamView {
+    pub id: StreamId,
+    pub running: Option<Arc<Txn>>,
+    pub committing: u64,
+}
+
+impl Inner {
+    fn running(&mut self, stream: StreamId) -> Arc<Txn> {
+        if let Some(txn) = self.running.get(&stream) {
+            return txn.clone();
+        }
+        self.serial += 1;
+        let deps = self
+            .previous
+            .get(&stream)
+            .filter(|t| !t.settled())
+            .cloned()
+            .into_iter()
+            .collect();
+        let txn = Arc::new(Txn::new(self.serial, stream, self.seq + 1, deps));
+        self.running.insert(stream, txn.clone());
+        txn
+    }
+
+    fn seal(&mut self, txn: &Arc<Txn>) {
+        if txn.phase() != Phase::Running {
+            return;
+        }
+        txn.set_phase(Phase::Sealed);
+        self.running.remove(&txn.stream);
+        self.previous.insert(txn.stream, txn.clone());
+        self.sealed.retain(|t| !t.settled());
+        self.sealed.push(txn.clone());
+    }
+}
+
+impl Streams {
+    pub fn new() -> Self {
+        // Ids below 16 are the engine's.
+        Streams(Mutex::new(Inner {
+            next_stream: 16,
+            ..Inner::default()
+        }))
+    }
+
+    /// A stream id that nobody has.
+    pub fn fresh_id(&self) -> StreamId {
+        let mut inner = self.0.lock();
+        inner.next_stream += 1;
+        // Far from ids that people choose by hand.
+        StreamId((1 << 32) + inner.next_stream)
+    }
+
+    /// The acceptance of an operation of `stream` on objects last touched by `ties`.
+    pub fn accept<'t>(
+        &self,
+        stream: StreamId,
+        ties: impl Iterator<Item = &'t Arc<Txn>>,
+    ) -> (Arc<Txn>, u64) {
+        let mut inner = self.0.lock();
+        let txn = inner.running(stream);
+        for tie in ties {
+            if tie.serial == txn.serial || tie.settled() {
+                continue;
+            }
+            // T1: the other side is sealed before the edge exists, and `txn` itself runs, so nothing leads to it yet.
+            inner.seal(tie);
+            let mut progress = txn.progress();
+            if !progress.deps.iter().any(|d| d.serial == tie.serial) {
+                progress.deps.push(tie.clone());
+            }
+        }
+        inner.seq += 1;
+        txn.progress().active += 1;
+        txn.operations.fetch_add(1, Ordering::Relaxed);
+        (txn, inner.seq)
+    }
+
+    pub fn seal(&self, txn: &Arc<Txn>) {
+        self.0.lock().seal(txn);
+    }
+
+    /// Seals what the stream has; returns its last transaction that is not settled.
+    pub fn seal_stream(&self, stream: StreamId) -> Option<Arc<Txn>> {
+        let mut inner = self.0.lock();
+        if let Some(txn) = inner.running.get(&stream).cloned() {
+            inner.seal(&txn);
+        }
+        inner
+            .previous
+            .get(&stream)
+            .filter(|t| !t.settled())
+            .cloned()
+    }
+
+    /// Seals everything at one instant (hard spot 24) and returns all that is not settled.
+    pub fn seal_all(&self) -> Vec<Arc<Txn>> {
+        self.seal_older(Duration::ZERO)
+    }
+
+    /// Seals running transactions at least `age` old; returns all sealed ones that are not settled.
+    pub fn seal_older(&self, age: Duration) -> Vec<Arc<Txn>> {
+        let mut inner = self.0.lock();
+        let mut old: Vec<_> = inner
+            .running
+            .values()
+            .filter(|t| t.started.elapsed() >= age)
+            .cloned()
+            .collect();
+        old.sort_by_key(|t| t.serial);
+        for txn in &old {
+            inner.seal(txn);
+        }
+        inner.sealed.retain(|t| !t.settled());
+        inner.sealed.clone()
+    }
+
+    /// Seals the running transaction that holds most data.
+    pub fn seal_largest(&self) -> Option<Arc<Txn>> {
+        let mut inner = self.0.lock();
+        let txn = inner
+            .running
+            .values()
+            .max_by_key(|t| t.dirty_bytes.load(Ordering::Relaxed))
+            .cloned()?;
+        inner.seal(&txn);
+        Some(txn)
+    }
+
+    /// Smallest sequence number that a transaction not yet settled can contain.
+    pub fn oldest_seq(&self) -> u64 {
+        let inner = self.0.lock();
+        let open = inner
+            .running
+            .values()
+            .chain(inner.sealed.iter().filter(|t| t.phase() < Phase::Durable));
+        open.map(|t| t.first_seq).min().unwrap_or(inner.seq + 1)
+    }
+
+    /// Forgets what is settled, so that ended streams cost nothing.
+    pub fn prune(&self) {
+        let mut inner = self.0.lock();
+        inner.sealed.retain(|t| !t.settled());
+        inner.previous.retain(|_, t| !t.settled());
+    }
+
+    pub fn view(&self) -> Vec<StreamView> {
+        let inner = self.0.lock();
+        let mut views: HashMap<StreamId, StreamView> = HashMap::new();
+        for (id, txn) in &inner.running {
+            views.insert(
+                *id,
+                StreamView {
+                    id: *id,
+                    running: Some(txn.clone()),
+                    committing: 0,
+                },
+            );
+        }
+        for txn in inner.sealed.iter().filter(|t| !t.settled()) {
+            let fresh = StreamView {
+                id: txn.stream,
+                running: None,
+                committing: 0,
+            };
+            views.entry(txn.stream).or_insert(fresh).committing += 1;
+        }
+        let mut list: Vec<_> = views.into_values().collect();
+        list.sort_by_key(|v| v.id);
+        list
+    }
+}

@@ -1,0 +1,202 @@
+//! Transactions: the unit that becomes durable as a whole (ccfs paper, section 3.3).
+//!
+//! ```text
+//!   Running --seal--> Sealed --dispatch--> Dispatched --flush--> Durable --apply--> Applied
+//!                        \________________ an I/O error _______________> Failed
+//! ```
+//! Invariants:
+//! * T1 Edges (`deps`) lead to transactions that are sealed; they are added only while the owner runs. So there are no cycles.
+//! * T2 A sealed transaction accepts no operation; those accepted before end without touching further objects.
+//! * T3 The body is changed only by accepted operations (under their objects' locks) and, after the last of them ended, by the one commit.
+use crate::inode::{FileLayer, Inode};
+use crate::record::{DirField, DirValue};
+use crate::types::{Ino, StreamId};
+use ccfs_device::{AlignedBuf, Ticket};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Instant;
+
+pub type Name = Arc<[u8]>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    Running = 0,
+    Sealed = 1,
+    Dispatched = 2,
+    Durable = 3,
+    Applied = 4,
+    Failed = 5,
+}
+
+/// A name's value at the end of a transaction.
+#[derive(Clone, Debug)]
+pub struct EntryChange {
+    /// `None`: the name is gone.
+    pub value: Option<(Ino, u8)>,
+    /// The name did not exist before this transaction: removing it again leaves nothing to say.
+    pub fresh: bool,
+}
+
+/// What a transaction changes. Emptied when it was applied.
+#[derive(Default)]
+pub struct Body {
+    pub files: HashMap<Ino, (Arc<Inode>, Arc<FileLayer>)>,
+    pub dirs: HashMap<Ino, Arc<Inode>>,
+    pub dir_fields: HashMap<(Ino, DirField), DirValue>,
+    pub entries: HashMap<Ino, HashMap<Name, EntryChange>>,
+    pub parents: HashMap<Ino, Ino>,
+    pub atimes: HashMap<Ino, (i64, u32)>,
+    /// Blocks of the allocator promised to this transaction (released or used up by commit and apply).
+    pub promised_data: u64,
+    pub promised_structure: u64,
+    /// Blocks that this transaction frees, for statfs until they really are free.
+    pub freed_blocks: u64,
+    /// The encoded records, from commit to apply.
+    pub payload: Vec<u8>,
+    /// Whole contents of blocks that went through the log, by physical block.
+    pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
+}
+
+/// Bookkeeping of the commit.
+#[derive(Default)]
+pub struct Progress {
+    /// Accepted operations that have not ended.
+    pub active: u32,
+    pub deps: Vec<Arc<Txn>>,
+    /// Somebody commits it.
+    pub claimed: bool,
+    /// Commit id, from dispatch on.
+    pub id: u64,
+    /// Watermark that its frames carry.
+    pub watermark: u64,
+    /// Log (and small data) writes in flight; whoever waits for durability takes it.
+    pub ticket: Option<Ticket>,
+    pub written: bool,
+}
+
+pub struct Txn {
+    /// Unique in this mount, rising.
+    pub serial: u64,
+    pub stream: StreamId,
+    /// Sequence number of its first operation.
+    pub first_seq: u64,
+    pub started: Instant,
+    phase: AtomicU8,
+    pub operations: AtomicU64,
+    /// Bytes of pages held.
+    pub dirty_bytes: AtomicU64,
+    /// Bytes that must go through the log, because no block is promised for them.
+    pub log_only_bytes: AtomicU64,
+    /// Estimate of record bytes.
+    pub record_bytes: AtomicU64,
+    pub body: Mutex<Body>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+impl Txn {
+    pub fn new(serial: u64, stream: StreamId, first_seq: u64, deps: Vec<Arc<Txn>>) -> Self {
+        Txn {
+            serial,
+            stream,
+            first_seq,
+            started: Instant::now(),
+            phase: AtomicU8::new(Phase::Running as u8),
+            operations: AtomicU64::new(0),
+            dirty_bytes: AtomicU64::new(0),
+            log_only_bytes: AtomicU64::new(0),
+            record_bytes: AtomicU64::new(0),
+            body: Mutex::default(),
+            progress: Mutex::new(Progress {
+                deps,
+                ..Progress::default()
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Running,
+            1 => Phase::Sealed,
+            2 => Phase::Dispatched,
+            3 => Phase::Durable,
+            4 => Phase::Applied,
+            _ => Phase::Failed,
+        }
+    }
+
+    /// Durable, applied or failed: nobody needs to wait for it or order anything after it.
+    pub fn settled(&self) -> bool {
+        self.phase() >= Phase::Durable
+    }
+
+    pub fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock()
+    }
+
+    /// Moves on; wakes whoever waits.
+    pub fn set_phase(&self, phase: Phase) {
+        let mut progress = self.progress.lock();
+        assert!(self.phase() <= phase, "a transaction never goes back");
+        self.phase.store(phase as u8, Ordering::Release);
+        if phase >= Phase::Durable {
+            progress.deps.clear();
+        }
+        self.changed.notify_all();
+    }
+
+    /// An accepted operation has ended.
+    pub fn end_operation(&self) {
+        let mut progress = self.progress.lock();
+        progress.active -= 1;
+        if progress.active == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until the accepted operations of a sealed transaction ended.
+    pub fn wait_quiet(&self) {
+        let mut progress = self.progress.lock();
+        while progress.active > 0 {
+            self.changed.wait(&mut progress);
+        }
+    }
+
+    /// Waits for a phase at least `phase` (failure included).
+    pub fn wait_phase(&self, phase: Phase) -> Phase {
+        let mut progress = self.progress.lock();
+        while self.phase() < phase {
+            self.changed.wait(&mut progress);
+        }
+        self.phase()
+    }
+
+    /// Waits until its writes have ended (true), or takes their ticket so that the caller waits for them.
+    pub fn take_ticket(&self) -> Option<Ticket> {
+        let mut progress = self.progress.lock();
+        loop {
+            if progress.written || self.phase() >= Phase::Durable {
+                return None;
+            }
+            if let Some(ticket) = progress.ticket.take() {
+                return Some(ticket);
+            }
+            self.changed.wait(&mut progress);
+        }
+    }
+
+    pub fn set_written(&self) {
+        let mut progress = self.progress.lock();
+        progress.written = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Is this the same transaction?
+pub fn same(a: &Option<Arc<Txn>>, b: &Txn) -> bool {
+    a.as_ref().is_some_and(|t| t.serial == b.serial)
+}

@@ -1,0 +1,154 @@
+//! The engine end to end on an in-memory device: work, unmount, e2fsck; and a crash in between.
+use ccfs_device::{Device, MemoryDevice};
+use ccfs_engine::*;
+use std::process::Command;
+use std::sync::Arc;
+
+fn image(args: &[&str], size: &str) -> MemoryDevice {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("img");
+    let out = Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4"])
+        .args(args)
+        .arg(&path)
+        .arg(size)
+        .output()
+        .expect("mke2fs");
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    MemoryDevice::from_file(&path).unwrap()
+}
+
+fn fsck(dev: &MemoryDevice) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("img");
+    dev.to_file(&path).unwrap();
+    let out = Command::new("e2fsck")
+        .args(["-fn"])
+        .arg(&path)
+        .output()
+        .expect("e2fsck");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{text}");
+}
+
+fn cx(stream: u64) -> Context {
+    Context {
+        stream: StreamId(stream),
+        uid: 0,
+        gid: 0,
+        umask: 0o022,
+        ignore_fsync: false,
+        privileged: true,
+    }
+}
+
+fn quiet() -> Options {
+    Options {
+        background: false,
+        ..Options::default()
+    }
+}
+
+fn work(v: &Volume) {
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"dir", 0o755).unwrap();
+    for i in 0..300 {
+        let name = format!("file-{i}");
+        let f = v.mknod(&c, d.ino, name.as_bytes(), 0o100644, 0).unwrap();
+        v.write(
+            &c,
+            f.ino,
+            0,
+            name.repeat(i + 1).as_bytes(),
+            WriteFlags::default(),
+        )
+        .unwrap();
+        if i % 7 == 0 {
+            v.fsync(&c, f.ino, false).unwrap();
+        }
+        if i % 3 == 0 {
+            v.unlink(&c, d.ino, name.as_bytes()).unwrap();
+        }
+    }
+    let s = v.symlink(&c, ROOT_INO, b"short", b"dir").unwrap();
+    assert_eq!(v.readlink(s.ino).unwrap(), b"dir");
+    v.symlink(&c, ROOT_INO, b"long", "x".repeat(200).as_bytes())
+        .unwrap();
+    v.rename(
+        &c,
+        d.ino,
+        b"file-1",
+        ROOT_INO,
+        b"moved",
+        RenameFlags::default(),
+    )
+    .unwrap();
+    v.setxattr(&c, d.ino, b"user.a", b"value", false, false, false)
+        .unwrap();
+}
+
+fn check(v: &Volume) {
+    let d = v.lookup(ROOT_INO, b"dir").unwrap();
+    let mut names = Vec::new();
+    v.readdir(d.ino, 0, &mut |e| {
+        names.push(e.name);
+        true
+    })
+    .unwrap();
+    assert_eq!(names.len(), 2 + 200 - 1);
+    let mut out = Vec::new();
+    let f = v.lookup(d.ino, b"file-250").unwrap();
+    v.read(f.ino, 0, 1 << 20, &mut out).unwrap();
+    assert_eq!(out, "file-250".repeat(251).as_bytes());
+    assert_eq!(v.getxattr(d.ino, b"user.a").unwrap(), b"value");
+    assert_eq!(
+        v.readlink(v.lookup(ROOT_INO, b"long").unwrap().ino)
+            .unwrap()
+            .len(),
+        200
+    );
+}
+
+#[test]
+fn work_unmount_e2fsck_and_mount_again() {
+    for args in [
+        &["-b", "4096"][..],
+        &["-b", "1024"],
+        &["-b", "2048", "-I", "128"],
+        &["-b", "1024", "-O", "^extents,^64bit,^metadata_csum"],
+    ] {
+        let dev = Arc::new(image(args, "64M"));
+        let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+        work(&v);
+        check(&v);
+        v.unmount().unwrap();
+        fsck(&dev);
+        let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+        check(&v);
+        v.unmount().unwrap();
+        fsck(&dev);
+    }
+}
+
+#[test]
+fn a_synced_state_survives_a_crash() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    work(&v);
+    v.syncfs(&cx(1)).unwrap();
+    v.mknod(&cx(1), ROOT_INO, b"lost", 0o100644, 0).unwrap();
+    v.shutdown();
+    drop(v);
+    let dev2 = Arc::new(dev.snapshot());
+    assert!(Volume::recover(dev2.clone() as Arc<dyn Device>).unwrap());
+    fsck(&dev2);
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, Options::default()).unwrap();
+    check(&v);
+    assert!(v.lookup(ROOT_INO, b"lost").is_err());
+    v.unmount().unwrap();
+    fsck(&dev);
+}
