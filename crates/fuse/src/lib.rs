@@ -2,8 +2,18 @@
 #![deny(unsafe_code)]
 pub mod abi;
 mod caller;
+mod loopdev;
 mod metrics;
+mod mount;
 mod procfs;
 pub mod server;
+mod session;
+mod sys;
+pub mod transport;
 pub mod wire;
+
+pub use mount::{FsType, MountConfig, MountError, Mounted};
 pub use server::{MountInfo, Server};
+pub use session::{Session, serve};
+pub use sys::prepare_process;
+pub use transport::dev::PoolConfig;

@@ -1,0 +1,284 @@
+//! Mounting: mount(2) as `fuseblk` over a block device, or as `fuse` where that is impossible.
+//!
+//! Only a `fuseblk` mount is told of syncfs(2) and sync(2), and of its end (DESTROY), so that umount(8) returns when the
+//! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device.
+use crate::loopdev::{self, LoopDevice};
+use crate::transport::channel::Channel;
+use crate::transport::dev::PoolConfig;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// Share of the machine's dirty page limit that mapped writes of one mount may take, percent (the kernel gives FUSE 1).
+const MAX_RATIO_PERCENT: u32 = 40;
+/// Read-ahead, KiB: one READ request of the largest size.
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// Which kind of mount to make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FsType {
+    /// `fuseblk`, and plain `fuse` with a warning where that fails.
+    #[default]
+    Auto,
+    /// `fuseblk` or nothing.
+    Fuseblk,
+    /// Plain `fuse`: syncfs and sync do nothing (an exception to C3).
+    Fuse,
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountConfig {
+    /// The volume: a block device or an image file. Shown in the mount table.
+    pub source: PathBuf,
+    pub fstype: FsType,
+    pub read_only: bool,
+    pub noatime: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    /// Other users than the daemon's may use the volume.
+    pub allow_other: bool,
+    pub pool: PoolConfig,
+}
+
+impl MountConfig {
+    /// The defaults for a volume.
+    pub fn new(source: impl Into<PathBuf>) -> Self {
+        MountConfig {
+            source: source.into(),
+            fstype: FsType::Auto,
+            read_only: false,
+            noatime: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            allow_other: true,
+            pool: PoolConfig::default(),
+        }
+    }
+}
+
+/// A mount in the tree.
+#[derive(Debug)]
+pub struct Mounted {
+    pub mountpoint: PathBuf,
+    /// What the mount table shows.
+    pub source: PathBuf,
+    pub fuseblk: bool,
+    /// The kernel's number of the mount.
+    id: u64,
+}
+
+/// Why a mount failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("{what}: {error}")]
+    System { what: String, error: io::Error },
+    #[error("{0}")]
+    Engine(#[from] ccfs_engine::Error),
+    /// The volume could not be brought to rest; it will be recovered at the next mount.
+    #[error("{0}")]
+    Unclean(String),
+}
+
+impl MountError {
+    pub(crate) fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
+        MountError::System {
+            what: what.into(),
+            error: error.into(),
+        }
+    }
+}
+
+impl Mounted {
+    /// Makes the mount; INIT waits in the channel afterwards. `block_size`: the volume's, bytes.
+    pub fn make(
+        channel: &Channel,
+        dir: &Path,
+        config: &MountConfig,
+        block_size: u32,
+    ) -> Result<Mounted, MountError> {
+        clear_dead(dir)?;
+        let mountpoint = dir
+            .canonicalize()
+            .map_err(|e| MountError::system(dir.display().to_string(), e))?;
+        let blocks = match config.fstype {
+            FsType::Fuse => None,
+            FsType::Fuseblk => Some(mount_blocks(channel, &mountpoint, config, block_size)?),
+            FsType::Auto => match mount_blocks(channel, &mountpoint, config, block_size) {
+                Ok(source) => Some(source),
+                Err(e) => {
+                    tracing::warn!("{e}");
+                    None
+                }
+            },
+        };
+        let (source, fuseblk) = match blocks {
+            Some(source) => (source, true),
+            None => {
+                mount_plain(channel, &mountpoint, config)?;
+                tracing::warn!(
+                    "{} is a plain FUSE mount: syncfs(2), sync(2) and `sync -f` do NOT make its data durable, and umount(8) \
+                     returns before the volume is at rest; fsync(2) works",
+                    mountpoint.display()
+                );
+                (config.source.clone(), false)
+            }
+        };
+        let mut mounted = Mounted {
+            mountpoint,
+            source,
+            fuseblk,
+            id: 0,
+        };
+        match mounted.describe() {
+            Ok((id, device)) => {
+                mounted.id = id;
+                tune(&device, fuseblk);
+                Ok(mounted)
+            }
+            Err(e) => {
+                let _ = mounted.detach();
+                Err(MountError::system("cannot look at the mount", e))
+            }
+        }
+    }
+
+    /// Number of the mount on top of the mount point, and its device. Asks the kernel only, not the server.
+    fn describe(&self) -> io::Result<(u64, String)> {
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let stat = statx(CWD, &self.mountpoint, flags, StatxFlags::MNT_ID)?;
+        Ok((
+            stat.stx_mnt_id,
+            format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor),
+        ))
+    }
+
+    /// Whether this mount is what one sees at the mount point.
+    pub fn is_on_top(&self) -> bool {
+        self.describe().is_ok_and(|(id, _)| id == self.id)
+    }
+
+    /// umount(8). `fuseblk`: returns when the server has served DESTROY. Errors: EBUSY.
+    pub fn unmount(&self) -> io::Result<()> {
+        Ok(unmount(&self.mountpoint, UnmountFlags::NOFOLLOW)?)
+    }
+
+    /// umount -l: out of the tree now, at an end when the last user leaves.
+    pub fn detach(&self) -> io::Result<()> {
+        Ok(unmount(
+            &self.mountpoint,
+            UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        )?)
+    }
+}
+
+/// Takes away the mounts of killed daemons at `dir`.
+fn clear_dead(dir: &Path) -> Result<(), MountError> {
+    while let Err(Errno::NOTCONN | Errno::CONNABORTED) = rustix::fs::stat(dir) {
+        unmount(dir, UnmountFlags::DETACH).map_err(|e| {
+            MountError::system(
+                format!("cannot clear the dead mount on {}", dir.display()),
+                e,
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Mounts as fuseblk; gives the block device.
+fn mount_blocks(
+    channel: &Channel,
+    dir: &Path,
+    config: &MountConfig,
+    block_size: u32,
+) -> Result<PathBuf, MountError> {
+    let fail = |e| {
+        MountError::system(
+            format!("cannot mount {} as a block device", config.source.display()),
+            e,
+        )
+    };
+    let is_block = config
+        .source
+        .metadata()
+        .map_err(fail)?
+        .file_type()
+        .is_block_device();
+    let attached: Option<LoopDevice> = if is_block {
+        None
+    } else {
+        Some(loopdev::attach(&config.source, config.read_only).map_err(fail)?)
+    };
+    let source = attached
+        .as_ref()
+        .map_or(&config.source, |device| &device.path);
+    let options = format!("{},blksize={block_size}", options(channel, config));
+    system_mount(source, dir, "fuseblk.ccfs", config, &options).map_err(fail)?;
+    Ok(source.clone())
+}
+
+fn mount_plain(channel: &Channel, dir: &Path, config: &MountConfig) -> Result<(), MountError> {
+    system_mount(
+        &config.source,
+        dir,
+        "fuse.ccfs",
+        config,
+        &options(channel, config),
+    )
+    .map_err(|e| MountError::system(format!("cannot mount on {}", dir.display()), e))
+}
+
+fn options(channel: &Channel, config: &MountConfig) -> String {
+    let other = if config.allow_other {
+        ",allow_other"
+    } else {
+        ""
+    };
+    let (uid, gid) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let rootmode = FileType::Directory.as_raw_mode();
+    let fd = channel.fd().as_raw_fd();
+    format!("fd={fd},rootmode={rootmode:o},user_id={uid},group_id={gid},default_permissions{other}")
+}
+
+fn system_mount(
+    source: &Path,
+    dir: &Path,
+    fstype: &str,
+    config: &MountConfig,
+    options: &str,
+) -> io::Result<()> {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, config.read_only);
+    flags.set(MountFlags::NOATIME, config.noatime);
+    flags.set(MountFlags::NOSUID, config.nosuid);
+    flags.set(MountFlags::NODEV, config.nodev);
+    flags.set(MountFlags::NOEXEC, config.noexec);
+    let source = CString::new(source.as_os_str().as_bytes())?;
+    let options = CString::new(options)?;
+    Ok(mount(&source, dir, fstype, flags, options.as_c_str())?)
+}
+
+/// Mapped writes and read-ahead, which FUSE's defaults keep small. Not being allowed to is no failure.
+fn tune(device: &str, fuseblk: bool) {
+    let suffix = if fuseblk { "-fuseblk" } else { "" };
+    let dir = PathBuf::from(format!("/sys/class/bdi/{device}{suffix}"));
+    for (name, value) in [
+        ("max_ratio", MAX_RATIO_PERCENT),
+        ("read_ahead_kb", READ_AHEAD_KIB),
+    ] {
+        if let Err(e) = std::fs::write(dir.join(name), value.to_string()) {
+            tracing::debug!("cannot set {name} in {}: {e}", dir.display());
+        }
+    }
+}

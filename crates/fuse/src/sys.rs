@@ -1,0 +1,136 @@
+//! System calls that have no safe wrapper: ioctls of /dev/fuse and loop devices, signal handlers, prctl.
+#![allow(unsafe_code)]
+use crate::abi;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use zerocopy::{FromZeros, Immutable, IntoBytes};
+
+const LOOP_CONFIGURE: u32 = 0x4C0A;
+const LOOP_CTL_GET_FREE: u32 = 0x4C82;
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// LOOP_CONFIGURE's argument with its `struct loop_info64` (loop(4)).
+#[derive(FromZeros, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct LoopConfig {
+    pub fd: u32,
+    pub block_size: u32,
+    pub ids: [u64; 5],
+    pub number: u32,
+    pub encrypt_type: u32,
+    pub encrypt_key_size: u32,
+    pub flags: u32,
+    pub file_name: [u8; 64],
+    pub crypt_name: [u8; 64],
+    pub encrypt_key: [u8; 32],
+    pub init: [u64; 2],
+    pub reserved: [u64; 8],
+}
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+
+fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Makes `channel`, a fresh descriptor of /dev/fuse, one of the connection that `of` belongs to.
+pub fn clone_channel(channel: &OwnedFd, of: &OwnedFd) -> io::Result<()> {
+    let source = of.as_raw_fd() as u32;
+    // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, which lives through the call.
+    checked(unsafe {
+        libc::ioctl(
+            channel.as_raw_fd(),
+            abi::DEV_IOC_CLONE as _,
+            &raw const source,
+        )
+    })
+    .map(drop)
+}
+
+/// The number of a loop device that is not in use.
+pub fn free_loop(control: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: LOOP_CTL_GET_FREE takes no argument.
+    checked(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) }).map(|n| n as u32)
+}
+
+/// Attaches a loop device.
+pub fn configure_loop(device: BorrowedFd<'_>, config: &LoopConfig) -> io::Result<()> {
+    // SAFETY: LOOP_CONFIGURE reads a struct loop_config, whose layout LoopConfig has (size checked above).
+    checked(unsafe {
+        libc::ioctl(
+            device.as_raw_fd(),
+            LOOP_CONFIGURE as _,
+            std::ptr::from_ref(config),
+        )
+    })
+    .map(drop)
+}
+
+/// Tells the kernel that this process does I/O for others: threads that are started from now on do not wait for their own
+/// file system when memory is short. Call it before any thread is started. Without the right to do so nothing happens.
+pub fn prepare_process() {
+    // SAFETY: PR_SET_IO_FLUSHER takes integers only.
+    let _ = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// Where the signal handler reports: an eventfd, or -1.
+static SIGNAL_FD: AtomicI32 = AtomicI32::new(-1);
+static LAST_SIGNAL: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    LAST_SIGNAL.store(signal as u32, Ordering::Relaxed);
+    let fd: RawFd = SIGNAL_FD.load(Ordering::Relaxed);
+    let one = 1u64;
+    // SAFETY: write(2) may be called in a signal handler; `one` lives through the call. A full or closed eventfd is an
+    // error that does no harm. errno is saved, since the interrupted code may be about to read it.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::write(fd, (&raw const one).cast(), size_of::<u64>());
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Makes SIGTERM, SIGINT and SIGHUP write to `event` until dropped, then they are as they were.
+pub struct SignalEvents {
+    before: Vec<(libc::c_int, libc::sigaction)>,
+}
+
+impl SignalEvents {
+    pub fn install(event: &impl AsFd) -> io::Result<Self> {
+        SIGNAL_FD.store(event.as_fd().as_raw_fd(), Ordering::Relaxed);
+        let mut this = SignalEvents { before: Vec::new() };
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            // SAFETY: zero is a valid sigaction (no flags, empty mask), and both structures live through the call. The
+            // handler does nothing that is forbidden in one.
+            let before = unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                let mut before: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = on_signal as *const () as usize;
+                action.sa_flags = libc::SA_RESTART;
+                checked(libc::sigaction(signal, &action, &mut before))?;
+                before
+            };
+            this.before.push((signal, before));
+        }
+        Ok(this)
+    }
+
+    /// The number of the signal that came last.
+    pub fn last(&self) -> u32 {
+        LAST_SIGNAL.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for SignalEvents {
+    fn drop(&mut self) {
+        for (signal, before) in &self.before {
+            // SAFETY: restores what sigaction(2) gave us for this signal.
+            unsafe { libc::sigaction(*signal, before, std::ptr::null_mut()) };
+        }
+        SIGNAL_FD.store(-1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,159 @@
+//! One descriptor of /dev/fuse: receives requests, sends replies and notifications.
+//!
+//! A reply must go to the descriptor that its request came from: each keeps its own list of requests under way.
+use crate::abi::{InHeader, InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader, op};
+use crate::server::init::{Agreed, MAX_WRITE, Negotiation, negotiate};
+use crate::sys;
+use crate::wire::{Body, Handler, Reply, Request};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Room for the largest request: a WRITE with its headers.
+pub const REQUEST_MAX: usize = MAX_WRITE as usize + 4096;
+
+/// A way to the kernel.
+#[derive(Clone, Debug)]
+pub struct Channel(Arc<OwnedFd>);
+
+/// What a read brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A request of so many bytes.
+    Request(usize),
+    /// Unmounted or aborted: no request will ever come.
+    Closed,
+}
+
+impl Channel {
+    /// A descriptor that belongs to no mount yet.
+    pub fn open() -> io::Result<Channel> {
+        let fd = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Channel(Arc::new(fd)))
+    }
+
+    /// Another descriptor of the same connection. Where the kernel has no more, the same one is shared.
+    pub fn another(&self) -> Channel {
+        let cloned =
+            Channel::open().and_then(|new| sys::clone_channel(&new.0, &self.0).map(|()| new));
+        cloned.unwrap_or_else(|_| self.clone())
+    }
+
+    pub fn fd(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    /// Waits for a request; `buf` has at least [`REQUEST_MAX`] bytes.
+    pub fn receive(&self, buf: &mut [u8]) -> io::Result<Received> {
+        loop {
+            match rustix::io::read(&*self.0, &mut *buf) {
+                Ok(len) => return Ok(Received::Request(len)),
+                // NOENT: the caller was killed before the request was read.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(Errno::NODEV) => return Ok(Received::Closed),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Sends a reply after the notifications that it needs. What the kernel does not take goes back to the handler.
+    pub fn send(&self, unique: u64, reply: &Reply, handler: &dyn Handler) {
+        for &nodeid in &reply.stale_attrs {
+            self.invalidate_attrs(nodeid);
+        }
+        if reply.silent {
+            return;
+        }
+        let header = reply.header(unique);
+        match rustix::io::writev(
+            &*self.0,
+            &[IoSlice::new(header.as_bytes()), IoSlice::new(&reply.body)],
+        ) {
+            Ok(_) => {}
+            // The request was aborted, or the connection is gone.
+            Err(Errno::NOENT | Errno::NODEV) => handler.undelivered(reply),
+            Err(e) => {
+                tracing::error!(
+                    "the kernel does not take a reply of {} bytes, errno {}: {e}",
+                    header.len,
+                    reply.errno
+                );
+                handler.undelivered(reply);
+            }
+        }
+    }
+
+    /// The kernel forgets an inode's attributes, not its pages. (Attributes only: that never waits for a lock of a page or an
+    /// inode that the caller of the request in hand may hold.)
+    fn invalidate_attrs(&self, nodeid: u64) {
+        let body = InvalInodeOut {
+            ino: nodeid,
+            off: -1,
+            len: 0,
+        };
+        let len = (size_of::<OutHeader>() + size_of::<InvalInodeOut>()) as u32;
+        let header = OutHeader {
+            len,
+            error: NOTIFY_INVAL_INODE,
+            unique: 0,
+        };
+        // NOENT: it does not remember the inode at all.
+        let _ = rustix::io::writev(
+            &*self.0,
+            &[
+                IoSlice::new(header.as_bytes()),
+                IoSlice::new(body.as_bytes()),
+            ],
+        );
+    }
+
+    /// Answers INIT, the first request of a mount.
+    pub fn handshake(&self, wanted: u64) -> io::Result<Agreed> {
+        let mut buf = vec![0; REQUEST_MAX];
+        loop {
+            let Received::Request(len) = self.receive(&mut buf)? else {
+                return Err(io::Error::other("unmounted before it was ready"));
+            };
+            let Some(request) = Request::parse(&buf[..len]) else {
+                return Err(io::Error::other("the kernel's first request is damaged"));
+            };
+            let (InHeader { opcode, unique, .. }, Body::Whole(body)) =
+                (request.header, request.body)
+            else {
+                return Err(io::Error::other("the kernel's first request is damaged"));
+            };
+            if opcode != op::INIT {
+                self.answer(unique, libc::EIO, &[])?;
+                continue;
+            }
+            match negotiate(body, wanted) {
+                Negotiation::Agreed(agreed, out) => {
+                    self.answer(unique, 0, out.as_bytes())?;
+                    return Ok(agreed);
+                }
+                Negotiation::AskAgain(out) => self.answer(unique, 0, out.as_bytes())?,
+                Negotiation::Refused(why) => {
+                    self.answer(unique, libc::EPROTO, &[])?;
+                    return Err(io::Error::other(why));
+                }
+            }
+        }
+    }
+
+    fn answer(&self, unique: u64, errno: i32, body: &[u8]) -> io::Result<()> {
+        let reply = Reply {
+            body: body.to_vec(),
+            errno,
+            ..Default::default()
+        };
+        let header = reply.header(unique);
+        rustix::io::writev(
+            &*self.0,
+            &[IoSlice::new(header.as_bytes()), IoSlice::new(&reply.body)],
+        )?;
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! Serves requests from /dev/fuse with a pool of threads.
+//!
+//! A fixed number of threads *serve*: they read a request, handle it, reply. Before a request that waits long (a sync), its
+//! thread hands its place to an idle or a new thread, carries the request through, and rests. A *watcher* does the same for
+//! threads that turn out to wait (slow device, no room): who handles one request for [`SLOW_MS`] loses its place to another
+//! thread. So any number of waiting requests, up to [`PoolConfig::threads_max`], leaves the others served; beyond that they queue in the kernel. Waiting
+//! requests depend on the engine's own threads only, so the queue always moves on.
+use crate::transport::channel::{Channel, REQUEST_MAX, Received};
+use crate::wire::{Handler, Reply, Request};
+use parking_lot::{Condvar, Mutex};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A request that takes longer (milliseconds) is waiting for something.
+const SLOW_MS: u64 = 5;
+/// How often the watcher looks, at most and at least.
+const WATCH_MIN: Duration = Duration::from_millis(4);
+const WATCH_MAX: Duration = Duration::from_millis(64);
+/// Resting threads end after this time, as long as this many are left.
+const REST: Duration = Duration::from_secs(10);
+const RESTING_KEPT: usize = 2;
+
+/// Size of the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolConfig {
+    /// Threads that serve at the same time.
+    pub places: usize,
+    /// All threads, those included that wait in a request.
+    pub threads_max: usize,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(4, usize::from);
+        PoolConfig {
+            places: cores.clamp(1, 8),
+            threads_max: 512,
+        }
+    }
+}
+
+/// The threads that serve a connection.
+pub struct Pool {
+    handler: Arc<dyn Handler>,
+    root: Channel,
+    config: PoolConfig,
+    state: Mutex<State>,
+    /// Wakes the watcher and `wait` when the connection ends.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    threads: usize,
+    serving: Vec<Arc<Worker>>,
+    resting: Vec<Arc<Worker>>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Worker {
+    /// Has a place. Set under the pool's lock; the watcher can take it away at any time.
+    serves: AtomicBool,
+    /// When the request in hand was read, milliseconds of the monotonic clock; 0 between requests.
+    busy_since_ms: AtomicU64,
+    call: Condvar,
+}
+
+impl Pool {
+    /// Starts serving; INIT must have been answered.
+    pub fn start(
+        root: Channel,
+        handler: Arc<dyn Handler>,
+        config: PoolConfig,
+    ) -> std::io::Result<Arc<Pool>> {
+        let (state, ended) = (Mutex::default(), Condvar::new());
+        let pool = Arc::new(Pool {
+            handler,
+            root,
+            config,
+            state,
+            ended,
+        });
+        for _ in 0..config.places.max(1) {
+            let mut state = pool.state.lock();
+            if !pool.new_worker(&mut state) {
+                state.closed = true;
+                return Err(std::io::Error::other("cannot start a thread"));
+            }
+        }
+        let watched = pool.clone();
+        std::thread::Builder::new()
+            .name("fuse-watch".into())
+            .spawn(move || watched.watch())?;
+        Ok(pool)
+    }
+
+    /// Returns when the connection has ended and no request is in hand any more.
+    pub fn wait(&self) {
+        let mut state = self.state.lock();
+        while !(state.closed && state.threads == 0) {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// Threads in the pool (serving, waiting in a request, resting).
+    pub fn threads(&self) -> usize {
+        self.state.lock().threads
+    }
+
+    /// Starts a thread with a place. False: there may be no more threads.
+    fn new_worker(self: &Arc<Self>, state: &mut State) -> bool {
+        if state.threads >= self.config.threads_max.max(self.config.places) {
+            return false;
+        }
+        let (pool, worker) = (self.clone(), Arc::new(Worker::default()));
+        worker.serves.store(true, Relaxed);
+        let mine = worker.clone();
+        let started = std::thread::Builder::new()
+            .name("fuse".into())
+            .spawn(move || {
+                pool.run(&mine);
+                let mut state = pool.state.lock();
+                state.threads -= 1;
+                pool.ended.notify_all();
+            });
+        if started.is_ok() {
+            state.threads += 1;
+            state.serving.push(worker);
+        }
+        started.is_ok()
+    }
+
+    fn run(self: &Arc<Self>, me: &Arc<Worker>) {
+        let channel = self.root.another();
+        let mut buf = vec![0; REQUEST_MAX];
+        let mut reply = Reply::default();
+        loop {
+            match channel.receive(&mut buf) {
+                Ok(Received::Request(len)) => self.serve(me, &channel, &buf[..len], &mut reply),
+                Ok(Received::Closed) => return self.close(),
+                Err(e) => {
+                    tracing::error!("reading requests: {e}");
+                    return self.close();
+                }
+            }
+            if !me.serves.load(Relaxed) && !self.rest(me) {
+                return;
+            }
+        }
+    }
+
+    fn serve(
+        self: &Arc<Self>,
+        me: &Arc<Worker>,
+        channel: &Channel,
+        bytes: &[u8],
+        reply: &mut Reply,
+    ) {
+        let Some(request) = Request::parse(bytes) else {
+            // There is no number to answer to.
+            tracing::error!("a damaged request of {} bytes", bytes.len());
+            return;
+        };
+        me.busy_since_ms.store(monotonic_ms(), Relaxed);
+        if self.handler.may_block(&request) {
+            self.replace(&mut self.state.lock(), me);
+        }
+        reply.clear();
+        self.handler.handle(&request, reply);
+        channel.send(request.header.unique, reply, &*self.handler);
+        me.busy_since_ms.store(0, Relaxed);
+    }
+
+    /// Gives a thread's place to another one. Nothing happens if there is none, or if it has no place.
+    fn replace(self: &Arc<Self>, state: &mut State, worker: &Arc<Worker>) {
+        if !worker.serves.load(Relaxed) || state.closed {
+            return;
+        }
+        if let Some(next) = state.resting.pop() {
+            next.serves.store(true, Relaxed);
+            next.call.notify_one();
+            state.serving.push(next);
+        } else if !self.new_worker(state) {
+            return;
+        }
+        worker.serves.store(false, Relaxed);
+        state.serving.retain(|w| !Arc::ptr_eq(w, worker));
+    }
+
+    /// Waits until there is a place. False: the thread is not needed any more.
+    fn rest(&self, me: &Arc<Worker>) -> bool {
+        let mut state = self.state.lock();
+        state.resting.push(me.clone());
+        while !me.serves.load(Relaxed) {
+            if state.closed {
+                return false;
+            }
+            let timed_out = me.call.wait_for(&mut state, REST).timed_out();
+            if timed_out && !me.serves.load(Relaxed) && state.resting.len() > RESTING_KEPT {
+                state.resting.retain(|w| !Arc::ptr_eq(w, me));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Replaces threads that wait, until the connection ends. Looks often only while there is something to see.
+    fn watch(self: &Arc<Self>) {
+        let mut pause = WATCH_MIN;
+        let mut state = self.state.lock();
+        while !state.closed {
+            self.ended.wait_for(&mut state, pause);
+            let now = monotonic_ms();
+            let busy = |w: &&Arc<Worker>| w.busy_since_ms.load(Relaxed) != 0;
+            pause = if state.serving.iter().any(|w| busy(&w)) {
+                WATCH_MIN
+            } else {
+                (pause * 2).min(WATCH_MAX)
+            };
+            let slow = |w: &&Arc<Worker>| {
+                busy(w) && now.saturating_sub(w.busy_since_ms.load(Relaxed)) >= SLOW_MS
+            };
+            let waiting: Vec<_> = state.serving.iter().filter(slow).cloned().collect();
+            for worker in waiting {
+                self.replace(&mut state, &worker);
+            }
+        }
+    }
+
+    fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        for worker in &state.resting {
+            worker.call.notify_one();
+        }
+        self.ended.notify_all();
+    }
+}
+
+fn monotonic_ms() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
