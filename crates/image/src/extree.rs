@@ -415,12 +415,11 @@ impl<'a> Tree<'a> {
         let parents = self.read(parent, |n| n.count())?;
         let a = if parent.at + 1 < parents {
             parent.at
+        } else if parent.at > 0 {
+            parent.at - 1
         } else {
-            parent.at.wrapping_sub(1)
-        };
-        if a + 1 >= parents || a == usize::MAX {
             return Ok(());
-        }
+        };
         let (left, right) = self.read(parent, |n| (n.index(a), n.index(a + 1)))?;
         let step = |x: &Index| {
             let kind = Kind::Extents {

@@ -420,6 +420,8 @@ impl Image {
         }
         let place = self.core.inode_place(ino)?;
         let buf = self.core.read(place.pblk, Kind::InodeTable)?;
+        // A deletion time below the number of inodes looks like a link of the orphan list.
+        let dtime = dtime.max(self.core.layout.inodes_count);
         self.core.change_slot(ino, place, buf, false, |b| {
             let generation = raw::core(b).generation;
             let extra: [u8; 2] = if b.len() > raw::CORE_SIZE {
