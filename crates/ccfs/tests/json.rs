@@ -1,0 +1,229 @@
+//! docs/json.md says what `--json` prints, no more and no less.
+mod common;
+use common::{Place, ccfs_with};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// Field and type, as the section of docs/json.md gives them.
+fn documented(section: &str) -> BTreeMap<String, String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let text = fs::read_to_string(path).unwrap();
+    let part = text
+        .split("\n## ")
+        .find(|p| p.lines().next() == Some(section))
+        .unwrap_or_else(|| panic!("docs/json.md has no section {section}"));
+    part.lines()
+        .filter_map(|l| l.strip_prefix("| `")?.split_once("` | "))
+        .map(|(field, rest)| {
+            let kind = rest.split(" |").next().unwrap();
+            (field.to_string(), kind.to_string())
+        })
+        .collect()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Collects the fields of a value under their documented names.
+fn fields(
+    value: &Value,
+    path: &str,
+    table: &BTreeMap<String, String>,
+    out: &mut BTreeSet<(String, &'static str)>,
+) {
+    if !path.is_empty() {
+        out.insert((path.to_string(), kind(value)));
+    }
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                let any = format!("{path}.*");
+                let own = match path {
+                    "" => name.clone(),
+                    _ if table.contains_key(&any) => any,
+                    _ => format!("{path}.{name}"),
+                };
+                fields(member, &own, table, out);
+            }
+        }
+        Value::Array(elements) => {
+            for element in elements {
+                fields(element, &format!("{path}[]"), table, out);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Compares output with the table; fields below one that is empty or null are not asked for.
+fn compare(section: &str, output: &str) -> Value {
+    let value: Value = serde_json::from_str(output).unwrap_or_else(|e| panic!("{e}: {output}"));
+    let table = documented(section);
+    assert!(
+        table.len() >= 3,
+        "docs/json.md: {section} has lost its table"
+    );
+    let mut seen = BTreeSet::new();
+    fields(&value, "", &table, &mut seen);
+    for (field, kind) in &seen {
+        let said = table
+            .get(field)
+            .unwrap_or_else(|| panic!("{section}: {field} is not in docs/json.md"));
+        let fits = said.split(" or ").any(|k| k == *kind);
+        assert!(
+            fits,
+            "{section}: {field} is a {kind}, docs/json.md says {said}"
+        );
+    }
+    let names: BTreeSet<&str> = seen.iter().map(|(f, _)| f.as_str()).collect();
+    for field in table.keys().filter(|f| !names.contains(f.as_str())) {
+        let parent = field
+            .strip_suffix("[]")
+            .or_else(|| field.rsplit_once('.').map(|(parent, _)| parent));
+        let parent_absent = parent.is_some_and(|p| {
+            let is_empty = |v: &Value| v.is_null() || v.as_array().is_some_and(Vec::is_empty);
+            !names.contains(p) || field.ends_with("[]") || at(&value, p).is_some_and(is_empty)
+        });
+        assert!(
+            parent_absent,
+            "{section}: {field} is in docs/json.md, but was not printed"
+        );
+    }
+    value
+}
+
+fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(value, |v, name| v.get(name))
+}
+
+#[test]
+fn version_and_inspect_at_rest() {
+    let version = ccfs_with(&["version", "--json"]);
+    let value = compare("ccfs version --json", &version.out);
+    assert_eq!(value["version"], env!("CARGO_PKG_VERSION"));
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    let inspected = ccfs_with(&["inspect", "--json", &image]);
+    let value = compare("ccfs inspect --json", &inspected.out);
+    assert_eq!(value["state"], "at rest");
+    assert_eq!(value["size_bytes"], 32 << 20);
+    assert!(
+        value["superblock"]["features"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|f| f == "orphan_file")
+    );
+}
+
+#[test]
+fn status_and_streams_of_a_mounted_volume() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
+    let mounted = ccfs_with(&["mount", "-o", "commit=60", &image, &dir]);
+    assert_eq!(mounted.code, 0, "{}", mounted.err);
+    fs::write(place.path("mnt/f"), vec![1u8; 100_000]).unwrap();
+    let value = compare(
+        "ccfs status --json",
+        &ccfs_with(&["status", "--json", &dir]).out,
+    );
+    assert_eq!(value["mount"]["mountpoint"], dir.as_str());
+    assert_eq!(value["mount"]["syncfs_works"], true);
+    assert!(value["dirty_bytes"].as_u64().unwrap() >= 100_000);
+    assert!(value["counters"]["operations"].as_u64().unwrap() >= 2);
+    let shown = compare(
+        "ccfs stream show --json",
+        &ccfs_with(&["stream", "show", "--json", &dir]).out,
+    );
+    assert_eq!(
+        (&shown["stream"], &shown["default"]),
+        (&Value::from(1), &Value::from(true))
+    );
+    // In a stream of its own, the children included.
+    let program = env!("CARGO_BIN_EXE_ccfs");
+    let show = format!("{program} stream show --json {dir}");
+    let ran = ccfs_with(&[
+        "stream",
+        "run",
+        "--ignore-fsync",
+        "--on",
+        &dir,
+        "--",
+        "sh",
+        "-c",
+        &format!("{show}; true"),
+    ]);
+    let own = compare("ccfs stream show --json", &ran.out);
+    assert_eq!(
+        (&own["default"], &own["ignore_fsync"]),
+        (&Value::from(false), &Value::from(true))
+    );
+    assert_eq!(
+        ccfs_with(&["stream", "run", "--on", &dir, "--", "sh", "-c", "exit 7"]).code,
+        7
+    );
+    assert_eq!(
+        ccfs_with(&["stream", "run", "--on", &dir, "--", "no-such-program"]).code,
+        127
+    );
+    compare(
+        "ccfs stream sync --json",
+        &ccfs_with(&["stream", "sync", "--json", &dir]).out,
+    );
+    let value = compare(
+        "ccfs status --json",
+        &ccfs_with(&["status", "--json", &dir]).out,
+    );
+    assert_eq!(value["dirty_bytes"], 0, "the stream was synced");
+    assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+}
+
+#[test]
+fn inspect_in_flight() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
+    assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
+    fs::write(place.path("mnt/f"), vec![1u8; 100_000]).unwrap();
+    fs::File::open(place.path("mnt/f"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    let pid = compare(
+        "ccfs status --json",
+        &ccfs_with(&["status", "--json", &dir]).out,
+    )["mount"]["pid"]
+        .to_string();
+    common::tool("kill", &["-9", &pid]);
+    // The dead mount's kernel side lets go of the image a moment later.
+    assert_eq!(ccfs_with(&["umount", &dir]).code, 32);
+    let inspected = ccfs_with(&["inspect", "--json", &image]);
+    let value = compare("ccfs inspect --json", &inspected.out);
+    assert_eq!(value["state"], "in flight");
+    assert_eq!(value["log_error"], "");
+    assert!(
+        !value["log"]["transactions"].as_array().unwrap().is_empty(),
+        "{value}"
+    );
+    let plan = ccfs_with(&["fsck", "-n", &image]);
+    assert!(
+        plan.code == 4 && plan.out.contains("transactions"),
+        "{}{}",
+        plan.out,
+        plan.err
+    );
+    assert_eq!(ccfs_with(&["fsck", "-p", &image]).code, 0);
+    common::tool("e2fsck", &["-fn", &image]);
+    assert!(ccfs_with(&["inspect", &image]).out.contains("at rest"));
+}

@@ -1,0 +1,285 @@
+//! The rows of docs/posix.md about what FUSE, or the kernel in front of the daemon, carries or refuses.
+#![allow(unsafe_code)]
+mod common;
+use common::{Place, ccfs_with, run, tool};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A mounted volume; `finish` unmounts and checks it.
+struct Mounted {
+    place: Place,
+    image: String,
+    dir: String,
+}
+
+impl Mounted {
+    fn new(size: &str) -> Mounted {
+        let place = Place::new();
+        let (image, dir) = (place.volume("a.img", size), place.subdir("mnt"));
+        let ran = ccfs_with(&["mount", &image, &dir]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        Mounted { place, image, dir }
+    }
+    fn at(&self, name: &str) -> PathBuf {
+        self.place.path("mnt").join(name)
+    }
+    fn finish(self) {
+        let ran = ccfs_with(&["umount", &self.dir]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        tool("e2fsck", &["-fn", &self.image]);
+    }
+}
+
+/// The error number of a libc call that gives -1.
+fn errno(result: impl Into<i64>) -> i32 {
+    match result.into() {
+        -1 => io::Error::last_os_error().raw_os_error().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// `ioctl(fd, number, argument)`; 0 or the error number.
+fn ioctl<T>(file: &File, number: u64, argument: &mut T) -> i32 {
+    // SAFETY: every caller passes an argument of the size that its ioctl number names, and it outlives the call.
+    errno(unsafe { libc::ioctl(file.as_raw_fd(), number, std::ptr::from_mut(argument)) })
+}
+
+/// A file of 64 KiB that is on disk.
+fn file(path: &PathBuf) -> File {
+    fs::write(path, vec![3u8; 64 << 10]).unwrap();
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    file.sync_all().unwrap();
+    file
+}
+
+#[test]
+fn what_fuse_cannot_carry() {
+    needs_mounts!();
+    let m = Mounted::new("64M");
+    let f = file(&m.at("f"));
+    let g = file(&m.at("g"));
+    let mut bytes = [0u8; 256];
+    bytes[8..16].fill(0xff);
+    assert_eq!(
+        ioctl(&f, 0xC020_660B, &mut bytes),
+        libc::EOPNOTSUPP,
+        "FIEMAP"
+    );
+    let mut block = 1i32;
+    let fibmap = ioctl(&f, 1, &mut block);
+    assert!(
+        fibmap == libc::EINVAL || (fibmap == 0 && block == 0),
+        "FIBMAP {fibmap} {block}"
+    );
+    // SAFETY: two open files.
+    let clone = errno(unsafe { libc::ioctl(f.as_raw_fd(), 0x4004_9409, g.as_raw_fd()) });
+    assert_eq!(clone, libc::EOPNOTSUPP, "FICLONE");
+    let mut range = [g.as_raw_fd() as u64, 0, 4096, 0];
+    assert_eq!(
+        ioctl(&f, 0x4020_940D, &mut range),
+        libc::EOPNOTSUPP,
+        "FICLONERANGE"
+    );
+    assert_eq!(
+        ioctl(&File::open(&m.dir).unwrap(), 0xC004_5877, &mut 0i32),
+        libc::EOPNOTSUPP,
+        "FIFREEZE"
+    );
+    assert_eq!(
+        ioctl(&f, 0x801C_581F, &mut [0u8; 28]),
+        libc::ENOTTY,
+        "FSGETXATTR"
+    );
+    for (mode, name) in [
+        (libc::FALLOC_FL_COLLAPSE_RANGE, "COLLAPSE_RANGE"),
+        (libc::FALLOC_FL_INSERT_RANGE, "INSERT_RANGE"),
+    ] {
+        // SAFETY: an open file and plain numbers.
+        let result = errno(unsafe { libc::fallocate(f.as_raw_fd(), mode, 4096, 4096) });
+        assert_eq!(result, libc::EOPNOTSUPP, "{name}");
+    }
+    let part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: the vector points to a buffer that outlives the call. 0x40 is RWF_ATOMIC.
+    let atomic = errno(unsafe { libc::pwritev2(f.as_raw_fd(), &part, 1, 0, 0x40) } as i64);
+    assert_eq!(atomic, libc::EOPNOTSUPP, "RWF_ATOMIC");
+    assert_ne!(run(Command::new("swapon").arg(m.at("f"))).code, 0, "swapon");
+    let quota = run(Command::new("quotaon").args(["-p", &m.dir]));
+    assert_ne!(quota.code, 0, "quotaon");
+    drop((f, g));
+    assert_eq!(fs::read(m.at("f")).unwrap(), vec![3u8; 64 << 10]);
+    m.finish();
+}
+
+#[test]
+fn idmapped_mounts_are_refused() {
+    needs_mounts!();
+    let m = Mounted::new("32M");
+    let other = m.place.subdir("other");
+    let idmap = run(Command::new("mount").args([
+        "--bind",
+        "-o",
+        "X-mount.idmap=b:0:100000:1000",
+        &m.dir,
+        &other,
+    ]));
+    assert_ne!(idmap.code, 0, "an idmapped mount was made");
+    m.finish();
+}
+
+#[test]
+fn what_the_kernel_carries() {
+    needs_mounts!();
+    let m = Mounted::new("64M");
+    let source = file(&m.at("f"));
+    // sendfile
+    let copy = File::create(m.at("copy")).unwrap();
+    let mut offset: libc::off_t = 0;
+    // SAFETY: two open files and an offset that outlives the call.
+    let sent =
+        unsafe { libc::sendfile(copy.as_raw_fd(), source.as_raw_fd(), &mut offset, 64 << 10) };
+    assert_eq!(sent, 64 << 10);
+    assert_eq!(fs::read(m.at("copy")).unwrap(), vec![3u8; 64 << 10]);
+    // splice through a pipe
+    let (mut reader, mut writer) = io::pipe().unwrap();
+    // SAFETY: an open file, a pipe, no offset for the pipe.
+    let spliced = unsafe {
+        let mut at: libc::loff_t = 4096;
+        libc::splice(
+            source.as_raw_fd(),
+            &mut at,
+            writer.as_raw_fd(),
+            std::ptr::null_mut(),
+            4096,
+            0,
+        )
+    };
+    assert_eq!(spliced, 4096);
+    writer.write_all(b"!").unwrap();
+    drop(writer);
+    let mut got = Vec::new();
+    reader.read_to_end(&mut got).unwrap();
+    assert_eq!((got.len(), got[4095], got[4096]), (4097, 3, b'!'));
+    // inotify sees calls through the mount
+    // SAFETY: plain calls with a valid path.
+    let events = unsafe {
+        let fd = libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC);
+        let path = std::ffi::CString::new(m.dir.as_str()).unwrap();
+        assert!(libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_CREATE) >= 0);
+        fs::write(m.at("watched"), "x").unwrap();
+        let mut buffer = [0u8; 512];
+        let n = libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len());
+        libc::close(fd);
+        n
+    };
+    assert!(events > 0, "no event for a creation");
+    // A bind mount keeps the volume alive.
+    let other = m.place.subdir("other");
+    tool("mount", &["--bind", &m.dir, &other]);
+    assert_eq!(
+        fs::read_to_string(m.place.path("other/watched")).unwrap(),
+        "x"
+    );
+    tool("umount", &[&other]);
+    m.finish();
+}
+
+/// Room for a `struct file_handle` with its bytes.
+#[repr(C)]
+struct Handle {
+    bytes: u32,
+    kind: i32,
+    data: [u8; 128],
+}
+
+#[test]
+fn file_handles_work() {
+    needs_mounts!();
+    let m = Mounted::new("32M");
+    fs::create_dir(m.at("d")).unwrap();
+    fs::write(m.at("d/f"), "by handle").unwrap();
+    let mut handle = Handle {
+        bytes: 128,
+        kind: 0,
+        data: [0; 128],
+    };
+    let path = std::ffi::CString::new(m.at("d/f").to_str().unwrap()).unwrap();
+    let mut id = 0;
+    let raw = std::ptr::from_mut(&mut handle).cast();
+    // SAFETY: the handle has room for the 128 bytes that it announces.
+    let named =
+        errno(unsafe { libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), raw, &mut id, 0) });
+    assert_eq!(named, 0, "name_to_handle_at");
+    let open = |handle: &mut Handle, dir: &str| -> Result<String, i32> {
+        let at = File::open(dir).unwrap();
+        let raw = std::ptr::from_mut(handle).cast();
+        // SAFETY: the handle was filled in by the kernel; a descriptor of the mount comes with it.
+        let fd = unsafe {
+            libc::open_by_handle_at(at.as_raw_fd(), raw, libc::O_RDONLY | libc::O_CLOEXEC)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let mut file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        Ok(text)
+    };
+    assert_eq!(open(&mut handle, &m.dir), Ok("by handle".to_string()));
+    assert_eq!(ccfs_with(&["umount", &m.dir]).code, 0);
+    assert_eq!(ccfs_with(&["mount", &m.image, &m.dir]).code, 0);
+    assert_eq!(
+        open(&mut handle, &m.dir),
+        Ok("by handle".to_string()),
+        "after a remount"
+    );
+    fs::remove_file(m.at("d/f")).unwrap();
+    fs::write(m.at("d/next"), "another file").unwrap();
+    assert_eq!(
+        open(&mut handle, &m.dir),
+        Err(libc::ESTALE),
+        "after the file's end"
+    );
+    m.finish();
+}
+
+#[test]
+fn shutdown_stops_the_volume() {
+    needs_mounts!();
+    let m = Mounted::new("32M");
+    fs::write(m.at("kept"), "synced").unwrap();
+    File::open(m.at("kept")).unwrap().sync_all().unwrap();
+    fs::write(m.at("lost"), "not synced").unwrap();
+    // FS_IOC_SHUTDOWN with "no log flush".
+    assert_eq!(
+        ioctl(&File::open(&m.dir).unwrap(), 0x8004_587D, &mut 2u32),
+        0
+    );
+    let error = fs::write(m.at("more"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert!(ccfs_with(&["status", &m.dir]).out.contains("STOPPED"));
+    let ended = ccfs_with(&["umount", &m.dir]);
+    assert!(
+        ended.code == 32 && ended.err.contains("ccfs fsck -p"),
+        "{}",
+        ended.err
+    );
+    assert_eq!(ccfs_with(&["mount", &m.image, &m.dir]).code, 0);
+    assert_eq!(fs::read_to_string(m.at("kept")).unwrap(), "synced");
+    assert!(
+        !m.at("lost").exists(),
+        "the shutdown committed what it should have dropped"
+    );
+    let f = file(&m.at("after"));
+    f.write_all_at(b"x", 0).unwrap();
+    assert_eq!(f.metadata().unwrap().size(), 64 << 10);
+    drop(f);
+    m.finish();
+}
