@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod harness;
+pub mod kill9;
 pub mod posix;
 pub mod rng;
 pub mod sys;

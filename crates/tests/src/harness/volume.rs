@@ -256,6 +256,16 @@ impl Volume {
         let _ = child.kill();
         let _ = child.wait();
     }
+    /// Takes a dead mount (and its loop device) away by hand, for what works on a volume at rest.
+    pub fn clear_dead_mount(&self) {
+        assert!(!self.mounted, "it lives");
+        for point in mounts_below(&self.mnt).iter().rev() {
+            let _ = sys::umount_lazy(point);
+        }
+        for dev in loops_below(&self.image) {
+            let _ = run(Command::new("losetup").args(["-d", &dev]));
+        }
+    }
     /// What the daemon printed so far.
     pub fn daemon_log(&self) -> String {
         std::fs::read_to_string(self.outside("daemon.log")).unwrap_or_default()
@@ -379,9 +389,11 @@ impl Volume {
         assert!(!self.mounted, "only at rest");
         let out =
             run(Command::new("e2fsck").args(["-fn", self.image.to_str().expect("plain path")]));
+        // The kernel's ext4 leaves extent trees that could be smaller; ccfs does not.
         // Pass 1..5 headings and the summary; anything else is a complaint.
         let complaint = out.stdout.lines().find(|l| {
             let quiet = l.is_empty()
+                || (self.fs == Fs::Ext4 && l.ends_with("Optimize? no"))
                 || l.starts_with("Pass ")
                 || (l.contains(" files (") && l.contains(" blocks"));
             !quiet
