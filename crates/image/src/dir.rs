@@ -182,15 +182,16 @@ impl Image {
         Ok(empty)
     }
 
-    /// A lower bound of the insertions into this directory that cannot fail because its hash tree is full. (Any number of
-    /// blocks is assumed to be free.) Only directories of many thousand blocks are near to it.
+    /// A lower bound of the insertions into this directory that cannot fail because its hash tree is full or it has reached
+    /// 4 GiB. (Free blocks are another matter.) Only directories of many thousand blocks are near to it.
     pub fn dir_headroom(&self, dir: Ino) -> Result<u64> {
         let dir = Dir::open_filled(self, dir)?;
-        if dir.indexed() {
-            htree::headroom(&dir)
-        } else {
-            Ok(u64::from(u16::MAX))
+        let by_size = dir.spare_blocks();
+        if !dir.indexed() && !self.core.layout.dir_index {
+            return Ok(by_size);
         }
+        // An insertion takes a leaf at most, and a node now and then.
+        Ok(htree::headroom(&dir)?.min(by_size / 2))
     }
 
     /// The volume's default hash. A number that names none is taken for half MD4, mke2fs's default.

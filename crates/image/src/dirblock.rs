@@ -119,16 +119,26 @@ impl<'a> Dir<'a> {
 
     /// How the cache checks and seals blocks of a kind.
     fn checked(&self, kind: BlockKind) -> Kind {
-        let (what, verify, seal): (_, fn(&[u8], u32) -> bool, fn(&mut [u8], u32)) = match kind {
-            BlockKind::Leaf => ("directory block", leaf_ok, seal_leaf),
-            BlockKind::Index(htree::Kind::Root) => ("directory root block", root_ok, seal_root),
-            BlockKind::Index(htree::Kind::Node) => ("directory node block", node_ok, seal_node),
-        };
-        Kind::Checked(Checked {
-            what,
-            seed: self.seed,
-            verify,
-            seal,
+        let seed = self.seed;
+        Kind::Checked(match kind {
+            BlockKind::Leaf => Checked {
+                what: "directory block",
+                seed,
+                verify: leaf_ok,
+                seal: seal_leaf,
+            },
+            BlockKind::Index(htree::Kind::Root) => Checked {
+                what: "directory root block",
+                seed,
+                verify: root_ok,
+                seal: seal_root,
+            },
+            BlockKind::Index(htree::Kind::Node) => Checked {
+                what: "directory node block",
+                seed,
+                verify: node_ok,
+                seal: seal_node,
+            },
         })
     }
 
@@ -161,10 +171,15 @@ impl<'a> Dir<'a> {
         Ok(())
     }
 
+    /// Blocks by which the directory may still grow before its size overflows.
+    pub fn spare_blocks(&self) -> u64 {
+        (MAX_BYTES / self.format.block_size as u64).saturating_sub(u64::from(self.blocks))
+    }
+
     /// Adds a block at the end and tells its number. ENOSPC when the volume or the directory is full.
     pub fn append(&mut self, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<u32> {
         let lblk = self.blocks;
-        if (u64::from(lblk) + 1) * self.format.block_size as u64 > MAX_BYTES {
+        if self.spare_blocks() == 0 {
             return Err(Error::Errno(libc::ENOSPC));
         }
         let goal = match lblk {

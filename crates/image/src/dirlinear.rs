@@ -109,10 +109,15 @@ impl Dir<'_> {
                 self.keep(indexes, Arc::new(Mutex::new(made)))
             }
         };
-        let out = match &mut *slot.lock() {
+        let mut slot = slot.lock();
+        let out = match &mut *slot {
             Slot::Known(known) => f(known).map(Some),
             Slot::TooLong => Ok(None),
         };
+        if matches!(&*slot, Slot::Known(known) if known.names.len() > MAX_NAMES) {
+            *slot = Slot::TooLong;
+        }
+        drop(slot);
         if out.is_err() {
             // After an error index and blocks may differ.
             indexes.forget(self.ino);
@@ -158,7 +163,7 @@ impl Dir<'_> {
         }
         // Without an index: names are mostly added at the end.
         for lblk in (0..self.blocks).rev() {
-            if self.format.max_free(&*self.read(lblk, LEAF)?)? >= need {
+            if self.format.max_free(&self.read(lblk, LEAF)?)? >= need {
                 return Ok(Some(lblk));
             }
         }

@@ -180,7 +180,7 @@ pub(crate) fn find(dir: &Dir, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
     let major = hasher.hash(name).major;
     let mut path = Path::probe(dir, major)?;
     loop {
-        if let Some(entry) = dir.format.find(&*path.read_leaf()?, name)? {
+        if let Some(entry) = dir.format.find(&path.read_leaf()?, name)? {
             return Ok(Some((path.leaf, entry.ino, entry.ftype)));
         }
         if !path.advance_same(major)? {
@@ -197,7 +197,7 @@ pub(crate) fn insert(dir: &mut Dir, name: &[u8], ino: Ino, ftype: u8) -> Result<
     for _ in 0..=2 + MAX_LEVELS {
         let path = Path::probe(dir, new.major)?;
         let (leaf, low) = (path.leaf, path.low);
-        let room = dir.format.max_free(&*path.read_leaf()?)? >= new.size();
+        let room = dir.format.max_free(&path.read_leaf()?)? >= new.size();
         if room {
             drop(path);
             let done = dir.modify(leaf, LEAF, |block| {
@@ -350,7 +350,7 @@ fn split_node(dir: &mut Dir, lblk: u32, root_index: usize) -> Result<()> {
     if !index_has_room(dir, 0, Kind::Root)? {
         return Err(Error::Errno(libc::ENOSPC));
     }
-    let pairs = htree::pairs(&format, Kind::Node, &*dir.read(lblk, NODE)?)?.to_vec();
+    let pairs = htree::pairs(&format, Kind::Node, &dir.read(lblk, NODE)?)?.to_vec();
     let (lower, upper) = pairs.split_at(pairs.len() / 2);
     let block = dir.append(NODE, |block| {
         htree::init_node(&format, block);
@@ -370,15 +370,21 @@ fn split_node(dir: &mut Dir, lblk: u32, root_index: usize) -> Result<()> {
 }
 
 /// Insertions that cannot fail because the tree is full, whatever the names (a lower bound). An insertion adds at most one
-/// pair to a node; a node is split only when it is full, and leaves both halves half empty.
+/// pair to a node; a node is split only when it is full, and leaves both halves half empty. A directory without a tree
+/// counts as one with a root that names its blocks.
 pub(crate) fn headroom(dir: &Dir) -> Result<u64> {
+    let half = (htree::limit(&dir.format, Kind::Node) / 2) as u64;
+    let limit = htree::limit(&dir.format, Kind::Root) as u64;
+    let fresh = |pairs: u64| limit.saturating_sub(pairs) + limit.saturating_sub(2) * half;
+    if !dir.indexed() {
+        return Ok(fresh(u64::from(dir.blocks) + 1));
+    }
     let root = dir.read(0, ROOT)?;
     let levels = htree::root_info(&dir.format, &root)?.levels;
     let pairs = htree::pairs(&dir.format, Kind::Root, &root)?;
-    let half = (htree::limit(&dir.format, Kind::Node) / 2) as u64;
     let free = (pairs.limit - pairs.len()) as u64;
     if levels < MAX_LEVELS {
-        return Ok(free + pairs.limit.saturating_sub(2) as u64 * half);
+        return Ok(fresh(pairs.len() as u64));
     }
     if free > 1 {
         return Ok((free - 1) * half);

@@ -90,6 +90,9 @@ fn cookies_stay_while_the_directory_changes() {
             for entry in piece {
                 *seen.entry(entry.name).or_insert(0) += 1;
             }
+            if next > 6000 {
+                continue;
+            }
             // From one block to several hundred while the listing goes on.
             fill(&volume, dir, next..next + 300, &mut links);
             for i in next + 10..next + 300 {
