@@ -92,7 +92,7 @@ impl Volume {
                 .collect()
         };
         if cached.len() as u64 * bs < out.len() as u64
-            || out.len() % self.block_size as usize != 0
+            || !out.len().is_multiple_of(self.block_size as usize)
             || within != 0
         {
             self.dev.read(start, out)?;

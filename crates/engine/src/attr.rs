@@ -71,11 +71,10 @@ impl Volume {
             .map(|size| self.plan_resize(&inode, &st, size))
             .transpose()?;
         let acl = self.chmod_acl(&inode, &st, set)?;
-        let op = self.begin(
-            cx.stream,
-            self.promise_if_possible(4),
-            [st.last.clone().as_ref()],
-        );
+        // A block at the end, and the set of xattrs where there is an ACL.
+        let expected = self.expected_for(2) + 2 * u64::from(self.block_size);
+        let promise = self.promise_if_possible(4);
+        let op = self.begin_sized(cx.stream, promise, [st.last.clone().as_ref()], expected);
         if let Some(plan) = resize {
             self.resize(&op, &inode, &mut st, plan)?;
             touch(&mut st, op.now);
@@ -125,10 +124,13 @@ impl Volume {
         if let (Some(_), Some(d)) = (&acl, &st.dir) {
             ties.push(d.xattr_last.clone());
         }
-        let op = self.begin(
+        let expected = self.expected_for(0) + 2 * u64::from(self.block_size);
+        let promise = self.promise_if_possible(2);
+        let op = self.begin_sized(
             cx.stream,
-            self.promise_if_possible(2),
+            promise,
             ties.iter().map(Option::as_ref),
+            expected,
         );
         set_fields(st, set, op.now);
         let changed = [
@@ -378,7 +380,9 @@ impl Volume {
                 self.promise_if_possible(2)
             };
             let ties = xattr_ties(&st);
-            let op = self.begin(cx.stream, promise, ties.iter().map(Some));
+            let bytes: usize = all.iter().map(|(_, n, v)| n.len() + v.len() + 16).sum();
+            let expected = self.expected_for(0) + bytes as u64;
+            let op = self.begin_sized(cx.stream, promise, ties.iter().map(Some), expected);
             st.attr.ctime = op.now;
             if let Some(mode) = mode {
                 st.attr.mode = mode;

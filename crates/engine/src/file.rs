@@ -1,32 +1,25 @@
 //! File data: read, write, truncate, fallocate, seek.
+use crate::dir::errno;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::op::Op;
 use crate::types::*;
-use crate::view::{LBLK_END, Where};
+use crate::view::Where;
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
-use ccfs_ext4::Error;
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
-/// Most bytes of one write operation (FUSE's largest request).
-pub const WRITE_MAX: usize = 1 << 20;
 /// i_flags: changes are refused; only appending is allowed.
 pub const FLAG_IMMUTABLE: u32 = 0x10;
 pub const FLAG_APPEND: u32 = 0x20;
 pub const FLAG_EXTENTS: u32 = 0x8_0000;
 
-fn errno<T>(n: i32) -> Result<T> {
-    Err(Error::Errno(n))
-}
-
 /// A block that an operation will change: its content before, where that matters.
-struct Cell {
-    lblk: u64,
+pub(crate) struct Cell {
+    pub lblk: u64,
     /// Present where part of the old content stays.
-    base: Option<AlignedBuf>,
+    pub base: Option<AlignedBuf>,
     /// Bytes `[start, end)` of the block to change besides the caller's (zeroing of what lay past the end of file).
-    zero: (usize, usize),
+    pub zero: (usize, usize),
 }
 
 /// What a write must bring along, found before it is accepted.
@@ -38,13 +31,13 @@ struct Plan {
 }
 
 impl Volume {
-    fn split(&self, at: u64) -> (u64, usize) {
+    pub(crate) fn split(&self, at: u64) -> (u64, usize) {
         let bs = u64::from(self.block_size);
         (at / bs, (at % bs) as usize)
     }
 
     /// The whole content of a block as a new buffer; bytes past `size` are zero. The flag: some of those were not.
-    fn load(&self, inode: &Inode, st: &State, lblk: u64) -> Result<(AlignedBuf, bool)> {
+    pub(crate) fn load(&self, inode: &Inode, st: &State, lblk: u64) -> Result<(AlignedBuf, bool)> {
         let bs = self.block_size as usize;
         let (place, _) = self.view(inode, st, lblk, 1)?;
         let mut buf = match place {
@@ -67,7 +60,7 @@ impl Volume {
 
     /// Before the file grows from a size that is no multiple of the block size: is there something past its end on disk
     /// that would become visible (C6)? Then the block must be written with zeros there.
-    fn stale_tail(&self, inode: &Inode, st: &State) -> Result<Option<Cell>> {
+    pub(crate) fn stale_tail(&self, inode: &Inode, st: &State) -> Result<Option<Cell>> {
         let (lblk, within) = self.split(st.attr.size);
         if within == 0
             || !matches!(
@@ -151,7 +144,7 @@ impl Volume {
         if data.is_empty() {
             return Ok(0);
         }
-        let data = &data[..data.len().min(WRITE_MAX)];
+        let data = &data[..data.len().min(self.limits.write_max)];
         self.with_space(cx, |left| {
             let inode = self.inode(ino)?;
             let mut st = inode.state.write();
@@ -175,7 +168,8 @@ impl Volume {
             } else {
                 cx.stream
             };
-            let op = self.begin(stream, promise, [st.last.clone().as_ref()]);
+            let expected = self.expected_for(plan.cells.len() as u64);
+            let op = self.begin_sized(stream, promise, [st.last.clone().as_ref()], expected);
             st.last_writer = stream;
             self.write_cells(&op, &inode, &mut st, plan, offset, data);
             let end = offset + data.len() as u64;
@@ -273,7 +267,7 @@ impl Volume {
 
     /// Puts `bytes` at `at` of a block into the operation's layer.
     #[allow(clippy::too_many_arguments)]
-    fn change_block(
+    pub(crate) fn change_block(
         &self,
         op: &Op,
         inode: &Arc<Inode>,
@@ -342,7 +336,7 @@ impl Volume {
         }
     }
 
-    fn count_blocks(&self, st: &mut State, blocks: u64) {
+    pub(crate) fn count_blocks(&self, st: &mut State, blocks: u64) {
         st.attr.blocks512 += blocks * u64::from(self.block_size / 512);
     }
 
@@ -439,350 +433,6 @@ impl Volume {
         }
     }
 
-    /// The part of truncate and punch that makes whole blocks `[from, to)` a hole.
-    fn make_hole(
-        &self,
-        op: &Op,
-        inode: &Arc<Inode>,
-        st: &mut State,
-        from: u64,
-        to: u64,
-    ) -> Result<()> {
-        if from >= to {
-            return Ok(());
-        }
-        let layer = op.layer(inode, st);
-        op.drop_pages(&layer, from, to);
-        let freed = self.blocks_in(inode, st, from, to)?;
-        layer.body.write().holes.insert(from, to);
-        st.attr.blocks512 = st
-            .attr
-            .blocks512
-            .saturating_sub(freed * u64::from(self.block_size / 512));
-        op.txn.body.lock().freed_blocks += freed;
-        self.pending_free.add(freed);
-        Ok(())
-    }
-
-    /// Allocated blocks in a range, as the view has them.
-    fn blocks_in(&self, inode: &Inode, st: &State, from: u64, to: u64) -> Result<u64> {
-        let (mut at, mut total) = (from, 0);
-        while at < to {
-            let (place, len) = self.view(inode, st, at, to - at)?;
-            if !matches!(place, Where::Zero { allocated: false }) {
-                total += len;
-                at += len;
-                continue;
-            }
-            // Jump over the hole: to the next thing that any layer or the image knows.
-            let unborn = st.layers.iter().any(|l| l.body.read().created.is_some());
-            let below = if unborn {
-                None
-            } else {
-                self.image.next_data(inode.ino, at + len)?.map(|m| m.lblk)
-            };
-            let above = st
-                .layers
-                .iter()
-                .filter_map(|l| l.body.read().next_allocated(at))
-                .min();
-            match below.into_iter().chain(above).min() {
-                Some(next) => at = next.max(at + len.min(next - at)),
-                None => break,
-            }
-        }
-        Ok(total)
-    }
-
-    /// A block of which `[start, end)` is to read as zeros, if anything else is there.
-    fn zero_cell(
-        &self,
-        inode: &Inode,
-        st: &State,
-        lblk: u64,
-        start: usize,
-        end: usize,
-    ) -> Result<Option<Cell>> {
-        if start >= end {
-            return Ok(None);
-        }
-        match self.view(inode, st, lblk, 1)?.0 {
-            Where::Zero { .. }
-            | Where::Block {
-                unwritten: true, ..
-            } => return Ok(None),
-            _ => {}
-        }
-        let mut raw = AlignedBuf::zeroed(self.block_size as usize);
-        match self.view(inode, st, lblk, 1)?.0 {
-            Where::Page(page) => raw.copy_from_slice(&page),
-            Where::Block { pblk, .. } => self.read_home(pblk, &mut raw)?,
-            Where::Zero { .. } => {}
-        }
-        if raw[start..end].iter().all(|b| *b == 0) {
-            return Ok(None);
-        }
-        raw[start..end].fill(0);
-        Ok(Some(Cell {
-            lblk,
-            base: Some(raw),
-            zero: (start, end),
-        }))
-    }
-
-    /// The size part of setattr; the caller holds the lock, has checked rights and begins the operation through `accept`.
-    pub(crate) fn plan_resize(&self, inode: &Inode, st: &State, size: u64) -> Result<ResizePlan> {
-        if size > self.max_size(st) {
-            return errno(libc::EFBIG);
-        }
-        let (lblk, within) = self.split(size);
-        let cell = if size < st.attr.size {
-            if within > 0 {
-                self.zero_cell(inode, st, lblk, within, self.block_size as usize)?
-            } else {
-                None
-            }
-        } else if size > st.attr.size {
-            self.stale_tail(inode, st)?
-        } else {
-            None
-        };
-        Ok(ResizePlan {
-            size,
-            cell: cell.into_iter().collect(),
-        })
-    }
-
-    pub(crate) fn resize(
-        &self,
-        op: &Op,
-        inode: &Arc<Inode>,
-        st: &mut State,
-        plan: ResizePlan,
-    ) -> Result<()> {
-        let bs = u64::from(self.block_size);
-        if plan.size < st.attr.size || plan.size == st.attr.size {
-            // Equal sizes too: blocks that fallocate put past the end go, as with ext4.
-            self.make_hole(op, inode, st, plan.size.div_ceil(bs), LBLK_END)?;
-        }
-        for cell in plan.cell {
-            let layer = op.layer(inode, st);
-            self.change_block(op, inode, st, &layer, cell, 0, &[]);
-        }
-        st.attr.size = plan.size;
-        Ok(())
-    }
-
-    /// fallocate(2). Errors: EOPNOTSUPP for preallocation in a block-mapped file, EFBIG, ENOSPC.
-    pub fn fallocate(
-        &self,
-        cx: &Context,
-        ino: Ino,
-        how: Fallocate,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        if len == 0 {
-            return errno(libc::EINVAL);
-        }
-        let end = offset.checked_add(len).ok_or(Error::Errno(libc::EFBIG))?;
-        self.with_space(cx, |_| {
-            let inode = self.inode(ino)?;
-            let mut st = inode.state.write();
-            self.check_fallocate(&st, how, end)?;
-            match how {
-                Fallocate::Allocate { keep_size } => {
-                    self.preallocate(cx, &inode, &mut st, offset, end, keep_size)
-                }
-                Fallocate::PunchHole => self.punch(cx, &inode, &mut st, offset, end, None),
-                Fallocate::ZeroRange { keep_size } => {
-                    self.punch(cx, &inode, &mut st, offset, end, Some(keep_size))
-                }
-            }
-        })
-    }
-
-    fn check_fallocate(&self, st: &State, how: Fallocate, end: u64) -> Result<()> {
-        if !st.is_file() {
-            return errno(if st.is_dir() {
-                libc::EISDIR
-            } else {
-                libc::ENODEV
-            });
-        }
-        self.check_change(st)?;
-        if st.attr.flags & FLAG_APPEND != 0 && how == Fallocate::PunchHole {
-            return errno(libc::EPERM);
-        }
-        if end > self.max_size(st) {
-            return errno(libc::EFBIG);
-        }
-        if st.attr.flags & FLAG_EXTENTS == 0 && how != Fallocate::PunchHole {
-            return errno(libc::EOPNOTSUPP);
-        }
-        Ok(())
-    }
-
-    fn preallocate(
-        &self,
-        cx: &Context,
-        inode: &Arc<Inode>,
-        st: &mut RwLockWriteGuard<State>,
-        offset: u64,
-        end: u64,
-        keep_size: bool,
-    ) -> Result<()> {
-        let bs = u64::from(self.block_size);
-        let (first, stop) = (offset / bs, end.div_ceil(bs));
-        let grow = !keep_size && end > st.attr.size;
-        let cell = if grow {
-            self.stale_tail(inode, st)?
-        } else {
-            None
-        };
-        let runs = self.hole_runs(inode, st, first, stop)?;
-        let fresh: u64 = runs.iter().map(|(a, b)| b - a).sum();
-        let promise = self.promise(cx, fresh, 4 + 2 * runs.len() as u64)?;
-        let op = self.begin(cx.stream, promise, [st.last.clone().as_ref()]);
-        let layer = op.layer(inode, st);
-        if let Some(cell) = cell {
-            self.change_block(&op, inode, st, &layer, cell, 0, &[]);
-        }
-        for (a, b) in runs {
-            layer.body.write().prealloc.insert(a, b);
-        }
-        self.count_blocks(st, fresh);
-        if grow {
-            st.attr.size = end;
-            st.attr.mtime = op.now;
-        }
-        st.attr.ctime = op.now;
-        op.capture(inode, st);
-        Ok(())
-    }
-
-    /// Holes without any allocation in `[first, stop)`.
-    fn hole_runs(
-        &self,
-        inode: &Inode,
-        st: &State,
-        first: u64,
-        stop: u64,
-    ) -> Result<Vec<(u64, u64)>> {
-        let mut runs = Vec::new();
-        let mut at = first;
-        while at < stop {
-            let (place, len) = self.view(inode, st, at, stop - at)?;
-            if matches!(place, Where::Zero { allocated: false }) {
-                runs.push((at, at + len));
-            }
-            at += len;
-        }
-        Ok(runs)
-    }
-
-    /// Punches a hole, or (`zero` = keep_size) makes the range zeros with blocks behind it.
-    fn punch(
-        &self,
-        cx: &Context,
-        inode: &Arc<Inode>,
-        st: &mut RwLockWriteGuard<State>,
-        offset: u64,
-        end: u64,
-        zero: Option<bool>,
-    ) -> Result<()> {
-        let bs = u64::from(self.block_size);
-        let ((first, head), (last, tail)) = (self.split(offset), self.split(end));
-        let (from, to) = (offset.div_ceil(bs), end / bs);
-        let mut cells = Vec::new();
-        if first == last {
-            cells.extend(self.zero_cell(inode, st, first, head, tail)?);
-        } else {
-            if head > 0 {
-                cells.extend(self.zero_cell(inode, st, first, head, bs as usize)?);
-            }
-            if tail > 0 {
-                cells.extend(self.zero_cell(inode, st, last, 0, tail)?);
-            }
-        }
-        let grow = zero == Some(false) && end > st.attr.size;
-        // The parts of the edges that are holes get blocks too, as ZERO_RANGE promises allocation.
-        let edges = if zero.is_some() {
-            self.hole_runs(inode, st, first, end.div_ceil(bs))?
-        } else {
-            Vec::new()
-        };
-        let whole = to.saturating_sub(from);
-        let edge_blocks: u64 = edges
-            .iter()
-            .flat_map(|&(a, b)| a..b)
-            .filter(|b| *b < from || *b >= to)
-            .count() as u64;
-        let promise = match zero {
-            Some(_) => self.promise(cx, whole + edge_blocks, 6)?,
-            None => self.promise_if_possible(4),
-        };
-        if grow && (first..=last).all(|b| b != st.attr.size / bs) {
-            cells.extend(self.stale_tail(inode, st)?);
-        }
-        let op = self.begin(cx.stream, promise, [st.last.clone().as_ref()]);
-        let layer = op.layer(inode, st);
-        self.make_hole(&op, inode, st, from, to)?;
-        for cell in cells {
-            self.change_block(&op, inode, st, &layer, cell, 0, &[]);
-        }
-        if zero.is_some() {
-            layer.body.write().prealloc.insert(from, to);
-            for (a, b) in edges
-                .into_iter()
-                .flat_map(|(a, b)| (a..b).map(|x| (x, x + 1)))
-                .filter(|(b, _)| *b < from || *b >= to)
-            {
-                layer.body.write().prealloc.insert(a, b);
-            }
-            self.count_blocks(st, whole + edge_blocks);
-        }
-        if grow {
-            st.attr.size = end;
-        }
-        touch(st, op.now);
-        op.capture(inode, st);
-        Ok(())
-    }
-
-    /// copy_file_range(2): a series of write operations. Errors: EINVAL for overlapping ranges of one file.
-    pub fn copy_range(
-        &self,
-        cx: &Context,
-        from: Ino,
-        from_offset: u64,
-        to: Ino,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        if from == to
-            && from_offset < to_offset.saturating_add(len)
-            && to_offset < from_offset.saturating_add(len)
-        {
-            return errno(libc::EINVAL);
-        }
-        let mut done = 0;
-        let mut buf = Vec::new();
-        while done < len {
-            let want = (len - done).min(WRITE_MAX as u64) as usize;
-            self.read(from, from_offset + done, want, &mut buf)?;
-            if buf.is_empty() {
-                break;
-            }
-            match self.write(cx, to, to_offset + done, &buf, WriteFlags::default()) {
-                Ok(n) => done += n as u64,
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(done)
-    }
-
     /// relatime: the access time is older than a change, or than a day.
     pub(crate) fn atime_is_stale(&self, st: &State) -> bool {
         const DAY_S: i64 = 86_400;
@@ -807,12 +457,6 @@ impl Volume {
         st.attr.atime = op.now;
         op.set_atime(inode, &st);
     }
-}
-
-/// A change of size, prepared.
-pub(crate) struct ResizePlan {
-    size: u64,
-    cell: Vec<Cell>,
 }
 
 /// A change of content.

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 mod apply;
 mod attr;
+mod background;
 mod checkpoint;
 mod commit;
 mod dir;
@@ -12,10 +13,12 @@ mod file;
 mod inode;
 mod namespace;
 mod op;
+mod place;
 mod ranges;
 mod record;
 mod recover;
 mod rename;
+mod resize;
 mod space;
 mod status;
 mod stream;

@@ -205,11 +205,10 @@ impl Volume {
         let promise = self.promise(cx, u64::from(slow_link), structure + INODE_BLOCKS)?;
         let ino = self.image.alloc().allocate_inode(dir.ino, is_dir)?;
         let ties = Self::dir_ties(st);
-        let op = self.begin(
-            cx.stream,
-            promise,
-            ties.iter().chain([&tie]).map(Option::as_ref),
-        );
+        // Besides the names: two ACLs, or a long target.
+        let expected = self.expected_for(1) + 2 * u64::from(self.block_size);
+        let ties = ties.iter().chain([&tie]).map(Option::as_ref);
+        let op = self.begin_sized(cx.stream, promise, ties, expected);
         let mut inherited = st.attr.flags & INHERITED_FLAGS;
         if !is_dir {
             inherited &= !0x0001_0000;

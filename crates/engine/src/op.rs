@@ -35,11 +35,16 @@ impl Drop for Promise<'_> {
     }
 }
 
+/// Names, attributes and links of one operation in the log, at most (two names of 255 bytes, five inodes), bytes.
+const RECORDS_BYTES_MAX: u64 = 2048;
+
 pub(crate) struct Op<'v> {
     pub vol: &'v Volume,
     pub txn: Arc<Txn>,
     pub seq: u64,
     pub now: Time,
+    /// What the transaction counts for it until it ends.
+    expected: u64,
 }
 
 /// The wall clock, as inodes hold it.
@@ -87,7 +92,25 @@ impl Volume {
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Option<&'t Arc<Txn>>>,
     ) -> Op<'_> {
-        let (txn, seq) = self.streams.accept(stream, ties.into_iter().flatten());
+        self.begin_sized(stream, promise, ties, RECORDS_BYTES_MAX)
+    }
+
+    /// As `begin`, for an operation that may need more of the log than names and attributes, bytes.
+    pub(crate) fn begin_sized<'t>(
+        &self,
+        stream: StreamId,
+        promise: Promise<'_>,
+        ties: impl IntoIterator<Item = Option<&'t Arc<Txn>>>,
+        expected: u64,
+    ) -> Op<'_> {
+        let limit = self.limits.txn_log_bytes;
+        let accepted = self
+            .streams
+            .accept(stream, ties.into_iter().flatten(), expected, limit);
+        if accepted.sealed_full {
+            self.want_commit();
+        }
+        let txn = accepted.txn;
         let (data, structure) = promise.hand_over();
         if data + structure > 0 {
             let mut body = txn.body.lock();
@@ -98,9 +121,23 @@ impl Volume {
         Op {
             vol: self,
             txn,
-            seq,
+            seq: accepted.seq,
             now: now(),
+            expected,
         }
+    }
+
+    /// Most bytes of the log that a change of `blocks` blocks of data can need.
+    pub(crate) fn expected_for(&self, blocks: u64) -> u64 {
+        // While much is free every overwritten block gets a promise to be remapped, so none must go through the log.
+        const PLENTY_BLOCKS: u64 = 32_768;
+        let each = 64
+            + if self.unpromised_blocks() > PLENTY_BLOCKS {
+                0
+            } else {
+                u64::from(self.block_size)
+            };
+        RECORDS_BYTES_MAX + blocks * each
     }
 }
 
@@ -316,7 +353,7 @@ impl Op<'_> {
 
 impl Drop for Op<'_> {
     fn drop(&mut self) {
-        self.txn.end_operation();
-        self.vol.after_operation(&self.txn);
+        self.txn.end_operation(self.expected);
+        self.vol.after_operation();
     }
 }

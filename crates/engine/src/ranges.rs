@@ -164,7 +164,7 @@ mod tests {
         for _ in 0..20_000 {
             let (a, b) = (next(&mut seed) % 200, next(&mut seed) % 200);
             let (lo, hi) = (a.min(b), a.max(b));
-            let add = next(&mut seed) % 2 == 0;
+            let add = next(&mut seed).is_multiple_of(2);
             if add {
                 set.insert(lo, hi);
             } else {

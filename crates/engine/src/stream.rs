@@ -24,6 +24,14 @@ struct Inner {
 
 pub struct Streams(Mutex<Inner>);
 
+/// An operation's place.
+pub struct Accepted {
+    pub txn: Arc<Txn>,
+    pub seq: u64,
+    /// The stream's transaction before was sealed because it was full.
+    pub sealed_full: bool,
+}
+
 /// A stream's state for `status`.
 pub struct StreamView {
     pub id: StreamId,
@@ -78,13 +86,24 @@ impl Streams {
         StreamId((1 << 32) + inner.next_stream)
     }
 
-    /// The acceptance of an operation of `stream` on objects last touched by `ties`.
+    /// The acceptance of an operation of `stream` on objects last touched by `ties`, which needs at most `expected` bytes of the
+    /// log. A transaction that could exceed `limit` by it is sealed first.
     pub fn accept<'t>(
         &self,
         stream: StreamId,
         ties: impl Iterator<Item = &'t Arc<Txn>>,
-    ) -> (Arc<Txn>, u64) {
+        expected: u64,
+        limit: u64,
+    ) -> Accepted {
         let mut inner = self.0.lock();
+        let full = inner
+            .running
+            .get(&stream)
+            .filter(|t| t.log_bytes_max() + expected > limit)
+            .cloned();
+        if let Some(full) = &full {
+            inner.seal(full);
+        }
         let txn = inner.running(stream);
         for tie in ties {
             if tie.serial == txn.serial || tie.settled() {
@@ -100,7 +119,12 @@ impl Streams {
         inner.seq += 1;
         txn.progress().active += 1;
         txn.operations.fetch_add(1, Ordering::Relaxed);
-        (txn, inner.seq)
+        txn.expected_bytes.fetch_add(expected, Ordering::Relaxed);
+        Accepted {
+            txn,
+            seq: inner.seq,
+            sealed_full: full.is_some(),
+        }
     }
 
     pub fn seal(&self, txn: &Arc<Txn>) {

@@ -92,6 +92,8 @@ pub struct Txn {
     pub log_only_bytes: AtomicU64,
     /// Estimate of record bytes.
     pub record_bytes: AtomicU64,
+    /// What accepted operations that have not ended may add to the two above at most.
+    pub expected_bytes: AtomicU64,
     pub body: Mutex<Body>,
     progress: Mutex<Progress>,
     changed: Condvar,
@@ -109,6 +111,7 @@ impl Txn {
             dirty_bytes: AtomicU64::new(0),
             log_only_bytes: AtomicU64::new(0),
             record_bytes: AtomicU64::new(0),
+            expected_bytes: AtomicU64::new(0),
             body: Mutex::default(),
             progress: Mutex::new(Progress {
                 deps,
@@ -149,8 +152,19 @@ impl Txn {
         self.changed.notify_all();
     }
 
+    /// Most bytes that it can need in the log.
+    pub fn log_bytes_max(&self) -> u64 {
+        let sum = [
+            &self.record_bytes,
+            &self.log_only_bytes,
+            &self.expected_bytes,
+        ];
+        sum.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+    }
+
     /// An accepted operation has ended.
-    pub fn end_operation(&self) {
+    pub fn end_operation(&self, expected: u64) {
+        self.expected_bytes.fetch_sub(expected, Ordering::Relaxed);
         let mut progress = self.progress.lock();
         progress.active -= 1;
         if progress.active == 0 {

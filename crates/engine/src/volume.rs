@@ -1,5 +1,6 @@
 //! A mounted volume: its life from mount to unmount, its background threads, its health.
 use crate::apply::{Applier, Home};
+use crate::background::Wakeup;
 use crate::commit::{FlushGroup, Queue};
 use crate::inode::{Inode, Inodes, References};
 use crate::space::{Gauge, Space};
@@ -13,8 +14,8 @@ use ccfs_image::Image;
 use ccfs_log::Log;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -77,20 +78,6 @@ const STOPPED: u8 = 1;
 const SHUT_DOWN: u8 = 2;
 const UNMOUNTED: u8 = 3;
 
-/// What wakes the background threads.
-#[derive(Default)]
-pub(crate) struct Wakeup {
-    state: Mutex<Wanted>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Wanted {
-    quit: bool,
-    apply: bool,
-    pressure: bool,
-}
-
 /// A mounted volume. All calls may come from any thread; calls that wait for durability block the calling thread.
 pub struct Volume {
     pub(crate) dev: Arc<dyn Device>,
@@ -124,8 +111,8 @@ pub struct Volume {
     stop_reason: Mutex<String>,
     throttle: Mutex<()>,
     pub(crate) room: Condvar,
-    wakeup: Wakeup,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) wakeup: Wakeup,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Limits {
@@ -146,8 +133,9 @@ impl Limits {
             // Half of an area for blocks, an eighth for the list of data blocks; the rest for orphans and the like.
             image_blocks: (area / 2 / (bs + 8)).clamp(16, 8192) as usize,
             home_blocks: (area / 8 / 16).clamp(16, (32 << 20) / bs) as usize,
-            txn_log_bytes: ring / 4,
-            write_max: (ring / 4).next_power_of_two().min(1 << 20) as usize / 2 * 2,
+            // Twice the largest operation and more: one that comes when the transaction is nearly full still fits the ring.
+            txn_log_bytes: ring / 2,
+            write_max: (1usize << (ring / 4).ilog2()).min(1 << 20),
         }
     }
 }
@@ -358,16 +346,16 @@ impl Volume {
         self.check_running()
     }
 
-    /// After each operation: a transaction that has become large enough is sealed.
-    pub(crate) fn after_operation(&self, txn: &Arc<Txn>) {
-        let log_bytes =
-            txn.record_bytes.load(Ordering::Relaxed) + txn.log_only_bytes.load(Ordering::Relaxed);
-        if log_bytes >= self.limits.txn_log_bytes / 2 {
-            self.streams.seal(txn);
-            self.want(|w| w.pressure = true);
-        } else if self.dirty.get() >= self.options.dirty_limit / 4 * 3 {
-            self.want(|w| w.pressure = true);
+    /// After each operation: the committer is woken before writers have to wait.
+    pub(crate) fn after_operation(&self) {
+        if self.dirty.get() >= self.options.dirty_limit / 4 * 3 {
+            self.want_commit();
         }
+    }
+
+    /// Sealed transactions, or the largest running one, should be committed soon.
+    pub(crate) fn want_commit(&self) {
+        self.want(|w| w.pressure = true);
     }
 
     // --- durability
@@ -437,106 +425,6 @@ impl Volume {
         let old = self.streams.seal_older(age);
         self.commit(old)?;
         self.apply_ready()
-    }
-
-    // --- background
-
-    fn want(&self, set: impl FnOnce(&mut Wanted)) {
-        let mut wanted = self.wakeup.state.lock();
-        let before = (wanted.apply, wanted.pressure);
-        set(&mut wanted);
-        if before != (wanted.apply, wanted.pressure) || wanted.quit {
-            self.wakeup.changed.notify_all();
-        }
-    }
-
-    fn start_threads(self: &Arc<Self>) {
-        let spawn = |name: &str, work: fn(&Volume)| {
-            let volume: Weak<Volume> = Arc::downgrade(self);
-            std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || {
-                    if let Some(volume) = volume.upgrade() {
-                        work(&volume);
-                    }
-                })
-        };
-        let mut threads = self.threads.lock();
-        for thread in [
-            spawn("ccfs-commit", Volume::commit_loop),
-            spawn("ccfs-apply", Volume::apply_loop),
-        ] {
-            match thread {
-                Ok(handle) => threads.push(handle),
-                Err(error) => self.stop(&format!("a thread could not be started: {error}")),
-            }
-        }
-    }
-
-    fn stop_threads(&self) {
-        self.want(|w| w.quit = true);
-        let threads = std::mem::take(&mut *self.threads.lock());
-        for thread in threads {
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
-        }
-    }
-
-    /// Interval (C7) and pressure.
-    fn commit_loop(&self) {
-        let step = (self.options.commit_interval / 10)
-            .clamp(Duration::from_millis(5), Duration::from_millis(500));
-        let age = self.options.commit_interval.saturating_sub(step);
-        loop {
-            let pressure = {
-                let mut wanted = self.wakeup.state.lock();
-                if !wanted.quit && !wanted.pressure {
-                    self.wakeup.changed.wait_for(&mut wanted, step);
-                }
-                if wanted.quit {
-                    return;
-                }
-                std::mem::take(&mut wanted.pressure)
-            };
-            // Errors stop the volume where they happen.
-            let old = self.streams.seal_older(age);
-            let old: Vec<_> = old
-                .into_iter()
-                .filter(|t| pressure || t.started.elapsed() >= age)
-                .collect();
-            let mut roots = old;
-            if pressure && self.dirty.get() >= self.options.dirty_limit / 4 * 3 {
-                roots.extend(self.streams.seal_largest());
-            }
-            if !roots.is_empty() {
-                let _ = self.commit(roots);
-            }
-            if self.is_stopped() {
-                return;
-            }
-        }
-    }
-
-    fn apply_loop(&self) {
-        loop {
-            {
-                let mut wanted = self.wakeup.state.lock();
-                if !wanted.quit && !wanted.apply {
-                    self.wakeup
-                        .changed
-                        .wait_for(&mut wanted, Duration::from_secs(1));
-                }
-                if wanted.quit {
-                    return;
-                }
-                wanted.apply = false;
-            }
-            let _ = self.apply_ready();
-            if self.is_stopped() {
-                return;
-            }
-        }
     }
 
     // --- the rest

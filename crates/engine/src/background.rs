@@ -1,0 +1,119 @@
+//! The threads behind a mounted volume: interval and pressure commits, apply and checkpoint.
+use crate::volume::Volume;
+use parking_lot::{Condvar, Mutex};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What wakes the background threads.
+#[derive(Default)]
+pub(crate) struct Wakeup {
+    state: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+pub(crate) struct Wanted {
+    pub quit: bool,
+    pub apply: bool,
+    pub pressure: bool,
+}
+
+impl Volume {
+    pub(crate) fn want(&self, set: impl FnOnce(&mut Wanted)) {
+        let mut wanted = self.wakeup.state.lock();
+        let before = (wanted.apply, wanted.pressure);
+        set(&mut wanted);
+        if before != (wanted.apply, wanted.pressure) || wanted.quit {
+            self.wakeup.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn start_threads(self: &Arc<Self>) {
+        let spawn = |name: &str, work: fn(&Volume)| {
+            let volume: Weak<Volume> = Arc::downgrade(self);
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || {
+                    if let Some(volume) = volume.upgrade() {
+                        work(&volume);
+                    }
+                })
+        };
+        let mut threads = self.threads.lock();
+        for thread in [
+            spawn("ccfs-commit", Volume::commit_loop),
+            spawn("ccfs-apply", Volume::apply_loop),
+        ] {
+            match thread {
+                Ok(handle) => threads.push(handle),
+                Err(error) => self.stop(&format!("a thread could not be started: {error}")),
+            }
+        }
+    }
+
+    pub(crate) fn stop_threads(&self) {
+        self.want(|w| w.quit = true);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// Interval (C7) and pressure.
+    fn commit_loop(&self) {
+        let step = (self.options.commit_interval / 10)
+            .clamp(Duration::from_millis(5), Duration::from_millis(500));
+        let age = self.options.commit_interval.saturating_sub(step);
+        loop {
+            let pressure = {
+                let mut wanted = self.wakeup.state.lock();
+                if !wanted.quit && !wanted.pressure {
+                    self.wakeup.changed.wait_for(&mut wanted, step);
+                }
+                if wanted.quit {
+                    return;
+                }
+                std::mem::take(&mut wanted.pressure)
+            };
+            // Errors stop the volume where they happen.
+            let old = self.streams.seal_older(age);
+            let old: Vec<_> = old
+                .into_iter()
+                .filter(|t| pressure || t.started.elapsed() >= age)
+                .collect();
+            let mut roots = old;
+            if pressure && self.dirty.get() >= self.options.dirty_limit / 4 * 3 {
+                roots.extend(self.streams.seal_largest());
+            }
+            if !roots.is_empty() {
+                let _ = self.commit(roots);
+            }
+            if self.is_stopped() {
+                return;
+            }
+        }
+    }
+
+    fn apply_loop(&self) {
+        loop {
+            {
+                let mut wanted = self.wakeup.state.lock();
+                if !wanted.quit && !wanted.apply {
+                    self.wakeup
+                        .changed
+                        .wait_for(&mut wanted, Duration::from_secs(1));
+                }
+                if wanted.quit {
+                    return;
+                }
+                wanted.apply = false;
+            }
+            let _ = self.apply_ready();
+            if self.is_stopped() {
+                return;
+            }
+        }
+    }
+}
