@@ -23,6 +23,9 @@ use crate::layout::{
 use crate::{FrameNo, TxnId};
 
 const CRC_AT: usize = std::mem::offset_of!(RawHeader, crc);
+/// Bytes that the checksum covers: one sector, so that a header is written whole or not at all. (Over the whole block, a later
+/// write could bring the sectors that an earlier, torn header lacks, and make that one valid.)
+const SECTOR: usize = ccfs_device::SECTOR as usize;
 
 /// The log's durable root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +83,7 @@ impl Header {
         };
         let mut block = AlignedBuf::zeroed(map.block_size);
         block[..size_of::<RawHeader>()].copy_from_slice(raw.as_bytes());
-        raw.crc = crc32c::crc32c(&block).into();
+        raw.crc = crc32c::crc32c(&block[..SECTOR]).into();
         block[..size_of::<RawHeader>()].copy_from_slice(raw.as_bytes());
         block
     }
@@ -155,7 +158,7 @@ fn read_raw(dev: &dyn Device, map: &Map, slot: u64) -> Result<Option<RawHeader>>
     let Ok((raw, _)) = RawHeader::read_from_prefix(&block) else {
         return Ok(None);
     };
-    let valid = raw.magic == HEADER_MAGIC && raw.crc.get() == crc_without(&block, CRC_AT);
+    let valid = raw.magic == HEADER_MAGIC && raw.crc.get() == crc_without(&block[..SECTOR], CRC_AT);
     Ok(valid.then_some(raw))
 }
 

@@ -19,6 +19,9 @@
 //! * **L5** No two slots have the same stamp, so frames of different groups never make up an intact one.
 //! * **L6** The newest intact checkpoint is not overwritten: the next one takes the other area, and the one after that waits for
 //!   `set_tail`, which says that the former is home.
+//! * **L7** What a crash left in pieces stays in pieces. A torn frame whose first sector is there would become intact if a later
+//!   frame's write brought only the sectors that it lacks. So no frame is written over remains that could still count: in the ring the
+//!   head goes behind all of them, in a checkpoint area the first block is wiped and flushed before the area is used again.
 //!
 //! # States
 //! ```text
@@ -38,7 +41,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ccfs_device::{AlignedBuf, Device, Slice, Write};
+use ccfs_device::{AlignedBuf, Device, Slice, Write, write_all};
 use ccfs_ext4::{Error, Result};
 use parking_lot::Mutex;
 
@@ -200,8 +203,9 @@ impl Log {
         )
     }
 
-    /// Opens the log after a crash and finds what is in it. Changes nothing but the device's cache (it is flushed, so that what was
-    /// read stays); so it can be repeated at any point of a recovery.
+    /// Opens the log after a crash and finds what is in it. It changes nothing that counts: the device's cache is flushed, so that
+    /// what was read stays, and remains of a torn checkpoint are wiped (L7). So it can be repeated at any point of a recovery.
+    /// A read-only device is left as it is.
     ///
     /// # Errors
     /// `Refused` for an unknown version or feature, `Corrupt` for what the log never writes.
@@ -239,6 +243,9 @@ impl Log {
             .as_ref()
             .map_or(header.checkpoint_seq, |p| p.first / header.area_len);
         let log = Self::assemble(dev, map, Root { header, block }, room)?;
+        if !log.dev.read_only() {
+            log.wipe_torn_checkpoint()?;
+        }
         Ok((log, scan))
     }
 
@@ -253,6 +260,34 @@ impl Log {
             root: Mutex::new(root),
             room: Mutex::new(room),
         })
+    }
+
+    /// L7 for the area that the next checkpoint will take. All groups in it begin in its first block, so this one decides.
+    fn wipe_torn_checkpoint(&self) -> Result<()> {
+        let newest = self.room.lock().whole_checkpoint * self.div.area_len;
+        let next = newest + self.div.area_len;
+        let mut block = AlignedBuf::zeroed(self.map.block_size);
+        let offset = self.div.pieces(&self.map, Kind::Checkpoint, next, 1)[0].offset;
+        self.dev.read(offset, &mut block)?;
+        // An older checkpoint than the newest intact one does not matter, in pieces or not.
+        let ours = frame::has_magic(&block) && frame::nonce_of(&block) == self.nonce.to_le_bytes();
+        if !ours || Frame::claim(&block).is_some_and(|f| f.group.first <= newest) {
+            return Ok(());
+        }
+        let zeros = Slice {
+            buf: Arc::new(AlignedBuf::zeroed(self.map.block_size)),
+            start: 0,
+            len: self.map.block_size,
+        };
+        write_all(
+            &*self.dev,
+            vec![Write {
+                offset,
+                parts: vec![zeros],
+            }],
+        )?;
+        self.dev.flush()?;
+        Ok(())
     }
 
     fn read_block_0(dev: &dyn Device, map: &Map) -> Result<AlignedBuf> {

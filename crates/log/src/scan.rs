@@ -7,7 +7,7 @@
 //! |---|---|---|---|---|---|---|---|
 //! | no | - | - | - | - | - | foreign | skipped: never written, or something else's bytes |
 //! | yes | no | - | - | - | - | old epoch | skipped: a frame of an earlier mount, or a forgery |
-//! | yes | yes | no | - | - | - | damaged | skipped: torn by a crash; its group is torn |
+//! | yes | yes | no | - | - | - | damaged | skipped: torn by a crash; its group is torn, new frames go behind it (L7) |
 //! | yes | yes | yes | no | - | - | impossible | error: this log never wrote it |
 //! | yes | yes | yes | yes | no | - | misplaced | skipped: the device wrote it to the wrong place |
 //! | yes | yes | yes | yes | yes | below | stale | skipped: its group is below the tail (or before the checkpoint that is home) |
@@ -201,6 +201,13 @@ impl Part {
         };
         let kind = (f.group.kind == Kind::Checkpoint) == self.checkpoints;
         kind && starts && u64::from(f.group.count) <= limit && f.no % self.cycle == position
+    }
+
+    /// L7: the first number behind a frame that a crash has cut to pieces, if it could count once its missing sectors were
+    /// there; else 0. The header is in one sector, so what it claims is true although the checksum does not fit.
+    fn end_of_remains(&self, block: &[u8], position: u64) -> FrameNo {
+        let counts = |f: &Frame| self.place(f, position) && self.range(&f.group) == Range::Inside;
+        Frame::claim(block).filter(counts).map_or(0, |f| f.no + 1)
     }
 
     fn range(&self, group: &Group) -> Range {
@@ -428,7 +435,10 @@ fn scan_part(
                     )));
                 }
                 (Verdict::OldEpoch, _) => counts.old_epoch += 1,
-                (Verdict::Damaged, _) => counts.damaged += 1,
+                (Verdict::Damaged, _) => {
+                    counts.damaged += 1;
+                    groups.end = groups.end.max(part.end_of_remains(block, no % part.cycle));
+                }
                 (Verdict::Misplaced, _) => counts.misplaced += 1,
                 (Verdict::Stale, _) => counts.stale += 1,
                 (Verdict::Foreign | Verdict::Live, _) => counts.foreign += 1,

@@ -102,7 +102,7 @@ fn run(seed: u64, block_size: u32, blocks: u64, pieces: u64, actions: &[Action])
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn small_logs(seed: u64, size in 0u32..3, blocks in 40u64..300, pieces in 1u64..12, actions in prop::collection::vec(action(), 1..200)) {

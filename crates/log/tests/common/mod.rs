@@ -312,10 +312,11 @@ impl World {
         let (log, scan) = Log::open(sim.clone(), self.geo.clone())
             .unwrap_or_else(|e| panic!("open: {e}\n{}", self.sim.describe(0, at)));
         let again = Log::open(sim.clone(), self.geo.clone()).unwrap().1;
+        let counts = |s: &Scan| format!("{:?} {:?} {:?} {:?}", s.header, s.txns, s.pending, s.home);
         assert_eq!(
-            format!("{scan:?}"),
-            format!("{again:?}"),
-            "opening changes nothing"
+            counts(&scan),
+            counts(&again),
+            "opening changes nothing that counts"
         );
         sim.restart();
         self.adopt(at, sim, log, &scan)
