@@ -79,7 +79,8 @@ impl Core {
         let at = place.at..place.at + self.layout.inode_size as usize;
         // Block sizes above 8 KiB have more slots than the set has bits: those are verified every time.
         if place.slot >= 64 || slots & 1 << place.slot == 0 {
-            if !self.inode_in_use(ino)? {
+            // Reserved inodes are in use by definition: the journal must be found while a bitmap is torn.
+            if ino >= self.layout.first_ino && !self.inode_in_use(ino)? {
                 return Err(Error::Errno(libc::ENOENT));
             }
             self.verify_inode(ino, &buf[at.clone()])?;

@@ -225,7 +225,7 @@ pub fn attr(mode: u16) -> InodeAttr {
 }
 
 /// What a file is thought to be.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct File {
     pub name: Vec<u8>,
     /// Block of the file -> (block of the volume, unwritten).
