@@ -5,6 +5,7 @@ use crate::options::{self, MountOptions};
 use crate::{daemon, logging, mounts, umount};
 use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::Volume;
+use ccfs_fuse::{MountConfig, MountError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -110,16 +111,30 @@ fn serve(
     options: &MountOptions,
     ready: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
+    ccfs_fuse::prepare_process();
     let mode = if options.engine.read_only {
         OpenMode::ReadOnly
     } else {
         OpenMode::ReadWrite
     };
     let device = FileDevice::open(target, mode).map_err(|e| busy(target, e))?;
-    let _volume = Volume::mount(Arc::new(device), options.engine.clone())
+    let volume = Volume::mount(Arc::new(device), options.engine.clone())
         .map_err(|e| Failure::new(mount_code::FAILED, format!("{}: {e}", target.display())))?;
-    let _ = dir;
-    ready()
+    let config = MountConfig {
+        read_only: options.engine.read_only,
+        noatime: options.engine.noatime,
+        nosuid: options.nosuid,
+        nodev: options.nodev,
+        noexec: options.noexec,
+        ..MountConfig::new(target)
+    };
+    ccfs_fuse::serve(volume, dir, &config, |_| ready())
+}
+
+impl From<MountError> for Failure {
+    fn from(e: MountError) -> Failure {
+        Failure::new(mount_code::FAILED, e.to_string())
+    }
 }
 
 /// Says who holds a volume that is in use.
