@@ -79,18 +79,57 @@ impl Entry<'_> {
             self.offset
         )))
     }
+}
+
+/// A checked record's numbers.
+#[derive(Clone, Copy)]
+struct Record {
+    offset: usize,
+    rec_len: usize,
+    ino: u32,
+    ftype: u8,
+    name_len: usize,
+}
+
+impl Record {
+    #[inline(always)]
+    fn is(&self, block: &[u8], name: &[u8]) -> bool {
+        self.name_len == name.len() && self.ino != 0 && self.entry(block).name == name
+    }
 
     /// Bytes that a new record could take from this one.
+    #[inline(always)]
     fn spare(&self) -> usize {
         if self.ino == 0 {
             self.rec_len
         } else {
-            self.rec_len - record_size(self.name.len())
+            self.rec_len - record_size(self.name_len)
+        }
+    }
+
+    #[inline(always)]
+    fn entry<'a>(&self, block: &'a [u8]) -> Entry<'a> {
+        let start = self.offset + HEADER;
+        Entry {
+            offset: self.offset,
+            rec_len: self.rec_len,
+            ino: self.ino,
+            ftype: self.ftype,
+            name: &block[start..start + self.name_len],
         }
     }
 }
 
+/// A record with room for a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    offset: usize,
+    rec_len: usize,
+    spare: usize,
+}
+
 /// Bytes that a record with a name of `name_len` bytes needs.
+#[inline(always)]
 pub fn record_size(name_len: usize) -> usize {
     (HEADER + name_len + 3) & !3
 }
@@ -101,6 +140,7 @@ pub fn valid_name(name: &[u8]) -> bool {
 }
 
 /// Decodes a record length: 64 KiB blocks use 0 and 65535 for a whole block and keep bits 16 and 17 in the lowest two.
+#[inline(always)]
 pub fn decode_rec_len(raw: u16, block_size: usize) -> usize {
     let raw = usize::from(raw);
     match (block_size < 65536, raw) {
@@ -157,39 +197,69 @@ impl DirFormat {
         }
     }
 
-    fn parse<'a>(&self, block: &'a [u8], offset: usize, end: usize) -> Result<Entry<'a>> {
-        let bad = |what: &str| Error::Corrupt(format!("directory entry at byte {offset} {what}"));
-        let raw = header(block, offset).ok_or_else(|| bad("overruns the block"))?;
-        let rec_len = decode_rec_len(raw.rec_len.get(), self.block_size);
-        if rec_len < MIN_RECORD || !rec_len.is_multiple_of(4) {
-            return Err(bad("has an impossible length"));
-        }
-        if rec_len > end - offset {
-            return Err(bad("overruns the block"));
-        }
-        let ino = raw.ino.get();
-        let (mut name_len, mut ftype) = (usize::from(raw.name_len), raw.ftype);
-        if !self.filetype {
-            name_len |= usize::from(raw.ftype) << 8;
-            ftype = 0;
-        }
-        if name_len > NAME_MAX || HEADER + name_len > rec_len {
-            return Err(bad("has a name longer than itself"));
-        }
-        if ino > self.inodes_count {
-            return Err(bad("names an inode that the volume does not have"));
-        }
-        let name = &block[offset + HEADER..offset + HEADER + name_len];
-        if ino != 0 && name.is_empty() {
-            return Err(bad("has no name"));
-        }
-        Ok(Entry {
+    /// Decodes the record at `offset`, which is below `end`. `None`: it is damaged.
+    #[inline(always)]
+    fn record(&self, block: &[u8], offset: usize, end: usize) -> Option<Record> {
+        let head: &[u8; HEADER] = block.get(offset..)?.first_chunk()?;
+        let head = u64::from_le_bytes(*head);
+        let ino = head as u32;
+        let rec_len = decode_rec_len((head >> 32) as u16, self.block_size);
+        let (name_len, ftype) = if self.filetype {
+            ((head >> 48) as usize & 0xff, (head >> 56) as u8)
+        } else {
+            ((head >> 48) as usize, 0)
+        };
+        let bad = rec_len < MIN_RECORD
+            || rec_len & 3 != 0
+            || rec_len > end - offset
+            || name_len > NAME_MAX
+            || HEADER + name_len > rec_len
+            || ino > self.inodes_count
+            || (ino != 0 && name_len == 0);
+        (!bad).then_some(Record {
             offset,
             rec_len,
             ino,
             ftype,
-            name,
+            name_len,
         })
+    }
+
+    /// What is wrong with a record that `record` did not accept.
+    #[cold]
+    fn damage(&self, block: &[u8], offset: usize, end: usize) -> Error {
+        let what = match header(block, offset) {
+            None => "overruns the block",
+            Some(raw) => {
+                let rec_len = decode_rec_len(raw.rec_len.get(), self.block_size);
+                if rec_len < MIN_RECORD || rec_len & 3 != 0 {
+                    "has an impossible length"
+                } else if rec_len > end.saturating_sub(offset) {
+                    "overruns the block"
+                } else if raw.ino.get() > self.inodes_count {
+                    "names an inode that the volume does not have"
+                } else {
+                    "has a name of impossible length"
+                }
+            }
+        };
+        Error::Corrupt(format!("directory entry at byte {offset} {what}"))
+    }
+
+    /// Calls `f` with the records of a leaf until it returns false.
+    #[inline(always)]
+    fn walk(&self, block: &[u8], mut f: impl FnMut(&Record) -> bool) -> Result<()> {
+        let (mut offset, end) = (0, self.end());
+        while offset < end {
+            let Some(record) = self.record(block, offset, end) else {
+                return Err(self.damage(block, offset, end));
+            };
+            if !f(&record) {
+                break;
+            }
+            offset += record.rec_len;
+        }
+        Ok(())
     }
 
     fn put(
@@ -255,42 +325,83 @@ impl DirFormat {
         }
     }
 
-    /// Finds a name in a leaf. The whole block is checked only up to the entry found.
+    /// Finds a name in a leaf. The block is checked only up to the entry found.
     pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Entry<'a>>> {
-        for entry in self.entries(block) {
-            let entry = entry?;
-            if entry.ino != 0 && entry.name == name {
-                return Ok(Some(entry));
+        let mut found = None;
+        self.walk(block, |record| {
+            if record.is(block, name) {
+                found = Some(record.entry(block));
             }
-        }
-        Ok(None)
+            found.is_none()
+        })?;
+        Ok(found)
     }
 
     /// Bytes of the largest record that `insert` could place in this leaf.
     pub fn max_free(&self, block: &[u8]) -> Result<usize> {
-        self.entries(block)
-            .try_fold(0, |max, entry| Ok(entry?.spare().max(max)))
+        let mut max = 0;
+        self.walk(block, |record| {
+            max = record.spare().max(max);
+            true
+        })?;
+        Ok(max)
+    }
+
+    /// Looks for a name, and for the first place where it could be put if it is absent: both in one pass.
+    pub fn survey<'a>(
+        &self,
+        block: &'a [u8],
+        name: &[u8],
+    ) -> Result<(Option<Entry<'a>>, Option<Room>)> {
+        let need = record_size(name.len());
+        let (mut found, mut room) = (None, None);
+        self.walk(block, |record| {
+            if record.is(block, name) {
+                found = Some(record.entry(block));
+            }
+            if room.is_none() && record.spare() >= need {
+                room = Some(Room {
+                    offset: record.offset,
+                    rec_len: record.rec_len,
+                    spare: record.spare(),
+                });
+            }
+            found.is_none()
+        })?;
+        Ok((found, room))
     }
 
     /// Puts a new name into the first record with room. False: no room. The caller has checked that the name is absent and valid.
     pub fn insert(&self, block: &mut [u8], name: &[u8], ino: u32, ftype: u8) -> Result<bool> {
-        let need = record_size(name.len());
-        let mut place = None;
-        for entry in self.entries(block) {
-            let entry = entry?;
-            if entry.spare() >= need {
-                place = Some((entry.offset, entry.rec_len, entry.rec_len - entry.spare()));
-                break;
-            }
+        match self.survey(block, name)?.1 {
+            Some(room) => self.insert_at(block, room, name, ino, ftype).map(|()| true),
+            None => Ok(false),
         }
-        let Some((offset, rec_len, used)) = place else {
-            return Ok(false);
-        };
+    }
+
+    /// Puts a new name where `survey` found room in this very block. `Corrupt` when the block was changed since.
+    pub fn insert_at(
+        &self,
+        block: &mut [u8],
+        room: Room,
+        name: &[u8],
+        ino: u32,
+        ftype: u8,
+    ) -> Result<()> {
+        let now = self.record(block, room.offset, self.end());
+        if now.is_none_or(|r| r.rec_len != room.rec_len || r.spare() != room.spare)
+            || room.spare < record_size(name.len())
+        {
+            return Err(Error::Corrupt(
+                "a directory block changed during an insertion".into(),
+            ));
+        }
+        let used = room.rec_len - room.spare;
         if used > 0 {
-            self.put_rec_len(block, offset, used);
+            self.put_rec_len(block, room.offset, used);
         }
-        self.put(block, offset + used, rec_len - used, ino, ftype, name);
-        Ok(true)
+        self.put(block, room.offset + used, room.spare, ino, ftype, name);
+        Ok(())
     }
 
     /// Gives the entry at `offset` another inode.
@@ -305,14 +416,15 @@ impl DirFormat {
     pub fn remove(&self, block: &mut [u8], name: &[u8]) -> Result<bool> {
         let mut before: Option<(usize, usize)> = None;
         let mut found = None;
-        for entry in self.entries(block) {
-            let entry = entry?;
-            if entry.ino != 0 && entry.name == name {
-                found = Some((entry.offset, entry.rec_len));
-                break;
+        self.walk(block, |record| {
+            let place = (record.offset, record.rec_len);
+            if record.is(block, name) {
+                found = Some(place);
+            } else {
+                before = Some(place);
             }
-            before = Some((entry.offset, entry.rec_len));
-        }
+            found.is_none()
+        })?;
         let Some((offset, rec_len)) = found else {
             return Ok(false);
         };
@@ -402,11 +514,16 @@ impl<'a> Iterator for Entries<'a> {
         if self.offset >= self.end {
             return None;
         }
-        let parsed = self.format.parse(self.block, self.offset, self.end);
-        match &parsed {
-            Ok(entry) => self.offset += entry.rec_len,
-            Err(_) => self.offset = self.end,
+        let offset = self.offset;
+        match self.format.record(self.block, offset, self.end) {
+            Some(record) => {
+                self.offset += record.rec_len;
+                Some(Ok(record.entry(self.block)))
+            }
+            None => {
+                self.offset = self.end;
+                Some(Err(self.format.damage(self.block, offset, self.end)))
+            }
         }
-        Some(parsed)
     }
 }

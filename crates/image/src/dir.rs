@@ -6,7 +6,7 @@ use crate::dirbuild::{self, REBUILD_MAX_BLOCKS};
 use crate::htree::{self, Path};
 use crate::{DirEntry, Image, Ino};
 use ccfs_ext4::dirent::{Entry, valid_name};
-use ccfs_ext4::hash::{HashVersion, Hasher};
+use ccfs_ext4::hash::{HashVersion, Hasher, NameHash};
 use ccfs_ext4::htree::CONTINUED;
 use ccfs_ext4::{Error, Result};
 
@@ -19,8 +19,11 @@ fn dots(name: &[u8]) -> bool {
 
 /// A name's place in the order of readdir: 31 bits of the major hash, 32 of the minor, at least 3, below 2^63-1.
 pub(crate) fn cookie(hasher: &Hasher, name: &[u8]) -> u64 {
-    let hash = hasher.hash(name);
-    (u64::from(hash.major >> 1) << 32 | u64::from(hash.minor)).max(FIRST_COOKIE)
+    cookie_from(hasher.hash(name))
+}
+
+fn cookie_from(hash: NameHash) -> u64 {
+    ((u64::from(hash.major >> 1) << 32) | u64::from(hash.minor)).max(FIRST_COOKIE)
 }
 
 /// Hands an entry to the caller of `dir_scan`.
@@ -107,16 +110,13 @@ impl Image {
         if !valid_name(name) || dots(name) || ino == 0 || ino > dir.format.inodes_count {
             return Err(Error::Errno(libc::EINVAL));
         }
-        if let Some((lblk, ..)) = dir.find(name)? {
-            return match dir.indexed() {
-                true => dir.replace_in(lblk, BlockKind::Leaf, name, ino, ftype),
-                false => dir.replace_linear(lblk, name, ino, ftype),
-            };
-        }
         if dir.indexed() {
             return htree::insert(&mut dir, name, ino, ftype);
         }
-        dir.insert_unindexed(name, ino, ftype)
+        match dir.find_linear(name)? {
+            Some((lblk, ..)) => dir.replace_linear(lblk, name, ino, ftype),
+            None => dir.insert_unindexed(name, ino, ftype),
+        }
     }
 
     /// Removes a name; false when it was absent. Its room goes to the entry before it; the directory does not shrink.
@@ -291,12 +291,11 @@ impl Dir<'_> {
         } else {
             u32::try_from(from >> 32).map_or(u32::MAX, |high| high.saturating_mul(2))
         };
-        let mut path = Path::probe(self, start)?;
+        let mut path = Path::to_hash(self, start)?;
         let mut batch: Vec<DirEntry> = Vec::new();
         loop {
-            let next = path.next_low()?;
-            self.read_batch(&path, next, from, &mut batch)?;
-            if next.is_none_or(|low| low & CONTINUED == 0) {
+            self.read_batch(&path, from, &mut batch)?;
+            if path.next_low()?.is_none_or(|low| low & CONTINUED == 0) {
                 batch.sort_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
                 for entry in batch.drain(..) {
                     if !f(entry) {
@@ -311,26 +310,19 @@ impl Dir<'_> {
     }
 
     /// Adds a leaf's entries from a cookie on to a batch; all must have hashes of this leaf, else the order would be wrong.
-    fn read_batch(
-        &self,
-        path: &Path,
-        next: Option<u32>,
-        from: u64,
-        batch: &mut Vec<DirEntry>,
-    ) -> Result<()> {
+    fn read_batch(&self, path: &Path, from: u64, batch: &mut Vec<DirEntry>) -> Result<()> {
+        let bounds = path.bounds()?;
         let block = path.read_leaf()?;
         for entry in self.format.entries(&block) {
             let entry = entry?;
             if entry.ino == 0 || dots(entry.name) {
                 continue;
             }
-            let major = self.hasher.hash(entry.name).major;
-            if major < path.low & !CONTINUED
-                || next.is_some_and(|next| major > next & !CONTINUED || major == next)
-            {
+            let hash = self.hasher.hash(entry.name);
+            if !bounds.hold(hash.major) {
                 return Err(self.corrupt("has a name in the wrong leaf"));
             }
-            let cookie = cookie(&self.hasher, entry.name);
+            let cookie = cookie_from(hash);
             if cookie >= from {
                 give(&entry, cookie, &mut |entry| {
                     batch.push(entry);

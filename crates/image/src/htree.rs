@@ -4,7 +4,7 @@ use crate::Ino;
 use crate::dirblock::{BlockKind, Dir};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::dirent::{Entry, record_size};
-use ccfs_ext4::hash::{HashVersion, Hasher};
+use ccfs_ext4::hash::Hasher;
 use ccfs_ext4::htree::{self, CONTINUED, Kind, MAX_LEVELS, Pair, RootInfo};
 use ccfs_ext4::{Error, Result};
 use std::sync::Arc;
@@ -59,6 +59,26 @@ pub(crate) struct Path<'d, 'a> {
     pub low: u32,
     /// Leaves that this walk may still visit: a tree names no block twice.
     budget: u32,
+    /// The function by which this tree is ordered.
+    pub hasher: Hasher,
+    /// The hash looked for.
+    pub major: u32,
+}
+
+/// The hashes that belong into a leaf.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    low: u32,
+    next: Option<u32>,
+}
+
+impl Bounds {
+    pub fn hold(&self, major: u32) -> bool {
+        let below = |next: u32| {
+            major < next & !CONTINUED || (major == next & !CONTINUED && next & CONTINUED != 0)
+        };
+        major >= self.low & !CONTINUED && self.next.is_none_or(below)
+    }
 }
 
 /// The hash function of a tree and its levels.
@@ -67,24 +87,34 @@ pub(crate) fn root_info(dir: &Dir) -> Result<RootInfo> {
     htree::root_info(&dir.format, &block)
 }
 
-/// The function by which this tree is ordered.
-pub(crate) fn tree_hasher(dir: &Dir, version: HashVersion) -> Hasher {
-    dir.hasher.with_version(version)
-}
-
 impl<'d, 'a> Path<'d, 'a> {
-    /// Walks to the first leaf that can hold names with hash `major`.
-    pub fn probe(dir: &'d Dir<'a>, major: u32) -> Result<Path<'d, 'a>> {
+    /// Walks to the first leaf that can hold a name.
+    pub fn to_name(dir: &'d Dir<'a>, name: &[u8]) -> Result<Path<'d, 'a>> {
+        Path::probe(dir, |hasher| hasher.hash(name).major)
+    }
+
+    /// Walks to the first leaf that can hold names of a hash.
+    pub fn to_hash(dir: &'d Dir<'a>, major: u32) -> Result<Path<'d, 'a>> {
+        Path::probe(dir, |_| major)
+    }
+
+    fn probe(dir: &'d Dir<'a>, major: impl FnOnce(&Hasher) -> u32) -> Result<Path<'d, 'a>> {
+        let root = dir.read(0, ROOT)?;
+        let info = htree::root_info(&dir.format, &root)?;
+        let hasher = dir.hasher.with_version(info.version);
+        let major = major(&hasher);
+        let steps = Vec::with_capacity(2);
         let mut path = Path {
             dir,
-            steps: Vec::with_capacity(2),
+            steps,
             leaf: 0,
             low: 0,
             budget: dir.blocks,
+            hasher,
+            major,
         };
-        let levels = root_info(dir)?.levels;
-        let mut pair = path.descend(0, Kind::Root, Some(major))?;
-        for _ in 0..levels {
+        let mut pair = path.choose(0, Kind::Root, root, Some(major))?;
+        for _ in 0..info.levels {
             let up = pair.hash;
             pair = path.descend(pair.block, Kind::Node, Some(major))?;
             pair.hash = pair.hash.max(up);
@@ -99,6 +129,16 @@ impl<'d, 'a> Path<'d, 'a> {
             return Err(self.dir.corrupt("has a loop in its hash tree"));
         }
         let block = self.dir.read(lblk, BlockKind::Index(kind))?;
+        self.choose(lblk, kind, block, major)
+    }
+
+    fn choose(
+        &mut self,
+        lblk: u32,
+        kind: Kind,
+        block: Arc<AlignedBuf>,
+        major: Option<u32>,
+    ) -> Result<Pair> {
         let pairs = htree::pairs(&self.dir.format, kind, &block)?;
         let index = major.map_or(0, |major| pairs.search(major));
         let pair = pairs.get(index);
@@ -161,12 +201,20 @@ impl<'d, 'a> Path<'d, 'a> {
         Ok(false)
     }
 
-    /// Goes on only where the next leaf may hold more names with this hash.
-    fn advance_same(&mut self, major: u32) -> Result<bool> {
+    /// Goes on only where the next leaf may hold more names with the hash looked for.
+    fn advance_same(&mut self) -> Result<bool> {
         match self.next_low()? {
-            Some(low) if low & CONTINUED != 0 && low & !CONTINUED == major => self.advance(),
+            Some(low) if low & CONTINUED != 0 && low & !CONTINUED == self.major => self.advance(),
             _ => Ok(false),
         }
+    }
+
+    /// The hashes that belong into the leaf reached.
+    pub fn bounds(&self) -> Result<Bounds> {
+        Ok(Bounds {
+            low: self.low,
+            next: self.next_low()?,
+        })
     }
 
     pub fn read_leaf(&self) -> Result<Arc<AlignedBuf>> {
@@ -176,49 +224,59 @@ impl<'d, 'a> Path<'d, 'a> {
 
 /// Finds a name: its leaf, inode and type.
 pub(crate) fn find(dir: &Dir, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
-    let hasher = tree_hasher(dir, root_info(dir)?.version);
-    let major = hasher.hash(name).major;
-    let mut path = Path::probe(dir, major)?;
+    find_from(dir, &mut Path::to_name(dir, name)?, name)
+}
+
+/// Finds a name from the leaf on that `path` has reached.
+fn find_from(dir: &Dir, path: &mut Path, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
     loop {
         if let Some(entry) = dir.format.find(&path.read_leaf()?, name)? {
             return Ok(Some((path.leaf, entry.ino, entry.ftype)));
         }
-        if !path.advance_same(major)? {
+        if !path.advance_same()? {
             return Ok(None);
         }
     }
 }
 
-/// Adds a name that is absent. ENOSPC: the volume is full, or a tree of two levels is.
+/// Adds a name, or gives an existing one another inode. ENOSPC: the volume is full, or a tree of two levels is.
 pub(crate) fn insert(dir: &mut Dir, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
-    let hasher = tree_hasher(dir, root_info(dir)?.version);
-    let new = Moved::new(&hasher, name, ino, ftype);
+    let mut path = Path::to_name(dir, name)?;
+    let leaf = path.leaf;
+    let block = path.read_leaf()?;
+    let (found, room) = dir.format.survey(&block, name)?;
+    let mut found = found.map(|_| leaf);
+    // Changes are made in place where nobody holds a snapshot.
+    drop(block);
+    if found.is_none() && path.advance_same()? {
+        found = find_from(dir, &mut path, name)?.map(|(leaf, ..)| leaf);
+    }
+    drop(path);
+    match (found, room) {
+        (Some(leaf), _) => dir.replace_in(leaf, LEAF, name, ino, ftype),
+        (None, Some(room)) => dir.modify(leaf, LEAF, |block| {
+            dir.format.insert_at(block, room, name, ino, ftype)
+        }),
+        (None, None) => insert_full(dir, name, ino, ftype),
+    }
+}
+
+/// Adds an absent name whose leaf has no room for it.
+fn insert_full(dir: &mut Dir, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
     // One round may grow the root, a second may split a node, the third splits the leaf.
     for _ in 0..=2 + MAX_LEVELS {
-        let path = Path::probe(dir, new.major)?;
-        let (leaf, low) = (path.leaf, path.low);
-        let room = dir.format.max_free(&path.read_leaf()?)? >= new.size();
-        if room {
-            drop(path);
-            let done = dir.modify(leaf, LEAF, |block| {
-                dir.format.insert(block, name, ino, ftype)
-            })?;
-            return if done {
-                Ok(())
-            } else {
-                Err(dir.corrupt("changed during an insertion"))
-            };
-        }
-        let parent = path
+        let path = Path::to_name(dir, name)?;
+        let (leaf, root_index) = (path.leaf, path.steps[0].index);
+        let entries = leaf_entries(&path, Moved::new(&path.hasher, name, ino, ftype))?;
+        let Some((lblk, kind, index)) = path
             .steps
             .last()
-            .map(|step| (step.lblk, step.kind, step.index));
-        let Some((lblk, kind, index)) = parent else {
+            .map(|step| (step.lblk, step.kind, step.index))
+        else {
             return Err(dir.corrupt("has no root"));
         };
-        let root_index = path.steps[0].index;
         drop(path);
-        let entries = leaf_entries(dir, &hasher, leaf, low, &new)?;
+        // Room in small pieces is made one by packing.
         if entries.iter().map(Moved::size).sum::<usize>() <= dir.format.end() {
             return pack(dir, leaf, &entries);
         }
@@ -233,24 +291,19 @@ pub(crate) fn insert(dir: &mut Dir, name: &[u8], ino: Ino, ftype: u8) -> Result<
     Err(dir.corrupt("cannot be split"))
 }
 
-/// The entries of a leaf and a new one, by hash.
-fn leaf_entries(
-    dir: &Dir,
-    hasher: &Hasher,
-    leaf: u32,
-    low: u32,
-    new: &Moved,
-) -> Result<Vec<Moved>> {
-    let block = dir.read(leaf, LEAF)?;
-    let mut out = vec![new.clone()];
-    for entry in dir.format.entries(&block) {
+/// The entries of the leaf that `path` has reached, and a new one, by hash.
+fn leaf_entries(path: &Path, new: Moved) -> Result<Vec<Moved>> {
+    let bounds = path.bounds()?;
+    let block = path.read_leaf()?;
+    let mut out = vec![new];
+    for entry in path.dir.format.entries(&block) {
         let entry = entry?;
         if entry.ino != 0 {
-            out.push(Moved::new(hasher, entry.name, entry.ino, entry.ftype));
+            out.push(Moved::new(&path.hasher, entry.name, entry.ino, entry.ftype));
         }
     }
-    if out.iter().any(|entry| entry.major < low & !CONTINUED) {
-        return Err(dir.corrupt("has a name in the wrong leaf"));
+    if out.iter().any(|entry| !bounds.hold(entry.major)) {
+        return Err(path.dir.corrupt("has a name in the wrong leaf"));
     }
     out.sort_by_key(|entry| entry.major);
     Ok(out)
@@ -400,7 +453,7 @@ pub(crate) fn headroom(dir: &Dir) -> Result<u64> {
 
 /// Calls `f` for the live entries of every leaf; `f` returns false to stop.
 pub(crate) fn for_each(dir: &Dir, f: &mut dyn FnMut(&Entry) -> Result<bool>) -> Result<()> {
-    let mut path = Path::probe(dir, 0)?;
+    let mut path = Path::to_hash(dir, 0)?;
     loop {
         let block = path.read_leaf()?;
         for entry in dir.format.entries(&block) {
