@@ -140,7 +140,7 @@ impl Frame {
     }
 
     /// Writes the header into `block`, whose body is in place, and returns the frame's checksum.
-    fn seal(mut self, nonce: [u8; 16], block: &mut [u8]) -> u32 {
+    fn seal(&self, nonce: [u8; 16], block: &mut [u8]) -> u32 {
         let mut raw = RawFrame {
             magic: FRAME_MAGIC,
             crc: 0.into(),
@@ -160,10 +160,10 @@ impl Frame {
             reserved1: 0.into(),
         };
         block[..FRAME_HEADER].copy_from_slice(raw.as_bytes());
-        self.crc = crc32c::crc32c(block);
-        raw.crc = self.crc.into();
+        let crc = crc32c::crc32c(block);
+        raw.crc = crc.into();
         block[..FRAME_HEADER].copy_from_slice(raw.as_bytes());
-        self.crc
+        crc
     }
 }
 
@@ -182,12 +182,12 @@ pub(crate) fn crc_fits(block: &[u8]) -> bool {
     block[4..8] == crc_without(block, 4).to_le_bytes()
 }
 
-/// Fills `out` (`group.count` zeroed blocks) with the frames of a group: one pass that copies and checksums.
+/// Fills `out` (`group.count` zeroed blocks in pieces of whole blocks) with the frames of a group: one pass that copies and checksums.
 ///
 /// # Errors
 /// `Refused` if the numbers of `group` do not fit `deps` and `payload`, or a dependency is not older than the transaction.
 pub(crate) fn fill(
-    out: &mut [u8],
+    out: &mut [&mut [u8]],
     block_size: usize,
     nonce: [u8; 16],
     group: Group,
@@ -195,10 +195,11 @@ pub(crate) fn fill(
     payload: &[&[u8]],
 ) -> Result<()> {
     let len: u64 = payload.iter().map(|p| p.len() as u64).sum();
+    let room: u64 = out.iter().map(|o| o.len() as u64).sum();
     let fits = group.sane(block_size)
         && len == group.payload_len
         && deps.len() as u64 == group.dep_count.into();
-    if !fits || out.len() as u64 != u64::from(group.count) * block_size as u64 {
+    if !fits || room != u64::from(group.count) * block_size as u64 {
         return Err(Error::Refused(format!(
             "log: impossible group of frames {group:?}"
         )));
@@ -212,41 +213,46 @@ pub(crate) fn fill(
     let deps: Vec<u8> = deps.iter().flat_map(|d| d.to_le_bytes()).collect();
     let mut parts = std::iter::once(&deps[..]).chain(payload.iter().copied());
     let mut part: &[u8] = &[];
-    let mut digest = 0;
-    for (index, block) in out.chunks_exact_mut(block_size).enumerate() {
-        let mut body = &mut block[FRAME_HEADER..];
-        while !body.is_empty() {
-            if part.is_empty() {
-                match parts.next() {
-                    Some(next) => part = next,
-                    None => break,
-                }
-                continue;
-            }
-            let n = part.len().min(body.len());
-            body[..n].copy_from_slice(&part[..n]);
-            part = &part[n..];
-            body = &mut body[n..];
-        }
-        // The first frame's header needs the checksums of the others.
-        if index > 0 {
-            let frame = Frame {
-                crc: 0,
-                no: group.first + index as u64,
-                group,
-                digest: 0,
-            };
-            digest = chain(digest, frame.seal(nonce, block));
-        }
-    }
-    Frame {
+    let mut frame = Frame {
         crc: 0,
         no: group.first,
         group,
-        digest,
+        digest: 0,
+    };
+    let mut digest = 0;
+    let blocks = out.iter_mut().flat_map(|o| o.chunks_exact_mut(block_size));
+    for (index, block) in (0..).zip(blocks) {
+        fill_body(&mut block[FRAME_HEADER..], &mut part, &mut parts);
+        // The first frame's header needs the checksums of the others.
+        if index > 0 {
+            frame.no = group.first + index;
+            digest = chain(digest, frame.seal(nonce, block));
+        }
     }
-    .seal(nonce, &mut out[..block_size]);
+    frame.no = group.first;
+    frame.digest = digest;
+    frame.seal(nonce, &mut out[0][..block_size]);
     Ok(())
+}
+
+/// Copies into `body` what is left of `part`, then of `parts`, until it is full.
+fn fill_body<'a>(
+    mut body: &mut [u8],
+    part: &mut &'a [u8],
+    parts: &mut impl Iterator<Item = &'a [u8]>,
+) {
+    while !body.is_empty() {
+        if part.is_empty() {
+            let Some(next) = parts.next() else { return };
+            *part = next;
+            continue;
+        }
+        let n = part.len().min(body.len());
+        let (now, later) = body.split_at_mut(n);
+        now.copy_from_slice(&part[..n]);
+        *part = &part[n..];
+        body = later;
+    }
 }
 
 /// The digest of a group's later frames: the checksum of their checksums, in order.
@@ -288,7 +294,7 @@ mod tests {
             let g = group(payload_len as u64, deps, 1000, Kind::Txn);
             let mut out = vec![0; g.count as usize * 1024];
             let (a, b) = payload.split_at(payload_len / 3);
-            fill(&mut out, 1024, [4; 16], g, &ids, &[a, &[], b]).unwrap();
+            fill(&mut [&mut out], 1024, [4; 16], g, &ids, &[a, &[], b]).unwrap();
             let (mut body, mut dep_bytes) = (Vec::new(), 0);
             for (i, block) in out.chunks(1024).enumerate() {
                 assert!(has_magic(block) && crc_fits(block) && nonce_of(block) == [4; 16]);
@@ -312,7 +318,7 @@ mod tests {
     fn every_bit_matters() {
         let g = group(2000, 2, 9, Kind::Txn);
         let mut out = vec![0; g.count as usize * 1024];
-        fill(&mut out, 1024, [4; 16], g, &[1, 8], &[&[0x55; 2000]]).unwrap();
+        fill(&mut [&mut out], 1024, [4; 16], g, &[1, 8], &[&[0x55; 2000]]).unwrap();
         for bit in (0..1024 * 8).step_by(5) {
             let mut block = out[..1024].to_vec();
             block[bit / 8] ^= 1 << (bit % 8);
@@ -324,7 +330,7 @@ mod tests {
     fn refuses_impossible_groups() {
         let mut out = vec![0; 1024];
         let mut try_it = |g: Group, deps: &[u64], payload: &[u8]| {
-            fill(&mut out, 1024, [0; 16], g, deps, &[payload]).is_err()
+            fill(&mut [&mut out], 1024, [0; 16], g, deps, &[payload]).is_err()
         };
         let ok = group(10, 0, 5, Kind::Txn);
         assert!(!try_it(ok, &[], &[0; 10]));

@@ -46,7 +46,7 @@ use ccfs_ext4::{Error, Result};
 use parking_lot::Mutex;
 
 use crate::frame::{self, Frame, Group, Kind, Meta};
-use crate::geometry::{Division, Geometry, Map};
+use crate::geometry::{Division, Geometry, Map, Piece};
 use crate::header::{self, Header};
 use crate::layout::{CHECKPOINT_LIMIT, FIRST_RING_BLOCK, FRAME_HEADER, NUMBER_LIMIT, VERSION};
 use crate::scan::{self, Found, Scan};
@@ -56,6 +56,10 @@ use crate::{FrameNo, TxnId};
 pub const MAX_LOG_BYTES: u64 = 128 << 20;
 /// Smallest journal inode, in blocks; also the smallest that mke2fs makes.
 pub const MIN_JOURNAL_BLOCKS: u64 = 1024;
+
+/// Bytes of a buffer of frames: small enough that the allocator reuses its memory instead of mapping fresh pages each time
+/// (which costs ten times what the copying does), and a multiple of every block size.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Limits for `create_with`.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +111,38 @@ struct Root {
     header: Header,
     /// Header block (0 or 1) that holds it.
     block: u64,
+}
+
+/// Spreads consecutive buffers over the pieces of the device that they belong to.
+fn writes(bufs: Vec<AlignedBuf>, pieces: &[Piece], block_size: usize) -> Vec<Write> {
+    let mut bufs = bufs.into_iter().map(Arc::new);
+    let mut rest: Option<Slice> = None;
+    let mut all = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let (mut parts, mut left) = (Vec::new(), piece.blocks as usize * block_size);
+        while left > 0 {
+            let next = || bufs.next().map(Slice::whole);
+            let Some(mut slice) = rest.take().or_else(next) else {
+                break;
+            };
+            if slice.len > left {
+                let (start, len) = (slice.start + left, slice.len - left);
+                rest = Some(Slice {
+                    start,
+                    len,
+                    ..slice.clone()
+                });
+                slice.len = left;
+            }
+            left -= slice.len;
+            parts.push(slice);
+        }
+        all.push(Write {
+            offset: piece.offset,
+            parts,
+        });
+    }
+    all
 }
 
 /// The log of one mounted volume. All methods may be called from any thread.
@@ -426,35 +462,18 @@ impl Log {
             flags: meta.flags,
         };
         let bs = self.map.block_size;
-        let mut buf = AlignedBuf::zeroed(frames as usize * bs);
-        frame::fill(
-            &mut buf,
-            bs,
-            self.nonce.to_le_bytes(),
-            group,
-            &meta.deps,
-            payload,
-        )?;
-        let buf = Arc::new(buf);
-        let mut start = 0;
-        let writes = self
-            .div
-            .pieces(&self.map, slot.kind, slot.first, frames)
-            .into_iter()
-            .map(|piece| {
-                let len = piece.blocks as usize * bs;
-                let part = Slice {
-                    buf: buf.clone(),
-                    start,
-                    len,
-                };
-                start += len;
-                Write {
-                    offset: piece.offset,
-                    parts: vec![part],
-                }
-            });
-        Ok(writes.collect())
+        let mut left = frames as usize * bs;
+        let mut bufs = Vec::with_capacity(left.div_ceil(BUFFER_BYTES));
+        while left > 0 {
+            let buf = AlignedBuf::zeroed(left.min(BUFFER_BYTES));
+            left -= buf.len();
+            bufs.push(buf);
+        }
+        let mut out: Vec<&mut [u8]> = bufs.iter_mut().map(|b| &mut b[..]).collect();
+        let nonce = self.nonce.to_le_bytes();
+        frame::fill(&mut out, bs, nonce, group, &meta.deps, payload)?;
+        let pieces = self.div.pieces(&self.map, slot.kind, slot.first, frames);
+        Ok(writes(bufs, &pieces, bs))
     }
 
     /// Gives up a slot that will never be written. A transaction's room stays a hole until the tail has passed it, and its id is not

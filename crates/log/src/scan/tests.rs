@@ -86,7 +86,15 @@ fn group(kind: Kind, first: u64, payload_len: u64) -> Group {
 fn frames(nonce: u128, group: Group) -> Vec<Vec<u8>> {
     let mut out = vec![0; group.count as usize * BS];
     let payload = vec![0xa5; group.payload_len as usize];
-    fill(&mut out, BS, nonce.to_le_bytes(), group, &[], &[&payload]).unwrap();
+    fill(
+        &mut [&mut out],
+        BS,
+        nonce.to_le_bytes(),
+        group,
+        &[],
+        &[&payload],
+    )
+    .unwrap();
     out.chunks(BS).map(<[u8]>::to_vec).collect()
 }
 
@@ -236,7 +244,7 @@ fn groups_by_enumeration() {
     let foreign = frames(NONCE, other_stamp);
     let mut same_group = vec![0; 3 * BS];
     fill(
-        &mut same_group,
+        &mut [&mut same_group],
         BS,
         NONCE.to_le_bytes(),
         a,
@@ -372,7 +380,7 @@ fn refuses_what_the_log_never_writes() {
     };
     let mut out = vec![0; BS];
     fill(
-        &mut out,
+        &mut [&mut out],
         BS,
         nonce(&log).to_le_bytes(),
         g,
