@@ -581,3 +581,47 @@ fn what_was_torn_never_becomes_whole() {
         assert_eq!(found, [3]);
     }
 }
+
+#[test]
+fn threads_get_disjoint_slots_in_the_order_of_ids() {
+    let geo = straight(1024);
+    let (sim, log) = sim_with_log(&geo);
+    let slots = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (slots, log, sim) = (&slots, &log, &sim);
+            scope.spawn(move || {
+                let mut rng = Rng(thread);
+                while let Some(slot) = log.dispatch(1 + rng.below(4), Kind::Txn) {
+                    let payload = vec![
+                        slot.id as u8;
+                        (slot.frames as usize - 1) * log.payload_per_frame() + 9
+                    ];
+                    write_all(
+                        &**sim,
+                        log.encode(&slot, &meta(&slot, 0), &[&payload]).unwrap(),
+                    )
+                    .unwrap();
+                    slots.lock().unwrap().push(slot);
+                }
+            });
+        }
+    });
+    let mut slots = slots.into_inner().unwrap();
+    slots.sort_by_key(|s| s.id);
+    assert!(
+        slots
+            .windows(2)
+            .all(|w| w[0].id + 1 == w[1].id && w[0].first + w[0].frames == w[1].first)
+    );
+    let (log, scan) = open(sim.live(), &geo).unwrap();
+    assert_eq!(ids(&scan), (1..=slots.len() as u64).collect::<Vec<_>>());
+    for found in &scan.txns {
+        assert!(
+            log.read_payload(found)
+                .unwrap()
+                .iter()
+                .all(|b| *b == found.meta.id as u8)
+        );
+    }
+}
