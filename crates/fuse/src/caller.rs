@@ -5,6 +5,7 @@
 //! * That is found out lazily, at a thread's first request, from /proc, and kept by (tid, start time). Each thread that
 //!   called SET_STREAM has a history with times, so that a child that was started before the call does not follow it. Start
 //!   times have a grain of one clock tick (10 ms); within one tick a child counts as started after the call.
+//! * If other threads of the parent process called SET_STREAM, their lists of children say who of them started the child.
 //! * /proc does not know grandparents that ended: then the thread is in the default stream. Nor which thread started a
 //!   thread: its process's first one counts. `iou-wrk-N` threads (io_uring's workers) belong to thread N.
 //! * A tid can come back as another thread's. A known thread is believed for [`TRUST_MS`] and then its start time is
@@ -84,6 +85,8 @@ pub struct Callers {
     any: AtomicBool,
     streams: Mutex<HashMap<u64, Arc<Stream>>>,
     threads: Box<[Shard]>,
+    /// Threads that called SET_STREAM and are not their process's first one, by process.
+    setters: Mutex<HashMap<u32, Vec<u32>>>,
 }
 
 impl Callers {
@@ -99,6 +102,7 @@ impl Callers {
             any: AtomicBool::new(false),
             streams: Mutex::default(),
             threads: (0..SHARDS).map(|_| Shard::default()).collect(),
+            setters: Mutex::default(),
         }
     }
 
@@ -134,6 +138,7 @@ impl Callers {
         let stat = self.proc.stat(tid).ok_or(Errno(libc::ESRCH))?;
         let now = self.now_ticks();
         self.lookup(tid, &stat, 0);
+        self.note_setter(tid);
         let mut threads = self.shard(tid).write();
         let thread = threads.get_mut(&tid).ok_or(Errno(libc::ESRCH))?;
         // Within a tick the last call counts for the thread's children.
@@ -324,12 +329,43 @@ impl Callers {
                 });
             }
             _ if process != tid => process,
-            _ => stat.parent,
+            _ => self.parent_thread(tid, stat.parent),
         };
         if from == 0 {
             self.everybody.clone()
         } else {
             self.lookup_at(from, stat.start_ticks, depth + 1)
+        }
+    }
+
+    /// Which thread of the process `parent` started the process `child`, as far as it matters.
+    fn parent_thread(&self, child: u32, parent: u32) -> u32 {
+        let setters = self
+            .setters
+            .lock()
+            .get(&parent)
+            .cloned()
+            .unwrap_or_default();
+        let started = setters
+            .into_iter()
+            .find(|&tid| self.proc.is_child_of_thread(parent, tid, child));
+        started.unwrap_or(parent)
+    }
+
+    fn note_setter(&self, tid: u32) {
+        let Some(process) = self.proc.process(tid).filter(|&process| process != tid) else {
+            return;
+        };
+        let mut setters = self.setters.lock();
+        if setters.len() >= SHARD_SWEEP && setters.len().is_power_of_two() {
+            setters.retain(|process, _| self.proc.exists(*process));
+        }
+        let tids = setters.entry(process).or_default();
+        if !tids.contains(&tid) {
+            if tids.len() >= SHARD_SWEEP && tids.len().is_power_of_two() {
+                tids.retain(|tid| self.proc.exists(*tid));
+            }
+            tids.push(tid);
         }
     }
 
@@ -447,6 +483,20 @@ mod tests {
         assert_eq!(w.stream(40, 1000), 1);
         assert_eq!(w.stream(0, 1000), 1);
         assert_eq!(w.stream(999, 1000), 1, "a thread that cannot be seen");
+    }
+
+    #[test]
+    fn a_child_of_a_thread() {
+        let w = World::new();
+        w.thread(10, 10, 1, w.now() - 50, "first");
+        w.thread(11, 10, 1, w.now() - 50, "second");
+        w.callers.set(11, 5, 77, 0).unwrap();
+        w.thread(20, 20, 10, w.now() + 1, "child of first");
+        w.thread(21, 21, 10, w.now() + 1, "child of second");
+        let task = w.dir.path().join("10/task/11");
+        fs::create_dir_all(&task).unwrap();
+        fs::write(task.join("children"), "21 22 ").unwrap();
+        assert_eq!((w.stream(20, 5), w.stream(21, 5)), (1, 77));
     }
 
     #[test]

@@ -32,6 +32,20 @@ impl Proc {
         std::str::from_utf8(line).ok()?.trim().parse().ok()
     }
 
+    /// Whether thread `tid` of a process started `child` (needs CONFIG_PROC_CHILDREN, otherwise false).
+    pub fn is_child_of_thread(&self, process: u32, tid: u32, child: u32) -> bool {
+        let path = self
+            .0
+            .join(process.to_string())
+            .join("task")
+            .join(tid.to_string())
+            .join("children");
+        let children = fs::read_to_string(path).unwrap_or_default();
+        children
+            .split_ascii_whitespace()
+            .any(|word| word.parse() == Ok(child))
+    }
+
     pub fn exists(&self, tid: u32) -> bool {
         self.0.join(tid.to_string()).exists()
     }

@@ -94,14 +94,13 @@ impl Session {
 
     /// Serves until the volume is unmounted, then it is at rest. See [`serve`] for signals.
     pub fn serve(self) -> Result<(), MountError> {
-        let fail = |e: std::io::Error| MountError::system("cannot start serving", e);
-        let events = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| fail(e.into()))?;
-        let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| fail(e.into()))?;
-        let signals = SignalEvents::install(&events).map_err(fail)?;
-        let pool =
-            Pool::start(self.channel.clone(), self.server.clone(), self.pool).map_err(fail)?;
+        let (events, ended, signals, pool) = match self.start() {
+            Ok(started) => started,
+            Err(e) => {
+                self.abandon();
+                return Err(MountError::system("cannot start serving", e));
+            }
+        };
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 pool.wait();
@@ -111,6 +110,14 @@ impl Session {
             self.control(&events, &ended, &signals);
         });
         self.server.end().map_err(MountError::Unclean)
+    }
+
+    fn start(&self) -> std::io::Result<(OwnedFd, OwnedFd, SignalEvents, Arc<Pool>)> {
+        let events = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let signals = SignalEvents::install(&events)?;
+        let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
+        Ok((events, ended, signals, pool))
     }
 
     /// Waits for signals until the connection ends.

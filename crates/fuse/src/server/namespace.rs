@@ -32,17 +32,18 @@ impl Server {
     fn lookup_handle(&self, ino: ccfs_engine::Ino, reply: &mut Reply) -> Answer {
         self.volume.getattr(ino).map_err(stale)?;
         self.volume.remember(ino, 1);
-        match self.volume.getattr(ino) {
+        let answer = match self.volume.getattr(ino) {
+            // Nameless and not known to the kernel: nobody has it open, it is about to be freed.
+            Ok(attr) if attr.nlink == 0 => Err(Errno(libc::ESTALE)),
             Ok(attr) => {
                 reply.remembered.push(ino);
                 reply.push(&self.entry_of(&attr));
-                Ok(())
+                return Ok(());
             }
-            Err(e) => {
-                self.volume.forget(ino, 1);
-                Err(stale(e))
-            }
-        }
+            Err(e) => Err(stale(e)),
+        };
+        self.volume.forget(ino, 1);
+        answer
     }
 
     pub(super) fn forget(&self, request: &Request<'_>) -> Answer {

@@ -1,0 +1,190 @@
+//! A volume on an image file, served by this process.
+#![allow(dead_code)] // each test file uses its part
+use ccfs_device::{FileDevice, OpenMode};
+use ccfs_engine::{Options, Volume};
+use ccfs_fuse::{FsType, MountConfig, MountError};
+use rustix::mount::UnmountFlags;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+
+/// False, and a line `skipped: why`, where nothing can be mounted.
+pub fn can_mount(test: &str) -> bool {
+    let why = if !rustix::process::geteuid().is_root() {
+        "needs root"
+    } else if !Path::new("/dev/fuse").exists() {
+        "needs /dev/fuse"
+    } else if !Path::new("/dev/loop-control").exists() {
+        "needs loop devices"
+    } else {
+        return true;
+    };
+    println!("skipped: {test}: {why}");
+    false
+}
+
+pub struct TestMount {
+    work: tempfile::TempDir,
+    server: Option<JoinHandle<Result<(), MountError>>>,
+    fstype: FsType,
+}
+
+impl TestMount {
+    /// A fresh volume of 64 MiB, mounted.
+    pub fn new(fstype: FsType) -> TestMount {
+        let work = tempfile::tempdir_in("/var/tmp").unwrap();
+        std::fs::create_dir(work.path().join("mnt")).unwrap();
+        let image = work.path().join("image");
+        std::fs::File::create(&image)
+            .unwrap()
+            .set_len(64 << 20)
+            .unwrap();
+        let made = Command::new("mke2fs")
+            .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-L", "label"])
+            .arg(&image)
+            .status();
+        assert!(made.unwrap().success());
+        let mut this = TestMount {
+            work,
+            server: None,
+            fstype,
+        };
+        this.mount();
+        this
+    }
+
+    pub fn mount(&mut self) {
+        let (image, mnt, fstype) = (self.image(), self.mnt(), self.fstype);
+        let (ready, is_ready) = channel();
+        self.server = Some(std::thread::spawn(move || {
+            let device = FileDevice::open(&image, OpenMode::ReadWrite).unwrap();
+            let volume = Volume::mount(std::sync::Arc::new(device), Options::default())?;
+            let config = MountConfig {
+                fstype,
+                ..MountConfig::new(image)
+            };
+            ccfs_fuse::serve(volume, &mnt, &config, |_| {
+                ready.send(()).unwrap();
+                Ok(())
+            })
+        }));
+        if is_ready.recv().is_err() {
+            panic!("{:?}", self.server.take().unwrap().join());
+        }
+    }
+
+    pub fn image(&self) -> PathBuf {
+        self.work.path().join("image")
+    }
+
+    pub fn mnt(&self) -> PathBuf {
+        self.work.path().join("mnt")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mnt().join(name)
+    }
+
+    /// umount(8), then the image must be plain ext4. With fuseblk that holds the moment the system call returns.
+    pub fn unmount(&mut self) {
+        // A child process that another test is starting holds this process's descriptors for a moment.
+        for _ in 0..1000 {
+            match rustix::mount::unmount(self.mnt(), UnmountFlags::empty()) {
+                Err(rustix::io::Errno::BUSY) => {
+                    std::thread::sleep(std::time::Duration::from_millis(5))
+                }
+                other => {
+                    other.unwrap();
+                    break;
+                }
+            }
+        }
+        if self.fstype != FsType::Fuse {
+            self.fsck();
+        }
+        self.server.take().unwrap().join().unwrap().unwrap();
+        self.fsck();
+    }
+
+    fn fsck(&self) {
+        let out = Command::new("e2fsck")
+            .arg("-fn")
+            .arg(self.image())
+            .output()
+            .unwrap();
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stdout)
+        );
+    }
+}
+
+impl Drop for TestMount {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            let _ = rustix::mount::unmount(self.mnt(), UnmountFlags::DETACH);
+            let _ = server.join();
+        }
+    }
+}
+
+/// name_to_handle_at(2): the bytes of a `struct file_handle`.
+pub fn handle_of(path: &Path) -> Vec<u8> {
+    sys::handle_of(path)
+}
+
+/// open_by_handle_at(2) for reading.
+pub fn open_handle(mount: &Path, handle: &[u8]) -> std::io::Result<std::fs::File> {
+    sys::open_handle(mount, handle)
+}
+
+#[allow(unsafe_code)]
+mod sys {
+    use std::fs::File;
+    use std::io;
+    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    pub fn handle_of(path: &Path) -> Vec<u8> {
+        let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+        let mut handle = vec![0u64; 17];
+        let mut mount_id = 0;
+        // SAFETY: the buffer has room for the head (8 bytes) and the 128 bytes that handle_bytes states.
+        let result = unsafe {
+            let head = handle.as_mut_ptr().cast::<libc::file_handle>();
+            (*head).handle_bytes = 128;
+            libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), head, &mut mount_id, 0)
+        };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+        let bytes: Vec<u8> = handle.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let len = u32::from_ne_bytes(bytes[..4].try_into().unwrap()) as usize;
+        bytes[..8 + len].to_vec()
+    }
+
+    pub fn open_handle(mount: &Path, handle: &[u8]) -> io::Result<File> {
+        let mount = File::open(mount)?;
+        let mut words = vec![0u64; handle.len().div_ceil(8)];
+        for (word, bytes) in words.iter_mut().zip(handle.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        // SAFETY: the buffer holds a struct file_handle with as many bytes as its head states; a descriptor that the call
+        // returns is ours.
+        unsafe {
+            let fd = libc::open_by_handle_at(
+                mount.as_raw_fd(),
+                words.as_mut_ptr().cast(),
+                libc::O_RDONLY,
+            );
+            if fd < 0 {
+                Err(io::Error::last_os_error())
+            } else {
+                Ok(File::from_raw_fd(fd))
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The whole way: system calls, kernel, protocol, engine, image file.
+mod common;
+use ccfs_fuse::FsType;
+use common::{TestMount, can_mount};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::process::Command;
+
+#[test]
+fn everyday_operations() {
+    if !can_mount("everyday_operations") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let file = m.path("file");
+    fs::write(&file, b"hello").unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"hello");
+    // Open with O_TRUNC must not get lost with NO_OPEN.
+    File::create(&file).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().len(), 0);
+    OpenOptions::new()
+        .append(true)
+        .open(&file)
+        .unwrap()
+        .write_all(b"abc")
+        .unwrap();
+    OpenOptions::new()
+        .append(true)
+        .open(&file)
+        .unwrap()
+        .write_all(b"def")
+        .unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"abcdef");
+    fs::create_dir_all(m.path("d/e/f")).unwrap();
+    fs::rename(&file, m.path("d/e/g")).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap_err().kind(), ErrorKind::NotFound);
+    fs::hard_link(m.path("d/e/g"), m.path("h")).unwrap();
+    assert_eq!(fs::metadata(m.path("d/e/g")).unwrap().nlink(), 2);
+    fs::remove_file(m.path("d/e/g")).unwrap();
+    assert_eq!(fs::metadata(m.path("h")).unwrap().nlink(), 1);
+    symlink("d/e", m.path("s")).unwrap();
+    assert_eq!(fs::read_link(m.path("s")).unwrap().to_str(), Some("d/e"));
+    assert_eq!(
+        fs::remove_dir(m.path("d")).unwrap_err().kind(),
+        ErrorKind::DirectoryNotEmpty
+    );
+    assert_eq!(fs::metadata(m.path("d")).unwrap().nlink(), 3);
+    let mut names: Vec<_> = fs::read_dir(m.mnt())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["d", "h", "lost+found", "s"]);
+    File::open(m.path("h")).unwrap().sync_all().unwrap();
+    m.unmount();
+    m.mount();
+    assert_eq!(fs::read(m.path("h")).unwrap(), b"abcdef");
+    m.unmount();
+}
+
+#[test]
+fn plain_fuse() {
+    if !can_mount("plain_fuse") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuse);
+    fs::write(m.path("a"), b"a").unwrap();
+    m.unmount();
+    m.mount();
+    assert_eq!(fs::read(m.path("a")).unwrap(), b"a");
+    m.unmount();
+}
+
+#[test]
+fn large_files_and_holes() {
+    if !can_mount("large_files_and_holes") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let data: Vec<u8> = (0..5 << 20)
+        .map(|i: u32| (i.wrapping_mul(2654435761) >> 13) as u8)
+        .collect();
+    let path = m.path("big");
+    fs::write(&path, &data).unwrap();
+    assert!(fs::read(&path).unwrap() == data);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(m.path("big"))
+        .unwrap();
+    file.write_all_at(b"xyz", (5 << 20) + 100_000).unwrap();
+    let mut f = &file;
+    let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap();
+    assert!((5 << 20..(5 << 20) + 4096).contains(&hole), "{hole}");
+    use rustix::fs::{FallocateFlags, fallocate};
+    fallocate(
+        &file,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        8192,
+        8192,
+    )
+    .unwrap();
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 8 << 20, 1 << 20).unwrap();
+    f.seek(SeekFrom::Start(8190)).unwrap();
+    let mut four = [9; 4];
+    f.read_exact(&mut four).unwrap();
+    assert_eq!(four, [data[8190], data[8191], 0, 0]);
+    // copy_file_range
+    let mut from = File::open(&path).unwrap();
+    let mut to = File::create(m.path("copy")).unwrap();
+    std::io::copy(&mut from, &mut to).unwrap();
+    assert!(fs::read(&path).unwrap() == fs::read(m.path("copy")).unwrap());
+    drop((file, from, to));
+    let expected = fs::read(m.path("copy")).unwrap();
+    m.unmount();
+    m.mount();
+    assert!(fs::read(m.path("big")).unwrap() == expected);
+    m.unmount();
+}
+
+#[test]
+fn owners_modes_and_times() {
+    if !can_mount("owners_modes_and_times") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::set_permissions(m.mnt(), PermissionsExt::from_mode(0o777)).unwrap();
+    // Another user's process creates and writes.
+    let script = "umask 027; echo a > f; mkdir d; : > d/x; chmod 6755 f; stat -c %a f; echo b >> f; stat -c %a f; \
+                  fallocate -l 9000 f; cp f g";
+    let out = Command::new("setpriv")
+        .args([
+            "--reuid=1234",
+            "--regid=1235",
+            "--clear-groups",
+            "sh",
+            "-ec",
+            script,
+        ])
+        .current_dir(m.mnt())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "6755\n755\n");
+    let f = fs::metadata(m.path("f")).unwrap();
+    assert_eq!(
+        (f.uid(), f.gid(), f.mode() & 0o7777, f.len()),
+        (1234, 1235, 0o755, 9000)
+    );
+    assert_eq!(fs::metadata(m.path("d")).unwrap().mode() & 0o7777, 0o750);
+    assert_eq!(fs::metadata(m.path("g")).unwrap().mode() & 0o7777, 0o750);
+    // chown clears setuid, root's too.
+    fs::set_permissions(m.path("f"), PermissionsExt::from_mode(0o4711)).unwrap();
+    std::os::unix::fs::chown(m.path("f"), Some(7), None).unwrap();
+    assert_eq!(fs::metadata(m.path("f")).unwrap().mode() & 0o7777, 0o711);
+    // A setgid directory hands its group down.
+    fs::set_permissions(m.path("d"), PermissionsExt::from_mode(0o2777)).unwrap();
+    fs::create_dir(m.path("d/sub")).unwrap();
+    let sub = fs::metadata(m.path("d/sub")).unwrap();
+    assert_eq!((sub.gid(), sub.mode() & 0o2000), (1235, 0o2000));
+    let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(5, 123_456_789);
+    File::options()
+        .write(true)
+        .open(m.path("f"))
+        .unwrap()
+        .set_modified(old)
+        .unwrap();
+    assert_eq!((f_times(&m, "f")), (5, 123_456_789));
+    m.unmount();
+    m.mount();
+    assert_eq!((f_times(&m, "f")), (5, 123_456_789));
+    // statx with the time of birth.
+    assert!(fs::metadata(m.path("f")).unwrap().created().is_ok());
+    m.unmount();
+}
+
+fn f_times(m: &TestMount, name: &str) -> (i64, i64) {
+    let meta = fs::metadata(m.path(name)).unwrap();
+    (meta.mtime(), meta.mtime_nsec())
+}
+
+#[test]
+fn nameless_files() {
+    if !can_mount("nameless_files") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let mut open = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(m.path("gone"))
+        .unwrap();
+    fs::remove_file(m.path("gone")).unwrap();
+    open.write_all(&[7; 100_000]).unwrap();
+    open.sync_all().unwrap();
+    assert_eq!(open.metadata().unwrap().nlink(), 0);
+    let mut back = Vec::new();
+    open.seek(SeekFrom::Start(0)).unwrap();
+    open.read_to_end(&mut back).unwrap();
+    assert!(back == [7; 100_000]);
+    drop(open);
+    let tmp = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(m.mnt())
+        .unwrap();
+    (&tmp).write_all(b"tmp").unwrap();
+    let proc = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&tmp));
+    use rustix::fs::{AtFlags, CWD, linkat};
+    linkat(
+        CWD,
+        proc.as_str(),
+        CWD,
+        m.path("named").as_path(),
+        AtFlags::SYMLINK_FOLLOW,
+    )
+    .unwrap();
+    drop(tmp);
+    assert_eq!(fs::read(m.path("named")).unwrap(), b"tmp");
+    m.unmount();
+}
+
+#[test]
+fn extended_attributes() {
+    if !can_mount("extended_attributes") {
+        return;
+    }
+    use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let path = m.path("f");
+    fs::write(&path, b"").unwrap();
+    setxattr(&path, "user.a", &[5; 3000], XattrFlags::CREATE).unwrap();
+    assert!(setxattr(&path, "user.a", b"x", XattrFlags::CREATE).is_err());
+    setxattr(&path, "trusted.b", b"", XattrFlags::empty()).unwrap();
+    let mut buf = vec![0; 4000];
+    assert_eq!(getxattr(&path, "user.a", &mut buf[..]).unwrap(), 3000);
+    assert_eq!(
+        getxattr(&path, "user.a", &mut buf[..10]).unwrap_err(),
+        rustix::io::Errno::RANGE
+    );
+    assert_eq!(
+        getxattr(&path, "user.none", &mut buf[..]).unwrap_err(),
+        rustix::io::Errno::NODATA
+    );
+    let len = listxattr(&path, &mut buf[..]).unwrap();
+    let mut names: Vec<_> = buf[..len]
+        .split(|b| *b == 0)
+        .filter(|n| !n.is_empty())
+        .collect();
+    names.sort();
+    assert_eq!(names, [&b"trusted.b"[..], b"user.a"]);
+    removexattr(&path, "user.a").unwrap();
+    m.unmount();
+    m.mount();
+    assert_eq!(getxattr(&path, "trusted.b", &mut buf[..]).unwrap(), 0);
+    m.unmount();
+}
+
+#[test]
+fn many_entries() {
+    if !can_mount("many_entries") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = m.path("many");
+    fs::create_dir(&dir).unwrap();
+    for i in 0..3000 {
+        File::create(dir.join(format!("file-with-a-long-name-{i:05}"))).unwrap();
+    }
+    let count = |m: &TestMount| {
+        let mut names: Vec<_> = fs::read_dir(m.path("many"))
+            .unwrap()
+            .map(|e| e.unwrap())
+            .map(|e| (e.file_name(), e.metadata().unwrap().ino()))
+            .collect();
+        names.sort();
+        names.dedup();
+        names.len()
+    };
+    assert_eq!(count(&m), 3000);
+    m.unmount();
+    m.mount();
+    assert_eq!(count(&m), 3000);
+    for i in (0..3000).step_by(2) {
+        fs::remove_file(dir.join(format!("file-with-a-long-name-{i:05}"))).unwrap();
+    }
+    assert_eq!(count(&m), 1500);
+    m.unmount();
+}
+
+#[test]
+fn file_handles() {
+    if !can_mount("file_handles") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::create_dir(m.path("d")).unwrap();
+    fs::write(m.path("d/f"), b"by handle").unwrap();
+    let handle = common::handle_of(&m.path("d/f"));
+    m.unmount();
+    m.mount();
+    let mut text = String::new();
+    common::open_handle(&m.mnt(), &handle)
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "by handle");
+    fs::remove_file(m.path("d/f")).unwrap();
+    let gone = common::open_handle(&m.mnt(), &handle).unwrap_err();
+    assert_eq!(gone.raw_os_error(), Some(libc::ESTALE));
+    // Inode numbers in a handle can be made up: the journal's, the boot loader's, one that is not allocated, one that cannot exist.
+    for nodeid in [0u64, 2, 5, 8, 10, 4000, 1 << 20, u32::MAX as u64, 1 << 40] {
+        let mut forged = handle.clone();
+        // struct file_handle: 8 bytes of head, then FUSE's node id as two words, high word first in the second half.
+        forged[8..12].copy_from_slice(&((nodeid >> 32) as u32).to_ne_bytes());
+        forged[12..16].copy_from_slice(&(nodeid as u32).to_ne_bytes());
+        let refused = common::open_handle(&m.mnt(), &forged);
+        assert!(refused.is_err(), "{nodeid}");
+    }
+    m.unmount();
+}

@@ -1,0 +1,135 @@
+//! The stream calls, from the client's function to the engine.
+mod common;
+use ccfs_client as client;
+use ccfs_fuse::FsType;
+use common::{TestMount, can_mount};
+use rustix::fs::{Mode, OFlags};
+use std::fs::{self, File};
+use std::process::Command;
+
+fn status(dir: &File) -> serde_json::Value {
+    serde_json::from_str(&client::status_json(dir).unwrap()).unwrap()
+}
+
+/// Bytes that a stream has not committed yet.
+fn pending(dir: &File, id: u64) -> u64 {
+    let status = status(dir);
+    let streams = status["streams"].as_array().unwrap();
+    let stream = streams.iter().find(|s| s["id"] == id);
+    stream.map_or(0, |s| s["running_operations"].as_u64().unwrap())
+}
+
+#[test]
+fn streams_are_entered_and_inherited() {
+    if !can_mount("streams_are_entered_and_inherited") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = File::open(m.mnt()).unwrap();
+    // On a thread of its own: the test harness's threads stay where they are.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(client::get_stream(&dir).unwrap().id, client::STREAM_DEFAULT);
+            let id = client::new_stream(&dir, 0).unwrap();
+            assert!(id > 1);
+            client::set_stream(&dir, id, None).unwrap();
+            assert_eq!(
+                client::get_stream(&dir).unwrap(),
+                client::Stream { id, flags: 0 }
+            );
+            fs::write(m.path("a"), b"a").unwrap();
+            assert!(pending(&dir, id) > 0, "{}", status(&dir));
+            // Another stream's sync leaves it alone, its own does not.
+            client::stream_sync(&dir, client::STREAM_DEFAULT).unwrap();
+            assert!(pending(&dir, id) > 0);
+            client::stream_sync(&dir, 0).unwrap();
+            assert_eq!(pending(&dir, id), 0);
+            // A child process.
+            let made = Command::new("mkdir")
+                .arg(m.path("by-child"))
+                .status()
+                .unwrap();
+            assert!(made.success());
+            assert!(pending(&dir, id) > 0);
+            client::set_stream(&dir, 0, None).unwrap();
+            assert_eq!(client::get_stream(&dir).unwrap().id, client::STREAM_DEFAULT);
+        });
+    });
+    let status = status(&dir);
+    assert_eq!(status["mount"]["syncfs_works"], true);
+    assert!(
+        status["requests"]["IOCTL"].as_u64().unwrap() > 5,
+        "{status}"
+    );
+    drop(dir);
+    m.unmount();
+}
+
+#[test]
+fn another_user_stays_out() {
+    if !can_mount("another_user_stays_out") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = File::open(m.mnt()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            client::set_stream(&dir, 4711, Some(client::STREAM_IGNORE_FSYNC)).unwrap();
+            let set_uid = |uid| rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid));
+            assert_eq!(
+                client::get_stream(&dir).unwrap().flags,
+                client::STREAM_IGNORE_FSYNC
+            );
+            // This thread only, for good.
+            set_uid(1234).unwrap();
+            assert_eq!(
+                client::get_stream(&dir).unwrap(),
+                client::Stream { id: 1, flags: 0 }
+            );
+            let refused = client::set_stream(&dir, 4711, None).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+            let refused = client::stream_sync(&dir, 4711).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+            client::set_stream(&dir, 4712, None).unwrap();
+            assert_eq!(client::get_stream(&dir).unwrap().id, 4712);
+        });
+    });
+    drop(dir);
+    m.unmount();
+}
+
+/// fsync, syncfs and O_DSYNC reach the engine: afterwards nothing of the caller is pending.
+#[test]
+fn syncs_reach_the_engine() {
+    if !can_mount("syncs_reach_the_engine") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = File::open(m.mnt()).unwrap();
+    let check = |what: &str, sync: &dyn Fn()| {
+        fs::write(m.path("f"), what).unwrap();
+        assert!(pending(&dir, 1) > 0, "{what}");
+        sync();
+        assert_eq!(pending(&dir, 1), 0, "{what}");
+    };
+    check("fsync", &|| {
+        File::open(m.path("f")).unwrap().sync_all().unwrap()
+    });
+    check("fdatasync", &|| {
+        File::open(m.path("f")).unwrap().sync_data().unwrap()
+    });
+    check("fsync of a directory", &|| dir.sync_all().unwrap());
+    check("syncfs", &|| rustix::fs::syncfs(&dir).unwrap());
+    check("sync", &|| rustix::fs::sync());
+    check("O_DSYNC", &|| {
+        let file = rustix::fs::open(
+            m.path("g"),
+            OFlags::CREATE | OFlags::WRONLY | OFlags::DSYNC,
+            Mode::RWXU,
+        )
+        .unwrap();
+        rustix::io::write(&file, b"x").unwrap();
+    });
+    drop(dir);
+    m.unmount();
+}
