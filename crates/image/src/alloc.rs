@@ -23,7 +23,7 @@ const WINDOWS_PER_SHARD: usize = 1024;
 /// Group maps kept in memory that say no more than the image (the others are kept in any case).
 const VIEWS_MAX: usize = 2048;
 /// Groups searched for a long run before any run will do.
-const NEAR_GROUPS: u32 = 64;
+pub(crate) const NEAR_GROUPS: u32 = 64;
 /// A run of this many blocks is never searched on for a longer one.
 const LONG_RUN: u64 = 2048;
 
@@ -38,16 +38,16 @@ struct Window {
 
 /// See the module's text.
 pub struct Allocator {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     free: AtomicI64,
     promised: AtomicI64,
-    inodes_free: AtomicI64,
+    pub(crate) inodes_free: AtomicI64,
     windows: Vec<Mutex<FastMap<u64, Window>>>,
-    /// Groups whose block view is loaded, oldest first.
-    loaded: Mutex<VecDeque<u32>>,
+    /// Groups whose view of blocks (`false`) or inodes (`true`) is loaded, oldest first.
+    loaded: Mutex<VecDeque<(u32, bool)>>,
     /// Where the last search that left its goal's neighbourhood ended.
     rotor: AtomicU32,
-    dir_rotor: AtomicU32,
+    pub(crate) dir_rotor: AtomicU32,
 }
 
 /// What a search is for.
@@ -125,7 +125,7 @@ impl Allocator {
             }
         }
         let window = shard.entry(owner).or_default();
-        let run = match self.from_window(window, want)? {
+        let run = match self.take_from_window(window, want)? {
             Some(run) => run,
             None => self.open_window(window, goal, want)?,
         };
@@ -139,7 +139,7 @@ impl Allocator {
     }
 
     /// Takes the window's next free run.
-    fn from_window(&self, w: &mut Window, want: u64) -> Result<Option<Run>> {
+    fn take_from_window(&self, w: &mut Window, want: u64) -> Result<Option<Run>> {
         if w.start >= w.end {
             return Ok(None);
         }
@@ -407,25 +407,26 @@ impl Allocator {
                 &image,
                 self.core.layout.group_len(group),
             )));
-            self.note_loaded(group);
+            self.note_loaded(group, false);
         }
         Ok(guard.as_mut().expect("loaded above"))
     }
 
     /// Bounds the views in memory: the oldest that say no more than the image go.
-    fn note_loaded(&self, group: u32) {
+    pub(crate) fn note_loaded(&self, group: u32, inodes: bool) {
         let mut loaded = self.loaded.lock();
-        loaded.push_back(group);
+        loaded.push_back((group, inodes));
         let mut tries = 4;
         while loaded.len() > VIEWS_MAX && tries > 0 {
             tries -= 1;
             let Some(old) = loaded.pop_front() else {
                 return;
             };
-            let Ok(info) = self.core.group(old) else {
+            let Ok(info) = self.core.group(old.0) else {
                 continue;
             };
-            match info.view.try_lock() {
+            let view = if old.1 { &info.inode_view } else { &info.view };
+            match view.try_lock() {
                 Some(mut view) if view.as_ref().is_none_or(|v| v.is_plain()) => *view = None,
                 _ => loaded.push_back(old),
             }
@@ -514,146 +515,5 @@ impl Allocator {
         let l = &self.core.layout;
         let (group, _) = self.core.inode_bit(ino.clamp(1, l.inodes_count));
         l.group_first_block(group)
-    }
-
-    // Inode numbers.
-
-    /// A free number, held from now on. Directories of the root are spread over the volume, everything else lies near its
-    /// parent.
-    ///
-    /// # Errors
-    /// ENOSPC when all are in use or held.
-    pub fn allocate_inode(&self, parent: Ino, dir: bool) -> Result<Ino> {
-        let l = &self.core.layout;
-        let near = self.core.inode_bit(parent.clamp(1, l.inodes_count)).0;
-        let first = if dir && parent == crate::inode::ROOT_INO {
-            self.spread(near)?
-        } else {
-            near
-        };
-        // Groups that have blocks as well are better.
-        for blocks_too in [true, false] {
-            let count = if blocks_too {
-                l.groups.min(NEAR_GROUPS)
-            } else {
-                l.groups
-            };
-            for i in 0..count {
-                let group = ((u64::from(first) + u64::from(i)) % u64::from(l.groups)) as u32;
-                if let Some(ino) = self.inode_from(group, blocks_too)? {
-                    return Ok(ino);
-                }
-            }
-        }
-        Err(Error::Errno(libc::ENOSPC))
-    }
-
-    /// Of groups spread over the volume the one with most free blocks.
-    fn spread(&self, near: u32) -> Result<u32> {
-        let groups = self.core.layout.groups;
-        let n = groups.min(16);
-        let turn = self.dir_rotor.fetch_add(1, Relaxed);
-        let (mut best, mut best_free) = (near, 0);
-        for i in 0..n {
-            let group = ((u64::from(i) * u64::from(groups) / u64::from(n)) + u64::from(turn))
-                % u64::from(groups);
-            let info = self.core.group(group as u32)?;
-            let free = info.avail.load(Relaxed);
-            if info.inodes_avail.load(Relaxed) > 0 && free > best_free {
-                (best, best_free) = (group as u32, free);
-            }
-        }
-        Ok(best)
-    }
-
-    fn inode_from(&self, group: u32, blocks_too: bool) -> Result<Option<Ino>> {
-        let l = &self.core.layout;
-        let info = self.core.group(group)?;
-        if info.inodes_avail.load(Relaxed) == 0 || (blocks_too && info.avail.load(Relaxed) == 0) {
-            return Ok(None);
-        }
-        let base = group * l.inodes_per_group;
-        let first = (l.first_ino - 1)
-            .saturating_sub(base)
-            .min(l.inodes_per_group);
-        self.with_inode_view(group, |info, view| {
-            let run = view.next_run(first, l.inodes_per_group, 1, false)?;
-            let n = view.hold(run);
-            self.count_inodes(info, n);
-            Some(base + run.from + 1)
-        })
-    }
-
-    fn count_inodes(&self, info: &GroupInfo, n: u32) {
-        info.inodes_avail.fetch_sub(n, Relaxed);
-        self.inodes_free.fetch_sub(i64::from(n), Relaxed);
-    }
-
-    fn with_inode_view<R>(
-        &self,
-        group: u32,
-        f: impl FnOnce(&GroupInfo, &mut View) -> R,
-    ) -> Result<R> {
-        let info = self.core.group(group)?;
-        let mut guard = info.inode_view.lock();
-        let view = match guard.take() {
-            Some(view) => view,
-            None => Box::new(View::new(
-                &self.core.inode_bitmap(group)?,
-                self.core.layout.inodes_per_group,
-            )),
-        };
-        Ok(f(info, guard.insert(view)))
-    }
-
-    fn valid(&self, ino: Ino) -> bool {
-        ino > 0 && ino <= self.core.layout.inodes_count
-    }
-
-    /// The number may be given out again, if it is free in the image.
-    pub fn release_inode(&self, ino: Ino) {
-        if !self.valid(ino) {
-            return;
-        }
-        let (group, from) = self.core.inode_bit(ino);
-        let Ok(image) = self.core.inode_bitmap(group) else {
-            return;
-        };
-        let image = bitmap::load(&image, self.core.layout.inodes_per_group);
-        let _ = self.with_inode_view(group, |info, view| {
-            let n = view.release(&image, BitRun { from, len: 1 });
-            info.inodes_avail.fetch_add(n, Relaxed);
-            self.inodes_free.fetch_add(i64::from(n), Relaxed);
-        });
-    }
-
-    /// A number named by log records is not free.
-    pub fn hold_inode(&self, ino: Ino) {
-        if self.valid(ino) {
-            let (group, from) = self.core.inode_bit(ino);
-            let _ = self.with_inode_view(group, |info, view| {
-                self.count_inodes(info, view.hold(BitRun { from, len: 1 }))
-            });
-        }
-    }
-
-    /// Marks the inode as used in the image. It may be held or free here.
-    pub(crate) fn use_inode_in_image(&self, ino: Ino, dir: bool) -> Result<()> {
-        let (group, from) = self.core.inode_bit(ino);
-        self.with_inode_view(group, |info, view| {
-            self.core.take_inode_bit(ino, dir)?;
-            self.count_inodes(info, view.image_set(BitRun { from, len: 1 }));
-            Ok(())
-        })?
-    }
-
-    /// Marks the inode as free in the image; it is held here until it is released.
-    pub(crate) fn free_inode_in_image(&self, ino: Ino, dir: bool) -> Result<()> {
-        let (group, from) = self.core.inode_bit(ino);
-        self.with_inode_view(group, |_, view| {
-            self.core.drop_inode_bit(ino, dir)?;
-            view.image_cleared(BitRun { from, len: 1 });
-            Ok(())
-        })?
     }
 }

@@ -43,28 +43,26 @@ pub(crate) struct Tree<'a> {
 /// Looks up a block without remembering the way.
 pub(crate) fn find(core: &Core, ino: Ino, inode: &raw::RawInode, lblk: Lblk) -> Result<Found> {
     let mut next = END;
-    match descend(Node(&inode.block), lblk, &mut next) {
+    let root = Node(&inode.block);
+    let mut index = match descend(root, lblk, &mut next) {
         Next::Found(f) => return Ok(f),
-        Next::Child(i) => {
-            let seed = core.inode_seed(ino, inode.generation.get());
-            let mut node = Node(&inode.block);
-            let mut index = node.index(i);
-            let mut depth = node.depth();
-            loop {
-                depth -= 1;
-                let kind = Kind::Extents {
-                    seed,
-                    depth,
-                    from: index.lblk,
-                    end: next,
-                };
-                let buf = core.read(index.pblk, kind)?;
-                node = checked(&buf, depth, index.pblk)?;
-                match descend(node, lblk, &mut next) {
-                    Next::Found(f) => return Ok(f),
-                    Next::Child(i) => index = node.index(i),
-                }
-            }
+        Next::Child(i) => root.index(i),
+    };
+    let seed = core.inode_seed(ino, inode.generation.get());
+    let mut depth = root.depth();
+    loop {
+        depth -= 1;
+        let kind = Kind::Extents {
+            seed,
+            depth,
+            from: index.lblk,
+            end: next,
+        };
+        let buf = core.read(index.pblk, kind)?;
+        let node = checked(&buf, depth, index.pblk)?;
+        match descend(node, lblk, &mut next) {
+            Next::Found(f) => return Ok(f),
+            Next::Child(i) => index = node.index(i),
         }
     }
 }
@@ -521,11 +519,9 @@ fn remove_in_leaf(
         i += 1;
     }
     extent::remove(b, start, i);
-    let mut put = start;
-    for rest in [head, tail].into_iter().flatten() {
+    for (put, rest) in (start..).zip([head, tail].into_iter().flatten()) {
         extent::open_gap(b, put);
         extent::put_extent(b, put, &rest);
-        put += 1;
     }
     let left = Node(b).count();
     (if left > 0 { Node(b).key(0) } else { 0 }, left)

@@ -431,7 +431,7 @@ impl Zones {
     pub fn outside(&self, core: &Core, from: Pblk, to: Pblk) -> Result<bool> {
         let l = &core.layout;
         for flex in l.group_of(from) / l.flex_size..=l.group_of(to - 1) / l.flex_size {
-            if overlaps(&*self.of_flex(core, flex)?, from, to) {
+            if overlaps(&self.of_flex(core, flex)?, from, to) {
                 return Ok(false);
             }
         }

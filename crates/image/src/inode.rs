@@ -69,7 +69,7 @@ impl Core {
             return Ok(false);
         }
         let (group, bit) = self.inode_bit(ino);
-        Ok(bitmap::byte_get(&*self.inode_bitmap(group)?, bit))
+        Ok(bitmap::byte_get(&self.inode_bitmap(group)?, bit))
     }
 
     /// A snapshot of an inode in use, verified when its block was read. ENOENT for a free one.
@@ -107,6 +107,9 @@ impl Core {
             return corrupt(format!(
                 "inode {ino}: inline data or xattr inode without the feature"
             ));
+        }
+        if core.size() > i64::MAX as u64 {
+            return corrupt(format!("inode {ino}: impossible size"));
         }
         let acl = core.file_acl();
         if acl != 0 && !self.may_belong_to_file(acl, 1)? {

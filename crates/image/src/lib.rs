@@ -13,6 +13,7 @@ use ccfs_device::{AlignedBuf, Device};
 use std::sync::Arc;
 
 mod alloc;
+mod alloc_inodes;
 mod alloc_view;
 mod blockmap;
 mod cache;
@@ -134,7 +135,7 @@ pub type BlockImage = (Pblk, Arc<AlignedBuf>);
 /// | open, flight | `open`, `journal_blocks`, the feature bit |
 /// | inode | attributes, creation and release of inodes, short symlinks |
 /// | extents, extree, blockmap | `lookup`, `next_data`, `set`, `clear` |
-/// | alloc, alloc_view | the allocator |
+/// | alloc, alloc_inodes, alloc_view | the allocator |
 /// | dir*, htree | directories |
 /// | xattr | extended attributes |
 /// | core, cache, groups | blocks, bitmaps, descriptors |
