@@ -41,7 +41,7 @@ fn the_kernels_directories_and_ours() {
         ],
     ] {
         let mut listing = None;
-        let script = "cd $M; mkdir a b; for i in $(seq 3000); do : > a/name-$i; done; for i in $(seq 2 3 3000); do rm a/name-$i; done
+        let script = "cd $M; mkdir a b; for i in $(seq 3000); do : > a/name-$i; done; seq -f a/name-%g 2 3 3000 | xargs rm
             mkdir a/größe; for i in $(seq 40); do : > b/$i; done; rm b/*; ls -U a";
         let mut volume = Volume::make_then(64, kind, |path| listing = with_kernel(path, script));
         let Some(listing) = listing else { return };
@@ -70,7 +70,7 @@ fn the_kernels_directories_and_ours() {
         volume.check();
         let ours = names(&volume, a);
         // The kernel finds every name by hash, and goes on with our tree.
-        let script = "cd $M/a; ls -U; for i in $(seq 0 1999); do test -e ours-$i; rm ours-$i; done; for i in $(seq 500); do : > again-$i; done
+        let script = "cd $M/a; ls -U; for i in $(seq 0 1999); do test -e ours-$i; done; seq -f ours-%g 0 1999 | xargs rm; for i in $(seq 500); do : > again-$i; done
             test -e ../b/moved; test ! -e name-1";
         let listing = with_kernel(&volume.path, script).unwrap();
         assert_eq!(ours, lines(&listing), "{kind:?}");
@@ -234,4 +234,36 @@ fn a_tree_with_another_hash() {
     volume.set_links(ino, 800);
     assert_eq!(names(&volume, dir).len(), 800);
     volume.check();
+}
+
+/// Too long to be rebuilt within one step: stays linear, and is still fast and right.
+#[test]
+fn long_linear_directories_stay_linear() {
+    let mut old = Volume::make(64, &["-b", "1024", "-O", "^dir_index"]);
+    let dir = old.mkdir(2, "d");
+    let mut links = Links::default();
+    for i in 0..3000 {
+        let ino = links.take(&old);
+        old.image
+            .dir_insert(dir, format!("name-{i}").as_bytes(), ino, 1)
+            .unwrap();
+    }
+    links.settle(&old, 2);
+    old.check();
+    let path = old.path.to_str().unwrap().to_owned();
+    assert!(run("tune2fs", &["-O", "dir_index", &path]).status.success());
+    old = reload(old);
+    for i in 0..3000 {
+        let ino = links.take(&old);
+        old.image
+            .dir_insert(dir, format!("new-{i}").as_bytes(), ino, 1)
+            .unwrap();
+        let gone = format!("name-{i}");
+        links.give(lookup(&old, dir, &gone));
+        assert!(old.image.dir_remove(dir, gone.as_bytes()).unwrap());
+    }
+    links.settle(&old, 2);
+    assert_eq!(names(&old, dir).len(), 3000);
+    old.check();
+    assert_eq!(old.debugfs_ls("/d").len(), 3000);
 }

@@ -1,9 +1,11 @@
 //! Extended attributes against a model, e2fsck, debugfs and the kernel.
 
 mod dir_common;
-use ccfs_image::Image;
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
+use ccfs_image::{Image, OpenOptions};
 use dir_common::{FILE_MODE, Links, Rng, Volume, with_kernel};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 type Attr = (u8, Vec<u8>, Vec<u8>);
 
@@ -243,4 +245,60 @@ fn wrong_arguments_and_damage() {
     let mut links = Links::default();
     links.settle(&volume, 2);
     volume.check();
+}
+
+/// Damaged lists in inodes and blocks: an error or what can be read, and no panic. Checksums catch all of it.
+#[test]
+fn damaged_lists() {
+    for (csum, kind) in [
+        (false, &["-b", "1024", "-O", "^metadata_csum"][..]),
+        (true, &["-b", "1024"]),
+    ] {
+        let volume = Volume::make(32, kind);
+        let ino = file(&volume, "f");
+        let set = [
+            attr(1, "big", &[7; 500]),
+            attr(6, "label", b"text"),
+            attr(1, "other", &[1; 90]),
+        ];
+        volume.image.xattr_replace_all(ino, &set).unwrap();
+        volume.check();
+        let stat = volume.debugfs("stat /f");
+        let block: u64 = stat
+            .split("File ACL: ")
+            .nth(1)
+            .unwrap()
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let mut rng = Rng(11);
+        let mut errors = 0;
+        for _ in 0..400 {
+            let dev = volume.dev.snapshot();
+            let mut bytes = vec![0; 1024];
+            dev.read(block * 1024, &mut bytes).unwrap();
+            let at = if rng.below(2) == 0 {
+                rng.below(80)
+            } else {
+                rng.below(1024)
+            };
+            let old = bytes[at];
+            bytes[at] = [0, 1, 0xff, rng.next() as u8][rng.below(4)];
+            let changed = bytes[at] != old;
+            let write = Write::new(block * 1024, AlignedBuf::from_bytes(&bytes));
+            write_all(&dev, vec![write]).unwrap();
+            let image = Image::open(Arc::new(dev), OpenOptions::default()).unwrap();
+            image.alloc().reserve(0, 100);
+            let failed = image.xattr_all(ino).is_err();
+            errors += usize::from(failed);
+            assert!(!csum || failed == changed);
+            let _ = image.xattr_get(ino, 1, b"big");
+            let _ = image.xattr_list(ino);
+            let _ = image.xattr_replace_all(ino, &set[1..]);
+            let _ = image.xattr_replace_all(ino, &[]);
+        }
+        assert!(errors > 20, "{errors}");
+    }
 }
