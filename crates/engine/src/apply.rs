@@ -426,7 +426,7 @@ impl Volume {
     pub(crate) fn check_block(&self, pblk: u64, len: u64) -> Result<()> {
         let end = pblk.checked_add(len);
         if end.is_none_or(|e| e > self.image.geometry().blocks_count)
-            || pblk < u64::from(self.image.geometry().first_data_block)
+            || pblk < self.image.geometry().first_data_block
         {
             return Err(Error::Corrupt(format!(
                 "a log record names block {pblk}, which is outside of the volume"

@@ -45,7 +45,7 @@ impl Volume {
             Where::Zero { .. }
             | Where::Block {
                 unwritten: true, ..
-            } => AlignedBuf::zeroed(bs),
+            } => return Ok((AlignedBuf::zeroed(bs), false)),
             Where::Block { pblk, .. } => {
                 let mut buf = AlignedBuf::zeroed(bs);
                 self.read_home(pblk, &mut buf)?;
@@ -53,8 +53,10 @@ impl Volume {
             }
         };
         let valid = st.attr.size.saturating_sub(lblk * bs as u64).min(bs as u64) as usize;
-        let dirty_tail = buf[valid..].iter().any(|b| *b != 0);
-        buf[valid..].fill(0);
+        let dirty_tail = !is_zero(&buf[valid..]);
+        if dirty_tail {
+            buf[valid..].fill(0);
+        }
         Ok((buf, dirty_tail))
     }
 
@@ -457,6 +459,15 @@ impl Volume {
         st.attr.atime = op.now;
         op.set_atime(inode, &st);
     }
+}
+
+/// All bytes are zero.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (head, blocks) = bytes.split_at(bytes.len() % 64);
+    head.iter().all(|b| *b == 0)
+        && blocks
+            .chunks_exact(64)
+            .all(|c| c.iter().fold(0, |a, b| a | b) == 0)
 }
 
 /// A change of content.

@@ -272,7 +272,7 @@ impl Volume {
                 data_good: match found {
                     Some(f)
                         if !below_watermark
-                            && !(id == a.applied_id + 1 && a.applied_records > 0) =>
+                            && (id != a.applied_id + 1 || a.applied_records == 0) =>
                     {
                         self.data_is_good(f)?
                     }

@@ -1,6 +1,6 @@
 //! Changes of a file's extent: truncate, fallocate, holes, copies.
 use crate::dir::errno;
-use crate::file::{Cell, FLAG_APPEND, FLAG_EXTENTS, touch};
+use crate::file::{Cell, FLAG_APPEND, FLAG_EXTENTS, is_zero, touch};
 use crate::inode::{Inode, State};
 use crate::op::Op;
 use crate::types::*;
@@ -98,7 +98,7 @@ impl Volume {
             Where::Block { pblk, .. } => self.read_home(pblk, &mut raw)?,
             Where::Zero { .. } => {}
         }
-        if raw[start..end].iter().all(|b| *b == 0) {
+        if is_zero(&raw[start..end]) {
             return Ok(None);
         }
         raw[start..end].fill(0);

@@ -1,57 +1,9 @@
 //! The engine end to end on an in-memory device: work, unmount, e2fsck; and a crash in between.
-use ccfs_device::{Device, MemoryDevice};
+mod common;
+use ccfs_device::Device;
 use ccfs_engine::*;
-use std::process::Command;
+use common::{cx, fsck, image, quiet};
 use std::sync::Arc;
-
-fn image(args: &[&str], size: &str) -> MemoryDevice {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("img");
-    let out = Command::new("mke2fs")
-        .args(["-q", "-F", "-t", "ext4"])
-        .args(args)
-        .arg(&path)
-        .arg(size)
-        .output()
-        .expect("mke2fs");
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    MemoryDevice::from_file(&path).unwrap()
-}
-
-fn fsck(dev: &MemoryDevice) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("img");
-    dev.to_file(&path).unwrap();
-    let out = Command::new("e2fsck")
-        .args(["-fn"])
-        .arg(&path)
-        .output()
-        .expect("e2fsck");
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success(), "{text}");
-}
-
-fn cx(stream: u64) -> Context {
-    Context {
-        stream: StreamId(stream),
-        uid: 0,
-        gid: 0,
-        umask: 0o022,
-        ignore_fsync: false,
-        privileged: true,
-    }
-}
-
-fn quiet() -> Options {
-    Options {
-        background: false,
-        ..Options::default()
-    }
-}
 
 fn work(v: &Volume) {
     let c = cx(1);

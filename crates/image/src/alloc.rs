@@ -17,6 +17,10 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 
 /// Largest window, in bytes.
 const WINDOW_MAX_BYTES: u64 = 64 << 20;
+/// A window is so many times what its owner has got.
+const WINDOW_GROWTH: u64 = 4;
+/// A first request from this size on opens a window at once, blocks.
+const WINDOW_AT_ONCE_BLOCKS: u64 = 256;
 const WINDOW_SHARDS: usize = 64;
 /// Owners remembered per shard.
 const WINDOWS_PER_SHARD: usize = 1024;
@@ -169,12 +173,17 @@ impl Allocator {
         Ok(Some(self.run(group, run)))
     }
 
-    /// Finds a run, and behind it a window as long as what the owner has got so far.
+    /// Finds a run, and behind it a window that grows with what the owner has got so far.
     fn open_window(&self, w: &mut Window, goal: Pblk, want: u64) -> Result<Run> {
         let want = want.max(1);
-        let extra = w
-            .given
-            .min(WINDOW_MAX_BYTES / u64::from(self.core.layout.block_size));
+        // Small new files get none, so that they lie side by side.
+        let basis = if want >= WINDOW_AT_ONCE_BLOCKS {
+            w.given.max(want)
+        } else {
+            w.given
+        };
+        let extra =
+            (WINDOW_GROWTH * basis).min(WINDOW_MAX_BYTES / u64::from(self.core.layout.block_size));
         let wish = Wish {
             goal,
             want: want.saturating_add(extra),

@@ -1,0 +1,191 @@
+//! What the mechanisms save, counted at the device.
+mod common;
+use ccfs_device::{Device, MemoryDevice};
+use ccfs_engine::*;
+use common::{cx, fsck, image, quiet};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+const MB: u64 = 1 << 20;
+
+fn volume(size: &str) -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let dev = Arc::new(image(&["-b", "4096"], size));
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    (dev, v)
+}
+
+fn create(v: &Volume, stream: u64, name: &str) -> Ino {
+    v.mknod(&cx(stream), ROOT_INO, name.as_bytes(), 0o100644, 0)
+        .unwrap()
+        .ino
+}
+
+fn append(v: &Volume, stream: u64, ino: Ino, offset: u64, len: u64) {
+    let chunk = vec![0x5au8; (128 << 10).min(len as usize)];
+    let mut done = 0;
+    while done < len {
+        done += v
+            .write(
+                &cx(stream),
+                ino,
+                offset + done,
+                &chunk,
+                WriteFlags::default(),
+            )
+            .unwrap() as u64;
+    }
+}
+
+fn written(v: &Volume) -> u64 {
+    v.status().counters.device_written_bytes
+}
+
+#[test]
+fn what_is_unlinked_before_its_commit_is_never_written() {
+    let (_dev, v) = volume("512M");
+    let before = written(&v);
+    let ino = create(&v, 1, "f");
+    append(&v, 1, ino, 0, 64 * MB);
+    v.unlink(&cx(1), ROOT_INO, b"f").unwrap();
+    v.syncfs(&cx(1)).unwrap();
+    assert!(
+        written(&v) - before < MB,
+        "{} bytes written",
+        written(&v) - before
+    );
+    v.unmount().unwrap();
+}
+
+#[test]
+fn a_large_append_logs_only_pointers() {
+    let (dev, v) = volume("512M");
+    let ino = create(&v, 1, "f");
+    append(&v, 1, ino, 0, 100 * MB);
+    v.fsync(&cx(1), ino, false).unwrap();
+    let c = v.status().counters;
+    assert!(c.logged_bytes < MB, "{c:?}");
+    assert_eq!(c.direct_bytes, 100 * MB, "{c:?}");
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn parallel_appenders_stay_contiguous() {
+    let (dev, v) = volume("2G");
+    let files: Vec<Ino> = (0..16).map(|i| create(&v, 1, &format!("f{i}"))).collect();
+    for step in 0..64 {
+        for &ino in &files {
+            append(&v, 1, ino, step * MB, MB);
+        }
+        v.tick(std::time::Duration::from_millis(200)).unwrap();
+    }
+    v.unmount().unwrap();
+    fsck(&dev);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("img");
+    dev.to_file(&path).unwrap();
+    for ino in files {
+        let out = Command::new("debugfs")
+            .args(["-R", &format!("dump_extents -l <{ino}>")])
+            .arg(&path)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&out.stdout);
+        let extents = text.lines().skip(1).count();
+        assert!(
+            (1..=4).contains(&extents),
+            "inode {ino}: {extents} extents\n{text}"
+        );
+    }
+}
+
+#[test]
+fn a_sync_carries_nothing_of_a_stream_that_shares_its_blocks() {
+    let (dev, v) = volume("64M");
+    // Neighbours in the inode table, in the bitmaps, and in the root directory's one block.
+    let a = create(&v, 20, "a");
+    let b = create(&v, 21, "b");
+    append(&v, 20, a, 0, 8 * MB);
+    v.fsync(&cx(21), b, false).unwrap();
+    v.shutdown();
+    let after = Volume::mount(Arc::new(dev.snapshot()) as Arc<dyn Device>, quiet()).unwrap();
+    assert!(after.lookup(ROOT_INO, b"b").is_ok());
+    assert!(after.lookup(ROOT_INO, b"a").is_err());
+    after.unmount().unwrap();
+}
+
+#[test]
+fn many_overwrites_of_a_block_are_logged_once() {
+    let (_dev, v) = volume("64M");
+    let ino = create(&v, 1, "f");
+    append(&v, 1, ino, 0, 4096);
+    v.syncfs(&cx(1)).unwrap();
+    let before = v.status().counters;
+    for i in 0..1000u64 {
+        v.write(&cx(1), ino, 0, &[i as u8; 4096], WriteFlags::default())
+            .unwrap();
+    }
+    v.fsync(&cx(1), ino, false).unwrap();
+    let after = v.status().counters;
+    let logged = after.logged_bytes - before.logged_bytes;
+    assert!((4096..=12288).contains(&logged), "{logged} bytes logged");
+    assert!(after.avoided_bytes - before.avoided_bytes >= 999 * 4096);
+    v.unmount().unwrap();
+}
+
+#[test]
+fn an_fsync_is_one_flush() {
+    let (_dev, v) = volume("64M");
+    let ino = create(&v, 1, "f");
+    v.syncfs(&cx(1)).unwrap();
+    let before = v.status().counters.device_flushes;
+    for i in 0..10 {
+        append(&v, 1, ino, i * 4096, 4096);
+        v.fsync(&cx(1), ino, false).unwrap();
+    }
+    assert_eq!(v.status().counters.device_flushes - before, 10);
+    v.unmount().unwrap();
+}
+
+/// Creates and small writes of `threads` threads in streams of their own; operations per second.
+fn throughput(threads: u64) -> f64 {
+    const FILES: u64 = 20_000;
+    let dev = Arc::new(image(&["-b", "4096", "-N", "200000"], "1G"));
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, Options::default()).unwrap();
+    let start = Instant::now();
+    std::thread::scope(|s| {
+        for t in 0..threads {
+            let v = &v;
+            s.spawn(move || {
+                let c = cx(100 + t);
+                let dir = v
+                    .mkdir(&c, ROOT_INO, format!("d{t}").as_bytes(), 0o755)
+                    .unwrap()
+                    .ino;
+                for i in 0..FILES {
+                    let f = v
+                        .mknod(&c, dir, format!("f{i}").as_bytes(), 0o100644, 0)
+                        .unwrap()
+                        .ino;
+                    v.write(&c, f, 0, &[7; 1000], WriteFlags::default())
+                        .unwrap();
+                }
+            });
+        }
+    });
+    let rate = (threads * FILES * 2) as f64 / start.elapsed().as_secs_f64();
+    v.unmount().unwrap();
+    rate
+}
+
+#[test]
+fn throughput_of_streams_is_reported() {
+    let one = throughput(1);
+    let four = throughput(4);
+    println!(
+        "engine, memory device: 1 thread {one:.0} op/s, 4 threads in 4 streams {four:.0} op/s, ratio {:.2}",
+        four / one
+    );
+    assert!(one > 0.0 && four > 0.0);
+}
