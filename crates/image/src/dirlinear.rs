@@ -7,7 +7,9 @@ use ccfs_ext4::Result;
 use ccfs_ext4::dirent::{Entry, record_size};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const LEAF: BlockKind = BlockKind::Leaf;
 /// Shorter directories are searched block by block.
@@ -18,12 +20,26 @@ const MAX_NAMES: usize = 1 << 19;
 /// Place of a name in readdir's order.
 type Key = (u64, Box<[u8]>);
 
+/// Names that a listing takes from an index at once.
+const PIECE: usize = 256;
+
 /// What the index knows of a directory.
 #[derive(Default)]
 struct Known {
     names: BTreeMap<Key, Place>,
     /// Per block: the longest record that fits, in bytes.
     room: Vec<usize>,
+}
+
+impl Known {
+    /// Some names from a place in the order on.
+    fn piece(&self, after: Bound<Key>) -> Vec<(Key, Place)> {
+        let range = self.names.range((after, Bound::Unbounded));
+        range
+            .take(PIECE)
+            .map(|(key, place)| (key.clone(), *place))
+            .collect()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -39,10 +55,26 @@ enum Slot {
     TooLong,
 }
 
+/// A directory's index and how many names it has. The number is outside of the lock, so that whoever adds all numbers up
+/// waits for nobody.
+struct Shared {
+    names: AtomicUsize,
+    slot: Mutex<Slot>,
+}
+
 /// The indexes of all long linear directories of an image.
 #[derive(Default)]
 pub(crate) struct LinearIndexes {
-    slots: Mutex<HashMap<Ino, Arc<Mutex<Slot>>>>,
+    slots: Mutex<HashMap<Ino, Arc<Shared>>>,
+}
+
+impl Slot {
+    fn names(&self) -> usize {
+        match self {
+            Slot::Known(known) => known.names.len(),
+            Slot::TooLong => 0,
+        }
+    }
 }
 
 impl LinearIndexes {
@@ -96,20 +128,18 @@ impl Dir<'_> {
     }
 
     /// Runs `f` on the directory's index, which is made where it is missing. `None`: short or too long, there is none.
+    /// `f` runs under the index's lock and must not use other directories.
     fn with_index<T>(&self, f: impl FnOnce(&mut Known) -> Result<T>) -> Result<Option<T>> {
         if self.blocks < INDEX_MIN_BLOCKS {
             return Ok(None);
         }
         let indexes = &self.image.linear_indexes();
         let present = indexes.slots.lock().get(&self.ino).cloned();
-        let slot = match present {
-            Some(slot) => slot,
-            None => {
-                let made = self.learn()?.map_or(Slot::TooLong, Slot::Known);
-                self.keep(indexes, Arc::new(Mutex::new(made)))
-            }
+        let shared = match present {
+            Some(shared) => shared,
+            None => self.keep(indexes, self.learn()?.map_or(Slot::TooLong, Slot::Known)),
         };
-        let mut slot = slot.lock();
+        let mut slot = shared.slot.lock();
         let out = match &mut *slot {
             Slot::Known(known) => f(known).map(Some),
             Slot::TooLong => Ok(None),
@@ -117,6 +147,7 @@ impl Dir<'_> {
         if matches!(&*slot, Slot::Known(known) if known.names.len() > MAX_NAMES) {
             *slot = Slot::TooLong;
         }
+        shared.names.store(slot.names(), Relaxed);
         drop(slot);
         if out.is_err() {
             // After an error index and blocks may differ.
@@ -126,16 +157,19 @@ impl Dir<'_> {
     }
 
     /// Stores a new index; the others go where together they are too many names.
-    fn keep(&self, indexes: &LinearIndexes, slot: Arc<Mutex<Slot>>) -> Arc<Mutex<Slot>> {
-        let size = |slot: &Arc<Mutex<Slot>>| match &*slot.lock() {
-            Slot::Known(known) => known.names.len(),
-            Slot::TooLong => 1,
-        };
+    fn keep(&self, indexes: &LinearIndexes, slot: Slot) -> Arc<Shared> {
+        let new = slot.names();
         let mut slots = indexes.slots.lock();
-        if slots.values().map(size).sum::<usize>() + size(&slot) > MAX_NAMES {
+        if slots.values().map(|s| s.names.load(Relaxed)).sum::<usize>() + new > MAX_NAMES {
             slots.clear();
         }
-        slots.entry(self.ino).or_insert(slot).clone()
+        let make = || {
+            Arc::new(Shared {
+                names: AtomicUsize::new(new),
+                slot: Mutex::new(slot),
+            })
+        };
+        slots.entry(self.ino).or_insert_with(make).clone()
     }
 
     /// Finds a name (`.` and `..` included): its block, inode and type.
@@ -238,23 +272,26 @@ impl Dir<'_> {
 
     /// Lists entries from a cookie on in rising order, dots excluded; `f` returns false to stop.
     pub fn list_linear(&self, from: u64, f: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
-        let indexed = self.with_index(|known| {
-            for ((cookie, name), place) in known.names.range((from, Box::default())..) {
+        let mut after = Bound::Included((from, Box::default()));
+        // In pieces, since the caller's function must not run under the lock.
+        while let Some(piece) = self.with_index(|known| Ok(known.piece(after)))? {
+            let Some((last, _)) = piece.last() else {
+                return Ok(());
+            };
+            after = Bound::Excluded(last.clone());
+            for ((cookie, name), place) in &piece {
+                let (ino, ftype) = (place.ino, place.ftype);
                 let entry = Entry {
                     offset: 0,
                     rec_len: 0,
-                    ino: place.ino,
-                    ftype: place.ftype,
+                    ino,
+                    ftype,
                     name,
                 };
                 if !crate::dir::give(&entry, *cookie, f)? {
-                    break;
+                    return Ok(());
                 }
             }
-            Ok(())
-        })?;
-        if indexed.is_some() {
-            return Ok(());
         }
         crate::dir::list_sorted(
             &self.hasher,

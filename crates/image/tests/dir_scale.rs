@@ -119,8 +119,16 @@ fn cookies_stay_while_the_directory_changes() {
 /// Not asserted, since machines differ: prints the cost of a step in a small and in a huge directory.
 #[test]
 fn cost_of_a_step() {
-    for entries in [1_000, 1_000_000] {
-        let volume = Volume::make(512, &["-b", "4096", "-N", "1000"]);
+    let linear = ["-b", "4096", "-N", "1000", "-O", "^dir_index"];
+    let indexed = ["-b", "4096", "-N", "1000"];
+    let kinds = [
+        (1_000, &indexed[..]),
+        (1_000_000, &indexed),
+        (1_000, &linear),
+        (200_000, &linear),
+    ];
+    for (entries, kind) in kinds {
+        let volume = Volume::make(512, kind);
         let dir = volume.mkdir(2, "d");
         let mut links = Links::default();
         fill(&volume, dir, 0..entries, &mut links);
@@ -155,7 +163,7 @@ fn cost_of_a_step() {
             }
         }
         println!(
-            "{entries} entries: lookup {lookup:?}, insert {:?}",
+            "{entries} entries, {kind:?}: lookup {lookup:?}, insert {:?}",
             insert / 20_000
         );
         if entries > 1000 {
