@@ -530,6 +530,11 @@ impl Log {
             checkpoint_seq,
             ..old.clone()
         };
+        if !header.ids_are_near() {
+            return Err(Error::Refused(format!(
+                "log: the tail passes transactions that are not applied: {header:?}"
+            )));
+        }
         // L2: the other block. If this fails the next attempt goes to the same block.
         let block = 1 - root.block;
         header::write(&*self.dev, &self.map, block, &header)?;

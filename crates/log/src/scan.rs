@@ -483,7 +483,14 @@ pub(crate) fn scan(dev: &dyn Device, map: &Map, header: &Header) -> Result<(Scan
         )));
     }
     let watermark = header.applied_id.max(ring.watermark).max(areas.watermark);
-    let next_id = header.next_id.max(ring.max_id.max(areas.max_id) + 1);
+    let max_id = ring.max_id.max(areas.max_id);
+    if max_id >= header.next_id + 2 * header.ring_len {
+        return Err(Error::Corrupt(format!(
+            "log: id {max_id} is too far above {}, which was next when the header was written",
+            header.next_id
+        )));
+    }
+    let next_id = header.next_id.max(max_id + 1);
     let torn = ring.torn.into_iter().chain(areas.torn).collect();
     let ends = Ends {
         head: ring.end,

@@ -356,6 +356,8 @@ fn refuses_what_the_log_never_writes() {
     let refused = [
         // The header that freed this room is lost.
         vec![(0, txn(5, 40))],
+        // More ids than there are frames to take them.
+        vec![(0, txn(81, 0))],
         // Ids that fall, an id that is there twice.
         vec![(0, txn(6, 0)), (1, txn(5, 1))],
         vec![(0, txn(5, 0)), (1, txn(5, 1))],
