@@ -3,6 +3,7 @@
 use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, MountError};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +25,12 @@ pub fn can_mount(test: &str) -> bool {
     false
 }
 
+/// One mount at a time: a child process that another test starts would hold this one's descriptors for a moment, and
+/// with them files, mounts and locks.
+static ONE: Mutex<()> = Mutex::new(());
+
 pub struct TestMount {
+    _one: MutexGuard<'static, ()>,
     work: tempfile::TempDir,
     server: Option<JoinHandle<Result<(), MountError>>>,
     fstype: FsType,
@@ -33,6 +39,7 @@ pub struct TestMount {
 impl TestMount {
     /// A fresh volume of 64 MiB, mounted.
     pub fn new(fstype: FsType) -> TestMount {
+        let one = ONE.lock();
         let work = tempfile::tempdir_in("/var/tmp").unwrap();
         std::fs::create_dir(work.path().join("mnt")).unwrap();
         let image = work.path().join("image");
@@ -46,6 +53,7 @@ impl TestMount {
             .status();
         assert!(made.unwrap().success());
         let mut this = TestMount {
+            _one: one,
             work,
             server: None,
             fstype,
@@ -88,18 +96,7 @@ impl TestMount {
 
     /// umount(8), then the image must be plain ext4. With fuseblk that holds the moment the system call returns.
     pub fn unmount(&mut self) {
-        // A child process that another test is starting holds this process's descriptors for a moment.
-        for _ in 0..1000 {
-            match rustix::mount::unmount(self.mnt(), UnmountFlags::empty()) {
-                Err(rustix::io::Errno::BUSY) => {
-                    std::thread::sleep(std::time::Duration::from_millis(5))
-                }
-                other => {
-                    other.unwrap();
-                    break;
-                }
-            }
-        }
+        rustix::mount::unmount(self.mnt(), UnmountFlags::empty()).unwrap();
         if self.fstype != FsType::Fuse {
             self.fsck();
         }
@@ -113,11 +110,7 @@ impl TestMount {
             .arg(self.image())
             .output()
             .unwrap();
-        assert!(
-            out.status.success(),
-            "{}",
-            String::from_utf8_lossy(&out.stdout)
-        );
+        assert!(out.status.success(), "{out:?}");
     }
 }
 
