@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// i_flags: the file is mapped by extents.
+const EXTENTS_FL: u32 = 0x8_0000;
+
 /// A volume and what the model thinks of it.
 pub struct Driver {
     pub vol: Arc<Volume>,
@@ -204,6 +207,10 @@ impl Driver {
                 self.no_space += 1;
                 Ok(Ended::NoSpace)
             }
+            // Block-mapped files cannot have unwritten blocks (fallocate(2), EOPNOTSUPP).
+            (Err(e), Ok(())) if e.errno() == libc::EOPNOTSUPP && self.is_block_mapped(&op) => {
+                Ok(Ended::Refused)
+            }
             (Err(e), Err(errno)) if same_refusal(e.errno(), errno) => Ok(Ended::Refused),
             (Err(e), expected) => Err(format!(
                 "{op}: failed with {e}, the model says {:?}",
@@ -211,6 +218,15 @@ impl Driver {
             )),
             (Ok(_), Err(errno)) => Err(format!("{op}: accepted, the model says {}", name(errno))),
         }
+    }
+
+    fn is_block_mapped(&self, op: &Op) -> bool {
+        let (Op::Allocate { node, .. } | Op::Zero { node, .. }) = op else {
+            return false;
+        };
+        self.vol
+            .getflags(self.ino(*node))
+            .is_ok_and(|f| f & EXTENTS_FL == 0)
     }
 
     /// Whether all inodes that the operation speaks of exist (a shortened script may have lost their making).

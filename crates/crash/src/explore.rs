@@ -225,23 +225,36 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
 pub fn explore_seed(seed: u64, effort: &Effort, shrink_for: Duration) -> Result<Coverage, String> {
     let (setting, mix, length) = workload(seed);
     let effort = Effort { seed, ..*effort };
-    let run = match Run::record(setting, Source::Random(seed, mix, length)) {
-        Ok(run) => run,
-        Err(e) => return Err(format!("seed {seed}, volume {}: {e}", setting.config.name)),
-    };
-    explore(&run, &effort).map_err(|e| {
+    let mut actions = Vec::new();
+    let run = Run::record_into(setting, Source::Random(seed, mix, length), &mut actions);
+    run.and_then(|run| explore(&run, &effort)).map_err(|e| {
         let head = format!("seed {seed}, volume {}: {e}", setting.config.name);
-        match shrink(setting, &run.actions, &effort, shrink_for) {
+        match shrink(setting, &actions, &effort, shrink_for, &class(&e)) {
             Some((actions, error)) => {
-                let lines: Vec<String> = actions
-                    .iter()
-                    .map(|(s, a)| format!("  {s}: {a:?}"))
-                    .collect();
-                format!("{head}\nshortened to {} actions: {error}", lines.len())
+                let line = |(s, a): &(usize, Action)| match a {
+                    Action::Op(op) => format!("  {s}: {op}"),
+                    other => format!("  {s}: {other:?}"),
+                };
+                let lines: Vec<String> = actions.iter().map(line).collect();
+                format!(
+                    "{head}\nshortened to {} actions:\n{}\n{error}",
+                    lines.len(),
+                    lines.join("\n")
+                )
             }
             None => head,
         }
     })
+}
+
+/// What kind of failure a report is: its first line without numbers and without what was being done.
+fn class(report: &str) -> String {
+    let line = report.lines().next().unwrap_or("");
+    let what = line.rsplit(": ").next().unwrap_or(line);
+    what.chars()
+        .filter(|c| !c.is_ascii_digit())
+        .take(60)
+        .collect()
 }
 
 /// Leaves out actions as long as some crash state is still wrong.
@@ -251,6 +264,7 @@ fn shrink(
     actions: &[(usize, Action)],
     effort: &Effort,
     time: Duration,
+    same: &str,
 ) -> Option<(Vec<(usize, Action)>, String)> {
     let start = Instant::now();
     let effort = Effort {
@@ -272,8 +286,8 @@ fn shrink(
             let mut fewer = best.clone();
             fewer.drain(at..(at + chunk).min(best.len()));
             match explore_source(setting, Source::Actions(fewer.clone()), &effort) {
-                Err(e) => (best, error) = (fewer, Some(e)),
-                Ok(_) => at += chunk,
+                Err(e) if class(&e) == same => (best, error) = (fewer, Some(e)),
+                _ => at += chunk,
             }
         }
         chunk /= 2;

@@ -96,11 +96,19 @@ pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>, Stri
 impl Run {
     /// Performs a workload on a fresh volume. The error says which promise was broken without any crash.
     pub fn record(setting: Setting, source: Source) -> Result<Run, String> {
-        let mut actions = Vec::new();
-        let run = guarded(|| Self::perform(setting, source, &mut actions));
+        Self::record_into(setting, source, &mut Vec::new())
+    }
+
+    /// The same; `actions` are those that were begun, also where it failed.
+    pub fn record_into(
+        setting: Setting,
+        source: Source,
+        actions: &mut Vec<(usize, Action)>,
+    ) -> Result<Run, String> {
+        let run = guarded(|| Self::perform(setting, source, actions));
         run.map_err(|e| {
             format!(
-                "{e}\nafter {} actions, the last: {:?}",
+                "{e}\n  after {} actions, the last: {:?}",
                 actions.len(),
                 actions.last()
             )
@@ -143,7 +151,7 @@ impl Run {
             setting,
             dev,
             an,
-            actions: std::mem::take(done),
+            actions: done.clone(),
             began: driver.began,
             synced: driver.synced,
             no_space: driver.no_space,
@@ -194,7 +202,11 @@ impl Run {
         let seen = observe(&vol)?;
         judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())?;
         let mut driver = Driver::new(vol, None, &seen, self.setting.streams);
-        let mut generator = Generator::new(seed, Mix::default(), FIRST_NODE << 1);
+        let mix = Mix {
+            streams: self.setting.streams,
+            ..Mix::default()
+        };
+        let mut generator = Generator::new(seed, mix, FIRST_NODE << 1);
         for _ in 0..25 {
             let (stream, action) = generator.next(&driver.tree);
             driver

@@ -40,14 +40,21 @@ impl Script {
 
     /// The next action and its stream; `None` at the end. An error names the line that makes no sense.
     pub fn next(&mut self, tree: &Tree) -> Result<Option<(usize, Action)>, String> {
-        let Some(line) = self.lines.get(self.next).cloned() else {
-            return Ok(None);
-        };
-        self.next += 1;
-        let words: Vec<&str> = line.split_whitespace().collect();
-        self.parse(tree, &words)
-            .map(Some)
-            .ok_or_else(|| format!("script: cannot do: {line}"))
+        while let Some(line) = self.lines.get(self.next).cloned() {
+            self.next += 1;
+            let words: Vec<&str> = line.trim_start_matches('?').split_whitespace().collect();
+            let action = self.parse(tree, &words);
+            let possible = match &action {
+                Some((_, Action::Op(op))) => tree.check(op).is_ok(),
+                other => other.is_some(),
+            };
+            match action {
+                Some(action) if possible => return Ok(Some(action)),
+                _ if line.starts_with('?') => {}
+                _ => return Err(format!("script: cannot do: {line}")),
+            }
+        }
+        Ok(None)
     }
 
     fn make(&mut self, mode: u16) -> Make {

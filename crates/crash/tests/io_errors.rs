@@ -86,10 +86,7 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<(bool, ccfs_device::Counters),
         }
     }
     if stopped
-        && matches!(
-            fault,
-            Some(Fault::Write(_) | Fault::Flush(_) | Fault::Vanish(_))
-        )
+        && matches!(fault, Some(Fault::Write(_) | Fault::Flush(_)))
         && driver.vol.syncfs(&context(&driver)).is_ok()
     {
         return Err("syncfs succeeds after a write error".into());

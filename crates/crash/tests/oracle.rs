@@ -106,8 +106,8 @@ fn random_history(seed: u64, streams: usize, length: usize, mix: Mix) -> (Tree, 
 /// Executes those operations that `keep` names; what the model refuses is left out.
 fn execute(base: &Tree, history: &History, keep: impl Fn(usize) -> bool) -> Tree {
     let mut tree = base.clone();
-    for (i, a) in history.ops.iter().enumerate().filter(|(i, _)| keep(*i)) {
-        let _ = (i, tree.apply(&a.op, &a.stamps));
+    for (_, a) in history.ops.iter().enumerate().filter(|(i, _)| keep(*i)) {
+        tree.survive(&a.op, &a.stamps);
     }
     tree
 }

@@ -396,7 +396,7 @@ impl<'a> Search<'a> {
         for (i, a) in self.an.history.ops.iter().enumerate() {
             // A refusal shows as a difference.
             if self.order.survives(i, cut) {
-                let _ = tree.apply(&a.op, &a.stamps);
+                tree.survive(&a.op, &a.stamps);
             }
         }
         tree

@@ -146,21 +146,33 @@ impl Tree {
                     .xattrs
                     .insert(name.clone(), value.clone());
             }
-            // A directory's attribute may have been set by a stream that lost it: no attribute is then what is left.
             Op::RemoveXattr { node, name } => {
-                let n = self.get_mut(*node)?;
-                if n.xattrs.remove(name).is_none() && !n.is_dir() {
-                    return Err(libc::ENODATA);
-                }
+                self.get_mut(*node)?
+                    .xattrs
+                    .remove(name)
+                    .ok_or(libc::ENODATA)?;
             }
         }
+        self.stamp(stamps);
+        Ok(())
+    }
+
+    /// Executes a survivor of a crash. What a stream removes from a directory's attributes another one, all of whose
+    /// operations are lost, may have set: then nothing is left to remove.
+    pub fn survive(&mut self, op: &Op, stamps: &[Stamp]) {
+        let done = self.apply(op, stamps);
+        if done == Err(libc::ENODATA) {
+            self.stamp(stamps);
+        }
+    }
+
+    fn stamp(&mut self, stamps: &[Stamp]) {
         for stamp in stamps {
             if let Ok(n) = self.get_mut(stamp.node) {
                 n.mtime = stamp.mtime.unwrap_or(n.mtime);
                 n.ctime = stamp.ctime.unwrap_or(n.ctime);
             }
         }
-        Ok(())
     }
 
     /// Whether the operation could be executed now.
