@@ -116,6 +116,13 @@ impl Tree {
     }
 }
 
+impl Entry {
+    /// What one path shows (no link group). Panics where a call fails.
+    pub fn read(path: &Path) -> Entry {
+        read_entry(path, "")
+    }
+}
+
 fn read_entry(path: &Path, name: &str) -> Entry {
     let stat = sys::lstat(path).unwrap_or_else(|e| panic!("lstat {}: errno {e}", path.display()));
     let content = match stat.kind() {

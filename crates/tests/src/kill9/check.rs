@@ -2,7 +2,7 @@
 
 use super::load::Record;
 use super::op::{Kind, Model, Node, Op, Seen, data};
-use crate::harness::Tree;
+use crate::harness::{Entry, Tree};
 use crate::sys;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -19,26 +19,35 @@ pub fn look(root: &Path) -> BTreeMap<String, Seen> {
         return BTreeMap::new();
     }
     let tree = Tree::read(root);
-    let seen = tree.0.into_iter().map(|(name, e)| {
-        let kind = match e.stat.kind() {
-            libc::S_IFDIR => Kind::Dir,
-            libc::S_IFLNK => Kind::Symlink,
-            _ => Kind::File,
-        };
-        let xattr = e.xattrs.get("user.load").cloned();
-        let s = e.stat;
-        let seen = Seen {
-            kind,
-            content: e.content,
-            len: s.size,
-            mode: s.perm(),
-            xattr,
-            mtime: s.mtime,
-            nlink: s.nlink,
-        };
-        (name, seen)
-    });
-    seen.collect()
+    tree.0
+        .into_iter()
+        .map(|(name, entry)| (name, seen(entry)))
+        .collect()
+}
+
+/// One path, as `look` shows it.
+pub fn seen_of(path: &Path) -> Result<Seen, i32> {
+    sys::lstat(path)?;
+    Ok(seen(Entry::read(path)))
+}
+
+fn seen(entry: Entry) -> Seen {
+    let kind = match entry.stat.kind() {
+        libc::S_IFDIR => Kind::Dir,
+        libc::S_IFLNK => Kind::Symlink,
+        _ => Kind::File,
+    };
+    let xattr = entry.xattrs.get("user.load").cloned();
+    let s = entry.stat;
+    Seen {
+        kind,
+        content: entry.content,
+        len: s.size,
+        mode: s.perm(),
+        xattr,
+        mtime: s.mtime,
+        nlink: s.nlink,
+    }
 }
 
 /// Whose a path is: a stream's, or shared.

@@ -320,16 +320,10 @@ impl Model {
             }
             Op::Rename { from, to } => touched.extend(self.rename(from, to)),
             Op::Exchange { a, b } => {
-                let (x, y) = (self.names[a], self.names[b]);
-                if x != y {
-                    self.names.insert(a.clone(), y);
-                    self.names.insert(b.clone(), x);
-                    let swap = |n: &mut Node, from: &str, to: &str| {
-                        n.names.remove(from);
-                        n.names.insert(to.to_string());
-                    };
-                    swap(self.nodes.get_mut(&x).expect("node"), a, b);
-                    swap(self.nodes.get_mut(&y).expect("node"), b, a);
+                if self.names[a] != self.names[b] {
+                    let mut moves = self.subtree(a, b);
+                    moves.extend(self.subtree(b, a));
+                    touched.extend(self.relocate(moves));
                 }
             }
             Op::Write { path, at, .. } => {
@@ -381,23 +375,40 @@ impl Model {
             return vec![]; // Two names of one inode: nothing happens.
         }
         let mut touched = self.remove(to);
+        let moves = self.subtree(from, to);
+        touched.extend(self.relocate(moves));
+        touched
+    }
+
+    /// The path and all below it, with the paths that they get when it becomes `to`.
+    fn subtree(&self, from: &str, to: &str) -> Vec<(String, String)> {
         let prefix = format!("{from}/");
-        let below: Vec<String> = self
-            .names
-            .range(prefix.clone()..)
-            .map(|(n, _)| n.clone())
-            .collect();
-        let below = below.into_iter().take_while(|n| n.starts_with(&prefix));
-        let mut moves: Vec<(String, String)> = vec![(from.to_string(), to.to_string())];
+        let mut moves = vec![(from.to_string(), to.to_string())];
+        let below = self.names.range(prefix.clone()..).map(|(n, _)| n);
+        let below = below.take_while(|n| n.starts_with(&prefix));
         moves.extend(below.map(|n| (n.clone(), format!("{to}/{}", &n[prefix.len()..]))));
+        moves
+    }
+
+    /// Moves names, all at once; returns every name that changed or whose inode did.
+    fn relocate(&mut self, moves: Vec<(String, String)>) -> Vec<String> {
+        let mut taken = Vec::new();
         for (old, new) in moves {
             let id = self.names.remove(&old).expect("a name");
+            self.nodes
+                .get_mut(&id)
+                .expect("a name's node")
+                .names
+                .remove(&old);
+            taken.push((id, old, new));
+        }
+        let mut touched = Vec::new();
+        for (id, old, new) in taken {
             let node = self.nodes.get_mut(&id).expect("a name's node");
-            node.names.remove(&old);
             node.names.insert(new.clone());
             touched.extend(node.names.iter().cloned());
-            self.names.insert(new.clone(), id);
-            touched.extend([old, new]);
+            touched.push(old);
+            self.names.insert(new, id);
         }
         touched
     }
@@ -411,7 +422,7 @@ impl Model {
                 n.kind == s.kind
                     && n.mode == s.mode
                     && n.xattr == s.xattr
-                    && n.mtime.is_none_or(|t| t == s.mtime)
+                    && (n.kind == Kind::Dir || n.mtime.is_none_or(|t| t == s.mtime))
                     && (n.kind == Kind::Dir
                         || (n.names.len() as u64 == s.nlink && n.content.len() as u64 == s.len))
                     && (n.kind == Kind::Dir || hash(&n.content) == s.content)
