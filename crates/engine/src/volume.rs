@@ -445,8 +445,15 @@ impl Volume {
     /// FITRIM: discards free blocks in the byte range, pieces of at least `min_len`; returns bytes discarded.
     pub fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64> {
         self.admit()?;
-        let _ = (start, len, min_len);
-        Err(Error::Errno(libc::EOPNOTSUPP))
+        let bs = u64::from(self.block_size);
+        let end = start.saturating_add(len) / bs;
+        let blocks = self.image.alloc().discard_free(
+            start.div_ceil(bs),
+            end,
+            min_len.div_ceil(bs),
+            &mut |run| Ok(self.dev.discard(run.pblk * bs, run.len * bs)?),
+        )?;
+        Ok(blocks * bs)
     }
 
     /// A stream with a new id.

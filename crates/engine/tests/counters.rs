@@ -189,3 +189,78 @@ fn throughput_of_streams_is_reported() {
     );
     assert!(one > 0.0 && four > 0.0);
 }
+
+#[test]
+fn trim_discards_what_is_free_and_nothing_else() {
+    let (dev, v) = volume("64M");
+    let ino = create(&v, 1, "f");
+    append(&v, 1, ino, 0, 8 * MB);
+    v.syncfs(&cx(1)).unwrap();
+    let free = v.statfs().unwrap().bfree * 4096;
+    let discarded = v.trim(0, u64::MAX, 0).unwrap();
+    assert!(
+        discarded >= free - 32 * MB && discarded <= free + 8 * MB,
+        "{discarded} of {free}"
+    );
+    assert_eq!(v.statfs().unwrap().bfree * 4096, free);
+    let mut out = Vec::new();
+    v.read(ino, 4 * MB, 4096, &mut out).unwrap();
+    assert_eq!(out, [0x5a; 4096]);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// The paper's Table 3 in bytes: 100 MB to A, one byte to B, fsync(B); in one stream and in two.
+#[test]
+fn table_3_in_bytes() {
+    for (case, one_total, two_total) in [
+        ("append", 98..=104, 98..=104),
+        ("truncate", 98..=104, 0..=1),
+        ("overwrite", 196..=304, 98..=104),
+    ] {
+        for streams in [1u64, 2] {
+            let dev = Arc::new(image(&["-b", "4096"], "1G"));
+            let options = Options {
+                dirty_limit: 512 << 20,
+                ..quiet()
+            };
+            let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
+            let (a_stream, b_stream) = (30, 29 + streams);
+            let (a, b) = (create(&v, a_stream, "a"), create(&v, b_stream, "b"));
+            v.syncfs(&cx(1)).unwrap();
+            let start = written(&v);
+            append(&v, a_stream, a, 0, 100 * MB);
+            v.write(&cx(b_stream), b, 0, b"x", WriteFlags::default())
+                .unwrap();
+            let before = written(&v);
+            v.fsync(&cx(b_stream), b, false).unwrap();
+            let by_fsync = written(&v) - before;
+            match case {
+                "truncate" => drop(
+                    v.setattr(
+                        &cx(a_stream),
+                        a,
+                        &SetAttr {
+                            size: Some(0),
+                            ..SetAttr::default()
+                        },
+                    )
+                    .unwrap(),
+                ),
+                "overwrite" => append(&v, a_stream, a, 0, 100 * MB),
+                _ => {}
+            }
+            v.syncfs(&cx(1)).unwrap();
+            let total = (written(&v) - start) / MB;
+            println!("{case}, {streams} streams: fsync wrote {by_fsync} bytes, total {total} MB");
+            if streams == 2 {
+                assert!(by_fsync <= 100_000, "{by_fsync}");
+                assert!(two_total.contains(&total), "{case}: {total}");
+            } else {
+                assert!((98 * MB..=102 * MB).contains(&by_fsync), "{by_fsync}");
+                assert!(one_total.contains(&total), "{case}: {total}");
+            }
+            v.unmount().unwrap();
+        }
+    }
+}

@@ -357,6 +357,35 @@ impl Allocator {
     }
 
     /// Group and bit of a block.
+    /// Holds the first free run in `[at, end)` of `at`'s group, cut to `want`, unless it was promised away; and where to look next.
+    pub(crate) fn hold_free(&self, at: Pblk, end: Pblk, want: u32) -> Result<(Option<Run>, Pblk)> {
+        let (group, from) = self.place(at);
+        let group_end = self.core.layout.group_first_block(group)
+            + u64::from(self.core.layout.group_len(group));
+        let limit = from + (end.min(group_end) - at) as u32;
+        let info = self.core.group(group)?;
+        let mut guard = info.view.lock();
+        let view = self.loaded_view(group, &mut guard)?;
+        let Some(bits) = view
+            .next_run(from, limit, want, false)
+            .filter(|r| r.from < limit)
+        else {
+            return Ok((None, end.min(group_end)));
+        };
+        let bits = BitRun {
+            len: bits.len.min(limit - bits.from),
+            ..bits
+        };
+        let run = self.run(group, bits);
+        let next = run.pblk + run.len;
+        if !self.reserve(run.len, 0) {
+            return Ok((None, next));
+        }
+        self.hold(info, view, bits);
+        self.unreserve(run.len, 0);
+        Ok((Some(run), next))
+    }
+
     fn place(&self, pblk: Pblk) -> (u32, u32) {
         let l = &self.core.layout;
         let group = l.group_of(pblk);

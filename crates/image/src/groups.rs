@@ -50,20 +50,20 @@ impl Core {
         (self.layout.desc_block(nr), Kind::Gdt { nr })
     }
 
-    /// A copy of the group's descriptor as it is now.
-    pub fn desc(&self, group: u32) -> Result<Desc<Vec<u8>>> {
+    /// Reads the group's descriptor as it is now.
+    pub fn desc<R>(&self, group: u32, f: impl FnOnce(&Desc<&[u8]>) -> R) -> Result<R> {
         let (pblk, kind) = self.gdt_kind(group);
         let buf = self.read(pblk, kind)?;
-        let d = read_desc(
-            &buf,
-            group % self.layout.descs_per_block(),
-            self.layout.desc_size,
-        );
-        let mut copy = Desc(d.0.to_vec());
+        let index = group % self.layout.descs_per_block();
+        Ok(f(&read_desc(&buf, index, self.layout.desc_size)))
+    }
+
+    /// The descriptor's flags; none where the volume does not know them.
+    pub fn desc_flags(&self, group: u32) -> Result<u16> {
         if !self.layout.has_uninit() {
-            copy.set_flags(0);
+            return Ok(0);
         }
-        Ok(copy)
+        self.desc(group, |d| d.flags())
     }
 
     /// Changes the group's descriptor; its checksum is made right when the block is handed out.

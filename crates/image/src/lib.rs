@@ -29,6 +29,7 @@ mod groups;
 mod htree;
 mod inode;
 mod open;
+mod trim;
 mod xattr;
 
 pub use alloc::Allocator;

@@ -126,7 +126,10 @@ fn fuzz(args: &[&str], seeds: std::ops::Range<u64>) {
     let targets = structure(&v, &m);
     let bs = u64::from(v.image.geometry().block_size);
     // CCFS_SEEDS multiplies the number of seeds.
-    let times = std::env::var("CCFS_SEEDS").ok().and_then(|s| s.parse::<u64>().ok()).unwrap_or(1);
+    let times = std::env::var("CCFS_SEEDS")
+        .ok()
+        .and_then(|s| s.parse::<u64>().ok())
+        .unwrap_or(1);
     for seed in seeds.start..seeds.start + (seeds.end - seeds.start) * times {
         eprintln!("seed {seed}");
         let mut rng = Rng(seed);

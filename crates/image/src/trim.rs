@@ -1,0 +1,39 @@
+//! Telling the device which blocks are free (FITRIM).
+
+use crate::alloc::Allocator;
+use crate::{Pblk, Run};
+use ccfs_ext4::Result;
+
+/// Longest run held at a time: what is being discarded cannot be allocated meanwhile.
+const RUN_MAX: u32 = 8192;
+
+impl Allocator {
+    /// Calls `discard` for the free runs of at least `min_len` blocks in `[from, to)`, each held during the call. Returns the
+    /// number of blocks. Blocks that were promised away are passed over when space is that short.
+    ///
+    /// # Errors
+    /// What `discard` returns; errors of reading bitmaps.
+    pub fn discard_free(
+        &self,
+        from: Pblk,
+        to: Pblk,
+        min_len: u64,
+        discard: &mut dyn FnMut(Run) -> Result<()>,
+    ) -> Result<u64> {
+        let (mut at, mut total) = (from.max(self.core.layout.first_data_block), 0);
+        let end = to.min(self.core.layout.blocks_count);
+        while at < end {
+            let (run, next) = self.hold_free(at, end, RUN_MAX)?;
+            at = next;
+            let Some(run) = run else { continue };
+            let result = if run.len >= min_len {
+                discard(run).map(|()| total += run.len)
+            } else {
+                Ok(())
+            };
+            self.release(run);
+            result?;
+        }
+        Ok(total)
+    }
+}

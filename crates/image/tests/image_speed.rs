@@ -1,0 +1,125 @@
+//! Costs of single calls, printed; run with `cargo test --release -p ccfs-image --test image_speed -- --ignored --nocapture`.
+
+mod image_common;
+
+use ccfs_device::{Write, write_all};
+use ccfs_image::{Image, OpenOptions};
+use image_common::{Rng, Volume, attr};
+use std::time::Instant;
+
+fn report(what: &str, n: u64, start: Instant) {
+    println!(
+        "{what:40} {:8.0} ns",
+        start.elapsed().as_nanos() as f64 / n as f64
+    );
+}
+
+#[test]
+#[ignore = "prints figures"]
+fn costs() {
+    let v = Volume::make(1024, &["-b", "4096", "-N", "200000"]);
+    let image = &Image::open(v.dev.clone(), OpenOptions::default()).unwrap();
+    let alloc = image.alloc();
+    let n = 100_000u64;
+
+    let start = Instant::now();
+    let inodes: Vec<u32> = (0..n)
+        .map(|_| alloc.allocate_inode(2, false).unwrap())
+        .collect();
+    report("allocate_inode", n, start);
+    let start = Instant::now();
+    for &ino in &inodes {
+        image.create_inode(ino, &attr(0o100644)).unwrap();
+    }
+    report("create_inode", n, start);
+    let start = Instant::now();
+    let blocks = image.take_dirty();
+    report("take_dirty (per block)", blocks.len() as u64, start);
+    let writes = blocks
+        .iter()
+        .map(|(pblk, buf)| Write::new(pblk * 4096, buf.clone()))
+        .collect();
+    write_all(&*v.dev, writes).unwrap();
+    image.written(&blocks);
+    drop(blocks);
+    let a = attr(0o100644);
+    let start = Instant::now();
+    for &ino in &inodes {
+        image.write_attr(ino, &a).unwrap();
+    }
+    report("write_attr", n, start);
+    let start = Instant::now();
+    for &ino in &inodes {
+        assert_eq!(image.read_attr(ino).unwrap().nlink, 1);
+    }
+    report("read_attr", n, start);
+
+    let start = Instant::now();
+    let runs: Vec<_> = inodes
+        .iter()
+        .map(|&i| alloc.allocate(alloc.goal_for(i), 1, i.into()).unwrap())
+        .collect();
+    report("allocate, first block of a file", n, start);
+    let start = Instant::now();
+    for (&ino, run) in inodes.iter().zip(&runs) {
+        image.set(ino, 0, 1, run.pblk, false).unwrap();
+    }
+    report("set, first block of a file", n, start);
+    for &i in &inodes {
+        alloc.drop_window(i.into());
+    }
+    let start = Instant::now();
+    for &ino in &inodes {
+        assert!(image.lookup(ino, 0).unwrap().pblk.is_some());
+    }
+    report("lookup, first block of a file", n, start);
+
+    let ino = inodes[0];
+    let mut lblk = 1;
+    let start = Instant::now();
+    while lblk < n {
+        let run = alloc.allocate(0, 4, 1).unwrap();
+        image.set(ino, lblk, run.len, run.pblk, false).unwrap();
+        lblk += run.len;
+    }
+    report("allocate and set, appending 4 blocks", n / 4, start);
+    alloc.drop_window(1);
+
+    let ino = inodes[1];
+    let mut rng = Rng(1);
+    let mut at = Vec::new();
+    let start = Instant::now();
+    for _ in 0..20_000 {
+        let lblk = rng.below(1 << 30);
+        let run = alloc.allocate(0, 1, 2).unwrap();
+        image.set(ino, lblk, 1, run.pblk, false).unwrap();
+        at.push(lblk);
+    }
+    report("allocate and set, random places", 20_000, start);
+    let start = Instant::now();
+    for &lblk in &at {
+        assert!(image.lookup(ino, lblk).unwrap().pblk.is_some());
+    }
+    report("lookup in a tree of 20000 extents", 20_000, start);
+    let start = Instant::now();
+    let mut from = Some(0);
+    while let Some(lblk) = from {
+        from = image.clear(ino, lblk, u64::MAX, 1000).unwrap();
+    }
+    report("clear (per extent)", 20_000, start);
+    let start = Instant::now();
+    for &ino in &inodes[2..] {
+        image.clear(ino, 0, u64::MAX, 1000).unwrap();
+        image.clear_inode(ino, 5).unwrap();
+    }
+    report("clear and clear_inode of small files", n - 2, start);
+    let start = Instant::now();
+    let freed = image.take_freed();
+    for run in &freed {
+        alloc.release(*run);
+    }
+    report("release (per run)", freed.len() as u64, start);
+    let start = Instant::now();
+    let blocks = image.take_dirty();
+    report("take_dirty (per block)", blocks.len() as u64, start);
+}
