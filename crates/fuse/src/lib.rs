@@ -12,7 +12,7 @@ mod sys;
 pub mod transport;
 pub mod wire;
 
-pub use mount::{FsType, MountConfig, MountError, Mounted};
+pub use mount::{FsType, MountConfig, MountError, Mounted, clear_dead};
 pub use server::{MountInfo, Server};
 pub use session::{Session, serve};
 pub use sys::prepare_process;

@@ -180,8 +180,9 @@ impl Mounted {
     }
 }
 
-/// Takes away the mounts of killed daemons at `dir`.
-fn clear_dead(dir: &Path) -> Result<(), MountError> {
+/// Takes away the mounts of killed daemons at `dir`, and with them their loop devices. Before the volume is opened: a loop device
+/// in use keeps it busy.
+pub fn clear_dead(dir: &Path) -> Result<(), MountError> {
     while let Err(Errno::NOTCONN | Errno::CONNABORTED) = rustix::fs::stat(dir) {
         unmount(dir, UnmountFlags::DETACH).map_err(|e| {
             MountError::system(

@@ -43,15 +43,7 @@ impl TestMount {
         let work = tempfile::tempdir_in("/var/tmp").unwrap();
         std::fs::create_dir(work.path().join("mnt")).unwrap();
         let image = work.path().join("image");
-        std::fs::File::create(&image)
-            .unwrap()
-            .set_len(64 << 20)
-            .unwrap();
-        let made = Command::new("mke2fs")
-            .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-L", "label"])
-            .arg(&image)
-            .status();
-        assert!(made.unwrap().success());
+        make_image(&image);
         let mut this = TestMount {
             _one: one,
             work,
@@ -104,14 +96,42 @@ impl TestMount {
         self.fsck();
     }
 
-    fn fsck(&self) {
-        let out = Command::new("e2fsck")
-            .arg("-fn")
-            .arg(self.image())
-            .output()
-            .unwrap();
-        assert!(out.status.success(), "{out:?}");
+    /// Ends a mount whose volume was shut down: it must not come to rest as if nothing were.
+    pub fn crash(&mut self) {
+        rustix::mount::unmount(self.mnt(), UnmountFlags::empty()).unwrap();
+        assert!(self.server.take().unwrap().join().unwrap().is_err());
     }
+
+    fn fsck(&self) {
+        fsck(&self.image());
+    }
+}
+
+/// A fresh ext4 of 64 MiB.
+pub fn make_image(image: &Path) {
+    std::fs::File::create(image)
+        .unwrap()
+        .set_len(64 << 20)
+        .unwrap();
+    let args = ["-q", "-F", "-t", "ext4", "-b", "4096", "-L", "label"];
+    assert!(
+        Command::new("mke2fs")
+            .args(args)
+            .arg(image)
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+/// e2fsck finds nothing.
+pub fn fsck(image: &Path) {
+    let out = Command::new("e2fsck")
+        .arg("-fn")
+        .arg(image)
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
 }
 
 impl Drop for TestMount {
@@ -121,6 +141,24 @@ impl Drop for TestMount {
             let _ = server.join();
         }
     }
+}
+
+/// FS_IOC_GETFSLABEL.
+pub fn label(file: &std::fs::File) -> std::io::Result<Vec<u8>> {
+    let mut label = vec![0; 256];
+    sys::ioctl(file, 0x8100_9431, &mut label)?;
+    label.truncate(label.iter().position(|b| *b == 0).unwrap_or(256));
+    Ok(label)
+}
+
+/// FS_IOC_SHUTDOWN.
+pub fn shut_down(file: &std::fs::File) -> std::io::Result<()> {
+    sys::ioctl(file, 0x8004_587d, &mut [1, 0, 0, 0])
+}
+
+/// F2FS_IOC_GET_FEATURES, which SQLite probes.
+pub fn unknown_ioctl(file: &std::fs::File) -> std::io::Error {
+    sys::ioctl(file, 0x8004_f50c, &mut [0; 4]).unwrap_err()
 }
 
 /// name_to_handle_at(2): the bytes of a `struct file_handle`.
@@ -140,6 +178,18 @@ mod sys {
     use std::os::fd::{AsRawFd, FromRawFd};
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
+
+    /// `arg` has the size that the number states.
+    pub fn ioctl(file: &File, number: u32, arg: &mut [u8]) -> io::Result<()> {
+        assert_eq!(number as usize >> 16 & 0x3fff, arg.len());
+        // SAFETY: the kernel reads and writes at most the bytes that the number states (checked above).
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), number as _, arg.as_mut_ptr()) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
 
     pub fn handle_of(path: &Path) -> Vec<u8> {
         let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();

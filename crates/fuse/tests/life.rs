@@ -1,0 +1,202 @@
+//! The daemon's life as a process of its own: signals, kill -9, a dead mount.
+mod common;
+use ccfs_device::{FileDevice, OpenMode};
+use ccfs_engine::{Options, Volume};
+use ccfs_fuse::{MountConfig, MountError};
+use common::can_mount;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const DIR: &str = "CCFS_TEST_SERVE_DIR";
+
+/// Not a test by itself: the process that the tests below start.
+#[test]
+fn serve_in_child() {
+    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else {
+        return;
+    };
+    ccfs_fuse::prepare_process();
+    ccfs_fuse::clear_dead(&dir.join("mnt")).unwrap();
+    let device = FileDevice::open(dir.join("image"), OpenMode::ReadWrite).unwrap();
+    let volume = Volume::mount(Arc::new(device), Options::default()).unwrap();
+    let config = MountConfig::new(dir.join("image"));
+    let ready = |_: &ccfs_fuse::Session| {
+        fs::write(dir.join("ready"), b"").unwrap();
+        Ok::<(), MountError>(())
+    };
+    ccfs_fuse::serve(volume, &dir.join("mnt"), &config, ready).unwrap();
+}
+
+struct Daemon {
+    work: tempfile::TempDir,
+    child: Child,
+}
+
+impl Daemon {
+    fn new() -> Daemon {
+        let work = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::create_dir(work.path().join("mnt")).unwrap();
+        common::make_image(&work.path().join("image"));
+        let child = start(work.path());
+        Daemon { work, child }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.work.path().join(name)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    fn ends_well(&mut self) {
+        wait("the daemon ends", || self.ended());
+        assert!(self.child.wait().unwrap().success());
+        common::fsck(&self.path("image"));
+        assert!(!mounted(&self.path("mnt")));
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = rustix::mount::unmount(self.path("mnt"), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+fn start(dir: &Path) -> Child {
+    let _ = fs::remove_file(dir.join("ready"));
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "serve_in_child", "--nocapture"])
+        .env(DIR, dir)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait("the daemon is ready", || {
+        assert!(child.try_wait().unwrap().is_none(), "the daemon ended");
+        dir.join("ready").exists()
+    });
+    child
+}
+
+fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn mounted(dir: &Path) -> bool {
+    fs::read_to_string("/proc/self/mountinfo")
+        .unwrap()
+        .contains(dir.to_str().unwrap())
+}
+
+fn loops_of(image: &Path) -> usize {
+    let out = Command::new("losetup")
+        .arg("-j")
+        .arg(image)
+        .output()
+        .unwrap();
+    String::from_utf8(out.stdout).unwrap().lines().count()
+}
+
+#[test]
+fn sigterm_unmounts() {
+    if !can_mount("sigterm_unmounts") {
+        return;
+    }
+    let mut d = Daemon::new();
+    fs::write(d.path("mnt/f"), b"f").unwrap();
+    assert_eq!(loops_of(&d.path("image")), 1);
+    d.signal(Signal::TERM);
+    d.ends_well();
+    assert_eq!(loops_of(&d.path("image")), 0);
+}
+
+#[test]
+fn sigterm_while_in_use() {
+    if !can_mount("sigterm_while_in_use") {
+        return;
+    }
+    let mut d = Daemon::new();
+    let used = File::create(d.path("mnt/used")).unwrap();
+    d.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!d.ended() && mounted(&d.path("mnt")));
+    fs::write(d.path("mnt/still"), b"served").unwrap();
+    d.signal(Signal::INT);
+    wait("the mount leaves the tree", || !mounted(&d.path("mnt")));
+    std::io::Write::write_all(&mut &used, b"and written").unwrap();
+    assert!(!d.ended());
+    drop(used);
+    d.ends_well();
+}
+
+#[test]
+fn killed_daemon() {
+    if !can_mount("killed_daemon") {
+        return;
+    }
+    let mut d = Daemon::new();
+    let file = File::create(d.path("mnt/kept")).unwrap();
+    std::io::Write::write_all(&mut &file, b"synced").unwrap();
+    file.sync_all().unwrap();
+    d.child.kill().unwrap();
+    d.child.wait().unwrap();
+    assert_eq!(
+        fs::metadata(d.path("mnt")).unwrap_err().raw_os_error(),
+        Some(libc::ENOTCONN)
+    );
+    drop(file);
+    // A new daemon clears the dead mount, and with it its loop device.
+    d.child = start(d.work.path());
+    assert_eq!(loops_of(&d.path("image")), 1);
+    assert_eq!(fs::read(d.path("mnt/kept")).unwrap(), b"synced");
+    rustix::mount::unmount(d.path("mnt"), rustix::mount::UnmountFlags::empty()).unwrap();
+    d.ends_well();
+    assert_eq!(loops_of(&d.path("image")), 0);
+}
+
+/// The kernel can end a connection at any time (/sys/fs/fuse/connections): then all is brought to rest as well.
+#[test]
+fn aborted_connection() {
+    if !can_mount("aborted_connection") {
+        return;
+    }
+    let mut d = Daemon::new();
+    fs::write(d.path("mnt/f"), b"f").unwrap();
+    let stat = rustix::fs::stat(d.path("mnt")).unwrap();
+    // The directory's name is the device number as the kernel packs it.
+    let number =
+        u64::from(rustix::fs::major(stat.st_dev)) << 20 | u64::from(rustix::fs::minor(stat.st_dev));
+    let connections = tempfile::tempdir().unwrap();
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    mount(
+        c"none",
+        connections.path(),
+        c"fusectl",
+        MountFlags::empty(),
+        None,
+    )
+    .unwrap();
+    let aborted = fs::write(
+        connections.path().join(number.to_string()).join("abort"),
+        b"1",
+    );
+    unmount(connections.path(), UnmountFlags::empty()).unwrap();
+    aborted.unwrap();
+    wait("the daemon ends", || d.ended());
+    assert!(d.child.wait().unwrap().success());
+    common::fsck(&d.path("image"));
+}
