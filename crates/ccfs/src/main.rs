@@ -21,6 +21,10 @@ mod tools;
 mod umount;
 mod version;
 
+/// Pages are allocated and freed by the thousand; glibc gives memory back to the kernel after each batch and faults it in again.
+#[global_allocator]
+static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use clap::Parser;
 use cli::{Cli, Command};
 use failure::{Context, Outcome, fsck_code, mount_code};

@@ -136,6 +136,27 @@ impl Volume {
         Ok(empty)
     }
 
+    /// A hash tree has a limit: a name that it could not take when it is applied is refused now. ENOSPC; what is uncommitted is
+    /// applied before that is final.
+    pub(crate) fn check_headroom(&self, dir: &Inode, st: &State) -> Result<()> {
+        /// No tree is full below so many blocks and names.
+        const SAFE: u64 = 2000;
+        let waiting = st.dir.as_ref().map_or(0, |d| d.present.len() as u64);
+        if st.attr.size / u64::from(self.block_size) + waiting < SAFE {
+            return Ok(());
+        }
+        let room = if unborn(st) {
+            SAFE
+        } else {
+            self.image.dir_headroom(dir.ino)?
+        };
+        if waiting < room {
+            Ok(())
+        } else {
+            errno(libc::ENOSPC)
+        }
+    }
+
     pub(crate) fn parent_of(&self, dir: &Inode, st: &State) -> Result<Ino> {
         if dir.ino == ROOT_INO {
             return Ok(ROOT_INO);

@@ -121,6 +121,7 @@ impl Volume {
                 return errno(libc::EEXIST);
             }
             let is_dir = u32::from(new.mode) & libc::S_IFMT == libc::S_IFDIR;
+            self.check_headroom(&dir, &st)?;
             let tie = Self::entry_tie(&st, name);
             let (inode, op) = self.new_inode(cx, &dir, &mut st, &new, ENTRY_BLOCKS, tie)?;
             op.set_entry(
@@ -319,6 +320,7 @@ impl Volume {
             if l.get(&inode).attr.nlink >= LINK_MAX {
                 return errno(libc::EMLINK);
             }
+            self.check_headroom(&dir, l.get(&dir))?;
             let promise = self.promise(cx, 0, ENTRY_BLOCKS)?;
             let tie = Self::entry_tie(l.get(&dir), name);
             let last = l.get(&inode).last.clone();

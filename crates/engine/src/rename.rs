@@ -128,6 +128,9 @@ impl Volume {
         }
         self.check_rename(&mut l, old, new, flags)?;
         let ties = self.rename_ties(&mut l, old, new, token.as_ref().and_then(|t| t.as_ref()));
+        if new.inode.is_none() {
+            self.check_headroom(&new.dir, l.get(&new.dir))?;
+        }
         let promise = self.promise(cx, 0, 8)?;
         let op = self.begin(cx.stream, promise, ties.iter().map(Some));
         if let Some(token) = &mut token {

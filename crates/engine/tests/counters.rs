@@ -7,6 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// As the daemon has it: pages are allocated and freed by the thousand.
+#[global_allocator]
+static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const MB: u64 = 1 << 20;
 
 fn volume(size: &str) -> (Arc<MemoryDevice>, Arc<Volume>) {
@@ -152,7 +156,11 @@ fn an_fsync_is_one_flush() {
 fn throughput(threads: u64) -> f64 {
     const FILES: u64 = 20_000;
     let dev = Arc::new(image(&["-b", "4096", "-N", "200000"], "1G"));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, Options::default()).unwrap();
+    let options = Options {
+        dirty_limit: 1 << 30,
+        ..Options::default()
+    };
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
     let start = Instant::now();
     std::thread::scope(|s| {
         for t in 0..threads {
