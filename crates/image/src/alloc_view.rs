@@ -1,6 +1,7 @@
 //! What the allocator sees of one group: the image's bitmap and, on top of it, what is held.
 
 use ccfs_ext4::bitmap;
+use std::cell::Cell;
 
 /// A group's bits (blocks or inodes) in the allocator's eyes.
 ///
@@ -13,6 +14,8 @@ pub(crate) struct View {
     /// Bits set aside for the windows of some owners; others take them only when nothing else is left.
     soft: Option<Box<[u64]>>,
     soft_count: u32,
+    /// No bit below it is free.
+    low: Cell<u32>,
 }
 
 /// A run of bits in a group.
@@ -31,6 +34,7 @@ impl View {
             held: 0,
             soft: None,
             soft_count: 0,
+            low: Cell::new(0),
         }
     }
 
@@ -71,6 +75,7 @@ impl View {
         while let Some(from) = bitmap::next_clear(|i| image[i], at, end) {
             let to = bitmap::next_set(|i| image[i], from, end).unwrap_or(end);
             n += bitmap::clear(&mut self.used, from, to - from);
+            self.low.set(self.low.get().min(from));
             at = to;
         }
         self.held = self.held.saturating_sub(n);
@@ -104,7 +109,11 @@ impl View {
     /// The free run that begins in `from..end` first, cut to `want`.
     pub fn next_run(&self, from: u32, end: u32, want: u32, avoid_soft: bool) -> Option<BitRun> {
         let word = |i| self.word(i, avoid_soft);
-        let at = bitmap::next_clear(word, from, end.min(self.bits))?;
+        let low = self.low.get();
+        let at = bitmap::next_clear(word, from.max(low), end.min(self.bits))?;
+        if from <= low && (self.soft.is_none() || !avoid_soft) {
+            self.low.set(at);
+        }
         let limit = at.saturating_add(want).min(self.bits);
         let to = bitmap::next_set(word, at, limit).unwrap_or(limit);
         Some(BitRun {

@@ -1,13 +1,12 @@
 //! The volume's blocks behind the cache: read and verify, change, free, hand out.
 
-use crate::cache::{Cache, Found, Kind};
+use crate::cache::{Cache, FastMap, Found, Kind};
 use crate::groups::{GroupTable, Zones};
 use crate::{BlockImage, Geometry, Pblk, Run};
 use ccfs_device::{AlignedBuf, Device};
 use ccfs_ext4::superblock::{Layout, RawSuper};
 use ccfs_ext4::{Error, Result, bitmap, extent, group};
 use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
@@ -36,8 +35,8 @@ pub(crate) struct Core {
     pub free_inodes: AtomicI64,
     /// Runs freed in the image that the engine has not taken yet.
     pub freed: Mutex<Vec<Run>>,
-    /// Bitmaps whose checksum in the descriptor is stale: (group, is it the inode bitmap).
-    pub stale_bitmaps: Mutex<HashSet<(u32, bool)>>,
+    /// Bitmaps whose checksum in the descriptor is stale: twice the group, and 1 for the inode bitmap.
+    pub stale_bitmaps: Mutex<FastMap<u64, ()>>,
     /// The journal's blocks in order; empty until they are known and on volumes without a journal.
     pub journal: OnceLock<Vec<Run>>,
 }
@@ -82,14 +81,10 @@ impl Core {
             return corrupt(format!("block {pblk} lies outside of the volume"));
         }
         match kind {
-            Kind::BlockBitmap { group }
-                if self.desc(*group)?.flags() & group::BLOCK_UNINIT != 0 =>
-            {
+            Kind::BlockBitmap { group } if self.desc_flags(*group)? & group::BLOCK_UNINIT != 0 => {
                 return self.fresh_block_bitmap(*group);
             }
-            Kind::InodeBitmap { group }
-                if self.desc(*group)?.flags() & group::INODE_UNINIT != 0 =>
-            {
+            Kind::InodeBitmap { group } if self.desc_flags(*group)? & group::INODE_UNINIT != 0 => {
                 return Ok(self.fresh_inode_bitmap());
             }
             _ => {}
@@ -197,9 +192,9 @@ impl Core {
 
     pub fn take_dirty(&self) -> Vec<BlockImage> {
         let stale = std::mem::take(&mut *self.stale_bitmaps.lock());
-        for (group, inodes) in stale {
+        for key in stale.into_keys() {
             // Bitmap and descriptor are dirty, so they are in the cache and nothing can fail.
-            let done = self.update_bitmap_csum(group, inodes);
+            let done = self.update_bitmap_csum((key >> 1) as u32, key & 1 != 0);
             debug_assert!(done.is_ok(), "{done:?}");
         }
         let mut out = self.cache.take(|kind, bytes| self.seal(kind, bytes));

@@ -102,19 +102,21 @@ impl Image {
             .checked_add(len)
             .filter(|&e| e < extree::END)
             .ok_or(Error::Errno(libc::EFBIG))?;
-        match self.form(ino)? {
+        let generation = match self.form(ino)? {
             Form::BlockMap if unwritten => return Err(Error::Errno(libc::EOPNOTSUPP)),
             Form::BlockMap => {
                 return blockmap::Map::new(&self.core, &self.alloc, ino).set(lblk, len, pblk);
             }
-            Form::Extents { .. } => {}
-        }
+            Form::Extents { generation } => generation,
+        };
+        let tree = self.tree(ino, generation);
         let mut at = lblk;
         while at < end {
             let m = self.lookup(ino, at)?;
             let n = m.len.min(end - at);
             let to = pblk + (at - lblk);
             self.set_piece(
+                &tree,
                 ino,
                 Mapping {
                     lblk: at,
@@ -130,11 +132,7 @@ impl Image {
     }
 
     /// `old` holds for the whole of `new`.
-    fn set_piece(&self, ino: Ino, new: Mapping, old: &Mapping) -> Result<()> {
-        let Form::Extents { generation } = self.form(ino)? else {
-            return Err(Error::Errno(libc::EINVAL));
-        };
-        let tree = self.tree(ino, generation);
+    fn set_piece(&self, tree: &Tree, ino: Ino, new: Mapping, old: &Mapping) -> Result<()> {
         let pblk = new.pblk.unwrap_or(0);
         let same = old.pblk == new.pblk;
         if same && old.unwritten == new.unwritten {
@@ -142,7 +140,6 @@ impl Image {
         }
         if !same {
             self.alloc.use_in_image(Run { pblk, len: new.len })?;
-            self.core.add_blocks(ino, new.len as i64)?;
         }
         if old.pblk.is_some() {
             let mut from = Some(new.lblk);
@@ -154,7 +151,7 @@ impl Image {
                 }
             }
         }
-        tree.insert(new.lblk, new.len, pblk, new.unwritten)
+        tree.insert(new.lblk, new.len, pblk, new.unwritten, !same)
     }
 
     fn free_data(&self, ino: Ino, runs: &[Run]) -> Result<()> {

@@ -126,6 +126,32 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// As `modify`, and adds to the inode's count of blocks if `f` did its work; a root's change needs only one of the inode.
+    fn modify_and_count<R>(
+        &self,
+        step: &Step,
+        blocks: i64,
+        f: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>> {
+        if step.pblk.is_some() {
+            let done = self.modify(step, f)?;
+            if done.is_some() {
+                self.core.add_blocks(self.ino, blocks)?;
+            }
+            return Ok(done);
+        }
+        let (done, counted) = self.core.modify_inode(self.ino, |b| {
+            let done = f(&mut raw::core_mut(b).block);
+            let counted = done.is_none() || self.core.count_blocks(b, blocks);
+            (done, counted)
+        })?;
+        if counted {
+            Ok(done)
+        } else {
+            self.core.miscounted(self.ino)
+        }
+    }
+
     /// The way to the leaf where `lblk` is or belongs.
     fn path(&self, lblk: Lblk) -> Result<Vec<Step>> {
         let mut path = Vec::with_capacity(3);
@@ -171,8 +197,15 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Maps a hole. Longer ranges than one extent can hold become several.
-    pub fn insert(&self, lblk: Lblk, len: u64, pblk: Pblk, unwritten: bool) -> Result<()> {
+    /// Maps a hole; `count`: the blocks are new to the inode. Longer ranges than one extent can hold become several.
+    pub fn insert(
+        &self,
+        lblk: Lblk,
+        len: u64,
+        pblk: Pblk,
+        unwritten: bool,
+        count: bool,
+    ) -> Result<()> {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(u64::from(Extent::max_len(unwritten)));
@@ -182,18 +215,18 @@ impl<'a> Tree<'a> {
                 pblk: pblk + done,
                 unwritten,
             };
-            while !self.insert_one(&e)? {}
+            while !self.insert_one(&e, if count { n as i64 } else { 0 })? {}
             done += n;
         }
         Ok(())
     }
 
     /// False: there is room now, come again.
-    fn insert_one(&self, e: &Extent) -> Result<bool> {
+    fn insert_one(&self, e: &Extent, blocks: i64) -> Result<bool> {
         let path = self.path(u64::from(e.lblk))?;
         let leaf = path.last().expect("a path has a leaf");
         let i = leaf.at;
-        let done = self.modify(leaf, |b| {
+        let done = self.modify_and_count(leaf, blocks, |b| {
             let left = (i > 0).then(|| Node(b).extent(i - 1));
             let right = (i < leaf.count).then(|| Node(b).extent(i));
             let mut new = *e;

@@ -231,8 +231,8 @@ impl Core {
 
     pub fn verify_block_bitmap(&self, group: u32, buf: &[u8]) -> Result<()> {
         let l = &self.layout;
-        let d = self.desc(group)?;
-        let uninit = d.flags() & BLOCK_UNINIT != 0;
+        let d = self.desc(group, |d| Desc(d.0.to_vec()))?;
+        let uninit = self.desc_flags(group)? & BLOCK_UNINIT != 0;
         if l.metadata_csum
             && !uninit
             && d.block_bitmap_csum() != d.cut_csum(self.bitmap_csum(buf, false))
@@ -261,8 +261,8 @@ impl Core {
     }
 
     pub fn verify_inode_bitmap(&self, group: u32, buf: &[u8]) -> Result<()> {
-        let d = self.desc(group)?;
-        let uninit = d.flags() & INODE_UNINIT != 0;
+        let d = self.desc(group, |d| Desc(d.0.to_vec()))?;
+        let uninit = self.desc_flags(group)? & INODE_UNINIT != 0;
         if self.layout.metadata_csum
             && !uninit
             && d.inode_bitmap_csum() != d.cut_csum(self.bitmap_csum(buf, true))
@@ -277,6 +277,15 @@ impl Core {
             ));
         }
         Ok(())
+    }
+
+    /// The bitmap's checksum must be put into the descriptor before they are handed out.
+    pub fn note_stale(&self, group: u32, inodes: bool) {
+        if self.layout.metadata_csum {
+            self.stale_bitmaps
+                .lock()
+                .insert(u64::from(group) << 1 | u64::from(inodes), ());
+        }
     }
 
     /// Marks a run within one group as used or free in the durable bitmap and its counts. Every bit must change.
@@ -301,7 +310,7 @@ impl Core {
             d.set_free_blocks(if used { n - len.min(n) } else { n + len });
             d.set_flags(d.flags() & !BLOCK_UNINIT);
         })?;
-        self.stale_bitmaps.lock().insert((group, false));
+        self.note_stale(group, false);
         let delta = if used {
             -i64::from(len)
         } else {
@@ -313,7 +322,7 @@ impl Core {
 
     /// Makes a group's block bitmap a real one, as the kernel does when the group gets its first inode.
     pub fn initialise_block_bitmap(&self, group: u32) -> Result<()> {
-        if self.desc(group)?.flags() & BLOCK_UNINIT == 0 {
+        if self.desc_flags(group)? & BLOCK_UNINIT == 0 {
             return Ok(());
         }
         self.modify(
@@ -322,15 +331,12 @@ impl Core {
             |_| (),
         )?;
         self.modify_desc(group, |d| d.set_flags(d.flags() & !BLOCK_UNINIT))?;
-        self.stale_bitmaps.lock().insert((group, false));
+        self.note_stale(group, false);
         Ok(())
     }
 
     /// Puts the bitmap's checksum into the descriptor.
     pub fn update_bitmap_csum(&self, group: u32, inodes: bool) -> Result<()> {
-        if !self.layout.metadata_csum {
-            return Ok(());
-        }
         let buf = if inodes {
             self.inode_bitmap(group)?
         } else {

@@ -181,7 +181,7 @@ impl Core {
         self.initialise_block_bitmap(group)?;
         self.initialise_table(group, bit)?;
         self.modify_read(pblk, kind, buf, (0, true), |b| bitmap::byte_set(b, bit, 1));
-        self.stale_bitmaps.lock().insert((group, true));
+        self.note_stale(group, true);
         let unused = self.layout.inodes_per_group - bit - 1;
         let uninit = self.layout.has_uninit();
         self.modify_desc(group, |d| {
@@ -199,14 +199,14 @@ impl Core {
     /// Zeroes what was never used of the group's inode table, up to the block that holds `bit`.
     fn initialise_table(&self, group: u32, bit: u32) -> Result<()> {
         let l = &self.layout;
-        let d = self.desc(group)?;
         if !l.has_uninit() {
             return Ok(());
         }
-        let unused = if d.flags() & INODE_UNINIT != 0 {
+        let (flags, unused) = self.desc(group, |d| (d.flags(), d.itable_unused()))?;
+        let unused = if flags & INODE_UNINIT != 0 {
             l.inodes_per_group
         } else {
-            d.itable_unused()
+            unused
         };
         let used = l.inodes_per_group - unused;
         if bit < used {
@@ -217,7 +217,7 @@ impl Core {
         let mut block = used / per;
         if !used.is_multiple_of(per) {
             // Inodes in front of `used` are real; the rest of their block may be anything.
-            if d.flags() & INODE_ZEROED == 0 {
+            if flags & INODE_ZEROED == 0 {
                 let from = (used % per * l.inode_size) as usize;
                 self.modify(table + u64::from(block), Kind::InodeTable, |b| {
                     b[from..].fill(0)
@@ -238,7 +238,7 @@ impl Core {
         self.modify(pblk, Kind::InodeBitmap { group }, |b| {
             bitmap::byte_clear(b, bit, 1)
         })?;
-        self.stale_bitmaps.lock().insert((group, true));
+        self.note_stale(group, true);
         self.modify_desc(group, |d| {
             d.set_free_inodes(d.free_inodes() + 1);
             d.set_used_dirs(d.used_dirs().saturating_sub(u32::from(dir)));
@@ -252,19 +252,22 @@ impl Core {
         if blocks == 0 {
             return Ok(());
         }
-        let per = u64::from(self.layout.block_size / 512);
-        let ok = self.modify_inode(ino, |b| {
-            let core = raw::core_mut(b);
-            let n = core
-                .blocks512(&self.layout)
-                .checked_add_signed(blocks * per as i64);
-            n.is_some_and(|n| core.set_blocks512(n, &self.layout))
-        })?;
-        if ok {
-            Ok(())
-        } else {
-            corrupt(format!("inode {ino}: impossible number of blocks"))
+        if self.modify_inode(ino, |b| self.count_blocks(b, blocks))? {
+            return Ok(());
         }
+        self.miscounted(ino)
+    }
+
+    /// Adds to the count in an inode's bytes (in file system blocks); false when it would become impossible.
+    pub fn count_blocks(&self, inode: &mut [u8], blocks: i64) -> bool {
+        let core = raw::core_mut(inode);
+        let delta = blocks * i64::from(self.layout.block_size / 512);
+        let n = core.blocks512(&self.layout).checked_add_signed(delta);
+        n.is_some_and(|n| core.set_blocks512(n, &self.layout))
+    }
+
+    pub fn miscounted<R>(&self, ino: Ino) -> Result<R> {
+        corrupt(format!("inode {ino}: impossible number of blocks"))
     }
 }
 
