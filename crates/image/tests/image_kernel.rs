@@ -4,7 +4,7 @@
 mod image_common;
 
 use ccfs_device::{Device, Write, write_all};
-use ccfs_image::{Image, Ino};
+use ccfs_image::{Geometry, Image, Ino};
 use image_common::{Rng, Volume, attr, mkfs, run};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -227,10 +227,19 @@ fn life(args: &[&str], mib: u64, script: &str) {
     let path = temp.path().join("volume");
     let mnt = temp.path().join("mnt");
     mkfs(&path, mib, args);
-    let bs = u64::from(open_size(&path));
+    let geometry = geometry(&path);
+    let bs = u64::from(geometry.block_size);
     let Some(m) = Mount::new(&path, &mnt, "rw") else {
         return;
     };
+    let out = run("stat", &["-f", "-c", "%b %f %d", mnt.to_str().unwrap()]);
+    let told = String::from_utf8(out.stdout).unwrap();
+    let blocks: u64 = told.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(
+        geometry.blocks_count - geometry.overhead_blocks,
+        blocks,
+        "overhead"
+    );
     shell(&mnt, script);
     drop(m);
     let Some(m) = Mount::new(&path, &mnt, "ro,noatime") else {
@@ -253,9 +262,9 @@ fn life(args: &[&str], mib: u64, script: &str) {
     compare(&kernel, &ours);
 }
 
-fn open_size(path: &Path) -> u32 {
+fn geometry(path: &Path) -> Geometry {
     let dev = Arc::new(ccfs_device::MemoryDevice::from_file(path).unwrap());
-    image_common::open(&dev).unwrap().geometry().block_size
+    image_common::open(&dev).unwrap().geometry().clone()
 }
 
 /// Removes every second file of the root and of `many`, overwrites parts of others, makes new ones.

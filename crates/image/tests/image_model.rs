@@ -75,6 +75,52 @@ fn deep_trees() {
     }
 }
 
+/// Extents in random order until the tree has three levels under its root, and back to nothing.
+#[test]
+fn a_tree_grows_to_depth_three_and_vanishes() {
+    let v = Volume::make(60, &["-b", "1024", "-N", "2000"]);
+    let mut m = Model::new(&v.image, 5);
+    m.create();
+    let ino = *m.files.keys().next().unwrap();
+    let mut places: Vec<u64> = (0..36_000).map(|i| i * 2 + 7).collect();
+    let shuffle = |rng: &mut image_common::Rng, list: &mut Vec<u64>| {
+        for i in (1..list.len()).rev() {
+            list.swap(i, rng.below(i as u64 + 1) as usize);
+        }
+    };
+    shuffle(&mut m.rng, &mut places);
+    for &lblk in &places {
+        let run = v.image.alloc().allocate(0, 1, 1).unwrap();
+        v.image.set(ino, lblk, 1, run.pblk, false).unwrap();
+        m.files
+            .get_mut(&ino)
+            .unwrap()
+            .blocks
+            .insert(lblk, (run.pblk, false));
+    }
+    let mut a = v.image.read_attr(ino).unwrap();
+    a.size = 1024 * 72_007;
+    v.image.write_attr(ino, &a).unwrap();
+    m.compare(&v.image);
+    v.check("depth three");
+    let dump = v.debugfs(&format!("extents -n <{ino}>"));
+    assert!(
+        dump.contains(" 3/ 3") || dump.contains(" 0/ 3"),
+        "{}",
+        &dump[..300]
+    );
+    shuffle(&mut m.rng, &mut places);
+    for (i, &lblk) in places.iter().enumerate() {
+        assert_eq!(v.image.clear(ino, lblk, 1, 100).unwrap(), None);
+        m.files.get_mut(&ino).unwrap().blocks.remove(&lblk);
+        if i % 9000 == 8999 {
+            m.compare(&v.image);
+            v.check("shrinking");
+        }
+    }
+    assert_eq!(v.image.read_attr(ino).unwrap().blocks512, 0);
+}
+
 #[test]
 fn sequential_files_stay_one_extent() {
     let v = Volume::make(256, &["-b", "4096"]);

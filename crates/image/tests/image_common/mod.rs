@@ -74,6 +74,28 @@ pub const SHAPES: &[(&str, u64, &[&str])] = &[
         &["-b", "1024", "-O", "^sparse_super,^resize_inode"],
     ),
     (
+        "packed metadata",
+        48,
+        &["-b", "1024", "-E", "packed_meta_blocks=1"],
+    ),
+    (
+        "flex groups of 4",
+        48,
+        &["-b", "1024", "-g", "1024", "-G", "4", "-N", "8192"],
+    ),
+    (
+        "stable inodes, raid",
+        48,
+        &[
+            "-b",
+            "4096",
+            "-O",
+            "stable_inodes",
+            "-E",
+            "stride=8,stripe_width=64",
+        ],
+    ),
+    (
         "csum seed, orphan file",
         32,
         &["-b", "4096", "-O", "metadata_csum_seed,orphan_file"],
