@@ -5,13 +5,14 @@
 //! | bit | checksum is right for | counts as |
 //! |---|---|---|
 //! | off | off | off |
-//! | off | on | on |
+//! | off | on | on (torn) |
 //! | on | on | on |
-//! | on | off | off |
+//! | on | off | on (torn) |
 //!
-//! Both values are safe at these moments: the bit changes only while the log is empty and a valid jbd2 journal lies in front of
-//! it. With the bit on, a checksum that is right for neither is what a torn checkpoint leaves (new counts, old checksum): the
-//! super block is then *suspect* until recovery puts the checkpoint's own copy in its place.
+//! In the torn states either value would be true: the bit changes only while the log is empty and valid and a valid jbd2
+//! journal lies in front of it. They count as *on*, so that recovery, which finds nothing to do, writes the bit again. With the
+//! bit on, a checksum that is right for neither is what a torn checkpoint leaves (new counts, old checksum): the super block is
+//! then *suspect* until recovery puts the checkpoint's own copy in its place.
 
 use crate::Image;
 use crate::core::corrupt;
@@ -39,9 +40,10 @@ pub(crate) fn judge(raw: RawSuper) -> Result<(RawSuper, bool)> {
         return Ok((raw, false));
     }
     let on = raw.has_incompat(IN_FLIGHT);
-    let other = with_bit(raw, !on);
-    if other.checksum_ok() {
-        return Ok((other, false));
+    if with_bit(raw, !on).checksum_ok() {
+        let mut torn = with_bit(raw, true);
+        torn.seal();
+        return Ok((torn, false));
     }
     if on {
         return Ok((raw, true));

@@ -187,7 +187,7 @@ fn torn_bits_are_decided_by_the_checksum() {
         (off, off, false),
         (off, on, true),
         (on, on, true),
-        (on, off, false),
+        (on, off, true),
     ] {
         let dev = Arc::new(v.dev.snapshot());
         put(&dev, 1024, &first[..512]);
