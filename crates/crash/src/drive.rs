@@ -185,7 +185,8 @@ impl Driver {
                     .map_err(|e| format!("{op}: accepted, the model says {}", name(e)))?;
                 self.forget_dead(&targets);
                 self.compare(&op, &touches)?;
-                if self.keep {
+                // A rename between two names of one file is no operation: Linux does not even pass it on.
+                if self.keep && !touches.is_empty() {
                     self.began.push(began);
                     self.history.ops.push(Accepted { stream, op, stamps });
                 }

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// First number for inodes that a workload makes; below are inode numbers of the fresh volume.
-pub const FIRST_NODE: u64 = 1 << 32;
+pub const FIRST_NODE: u64 = 100_000;
 
 /// Where the actions come from.
 pub enum Source {
@@ -206,7 +206,7 @@ impl Run {
             streams: self.setting.streams,
             ..Mix::default()
         };
-        let mut generator = Generator::new(seed, mix, FIRST_NODE << 1);
+        let mut generator = Generator::new(seed, mix, FIRST_NODE * 2);
         for _ in 0..25 {
             let (stream, action) = generator.next(&driver.tree);
             driver

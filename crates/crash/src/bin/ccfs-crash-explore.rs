@@ -3,13 +3,14 @@
 //! A failure prints its seed and a shortened sequence of actions; `--seed N --runs 1` replays it. The last line of a run that
 //! was stopped names the seed to go on with.
 use ccfs_crash::explore::{Coverage, Effort, explore_seed};
+use std::collections::HashMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: ccfs-crash-explore [--seed N] [--runs N] [--minutes N] [--threads N] [--states N per run] \
-[--deep-every N] [--shrink SECONDS] [--keep-going]";
+[--deep-every N] [--shrink SECONDS] [--hang SECONDS] [--keep-going]";
 
 struct Args {
     seed: u64,
@@ -19,6 +20,7 @@ struct Args {
     states: u64,
     deep_every: u64,
     shrink: u64,
+    hang: u64,
     keep_going: bool,
 }
 
@@ -31,6 +33,7 @@ fn parse() -> Result<Args, String> {
         states: 1000,
         deep_every: 20,
         shrink: 120,
+        hang: 900,
         keep_going: false,
     };
     let mut words = std::env::args().skip(1);
@@ -43,6 +46,7 @@ fn parse() -> Result<Args, String> {
             "--states" => &mut args.states,
             "--deep-every" => &mut args.deep_every,
             "--shrink" => &mut args.shrink,
+            "--hang" => &mut args.hang,
             "--keep-going" => {
                 args.keep_going = true;
                 continue;
@@ -83,13 +87,21 @@ fn explore(args: &Args) -> ExitCode {
         AtomicU64::new(0),
     );
     let total = Mutex::new((Coverage::default(), Instant::now()));
-    let worker = || {
+    let running: Mutex<HashMap<u64, Instant>> = Mutex::default();
+    let worker = &|| {
         while !stop.load(Ordering::Relaxed) && start.elapsed() < limit {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed - args.seed >= args.runs {
                 break;
             }
-            match explore_seed(seed, &effort, Duration::from_secs(args.shrink)) {
+            if let Ok(mut running) = running.lock() {
+                running.insert(seed, Instant::now());
+            }
+            let explored = explore_seed(seed, &effort, Duration::from_secs(args.shrink));
+            if let Ok(mut running) = running.lock() {
+                running.remove(&seed);
+            }
+            match explored {
                 Ok(c) => progress(&total, &c, seed, start),
                 Err(e) => {
                     println!("FAILED {e}\n");
@@ -99,9 +111,22 @@ fn explore(args: &Args) -> ExitCode {
             }
         }
     };
+    let hang = Duration::from_secs(args.hang);
     std::thread::scope(|scope| {
-        for _ in 0..args.threads.max(1) {
-            scope.spawn(worker);
+        let workers: Vec<_> = (0..args.threads.max(1))
+            .map(|_| scope.spawn(worker))
+            .collect();
+        while workers.iter().any(|w| !w.is_finished()) {
+            std::thread::sleep(Duration::from_millis(200));
+            let stuck = running
+                .lock()
+                .ok()
+                .and_then(|r| r.iter().find(|s| s.1.elapsed() > hang).map(|s| *s.0));
+            if let Some(seed) = stuck {
+                // Nothing can stop a thread that waits for a lock for ever.
+                println!("FAILED seed {seed}: hangs for {} s", args.hang);
+                std::process::exit(1);
+            }
         }
     });
     if let Ok(total) = total.lock() {

@@ -284,11 +284,11 @@ impl Tree {
         if self.is_below(new.0, moved) {
             return Err(libc::EINVAL);
         }
-        if kind == RenameKind::Exchange {
-            return self.exchange(old, new, moved, target.ok_or(libc::ENOENT)?);
-        }
         if target == Some(moved) {
             return Ok(());
+        }
+        if kind == RenameKind::Exchange {
+            return self.exchange(old, new, moved, target.ok_or(libc::ENOENT)?);
         }
         if let Some(t) = target {
             self.check_replace(old.0, moved, t)?;
@@ -400,7 +400,8 @@ impl Tree {
                 kind,
             } => {
                 let (moved, target) = (at(*from, name), at(*to, new_name));
-                if moved == target && *kind != RenameKind::Exchange {
+                // Nothing happens where both names lead to one file.
+                if moved == target {
                     return Vec::new();
                 }
                 let mut out = vec![both(*from), both(*to)];

@@ -253,7 +253,10 @@ impl Op {
 
 impl std::fmt::Display for Op {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let s = |b: &Bytes| String::from_utf8_lossy(b).into_owned();
+        let s = |b: &Bytes| match b.len() {
+            0..=20 => String::from_utf8_lossy(b).into_owned(),
+            n => format!("{}..{n}", String::from_utf8_lossy(&b[..6])),
+        };
         match self {
             Op::Mknod {
                 parent, name, make, ..
