@@ -119,7 +119,7 @@ fn serve(
     };
     let device = FileDevice::open(target, mode).map_err(|e| busy(target, e))?;
     let volume = Volume::mount(Arc::new(device), options.engine.clone())
-        .map_err(|e| Failure::new(mount_code::FAILED, format!("{}: {e}", target.display())))?;
+        .map_err(|e| cannot_mount(target, &e, options.engine.read_only))?;
     let config = MountConfig {
         read_only: options.engine.read_only,
         noatime: options.engine.noatime,
@@ -135,6 +135,28 @@ impl From<MountError> for Failure {
     fn from(e: MountError) -> Failure {
         Failure::new(mount_code::FAILED, e.to_string())
     }
+}
+
+/// What the engine said, and what helps.
+fn cannot_mount(target: &Path, e: &ccfs_engine::Error, read_only: bool) -> Failure {
+    let refuses_writes = match e {
+        ccfs_engine::Error::Io(io) => {
+            matches!(
+                io.raw_os_error(),
+                Some(libc::EPERM | libc::EACCES | libc::EROFS)
+            )
+        }
+        _ => false,
+    };
+    let hint = match e {
+        _ if refuses_writes && !read_only => "; the medium may be read-only, try -o ro",
+        ccfs_engine::Error::Corrupt(_) => "; `ccfs fsck -y` repairs what can be repaired",
+        _ => "",
+    };
+    Failure::new(
+        mount_code::FAILED,
+        format!("{}: {e}{hint}", target.display()),
+    )
 }
 
 /// Says who holds a volume that is in use.

@@ -89,6 +89,15 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(text)))
 }
 
+/// True for a loop device that the kernel detaches after its last use, as those that ccfs attaches are.
+pub fn is_autoclear(device: &Path) -> bool {
+    let Some(name) = device.file_name() else {
+        return false;
+    };
+    let file = Path::new("/sys/block").join(name).join("loop/autoclear");
+    fs::read(file).is_ok_and(|text| text.starts_with(b"1"))
+}
+
 /// Loop devices whose backing file is the file at `path` (compared by device and inode number).
 pub fn loops_of(path: &Path) -> Vec<PathBuf> {
     let Ok(wanted) = fs::metadata(path) else {

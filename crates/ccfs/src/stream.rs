@@ -5,6 +5,7 @@ use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 use serde::Serialize;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -17,9 +18,21 @@ pub fn run(args: &StreamArgs) -> Outcome<()> {
     }
 }
 
-/// Opens something of a mounted volume for the stream and status calls.
+/// Opens a directory of a mounted volume for the stream and status calls: `path`, or the one that holds it. Asks for no
+/// attributes, since a stopped volume may not give them.
 pub fn open(path: &Path) -> Outcome<File> {
-    ccfs_client::open(path).map_err(|e| explain(path, e))
+    let directory = |path: &Path| {
+        let flags = libc::O_DIRECTORY | libc::O_NONBLOCK;
+        File::options().read(true).custom_flags(flags).open(path)
+    };
+    let opened = match directory(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            directory(parent.unwrap_or(Path::new(".")))
+        }
+        opened => opened,
+    };
+    opened.map_err(|e| explain(path, e))
 }
 
 /// Turns an error of the stream and status calls into what the user can do about it.
@@ -31,6 +44,9 @@ pub fn explain(path: &Path, e: io::Error) -> Failure {
                 "the daemon of {shown} is gone; mount the volume again: it recovers, and the dead mount is cleared"
             )
         }
+        Some(libc::EIO) => format!(
+            "{shown}: the volume is stopped; unmount it, and mount it again: what was synced is there"
+        ),
         Some(libc::EPERM) => format!("{shown}: the stream belongs to another user"),
         _ if e.kind() == io::ErrorKind::Unsupported => {
             format!("{shown} is not on a mounted ccfs volume")

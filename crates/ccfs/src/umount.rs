@@ -35,7 +35,10 @@ pub fn run(args: &UmountArgs) -> Outcome<()> {
             ),
         ));
     }
-    let volume = mounts::backing_file(&mount.source).unwrap_or_else(|| mount.source.clone());
+    // A loop device that somebody else attached is the volume itself, and stays.
+    let volume = mounts::backing_file(&mount.source)
+        .filter(|_| mounts::is_autoclear(&mount.source))
+        .unwrap_or_else(|| mount.source.clone());
     if mount.is_dead() {
         clear_dead(&mount)?;
         return Err(Failure::new(
@@ -110,20 +113,28 @@ pub fn clear_dead(mount: &Mount) -> Outcome<()> {
     )
 }
 
-/// Waits until the loop device is detached and the daemon has closed the volume.
+/// Waits until the daemon has closed the volume and its loop device is detached. Somebody who looks at the loop device
+/// can delay that; it does not matter for the volume, so patience with it ends.
 fn wait_until_released(mount: &Mount, volume: &Path) {
     let start = Instant::now();
     let mut told = false;
     loop {
-        let attached = mounts::backing_file(&mount.source).is_some_and(|f| f == volume);
-        if !attached && FileDevice::open(volume, OpenMode::ReadOnly).is_ok() {
+        // The daemon's lock. Gone or not readable for us: then there is nothing to wait for.
+        let closed = FileDevice::open(volume, OpenMode::ReadOnly).is_ok()
+            || mounts::holders_of(volume).is_empty();
+        let attached = mount.source != volume
+            && mounts::backing_file(&mount.source).is_some_and(|file| file == volume);
+        let late = start.elapsed() > PATIENCE;
+        if closed && (!attached || late) {
+            if attached {
+                eprintln!(
+                    "ccfs umount: {} is still held by another program",
+                    mount.source.display()
+                );
+            }
             return;
         }
-        // Gone (removed, or read-only for us): nothing to wait for.
-        if !attached && mounts::holders_of(volume).is_empty() {
-            return;
-        }
-        if !told && start.elapsed() > PATIENCE {
+        if late && !told {
             told = true;
             eprintln!("ccfs umount: still writing to {}", volume.display());
         }

@@ -78,6 +78,11 @@ fn a_bad_directory_is_refused() {
     );
 }
 
+fn unmount(dir: &str) {
+    let ran = ccfs_with(&["umount", dir]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
 /// Fills a volume with something to lose, by way of debugfs.
 fn filled(place: &Place, name: &str) -> String {
     let image = place.volume(name, "32M");
@@ -333,7 +338,7 @@ fn a_mounted_volume_is_left_alone() {
         assert_ne!(ran.code, 0, "{name}: {}", ran.out);
     }
     assert_eq!(fs::read_to_string(place.path("mnt/kept")).unwrap(), "kept");
-    assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+    unmount(&dir);
     tool("e2fsck", &["-fn", &image]);
 }
 
@@ -374,7 +379,7 @@ fn a_volume_that_the_kernel_left_unclean_is_refused() {
         fs::read_to_string(place.path("mnt/f")).unwrap(),
         "from the kernel"
     );
-    assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+    unmount(&dir);
     tool("e2fsck", &["-fn", &copy]);
 }
 
@@ -421,7 +426,7 @@ fn read_only_media_can_be_read() {
         );
         let error = fs::write(place.path("mnt/new"), "x").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EROFS));
-        assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+        unmount(&dir);
     }
     assert_eq!(
         fs::read(&image).unwrap(),
@@ -498,7 +503,7 @@ fn a_full_host_stops_the_volume_and_loses_nothing() {
             "file {n} is not what was synced"
         );
     }
-    assert_eq!(ccfs_with(&["umount", &dir]).code, 0);
+    unmount(&dir);
     tool("e2fsck", &["-fn", &image]);
 }
 
