@@ -6,5 +6,6 @@ pub mod exercise;
 pub mod harness;
 pub mod kill9;
 pub mod posix;
+pub mod programs;
 pub mod rng;
 pub mod sys;

@@ -188,10 +188,10 @@ impl file::Target for File {
         errno(self.volume().fallocate(&self.cx(), self.ino, how, at, len))
     }
     fn copy(&mut self, from: u64, to: u64, len: u64) -> R<u64> {
-        errno(
-            self.volume()
-                .copy_range(&self.cx(), self.ino, from, self.ino, to, len),
-        )
+        // As the kernel does before it asks a file system.
+        let len = len.min(self.size()?.saturating_sub(from));
+        let v = self.volume();
+        errno(v.copy_range(&self.cx(), self.ino, from, self.ino, to, len))
     }
     fn seek(&mut self, at: u64, data: bool) -> R<u64> {
         errno(
@@ -201,6 +201,9 @@ impl file::Target for File {
     }
     fn sync(&mut self, data_only: bool) -> R<()> {
         errno(self.volume().fsync(&self.cx(), self.ino, data_only))
+    }
+    fn diagnosis(&self) -> String {
+        format!("{:?}", self.volume().status())
     }
     fn refresh(&mut self, deep: bool) {
         if deep {
@@ -310,6 +313,10 @@ impl EngineTree {
 
 impl tree::Target for EngineTree {
     fn enter(&self, _stream: usize) {}
+
+    fn diagnosis(&self) -> String {
+        format!("{:?}", self.volume.status())
+    }
 
     fn run(&self, stream: usize, op: &Op, bytes: &[u8]) -> R<()> {
         let cx = &context(self.streams[stream]);

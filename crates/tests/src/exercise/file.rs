@@ -38,6 +38,10 @@ pub trait Target {
     fn sync(&mut self, data_only: bool) -> R<()>;
     /// Whatever makes later reads come from below: drops caches, reopens, remounts.
     fn refresh(&mut self, deep: bool);
+    /// What may explain a failure.
+    fn diagnosis(&self) -> String {
+        String::new()
+    }
 }
 
 /// Settings of a run.
@@ -87,9 +91,10 @@ pub fn exercise(target: &mut dyn Target, run: Run) {
 impl State<'_> {
     fn fail(&self, what: String) -> ! {
         panic!(
-            "file exerciser, seed {}, operation {}: {what}\nlast operations:\n{}",
+            "file exerciser, seed {}, operation {}: {what}\n{}\nlast operations:\n{}",
             self.run.seed,
             self.count,
+            self.target.diagnosis(),
             self.history.text()
         );
     }

@@ -10,6 +10,7 @@ use crate::rng::{Rng, hash};
 use crate::sys::R;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Directories that all threads share.
 const PUBLIC: [&str; 3] = ["pub0", "pub1", "pub2"];
@@ -26,6 +27,10 @@ pub trait Target: Sync {
     fn seen(&self, path: &str) -> R<Option<Seen>>;
     /// Names in a directory, without "." and "..".
     fn list(&self, dir: &str) -> R<Vec<String>>;
+    /// What may explain a failure.
+    fn diagnosis(&self) -> String {
+        String::new()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -55,9 +60,14 @@ pub fn exercise(target: &dyn Target, run: Run) -> Expected {
             .run(0, &Op::Mkdir { path: dir.into() }, &[])
             .expect("mkdir");
     }
+    // The first failure ends the run; the others would only be its echo.
+    let stop = AtomicBool::new(false);
     let models = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..run.threads)
-            .map(|id| scope.spawn(move || Thread::new(id, target, run).run()))
+            .map(|id| {
+                let stop = &stop;
+                scope.spawn(move || Thread::new(id, target, run, stop).run())
+            })
             .collect();
         let ended: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
         ended
@@ -128,10 +138,11 @@ struct Thread<'a> {
     model: Model,
     history: History,
     count: usize,
+    stop: &'a AtomicBool,
 }
 
 impl<'a> Thread<'a> {
-    fn new(id: usize, target: &'a dyn Target, run: Run) -> Self {
+    fn new(id: usize, target: &'a dyn Target, run: Run, stop: &'a AtomicBool) -> Self {
         let rng = Rng::part(run.seed, id as u64);
         let (model, history) = (Model::default(), History::new());
         Thread {
@@ -143,13 +154,14 @@ impl<'a> Thread<'a> {
             model,
             history,
             count: 0,
+            stop,
         }
     }
 
     fn run(mut self) -> Model {
         self.target.enter(self.stream);
         let mine = self.run.operations / self.run.threads as u64;
-        while (self.count as u64) < mine {
+        while (self.count as u64) < mine && !self.stop.load(Ordering::Relaxed) {
             self.count += 1;
             if self.rng.below(self.run.sync_every) == 0 {
                 self.sync();
@@ -169,11 +181,15 @@ impl<'a> Thread<'a> {
     }
 
     fn fail(&self, what: String) -> ! {
+        if self.stop.swap(true, Ordering::SeqCst) {
+            panic!("another thread failed first");
+        }
         panic!(
-            "tree exerciser, seed {}, thread {}, operation {}: {what}\nlast operations of the thread:\n{}",
+            "tree exerciser, seed {}, thread {}, operation {}: {what}\n{}\nlast operations of the thread:\n{}",
             self.run.seed,
             self.id,
             self.count,
+            self.target.diagnosis(),
             self.history.text()
         );
     }
