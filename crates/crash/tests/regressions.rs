@@ -1,0 +1,75 @@
+//! Sequences that once broke a promise, shortened by the explorer.
+use ccfs_crash::explore::{Effort, explore_source};
+use ccfs_crash::image::config;
+use ccfs_crash::run::{Setting, Source};
+
+fn check(volumes: &[&str], text: &str) {
+    for name in volumes {
+        let setting = Setting {
+            streams: 5,
+            ..Setting::new(config(name).unwrap())
+        };
+        for seed in 0..3 {
+            let effort = Effort {
+                subsets_max: 8,
+                directed: true,
+                random: 6,
+                torn: 4,
+                deep_every: 3,
+                states_max: 150,
+                seed,
+            };
+            if let Err(e) = explore_source(setting, Source::Text(text.into()), &effort) {
+                panic!("volume {name}: {e}");
+            }
+        }
+    }
+}
+
+/// The commit of a new file whose first write lies behind a hole.
+#[test]
+fn a_new_file_that_begins_with_a_hole() {
+    check(
+        &["1k", "4k", "ext3"],
+        "A create a; A write a 35369 3781; A tmpfile %t; B write %t 37978 28; A streamsync",
+    );
+}
+
+/// The block of a removed directory becomes file data; its old content must not reach the device afterwards.
+#[test]
+fn a_block_of_a_removed_directory_becomes_data() {
+    check(
+        &["1k", "4k", "128"],
+        "C mkdir n; C tick; C rmdir n; B tick; A mkdir s; B tick; A create f; A write f 0 1024; B tick; C checkpoint",
+    );
+}
+
+#[test]
+fn a_block_of_a_directory_that_lived_shortly_becomes_data() {
+    check(
+        &["1k", "4k"],
+        "B mkdir s; A rmdir s; C fsync .; A tick; C create a; B create b; C write a 0 1926; C fdatasync b",
+    );
+}
+
+/// An attribute block is freed and becomes data before the image without it is home.
+#[test]
+fn an_attribute_block_becomes_data() {
+    check(
+        &["1k", "128"],
+        "A create a; A create b; A setxattr b security.s 147; A tick; A checkpoint; A unlink b; A tick; A symlink l 259; A tick; A write a 1024 410",
+    );
+}
+
+/// Recovery discards a transaction, is killed in its checkpoint, and must come to the same conclusion again.
+#[test]
+fn a_recovery_that_discarded_is_interrupted() {
+    check(
+        &["1k", "64m"],
+        "D create a; D tick; D create b; C checkpoint; B write b 0 220",
+    );
+    check(
+        &["1k"],
+        "A symlink l 4; C mkdir d; C create d/f; A create g; C fsync d; A checkpoint; B write d/f 0 179; D create h; B write h 0 4096; A write h 4096 52871; C create d/i; C fsync d/i; A unlink h; A checkpoint; A tick",
+    );
+}
