@@ -140,6 +140,18 @@ fn a_directory_made_moved_and_removed_in_one_transaction() {
     fsck(&dev);
 }
 
+#[test]
+fn a_new_file_that_begins_with_a_hole() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+    v.write(&c, f.ino, 8192, b"x", WriteFlags::default()).unwrap();
+    v.fsync(&c, f.ino, false).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
 // --- ties of directories
 
 #[test]

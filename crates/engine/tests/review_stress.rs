@@ -1,0 +1,332 @@
+//! Threads of several streams on one tree, with crashes at any instant; errors of the device; hostile sizes.
+mod common;
+use ccfs_device::{Counters as DeviceCounters, Device, MemoryDevice, Ticket, Write};
+use ccfs_engine::*;
+use common::{cx, fsck, image, quiet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+struct Rng(u64);
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+}
+
+fn one(v: &Volume, r: &mut Rng, stream: u64) -> Result<()> {
+    let c = cx(stream);
+    let dirs = [ROOT_INO, ROOT_INO, ROOT_INO];
+    let mut dir = dirs[r.below(3) as usize];
+    for _ in 0..r.below(3) {
+        let name = format!("d{}", r.below(4));
+        if let Ok(a) = v.lookup(dir, name.as_bytes()) {
+            dir = a.ino;
+        }
+    }
+    let d = format!("d{}", r.below(4));
+    let f = format!("f{}", r.below(6));
+    let ino = v.lookup(dir, f.as_bytes()).map(|a| a.ino);
+    let at = r.below(100_000);
+    let len = 1 + r.below(20_000);
+    match r.below(20) {
+        0 => drop(v.mkdir(&c, dir, d.as_bytes(), 0o755)?),
+        1 => v.rmdir(&c, dir, d.as_bytes())?,
+        2 | 3 => drop(v.mknod(&c, dir, f.as_bytes(), 0o100644, 0)?),
+        4 => v.unlink(&c, dir, f.as_bytes())?,
+        5 => {
+            let to = v.lookup(ROOT_INO, d.as_bytes()).map_or(ROOT_INO, |a| a.ino);
+            let flags = RenameFlags { exchange: r.below(3) == 0, ..RenameFlags::default() };
+            v.rename(&c, dir, f.as_bytes(), to, format!("f{}", r.below(6)).as_bytes(), flags)?;
+        }
+        6 => {
+            let to = v.lookup(ROOT_INO, format!("d{}", r.below(4)).as_bytes()).map_or(ROOT_INO, |a| a.ino);
+            v.rename(&c, dir, d.as_bytes(), to, format!("d{}", r.below(4)).as_bytes(), RenameFlags::default())?;
+        }
+        7 => drop(v.link(&c, ino?, dir, format!("f{}", r.below(6)).as_bytes())?),
+        8 => drop(v.symlink(&c, dir, f.as_bytes(), &vec![b'x'; 1 + r.below(200) as usize])?),
+        9 => drop(v.setattr(&c, ino?, &SetAttr { size: Some(at), ..SetAttr::default() })?),
+        10 => drop(v.setattr(&c, dir, &SetAttr { mode: Some(0o755), ..SetAttr::default() })?),
+        11 => v.setxattr(&c, if r.below(2) == 0 { dir } else { ino? }, b"user.a", &vec![1; r.below(300) as usize], false, false, false)?,
+        12 => {
+            let how = match r.below(3) {
+                0 => Fallocate::PunchHole,
+                1 => Fallocate::ZeroRange { keep_size: r.below(2) == 0 },
+                _ => Fallocate::Allocate { keep_size: r.below(2) == 0 },
+            };
+            v.fallocate(&c, ino?, how, at, len)?;
+        }
+        13 => v.fsync(&c, ino?, false)?,
+        14 => v.fsync(&c, dir, false)?,
+        15 => {
+            let ino = ino?;
+            v.remember(ino, 1);
+            let _ = v.unlink(&c, dir, f.as_bytes());
+            let _ = v.write(&c, ino, at, &[9; 100], WriteFlags::default());
+            v.forget(ino, 1);
+        }
+        16 => {
+            let mut out = Vec::new();
+            v.read(ino?, at / 2, len as usize, &mut out)?;
+        }
+        17 => v.readdir(dir, 0, &mut |_| true)?,
+        _ => drop(v.write(&c, ino?, at, &vec![stream as u8; len as usize], WriteFlags::default())?),
+    }
+    Ok(())
+}
+
+/// A device whose flushes take time.
+struct Slow(Arc<MemoryDevice>);
+impl Device for Slow {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        self.0.submit(writes)
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        self.0.wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        std::thread::sleep(Duration::from_micros(300));
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+}
+
+/// Everything that a user can see, directories' sizes and access times aside.
+fn dump(v: &Volume, dir: Ino, path: &str, out: &mut Vec<String>) {
+    let mut names = Vec::new();
+    v.readdir(dir, 0, &mut |e| {
+        names.push((e.name, e.ino, e.dtype));
+        true
+    })
+    .unwrap();
+    names.sort();
+    for (name, ino, dtype) in names {
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let path = format!("{path}/{}", String::from_utf8_lossy(&name));
+        let a = v.lookup(dir, &name).unwrap();
+        assert_eq!(a.ino, ino);
+        let kind = u32::from(a.mode) & libc::S_IFMT;
+        let mut data = Vec::new();
+        match kind {
+            libc::S_IFREG => v.read(ino, 0, 1 << 20, &mut data).unwrap(),
+            libc::S_IFLNK => data = v.readlink(ino).unwrap(),
+            _ => {}
+        }
+        let hash = data.iter().fold(0u64, |h, b| h.wrapping_mul(1_000_003).wrapping_add(u64::from(*b)));
+        let x = v.getxattr(ino, b"user.a").ok().map(|x| x.len());
+        let size = if kind == libc::S_IFDIR { 0 } else { a.size };
+        out.push(format!(
+            "{path} {dtype} {:o} {size} {} {:?} {:?} {hash:x} {x:?}",
+            a.mode, a.nlink, a.mtime, a.ctime
+        ));
+        if kind == libc::S_IFDIR {
+            dump(v, ino, &path, out);
+        }
+    }
+}
+
+fn stress(args: &[&str], seed: u64, threads: u64) {
+    let dev = Arc::new(image(args, "48M"));
+    let options = Options {
+        background: true,
+        commit_interval: Duration::from_millis(60),
+        dirty_limit: 4 << 20,
+        ..Options::default()
+    };
+    let slow = Arc::new(Slow(dev.clone()));
+    let v = Volume::mount(slow as Arc<dyn Device>, options).unwrap();
+    let done = AtomicBool::new(false);
+    let count = AtomicU64::new(0);
+    let shots = std::thread::scope(|s| {
+        for t in 0..threads {
+            let (v, done, count) = (&v, &done, &count);
+            s.spawn(move || {
+                let mut r = Rng((seed * 100 + t + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+                while !done.load(Ordering::Relaxed) {
+                    match one(v, &mut r, 2 + t) {
+                        Ok(()) => drop(count.fetch_add(1, Ordering::Relaxed)),
+                        Err(Error::Errno(n)) if n != libc::EIO && n != libc::EROFS => {}
+                        Err(e) => {
+                            done.store(true, Ordering::Relaxed);
+                            panic!("{e}: {}", v.status().stopped);
+                        }
+                    }
+                }
+            });
+        }
+        let start = Instant::now();
+        let mut shots = Vec::new();
+        while start.elapsed() < Duration::from_secs(4) && !done.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(230));
+            shots.push(dev.snapshot());
+        }
+        done.store(true, Ordering::Relaxed);
+        shots
+    });
+    assert_eq!(v.status().stopped, "");
+    v.syncfs(&cx(1)).unwrap();
+    let shot = Arc::new(dev.snapshot());
+    let (mut live, mut back) = (Vec::new(), Vec::new());
+    dump(&v, ROOT_INO, "", &mut live);
+    let w = Volume::mount(shot as Arc<dyn Device>, quiet()).unwrap();
+    dump(&w, ROOT_INO, "", &mut back);
+    assert_eq!(live, back);
+    w.unmount().unwrap();
+    eprintln!("{} operations, {:?}", count.load(Ordering::Relaxed), v.status().counters);
+    for shot in shots {
+        let shot = Arc::new(shot);
+        Volume::recover(shot.clone() as Arc<dyn Device>).unwrap();
+        fsck(&shot);
+    }
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn threads_many_seeds() {
+    let seeds = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10);
+    for seed in 10..10 + seeds {
+        let args: &[&str] = match seed % 3 {
+            0 => &["-b", "4096"],
+            1 => &["-b", "1024", "-J", "size=1"],
+            _ => &["-b", "1024", "-O", "^extents,^64bit,^metadata_csum"],
+        };
+        stress(args, seed, 2 + seed % 5);
+    }
+}
+
+#[test]
+fn threads_4k() {
+    stress(&["-b", "4096"], 1, 6);
+}
+
+#[test]
+fn threads_tiny_log() {
+    stress(&["-b", "1024", "-J", "size=1"], 2, 4);
+}
+
+#[test]
+fn threads_old_volume() {
+    stress(&["-b", "1024", "-O", "^extents,^64bit,^metadata_csum"], 3, 6);
+}
+
+/// Flushes fail from some moment on, once.
+struct BadFlush {
+    inner: Arc<MemoryDevice>,
+    armed: AtomicBool,
+    failed: AtomicBool,
+}
+impl Device for BadFlush {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        self.inner.submit(writes)
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        self.inner.wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            // Long enough for others to wait behind it.
+            std::thread::sleep(Duration::from_millis(200));
+            self.failed.store(true, Ordering::SeqCst);
+            return Err(io::Error::other("flush"));
+        }
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn nobody_succeeds_after_a_failed_flush() {
+    for _ in 0..20 {
+        let dev = Arc::new(BadFlush {
+            inner: Arc::new(image(&["-b", "4096"], "16M")),
+            armed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        });
+        let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+        let files: Vec<_> = (0..8u64)
+            .map(|i| v.mknod(&cx(2 + i), ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0).unwrap())
+            .collect();
+        dev.armed.store(true, Ordering::SeqCst);
+        std::thread::scope(|s| {
+            for (i, f) in files.iter().enumerate() {
+                let (v, dev) = (&v, &dev);
+                s.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(i as u64 * 5));
+                    let synced = v.fsync(&cx(2 + i as u64), f.ino, false);
+                    assert!(synced.is_err() || !dev.failed.load(Ordering::SeqCst), "file {i}");
+                });
+            }
+        });
+    }
+}
+
+fn debugfs(dev: &MemoryDevice, command: &str) -> MemoryDevice {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("img");
+    dev.to_file(&path).unwrap();
+    let out = std::process::Command::new("debugfs").args(["-w", "-R", command]).arg(&path).output().unwrap();
+    assert!(out.status.success());
+    MemoryDevice::from_file(&path).unwrap()
+}
+
+#[test]
+fn an_impossible_size_is_no_panic() {
+    let dev = Arc::new(image(&["-b", "4096"], "16M"));
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+    v.write(&c, f.ino, 0, &[1; 5000], WriteFlags::default()).unwrap();
+    v.unmount().unwrap();
+    for size in ["0x7fffffffffffffff", "0xffffffffffffffff", "0x100000000001"] {
+        let bad = Arc::new(debugfs(&dev, &format!("sif /f size {size}")));
+        let v = Volume::mount(bad as Arc<dyn Device>, quiet()).unwrap();
+        let Ok(f) = v.lookup(ROOT_INO, b"f") else { continue };
+        let mut out = Vec::new();
+        for at in [0, 1 << 44, 1 << 45, f.size - 1, u64::MAX] {
+            let _ = v.read(f.ino, at, 4096, &mut out);
+            let _ = v.seek(f.ino, at, Seek::Hole);
+            let _ = v.seek(f.ino, at, Seek::Data);
+            let _ = v.write(&c, f.ino, at, b"x", WriteFlags::default());
+            let _ = v.write(&c, f.ino, at, b"x", WriteFlags { append: true, ..WriteFlags::default() });
+            let _ = v.copy_range(&c, f.ino, at, f.ino, 0, 10);
+        }
+        let _ = v.setattr(&c, f.ino, &SetAttr { size: Some(100), ..SetAttr::default() });
+        let _ = v.syncfs(&c);
+    }
+}
