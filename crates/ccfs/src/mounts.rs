@@ -25,9 +25,13 @@ impl Mount {
     }
 }
 
-/// True when the daemon of the FUSE mount at `dir` is gone.
+/// True when the daemon of the FUSE mount at `dir` is gone. Asks with statfs(2), which no cache of the kernel answers.
 pub fn is_dead(dir: &Path) -> bool {
-    matches!(rustix::fs::stat(dir), Err(rustix::io::Errno::NOTCONN))
+    use rustix::io::Errno;
+    matches!(
+        rustix::fs::statfs(dir),
+        Err(Errno::NOTCONN | Errno::CONNABORTED)
+    )
 }
 
 /// All mounts of this process's namespace, in mount order. Lines that do not parse are left out.

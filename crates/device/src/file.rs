@@ -355,6 +355,7 @@ fn refuse_kernel_user(path: &Path, meta: &Metadata) -> Result<(), OpenError> {
             .metadata()
             .is_ok_and(same)
             && is_claimed(&node)
+            && !is_left_by_a_daemon(&name)
         {
             return busy(format!(
                 "the kernel uses it by way of {}, which is mounted",
@@ -363,6 +364,16 @@ fn refuse_kernel_user(path: &Path, meta: &Metadata) -> Result<(), OpenError> {
         }
     }
     Ok(())
+}
+
+/// Whether a loop device is claimed by a fuseblk mount. Its daemon would hold the lock that the caller has, so it was killed, and the
+/// mount is there only until its last user leaves; nothing is written through it.
+fn is_left_by_a_daemon(loop_name: &std::ffi::OsStr) -> bool {
+    let number = Path::new("/sys/block").join(loop_name).join("dev");
+    std::fs::read_to_string(number).is_ok_and(|number| {
+        let bdi = format!("/sys/class/bdi/{}-fuseblk", number.trim_end());
+        Path::new(&bdi).exists()
+    })
 }
 
 /// Whether the kernel holds a block device exclusively. Opens it for an instant.
