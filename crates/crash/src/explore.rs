@@ -1,6 +1,6 @@
 //! Which crash states of a run are looked at, in what order, and what was covered.
 use crate::generate::{Action, Mix};
-use crate::image::CONFIGS;
+use crate::image::{CONFIGS, Config};
 use crate::oracle::SyncKind;
 use crate::rng::Rng;
 use crate::run::{Depth, Run, Setting, Source, any_outcome};
@@ -228,52 +228,93 @@ pub fn explore_seed(seed: u64, effort: &Effort, shrink_for: Duration) -> Result<
     let mut actions = Vec::new();
     let run = Run::record_into(setting, Source::Random(seed, mix, length), &mut actions);
     run.and_then(|run| explore(&run, &effort)).map_err(|e| {
-        let head = format!("seed {seed}, volume {}: {e}", setting.config.name);
-        match shrink(setting, &actions, &effort, shrink_for, &class(&e)) {
-            Some((actions, error)) => {
-                let line = |(s, a): &(usize, Action)| match a {
-                    Action::Op(op) => format!("  {s}: {op}"),
-                    other => format!("  {s}: {other:?}"),
-                };
-                let lines: Vec<String> = actions.iter().map(line).collect();
-                format!(
-                    "{head}\nshortened to {} actions:\n{}\n{error}",
-                    lines.len(),
-                    lines.join("\n")
-                )
-            }
-            None => head,
-        }
+        let more = Effort {
+            directed: true,
+            random: 8,
+            states_max: 3000,
+            deep_every: 50,
+            ..effort
+        };
+        let again = |actions| explore_source(setting, Source::Actions(actions), &more).map(drop);
+        format!(
+            "seed {seed}, volume {}: {}",
+            setting.config.name,
+            shortened(&e, &actions, shrink_for, again)
+        )
     })
+}
+
+/// Performs the workload of a seed, unmounts, and compares what the next mount shows.
+pub fn remount_seed(
+    seed: u64,
+    config: &'static Config,
+    shrink_for: Duration,
+) -> Result<(), String> {
+    let setting = Setting {
+        streams: 3,
+        ..Setting::new(config)
+    };
+    let mix = Mix {
+        tick_percent: 8,
+        ..Mix::default()
+    };
+    let mut actions = Vec::new();
+    let last = |run: Run| run.check(run.dev.events(), &Outcome::None, Depth::Read);
+    let run = Run::record_into(setting, Source::Random(seed, mix, 30), &mut actions);
+    run.and_then(last).map_err(|e| {
+        let again = |actions| Run::record(setting, Source::Actions(actions)).and_then(last);
+        format!(
+            "seed {seed}, volume {}: {}",
+            config.name,
+            shortened(&e, &actions, shrink_for, again)
+        )
+    })
+}
+
+/// A report with the shortest sequence of actions that was found to fail alike.
+fn shortened(
+    error: &str,
+    actions: &[(usize, Action)],
+    time: Duration,
+    again: impl Fn(Vec<(usize, Action)>) -> Result<(), String>,
+) -> String {
+    let Some((actions, shorter)) = shrink(actions, time, &class(error), again) else {
+        return error.into();
+    };
+    let line = |(s, a): &(usize, Action)| match a {
+        Action::Op(op) => format!("  {s}: {op}"),
+        other => format!("  {s}: {other:?}"),
+    };
+    let lines: Vec<String> = actions.iter().map(line).collect();
+    format!(
+        "{error}\nshortened to {} actions:\n{}\n{shorter}",
+        lines.len(),
+        lines.join("\n")
+    )
 }
 
 /// What kind of failure a report is: its first line without numbers and without what was being done.
 fn class(report: &str) -> String {
     let line = report.lines().next().unwrap_or("");
-    let what = line.rsplit(": ").next().unwrap_or(line);
+    let broken = ["C1 ", "C2/C6 ", "C3 ", "C5 "]
+        .into_iter()
+        .find(|p| line.contains(p));
+    let what = broken.unwrap_or_else(|| line.rsplit(": ").next().unwrap_or(line));
     what.chars()
         .filter(|c| !c.is_ascii_digit())
         .take(60)
         .collect()
 }
 
-/// Leaves out actions as long as some crash state is still wrong.
+/// Leaves out actions as long as the failure stays the same.
 #[allow(clippy::type_complexity)]
 fn shrink(
-    setting: Setting,
     actions: &[(usize, Action)],
-    effort: &Effort,
     time: Duration,
     same: &str,
+    again: impl Fn(Vec<(usize, Action)>) -> Result<(), String>,
 ) -> Option<(Vec<(usize, Action)>, String)> {
     let start = Instant::now();
-    let effort = Effort {
-        directed: true,
-        random: 8,
-        states_max: 3000,
-        deep_every: 50,
-        ..*effort
-    };
     let mut best: Vec<(usize, Action)> = actions.to_vec();
     let mut error = None;
     let mut chunk = best.len() / 2;
@@ -285,7 +326,7 @@ fn shrink(
             }
             let mut fewer = best.clone();
             fewer.drain(at..(at + chunk).min(best.len()));
-            match explore_source(setting, Source::Actions(fewer.clone()), &effort) {
+            match again(fewer.clone()) {
                 Err(e) if class(&e) == same => (best, error) = (fewer, Some(e)),
                 _ => at += chunk,
             }

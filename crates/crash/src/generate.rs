@@ -196,7 +196,10 @@ impl Generator {
     /// A regular file with a name or held open.
     fn file(&mut self, tree: &Tree, stream: usize) -> Option<NodeId> {
         if !self.open.is_empty() && self.rng.chance(10) {
-            return Some(*self.rng.pick(&self.open.clone()));
+            // The making of an unnamed file may have failed for lack of space.
+            self.open.retain(|n| tree.nodes.contains_key(n));
+            let open = self.open.clone();
+            return (!open.is_empty()).then(|| *self.rng.pick(&open));
         }
         for _ in 0..4 {
             let dir = self.dir(tree, stream);

@@ -1,11 +1,13 @@
 //! The operations without crashes: engine against model, with remounts and e2fsck. A million operations in all;
 //! CCFS_CRASH_OPS sets another number, CCFS_CRASH_SEED another seed.
 use ccfs_crash::drive::{Driver, Ended};
+use ccfs_crash::explore::remount_seed;
 use ccfs_crash::generate::{Generator, Mix};
 use ccfs_crash::image::{self, CONFIGS};
 use ccfs_crash::observe::observe;
 use ccfs_crash::run::{FIRST_NODE, Setting, guarded, mount};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -76,6 +78,17 @@ fn run(index: usize) {
     let ops = number("CCFS_CRASH_OPS", 1_000_000) / CONFIGS.len() as u64;
     if let Err(e) = guarded(|| exercise(index, ops)) {
         panic!("volume {}: {e}", CONFIGS[index].name);
+    }
+}
+
+/// Many short lives of a volume: what was done right before an unmount is not hidden by what came later.
+#[test]
+fn short_lives() {
+    for seed in 0..number("CCFS_CRASH_LIVES", 800) {
+        let config = &CONFIGS[seed as usize % CONFIGS.len()];
+        if let Err(e) = remount_seed(seed, config, Duration::from_secs(20)) {
+            panic!("{e}");
+        }
     }
 }
 
