@@ -1,0 +1,421 @@
+//! The life of a mount, from the command line: daemon, helpers, crash, recovery, unmount.
+mod common;
+use common::{Place, ccfs_with, run, tool};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn mount(image: &str, dir: &str) {
+    let ran = ccfs_with(&["mount", image, dir]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+fn unmount(dir: &str) {
+    let ran = ccfs_with(&["umount", dir]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+/// The daemon's process id, as `status` tells it.
+fn daemon(dir: &str) -> u32 {
+    let status = ccfs_with(&["status", "--json", dir]);
+    let value: serde_json::Value = serde_json::from_str(&status.out).unwrap();
+    value["mount"]["pid"].as_u64().unwrap() as u32
+}
+
+fn signal(pid: u32, name: &str) {
+    tool("kill", &[&format!("-{name}"), &pid.to_string()]);
+}
+
+/// Waits until the process is gone.
+fn wait_for_end(pid: u32) {
+    let start = Instant::now();
+    while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z ")) {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "the daemon does not end"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_mounted(dir: &str) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|l| l.split(' ').nth(4) == Some(dir))
+}
+
+fn loops_of(image: &str) -> String {
+    tool("losetup", &["-j", image])
+}
+
+/// At rest: e2fsck finds nothing, and the kernel shows the same.
+fn plain_ext4(place: &Place, image: &str) -> Vec<String> {
+    tool("e2fsck", &["-fn", image]);
+    let dir = place.text("kernel");
+    let _ = fs::create_dir(&dir);
+    tool("mount", &["-o", "loop,ro", "-t", "ext4", image, &dir]);
+    let mut names: Vec<String> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|n| n != "lost+found")
+        .collect();
+    names.sort();
+    tool("umount", &[&dir]);
+    names
+}
+
+#[test]
+fn umount_leaves_plain_ext4_and_no_loop_device() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (
+        place.volume("an image.img", "32M"),
+        place.subdir("a mount point"),
+    );
+    for (round, own) in [(0, true), (1, false)] {
+        mount(&image, &dir);
+        let pid = daemon(&dir);
+        assert!(
+            !loops_of(&image).is_empty(),
+            "an image is mounted by way of a loop device"
+        );
+        fs::write(place.path(&format!("a mount point/f{round}")), "x").unwrap();
+        if own {
+            unmount(&dir);
+        } else {
+            tool("umount", &[&dir]);
+        }
+        assert_eq!(plain_ext4(&place, &image).len(), round + 1);
+        assert_eq!(loops_of(&image), "");
+        wait_for_end(pid);
+    }
+}
+
+#[test]
+fn the_daemon_is_detached_and_named_for_systemd() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    // Relative names, and no descriptor of ours stays with the daemon: `output()` returns.
+    let ran = run(common::ccfs()
+        .current_dir(place.path(""))
+        .args(["mount", "a.img", "mnt"]));
+    assert_eq!((ran.code, ran.out.as_str()), (0, ""), "{}", ran.err);
+    let pid = daemon(&dir);
+    let name = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    assert!(name.starts_with(b"@"), "{}", String::from_utf8_lossy(&name));
+    assert_eq!(
+        fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(),
+        Some("/")
+    );
+    let session = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session: u32 = session
+        .rsplit(") ")
+        .next()
+        .unwrap()
+        .split(' ')
+        .nth(3)
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(session, pid, "the daemon leads a session of its own");
+    for fd in [1, 2] {
+        let to = fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
+        assert_eq!(to.to_str(), Some("/dev/null"));
+    }
+    unmount(&dir);
+    drop(image);
+}
+
+#[test]
+fn signals_commit_and_unmount() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    for (n, name) in ["TERM", "INT", "HUP"].iter().enumerate() {
+        mount(&image, &dir);
+        fs::write(place.path(&format!("mnt/{name}")), "before the signal").unwrap();
+        let pid = daemon(&dir);
+        signal(pid, name);
+        wait_for_end(pid);
+        assert!(!is_mounted(&dir), "SIG{name}");
+        assert_eq!(plain_ext4(&place, &image).len(), n + 1);
+    }
+}
+
+#[test]
+fn a_signal_does_not_pull_the_volume_from_under_a_user() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    mount(&image, &dir);
+    let mut open = fs::File::create(place.path("mnt/f")).unwrap();
+    let busy = ccfs_with(&["umount", &dir]);
+    assert_eq!(busy.code, 32);
+    assert!(busy.err.contains("in use by"), "{}", busy.err);
+    let pid = daemon(&dir);
+    signal(pid, "TERM");
+    std::thread::sleep(Duration::from_millis(300));
+    open.write_all(b"still served").unwrap();
+    signal(pid, "TERM");
+    std::thread::sleep(Duration::from_millis(300));
+    open.write_all(b", also detached").unwrap();
+    drop(open);
+    wait_for_end(pid);
+    assert_eq!(plain_ext4(&place, &image), ["f"]);
+    mount(&image, &dir);
+    assert_eq!(
+        fs::read_to_string(place.path("mnt/f")).unwrap(),
+        "still served, also detached"
+    );
+    unmount(&dir);
+}
+
+#[test]
+fn mount_clears_what_a_killed_daemon_left() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir, other) = (
+        place.volume("a.img", "32M"),
+        place.subdir("mnt"),
+        place.subdir("other"),
+    );
+    // Somebody stands in the dead mount; nobody does; the next mount is elsewhere.
+    for (n, (user, next)) in [(true, &dir), (false, &dir), (false, &other)]
+        .into_iter()
+        .enumerate()
+    {
+        mount(&image, &dir);
+        fs::write(place.path(&format!("mnt/f{n}")), "synced").unwrap();
+        tool("sync", &["-f", &dir]);
+        let mut sleeper = user.then(|| {
+            Command::new("sleep")
+                .arg("60")
+                .current_dir(&dir)
+                .spawn()
+                .unwrap()
+        });
+        let pid = daemon(&dir);
+        signal(pid, "KILL");
+        wait_for_end(pid);
+        // `mount` is the first to notice.
+        mount(&image, next);
+        assert_eq!(
+            fs::read_to_string(format!("{next}/f{n}")).unwrap(),
+            "synced"
+        );
+        unmount(next);
+        if let Some(sleeper) = &mut sleeper {
+            sleeper.kill().unwrap();
+            sleeper.wait().unwrap();
+        }
+        assert!(!is_mounted(&dir));
+        assert_eq!(plain_ext4(&place, &image).len(), n + 1);
+        assert_eq!(loops_of(&image), "");
+    }
+}
+
+#[test]
+fn umount_of_a_dead_mount_clears_it_and_names_the_way_out() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    mount(&image, &dir);
+    fs::write(place.path("mnt/f"), "x").unwrap();
+    let pid = daemon(&dir);
+    signal(pid, "KILL");
+    wait_for_end(pid);
+    let status = ccfs_with(&["status", &dir]);
+    assert!(
+        status.code == 1 && status.err.contains("daemon"),
+        "{}",
+        status.err
+    );
+    let ran = ccfs_with(&["umount", &dir]);
+    assert!(
+        ran.code == 32 && ran.err.contains("ccfs fsck -p"),
+        "{}",
+        ran.err
+    );
+    assert!(!is_mounted(&dir));
+    // What others say of a volume in flight (docs/using.md).
+    let kernel = run(Command::new("mount").args(["-o", "loop", "-t", "ext4", &image, &dir]));
+    assert!(
+        kernel.code == 32 && kernel.err.contains("bad superblock"),
+        "{}",
+        kernel.err
+    );
+    let e2fsck = run(Command::new("e2fsck").args(["-p", &image]));
+    assert!(e2fsck.code & 8 != 0, "e2fsck: {}", e2fsck.code);
+    assert!(format!("{}{}", e2fsck.out, e2fsck.err).contains("FEATURE_I30"));
+    assert!(tool("blkid", &["-p", &image]).contains("TYPE=\"ext4\""));
+    assert_eq!(ccfs_with(&["fsck", "-p", &image]).code, 0);
+    assert_eq!(ccfs_with(&["fsck", "-p", &image]).code, 0, "again");
+    plain_ext4(&place, &image);
+}
+
+#[test]
+fn mount_as_the_helper_of_mount_8() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let helper = |name: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ccfs"));
+        run(command
+            .arg0(format!("/sbin/{name}"))
+            .args(args)
+            .stdin(Stdio::null()))
+    };
+    let ran = helper(
+        "mount.ccfs",
+        &[&image, &dir, "-o", "rw,noatime,nosuid,commit=9"],
+    );
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|l| l.contains(&dir)).unwrap();
+    assert!(
+        line.contains("nosuid") && line.contains("noatime"),
+        "{line}"
+    );
+    fs::write(place.path("mnt/f"), "x").unwrap();
+    tool("umount", &[&dir]);
+    assert_eq!(
+        helper("mount.ccfs", &[&image, &dir, "-o", "frobnicate"]).code,
+        1
+    );
+    assert_eq!(
+        helper("mount.ccfs", &[&image, &dir, "-so", "frobnicate,ro"]).code,
+        0
+    );
+    assert_eq!(
+        fs::write(place.path("mnt/g"), "x")
+            .unwrap_err()
+            .raw_os_error(),
+        Some(libc::EROFS)
+    );
+    tool("umount", &[&dir]);
+    assert_eq!(helper("fsck.ccfs", &["-a", "-C0", &image]).code, 0);
+    assert_eq!(helper("fsck.ccfs", &["-Q", &image]).code, 16);
+    let made = helper(
+        "mkfs.ccfs",
+        &["-L", "helped", "-s", "32M", &place.text("b.img")],
+    );
+    assert_eq!(made.code, 0, "{}", made.err);
+    plain_ext4(&place, &image);
+}
+
+#[test]
+fn a_foreground_mount_serves_until_it_is_unmounted() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let mut child = common::ccfs()
+        .args(["mount", "-f", &image, &dir])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !is_mounted(&dir) {
+        assert!(start.elapsed() < Duration::from_secs(20) && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fs::write(place.path("mnt/f"), "x").unwrap();
+    unmount(&dir);
+    let said: Vec<String> = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map(Result::unwrap)
+        .collect();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(said, Vec::<String>::new(), "quiet by default");
+    assert_eq!(plain_ext4(&place, &image), ["f"]);
+}
+
+#[test]
+fn killed_mounts_and_checks_can_be_run_again() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
+    mount(&image, &dir);
+    for n in 0..200 {
+        fs::write(place.path(&format!("mnt/f{n}")), vec![n as u8; 20_000]).unwrap();
+    }
+    tool("sync", &["-f", &dir]);
+    let pid = daemon(&dir);
+    signal(pid, "KILL");
+    wait_for_end(pid);
+    assert_eq!(ccfs_with(&["umount", &dir]).code, 32);
+    for step in 0..30u64 {
+        let command = if step % 2 == 0 {
+            ["fsck", "-p"]
+        } else {
+            ["mount", "-f"]
+        };
+        let mut child = common::ccfs();
+        child
+            .args(command)
+            .arg(&image)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if step % 2 == 1 {
+            child.arg(&dir);
+        }
+        let mut child = child.spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(step * 700));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    mount(&image, &dir);
+    for n in 0..200 {
+        let bytes = fs::read(place.path(&format!("mnt/f{n}"))).unwrap();
+        assert!(bytes == vec![n as u8; 20_000], "f{n}");
+    }
+    unmount(&dir);
+    assert_eq!(plain_ext4(&place, &image).len(), 200);
+}
+
+/// The example of the README: what is done last is never there without what was done before.
+#[test]
+fn order_survives_a_crash_as_the_readme_says() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
+    let ran = ccfs_with(&["mount", "-o", "commit=1", &image, &dir]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let script = format!(
+        "n=0; while n=$((n+1)); echo \"entry $n\" >> {dir}/journal && echo > {dir}/done.$n; do :; done"
+    );
+    let mut writer = Command::new("sh")
+        .args(["-c", &script])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(3300));
+    let pid = daemon(&dir);
+    signal(pid, "KILL");
+    wait_for_end(pid);
+    writer.wait().unwrap();
+    mount(&image, &dir);
+    let journal = fs::read_to_string(place.path("mnt/journal")).unwrap();
+    let entries = journal.lines().count();
+    let done = fs::read_dir(&dir).unwrap().filter(|e| {
+        e.as_ref()
+            .unwrap()
+            .file_name()
+            .to_str()
+            .unwrap()
+            .starts_with("done.")
+    });
+    let done = done.count();
+    println!("{entries} entries, {done} done");
+    assert!(
+        entries > 100 && (entries == done || entries == done + 1),
+        "{entries} entries, {done} done"
+    );
+    assert!(journal.ends_with('\n'));
+    for (n, line) in journal.lines().enumerate() {
+        assert_eq!(line, format!("entry {}", n + 1));
+    }
+    unmount(&dir);
+    tool("e2fsck", &["-fn", &image]);
+}
