@@ -332,7 +332,7 @@ impl Op<'_> {
         let created_here = layer.body.read().created.is_some();
         if created_here {
             st.layers.pop();
-            self.txn.body.lock().files.remove(&inode.ino);
+            self.txn.body.lock().forget_inode(inode.ino);
             self.vol.inodes.remove(inode.ino);
             self.vol.image.alloc().drop_window(u64::from(inode.ino));
             self.vol.image.alloc().release_inode(inode.ino);

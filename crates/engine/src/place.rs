@@ -149,7 +149,8 @@ impl Volume {
             .into_iter()
             .chain(body.prealloc.iter().next().map(|r| r.0))
             .min();
-        if let Some(first) = first.filter(|f| *f > 0)
+        // A file that this transaction creates has nothing below, and no inode in the image yet.
+        if let Some(first) = first.filter(|f| *f > 0 && body.created.is_none())
             && let Some(before) = self.locate_below(inode, st, serial, first - 1)?
         {
             return Ok(before.pblk + 1);

@@ -23,6 +23,18 @@ pub enum DirField {
 }
 pub const DIR_FIELDS: usize = 7;
 
+impl DirField {
+    pub const ALL: [DirField; DIR_FIELDS] = [
+        DirField::Mode,
+        DirField::Uid,
+        DirField::Gid,
+        DirField::Atime,
+        DirField::Mtime,
+        DirField::Ctime,
+        DirField::Flags,
+    ];
+}
+
 /// One field's value: a number, or seconds and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DirValue {

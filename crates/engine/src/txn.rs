@@ -60,6 +60,20 @@ pub struct Body {
     pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
 }
 
+impl Body {
+    /// An inode that this transaction made and freed: nothing is said about it, as no record may name what never exists.
+    pub fn forget_inode(&mut self, ino: Ino) {
+        self.files.remove(&ino);
+        self.dirs.remove(&ino);
+        for field in DirField::ALL {
+            self.dir_fields.remove(&(ino, field));
+        }
+        self.entries.remove(&ino);
+        self.parents.remove(&ino);
+        self.atimes.remove(&ino);
+    }
+}
+
 /// Bookkeeping of the commit.
 #[derive(Default)]
 pub struct Progress {

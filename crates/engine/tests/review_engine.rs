@@ -23,7 +23,10 @@ fn crash(dev: &MemoryDevice) -> (Arc<MemoryDevice>, Arc<Volume>) {
 }
 
 fn mode(m: u16) -> SetAttr {
-    SetAttr { mode: Some(m), ..SetAttr::default() }
+    SetAttr {
+        mode: Some(m),
+        ..SetAttr::default()
+    }
 }
 
 const DAMAGED: &str = "recovery";
@@ -37,7 +40,11 @@ struct Cut {
 
 impl Cut {
     fn new(inner: Arc<MemoryDevice>, bytes: i64, loud: bool) -> Arc<Cut> {
-        Arc::new(Cut { inner, bytes: AtomicI64::new(bytes), loud })
+        Arc::new(Cut {
+            inner,
+            bytes: AtomicI64::new(bytes),
+            loud,
+        })
     }
 }
 
@@ -62,11 +69,18 @@ impl Device for Cut {
                 }
             }
             if !parts.is_empty() {
-                kept.push(Write { offset: w.offset, parts });
+                kept.push(Write {
+                    offset: w.offset,
+                    parts,
+                });
             }
         }
         let done = ccfs_device::write_all(&*self.inner, kept);
-        Ticket::done(if lost && self.loud { Err(io::Error::other("cut")) } else { done })
+        Ticket::done(if lost && self.loud {
+            Err(io::Error::other("cut"))
+        } else {
+            done
+        })
     }
     fn wait(&self, ticket: Ticket) -> io::Result<()> {
         self.inner.wait(ticket)
@@ -132,7 +146,8 @@ fn a_directory_made_moved_and_removed_in_one_transaction() {
     let a = v.mkdir(&c, ROOT_INO, b"a", 0o755).unwrap();
     let b = v.mkdir(&c, ROOT_INO, b"b", 0o755).unwrap();
     v.mkdir(&c, a.ino, b"x", 0o755).unwrap();
-    v.rename(&c, a.ino, b"x", b.ino, b"x", RenameFlags::default()).unwrap();
+    v.rename(&c, a.ino, b"x", b.ino, b"x", RenameFlags::default())
+        .unwrap();
     v.rmdir(&c, b.ino, b"x").unwrap();
     v.syncfs(&c).unwrap();
     v.tick(Duration::ZERO).unwrap();
@@ -146,7 +161,8 @@ fn a_new_file_that_begins_with_a_hole() {
     let v = mount(&dev);
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
-    v.write(&c, f.ino, 8192, b"x", WriteFlags::default()).unwrap();
+    v.write(&c, f.ino, 8192, b"x", WriteFlags::default())
+        .unwrap();
     v.fsync(&c, f.ino, false).unwrap();
     v.unmount().unwrap();
     fsck(&dev);
@@ -160,7 +176,10 @@ fn an_entry_comes_after_every_change_of_owner_or_mode() {
     let v = mount(&dev);
     let d = v.mkdir(&cx(1), ROOT_INO, b"d", 0o755).unwrap();
     v.syncfs(&cx(1)).unwrap();
-    let set = SetAttr { uid: Some(1000), ..SetAttr::default() };
+    let set = SetAttr {
+        uid: Some(1000),
+        ..SetAttr::default()
+    };
     v.setattr(&cx(1), d.ino, &set).unwrap();
     v.setattr(&cx(2), d.ino, &mode(0o700)).unwrap();
     let f = v.mknod(&cx(3), d.ino, b"x", 0o100644, 0).unwrap();
@@ -179,13 +198,18 @@ fn times_or_flags_of_a_removed_directory_do_not_reach_the_next_owner_of_its_numb
     v.syncfs(&cx(1)).unwrap();
     let flags = v.getflags(d.ino).unwrap();
     v.setflags(&cx(2), d.ino, flags | 0x40).unwrap();
-    let old = SetAttr { mtime: Some(SetTime::At((1000, 0))), ..SetAttr::default() };
+    let old = SetAttr {
+        mtime: Some(SetTime::At((1000, 0))),
+        ..SetAttr::default()
+    };
     v.setattr(&cx(2), d.ino, &old).unwrap();
     v.rmdir(&cx(1), ROOT_INO, b"d").unwrap();
     v.streamsync(StreamId(1)).unwrap();
     let mut same = None;
     for i in 0..20 {
-        let f = v.mknod(&cx(1), ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0).unwrap();
+        let f = v
+            .mknod(&cx(1), ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0)
+            .unwrap();
         if f.ino == d.ino {
             same = Some(f);
         }
@@ -209,7 +233,8 @@ fn xattrs_of_a_removed_open_directory() {
     v.remember(d.ino, 1);
     v.rmdir(&cx(1), ROOT_INO, b"d").unwrap();
     v.streamsync(StreamId(1)).unwrap();
-    v.setxattr(&cx(2), d.ino, b"user.a", b"x", false, false, false).unwrap();
+    v.setxattr(&cx(2), d.ino, b"user.a", b"x", false, false, false)
+        .unwrap();
     v.forget(d.ino, 1);
     v.streamsync(SYSTEM_STREAM).unwrap();
     v.streamsync(StreamId(2)).unwrap();
@@ -283,7 +308,14 @@ fn any_recovery_can_be_interrupted() {
         let name = format!("n{i}");
         let d = v.mkdir(&c, ROOT_INO, name.as_bytes(), 0o755).unwrap();
         let f = v.mknod(&c, d.ino, b"f", 0o100644, 0).unwrap();
-        v.write(&c, f.ino, 0, &vec![i as u8 + 1; 3000], WriteFlags::default()).unwrap();
+        v.write(
+            &c,
+            f.ino,
+            0,
+            &vec![i as u8 + 1; 3000],
+            WriteFlags::default(),
+        )
+        .unwrap();
         if i % 4 == 0 {
             v.streamsync(c.stream).unwrap();
         }
@@ -329,11 +361,13 @@ fn tiny_log_scattered_overwrites() {
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
     for i in 0..16u64 {
-        v.write(&c, f.ino, i << 18, &vec![1; 1 << 18], WriteFlags::default()).unwrap();
+        v.write(&c, f.ino, i << 18, &vec![1; 1 << 18], WriteFlags::default())
+            .unwrap();
     }
     v.syncfs(&c).unwrap();
     for i in 0..2000u64 {
-        v.write(&c, f.ino, i * 2048, &[2; 1024], WriteFlags::default()).unwrap();
+        v.write(&c, f.ino, i * 2048, &[2; 1024], WriteFlags::default())
+            .unwrap();
     }
     v.syncfs(&c).unwrap();
     v.unmount().unwrap();
@@ -346,11 +380,15 @@ fn tiny_log_many_holes() {
     let v = mount(&dev);
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
-    let big = SetAttr { size: Some(1 << 30), ..SetAttr::default() };
+    let big = SetAttr {
+        size: Some(1 << 30),
+        ..SetAttr::default()
+    };
     v.setattr(&c, f.ino, &big).unwrap();
     v.syncfs(&c).unwrap();
     for i in 0..60_000u64 {
-        v.fallocate(&c, f.ino, Fallocate::PunchHole, i * 2048, 1024).unwrap();
+        v.fallocate(&c, f.ino, Fallocate::PunchHole, i * 2048, 1024)
+            .unwrap();
     }
     v.syncfs(&c).unwrap();
     v.unmount().unwrap();
@@ -364,7 +402,9 @@ fn tiny_log_many_access_times() {
     let c = cx(1);
     let mut inos = Vec::new();
     for i in 0..12_000 {
-        let f = v.mknod(&c, ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0).unwrap();
+        let f = v
+            .mknod(&c, ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0)
+            .unwrap();
         v.write(&c, f.ino, 0, b"x", WriteFlags::default()).unwrap();
         inos.push(f.ino);
         if i % 500 == 0 {
@@ -391,7 +431,9 @@ fn tiny_log_many_directories_while_another_stream_is_open() {
     v.syncfs(&c).unwrap();
     v.mkdir(&cx(9), ROOT_INO, b"open2", 0o755).unwrap();
     for i in 0..4000 {
-        let d = v.mkdir(&c, p.ino, format!("d{i}").as_bytes(), 0o755).unwrap();
+        let d = v
+            .mkdir(&c, p.ino, format!("d{i}").as_bytes(), 0o755)
+            .unwrap();
         v.mknod(&c, d.ino, b"f", 0o100644, 0).unwrap();
         if i % 100 == 99 {
             v.streamsync(c.stream).unwrap();
@@ -422,7 +464,12 @@ fn tiny_log_many_orphans() {
 // --- space
 
 fn user(stream: u64) -> Context {
-    Context { uid: 1000, gid: 1000, privileged: false, ..cx(stream) }
+    Context {
+        uid: 1000,
+        gid: 1000,
+        privileged: false,
+        ..cx(stream)
+    }
 }
 
 fn fill(v: &Volume, c: &Context, ino: Ino) -> u64 {
@@ -450,13 +497,27 @@ fn overwriting_on_a_full_volume_never_lacks_space() {
             let mut at = 0;
             while at < size {
                 let n = (size - at).min(50_000);
-                v.write(&c, f.ino, at, &vec![round; n as usize], WriteFlags::default())
-                    .unwrap_or_else(|e| panic!("privileged {} at {at}: {e}", c.privileged));
+                v.write(
+                    &c,
+                    f.ino,
+                    at,
+                    &vec![round; n as usize],
+                    WriteFlags::default(),
+                )
+                .unwrap_or_else(|e| panic!("privileged {} at {at}: {e}", c.privileged));
                 at += n;
             }
             v.syncfs(&c).unwrap();
         }
-        v.setattr(&c, f.ino, &SetAttr { size: Some(1000), ..SetAttr::default() }).unwrap();
+        v.setattr(
+            &c,
+            f.ino,
+            &SetAttr {
+                size: Some(1000),
+                ..SetAttr::default()
+            },
+        )
+        .unwrap();
         v.unlink(&c, ROOT_INO, b"g").unwrap();
         v.unmount().unwrap();
         fsck(&dev);
@@ -473,17 +534,23 @@ fn promises_for_overwrites_are_no_lack_of_space() {
     let half = free * 4096 * 6 / 10;
     let mut at = 0;
     while at < half {
-        at += v.write(&c, f.ino, at, &[1; 1 << 16], WriteFlags::default()).unwrap() as u64;
+        at += v
+            .write(&c, f.ino, at, &[1; 1 << 16], WriteFlags::default())
+            .unwrap() as u64;
     }
     v.syncfs(&c).unwrap();
     at = 0;
     while at < half {
-        at += v.write(&c, f.ino, at, &[2; 1 << 16], WriteFlags::default()).unwrap() as u64;
+        at += v
+            .write(&c, f.ino, at, &[2; 1 << 16], WriteFlags::default())
+            .unwrap() as u64;
     }
     let g = v.mknod(&c, ROOT_INO, b"g", 0o100644, 0).unwrap();
     at = 0;
     while at < half / 4 {
-        at += v.write(&c, g.ino, at, &[3; 1 << 16], WriteFlags::default()).unwrap() as u64;
+        at += v
+            .write(&c, g.ino, at, &[3; 1 << 16], WriteFlags::default())
+            .unwrap() as u64;
     }
     v.unmount().unwrap();
     fsck(&dev);
@@ -499,12 +566,16 @@ fn mixed_promises_on_a_nearly_full_volume_fit_the_log() {
     let size = free * 1024 * 6 / 10;
     let mut at = 0;
     while at < size {
-        at += v.write(&c, f.ino, at, &[1; 1 << 16], WriteFlags::default()).unwrap() as u64;
+        at += v
+            .write(&c, f.ino, at, &[1; 1 << 16], WriteFlags::default())
+            .unwrap() as u64;
     }
     v.syncfs(&c).unwrap();
     at = 0;
     while at < size {
-        at += v.write(&c, f.ino, at, &[2; 1 << 16], WriteFlags::default()).unwrap() as u64;
+        at += v
+            .write(&c, f.ino, at, &[2; 1 << 16], WriteFlags::default())
+            .unwrap() as u64;
     }
     v.syncfs(&c).unwrap();
     v.unmount().unwrap();
@@ -517,8 +588,18 @@ fn dropped_pages_are_not_counted() {
     let v = mount(&dev);
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
-    v.write(&c, f.ino, 0, &[1; 40960], WriteFlags::default()).unwrap();
-    let a = v.setattr(&c, f.ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    v.write(&c, f.ino, 0, &[1; 40960], WriteFlags::default())
+        .unwrap();
+    let a = v
+        .setattr(
+            &c,
+            f.ino,
+            &SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            },
+        )
+        .unwrap();
     assert_eq!(a.blocks512, 0);
 }
 
@@ -541,11 +622,43 @@ fn statfs_is_what_it_was_after_everything_was_removed() {
         let s = cx(1 + next(3));
         match next(8) {
             0 => drop(v.fallocate(&s, f.ino, Fallocate::PunchHole, at, len)),
-            1 => drop(v.fallocate(&s, f.ino, Fallocate::ZeroRange { keep_size: next(2) == 0 }, at, len)),
-            2 => drop(v.fallocate(&s, f.ino, Fallocate::Allocate { keep_size: next(2) == 0 }, at, len)),
-            3 => drop(v.setattr(&s, f.ino, &SetAttr { size: Some(at), ..SetAttr::default() })),
+            1 => drop(v.fallocate(
+                &s,
+                f.ino,
+                Fallocate::ZeroRange {
+                    keep_size: next(2) == 0,
+                },
+                at,
+                len,
+            )),
+            2 => drop(v.fallocate(
+                &s,
+                f.ino,
+                Fallocate::Allocate {
+                    keep_size: next(2) == 0,
+                },
+                at,
+                len,
+            )),
+            3 => drop(v.setattr(
+                &s,
+                f.ino,
+                &SetAttr {
+                    size: Some(at),
+                    ..SetAttr::default()
+                },
+            )),
             4 if i % 3 == 0 => v.fsync(&s, f.ino, false).unwrap(),
-            _ => drop(v.write(&s, f.ino, at, &vec![i as u8; len as usize], WriteFlags::default()).unwrap()),
+            _ => drop(
+                v.write(
+                    &s,
+                    f.ino,
+                    at,
+                    &vec![i as u8; len as usize],
+                    WriteFlags::default(),
+                )
+                .unwrap(),
+            ),
         }
     }
     v.unlink(&c, ROOT_INO, b"f").unwrap();
@@ -595,14 +708,18 @@ fn content_agrees_with_a_model() {
             let (a, e) = (at as usize, (at + len) as usize);
             match next(9) {
                 0 => {
-                    if v.fallocate(&s, f.ino, Fallocate::PunchHole, at, len).is_ok() {
+                    if v.fallocate(&s, f.ino, Fallocate::PunchHole, at, len)
+                        .is_ok()
+                    {
                         let n = model.len();
                         model[a.min(n)..e.min(n)].fill(0);
                     }
                 }
                 1 => {
                     let keep_size = next(2) == 0;
-                    if v.fallocate(&s, f.ino, Fallocate::ZeroRange { keep_size }, at, len).is_ok() {
+                    if v.fallocate(&s, f.ino, Fallocate::ZeroRange { keep_size }, at, len)
+                        .is_ok()
+                    {
                         if !keep_size && model.len() < e {
                             model.resize(e, 0);
                         }
@@ -612,7 +729,8 @@ fn content_agrees_with_a_model() {
                 }
                 2 => {
                     let keep_size = next(2) == 0;
-                    if v.fallocate(&s, f.ino, Fallocate::Allocate { keep_size }, at, len).is_ok()
+                    if v.fallocate(&s, f.ino, Fallocate::Allocate { keep_size }, at, len)
+                        .is_ok()
                         && !keep_size
                         && model.len() < e
                     {
@@ -620,7 +738,15 @@ fn content_agrees_with_a_model() {
                     }
                 }
                 3 => {
-                    v.setattr(&s, f.ino, &SetAttr { size: Some(at), ..SetAttr::default() }).unwrap();
+                    v.setattr(
+                        &s,
+                        f.ino,
+                        &SetAttr {
+                            size: Some(at),
+                            ..SetAttr::default()
+                        },
+                    )
+                    .unwrap();
                     model.resize(a, 0);
                 }
                 4 => match next(4) {
@@ -631,7 +757,14 @@ fn content_agrees_with_a_model() {
                 },
                 _ => {
                     let byte = (i % 255) as u8 + 1;
-                    v.write(&s, f.ino, at, &vec![byte; len as usize], WriteFlags::default()).unwrap();
+                    v.write(
+                        &s,
+                        f.ino,
+                        at,
+                        &vec![byte; len as usize],
+                        WriteFlags::default(),
+                    )
+                    .unwrap();
                     if model.len() < e {
                         model.resize(e, 0);
                     }
@@ -639,14 +772,24 @@ fn content_agrees_with_a_model() {
                 }
             }
             v.read(f.ino, 0, 1 << 20, &mut out).unwrap();
-            assert!(out == model, "seed {seed} step {i}: first difference at {:?} of {} / {}",
-                out.iter().zip(&model).position(|(a, b)| a != b), out.len(), model.len());
+            assert!(
+                out == model,
+                "seed {seed} step {i}: first difference at {:?} of {} / {}",
+                out.iter().zip(&model).position(|(a, b)| a != b),
+                out.len(),
+                model.len()
+            );
             if i % 40 == 39 {
                 v.fsync(&s, f.ino, false).unwrap();
                 let (_, w) = crash(&dev);
                 w.read(f.ino, 0, 1 << 20, &mut out).unwrap();
-                assert!(out == model, "seed {seed} step {i}, after the crash: {:?} of {} / {}",
-                    out.iter().zip(&model).position(|(a, b)| a != b), out.len(), model.len());
+                assert!(
+                    out == model,
+                    "seed {seed} step {i}, after the crash: {:?} of {} / {}",
+                    out.iter().zip(&model).position(|(a, b)| a != b),
+                    out.len(),
+                    model.len()
+                );
             }
         }
         v.unmount().unwrap();

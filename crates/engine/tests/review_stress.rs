@@ -40,23 +40,73 @@ fn one(v: &Volume, r: &mut Rng, stream: u64) -> Result<()> {
         4 => v.unlink(&c, dir, f.as_bytes())?,
         5 => {
             let to = v.lookup(ROOT_INO, d.as_bytes()).map_or(ROOT_INO, |a| a.ino);
-            let flags = RenameFlags { exchange: r.below(3) == 0, ..RenameFlags::default() };
-            v.rename(&c, dir, f.as_bytes(), to, format!("f{}", r.below(6)).as_bytes(), flags)?;
+            let flags = RenameFlags {
+                exchange: r.below(3) == 0,
+                ..RenameFlags::default()
+            };
+            v.rename(
+                &c,
+                dir,
+                f.as_bytes(),
+                to,
+                format!("f{}", r.below(6)).as_bytes(),
+                flags,
+            )?;
         }
         6 => {
-            let to = v.lookup(ROOT_INO, format!("d{}", r.below(4)).as_bytes()).map_or(ROOT_INO, |a| a.ino);
-            v.rename(&c, dir, d.as_bytes(), to, format!("d{}", r.below(4)).as_bytes(), RenameFlags::default())?;
+            let to = v
+                .lookup(ROOT_INO, format!("d{}", r.below(4)).as_bytes())
+                .map_or(ROOT_INO, |a| a.ino);
+            v.rename(
+                &c,
+                dir,
+                d.as_bytes(),
+                to,
+                format!("d{}", r.below(4)).as_bytes(),
+                RenameFlags::default(),
+            )?;
         }
         7 => drop(v.link(&c, ino?, dir, format!("f{}", r.below(6)).as_bytes())?),
-        8 => drop(v.symlink(&c, dir, f.as_bytes(), &vec![b'x'; 1 + r.below(200) as usize])?),
-        9 => drop(v.setattr(&c, ino?, &SetAttr { size: Some(at), ..SetAttr::default() })?),
-        10 => drop(v.setattr(&c, dir, &SetAttr { mode: Some(0o755), ..SetAttr::default() })?),
-        11 => v.setxattr(&c, if r.below(2) == 0 { dir } else { ino? }, b"user.a", &vec![1; r.below(300) as usize], false, false, false)?,
+        8 => drop(v.symlink(
+            &c,
+            dir,
+            f.as_bytes(),
+            &vec![b'x'; 1 + r.below(200) as usize],
+        )?),
+        9 => drop(v.setattr(
+            &c,
+            ino?,
+            &SetAttr {
+                size: Some(at),
+                ..SetAttr::default()
+            },
+        )?),
+        10 => drop(v.setattr(
+            &c,
+            dir,
+            &SetAttr {
+                mode: Some(0o755),
+                ..SetAttr::default()
+            },
+        )?),
+        11 => v.setxattr(
+            &c,
+            if r.below(2) == 0 { dir } else { ino? },
+            b"user.a",
+            &vec![1; r.below(300) as usize],
+            false,
+            false,
+            false,
+        )?,
         12 => {
             let how = match r.below(3) {
                 0 => Fallocate::PunchHole,
-                1 => Fallocate::ZeroRange { keep_size: r.below(2) == 0 },
-                _ => Fallocate::Allocate { keep_size: r.below(2) == 0 },
+                1 => Fallocate::ZeroRange {
+                    keep_size: r.below(2) == 0,
+                },
+                _ => Fallocate::Allocate {
+                    keep_size: r.below(2) == 0,
+                },
             };
             v.fallocate(&c, ino?, how, at, len)?;
         }
@@ -74,7 +124,13 @@ fn one(v: &Volume, r: &mut Rng, stream: u64) -> Result<()> {
             v.read(ino?, at / 2, len as usize, &mut out)?;
         }
         17 => v.readdir(dir, 0, &mut |_| true)?,
-        _ => drop(v.write(&c, ino?, at, &vec![stream as u8; len as usize], WriteFlags::default())?),
+        _ => drop(v.write(
+            &c,
+            ino?,
+            at,
+            &vec![stream as u8; len as usize],
+            WriteFlags::default(),
+        )?),
     }
     Ok(())
 }
@@ -132,7 +188,9 @@ fn dump(v: &Volume, dir: Ino, path: &str, out: &mut Vec<String>) {
             libc::S_IFLNK => data = v.readlink(ino).unwrap(),
             _ => {}
         }
-        let hash = data.iter().fold(0u64, |h, b| h.wrapping_mul(1_000_003).wrapping_add(u64::from(*b)));
+        let hash = data.iter().fold(0u64, |h, b| {
+            h.wrapping_mul(1_000_003).wrapping_add(u64::from(*b))
+        });
         let x = v.getxattr(ino, b"user.a").ok().map(|x| x.len());
         let size = if kind == libc::S_IFDIR { 0 } else { a.size };
         out.push(format!(
@@ -192,7 +250,11 @@ fn stress(args: &[&str], seed: u64, threads: u64) {
     dump(&w, ROOT_INO, "", &mut back);
     assert_eq!(live, back);
     w.unmount().unwrap();
-    eprintln!("{} operations, {:?}", count.load(Ordering::Relaxed), v.status().counters);
+    eprintln!(
+        "{} operations, {:?}",
+        count.load(Ordering::Relaxed),
+        v.status().counters
+    );
     for shot in shots {
         let shot = Arc::new(shot);
         Volume::recover(shot.clone() as Arc<dyn Device>).unwrap();
@@ -205,7 +267,10 @@ fn stress(args: &[&str], seed: u64, threads: u64) {
 #[test]
 #[ignore = "minutes"]
 fn threads_many_seeds() {
-    let seeds = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10);
+    let seeds = std::env::var("SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(10);
     for seed in 10..10 + seeds {
         let args: &[&str] = match seed % 3 {
             0 => &["-b", "4096"],
@@ -228,7 +293,131 @@ fn threads_tiny_log() {
 
 #[test]
 fn threads_old_volume() {
-    stress(&["-b", "1024", "-O", "^extents,^64bit,^metadata_csum"], 3, 6);
+    stress(
+        &["-b", "1024", "-O", "^extents,^64bit,^metadata_csum"],
+        3,
+        6,
+    );
+}
+
+/// A small volume that is full most of the time: ENOSPC is an answer, never the end.
+fn full(args: &[&str], size: &str, seed: u64) {
+    let dev = Arc::new(image(args, size));
+    let options = Options {
+        background: true,
+        commit_interval: Duration::from_millis(30),
+        dirty_limit: 2 << 20,
+        ..Options::default()
+    };
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
+    let before = v.statfs().unwrap();
+    let start = Instant::now();
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let v = &v;
+            s.spawn(move || {
+                let mut r = Rng((seed * 100 + t + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+                let c = Context {
+                    privileged: t % 2 == 0,
+                    ..cx(2 + t)
+                };
+                while start.elapsed() < Duration::from_secs(5) {
+                    let name = format!("t{t}-{}", r.below(12));
+                    let at = r.below(2_000_000);
+                    let done = match v.lookup(ROOT_INO, name.as_bytes()) {
+                        Err(_) => v
+                            .mknod(&c, ROOT_INO, name.as_bytes(), 0o100644, 0)
+                            .map(drop),
+                        Ok(f) => match r.below(40) {
+                            0 => v
+                                .unlink(&c, ROOT_INO, name.as_bytes())
+                                .map_err(|e| panic!("unlink: {e}")),
+                            1 => v
+                                .setattr(
+                                    &c,
+                                    f.ino,
+                                    &SetAttr {
+                                        size: Some(at),
+                                        ..SetAttr::default()
+                                    },
+                                )
+                                .map(drop)
+                                .map_err(|e| panic!("truncate: {e}")),
+                            2 => v.fallocate(
+                                &c,
+                                f.ino,
+                                Fallocate::Allocate { keep_size: true },
+                                at,
+                                300_000,
+                            ),
+                            3 => v.fallocate(&c, f.ino, Fallocate::PunchHole, at, 3000),
+                            4 => v.fsync(&c, f.ino, false),
+                            _ => v
+                                .write(
+                                    &c,
+                                    f.ino,
+                                    at,
+                                    &vec![5; 1 + r.below(4000) as usize],
+                                    WriteFlags::default(),
+                                )
+                                .map(drop),
+                        },
+                    };
+                    match done {
+                        Ok(()) | Err(Error::Errno(libc::ENOSPC | libc::EOPNOTSUPP)) => {}
+                        Err(e) => panic!("{e}: {}", v.status().stopped),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(v.status().stopped, "");
+    v.syncfs(&cx(1)).unwrap();
+    let shot = Arc::new(dev.snapshot());
+    Volume::recover(shot.clone() as Arc<dyn Device>).unwrap();
+    fsck(&shot);
+    for t in 0..4 {
+        for i in 0..12 {
+            let _ = v.unlink(&cx(1), ROOT_INO, format!("t{t}-{i}").as_bytes());
+        }
+    }
+    v.syncfs(&cx(1)).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let after = v.statfs().unwrap();
+    assert_eq!(before.ffree, after.ffree);
+    assert!(
+        before.bfree.abs_diff(after.bfree) < 8,
+        "{before:?} {after:?}"
+    );
+    v.unmount().unwrap();
+}
+
+#[test]
+fn full_4k() {
+    full(&["-b", "4096"], "24M", 1);
+}
+
+#[test]
+fn full_1k() {
+    full(&["-b", "1024", "-J", "size=1"], "8M", 2);
+}
+
+#[test]
+fn full_old_volume() {
+    full(
+        &[
+            "-b",
+            "1024",
+            "-J",
+            "size=1",
+            "-O",
+            "^extents,^64bit,^metadata_csum",
+        ],
+        "8M",
+        3,
+    );
 }
 
 /// Flushes fail from some moment on, once.
@@ -280,7 +469,16 @@ fn nobody_succeeds_after_a_failed_flush() {
         });
         let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
         let files: Vec<_> = (0..8u64)
-            .map(|i| v.mknod(&cx(2 + i), ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0).unwrap())
+            .map(|i| {
+                v.mknod(
+                    &cx(2 + i),
+                    ROOT_INO,
+                    format!("f{i}").as_bytes(),
+                    0o100644,
+                    0,
+                )
+                .unwrap()
+            })
             .collect();
         dev.armed.store(true, Ordering::SeqCst);
         std::thread::scope(|s| {
@@ -289,7 +487,10 @@ fn nobody_succeeds_after_a_failed_flush() {
                 s.spawn(move || {
                     std::thread::sleep(Duration::from_millis(i as u64 * 5));
                     let synced = v.fsync(&cx(2 + i as u64), f.ino, false);
-                    assert!(synced.is_err() || !dev.failed.load(Ordering::SeqCst), "file {i}");
+                    assert!(
+                        synced.is_err() || !dev.failed.load(Ordering::SeqCst),
+                        "file {i}"
+                    );
                 });
             }
         });
@@ -300,7 +501,11 @@ fn debugfs(dev: &MemoryDevice, command: &str) -> MemoryDevice {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("img");
     dev.to_file(&path).unwrap();
-    let out = std::process::Command::new("debugfs").args(["-w", "-R", command]).arg(&path).output().unwrap();
+    let out = std::process::Command::new("debugfs")
+        .args(["-w", "-R", command])
+        .arg(&path)
+        .output()
+        .unwrap();
     assert!(out.status.success());
     MemoryDevice::from_file(&path).unwrap()
 }
@@ -311,22 +516,41 @@ fn an_impossible_size_is_no_panic() {
     let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
-    v.write(&c, f.ino, 0, &[1; 5000], WriteFlags::default()).unwrap();
+    v.write(&c, f.ino, 0, &[1; 5000], WriteFlags::default())
+        .unwrap();
     v.unmount().unwrap();
     for size in ["0x7fffffffffffffff", "0xffffffffffffffff", "0x100000000001"] {
         let bad = Arc::new(debugfs(&dev, &format!("sif /f size {size}")));
         let v = Volume::mount(bad as Arc<dyn Device>, quiet()).unwrap();
-        let Ok(f) = v.lookup(ROOT_INO, b"f") else { continue };
+        let Ok(f) = v.lookup(ROOT_INO, b"f") else {
+            continue;
+        };
         let mut out = Vec::new();
         for at in [0, 1 << 44, 1 << 45, f.size - 1, u64::MAX] {
             let _ = v.read(f.ino, at, 4096, &mut out);
             let _ = v.seek(f.ino, at, Seek::Hole);
             let _ = v.seek(f.ino, at, Seek::Data);
             let _ = v.write(&c, f.ino, at, b"x", WriteFlags::default());
-            let _ = v.write(&c, f.ino, at, b"x", WriteFlags { append: true, ..WriteFlags::default() });
+            let _ = v.write(
+                &c,
+                f.ino,
+                at,
+                b"x",
+                WriteFlags {
+                    append: true,
+                    ..WriteFlags::default()
+                },
+            );
             let _ = v.copy_range(&c, f.ino, at, f.ino, 0, 10);
         }
-        let _ = v.setattr(&c, f.ino, &SetAttr { size: Some(100), ..SetAttr::default() });
+        let _ = v.setattr(
+            &c,
+            f.ino,
+            &SetAttr {
+                size: Some(100),
+                ..SetAttr::default()
+            },
+        );
         let _ = v.syncfs(&c);
     }
 }
