@@ -13,6 +13,7 @@ impl Server {
     pub(super) fn read(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let arg: abi::ReadIn = request.arg()?;
         let len = arg.size.min(MAX_WRITE) as usize;
+        check_range(arg.offset, 0)?;
         Ok(self
             .volume
             .read(self.target(request)?, arg.offset, len, &mut reply.body)?)
@@ -23,6 +24,7 @@ impl Server {
         if data.len() != arg.size as usize || arg.size > MAX_WRITE {
             return Err(Errno(libc::EINVAL));
         }
+        check_range(arg.offset, arg.size.into())?;
         let ino = self.target(request)?;
         let flags = WriteFlags {
             append: false,
@@ -127,6 +129,7 @@ impl Server {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
+        check_range(arg.offset, 0)?;
         let offset = self.volume.seek(self.target(request)?, arg.offset, what)?;
         reply.push(&abi::LseekOut { offset });
         Ok(())
@@ -147,7 +150,7 @@ impl Server {
 }
 
 /// Offsets are signed for everybody but this protocol.
-fn check_range(offset: u64, len: u64) -> Answer {
+pub(super) fn check_range(offset: u64, len: u64) -> Answer {
     match offset.checked_add(len) {
         Some(end) if end <= i64::MAX as u64 => Ok(()),
         _ => Err(Errno(libc::EFBIG)),

@@ -1,10 +1,14 @@
 //! Names, attributes and directory listings.
+use super::data::check_range;
 use super::{Answer, FOREVER, LIST_MAX, Server, ino_of};
 use crate::abi::{self, fattr, op};
 use crate::wire::{Errno, Reply, Request, checked_name, name_and_string, one_name};
 use ccfs_engine::{Attr, Error, ListEntry, RenameFlags, SetAttr, SetTime, Time};
 use zerocopy::IntoBytes;
 
+/// Times that ext4 can store, seconds (years 1901 to 2446): the kernel does not know this limit of a FUSE file system.
+const TIME_MIN: i64 = -(1 << 31);
+const TIME_MAX: i64 = (1 << 34) - (1 << 31) - 1;
 /// Longest target of a symlink, bytes (PATH_MAX without its NUL).
 const SYMLINK_MAX: usize = 4095;
 
@@ -244,6 +248,7 @@ impl Server {
 
     pub(super) fn readdir(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let arg: abi::ReadIn = request.arg()?;
+        check_range(arg.offset, 0)?;
         let room = (arg.size as usize).min(LIST_MAX);
         let body = &mut reply.body;
         self.volume
@@ -261,6 +266,7 @@ impl Server {
     pub(super) fn readdirplus(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         const FIXED: usize = size_of::<abi::EntryOut>() + size_of::<abi::Dirent>();
         let arg: abi::ReadIn = request.arg()?;
+        check_range(arg.offset, 0)?;
         let room = (arg.size as usize).min(LIST_MAX);
         let mut taken = 0;
         let mut entries = Vec::new();
@@ -348,7 +354,10 @@ fn changes(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
         if nanoseconds >= 1_000_000_000 {
             return Err(Errno(libc::EINVAL));
         }
-        Ok(SetTime::At((seconds as i64, nanoseconds)))
+        Ok(SetTime::At((
+            (seconds as i64).clamp(TIME_MIN, TIME_MAX),
+            nanoseconds,
+        )))
     };
     let set_time = |is_set, is_now, seconds, nanoseconds| match (has(is_set), has(is_now)) {
         (_, true) => Ok(Some(SetTime::Now)),
