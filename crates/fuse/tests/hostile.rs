@@ -227,7 +227,7 @@ fn listings_fit() {
                 body[16..20].copy_from_slice(&size.to_ne_bytes());
                 let reply = bench.send(opcode, 1, Body::Whole(&body));
                 assert_eq!(reply.errno, 0);
-                assert!(reply.body.len() <= size as usize && reply.body.len() % 8 == 0);
+                assert!(reply.body.len() <= size as usize && reply.body.len().is_multiple_of(8));
                 let entry_head = if opcode == op::READDIR { 0 } else { 128 };
                 let mut rest = &reply.body[..];
                 while !rest.is_empty() {
