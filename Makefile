@@ -27,12 +27,12 @@ mount: build
 	@scripts/deps.sh run
 	@[ -e "$(IMAGE)" ] || $(CCFS) mkfs -s $(SIZE) "$(IMAGE)"
 	@mkdir -p "$(DIR)" 2>/dev/null || true
-	@if mountpoint -q "$(DIR)"; then echo "$(DIR) is already mounted"; \
+	@if mountpoint -q "$(DIR)" && stat -f "$(DIR)" >/dev/null 2>&1; then echo "$(DIR) is already mounted"; \
 	else $(SUDO) $(CCFS) mount "$(IMAGE)" "$(DIR)" && echo "$(IMAGE) is mounted on $(DIR)"; fi
 
 unmount:
 	@if [ -x $(CCFS) ] && grep -q " $(abspath $(DIR)) " /proc/self/mountinfo; then \
-	$(SUDO) $(CCFS) umount "$(DIR)" && echo "$(IMAGE) is plain ext4"; else echo "$(DIR) is not mounted"; fi
+	{ $(SUDO) $(CCFS) umount "$(DIR)" || $(SUDO) $(CCFS) fsck -p "$(IMAGE)"; } && echo "$(IMAGE) is plain ext4"; else echo "$(DIR) is not mounted"; fi
 
 PREFIX ?= /usr/local
 SBIN ?= /sbin
