@@ -11,6 +11,7 @@ use crate::sys::R;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Directories that all threads share.
 const PUBLIC: [&str; 3] = ["pub0", "pub1", "pub2"];
@@ -86,7 +87,8 @@ impl Expected {
         for (thread, model) in self.0.iter().enumerate() {
             for path in model.names.keys() {
                 if !model.agrees(path, seen.get(path)) {
-                    wrong.push(model.explain(path, seen.get(path)));
+                    let bytes = first_difference(model, path, &root.join(path));
+                    wrong.push(model.explain(path, seen.get(path)) + &bytes);
                 }
             }
             let mine = seen.keys().filter(|p| owned(p, thread) && !model.has(p));
@@ -100,6 +102,25 @@ impl Expected {
         );
         check_contended(&seen);
     }
+}
+
+/// Where a file's bytes differ from the model's.
+fn first_difference(model: &Model, path: &str, file: &Path) -> String {
+    let (true, Ok(got)) = (model.has(path), std::fs::read(file)) else {
+        return String::new();
+    };
+    let want = &model.node(path).content;
+    let differ: Vec<usize> = (0..got.len().min(want.len()))
+        .filter(|i| got[*i] != want[*i])
+        .collect();
+    let (Some(first), Some(last)) = (differ.first(), differ.last()) else {
+        return String::new();
+    };
+    let zeros = got[*first..=*last].iter().all(|b| *b == 0);
+    let should = want[*first..=*last].iter().all(|b| *b == 0);
+    format!(
+        "; bytes {first}..={last} differ (found all zero: {zeros}, expected all zero: {should})"
+    )
 }
 
 /// Whether a path is below the thread's directory or one of its names in the public ones.
@@ -273,7 +294,18 @@ impl<'a> Thread<'a> {
         let seen = self.target.seen(&path);
         let seen = seen.unwrap_or_else(|e| self.fail(format!("looking at {path}: errno {e}")));
         if !self.model.agrees(&path, seen.as_ref()) {
-            self.fail(self.model.explain(&path, seen.as_ref()));
+            // Whether a reader was misled for a moment or something is lost makes a difference to who looks for it.
+            std::thread::sleep(Duration::from_millis(300));
+            let later = self.target.seen(&path).ok().flatten();
+            let later = if self.model.agrees(&path, later.as_ref()) {
+                "right"
+            } else {
+                "as wrong"
+            };
+            self.fail(format!(
+                "{}; 0.3 s later: {later}",
+                self.model.explain(&path, seen.as_ref())
+            ));
         }
     }
 
