@@ -145,3 +145,16 @@ fn what_one_transaction_makes_and_removes_leaves_nothing() {
     v.unmount().unwrap();
     fsck(&dev);
 }
+
+/// Found by a file exerciser: a new file whose first block is a hole.
+#[test]
+fn a_new_file_may_begin_with_a_hole() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
+    assert_eq!(v.write(&c, f, 0x6fb03, &[7; 0x8745], WriteFlags::default()).unwrap(), 0x8745);
+    v.fsync(&c, f, false).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
