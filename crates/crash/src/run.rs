@@ -241,7 +241,10 @@ impl Run {
             let outcome = any_outcome(&mut rng, dev.unflushed(event));
             let inner = dev.crash_image(event, &outcome);
             let context = |e: String| {
-                format!("crash in recovery at event {event} of {mounted}, {outcome:?}: {e}")
+                let events = dev.describe(event.saturating_sub(30), event);
+                format!(
+                    "crash in recovery at event {event} of {mounted}, {outcome:?}: {e}\n recovery's events:\n{events}"
+                )
             };
             if levels > 1 && rng.chance(30) {
                 self.again(&inner, at, rng.bits(), levels - 1)

@@ -73,3 +73,12 @@ fn a_recovery_that_discarded_is_interrupted() {
         "A symlink l 4; C mkdir d; C create d/f; A create g; C fsync d; A checkpoint; B write d/f 0 179; D create h; B write h 0 4096; A write h 4096 52871; C create d/i; C fsync d/i; A unlink h; A checkpoint; A tick",
     );
 }
+
+/// Two streams change a directory's owner, a third makes an entry: it is tied to both changes, not only to the later one.
+#[test]
+fn an_entry_is_tied_to_all_changes_of_its_directory() {
+    check(
+        &["1k", "4k"],
+        "B create n; D write n 0 6144; D chown . 7 0; B chown . 7 0; A create m",
+    );
+}
