@@ -192,6 +192,53 @@ fn idmapped_mounts_are_refused() {
     m.finish();
 }
 
+/// A write by the kernel's aio and one by io_uring.
+fn asynchronous(file: &File) {
+    let text = b"by aio";
+    // `struct iocb` of io_submit(2): opcode 1 is IOCB_CMD_PWRITE.
+    let mut iocb = [0u64; 8];
+    iocb[2] = 1 | (file.as_raw_fd() as u64) << 32;
+    iocb[3] = text.as_ptr() as u64;
+    iocb[4] = text.len() as u64;
+    let (mut context, mut done, mut list) = (0u64, [0u64; 4], [iocb.as_mut_ptr()]);
+    // SAFETY: context, request, text and room for one event outlive the calls.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_io_setup, 1, &mut context), 0);
+        assert_eq!(
+            libc::syscall(libc::SYS_io_submit, context, 1, list.as_mut_ptr()),
+            1
+        );
+        assert_eq!(
+            libc::syscall(libc::SYS_io_getevents, context, 1, 1, done.as_mut_ptr(), 0),
+            1
+        );
+        libc::syscall(libc::SYS_io_destroy, context);
+    }
+    assert_eq!(done[2], text.len() as u64, "aio");
+    let mut ring = match io_uring::IoUring::new(4) {
+        Ok(ring) => ring,
+        Err(e) => return println!("skipped: io_uring: {e}"),
+    };
+    let text = b"by ring";
+    let write =
+        io_uring::opcode::Write::new(io_uring::types::Fd(file.as_raw_fd()), text.as_ptr(), 7)
+            .offset(6)
+            .build();
+    // SAFETY: the text and the file outlive the request, which is waited for.
+    unsafe { ring.submission().push(&write).unwrap() };
+    ring.submit_and_wait(1).unwrap();
+    assert_eq!(
+        ring.completion().next().map(|c| c.result()),
+        Some(7),
+        "io_uring"
+    );
+    let mut read = [0; 13];
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .and_then(|f| f.read_exact_at(&mut read, 0))
+        .unwrap();
+    assert_eq!(&read, b"by aioby ring");
+}
+
 #[test]
 fn what_the_kernel_carries() {
     needs_mounts!();
@@ -238,6 +285,12 @@ fn what_the_kernel_carries() {
         n
     };
     assert!(events > 0, "no event for a creation");
+    asynchronous(&copy);
+    // SAFETY: an open file and plain numbers.
+    let ranged = errno(unsafe {
+        libc::sync_file_range(copy.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE)
+    });
+    assert_eq!(ranged, 0, "sync_file_range");
     drop((source, copy));
     // A bind mount keeps the volume alive.
     let other = m.place.subdir("other");

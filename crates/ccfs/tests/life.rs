@@ -374,6 +374,44 @@ fn killed_mounts_and_checks_can_be_run_again() {
     assert_eq!(plain_ext4(&place, &image).len(), 200);
 }
 
+#[test]
+fn a_volume_grows_at_rest() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
+    mount(&image, &dir);
+    fs::write(place.path("mnt/f"), "before").unwrap();
+    let blocks = || {
+        tool("stat", &["-f", "-c", "%b", &dir])
+            .trim()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let before = blocks();
+    // While it is mounted, nobody else changes it.
+    let busy = run(Command::new("resize2fs").args([&image, "128M"]));
+    assert_ne!(busy.code, 0);
+    unmount(&dir);
+    fs::File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(128 << 20)
+        .unwrap();
+    tool("e2fsck", &["-fp", &image]);
+    tool("resize2fs", &[&image]);
+    mount(&image, &dir);
+    assert!(
+        blocks() > before + 15_000,
+        "{} blocks, before {before}",
+        blocks()
+    );
+    assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "before");
+    fs::write(place.path("mnt/g"), vec![1u8; 80 << 20]).unwrap();
+    unmount(&dir);
+    assert_eq!(plain_ext4(&place, &image), ["f", "g"]);
+}
+
 /// The example of the README: what is done last is never there without what was done before.
 #[test]
 fn order_survives_a_crash_as_the_readme_says() {
