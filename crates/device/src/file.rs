@@ -11,6 +11,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags};
@@ -299,9 +300,18 @@ fn open_direct(path: &Path, mode: OpenMode) -> io::Result<File> {
     }
 }
 
+/// The kernel lets go of a killed process's files only when its rings have ended, a moment after the process.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
 fn take_lock(path: &Path, file: &File, mode: OpenMode) -> Result<(), OpenError> {
     let exclusive = mode == OpenMode::ReadWrite;
-    let holder = match lock_file(file, exclusive) {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    let mut answer = lock_file(file, exclusive);
+    while matches!(answer, Ok(Some(_))) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+        answer = lock_file(file, exclusive);
+    }
+    let holder = match answer {
         Ok(None) => return Ok(()),
         Ok(Some(holder)) => holder,
         Err(source) => {
