@@ -1,8 +1,8 @@
 //! `ccfs fsck`: recovery, then e2fsck. Each step can be killed and run again.
 use crate::cli::FsckArgs;
 use crate::failure::{Context, Failure, Outcome, fsck_code};
-use crate::{inspect, mounts, superblock, tools};
-use ccfs_device::{Device, FileDevice, OpenMode};
+use crate::{inspect, mounts, superblock, target, tools};
+use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -28,8 +28,7 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
     } else {
         OpenMode::ReadWrite
     };
-    let device = FileDevice::open(&args.target, mode)
-        .map_err(|e| Failure::new(fsck_code::OPERATIONAL, e.to_string()))?;
+    let device = target::open(&args.target, mode, fsck_code::OPERATIONAL)?;
     // Kept open until the end: its lock keeps the volume from being mounted under e2fsck.
     let device: Arc<dyn Device> = Arc::new(device);
     // Where there is no super block e2fsck finds a backup, or says what is there instead.
@@ -39,9 +38,9 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
     if let Some(sb) = &in_flight
         && args.no
     {
-        println!("{shown}: in flight: a crash left changes in its log, and recovery has not run.");
-        println!("{}", inspect::recovery_plan(&device, sb)?);
-        println!("To recover and check it: ccfs fsck -p {shown}, or mount it with ccfs.");
+        say!("{shown}: in flight: a crash left changes in its log, and recovery has not run.");
+        say!("{}", inspect::recovery_plan(&device, sb)?);
+        say!("To recover and check it: ccfs fsck -p {shown}, or mount it with ccfs.");
         return Ok(fsck_code::UNCORRECTED);
     }
     if in_flight.is_some() {
@@ -51,7 +50,7 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
                 format!("{shown}: recovery failed: {e}; nothing is lost by trying again. `ccfs inspect {shown}` shows the log"),
             )
         })?;
-        println!("{shown}: recovered its log; the volume is plain ext4 again");
+        say!("{shown}: recovered its log; the volume is plain ext4 again");
     }
     e2fsck(args)
 }

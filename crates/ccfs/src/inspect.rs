@@ -1,15 +1,14 @@
 //! `ccfs inspect`: what is on a volume that is not mounted. Changes nothing.
 use crate::cli::InspectArgs;
 use crate::failure::{Failure, Outcome};
-use crate::{size, superblock};
-use ccfs_device::{Device, FileDevice, OpenMode};
+use crate::{size, superblock, target};
+use ccfs_device::{Device, OpenMode};
 use ccfs_ext4::Result as Ext4Result;
 use ccfs_ext4::features::{Support, incompat};
 use ccfs_ext4::superblock::{RawSuper, STATE_ERROR};
 use ccfs_image::{Image, OpenOptions};
 use ccfs_log::{Geometry, Kind, Log, Scan};
 use serde::Serialize;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Schema in docs/json.md.
@@ -80,7 +79,7 @@ struct Superblock {
 }
 
 pub fn run(args: &InspectArgs) -> Outcome<()> {
-    let device = open(&args.target)?;
+    let device: Arc<dyn Device> = Arc::new(target::open(&args.target, OpenMode::ReadOnly, 1)?);
     let sb = superblock::read(device.as_ref())
         .map_err(|e| Failure::new(1, format!("{}: {e}", args.target.display())))?;
     let (log, log_error) = match superblock::in_flight(&sb) {
@@ -104,12 +103,6 @@ pub fn run(args: &InspectArgs) -> Outcome<()> {
     }
     show(&seen);
     Ok(())
-}
-
-fn open(target: &Path) -> Outcome<Arc<dyn Device>> {
-    let device =
-        FileDevice::open(target, OpenMode::ReadOnly).map_err(|e| Failure::new(1, e.to_string()))?;
-    Ok(Arc::new(device))
 }
 
 fn state(sb: &RawSuper) -> &'static str {
@@ -156,13 +149,13 @@ fn describe(sb: &RawSuper) -> Superblock {
 
 fn show(seen: &Inspection) {
     let sb = &seen.superblock;
-    println!(
+    say!(
         "{}: {}, {}",
         seen.target,
         size::show(seen.size_bytes),
         seen.state
     );
-    println!(
+    say!(
         "label       {}",
         if sb.label.is_empty() {
             "(none)"
@@ -170,29 +163,31 @@ fn show(seen: &Inspection) {
             &sb.label
         }
     );
-    println!("uuid        {}", sb.uuid);
-    println!(
+    say!("uuid        {}", sb.uuid);
+    say!(
         "blocks      {} of {}, {} free",
         sb.blocks,
         size::show(sb.block_size),
         sb.free_blocks
     );
-    println!(
+    say!(
         "inodes      {} of {} bytes, {} free",
-        sb.inodes, sb.inode_size, sb.free_inodes
+        sb.inodes,
+        sb.inode_size,
+        sb.free_inodes
     );
-    println!("features    {}", sb.features.join(" "));
+    say!("features    {}", sb.features.join(" "));
     if !sb.unsupported_features.is_empty() {
-        println!("unsupported {}", sb.unsupported_features.join(" "));
+        say!("unsupported {}", sb.unsupported_features.join(" "));
     }
     if !sb.checksum_ok {
-        println!("checksum    of the super block is wrong");
+        say!("checksum    of the super block is wrong");
     }
     if let Some(log) = &seen.log {
         show_log(log);
     }
     if !seen.log_error.is_empty() {
-        println!("log         cannot be read: {}", seen.log_error);
+        say!("log         cannot be read: {}", seen.log_error);
     }
 }
 
@@ -253,16 +248,21 @@ fn torn(scan: &Scan) -> Vec<TornGroup> {
 }
 
 fn show_log(log: &LogContent) {
-    println!(
+    say!(
         "log         version {}, frames {} to {} of a ring of {}",
-        log.version, log.tail_frame, log.head_frame, log.ring_frames
+        log.version,
+        log.tail_frame,
+        log.head_frame,
+        log.ring_frames
     );
-    println!(
+    say!(
         "applied     through transaction {} and {} records of the next; durable through {}",
-        log.applied_id, log.applied_records, log.watermark
+        log.applied_id,
+        log.applied_records,
+        log.watermark
     );
     if log.checkpoint_pending {
-        println!("checkpoint  to be carried out again");
+        say!("checkpoint  to be carried out again");
     }
     for t in &log.transactions {
         let deps: Vec<String> = t.depends_on.iter().map(u64::to_string).collect();
@@ -271,7 +271,7 @@ fn show_log(log: &LogContent) {
         } else {
             format!(", after {}", deps.join(" "))
         };
-        println!(
+        say!(
             "transaction {}: {} frames from {}, {} of records{after}",
             t.id,
             t.frames,
@@ -280,9 +280,13 @@ fn show_log(log: &LogContent) {
         );
     }
     for t in &log.torn {
-        println!(
+        say!(
             "torn        {} {}: {} of {} frames from {}",
-            t.kind, t.id, t.frames_seen, t.frames, t.first_frame
+            t.kind,
+            t.id,
+            t.frames_seen,
+            t.frames,
+            t.first_frame
         );
     }
 }

@@ -1,6 +1,21 @@
 //! The program `ccfs`: one module per subcommand. Under the names mkfs.ccfs, mount.ccfs and fsck.ccfs it is the helper
 //! that mkfs(8), mount(8) and fsck(8) look for.
 #![deny(unsafe_code)]
+/// Prints a line; a reader that has gone (`ccfs status | head`) is no failure.
+macro_rules! say {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($part)*);
+    }};
+}
+/// As `say!`, on stderr.
+macro_rules! warn {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($part)*);
+    }};
+}
+
 mod cli;
 mod daemon;
 mod failure;
@@ -17,6 +32,7 @@ mod size;
 mod status;
 mod stream;
 mod superblock;
+mod target;
 mod tools;
 mod umount;
 mod version;
@@ -46,9 +62,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            // Nothing is left to do when stderr is closed.
             if !failure.text.is_empty() {
-                let _ = writeln!(std::io::stderr(), "{name}: {failure}");
+                warn!("{name}: {failure}");
             }
             ExitCode::from(failure.code)
         }
@@ -87,5 +102,10 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
 /// Prints a value as indented JSON (schemas in docs/json.md).
 fn print_json(value: &impl serde::Serialize) -> Outcome<()> {
     let text = serde_json::to_string_pretty(value).or_fail(1, "cannot make JSON")?;
-    writeln!(std::io::stdout(), "{text}").or_fail(1, "cannot write to stdout")
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(e).or_fail(1, "cannot write to stdout")
+        }
+        _ => Ok(()),
+    }
 }

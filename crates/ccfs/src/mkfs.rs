@@ -4,8 +4,8 @@
 //! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
 use crate::cli::MkfsArgs;
 use crate::failure::{Context, Failure, Outcome};
-use crate::{mounts, size, tools};
-use ccfs_device::{FileDevice, OpenMode};
+use crate::{mounts, size, target, tools};
+use ccfs_device::OpenMode;
 use rustix::fs::FallocateFlags;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -101,8 +101,7 @@ fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome
     if !args.sparse {
         allocate(file, bytes)?;
     }
-    let _lock =
-        FileDevice::open(path, OpenMode::ReadWrite).or_fail(CODE, "cannot lock the image file")?;
+    let _lock = target::open(path, OpenMode::ReadWrite, CODE)?;
     mke2fs(args, path, bytes, true)?;
     if !args.sparse {
         // mke2fs may have punched holes.
@@ -164,8 +163,7 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
             allocate(&file, bytes)?;
         }
     }
-    let _lock = FileDevice::open(&args.target, OpenMode::ReadWrite)
-        .map_err(|e| Failure::new(CODE, e.to_string()))?;
+    let _lock = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
     mke2fs(args, &args.target, bytes, is_file)?;
     if is_file && !args.sparse {
         allocate(&file, bytes)?;
@@ -349,7 +347,7 @@ fn sync_parent(target: &Path) {
 
 fn report(args: &MkfsArgs, bytes: u64) {
     let target = args.target.display();
-    println!(
+    say!(
         "{target}: {}; mount it with: ccfs mount {target} DIR",
         size::show(bytes)
     );

@@ -2,7 +2,7 @@
 use crate::cli::MountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::options::{self, MountOptions};
-use crate::{daemon, logging, mounts, umount};
+use crate::{daemon, logging, mounts, superblock, target, umount};
 use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_fuse::{MountConfig, MountError};
@@ -117,7 +117,10 @@ fn serve(
     } else {
         OpenMode::ReadWrite
     };
-    let device = FileDevice::open(target, mode).map_err(|e| busy(target, e))?;
+    if options.engine.read_only {
+        recover_first(target);
+    }
+    let device = target::open(target, mode, mount_code::FAILED)?;
     let volume = Volume::mount(Arc::new(device), options.engine.clone())
         .map_err(|e| cannot_mount(target, &e, options.engine.read_only))?;
     let config = MountConfig {
@@ -134,6 +137,19 @@ fn serve(
 impl From<MountError> for Failure {
     fn from(e: MountError) -> Failure {
         Failure::new(mount_code::FAILED, e.to_string())
+    }
+}
+
+/// A volume in flight cannot be read before its log is applied: as ext4 does, a read-only mount recovers first if the
+/// medium lets it. If not, the mount that follows says why.
+fn recover_first(target: &Path) {
+    let in_flight =
+        |device: &FileDevice| superblock::read(device).is_ok_and(|sb| superblock::in_flight(&sb));
+    if let Ok(device) = FileDevice::open(target, OpenMode::ReadWrite)
+        && in_flight(&device)
+        && let Err(e) = Volume::recover(Arc::new(device))
+    {
+        tracing::warn!("{}: recovery: {e}", target.display());
     }
 }
 
@@ -157,18 +173,4 @@ fn cannot_mount(target: &Path, e: &ccfs_engine::Error, read_only: bool) -> Failu
         mount_code::FAILED,
         format!("{}: {e}{hint}", target.display()),
     )
-}
-
-/// Says who holds a volume that is in use.
-fn busy(target: &Path, e: ccfs_device::OpenError) -> Failure {
-    let holders = match e {
-        ccfs_device::OpenError::Busy { .. } => mounts::holders_of(target),
-        _ => Vec::new(),
-    };
-    let who = if holders.is_empty() {
-        String::new()
-    } else {
-        format!(" (open in {})", mounts::show_processes(&holders))
-    };
-    Failure::new(mount_code::FAILED, format!("{e}{who}"))
 }

@@ -7,8 +7,10 @@ use serde_json::Value;
 pub fn run(args: &StatusArgs) -> Outcome<()> {
     let at = stream::open(&args.dir)?;
     let text = ccfs_client::status_json(&at).map_err(|e| stream::explain(&args.dir, e))?;
-    let status: Value = serde_json::from_str(&text).or_fail(1, "the daemon's answer is no JSON")?;
+    let mut status: Value =
+        serde_json::from_str(&text).or_fail(1, "the daemon's answer is no JSON")?;
     if args.json {
+        status["schema"] = 1.into();
         return crate::print_json(&status);
     }
     show(&status);
@@ -26,7 +28,7 @@ fn text<'a>(v: &'a Value, key: &str) -> &'a str {
 /// For people; programs take the JSON.
 fn show(s: &Value) {
     let label = text(s, "label");
-    println!(
+    say!(
         "volume    {} {}",
         text(s, "uuid"),
         if label.is_empty() {
@@ -41,16 +43,16 @@ fn show(s: &Value) {
         (true, Some(true)) => "read-only".to_string(),
         _ => "in use".to_string(),
     };
-    println!("state     {state}");
-    if let Some(warning) = s["warning"].as_str().filter(|w| !w.is_empty()) {
-        println!("WARNING   {warning}");
+    say!("state     {state}");
+    if s["mount"]["syncfs_works"] == false {
+        say!("WARNING   a plain FUSE mount: syncfs and sync make nothing durable, fsync does");
     }
-    println!(
+    say!(
         "log       {} of {} frames used",
         number(s, "log_frames_used"),
         number(s, "log_frames")
     );
-    println!(
+    say!(
         "dirty     {} of {}; {} image blocks to bring home; {} orphans",
         size::show(number(s, "dirty_bytes")),
         size::show(number(s, "dirty_limit_bytes")),
@@ -58,7 +60,7 @@ fn show(s: &Value) {
         number(s, "orphans"),
     );
     for one in s["streams"].as_array().into_iter().flatten() {
-        println!(
+        say!(
             "stream    {}: {} operations, {} running for {} ms; {} committing",
             number(one, "id"),
             number(one, "running_operations"),
@@ -77,7 +79,7 @@ fn show(s: &Value) {
         "device_reads",
         "device_flushes",
     ] {
-        println!("{key:<24} {}", number(c, key));
+        say!("{key:<24} {}", number(c, key));
     }
     for key in c
         .as_object()
@@ -86,6 +88,6 @@ fn show(s: &Value) {
         .map(|(k, _)| k)
         .filter(|k| k.ends_with("_bytes"))
     {
-        println!("{key:<24} {}", size::show(number(c, key)));
+        say!("{key:<24} {}", size::show(number(c, key)));
     }
 }

@@ -122,7 +122,7 @@ fn show(args: &StreamAtArgs) -> Outcome<()> {
     } else {
         ""
     };
-    println!("stream {}{default}{ignore}", shown.stream);
+    say!("stream {}{default}{ignore}", shown.stream);
     Ok(())
 }
 

@@ -127,7 +127,7 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
         let late = start.elapsed() > PATIENCE;
         if closed && (!attached || late) {
             if attached {
-                eprintln!(
+                warn!(
                     "ccfs umount: {} is still held by another program",
                     mount.source.display()
                 );
@@ -136,7 +136,7 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
         }
         if late && !told {
             told = true;
-            eprintln!("ccfs umount: still writing to {}", volume.display());
+            warn!("ccfs umount: still writing to {}", volume.display());
         }
         sleep(POLL);
     }

@@ -20,7 +20,7 @@ pub fn run(args: &VersionArgs) -> Outcome<()> {
     if args.json {
         crate::print_json(&version)
     } else {
-        println!("{} {}", version.name, version.version);
+        say!("{} {}", version.name, version.version);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Bad input: a clear error, the right exit code, and nothing lost.
 mod common;
-use common::{Place, Ran, ccfs_with, refused, run, tool};
+use common::{Place, Ran, ccfs_with, refused, run, tool, unmount};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -76,11 +76,6 @@ fn a_bad_directory_is_refused() {
         1,
         &["not on a mounted ccfs volume"],
     );
-}
-
-fn unmount(dir: &str) {
-    let ran = ccfs_with(&["umount", dir]);
-    assert_eq!(ran.code, 0, "{}", ran.err);
 }
 
 /// Fills a volume with something to lose, by way of debugfs.
@@ -433,6 +428,31 @@ fn read_only_media_can_be_read() {
         before,
         "a read-only mount writes nothing"
     );
+}
+
+#[test]
+fn a_read_only_mount_of_a_crashed_volume_recovers_it_unless_the_medium_forbids() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
+    fs::write(place.path("mnt/f"), "synced").unwrap();
+    tool("sync", &[&place.text("mnt/f")]);
+    let pid = tool("pgrep", &["-f", &format!("daemon -- {image}")]);
+    tool("kill", &["-9", pid.trim()]);
+    assert_eq!(ccfs_with(&["umount", &dir]).code, 32);
+    let before = fs::read(&image).unwrap();
+    {
+        let device = Loop::read_only(&image);
+        let ran = ccfs_with(&["mount", "-o", "ro", &device.0, &dir]);
+        refused("ro medium", &ran, 32, &["must be recovered"]);
+    }
+    assert_eq!(fs::read(&image).unwrap(), before);
+    let ran = ccfs_with(&["mount", "-o", "ro", &image, &dir]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "synced");
+    unmount(&dir);
+    tool("e2fsck", &["-fn", &image]);
 }
 
 /// A small tmpfs that runs full; unmounted at the end.

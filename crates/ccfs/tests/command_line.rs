@@ -161,3 +161,22 @@ fn usage_errors_have_the_codes_of_each_convention() {
         assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
     }
 }
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    for args in [
+        vec!["inspect", &image],
+        vec!["inspect", "--json", &image],
+        vec!["version"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ran = ccfs().args(&args).stdout(writer).output().unwrap();
+        assert!(
+            ran.status.success() && ran.stderr.is_empty(),
+            "{args:?}: {ran:?}"
+        );
+    }
+}

@@ -1,7 +1,7 @@
 //! The rows of docs/posix.md about what FUSE, or the kernel in front of the daemon, carries or refuses.
 #![allow(unsafe_code)]
 mod common;
-use common::{Place, ccfs_with, run, tool};
+use common::{Place, ccfs_with, run, tool, unmount};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -28,8 +28,7 @@ impl Mounted {
         self.place.path("mnt").join(name)
     }
     fn finish(self) {
-        let ran = ccfs_with(&["umount", &self.dir]);
-        assert_eq!(ran.code, 0, "{}", ran.err);
+        unmount(&self.dir);
         tool("e2fsck", &["-fn", &self.image]);
     }
 }
@@ -346,7 +345,7 @@ fn file_handles_work() {
         Ok(text)
     };
     assert_eq!(open(&mut handle, &m.dir), Ok("by handle".to_string()));
-    assert_eq!(ccfs_with(&["umount", &m.dir]).code, 0);
+    unmount(&m.dir);
     assert_eq!(ccfs_with(&["mount", &m.image, &m.dir]).code, 0);
     assert_eq!(
         open(&mut handle, &m.dir),

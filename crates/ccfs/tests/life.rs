@@ -1,6 +1,6 @@
 //! The life of a mount, from the command line: daemon, helpers, crash, recovery, unmount.
 mod common;
-use common::{Place, ccfs_with, run, tool};
+use common::{Place, ccfs_with, run, tool, unmount};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -9,11 +9,6 @@ use std::time::{Duration, Instant};
 
 fn mount(image: &str, dir: &str) {
     let ran = ccfs_with(&["mount", image, dir]);
-    assert_eq!(ran.code, 0, "{}", ran.err);
-}
-
-fn unmount(dir: &str) {
-    let ran = ccfs_with(&["umount", dir]);
     assert_eq!(ran.code, 0, "{}", ran.err);
 }
 

@@ -145,3 +145,16 @@ pub fn refused(name: &str, ran: &Ran, code: i32, words: &[&str]) {
         "{name}: {said:?} lacks all of {words:?}"
     );
 }
+
+/// Unmounts. A test of another thread that is just starting a program can hold a copy of our descriptors for an instant.
+pub fn unmount(dir: &str) {
+    for attempt in 0.. {
+        let ran = ccfs_with(&["umount", dir]);
+        if ran.code == 0 {
+            return;
+        }
+        let busy = ran.err.contains("in use by") && attempt < 40;
+        assert!(busy, "{}", ran.err);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}

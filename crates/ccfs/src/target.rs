@@ -1,0 +1,20 @@
+//! A target of a command: an image file or a block device, opened and locked.
+use crate::failure::{Failure, Outcome};
+use crate::mounts;
+use ccfs_device::{FileDevice, OpenError, OpenMode};
+use std::path::Path;
+
+/// Opens and locks a volume; the lock ends with the device. If it is in use the text says by whom.
+pub fn open(target: &Path, mode: OpenMode, code: u8) -> Outcome<FileDevice> {
+    FileDevice::open(target, mode).map_err(|e| {
+        let holders = match e {
+            OpenError::Busy { .. } => mounts::holders_of(target),
+            _ => Vec::new(),
+        };
+        let who = match holders.is_empty() {
+            true => String::new(),
+            false => format!(" (open in {})", mounts::show_processes(&holders)),
+        };
+        Failure::new(code, format!("{e}{who}"))
+    })
+}
