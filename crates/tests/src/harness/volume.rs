@@ -271,8 +271,9 @@ impl Volume {
         std::fs::read_to_string(self.outside("daemon.log")).unwrap_or_default()
     }
     fn is_mounted(&self) -> bool {
-        // A dead mount of an earlier daemon does not count.
+        // A dead mount of an earlier daemon does not count: it may still answer stat from the kernel's cache, but not statfs.
         mounts_below(&self.mnt).contains(&self.mnt)
+            && sys::statvfs(&self.mnt).is_ok()
             && sys::stat(&self.mnt).is_ok_and(|s| s.dev != self.parent_dev())
     }
     fn parent_dev(&self) -> u64 {

@@ -386,14 +386,13 @@ impl<'a> Stream<'a> {
     }
 
     fn write(&mut self, path: String, size: u64) -> Op {
-        // A page less than what one request takes, wherever the write begins.
         let max = self.common.settings.write_max.min(128 << 10);
         let (at, len) = match self.rng.below(10) {
             0..5 if size < 100_000 => (size, 1 + self.rng.size(max.min(9000))),
             5..9 => (self.rng.below(size + 1), 1 + self.rng.size(max)),
             _ => (size + self.rng.below(10_000), 1 + self.rng.size(5000)),
         };
-        let at = at.min(200_000);
+        let (at, len) = one_request(at.min(200_000), len);
         match self.rng.below(40) {
             0 => Op::Write {
                 path,
@@ -511,18 +510,25 @@ impl<'a> Stream<'a> {
                         mode: *self.rng.pick(&[0o600, 0o644, 0o660]),
                     },
                     3 if size > 60_000 => Op::Unlink { path },
-                    4..10 => Op::Write {
-                        path,
-                        at: self.rng.below(size + 1),
-                        len: 1 + self.rng.below(3000),
-                        how: How::Cached,
-                    },
-                    _ => Op::Write {
-                        path,
-                        at: size,
-                        len: 1 + self.rng.below(3000),
-                        how: How::Cached,
-                    },
+                    4..10 => {
+                        let (at, len) =
+                            one_request(self.rng.below(size + 1), 1 + self.rng.below(3000));
+                        Op::Write {
+                            path,
+                            at,
+                            len,
+                            how: How::Cached,
+                        }
+                    }
+                    _ => {
+                        let (at, len) = one_request(size, 1 + self.rng.below(3000));
+                        Op::Write {
+                            path,
+                            at,
+                            len,
+                            how: How::Cached,
+                        }
+                    }
                 })
             }
             5..8 => {
@@ -563,6 +569,18 @@ impl<'a> Stream<'a> {
                 }
             }
         }
+    }
+}
+
+/// The kernel sends a write that begins inside a page and goes beyond it as two requests, and each request is an operation.
+/// So a write begins at a page, or stays in one.
+fn one_request(at: u64, len: u64) -> (u64, u64) {
+    let in_page = at % 4096;
+    match in_page {
+        0 => (at, len),
+        _ if len <= 4096 - in_page => (at, len),
+        _ if len > 8000 => (at - in_page, len),
+        _ => (at, 4096 - in_page),
     }
 }
 

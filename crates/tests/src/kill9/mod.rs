@@ -112,6 +112,7 @@ fn disturb_recovery(volume: &mut Volume, rng: &mut Rng, context: &str) {
         volume.mount_and_kill(Duration::from_micros(rng.size(60_000)));
     }
     if rng.chance(20) {
+        volume.clear_dead_mount();
         let out = run(Command::new(crate::harness::ccfs_program())
             .args(["fsck", "-p"])
             .arg(volume.image()));
@@ -122,7 +123,6 @@ fn disturb_recovery(volume: &mut Volume, rng: &mut Rng, context: &str) {
             out.code,
             out.all()
         );
-        volume.clear_dead_mount();
         volume.fsck_clean();
     }
 }
