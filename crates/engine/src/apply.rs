@@ -1,7 +1,7 @@
 //! Apply: executing the records of durable transactions on the image, in order of commit ids. Recovery does the same.
 //!
 //! Exactly once: a checkpoint says up to which record the image contains what the log says, and recovery goes on from there.
-use crate::record::{DIR_FIELDS, DirField, Record, Records};
+use crate::record::{DirField, Record, Records};
 use crate::txn::{Phase, Txn, same};
 use crate::types::*;
 use crate::view::LBLK_END;
@@ -23,8 +23,8 @@ pub struct Applier {
     pub applied_id: u64,
     /// ... and this many records of the next one.
     pub applied_records: u64,
-    /// For directories with recent changes: the operation that set each field last (C1).
-    pub dir_seqs: HashMap<Ino, [u64; DIR_FIELDS]>,
+    /// For directories that other transactions are changing: the operation that set each field last (C1).
+    pub dir_seqs: HashMap<(Ino, DirField), u64>,
     /// Ids that recovery rejected: whatever depends on them stays rejected, also if recovery is interrupted.
     pub rejected: HashSet<u64>,
     pub last_checkpoint: Instant,
@@ -129,7 +129,6 @@ impl Volume {
             }
             self.queue.lock().dispatched.pop_front();
         }
-        self.space.release(&self.image);
         if self.checkpoint_is_due(&applier) {
             self.checkpoint_locked(&mut applier)?;
         }
@@ -183,9 +182,28 @@ impl Volume {
     }
 
     pub(crate) fn room_for_record(&self, a: &mut Applier) -> Result<()> {
-        if self.image.dirty_len() >= self.limits.image_blocks
+        if self.image.dirty_len() == 0 && self.home.len() == 0 {
+            return Ok(());
+        }
+        let note = self.orphans.lock().len() * 4
+            + a.dir_seqs.len() * 13
+            + a.rejected.len() * 8
+            + self.home.len() * 16;
+        let blocks = self.image.dirty_len() * (self.block_size as usize + 8);
+        if note + blocks >= self.limits.checkpoint_bytes
             || self.home.len() >= self.limits.home_blocks
         {
+            // Sequence numbers are kept for fields that a transaction not yet applied may set too.
+            a.dir_seqs.retain(|(ino, _), _| {
+                let contested = |st: &crate::inode::State| {
+                    st.dir.as_ref().is_some_and(|d| !d.changers.is_empty())
+                };
+                !self.is_live()
+                    || self
+                        .inodes
+                        .peek(*ino)
+                        .is_some_and(|i| contested(&i.state.read()))
+            });
             self.checkpoint_locked(a)?;
         }
         Ok(())
@@ -227,8 +245,7 @@ impl Volume {
                 self.note_links(*ino, attr.nlink);
             }
             Record::Dir { ino, field, value } => {
-                let seqs = a.dir_seqs.entry(*ino).or_default();
-                let last = &mut seqs[*field as usize];
+                let last = a.dir_seqs.entry((*ino, *field)).or_default();
                 if value.seq >= *last {
                     *last = value.seq;
                     self.apply_dir_field(*ino, *field, value.value, value.nanos)?;
@@ -363,7 +380,9 @@ impl Volume {
         }
         self.image.clear_inode(ino, crate::op::now().0 as u32)?;
         self.orphans.lock().remove(&ino);
-        a.dir_seqs.remove(&ino);
+        for field in DirField::ALL {
+            a.dir_seqs.remove(&(ino, field));
+        }
         Ok(true)
     }
 
@@ -439,10 +458,9 @@ impl Volume {
 fn clear_dir_ties(st: &mut crate::inode::State, txn: &Txn) {
     if let Some(dir) = &mut st.dir {
         dir.changers.retain(|t| t.serial != txn.serial);
-        for last in [&mut dir.attr_last, &mut dir.xattr_last] {
-            if same(last, txn) {
-                *last = None;
-            }
+        dir.attr_changers.retain(|t| t.serial != txn.serial);
+        if same(&dir.xattr_last, txn) {
+            dir.xattr_last = None;
         }
     }
 }

@@ -76,7 +76,7 @@ impl Volume {
         let promise = self.promise_if_possible(4);
         let op = self.begin_sized(cx.stream, promise, [st.last.clone().as_ref()], expected);
         if let Some(plan) = resize {
-            self.resize(&op, &inode, &mut st, plan)?;
+            self.resize(&op, &inode, &mut st, plan);
             touch(&mut st, op.now);
         }
         set_fields(&mut st, set, op.now);
@@ -148,7 +148,7 @@ impl Volume {
             self.store_xattrs(&op, inode, st, acl);
         }
         if rights {
-            st.dir().attr_last = Some(op.txn.clone());
+            st.dir().rights_changed_by(&op.txn);
         }
         Ok(())
     }
@@ -227,8 +227,8 @@ impl Volume {
         st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
         st.attr.ctime = op.now;
         if st.is_dir() {
-            op.dir_field(&inode, &st, DirField::Flags);
-            op.dir_field(&inode, &st, DirField::Ctime);
+            op.dir_field(&inode, &mut st, DirField::Flags);
+            op.dir_field(&inode, &mut st, DirField::Ctime);
         } else {
             op.capture(&inode, &mut st);
         }
@@ -341,7 +341,7 @@ impl Volume {
         replace: bool,
         kill_sgid: bool,
     ) -> Result<()> {
-        self.with_space(cx, |_| {
+        let fits = self.with_space(cx, |_| {
             let inode = self.inode(ino)?;
             let mut st = inode.state.write();
             if st.dead {
@@ -360,7 +360,7 @@ impl Volume {
                 None if replace => {
                     // Removing an ACL that is not there succeeds, as with other file systems.
                     let acl = value.is_none() && (index == ACL_ACCESS || index == ACL_DEFAULT);
-                    return if acl { Ok(()) } else { errno(libc::ENODATA) };
+                    return if acl { Ok(true) } else { errno(libc::ENODATA) };
                 }
                 _ => {}
             }
@@ -372,7 +372,7 @@ impl Volume {
                 (None, None) => {}
             }
             if !self.xattr_set_fits(&inode, &st, &all)? {
-                return errno(libc::ENOSPC);
+                return Ok(false); // no lack of space that commits could cure
             }
             let promise = if value.is_some() {
                 self.promise(cx, 0, 2)?
@@ -392,8 +392,9 @@ impl Volume {
             }
             self.store_xattrs(&op, &inode, &mut st, all);
             self.xattr_changed(&op, &inode, &mut st, index, mode.is_some() || kill_sgid);
-            Ok(())
-        })
+            Ok(true)
+        })?;
+        if fits { Ok(()) } else { errno(libc::ENOSPC) }
     }
 
     /// Bookkeeping after the set of xattrs changed: times, ties.
@@ -407,7 +408,7 @@ impl Volume {
             op.dir_field(inode, st, DirField::Mode);
         }
         if index == ACL_ACCESS || index == ACL_DEFAULT || mode {
-            st.dir().attr_last = Some(op.txn.clone());
+            st.dir().rights_changed_by(&op.txn);
         }
     }
 
@@ -473,7 +474,7 @@ fn set_fields(st: &mut State, set: &SetAttr, now: Time) {
         SetTime::Now => now,
         SetTime::At(t) => t,
     };
-    if set.kill_suidgid {
+    if set.kill_suidgid && !st.is_dir() {
         kill_suidgid(st);
     }
     if let Some(mode) = set.mode {

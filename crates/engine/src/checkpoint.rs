@@ -4,7 +4,7 @@
 //! set each directory field last, ids that were rejected, which data blocks go home (their bytes are in the
 //! transactions' records), and the image's blocks themselves.
 use crate::apply::Applier;
-use crate::record::DIR_FIELDS;
+use crate::record::DirField;
 use crate::types::*;
 use crate::volume::Volume;
 use ccfs_device::{Slice, Write};
@@ -18,13 +18,16 @@ use std::time::{Duration, Instant};
 /// A checkpoint is made at least this often while there is something to bring home.
 const INTERVAL: Duration = Duration::from_secs(30);
 
+/// Freed blocks that are no reason for a checkpoint yet.
+const PENDING_MIN: u64 = 4096;
+
 /// What a checkpoint says besides the blocks of the image.
 #[derive(Debug, Default, PartialEq)]
 pub struct Note {
     pub applied_id: u64,
     pub applied_records: u64,
     pub orphans: Vec<Ino>,
-    pub dir_seqs: HashMap<Ino, [u64; DIR_FIELDS]>,
+    pub dir_seqs: HashMap<(Ino, DirField), u64>,
     pub rejected: HashSet<u64>,
     /// (block, first transaction whose bytes are not home)
     pub home: Vec<(u64, u64)>,
@@ -34,66 +37,93 @@ pub struct Note {
 impl Note {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut put = |v: u64| out.extend_from_slice(&v.to_le_bytes());
-        put(self.applied_id);
-        put(self.applied_records);
-        put(self.orphans.len() as u64);
-        self.orphans.iter().for_each(|o| put(u64::from(*o)));
-        put(self.dir_seqs.len() as u64);
-        for (ino, seqs) in &self.dir_seqs {
-            put(u64::from(*ino));
-            seqs.iter().for_each(|s| put(*s));
+        out.extend(self.applied_id.to_le_bytes());
+        out.extend(self.applied_records.to_le_bytes());
+        let counts = [
+            self.orphans.len(),
+            self.dir_seqs.len(),
+            self.rejected.len(),
+            self.home.len(),
+            self.image_blocks.len(),
+        ];
+        counts
+            .iter()
+            .for_each(|n| out.extend((*n as u64).to_le_bytes()));
+        self.orphans
+            .iter()
+            .for_each(|o| out.extend(o.to_le_bytes()));
+        for ((ino, field), seq) in &self.dir_seqs {
+            out.extend(ino.to_le_bytes());
+            out.push(*field as u8);
+            out.extend(seq.to_le_bytes());
         }
-        put(self.rejected.len() as u64);
-        self.rejected.iter().for_each(|r| put(*r));
-        put(self.home.len() as u64);
+        self.rejected
+            .iter()
+            .for_each(|r| out.extend(r.to_le_bytes()));
         for (pblk, since) in &self.home {
-            put(*pblk);
-            put(*since);
+            out.extend(pblk.to_le_bytes());
+            out.extend(since.to_le_bytes());
         }
-        put(self.image_blocks.len() as u64);
-        self.image_blocks.iter().for_each(|b| put(*b));
+        self.image_blocks
+            .iter()
+            .for_each(|b| out.extend(b.to_le_bytes()));
         out
     }
 
     /// The note and the bytes behind it (the blocks).
     pub fn decode(payload: &[u8]) -> Result<(Note, &[u8])> {
-        let mut rest = payload;
-        let mut get = || -> Result<u64> {
-            let (head, tail) = rest
-                .split_at_checked(8)
-                .ok_or_else(|| Error::Corrupt("a checkpoint does not parse".into()))?;
-            rest = tail;
-            Ok(u64::from_le_bytes(head.try_into().map_err(|_| {
-                Error::Corrupt("a checkpoint does not parse".into())
-            })?))
-        };
+        let mut input = Input(payload);
         let mut note = Note {
-            applied_id: get()?,
-            applied_records: get()?,
+            applied_id: input.u64()?,
+            applied_records: input.u64()?,
             ..Note::default()
         };
-        for _ in 0..get()? {
-            note.orphans.push(get()? as Ino);
+        let [orphans, seqs, rejected, home, blocks] = [(); 5].map(|()| input.u64());
+        for _ in 0..orphans? {
+            note.orphans.push(input.u32()?);
         }
-        for _ in 0..get()? {
-            let ino = get()? as Ino;
-            let mut seqs = [0; DIR_FIELDS];
-            for s in &mut seqs {
-                *s = get()?;
-            }
-            note.dir_seqs.insert(ino, seqs);
+        for _ in 0..seqs? {
+            let (ino, field) = (input.u32()?, input.u8()?);
+            let field = DirField::ALL
+                .get(usize::from(field))
+                .copied()
+                .ok_or_else(corrupt)?;
+            note.dir_seqs.insert((ino, field), input.u64()?);
         }
-        for _ in 0..get()? {
-            note.rejected.insert(get()?);
+        for _ in 0..rejected? {
+            note.rejected.insert(input.u64()?);
         }
-        for _ in 0..get()? {
-            note.home.push((get()?, get()?));
+        for _ in 0..home? {
+            note.home.push((input.u64()?, input.u64()?));
         }
-        for _ in 0..get()? {
-            note.image_blocks.push(get()?);
+        for _ in 0..blocks? {
+            note.image_blocks.push(input.u64()?);
         }
-        Ok((note, rest))
+        Ok((note, input.0))
+    }
+}
+
+fn corrupt() -> Error {
+    Error::Corrupt("a checkpoint does not parse".into())
+}
+
+/// Takes integers from a payload.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (head, tail) = self.0.split_first_chunk::<N>().ok_or_else(corrupt)?;
+        self.0 = tail;
+        Ok(*head)
+    }
+    fn u8(&mut self) -> Result<u8> {
+        Ok(self.take::<1>()?[0])
+    }
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.take()?))
     }
 }
 
@@ -119,10 +149,14 @@ impl Volume {
     pub(crate) fn checkpoint_is_due(&self, a: &Applier) -> bool {
         let Ok(log) = self.log() else { return false };
         let something = self.image.dirty_len() > 0 || self.home.len() > 0;
-        let large = self.image.dirty_len() >= self.limits.image_blocks / 2
+        let large = self.image.dirty_len() * (self.block_size as usize + 8)
+            >= self.limits.checkpoint_bytes / 2
             || self.home.len() >= self.limits.home_blocks / 2;
         let log_full = log.free_frames() < log.ring_len() / 2;
-        large || log_full || (something && a.last_checkpoint.elapsed() > INTERVAL)
+        // Freed blocks wait for a checkpoint.
+        let pending =
+            self.space.pending_blocks() > (self.image.alloc().free_blocks() / 4).max(PENDING_MIN);
+        large || log_full || pending || (something && a.last_checkpoint.elapsed() > INTERVAL)
     }
 
     /// Brings everything that is applied home now.
@@ -152,9 +186,6 @@ impl Volume {
             .iter()
             .map(|(p, h)| (*p, h.since, (*p, h.buf.clone())))
             .collect();
-        let oldest = self.streams.oldest_seq();
-        a.dir_seqs
-            .retain(|_, seqs| seqs.iter().any(|s| *s >= oldest));
         if images.is_empty() && home.is_empty() {
             if log.tail_after(a.applied_id) > log.header().tail {
                 log.set_tail(
@@ -162,6 +193,7 @@ impl Volume {
                     a.applied_id,
                     a.applied_records,
                 )?;
+                self.space.release(&self.image, a.applied_id);
             }
             return Ok(());
         }
@@ -197,6 +229,7 @@ impl Volume {
             a.applied_id,
             a.applied_records,
         )?;
+        self.space.release(&self.image, a.applied_id);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams.prune();
         self.room.notify_all();
@@ -229,7 +262,6 @@ impl Volume {
             .fetch_add(bytes, Ordering::Relaxed);
         ccfs_device::write_all(&*self.dev, writes)?;
         self.dev.flush()?;
-        self.space.watermark_flushed(watermark);
         Ok(())
     }
 }
@@ -244,7 +276,7 @@ mod tests {
             applied_id: 7,
             applied_records: 3,
             orphans: vec![12, 13],
-            dir_seqs: HashMap::from([(2, [1, 2, 3, 4, 5, 6, 7])]),
+            dir_seqs: HashMap::from([((2, DirField::Mtime), 9)]),
             rejected: HashSet::from([5]),
             home: vec![(100, 6)],
             image_blocks: vec![1, 9],

@@ -23,7 +23,7 @@ pub struct Queue {
 impl Queue {
     fn advance(&mut self) {
         for txn in &self.dispatched {
-            if txn.phase() != Phase::Durable {
+            if !matches!(txn.phase(), Phase::Durable | Phase::Applied) {
                 break;
             }
             self.watermark = self.watermark.max(txn.progress().id);
@@ -41,6 +41,8 @@ pub struct FlushGroup {
 #[derive(Default)]
 struct FlushState {
     running: bool,
+    /// A flush failed: what it covered is in an unknown state, and no later flush can vouch for it.
+    failed: bool,
     started: u64,
     finished: u64,
 }
@@ -51,6 +53,9 @@ impl FlushGroup {
         let mut state = self.state.lock();
         let mine = state.started + 1;
         while state.finished < mine {
+            if state.failed {
+                return Err(Error::Errno(libc::EIO));
+            }
             if state.running {
                 self.done.wait(&mut state);
                 continue;
@@ -63,7 +68,7 @@ impl FlushGroup {
             state = self.state.lock();
             state.running = false;
             if result.is_err() {
-                // Nobody may take a later flush for theirs: the volume is stopped by the caller.
+                state.failed = true;
                 self.done.notify_all();
                 return result;
             }
@@ -169,7 +174,6 @@ impl Volume {
         {
             let mut progress = txn.progress();
             progress.ticket = Some(ticket);
-            progress.watermark = watermark;
         }
         txn.set_phase(Phase::Dispatched);
         Ok(())
@@ -218,11 +222,11 @@ impl Volume {
         }
         if open {
             self.flush_device()?;
+            self.check_running()?;
         }
         let mut queue = self.queue.lock();
         for txn in order {
             if txn.phase() == Phase::Dispatched {
-                self.space.watermark_flushed(txn.progress().watermark);
                 txn.set_phase(Phase::Durable);
             }
         }
@@ -267,30 +271,5 @@ impl Volume {
             self.checkpoint()?;
         }
         self.check_running()
-    }
-
-    /// A frame that carries only the watermark, flushed (rule V).
-    pub(crate) fn write_note(&self) -> Result<()> {
-        let log = self.log()?;
-        let watermark = self.queue.lock().watermark;
-        let Some(slot) = log.dispatch(1, Kind::Note) else {
-            // No room even for that: a checkpoint says the same.
-            return self.checkpoint();
-        };
-        let meta = Meta {
-            kind: Kind::Note,
-            id: 0,
-            watermark,
-            deps: Vec::new(),
-            flags: 0,
-        };
-        let writes = log.encode(&slot, &meta, &[])?;
-        if let Err(error) = ccfs_device::write_all(&*self.dev, writes) {
-            self.stop(&format!("a write failed: {error}"));
-            return Err(error.into());
-        }
-        self.flush_device()?;
-        self.space.watermark_flushed(watermark);
-        Ok(())
     }
 }

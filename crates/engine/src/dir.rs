@@ -107,11 +107,9 @@ impl Volume {
     }
 
     /// What every entry operation in the directory comes after: its creation, or a change of mode, owner or ACL (C5).
-    pub(crate) fn dir_ties(st: &State) -> [Option<Arc<Txn>>; 2] {
-        [
-            st.last.clone(),
-            st.dir.as_ref().and_then(|d| d.attr_last.clone()),
-        ]
+    pub(crate) fn dir_ties(st: &State) -> Vec<Arc<Txn>> {
+        let rights = st.dir.iter().flat_map(|d| &d.attr_changers);
+        st.last.iter().chain(rights).cloned().collect()
     }
 
     pub(crate) fn is_empty_dir(&self, dir: &Inode, st: &State) -> Result<bool> {
@@ -216,7 +214,12 @@ impl Volume {
         {
             return Ok(());
         }
-        self.merge_entries(&inode, &st, after.max(COOKIE_DOTDOT) + 1, each)?;
+        self.merge_entries(
+            &inode,
+            &st,
+            after.max(COOKIE_DOTDOT).saturating_add(1),
+            each,
+        )?;
         let stale = self.atime_is_stale(&st);
         drop(st);
         if stale {

@@ -152,6 +152,9 @@ impl Volume {
             let mut st = inode.state.write();
             let offset = if flags.append { st.attr.size } else { offset };
             let data = &data[..self.check_write(&st, offset, data.len())?];
+            if st.attr.flags & FLAG_APPEND != 0 && offset < st.attr.size {
+                return errno(libc::EPERM);
+            }
             let plan = self.plan_write(&inode, &st, offset, data.len())?;
             // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
             let data = if left < plan.fresh {
@@ -164,7 +167,11 @@ impl Volume {
             } else {
                 plan
             };
-            let promise = self.promise(cx, plan.fresh, 2 + plan.fresh.div_ceil(64))?;
+            // Overwriting needs no space: what cannot be remapped goes through the log (C9).
+            let promise = match plan.fresh {
+                0 => self.promise_if_possible(2),
+                n => self.promise(cx, n, 2 + n.div_ceil(64))?,
+            };
             let stream = if flags.writeback {
                 st.last_writer
             } else {
@@ -442,7 +449,7 @@ impl Volume {
             return false;
         }
         let a = st.attr.atime;
-        a <= st.attr.mtime || a <= st.attr.ctime || a.0 + DAY_S < crate::op::now().0
+        a <= st.attr.mtime || a <= st.attr.ctime || a.0.saturating_add(DAY_S) < crate::op::now().0
     }
 
     pub(crate) fn update_atime(&self, inode: &Arc<Inode>) {

@@ -1,9 +1,10 @@
 //! Inodes in memory: the current state, and the layers that transactions have put over the image.
 use crate::ranges::{PlaceMap, RangeSet};
 use crate::record::XattrSet;
-use crate::txn::{Name, Txn};
+use crate::txn::{Name, Phase, Txn};
 use crate::types::{Ino, Result, StreamId};
 use ccfs_device::AlignedBuf;
+use ccfs_ext4::Error;
 use ccfs_image::{Image, InodeAttr, Lblk};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -74,12 +75,32 @@ pub struct DirState {
     pub overlay: HashMap<Name, Overlay>,
     /// The overlay's names that exist, in readdir order.
     pub present: BTreeSet<(u64, Name)>,
-    /// Transactions with entry changes that are not applied (C5: entry changes and later removal; C3: fsync of a directory).
+    /// Transactions with changes of entries, times or flags that are not applied (C5: they come before the directory's removal;
+    /// C3: fsync of a directory).
     pub changers: Vec<Arc<Txn>>,
     /// Last change of an xattr.
     pub xattr_last: Option<Arc<Txn>>,
-    /// Creation, or change of mode, owner or ACL (C5).
-    pub attr_last: Option<Arc<Txn>>,
+    /// Transactions that changed mode, owner or ACL and are not applied (C5).
+    pub attr_changers: Vec<Arc<Txn>>,
+}
+
+impl DirState {
+    /// Notes that `txn` changed entries or fields.
+    pub fn changed_by(&mut self, txn: &Arc<Txn>) {
+        note(&mut self.changers, txn);
+    }
+
+    /// Notes that `txn` changed mode, owner or ACL.
+    pub fn rights_changed_by(&mut self, txn: &Arc<Txn>) {
+        note(&mut self.attr_changers, txn);
+    }
+}
+
+fn note(list: &mut Vec<Arc<Txn>>, txn: &Arc<Txn>) {
+    if !list.iter().any(|t| t.serial == txn.serial) {
+        list.retain(|t| t.phase() != Phase::Applied);
+        list.push(txn.clone());
+    }
 }
 
 pub struct State {
@@ -179,7 +200,16 @@ impl Inodes {
             return Ok(inode.clone());
         }
         // Read under the shard's lock: an inode that is not in memory does not change in the image.
-        let inode = Inode::new(ino, image.read_attr(ino)?);
+        let attr = image.read_attr(ino)?;
+        let geo = image.geometry();
+        // Block numbers are computed from sizes everywhere: an impossible one stays outside (C10).
+        if attr.size > geo.max_file_size_extents.max(geo.max_file_size_blockmap) {
+            return Err(Error::Corrupt(format!(
+                "inode {ino} has a size of {} bytes",
+                attr.size
+            )));
+        }
+        let inode = Inode::new(ino, attr);
         if shard.len() >= SHARD_INODES_MAX {
             Self::shrink(&mut shard);
         }

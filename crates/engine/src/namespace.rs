@@ -208,7 +208,7 @@ impl Volume {
         let ties = Self::dir_ties(st);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size);
-        let ties = ties.iter().chain([&tie]).map(Option::as_ref);
+        let ties = ties.iter().chain(&tie).map(Some);
         let op = self.begin_sized(cx.stream, promise, ties, expected);
         let mut inherited = st.attr.flags & INHERITED_FLAGS;
         if !is_dir {
@@ -296,8 +296,8 @@ impl Volume {
         st.last_writer = op.txn.stream;
     }
 
-    /// Errors: EPERM for directories and immutable files, EMLINK, EEXIST, ENOENT for a file that has lost its last name
-    /// (unless it was made without one).
+    /// Errors: EPERM for directories and immutable files, EMLINK, EEXIST, ENOENT for a freed file. (A file that has lost its last
+    /// name is refused by the kernel, which knows the ones that were made without a name.)
     pub fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         self.with_space(cx, |_| {
@@ -328,7 +328,7 @@ impl Volume {
             let op = self.begin(
                 cx.stream,
                 promise,
-                ties.iter().chain([&tie, &last]).map(Option::as_ref),
+                ties.iter().chain(&tie).chain(&last).map(Some),
             );
             let st = l.get(&inode);
             st.attr.nlink += 1;
@@ -386,7 +386,7 @@ impl Volume {
             }
             let mut ties = removal_ties(l.get(&inode));
             ties.extend(Self::entry_tie(l.get(&dir), name));
-            ties.extend(Self::dir_ties(l.get(&dir)).into_iter().flatten());
+            ties.extend(Self::dir_ties(l.get(&dir)));
             let promise = self.promise_if_possible(1);
             let op = self.begin(cx.stream, promise, ties.iter().map(Some));
             let st = l.get(&dir);
@@ -395,12 +395,13 @@ impl Volume {
             if want_dir {
                 lower_dir_links(st);
             }
-            return self.lose_name(&op, &inode, l.get(&inode));
+            self.lose_name(&op, &inode, l.get(&inode));
+            return Ok(());
         }
     }
 
     /// One name less; the last one gone and nobody using the inode: it is freed with it.
-    pub(crate) fn lose_name(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) -> Result<()> {
+    pub(crate) fn lose_name(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) {
         st.attr.nlink = if st.is_dir() {
             0
         } else {
@@ -411,7 +412,6 @@ impl Volume {
             return op.kill(inode, st);
         }
         self.capture_links(op, inode, st);
-        Ok(())
     }
 
     /// Records a changed link count (of a directory: only that it has no name any more).
@@ -448,15 +448,9 @@ impl Volume {
             Some(t) if t.phase() == crate::txn::Phase::Running => t.stream,
             _ => SYSTEM_STREAM,
         };
-        let op = self.begin(
-            stream,
-            self.promise_if_possible(0),
-            [st.last.clone().as_ref()],
-        );
-        if let Err(error) = op.kill(&inode, &mut st) {
-            drop((op, st));
-            self.stop(&format!("freeing of inode {ino} failed: {error}"));
-        }
+        let ties = removal_ties(&st);
+        let op = self.begin(stream, self.promise_if_possible(0), ties.iter().map(Some));
+        op.kill(&inode, &mut st);
     }
 
     pub fn remember(&self, ino: Ino, count: u64) {
@@ -476,7 +470,7 @@ pub(crate) fn removal_ties(st: &State) -> Vec<Arc<Txn>> {
         ties.extend(
             d.changers
                 .iter()
-                .chain(&d.attr_last)
+                .chain(&d.attr_changers)
                 .chain(&d.xattr_last)
                 .cloned(),
         );

@@ -1,5 +1,5 @@
 //! One accepted operation: the only way in which user-visible state changes (begin, record, end).
-use crate::inode::{FileLayer, Inode, Overlay, Page, State};
+use crate::inode::{FileLayer, Inode, Over, Overlay, Page, State};
 use crate::record::{DirField, DirValue};
 use crate::txn::{EntryChange, Name, Txn};
 use crate::types::{Context, Ino, Result, StreamId, Time};
@@ -181,7 +181,8 @@ impl Op<'_> {
     }
 
     /// Sets a field of a directory's inode; `st.attr` has the new value already.
-    pub fn dir_field(&self, inode: &Arc<Inode>, st: &State, field: DirField) {
+    pub fn dir_field(&self, inode: &Arc<Inode>, st: &mut State, field: DirField) {
+        st.dir().changed_by(&self.txn);
         let (value, nanos) = match field {
             DirField::Mode => (i64::from(st.attr.mode), 0),
             DirField::Uid => (i64::from(st.attr.uid), 0),
@@ -244,10 +245,7 @@ impl Op<'_> {
                 txn: self.txn.clone(),
             },
         );
-        if !state.changers.iter().any(|t| t.serial == self.txn.serial) {
-            state.changers.retain(|t| !t.settled());
-            state.changers.push(self.txn.clone());
-        }
+        state.changed_by(&self.txn);
         self.pin(dir);
         self.txn
             .record_bytes
@@ -267,6 +265,7 @@ impl Op<'_> {
 
     /// Access time: no promise covers it, so it makes no ties.
     pub fn set_atime(&self, inode: &Arc<Inode>, st: &State) {
+        self.count_run();
         self.pin(inode);
         self.txn.body.lock().atimes.insert(inode.ino, st.attr.atime);
     }
@@ -274,11 +273,11 @@ impl Op<'_> {
     /// Puts a page into the layer, replacing one of the same transaction.
     pub fn put_page(&self, layer: &FileLayer, lblk: u64, page: Page) {
         let bytes = page.buf.len() as u64;
-        let log_only = matches!(page.over, crate::inode::Over::Block { promised: false });
+        let log_only = matches!(page.over, Over::Block { promised: false });
         if layer.body.write().pages.insert(lblk, page).is_none() {
             self.vol.dirty.add(bytes);
             self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.txn.record_bytes.fetch_add(8, Ordering::Relaxed);
+            self.txn.record_bytes.fetch_add(48, Ordering::Relaxed);
             if log_only {
                 self.txn
                     .log_only_bytes
@@ -287,23 +286,24 @@ impl Op<'_> {
         }
     }
 
-    /// Forgets pages of the layer at and above `from`, below `to`: they need not be written any more.
+    /// Forgets pages of the layer at and above `from`, below `to`: they need not be written any more. Returns how many blocks
+    /// that were to be allocated are not.
     pub fn drop_pages(&self, layer: &FileLayer, from: u64, to: u64) -> u64 {
         let mut body = layer.body.write();
         let doomed: Vec<u64> = body.pages.range(from..to).map(|(l, _)| *l).collect();
-        let (mut bytes, mut promised, mut log_only) = (0, 0, 0);
+        let (mut bytes, mut fresh, mut remap, mut log_only) = (0, 0, 0, 0);
         for lblk in &doomed {
-            if let Some(page) = body.pages.remove(lblk) {
-                bytes += page.buf.len() as u64;
-                match page.over {
-                    crate::inode::Over::Block { promised: false } => {
-                        log_only += page.buf.len() as u64 + 32
-                    }
-                    _ => promised += 1,
-                }
+            let Some(page) = body.pages.remove(lblk) else {
+                continue;
+            };
+            bytes += page.buf.len() as u64;
+            match page.over {
+                Over::Hole => fresh += 1,
+                Over::Block { promised: true } => remap += 1,
+                Over::Block { promised: false } => log_only += page.buf.len() as u64 + 32,
             }
         }
-        promised += body.prealloc.count_within(from, to);
+        fresh += body.prealloc.count_within(from, to);
         body.prealloc.remove(from, to);
         drop(body);
         if bytes > 0 {
@@ -317,15 +317,20 @@ impl Op<'_> {
                 .avoided_bytes
                 .fetch_add(bytes, Ordering::Relaxed);
         }
-        if promised > 0 {
-            self.txn.body.lock().promised_data -= promised;
-            self.vol.space.unpromise(&self.vol.image, promised, 0);
+        if fresh + remap > 0 {
+            self.txn.body.lock().promised_data -= fresh + remap;
+            self.vol.space.unpromise(&self.vol.image, fresh + remap, 0);
         }
-        promised
+        fresh
+    }
+
+    /// A hole or a preallocated run more to write down.
+    pub fn count_run(&self) {
+        self.txn.record_bytes.fetch_add(48, Ordering::Relaxed);
     }
 
     /// Frees an inode that has no name and no user. One that was created by this very transaction leaves no trace.
-    pub fn kill(&self, inode: &Arc<Inode>, st: &mut State) -> Result<()> {
+    pub fn kill(&self, inode: &Arc<Inode>, st: &mut State) {
         let layer = self.layer(inode, st);
         self.drop_pages(&layer, 0, u64::MAX);
         st.dead = true;
@@ -336,10 +341,11 @@ impl Op<'_> {
             self.vol.inodes.remove(inode.ino);
             self.vol.image.alloc().drop_window(u64::from(inode.ino));
             self.vol.image.alloc().release_inode(inode.ino);
-            return Ok(());
+            return;
         }
         layer.body.write().dead = true;
-        let freed = self.vol.allocated_blocks(inode, st)?;
+        // Only for statfs: an unreadable block is no reason to fail half way.
+        let freed = self.vol.allocated_blocks(inode, st).unwrap_or(0);
         self.txn.body.lock().freed_blocks += freed;
         self.vol.pending_free.add(freed);
         if st.is_dir() {
@@ -347,7 +353,6 @@ impl Op<'_> {
         } else {
             st.last = Some(self.txn.clone());
         }
-        Ok(())
     }
 }
 

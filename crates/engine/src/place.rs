@@ -238,7 +238,9 @@ impl Volume {
                     }
                 }
             };
-            let joins = run.as_ref().is_some_and(|r| r.continues(lblk, place));
+            let joins = run
+                .as_ref()
+                .is_some_and(|r| r.continues(lblk, place) && r.pages[0].over == page.over);
             if !joins && let Some(done) = run.take() {
                 self.place_run(b, body, inode.ino, done, &mut goal)?;
             }
@@ -280,7 +282,8 @@ impl Volume {
             }
             RunPlace::Over(pblk) => {
                 let bytes = len * u64::from(self.block_size);
-                let large = bytes >= REMAP_MIN || b.logged_data + bytes > LOGGED_DATA_MAX;
+                let large = bytes >= REMAP_MIN
+                    || b.logged_data + bytes > LOGGED_DATA_MAX.min(self.limits.txn_log_bytes / 4);
                 if promised == len && large {
                     return self.place_new(b, body, ino, &run, goal);
                 }

@@ -107,6 +107,7 @@ pub fn recover(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
             background: false,
             ..Options::default()
         },
+        false,
     );
     let done = volume.replay(&scan, note)?;
     volume.image.write_in_flight(false)?;
@@ -157,7 +158,15 @@ fn repeat_checkpoint(image: &Image, log: &Log, scan: &Scan) -> Result<Note> {
         return Ok(note);
     }
     match &scan.home {
-        Some(found) => Ok(Note::decode(&log.read_payload(found)?)?.0),
+        Some(found) => {
+            let mut note = Note::decode(&log.read_payload(found)?)?.0;
+            // The header may have moved on since, when there was nothing to bring home.
+            let position = (scan.header.applied_id, scan.header.applied_records);
+            if position > (note.applied_id, note.applied_records) {
+                (note.applied_id, note.applied_records) = position;
+            }
+            Ok(note)
+        }
         None => Ok(Note {
             applied_id: scan.header.applied_id,
             applied_records: scan.header.applied_records,
@@ -201,6 +210,11 @@ fn collect_home_data(
             };
             if number >= limit || since.get(&pblk).is_none_or(|s| *s > id) {
                 continue;
+            }
+            if pblk >= image.geometry().blocks_count {
+                return Err(Error::Corrupt(format!(
+                    "a log record names block {pblk}, which is outside of the volume"
+                )));
             }
             if let std::collections::btree_map::Entry::Vacant(slot) = home.entry(pblk) {
                 let mut buf = AlignedBuf::zeroed(bs as usize);
@@ -288,7 +302,7 @@ impl Volume {
                 (Verdict::Damaged, _) => {
                     return Err(Error::Corrupt(format!(
                         "transaction {id} was durable, but the log has lost part of it; nothing was changed. \
-                         Save an image of the volume first; `ccfs fsck --force` gives up what the log holds"
+                         Save an image of the volume first; `ccfs fsck --discard-log` gives up what the log holds"
                     )));
                 }
                 _ => {

@@ -132,6 +132,10 @@ impl Volume {
             self.check_headroom(&new.dir, l.get(&new.dir))?;
         }
         let promise = self.promise(cx, 0, 8)?;
+        let whiteout = flags
+            .whiteout
+            .then(|| self.image.alloc().allocate_inode(old.dir.ino, false))
+            .transpose()?;
         let op = self.begin(cx.stream, promise, ties.iter().map(Some));
         if let Some(token) = &mut token {
             **token = Some(op.txn.clone());
@@ -139,7 +143,7 @@ impl Volume {
         if flags.exchange {
             self.exchange(&op, &mut l, old, new);
         } else {
-            self.replace(cx, &op, &mut l, old, new, flags)?;
+            self.replace(cx, &op, &mut l, old, new, whiteout);
         }
         Ok(Some(()))
     }
@@ -224,7 +228,7 @@ impl Volume {
         for side in [old, new] {
             let st = l.get(&side.dir);
             ties.extend(Self::entry_tie(st, side.name));
-            ties.extend(Self::dir_ties(st).into_iter().flatten());
+            ties.extend(Self::dir_ties(st));
             if let Some(inode) = &side.inode {
                 ties.extend(l.get(inode).last.iter().cloned());
             }
@@ -263,15 +267,11 @@ impl Volume {
         l: &mut Locked,
         old: &Side,
         new: &Side,
-        flags: RenameFlags,
-    ) -> Result<()> {
+        whiteout: Option<Ino>,
+    ) {
         let moved = old.inode.as_ref().expect("exists");
         let entry = entry_of(moved, l.get(moved));
-        let whiteout = if flags.whiteout {
-            Some(self.make_whiteout(cx, op, &old.dir)?)
-        } else {
-            None
-        };
+        let whiteout = whiteout.map(|ino| self.make_whiteout(cx, op, &old.dir, ino));
         op.set_entry(&old.dir, l.get(&old.dir), old.name, old.entry, whiteout);
         op.set_entry(&new.dir, l.get(&new.dir), new.name, new.entry, Some(entry));
         let moved_dir = l.get(moved).is_dir();
@@ -285,11 +285,10 @@ impl Volume {
             if l.get(target).is_dir() {
                 lower_dir_links(l.get(&new.dir));
             }
-            self.lose_name(op, target, l.get(target))?;
+            self.lose_name(op, target, l.get(target));
         }
         op.dir_changed(&old.dir, l.get(&old.dir));
         op.dir_changed(&new.dir, l.get(&new.dir));
-        Ok(())
     }
 
     /// The change time of what was renamed.
@@ -303,8 +302,7 @@ impl Volume {
     }
 
     /// overlayfs's mark of a removed name: a character device 0/0.
-    fn make_whiteout(&self, cx: &Context, op: &Op, dir: &Arc<Inode>) -> Result<(Ino, u8)> {
-        let ino = self.image.alloc().allocate_inode(dir.ino, false)?;
+    fn make_whiteout(&self, cx: &Context, op: &Op, dir: &Arc<Inode>, ino: Ino) -> (Ino, u8) {
         let mode = libc::S_IFCHR as u16;
         let attr = ccfs_image::InodeAttr {
             mode,
@@ -329,7 +327,7 @@ impl Volume {
         st.last = Some(op.txn.clone());
         drop(st);
         self.inodes.insert(inode);
-        Ok((ino, ftype_of(mode)))
+        (ino, ftype_of(mode))
     }
 }
 

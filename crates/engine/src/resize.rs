@@ -11,6 +11,9 @@ use ccfs_ext4::Error;
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
+/// Most bytes that one call of copy_file_range copies; the caller goes on.
+const COPY_MAX: u64 = 64 << 20;
+
 /// A change of size, prepared.
 pub(crate) struct ResizePlan {
     size: u64,
@@ -19,28 +22,22 @@ pub(crate) struct ResizePlan {
 
 impl Volume {
     /// The part of truncate and punch that makes whole blocks `[from, to)` a hole.
-    fn make_hole(
-        &self,
-        op: &Op,
-        inode: &Arc<Inode>,
-        st: &mut State,
-        from: u64,
-        to: u64,
-    ) -> Result<()> {
+    fn make_hole(&self, op: &Op, inode: &Arc<Inode>, st: &mut State, from: u64, to: u64) {
         if from >= to {
-            return Ok(());
+            return;
         }
         let layer = op.layer(inode, st);
-        op.drop_pages(&layer, from, to);
-        let freed = self.blocks_in(inode, st, from, to)?;
+        let dropped = op.drop_pages(&layer, from, to);
+        // Only for statfs and st_blocks: an unreadable tree node is no reason to fail half way.
+        let freed = self.blocks_in(inode, st, from, to).unwrap_or(0);
+        op.count_run();
         layer.body.write().holes.insert(from, to);
         st.attr.blocks512 = st
             .attr
             .blocks512
-            .saturating_sub(freed * u64::from(self.block_size / 512));
+            .saturating_sub((freed + dropped) * u64::from(self.block_size / 512));
         op.txn.body.lock().freed_blocks += freed;
         self.pending_free.add(freed);
-        Ok(())
     }
 
     /// Allocated blocks in a range, as the view has them.
@@ -132,24 +129,17 @@ impl Volume {
         })
     }
 
-    pub(crate) fn resize(
-        &self,
-        op: &Op,
-        inode: &Arc<Inode>,
-        st: &mut State,
-        plan: ResizePlan,
-    ) -> Result<()> {
+    pub(crate) fn resize(&self, op: &Op, inode: &Arc<Inode>, st: &mut State, plan: ResizePlan) {
         let bs = u64::from(self.block_size);
         if plan.size <= st.attr.size {
             // Equal sizes too: blocks that fallocate put past the end go, as with ext4.
-            self.make_hole(op, inode, st, plan.size.div_ceil(bs), LBLK_END)?;
+            self.make_hole(op, inode, st, plan.size.div_ceil(bs), LBLK_END);
         }
         for cell in plan.cell {
             let layer = op.layer(inode, st);
             self.change_block(op, inode, st, &layer, cell, 0, &[]);
         }
         st.attr.size = plan.size;
-        Ok(())
     }
 
     /// fallocate(2). Errors: EOPNOTSUPP for preallocation in a block-mapped file, EFBIG, ENOSPC.
@@ -190,7 +180,7 @@ impl Volume {
             });
         }
         self.check_change(st)?;
-        if st.attr.flags & FLAG_APPEND != 0 && how == Fallocate::PunchHole {
+        if st.attr.flags & FLAG_APPEND != 0 && !matches!(how, Fallocate::Allocate { .. }) {
             return errno(libc::EPERM);
         }
         if end > self.max_size(st) {
@@ -229,6 +219,7 @@ impl Volume {
             self.change_block(&op, inode, st, &layer, cell, 0, &[]);
         }
         for (a, b) in runs {
+            op.count_run();
             layer.body.write().prealloc.insert(a, b);
         }
         self.count_blocks(st, fresh);
@@ -272,56 +263,62 @@ impl Volume {
         zero: Option<bool>,
     ) -> Result<()> {
         let bs = u64::from(self.block_size);
-        let ((first, head), (last, tail)) = (self.split(offset), self.split(end));
+        let ((first, mut head), (last, tail)) = (self.split(offset), self.split(end));
         let (from, to) = (offset.div_ceil(bs), end / bs);
+        let grow = zero == Some(false) && end > st.attr.size;
+        if grow {
+            // What lies between the end of file and the range becomes part of the file too.
+            let (eof, within) = self.split(st.attr.size);
+            if eof == first {
+                head = head.min(within);
+            }
+        }
         let mut cells = Vec::new();
         if first == last {
             cells.extend(self.zero_cell(inode, st, first, head, tail)?);
         } else {
-            if head > 0 {
+            if first < from {
                 cells.extend(self.zero_cell(inode, st, first, head, bs as usize)?);
             }
-            if tail > 0 {
-                cells.extend(self.zero_cell(inode, st, last, 0, tail)?);
-            }
+            cells.extend(self.zero_cell(inode, st, last, 0, tail)?);
         }
-        let grow = zero == Some(false) && end > st.attr.size;
-        // The parts of the edges that are holes get blocks too, as ZERO_RANGE promises allocation.
-        let edges = if zero.is_some() {
-            self.hole_runs(inode, st, first, end.div_ceil(bs))?
-        } else {
-            Vec::new()
-        };
-        let whole = to.saturating_sub(from);
-        let edge_blocks: u64 = edges
-            .iter()
-            .flat_map(|&(a, b)| a..b)
-            .filter(|b| *b < from || *b >= to)
-            .count() as u64;
-        let promise = match zero {
-            Some(_) => self.promise(cx, whole + edge_blocks, 6)?,
-            None => self.promise_if_possible(4),
-        };
-        if grow && (first..=last).all(|b| b != st.attr.size / bs) {
+        if grow && st.attr.size / bs < first {
             cells.extend(self.stale_tail(inode, st)?);
         }
-        let expected = self.expected_for(3 + edge_blocks);
+        let whole = to.saturating_sub(from);
+        // Edge blocks that are holes get blocks too, as ZERO_RANGE promises allocation.
+        let mut edges = Vec::new();
+        if zero.is_some() {
+            for edge in [
+                (first < from).then_some(first),
+                (tail > 0 && last >= to && last != first).then_some(last),
+            ] {
+                for (a, b) in edge
+                    .map(|e| self.hole_runs(inode, st, e, e + 1))
+                    .transpose()?
+                    .unwrap_or_default()
+                {
+                    edges.push((a, b));
+                }
+            }
+        }
+        let promise = match zero {
+            Some(_) => self.promise(cx, whole + edges.len() as u64, 6)?,
+            None => self.promise_if_possible(4),
+        };
+        let expected = self.expected_for(5);
         let op = self.begin_sized(cx.stream, promise, [st.last.clone().as_ref()], expected);
         let layer = op.layer(inode, st);
-        self.make_hole(&op, inode, st, from, to)?;
+        self.make_hole(&op, inode, st, from, to);
         for cell in cells {
             self.change_block(&op, inode, st, &layer, cell, 0, &[]);
         }
         if zero.is_some() {
-            layer.body.write().prealloc.insert(from, to);
-            for (a, b) in edges
-                .into_iter()
-                .flat_map(|(a, b)| (a..b).map(|x| (x, x + 1)))
-                .filter(|(b, _)| *b < from || *b >= to)
-            {
+            self.count_blocks(st, whole + edges.len() as u64);
+            for (a, b) in edges.into_iter().chain([(from, to)]) {
                 layer.body.write().prealloc.insert(a, b);
+                op.count_run();
             }
-            self.count_blocks(st, whole + edge_blocks);
         }
         if grow {
             st.attr.size = end;
@@ -331,7 +328,8 @@ impl Volume {
         Ok(())
     }
 
-    /// copy_file_range(2): a series of write operations. Errors: EINVAL for overlapping ranges of one file.
+    /// copy_file_range(2): a series of write operations, at most `COPY_MAX` bytes a call. Errors: EINVAL for overlapping ranges of
+    /// one file.
     pub fn copy_range(
         &self,
         cx: &Context,
@@ -347,6 +345,7 @@ impl Volume {
         {
             return errno(libc::EINVAL);
         }
+        let len = len.min(COPY_MAX);
         let mut done = 0;
         let mut buf = Vec::new();
         while done < len {

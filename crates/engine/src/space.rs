@@ -4,7 +4,7 @@ use crate::volume::Volume;
 use ccfs_ext4::Error;
 use ccfs_image::{Image, Run};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A counter that goes up and down.
 #[derive(Default)]
@@ -22,7 +22,8 @@ impl Gauge {
     }
 }
 
-/// Freed runs that are not yet given back: their free is durable, but rule V (docs/design.md 2.2) does not hold yet.
+/// Promised blocks, and freed runs that are not yet given back: only when a checkpoint covers the transaction that freed them
+/// (docs/design.md 2.2, rule V). Until then recovery could still read what they held.
 #[derive(Default)]
 pub struct Space {
     promised_data: Gauge,
@@ -30,8 +31,6 @@ pub struct Space {
     /// (commit id of the transaction that freed it, run)
     pending: Mutex<Vec<(u64, Run)>>,
     pending_blocks: Gauge,
-    /// Highest watermark that a flushed frame carries.
-    flushed_watermark: AtomicU64,
 }
 
 impl Space {
@@ -63,18 +62,10 @@ impl Space {
         }
     }
 
-    /// A frame with this watermark is flushed.
-    pub fn watermark_flushed(&self, watermark: u64) {
-        self.flushed_watermark
-            .fetch_max(watermark, Ordering::Relaxed);
-    }
-
-    /// Gives back what rule V allows.
-    pub fn release(&self, image: &Image) {
-        let limit = self.flushed_watermark.load(Ordering::Relaxed);
-        let mut pending = self.pending.lock();
-        pending.retain(|&(id, run)| {
-            if id > limit {
+    /// A checkpoint covers all transactions up to `id`: what they freed is free.
+    pub fn release(&self, image: &Image, id: u64) {
+        self.pending.lock().retain(|&(freed_by, run)| {
+            if freed_by > id {
                 return true;
             }
             self.pending_blocks.sub(run.len);
@@ -83,15 +74,16 @@ impl Space {
         });
     }
 
-    pub fn has_pending(&self) -> bool {
-        self.pending_blocks.get() > 0
+    pub fn pending_blocks(&self) -> u64 {
+        self.pending_blocks.get()
     }
 }
 
 impl Volume {
     /// Free blocks that nobody was promised, the engine's own reserve aside.
     pub(crate) fn unpromised_blocks(&self) -> u64 {
-        let promised = self.space.promised_data.get() + self.space.promised_structure.get();
+        let promised =
+            self.space.promised_data.get() + self.space.promised_structure.get() + self.emergency;
         self.image.alloc().free_blocks().saturating_sub(promised)
     }
 
@@ -121,18 +113,20 @@ impl Volume {
     /// Commits everything, so that uncommitted frees become space.
     pub(crate) fn reclaim_space(&self) -> Result<()> {
         let _one = self.reclaiming.lock();
-        let nothing = !self.space.has_pending()
-            && self.pending_free.get() == 0
-            && self.space.promised_structure.get() <= self.emergency;
-        if nothing {
+        let held = [
+            &self.space.pending_blocks,
+            &self.space.promised_data,
+            &self.space.promised_structure,
+            &self.pending_free,
+        ];
+        if held.iter().all(|g| g.get() == 0) {
             return Ok(());
         }
         self.commit_all()?;
         self.drive()?;
-        if self.space.has_pending() {
-            self.write_note()?;
+        if self.space.pending_blocks() > 0 {
+            self.checkpoint()?;
         }
-        self.space.release(&self.image);
         Ok(())
     }
 

@@ -52,7 +52,7 @@ impl Inner {
             .cloned()
             .into_iter()
             .collect();
-        let txn = Arc::new(Txn::new(self.serial, stream, self.seq + 1, deps));
+        let txn = Arc::new(Txn::new(self.serial, stream, deps));
         self.running.insert(stream, txn.clone());
         txn
     }
@@ -176,16 +176,6 @@ impl Streams {
             .cloned()?;
         inner.seal(&txn);
         Some(txn)
-    }
-
-    /// Smallest sequence number that a transaction not yet settled can contain.
-    pub fn oldest_seq(&self) -> u64 {
-        let inner = self.0.lock();
-        let open = inner
-            .running
-            .values()
-            .chain(inner.sealed.iter().filter(|t| t.phase() < Phase::Durable));
-        open.map(|t| t.first_seq).min().unwrap_or(inner.seq + 1)
     }
 
     /// Forgets what is settled, so that ended streams cost nothing.

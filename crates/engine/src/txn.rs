@@ -84,8 +84,6 @@ pub struct Progress {
     pub claimed: bool,
     /// Commit id, from dispatch on.
     pub id: u64,
-    /// Watermark that its frames carry.
-    pub watermark: u64,
     /// Log (and small data) writes in flight; whoever waits for durability takes it.
     pub ticket: Option<Ticket>,
     pub written: bool,
@@ -95,8 +93,6 @@ pub struct Txn {
     /// Unique in this mount, rising.
     pub serial: u64,
     pub stream: StreamId,
-    /// Sequence number of its first operation.
-    pub first_seq: u64,
     pub started: Instant,
     phase: AtomicU8,
     pub operations: AtomicU64,
@@ -114,11 +110,10 @@ pub struct Txn {
 }
 
 impl Txn {
-    pub fn new(serial: u64, stream: StreamId, first_seq: u64, deps: Vec<Arc<Txn>>) -> Self {
+    pub fn new(serial: u64, stream: StreamId, deps: Vec<Arc<Txn>>) -> Self {
         Txn {
             serial,
             stream,
-            first_seq,
             started: Instant::now(),
             phase: AtomicU8::new(Phase::Running as u8),
             operations: AtomicU64::new(0),

@@ -49,8 +49,8 @@ impl Default for Options {
 
 /// Sizes that follow from the log.
 pub(crate) struct Limits {
-    /// Dirty image blocks before apply pauses for a checkpoint.
-    pub image_blocks: usize,
+    /// Size of a checkpoint before apply pauses to make it, bytes.
+    pub checkpoint_bytes: usize,
     /// Data blocks waiting to be brought home.
     pub home_blocks: usize,
     /// A transaction is sealed when its records may need more, bytes.
@@ -83,6 +83,7 @@ pub struct Volume {
     pub(crate) dev: Arc<dyn Device>,
     pub(crate) image: Image,
     log: Option<Log>,
+    live: bool,
     pub(crate) options: Options,
     pub(crate) block_size: u32,
     pub(crate) limits: Limits,
@@ -120,7 +121,7 @@ impl Limits {
         let bs = u64::from(block_size);
         let Some(log) = log else {
             return Limits {
-                image_blocks: usize::MAX,
+                checkpoint_bytes: usize::MAX,
                 home_blocks: usize::MAX,
                 txn_log_bytes: u64::MAX,
                 write_max: 1 << 20,
@@ -130,8 +131,10 @@ impl Limits {
         let area = log.reserve_len() * per_frame;
         let ring = log.max_txn_frames() * per_frame;
         Limits {
-            // Half of an area for blocks, an eighth for the list of data blocks; the rest for orphans and the like.
-            image_blocks: (area / 2 / (bs + 8)).clamp(16, 8192) as usize,
+            // What one record more can dirty must fit too.
+            checkpoint_bytes: (area / 4 * 3)
+                .min(area.saturating_sub(96 * (bs + 8)))
+                .min(64 << 20) as usize,
             home_blocks: (area / 8 / 16).clamp(16, (32 << 20) / bs) as usize,
             // Twice the largest operation and more: one that comes when the transaction is nearly full still fits the ring.
             txn_log_bytes: ring / 2,
@@ -166,7 +169,7 @@ impl Volume {
             image.write_in_flight(true)?;
             Some(log)
         };
-        let volume = Arc::new(Self::assemble(dev, image, log, options));
+        let volume = Arc::new(Self::assemble(dev, image, log, options, true));
         if volume.options.background && !read_only {
             volume.start_threads();
         }
@@ -183,10 +186,11 @@ impl Volume {
         image: Image,
         log: Option<Log>,
         options: Options,
+        live: bool,
     ) -> Volume {
         let block_size = image.geometry().block_size;
         let emergency = (image.geometry().blocks_count / 64).min(1024);
-        let emergency = if log.is_some() && image.alloc().reserve(0, emergency) {
+        let emergency = if live && log.is_some() && image.alloc().reserve(0, emergency) {
             emergency
         } else {
             0
@@ -205,6 +209,7 @@ impl Volume {
             dev,
             image,
             log,
+            live,
             options,
             block_size,
             limits,
@@ -285,6 +290,11 @@ impl Volume {
         }
         drop(text);
         self.room.notify_all();
+    }
+
+    /// Mounted, not in recovery (where nobody but the applier changes anything, and nothing is in memory).
+    pub(crate) fn is_live(&self) -> bool {
+        self.live
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -378,7 +388,7 @@ impl Volume {
                 roots.extend(
                     d.changers
                         .iter()
-                        .chain(&d.attr_last)
+                        .chain(&d.attr_changers)
                         .chain(&d.xattr_last)
                         .cloned(),
                 );

@@ -566,7 +566,14 @@ fn names_of_reserved_inodes_do_no_harm() {
         v.syncfs(&c).unwrap();
         if let Ok(x) = v.lookup(ROOT_INO, b"x") {
             let w = v.write(&c, x.ino, 8192, &[0xff; 100_000], WriteFlags::default());
-            let t = v.setattr(&c, x.ino, &SetAttr { size: Some(0), ..SetAttr::default() });
+            let t = v.setattr(
+                &c,
+                x.ino,
+                &SetAttr {
+                    size: Some(0),
+                    ..SetAttr::default()
+                },
+            );
             eprintln!("inode {ino}: {w:?} {t:?}");
         }
         eprintln!("{:?}", v.unlink(&c, ROOT_INO, b"x"));
@@ -584,28 +591,60 @@ fn names_of_reserved_inodes_do_no_harm() {
 /// One long run replaces thousands of fragments in many groups: a record that touches more than a tiny log's checkpoint holds.
 #[test]
 fn a_long_run_over_fragments_with_a_tiny_log() {
-    let dev = Arc::new(image(&["-b", "1024", "-J", "size=1", "-g", "1024", "-N", "4096"], "64M"));
+    let dev = Arc::new(image(
+        &["-b", "1024", "-J", "size=1", "-g", "1024", "-N", "4096"],
+        "64M",
+    ));
     let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
     // Other files between, so that each block of `f` lies somewhere else.
     let dirs: Vec<_> = (0..32)
-        .map(|i| v.mkdir(&c, ROOT_INO, format!("d{i}").as_bytes(), 0o755).unwrap().ino)
+        .map(|i| {
+            v.mkdir(&c, ROOT_INO, format!("d{i}").as_bytes(), 0o755)
+                .unwrap()
+                .ino
+        })
         .collect();
     for i in 0..1024u64 {
-        let g = v.mknod(&c, dirs[i as usize % 32], format!("g{i}").as_bytes(), 0o100644, 0).unwrap();
-        v.write(&c, g.ino, 0, &[1; 40 << 10], WriteFlags::default()).unwrap();
-        v.write(&c, f.ino, (i * 37 % 1024) * 1024, &[2; 1024], WriteFlags::default()).unwrap();
+        let g = v
+            .mknod(
+                &c,
+                dirs[i as usize % 32],
+                format!("g{i}").as_bytes(),
+                0o100644,
+                0,
+            )
+            .unwrap();
+        v.write(&c, g.ino, 0, &[1; 40 << 10], WriteFlags::default())
+            .unwrap();
+        v.write(
+            &c,
+            f.ino,
+            (i * 37 % 1024) * 1024,
+            &[2; 1024],
+            WriteFlags::default(),
+        )
+        .unwrap();
         v.streamsync(StreamId(1)).unwrap();
         if i % 2 == 1 {
-            v.unlink(&c, dirs[i as usize % 32], format!("g{i}").as_bytes()).unwrap();
+            v.unlink(&c, dirs[i as usize % 32], format!("g{i}").as_bytes())
+                .unwrap();
         }
     }
     v.syncfs(&c).unwrap();
     v.checkpoint().unwrap();
     let mut at = 0;
     while at < 1 << 20 {
-        at += v.write(&c, f.ino, at, &vec![3; (1 << 20) - at as usize], WriteFlags::default()).unwrap() as u64;
+        at += v
+            .write(
+                &c,
+                f.ino,
+                at,
+                &vec![3; (1 << 20) - at as usize],
+                WriteFlags::default(),
+            )
+            .unwrap() as u64;
     }
     v.syncfs(&c).unwrap();
     v.unmount().unwrap();

@@ -153,7 +153,11 @@ fn a_new_file_may_begin_with_a_hole() {
     let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
-    assert_eq!(v.write(&c, f, 0x6fb03, &[7; 0x8745], WriteFlags::default()).unwrap(), 0x8745);
+    assert_eq!(
+        v.write(&c, f, 0x6fb03, &[7; 0x8745], WriteFlags::default())
+            .unwrap(),
+        0x8745
+    );
     v.fsync(&c, f, false).unwrap();
     v.unmount().unwrap();
     fsck(&dev);

@@ -333,6 +333,8 @@ impl Allocator {
     /// Frees a run in the durable bitmaps; it is held here and on the freed list.
     pub(crate) fn free_in_image(&self, run: Run) -> Result<()> {
         self.check(run)?;
+        // Whatever it was (a directory's block, a tree node): its changes must not go home over its next owner's data.
+        (run.pblk..run.pblk + run.len).for_each(|pblk| self.core.cache.forget(pblk));
         self.each_group(run, |group, _, view, bits| {
             self.core.mark_blocks(group, bits.from, bits.len, false)?;
             view.image_cleared(bits);

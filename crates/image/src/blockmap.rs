@@ -271,7 +271,6 @@ impl<'a> Map<'a> {
                 set_pointer(b, i, 0);
                 b.iter().all(|&x| x == 0)
             })?;
-            self.core.cache.forget(node);
             self.alloc.free_in_image(Run { pblk: node, len: 1 })?;
             self.core.add_blocks(self.ino, -1)?;
             changed += 2;

@@ -428,7 +428,6 @@ impl<'a> Tree<'a> {
 
     fn free_node(&self, pblk: Option<Pblk>) -> Result<()> {
         let Some(pblk) = pblk else { return Ok(()) };
-        self.core.cache.forget(pblk);
         self.alloc.free_in_image(Run { pblk, len: 1 })?;
         self.core.add_blocks(self.ino, -1)
     }

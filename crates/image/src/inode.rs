@@ -505,7 +505,6 @@ impl Image {
 
     /// Frees one block of structure. Counting it off its inode is the caller's work.
     pub(crate) fn free_structure(&self, pblk: Pblk) -> Result<()> {
-        self.core.cache.forget(pblk);
         self.alloc.free_in_image(Run { pblk, len: 1 })
     }
 }
