@@ -119,14 +119,9 @@ impl Analysis {
         let print = self.footprint(&accepted.op);
         self.tree.apply(&accepted.op, &accepted.stamps)?;
         let ties = self.tie(i, &print);
-        let mut on: Vec<NodeId> = print
-            .files
-            .iter()
-            .chain(&print.dirs)
-            .chain(print.names.iter().map(|n| &n.0))
-            .copied()
-            .collect();
-        on.extend(accepted.op.makes());
+        // C3 of a directory speaks of its entry changes, not of its own name, owner or times.
+        let dirs = print.names.iter().map(|n| n.0);
+        let on: Vec<NodeId> = print.files.iter().copied().chain(dirs).collect();
         self.placed.push(Placed {
             stream: accepted.stream,
             pos: self.ties.length[accepted.stream],
