@@ -105,6 +105,9 @@ pub struct FsckArgs {
     /// Check even if the volume seems clean
     #[arg(short = 'f', long)]
     pub force: bool,
+    /// Last resort where recovery fails: give up what the log holds, then check and repair
+    #[arg(long, conflicts_with = "no")]
+    pub discard_log: bool,
     /// More messages from e2fsck
     #[arg(short = 'v', long)]
     pub verbose: bool,

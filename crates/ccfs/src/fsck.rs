@@ -4,6 +4,7 @@ use crate::failure::{Context, Failure, Outcome, fsck_code};
 use crate::{inspect, mounts, superblock, target, tools};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
+use ccfs_image::{Image, OpenOptions};
 use std::io::IsTerminal;
 use std::sync::Arc;
 
@@ -43,16 +44,35 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
         say!("To recover and check it: ccfs fsck -p {shown}, or mount it with ccfs.");
         return Ok(fsck_code::UNCORRECTED);
     }
-    if in_flight.is_some() {
-        Volume::recover(device.clone()).map_err(|e| {
-            Failure::new(
-                fsck_code::UNCORRECTED | fsck_code::OPERATIONAL,
-                format!("{shown}: recovery failed: {e}; nothing is lost by trying again. `ccfs inspect {shown}` shows the log"),
-            )
-        })?;
+    if in_flight.is_some() && args.discard_log {
+        discard_log(device.clone()).or_fail(
+            fsck_code::UNCORRECTED | fsck_code::OPERATIONAL,
+            format_args!("{shown}: the log cannot be given up"),
+        )?;
+        say!("{shown}: gave up what the log held");
+    } else if in_flight.is_some() {
+        recover(device.clone(), args)?;
         say!("{shown}: recovered its log; the volume is plain ext4 again");
     }
     e2fsck(args)
+}
+
+fn recover(device: Arc<dyn Device>, args: &FsckArgs) -> Outcome<()> {
+    let shown = args.target.display();
+    let done = Volume::recover(device).map_err(|e| {
+        let hint = match e {
+            ccfs_engine::Error::Io(_) => "nothing is lost by trying again, on a good device".to_string(),
+            _ => format!("`ccfs inspect {shown}` shows the log; the last resort is --discard-log, on a copy first"),
+        };
+        let code = fsck_code::UNCORRECTED | fsck_code::OPERATIONAL;
+        Failure::new(code, format!("{shown}: recovery failed: {e}; {hint}"))
+    });
+    done.map(|_| ())
+}
+
+/// Makes the volume plain ext4 as it was at some point of its last checkpoint, torn perhaps: e2fsck has to follow.
+fn discard_log(device: Arc<dyn Device>) -> ccfs_engine::Result<()> {
+    Image::open(device, OpenOptions::default())?.write_in_flight(false)
 }
 
 fn e2fsck(args: &FsckArgs) -> Outcome<u8> {
@@ -66,7 +86,7 @@ fn e2fsck(args: &FsckArgs) -> Outcome<u8> {
         _ => None,
     };
     command.args(answer);
-    if args.force {
+    if args.force || args.discard_log {
         command.arg("-f");
     }
     if args.verbose {

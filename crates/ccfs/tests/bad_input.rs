@@ -195,7 +195,7 @@ fn flipped_bits_never_end_the_daemon() {
             // Writes into a damaged volume: any error but no panic.
             let _ = fs::write(place.path("mnt/new"), vec![1u8; 100_000]);
             let _ = fs::remove_file(place.path("mnt/d1/f1"));
-            let ended = ccfs_with(&["umount", &dir]);
+            let ended = common::try_unmount(&dir);
             let alive = !ended.err.contains("was killed");
             assert!(
                 alive,
@@ -353,7 +353,7 @@ fn a_volume_that_the_kernel_left_unclean_is_refused() {
     tool("sync", &["-f", &dir]);
     let copy = place.text("copy.img");
     fs::copy(&image, &copy).unwrap();
-    tool("umount", &[&dir]);
+    common::umount8(&dir);
     let before = fs::read(&copy).unwrap();
     refused(
         "unclean",
@@ -509,7 +509,7 @@ fn a_full_host_stops_the_volume_and_loses_nothing() {
         status.out,
         status.err
     );
-    let ended = ccfs_with(&["umount", &dir]);
+    let ended = common::try_unmount(&dir);
     assert_ne!(ended.code, 0, "an unmount that could not write must say so");
     // The way out: room on the host, then recovery.
     tool("mount", &["-o", "remount,size=128M", &host]);
@@ -545,4 +545,9 @@ fn a_volume_in_flight_is_only_looked_at_by_fsck_n() {
     // Not a log of ours: there is a text, and nothing is changed.
     let ran = ccfs_with(&["fsck", "-p", &image]);
     assert_ne!(ran.code & 12, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("--discard-log"), "{}", ran.err);
+    // The way out.
+    let ran = ccfs_with(&["fsck", "--discard-log", "-y", &image]);
+    assert!(ran.code <= 1, "{}{}", ran.out, ran.err);
+    tool("e2fsck", &["-fn", &image]);
 }

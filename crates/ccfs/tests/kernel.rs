@@ -298,7 +298,7 @@ fn what_the_kernel_carries() {
         fs::read_to_string(m.place.path("other/watched")).unwrap(),
         "x"
     );
-    tool("umount", &[&other]);
+    common::umount8(&other);
     m.finish();
 }
 
@@ -379,7 +379,7 @@ fn shutdown_stops_the_volume() {
     let status = ccfs_with(&["status", &m.dir]);
     let says = format!("{}{}", status.out, status.err);
     assert!(says.to_lowercase().contains("stopped"), "{says}");
-    let ended = ccfs_with(&["umount", &m.dir]);
+    let ended = common::try_unmount(&m.dir);
     assert!(
         ended.code == 32 && ended.err.contains("ccfs fsck -p"),
         "{}",

@@ -56,7 +56,7 @@ fn plain_ext4(place: &Place, image: &str) -> Vec<String> {
         .filter(|n| n != "lost+found")
         .collect();
     names.sort();
-    tool("umount", &[&dir]);
+    common::umount8(&dir);
     names
 }
 
@@ -79,7 +79,7 @@ fn umount_leaves_plain_ext4_and_no_loop_device() {
         if own {
             unmount(&dir);
         } else {
-            tool("umount", &[&dir]);
+            common::umount8(&dir);
         }
         assert_eq!(plain_ext4(&place, &image).len(), round + 1);
         assert_eq!(loops_of(&image), "");
@@ -274,7 +274,7 @@ fn mount_as_the_helper_of_mount_8() {
         "{line}"
     );
     fs::write(place.path("mnt/f"), "x").unwrap();
-    tool("umount", &[&dir]);
+    common::umount8(&dir);
     assert_eq!(
         helper("mount.ccfs", &[&image, &dir, "-o", "frobnicate"]).code,
         1
@@ -289,7 +289,7 @@ fn mount_as_the_helper_of_mount_8() {
             .raw_os_error(),
         Some(libc::EROFS)
     );
-    tool("umount", &[&dir]);
+    common::umount8(&dir);
     assert_eq!(helper("fsck.ccfs", &["-a", "-C0", &image]).code, 0);
     assert_eq!(helper("fsck.ccfs", &["-Q", &image]).code, 16);
     let made = helper(
