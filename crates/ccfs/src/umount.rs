@@ -64,7 +64,7 @@ pub fn resolve(dir: &Path) -> Outcome<PathBuf> {
         )
     };
     match dir.canonicalize() {
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)) => {
             let parent = dir
                 .parent()
                 .filter(|p| !p.as_os_str().is_empty())

@@ -22,7 +22,15 @@ pub fn run(command: &mut Command) -> Ran {
         status,
         stdout,
         stderr,
-    } = command.output().expect("the command starts");
+    } = loop {
+        match command.output() {
+            // A program that was just written is still open in another thread's child, before that runs its own.
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            started => break started.expect("the command starts"),
+        }
+    };
     Ran {
         code: status
             .code()
