@@ -244,10 +244,11 @@ pub fn explore_seed(seed: u64, effort: &Effort, shrink_for: Duration) -> Result<
     })
 }
 
-/// Performs the workload of a seed, unmounts, and compares what the next mount shows.
+/// Performs `length` actions of a seed, unmounts, and compares what the next mount shows.
 pub fn remount_seed(
     seed: u64,
     config: &'static Config,
+    length: usize,
     shrink_for: Duration,
 ) -> Result<(), String> {
     let setting = Setting {
@@ -260,7 +261,7 @@ pub fn remount_seed(
     };
     let mut actions = Vec::new();
     let last = |run: Run| run.check(run.dev.events(), &Outcome::None, Depth::Read);
-    let run = Run::record_into(setting, Source::Random(seed, mix, 30), &mut actions);
+    let run = Run::record_into(setting, Source::Random(seed, mix, length), &mut actions);
     run.and_then(last).map_err(|e| {
         let again = |actions| Run::record(setting, Source::Actions(actions)).and_then(last);
         format!(

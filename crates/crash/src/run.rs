@@ -207,8 +207,13 @@ impl Run {
             ..Mix::default()
         };
         let mut generator = Generator::new(seed, mix, FIRST_NODE * 2);
+        let mut log = String::new();
         for _ in 0..25 {
             let (stream, action) = generator.next(&driver.tree);
+            let _ = match &action {
+                Action::Op(op) => writeln!(log, "    {stream}: {op}"),
+                other => writeln!(log, "    {stream}: {other:?}"),
+            };
             driver
                 .act(stream, &action)
                 .map_err(|e| format!("after recovery: {e}"))?;
@@ -222,7 +227,9 @@ impl Run {
         let seen = observe(&vol)?;
         vol.shutdown();
         match driver.tree.difference(&seen, self.setting.config.times) {
-            Some(d) => Err(format!("after recovery, work and remount: {d}")),
+            Some(d) => Err(format!(
+                "after recovery, work and remount: {d}\n  the work:\n{log}"
+            )),
             None => Ok(()),
         }
     }

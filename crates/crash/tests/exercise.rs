@@ -86,7 +86,8 @@ fn run(index: usize) {
 fn short_lives() {
     for seed in 0..number("CCFS_CRASH_LIVES", 800) {
         let config = &CONFIGS[seed as usize % CONFIGS.len()];
-        if let Err(e) = remount_seed(seed, config, Duration::from_secs(20)) {
+        let length = if seed % 5 == 0 { 300 } else { 40 };
+        if let Err(e) = remount_seed(seed, config, length, Duration::from_secs(20)) {
             panic!("{e}");
         }
     }

@@ -82,3 +82,12 @@ fn an_entry_is_tied_to_all_changes_of_its_directory() {
         "B create n; D write n 0 6144; D chown . 7 0; B chown . 7 0; A create m",
     );
 }
+
+/// Times of a removed directory lie in a transaction that is still open when its inode number is given to another one.
+#[test]
+fn an_inode_number_is_used_again_while_its_old_times_are_uncommitted() {
+    check(
+        &["1k", "tiny", "128", "ext3"],
+        "B mkdir s; A tick; B utimes s 1000; A rmdir s; A fsync .; B mkdir s; B mkdir t; B streamsync",
+    );
+}
