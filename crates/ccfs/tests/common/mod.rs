@@ -185,3 +185,33 @@ pub fn unmount(dir: &str) {
     let ran = try_unmount(dir);
     assert_eq!(ran.code, 0, "{}", ran.err);
 }
+
+/// Fills a volume with something to lose, by way of debugfs.
+pub fn filled(place: &Place, name: &str) -> String {
+    let image = place.volume(name, "32M");
+    let payload = place.text("payload");
+    std::fs::write(&payload, vec![7u8; 300_000]).unwrap();
+    let script = place.text("script");
+    let lines: String = (0..40)
+        .map(|n| format!("mkdir d{n}\nwrite {payload} d{n}/f{n}\n"))
+        .collect();
+    std::fs::write(&script, lines).unwrap();
+    tool("debugfs", &["-w", "-f", &script, &image]);
+    tool("e2fsck", &["-fn", &image]);
+    image
+}
+
+/// Numbers from a seed (xorshift).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
