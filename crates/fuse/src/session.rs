@@ -60,7 +60,7 @@ impl Session {
         let block_size = volume.statfs()?.block_size;
         let mounted = Mounted::make(&channel, mountpoint, config, block_size)?;
         let server = channel
-            .handshake(WANTED)
+            .handshake(WANTED, volume.write_max())
             .map_err(|e| MountError::system("FUSE", e))
             .and_then(|agreed| {
                 let info = MountInfo {

@@ -108,7 +108,7 @@ impl Mount {
             options.as_c_str(),
         )
         .unwrap();
-        channel.handshake(WANTED).unwrap();
+        channel.handshake(WANTED, 1 << 20).unwrap();
         let gate = Arc::new(Gate::default());
         let pool = Pool::start(channel, gate.clone(), config).unwrap();
         Mount { dir, gate, pool }

@@ -110,8 +110,8 @@ impl Channel {
         );
     }
 
-    /// Answers INIT, the first request of a mount.
-    pub fn handshake(&self, wanted: u64) -> io::Result<Agreed> {
+    /// Answers INIT, the first request of a mount. `write_max`: largest WRITE that the volume takes as one operation, bytes.
+    pub fn handshake(&self, wanted: u64, write_max: usize) -> io::Result<Agreed> {
         let mut buf = vec![0; REQUEST_MAX];
         loop {
             let Received::Request(len) = self.receive(&mut buf)? else {
@@ -130,7 +130,8 @@ impl Channel {
                 continue;
             }
             match negotiate(body, wanted) {
-                Negotiation::Agreed(agreed, out) => {
+                Negotiation::Agreed(agreed, mut out) => {
+                    out.max_write = out.max_write.min(write_max as u32);
                     self.answer(unique, 0, out.as_bytes())?;
                     return Ok(agreed);
                 }
