@@ -60,7 +60,7 @@ cargo_tools() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     # Unoptimised: compiling it takes longer than running it. Its own folder: our target may be on a cache.
-    cargo deny --version >/dev/null 2>&1 || CARGO_TARGET_DIR= cargo install --quiet --locked --debug cargo-deny
+    cargo deny --version >/dev/null 2>&1 || env -u CARGO_TARGET_DIR cargo install --quiet --locked --debug cargo-deny
 }
 
 case "${1:-}" in

@@ -27,7 +27,7 @@ tests() {
     return "$status"
 }
 
-doc() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps; }
+doc() { RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps; }
 
 if [ "$(id -u)" != 0 ]; then
     echo "skipped: tests that mount volumes: they need root"
