@@ -2,6 +2,7 @@
 //! counters, and POSIX behaviour. Every check takes a size, so that `ccfs-soak` runs the same functions for longer.
 #![deny(unsafe_code)]
 
+pub mod counters;
 pub mod exercise;
 pub mod harness;
 pub mod kill9;

@@ -408,7 +408,7 @@ impl<'a> Thread<'a> {
                 let len = 1 + self.rng.size(300) as usize;
                 Op::Symlink {
                     path: self.name(),
-                    target: "x".repeat(len),
+                    target: "x/".repeat(len)[..len].to_string(),
                 }
             }
             31..36 if !many => Op::Link {

@@ -161,7 +161,10 @@ pub fn make_tree(dir: &Path, name: &str, files: usize) {
             sys::link(&path, path.with_extension("hard")).expect("link");
         }
         if i % 59 == 0 {
-            sys::symlink(&format!("file-{i}.txt"), path.with_extension("soft")).expect("symlink");
+            let link = path.with_extension("soft");
+            sys::symlink(&format!("file-{i}.txt"), &link).expect("symlink");
+            sys::utimens(&link, (1_400_000_000, 0), (1_400_000_000 + i as i64, 5))
+                .expect("utimens");
         }
         sys::utimens(
             &path,
@@ -285,9 +288,9 @@ fn git(dir: &Path, size: &Size) {
         git("src", &["rev-parse", "HEAD"]),
         git("clone", &["rev-parse", "HEAD"])
     );
-    // The index and the packs hold stat data and orders that differ from run to run.
+    // The index and the packs hold stat data and orders that differ from run to run, the config the path of the volume.
     shell(
         dir,
-        "rm -rf src/.git/index src/.git/objects clone/.git/index clone/.git/objects src/.git/ORIG_HEAD src/.git/logs clone/.git/logs",
+        "rm -rf src/.git/index src/.git/objects clone/.git/index clone/.git/config clone/.git/objects src/.git/ORIG_HEAD src/.git/logs clone/.git/logs",
     );
 }
