@@ -82,7 +82,7 @@ fn e2fsck(args: &FsckArgs) -> Outcome<u8> {
         (true, ..) => Some("-n"),
         (_, true, _) => Some("-p"),
         (.., true) => Some("-y"),
-        _ if !std::io::stdin().is_terminal() => Some("-p"),
+        _ if !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) => Some("-p"),
         _ => None,
     };
     command.args(answer);
