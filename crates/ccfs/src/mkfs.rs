@@ -10,7 +10,7 @@ use rustix::fs::FallocateFlags;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -65,11 +65,14 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
     };
     check_size(bytes)?;
     let temporary = temporary_name(&args.target)?;
+    // What a killed run left. A fresh file then, never through a link that somebody put there, and for its owner alone:
+    // it will hold other users' files.
+    let _ = std::fs::remove_file(&temporary);
     let file = OpenOptions::new()
         .read(true)
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
+        .mode(0o600)
         .open(&temporary)
         .or_fail(CODE, format_args!("cannot create {}", temporary.display()))?;
     let made = build_image(args, &file, &temporary, bytes).and_then(|()| {

@@ -131,6 +131,11 @@ fn mkfs_allocates_unless_sparse() {
     use std::os::unix::fs::MetadataExt;
     let place = Place::new();
     let full = fs::metadata(place.volume("full.img", "64M")).unwrap();
+    assert_eq!(
+        full.mode() & 0o777,
+        0o600,
+        "a volume holds the files of many users"
+    );
     assert!(full.blocks() * 512 >= 64 << 20, "{} blocks", full.blocks());
     let sparse = place.text("sparse.img");
     assert_eq!(
