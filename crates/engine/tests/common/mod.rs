@@ -1,8 +1,9 @@
 //! Images, contexts and judges that the engine's tests share.
 #![allow(dead_code)]
-use ccfs_device::MemoryDevice;
+use ccfs_device::{Device, MemoryDevice};
 use ccfs_engine::*;
 use std::process::Command;
+use std::sync::Arc;
 
 pub fn image(args: &[&str], size: &str) -> MemoryDevice {
     let dir = tempfile::tempdir().unwrap();
@@ -50,5 +51,25 @@ pub fn quiet() -> Options {
     Options {
         background: false,
         ..Options::default()
+    }
+}
+
+pub fn mount(dev: &Arc<MemoryDevice>) -> Arc<Volume> {
+    Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap()
+}
+
+/// What a mount after a crash shows.
+pub fn crash(dev: &MemoryDevice) -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let copy = Arc::new(dev.snapshot());
+    Volume::recover(copy.clone() as Arc<dyn Device>).unwrap();
+    fsck(&copy);
+    let v = mount(&copy);
+    (copy, v)
+}
+
+pub fn mode(m: u16) -> SetAttr {
+    SetAttr {
+        mode: Some(m),
+        ..SetAttr::default()
     }
 }

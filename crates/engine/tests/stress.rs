@@ -264,13 +264,13 @@ fn stress(args: &[&str], seed: u64, threads: u64) {
     fsck(&dev);
 }
 
+/// `CCFS_SEEDS=100` for a long run.
 #[test]
-#[ignore = "minutes"]
 fn threads_many_seeds() {
-    let seeds = std::env::var("SEEDS")
+    let seeds = std::env::var("CCFS_SEEDS")
         .ok()
         .and_then(|s| s.parse().ok())
-        .unwrap_or(10);
+        .unwrap_or(1);
     for seed in 10..10 + seeds {
         let args: &[&str] = match seed % 3 {
             0 => &["-b", "4096"],

@@ -1,0 +1,330 @@
+//! Inode numbers used again, ties of directories, positions of the log without a checkpoint, interrupted recovery.
+mod common;
+use ccfs_device::{Counters as DeviceCounters, Device, MemoryDevice, Slice, Ticket, Write};
+use ccfs_engine::*;
+use common::{crash, cx, fsck, image, mode, mount, quiet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+const DAMAGED: &str = "recovery";
+
+/// A device that stops: after `bytes` more bytes nothing arrives any more, and (`loud`) says so.
+struct Cut {
+    inner: Arc<MemoryDevice>,
+    bytes: AtomicI64,
+    loud: bool,
+}
+
+impl Cut {
+    fn new(inner: Arc<MemoryDevice>, bytes: i64, loud: bool) -> Arc<Cut> {
+        Arc::new(Cut {
+            inner,
+            bytes: AtomicI64::new(bytes),
+            loud,
+        })
+    }
+}
+
+impl Device for Cut {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        let mut lost = false;
+        let mut kept = Vec::new();
+        for w in writes {
+            let mut parts = Vec::new();
+            for p in w.parts {
+                let left = self.bytes.fetch_sub(p.len as i64, Ordering::SeqCst).max(0) as usize;
+                let len = p.len.min(left / 512 * 512);
+                lost |= len < p.len;
+                if len > 0 {
+                    parts.push(Slice { len, ..p });
+                }
+            }
+            if !parts.is_empty() {
+                kept.push(Write {
+                    offset: w.offset,
+                    parts,
+                });
+            }
+        }
+        let done = ccfs_device::write_all(&*self.inner, kept);
+        Ticket::done(if lost && self.loud {
+            Err(io::Error::other("cut"))
+        } else {
+            done
+        })
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        self.inner.wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        if self.loud && self.bytes.load(Ordering::SeqCst) < 0 {
+            return Err(io::Error::other("cut"));
+        }
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+}
+
+// --- a number that is used again in the same transaction
+
+#[test]
+fn a_directory_with_a_reused_number_has_its_own_mode() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
+    v.setattr(&c, d.ino, &mode(0o700)).unwrap();
+    v.rmdir(&c, ROOT_INO, b"d").unwrap();
+    let e = v.mkdir(&c, ROOT_INO, b"e", 0o755).unwrap();
+    assert_eq!(d.ino, e.ino, "the test wants the same number");
+    v.syncfs(&c).unwrap();
+    let (_, v) = crash(&dev);
+    assert_eq!(v.lookup(ROOT_INO, b"e").unwrap().mode & 0o7777, 0o755);
+}
+
+#[test]
+fn a_file_with_a_reused_number_stays_a_file() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
+    v.setattr(&c, d.ino, &mode(0o700)).unwrap();
+    v.rmdir(&c, ROOT_INO, b"d").unwrap();
+    // Another stream may get the number as well.
+    for name in [&b"f1"[..], b"f2", b"f3", b"f4"] {
+        v.mknod(&cx(2), ROOT_INO, name, 0o100644, 0).unwrap();
+    }
+    v.syncfs(&c).unwrap();
+    let (_, v) = crash(&dev);
+    for name in [&b"f1"[..], b"f2", b"f3", b"f4"] {
+        assert_eq!(v.lookup(ROOT_INO, name).unwrap().mode, 0o100644);
+    }
+}
+
+#[test]
+fn a_directory_made_moved_and_removed_in_one_transaction() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let a = v.mkdir(&c, ROOT_INO, b"a", 0o755).unwrap();
+    let b = v.mkdir(&c, ROOT_INO, b"b", 0o755).unwrap();
+    v.mkdir(&c, a.ino, b"x", 0o755).unwrap();
+    v.rename(&c, a.ino, b"x", b.ino, b"x", RenameFlags::default())
+        .unwrap();
+    v.rmdir(&c, b.ino, b"x").unwrap();
+    v.syncfs(&c).unwrap();
+    v.tick(Duration::ZERO).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn a_new_file_that_begins_with_a_hole() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+    v.write(&c, f.ino, 8192, b"x", WriteFlags::default())
+        .unwrap();
+    v.fsync(&c, f.ino, false).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+// --- ties of directories
+
+#[test]
+fn an_entry_comes_after_every_change_of_owner_or_mode() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let d = v.mkdir(&cx(1), ROOT_INO, b"d", 0o755).unwrap();
+    v.syncfs(&cx(1)).unwrap();
+    let set = SetAttr {
+        uid: Some(1000),
+        ..SetAttr::default()
+    };
+    v.setattr(&cx(1), d.ino, &set).unwrap();
+    v.setattr(&cx(2), d.ino, &mode(0o700)).unwrap();
+    let f = v.mknod(&cx(3), d.ino, b"x", 0o100644, 0).unwrap();
+    v.fsync(&cx(3), f.ino, false).unwrap();
+    let (_, v) = crash(&dev);
+    assert!(v.lookup(d.ino, b"x").is_ok());
+    let d = v.getattr(d.ino).unwrap();
+    assert_eq!((d.mode & 0o7777, d.uid), (0o700, 1000));
+}
+
+#[test]
+fn times_or_flags_of_a_removed_directory_do_not_reach_the_next_owner_of_its_number() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let d = v.mkdir(&cx(1), ROOT_INO, b"d", 0o755).unwrap();
+    v.syncfs(&cx(1)).unwrap();
+    let flags = v.getflags(d.ino).unwrap();
+    v.setflags(&cx(2), d.ino, flags | 0x40).unwrap();
+    let old = SetAttr {
+        mtime: Some(SetTime::At((1000, 0))),
+        ..SetAttr::default()
+    };
+    v.setattr(&cx(2), d.ino, &old).unwrap();
+    v.rmdir(&cx(1), ROOT_INO, b"d").unwrap();
+    v.streamsync(StreamId(1)).unwrap();
+    let mut same = None;
+    for i in 0..20 {
+        let f = v
+            .mknod(&cx(1), ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0)
+            .unwrap();
+        if f.ino == d.ino {
+            same = Some(f);
+        }
+    }
+    v.streamsync(StreamId(1)).unwrap();
+    v.syncfs(&cx(1)).unwrap();
+    let (_, v) = crash(&dev);
+    if let Some(f) = same {
+        let now = v.getattr(f.ino).unwrap();
+        assert_eq!(now.mtime, f.mtime);
+        assert_eq!(now.flags & 0x40, 0);
+    }
+}
+
+#[test]
+fn xattrs_of_a_removed_open_directory() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let d = v.mkdir(&cx(1), ROOT_INO, b"d", 0o755).unwrap();
+    v.syncfs(&cx(1)).unwrap();
+    v.remember(d.ino, 1);
+    v.rmdir(&cx(1), ROOT_INO, b"d").unwrap();
+    v.streamsync(StreamId(1)).unwrap();
+    v.setxattr(&cx(2), d.ino, b"user.a", b"x", false, false, false)
+        .unwrap();
+    v.forget(d.ino, 1);
+    v.streamsync(SYSTEM_STREAM).unwrap();
+    v.streamsync(StreamId(2)).unwrap();
+    v.tick(Duration::ZERO).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+// --- positions
+
+#[test]
+fn a_position_that_moved_without_a_checkpoint() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    // A transaction without records.
+    let t = v.tmpfile(&c, ROOT_INO, 0o644).unwrap();
+    v.remember(t.ino, 1);
+    v.forget(t.ino, 1);
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    let copy = Arc::new(dev.snapshot());
+    Volume::recover(copy.clone() as Arc<dyn Device>).expect(DAMAGED);
+    fsck(&copy);
+}
+
+fn torn_after_a_checkpoint() -> MemoryDevice {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let cut = Cut::new(dev.clone(), i64::MAX, false);
+    let v = Volume::mount(cut.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let c = cx(1);
+    v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    for i in 0..60 {
+        let name = format!("{i}{}", "x".repeat(200));
+        v.mknod(&c, ROOT_INO, name.as_bytes(), 0o100644, 0).unwrap();
+    }
+    cut.bytes.store(8192, Ordering::SeqCst);
+    let _ = v.syncfs(&c);
+    dev.snapshot()
+}
+
+#[test]
+fn a_recovery_that_discards_everything_can_be_interrupted() {
+    let dev = torn_after_a_checkpoint();
+    let mut bytes = 0;
+    loop {
+        let copy = Arc::new(dev.snapshot());
+        let cut = Cut::new(copy.clone(), bytes, true);
+        let done = Volume::recover(cut as Arc<dyn Device>).is_ok();
+        let again = Volume::recover(copy.clone() as Arc<dyn Device>);
+        assert!(again.is_ok(), "after {bytes} bytes: {again:?}");
+        fsck(&copy);
+        if done {
+            break;
+        }
+        bytes += 2048;
+    }
+}
+
+#[test]
+fn any_recovery_can_be_interrupted() {
+    let dev = Arc::new(image(&["-b", "1024", "-J", "size=1"], "16M"));
+    let v = mount(&dev);
+    for i in 0..40u64 {
+        let c = cx(2 + i % 3);
+        let name = format!("n{i}");
+        let d = v.mkdir(&c, ROOT_INO, name.as_bytes(), 0o755).unwrap();
+        let f = v.mknod(&c, d.ino, b"f", 0o100644, 0).unwrap();
+        v.write(
+            &c,
+            f.ino,
+            0,
+            &vec![i as u8 + 1; 3000],
+            WriteFlags::default(),
+        )
+        .unwrap();
+        if i % 4 == 0 {
+            v.streamsync(c.stream).unwrap();
+        }
+        if i % 5 == 4 {
+            v.remember(f.ino, 1);
+            v.unlink(&c, d.ino, b"f").unwrap();
+        }
+        if i == 20 {
+            v.checkpoint().unwrap();
+        }
+    }
+    v.syncfs(&cx(1)).unwrap();
+    let mut bytes = 0;
+    loop {
+        let copy = Arc::new(dev.snapshot());
+        let cut = Cut::new(copy.clone(), bytes, true);
+        let done = Volume::recover(cut as Arc<dyn Device>).is_ok();
+        let again = Volume::recover(copy.clone() as Arc<dyn Device>);
+        assert!(again.is_ok(), "after {bytes} bytes: {again:?}");
+        fsck(&copy);
+        let w = mount(&copy);
+        for i in 0..40 {
+            let d = w.lookup(ROOT_INO, format!("n{i}").as_bytes()).unwrap();
+            assert_eq!(w.lookup(d.ino, b"f").is_ok(), i % 5 != 4);
+        }
+        if done {
+            break;
+        }
+        bytes += 3072;
+    }
+}
+
+// --- tiny logs
