@@ -1,5 +1,6 @@
 //! A volume on an image file, served by this process.
 #![allow(dead_code)] // each test file uses its part
+#![allow(unsafe_code)]
 use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, MountError};
