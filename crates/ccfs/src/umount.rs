@@ -3,7 +3,7 @@ use crate::cli::UmountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Mount};
 use crate::superblock;
-use ccfs_device::{FileDevice, OpenMode};
+use ccfs_device::{FileDevice, OpenError, OpenMode};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
@@ -119,9 +119,11 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
     let start = Instant::now();
     let mut told = false;
     loop {
-        // The daemon's lock. Gone or not readable for us: then there is nothing to wait for.
-        let closed = FileDevice::open(volume, OpenMode::ReadOnly).is_ok()
-            || mounts::holders_of(volume).is_empty();
+        // The daemon's lock. A volume that cannot be opened for another reason is nothing to wait for.
+        let closed = !matches!(
+            FileDevice::open(volume, OpenMode::ReadOnly),
+            Err(OpenError::Busy { .. })
+        );
         let attached = mount.source != volume
             && mounts::backing_file(&mount.source).is_some_and(|file| file == volume);
         let late = start.elapsed() > PATIENCE;

@@ -18,8 +18,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     // Judges of the product; what they may look at is only how they drive it.
     ("crash", &["device", "engine"]),
-    ("tests", &["device", "engine", "client", "bench"]),
-    ("bench", &["device", "engine", "client"]),
+    ("tests", &["device", "engine", "client"]),
+    ("bench", &["device", "engine", "client", "tests"]),
 ];
 const LINES_MAX: usize = 700;
 
