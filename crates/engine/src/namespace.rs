@@ -121,6 +121,9 @@ impl Volume {
                 return errno(libc::EEXIST);
             }
             let is_dir = u32::from(new.mode) & libc::S_IFMT == libc::S_IFDIR;
+            if is_dir {
+                self.check_dir_links(&st)?;
+            }
             self.check_headroom(&dir, &st)?;
             let tie = Self::entry_tie(&st, name);
             let (inode, op) = self.new_inode(cx, &dir, &mut st, &new, ENTRY_BLOCKS, tie)?;
@@ -137,6 +140,12 @@ impl Volume {
             }
             Ok(attr_of(inode.ino, &inode.state.read()))
         })
+    }
+
+    /// Error: EMLINK.
+    pub(crate) fn check_dir_links(&self, st: &State) -> Result<()> {
+        let full = st.attr.nlink >= LINK_MAX && !self.image.geometry().has_dir_nlink;
+        if full { errno(libc::EMLINK) } else { Ok(()) }
     }
 
     /// A nameless file (O_TMPFILE).

@@ -197,6 +197,9 @@ impl Volume {
             return errno(libc::EPERM);
         }
         let moved_dir = l.get(moved).is_dir();
+        if moved_dir && old.dir.ino != new.dir.ino && new.inode.is_none() {
+            self.check_dir_links(l.get(&new.dir))?;
+        }
         let Some(target) = &new.inode else {
             return Ok(());
         };

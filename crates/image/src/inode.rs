@@ -7,8 +7,7 @@ use ccfs_device::AlignedBuf;
 use ccfs_ext4::checksum::inode_seed;
 use ccfs_ext4::group::{INODE_UNINIT, INODE_ZEROED};
 use ccfs_ext4::inode::{self as raw, RawInode};
-use ccfs_ext4::superblock::RawSuper;
-use ccfs_ext4::{Error, Result, bitmap, extent, features};
+use ccfs_ext4::{Error, Result, bitmap, extent};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -356,24 +355,7 @@ impl Image {
                 "the generation of inode {ino} is part of its blocks' checksums"
             )));
         }
-        self.note_features(attr);
         Ok(())
-    }
-
-    /// Feature flags of the super block that an inode's values ask for.
-    fn note_features(&self, attr: &InodeAttr) {
-        let mut bits = 0;
-        if attr.mode & raw::S_IFMT == raw::S_IFREG && attr.size > i32::MAX as u64 {
-            bits |= features::ro_compat::LARGE_FILE;
-        }
-        if attr.mode & raw::S_IFMT == raw::S_IFDIR && attr.nlink == 1 {
-            bits |= features::ro_compat::DIR_NLINK;
-        }
-        if bits != 0 && !self.core.sup.lock().raw.has_ro_compat(bits) {
-            self.core.change_super(|sb: &mut RawSuper| {
-                sb.feature_ro_compat = (sb.feature_ro_compat.get() | bits).into();
-            });
-        }
     }
 
     /// Makes a free inode one in use: bit, counts, zeroed table, an empty mapping.
@@ -407,7 +389,6 @@ impl Image {
             }
             put_attr(b, attr);
         });
-        self.note_features(attr);
         Ok(())
     }
 

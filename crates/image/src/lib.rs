@@ -63,6 +63,8 @@ pub struct Geometry {
     pub overhead_blocks: u64,
     pub has_extents: bool,
     pub has_dir_index: bool,
+    /// Directories may have more than 65,000 subdirectories. Features are never changed, so without it they may not.
+    pub has_dir_nlink: bool,
     pub has_metadata_csum: bool,
     /// Largest file size in bytes, with extents and with block maps.
     pub max_file_size_extents: u64,

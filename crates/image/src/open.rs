@@ -6,6 +6,7 @@ use crate::core::{Core, Super, corrupt};
 use crate::groups::{GroupTable, Zones};
 use crate::{Geometry, Image, Pblk, Run, blockmap, flight};
 use ccfs_device::{AlignedBuf, Device};
+use ccfs_ext4::features::ro_compat;
 use ccfs_ext4::superblock::{Layout, RawSuper, STATE_ERROR, STATE_VALID, SUPER_OFFSET, SUPER_SIZE};
 use ccfs_ext4::{Error, Result};
 use parking_lot::Mutex;
@@ -207,7 +208,13 @@ fn geometry(raw: &RawSuper, l: &Layout) -> Geometry {
         } else {
             blocks.min(sectors_limit - meta)
         };
-        blocks.saturating_mul(bs).min(i64::MAX as u64)
+        // Features are never changed: without large_file no file exceeds 31 bits.
+        let most = if raw.has_ro_compat(ro_compat::LARGE_FILE) {
+            i64::MAX
+        } else {
+            i64::from(i32::MAX)
+        };
+        blocks.saturating_mul(bs).min(most as u64)
     };
     let per = bs / 4;
     let label_len = raw.volume_name.iter().position(|&b| b == 0).unwrap_or(16);
@@ -227,6 +234,7 @@ fn geometry(raw: &RawSuper, l: &Layout) -> Geometry {
         overhead_blocks: overhead(raw, l),
         has_extents: l.extents,
         has_dir_index: l.dir_index,
+        has_dir_nlink: raw.has_ro_compat(ro_compat::DIR_NLINK),
         has_metadata_csum: l.metadata_csum,
         max_file_size_extents: limit(crate::extree::END - 1, 0),
         max_file_size_blockmap: limit(blockmap::end(l.block_size), 3 + 2 * per + per * per),
