@@ -200,10 +200,8 @@ fn judge_agrees_with_brute_force() {
         let streams = 2 + (seed % 2) as usize;
         let (base, history) = random_history(1000 + seed, streams, 9, mix.clone());
         let an = Analysis::new(base.clone(), history.clone(), seed % 3 == 0).unwrap();
-        let crash = Crash {
-            accepted: 9,
-            synced: history.syncs.len(),
-        };
+        let synced = history.syncs.len();
+        let crash = Crash { accepted: 9, synced };
         let order = Order::new(&an, 9, Rules::Contract);
         let (least, _) = floor(&an, &order, crash.synced);
         let trees: Vec<Tree> = closed_cuts(&order, &least)
@@ -241,10 +239,8 @@ fn verdict(ops: &[(usize, Op)], syncs: &[Sync], keep: &[usize]) -> Result<Cut, V
         syncs: syncs.to_vec(),
     };
     let tree = execute(&Tree::empty(), &history, |i| keep.contains(&i));
-    let crash = Crash {
-        accepted: history.ops.len(),
-        synced: history.syncs.len(),
-    };
+    let (accepted, synced) = (history.ops.len(), history.syncs.len());
+    let crash = Crash { accepted, synced };
     let an = Analysis::new(Tree::empty(), history, false).unwrap();
     judge(&an, &crash, &tree)
 }
@@ -344,10 +340,7 @@ fn a_tearing_store_is_caught() {
     };
     let mut torn = execute(&Tree::empty(), &history(half), |_| true);
     let an = Analysis::new(Tree::empty(), history(whole), false).unwrap();
-    let crash = Crash {
-        accepted: 2,
-        synced: 0,
-    };
+    let crash = Crash { accepted: 2, synced: 0 };
     assert_eq!(promise(judge(&an, &crash, &torn)), Promise::Atomicity);
     // The size without the data.
     Arc::make_mut(torn.nodes.get_mut(&NodeId(1)).unwrap()).size = 5000;
@@ -548,16 +541,11 @@ fn unrelated_operations_have_no_order() {
 fn a_directory_shows_the_times_of_its_latest_accepted_survivor() {
     let stamped = |stream, op: Op, t: i64| {
         let node = op.makes().unwrap();
-        let both = |node| Stamp {
-            node,
-            mtime: Some((t, 0)),
-            ctime: Some((t, 0)),
-        };
-        Accepted {
-            stream,
-            op,
-            stamps: vec![both(ROOT), both(node)],
-        }
+        let (mtime, ctime) = (Some((t, 0)), Some((t, 0)));
+        let stamps = [ROOT, node]
+            .map(|node| Stamp { node, mtime, ctime })
+            .to_vec();
+        Accepted { stream, op, stamps }
     };
     let ops = vec![
         stamped(0, file(1, ROOT, "a"), 10),
@@ -569,10 +557,7 @@ fn a_directory_shows_the_times_of_its_latest_accepted_survivor() {
         syncs: vec![],
     };
     let an = Analysis::new(Tree::empty(), history.clone(), true).unwrap();
-    let crash = Crash {
-        accepted: 2,
-        synced: 0,
-    };
+    let crash = Crash { accepted: 2, synced: 0 };
     let mut both = execute(&Tree::empty(), &history, |_| true);
     assert!(judge(&an, &crash, &both).is_ok());
     let root = Arc::make_mut(both.nodes.get_mut(&ROOT).unwrap());
