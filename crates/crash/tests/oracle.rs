@@ -5,6 +5,11 @@ use ccfs_crash::rng::Rng;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// A crash after so many operations and returned sync calls.
+fn crash_after(accepted: usize, synced: usize) -> Crash {
+    Crash { accepted, synced }
+}
+
 fn name(s: &str) -> Bytes {
     s.as_bytes().into()
 }
@@ -163,7 +168,7 @@ fn legal_states_are_accepted() {
             for _ in 0..6 {
                 let accepted = rng.below(history.ops.len() as u64 + 1) as usize;
                 let synced = history.syncs.iter().filter(|s| s.after < accepted).count();
-                let crash = Crash { accepted, synced };
+                let crash = crash_after(accepted, synced);
                 let order = Order::new(&an, accepted, Rules::Contract);
                 let (mut cut, _) = floor(&an, &order, synced);
                 // A random closed cut: a few random operations with all that they need.
@@ -201,7 +206,7 @@ fn judge_agrees_with_brute_force() {
         let (base, history) = random_history(1000 + seed, streams, 9, mix.clone());
         let an = Analysis::new(base.clone(), history.clone(), seed % 3 == 0).unwrap();
         let synced = history.syncs.len();
-        let crash = Crash { accepted: 9, synced };
+        let crash = crash_after(9, synced);
         let order = Order::new(&an, 9, Rules::Contract);
         let (least, _) = floor(&an, &order, crash.synced);
         let trees: Vec<Tree> = closed_cuts(&order, &least)
@@ -240,7 +245,7 @@ fn verdict(ops: &[(usize, Op)], syncs: &[Sync], keep: &[usize]) -> Result<Cut, V
     };
     let tree = execute(&Tree::empty(), &history, |i| keep.contains(&i));
     let (accepted, synced) = (history.ops.len(), history.syncs.len());
-    let crash = Crash { accepted, synced };
+    let crash = crash_after(accepted, synced);
     let an = Analysis::new(Tree::empty(), history, false).unwrap();
     judge(&an, &crash, &tree)
 }
@@ -340,7 +345,7 @@ fn a_tearing_store_is_caught() {
     };
     let mut torn = execute(&Tree::empty(), &history(half), |_| true);
     let an = Analysis::new(Tree::empty(), history(whole), false).unwrap();
-    let crash = Crash { accepted: 2, synced: 0 };
+    let crash = crash_after(2, 0);
     assert_eq!(promise(judge(&an, &crash, &torn)), Promise::Atomicity);
     // The size without the data.
     Arc::make_mut(torn.nodes.get_mut(&NodeId(1)).unwrap()).size = 5000;
@@ -557,7 +562,7 @@ fn a_directory_shows_the_times_of_its_latest_accepted_survivor() {
         syncs: vec![],
     };
     let an = Analysis::new(Tree::empty(), history.clone(), true).unwrap();
-    let crash = Crash { accepted: 2, synced: 0 };
+    let crash = crash_after(2, 0);
     let mut both = execute(&Tree::empty(), &history, |_| true);
     assert!(judge(&an, &crash, &both).is_ok());
     let root = Arc::make_mut(both.nodes.get_mut(&ROOT).unwrap());
@@ -580,15 +585,7 @@ fn judging_is_fast() {
     for k in 0..40 {
         let order = Order::new(&an, 400, Rules::Contract);
         let tree = execute(&base, &history, |i| order.survives(i, &order.need[k * 10]));
-        judge(
-            &an,
-            &Crash {
-                accepted: 400,
-                synced: 0,
-            },
-            &renumbered(&tree, 1),
-        )
-        .unwrap();
+        judge(&an, &crash_after(400, 0), &renumbered(&tree, 1)).unwrap();
     }
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
