@@ -84,7 +84,7 @@ impl Volume {
                 .filter(|t| pressure || t.started.elapsed() >= age)
                 .collect();
             let mut roots = old;
-            if pressure && self.dirty.get() >= self.options.dirty_limit / 4 * 3 {
+            if pressure && self.dirty.get() >= self.commit_threshold() {
                 roots.extend(self.streams.seal_largest());
             }
             if !roots.is_empty() {

@@ -134,7 +134,7 @@ impl Limits {
             // What one record more can dirty must fit too.
             checkpoint_bytes: (area / 4 * 3)
                 .min(area.saturating_sub(96 * (bs + 8)))
-                .min(64 << 20) as usize,
+                .min(32 << 20) as usize,
             home_blocks: (area / 8 / 16).clamp(16, (32 << 20) / bs) as usize,
             // Twice the largest operation and more: one that comes when the transaction is nearly full still fits the ring.
             txn_log_bytes: ring / 2,
@@ -358,9 +358,14 @@ impl Volume {
 
     /// After each operation: the committer is woken before writers have to wait.
     pub(crate) fn after_operation(&self) {
-        if self.dirty.get() >= self.options.dirty_limit / 4 * 3 {
+        if self.dirty.get() >= self.commit_threshold() {
             self.want_commit();
         }
+    }
+
+    /// Dirty bytes from which on the largest transaction is committed: while that goes on, writers fill the rest of the limit.
+    pub(crate) fn commit_threshold(&self) -> u64 {
+        self.options.dirty_limit / 8 * 5
     }
 
     /// Sealed transactions, or the largest running one, should be committed soon.
