@@ -1,6 +1,30 @@
-//! Benchmarks: ccfs beside other file systems on equal devices, alternating, as operations per second and ratios.
+//! Benchmarks: workloads that any file system runs, peers on equal images, and reports that know their spread.
+//!
+//! A figure of one machine means nothing on another: what counts is the ratio of two systems on equal images in one run,
+//! in alternation.
 #![deny(unsafe_code)]
 
+pub mod cli;
+pub mod guard;
 pub mod personalities;
 pub mod report;
+pub mod rng;
+pub mod run;
+pub mod stats;
+pub mod sys;
+pub mod system;
 pub mod workload;
+
+/// What went wrong, for a human.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// Puts words before an error.
+pub trait Because<T> {
+    fn because(self, what: impl std::fmt::Display) -> Result<T>;
+}
+
+impl<T, E: std::fmt::Display> Because<T> for std::result::Result<T, E> {
+    fn because(self, what: impl std::fmt::Display) -> Result<T> {
+        self.map_err(|e| format!("{what}: {e}"))
+    }
+}

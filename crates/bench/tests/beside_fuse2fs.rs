@@ -1,27 +1,33 @@
 //! Every personality at least as fast as fuse2fs on equal images (short; the goals are measured elsewhere).
-use ccfs_bench::personalities::{Plan, run};
-use ccfs_bench::{report, workload};
-use ccfs_tests::harness::Fs;
+use ccfs_bench::cli::{Cli, Command};
+use ccfs_bench::system::System;
+use ccfs_bench::{personalities, report};
+use clap::Parser;
 
 #[test]
 fn no_personality_below_fuse2fs() {
-    if !Fs::Ccfs.ready("personalities") || !Fs::Fuse2fs.ready("personalities") {
-        return;
+    for system in [System::Ccfs, System::Fuse2fs] {
+        if let Some(why) = system.missing() {
+            println!("skipped: no_personality_below_fuse2fs: {why}");
+            return;
+        }
     }
-    let plan = Plan {
-        personalities: workload::ALL.to_vec(),
-        systems: vec![Fs::Ccfs, Fs::Fuse2fs, Fs::Ext4],
-        seconds: 2.0,
-        scale: 0.01,
-        rounds: 1,
-        seed: 1,
-        loop_devices: true,
-    };
-    let cells = run(&plan, &mut |_| ());
-    print!("{}", report::table(&cells));
-    let below = |c: &&ccfs_bench::personalities::Cell| {
-        c.fs == "ccfs" && c.ratio_to_fuse2fs.is_some_and(|r| r < 1.0)
-    };
-    let slow: Vec<_> = cells.iter().filter(below).map(|c| c.personality).collect();
-    assert!(slow.is_empty(), "slower than fuse2fs: {slow:?}");
+    let line = "ccfs-bench personalities --fs ccfs,fuse2fs --seconds 2 --rounds 1 --scale 0.16";
+    let Command::Personalities(args) = Cli::parse_from(line.split(' ')).command;
+    let cells = personalities::measure(&args).unwrap();
+    let table = report::table(&cells);
+    println!("{table}");
+    let (ccfs, fuse2fs): (Vec<_>, Vec<_>) = cells.iter().partition(|c| c.system == System::Ccfs);
+    assert!(ccfs.len() == fuse2fs.len() && !ccfs.is_empty());
+    for (mine, theirs) in ccfs.iter().zip(fuse2fs) {
+        assert!(
+            mine.failure.is_none() && theirs.failure.is_none(),
+            "{table}"
+        );
+        assert!(
+            mine.runs[0] >= theirs.runs[0],
+            "slower than fuse2fs: {}\n{table}",
+            mine.workload.name()
+        );
+    }
 }
