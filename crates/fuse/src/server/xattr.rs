@@ -59,7 +59,12 @@ impl Server {
     pub(super) fn listxattr(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let arg: abi::GetxattrIn = request.arg()?;
         let mut list = Vec::new();
+        let privileged = self.context(request, 0).privileged;
         for name in self.volume.listxattr(self.target(request)?)? {
+            // As ext4: the names of trusted attributes are not for everybody. The kernel checks only their values.
+            if !privileged && name.starts_with(b"trusted.") {
+                continue;
+            }
             list.extend_from_slice(&name);
             list.push(0);
         }
