@@ -6,6 +6,7 @@ pub mod counters;
 pub mod exercise;
 pub mod harness;
 pub mod kill9;
+pub mod old_volumes;
 pub mod posix;
 pub mod programs;
 pub mod rng;
