@@ -79,7 +79,7 @@ impl Volume {
             self.resize(&op, &inode, &mut st, plan);
             touch(&mut st, op.now);
         }
-        set_fields(&mut st, set, op.now);
+        set_fields(&mut st, set, &op);
         if let Some(acl) = acl {
             self.store_xattrs(&op, &inode, &mut st, acl);
         }
@@ -132,7 +132,7 @@ impl Volume {
             ties.iter().map(Option::as_ref),
             expected,
         );
-        set_fields(st, set, op.now);
+        set_fields(st, set, &op);
         let changed = [
             (set.mode.is_some(), DirField::Mode),
             (set.uid.is_some(), DirField::Uid),
@@ -469,10 +469,10 @@ fn xattr_ties(st: &State) -> Vec<Arc<Txn>> {
     ties
 }
 
-fn set_fields(st: &mut State, set: &SetAttr, now: Time) {
+fn set_fields(st: &mut State, set: &SetAttr, op: &Op) {
     let at = |t: SetTime| match t {
-        SetTime::Now => now,
-        SetTime::At(t) => t,
+        SetTime::Now => op.now,
+        SetTime::At(t) => op.vol.held(t),
     };
     if set.kill_suidgid && !st.is_dir() {
         kill_suidgid(st);
@@ -486,7 +486,7 @@ fn set_fields(st: &mut State, set: &SetAttr, now: Time) {
     if let Some(gid) = set.gid {
         st.attr.gid = gid;
     }
-    st.attr.ctime = set.ctime.map_or(now, at);
+    st.attr.ctime = set.ctime.map_or(op.now, at);
     if let Some(t) = set.atime {
         st.attr.atime = at(t);
     }

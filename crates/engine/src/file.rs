@@ -459,7 +459,7 @@ impl Volume {
         }
         if st.last.is_some() {
             // Its creation may not be durable yet; the time goes along with the next captured attributes.
-            st.attr.atime = crate::op::now();
+            st.attr.atime = self.held(crate::op::now());
             return;
         }
         let op = self.begin(SYSTEM_STREAM, self.promise_if_possible(0), []);

@@ -56,6 +56,23 @@ pub(crate) fn now() -> Time {
 }
 
 impl Volume {
+    /// A time as this volume's inodes hold it (ext4 documentation, "Inode Timestamps"): 128-byte inodes have 32 bits of seconds,
+    /// larger ones 34 bits and nanoseconds, and none at either end of the range.
+    pub(crate) fn held(&self, (seconds, nanoseconds): Time) -> Time {
+        const MIN: i64 = i32::MIN as i64;
+        let small = self.image.geometry().inode_size == 128;
+        let max = if small {
+            i32::MAX as i64
+        } else {
+            MIN + (1 << 34) - 1
+        };
+        if small || seconds <= MIN || seconds >= max {
+            (seconds.clamp(MIN, max), 0)
+        } else {
+            (seconds, nanoseconds)
+        }
+    }
+
     /// Promises blocks, or ENOSPC. Root's reserve is left to privileged callers.
     pub(crate) fn promise(&self, cx: &Context, data: u64, structure: u64) -> Result<Promise<'_>> {
         let reserve = if cx.privileged {
@@ -122,7 +139,7 @@ impl Volume {
             vol: self,
             txn,
             seq: accepted.seq,
-            now: now(),
+            now: self.held(now()),
             expected,
         }
     }
