@@ -34,6 +34,33 @@ pub struct Driver {
     pub keep: bool,
 }
 
+/// A call that waits for the device, with what it promises when it succeeds.
+#[derive(Clone, Debug)]
+pub struct SyncCall {
+    pub action: Action,
+    cx: Context,
+    ino: Ino,
+    pub sync: Option<Sync>,
+}
+
+impl SyncCall {
+    pub fn perform(&self, vol: &Volume) -> Result<(), Error> {
+        let ignoring = Context {
+            ignore_fsync: true,
+            ..self.cx
+        };
+        match &self.action {
+            Action::Fsync { data_only, .. } => vol.fsync(&self.cx, self.ino, *data_only),
+            Action::IgnoredSync(_) => vol.fsync(&ignoring, self.ino, false),
+            Action::StreamSync => vol.streamsync(self.cx.stream),
+            Action::VolumeSync => vol.syncfs(&self.cx),
+            Action::Tick => vol.tick(Duration::ZERO),
+            Action::Checkpoint => vol.checkpoint(),
+            Action::Op(_) | Action::Open(_) | Action::Close(_) => Ok(()),
+        }
+    }
+}
+
 /// How an action ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -96,36 +123,11 @@ impl Driver {
 
     /// Performs an action. An error is a promise broken, as text.
     pub fn act(&mut self, stream: usize, action: &Action) -> Result<Ended, String> {
-        let node_gone = |d: &Driver, n: &NodeId| !d.inos.contains_key(n);
-        let after = self.history.ops.len();
-        let cx = self.cx(stream);
-        let (done, kind) = match action {
+        match action {
             Action::Op(op) => return self.op(stream, op),
-            Action::Fsync { node, .. } | Action::IgnoredSync(node) if node_gone(self, node) => {
+            Action::Open(node) | Action::Close(node) if !self.inos.contains_key(node) => {
                 return Ok(Ended::Refused);
             }
-            Action::Open(node) | Action::Close(node) if node_gone(self, node) => {
-                return Ok(Ended::Refused);
-            }
-            Action::Fsync { node, data_only } => (
-                self.vol.fsync(&cx, self.ino(*node), *data_only),
-                Some(SyncKind::File(*node)),
-            ),
-            Action::IgnoredSync(node) => (
-                self.vol.fsync(
-                    &Context {
-                        ignore_fsync: true,
-                        ..cx
-                    },
-                    self.ino(*node),
-                    false,
-                ),
-                None,
-            ),
-            Action::StreamSync => (self.vol.streamsync(cx.stream), Some(SyncKind::Stream)),
-            Action::VolumeSync => (self.vol.syncfs(&cx), Some(SyncKind::Volume)),
-            Action::Tick => (self.vol.tick(Duration::ZERO), None),
-            Action::Checkpoint => (self.vol.checkpoint(), None),
             Action::Open(node) => {
                 self.vol.remember(self.ino(*node), 1);
                 self.open.push(*node);
@@ -139,15 +141,15 @@ impl Driver {
                 }
                 return Ok(Ended::Accepted);
             }
+            _ => {}
+        }
+        let Some(call) = self.sync_call(stream, action) else {
+            return Ok(Ended::Refused);
         };
-        match done {
+        match call.perform(&self.vol) {
             Ok(()) => {
-                if let Some(kind) = kind.filter(|_| self.keep) {
-                    self.history.syncs.push(Sync {
-                        stream,
-                        kind,
-                        after,
-                    });
+                if let Some(sync) = call.sync.filter(|_| self.keep) {
+                    self.history.syncs.push(sync);
                     self.synced.push(self.events());
                 }
                 Ok(Ended::Accepted)
@@ -155,6 +157,30 @@ impl Driver {
             Err(e) if is_stop(&e) => Ok(Ended::Stopped),
             Err(e) => Err(format!("{action:?} failed: {e}")),
         }
+    }
+
+    /// The call that an action stands for, if it is one that waits for the device and changes nothing (sync, tick, checkpoint). It
+    /// can be performed while other threads use the driver.
+    pub fn sync_call(&self, stream: usize, action: &Action) -> Option<SyncCall> {
+        let (ino, kind) = match action {
+            Action::Fsync { node, .. } => (*self.inos.get(node)?, Some(SyncKind::File(*node))),
+            Action::IgnoredSync(node) => (*self.inos.get(node)?, None),
+            Action::StreamSync => (0, Some(SyncKind::Stream)),
+            Action::VolumeSync => (0, Some(SyncKind::Volume)),
+            Action::Tick | Action::Checkpoint => (0, None),
+            Action::Op(_) | Action::Open(_) | Action::Close(_) => return None,
+        };
+        let after = self.history.ops.len();
+        Some(SyncCall {
+            action: action.clone(),
+            cx: self.cx(stream),
+            ino,
+            sync: kind.map(|kind| Sync {
+                stream,
+                kind,
+                after,
+            }),
+        })
     }
 
     fn op(&mut self, stream: usize, op: &Op) -> Result<Ended, String> {
@@ -467,7 +493,7 @@ impl Driver {
 }
 
 /// The volume has stopped or a read failed.
-fn is_stop(e: &Error) -> bool {
+pub fn is_stop(e: &Error) -> bool {
     e.errno() == libc::EIO || e.errno() == libc::EROFS
 }
 

@@ -104,9 +104,14 @@ impl Generator {
     /// The next action and its stream.
     pub fn next(&mut self, tree: &Tree) -> (usize, Action) {
         let stream = self.rng.below(self.mix.streams as u64) as usize;
+        (stream, self.next_of(tree, stream))
+    }
+
+    /// The next action of that stream.
+    pub fn next_of(&mut self, tree: &Tree, stream: usize) -> Action {
         let roll = self.rng.below(100);
         let (sync, tick) = (self.mix.sync_percent, self.mix.tick_percent);
-        let action = if roll < sync {
+        if roll < sync {
             self.sync(tree, stream)
         } else if roll < sync + tick {
             if self.rng.chance(70) {
@@ -118,8 +123,7 @@ impl Generator {
             self.open_or_close(tree, stream)
         } else {
             Action::Op(self.op(tree, stream))
-        };
-        (stream, action)
+        }
     }
 
     fn sync(&mut self, tree: &Tree, stream: usize) -> Action {

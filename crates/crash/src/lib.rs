@@ -12,3 +12,4 @@ pub mod oracle;
 pub mod rng;
 pub mod run;
 pub mod script;
+pub mod threads;

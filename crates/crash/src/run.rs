@@ -66,6 +66,9 @@ pub struct Run {
     pub began: Vec<usize>,
     pub synced: Vec<usize>,
     pub no_space: u64,
+    /// False where the seed does not give the same events again: a failure then saves its crash image and all events in the
+    /// directory for temporary files.
+    pub replays: bool,
 }
 
 /// How thoroughly a crash state is looked at.
@@ -155,6 +158,7 @@ impl Run {
             began: driver.began,
             synced: driver.synced,
             no_space: driver.no_space,
+            replays: true,
         })
     }
 
@@ -174,7 +178,32 @@ impl Run {
             Depth::Live { seed } => self.live(image, at, seed),
             Depth::Again { seed } => self.again(&image, at, seed, 2),
         });
-        checked.map_err(|e| self.report(at, outcome, depth, &e))
+        checked.map_err(|e| {
+            let saved = if self.replays {
+                String::new()
+            } else {
+                self.save(at, outcome)
+            };
+            self.report(at, outcome, depth, &e) + &saved
+        })
+    }
+
+    /// Keeps what no seed brings back. The text says where.
+    fn save(&self, at: usize, outcome: &Outcome) -> String {
+        let name = format!("ccfs-crash-{}-{at}", std::process::id());
+        let (image, events) = (
+            std::env::temp_dir().join(format!("{name}.img")),
+            std::env::temp_dir().join(format!("{name}.events")),
+        );
+        let saved = self
+            .dev
+            .crash_image(at, outcome)
+            .to_file(&image)
+            .and_then(|()| std::fs::write(&events, self.dev.describe(0, self.dev.events())));
+        match saved {
+            Ok(()) => format!("  saved: {} and {}\n", image.display(), events.display()),
+            Err(e) => format!("  the crash image could not be saved: {e}\n"),
+        }
     }
 
     /// The least survivors that explain what a mount shows after a crash.

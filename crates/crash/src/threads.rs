@@ -1,0 +1,334 @@
+//! Streams on threads of their own: parallel commits, racing sync calls and background threads under power cuts.
+//!
+//! Operations are performed one at a time, under the driver's mutex, so that their acceptance order is known. Everything that waits
+//! for the device (sync calls, commits by interval, checkpoints) runs outside it, all at once: such a call promises what had been
+//! accepted when it began, from the device event on that was next when it had returned. A call that has not returned promises
+//! nothing. Seeds replay what each thread wants to do, not the interleaving; a failure therefore saves its crash image.
+use crate::drive::{Driver, Ended, is_stop};
+use crate::explore::{Coverage, Effort, explore};
+use crate::generate::{Action, Generator, Mix};
+use crate::image::{self, CONFIGS};
+use crate::observe::observe;
+use crate::oracle::*;
+use crate::rng::Rng;
+use crate::run::{FIRST_NODE, Run, Setting, guarded};
+use ccfs_device::{Plan, SimDevice};
+use ccfs_engine::{Options, Volume};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest time that a run may take, after which it is called hung.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// What happens to the volume while the threads run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disturbance {
+    None,
+    /// Power is cut when so many events were recorded after the mount.
+    PowerCut(usize),
+    /// `Volume::shutdown` is called then.
+    Shutdown(usize),
+    /// The write of that number (from the mount) fails, ...
+    FailWrite(u64),
+    /// ... or the flush.
+    FailFlush(u64),
+}
+
+/// A workload of one thread per stream.
+#[derive(Clone, Debug)]
+pub struct Work {
+    pub setting: Setting,
+    pub mix: Mix,
+    /// Actions of each thread.
+    pub length: usize,
+    /// With the engine's own threads, committing in this interval.
+    pub background: Option<Duration>,
+    pub disturbance: Disturbance,
+    pub seed: u64,
+}
+
+/// The workload that a seed stands for, undisturbed.
+pub fn work(seed: u64) -> Work {
+    let mut rng = Rng::new(seed ^ 0x7472_6564);
+    let config = match rng.below(8) {
+        0..3 => &CONFIGS[0],
+        3..5 => &CONFIGS[1],
+        5 => &CONFIGS[2],
+        _ => rng.pick(CONFIGS),
+    };
+    let streams = 2 + rng.below(5) as usize;
+    let mix = Mix {
+        streams,
+        own_percent: *rng.pick(&[0, 30, 60, 90]),
+        names: *rng.pick(&[3, 8, 8, 40]),
+        depth: 1 + rng.below(3),
+        write_max: *rng.pick(&[300, 6 << 10, 6 << 10, 20 << 10, 100 << 10]),
+        big_percent: *rng.pick(&[0, 3, 10]),
+        size_max: *rng.pick(&[10 << 10, 64 << 10, 64 << 10, 512 << 10]),
+        sync_percent: *rng.pick(&[4, 15, 30, 50]),
+        tick_percent: *rng.pick(&[0, 3, 6, 15]),
+        ignore_percent: *rng.pick(&[0, 0, 30]),
+        ..Mix::default()
+    };
+    let setting = Setting {
+        dirty_limit: *rng.pick(&[16 << 20, 1 << 20, 128 << 10]),
+        cache_bytes: *rng.pick(&[4 << 20, 256 << 10]),
+        unmount: rng.chance(50),
+        streams,
+        ..Setting::new(config)
+    };
+    Work {
+        setting,
+        mix,
+        length: *rng.pick(&[10, 30, 60, 120]),
+        background: rng.chance(50).then(|| Duration::from_millis(20)),
+        disturbance: Disturbance::None,
+        seed,
+    }
+}
+
+/// What the threads of a run share.
+struct Shared {
+    vol: Arc<Volume>,
+    dev: Arc<SimDevice>,
+    driver: Mutex<Driver>,
+    /// Sync calls that returned success, with the next device event.
+    returned: Mutex<Vec<(usize, Sync)>>,
+    /// What each thread is doing, for the report of a hang.
+    doing: Vec<Mutex<String>>,
+    stopped: AtomicBool,
+    error: Mutex<Option<String>>,
+    left: AtomicUsize,
+}
+
+/// A panic elsewhere is reported by whom it happened to.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn work(&self, work: &Work, stream: usize) -> Result<(), String> {
+        let first = FIRST_NODE + ((stream as u64 + 1) << 32);
+        let mut generator = Generator::new(work.seed << 8 | stream as u64, work.mix.clone(), first);
+        for _ in 0..work.length {
+            if self.stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            if !self.step(&mut generator, stream)? {
+                self.stopped.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// One action. False: the volume has stopped.
+    fn step(&self, generator: &mut Generator, stream: usize) -> Result<bool, String> {
+        let mut driver = lock(&self.driver);
+        let action = generator.next_of(&driver.tree, stream);
+        *lock(&self.doing[stream]) = format!("{action:?}").chars().take(200).collect();
+        let Some(call) = driver.sync_call(stream, &action) else {
+            return Ok(driver.act(stream, &action)? != Ended::Stopped);
+        };
+        // As the kernel does: who syncs a file holds it.
+        let held = match &action {
+            Action::Fsync { node, .. } | Action::IgnoredSync(node) => Some(*node),
+            _ => None,
+        };
+        if let Some(node) = held {
+            driver.act(stream, &Action::Open(node))?;
+        }
+        drop(driver);
+        let done = call.perform(&self.vol);
+        let events = self.dev.events();
+        if let Some(node) = held {
+            lock(&self.driver).act(stream, &Action::Close(node))?;
+        }
+        match done {
+            Ok(()) => {
+                lock(&self.returned).extend(call.sync.map(|s| (events, s)));
+                Ok(true)
+            }
+            Err(e) if is_stop(&e) => Ok(false),
+            Err(e) => Err(format!("{action:?} failed: {e}")),
+        }
+    }
+
+    /// Waits until so many events were recorded. False: the work ended before.
+    fn wait_for(&self, event: usize) -> bool {
+        while self.dev.events() < event {
+            if self.left.load(Ordering::Relaxed) == 0 {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn disturb(&self, disturbance: Disturbance, mounted: usize) {
+        match disturbance {
+            Disturbance::PowerCut(after) if self.wait_for(mounted + after) => self.dev.power_cut(),
+            Disturbance::Shutdown(after) if self.wait_for(mounted + after) => self.vol.shutdown(),
+            _ => {}
+        }
+    }
+
+    fn run(&self, work: &Work, mounted: usize) {
+        std::thread::scope(|scope| {
+            for stream in 0..work.setting.streams {
+                scope.spawn(move || {
+                    let done = guarded(|| self.work(work, stream));
+                    if let Err(e) = done {
+                        // After an error of the device whatever is asked may fail with it.
+                        let injected = work.disturbance != Disturbance::None
+                            && (e.contains("Input/output error") || e.contains("device error"));
+                        self.stopped.store(true, Ordering::Relaxed);
+                        if !injected {
+                            lock(&self.error).get_or_insert(e);
+                        }
+                    }
+                    *lock(&self.doing[stream]) = "ended".into();
+                    self.left.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            self.disturb(work.disturbance, mounted);
+        });
+    }
+}
+
+/// Performs a workload on a fresh volume; a run that hangs is an error (and leaves its threads behind).
+pub fn record(work: &Work) -> Result<Run, String> {
+    let (send, receive) = mpsc::channel();
+    let (start, watch) = mpsc::channel::<Arc<Shared>>();
+    let mine = work.clone();
+    let thread = std::thread::spawn(move || {
+        let _ = send.send(guarded(|| perform(&mine, &start)));
+    });
+    match receive.recv_timeout(HANG) {
+        Ok(run) => {
+            let _ = thread.join();
+            run
+        }
+        Err(RecvTimeoutError::Timeout) => {
+            let doing = watch.try_recv().map_or(String::new(), |shared| {
+                let all = shared.doing.iter().enumerate();
+                all.map(|(i, d)| format!("\n  stream {i}: {}", lock(d)))
+                    .collect()
+            });
+            Err(format!("hangs for {} s{doing}", HANG.as_secs()))
+        }
+        Err(RecvTimeoutError::Disconnected) => Err("the run ended without a result".into()),
+    }
+}
+
+fn perform(work: &Work, started: &mpsc::Sender<Arc<Shared>>) -> Result<Run, String> {
+    let dev = Arc::new(SimDevice::new(&image::base(work.setting.config)?));
+    let options = Options {
+        background: work.background.is_some(),
+        commit_interval: work.background.unwrap_or(Duration::from_secs(5)),
+        ..work.setting.options()
+    };
+    let vol = Volume::mount(dev.clone(), options).map_err(|e| format!("mount: {e}"))?;
+    let done = perform_on(work, started, &dev, &vol);
+    // Ends the background threads, which hold the volume.
+    vol.shutdown();
+    done
+}
+
+fn perform_on(
+    work: &Work,
+    started: &mpsc::Sender<Arc<Shared>>,
+    dev: &Arc<SimDevice>,
+    vol: &Arc<Volume>,
+) -> Result<Run, String> {
+    let base = observe(vol)?;
+    let streams = work.setting.streams;
+    let mut plan = Plan {
+        seed: work.seed,
+        ..Plan::default()
+    };
+    match work.disturbance {
+        Disturbance::FailWrite(n) => plan.fail_writes.push(n),
+        Disturbance::FailFlush(n) => plan.fail_flushes.push(n),
+        _ => {}
+    }
+    dev.set_plan(plan);
+    let shared = Arc::new(Shared {
+        vol: vol.clone(),
+        dev: dev.clone(),
+        driver: Mutex::new(Driver::new(vol.clone(), Some(dev.clone()), &base, streams)),
+        returned: Mutex::default(),
+        doing: (0..streams).map(|_| Mutex::default()).collect(),
+        stopped: AtomicBool::new(false),
+        error: Mutex::default(),
+        left: AtomicUsize::new(streams),
+    });
+    let _ = started.send(shared.clone());
+    shared.run(work, dev.events());
+    if let Some(e) = lock(&shared.error).take() {
+        return Err(e);
+    }
+    let quiet = work.disturbance == Disturbance::None;
+    if quiet && shared.stopped.load(Ordering::Relaxed) {
+        let reason = vol.status().stopped;
+        return Err(format!(
+            "the volume stopped without an injected error: {reason}"
+        ));
+    }
+    let driver = &mut *lock(&shared.driver);
+    let mut returned = std::mem::take(&mut *lock(&shared.returned));
+    if quiet && let Some(d) = driver.tree.difference(&observe(vol)?, true) {
+        return Err(format!("before the unmount the tree is wrong: {d}"));
+    }
+    if work.setting.unmount {
+        let sync = Sync {
+            stream: 0,
+            kind: SyncKind::Volume,
+            after: driver.history.ops.len(),
+        };
+        match vol.unmount() {
+            Ok(()) => returned.push((dev.events(), sync)),
+            Err(e) if quiet || !is_stop(&e) => return Err(format!("unmount: {e}")),
+            Err(_) => {}
+        }
+    }
+    returned.sort_by_key(|r| r.0);
+    let mut history = std::mem::take(&mut driver.history);
+    history.syncs = returned.iter().map(|r| r.1).collect();
+    // The times of what was in progress when the volume stopped are not known.
+    let mut setting = work.setting;
+    let times = setting.config.times && !shared.stopped.load(Ordering::Relaxed);
+    setting.unmount = false;
+    let an = Analysis::new(base, history, times)
+        .map_err(|(i, e)| format!("the model refuses operation {i}: {e}"))?;
+    Ok(Run {
+        setting,
+        dev: dev.clone(),
+        an,
+        actions: Vec::new(),
+        began: std::mem::take(&mut driver.began),
+        synced: returned.into_iter().map(|r| r.0).collect(),
+        no_space: driver.no_space,
+        replays: false,
+    })
+}
+
+/// Records a workload and checks its crash states.
+pub fn explore_work(work: &Work, effort: &Effort) -> Result<Coverage, String> {
+    let effort = Effort {
+        seed: work.seed,
+        ..*effort
+    };
+    let run = record(work).and_then(|run| explore(&run, &effort));
+    run.map_err(|e| {
+        format!(
+            "seed {}, volume {}, {} threads, background {:?}, {:?}: {e}",
+            work.seed,
+            work.setting.config.name,
+            work.setting.streams,
+            work.background,
+            work.disturbance
+        )
+    })
+}

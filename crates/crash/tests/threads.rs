@@ -1,0 +1,107 @@
+//! A thread per stream, with power cuts, a volume that is shut down and a device that fails in the middle of concurrent syncs.
+//! CCFS_CRASH_SEED is the first seed, CCFS_CRASH_RUNS the number of seeds, CCFS_CRASH_STATES crash states of each.
+use ccfs_crash::explore::{Coverage, Effort};
+use ccfs_crash::rng::Rng;
+use ccfs_crash::threads::{Disturbance, Work, explore_work, record, work};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default)
+}
+
+/// Explores the work of many seeds, two at a time.
+fn explore_seeds(runs: u64, states: u64, make: impl Fn(u64) -> Work + Sync) {
+    let first = number("CCFS_CRASH_SEED", 1);
+    let last = first + number("CCFS_CRASH_RUNS", runs);
+    let effort = Effort {
+        states_max: number("CCFS_CRASH_STATES", states) as usize,
+        deep_every: 15,
+        ..Effort::default()
+    };
+    let next = AtomicU64::new(first);
+    let total = Mutex::new(Coverage::default());
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= last || failure.lock().unwrap().is_some() {
+                        break;
+                    }
+                    match explore_work(&make(seed), &effort) {
+                        Ok(c) => total.lock().unwrap().add(&c),
+                        Err(e) => *failure.lock().unwrap() = Some(e),
+                    }
+                }
+            });
+        }
+    });
+    if let Some(e) = failure.lock().unwrap().take() {
+        panic!("{e}");
+    }
+    println!("{}", total.lock().unwrap());
+}
+
+#[test]
+fn crashes_of_concurrent_streams() {
+    explore_seeds(120, 100, work);
+}
+
+/// Events, writes and flushes of a work that nothing disturbs.
+fn extent(work: &Work) -> (u64, u64) {
+    let run = record(work).unwrap_or_else(|e| panic!("seed {}: {e}", work.seed));
+    let (events, flushes) = (run.dev.events() as u64, run.dev.flush_events().len() as u64);
+    (events, flushes)
+}
+
+fn disturbed(seed: u64, make: impl Fn(&mut Rng, u64, u64) -> Disturbance) -> Work {
+    let mut work = work(seed);
+    work.mix.sync_percent = work.mix.sync_percent.max(20);
+    let (events, flushes) = extent(&work);
+    let disturbance = make(&mut Rng::new(seed), events, flushes);
+    Work {
+        disturbance,
+        ..work
+    }
+}
+
+#[test]
+fn power_cut_under_way() {
+    explore_seeds(40, 40, |seed| {
+        disturbed(seed, |rng, events, _| {
+            Disturbance::PowerCut(rng.below(events) as usize)
+        })
+    });
+}
+
+#[test]
+fn shutdown_during_syncs() {
+    explore_seeds(40, 40, |seed| {
+        disturbed(seed, |rng, events, _| {
+            Disturbance::Shutdown(rng.below(events) as usize)
+        })
+    });
+}
+
+#[test]
+fn failing_writes_during_syncs() {
+    explore_seeds(60, 40, |seed| {
+        disturbed(seed, |rng, events, flushes| {
+            Disturbance::FailWrite(rng.below(events - flushes))
+        })
+    });
+}
+
+#[test]
+fn failing_flushes_during_syncs() {
+    explore_seeds(40, 40, |seed| {
+        disturbed(seed, |rng, _, flushes| {
+            Disturbance::FailFlush(rng.below(flushes))
+        })
+    });
+}
