@@ -1,6 +1,6 @@
 //! Volumes that the kernel's ext4 filled: they must read the same here, and stay right when both write in turn.
 
-use crate::harness::{Compare, Fs, Tree, Volume, run_ok, shell};
+use crate::harness::{Compare, Fs, Tree, Volume, run_ok, shell, umount_patiently};
 use crate::programs::make_tree;
 use crate::rng::Rng;
 use crate::sys;
@@ -101,7 +101,7 @@ fn with_kernel_writing(v: &Volume, work: impl FnOnce(&Path)) -> Tree {
     );
     work(&dir);
     let tree = Tree::read(&dir);
-    run_ok("umount", &[text]);
+    umount_patiently(&dir);
     tree
 }
 

@@ -1,7 +1,7 @@
 //! Exercisers' targets over the engine, without a mount: an ext4 image in memory.
 
 use super::{file, tree};
-use crate::harness::{WorkDir, run, run_ok};
+use crate::harness::{WorkDir, run, run_ok, umount_patiently};
 use crate::kill9::op::{Kind, Op, Seen};
 use crate::rng::hash;
 use crate::sys::R;
@@ -91,7 +91,7 @@ impl Mounted {
             ],
         );
         look(&dir);
-        run_ok("umount", &[&dir.to_string_lossy()]);
+        umount_patiently(&dir);
     }
     fn image(&self) -> PathBuf {
         self.work.path().join("image")

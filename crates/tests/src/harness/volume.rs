@@ -429,11 +429,7 @@ impl Volume {
             ],
         );
         let result = look(&dir);
-        let end = Instant::now() + PATIENCE;
-        while run(Command::new("umount").arg(&dir)).code != 0 {
-            assert!(Instant::now() < end, "the kernel's mount stays busy");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        umount_patiently(&dir);
         result
     }
     /// The end of a test: clean unmount, e2fsck without complaint, and the kernel shows the same tree.
@@ -468,6 +464,24 @@ impl Drop for Volume {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Unmounts a kernel mount. A process between fork and exec may hold files of it for a moment.
+pub fn umount_patiently(dir: &Path) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let out = run(Command::new("umount").arg(dir));
+        if out.code == 0 {
+            return;
+        }
+        assert!(
+            Instant::now() < end,
+            "umount {}: {}",
+            dir.display(),
+            out.all()
+        );
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

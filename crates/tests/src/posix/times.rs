@@ -276,6 +276,16 @@ pub fn utimens(c: &mut Checks) {
             Ok((*a, *m)),
         );
     }
+    c.ok(
+        "beyond what inodes hold",
+        sys::utimens(&f, (99_999_999_999, 5), (-9_999_999_999, 5)),
+    );
+    let ends = ((15_032_385_535, 0), (-2_147_483_648, 0));
+    c.eq(
+        "the ends of the range",
+        sys::stat(&f).map(|s| (s.atime, s.mtime)),
+        Ok(ends),
+    );
     sys::utimens(&f, (5, 5), (6, 6)).expect("utimens");
     c.ok("UTIME_OMIT", sys::utimens(&f, (0, UTIME_OMIT), (7, 7)));
     c.eq(
