@@ -397,8 +397,9 @@ impl Volume {
             }
             clear_dir_ties(&mut st, txn);
             let layer = layer.body.read();
-            self.dirty
-                .sub(layer.pages.len() as u64 * u64::from(self.block_size));
+            self.dirty.sub(
+                layer.pages.len() as u64 * u64::from(self.block_size) + crate::op::LAYER_BYTES,
+            );
             if layer.dead {
                 self.inodes.remove(*ino);
                 self.image.alloc().drop_window(u64::from(*ino));

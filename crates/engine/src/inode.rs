@@ -179,7 +179,35 @@ const SHARD_INODES_MAX: usize = 1024;
 
 /// Inodes in memory. One that has layers, or that somebody holds, stays; the others can go at any time.
 pub struct Inodes {
-    shards: Vec<Mutex<HashMap<Ino, Arc<Inode>>>>,
+    shards: Vec<Mutex<Shard>>,
+}
+
+#[derive(Default)]
+struct Shard {
+    map: HashMap<Ino, Arc<Inode>>,
+    /// Size at which the next search for what can go is worth its time.
+    limit: usize,
+}
+
+impl Shard {
+    fn insert(&mut self, inode: Arc<Inode>) {
+        if self.map.len() >= self.limit.max(SHARD_INODES_MAX) {
+            self.shrink();
+        }
+        self.map.insert(inode.ino, inode);
+    }
+
+    /// Drops about half of what can go.
+    fn shrink(&mut self) {
+        let mut keep = false;
+        self.map.retain(|_, inode| {
+            let idle =
+                Arc::strong_count(inode) == 1 && inode.state.try_read().is_some_and(|s| s.clean());
+            keep = !keep;
+            !idle || keep
+        });
+        self.limit = self.map.len() * 2;
+    }
 }
 
 impl Inodes {
@@ -189,14 +217,14 @@ impl Inodes {
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Arc<Inode>>> {
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[ino as usize % SHARDS]
     }
 
     /// The inode, from memory or the image. Errors: ENOENT for a free or impossible number.
     pub fn get(&self, image: &Image, ino: Ino) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
-        if let Some(inode) = shard.get(&ino) {
+        if let Some(inode) = shard.map.get(&ino) {
             return Ok(inode.clone());
         }
         // Read under the shard's lock: an inode that is not in memory does not change in the image.
@@ -210,35 +238,21 @@ impl Inodes {
             )));
         }
         let inode = Inode::new(ino, attr);
-        if shard.len() >= SHARD_INODES_MAX {
-            Self::shrink(&mut shard);
-        }
-        shard.insert(ino, inode.clone());
+        shard.insert(inode.clone());
         Ok(inode)
-    }
-
-    /// Drops about half of what can go.
-    fn shrink(shard: &mut HashMap<Ino, Arc<Inode>>) {
-        let mut keep = false;
-        shard.retain(|_, inode| {
-            let idle =
-                Arc::strong_count(inode) == 1 && inode.state.try_read().is_some_and(|s| s.clean());
-            keep = !keep;
-            !idle || keep
-        });
     }
 
     /// In memory or not at all.
     pub fn peek(&self, ino: Ino) -> Option<Arc<Inode>> {
-        self.shard(ino).lock().get(&ino).cloned()
+        self.shard(ino).lock().map.get(&ino).cloned()
     }
 
     pub fn insert(&self, inode: Arc<Inode>) {
-        self.shard(inode.ino).lock().insert(inode.ino, inode);
+        self.shard(inode.ino).lock().insert(inode);
     }
 
     pub fn remove(&self, ino: Ino) {
-        self.shard(ino).lock().remove(&ino);
+        self.shard(ino).lock().map.remove(&ino);
     }
 }
 

@@ -38,6 +38,9 @@ impl Drop for Promise<'_> {
 /// Names, attributes and links of one operation in the log, at most (two names of 255 bytes, five inodes), bytes.
 const RECORDS_BYTES_MAX: u64 = 2048;
 
+/// Memory of an inode's layer besides its pages, roughly, bytes; counts against the dirty limit.
+pub(crate) const LAYER_BYTES: u64 = 1024;
+
 pub(crate) struct Op<'v> {
     pub vol: &'v Volume,
     pub txn: Arc<Txn>,
@@ -175,6 +178,7 @@ impl Op<'_> {
             .files
             .insert(inode.ino, (inode.clone(), layer.clone()));
         self.txn.record_bytes.fetch_add(400, Ordering::Relaxed);
+        self.vol.dirty.add(LAYER_BYTES);
         layer
     }
 
@@ -354,6 +358,7 @@ impl Op<'_> {
         let created_here = layer.body.read().created.is_some();
         if created_here {
             st.layers.pop();
+            self.vol.dirty.sub(LAYER_BYTES);
             self.txn.body.lock().forget_inode(inode.ino);
             self.vol.inodes.remove(inode.ino);
             self.vol.image.alloc().drop_window(u64::from(inode.ino));
