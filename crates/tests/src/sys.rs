@@ -1,6 +1,9 @@
 //! System calls as the tests need them: one function per call, the errno as the error, nothing retried or hidden.
 #![allow(unsafe_code)]
 
+pub use objects::{Dir, Direct, Map};
+pub use process::{as_user, geteuid, gettid, kill, on_termination, umask, umount_lazy};
+
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -29,6 +32,9 @@ macro_rules! call {
         if r as i64 == -1 { Err(errno()) } else { Ok(r) }
     }};
 }
+
+mod objects;
+mod process;
 
 pub fn open(path: impl AsRef<Path>, flags: i32, mode: u32) -> R<OwnedFd> {
     let fd = call!(libc::open(c(path).as_ptr(), flags | libc::O_CLOEXEC, mode))?;
@@ -440,127 +446,6 @@ pub fn lock(fd: &OwnedFd, cmd: i32, kind: i32, start: i64, len: i64) -> R<i32> {
     Ok(l.l_type as i32)
 }
 
-/// A shared mapping of a file.
-pub struct Map {
-    ptr: *mut u8,
-    len: usize,
-}
-
-impl Map {
-    pub fn new(fd: &OwnedFd, at: u64, len: usize, writable: bool) -> R<Map> {
-        let prot = if writable {
-            libc::PROT_READ | libc::PROT_WRITE
-        } else {
-            libc::PROT_READ
-        };
-        let p = call!(libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            prot,
-            libc::MAP_SHARED,
-            fd.as_raw_fd(),
-            at as i64
-        ))?;
-        Ok(Map { ptr: p.cast(), len })
-    }
-    /// Copies out; the range must lie inside the file, else the kernel raises SIGBUS.
-    pub fn load(&self, at: usize, out: &mut [u8]) {
-        assert!(at + out.len() <= self.len);
-        // SAFETY: in bounds of the mapping (asserted), and the mapping lives as long as self.
-        unsafe { std::ptr::copy_nonoverlapping(self.ptr.add(at), out.as_mut_ptr(), out.len()) }
-    }
-    /// Copies in; as `load`.
-    pub fn store(&self, at: usize, data: &[u8]) {
-        assert!(at + data.len() <= self.len);
-        // SAFETY: in bounds of the writable mapping (asserted).
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.add(at), data.len()) }
-    }
-    /// An aligned 64-bit word of the mapping, shared with other processes.
-    pub fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
-        assert!((index + 1) * 8 <= self.len);
-        // SAFETY: page-aligned base, in bounds (asserted), and atomics may be shared.
-        unsafe { &*self.ptr.add(index * 8).cast() }
-    }
-    pub fn sync(&self) -> R<()> {
-        call!(libc::msync(self.ptr.cast(), self.len, libc::MS_SYNC)).map(drop)
-    }
-}
-
-// SAFETY: the mapping is plain memory; users of `load`/`store` from several threads keep their own order.
-unsafe impl Send for Map {}
-// SAFETY: as above; `word` gives atomics only.
-unsafe impl Sync for Map {}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; no reference into it outlives self.
-        unsafe { libc::munmap(self.ptr.cast(), self.len) };
-    }
-}
-
-/// A buffer that O_DIRECT accepts (4096-aligned).
-pub struct Direct {
-    raw: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Direct {
-    pub fn new(len: usize) -> Direct {
-        let raw = vec![0u8; len + 4096];
-        let start = raw.as_ptr().align_offset(4096);
-        Direct { raw, start, len }
-    }
-    pub fn bytes(&mut self) -> &mut [u8] {
-        &mut self.raw[self.start..self.start + self.len]
-    }
-}
-
-/// Runs `f` on a thread of its own with these effective ids (raw calls: only that thread changes).
-pub fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            // SAFETY: raw calls with a live array; they change the ids of this thread only, and it ends with the closure.
-            let bad = unsafe {
-                libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) != 0
-                    || libc::syscall(libc::SYS_setresgid, gid, gid, gid) != 0
-                    || libc::syscall(libc::SYS_setresuid, uid, uid, uid) != 0
-            };
-            assert!(!bad, "changing ids failed: {}", errno());
-            f()
-        })
-        .join()
-        .unwrap_or_else(|p| std::panic::resume_unwind(p))
-    })
-}
-
-/// Sets the umask of the process; returns the old one.
-pub fn umask(mask: u32) -> u32 {
-    // SAFETY: no pointers.
-    unsafe { libc::umask(mask) }
-}
-
-pub fn geteuid() -> u32 {
-    // SAFETY: no pointers, cannot fail.
-    unsafe { libc::geteuid() }
-}
-
-pub fn gettid() -> i32 {
-    // SAFETY: no pointers, cannot fail.
-    unsafe { libc::gettid() }
-}
-
-/// Sends a signal to one process.
-pub fn kill(pid: i32, signal: i32) -> R<()> {
-    assert!(pid > 1, "never a group or everything");
-    call!(libc::kill(pid, signal)).map(drop)
-}
-
-/// Lazy unmount; the harness's last resort.
-pub fn umount_lazy(path: impl AsRef<Path>) -> R<()> {
-    call!(libc::umount2(c(path).as_ptr(), libc::MNT_DETACH)).map(drop)
-}
-
 /// The current time of the clock that file systems stamp with (coarse realtime).
 pub fn now_coarse() -> Time {
     let mut t = libc::timespec {
@@ -570,82 +455,4 @@ pub fn now_coarse() -> Time {
     // SAFETY: the pointer is to a live local.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut t) };
     (t.tv_sec, t.tv_nsec)
-}
-
-/// A directory read with its cookies.
-pub struct Dir(*mut libc::DIR);
-
-impl Dir {
-    pub fn open(path: impl AsRef<Path>) -> R<Dir> {
-        // SAFETY: the pointer comes from a live CString.
-        let d = unsafe { libc::opendir(c(path).as_ptr()) };
-        if d.is_null() {
-            Err(errno())
-        } else {
-            Ok(Dir(d))
-        }
-    }
-    /// The next (name, d_type, inode), `None` at the end.
-    pub fn entry(&mut self) -> Option<(String, u8, u64)> {
-        // SAFETY: the stream is open until drop; the entry is copied before the next call.
-        unsafe {
-            let e = libc::readdir(self.0);
-            if e.is_null() {
-                return None;
-            }
-            let name = std::ffi::CStr::from_ptr((*e).d_name.as_ptr())
-                .to_string_lossy()
-                .into_owned();
-            Some((name, (*e).d_type, (*e).d_ino))
-        }
-    }
-    pub fn tell(&self) -> i64 {
-        // SAFETY: the stream is open until drop.
-        unsafe { libc::telldir(self.0) }
-    }
-    pub fn seek(&mut self, cookie: i64) {
-        // SAFETY: the stream is open until drop.
-        unsafe { libc::seekdir(self.0, cookie) }
-    }
-    pub fn rewind(&mut self) {
-        // SAFETY: the stream is open until drop.
-        unsafe { libc::rewinddir(self.0) }
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        // SAFETY: opened in `open`, closed once.
-        unsafe { libc::closedir(self.0) };
-    }
-}
-
-static SIGNAL_PIPE: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(-1);
-
-extern "C" fn on_signal(signal: i32) {
-    let fd = SIGNAL_PIPE.load(std::sync::atomic::Ordering::Relaxed);
-    let byte = [signal as u8];
-    // SAFETY: write(2) is async-signal-safe and the byte is live.
-    unsafe { libc::write(fd, byte.as_ptr().cast(), 1) };
-}
-
-/// Runs `act` with the signal's number, on a thread of its own, when SIGINT, SIGTERM or SIGHUP comes.
-pub fn on_termination(act: impl Fn(i32) + Send + 'static) {
-    let mut fds = [0i32; 2];
-    // SAFETY: the array is live and has two elements.
-    let ok = unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
-    assert!(ok, "pipe: {}", errno());
-    SIGNAL_PIPE.store(fds[1], std::sync::atomic::Ordering::Relaxed);
-    // SAFETY: fresh descriptor from pipe2, owned by the thread from here on.
-    let reader = unsafe { OwnedFd::from_raw_fd(fds[0]) };
-    std::thread::spawn(move || {
-        let mut byte = [0u8];
-        while let Ok(1) = read(&reader, &mut byte) {
-            act(byte[0] as i32);
-        }
-    });
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only calls an async-signal-safe function.
-        unsafe { libc::signal(signal, on_signal as *const () as usize) };
-    }
 }
