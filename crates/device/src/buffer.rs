@@ -1,7 +1,7 @@
 //! Memory that O_DIRECT accepts.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -32,9 +32,17 @@ impl AlignedBuf {
 
     /// A copy of `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        let mut buf = Self::zeroed(bytes.len());
-        buf.copy_from_slice(bytes);
-        buf
+        assert!(!bytes.is_empty());
+        let layout = Self::layout(bytes.len());
+        // SAFETY: the layout has a non-zero size.
+        let raw = unsafe { alloc(layout) };
+        let ptr = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout));
+        // SAFETY: the new memory has the length of `bytes` and does not overlap it; all of it is initialised here.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr(), bytes.len()) };
+        AlignedBuf {
+            ptr,
+            len: bytes.len(),
+        }
     }
 
     fn layout(len: usize) -> Layout {

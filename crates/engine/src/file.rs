@@ -314,8 +314,14 @@ impl Volume {
         if over == Over::Hole {
             self.count_blocks(st, 1);
         }
-        let mut buf = cell.base.unwrap_or_else(|| AlignedBuf::zeroed(bs));
-        buf[at..at + bytes.len()].copy_from_slice(bytes);
+        let buf = match cell.base {
+            None if bytes.len() == bs => AlignedBuf::from_bytes(bytes),
+            base => {
+                let mut buf = base.unwrap_or_else(|| AlignedBuf::zeroed(bs));
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
+                buf
+            }
+        };
         let page = Page {
             buf: Arc::new(buf),
             start: start as u32,
