@@ -145,9 +145,10 @@ impl Volume {
             .log()?
             .frames_for(built.payload.len() as u64, deps.len());
         let (slot, watermark) = self.log_room(txn, frames)?;
+        // Not `settled`: what failed will never be in the log whole, and no record may look as if it did not need it.
         let deps: Vec<u64> = deps
             .iter()
-            .filter(|d| !d.settled())
+            .filter(|d| !matches!(d.phase(), Phase::Durable | Phase::Applied))
             .map(|d| d.progress().id)
             .filter(|id| *id > watermark)
             .collect();
