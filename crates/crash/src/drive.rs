@@ -56,6 +56,7 @@ impl SyncCall {
             Action::VolumeSync => vol.syncfs(&self.cx),
             Action::Tick => vol.tick(Duration::ZERO),
             Action::Checkpoint => vol.checkpoint(),
+            Action::Trim => vol.trim(0, u64::MAX, 0).map(drop),
             Action::Op(_) | Action::Open(_) | Action::Close(_) => Ok(()),
         }
     }
@@ -159,7 +160,7 @@ impl Driver {
         }
     }
 
-    /// The call that an action stands for, if it is one that waits for the device and changes nothing (sync, tick, checkpoint). It
+    /// The call that an action stands for, if it is one that waits for the device and changes nothing (sync, tick, checkpoint, trim). It
     /// can be performed while other threads use the driver.
     pub fn sync_call(&self, stream: usize, action: &Action) -> Option<SyncCall> {
         let (ino, kind) = match action {
@@ -167,7 +168,7 @@ impl Driver {
             Action::IgnoredSync(node) => (*self.inos.get(node)?, None),
             Action::StreamSync => (0, Some(SyncKind::Stream)),
             Action::VolumeSync => (0, Some(SyncKind::Volume)),
-            Action::Tick | Action::Checkpoint => (0, None),
+            Action::Tick | Action::Checkpoint | Action::Trim => (0, None),
             Action::Op(_) | Action::Open(_) | Action::Close(_) => return None,
         };
         let after = self.history.ops.len();

@@ -64,6 +64,8 @@ pub enum Action {
     /// Commits what is older than nothing: everything.
     Tick,
     Checkpoint,
+    /// Discards everything that is free.
+    Trim,
     /// The kernel takes a reference (an open file).
     Open(NodeId),
     /// The kernel drops it.
@@ -114,10 +116,10 @@ impl Generator {
         if roll < sync {
             self.sync(tree, stream)
         } else if roll < sync + tick {
-            if self.rng.chance(70) {
-                Action::Tick
-            } else {
-                Action::Checkpoint
+            match self.rng.below(20) {
+                0 | 1 => Action::Trim,
+                2..7 => Action::Checkpoint,
+                _ => Action::Tick,
             }
         } else if roll == 99 {
             self.open_or_close(tree, stream)

@@ -11,10 +11,11 @@ use crate::image::{self, CONFIGS};
 use crate::observe::observe;
 use crate::oracle::*;
 use crate::rng::Rng;
-use crate::run::{FIRST_NODE, Run, Setting, guarded};
-use ccfs_device::{Plan, SimDevice};
+use crate::run::{FIRST_NODE, Run, Setting, guarded, mount};
+use ccfs_device::{Counters, Device, Plan, SimDevice, Ticket, Write};
 use ccfs_engine::{Options, Volume};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,6 +60,8 @@ pub fn work(seed: u64) -> Work {
         _ => rng.pick(CONFIGS),
     };
     let streams = 2 + rng.below(5) as usize;
+    // Small volumes are filled up.
+    let full = config.size_mib < 8 && rng.chance(70);
     let mix = Mix {
         streams,
         own_percent: *rng.pick(&[0, 30, 60, 90]),
@@ -71,6 +74,17 @@ pub fn work(seed: u64) -> Work {
         tick_percent: *rng.pick(&[0, 3, 6, 15]),
         ignore_percent: *rng.pick(&[0, 0, 30]),
         ..Mix::default()
+    };
+    let mix = if full {
+        Mix {
+            names: 40,
+            write_max: 200 << 10,
+            big_percent: 10,
+            size_max: 1 << 20,
+            ..mix
+        }
+    } else {
+        mix
     };
     let setting = Setting {
         dirty_limit: *rng.pick(&[16 << 20, 1 << 20, 128 << 10]),
@@ -86,6 +100,56 @@ pub fn work(seed: u64) -> Work {
         background: rng.chance(50).then(|| Duration::from_millis(20)),
         disturbance: Disturbance::None,
         seed,
+    }
+}
+
+/// A device that takes a while, by chance, so that what can overlap does.
+struct Slow {
+    dev: Arc<SimDevice>,
+    state: AtomicU64,
+}
+
+impl Slow {
+    fn pause(&self) {
+        let state = self.state.fetch_add(1, Ordering::Relaxed);
+        let mut rng = Rng::new(state);
+        match rng.below(8) {
+            0 | 1 => std::thread::sleep(Duration::from_micros(20 + rng.below(250))),
+            2 | 3 => std::thread::yield_now(),
+            _ => {}
+        }
+    }
+}
+
+impl Device for Slow {
+    fn size_bytes(&self) -> u64 {
+        self.dev.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.dev.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        self.pause();
+        self.dev.submit(writes)
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        self.pause();
+        self.dev.wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.pause();
+        let done = self.dev.flush();
+        self.pause();
+        done
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.dev.discard(offset, len)
+    }
+    fn counters(&self) -> Counters {
+        self.dev.counters()
+    }
+    fn read_only(&self) -> bool {
+        self.dev.read_only()
     }
 }
 
@@ -229,7 +293,11 @@ fn perform(work: &Work, started: &mpsc::Sender<Arc<Shared>>) -> Result<Run, Stri
         commit_interval: work.background.unwrap_or(Duration::from_secs(5)),
         ..work.setting.options()
     };
-    let vol = Volume::mount(dev.clone(), options).map_err(|e| format!("mount: {e}"))?;
+    let slow = Arc::new(Slow {
+        dev: dev.clone(),
+        state: AtomicU64::new(work.seed << 32),
+    });
+    let vol = mount(slow, options)?;
     let done = perform_on(work, started, &dev, &vol);
     // Ends the background threads, which hold the volume.
     vol.shutdown();
