@@ -346,6 +346,21 @@ impl Volume {
         child.wait().expect("wait");
         self.mounted = false;
     }
+    /// FS_IOC_SHUTDOWN: the volume stops at once and writes nothing more; then the mount is taken away.
+    pub fn shut_down(&mut self) {
+        const FS_IOC_SHUTDOWN: u64 = 0x8004_587D;
+        let root = sys::open(&self.mnt, libc::O_RDONLY, 0).expect("open the mount");
+        sys::ioctl(&root, FS_IOC_SHUTDOWN, &mut [0; 4]).expect("FS_IOC_SHUTDOWN");
+    }
+    /// Unmounts what was shut down; the daemon may end with an error, but it has to end.
+    pub fn umount_stopped(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        umount_patiently(&self.mnt);
+        self.mounted = false;
+        if let Some(mut child) = self.daemon.take() {
+            wait_for(&mut child, end).unwrap_or_else(|| panic!("the daemon outlives its mount"));
+        }
+    }
     /// Forgets the mount after the daemon has died by itself. True if it had.
     pub fn daemon_died(&mut self) -> bool {
         let dead = self

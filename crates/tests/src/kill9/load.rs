@@ -47,6 +47,8 @@ struct Shared {
     model: Model,
     /// (stream, seq, paths) by place in the order.
     chain: Vec<(usize, usize, Vec<String>)>,
+    /// The last operation failed: the volume is gone, and what the kernel's caches still answer means nothing.
+    gone: bool,
 }
 
 struct Common<'a> {
@@ -172,7 +174,7 @@ impl<'a> Stream<'a> {
                     libc::ECONNABORTED,
                     libc::EIO,
                     libc::ENODEV,
-                    libc::ESHUTDOWN,
+                    libc::EROFS,
                 ];
                 if !gone.contains(&e) {
                     let text = format!("stream {} seq {seq} {op:?}: errno {e}", self.id);
@@ -468,6 +470,9 @@ impl<'a> Stream<'a> {
         // The lock outlives `self.execute`, so it must not borrow from self.
         let common = self.common;
         let mut shared = common.shared.lock().expect("lock");
+        if shared.gone {
+            return false;
+        }
         let Some(op) = self.choose_shared(&shared.model) else {
             return true;
         };
@@ -484,7 +489,8 @@ impl<'a> Stream<'a> {
             }
             _ => drop(shared.model.apply(&op, &bytes)),
         }
-        self.execute(op, Some(place))
+        shared.gone = !self.execute(op, Some(place));
+        !shared.gone
     }
 
     fn choose_shared(&mut self, model: &Model) -> Option<Op> {

@@ -40,7 +40,16 @@ fn settings(rng: &mut Rng) -> Settings {
 /// Runs `count` rounds on one volume. Panics with the seed and the round at the first broken promise.
 pub fn rounds(seed: u64, count: usize) -> Summary {
     let mut rng = Rng::new(seed);
-    let mut volume = Volume::new(Fs::Ccfs, "kill9", 384);
+    let mut volume = Volume::unformatted(Fs::Ccfs, "kill9");
+    // Half of the volumes have the smallest log that there is: it wraps and fills all the time.
+    let small_log = rng.chance(50);
+    if small_log {
+        let blocks = *rng.pick(&["1024", "2048", "4096"]);
+        volume.mke2fs(384, &["-t", "ext4", "-b", blocks, "-J", "size=4"]);
+    } else {
+        volume.mkfs(384);
+    }
+    volume.mount();
     let mut sum = Summary::default();
     let empty = space(&volume);
     volume.umount();
@@ -54,8 +63,13 @@ pub fn rounds(seed: u64, count: usize) -> Summary {
         volume.set_options(options);
         volume.mount();
         let name = format!("round{round}");
-        let context = format!("seed {seed} round {round} ({options})");
-        one_round(&mut volume, &name, &mut rng, &context, &mut sum);
+        let context = format!("seed {seed} round {round} ({options}, small log: {small_log})");
+        let mut settings = settings(&mut rng);
+        if small_log {
+            // Larger writes would be several operations there.
+            settings.write_max = settings.write_max.min(20_000);
+        }
+        one_round(&mut volume, &name, settings, &mut rng, &context, &mut sum);
         volume.umount();
         volume.fsck_clean();
         volume.mount();
@@ -70,8 +84,14 @@ pub fn rounds(seed: u64, count: usize) -> Summary {
     sum
 }
 
-fn one_round(volume: &mut Volume, name: &str, rng: &mut Rng, context: &str, sum: &mut Summary) {
-    let settings = settings(rng);
+fn one_round(
+    volume: &mut Volume,
+    name: &str,
+    settings: Settings,
+    rng: &mut Rng,
+    context: &str,
+    sum: &mut Summary,
+) {
     let root = volume.path(name);
     load::prepare(&root, settings.streams)
         .unwrap_or_else(|e| panic!("{context}: prepare: errno {e}"));
@@ -85,8 +105,16 @@ fn one_round(volume: &mut Volume, name: &str, rng: &mut Rng, context: &str, sum:
         sum.rss_max = sum
             .rss_max
             .max(volume.daemon_rss().map_or(0, |(_, peak)| peak));
-        volume.kill9();
-        finish(volume, child, context)
+        if rng.chance(20) {
+            // Stopped from inside; the load sees EIO.
+            volume.shut_down();
+            let record = finish(volume, child, context);
+            volume.umount_stopped();
+            record
+        } else {
+            volume.kill9();
+            finish(volume, child, context)
+        }
     };
     disturb_recovery(volume, rng, context);
     volume
