@@ -219,7 +219,7 @@ impl Volume {
             Ordering::Relaxed,
         );
         ccfs_device::write_all(&*self.dev, block_writes(&all, self.block_size))?;
-        self.dev.flush()?;
+        self.flush_device()?;
         self.image.written(&images);
         for (pblk, _, _) in &home {
             self.home.remove(*pblk, 1);
@@ -261,7 +261,8 @@ impl Volume {
             .checkpoint_bytes
             .fetch_add(bytes, Ordering::Relaxed);
         ccfs_device::write_all(&*self.dev, writes)?;
-        self.dev.flush()?;
+        // With the commits' flushes: where one of those failed meanwhile, none that succeeds later covers these frames.
+        self.flush_device()?;
         Ok(())
     }
 }
