@@ -257,7 +257,7 @@ pub fn link_limit(c: &mut Checks) {
 }
 
 /// Waits until the frees of earlier groups are over.
-fn settle(c: &Checks) {
+pub(super) fn settle(c: &Checks) {
     let free = || sys::statvfs(c.dir()).map(|s| (s.bfree, s.ffree));
     for _ in 0..50 {
         let before = free();

@@ -157,6 +157,7 @@ pub fn open(c: &mut Checks) {
 }
 
 pub fn open_tmpfile(c: &mut Checks) {
+    super::misc::settle(c);
     let free = sys::statvfs(c.dir()).expect("statvfs").ffree;
     let t = sys::open(c.dir(), O_TMPFILE | O_RDWR, 0o666);
     let Some(t) = c.ok("O_TMPFILE", t) else {
@@ -301,10 +302,11 @@ pub fn unlink(c: &mut Checks) {
         c.ok("unlink of a special file", sys::unlink(c.at(name)));
         c.err("gone", sys::lstat(c.at(name)), ENOENT);
     }
+    super::misc::settle(c);
     let before = sys::statvfs(c.dir()).expect("statvfs");
     make(c.at("big"), &vec![7; 300_000]);
     sys::unlink(c.at("big")).expect("unlink");
-    crate::harness::run_ok("sync", &[]);
+    super::misc::settle(c);
     let after = sys::statvfs(c.dir()).expect("statvfs");
     c.eq("inodes back", after.ffree, before.ffree);
     // Neighbours on a shared volume may have grown by a block.
