@@ -193,7 +193,7 @@ impl Volume {
                     a.applied_id,
                     a.applied_records,
                 )?;
-                self.space.release(&self.image, a.applied_id);
+                self.release_freed(a.applied_id)?;
             }
             return Ok(());
         }
@@ -229,10 +229,20 @@ impl Volume {
             a.applied_id,
             a.applied_records,
         )?;
-        self.space.release(&self.image, a.applied_id);
+        self.release_freed(a.applied_id)?;
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams.prune();
         self.room.notify_all();
+        Ok(())
+    }
+
+    /// What transactions up to `id` freed may be used again, if the log's header that says so is safe: flushed together with the
+    /// commits' flushes, none of which has failed meanwhile.
+    fn release_freed(&self, id: u64) -> Result<()> {
+        if self.space.pending_blocks() > 0 {
+            self.flush_device()?;
+            self.space.release(&self.image, id);
+        }
         Ok(())
     }
 
