@@ -257,7 +257,8 @@ fn git(dir: &Path, size: &Size) {
         run_in(&dir.join(sub), "git", &[&fixed, args].concat())
     };
     git("src", &["init", "-q", "-b", "main"]);
-    git("src", &["add", "-A"]);
+    // Debian's kernel tree ignores all of itself.
+    git("src", &["add", "-A", "-f"]);
     git("src", &["commit", "-q", "-m", "first"]);
     git("src", &["checkout", "-q", "-b", "side"]);
     shell(
