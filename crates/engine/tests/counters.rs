@@ -152,15 +152,13 @@ fn an_fsync_is_one_flush() {
     v.unmount().unwrap();
 }
 
-/// Creates and small writes of `threads` threads in streams of their own; operations per second.
+/// Creates, small writes, lookups and removals of `threads` threads in streams of their own; operations per second. Each keeps
+/// the last 200 files, so that memory is used again and again.
 fn throughput(threads: u64) -> f64 {
-    const FILES: u64 = 20_000;
+    const ROUNDS: u64 = 40_000;
+    const KEPT: u64 = 200;
     let dev = Arc::new(image(&["-b", "4096", "-N", "200000"], "1G"));
-    let options = Options {
-        dirty_limit: 1 << 30,
-        ..Options::default()
-    };
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, Options::default()).unwrap();
     let start = Instant::now();
     std::thread::scope(|s| {
         for t in 0..threads {
@@ -171,18 +169,21 @@ fn throughput(threads: u64) -> f64 {
                     .mkdir(&c, ROOT_INO, format!("d{t}").as_bytes(), 0o755)
                     .unwrap()
                     .ino;
-                for i in 0..FILES {
-                    let f = v
-                        .mknod(&c, dir, format!("f{i}").as_bytes(), 0o100644, 0)
-                        .unwrap()
-                        .ino;
+                for i in 0..ROUNDS {
+                    let name = format!("f{i}");
+                    let f = v.mknod(&c, dir, name.as_bytes(), 0o100644, 0).unwrap().ino;
                     v.write(&c, f, 0, &[7; 1000], WriteFlags::default())
                         .unwrap();
+                    assert_eq!(v.lookup(dir, name.as_bytes()).unwrap().ino, f);
+                    if i >= KEPT {
+                        v.unlink(&c, dir, format!("f{}", i - KEPT).as_bytes())
+                            .unwrap();
+                    }
                 }
             });
         }
     });
-    let rate = (threads * FILES * 2) as f64 / start.elapsed().as_secs_f64();
+    let rate = (threads * ROUNDS * 4) as f64 / start.elapsed().as_secs_f64();
     v.unmount().unwrap();
     rate
 }
