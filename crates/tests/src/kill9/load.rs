@@ -1,7 +1,7 @@
 //! The load: one thread per stream, each in its own directory, in a directory that all share (own names), and on shared
 //! objects. What was started, in which order, and which syncs returned is kept outside the volume.
 
-use super::op::{Entry, How, Kind, Model, Op, data};
+use super::op::{Entry, How, Kind, Model, Op, data, one_request};
 use crate::rng::Rng;
 use crate::sys;
 use serde::{Deserialize, Serialize};
@@ -575,18 +575,6 @@ impl<'a> Stream<'a> {
                 }
             }
         }
-    }
-}
-
-/// The kernel sends a write that begins inside a page and goes beyond it as two requests, and each request is an operation.
-/// So a write begins at a page, or stays in one.
-fn one_request(at: u64, len: u64) -> (u64, u64) {
-    let in_page = at % 4096;
-    match in_page {
-        0 => (at, len),
-        _ if len <= 4096 - in_page => (at, len),
-        _ if len > 8000 => (at - in_page, len),
-        _ => (at, 4096 - in_page),
     }
 }
 

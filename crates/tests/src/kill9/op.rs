@@ -96,6 +96,18 @@ pub fn data(seed: u64, stream: usize, seq: usize, len: u64) -> Vec<u8> {
     Rng::part(seed, (stream as u64) << 40 | seq as u64).bytes(len as usize)
 }
 
+/// The kernel sends a write that begins inside a page and goes beyond it as two requests, and each request is an operation.
+/// So a write begins at a page, or stays in one.
+pub fn one_request(at: u64, len: u64) -> (u64, u64) {
+    let in_page = at % 4096;
+    match in_page {
+        0 => (at, len),
+        _ if len <= 4096 - in_page => (at, len),
+        _ if len > 8000 => (at - in_page, len),
+        _ => (at, 4096 - in_page),
+    }
+}
+
 impl Op {
     /// The paths whose entries or inodes it changes.
     pub fn paths(&self) -> Vec<&str> {
