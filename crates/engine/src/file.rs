@@ -304,9 +304,7 @@ impl Volume {
                 buf[at..at + bytes.len()].copy_from_slice(bytes);
                 page.start = page.start.min(start as u32);
                 page.end = page.end.max(end as u32);
-                self.counters
-                    .avoided_bytes
-                    .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+                self.counters.avoided_bytes.add(bytes.len() as u64);
                 return;
             }
         }

@@ -137,7 +137,7 @@ impl Volume {
             body.promised_data += data;
             body.promised_structure += structure;
         }
-        self.counters.operations.fetch_add(1, Ordering::Relaxed);
+        self.counters.operations.add(1);
         Op {
             vol: self,
             txn,
@@ -333,10 +333,7 @@ impl Op<'_> {
             self.txn
                 .log_only_bytes
                 .fetch_sub(log_only, Ordering::Relaxed);
-            self.vol
-                .counters
-                .avoided_bytes
-                .fetch_add(bytes, Ordering::Relaxed);
+            self.vol.counters.avoided_bytes.add(bytes);
         }
         if fresh + remap > 0 {
             self.txn.body.lock().promised_data -= fresh + remap;

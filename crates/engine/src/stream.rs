@@ -22,6 +22,7 @@ struct Inner {
     sealed: Vec<Arc<Txn>>,
 }
 
+#[repr(align(128))]
 pub struct Streams(Mutex<Inner>);
 
 /// An operation's place.

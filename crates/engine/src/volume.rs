@@ -61,7 +61,7 @@ pub(crate) struct Limits {
 
 #[derive(Default)]
 pub(crate) struct AtomicCounters {
-    pub operations: AtomicU64,
+    pub operations: Gauge,
     pub commits: AtomicU64,
     pub checkpoints: AtomicU64,
     pub syncs: AtomicU64,
@@ -69,7 +69,7 @@ pub(crate) struct AtomicCounters {
     pub checkpoint_bytes: AtomicU64,
     pub direct_bytes: AtomicU64,
     pub home_bytes: AtomicU64,
-    pub avoided_bytes: AtomicU64,
+    pub avoided_bytes: Gauge,
 }
 
 /// Health: rising.
@@ -497,7 +497,7 @@ impl Volume {
             orphans: self.orphans.lock().len() as u64,
             streams: self.streams.view().iter().map(stream_status).collect(),
             counters: Counters {
-                operations: get(&c.operations),
+                operations: c.operations.get(),
                 commits: get(&c.commits),
                 checkpoints: get(&c.checkpoints),
                 syncs: get(&c.syncs),
@@ -505,7 +505,7 @@ impl Volume {
                 checkpoint_bytes: get(&c.checkpoint_bytes),
                 direct_bytes: get(&c.direct_bytes),
                 home_bytes: get(&c.home_bytes),
-                avoided_bytes: get(&c.avoided_bytes),
+                avoided_bytes: c.avoided_bytes.get(),
                 device_writes: device.writes,
                 device_written_bytes: device.written_bytes,
                 device_reads: device.reads,

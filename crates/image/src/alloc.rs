@@ -43,9 +43,9 @@ struct Window {
 /// See the module's text.
 pub struct Allocator {
     pub(crate) core: Arc<Core>,
-    free: AtomicI64,
-    promised: AtomicI64,
-    pub(crate) inodes_free: AtomicI64,
+    free: Line,
+    promised: Line,
+    pub(crate) inodes_free: Line,
     windows: Vec<Mutex<FastMap<u64, Window>>>,
     /// Groups whose view of blocks (`false`) or inodes (`true`) is loaded, oldest first.
     loaded: Mutex<VecDeque<(u32, bool)>>,
@@ -62,13 +62,24 @@ struct Wish {
     enough: u64,
 }
 
+/// A count on a cache line of its own: every operation of every thread changes some.
+#[repr(align(128))]
+pub(crate) struct Line(AtomicI64);
+
+impl std::ops::Deref for Line {
+    type Target = AtomicI64;
+    fn deref(&self) -> &AtomicI64 {
+        &self.0
+    }
+}
+
 impl Allocator {
     pub(crate) fn new(core: Arc<Core>) -> Allocator {
         let a = Allocator {
             core,
-            free: AtomicI64::new(0),
-            promised: AtomicI64::new(0),
-            inodes_free: AtomicI64::new(0),
+            free: Line(AtomicI64::new(0)),
+            promised: Line(AtomicI64::new(0)),
+            inodes_free: Line(AtomicI64::new(0)),
             windows: (0..WINDOW_SHARDS).map(|_| Mutex::default()).collect(),
             loaded: Mutex::default(),
             rotor: AtomicU32::new(0),
