@@ -345,7 +345,9 @@ impl Volume {
         {
             return errno(libc::EINVAL);
         }
-        let len = len.min(COPY_MAX);
+        // What the copy itself appends is not its source.
+        let left = self.getattr(from)?.size.saturating_sub(from_offset);
+        let len = len.min(left).min(COPY_MAX);
         let mut done = 0;
         let mut buf = Vec::new();
         while done < len {

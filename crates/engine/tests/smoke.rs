@@ -162,3 +162,18 @@ fn a_new_file_may_begin_with_a_hole() {
     v.unmount().unwrap();
     fsck(&dev);
 }
+
+/// A copy within one file, from its end to behind it, stops where the file ended before.
+#[test]
+fn a_copy_does_not_read_what_it_appends() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
+    v.write(&c, f, 0, &[7; 100], WriteFlags::default()).unwrap();
+    assert_eq!(v.copy_range(&c, f, 50, f, 5050, 5000).unwrap(), 50);
+    assert_eq!(v.getattr(f).unwrap().size, 5100);
+    assert_eq!(v.copy_range(&c, f, 9000, f, 0, 10).unwrap(), 0);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
