@@ -432,9 +432,11 @@ impl Volume {
                 st.attr.blocks512 = on_disk.blocks512;
             }
         }
-        if same(&self.moves.lock(), txn) {
-            *self.moves.lock() = None;
+        let mut moves = self.moves.lock();
+        if same(&moves, txn) {
+            *moves = None;
         }
+        drop(moves);
         self.pending_free.sub(body.freed_blocks);
         self.space
             .unpromise(&self.image, body.promised_data, body.promised_structure);

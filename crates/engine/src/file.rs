@@ -36,21 +36,32 @@ impl Volume {
         (at / bs, (at % bs) as usize)
     }
 
-    /// The whole content of a block as a new buffer; bytes past `size` are zero. The flag: some of those were not.
-    pub(crate) fn load(&self, inode: &Inode, st: &State, lblk: u64) -> Result<(AlignedBuf, bool)> {
-        let bs = self.block_size as usize;
-        let (place, _) = self.view(inode, st, lblk, 1)?;
-        let mut buf = match place {
-            Where::Page(page) => (*page).clone(),
+    /// What a block holds, as a new buffer. `None`: zeros, without anything behind them.
+    pub(crate) fn content(
+        &self,
+        inode: &Inode,
+        st: &State,
+        lblk: u64,
+    ) -> Result<Option<AlignedBuf>> {
+        match self.view(inode, st, lblk, 1)?.0 {
+            Where::Page(page) => Ok(Some((*page).clone())),
             Where::Zero { .. }
             | Where::Block {
                 unwritten: true, ..
-            } => return Ok((AlignedBuf::zeroed(bs), false)),
+            } => Ok(None),
             Where::Block { pblk, .. } => {
-                let mut buf = AlignedBuf::zeroed(bs);
+                let mut buf = AlignedBuf::zeroed(self.block_size as usize);
                 self.read_home(pblk, &mut buf)?;
-                buf
+                Ok(Some(buf))
             }
+        }
+    }
+
+    /// The whole content of a block as a new buffer; bytes past `size` are zero. The flag: some of those were not.
+    pub(crate) fn load(&self, inode: &Inode, st: &State, lblk: u64) -> Result<(AlignedBuf, bool)> {
+        let bs = self.block_size as usize;
+        let Some(mut buf) = self.content(inode, st, lblk)? else {
+            return Ok((AlignedBuf::zeroed(bs), false));
         };
         let valid = st.attr.size.saturating_sub(lblk * bs as u64).min(bs as u64) as usize;
         let dirty_tail = !is_zero(&buf[valid..]);
@@ -64,15 +75,7 @@ impl Volume {
     /// that would become visible (C6)? Then the block must be written with zeros there.
     pub(crate) fn stale_tail(&self, inode: &Inode, st: &State) -> Result<Option<Cell>> {
         let (lblk, within) = self.split(st.attr.size);
-        if within == 0
-            || !matches!(
-                self.view(inode, st, lblk, 1)?.0,
-                Where::Block {
-                    unwritten: false,
-                    ..
-                } | Where::Page(_)
-            )
-        {
+        if within == 0 {
             return Ok(None);
         }
         let (buf, dirty_tail) = self.load(inode, st, lblk)?;

@@ -6,7 +6,6 @@ use crate::op::Op;
 use crate::types::*;
 use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
-use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
@@ -82,19 +81,9 @@ impl Volume {
         if start >= end {
             return Ok(None);
         }
-        match self.view(inode, st, lblk, 1)?.0 {
-            Where::Zero { .. }
-            | Where::Block {
-                unwritten: true, ..
-            } => return Ok(None),
-            _ => {}
-        }
-        let mut raw = AlignedBuf::zeroed(self.block_size as usize);
-        match self.view(inode, st, lblk, 1)?.0 {
-            Where::Page(page) => raw.copy_from_slice(&page),
-            Where::Block { pblk, .. } => self.read_home(pblk, &mut raw)?,
-            Where::Zero { .. } => {}
-        }
+        let Some(mut raw) = self.content(inode, st, lblk)? else {
+            return Ok(None);
+        };
         if is_zero(&raw[start..end]) {
             return Ok(None);
         }
