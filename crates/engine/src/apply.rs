@@ -1,6 +1,7 @@
 //! Apply: executing the records of durable transactions on the image, in order of commit ids. Recovery does the same.
 //!
 //! Exactly once: a checkpoint says up to which record the image contains what the log says, and recovery goes on from there.
+use crate::planted::{self, Bug};
 use crate::record::{DirField, Record, Records};
 use crate::txn::{Phase, Txn, same};
 use crate::types::*;
@@ -120,7 +121,10 @@ impl Volume {
                 .lock()
                 .dispatched
                 .front()
-                .filter(|t| t.phase() == Phase::Durable)
+                .filter(|t| {
+                    t.phase() == Phase::Durable
+                        || t.phase() == Phase::Dispatched && planted::is(Bug::EarlyApply)
+                })
                 .cloned();
             let Some(txn) = next else { break };
             if let Err(error) = self.apply_txn(&mut applier, &txn) {
@@ -170,10 +174,13 @@ impl Volume {
                 self.room_for_record(a)?;
             }
             let freed = self.image.take_freed();
-            for run in &freed {
+            for run in freed.iter().filter(|_| !planted::is(Bug::MissingRevoke)) {
                 self.home.remove(run.pblk, run.len);
             }
             self.space.freed(id, freed);
+            if planted::is(Bug::EarlyBlocks) {
+                self.space.release(&self.image, u64::MAX);
+            }
             (a.applied_id, a.applied_records) = (id - 1, number + 1);
             self.room_for_record(a)?;
         }
@@ -218,7 +225,7 @@ impl Volume {
         pages: &HashMap<u64, Arc<AlignedBuf>>,
     ) -> Result<bool> {
         let inode = record.inode().and_then(|ino| self.inodes.peek(ino));
-        let _locked = inode.as_ref().map(|i| i.state.write());
+        let locked = inode.as_ref().map(|i| i.state.write());
         let image = &self.image;
         match record {
             Record::Create { ino, parent, attr } => {
@@ -246,7 +253,7 @@ impl Volume {
             }
             Record::Dir { ino, field, value } => {
                 let last = a.dir_seqs.entry((*ino, *field)).or_default();
-                if value.seq >= *last {
+                if value.seq >= *last || planted::is(Bug::FieldOrder) {
                     *last = value.seq;
                     self.apply_dir_field(*ino, *field, value.value, value.nanos)?;
                 }
@@ -274,7 +281,14 @@ impl Volume {
                 name,
                 ino,
                 ftype,
-            } => self.apply_entry(*dir, name, *ino, *ftype)?,
+            } => {
+                self.apply_entry(*dir, name, *ino, *ftype)?;
+                if let (Some(st), true) = (&locked, planted::is(Bug::AbsoluteCount)) {
+                    let mut attr = image.read_attr(*dir)?;
+                    attr.nlink = st.attr.nlink;
+                    image.write_attr(*dir, &attr)?;
+                }
+            }
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
             Record::Free { ino } => return self.apply_free(a, *ino),
             Record::Atime { ino, atime } => {

@@ -4,6 +4,7 @@
 //! set each directory field last, ids that were rejected, which data blocks go home (their bytes are in the
 //! transactions' records), and the image's blocks themselves.
 use crate::apply::Applier;
+use crate::planted::{self, Bug};
 use crate::record::DirField;
 use crate::types::*;
 use crate::volume::Volume;
@@ -219,7 +220,9 @@ impl Volume {
             Ordering::Relaxed,
         );
         ccfs_device::write_all(&*self.dev, block_writes(&all, self.block_size))?;
-        self.flush_device()?;
+        if !planted::is(Bug::EarlyTail) {
+            self.flush_device()?;
+        }
         self.image.written(&images);
         for (pblk, _, _) in &home {
             self.home.remove(*pblk, 1);
@@ -272,7 +275,9 @@ impl Volume {
             .fetch_add(bytes, Ordering::Relaxed);
         ccfs_device::write_all(&*self.dev, writes)?;
         // With the commits' flushes: where one of those failed meanwhile, none that succeeds later covers these frames.
-        self.flush_device()?;
+        if !planted::is(Bug::HomeBeforeLog) {
+            self.flush_device()?;
+        }
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Commit: from a sealed transaction to a durable one (docs/design.md 2.2; ccfs paper, sections 3.3 to 3.5).
 //!
 //! seal -> dependencies first -> place (delayed allocation) -> direct data -> dispatch (the commit point) -> written -> flush -> durable
+use crate::planted::{self, Bug};
 use crate::txn::{Phase, Txn};
 use crate::types::*;
 use crate::volume::Volume;
@@ -136,7 +137,7 @@ impl Volume {
             .direct_bytes
             .fetch_add(built.direct_bytes, Ordering::Relaxed);
         let mut writes = std::mem::take(&mut built.direct);
-        if !built.sums && !writes.is_empty() {
+        if !built.sums && !writes.is_empty() && !planted::is(Bug::UncheckedData) {
             ccfs_device::write_all(&*self.dev, std::mem::take(&mut writes))?;
             self.flush_device()?;
         }
@@ -150,8 +151,13 @@ impl Volume {
             .iter()
             .filter(|d| !matches!(d.phase(), Phase::Durable | Phase::Applied))
             .map(|d| d.progress().id)
-            .filter(|id| *id > watermark)
+            .filter(|id| *id > watermark && !planted::is(Bug::DroppedDeps))
             .collect();
+        let watermark = if planted::is(Bug::EarlyWatermark) {
+            slot.id - 1
+        } else {
+            watermark
+        };
         let meta = Meta {
             kind: Kind::Txn,
             id: slot.id,
@@ -221,7 +227,7 @@ impl Volume {
                 return self.dead();
             }
         }
-        if open {
+        if open && !planted::is(Bug::SkippedFlush) {
             self.flush_device()?;
             self.check_running()?;
         }

@@ -1,5 +1,6 @@
 //! Directories as users see them: the overlay of uncommitted names over the image.
 use crate::inode::{Inode, State};
+use crate::planted::{self, Bug};
 use crate::txn::{Name, Txn};
 use crate::types::*;
 use crate::volume::Volume;
@@ -104,12 +105,15 @@ impl Volume {
             .as_ref()
             .and_then(|d| d.overlay.get(name))
             .map(|o| o.txn.clone())
+            .filter(|_| !planted::is(Bug::TieName))
     }
 
     /// What every entry operation in the directory comes after: its creation, or a change of mode, owner or ACL (C5).
     pub(crate) fn dir_ties(st: &State) -> Vec<Arc<Txn>> {
         let rights = st.dir.iter().flat_map(|d| &d.attr_changers);
-        st.last.iter().chain(rights).cloned().collect()
+        let rights = rights.filter(|_| !planted::is(Bug::TieRights));
+        let creation = st.last.iter().filter(|_| !planted::is(Bug::TieCreation));
+        creation.chain(rights).cloned().collect()
     }
 
     pub(crate) fn is_empty_dir(&self, dir: &Inode, st: &State) -> Result<bool> {

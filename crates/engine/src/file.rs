@@ -2,6 +2,7 @@
 use crate::dir::errno;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::op::Op;
+use crate::planted::{self, Bug};
 use crate::types::*;
 use crate::view::Where;
 use crate::volume::Volume;
@@ -64,7 +65,7 @@ impl Volume {
             return Ok((AlignedBuf::zeroed(bs), false));
         };
         let valid = st.attr.size.saturating_sub(lblk * bs as u64).min(bs as u64) as usize;
-        let dirty_tail = !is_zero(&buf[valid..]);
+        let dirty_tail = !is_zero(&buf[valid..]) && !planted::is(Bug::StaleTail);
         if dirty_tail {
             buf[valid..].fill(0);
         }
@@ -75,7 +76,7 @@ impl Volume {
     /// that would become visible (C6)? Then the block must be written with zeros there.
     pub(crate) fn stale_tail(&self, inode: &Inode, st: &State) -> Result<Option<Cell>> {
         let (lblk, within) = self.split(st.attr.size);
-        if within == 0 {
+        if within == 0 || planted::is(Bug::StaleTail) {
             return Ok(None);
         }
         let (buf, dirty_tail) = self.load(inode, st, lblk)?;
@@ -181,7 +182,8 @@ impl Volume {
                 cx.stream
             };
             let expected = self.expected_for(plan.cells.len() as u64);
-            let op = self.begin_sized(stream, promise, [st.last.clone().as_ref()], expected);
+            let last = st.last.clone().filter(|_| !planted::is(Bug::TieFile));
+            let op = self.begin_sized(stream, promise, [last.as_ref()], expected);
             st.last_writer = stream;
             self.write_cells(&op, &inode, &mut st, plan, offset, data);
             let end = offset + data.len() as u64;
@@ -312,6 +314,15 @@ impl Volume {
             }
         }
         let over = self.over(inode, st, layer, cell.lblk);
+        if planted::is(Bug::WrongVersion) {
+            for older in st.layers.iter().filter(|l| l.serial != op.txn.serial) {
+                if let Some(page) = older.body.write().pages.get_mut(&cell.lblk) {
+                    Arc::make_mut(&mut page.buf)[at..at + bytes.len()].copy_from_slice(bytes);
+                    (page.start, page.end) =
+                        (page.start.min(start as u32), page.end.max(end as u32));
+                }
+            }
+        }
         if over == Over::Hole {
             self.count_blocks(st, 1);
         }

@@ -14,6 +14,10 @@ mod inode;
 mod namespace;
 mod op;
 mod place;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod ranges;
 mod record;
 mod recover;
@@ -27,7 +31,7 @@ mod types;
 mod view;
 mod volume;
 pub use ccfs_ext4::Error;
-pub use recover::{Facts, Recovery, Verdict, recover, verdict};
+pub use recover::{Facts, Recovery, Row, Verdict, recover, verdict};
 pub use status::{Counters, Status, StreamStatus};
 pub use types::*;
 pub use volume::{Options, Volume};

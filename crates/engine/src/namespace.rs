@@ -3,6 +3,7 @@ use crate::dir::{Locked, check_name, errno, ftype_of};
 use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
 use crate::inode::{Inode, Over, Page, State};
 use crate::op::Op;
+use crate::planted::{self, Bug};
 use crate::txn::Txn;
 use crate::types::*;
 use crate::volume::Volume;
@@ -213,7 +214,10 @@ impl Volume {
         }
         let slow_link = new.target.is_some_and(|t| t.len() >= FAST_SYMLINK_END);
         let promise = self.promise(cx, u64::from(slow_link), structure + INODE_BLOCKS)?;
-        let ino = self.image.alloc().allocate_inode(dir.ino, is_dir)?;
+        let ino = match planted::reused_inode() {
+            Some(ino) => ino,
+            None => self.image.alloc().allocate_inode(dir.ino, is_dir)?,
+        };
         let ties = Self::dir_ties(st);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size);
@@ -333,6 +337,7 @@ impl Volume {
             let promise = self.promise(cx, 0, ENTRY_BLOCKS)?;
             let tie = Self::entry_tie(l.get(&dir), name);
             let last = l.get(&inode).last.clone();
+            let last = last.filter(|_| !planted::is(Bug::TieLink));
             let ties = Self::dir_ties(l.get(&dir));
             let op = self.begin(
                 cx.stream,
@@ -475,7 +480,10 @@ impl Volume {
 /// What the removal or replacement of an inode's name comes after (C5).
 pub(crate) fn removal_ties(st: &State) -> Vec<Arc<Txn>> {
     let mut ties: Vec<Arc<Txn>> = st.last.iter().cloned().collect();
-    if let Some(d) = &st.dir {
+    if planted::is(Bug::TieLink) && !st.is_dir() {
+        ties.clear();
+    }
+    if let Some(d) = st.dir.as_ref().filter(|_| !planted::is(Bug::TieRemoval)) {
         ties.extend(
             d.changers
                 .iter()

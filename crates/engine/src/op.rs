@@ -1,5 +1,6 @@
 //! One accepted operation: the only way in which user-visible state changes (begin, record, end).
 use crate::inode::{FileLayer, Inode, Over, Overlay, Page, State};
+use crate::planted;
 use crate::record::{DirField, DirValue};
 use crate::txn::{EntryChange, Name, Txn};
 use crate::types::{Context, Ino, Result, StreamId, Time};
@@ -363,6 +364,7 @@ impl Op<'_> {
             return;
         }
         layer.body.write().dead = true;
+        planted::freed_inode(inode.ino);
         // Only for statfs: an unreadable block is no reason to fail half way.
         let freed = self.vol.allocated_blocks(inode, st).unwrap_or(0);
         self.txn.body.lock().freed_blocks += freed;

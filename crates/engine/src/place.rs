@@ -1,6 +1,7 @@
 //! Placement: what a sealed transaction's layers become - records, blocks for its pages, data to write (delayed allocation and
 //! selective data journaling; ccfs paper, section 3.4).
 use crate::inode::{FileLayer, Inode, LayerBody, Over, Page, State};
+use crate::planted::{self, Bug};
 use crate::ranges::Placed;
 use crate::record::Record;
 use crate::txn::{Body, Txn};
@@ -57,7 +58,8 @@ impl Volume {
             txn.body.lock().files.values().cloned().collect();
         files.sort_by_key(|(inode, _)| inode.ino);
         let mut b = Built {
-            sums: txn.dirty_bytes.load(Ordering::Relaxed) <= SUMS_MAX,
+            sums: txn.dirty_bytes.load(Ordering::Relaxed) <= SUMS_MAX
+                && !planted::is(Bug::UncheckedData),
             ..Built::default()
         };
         for (inode, layer) in &files {
@@ -90,6 +92,9 @@ impl Volume {
         let mut body = layer.body.write();
         if body.dead {
             return Ok(());
+        }
+        if planted::is(Bug::LateCapture) && !st.is_dir() && body.attr.is_some() {
+            body.attr = Some(st.attr.clone());
         }
         match (&body.created, &body.attr) {
             (Some(parent), Some(attr)) => Record::Create {
@@ -346,7 +351,17 @@ impl Volume {
     ) {
         let bs = u64::from(self.block_size);
         let sums = if b.sums {
-            pages.iter().map(|p| crc32c::crc32c(&p.buf)).collect()
+            let kept = |p: &Page| {
+                if planted::is(Bug::StaleSum) && p.end < self.block_size {
+                    p.end as usize
+                } else {
+                    p.buf.len()
+                }
+            };
+            pages
+                .iter()
+                .map(|p| crc32c::crc32c(&p.buf[..kept(p)]))
+                .collect()
         } else {
             Vec::new()
         };

@@ -5,6 +5,7 @@
 //! nameless files are freed; a last checkpoint leaves an empty log.
 use crate::apply::Applier;
 use crate::checkpoint::{Note, block_writes};
+use crate::planted::{self, Bug};
 use crate::record::{Record, Records};
 use crate::types::*;
 use crate::volume::{Options, Volume};
@@ -44,37 +45,78 @@ pub struct Facts {
     pub rejected_before: bool,
 }
 
-/// The decision table (docs/design.md 2.2). A transaction below the watermark was durable with all that it depends on: its
-/// data need no check, and whatever of it is missing is damage.
-pub fn verdict(f: Facts) -> Verdict {
-    match f {
-        Facts { home: true, .. } => Verdict::Home,
-        Facts {
-            rejected_before: true,
-            ..
-        } => Verdict::Discard,
-        Facts {
-            below_watermark: true,
-            intact: false,
-            ..
-        } => Verdict::Damaged,
-        Facts {
-            below_watermark: true,
-            deps_accepted: false,
-            ..
-        } => Verdict::Damaged,
-        Facts {
-            below_watermark: true,
-            ..
-        } => Verdict::Apply,
-        Facts {
-            intact: true,
-            deps_accepted: true,
-            data_good: true,
-            ..
-        } => Verdict::Apply,
-        _ => Verdict::Discard,
+/// The rows of the decision table (docs/design.md 2.6), in the order in which they are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Row {
+    Home,
+    RejectedBefore,
+    /// Below the watermark; frames or dependencies are missing.
+    Damaged,
+    /// Below the watermark, whole: its data need no check.
+    Durable,
+    /// Above the watermark, whole, with dependencies and data.
+    Whole,
+    Torn,
+    WithoutDeps,
+    WithoutData,
+}
+
+impl Row {
+    pub const ALL: [Row; 8] = [
+        Row::Home,
+        Row::RejectedBefore,
+        Row::Damaged,
+        Row::Durable,
+        Row::Whole,
+        Row::Torn,
+        Row::WithoutDeps,
+        Row::WithoutData,
+    ];
+
+    /// The row that a transaction falls into. One below the watermark was durable with all that it depends on, so whatever of
+    /// it is missing is damage.
+    pub fn of(f: Facts) -> Row {
+        match f {
+            Facts { home: true, .. } => Row::Home,
+            Facts {
+                rejected_before: true,
+                ..
+            } => Row::RejectedBefore,
+            Facts {
+                below_watermark: true,
+                ..
+            } if !f.intact || !f.deps_accepted => Row::Damaged,
+            Facts {
+                below_watermark: true,
+                ..
+            } => Row::Durable,
+            Facts { intact: false, .. } => Row::Torn,
+            Facts {
+                deps_accepted: false,
+                ..
+            } => Row::WithoutDeps,
+            Facts {
+                data_good: false, ..
+            } => Row::WithoutData,
+            _ => Row::Whole,
+        }
     }
+
+    pub fn verdict(self) -> Verdict {
+        match self {
+            Row::Home => Verdict::Home,
+            Row::Damaged => Verdict::Damaged,
+            Row::Durable | Row::Whole => Verdict::Apply,
+            Row::RejectedBefore | Row::Torn | Row::WithoutDeps | Row::WithoutData => {
+                Verdict::Discard
+            }
+        }
+    }
+}
+
+/// The decision table.
+pub fn verdict(f: Facts) -> Verdict {
+    Row::of(f).verdict()
 }
 
 /// What a recovery did.
@@ -83,6 +125,8 @@ pub struct Recovery {
     pub applied: u64,
     pub discarded: u64,
     pub freed_inodes: u64,
+    /// Transactions by row of the decision table, in the order of `Row::ALL`.
+    pub rows: [u64; Row::ALL.len()],
 }
 
 /// Brings a crashed volume to rest. `None`: it was at rest.
@@ -239,14 +283,14 @@ impl Volume {
         applier.rejected = note.rejected;
         *self.orphans.lock() = note.orphans.into_iter().collect();
         self.queue.lock().watermark = scan.watermark;
-        let accepted = self.accept_found(&mut applier, scan)?;
+        let (accepted, rows) = self.accept_found(&mut applier, scan)?;
         let rejected = applier.rejected.len() as u64;
         for found in &accepted {
             self.hold_named(&self.log()?.read_payload(found)?)?;
         }
         let none = HashMap::new();
         for found in &accepted {
-            let skip = if found.meta.id == note.applied_id + 1 {
+            let skip = if found.meta.id == note.applied_id + 1 && !planted::is(Bug::ReplayTwice) {
                 note.applied_records
             } else {
                 0
@@ -263,14 +307,21 @@ impl Volume {
             applied: accepted.len() as u64,
             discarded: rejected,
             freed_inodes,
+            rows,
         })
     }
 
     /// The table, over all ids in order (dependencies have smaller ids, so one pass decides).
-    fn accept_found(&self, a: &mut Applier, scan: &Scan) -> Result<Vec<Found>> {
+    fn accept_found(
+        &self,
+        a: &mut Applier,
+        scan: &Scan,
+    ) -> Result<(Vec<Found>, [u64; Row::ALL.len()])> {
         let by_id: HashMap<u64, &Found> = scan.txns.iter().map(|f| (f.meta.id, f)).collect();
         let mut accepted: HashSet<u64> = HashSet::new();
         let mut order = Vec::new();
+        let mut rows = [0; Row::ALL.len()];
+        rows[Row::Home as usize] = by_id.keys().filter(|id| **id <= a.applied_id).count() as u64;
         for id in a.applied_id + 1..self.log()?.next_id() {
             let found = by_id.get(&id).copied();
             let ok = |dep: &u64| {
@@ -281,20 +332,23 @@ impl Volume {
                 home: false,
                 intact: found.is_some(),
                 below_watermark,
-                deps_accepted: found.is_some_and(|f| f.meta.deps.iter().all(ok)),
+                deps_accepted: found.is_some_and(|f| f.meta.deps.iter().all(ok))
+                    || planted::is(Bug::DepsIgnored),
                 // A transaction of which records are home was accepted before.
                 data_good: match found {
                     Some(f)
                         if !below_watermark
                             && (id != a.applied_id + 1 || a.applied_records == 0) =>
                     {
-                        self.data_is_good(f)?
+                        self.data_is_good(f)? || planted::is(Bug::SumsIgnored)
                     }
                     _ => true,
                 },
                 rejected_before: a.rejected.contains(&id),
             };
-            match (verdict(facts), found) {
+            let row = Row::of(facts);
+            rows[row as usize] += 1;
+            match (row.verdict(), found) {
                 (Verdict::Apply, Some(f)) => {
                     accepted.insert(id);
                     order.push(f.clone());
@@ -310,7 +364,7 @@ impl Volume {
                 }
             }
         }
-        Ok(order)
+        Ok((order, rows))
     }
 
     /// Do the blocks that it placed hold what its checksums say?
@@ -359,7 +413,10 @@ impl Volume {
     fn free_orphans_at_rest(&self, a: &mut Applier) -> Result<u64> {
         let orphans: Vec<Ino> = self.orphans.lock().iter().copied().collect();
         let none = HashMap::new();
-        for &ino in &orphans {
+        for &ino in orphans
+            .iter()
+            .filter(|_| !planted::is(Bug::OrphanForgotten))
+        {
             let mut payload = Vec::new();
             Record::Free { ino }.encode(&mut payload);
             // Not in the log: the position stays, and a repeated recovery finds the orphan again or does not.

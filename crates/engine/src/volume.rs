@@ -3,6 +3,7 @@ use crate::apply::{Applier, Home};
 use crate::background::Wakeup;
 use crate::commit::{FlushGroup, Queue};
 use crate::inode::{Inode, Inodes, References};
+use crate::planted::{self, Bug};
 use crate::space::{Gauge, Space};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
@@ -262,6 +263,9 @@ impl Volume {
         }
         self.commit_all()?;
         self.drive()?;
+        if planted::is(Bug::EarlyBit) {
+            self.image.write_in_flight(false)?;
+        }
         // All is applied: this leaves the log empty.
         self.checkpoint()?;
         self.image.write_in_flight(false)?;
@@ -383,7 +387,8 @@ impl Volume {
         }
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         let mut roots = Vec::new();
-        if let Ok(inode) = self.inode(ino) {
+        let foreign = self.inode(ino);
+        if let (Ok(inode), false) = (foreign, planted::is(Bug::FsyncOwnStream)) {
             let st = inode.state.read();
             roots.extend(st.last.iter().cloned());
             if let Some(d) = &st.dir {

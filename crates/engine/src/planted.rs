@@ -1,0 +1,105 @@
+//! Planted bugs: mistakes that the crash exploration must find (docs/evidence.md says which check finds which).
+//!
+//! They exist only with the feature `planted`, which nothing but that exploration switches on; the one to make is chosen at run
+//! time. Without the feature `is` is the constant false and no code remains.
+macro_rules! bugs {
+    ($($bug:ident $name:literal $what:literal)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(dead_code)]
+        pub enum Bug { $($bug),* }
+
+        /// Every bug with its name and what is wrong.
+        #[cfg(feature = "planted")]
+        pub const BUGS: &[(Bug, &str, &str)] = &[$((Bug::$bug, $name, $what)),*];
+    };
+}
+
+bugs! {
+    SkippedFlush "skipped-flush" "a sync call returns without a flush of the device"
+    UncheckedData "unchecked-data" "direct data is neither flushed before its commit record nor checksummed in it"
+    StaleSum "stale-checksum" "a record's checksums are those of the data before the last change"
+    TieFile "tie-file" "a write is not tied to the file's last change by another stream"
+    TieLink "tie-link" "link and unlink are not tied to the file's last change by another stream"
+    TieName "tie-name" "an entry is not tied to the last change of the same name"
+    TieCreation "tie-creation" "an entry is not tied to the creation of its directory"
+    TieRights "tie-rights" "an entry is not tied to the last change of its directory's mode or owner"
+    TieRemoval "tie-removal" "a directory's removal is not tied to the changes of its entries"
+    TieMove "tie-move" "moves of directories between parents are not tied to each other"
+    TieStream "tie-stream" "a stream's transaction does not depend on the one before"
+    DroppedDeps "dropped-deps" "commit records do not list what they depend on"
+    FsyncOwnStream "fsync-own-stream" "fsync forgets what other streams did to the file"
+    EarlyBlocks "early-block-reuse" "freed blocks are used again before a checkpoint covers the free"
+    EarlyInode "early-inode-reuse" "a freed inode number is used again before the free is durable"
+    EarlyApply "early-apply" "transactions are applied before they are durable"
+    AbsoluteCount "absolute-counter" "a directory's link count is applied as the value that all streams see"
+    LateCapture "late-capture" "a commit takes an inode's attributes of the moment, not those of its transaction"
+    LostReservation "lost-reservation" "space that was promised is not set aside"
+    WrongVersion "wrong-version" "changing a page that is being committed changes the committed version"
+    OrphanForgotten "orphan-forgotten" "recovery does not free files without a name"
+    HomeBeforeLog "home-before-log" "a checkpoint writes home before its frames are flushed"
+    EarlyTail "early-tail" "the log's tail moves before the home writes are flushed"
+    MissingRevoke "missing-revoke" "logged data of a freed block is still brought home"
+    SumsIgnored "sums-ignored" "recovery does not compare data with its checksums"
+    DepsIgnored "deps-ignored" "recovery accepts a transaction without what it depends on"
+    EarlyWatermark "early-watermark" "a record says of all earlier ones that they are durable"
+    ReplayTwice "replay-twice" "recovery applies the records that the checkpoint contains once more"
+    FieldOrder "field-order" "a directory's attributes are those committed last, not those accepted last"
+    StaleTail "stale-tail" "growing a file does not zero what lies behind its old end"
+    EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
+}
+
+#[cfg(feature = "planted")]
+mod chosen {
+    use super::{BUGS, Bug};
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static CHOSEN: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+    /// Chooses the bug of that name for the whole process; `None` chooses none. False: there is no such bug.
+    pub fn choose(name: Option<&str>) -> bool {
+        let index = name.map(|n| BUGS.iter().position(|b| b.1 == n));
+        CHOSEN.store(index.flatten().unwrap_or(usize::MAX), Ordering::Relaxed);
+        index.is_none_or(|i| i.is_some())
+    }
+
+    pub(crate) fn is(bug: Bug) -> bool {
+        CHOSEN.load(Ordering::Relaxed) == bug as usize
+    }
+
+    thread_local! {
+        /// The inode number that was freed last, for `EarlyInode`.
+        static FREED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub(crate) fn freed_inode(ino: u32) {
+        FREED.set(ino);
+    }
+
+    /// A number for a new inode that is not free yet.
+    pub(crate) fn reused_inode() -> Option<u32> {
+        Some(FREED.take()).filter(|ino| *ino != 0 && is(Bug::EarlyInode))
+    }
+}
+
+#[cfg(feature = "planted")]
+pub use chosen::choose;
+#[cfg(feature = "planted")]
+pub(crate) use chosen::{freed_inode, is, reused_inode};
+
+/// Whether this bug is to be made: never.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn is(_: Bug) -> bool {
+    false
+}
+
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn freed_inode(_: u32) {}
+
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn reused_inode() -> Option<u32> {
+    None
+}
