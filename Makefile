@@ -10,12 +10,13 @@ IMAGE ?= ccfs.img
 SIZE ?= 1G
 DIR ?= mnt
 
-.PHONY: help build mount unmount install test man soak crash bench clean
+.PHONY: help build mount unmount install install-libs test man soak crash bench clean
 
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
 	@echo "make unmount   unmount ./$(DIR); $(IMAGE) is plain ext4 then"
 	@echo "make install   install ccfs and its mount(8), mkfs(8) and fsck(8) helpers below $(PREFIX)"
+	@echo "make install-libs   install libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make bench  benchmarks"
 
@@ -41,6 +42,12 @@ install: build
 	$(SUDO) install -d $(DESTDIR)$(SBIN) $(DESTDIR)$(PREFIX)/share/man/man8
 	for helper in mount mkfs fsck; do $(SUDO) ln -sf $(PREFIX)/bin/ccfs $(DESTDIR)$(SBIN)/$$helper.ccfs; done
 	$(SUDO) install -m 644 docs/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+
+# libccfs with its header, pages and pkg-config file.
+install-libs:
+	@scripts/deps.sh build
+	cargo build --release -p ccfs-libccfs
+	$(SUDO) env DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install-libs.sh $(CARGO_TARGET_DIR)/release
 
 test:
 	@scripts/test.sh

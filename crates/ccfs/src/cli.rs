@@ -162,15 +162,17 @@ pub struct StreamArgs {
 #[derive(Subcommand, Debug)]
 pub enum StreamCommand {
     Run(StreamRunArgs),
-    /// Shows the stream of the caller
-    Show(StreamAtArgs),
-    /// Makes durable everything that the caller's stream did
-    Sync(StreamAtArgs),
+    New(StreamNewArgs),
+    Enter(StreamEnterArgs),
+    Show(StreamShowArgs),
+    List(StreamListArgs),
+    Sync(StreamSyncArgs),
 }
 
 /// Runs a command, and its children, in a stream of its own
 ///
-/// Exits with the command's exit code; 126 if it cannot be run, 127 if it is not found.
+/// Exits with the command's exit code (128 and the signal's number if a signal ended it); 126 if it cannot be run, 127 if it is
+/// not found, 1 if it cannot enter the stream or --sync fails.
 #[derive(Args, Debug)]
 pub struct StreamRunArgs {
     /// Enter this stream instead of a new one
@@ -179,6 +181,9 @@ pub struct StreamRunArgs {
     /// Sync calls of the command return at once; order is kept all the same
     #[arg(long)]
     pub ignore_fsync: bool,
+    /// When the command has ended, make durable what the stream did
+    #[arg(long)]
+    pub sync: bool,
     /// Any file or directory of the volume
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
@@ -187,15 +192,77 @@ pub struct StreamRunArgs {
     pub command: Vec<OsString>,
 }
 
-/// Where the caller stands.
+/// Makes a stream that nobody uses and prints its id
+///
+/// For programs that share a stream by agreement: `id=$(ccfs stream new)`, then `ccfs stream enter $id -- COMMAND` for each.
 #[derive(Args, Debug)]
-pub struct StreamAtArgs {
-    /// Any file or directory of the volume
-    #[arg(value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
+pub struct StreamNewArgs {
+    /// Sync calls in the stream return at once; order is kept all the same
+    #[arg(long)]
+    pub ignore_fsync: bool,
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+}
+
+/// Runs a command in a stream that has an id; a shell, if no command is given
+///
+/// A program cannot change the stream of the shell that starts it. For the rest of a script write
+/// `exec ccfs stream enter ID -- "$SHELL"`, or let the script start itself again: see docs/using.md. The stream's flags stay as
+/// they are; an id that nobody uses becomes the caller's own. Exit codes as for run.
+#[derive(Args, Debug)]
+pub struct StreamEnterArgs {
+    /// The stream; 1 is the default stream
+    #[arg(value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
+    pub id: u64,
+    /// Any file or directory of the volume
+    #[arg(long = "on", value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Shows the stream of the caller, or of a process
+#[derive(Args, Debug)]
+pub struct StreamShowArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Any file or directory of the volume, next to PID
+    #[arg(long = "on", value_name = "DIR")]
+    pub on: Option<PathBuf>,
+    /// A number: this process (of the same user, unless root asks); else any file or directory of the volume
+    #[arg(value_name = "PID|DIR")]
+    pub what: Option<OsString>,
+}
+
+/// Lists the streams that somebody made, and those that have something to commit
+#[derive(Args, Debug)]
+pub struct StreamListArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+}
+
+/// Makes durable everything that a stream did
+#[derive(Args, Debug)]
+pub struct StreamSyncArgs {
+    /// This stream instead of the caller's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub id: Option<u64>,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
 }
 
 /// Shows the version of the program

@@ -94,7 +94,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Version(a) => ("ccfs version", done(version::run(&a))),
         Command::Man(a) => ("ccfs man", done(man::run(&a))),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
-        Command::Stream(a) => ("ccfs stream", done(stream::run(&a))),
+        Command::Stream(a) => ("ccfs stream", stream::run(&a)),
         Command::Mount(a) => ("ccfs mount", done(mount::run(&a))),
     }
 }

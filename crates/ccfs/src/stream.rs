@@ -1,20 +1,31 @@
-//! `ccfs stream`: runs programs in streams of their own.
-use crate::cli::{StreamArgs, StreamAtArgs, StreamCommand, StreamRunArgs};
+//! `ccfs stream`: runs programs in streams of their own, and shows who is where.
+use crate::cli::{
+    StreamArgs, StreamCommand, StreamEnterArgs, StreamListArgs, StreamNewArgs, StreamRunArgs,
+    StreamShowArgs, StreamSyncArgs,
+};
 use crate::failure::{Failure, Outcome};
-use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
+use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC, Stream};
 use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub fn run(args: &StreamArgs) -> Outcome<()> {
+/// Gives the exit code: a command that was run has its own.
+pub fn run(args: &StreamArgs) -> Outcome<u8> {
+    let done = |outcome: Outcome<()>| outcome.map(|()| 0);
     match &args.command {
         StreamCommand::Run(a) => run_command(a),
-        StreamCommand::Show(a) => show(a),
-        StreamCommand::Sync(a) => sync(a),
+        StreamCommand::New(a) => done(new(a)),
+        StreamCommand::Enter(a) => enter(a),
+        StreamCommand::Show(a) => done(show(a)),
+        StreamCommand::List(a) => done(list(a)),
+        StreamCommand::Sync(a) => done(sync(a)),
     }
 }
 
@@ -48,6 +59,9 @@ pub fn explain(path: &Path, e: io::Error) -> Failure {
             "{shown}: the volume is stopped; unmount it, and mount it again: what was synced is there"
         ),
         Some(libc::EPERM) => format!("{shown}: the stream belongs to another user"),
+        Some(libc::ENOSPC) => format!(
+            "{shown}: this user has too many streams; end programs that are in them, or share streams by their ids"
+        ),
         _ if e.kind() == io::ErrorKind::Unsupported => {
             format!("{shown} is not on a mounted ccfs volume")
         }
@@ -56,8 +70,8 @@ pub fn explain(path: &Path, e: io::Error) -> Failure {
     Failure::new(1, text)
 }
 
-/// Enters the stream and becomes the command, so that its children inherit the stream.
-fn run_command(args: &StreamRunArgs) -> Outcome<()> {
+/// Enters the stream, so that the command and its children inherit it.
+fn run_command(args: &StreamRunArgs) -> Outcome<u8> {
     let at = open(&args.dir)?;
     let flags = if args.ignore_fsync {
         STREAM_IGNORE_FSYNC
@@ -76,20 +90,72 @@ fn run_command(args: &StreamRunArgs) -> Outcome<()> {
         ),
         _ => explain(&args.dir, e),
     })?;
+    if !args.sync {
+        drop(at);
+        return Err(become_command(&args.command));
+    }
+    let code = wait_for_command(&args.command)?;
+    ccfs_client::stream_sync(&at, 0).map_err(|e| explain(&args.dir, e))?;
+    Ok(code)
+}
+
+fn enter(args: &StreamEnterArgs) -> Outcome<u8> {
+    let at = open(&args.dir)?;
+    ccfs_client::set_stream(&at, args.id, None).map_err(|e| explain(&args.dir, e))?;
     drop(at);
-    let [program, rest @ ..] = args.command.as_slice() else {
+    if !args.command.is_empty() {
+        return Err(become_command(&args.command));
+    }
+    let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty());
+    Err(become_command(&[shell.unwrap_or_else(|| "/bin/sh".into())]))
+}
+
+fn command(words: &[OsString]) -> Outcome<Command> {
+    let [program, rest @ ..] = words else {
         return Err(Failure::new(2, "a command is needed after --"));
     };
-    let error = Command::new(program).args(rest).exec();
+    let mut command = Command::new(program);
+    command.args(rest);
+    Ok(command)
+}
+
+/// Replaces this process; returns only why it could not.
+fn become_command(words: &[OsString]) -> Failure {
+    match command(words) {
+        Ok(mut command) => cannot_run(words, command.exec()),
+        Err(failure) => failure,
+    }
+}
+
+fn wait_for_command(words: &[OsString]) -> Outcome<u8> {
+    let status = command(words)?.status();
+    let status = status.map_err(|e| cannot_run(words, e))?;
+    let signal = || status.signal().map_or(1, |s| 128 + s);
+    Ok(status.code().unwrap_or_else(signal) as u8)
+}
+
+fn cannot_run(words: &[OsString], error: io::Error) -> Failure {
     let code = if error.kind() == io::ErrorKind::NotFound {
         127
     } else {
         126
     };
-    Err(Failure::new(
-        code,
-        format!("cannot run {}: {error}", Path::new(program).display()),
-    ))
+    let program = words.first().map(PathBuf::from).unwrap_or_default();
+    Failure::new(code, format!("cannot run {}: {error}", program.display()))
+}
+
+fn new(args: &StreamNewArgs) -> Outcome<()> {
+    let flags = if args.ignore_fsync {
+        STREAM_IGNORE_FSYNC
+    } else {
+        0
+    };
+    let id = ccfs_client::new_stream(open(&args.dir)?, flags).map_err(|e| explain(&args.dir, e))?;
+    if args.json {
+        return crate::print_json(&shown(Stream { id, flags }));
+    }
+    say!("{id}");
+    Ok(())
 }
 
 /// Schema in docs/json.md.
@@ -101,14 +167,42 @@ struct Shown {
     ignore_fsync: bool,
 }
 
-fn show(args: &StreamAtArgs) -> Outcome<()> {
-    let stream = ccfs_client::get_stream(open(&args.dir)?).map_err(|e| explain(&args.dir, e))?;
-    let shown = Shown {
+fn shown(stream: Stream) -> Shown {
+    Shown {
         schema: 1,
         stream: stream.id,
         default: stream.id == STREAM_DEFAULT,
         ignore_fsync: stream.flags & STREAM_IGNORE_FSYNC != 0,
+    }
+}
+
+fn show(args: &StreamShowArgs) -> Outcome<()> {
+    let word = args.what.as_deref();
+    let pid = word
+        .and_then(|w| w.to_str())
+        .and_then(|w| w.parse::<u32>().ok());
+    let dir = match (pid, word, &args.on) {
+        (None, Some(_), Some(_)) => {
+            return Err(Failure::new(2, "--on is for PID; give the directory once"));
+        }
+        (None, Some(dir), None) => PathBuf::from(dir),
+        (_, _, Some(dir)) => dir.clone(),
+        (_, _, None) => ".".into(),
     };
+    let at = open(&dir)?;
+    let stream = match pid {
+        None => ccfs_client::get_stream(at).map_err(|e| explain(&dir, e))?,
+        Some(pid) => {
+            ccfs_client::stream_of_process(at, pid).map_err(|e| match e.raw_os_error() {
+                Some(libc::ESRCH) => Failure::new(1, format!("there is no process {pid}")),
+                Some(libc::EPERM) => {
+                    Failure::new(1, format!("process {pid} is another user's; ask as root"))
+                }
+                _ => explain(&dir, e),
+            })?
+        }
+    };
+    let shown = shown(stream);
     if args.json {
         return crate::print_json(&shown);
     }
@@ -126,12 +220,82 @@ fn show(args: &StreamAtArgs) -> Outcome<()> {
     Ok(())
 }
 
-fn sync(args: &StreamAtArgs) -> Outcome<()> {
+/// Joins what the engine knows of streams (what is pending) with what the mount knows (whose they are).
+fn list(args: &StreamListArgs) -> Outcome<()> {
+    let text = ccfs_client::status_json(open(&args.dir)?).map_err(|e| explain(&args.dir, e))?;
+    let status: Value = serde_json::from_str(&text)
+        .map_err(|e| Failure::new(1, format!("the daemon's status is no JSON: {e}")))?;
+    let array = |name: &str| status[name].as_array().cloned().unwrap_or_default();
+    let id_of = |entry: &Value| entry["id"].as_u64().unwrap_or(0);
+    let mut streams: BTreeMap<u64, Value> = BTreeMap::new();
+    for pending in array("streams") {
+        streams.insert(id_of(&pending), pending);
+    }
+    let owners: BTreeMap<u64, Value> = array("stream_owners")
+        .into_iter()
+        .map(|owner| (id_of(&owner), owner))
+        .collect();
+    for id in owners.keys() {
+        streams.entry(*id).or_insert(Value::Null);
+    }
+    let none = json!({});
+    let list: Vec<Value> = streams
+        .iter()
+        .map(|(id, pending)| {
+            let owner = owners.get(id).unwrap_or(&none);
+            json!({
+                "id": id,
+                "uid": owner["uid"],
+                "ignore_fsync": owner["ignore_fsync"].as_bool().unwrap_or(false),
+                "running_operations": pending["running_operations"].as_u64().unwrap_or(0),
+                "running_bytes": pending["running_bytes"].as_u64().unwrap_or(0),
+                "age_ms": pending["age_ms"].as_u64().unwrap_or(0),
+                "committing": pending["committing"].as_u64().unwrap_or(0),
+            })
+        })
+        .collect();
+    if args.json {
+        return crate::print_json(&json!({ "schema": 1, "streams": list }));
+    }
+    say!(
+        "{:>12} {:>8} {:>12} {:>12} {:>8}  flags",
+        "stream",
+        "uid",
+        "operations",
+        "bytes",
+        "age s"
+    );
+    for s in &list {
+        let uid = s["uid"].as_u64().map_or("-".into(), |uid| uid.to_string());
+        let age = s["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
+        let flags = if s["ignore_fsync"] == true {
+            "ignore-fsync"
+        } else {
+            ""
+        };
+        let (operations, bytes) = (&s["running_operations"], &s["running_bytes"]);
+        let line = format!(
+            "{:>12} {uid:>8} {operations:>12} {bytes:>12} {age:>8.1}  {flags}",
+            s["id"]
+        );
+        say!("{}", line.trim_end());
+    }
+    Ok(())
+}
+
+fn sync(args: &StreamSyncArgs) -> Outcome<()> {
     let at = open(&args.dir)?;
-    ccfs_client::stream_sync(&at, 0).map_err(|e| explain(&args.dir, e))?;
+    ccfs_client::stream_sync(&at, args.id.unwrap_or(0)).map_err(|e| explain(&args.dir, e))?;
     if !args.json {
         return Ok(());
     }
-    let stream = ccfs_client::get_stream(&at).map_err(|e| explain(&args.dir, e))?;
-    crate::print_json(&serde_json::json!({ "schema": 1, "stream": stream.id, "synced": true }))
+    let stream = match args.id {
+        Some(id) => id,
+        None => {
+            ccfs_client::get_stream(&at)
+                .map_err(|e| explain(&args.dir, e))?
+                .id
+        }
+    };
+    crate::print_json(&json!({ "schema": 1, "stream": stream, "synced": true }))
 }

@@ -181,6 +181,12 @@ fn status_and_streams_of_a_mounted_volume() {
         "ccfs stream sync --json",
         &ccfs_with(&["stream", "sync", "--json", &dir]).out,
     );
+    let made = ccfs_with(&["stream", "new", "--json", &dir]);
+    let made = compare("ccfs stream show --json", &made.out)["stream"].clone();
+    let listed = ccfs_with(&["stream", "list", "--json", &dir]);
+    let listed = compare("ccfs stream list --json", &listed.out);
+    let streams = listed["streams"].as_array().unwrap();
+    assert!(streams.iter().any(|s| s["id"] == made), "{listed}");
     let value = compare(
         "ccfs status --json",
         &ccfs_with(&["status", "--json", &dir]).out,

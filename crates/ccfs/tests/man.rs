@@ -1,4 +1,4 @@
-//! The manual pages in docs/man are those that the flag table gives.
+//! The manual pages of section 8 in docs/man are those that the flag table gives.
 mod common;
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,6 +7,7 @@ use std::path::Path;
 fn pages(dir: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     entries
+        .filter(|e| e.path().extension().is_some_and(|section| section == "8"))
         .map(|e| {
             let name = e.file_name().into_string().unwrap();
             (name, fs::read_to_string(e.path()).unwrap())

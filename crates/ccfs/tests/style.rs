@@ -8,6 +8,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("device", &[]),
     ("ext4", &[]),
     ("client", &[]),
+    ("libccfs", &["client"]),
     ("image", &["device", "ext4"]),
     ("log", &["device", "ext4"]),
     ("engine", &["device", "ext4", "image", "log"]),

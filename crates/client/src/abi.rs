@@ -25,6 +25,8 @@ pub const IOC_NEW_STREAM: u32 = iowr(0x82, size_of::<StreamArg>());
 pub const IOC_STREAM_SYNC: u32 = iowr(0x83, size_of::<StreamArg>());
 /// A part of the status text (JSON): [`StatusArg`].
 pub const IOC_STATUS: u32 = iowr(0x84, size_of::<StatusArg>());
+/// Which stream a process is in: [`ProcessArg`].
+pub const IOC_GET_STREAM_OF_PROCESS: u32 = iowr(0x85, size_of::<ProcessArg>());
 
 /// Stream flag: sync calls made in this stream by its owner return at once (C3 excepts streamsync and syncfs by others).
 pub const STREAM_IGNORE_FSYNC: u32 = 1;
@@ -47,6 +49,24 @@ pub struct StreamArg {
     pub flags: u32,
     /// SET: the stream to enter (0 or 1: the default stream; an id that nobody uses becomes the caller's own). GET, NEW: out.
     pub id: u64,
+}
+
+/// Argument of the question for a process's stream.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ProcessArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// In: process or thread id, as the daemon sees it.
+    pub pid: u32,
+    /// Out.
+    pub id: u64,
+    /// Out: `STREAM_*`.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Bytes of text that one status call carries.
@@ -72,6 +92,7 @@ pub struct StatusArg {
 
 const _: () = assert!(size_of::<StreamArg>() == 16);
 const _: () = assert!(size_of::<StatusArg>() == 8192);
+const _: () = assert!(size_of::<ProcessArg>() == 24);
 // An ioctl number has 14 bits for the size.
 const _: () = assert!(size_of::<StatusArg>() < 1 << 14);
 

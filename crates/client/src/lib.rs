@@ -2,20 +2,38 @@
 //!
 //! A *stream* is a sequence of updates that survives a crash as a prefix. The calling **thread** enters a stream with
 //! [`set_stream`]; threads and processes that it starts afterwards inherit it. All functions take any open file or
-//! directory of the volume. On another file system they fail with [`io::ErrorKind::Unsupported`] and change nothing.
+//! directory of the volume, or with `_at` a path. On another file system they fail with [`io::ErrorKind::Unsupported`] and
+//! change nothing, so that a program can call them unconditionally.
 //!
-//! Errors of all functions: `Unsupported` (not a ccfs volume), `EIO` (the volume was stopped).
+//! Errors of all functions: `Unsupported` (not a ccfs volume), `EIO` (the volume was stopped), `ENOTCONN` (its daemon died).
+//!
+//! ```
+//! use std::fs::File;
+//! // Two steps that need their order, and no fsync.
+//! let dir = File::open(std::env::temp_dir())?;
+//! match ccfs_client::new_stream(&dir, 0).and_then(|id| ccfs_client::set_stream(&dir, id, None)) {
+//!     Ok(()) => assert!(ccfs_client::get_stream(&dir)?.id > ccfs_client::STREAM_DEFAULT),
+//!     Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::Unsupported),
+//! }
+//! # Ok::<(), std::io::Error>(())
+//! ```
 #![deny(unsafe_code)]
 pub mod abi;
+mod at;
+mod guard;
 mod sys;
 
-use abi::{StatusArg, StreamArg};
+use abi::{ProcessArg, StatusArg, StreamArg};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
+pub use at::{
+    get_stream_at, is_supported, new_stream_at, set_stream_at, stream_of_process_at, stream_sync_at,
+};
+pub use guard::Entered;
 
 /// A stream as a thread sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +56,26 @@ pub fn set_stream(fd: impl AsFd, id: u64, flags: Option<u32>) -> io::Result<()> 
 /// The stream of the calling thread. A thread whose effective user is not the stream's gets the default stream (C10).
 pub fn get_stream(fd: impl AsFd) -> io::Result<Stream> {
     stream_call(fd.as_fd(), abi::IOC_GET_STREAM, 0, 0)
+}
+
+/// The stream of a process (of its first thread) or of a thread, by its id as the daemon sees it (the first pid namespace).
+///
+/// Errors: `ESRCH` there is no such process; `EPERM` it is another user's and the caller is not root.
+pub fn stream_of_process(fd: impl AsFd, pid: u32) -> io::Result<Stream> {
+    let mut arg = ProcessArg {
+        version: abi::VERSION,
+        pid,
+        ..ProcessArg::default()
+    };
+    supported(sys::ioctl(
+        fd.as_fd(),
+        abi::IOC_GET_STREAM_OF_PROCESS,
+        &mut arg,
+    ))?;
+    Ok(Stream {
+        id: arg.id,
+        flags: arg.flags,
+    })
 }
 
 /// Makes a stream that nobody uses and returns its id; the caller does not enter it. Errors: `EINVAL`, `ENOSPC` as above.

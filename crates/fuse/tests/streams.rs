@@ -133,3 +133,43 @@ fn syncs_reach_the_engine() {
     drop(dir);
     m.unmount();
 }
+
+/// What `ccfs stream show PID` asks: another process's stream, for its own user and for root only.
+#[test]
+fn the_stream_of_a_process() {
+    if !can_mount("the_stream_of_a_process") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = File::open(m.mnt()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let entered = client::Entered::new(m.mnt(), client::STREAM_IGNORE_FSYNC).unwrap();
+            let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+            let seen = client::stream_of_process_at(m.mnt(), child.id());
+            assert_eq!(
+                seen.unwrap(),
+                client::Stream {
+                    id: entered.id(),
+                    flags: client::STREAM_IGNORE_FSYNC
+                }
+            );
+            drop(entered);
+            assert_eq!(client::get_stream(&dir).unwrap().id, client::STREAM_DEFAULT);
+            let (pid, dir) = (child.id(), &dir);
+            // A thread of its own: it is another user for good.
+            let stranger = scope.spawn(move || {
+                rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(1234)).unwrap();
+                client::stream_of_process(dir, pid).unwrap_err()
+            });
+            let refused = stranger.join().unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+            let gone = client::stream_of_process(dir, u32::MAX).unwrap_err();
+            assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
+        });
+    });
+    drop(dir);
+    m.unmount();
+}

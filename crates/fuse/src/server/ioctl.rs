@@ -3,7 +3,7 @@
 use super::{Answer, Server};
 use crate::abi;
 use crate::wire::{Errno, Reply, Request};
-use ccfs_client::abi::{self as client, STATUS_CHUNK, StatusArg, StreamArg};
+use ccfs_client::abi::{self as client, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg};
 use ccfs_engine::StreamId;
 use serde_json::json;
 use std::collections::VecDeque;
@@ -97,6 +97,7 @@ impl Server {
                 root_only(request)?;
                 self.volume.shutdown();
             }
+            client::IOC_GET_STREAM_OF_PROCESS => self.stream_of_process(request, input, reply)?,
             client::IOC_SET_STREAM..=client::IOC_STATUS => {
                 self.own_ioctl(request, &arg, input, reply)?
             }
@@ -199,6 +200,25 @@ impl Server {
         Ok(self.volume.streamsync(stream)?)
     }
 
+    /// Whose threads somebody may look at: root's look at all, others' at those of their own user.
+    fn stream_of_process(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
+        let asked = exactly::<ProcessArg>(input)?;
+        if asked.version != client::VERSION || asked.reserved != 0 || asked.pid == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let uid = file_system_uid(asked.pid).ok_or(Errno(libc::ESRCH))?;
+        if request.header.uid != 0 && request.header.uid != uid {
+            return Err(Errno(libc::EPERM));
+        }
+        let (id, flags) = self.callers.get(asked.pid, uid);
+        reply.push(&ProcessArg {
+            id: id.0,
+            flags,
+            ..asked
+        });
+        Ok(())
+    }
+
     fn status_part(&self, input: &[u8], reply: &mut Reply) -> Answer {
         let asked = exactly::<StatusArg>(input)?;
         if asked.version != client::VERSION {
@@ -265,6 +285,13 @@ impl Server {
 
 fn stream_owner((id, uid, flags): (u64, u32, u32)) -> serde_json::Value {
     json!({ "id": id, "uid": uid, "ignore_fsync": flags & client::STREAM_IGNORE_FSYNC != 0 })
+}
+
+/// The uid with which a thread's requests come: the fourth of its `Uid:` line.
+fn file_system_uid(tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
 fn root_only(request: &Request<'_>) -> Answer {

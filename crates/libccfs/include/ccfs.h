@@ -1,0 +1,83 @@
+/* ccfs.h - streams of ccfs, a file system that keeps every application's updates in order.
+ *
+ * A stream is a sequence of updates of which a crash keeps a prefix: a later update never survives without the earlier ones.
+ * The calling thread is in one stream per volume; threads and processes that it starts inherit it. Who never chose is in the
+ * default stream.
+ *
+ * All functions that return int return 0, or -1 with errno set; those that return a stream return it, or 0 with errno set. On
+ * other file systems they fail with ENOTSUP and change nothing, so that a program can call them unconditionally.
+ *
+ * The forms without suffix work on the volume of the directory that the environment variable CCFS_MOUNT names (ignored in
+ * set-user-id programs), else on that of the current directory. The _fd forms take any open file or directory of the volume, the
+ * _path forms any path; one that does not exist stands for the directory that would hold it.
+ *
+ * Errors of all functions: ENOTSUP it is not a ccfs volume; EIO the volume was stopped; ENOTCONN its daemon died; those of open(2)
+ * for the path.
+ *
+ * Link with -lccfs (pkg-config ccfs). Safe in any number of threads.
+ */
+#ifndef CCFS_H
+#define CCFS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uint64_t ccfs_stream_t;
+
+/* The stream of threads that never entered one. */
+#define CCFS_STREAM_DEFAULT ((ccfs_stream_t)1)
+/* Flag of a stream: fsync, fdatasync, sync and O_SYNC of its threads return at once. Order stays; streamsync works. */
+#define CCFS_IGNORE_FSYNC 1u
+/* For setstream: the stream's flags stay as they are. */
+#define CCFS_KEEP_FLAGS 0x80000000u
+
+/* Moves the calling thread into a stream; CCFS_STREAM_DEFAULT leads back to the default stream. An id that nobody uses becomes a
+ * stream of the caller's user. Flags: 0, CCFS_IGNORE_FSYNC or CCFS_KEEP_FLAGS; they are the stream's, not the thread's.
+ * Errors: EPERM the stream belongs to another user; EINVAL unknown flags, or flags for the default stream; ENOSPC this user has too
+ * many streams. */
+int setstream(ccfs_stream_t stream, unsigned int flags);
+int ccfs_setstream_fd(int fd, ccfs_stream_t stream, unsigned int flags);
+int ccfs_setstream_path(const char *path, ccfs_stream_t stream, unsigned int flags);
+
+/* Returns the stream of the calling thread. The long forms also store its flags where flags points, unless that is NULL. */
+ccfs_stream_t getstream(void);
+ccfs_stream_t ccfs_getstream_fd(int fd, unsigned int *flags);
+ccfs_stream_t ccfs_getstream_path(const char *path, unsigned int *flags);
+
+/* Makes a stream that nobody uses, with these flags, and returns it. The caller does not enter it.
+ * Errors: EINVAL unknown flags; ENOSPC this user has too many streams. */
+ccfs_stream_t newstream(unsigned int flags);
+ccfs_stream_t ccfs_newstream_fd(int fd, unsigned int flags);
+ccfs_stream_t ccfs_newstream_path(const char *path, unsigned int flags);
+
+/* Returns when everything that the stream did before the call is durable; 0 stands for the caller's stream. CCFS_IGNORE_FSYNC does
+ * not concern this call. Errors: EPERM the stream belongs to another user. */
+int streamsync(void);
+int ccfs_streamsync_fd(int fd, ccfs_stream_t stream);
+int ccfs_streamsync_path(const char *path, ccfs_stream_t stream);
+
+/* Returns 1 on a mounted ccfs volume, 0 elsewhere, -1 with errno set where it cannot be told. */
+int ccfs_is_supported(const char *path);
+int ccfs_is_supported_fd(int fd);
+
+/* The ioctls under the functions, for languages that reach them directly. version is CCFS_ABI_VERSION. Byte order is the machine's.
+ * File systems that are not ccfs answer ENOTTY, ENOSYS or EOPNOTSUPP. */
+#define CCFS_ABI_VERSION 1u
+struct ccfs_stream_arg {
+    uint32_t version;
+    uint32_t flags;
+    uint64_t id;
+};
+#define CCFS_IOC_SET_STREAM 0xc010cc80u
+#define CCFS_IOC_GET_STREAM 0xc010cc81u
+#define CCFS_IOC_NEW_STREAM 0xc010cc82u
+#define CCFS_IOC_STREAM_SYNC 0xc010cc83u
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

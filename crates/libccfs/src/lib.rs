@@ -1,0 +1,109 @@
+//! The stream calls of ccfs for C (`include/ccfs.h` says what each does): thin forms of `ccfs-client` with errno.
+//!
+//! A panic never reaches the caller: it becomes `EIO` (`guarded`), as any other failure that should not be.
+#![deny(unsafe_code)]
+mod exports;
+
+use ccfs_client::Stream;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+pub use ccfs_client::abi;
+
+/// Which volume a call is about.
+pub enum Place<'a> {
+    /// The functions without suffix: `CCFS_MOUNT`, else the current directory.
+    Usual,
+    Fd(BorrowedFd<'a>),
+    Path(&'a Path),
+}
+
+/// A descriptor of the caller's, or one that is open for this call.
+enum At<'a> {
+    Borrowed(BorrowedFd<'a>),
+    Own(File),
+}
+
+impl AsFd for At<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            At::Borrowed(fd) => *fd,
+            At::Own(file) => file.as_fd(),
+        }
+    }
+}
+
+impl<'a> Place<'a> {
+    fn open(&self) -> io::Result<At<'a>> {
+        match self {
+            Place::Fd(fd) => Ok(At::Borrowed(*fd)),
+            Place::Path(path) => ccfs_client::open(path).map(At::Own),
+            Place::Usual => ccfs_client::open(&usual_mount()).map(At::Own),
+        }
+    }
+}
+
+fn usual_mount() -> PathBuf {
+    exports::secure_env("CCFS_MOUNT").unwrap_or_else(|| ".".into())
+}
+
+/// The number for errno.
+fn errno_of(e: &io::Error) -> i32 {
+    if e.kind() == io::ErrorKind::Unsupported {
+        return libc::ENOTSUP;
+    }
+    e.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Runs a call for C: errors and panics become an errno.
+pub fn guarded<T>(call: impl FnOnce() -> io::Result<T>) -> Result<T, i32> {
+    catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::EIO)))
+        .map_err(|e| errno_of(&e))
+}
+
+fn set(place: Place<'_>, stream: u64, flags: u32) -> io::Result<()> {
+    if stream == 0 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    ccfs_client::set_stream(place.open()?, stream, Some(flags))
+}
+
+fn get(place: Place<'_>) -> io::Result<Stream> {
+    ccfs_client::get_stream(place.open()?)
+}
+
+fn new(place: Place<'_>, flags: u32) -> io::Result<u64> {
+    ccfs_client::new_stream(place.open()?, flags)
+}
+
+fn sync(place: Place<'_>, stream: u64) -> io::Result<()> {
+    ccfs_client::stream_sync(place.open()?, stream)
+}
+
+fn is_supported(place: Place<'_>) -> io::Result<bool> {
+    match get(place) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| ()));
+        let result = guarded::<()>(|| panic!("no caller of C sees this"));
+        std::panic::set_hook(hook);
+        assert_eq!(result, Err(libc::EIO));
+        let unsupported = || Err::<(), _>(io::Error::from(io::ErrorKind::Unsupported));
+        assert_eq!(guarded(unsupported), Err(libc::ENOTSUP));
+    }
+}

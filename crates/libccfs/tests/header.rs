@@ -1,0 +1,160 @@
+//! include/ccfs.h against the Rust constants, and against its manual page.
+use ccfs::abi;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Prints what the header says; the same numbers in C and in C++.
+const PROBE: &str = r#"
+#include <ccfs.h>
+#include <stddef.h>
+#include <stdio.h>
+#define SHOW(name, value) printf("%s %llu\n", name, (unsigned long long)(value))
+int main(void) {
+    SHOW("version", CCFS_ABI_VERSION);
+    SHOW("default", CCFS_STREAM_DEFAULT);
+    SHOW("ignore_fsync", CCFS_IGNORE_FSYNC);
+    SHOW("keep_flags", CCFS_KEEP_FLAGS);
+    SHOW("set", CCFS_IOC_SET_STREAM);
+    SHOW("get", CCFS_IOC_GET_STREAM);
+    SHOW("new", CCFS_IOC_NEW_STREAM);
+    SHOW("sync", CCFS_IOC_STREAM_SYNC);
+    SHOW("size", sizeof(struct ccfs_stream_arg));
+    SHOW("at_version", offsetof(struct ccfs_stream_arg, version));
+    SHOW("at_flags", offsetof(struct ccfs_stream_arg, flags));
+    SHOW("at_id", offsetof(struct ccfs_stream_arg, id));
+    SHOW("stream_size", sizeof(ccfs_stream_t));
+    return 0;
+}
+"#;
+
+#[test]
+fn the_header_has_the_numbers_of_the_daemon() {
+    let expected: BTreeMap<&str, u64> = [
+        ("version", abi::VERSION.into()),
+        ("default", abi::STREAM_DEFAULT),
+        ("ignore_fsync", abi::STREAM_IGNORE_FSYNC.into()),
+        ("keep_flags", abi::STREAM_KEEP_FLAGS.into()),
+        ("set", abi::IOC_SET_STREAM.into()),
+        ("get", abi::IOC_GET_STREAM.into()),
+        ("new", abi::IOC_NEW_STREAM.into()),
+        ("sync", abi::IOC_STREAM_SYNC.into()),
+        ("size", size_of::<abi::StreamArg>() as u64),
+        (
+            "at_version",
+            std::mem::offset_of!(abi::StreamArg, version) as u64,
+        ),
+        (
+            "at_flags",
+            std::mem::offset_of!(abi::StreamArg, flags) as u64,
+        ),
+        ("at_id", std::mem::offset_of!(abi::StreamArg, id) as u64),
+        ("stream_size", size_of::<u64>() as u64),
+    ]
+    .into();
+    let place = tempfile::tempdir().unwrap();
+    for (compiler, source, standard) in [
+        ("cc", "probe.c", "-std=c99"),
+        ("c++", "probe.cc", "-std=c++11"),
+    ] {
+        let (source, program) = (place.path().join(source), place.path().join(compiler));
+        std::fs::write(&source, PROBE).unwrap();
+        let made = Command::new(compiler)
+            .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+            .arg(here("include"))
+            .arg("-o")
+            .args([&program, &source])
+            .output();
+        let made = match made {
+            Err(e) => {
+                println!("skipped: {compiler}: {e}");
+                continue;
+            }
+            Ok(made) => made,
+        };
+        assert!(made.status.success(), "{compiler}: {made:?}");
+        let said = Command::new(&program).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        let seen: BTreeMap<&str, u64> = said
+            .lines()
+            .filter_map(|l| l.split_once(' '))
+            .map(|(name, value)| (name, value.parse().unwrap()))
+            .collect();
+        assert_eq!(seen, expected, "{compiler}");
+    }
+}
+
+/// One line of words.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn page() -> String {
+    let text = std::fs::read_to_string(here("../../docs/man/setstream.3")).unwrap();
+    let plain = text.replace("\\-", "-").replace("\\fB", "");
+    words(&plain.replace("\\fR", ""))
+}
+
+/// Comments of the header that describe functions and flags, and the declarations.
+fn header() -> (Vec<String>, Vec<String>) {
+    let text = std::fs::read_to_string(here("include/ccfs.h")).unwrap();
+    let (functions, _) = text.split_once("/* The ioctls under").unwrap();
+    let comments = functions.split("/*").skip(1).flat_map(|part| {
+        let comment = part.split("*/").next().unwrap();
+        let paragraphs = comment.split("\n *\n");
+        let clean = paragraphs.map(|p| words(&format!("\n{p}").replace("\n * ", "\n")));
+        clean.collect::<Vec<_>>()
+    });
+    let declarations = functions
+        .lines()
+        .filter(|l| l.ends_with(");") && l.contains("stream"));
+    (
+        comments.filter(|c| c.len() > 60).collect(),
+        declarations.map(words).collect(),
+    )
+}
+
+#[test]
+fn the_manual_page_says_what_the_header_says() {
+    let page = page();
+    let (comments, declarations) = header();
+    assert!(
+        comments.len() >= 10 && declarations.len() >= 12,
+        "{comments:?} {declarations:?}"
+    );
+    // The header's first words and its build note have their own form in the page.
+    let own = ["ccfs.h - ", "Link with "];
+    let texts = comments
+        .iter()
+        .filter(|c| !own.iter().any(|o| c.starts_with(o)));
+    for text in texts.chain(&declarations) {
+        assert!(page.contains(text.as_str()), "not in setstream.3: {text}");
+    }
+}
+
+/// No function without a declaration, no declaration without a function.
+#[test]
+fn every_function_is_declared() {
+    let source = std::fs::read_to_string(here("src/exports.rs")).unwrap();
+    let mut defined: Vec<&str> = source
+        .lines()
+        .filter_map(|l| {
+            let rest = l.split_once("extern \"C\" fn ")?.1;
+            rest.split('(').next()
+        })
+        .collect();
+    let text = std::fs::read_to_string(here("include/ccfs.h")).unwrap();
+    let mut declared: Vec<&str> = text
+        .lines()
+        .filter(|l| l.ends_with(");"))
+        .filter_map(|l| l.split('(').next()?.split(' ').next_back())
+        .collect();
+    defined.sort_unstable();
+    declared.sort_unstable();
+    assert!(defined.len() >= 14);
+    assert_eq!(defined, declared);
+}

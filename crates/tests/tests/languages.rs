@@ -1,0 +1,251 @@
+//! examples/ordered.* in C, C++, Rust and Python: the same program, killed in the middle, keeps its order (C1, C3).
+use ccfs_tests::harness::{Fs, Volume, WorkDir, have, run, run_ok, sibling};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("plain path")
+}
+
+/// Installs the libraries below `place/usr`.
+fn install(place: &Path) {
+    let build = sibling("libccfs.so");
+    let mut command = Command::new(source("scripts/install-libs.sh"));
+    command
+        .arg(build.parent().expect("a directory"))
+        .env("PREFIX", place.join("usr"))
+        .env_remove("DESTDIR")
+        .env_remove("LIBDIR");
+    let out = run(&mut command);
+    assert_eq!(out.code, 0, "install-libs.sh: {}", out.all());
+}
+
+/// What pkg-config says for the installed library.
+fn pkg_config(place: &Path, arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(arguments).arg("ccfs");
+    command.env("PKG_CONFIG_PATH", place.join("usr/lib/pkgconfig"));
+    let out = run(&mut command);
+    assert_eq!(out.code, 0, "pkg-config: {}", out.all());
+    out.stdout.split_whitespace().map(str::to_string).collect()
+}
+
+/// Compiles an example against the installed library; `None` where a tool is missing.
+fn compile(place: &Path, compiler: &str, example: &str, linking: Linking) -> Option<PathBuf> {
+    if let Some(missing) = [compiler, "pkg-config"].iter().find(|p| !have(p)) {
+        println!("skipped: {example}: needs {missing}");
+        return None;
+    }
+    let program = place.join(format!("{example}-{linking:?}"));
+    let lib = place.join("usr/lib");
+    let mut command = Command::new(compiler);
+    command
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, &source("examples").join(example)])
+        .args(pkg_config(place, &["--cflags"]));
+    match linking {
+        Linking::Shared => command
+            .args(pkg_config(place, &["--libs"]))
+            .arg(format!("-Wl,-rpath,{}", text(&lib))),
+        Linking::Static => command.arg(lib.join("libccfs.a")).args(
+            pkg_config(place, &["--libs", "--static"])
+                .iter()
+                .filter(|w| *w != "-lccfs"),
+        ),
+    };
+    let out = run(&mut command);
+    assert_eq!(out.code, 0, "{compiler} {example}: {}", out.all());
+    Some(program)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Linking {
+    Shared,
+    Static,
+}
+
+/// Starts the program and reads until it has acknowledged at least `rounds`.
+fn start(words: &[&str], dir: &Path, rounds: u64) -> (Child, BufReader<ChildStdout>, u64) {
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .arg(dir)
+        .arg("100000000")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|e| panic!("{words:?}: {e}"));
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a line");
+    assert_eq!(line, "ordered\n", "{words:?}");
+    let mut acknowledged = 0;
+    while acknowledged < rounds {
+        line.clear();
+        let read = out.read_line(&mut line).expect("a line");
+        assert!(read > 0, "{words:?} ended after {acknowledged}");
+        acknowledged = number(&line);
+    }
+    (child, out, acknowledged)
+}
+
+fn number(line: &str) -> u64 {
+    let n = line.trim_end().strip_prefix("synced ");
+    n.and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("not an acknowledgement: {line:?}"))
+}
+
+/// Records in the log, and the round that the state names. Panics if one of them is not whole.
+fn look(dir: &Path) -> (u64, u64) {
+    let log = std::fs::read_to_string(dir.join("log")).expect("the log");
+    let mut records = 0;
+    for line in log.lines() {
+        records += 1;
+        assert_eq!(line, format!("record {records}"), "C1: a record");
+    }
+    assert!(log.ends_with('\n'), "C2: a torn record");
+    let state = std::fs::read_to_string(dir.join("state")).expect("the state");
+    let state = state.strip_suffix('\n').and_then(|s| s.parse().ok());
+    (records, state.expect("C1: the state is whole"))
+}
+
+/// Kills the daemon under the program, looks, and does it again with what survived removed.
+fn killed(words: &[&str]) {
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("languages") {
+        return;
+    }
+    let mut v = Volume::unformatted(Fs::Ccfs, "languages").options("commit=600");
+    v.mkfs(128);
+    v.mount();
+    for rounds in [10, 70, 150] {
+        let dir = v.path(&format!("after-{rounds}"));
+        std::fs::create_dir(&dir).expect("mkdir");
+        let (mut child, out, acknowledged) = start(words, &dir, rounds);
+        v.adopt(child.id());
+        v.kill9();
+        // What it had still acknowledged when the daemon died counts as well.
+        let last = out.lines().map_while(Result::ok).last();
+        let acknowledged = last.map_or(acknowledged, |l| number(&l));
+        let status = child.wait().expect("wait");
+        assert!(!status.success(), "{words:?} did not notice the crash");
+        v.mount();
+        let (records, state) = look(&dir);
+        assert!(
+            state >= acknowledged && records >= acknowledged,
+            "C3: {words:?}: {acknowledged} acknowledged; log {records}, state {state}"
+        );
+        assert!(
+            state == records || state + 1 == records,
+            "C1: {words:?}: the log has {records} records, the state says {state}"
+        );
+    }
+    v.finish();
+}
+
+/// Elsewhere the calls do no harm: the program goes its slow way and ends well.
+fn plain(words: &[&str]) {
+    let place = WorkDir::new("plain");
+    let dir = text(place.path());
+    let arguments: Vec<&str> = words[1..].iter().copied().chain([dir, "20"]).collect();
+    let said = run_ok(words[0], &arguments);
+    assert_eq!(said, "plain\nsynced 10\nsynced 20\n", "{words:?}");
+    assert_eq!(look(place.path()), (20, 20));
+}
+
+fn both(words: &[&str]) {
+    plain(words);
+    killed(words);
+}
+
+#[test]
+fn c_shared() {
+    let place = WorkDir::new("c-shared");
+    install(place.path());
+    if let Some(program) = compile(place.path(), "gcc", "ordered.c", Linking::Shared) {
+        let needed = run_ok("readelf", &["-d", text(&program)]);
+        assert!(needed.contains("[libccfs.so.1]"), "soname: {needed}");
+        both(&[text(&program)]);
+    }
+}
+
+#[test]
+fn c_static() {
+    let place = WorkDir::new("c-static");
+    install(place.path());
+    if let Some(program) = compile(place.path(), "gcc", "ordered.c", Linking::Static) {
+        let needed = run_ok("readelf", &["-d", text(&program)]);
+        assert!(!needed.contains("libccfs"), "not static: {needed}");
+        both(&[text(&program)]);
+    }
+}
+
+#[test]
+fn cplusplus() {
+    let place = WorkDir::new("cplusplus");
+    install(place.path());
+    if let Some(program) = compile(place.path(), "g++", "ordered.cc", Linking::Shared) {
+        both(&[text(&program)]);
+    }
+}
+
+#[test]
+fn rust() {
+    both(&[text(&sibling("ccfs-example-ordered"))]);
+}
+
+/// Builds the wheel without a network, unpacks it, and runs the package's tests and the example from it.
+#[test]
+fn python() {
+    // Debian's own, which has the packages that build wheels.
+    let python = "/usr/bin/python3";
+    let tools = format!("{python} -c 'import setuptools, wheel'");
+    if run(Command::new("sh").args(["-c", &tools])).code != 0 {
+        println!("skipped: python: needs python3-setuptools and python3-wheel");
+        return;
+    }
+    let place = WorkDir::new("python");
+    let copy = place.path().join("python");
+    run_ok("cp", &["-r", text(&source("python")), text(&copy)]);
+    let setup = "from setuptools import setup; setup()";
+    let mut command = Command::new(python);
+    command.args(["-c", setup, "-q", "bdist_wheel"]);
+    let out = run(command.current_dir(&copy));
+    assert_eq!(out.code, 0, "bdist_wheel: {}", out.all());
+    let wheel = copy.join("dist/ccfs-0.1.0-py3-none-any.whl");
+    let unpacked = place.path().join("site");
+    run_ok(
+        python,
+        &["-m", "zipfile", "-e", text(&wheel), text(&unpacked)],
+    );
+    assert!(unpacked.join("ccfs/py.typed").is_file(), "it is typed");
+    let path = format!("PYTHONPATH={}", text(&unpacked));
+    let example = source("examples/ordered.py");
+    both(&["env", &path, python, "-B", text(&example)]);
+    package_tests(python, &path, &copy);
+}
+
+/// python/tests on a volume, or without one.
+fn package_tests(python: &str, path: &str, copy: &Path) {
+    let volume = (Fs::under_test() == Fs::Ccfs && Fs::Ccfs.ready("python"))
+        .then(|| Volume::new(Fs::Ccfs, "python", 64));
+    let mount = volume.as_ref().map_or("", |v| text(v.mnt()));
+    let mount = format!("CCFS_TEST_MOUNT={mount}");
+    let header = source("crates/libccfs/include/ccfs.h");
+    let header = format!("CCFS_H={}", text(&header));
+    let tests = copy.join("tests");
+    let program = [python, "-B", "-m", "unittest", "discover", "-s"];
+    let words = [&[path, &mount, &header], &program[..], &[text(&tests)]].concat();
+    let out = run(Command::new("env").args(&words));
+    assert_eq!(out.code, 0, "{}", out.all());
+    assert!(out.all().contains("OK"), "{}", out.all());
+    if let Some(v) = volume {
+        v.finish();
+    }
+}

@@ -1,0 +1,230 @@
+"""Streams of ccfs, a file system that keeps every application's updates in order, also across a crash.
+
+A stream is a sequence of updates of which a crash keeps a prefix. The calling thread is in one stream per volume; threads and
+processes that it starts inherit it. Who never chose is in the default stream.
+
+    with ccfs.stream(path) as stream:
+        ...             # updates below path keep their order, and wait for nobody else's
+        stream.sync()   # they are durable
+
+Functions take a path of the volume (one that does not exist stands for its directory), or an open file or its descriptor. On
+other file systems they raise OSError with ENOTSUP and change nothing; `stream` does not even raise: see there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Optional, Protocol, Type, Union
+
+__all__ = [
+    "DEFAULT",
+    "StreamInfo",
+    "get_stream",
+    "is_supported",
+    "new_stream",
+    "set_stream",
+    "stream",
+    "sync",
+]
+
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+Where = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]", int, _HasFileno]
+
+DEFAULT = 1
+"""The stream of threads that never entered one."""
+
+# The ioctls of ccfs.h; a test of the package compares the numbers.
+_VERSION = 1
+_ARG = struct.Struct("=IIQ")
+_SET, _GET, _NEW, _SYNC = (0xC010CC80, 0xC010CC81, 0xC010CC82, 0xC010CC83)
+_IGNORE_FSYNC = 1
+_KEEP_FLAGS = 1 << 31
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """A stream as a thread sees it."""
+
+    id: int
+    ignore_fsync: bool
+
+    @property
+    def is_default(self) -> bool:
+        return self.id == DEFAULT
+
+
+class _At:
+    """An open directory of the volume, or a descriptor of the caller's, for the length of a with block."""
+
+    def __init__(self, where: Where) -> None:
+        self._own = False
+        if isinstance(where, int):
+            self.fd = where
+        elif isinstance(where, (str, bytes, os.PathLike)):
+            self.fd = _open(os.fspath(where))
+            self._own = True
+        else:
+            self.fd = where.fileno()
+
+    def __enter__(self) -> int:
+        return self.fd
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._own:
+            self._own = False
+            os.close(self.fd)
+
+
+def _open(path: Union[str, bytes]) -> int:
+    """A directory as it is, of anything else the directory that holds it."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags)
+    except (NotADirectoryError, FileNotFoundError):
+        parent = os.path.dirname(os.fsencode(path)) or b"."
+        return os.open(parent, flags)
+
+
+def _call(fd: int, number: int, stream_id: int, flags: int) -> StreamInfo:
+    arg = bytearray(_ARG.pack(_VERSION, flags, stream_id))
+    try:
+        fcntl.ioctl(fd, number, arg)
+    except OSError as e:
+        if e.errno in (errno.ENOTTY, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise OSError(errno.ENOTSUP, "not a ccfs volume") from None
+        raise
+    _, flags, stream_id = _ARG.unpack(arg)
+    return StreamInfo(stream_id, bool(flags & _IGNORE_FSYNC))
+
+
+def is_supported(where: Where) -> bool:
+    """Whether this is a mounted ccfs volume."""
+    try:
+        get_stream(where)
+    except OSError as e:
+        if e.errno == errno.ENOTSUP:
+            return False
+        raise
+    return True
+
+
+def get_stream(where: Where) -> StreamInfo:
+    """The stream of the calling thread."""
+    with _At(where) as fd:
+        return _call(fd, _GET, 0, 0)
+
+
+def new_stream(where: Where, *, ignore_fsync: bool = False) -> int:
+    """Makes a stream that nobody uses and returns its id. The caller does not enter it.
+
+    With ignore_fsync the stream's fsync calls return at once; order stays, and sync works.
+    """
+    with _At(where) as fd:
+        return _call(fd, _NEW, 0, _IGNORE_FSYNC if ignore_fsync else 0).id
+
+
+def set_stream(where: Where, stream_id: int, *, ignore_fsync: Optional[bool] = None) -> None:
+    """Moves the calling thread into a stream; an id that nobody uses becomes the user's own.
+
+    ignore_fsync changes the stream's flag, None leaves it. PermissionError: it is another user's.
+    """
+    if stream_id < 1:
+        raise ValueError("a stream's id is 1 (the default stream) or more")
+    flags = _KEEP_FLAGS if ignore_fsync is None else int(ignore_fsync)
+    with _At(where) as fd:
+        _call(fd, _SET, stream_id, flags)
+
+
+def sync(where: Where, stream_id: int = 0) -> None:
+    """Returns when everything that the stream (0: the caller's) did before the call is durable."""
+    with _At(where) as fd:
+        _call(fd, _SYNC, stream_id, 0)
+
+
+class stream:
+    """A with block in a stream of its own, or in the one that is named.
+
+    The thread is back in its old stream after the block. Threads and processes started inside stay in it. Blocks nest.
+
+    On other file systems the block runs without a stream: ordered is False, id is None, and sync raises OSError (ENOTSUP), since
+    it cannot keep its promise.
+    """
+
+    def __init__(
+        self,
+        where: Where,
+        stream_id: Optional[int] = None,
+        *,
+        ignore_fsync: Optional[bool] = None,
+    ) -> None:
+        self._where = where
+        self._wanted = stream_id
+        self._ignore_fsync = ignore_fsync
+        self._at: Optional[_At] = None
+        self._before = DEFAULT
+        self.id: Optional[int] = None
+        """The stream's id; None outside the block and on other file systems."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the block is in a stream, which keeps the order of its updates."""
+        return self.id is not None
+
+    def __enter__(self) -> "stream":
+        if self._at is not None:
+            raise RuntimeError("this stream block is entered already")
+        at = _At(self._where)
+        try:
+            self._before = get_stream(at.fd).id
+            if self._wanted is None:
+                own = new_stream(at.fd, ignore_fsync=bool(self._ignore_fsync))
+                set_stream(at.fd, own)
+            else:
+                own = self._wanted
+                set_stream(at.fd, own, ignore_fsync=self._ignore_fsync)
+        except OSError as e:
+            at.close()
+            if e.errno == errno.ENOTSUP:
+                return self
+            raise
+        except BaseException:
+            at.close()
+            raise
+        self._at, self.id = at, own
+        return self
+
+    def sync(self) -> None:
+        """Returns when everything that the stream did before the call is durable."""
+        if self._at is None or self.id is None:
+            raise OSError(errno.ENOTSUP, "not a ccfs volume, or outside of the block")
+        sync(self._at.fd, self.id)
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        value: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        at, self._at, self.id = self._at, None, None
+        if at is None:
+            return
+        try:
+            set_stream(at.fd, self._before)
+        except OSError:
+            # A volume that was stopped has no streams any more. An error inside the block says more.
+            if kind is None:
+                raise
+        finally:
+            at.close()

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Installs what programs build with: libccfs (shared, static, header, pkg-config, section 3 pages), as it was built.
+# usage: [DESTDIR=...] [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] install-libs.sh BUILD-DIR    (BUILD-DIR: target/release)
+set -euo pipefail
+top=$(cd "$(dirname "$0")/.." && pwd)
+build=${1:?usage: install-libs.sh BUILD-DIR}
+PREFIX=${PREFIX:-/usr/local}
+LIBDIR=${LIBDIR:-$PREFIX/lib}
+root=${DESTDIR:-}
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -n 1)
+
+[ -e "$build/libccfs.so" ] || { echo "$build/libccfs.so is missing; build it first: cargo build --release -p ccfs-libccfs" >&2; exit 1; }
+install -d "$root$LIBDIR/pkgconfig" "$root$PREFIX/include" "$root$PREFIX/share/man/man3"
+install -m 755 "$build/libccfs.so" "$root$LIBDIR/libccfs.so.1"
+ln -sf libccfs.so.1 "$root$LIBDIR/libccfs.so"
+install -m 644 "$build/libccfs.a" "$root$LIBDIR/libccfs.a"
+install -m 644 "$top/crates/libccfs/include/ccfs.h" "$root$PREFIX/include/ccfs.h"
+install -m 644 "$top"/docs/man/*.3 "$root$PREFIX/share/man/man3/"
+sed -e "s|@PREFIX@|$PREFIX|" -e "s|@LIBDIR@|$LIBDIR|" -e "s|@VERSION@|$version|" "$top/scripts/ccfs.pc.in" >"$root$LIBDIR/pkgconfig/ccfs.pc"
+chmod 644 "$root$LIBDIR/pkgconfig/ccfs.pc"
