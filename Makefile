@@ -56,6 +56,8 @@ test:
 man: build
 	$(CCFS) man docs/man
 
+# Long runs need patience: a program may take four hours.
+soak: export CCFS_TEST_TIMEOUT ?= 14400
 SOAK_ARGS ?=
 soak:
 	@scripts/deps.sh test

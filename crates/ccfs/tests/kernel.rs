@@ -154,7 +154,12 @@ fn idmapped_mounts_are_refused() {
         .args(["--user", "--map-root-user", "sleep", "60"])
         .spawn()
         .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user")).unwrap();
+    let start = std::time::Instant::now();
+    while of(&sleeper.id().to_string()) == of("self") {
+        assert!(start.elapsed().as_secs() < 60, "a user namespace");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     let namespace = File::open(format!("/proc/{}/ns/user", sleeper.id()));
     let dir = std::ffi::CString::new(m.dir.as_str()).unwrap();
     // SAFETY: OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC of a valid path; the attributes outlive the call.

@@ -24,7 +24,7 @@ struct Gate {
 /// False: nobody came. (A panic here would leave the engine's other threads waiting.)
 fn until(flag: &AtomicBool) -> bool {
     let start = Instant::now();
-    while !flag.load(Ordering::Acquire) && start.elapsed() < Duration::from_secs(10) {
+    while !flag.load(Ordering::Acquire) && start.elapsed() < Duration::from_secs(60) {
         std::thread::yield_now();
     }
     flag.load(Ordering::Acquire)

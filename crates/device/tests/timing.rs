@@ -23,11 +23,14 @@ fn device() -> Timed {
 fn took(begun: Instant, at_least_ms: u64) {
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(at_least_ms), "{took:?}");
-    // Wide, because the machine may be busy.
-    assert!(
-        took < Duration::from_millis(at_least_ms * 5 + 100),
-        "{took:?}"
-    );
+}
+
+/// What a quiet moment shows: the machine may be busy, so the best of many tries counts.
+fn at_best(what: &str, limit: Duration, mut f: impl FnMut() -> Duration) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while f() >= limit {
+        assert!(Instant::now() < end, "{what}: never below {limit:?}");
+    }
 }
 
 #[test]
@@ -39,47 +42,49 @@ fn calls_take_their_time() {
             .map(|index| Write::new(index * 4096, AlignedBuf::zeroed(4096)))
             .collect(),
     );
-    assert!(
-        begun.elapsed() < Duration::from_millis(25),
-        "submit must not wait"
-    );
     dev.wait(ticket).unwrap();
     took(begun, 30);
+    at_best("submit does not wait", Duration::from_millis(25), || {
+        let begun = Instant::now();
+        let ticket = dev.submit(vec![Write::new(0, AlignedBuf::zeroed(4096))]);
+        let submitted = begun.elapsed();
+        dev.wait(ticket).unwrap();
+        submitted
+    });
     let begun = Instant::now();
     dev.flush().unwrap();
     took(begun, 5);
     let begun = Instant::now();
     dev.read(4096, &mut [0; 512]).unwrap();
     took(begun, 3);
-    assert_eq!(dev.counters().writes, 8);
+    assert!(dev.counters().writes > 8);
 }
 
 #[test]
 fn readers_share_the_queue() {
     let dev = device();
-    let begun = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| (0..10).for_each(|_| dev.read(0, &mut [0; 512]).unwrap()));
-        }
+    // 80 reads of 3 ms in 8 slots; one after another they take 240 ms.
+    at_best("80 reads", Duration::from_millis(200), || {
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..10).for_each(|_| dev.read(0, &mut [0; 512]).unwrap()));
+            }
+        });
+        took(begun, 30);
+        begun.elapsed()
     });
-    // 80 reads of 3 ms in 8 slots.
-    took(begun, 30);
 }
 
 #[test]
 fn pauses_are_precise() {
     let dev = device();
-    let best = (0..20).map(|_| {
+    at_best("a pause of 3 ms", Duration::from_micros(3300), || {
         let begun = Instant::now();
         dev.read(0, &mut [0; 512]).unwrap();
+        took(begun, 3);
         begun.elapsed()
     });
-    let best = best.min().unwrap();
-    assert!(
-        best >= Duration::from_millis(3) && best < Duration::from_micros(3300),
-        "{best:?}"
-    );
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn start(dir: &Path) -> Child {
 }
 
 fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(120);
     while !is_so() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(2));

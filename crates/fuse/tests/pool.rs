@@ -119,7 +119,7 @@ impl Mount {
     }
 
     fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(120);
         while !is_so() {
             assert!(
                 Instant::now() < end,

@@ -161,7 +161,7 @@ pub fn umount8(dir: &str) {
         if ran.code == 0 {
             return;
         }
-        assert!(ran.err.contains("busy") && attempt < 40, "{}", ran.err);
+        assert!(ran.err.contains("busy") && attempt < 1200, "{}", ran.err);
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
@@ -172,7 +172,7 @@ pub fn try_unmount(dir: &str) -> Ran {
     let mut attempt = 0;
     loop {
         let ran = ccfs_with(&["umount", dir]);
-        if !ran.err.contains("in use by") || attempt == 40 {
+        if !ran.err.contains("in use by") || attempt == 600 {
             return ran;
         }
         attempt += 1;

@@ -169,7 +169,7 @@ fn start(volume: &Volume, root: &Path, settings: &Settings) -> std::process::Chi
 }
 
 fn finish(volume: &Volume, mut child: std::process::Child, context: &str) -> Record {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(300);
     let status = loop {
         if let Some(status) = child.try_wait().expect("wait for the load") {
             break status;
@@ -193,7 +193,7 @@ fn space(volume: &Volume) -> (u64, u64) {
 
 /// No space is lost: after the load's files are deleted, df is back at the start.
 fn wait_for_space(volume: &Volume, want: (u64, u64), context: &str) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(120);
     run_ok("sync", &["-f", volume.mnt().to_str().expect("plain path")]);
     while space(volume) != want {
         assert!(
@@ -228,6 +228,11 @@ pub fn interval_commits() {
     volume.mount();
     std::fs::write(volume.path("unsynced"), vec![7u8; 100_000]).expect("write");
     std::thread::sleep(Duration::from_millis(3500));
+    let end = Instant::now() + Duration::from_secs(120);
+    while volume.status()["dirty_bytes"] != 0 {
+        assert!(Instant::now() < end, "C7: committed without a sync");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     volume.kill9();
     volume.mount();
     let bytes = std::fs::read(volume.path("unsynced")).expect("C7: the file was committed");

@@ -471,7 +471,7 @@ pub fn unlinked_open(c: &mut Checks) {
     drop(fd);
     // The kernel forgets the inode in its own time.
     let mut after = before.clone();
-    for _ in 0..200 {
+    for _ in 0..4000 {
         after = sys::statvfs(c.dir()).expect("statvfs");
         if after.ffree > before.ffree && after.bfree >= before.bfree + (900 << 10) / after.frsize {
             break;

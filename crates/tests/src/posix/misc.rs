@@ -216,7 +216,7 @@ pub fn statfs(c: &mut Checks) {
     sys::unlink(c.at("f")).expect("unlink");
     drop(f);
     let mut v = u.clone();
-    for _ in 0..200 {
+    for _ in 0..4000 {
         let _ = sys::syncfs(&sys::open(c.dir(), O_RDONLY, 0).expect("open"));
         v = sys::statvfs(c.dir()).expect("statvfs");
         if v.ffree == s.ffree && v.bfree == s.bfree {
