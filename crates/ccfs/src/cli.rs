@@ -66,7 +66,7 @@ pub struct MountArgs {
     #[arg(short = 'f', long)]
     pub foreground: bool,
     /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, relatime,
-    /// errors=remount-ro, log=FILE, nosuid, nodev, noexec
+    /// errors=remount-ro, log=FILE, status=on|off, nosuid, nodev, noexec
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Image file or block device

@@ -129,6 +129,7 @@ fn serve(
         nosuid: options.nosuid,
         nodev: options.nodev,
         noexec: options.noexec,
+        status_dir: options.status_dir,
         ..MountConfig::new(target)
     };
     ccfs_fuse::serve(volume, dir, &config, |_| ready())

@@ -12,6 +12,8 @@ pub struct MountOptions {
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
+    /// The directory `.ccfs` with status files is there.
+    pub status_dir: bool,
     /// Messages of the daemon go here instead of the system log.
     pub log: Option<PathBuf>,
 }
@@ -25,6 +27,7 @@ pub fn parse(lists: &[String]) -> Outcome<MountOptions> {
         nosuid: false,
         nodev: false,
         noexec: false,
+        status_dir: true,
         log: None,
     };
     for option in lists
@@ -68,6 +71,9 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
         }
         ("log", Some(v)) if v.starts_with('/') => out.log = Some(PathBuf::from(v)),
         ("log", _) => return Err("option log= needs an absolute file name".into()),
+        ("status", Some("on")) => out.status_dir = true,
+        ("status", Some("off")) => out.status_dir = false,
+        ("status", _) => return Err("option status= is on or off".into()),
         ("errors", Some("remount-ro")) => {}
         ("errors", Some(v)) => {
             return Err(format!(
@@ -148,6 +154,7 @@ mod tests {
             "frobnicate",
             "ro=1",
             "log=x",
+            "status=maybe",
         ] {
             let e = one(bad).unwrap_err();
             assert_eq!(e.code, mount_code::USAGE, "{bad}");

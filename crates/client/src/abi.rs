@@ -27,6 +27,8 @@ pub const IOC_STREAM_SYNC: u32 = iowr(0x83, size_of::<StreamArg>());
 pub const IOC_STATUS: u32 = iowr(0x84, size_of::<StatusArg>());
 /// Which stream a process is in: [`ProcessArg`].
 pub const IOC_GET_STREAM_OF_PROCESS: u32 = iowr(0x85, size_of::<ProcessArg>());
+/// The next events (commits and syncs) as lines of JSON: [`TraceArg`].
+pub const IOC_TRACE: u32 = iowr(0x88, size_of::<TraceArg>());
 
 /// Stream flag: sync calls made in this stream by its owner return at once (C3 excepts streamsync and syncfs by others).
 pub const STREAM_IGNORE_FSYNC: u32 = 1;
@@ -90,7 +92,27 @@ pub struct StatusArg {
     pub data: [u8; STATUS_CHUNK],
 }
 
+/// Argument of the trace call: whole lines, as many as fit. An empty answer means that nothing has happened yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct TraceArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Out: bytes of `data` that are valid.
+    pub length: u32,
+    /// In: number of the first event that is wanted, [`TRACE_NEW`] for those to come. Out: what to ask for next.
+    pub next: u64,
+    /// Out: events that were wanted and are no longer kept.
+    pub lost: u64,
+    pub reserved: u64,
+    pub data: [u8; STATUS_CHUNK],
+}
+
+/// `TraceArg::next`: from now on.
+pub const TRACE_NEW: u64 = u64::MAX;
+
 const _: () = assert!(size_of::<StreamArg>() == 16);
+const _: () = assert!(size_of::<TraceArg>() == 8192);
 const _: () = assert!(size_of::<StatusArg>() == 8192);
 const _: () = assert!(size_of::<ProcessArg>() == 24);
 // An ioctl number has 14 bits for the size.

@@ -23,7 +23,7 @@ mod at;
 mod guard;
 mod sys;
 
-use abi::{ProcessArg, StatusArg, StreamArg};
+use abi::{ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -112,6 +112,37 @@ pub fn status_json(fd: impl AsFd) -> io::Result<String> {
     }
 }
 
+/// What [`trace`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traced {
+    /// JSON objects, one a line.
+    pub lines: String,
+    /// What to ask for next.
+    pub next: u64,
+    /// Events that were asked for and are no longer kept.
+    pub lost: u64,
+}
+
+/// Commits and syncs of the volume from event `next` on ([`abi::TRACE_NEW`]: from now on), as many as fit one call.
+pub fn trace(fd: impl AsFd, next: u64) -> io::Result<Traced> {
+    let mut arg = Box::new(TraceArg {
+        version: abi::VERSION,
+        length: 0,
+        next,
+        lost: 0,
+        reserved: 0,
+        data: [0; STATUS_CHUNK],
+    });
+    supported(sys::ioctl(fd.as_fd(), abi::IOC_TRACE, &mut *arg))?;
+    let text = arg.data.get(..arg.length as usize);
+    let text = text.ok_or_else(broken_answer)?.to_vec();
+    Ok(Traced {
+        lines: String::from_utf8(text).map_err(|_| broken_answer())?,
+        next: arg.next,
+        lost: arg.lost,
+    })
+}
+
 /// Opens a path for the calls above: a directory as it is, of anything else the directory that holds it.
 pub fn open(path: &Path) -> io::Result<File> {
     if path.is_dir() {
@@ -164,6 +195,7 @@ mod tests {
             new_stream(&file, 0).unwrap_err(),
             stream_sync(&file, 0).unwrap_err(),
             status_json(&file).unwrap_err(),
+            trace(&file, 0).unwrap_err(),
         ] {
             assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         }

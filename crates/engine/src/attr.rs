@@ -5,9 +5,10 @@ use crate::inode::{Inode, State};
 use crate::namespace::{ACL_ACCESS, ACL_DEFAULT, attr_of};
 use crate::op::Op;
 use crate::record::{DirField, XattrSet};
-use crate::txn::Txn;
+use crate::txn::Tie;
 use crate::types::*;
 use crate::volume::Volume;
+use crate::watch::Rule;
 use ccfs_ext4::Error;
 use ccfs_ext4::acl::Acl;
 use std::sync::Arc;
@@ -74,7 +75,8 @@ impl Volume {
         // A block at the end, and the set of xattrs where there is an ACL.
         let expected = self.expected_for(2) + 2 * u64::from(self.block_size);
         let promise = self.promise_if_possible(4);
-        let op = self.begin_sized(cx.stream, promise, [st.last.clone().as_ref()], expected);
+        let ties = Self::inode_tie(&inode, &st);
+        let op = self.begin_sized(cx.stream, promise, ties, expected);
         if let Some(plan) = resize {
             self.resize(&op, &inode, &mut st, plan);
             touch(&mut st, op.now);
@@ -120,18 +122,14 @@ impl Volume {
     ) -> Result<()> {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let acl = self.chmod_acl(inode, st, set)?;
-        let mut ties = vec![st.last.clone()];
+        let mut ties: Vec<Tie> = Self::inode_tie(inode, st).into_iter().collect();
         if let (Some(_), Some(d)) = (&acl, &st.dir) {
-            ties.push(d.xattr_last.clone());
+            let xattrs = d.xattr_last.iter();
+            ties.extend(xattrs.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
         }
         let expected = self.expected_for(0) + 2 * u64::from(self.block_size);
         let promise = self.promise_if_possible(2);
-        let op = self.begin_sized(
-            cx.stream,
-            promise,
-            ties.iter().map(Option::as_ref),
-            expected,
-        );
+        let op = self.begin_sized(cx.stream, promise, ties, expected);
         set_fields(st, set, &op);
         let changed = [
             (set.mode.is_some(), DirField::Mode),
@@ -219,11 +217,8 @@ impl Volume {
         if changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 && !cx.privileged {
             return errno(libc::EPERM);
         }
-        let op = self.begin(
-            cx.stream,
-            self.promise_if_possible(0),
-            [st.last.clone().as_ref()],
-        );
+        let ties = Self::inode_tie(&inode, &st);
+        let op = self.begin(cx.stream, self.promise_if_possible(0), ties);
         st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
         st.attr.ctime = op.now;
         if st.is_dir() {
@@ -379,10 +374,10 @@ impl Volume {
             } else {
                 self.promise_if_possible(2)
             };
-            let ties = xattr_ties(&st);
+            let ties = xattr_ties(&inode, &st);
             let bytes: usize = all.iter().map(|(_, n, v)| n.len() + v.len() + 16).sum();
             let expected = self.expected_for(0) + bytes as u64;
-            let op = self.begin_sized(cx.stream, promise, ties.iter().map(Some), expected);
+            let op = self.begin_sized(cx.stream, promise, ties, expected);
             st.attr.ctime = op.now;
             if let Some(mode) = mode {
                 st.attr.mode = mode;
@@ -461,10 +456,11 @@ fn stored_value(
     }
 }
 
-fn xattr_ties(st: &State) -> Vec<Arc<Txn>> {
-    let mut ties: Vec<_> = st.last.iter().cloned().collect();
+fn xattr_ties(inode: &Inode, st: &State) -> Vec<Tie> {
+    let mut ties: Vec<_> = Volume::inode_tie(inode, st).into_iter().collect();
     if let Some(d) = &st.dir {
-        ties.extend(d.xattr_last.iter().cloned());
+        let last = d.xattr_last.iter();
+        ties.extend(last.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
     }
     ties
 }

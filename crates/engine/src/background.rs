@@ -1,5 +1,7 @@
 //! The threads behind a mounted volume: interval and pressure commits, apply and checkpoint.
+use crate::txn::Txn;
 use crate::volume::Volume;
+use crate::watch::Cause;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -61,11 +63,26 @@ impl Volume {
         }
     }
 
+    /// How often the age of transactions is looked at.
+    fn commit_step(&self) -> Duration {
+        let tenth = self.options.commit_interval / 10;
+        tenth.clamp(Duration::from_millis(5), Duration::from_millis(500))
+    }
+
+    /// Age from which on a transaction is committed (C7).
+    fn commit_age(&self) -> Duration {
+        let interval = self.options.commit_interval;
+        interval.saturating_sub(self.commit_step())
+    }
+
+    pub(crate) fn is_old(&self, txn: &Txn) -> bool {
+        txn.started.elapsed() >= self.commit_age()
+    }
+
     /// Interval (C7) and pressure.
     fn commit_loop(&self) {
-        let step = (self.options.commit_interval / 10)
-            .clamp(Duration::from_millis(5), Duration::from_millis(500));
-        let age = self.options.commit_interval.saturating_sub(step);
+        let step = self.commit_step();
+        let age = self.commit_age();
         loop {
             let pressure = {
                 let mut wanted = self.wakeup.state.lock();
@@ -88,7 +105,7 @@ impl Volume {
                 roots.extend(self.streams.seal_largest());
             }
             if !roots.is_empty() {
-                let _ = self.commit(roots);
+                let _ = self.commit(roots, Cause::DirtyLimit);
             }
             if self.is_stopped() {
                 return;

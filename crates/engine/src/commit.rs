@@ -2,9 +2,10 @@
 //!
 //! seal -> dependencies first -> place (delayed allocation) -> direct data -> dispatch (the commit point) -> written -> flush -> durable
 use crate::planted::{self, Bug};
-use crate::txn::{Phase, Txn};
+use crate::txn::{Phase, Steps, Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
+use crate::watch::{Cause, Rule};
 use ccfs_device::Write;
 use ccfs_ext4::Error;
 use ccfs_log::{Kind, Meta};
@@ -12,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Dispatched transactions, in order of their commit ids, until they are applied.
 #[derive(Default)]
@@ -82,15 +84,15 @@ impl FlushGroup {
 
 impl Volume {
     /// Seals and dispatches `roots` and all that they depend on. Returns what must be waited for.
-    pub(crate) fn dispatch_all(&self, roots: Vec<Arc<Txn>>) -> Result<Vec<Arc<Txn>>> {
-        let mut order: Vec<Arc<Txn>> = Vec::new();
+    pub(crate) fn dispatch_all(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<Vec<Arc<Txn>>> {
+        let mut order: Vec<(Arc<Txn>, Cause)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         // Depth first without recursion: chains of ties can be long.
-        let mut stack: Vec<(Arc<Txn>, bool)> =
-            roots.into_iter().rev().map(|t| (t, false)).collect();
-        while let Some((txn, ready)) = stack.pop() {
+        let roots = roots.into_iter().rev();
+        let mut stack: Vec<_> = roots.map(|t| (t, cause, false)).collect();
+        while let Some((txn, cause, ready)) = stack.pop() {
             if ready {
-                order.push(txn);
+                order.push((txn, cause));
                 continue;
             }
             if txn.settled() && txn.phase() != Phase::Failed || !seen.insert(txn.serial) {
@@ -99,27 +101,39 @@ impl Volume {
             self.streams.seal(&txn);
             txn.wait_quiet();
             let deps = txn.progress().deps.clone();
-            stack.push((txn, true));
-            stack.extend(deps.into_iter().map(|d| (d, false)));
+            let to = txn.stream;
+            stack.push((txn, cause, true));
+            stack.extend(deps.into_iter().map(|d| {
+                let cause = cause_of_tie(cause, to, &d);
+                (d.txn, cause, false)
+            }));
         }
-        for txn in &order {
-            self.dispatch(txn)?;
+        for (txn, cause) in &order {
+            self.dispatch(txn, *cause)?;
         }
-        Ok(order)
+        Ok(order.into_iter().map(|(txn, _)| txn).collect())
     }
 
     /// Brings one sealed, quiet transaction to `Dispatched`; its dependencies are there already.
-    fn dispatch(&self, txn: &Arc<Txn>) -> Result<()> {
+    fn dispatch(&self, txn: &Arc<Txn>, cause: Cause) -> Result<()> {
         {
             let mut progress = txn.progress();
-            if progress.claimed {
+            if progress.claimed.is_some() {
                 drop(progress);
                 return match txn.wait_phase(Phase::Dispatched) {
                     Phase::Failed => self.dead(),
                     _ => Ok(()),
                 };
             }
-            progress.claimed = true;
+            progress.claimed = Some(match cause {
+                Cause::Interval | Cause::DirtyLimit if txn.full.load(Ordering::Relaxed) => {
+                    Cause::LogLimit
+                }
+                // Background commits take all that is sealed along.
+                Cause::DirtyLimit if self.is_old(txn) => Cause::Interval,
+                _ => cause,
+            });
+            progress.steps.began = Some(Instant::now());
         }
         let result = self
             .check_running()
@@ -132,23 +146,28 @@ impl Volume {
     }
 
     fn build_and_dispatch(&self, txn: &Arc<Txn>) -> Result<()> {
+        let began = Instant::now();
         let mut built = self.build(txn)?;
+        let direct_bytes = built.direct_bytes;
         self.counters
             .direct_bytes
-            .fetch_add(built.direct_bytes, Ordering::Relaxed);
+            .fetch_add(direct_bytes, Ordering::Relaxed);
         let mut writes = std::mem::take(&mut built.direct);
         if !built.sums && !writes.is_empty() && !planted::is(Bug::UncheckedData) {
             ccfs_device::write_all(&*self.dev, std::mem::take(&mut writes))?;
             self.flush_device()?;
         }
-        let deps: Vec<Arc<Txn>> = txn.progress().deps.clone();
+        let built_in = began.elapsed();
+        let deps: Vec<Tie> = txn.progress().deps.clone();
         let frames = self
             .log()?
             .frames_for(built.payload.len() as u64, deps.len());
         let (slot, watermark) = self.log_room(txn, frames)?;
+        let roomy = began.elapsed() - built_in;
         // Not `settled`: what failed will never be in the log whole, and no record may look as if it did not need it.
         let deps: Vec<u64> = deps
             .iter()
+            .map(|d| &d.txn)
             .filter(|d| !matches!(d.phase(), Phase::Durable | Phase::Applied))
             .map(|d| d.progress().id)
             .filter(|id| *id > watermark && !planted::is(Bug::DroppedDeps))
@@ -181,6 +200,13 @@ impl Volume {
         {
             let mut progress = txn.progress();
             progress.ticket = Some(ticket);
+            progress.steps = Steps {
+                built: built_in,
+                roomy,
+                logged_bytes: logged,
+                direct_bytes,
+                ..progress.steps
+            };
         }
         txn.set_phase(Phase::Dispatched);
         Ok(())
@@ -232,12 +258,18 @@ impl Volume {
             self.check_running()?;
         }
         let mut queue = self.queue.lock();
+        let mut news = Vec::new();
         for txn in order {
             if txn.phase() == Phase::Dispatched {
                 txn.set_phase(Phase::Durable);
+                news.push(txn);
             }
         }
         queue.advance();
+        drop(queue);
+        for txn in news {
+            self.watch.committed(txn);
+        }
         Ok(())
     }
 
@@ -250,18 +282,20 @@ impl Volume {
     }
 
     /// Makes transactions durable, with all that they depend on.
-    pub(crate) fn commit(&self, roots: Vec<Arc<Txn>>) -> Result<()> {
+    /// Returns how many had to be waited for.
+    pub(crate) fn commit(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<u64> {
         if roots.is_empty() {
-            return self.check_running();
+            return self.check_running().map(|()| 0);
         }
-        let order = self.dispatch_all(roots)?;
+        let order = self.dispatch_all(roots, cause)?;
         self.wait_durable(&order)?;
-        self.durable_news()
+        self.durable_news()?;
+        Ok(order.len() as u64)
     }
 
-    pub(crate) fn commit_all(&self) -> Result<()> {
+    pub(crate) fn commit_all(&self, cause: Cause) -> Result<u64> {
         let all = self.streams.seal_all();
-        self.commit(all)
+        self.commit(all, cause)
     }
 
     /// Helps every dispatched transaction to durability and applies them. Whoever needs log space calls this, holding no lock.
@@ -278,5 +312,17 @@ impl Volume {
             self.checkpoint()?;
         }
         self.check_running()
+    }
+}
+
+/// Why a transaction is committed that one of stream `to` comes after. What is earlier in the same stream goes for the same reason.
+fn cause_of_tie(cause: Cause, to: StreamId, tie: &Tie) -> Cause {
+    if tie.rule == Rule::Stream {
+        return cause;
+    }
+    Cause::Tied {
+        to,
+        rule: tie.rule,
+        inode: tie.inode,
     }
 }

@@ -1,9 +1,10 @@
 //! Directories as users see them: the overlay of uncommitted names over the image.
 use crate::inode::{Inode, State};
 use crate::planted::{self, Bug};
-use crate::txn::{Name, Txn};
+use crate::txn::{Name, Tie};
 use crate::types::*;
 use crate::volume::Volume;
+use crate::watch::Rule;
 use ccfs_ext4::Error;
 use ccfs_image::DirEntry;
 use parking_lot::RwLockWriteGuard;
@@ -17,7 +18,7 @@ pub(crate) fn errno<T>(n: i32) -> Result<T> {
 pub const NAME_MAX: usize = 255;
 /// Cookies of "." and "..".
 const COOKIE_DOT: u64 = 1;
-const COOKIE_DOTDOT: u64 = 2;
+pub(crate) const COOKIE_DOTDOT: u64 = 2;
 
 /// ext4's file type byte of a mode.
 pub fn ftype_of(mode: u16) -> u8 {
@@ -100,20 +101,31 @@ impl Volume {
     }
 
     /// Last transaction that touched the name (C5).
-    pub(crate) fn entry_tie(st: &State, name: &[u8]) -> Option<Arc<Txn>> {
+    pub(crate) fn entry_tie(dir: &Inode, st: &State, name: &[u8]) -> Option<Tie> {
         st.dir
             .as_ref()
             .and_then(|d| d.overlay.get(name))
-            .map(|o| o.txn.clone())
+            .map(|o| Tie::new(&o.txn, Rule::Name, dir.ino))
             .filter(|_| !planted::is(Bug::TieName))
     }
 
     /// What every entry operation in the directory comes after: its creation, or a change of mode, owner or ACL (C5).
-    pub(crate) fn dir_ties(st: &State) -> Vec<Arc<Txn>> {
+    pub(crate) fn dir_ties(dir: &Inode, st: &State) -> Vec<Tie> {
         let rights = st.dir.iter().flat_map(|d| &d.attr_changers);
         let rights = rights.filter(|_| !planted::is(Bug::TieRights));
         let creation = st.last.iter().filter(|_| !planted::is(Bug::TieCreation));
-        creation.chain(rights).cloned().collect()
+        let all = creation.chain(rights);
+        all.map(|t| Tie::new(t, Rule::Directory, dir.ino)).collect()
+    }
+
+    /// What a change of an inode comes after: its last change, of a directory its creation (C5).
+    pub(crate) fn inode_tie(inode: &Inode, st: &State) -> Option<Tie> {
+        let rule = if st.is_dir() {
+            Rule::Directory
+        } else {
+            Rule::File
+        };
+        st.last.as_ref().map(|t| Tie::new(t, rule, inode.ino))
     }
 
     pub(crate) fn is_empty_dir(&self, dir: &Inode, st: &State) -> Result<bool> {
@@ -179,22 +191,24 @@ impl Volume {
             return errno(libc::ENAMETOOLONG);
         }
         let dir = self.inode(parent)?;
-        let ino = {
+        let found = {
             let st = dir.state.read();
             if !st.is_dir() {
                 return errno(libc::ENOTDIR);
             }
             match name {
-                b"." => parent,
-                b".." => self.parent_of(&dir, &st)?,
+                b"." => Err(parent),
+                b".." => Err(self.parent_of(&dir, &st)?),
                 _ => {
-                    self.entry(&dir, &st, name)?
-                        .ok_or(Error::Errno(libc::ENOENT))?
-                        .0
+                    let entry = self.entry(&dir, &st, name)?;
+                    Ok(entry.ok_or(Error::Errno(libc::ENOENT))?.0)
                 }
             }
         };
-        self.getattr(ino)
+        match found {
+            Ok(ino) => self.entry_attr(parent, ino),
+            Err(dots) => self.getattr(dots),
+        }
     }
 
     /// Entries after the cookie `after`, in the order of cookies, which never changes for a name.
@@ -232,7 +246,7 @@ impl Volume {
         Ok(())
     }
 
-    fn merge_entries(
+    pub(crate) fn merge_entries(
         &self,
         inode: &Inode,
         st: &State,

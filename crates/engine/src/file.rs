@@ -182,8 +182,8 @@ impl Volume {
                 cx.stream
             };
             let expected = self.expected_for(plan.cells.len() as u64);
-            let last = st.last.clone().filter(|_| !planted::is(Bug::TieFile));
-            let op = self.begin_sized(stream, promise, [last.as_ref()], expected);
+            let ties = Self::inode_tie(&inode, &st).filter(|_| !planted::is(Bug::TieFile));
+            let op = self.begin_sized(stream, promise, ties, expected);
             st.last_writer = stream;
             self.write_cells(&op, &inode, &mut st, plan, offset, data);
             let end = offset + data.len() as u64;
@@ -309,7 +309,7 @@ impl Volume {
                 buf[at..at + bytes.len()].copy_from_slice(bytes);
                 page.start = page.start.min(start as u32);
                 page.end = page.end.max(end as u32);
-                self.counters.avoided_bytes.add(bytes.len() as u64);
+                op.avoided(bytes.len() as u64);
                 return;
             }
         }

@@ -9,6 +9,7 @@ use ccfs_image::{Image, InodeAttr, Lblk};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.
 #[derive(Clone)]
@@ -151,6 +152,8 @@ pub fn file_type(attr: &InodeAttr) -> u32 {
 
 pub struct Inode {
     pub ino: Ino,
+    /// A directory in which it has or had a name, 0 if unknown. Only for showing paths.
+    pub parent_hint: AtomicU32,
     pub state: RwLock<State>,
 }
 
@@ -158,6 +161,7 @@ impl Inode {
     pub fn new(ino: Ino, attr: InodeAttr) -> Arc<Inode> {
         Arc::new(Inode {
             ino,
+            parent_hint: AtomicU32::new(0),
             state: RwLock::new(State {
                 attr,
                 last: None,

@@ -4,9 +4,10 @@ use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
 use crate::inode::{Inode, Over, Page, State};
 use crate::op::Op;
 use crate::planted::{self, Bug};
-use crate::txn::Txn;
+use crate::txn::Tie;
 use crate::types::*;
 use crate::volume::Volume;
+use crate::watch::Rule;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
 use ccfs_ext4::acl::Acl;
@@ -126,7 +127,7 @@ impl Volume {
                 self.check_dir_links(&st)?;
             }
             self.check_headroom(&dir, &st)?;
-            let tie = Self::entry_tie(&st, name);
+            let tie = Self::entry_tie(&dir, &st, name);
             let (inode, op) = self.new_inode(cx, &dir, &mut st, &new, ENTRY_BLOCKS, tie)?;
             op.set_entry(
                 &dir,
@@ -183,7 +184,7 @@ impl Volume {
         st: &mut State,
         new: &New,
         structure: u64,
-        tie: Option<Arc<Txn>>,
+        tie: Option<Tie>,
     ) -> Result<(Arc<Inode>, Op<'_>)> {
         let kind = u32::from(new.mode) & libc::S_IFMT;
         let is_dir = kind == libc::S_IFDIR;
@@ -218,10 +219,9 @@ impl Volume {
             Some(ino) => ino,
             None => self.image.alloc().allocate_inode(dir.ino, is_dir)?,
         };
-        let ties = Self::dir_ties(st);
+        let ties = Self::dir_ties(dir, st).into_iter().chain(tie);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size);
-        let ties = ties.iter().chain(&tie).map(Some);
         let op = self.begin_sized(cx.stream, promise, ties, expected);
         let mut inherited = st.attr.flags & INHERITED_FLAGS;
         if !is_dir {
@@ -257,6 +257,7 @@ impl Volume {
             },
         };
         let inode = Inode::new(ino, attr.clone());
+        inode.named_in(dir.ino);
         self.fill_new(&op, &inode, dir.ino, new, xattrs);
         self.inodes.insert(inode.clone());
         Ok((inode, op))
@@ -335,15 +336,12 @@ impl Volume {
             }
             self.check_headroom(&dir, l.get(&dir))?;
             let promise = self.promise(cx, 0, ENTRY_BLOCKS)?;
-            let tie = Self::entry_tie(l.get(&dir), name);
-            let last = l.get(&inode).last.clone();
+            let tie = Self::entry_tie(&dir, l.get(&dir), name);
+            let last = Self::inode_tie(&inode, l.get(&inode));
             let last = last.filter(|_| !planted::is(Bug::TieLink));
-            let ties = Self::dir_ties(l.get(&dir));
-            let op = self.begin(
-                cx.stream,
-                promise,
-                ties.iter().chain(&tie).chain(&last).map(Some),
-            );
+            let ties = Self::dir_ties(&dir, l.get(&dir)).into_iter();
+            let op = self.begin(cx.stream, promise, ties.chain(tie).chain(last));
+            inode.named_in(parent);
             let st = l.get(&inode);
             st.attr.nlink += 1;
             st.attr.ctime = op.now;
@@ -398,11 +396,11 @@ impl Volume {
             if want_dir && !self.is_empty_dir(&inode, st)? {
                 return errno(libc::ENOTEMPTY);
             }
-            let mut ties = removal_ties(l.get(&inode));
-            ties.extend(Self::entry_tie(l.get(&dir), name));
-            ties.extend(Self::dir_ties(l.get(&dir)));
+            let mut ties = removal_ties(&inode, l.get(&inode));
+            ties.extend(Self::entry_tie(&dir, l.get(&dir), name));
+            ties.extend(Self::dir_ties(&dir, l.get(&dir)));
             let promise = self.promise_if_possible(1);
-            let op = self.begin(cx.stream, promise, ties.iter().map(Some));
+            let op = self.begin(cx.stream, promise, ties);
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, Some(found), None);
             op.dir_changed(&dir, st);
@@ -462,8 +460,8 @@ impl Volume {
             Some(t) if t.phase() == crate::txn::Phase::Running => t.stream,
             _ => SYSTEM_STREAM,
         };
-        let ties = removal_ties(&st);
-        let op = self.begin(stream, self.promise_if_possible(0), ties.iter().map(Some));
+        let ties = removal_ties(&inode, &st);
+        let op = self.begin(stream, self.promise_if_possible(0), ties);
         op.kill(&inode, &mut st);
     }
 
@@ -478,19 +476,15 @@ impl Volume {
 }
 
 /// What the removal or replacement of an inode's name comes after (C5).
-pub(crate) fn removal_ties(st: &State) -> Vec<Arc<Txn>> {
-    let mut ties: Vec<Arc<Txn>> = st.last.iter().cloned().collect();
+pub(crate) fn removal_ties(inode: &Inode, st: &State) -> Vec<Tie> {
+    let mut ties: Vec<Tie> = Volume::inode_tie(inode, st).into_iter().collect();
     if planted::is(Bug::TieLink) && !st.is_dir() {
         ties.clear();
     }
     if let Some(d) = st.dir.as_ref().filter(|_| !planted::is(Bug::TieRemoval)) {
-        ties.extend(
-            d.changers
-                .iter()
-                .chain(&d.attr_changers)
-                .chain(&d.xattr_last)
-                .cloned(),
-        );
+        let changes = d.changers.iter().chain(&d.attr_changers);
+        let all = changes.chain(&d.xattr_last);
+        ties.extend(all.map(|t| Tie::new(t, Rule::Removal, inode.ino)));
     }
     ties
 }

@@ -2,7 +2,7 @@
 use crate::inode::{FileLayer, Inode, Over, Overlay, Page, State};
 use crate::planted;
 use crate::record::{DirField, DirValue};
-use crate::txn::{EntryChange, Name, Txn};
+use crate::txn::{EntryChange, Name, Tie, Txn};
 use crate::types::{Context, Ino, Result, StreamId, Time};
 use crate::volume::Volume;
 use ccfs_ext4::Error;
@@ -107,27 +107,27 @@ impl Volume {
     }
 
     /// Accepts an operation. The caller holds the locks of all objects that it will touch; `ties` are their last transactions.
-    pub(crate) fn begin<'t>(
+    pub(crate) fn begin(
         &self,
         stream: StreamId,
         promise: Promise<'_>,
-        ties: impl IntoIterator<Item = Option<&'t Arc<Txn>>>,
+        ties: impl IntoIterator<Item = Tie>,
     ) -> Op<'_> {
         self.begin_sized(stream, promise, ties, RECORDS_BYTES_MAX)
     }
 
     /// As `begin`, for an operation that may need more of the log than names and attributes, bytes.
-    pub(crate) fn begin_sized<'t>(
+    pub(crate) fn begin_sized(
         &self,
         stream: StreamId,
         promise: Promise<'_>,
-        ties: impl IntoIterator<Item = Option<&'t Arc<Txn>>>,
+        ties: impl IntoIterator<Item = Tie>,
         expected: u64,
     ) -> Op<'_> {
         let limit = self.limits.txn_log_bytes;
         let accepted = self
             .streams
-            .accept(stream, ties.into_iter().flatten(), expected, limit);
+            .accept(stream, ties.into_iter(), expected, limit);
         if accepted.sealed_full {
             self.want_commit();
         }
@@ -334,13 +334,19 @@ impl Op<'_> {
             self.txn
                 .log_only_bytes
                 .fetch_sub(log_only, Ordering::Relaxed);
-            self.vol.counters.avoided_bytes.add(bytes);
+            self.avoided(bytes);
         }
         if fresh + remap > 0 {
             self.txn.body.lock().promised_data -= fresh + remap;
             self.vol.space.unpromise(&self.vol.image, fresh + remap, 0);
         }
         fresh
+    }
+
+    /// Accepted data that need not be written any more.
+    pub fn avoided(&self, bytes: u64) {
+        self.vol.counters.avoided_bytes.add(bytes);
+        self.txn.avoided_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// A hole or a preallocated run more to write down.

@@ -4,9 +4,10 @@ use crate::inode::{Inode, State};
 use crate::namespace::{lower_dir_links, raise_dir_links, removal_ties};
 use crate::op::Op;
 use crate::planted::{self, Bug};
-use crate::txn::Txn;
+use crate::txn::{Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
+use crate::watch::Rule;
 use ccfs_ext4::Error;
 use std::sync::Arc;
 
@@ -137,7 +138,7 @@ impl Volume {
             .whiteout
             .then(|| self.image.alloc().allocate_inode(old.dir.ino, false))
             .transpose()?;
-        let op = self.begin(cx.stream, promise, ties.iter().map(Some));
+        let op = self.begin(cx.stream, promise, ties);
         if let Some(token) = &mut token {
             **token = Some(op.txn.clone());
         }
@@ -227,19 +228,21 @@ impl Volume {
         old: &Side,
         new: &Side,
         moves: Option<&Arc<Txn>>,
-    ) -> Vec<Arc<Txn>> {
+    ) -> Vec<Tie> {
         let moves = moves.filter(|_| !planted::is(Bug::TieMove));
-        let mut ties: Vec<Arc<Txn>> = moves.into_iter().cloned().collect();
+        let moved = old.inode.as_ref().map_or(0, |i| i.ino);
+        let moves = moves.map(|t| Tie::new(t, Rule::Move, moved));
+        let mut ties: Vec<Tie> = moves.into_iter().collect();
         for side in [old, new] {
             let st = l.get(&side.dir);
-            ties.extend(Self::entry_tie(st, side.name));
-            ties.extend(Self::dir_ties(st));
+            ties.extend(Self::entry_tie(&side.dir, st, side.name));
+            ties.extend(Self::dir_ties(&side.dir, st));
             if let Some(inode) = &side.inode {
-                ties.extend(l.get(inode).last.iter().cloned());
+                ties.extend(Self::inode_tie(inode, l.get(inode)));
             }
         }
         if let Some(target) = &new.inode {
-            ties.extend(removal_ties(l.get(target)));
+            ties.extend(removal_ties(target, l.get(target)));
         }
         ties
     }
@@ -259,6 +262,7 @@ impl Volume {
                 lower_dir_links(l.get(&from.dir));
                 raise_dir_links(l.get(&to.dir));
             }
+            inode.named_in(to.dir.ino);
             self.renamed(op, inode, l.get(inode));
         }
         op.dir_changed(&old.dir, l.get(&old.dir));
@@ -285,6 +289,7 @@ impl Volume {
             lower_dir_links(l.get(&old.dir));
             raise_dir_links(l.get(&new.dir));
         }
+        moved.named_in(new.dir.ino);
         self.renamed(op, moved, l.get(moved));
         if let Some(target) = &new.inode {
             if l.get(target).is_dir() {

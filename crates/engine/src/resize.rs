@@ -202,7 +202,8 @@ impl Volume {
         let fresh: u64 = runs.iter().map(|(a, b)| b - a).sum();
         let promise = self.promise(cx, fresh, 4 + 2 * runs.len() as u64)?;
         let expected = self.expected_for(1) + 48 * runs.len() as u64;
-        let op = self.begin_sized(cx.stream, promise, [st.last.clone().as_ref()], expected);
+        let ties = Self::inode_tie(inode, st);
+        let op = self.begin_sized(cx.stream, promise, ties, expected);
         let layer = op.layer(inode, st);
         if let Some(cell) = cell {
             self.change_block(&op, inode, st, &layer, cell, 0, &[]);
@@ -296,7 +297,8 @@ impl Volume {
             None => self.promise_if_possible(4),
         };
         let expected = self.expected_for(5);
-        let op = self.begin_sized(cx.stream, promise, [st.last.clone().as_ref()], expected);
+        let ties = Self::inode_tie(inode, st);
+        let op = self.begin_sized(cx.stream, promise, ties, expected);
         let layer = op.layer(inode, st);
         self.make_hole(&op, inode, st, from, to);
         for cell in cells {

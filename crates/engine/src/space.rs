@@ -2,6 +2,7 @@
 use crate::planted::{self, Bug};
 use crate::types::*;
 use crate::volume::Volume;
+use crate::watch::Cause;
 use ccfs_ext4::Error;
 use ccfs_image::{Image, Run};
 use parking_lot::Mutex;
@@ -138,7 +139,7 @@ impl Volume {
         if held.iter().all(|g| g.get() == 0) {
             return Ok(());
         }
-        self.commit_all()?;
+        self.commit_all(Cause::Space)?;
         self.drive()?;
         if self.space.pending_blocks() > 0 {
             self.checkpoint()?;

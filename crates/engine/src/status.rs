@@ -1,5 +1,10 @@
 //! What `ccfs status` shows.
+use crate::stream::StreamView;
+use crate::txn::{Phase, Txn};
+use crate::types::Ino;
 use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters since the mount.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -8,6 +13,8 @@ pub struct Counters {
     pub commits: u64,
     pub checkpoints: u64,
     pub syncs: u64,
+    /// fsync calls that returned at once, because their stream ignores them.
+    pub ignored_syncs: u64,
     /// Bytes of frames written to the log, checkpoints apart.
     pub logged_bytes: u64,
     /// Bytes of block images that checkpoints wrote to the log.
@@ -31,10 +38,67 @@ pub struct StreamStatus {
     /// Running transaction: operations and bytes of data not yet committed.
     pub running_operations: u64,
     pub running_bytes: u64,
+    /// What its records need in the log, about.
+    pub running_log_bytes: u64,
+    /// Its data that need not be written any more.
+    pub avoided_bytes: u64,
     /// Age of the running transaction's oldest operation.
     pub age_ms: u64,
     /// Sealed or committing transactions.
     pub committing: u64,
+    /// Uncommitted transactions of other streams that have to be durable first.
+    pub ties: Vec<TieStatus>,
+}
+
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+pub struct TieStatus {
+    /// The other stream.
+    pub stream: u64,
+    /// Which rule of C5.
+    pub rule: &'static str,
+    /// What both touched.
+    pub inode: Ino,
+}
+
+/// Ties of one stream that are told of.
+const TIES_MAX: usize = 64;
+
+impl StreamStatus {
+    pub(crate) fn of(view: &StreamView) -> StreamStatus {
+        let running = view.running.as_ref();
+        let running = running.filter(|t| t.phase() == Phase::Running);
+        let get = |f: fn(&Txn) -> &AtomicU64| running.map_or(0, |t| f(t).load(Ordering::Relaxed));
+        StreamStatus {
+            id: view.id.0,
+            running_operations: get(|t| &t.operations),
+            running_bytes: get(|t| &t.dirty_bytes),
+            running_log_bytes: get(|t| &t.record_bytes) + get(|t| &t.log_only_bytes),
+            avoided_bytes: get(|t| &t.avoided_bytes),
+            age_ms: running.map_or(0, |t| t.started.elapsed().as_millis() as u64),
+            committing: view.committing.len() as u64,
+            ties: ties_of(view),
+        }
+    }
+}
+
+fn ties_of(view: &StreamView) -> Vec<TieStatus> {
+    let mut ties = Vec::new();
+    let all = view.running.iter().chain(&view.committing);
+    for txn in all.map(Arc::clone) {
+        let deps = txn.progress().deps.clone();
+        for dep in deps {
+            let tie = TieStatus {
+                stream: dep.txn.stream.0,
+                rule: dep.rule.name(),
+                inode: dep.inode,
+            };
+            let open = !dep.txn.settled() && dep.txn.stream != view.id;
+            if open && ties.len() < TIES_MAX && !ties.contains(&tie) {
+                ties.push(tie);
+            }
+        }
+    }
+    ties
 }
 
 #[derive(Clone, Debug, Serialize)]

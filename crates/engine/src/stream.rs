@@ -3,8 +3,9 @@
 //! Acceptance is one instant: under one mutex, held for nanoseconds, an operation that already holds the locks of its objects gets its
 //! sequence number and its stream's running transaction, and ties are made.
 use crate::planted::{self, Bug};
-use crate::txn::{Phase, Txn};
+use crate::txn::{Phase, Tie, Txn};
 use crate::types::StreamId;
+use crate::watch::Rule;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +39,8 @@ pub struct Accepted {
 pub struct StreamView {
     pub id: StreamId,
     pub running: Option<Arc<Txn>>,
-    pub committing: u64,
+    /// Sealed, not settled; oldest first.
+    pub committing: Vec<Arc<Txn>>,
 }
 
 impl Inner {
@@ -51,7 +53,7 @@ impl Inner {
             .previous
             .get(&stream)
             .filter(|t| !t.settled() && !planted::is(Bug::TieStream))
-            .cloned()
+            .map(|t| Tie::new(t, Rule::Stream, 0))
             .into_iter()
             .collect();
         let txn = Arc::new(Txn::new(self.serial, stream, deps));
@@ -90,10 +92,10 @@ impl Streams {
 
     /// The acceptance of an operation of `stream` on objects last touched by `ties`, which needs at most `expected` bytes of the
     /// log. A transaction that could exceed `limit` by it is sealed first.
-    pub fn accept<'t>(
+    pub fn accept(
         &self,
         stream: StreamId,
-        ties: impl Iterator<Item = &'t Arc<Txn>>,
+        ties: impl Iterator<Item = Tie>,
         expected: u64,
         limit: u64,
     ) -> Accepted {
@@ -104,18 +106,20 @@ impl Streams {
             .filter(|t| t.log_bytes_max() + expected > limit)
             .cloned();
         if let Some(full) = &full {
+            full.full.store(true, Ordering::Relaxed);
             inner.seal(full);
         }
         let txn = inner.running(stream);
         for tie in ties {
-            if tie.serial == txn.serial || tie.settled() {
+            if tie.txn.serial == txn.serial || tie.txn.settled() {
                 continue;
             }
             // T1: the other side is sealed before the edge exists, and `txn` itself runs, so nothing leads to it yet.
-            inner.seal(tie);
+            inner.seal(&tie.txn);
             let mut progress = txn.progress();
-            if !progress.deps.iter().any(|d| d.serial == tie.serial) {
-                progress.deps.push(tie.clone());
+            let known = |d: &Tie| d.txn.serial == tie.txn.serial;
+            if !progress.deps.iter().any(known) {
+                progress.deps.push(tie);
             }
         }
         inner.seq += 1;
@@ -196,7 +200,7 @@ impl Streams {
                 StreamView {
                     id: *id,
                     running: Some(txn.clone()),
-                    committing: 0,
+                    committing: Vec::new(),
                 },
             );
         }
@@ -204,9 +208,10 @@ impl Streams {
             let fresh = StreamView {
                 id: txn.stream,
                 running: None,
-                committing: 0,
+                committing: Vec::new(),
             };
-            views.entry(txn.stream).or_insert(fresh).committing += 1;
+            let view = views.entry(txn.stream).or_insert(fresh);
+            view.committing.push(txn.clone());
         }
         let mut list: Vec<_> = views.into_values().collect();
         list.sort_by_key(|v| v.id);

@@ -11,12 +11,13 @@
 use crate::inode::{FileLayer, Inode};
 use crate::record::{DirField, DirValue};
 use crate::types::{Ino, StreamId};
+use crate::watch::{Cause, Rule};
 use ccfs_device::{AlignedBuf, Ticket};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 pub type Name = Arc<[u8]>;
 
@@ -74,14 +75,48 @@ impl Body {
     }
 }
 
+/// Another transaction that something has to come after, and why (C5).
+#[derive(Clone)]
+pub struct Tie {
+    pub txn: Arc<Txn>,
+    pub rule: Rule,
+    /// The inode that both touched; 0 where it is not about one.
+    pub inode: Ino,
+}
+
+impl Tie {
+    pub fn new(txn: &Arc<Txn>, rule: Rule, inode: Ino) -> Tie {
+        Tie {
+            txn: txn.clone(),
+            rule,
+            inode,
+        }
+    }
+}
+
+/// How long the steps of a commit took; for those who ask why a sync was slow.
+#[derive(Clone, Copy, Default)]
+pub struct Steps {
+    /// When the commit of it began.
+    pub began: Option<Instant>,
+    /// Its blocks were placed, and data that had to be durable first was.
+    pub built: Duration,
+    /// It got its room in the log.
+    pub roomy: Duration,
+    /// Bytes of its frames, and of data written straight to its place.
+    pub logged_bytes: u64,
+    pub direct_bytes: u64,
+}
+
 /// Bookkeeping of the commit.
 #[derive(Default)]
 pub struct Progress {
     /// Accepted operations that have not ended.
     pub active: u32,
-    pub deps: Vec<Arc<Txn>>,
-    /// Somebody commits it.
-    pub claimed: bool,
+    pub deps: Vec<Tie>,
+    /// Somebody commits it, for this reason.
+    pub claimed: Option<Cause>,
+    pub steps: Steps,
     /// Commit id, from dispatch on.
     pub id: u64,
     /// Log (and small data) writes in flight; whoever waits for durability takes it.
@@ -104,13 +139,17 @@ pub struct Txn {
     pub record_bytes: AtomicU64,
     /// What accepted operations that have not ended may add to the two above at most.
     pub expected_bytes: AtomicU64,
+    /// Data of its operations that need not be written, because later ones of it overwrote or removed them.
+    pub avoided_bytes: AtomicU64,
+    /// It was sealed because the log takes no larger one.
+    pub full: AtomicBool,
     pub body: Mutex<Body>,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
 
 impl Txn {
-    pub fn new(serial: u64, stream: StreamId, deps: Vec<Arc<Txn>>) -> Self {
+    pub fn new(serial: u64, stream: StreamId, deps: Vec<Tie>) -> Self {
         Txn {
             serial,
             stream,
@@ -121,6 +160,8 @@ impl Txn {
             log_only_bytes: AtomicU64::new(0),
             record_bytes: AtomicU64::new(0),
             expected_bytes: AtomicU64::new(0),
+            avoided_bytes: AtomicU64::new(0),
+            full: AtomicBool::new(false),
             body: Mutex::default(),
             progress: Mutex::new(Progress {
                 deps,

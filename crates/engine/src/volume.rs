@@ -7,8 +7,9 @@ use crate::planted::{self, Bug};
 use crate::space::{Gauge, Space};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
-use crate::txn::{Phase, Txn};
+use crate::txn::Txn;
 use crate::types::*;
+use crate::watch::{Cause, Event, SyncCall, Synced, Syncer, Totals, Watch};
 use ccfs_device::Device;
 use ccfs_ext4::Error;
 use ccfs_image::Image;
@@ -66,6 +67,7 @@ pub(crate) struct AtomicCounters {
     pub commits: AtomicU64,
     pub checkpoints: AtomicU64,
     pub syncs: AtomicU64,
+    pub ignored_syncs: Gauge,
     pub logged_bytes: AtomicU64,
     pub checkpoint_bytes: AtomicU64,
     pub direct_bytes: AtomicU64,
@@ -109,6 +111,7 @@ pub struct Volume {
     pub(crate) reclaiming: Mutex<()>,
     pub(crate) generation: AtomicU32,
     pub(crate) counters: AtomicCounters,
+    pub(crate) watch: Watch,
     health: AtomicU8,
     stop_reason: Mutex<String>,
     throttle: Mutex<()>,
@@ -233,6 +236,7 @@ impl Volume {
             reclaiming: Mutex::new(()),
             generation: AtomicU32::new(seed.1 ^ seed.0 as u32),
             counters: AtomicCounters::default(),
+            watch: Watch::default(),
             health: AtomicU8::new(RUNNING),
             stop_reason: Mutex::default(),
             throttle: Mutex::new(()),
@@ -254,14 +258,14 @@ impl Volume {
             return Ok(());
         }
         self.check_running()?;
-        self.commit_all()?;
+        self.commit_all(Cause::Unmount)?;
         self.drive()?;
         self.refs.clear();
         let nameless: Vec<Ino> = self.orphans.lock().iter().copied().collect();
         for ino in nameless {
             self.forget(ino, 1);
         }
-        self.commit_all()?;
+        self.commit_all(Cause::Unmount)?;
         self.drive()?;
         if planted::is(Bug::EarlyBit) {
             self.image.write_in_flight(false)?;
@@ -346,7 +350,7 @@ impl Volume {
             return Ok(());
         }
         if !self.options.background {
-            self.commit_all()?;
+            self.commit_all(Cause::DirtyLimit)?;
             return self.drive();
         }
         let mut guard = self.throttle.lock();
@@ -376,54 +380,92 @@ impl Volume {
 
     // --- durability
 
-    /// C3. Waits on the calling thread.
-    pub fn fsync(&self, cx: &Context, ino: Ino, _datasync: bool) -> Result<()> {
+    /// Makes durable what the call promises (C3); waits on the calling thread. `pid`: the caller's thread id for those who look on,
+    /// 0 if unknown.
+    pub fn sync(&self, cx: &Context, call: SyncCall, pid: u32) -> Result<()> {
         if self.options.read_only {
             return Ok(());
         }
         self.check_running()?;
-        if cx.ignore_fsync {
+        if cx.ignore_fsync && matches!(call, SyncCall::File(_)) {
+            self.counters.ignored_syncs.add(1);
             return Ok(());
         }
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        let who = Syncer {
+            call,
+            pid,
+            uid: cx.uid,
+            stream: cx.stream,
+        };
+        let began = Instant::now();
+        let roots = match call {
+            SyncCall::File(ino) => self.fsync_roots(cx, ino),
+            SyncCall::Volume => self.streams.seal_all(),
+            SyncCall::Stream(stream) => self.streams.seal_stream(stream).into_iter().collect(),
+        };
+        let outcome = self.commit(roots, Cause::Sync(who));
+        self.watch.synced(Synced {
+            who,
+            commits: *outcome.as_ref().unwrap_or(&0),
+            latency: began.elapsed(),
+            failed: outcome.is_err(),
+        });
+        outcome.map(drop)
+    }
+
+    /// The last changes of a file by anybody, and what the caller's stream has.
+    fn fsync_roots(&self, cx: &Context, ino: Ino) -> Vec<Arc<Txn>> {
         let mut roots = Vec::new();
         let foreign = self.inode(ino);
         if let (Ok(inode), false) = (foreign, planted::is(Bug::FsyncOwnStream)) {
             let st = inode.state.read();
             roots.extend(st.last.iter().cloned());
             if let Some(d) = &st.dir {
-                roots.extend(
-                    d.changers
-                        .iter()
-                        .chain(&d.attr_changers)
-                        .chain(&d.xattr_last)
-                        .cloned(),
-                );
+                let changes = d.changers.iter().chain(&d.attr_changers);
+                roots.extend(changes.chain(&d.xattr_last).cloned());
             }
         }
         roots.extend(self.streams.seal_stream(cx.stream));
-        self.commit(roots)
+        roots
+    }
+
+    /// C3: the file and the caller's stream.
+    pub fn fsync(&self, cx: &Context, ino: Ino, _datasync: bool) -> Result<()> {
+        self.sync(cx, SyncCall::File(ino), 0)
     }
 
     /// Everything accepted before the call.
-    pub fn syncfs(&self, _cx: &Context) -> Result<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        self.check_running()?;
-        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        self.commit_all()
+    pub fn syncfs(&self, cx: &Context) -> Result<()> {
+        self.sync(cx, SyncCall::Volume, 0)
     }
 
     /// Everything earlier in the stream.
     pub fn streamsync(&self, stream: StreamId) -> Result<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        self.check_running()?;
-        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        let last = self.streams.seal_stream(stream);
-        self.commit(last.into_iter().collect())
+        let cx = Context {
+            stream,
+            uid: 0,
+            gid: 0,
+            umask: 0,
+            ignore_fsync: false,
+            privileged: true,
+        };
+        self.sync(&cx, SyncCall::Stream(stream), 0)
+    }
+
+    /// Commits and syncs from event number `from` on, at most `max`, and how many of those are lost.
+    pub fn events(&self, from: u64, max: usize) -> (Vec<Event>, u64) {
+        self.watch.events(from, max)
+    }
+
+    /// The number that the next event will get.
+    pub fn next_event(&self) -> u64 {
+        self.watch.next()
+    }
+
+    /// Commits and their latencies since the mount.
+    pub fn totals(&self) -> Totals {
+        self.watch.totals()
     }
 
     /// After transactions became durable: somebody applies them.
@@ -440,7 +482,7 @@ impl Volume {
     pub fn tick(&self, age: Duration) -> Result<()> {
         self.check_running()?;
         let old = self.streams.seal_older(age);
-        self.commit(old)?;
+        self.commit(old, Cause::Interval)?;
         self.apply_ready()
     }
 
@@ -497,12 +539,13 @@ impl Volume {
             dirty_limit_bytes: self.options.dirty_limit,
             dirty_image_blocks: self.image.dirty_len() as u64,
             orphans: self.orphans.lock().len() as u64,
-            streams: self.streams.view().iter().map(stream_status).collect(),
+            streams: self.streams.view().iter().map(StreamStatus::of).collect(),
             counters: Counters {
                 operations: c.operations.get(),
                 commits: get(&c.commits),
                 checkpoints: get(&c.checkpoints),
                 syncs: get(&c.syncs),
+                ignored_syncs: c.ignored_syncs.get(),
                 logged_bytes: get(&c.logged_bytes),
                 checkpoint_bytes: get(&c.checkpoint_bytes),
                 direct_bytes: get(&c.direct_bytes),
@@ -515,20 +558,6 @@ impl Volume {
                 device_flushes: device.flushes,
             },
         }
-    }
-}
-
-fn stream_status(view: &crate::stream::StreamView) -> StreamStatus {
-    let running = view
-        .running
-        .as_ref()
-        .filter(|t| t.phase() == Phase::Running);
-    StreamStatus {
-        id: view.id.0,
-        running_operations: running.map_or(0, |t| t.operations.load(Ordering::Relaxed)),
-        running_bytes: running.map_or(0, |t| t.dirty_bytes.load(Ordering::Relaxed)),
-        age_ms: running.map_or(0, |t| t.started.elapsed().as_millis() as u64),
-        committing: view.committing,
     }
 }
 

@@ -8,6 +8,7 @@ mod mount;
 mod procfs;
 pub mod server;
 mod session;
+pub mod show;
 mod sys;
 pub mod transport;
 pub mod wire;

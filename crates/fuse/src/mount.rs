@@ -45,6 +45,8 @@ pub struct MountConfig {
     pub noexec: bool,
     /// Other users than the daemon's may use the volume.
     pub allow_other: bool,
+    /// The root has a directory `.ccfs` with status files, which no listing shows.
+    pub status_dir: bool,
     pub pool: PoolConfig,
 }
 
@@ -60,6 +62,7 @@ impl MountConfig {
             nodev: false,
             noexec: false,
             allow_other: true,
+            status_dir: true,
             pool: PoolConfig::default(),
         }
     }

@@ -67,6 +67,7 @@ impl Session {
                     mountpoint: mounted.mountpoint.display().to_string(),
                     source: mounted.source.display().to_string(),
                     syncfs: mounted.fuseblk,
+                    status_dir: config.status_dir,
                 };
                 Ok(Server::new(volume.clone(), agreed, info)?)
             });

@@ -124,6 +124,8 @@ pub struct Reply {
     pub silent: bool,
     /// References that this reply gives to the kernel. They are taken back if it cannot be delivered.
     pub remembered: Vec<Ino>,
+    /// The same for a file of the directory `.ccfs`.
+    pub remembered_text: Option<u64>,
     /// Inodes (as node ids) whose cached attributes the kernel must drop before it sees this reply.
     pub stale_attrs: Vec<u64>,
 }
@@ -135,6 +137,7 @@ impl Reply {
         self.errno = 0;
         self.silent = false;
         self.remembered.clear();
+        self.remembered_text = None;
         self.stale_attrs.clear();
     }
 

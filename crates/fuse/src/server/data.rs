@@ -3,7 +3,7 @@ use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
 use crate::wire::{Errno, Reply, Request};
-use ccfs_engine::{Fallocate, Ino, Seek, SetAttr, WriteFlags};
+use ccfs_engine::{Context, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags};
 
 /// Most that one copy_file_range request copies, bytes; callers go on after a short copy.
 const COPY_MAX: u64 = 16 << 20;
@@ -136,16 +136,20 @@ impl Server {
     }
 
     pub(super) fn fsync(&self, request: &Request<'_>) -> Answer {
-        let arg: abi::FsyncIn = request.arg()?;
-        let datasync = arg.fsync_flags & abi::FSYNC_FDATASYNC != 0;
-        Ok(self
-            .volume
-            .fsync(&self.context(request, 0), self.target(request)?, datasync)?)
+        request.arg::<abi::FsyncIn>()?;
+        let call = SyncCall::File(self.target(request)?);
+        self.sync(request, &self.context(request, 0), call)
     }
 
     pub(super) fn syncfs(&self, request: &Request<'_>) -> Answer {
         request.arg::<abi::SyncfsIn>()?;
-        Ok(self.volume.syncfs(&self.context(request, 0))?)
+        self.sync(request, &self.context(request, 0), SyncCall::Volume)
+    }
+
+    /// Every sync call goes through here.
+    pub(super) fn sync(&self, request: &Request<'_>, cx: &Context, call: SyncCall) -> Answer {
+        self.syncers.note(request.header.pid);
+        Ok(self.volume.sync(cx, call, request.header.pid)?)
     }
 }
 

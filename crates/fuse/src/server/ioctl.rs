@@ -2,9 +2,10 @@
 //! states ("restricted" ioctls).
 use super::{Answer, Server};
 use crate::abi;
+use crate::show::{self, Viewer};
 use crate::wire::{Errno, Reply, Request};
-use ccfs_client::abi::{self as client, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg};
-use ccfs_engine::StreamId;
+use ccfs_client::abi::{self as client, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg};
+use ccfs_engine::{StreamId, SyncCall};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ const LABEL_LEN: usize = 256;
 #[derive(Default)]
 pub struct Snapshots {
     last: u64,
-    kept: VecDeque<(u64, Arc<str>)>,
+    /// (number, whose, text)
+    kept: VecDeque<(u64, u32, Arc<str>)>,
 }
 const SNAPSHOTS_MAX: usize = 16;
 
@@ -98,7 +100,7 @@ impl Server {
                 self.volume.shutdown();
             }
             client::IOC_GET_STREAM_OF_PROCESS => self.stream_of_process(request, input, reply)?,
-            client::IOC_SET_STREAM..=client::IOC_STATUS => {
+            client::IOC_SET_STREAM..=client::IOC_STATUS | client::IOC_TRACE => {
                 self.own_ioctl(request, &arg, input, reply)?
             }
             _ => return Err(Errno(libc::ENOTTY)),
@@ -161,8 +163,13 @@ impl Server {
         input: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        if arg.cmd == client::IOC_STATUS {
-            return self.status_part(input, reply);
+        let viewer = Viewer {
+            uid: request.header.uid,
+        };
+        match arg.cmd {
+            client::IOC_STATUS => return self.status_part(viewer, input, reply),
+            client::IOC_TRACE => return self.trace(viewer, input, reply),
+            _ => {}
         }
         let mut stream = exactly::<StreamArg>(input)?;
         if stream.version != client::VERSION {
@@ -181,23 +188,20 @@ impl Server {
                     .make(uid, stream.flags, || self.volume.new_stream())?
                     .0;
             }
-            client::IOC_STREAM_SYNC => self.stream_sync(tid, uid, stream.id)?,
+            client::IOC_STREAM_SYNC => self.stream_sync(request, stream.id)?,
             _ => return Err(Errno(libc::ENOTTY)),
         }
         reply.push(&stream);
         Ok(())
     }
 
-    fn stream_sync(&self, tid: u32, uid: u32, id: u64) -> Answer {
-        let stream = if id == 0 {
-            self.callers.caller(tid, uid).stream
-        } else {
-            StreamId(id)
-        };
-        if id != 0 && !self.callers.may_use(uid, id) {
+    fn stream_sync(&self, request: &Request<'_>, id: u64) -> Answer {
+        let cx = self.context(request, 0);
+        let stream = if id == 0 { cx.stream } else { StreamId(id) };
+        if id != 0 && !self.callers.may_use(cx.uid, id) {
             return Err(Errno(libc::EPERM));
         }
-        Ok(self.volume.streamsync(stream)?)
+        self.sync(request, &cx, SyncCall::Stream(stream))
     }
 
     /// Whose threads somebody may look at: root's look at all, others' at those of their own user.
@@ -219,12 +223,41 @@ impl Server {
         Ok(())
     }
 
-    fn status_part(&self, input: &[u8], reply: &mut Reply) -> Answer {
+    /// Events as lines of JSON, as many as fit.
+    fn trace(&self, viewer: Viewer, input: &[u8], reply: &mut Reply) -> Answer {
+        /// More events than the shortest lines that fit.
+        const EVENTS: usize = 64;
+        let mut arg = exactly::<TraceArg>(input)?;
+        if arg.version != client::VERSION {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.syncers.watch();
+        if arg.next == client::TRACE_NEW {
+            arg.next = self.volume.next_event();
+        }
+        let (events, lost) = self.volume.events(arg.next, EVENTS);
+        (arg.lost, arg.length, arg.data) = (lost, 0, [0; STATUS_CHUNK]);
+        for event in &events {
+            let line = show::event(&self.volume, &self.syncers, viewer, event);
+            let line = format!("{line}\n");
+            let at = arg.length as usize;
+            let Some(room) = arg.data.get_mut(at..at + line.len()) else {
+                break;
+            };
+            room.copy_from_slice(line.as_bytes());
+            arg.length += line.len() as u32;
+            arg.next = event.number + 1;
+        }
+        reply.push(&arg);
+        Ok(())
+    }
+
+    fn status_part(&self, viewer: Viewer, input: &[u8], reply: &mut Reply) -> Answer {
         let asked = exactly::<StatusArg>(input)?;
         if asked.version != client::VERSION {
             return Err(Errno(libc::EINVAL));
         }
-        let (snapshot, text) = self.snapshot(asked.snapshot)?;
+        let (snapshot, text) = self.snapshot(viewer, asked.snapshot)?;
         let start = usize::try_from(asked.offset)
             .unwrap_or(usize::MAX)
             .min(text.len());
@@ -241,27 +274,29 @@ impl Server {
         Ok(())
     }
 
-    fn snapshot(&self, number: u64) -> Result<(u64, Arc<str>), Errno> {
+    /// A viewer's own snapshot; 0 makes one.
+    fn snapshot(&self, viewer: Viewer, number: u64) -> Result<(u64, Arc<str>), Errno> {
         if number != 0 {
             let snapshots = self.snapshots.lock();
-            let found = snapshots.kept.iter().find(|(n, _)| *n == number);
+            let own = |(n, uid, _): &&(u64, u32, _)| (*n, *uid) == (number, viewer.uid);
+            let found = snapshots.kept.iter().find(own);
             return found
-                .map(|(n, text)| (*n, text.clone()))
+                .map(|(n, _, text)| (*n, text.clone()))
                 .ok_or(Errno(libc::ESTALE));
         }
-        let text: Arc<str> = self.status_json().into();
+        let text: Arc<str> = self.status(viewer).to_string().into();
         let mut snapshots = self.snapshots.lock();
         snapshots.last += 1;
         let number = snapshots.last;
-        snapshots.kept.push_back((number, text.clone()));
+        snapshots.kept.push_back((number, viewer.uid, text.clone()));
         if snapshots.kept.len() > SNAPSHOTS_MAX {
             snapshots.kept.pop_front();
         }
         Ok((number, text))
     }
 
-    /// The engine's status with what this layer knows.
-    pub fn status_json(&self) -> String {
+    /// The engine's status with what this layer knows, as far as the viewer may see it.
+    pub fn status(&self, viewer: Viewer) -> serde_json::Value {
         let requests: serde_json::Map<_, _> = self
             .metrics
             .list()
@@ -275,11 +310,13 @@ impl Server {
             "source": self.mount.source,
             "pid": std::process::id(),
             "syncfs_works": self.mount.syncfs,
+            "status_dir": self.status_dir.is_on(),
             "fuse_protocol": format!("{}.{}", abi::MAJOR, self.agreed.minor),
         });
         status["requests"] = requests.into();
         status["stream_owners"] = owners.into();
-        status.to_string()
+        show::add_streams(&mut status, &self.volume, &self.recent, viewer);
+        status
     }
 }
 

@@ -15,12 +15,15 @@ mod data;
 pub mod init;
 mod ioctl;
 mod namespace;
+mod status_dir;
 mod xattr;
 
 use crate::abi::{self, op};
 use crate::caller::Callers;
 use crate::metrics::Metrics;
 use crate::procfs::Proc;
+use crate::show::Syncers;
+use crate::show::recent::Recent;
 use crate::wire::{Errno, Handler, Reply, Request};
 use ccfs_client::abi as client;
 use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume};
@@ -43,6 +46,9 @@ pub struct Server {
     block_size: u32,
     callers: Callers,
     metrics: Metrics,
+    recent: Recent,
+    syncers: Syncers,
+    status_dir: status_dir::StatusDir,
     snapshots: Mutex<ioctl::Snapshots>,
     /// What `status` says about the mount.
     mount: MountInfo,
@@ -58,6 +64,8 @@ pub struct MountInfo {
     pub source: String,
     /// False on a plain fuse mount: the kernel tells nobody of syncfs and sync (an exception to C3).
     pub syncfs: bool,
+    /// The directory `.ccfs` is wanted.
+    pub status_dir: bool,
 }
 
 impl Server {
@@ -66,12 +74,16 @@ impl Server {
         agreed: init::Agreed,
         mount: MountInfo,
     ) -> Result<Self, ccfs_engine::Error> {
+        let status_dir = status_dir::StatusDir::new(&volume, mount.status_dir);
         Ok(Server {
             block_size: volume.statfs()?.block_size,
             volume,
             agreed,
             callers: Callers::new(Proc("/proc".into())),
             metrics: Metrics::default(),
+            recent: Recent::default(),
+            syncers: Syncers::new(),
+            status_dir,
             snapshots: Mutex::default(),
             mount,
             ended: Mutex::new(None),
@@ -94,6 +106,9 @@ impl Server {
     }
 
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        if status_dir::is_ours(request.header.nodeid) {
+            return self.status_dir_request(request, reply);
+        }
         match request.header.opcode {
             op::LOOKUP => self.lookup(request, reply),
             op::FORGET | op::BATCH_FORGET => {
@@ -148,6 +163,9 @@ impl Server {
     fn context(&self, request: &Request<'_>, umask: u32) -> Context {
         let header = &request.header;
         let caller = self.callers.caller(header.pid, header.uid);
+        if header.pid != 0 {
+            self.recent.note(header.pid, caller.stream);
+        }
         Context {
             stream: caller.stream,
             uid: header.uid,
@@ -245,6 +263,9 @@ impl Handler for Server {
         for &ino in &reply.remembered {
             self.volume.forget(ino, 1);
         }
+        if let Some(node) = reply.remembered_text {
+            self.status_dir.forget(node, 1);
+        }
     }
 }
 
@@ -272,6 +293,7 @@ fn ino_of(nodeid: u64) -> Result<Ino, Errno> {
         abi::ROOT_ID => Ok(ROOT_INO),
         // The reserved inodes of ext4: nobody's files.
         0..=10 => Err(Errno(libc::ESTALE)),
+        _ if status_dir::is_ours(nodeid) => Err(Errno(libc::EPERM)),
         _ => Ino::try_from(nodeid).map_err(|_| Errno(libc::ESTALE)),
     }
 }

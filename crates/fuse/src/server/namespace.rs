@@ -20,6 +20,9 @@ impl Server {
         if name == b"." {
             return self.lookup_handle(parent, reply);
         }
+        if self.status_dir.is_name(request.header.nodeid, name) {
+            return self.lookup_status_dir(reply);
+        }
         match self.volume.lookup(parent, name) {
             Ok(attr) => self.push_entry(reply, &attr),
             // Node id 0: the kernel remembers that there is no such name.
@@ -61,8 +64,9 @@ impl Server {
             let one: abi::ForgetOne;
             (one, rest) =
                 zerocopy::FromBytes::read_from_prefix(rest).map_err(|_| Errno(libc::EINVAL))?;
-            if let Ok(ino) = ino_of(one.nodeid) {
-                self.volume.forget(ino, one.nlookup);
+            match ino_of(one.nodeid) {
+                Ok(ino) => self.volume.forget(ino, one.nlookup),
+                Err(_) => self.status_dir.forget(one.nodeid, one.nlookup),
             }
         }
         Ok(())
@@ -88,7 +92,7 @@ impl Server {
         Ok(())
     }
 
-    fn statx_of(&self, attr: &Attr) -> abi::Statx {
+    pub(super) fn statx_of(&self, attr: &Attr) -> abi::Statx {
         // FS_*_FL and STATX_ATTR_* have the same values for these four: compressed, immutable, append, nodump.
         const ATTRIBUTES: u64 = 0x4 | 0x10 | 0x20 | 0x40;
         /// STATX_BASIC_STATS and STATX_BTIME.
@@ -149,7 +153,7 @@ impl Server {
         let attr = self.volume.symlink(
             &self.context(request, 0),
             self.target(request)?,
-            changeable(name)?,
+            self.changeable(request.header.nodeid, name)?,
             target,
         )?;
         self.push_entry(reply, &attr);
@@ -158,7 +162,7 @@ impl Server {
 
     pub(super) fn mknod(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let (arg, rest) = request.arg_and_rest::<abi::MknodIn>()?;
-        let name = changeable(one_name(rest)?)?;
+        let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let mode = mode_of(arg.mode)?;
         match u32::from(mode) & libc::S_IFMT {
             libc::S_IFREG | libc::S_IFIFO | libc::S_IFSOCK | libc::S_IFCHR | libc::S_IFBLK => {}
@@ -174,7 +178,7 @@ impl Server {
 
     pub(super) fn mkdir(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let (arg, rest) = request.arg_and_rest::<abi::MkdirIn>()?;
-        let name = changeable(one_name(rest)?)?;
+        let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFDIR as u16;
         let attr = self.volume.mkdir(
             &self.context(request, arg.umask),
@@ -204,14 +208,14 @@ impl Server {
     }
 
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer {
-        let name = changeable(one_name(request.bare())?)?;
+        let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
         Ok(self
             .volume
             .unlink(&self.context(request, 0), self.target(request)?, name)?)
     }
 
     pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer {
-        let name = changeable(one_name(request.bare())?)?;
+        let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
         Ok(self
             .volume
             .rmdir(&self.context(request, 0), self.target(request)?, name)?)
@@ -226,18 +230,23 @@ impl Server {
             (arg.newdir, arg.flags, rest)
         };
         let (name, new_name) = name_and_string(rest)?;
-        let new_name = changeable(checked_name(new_name)?)?;
+        let new_name = self.changeable(to, checked_name(new_name)?)?;
         let flags = rename_flags(flags)?;
         let cx = self.context(request, 0);
         let (from, to) = (self.target(request)?, ino_of(to)?);
-        Ok(self
-            .volume
-            .rename(&cx, from, changeable(name)?, to, new_name, flags)?)
+        Ok(self.volume.rename(
+            &cx,
+            from,
+            self.changeable(request.header.nodeid, name)?,
+            to,
+            new_name,
+            flags,
+        )?)
     }
 
     pub(super) fn link(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let (arg, rest) = request.arg_and_rest::<abi::LinkIn>()?;
-        let name = changeable(one_name(rest)?)?;
+        let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let cx = self.context(request, 0);
         let attr = self
             .volume
@@ -268,23 +277,23 @@ impl Server {
         let arg: abi::ReadIn = request.arg()?;
         check_range(arg.offset, 0)?;
         let room = (arg.size as usize).min(LIST_MAX);
+        let dir = self.target(request)?;
         let mut taken = 0;
         let mut entries = Vec::new();
         // Collected first: the engine may hold the directory while it calls back.
-        self.volume
-            .readdir(self.target(request)?, arg.offset, &mut |entry| {
-                taken += padded(FIXED + entry.name.len());
-                if taken <= room {
-                    entries.push(entry);
-                }
-                taken <= room
-            })?;
+        self.volume.readdir(dir, arg.offset, &mut |entry| {
+            taken += padded(FIXED + entry.name.len());
+            if taken <= room {
+                entries.push(entry);
+            }
+            taken <= room
+        })?;
         for entry in &entries {
             let dots = entry.name == b"." || entry.name == b"..";
             match if dots {
                 None
             } else {
-                self.volume.getattr(entry.ino).ok()
+                self.volume.entry_attr(dir, entry.ino).ok()
             } {
                 Some(attr) => self.push_entry(reply, &attr),
                 // Node id 0: a name without attributes.
@@ -293,6 +302,17 @@ impl Server {
             push_dirent(&mut reply.body, entry);
         }
         Ok(())
+    }
+
+    /// No operation changes "." or "..", or the directory `.ccfs`.
+    fn changeable<'a>(&self, parent: u64, name: &'a [u8]) -> Result<&'a [u8], Errno> {
+        if name == b"." || name == b".." {
+            Err(Errno(libc::EINVAL))
+        } else if self.status_dir.is_name(parent, name) {
+            Err(Errno(libc::EPERM))
+        } else {
+            Ok(name)
+        }
     }
 
     pub(super) fn statfs(&self, reply: &mut Reply) -> Answer {
@@ -317,15 +337,6 @@ fn stale(error: Error) -> Errno {
     match error.errno() {
         libc::ENOENT => Errno(libc::ESTALE),
         other => Errno(other),
-    }
-}
-
-/// No operation changes "." or "..".
-fn changeable(name: &[u8]) -> Result<&[u8], Errno> {
-    if name == b"." || name == b".." {
-        Err(Errno(libc::EINVAL))
-    } else {
-        Ok(name)
     }
 }
 
@@ -385,11 +396,11 @@ fn changes(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
 }
 
 /// Entries of listings start at multiples of 8.
-fn padded(len: usize) -> usize {
+pub(super) fn padded(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-fn push_dirent(body: &mut Vec<u8>, entry: &ListEntry) {
+pub(super) fn push_dirent(body: &mut Vec<u8>, entry: &ListEntry) {
     let head = abi::Dirent {
         ino: entry.ino.into(),
         off: entry.next,

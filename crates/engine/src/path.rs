@@ -1,0 +1,84 @@
+//! Paths for display: which file a number stands for. Nothing else depends on them, so what is not known is left out.
+use crate::inode::Inode;
+use crate::namespace::attr_of;
+use crate::types::*;
+use crate::volume::Volume;
+use std::sync::atomic::Ordering;
+
+/// Entries of a directory that are searched for a name.
+const SCAN_MAX: usize = 20_000;
+/// Directories on the way to the root that are followed.
+const DEPTH_MAX: usize = 64;
+
+impl Inode {
+    /// A directory in which it has, or had, a name.
+    pub(crate) fn named_in(&self, parent: Ino) {
+        self.parent_hint.store(parent, Ordering::Relaxed);
+    }
+}
+
+impl Volume {
+    /// The path of an inode below the volume's root, without a slash at its start, for display. `None`: it has no name, nobody looked
+    /// it up lately, or `may_see` says no of it or of a directory on the way. Names that are not UTF-8 are shown with U+FFFD.
+    pub fn path(&self, ino: Ino, may_see: &dyn Fn(&Attr) -> bool) -> Option<String> {
+        let mut parts = Vec::new();
+        let mut at = ino;
+        for _ in 0..DEPTH_MAX {
+            if !may_see(&self.getattr(at).ok()?) {
+                return None;
+            }
+            if at == ROOT_INO {
+                parts.reverse();
+                return Some(parts.join("/"));
+            }
+            let parent = self.some_parent(at)?;
+            parts.push(self.name_in(parent, at)?);
+            at = parent;
+        }
+        None
+    }
+
+    fn some_parent(&self, ino: Ino) -> Option<Ino> {
+        let inode = self.inode(ino).ok()?;
+        let st = inode.state.read();
+        if st.is_dir() {
+            return self.parent_of(&inode, &st).ok();
+        }
+        match inode.parent_hint.load(Ordering::Relaxed) {
+            0 => None,
+            parent => Some(parent),
+        }
+    }
+
+    fn name_in(&self, parent: Ino, ino: Ino) -> Option<String> {
+        let dir = self.inode(parent).ok()?;
+        let st = dir.state.read();
+        if !st.is_dir() {
+            return None;
+        }
+        let (mut seen, mut found) = (0, None);
+        let mut each = |entry: ListEntry| {
+            seen += 1;
+            if entry.ino == ino {
+                found = Some(String::from_utf8_lossy(&entry.name).into_owned());
+            }
+            found.is_none() && seen < SCAN_MAX
+        };
+        // From behind "." and "..".
+        let first = crate::dir::COOKIE_DOTDOT + 1;
+        self.merge_entries(&dir, &st, first, &mut each).ok()?;
+        found
+    }
+
+    /// The attributes of an inode that has a name in `parent`. Error: ENOENT.
+    pub fn entry_attr(&self, parent: Ino, ino: Ino) -> Result<Attr> {
+        self.check_alive()?;
+        let inode = self.inode(ino)?;
+        inode.named_in(parent);
+        let st = inode.state.read();
+        if st.dead {
+            return crate::dir::errno(libc::ENOENT);
+        }
+        Ok(attr_of(ino, &st))
+    }
+}

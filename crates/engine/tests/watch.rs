@@ -1,0 +1,269 @@
+//! What `ccfs top` and `ccfs stream trace` show: ties with their rule and file, reasons, sizes, paths.
+mod common;
+use ccfs_device::{Device, MemoryDevice};
+use ccfs_engine::watch::{Cause, Commit, Event, Rule, Synced, What};
+use ccfs_engine::*;
+use common::{cx, image, mount, quiet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn volume() -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    (dev, v)
+}
+
+fn create(v: &Volume, stream: u64, parent: Ino, name: &str) -> Ino {
+    let attr = v.mknod(&cx(stream), parent, name.as_bytes(), 0o100644, 0);
+    attr.unwrap().ino
+}
+
+fn write(v: &Volume, stream: u64, ino: Ino, data: &[u8]) {
+    let n = v.write(&cx(stream), ino, 0, data, WriteFlags::default());
+    assert_eq!(n.unwrap(), data.len());
+}
+
+fn commits(events: &[Event]) -> Vec<Commit> {
+    let one = |e: &Event| match e.what {
+        What::Commit(c) => Some(c),
+        What::Sync(_) => None,
+    };
+    events.iter().filter_map(one).collect()
+}
+
+fn syncs(events: &[Event]) -> Vec<Synced> {
+    let one = |e: &Event| match e.what {
+        What::Sync(s) => Some(s),
+        What::Commit(_) => None,
+    };
+    events.iter().filter_map(one).collect()
+}
+
+fn since(v: &Volume, from: u64) -> Vec<Event> {
+    let (events, lost) = v.events(from, usize::MAX);
+    assert_eq!(lost, 0);
+    for pair in events.windows(2) {
+        assert_eq!(pair[0].number + 1, pair[1].number);
+    }
+    events
+}
+
+#[test]
+fn a_sync_shows_its_caller_and_the_ties_that_it_pulled_in() {
+    let (_dev, v) = volume();
+    let (a, b) = (create(&v, 20, ROOT_INO, "a"), create(&v, 21, ROOT_INO, "b"));
+    v.syncfs(&cx(1)).unwrap();
+    write(&v, 20, a, &[1; 5000]);
+    // Stream 21 comes after stream 20's write of the same file.
+    write(&v, 21, a, &[2; 100]);
+    write(&v, 21, b, &[3; 4096]);
+    let status = v.status();
+    let of = |id: u64| status.streams.iter().find(|s| s.id == id).unwrap();
+    let expected = TieStatus {
+        stream: 20,
+        rule: "file",
+        inode: a,
+    };
+    assert_eq!(of(21).ties, [expected]);
+    assert!(of(20).ties.is_empty());
+    let from = v.next_event();
+    let caller = Context { uid: 7, ..cx(21) };
+    v.sync(&caller, SyncCall::File(b), 4711).unwrap();
+    let events = since(&v, from);
+    let done = commits(&events);
+    assert_eq!(done.len(), 2, "{events:?}");
+    assert_eq!(done[0].stream, StreamId(20));
+    let tie = Cause::Tied {
+        to: StreamId(21),
+        rule: Rule::File,
+        inode: a,
+    };
+    assert_eq!(done[0].cause, tie);
+    assert_eq!(done[1].stream, StreamId(21));
+    let Cause::Sync(who) = done[1].cause else {
+        panic!("{:?}", done[1]);
+    };
+    assert_eq!(
+        (who.call, who.pid, who.uid, who.stream),
+        (SyncCall::File(b), 4711, 7, StreamId(21))
+    );
+    assert_eq!((done[0].operations, done[0].data_bytes), (1, 8192));
+    assert_eq!((done[1].operations, done[1].data_bytes), (2, 8192));
+    assert!(done.iter().all(|c| c.log_bytes > 0));
+    let called = syncs(&events);
+    assert_eq!(called.len(), 1);
+    assert_eq!((called[0].who, called[0].commits), (who, 2));
+    assert!(!called[0].failed && called[0].latency >= done[1].latency());
+    assert!(v.status().streams.iter().all(|s| s.ties.is_empty()));
+}
+
+#[test]
+fn every_rule_names_itself_and_its_inode() {
+    let (_dev, v) = volume();
+    let dir = |stream, parent, name: &str| {
+        let made = v.mkdir(&cx(stream), parent, name.as_bytes(), 0o755);
+        made.unwrap().ino
+    };
+    // (what stream 30 does, what stream 31 does, which tie it gets)
+    let tie_of = |stream: u64| {
+        let status = v.status();
+        let found = status.streams.iter().find(|s| s.id == stream);
+        let ties = found.map(|s| s.ties.clone()).unwrap_or_default();
+        v.syncfs(&cx(1)).unwrap();
+        ties.iter().map(|t| (t.rule, t.inode)).collect::<Vec<_>>()
+    };
+    let d = dir(30, ROOT_INO, "d");
+    create(&v, 31, d, "f");
+    assert_eq!(tie_of(31), [("directory", d)]);
+    let mode = SetAttr {
+        mode: Some(0o700),
+        ..SetAttr::default()
+    };
+    v.setattr(&cx(30), d, &mode).unwrap();
+    create(&v, 31, d, "g");
+    assert_eq!(tie_of(31), [("directory", d)]);
+    v.unlink(&cx(30), d, b"g").unwrap();
+    create(&v, 31, d, "g");
+    assert_eq!(tie_of(31), [("name", d)]);
+    let (x, y) = (dir(30, ROOT_INO, "x"), dir(30, ROOT_INO, "y"));
+    let (m, n) = (dir(30, x, "m"), dir(30, x, "n"));
+    v.syncfs(&cx(1)).unwrap();
+    let plain = RenameFlags::default();
+    v.rename(&cx(30), x, b"m", y, b"m", plain).unwrap();
+    v.rename(&cx(31), x, b"n", y, b"n", plain).unwrap();
+    assert_eq!(tie_of(31), [("move", n)]);
+    create(&v, 30, m, "last");
+    v.unlink(&cx(30), m, b"last").unwrap();
+    v.rmdir(&cx(31), y, b"m").unwrap();
+    assert!(tie_of(31).contains(&("removal", m)));
+}
+
+#[test]
+fn avoided_writes_and_ignored_syncs_are_counted() {
+    let (_dev, v) = volume();
+    let f = create(&v, 40, ROOT_INO, "f");
+    v.syncfs(&cx(1)).unwrap();
+    let before = v.status().counters;
+    let ignoring = Context {
+        ignore_fsync: true,
+        ..cx(40)
+    };
+    for _ in 0..5 {
+        write(&v, 40, f, &[9; 4096]);
+        v.fsync(&ignoring, f, false).unwrap();
+    }
+    let status = v.status();
+    let running = status.streams.iter().find(|s| s.id == 40).unwrap();
+    assert_eq!(
+        (running.running_bytes, running.avoided_bytes),
+        (4096, 4 * 4096)
+    );
+    assert_eq!(status.counters.ignored_syncs - before.ignored_syncs, 5);
+    assert_eq!(status.counters.syncs, before.syncs);
+    let from = v.next_event();
+    v.streamsync(StreamId(40)).unwrap();
+    let done = commits(&since(&v, from));
+    assert_eq!((done.len(), done[0].avoided_bytes), (1, 4 * 4096));
+    let totals = v.totals();
+    let own = totals.streams.iter().find(|s| s.stream.0 == 40).unwrap();
+    assert_eq!(own.avoided_bytes, 4 * 4096);
+    assert_eq!(own.commits, 2);
+    assert!(own.latency_max <= own.latency_sum && own.latency_max > Duration::ZERO);
+    let by_cause: u64 = totals.commits_by_cause.iter().sum();
+    assert_eq!(by_cause, totals.commit_latency.counts.iter().sum::<u64>());
+    assert_eq!(by_cause, status.counters.commits + 1);
+}
+
+/// In a mount with its threads: the interval, the dirty limit and the log limit each say so.
+#[test]
+fn background_commits_say_why() {
+    let run = |options: Options, work: &dyn Fn(&Volume), wanted: Cause| {
+        let dev = Arc::new(image(&["-b", "4096"], "256M"));
+        let v = Volume::mount(dev as Arc<dyn Device>, options).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        let found = |v: &Volume| {
+            commits(&v.events(0, usize::MAX).0)
+                .iter()
+                .any(|c| c.cause == wanted)
+        };
+        while !found(&v) {
+            assert!(Instant::now() < deadline, "no commit for {wanted:?}");
+            work(&v);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        v.unmount().unwrap();
+        assert!(found(&v), "the book outlives the volume's end");
+    };
+    let background = Options {
+        background: true,
+        ..quiet()
+    };
+    let interval = Options {
+        commit_interval: Duration::from_millis(200),
+        ..background.clone()
+    };
+    let touch = |v: &Volume| {
+        let _ = v.mknod(&cx(50), ROOT_INO, b"f", 0o100644, 0);
+    };
+    run(interval, &touch, Cause::Interval);
+    let slow = Options {
+        commit_interval: Duration::from_secs(3600),
+        ..background.clone()
+    };
+    let tight = Options {
+        dirty_limit: 2 << 20,
+        ..slow.clone()
+    };
+    let fill = |v: &Volume| {
+        let made = v.mknod(&cx(51), ROOT_INO, b"big", 0o100644, 0);
+        let ino = made.or_else(|_| v.lookup(ROOT_INO, b"big")).unwrap().ino;
+        for n in 0..4 {
+            let flags = WriteFlags::default();
+            v.write(&cx(51), ino, n << 20, &[1; 1 << 20], flags)
+                .unwrap();
+        }
+    };
+    run(tight, &fill, Cause::DirtyLimit);
+    let counter = std::sync::atomic::AtomicU64::new(0);
+    let names = |v: &Volume| {
+        for _ in 0..2000 {
+            let n = counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let name = format!("{n:0>200}");
+            let _ = v.symlink(&cx(52), ROOT_INO, name.as_bytes(), b"target");
+        }
+    };
+    let roomy = Options {
+        dirty_limit: 1 << 30,
+        ..slow
+    };
+    run(roomy, &names, Cause::LogLimit);
+}
+
+#[test]
+fn paths_are_found_and_kept_from_those_who_may_not_see_them() {
+    let (dev, v) = volume();
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
+    let e = v.mkdir(&c, d, b"e", 0o700).unwrap().ino;
+    let f = create(&v, 1, e, "f");
+    let all = |_: &Attr| true;
+    assert_eq!(v.path(f, &all).as_deref(), Some("d/e/f"));
+    assert_eq!(v.path(e, &all).as_deref(), Some("d/e"));
+    assert_eq!(v.path(ROOT_INO, &all).as_deref(), Some(""));
+    assert_eq!(v.path(f, &|a: &Attr| a.mode & 0o777 != 0o700), None);
+    assert_eq!(v.path(f, &|a: &Attr| a.ino != f), None);
+    v.rename(&c, e, b"f", ROOT_INO, b"g", RenameFlags::default())
+        .unwrap();
+    assert_eq!(v.path(f, &all).as_deref(), Some("g"));
+    v.link(&c, f, d, b"h").unwrap();
+    v.unlink(&c, ROOT_INO, b"g").unwrap();
+    assert_eq!(v.path(f, &all).as_deref(), Some("d/h"));
+    v.unmount().unwrap();
+    drop(v);
+    let v = mount(&dev);
+    assert_eq!(v.path(f, &all), None, "nobody looked it up yet");
+    v.lookup(d, b"h").unwrap();
+    assert_eq!(v.path(f, &all).as_deref(), Some("d/h"));
+    assert_eq!(v.path(4_000_000, &all), None);
+    v.unmount().unwrap();
+}

@@ -1,0 +1,255 @@
+//! Metrics in Prometheus's text format, made from the status (docs/using.md lists them). No paths, no names of programs.
+use serde_json::Value;
+use std::fmt::Write;
+
+/// (name, kind, help, field of the status)
+const PLAIN: &[(&str, &str, &str, &[&str])] = &[
+    (
+        "ccfs_log_frames",
+        "gauge",
+        "Frames of the log's ring, of one block each.",
+        &["log_frames"],
+    ),
+    (
+        "ccfs_log_frames_used",
+        "gauge",
+        "Frames of the log in use.",
+        &["log_frames_used"],
+    ),
+    (
+        "ccfs_block_size_bytes",
+        "gauge",
+        "Size of a block.",
+        &["block_size"],
+    ),
+    (
+        "ccfs_dirty_bytes",
+        "gauge",
+        "Accepted data that is not committed.",
+        &["dirty_bytes"],
+    ),
+    (
+        "ccfs_dirty_limit_bytes",
+        "gauge",
+        "Uncommitted data from which on writers wait.",
+        &["dirty_limit_bytes"],
+    ),
+    (
+        "ccfs_dirty_image_blocks",
+        "gauge",
+        "Blocks of structure that a checkpoint has to bring home.",
+        &["dirty_image_blocks"],
+    ),
+    (
+        "ccfs_orphans",
+        "gauge",
+        "Files without a name that are still open.",
+        &["orphans"],
+    ),
+    (
+        "ccfs_operations_total",
+        "counter",
+        "Operations accepted.",
+        &["counters", "operations"],
+    ),
+    (
+        "ccfs_checkpoints_total",
+        "counter",
+        "Checkpoints.",
+        &["counters", "checkpoints"],
+    ),
+    (
+        "ccfs_syncs_total",
+        "counter",
+        "Sync calls that were carried out.",
+        &["counters", "syncs"],
+    ),
+    (
+        "ccfs_ignored_syncs_total",
+        "counter",
+        "Sync calls that returned at once because their stream ignores them.",
+        &["counters", "ignored_syncs"],
+    ),
+    (
+        "ccfs_logged_bytes_total",
+        "counter",
+        "Written to the log, checkpoints apart.",
+        &["counters", "logged_bytes"],
+    ),
+    (
+        "ccfs_checkpoint_bytes_total",
+        "counter",
+        "Written to the log by checkpoints.",
+        &["counters", "checkpoint_bytes"],
+    ),
+    (
+        "ccfs_direct_bytes_total",
+        "counter",
+        "File data written straight to its place.",
+        &["counters", "direct_bytes"],
+    ),
+    (
+        "ccfs_home_bytes_total",
+        "counter",
+        "Brought home by checkpoints.",
+        &["counters", "home_bytes"],
+    ),
+    (
+        "ccfs_avoided_bytes_total",
+        "counter",
+        "Accepted data that never had to be written.",
+        &["counters", "avoided_bytes"],
+    ),
+    (
+        "ccfs_device_writes_total",
+        "counter",
+        "Writes to the device.",
+        &["counters", "device_writes"],
+    ),
+    (
+        "ccfs_device_written_bytes_total",
+        "counter",
+        "Written to the device.",
+        &["counters", "device_written_bytes"],
+    ),
+    (
+        "ccfs_device_reads_total",
+        "counter",
+        "Reads of the device.",
+        &["counters", "device_reads"],
+    ),
+    (
+        "ccfs_device_read_bytes_total",
+        "counter",
+        "Read from the device.",
+        &["counters", "device_read_bytes"],
+    ),
+    (
+        "ccfs_device_flushes_total",
+        "counter",
+        "Flushes of the device.",
+        &["counters", "device_flushes"],
+    ),
+];
+
+/// The whole answer to a scrape.
+pub fn text(status: &Value) -> String {
+    let mut out = Out {
+        text: String::new(),
+        volume: label_value(status["uuid"].as_str().unwrap_or("")),
+    };
+    out.head(
+        "ccfs_info",
+        "gauge",
+        "Always 1; the labels tell the version.",
+    );
+    let version = label_value(env!("CARGO_PKG_VERSION"));
+    out.sample("ccfs_info", &format!(",version=\"{version}\""), 1.0);
+    let flag = |b: bool| if b { 1.0 } else { 0.0 };
+    out.one(
+        "ccfs_read_only",
+        "gauge",
+        "1 if mounted read-only.",
+        flag(status["read_only"] == true),
+    );
+    let stopped = status["stopped"].as_str().is_some_and(|s| !s.is_empty());
+    out.one(
+        "ccfs_stopped",
+        "gauge",
+        "1 if the volume was stopped by a device error.",
+        flag(stopped),
+    );
+    let streams = status["streams"].as_array().map_or(0, Vec::len);
+    out.one(
+        "ccfs_streams_uncommitted",
+        "gauge",
+        "Streams with uncommitted operations.",
+        streams as f64,
+    );
+    for (name, kind, help, path) in PLAIN {
+        let value = path.iter().fold(status, |v, key| &v[*key]);
+        out.one(name, kind, help, value.as_f64().unwrap_or(0.0));
+    }
+    out.family(
+        "ccfs_commits_total",
+        "Commits by reason.",
+        "reason",
+        &status["commits_by_reason"],
+    );
+    out.family(
+        "ccfs_requests_total",
+        "Requests of the kernel by kind.",
+        "request",
+        &status["requests"],
+    );
+    out.histogram(
+        "ccfs_commit_duration_seconds",
+        "From the beginning of a commit until it was durable.",
+        &status["commit_latency"],
+    );
+    out.histogram(
+        "ccfs_sync_duration_seconds",
+        "How long sync calls took.",
+        &status["sync_latency"],
+    );
+    out.text
+}
+
+struct Out {
+    text: String,
+    volume: String,
+}
+
+impl Out {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    /// `labels` begins with a comma if there are any.
+    fn sample(&mut self, name: &str, labels: &str, value: f64) {
+        let _ = writeln!(
+            self.text,
+            "{name}{{volume=\"{}\"{labels}}} {value}",
+            self.volume
+        );
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.head(name, kind, help);
+        self.sample(name, "", value);
+    }
+
+    fn family(&mut self, name: &str, help: &str, label: &str, values: &Value) {
+        self.head(name, "counter", help);
+        for (key, value) in values.as_object().into_iter().flatten() {
+            let labels = format!(",{label}=\"{}\"", label_value(key));
+            self.sample(name, &labels, value.as_f64().unwrap_or(0.0));
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, h: &Value) {
+        self.head(name, "histogram", help);
+        let list = |key: &str| h[key].as_array().cloned().unwrap_or_default();
+        let ends = list("up_to_us");
+        let bucket = format!("{name}_bucket");
+        let mut below = 0;
+        for (n, count) in list("counts").iter().enumerate() {
+            below += count.as_u64().unwrap_or(0);
+            let end = match ends.get(n).and_then(Value::as_f64) {
+                Some(us) => (us / 1e6).to_string(),
+                None => "+Inf".to_string(),
+            };
+            self.sample(&bucket, &format!(",le=\"{end}\""), below as f64);
+        }
+        let sum = h["sum_us"].as_f64().unwrap_or(0.0) / 1e6;
+        self.sample(&format!("{name}_sum"), "", sum);
+        self.sample(&format!("{name}_count"), "", below as f64);
+    }
+}
+
+/// As the format wants it between quotation marks.
+fn label_value(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
