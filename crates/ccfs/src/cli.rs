@@ -1,4 +1,5 @@
 //! The one table of subcommands and flags: parsing, `--help` and the manual pages all come from it.
+use crate::crash_cli::CrashArgs;
 use crate::size;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -24,6 +25,7 @@ pub enum Command {
     Status(StatusArgs),
     Inspect(InspectArgs),
     Stream(StreamArgs),
+    Crash(CrashArgs),
     Version(VersionArgs),
     #[command(hide = true)]
     Man(ManArgs),

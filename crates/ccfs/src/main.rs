@@ -17,6 +17,8 @@ macro_rules! warn {
 }
 
 mod cli;
+mod crash;
+mod crash_cli;
 mod daemon;
 mod failure;
 mod fsck;
@@ -95,6 +97,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Man(a) => ("ccfs man", done(man::run(&a))),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
+        Command::Crash(a) => ("ccfs crash", crash::run(&a)),
         Command::Mount(a) => ("ccfs mount", done(mount::run(&a))),
     }
 }

@@ -202,6 +202,44 @@ fn status_and_streams_of_a_mounted_volume() {
 }
 
 #[test]
+fn crash_exploration() {
+    needs_mounts!();
+    let place = Place::new();
+    let trace = place.text("trace");
+    let done = ccfs_with(&[
+        "crash",
+        "record",
+        "--fs",
+        "ccfs",
+        "--size",
+        "32M",
+        "-o",
+        &trace,
+        "--",
+        "sh",
+        "-c",
+        "echo text >f; sync f; rm f; echo text >g; sync g",
+    ]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    // Wrong while the file is there, and in images that lost what followed.
+    let explored = ccfs_with(&[
+        "crash",
+        "explore",
+        &trace,
+        "--check",
+        "test ! -e f",
+        "--reorder",
+        "--images",
+        "40",
+        "--json",
+    ]);
+    assert_eq!(explored.code, 4, "{}", explored.err);
+    let value = compare("ccfs crash explore --json", &explored.out);
+    let (good, all) = (&value["summary"]["consistent"], &value["summary"]["total"]);
+    assert!(good.as_u64() > Some(0) && good.as_u64() < all.as_u64());
+}
+
+#[test]
 fn inspect_in_flight() {
     needs_mounts!();
     let place = Place::new();

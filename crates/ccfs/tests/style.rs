@@ -13,9 +13,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("log", &["device", "ext4"]),
     ("engine", &["device", "ext4", "image", "log"]),
     ("fuse", &["engine", "client"]),
+    // Crash exploration of any program: `ccfs crash` is its front end.
+    ("evidence", &["device", "engine", "fuse"]),
     (
         "ccfs",
-        &["device", "ext4", "image", "log", "engine", "fuse", "client"],
+        &[
+            "device", "ext4", "image", "log", "engine", "fuse", "client", "evidence",
+        ],
     ),
     // Judges of the product; what they may look at is only how they drive it.
     ("crash", &["device", "engine"]),

@@ -29,7 +29,7 @@ impl Ticket {
     }
 
     /// What [`Device::wait`](crate::Device::wait) does, for every device.
-    pub(crate) fn finish(mut self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
 

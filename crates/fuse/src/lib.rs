@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 pub mod abi;
 mod caller;
-mod loopdev;
+pub mod loopdev;
 mod metrics;
 mod mount;
 mod procfs;

@@ -15,6 +15,7 @@ use zerocopy::FromZeros;
 
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
 const LOOP_MAJOR: u32 = 7;
 /// Others may take the free device that was found.
 const TRIES: u32 = 64;
@@ -28,6 +29,15 @@ pub struct LoopDevice {
 
 /// Attaches the file at `image`. Errors: no /dev/loop-control, no permission, or what the kernel says of the file.
 pub fn attach(image: &Path, read_only: bool) -> io::Result<LoopDevice> {
+    attach_with(image, read_only, 0)
+}
+
+/// As [`attach`], for writing; requests go past the page cache of the file's own file system where that can do so.
+pub fn attach_direct(image: &Path) -> io::Result<LoopDevice> {
+    attach_with(image, false, LO_FLAGS_DIRECT_IO)
+}
+
+fn attach_with(image: &Path, read_only: bool, flags: u32) -> io::Result<LoopDevice> {
     let file = File::options().read(true).write(!read_only).open(image)?;
     let control = open(
         "/dev/loop-control",
@@ -39,7 +49,7 @@ pub fn attach(image: &Path, read_only: bool) -> io::Result<LoopDevice> {
         let (path, device) = open_device(number, read_only)?;
         let mut config = LoopConfig::new_zeroed();
         config.fd = file.as_raw_fd() as u32;
-        config.flags = LO_FLAGS_AUTOCLEAR | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+        config.flags = LO_FLAGS_AUTOCLEAR | flags | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
         // For losetup to show; the last byte stays NUL.
         let name = image.as_os_str().as_bytes();
         let shown = name.len().min(63);

@@ -113,6 +113,18 @@ impl Session {
         self.server.end().map_err(MountError::Unclean)
     }
 
+    /// As [`Session::serve`], for a process that serves several volumes and has its own signals: it unmounts by itself.
+    pub fn serve_silently(self) -> Result<(), MountError> {
+        match Pool::start(self.channel.clone(), self.server.clone(), self.pool) {
+            Ok(pool) => pool.wait(),
+            Err(e) => {
+                self.abandon();
+                return Err(MountError::system("cannot start serving", e));
+            }
+        }
+        self.server.end().map_err(MountError::Unclean)
+    }
+
     fn start(&self) -> std::io::Result<(OwnedFd, OwnedFd, SignalEvents, Arc<Pool>)> {
         let events = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

@@ -1,0 +1,123 @@
+//! `ccfs crash`: records a program's disk and explores what a crash leaves of it.
+use crate::crash_cli::{CrashArgs, CrashCommand, ExploreArgs, RecordArgs};
+use crate::failure::{Context, Failure, Outcome};
+use crate::print_json;
+use ccfs_device::Params;
+use ccfs_evidence::explore::{self, Config};
+use ccfs_evidence::images::Choice;
+use ccfs_evidence::{Fail, record, report, sys};
+use std::time::Duration;
+
+const CODE: u8 = 1;
+/// Exit code of explore where images are inconsistent.
+const INCONSISTENT: u8 = 4;
+
+/// Gives the exit code.
+pub fn run(args: &CrashArgs) -> Outcome<u8> {
+    match &args.command {
+        CrashCommand::Record(a) => record(a),
+        CrashCommand::Explore(a) => explore(a),
+        CrashCommand::Mark(a) => Ok(record::mark(&a.text).map(|()| 0)?),
+    }
+}
+
+impl From<Fail> for Failure {
+    fn from(e: Fail) -> Failure {
+        Failure::new(CODE, e.to_string())
+    }
+}
+
+/// What every command that mounts has to do first.
+fn prepare() -> Outcome<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new(
+            CODE,
+            "crash exploration mounts file systems, which only root can; try with sudo",
+        ));
+    }
+    sys::private_mounts()?;
+    sys::catch_signals();
+    ccfs_fuse::prepare_process();
+    Ok(())
+}
+
+fn record(args: &RecordArgs) -> Outcome<u8> {
+    let linger = Duration::try_from_secs_f64(args.linger)
+        .or_fail(2, "--linger needs a number of seconds")?;
+    let timing = match &args.disk {
+        None => None,
+        Some(name) => match Params::preset(name) {
+            Some(params) => Some(params),
+            None => Some(Params::load(name).or_fail(CODE, format_args!("--disk {name}"))?),
+        },
+    };
+    prepare()?;
+    let config = record::Config {
+        fs: args.fs,
+        size: args.size,
+        setup: args.setup.clone(),
+        output: args.output.clone(),
+        command: args.command.clone(),
+        linger,
+        timing,
+        ccfs: std::env::current_exe().or_fail(CODE, "cannot find my own program")?,
+    };
+    let done = record::record(&config)?;
+    warn!(
+        "recorded {:.1} s on {}: {} writes ({} KiB), {} flushes; to explore: ccfs crash explore {} --check COMMAND",
+        done.seconds,
+        args.fs.name(),
+        done.writes,
+        done.written_bytes >> 10,
+        done.flushes,
+        args.output.display()
+    );
+    Ok(done.code.clamp(0, 255) as u8)
+}
+
+fn explore(args: &ExploreArgs) -> Outcome<u8> {
+    prepare()?;
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let config = Config {
+        trace: args.trace.clone(),
+        check: args.check.clone(),
+        fs: args.fs,
+        choice: Choice {
+            images: args.images.0,
+            reorder: args.reorder,
+            seed: args.seed,
+        },
+        jobs: args.jobs.unwrap_or(cores),
+        limit: Duration::from_secs(args.timeout),
+        progress: true,
+    };
+    if let Some(spec) = &args.image {
+        let (tested, output) = explore::one(&config, spec, args.save.as_deref())?;
+        return match tested.failure {
+            None => {
+                say!("{}consistent", output);
+                Ok(0)
+            }
+            Some(failure) => {
+                say!("{output}");
+                say!("inconsistent: {}", failure.signature);
+                Ok(INCONSISTENT)
+            }
+        };
+    }
+    let found = explore::explore(&config)?;
+    if let Some(path) = &args.html {
+        std::fs::write(path, report::html(&found, &args.trace, &args.check))
+            .or_fail(CODE, format_args!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        print_json(&report::json(&found, &args.trace, &args.check))?;
+    } else {
+        say!(
+            "{}",
+            report::text(&found, &args.trace, &args.check).trim_end()
+        );
+    }
+    let (consistent, total) = found.count("");
+    Ok(if consistent == total { 0 } else { INCONSISTENT })
+}

@@ -1,0 +1,125 @@
+//! The flags of `ccfs crash`; a part of the table in `cli`.
+use crate::size;
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Crash exploration: what a power cut does to any program on any file system
+///
+/// `record` runs a program on a fresh file system and records everything that it does to its disk. `explore` builds
+/// from the recording the images that a crash may leave, mounts each and runs a check in it.
+#[derive(Args, Debug)]
+pub struct CrashArgs {
+    #[command(subcommand)]
+    pub command: CrashCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum CrashCommand {
+    Record(RecordArgs),
+    Explore(ExploreArgs),
+    Mark(MarkArgs),
+}
+
+/// Runs a program on a fresh file system and records every request to its disk
+///
+/// The file system lies on a virtual disk in memory; nothing of the machine's disks is touched. The program runs in
+/// its root. The trace has the format of the kernel's dm-log-writes. Needs root. Exits with the program's exit code.
+#[derive(Args, Debug)]
+pub struct RecordArgs {
+    /// The file system: ccfs, ext4, ext4-journal (data=journal), ext4-nobarrier, xfs, btrfs
+    #[arg(long, value_name = "FS", value_parser = fs)]
+    pub fs: ccfs_evidence::fs::Kind,
+    /// Size of the virtual disk
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    pub size: u64,
+    /// Shell commands that prepare the file system; crashes during them are not explored
+    #[arg(long, value_name = "COMMANDS")]
+    pub setup: Option<String>,
+    /// Go on recording for so many seconds after the program, before everything is synced
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub linger: f64,
+    /// As slow as: hdd, ssd-plain, ssd-capacitor, ufs, ssd, or a file with parameters
+    #[arg(long, value_name = "DISK")]
+    pub disk: Option<String>,
+    /// File for the trace
+    #[arg(short = 'o', long, value_name = "TRACE")]
+    pub output: PathBuf,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Builds the images that a crash may leave, mounts each and checks it
+///
+/// The check is a shell command, run in the root of each image after the file system's own recovery; exit code 0 means
+/// consistent. CCFS_MARKS names a file with the marks that had been reached, one a line. Needs root. Exit codes: 0 all
+/// images are consistent, 4 some are not, 1 the exploration failed.
+#[derive(Args, Debug)]
+pub struct ExploreArgs {
+    /// Trace of `ccfs crash record`, or of dm-log-writes
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// Shell command that tells whether an image is consistent
+    #[arg(long, value_name = "COMMAND")]
+    pub check: String,
+    /// How many images to try, or `all`
+    #[arg(long, value_name = "N", default_value = "200", value_parser = images, conflicts_with = "image")]
+    pub images: Images,
+    /// Also images in which unflushed writes are lost, reordered or torn
+    #[arg(long, conflicts_with = "image")]
+    pub reorder: bool,
+    /// Images that are mounted at the same time; default: one for each processor
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Chooses other images
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// Longest time of one check, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub timeout: u64,
+    /// The file system, where the trace does not say it
+    #[arg(long, value_name = "FS", value_parser = fs)]
+    pub fs: Option<ccfs_evidence::fs::Kind>,
+    /// Try this image only, as explore names it, and show the check's output
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<ccfs_evidence::images::Spec>,
+    /// With --image: keep the image, as the crash left it, in a file
+    #[arg(long, value_name = "FILE", requires = "image")]
+    pub save: Option<PathBuf>,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Write a page with a time line
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Marks a moment in the trace: run by a program that `ccfs crash record` runs
+#[derive(Args, Debug)]
+pub struct MarkArgs {
+    /// The mark, one line
+    #[arg(value_name = "TEXT")]
+    pub text: String,
+}
+
+/// `--images`.
+#[derive(Clone, Copy, Debug)]
+pub struct Images(pub Option<usize>);
+
+fn images(text: &str) -> Result<Images, String> {
+    match text {
+        "all" => Ok(Images(None)),
+        _ => match text.parse() {
+            Ok(n) if n > 0 => Ok(Images(Some(n))),
+            _ => Err("a number of images, or `all`".into()),
+        },
+    }
+}
+
+fn fs(name: &str) -> Result<ccfs_evidence::fs::Kind, String> {
+    ccfs_evidence::fs::Kind::parse(name).ok_or_else(|| {
+        let all = ccfs_evidence::fs::Kind::ALL.map(|k| k.name());
+        format!("one of {}", all.join(", "))
+    })
+}

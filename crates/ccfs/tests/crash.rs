@@ -1,0 +1,223 @@
+//! `ccfs crash`: finds what ext4 does to Git in its default configuration, and nothing on ccfs; leaves nothing behind.
+mod common;
+use common::{Place, Ran, ccfs, no_mounts, run};
+use serde_json::Value;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A program of the crate's collection, as a shell command.
+fn program(name: &str, verb: &str) -> String {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../evidence/programs");
+    let dir = dir.canonicalize().unwrap();
+    format!("sh '{}/{name}' {verb}", dir.display())
+}
+
+fn record(place: &Place, fs: &str, args: &[&str], setup: &str, work: &str) -> Ran {
+    run(ccfs()
+        .env("TMPDIR", place.path("."))
+        .args(["crash", "record", "--fs", fs, "--setup", setup, "-o"])
+        .arg(place.path("trace"))
+        .args(args)
+        .args(["--", "sh", "-c", work]))
+}
+
+fn explore(place: &Place, check: &str, args: &[&str]) -> Ran {
+    run(ccfs()
+        .env("TMPDIR", place.path("."))
+        .args(["crash", "explore"])
+        .arg(place.path("trace"))
+        .args(["--timeout", "600", "--check", check])
+        .args(args))
+}
+
+/// Consistent images and all, and the rest of what explore says as JSON.
+fn summary(ran: &Ran) -> (u64, u64, Value) {
+    let value: Value =
+        serde_json::from_str(&ran.out).unwrap_or_else(|e| panic!("{e}: {} {}", ran.out, ran.err));
+    let number = |name: &str| value["summary"][name].as_u64().unwrap();
+    (number("consistent"), number("total"), value.clone())
+}
+
+/// Git syncs no loose objects. After the commit interval ext4 has their names but not their data.
+fn git(fs: &str) -> Option<(Place, u64, u64, Value)> {
+    let place = Place::new();
+    let done = record(
+        &place,
+        fs,
+        &["--linger", "7", "--size", "256M"],
+        &program("git.sh", "setup"),
+        &program("git.sh", "work"),
+    );
+    if done.err.contains("this kernel has no") {
+        println!("skipped: {}", done.err);
+        return None;
+    }
+    assert_eq!(done.code, 0, "{}", done.err);
+    let found = explore(
+        &place,
+        &program("git.sh", "check"),
+        &["--reorder", "--images", "50", "--json"],
+    );
+    let (consistent, total, value) = summary(&found);
+    assert!(total >= 40, "{value}");
+    assert_eq!(found.code, if consistent == total { 0 } else { 4 });
+    Some((place, consistent, total, value))
+}
+
+#[test]
+fn git_is_inconsistent_on_ext4() {
+    if let Some(why) = no_mounts() {
+        return println!("skipped: {why}");
+    }
+    let Some((place, consistent, total, value)) = git("ext4") else {
+        return;
+    };
+    println!("ext4: {consistent} of {total}");
+    assert!(consistent < total, "{value}");
+    assert!(!value["windows"].as_array().unwrap().is_empty(), "{value}");
+    // The image that is named fails when it is tried alone, as the command says.
+    let failure = &value["failures"][0];
+    let image = failure["image"].as_str().unwrap();
+    let saved = place.path("image");
+    let again = explore(
+        &place,
+        &program("git.sh", "check"),
+        &["--image", image, "--save", saved.to_str().unwrap()],
+    );
+    assert_eq!(again.code, 4, "{image}: {}{}", again.out, again.err);
+    assert_eq!(saved.metadata().unwrap().len(), 256 << 20);
+}
+
+#[test]
+fn git_is_consistent_on_ccfs() {
+    if let Some(why) = no_mounts() {
+        return println!("skipped: {why}");
+    }
+    let Some((_place, consistent, total, value)) = git("ccfs") else {
+        return;
+    };
+    println!("ccfs: {consistent} of {total}");
+    assert_eq!(consistent, total, "{value}");
+}
+
+/// A check that sees the marks: what was synced before a mark is there after it, on every file system that is here.
+#[test]
+fn synced_data_survives_everywhere() {
+    if let Some(why) = no_mounts() {
+        return println!("skipped: {why}");
+    }
+    for fs in ["ccfs", "ext4", "ext4-journal", "xfs", "btrfs"] {
+        let place = Place::new();
+        let work = "for i in 1 2 3; do echo text $i >f$i; sync f$i .; \"$CCFS\" crash mark \"synced $i\"; done";
+        let done = record(&place, fs, &[], "true", work);
+        if done.err.contains("is missing; install") || done.err.contains("this kernel has no") {
+            println!("skipped: {}", done.err);
+            continue;
+        }
+        assert_eq!(done.code, 0, "{fs}: {}", done.err);
+        let check = "for i in $(sed -n 's/^synced //p' \"$CCFS_MARKS\"); do grep -qx \"text $i\" f$i || { echo \"f$i is lost\"; exit 1; }; done";
+        let found = explore(&place, check, &["--images", "16", "--json"]);
+        let (consistent, total, value) = summary(&found);
+        assert!(total >= 6, "{fs}: {value}");
+        assert_eq!(consistent, total, "{fs}: {value}");
+        // The same without the marks' help has to fail: at the beginning no file is there.
+        let found = explore(&place, "test -e f1", &["--images", "8", "--json"]);
+        let (consistent, total, value) = summary(&found);
+        assert!(0 < consistent && consistent < total, "{fs}: {value}");
+    }
+}
+
+/// Loop devices whose files lie below `dir`.
+fn loops_below(dir: &Path) -> Vec<String> {
+    let all = std::fs::read_dir("/sys/block").into_iter().flatten();
+    let files = all
+        .flatten()
+        .filter_map(|e| std::fs::read_to_string(e.path().join("loop/backing_file")).ok());
+    files
+        .filter(|file| file.contains(dir.to_str().unwrap()))
+        .collect()
+}
+
+/// A recorder that a signal ends takes its mounts, its loop device and the program with it.
+#[test]
+fn signals_leave_nothing_behind() {
+    if let Some(why) = no_mounts() {
+        return println!("skipped: {why}");
+    }
+    use rustix::process::Signal;
+    for signal in [Signal::INT, Signal::KILL] {
+        let place = Place::new();
+        let started = place.path("started");
+        let mut child = ccfs()
+            .env("TMPDIR", place.path("."))
+            .args(["crash", "record", "--fs", "ext4", "-o"])
+            .arg(place.path("trace"))
+            .args(["--", "sh", "-c"])
+            .arg(format!(
+                "echo $$ >{0}.new && mv {0}.new {0}; exec sleep 100000",
+                started.display()
+            ))
+            .spawn()
+            .unwrap();
+        let wait_for = |what: &str, done: &mut dyn FnMut() -> bool| {
+            let begun = Instant::now();
+            while !done() {
+                assert!(begun.elapsed() < Duration::from_secs(180), "{what}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        wait_for("the program starts", &mut || started.exists());
+        let program = std::fs::read_to_string(&started).unwrap();
+        assert!(!loops_below(&place.path("")).is_empty());
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let status = child.wait().unwrap();
+        assert!(!status.success());
+        wait_for("the loop device goes", &mut || {
+            loops_below(&place.path("")).is_empty()
+        });
+        let proc = format!("/proc/{}/cmdline", program.trim());
+        wait_for("the program goes", &mut || {
+            !std::fs::read_to_string(&proc).is_ok_and(|line| line.contains("100000"))
+        });
+        if signal == Signal::INT {
+            let left: Vec<_> = std::fs::read_dir(place.path("."))
+                .unwrap()
+                .flatten()
+                .filter(|e| e.file_name().to_string_lossy().starts_with("ccfs-crash"))
+                .collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+    }
+}
+
+#[test]
+fn bad_arguments_say_what_to_do() {
+    let place = Place::new();
+    let says = |args: &[&str], code: i32, text: &str| {
+        let ran = run(ccfs().arg("crash").args(args));
+        assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(text), "{args:?}: {}", ran.err);
+    };
+    let trace = place.text("trace");
+    std::fs::write(&trace, [0u8; 4096]).unwrap();
+    says(&["mark", "x"], 1, "not run by `ccfs crash record`");
+    says(
+        &["record", "--fs", "fat", "-o", &trace, "--", "true"],
+        2,
+        "one of ccfs",
+    );
+    says(
+        &["explore", &trace, "--check", "true", "--images", "0"],
+        2,
+        "or `all`",
+    );
+    says(
+        &["explore", &trace, "--check", "true", "--image", "x"],
+        2,
+        "is no image",
+    );
+    if no_mounts().is_none() {
+        says(&["explore", &trace, "--check", "true"], 1, "not a trace");
+    }
+}

@@ -1,0 +1,510 @@
+//! Exploring a trace: images of crashes, each mounted (recovery included) and checked by the user's command.
+use crate::fs::{Kind, Mount};
+use crate::images::{Builder, Choice, History, Spec, choose};
+use crate::record::scratch;
+use crate::run::{self, Ended};
+use crate::trace::Trace;
+use crate::{Fail, sys};
+use ccfs_device::MemoryDevice;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Where a check finds the marks that had been reached: the name of a file with one a line.
+pub const MARKS_ENV: &str = "CCFS_MARKS";
+/// Distinct failures that are made minimal, and the tries for each.
+const MINIMISED: usize = 8;
+const TRIES: usize = 80;
+
+/// What to explore, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub trace: PathBuf,
+    /// Shell command, run in the root of each image; exit code 0: consistent.
+    pub check: String,
+    /// Where the trace does not say it.
+    pub fs: Option<Kind>,
+    pub choice: Choice,
+    pub jobs: usize,
+    /// Longest time of one check.
+    pub limit: Duration,
+    pub progress: bool,
+}
+
+/// One image's outcome.
+#[derive(Clone, Debug)]
+pub struct Tested {
+    pub spec: Spec,
+    /// `None`: consistent.
+    pub failure: Option<Failure>,
+}
+
+/// How an image is inconsistent.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Equal for failures of one kind: numbers and hashes are left out.
+    pub signature: String,
+    pub text: String,
+}
+
+/// A distinct failure, with the least that has to be lost for it.
+#[derive(Clone, Debug)]
+pub struct Distinct {
+    pub signature: String,
+    pub text: String,
+    pub images: usize,
+    pub minimal: Spec,
+}
+
+/// What came of it.
+pub struct Explored {
+    pub history: History,
+    pub fs: Kind,
+    /// By crash point.
+    pub tested: Vec<Tested>,
+    pub distinct: Vec<Distinct>,
+}
+
+/// A time in which a crash is harmful, seconds from the start.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Window {
+    pub from_s: f64,
+    pub to_s: f64,
+    pub failure: String,
+}
+
+impl Explored {
+    /// Consistent images and all, of one kind or (`""`) of all.
+    pub fn count(&self, kind: &str) -> (usize, usize) {
+        let of_kind = self
+            .tested
+            .iter()
+            .filter(|t| kind.is_empty() || t.spec.kind() == kind);
+        let good = of_kind.clone().filter(|t| t.failure.is_none()).count();
+        (good, of_kind.count())
+    }
+
+    /// Recorded time, seconds.
+    pub fn seconds(&self) -> f64 {
+        self.history.time_s(self.history.end())
+    }
+
+    /// The images in order, each valid from its time until the next one's.
+    fn spans(&self) -> Vec<(f64, f64, Option<&Failure>)> {
+        let in_order: Vec<_> = self
+            .tested
+            .iter()
+            .filter(|t| t.spec.kind() == "in order")
+            .map(|t| (self.history.time_s(t.spec.at), t.failure.as_ref()))
+            .collect();
+        let ends = in_order.iter().skip(1).map(|s| s.0);
+        let ends = ends.chain([self.seconds()]);
+        in_order
+            .iter()
+            .zip(ends)
+            .map(|((from, failure), to)| (*from, to.max(*from), *failure))
+            .collect()
+    }
+
+    /// Times in which a crash (with nothing lost that was written) is harmful.
+    pub fn windows(&self) -> Vec<Window> {
+        let mut windows: Vec<Window> = Vec::new();
+        let mut open = false;
+        for (from_s, to_s, failure) in self.spans() {
+            match (failure, windows.last_mut()) {
+                (None, _) => open = false,
+                (Some(failure), Some(last)) if open && last.failure == failure.signature => {
+                    last.to_s = to_s;
+                }
+                (Some(failure), _) => {
+                    open = true;
+                    windows.push(Window {
+                        from_s,
+                        to_s,
+                        failure: failure.signature.clone(),
+                    });
+                }
+            }
+        }
+        windows
+    }
+
+    /// Seconds in which a crash is harmless.
+    pub fn consistent_s(&self) -> f64 {
+        let bad: f64 = self.windows().iter().map(|w| w.to_s - w.from_s).sum();
+        self.seconds() - bad
+    }
+}
+
+/// Explores. The caller has made [`sys::private_mounts`] and [`sys::catch_signals`].
+pub fn explore(config: &Config) -> Result<Explored, Fail> {
+    let (history, fs) = open(config)?;
+    let scratch = scratch()?;
+    let mut specs = choose(&history, config.choice);
+    let tested = test_all(config, &history, fs, &specs, scratch.path())?;
+    specs.clear();
+    let mut tested = tested;
+    tested.sort_by(|a, b| (a.spec.at, &a.spec.lost).cmp(&(b.spec.at, &b.spec.lost)));
+    let tester = Tester {
+        config,
+        history: &history,
+        fs,
+        scratch: scratch.path(),
+    };
+    let distinct = tester.distinct(&tested)?;
+    Ok(Explored {
+        history,
+        fs,
+        tested,
+        distinct,
+    })
+}
+
+fn open(config: &Config) -> Result<(History, Kind), Fail> {
+    let history = History::new(Trace::open(&config.trace)?)?;
+    let named = history.fs.as_deref().and_then(Kind::parse);
+    let fs = config.fs.or(named).ok_or_else(|| {
+        Fail::new("the trace does not say which file system it is of; name it with --fs")
+    })?;
+    match fs.missing() {
+        Some(why) => Err(Fail::new(why)),
+        None => Ok((history, fs)),
+    }
+}
+
+/// Tests one image and tells all of the check's output. With `save` the image (before its recovery) goes to a file.
+pub fn one(config: &Config, spec: &Spec, save: Option<&Path>) -> Result<(Tested, String), Fail> {
+    let (history, fs) = open(config)?;
+    history.check(spec)?;
+    let scratch = scratch()?;
+    let image = Builder::new(&history).build(spec)?;
+    if let Some(path) = save {
+        image
+            .to_file(path)
+            .map_err(|e| Fail::new(format!("{}: {e}", path.display())))?;
+    }
+    let tester = Tester {
+        config,
+        history: &history,
+        fs,
+        scratch: scratch.path(),
+    };
+    let (failure, text) = tester.test(spec, image)?;
+    let spec = spec.clone();
+    Ok((Tested { spec, failure }, text))
+}
+
+/// Builds the images in one thread and tests them in others.
+fn test_all(
+    config: &Config,
+    history: &History,
+    fs: Kind,
+    specs: &[Spec],
+    scratch: &Path,
+) -> Result<Vec<Tested>, Fail> {
+    let jobs = if fs == Kind::Btrfs {
+        1
+    } else {
+        config.jobs.max(1)
+    };
+    let (sender, receiver) = sync_channel::<(Spec, MemoryDevice)>(jobs);
+    let receiver = Mutex::new(receiver);
+    let shared = Shared {
+        tested: Mutex::new(Vec::with_capacity(specs.len())),
+        error: Mutex::new(None),
+        stop: AtomicBool::new(false),
+        bad: AtomicUsize::new(0),
+        total: specs.len(),
+        progress: config.progress && std::io::stderr().is_terminal(),
+    };
+    let tester = Tester {
+        config,
+        history,
+        fs,
+        scratch,
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| tester.work(&receiver, &shared));
+        }
+        let mut builder = Builder::new(history);
+        for spec in specs {
+            if shared.stop.load(Relaxed) {
+                break;
+            }
+            match builder.build(spec) {
+                Ok(image) => {
+                    if sender.send((spec.clone(), image)).is_err() {
+                        break;
+                    }
+                }
+                Err(e) => {
+                    shared.fail(e);
+                    break;
+                }
+            }
+        }
+        drop(sender);
+    });
+    if shared.progress {
+        eprint!("\r\x1b[K");
+    }
+    match lock(&shared.error).take() {
+        Some(e) => Err(e),
+        None => Ok(std::mem::take(&mut *lock(&shared.tested))),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|p| p.into_inner())
+}
+
+struct Shared {
+    tested: Mutex<Vec<Tested>>,
+    error: Mutex<Option<Fail>>,
+    stop: AtomicBool,
+    bad: AtomicUsize,
+    total: usize,
+    progress: bool,
+}
+
+impl Shared {
+    fn fail(&self, e: Fail) {
+        lock(&self.error).get_or_insert(e);
+        self.stop.store(true, Relaxed);
+    }
+
+    fn done(&self, tested: Tested) {
+        if tested.failure.is_some() {
+            self.bad.fetch_add(1, Relaxed);
+        }
+        let mut all = lock(&self.tested);
+        all.push(tested);
+        if self.progress {
+            let (done, total, bad) = (all.len(), self.total, self.bad.load(Relaxed));
+            let filled = done * 40 / total.max(1);
+            let _ = write!(
+                std::io::stderr(),
+                "\r[{}{}] {done}/{total} images, {bad} inconsistent",
+                "#".repeat(filled),
+                ".".repeat(40 - filled)
+            );
+        }
+    }
+}
+
+struct Tester<'a> {
+    config: &'a Config,
+    history: &'a History,
+    fs: Kind,
+    scratch: &'a Path,
+}
+
+impl Tester<'_> {
+    fn work(&self, receiver: &Mutex<Receiver<(Spec, MemoryDevice)>>, shared: &Shared) {
+        loop {
+            let next = lock(receiver).recv();
+            let Ok((spec, image)) = next else {
+                return;
+            };
+            if shared.stop.load(Relaxed) {
+                // The builder may be waiting for room.
+                continue;
+            }
+            match self.test(&spec, image) {
+                Ok((failure, _)) => shared.done(Tested { spec, failure }),
+                Err(e) => shared.fail(e),
+            }
+        }
+    }
+
+    /// Mounts an image and runs the check. Also gives the output.
+    fn test(&self, spec: &Spec, image: MemoryDevice) -> Result<(Option<Failure>, String), Fail> {
+        sys::interrupted()?;
+        let marks = tempfile::NamedTempFile::new_in(self.scratch)
+            .map_err(|e| Fail::new(format!("cannot write the marks: {e}")))?;
+        let text: String = self
+            .history
+            .marks(spec.at)
+            .iter()
+            .map(|m| format!("{m}\n"))
+            .collect();
+        std::fs::write(marks.path(), text)
+            .map_err(|e| Fail::new(format!("cannot write the marks: {e}")))?;
+        let mount = match Mount::new(self.fs, Arc::new(image), self.scratch) {
+            Ok(mount) => mount,
+            Err(e) => {
+                let failure = Failure::of(&format!("cannot be mounted: {e}"));
+                return Ok((Some(failure), e.to_string()));
+            }
+        };
+        let me = std::env::current_exe().unwrap_or_default();
+        let env = [
+            (MARKS_ENV, marks.path().as_os_str()),
+            ("CCFS_IMAGE", OsStr::new("1")),
+            ("CCFS", me.as_os_str()),
+        ];
+        let ended = run::shell(
+            &self.config.check,
+            &mount.root,
+            &env,
+            self.scratch,
+            self.config.limit,
+        )?;
+        drop(mount);
+        Ok((judge(&ended), ended.text))
+    }
+
+    /// The failures that differ, each made minimal.
+    fn distinct(&self, tested: &[Tested]) -> Result<Vec<Distinct>, Fail> {
+        let mut kinds: BTreeMap<&str, Vec<&Tested>> = BTreeMap::new();
+        for one in tested {
+            if let Some(failure) = &one.failure {
+                kinds.entry(&failure.signature).or_default().push(one);
+            }
+        }
+        let mut kinds: Vec<_> = kinds.into_iter().collect();
+        kinds.sort_by_key(|(_, images)| std::cmp::Reverse(images.len()));
+        let mut out = Vec::new();
+        for (index, (signature, images)) in kinds.into_iter().enumerate() {
+            let Some(least) = images.iter().min_by_key(|t| {
+                (
+                    t.spec.lost.len() + t.spec.torn.is_some() as usize,
+                    t.spec.at,
+                )
+            }) else {
+                continue;
+            };
+            let minimal = if index < MINIMISED {
+                self.minimise(&least.spec, signature)?
+            } else {
+                least.spec.clone()
+            };
+            let text = least.failure.as_ref().map_or("", |f| f.text.as_str());
+            out.push(Distinct {
+                signature: signature.to_string(),
+                text: text.to_string(),
+                images: images.len(),
+                minimal,
+            });
+        }
+        Ok(out)
+    }
+
+    /// Takes lost writes back as long as the failure stays: halves, quarters, ... single ones.
+    fn minimise(&self, spec: &Spec, signature: &str) -> Result<Spec, Fail> {
+        let mut best = spec.clone();
+        let mut tries = 0;
+        let mut still_fails = |spec: &Spec| -> Result<bool, Fail> {
+            tries += 1;
+            if tries > TRIES {
+                return Ok(false);
+            }
+            let image = Builder::new(self.history).build(spec)?;
+            let (failure, _) = self.test(spec, image)?;
+            Ok(failure.is_some_and(|f| f.signature == signature))
+        };
+        if best.torn.is_some() || best.early.is_some() {
+            let plain = Spec {
+                torn: None,
+                early: None,
+                ..best.clone()
+            };
+            if still_fails(&plain)? {
+                best = plain;
+            }
+        }
+        let mut piece = best.lost.len();
+        while piece > 0 {
+            let mut from = 0;
+            while from < best.lost.len() {
+                let mut fewer = best.clone();
+                fewer.lost.drain(from..(from + piece).min(best.lost.len()));
+                if still_fails(&fewer)? {
+                    best = fewer;
+                } else {
+                    from += piece;
+                }
+            }
+            piece /= 2;
+        }
+        Ok(best)
+    }
+}
+
+fn judge(ended: &Ended) -> Option<Failure> {
+    if ended.ok() {
+        return None;
+    }
+    if ended.timed_out {
+        return Some(Failure::of("the check did not end in time"));
+    }
+    let line = telling_line(&ended.text);
+    let code = ended
+        .code
+        .map_or("a signal".to_string(), |c| format!("exit code {c}"));
+    let mut failure = Failure::of(line.unwrap_or(&code));
+    failure.text.clone_from(&ended.text);
+    Some(failure)
+}
+
+/// The first line that speaks of an error, else the last one.
+fn telling_line(text: &str) -> Option<&str> {
+    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    let words = ["error", "fatal", "abort", "corrupt", "damaged", "missing"];
+    let tells = |line: &&str| words.iter().any(|w| line.to_lowercase().contains(w));
+    lines.clone().find(tells).or(lines.next_back())
+}
+
+impl Failure {
+    /// From a line that says what is wrong.
+    fn of(line: &str) -> Failure {
+        Failure {
+            signature: general(line),
+            text: line.to_string(),
+        }
+    }
+}
+
+/// A message without what differs from image to image: numbers, hashes, temporary names.
+fn general(line: &str) -> String {
+    let mut out = String::new();
+    for word in line.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
+        let (body, tail) = match word.char_indices().last() {
+            Some((at, c)) if !c.is_ascii_alphanumeric() => word.split_at(at),
+            _ => (word, ""),
+        };
+        let hex = body.len() >= 7 && body.chars().all(|c| c.is_ascii_hexdigit());
+        if hex || body.chars().any(|c| c.is_ascii_digit()) {
+            if !out.ends_with("N") && !out.ends_with("N/") {
+                out.push('N');
+            }
+        } else if body.len() == 2 && tail == "/" && body.chars().all(|c| c.is_ascii_hexdigit()) {
+            out.push('N');
+        } else {
+            out.push_str(body);
+        }
+        out.push_str(tail);
+    }
+    out.truncate(out.char_indices().nth(160).map_or(out.len(), |(i, _)| i));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_failures_look_equal() {
+        let a = general("error: object file .git/objects/7f/3a4bd812ec is empty");
+        let b = general("error: object file .git/objects/ab/dd00923412 is empty");
+        assert_eq!(a, b);
+        assert_ne!(a, general("fatal: loose object is corrupt"));
+        assert_eq!(general("row 17 of 90"), "row N of N");
+    }
+}

@@ -1,0 +1,27 @@
+//! Crash exploration of any program on any file system: a virtual disk that records, crash images, checks, reports.
+//!
+//! `record` runs a program on a file system over a recorded device and leaves a [`trace`]; [`explore`] builds from it the
+//! images that a crash may leave, mounts each and runs a check in it; `model` works on a program's system calls instead.
+#![deny(unsafe_code)]
+pub mod explore;
+pub mod fs;
+pub mod images;
+pub mod programs;
+pub mod record;
+pub mod recorder;
+pub mod report;
+pub mod run;
+pub mod sys;
+pub mod trace;
+pub mod vdisk;
+
+/// Why something could not be done, and what to do about it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Fail(String);
+
+impl Fail {
+    pub fn new(text: impl Into<String>) -> Self {
+        Fail(text.into())
+    }
+}

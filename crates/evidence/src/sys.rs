@@ -1,0 +1,100 @@
+//! System calls without a safe wrapper: the process's own mounts, signals, children that die with it.
+#![allow(unsafe_code)]
+use crate::Fail;
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount as umount2};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// How long to wait for a mount's last user.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    SIGNAL.store(signal, Ordering::Relaxed);
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP only set what [`interrupted`] tells, so that everything is cleaned up.
+pub fn catch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: zero is a valid sigaction, the structure lives through the call, and the handler only stores to an atomic.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_signal as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// An error once a signal has asked for the end.
+pub fn interrupted() -> Result<(), Fail> {
+    match SIGNAL.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        signal => Err(Fail::new(format!("ended by signal {signal}"))),
+    }
+}
+
+/// Gives the process mounts of its own, which end with it and its children, however they end. Before any thread is started.
+pub fn private_mounts() -> Result<(), Fail> {
+    let fail = |e: io::Error| {
+        Fail::new(format!(
+            "cannot make mounts of my own: {e}; crash exploration needs root, try with sudo"
+        ))
+    };
+    // SAFETY: takes a flag only.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(fail(io::Error::last_os_error()));
+    }
+    let flags = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    mount_change("/", flags).map_err(|e| fail(e.into()))
+}
+
+/// The command's process is killed when the thread that starts it ends; with `group` it leads a process group of its own.
+pub fn tie(command: &mut Command, group: bool) -> &mut Command {
+    if group {
+        command.process_group(0);
+    }
+    // SAFETY: prctl is async-signal-safe and takes integers only here.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        })
+    }
+}
+
+/// Kills a process group.
+pub fn kill_group(leader: u32) {
+    // SAFETY: takes integers only; a group that is gone is an error that does no harm.
+    unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };
+}
+
+/// Sends a signal that asks a process to end.
+pub fn terminate(pid: u32) {
+    // SAFETY: takes integers only; the process is a child that has not been waited for, so its number is still its own.
+    unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+}
+
+/// Unmounts; while the mount is in use it waits a while, then takes it out of the tree.
+pub fn unmount(dir: &Path) -> io::Result<()> {
+    let begun = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    loop {
+        match umount2(dir, UnmountFlags::NOFOLLOW) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::BUSY) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            Err(rustix::io::Errno::BUSY) => {
+                umount2(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
