@@ -227,7 +227,7 @@ pub fn overwrites_of_a_block() -> u64 {
 
 /// 16 files that grow to 64 MiB each, in turn, with commits meanwhile: the most extents that one of them has.
 pub fn extents_of_appenders() -> usize {
-    let mut v = Volume::unformatted(Fs::Ccfs, "appenders").options("dirty=64M");
+    let mut v = Volume::unformatted(Fs::Ccfs, "appenders").options("commit=600,dirty=64M");
     v.mkfs(1600);
     v.mount();
     let files: Vec<OwnedFd> = (0..16).map(|i| create(&v.path(&format!("f{i}")))).collect();
