@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what programs build with: libccfs (shared, static, header, pkg-config, section 3 pages), as it was built.
+# Installs what programs build with: libccfs (shared, static, header, pkg-config, section 3 pages) as it was built, and the SQLite
+# extension where it can be built.
 # usage: [DESTDIR=...] [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] install-libs.sh BUILD-DIR    (BUILD-DIR: target/release)
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,3 +19,11 @@ install -m 644 "$top/crates/libccfs/include/ccfs.h" "$root$PREFIX/include/ccfs.h
 install -m 644 "$top"/docs/man/*.3 "$root$PREFIX/share/man/man3/"
 sed -e "s|@PREFIX@|$PREFIX|" -e "s|@LIBDIR@|$LIBDIR|" -e "s|@VERSION@|$version|" "$top/scripts/ccfs.pc.in" >"$root$LIBDIR/pkgconfig/ccfs.pc"
 chmod 644 "$root$LIBDIR/pkgconfig/ccfs.pc"
+
+# The SQLite extension is C over SQLite's own header; without that header there is nothing to use it with.
+if command -v cc >/dev/null && echo '#include <sqlite3ext.h>' | cc -E - >/dev/null 2>&1; then
+    install -d "$root$LIBDIR/ccfs"
+    cc -O2 -fPIC -shared -I"$top/crates/libccfs/include" -o "$root$LIBDIR/ccfs/ccfs_vfs.so" "$top/sqlite/ccfs_vfs.c"
+else
+    echo "the SQLite extension is left out: it needs a C compiler and libsqlite3-dev"
+fi

@@ -1,0 +1,285 @@
+//! The SQLite extension: acknowledged COMMITs survive `kill -9` of the daemon, in every journal mode, with threads, attached
+//! databases and exclusive locking; with synchronous=OFF what survives is a prefix.
+use ccfs_tests::harness::{Fs, Volume, WorkDir, run, run_ok};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("plain path")
+}
+
+/// The extension and the program that commits, compiled.
+struct Tools {
+    extension: PathBuf,
+    program: PathBuf,
+    _place: WorkDir,
+}
+
+fn tools() -> Option<Tools> {
+    if !Path::new("/usr/include/sqlite3ext.h").exists() {
+        println!("skipped: sqlite: needs libsqlite3-dev");
+        return None;
+    }
+    let place = WorkDir::new("sqlite-tools");
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let include = format!("-I{}", text(&top.join("crates/libccfs/include")));
+    let warnings = ["-O2", "-Wall", "-Wextra", "-Werror", &include, "-o"];
+    let extension = place.path().join("ccfs_vfs.so");
+    let source = top.join("sqlite/ccfs_vfs.c");
+    let shared = ["-fPIC", "-shared", text(&extension), text(&source)];
+    let (flags, files) = shared.split_at(2);
+    run_ok("gcc", &[flags, &warnings, files].concat());
+    let program = place.path().join("commits");
+    let source = top.join("examples/sqlite-commits.c");
+    let files = [text(&program), text(&source), "-lsqlite3", "-lpthread"];
+    run_ok("gcc", &[&warnings[..], &files].concat());
+    Some(Tools {
+        extension,
+        program,
+        _place: place,
+    })
+}
+
+fn volume() -> Option<Volume> {
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("sqlite") {
+        return None;
+    }
+    let mut v = Volume::unformatted(Fs::Ccfs, "sqlite").options("commit=600");
+    v.mkfs(192);
+    v.mount();
+    Some(v)
+}
+
+type Acknowledged = BTreeMap<u64, u64>;
+
+/// Takes acknowledgements in, until there are `enough` or the program has ended.
+fn read(lines: &mut Lines<BufReader<ChildStdout>>, seen: &mut Acknowledged, enough: u64) {
+    let mut count: u64 = seen.values().sum();
+    while count < enough {
+        let Some(Ok(line)) = lines.next() else { return };
+        let mut words = line
+            .split(' ')
+            .skip(1)
+            .map(|w| w.parse().expect("a number"));
+        let (Some(thread), Some(row)) = (words.next(), words.next()) else {
+            panic!("not an acknowledgement: {line}");
+        };
+        assert_eq!(seen.insert(thread, row).unwrap_or(0) + 1, row, "in order");
+        count += 1;
+    }
+}
+
+/// Starts the program, kills the daemon after so many COMMITs and mounts again; gives what was acknowledged.
+fn crash(v: &mut Volume, program: &mut Command, commits: u64) -> Acknowledged {
+    program.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child: Child = program.spawn().expect("start the program");
+    v.adopt(child.id());
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut seen = Acknowledged::new();
+    read(&mut lines, &mut seen, commits);
+    let count: u64 = seen.values().sum();
+    assert!(count >= commits, "{program:?} ended after {count} commits");
+    v.kill9();
+    // What it had still acknowledged when the daemon died counts as well. Threads that wait for a lock of the dead mount
+    // would wait for long.
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    read(&mut lines, &mut seen, u64::MAX);
+    v.mount();
+    seen
+}
+
+/// Rows of each thread in a database, through SQLite without the extension. Panics if it is damaged or has gaps.
+fn look(db: &Path) -> Acknowledged {
+    let sql = "PRAGMA integrity_check; SELECT thread || ' ' || count(*) || ' ' || max(row) FROM t GROUP BY thread;";
+    let said = run_ok("sqlite3", &["-bail", text(db), sql]);
+    let mut lines = said.lines();
+    assert_eq!(lines.next(), Some("ok"), "integrity_check: {said}");
+    lines
+        .map(|line| {
+            let n: Vec<u64> = line
+                .split(' ')
+                .map(|w| w.parse().expect("a number"))
+                .collect();
+            assert_eq!(n[1], n[2], "C1: thread {} has gaps", n[0]);
+            (n[0], n[1])
+        })
+        .collect()
+}
+
+/// One way of committing in all journal modes: `--extension`, a crash, and nothing acknowledged is missing.
+fn nothing_is_lost(options: &[&str], databases: &[&str]) {
+    let (Some(tools), Some(mut v)) = (tools(), volume()) else {
+        return;
+    };
+    for (number, mode) in ["delete", "truncate", "persist", "wal", "memory"]
+        .iter()
+        .enumerate()
+    {
+        // Without a journal on disk a crash within a transaction damages the database, here as everywhere.
+        if *mode == "memory" && (options.contains(&"--threads") || databases.len() > 1) {
+            continue;
+        }
+        let dir = v.path(mode);
+        std::fs::create_dir(&dir).expect("mkdir");
+        let mut program = Command::new(&tools.program);
+        program
+            .arg("--extension")
+            .arg(&tools.extension)
+            .args(["--commits", "100000000", "--journal", mode])
+            .args(options)
+            .arg(&dir);
+        let seen = crash(&mut v, &mut program, 40 + 13 * number as u64);
+        if *mode == "memory" {
+            // All that is promised is that what was acknowledged is on the device; the pages after it may be torn apart.
+            let out = run(Command::new("sqlite3").args([
+                text(&dir.join("one.db")),
+                "SELECT max(row) FROM t NOT INDEXED;",
+            ]));
+            let rows: u64 = out.stdout.trim().parse().unwrap_or(0);
+            assert!(rows >= seen[&0], "C3: {mode}: {seen:?}, {}", out.all());
+            continue;
+        }
+        let found: Vec<Acknowledged> = databases.iter().map(|db| look(&dir.join(db))).collect();
+        for (thread, acknowledged) in &seen {
+            let rows = found[0].get(thread).copied().unwrap_or(0);
+            assert!(
+                rows >= *acknowledged,
+                "C3: {mode} {options:?}: thread {thread} was told of {acknowledged} COMMITs, {rows} are there"
+            );
+        }
+        // Attached databases change together, except in WAL mode (as SQLite documents).
+        if *mode != "wal" {
+            assert!(found.iter().all(|f| *f == found[0]), "{mode}: {found:?}");
+        }
+    }
+    v.finish();
+}
+
+#[test]
+fn one_connection() {
+    nothing_is_lost(&[], &["one.db"]);
+}
+
+#[test]
+fn a_connection_per_thread() {
+    nothing_is_lost(&["--threads", "4"], &["one.db"]);
+}
+
+/// Threads in streams of their own share a connection: one begins a transaction, the next one commits it.
+#[test]
+fn a_connection_of_threads_in_several_streams() {
+    nothing_is_lost(&["--threads", "3", "--shared", "--streams"], &["one.db"]);
+}
+
+#[test]
+fn connections_of_threads_in_several_streams() {
+    nothing_is_lost(&["--threads", "3", "--streams"], &["one.db"]);
+}
+
+#[test]
+fn attached_databases() {
+    nothing_is_lost(&["--attach"], &["one.db", "two.db"]);
+}
+
+#[test]
+fn attached_databases_of_threads_in_several_streams() {
+    nothing_is_lost(
+        &["--attach", "--threads", "3", "--shared", "--streams"],
+        &["one.db", "two.db"],
+    );
+}
+
+#[test]
+fn exclusive_locking() {
+    nothing_is_lost(&["--exclusive"], &["one.db"]);
+}
+
+/// The tests above can fail: without syncs COMMITs are lost. Even then the database is whole, and what is left is a prefix.
+#[test]
+fn off_loses_a_suffix() {
+    let (Some(tools), Some(mut v)) = (tools(), volume()) else {
+        return;
+    };
+    for mode in ["delete", "truncate", "persist", "wal"] {
+        let dir = v.path(mode);
+        std::fs::create_dir(&dir).expect("mkdir");
+        let mut program = Command::new(&tools.program);
+        program
+            .arg("--extension")
+            .arg(&tools.extension)
+            .args(["--commits", "100000000", "--synchronous", "off"])
+            .args(["--journal", mode])
+            .arg(&dir);
+        // The first commits get to the device with something else; the interval of commits is far away.
+        let seen = crash(&mut v, &mut program, 300);
+        let survived = match dir.join("one.db").metadata() {
+            Ok(meta) if meta.len() > 0 => rows_or_none(&dir.join("one.db")),
+            _ => 0,
+        };
+        assert!(
+            survived < seen[&0],
+            "{mode}: {survived} of {} survived without a sync: this test proves nothing",
+            seen[&0]
+        );
+    }
+    v.finish();
+}
+
+/// Rows, 0 if the table is not yet there.
+fn rows_or_none(db: &Path) -> u64 {
+    let tables = run_ok("sqlite3", &[text(db), "SELECT count(*) FROM sqlite_schema"]);
+    if tables.trim() == "0" {
+        return 0;
+    }
+    look(db).get(&0).copied().unwrap_or(0)
+}
+
+/// Of the syncs of a transaction one is left.
+#[test]
+fn one_sync_per_commit() {
+    let (Some(tools), Some(v)) = (tools(), volume()) else {
+        return;
+    };
+    let syncs = |extension: bool, mode: &str| {
+        let dir = v.path(&format!("{mode}-{extension}"));
+        std::fs::create_dir(&dir).expect("mkdir");
+        let before = v.status()["counters"]["syncs"].as_u64().expect("a counter");
+        let mut program = Command::new(&tools.program);
+        if extension {
+            program.arg("--extension").arg(&tools.extension);
+        }
+        program
+            .args(["--commits", "100", "--journal", mode])
+            .arg(&dir);
+        let out = run(&mut program);
+        assert_eq!(out.code, 0, "{}", out.all());
+        v.status()["counters"]["syncs"].as_u64().expect("a counter") - before
+    };
+    for mode in ["delete", "truncate", "persist"] {
+        let (plain, ours) = (syncs(false, mode), syncs(true, mode));
+        println!("{mode}: {plain} syncs for 100 commits, {ours} with the extension");
+        assert!(plain >= 250, "{mode}: {plain} syncs without the extension");
+        assert!((100..=110).contains(&ours), "{mode}: {ours} syncs with it");
+    }
+    v.finish();
+}
+
+/// On other file systems nothing changes.
+#[test]
+fn elsewhere() {
+    let Some(tools) = tools() else { return };
+    let place = WorkDir::new("sqlite-elsewhere");
+    for mode in ["delete", "wal"] {
+        let dir = place.path().join(mode);
+        std::fs::create_dir(&dir).expect("mkdir");
+        let mut program = Command::new(&tools.program);
+        program.arg("--extension").arg(&tools.extension);
+        program.args(["--commits", "10", "--attach", "--journal", mode]);
+        let out = run(program.arg(&dir));
+        assert_eq!(out.code, 0, "{}", out.all());
+        assert_eq!(look(&dir.join("two.db")), [(0, 10)].into());
+    }
+}
