@@ -10,7 +10,7 @@ IMAGE ?= ccfs.img
 SIZE ?= 1G
 DIR ?= mnt
 
-.PHONY: help build mount unmount install install-libs test man soak crash bench clean
+.PHONY: help build mount unmount install install-libs test man soak crash bench calibrate evidence clean
 
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
@@ -68,6 +68,19 @@ CRASH_ARGS ?=
 crash:
 	@scripts/deps.sh build
 	cargo run --release -p ccfs-crash --bin ccfs-crash-explore -- $(CRASH_ARGS)
+
+# The modelled disks beside the papers' figures.
+calibrate:
+	@scripts/deps.sh build
+	cargo build --release -p ccfs -p ccfs-evidence
+	$(SUDO) $(CARGO_TARGET_DIR)/release/ccfs-evidence calibrate
+
+# The papers' tables, into docs/evidence.md, with a page for each program and file system in target/evidence. Takes an hour.
+EVIDENCE_ARGS ?=
+evidence:
+	@scripts/deps.sh test
+	cargo build --release -p ccfs -p ccfs-evidence
+	$(SUDO) $(CARGO_TARGET_DIR)/release/ccfs-evidence tables $(EVIDENCE_ARGS)
 
 BENCH_ARGS ?= personalities --fs ccfs,fuse2fs,ext4 --seconds 10
 bench:

@@ -34,7 +34,7 @@ pub use file::{FileDevice, OpenError, OpenMode};
 pub use memory::MemoryDevice;
 pub use sim::{DISCARDED, Outcome, Plan, SimDevice};
 pub use ticket::{Pending, Ticket};
-pub use timing::{ParamError, Params, Timed};
+pub use timing::{ParamError, Params, Timed, Virtual};
 
 /// Smallest unit of atomic writing, in bytes.
 pub const SECTOR: u64 = 512;

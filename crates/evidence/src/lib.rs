@@ -3,6 +3,7 @@
 //! `record` runs a program on a file system over a recorded device and leaves a [`trace`]; [`explore`] builds from it the
 //! images that a crash may leave, mounts each and runs a check in it; `model` works on a program's system calls instead.
 #![deny(unsafe_code)]
+pub mod calibrate;
 pub mod explore;
 pub mod fs;
 pub mod images;
@@ -12,6 +13,7 @@ pub mod recorder;
 pub mod report;
 pub mod run;
 pub mod sys;
+pub mod tables;
 pub mod trace;
 pub mod vdisk;
 

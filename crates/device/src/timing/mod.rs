@@ -102,6 +102,31 @@ impl Device for Timed {
     }
 }
 
+/// The model without a clock: tells times instead of spending them. Calls come in order of time; all times are nanoseconds.
+pub struct Virtual(Model);
+
+impl Virtual {
+    /// `size` of the device, bytes.
+    pub fn new(params: Params, size: u64) -> Self {
+        Virtual(Model::new(params, size))
+    }
+
+    /// When a read that arrives at `now` ends.
+    pub fn read(&mut self, now: u64, offset: u64, len: u64) -> u64 {
+        self.0.read(now, offset, len)
+    }
+
+    /// When the last write of a batch of (offset, length) that arrives at `now` is in the cache.
+    pub fn write(&mut self, now: u64, extents: &mut [(u64, u64)]) -> u64 {
+        self.0.write(now, extents)
+    }
+
+    /// When a flush that arrives at `now` ends.
+    pub fn flush(&mut self, now: u64) -> u64 {
+        self.0.flush(now)
+    }
+}
+
 struct Paused {
     ticket: Ticket,
     end: Instant,

@@ -2,6 +2,11 @@
 //!
 //! A device has `queue_depth` slots, one channel to its medium, a head, and a cache. A command takes the slot that is free first, then
 //! its command and seek time; commands in different slots overlap there. The transfers follow one after the other on the channel.
+//!
+//! A device with seek times has a head that brings the cache home in order of position: to a near place by passing over what lies between, to
+//! a far one by a seek. Others pay for each run alike.
+
+use std::collections::BTreeMap;
 
 use super::Params;
 
@@ -27,6 +32,8 @@ pub(super) struct Model {
     dirty_runs: u64,
     /// Where the last write ended, in bytes.
     run_end: Option<u64>,
+    /// What is dirty on a device with a head: offset -> length, bytes.
+    extents: BTreeMap<u64, u64>,
 }
 
 impl Model {
@@ -41,6 +48,7 @@ impl Model {
             dirty_bytes: 0,
             dirty_runs: 0,
             run_end: None,
+            extents: BTreeMap::new(),
         }
     }
 
@@ -64,6 +72,12 @@ impl Model {
             }
             self.run_end = Some(offset.saturating_add(len));
             self.dirty_bytes += len;
+            if self.has_head() {
+                self.extents
+                    .entry(offset)
+                    .and_modify(|old| *old = len.max(*old))
+                    .or_insert(len);
+            }
             let over = self
                 .dirty_bytes
                 .saturating_sub(u64::from(self.params.cache_kib) * 1024);
@@ -89,6 +103,7 @@ impl Model {
         let home = self.home(self.dirty_bytes, self.dirty_runs);
         let end = begin + u64::from(self.params.flush_us) * US + home;
         (self.dirty_bytes, self.dirty_runs, self.run_end) = (0, 0, None);
+        self.extents.clear();
         self.channel = end;
         self.barrier = end + u64::from(self.params.barrier_us) * US;
         end
@@ -98,10 +113,34 @@ impl Model {
         self.command(now, u64::from(self.params.write_command_us) * US, 0)
     }
 
+    fn has_head(&self) -> bool {
+        self.params.seek_max_us > 0
+    }
+
     /// Time to bring cached data home.
-    fn home(&self, bytes: u64, runs: u64) -> Nanos {
+    fn home(&mut self, bytes: u64, runs: u64) -> Nanos {
         let runs = runs.saturating_mul(u64::from(self.params.flush_run_us) * US);
-        cost(bytes, self.params.flush_kib_ns) + runs.min(HOUR)
+        if !self.has_head() {
+            return cost(bytes, self.params.flush_kib_ns) + runs.min(HOUR);
+        }
+        let (mut nanos, mut left) = (runs.min(HOUR), bytes);
+        while left > 0 {
+            let Some((offset, len)) = self.next_extent() else {
+                break;
+            };
+            let passing = cost(offset.abs_diff(self.head), self.params.flush_kib_ns);
+            nanos += self.seek(offset).min(passing) + cost(len, self.params.flush_kib_ns);
+            self.head = offset.saturating_add(len);
+            left = left.saturating_sub(len);
+        }
+        nanos
+    }
+
+    /// Takes the dirty extent that the head meets next on its way up, then from the beginning.
+    fn next_extent(&mut self) -> Option<(u64, u64)> {
+        let ahead = self.extents.range(self.head..).next();
+        let (&offset, _) = ahead.or_else(|| self.extents.iter().next())?;
+        self.extents.remove_entry(&offset)
     }
 
     fn command(&mut self, now: Nanos, command: Nanos, transfer: Nanos) -> Nanos {
@@ -228,6 +267,33 @@ mod tests {
         assert!(near > 1000 * US && near < 1100 * US, "{near}");
         assert!(far > 6000 * US && far < 7000 * US, "{far}");
         assert!(model.seek(u64::MAX) <= 9000 * US);
+    }
+
+    /// The disk of the ccfs paper (its Table 1): 25,600 random writes in a file of 2 GB, in order 192.56 s, sorted 25.82 s.
+    #[test]
+    fn the_hard_disk_sorts_as_the_paper_s_does() {
+        let params = Params::preset("hdd").unwrap();
+        let mut state = 1u64;
+        let places: Vec<u64> = std::iter::repeat_with(|| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % (2 << 18) * 4096
+        })
+        .take(25_600)
+        .collect();
+        let mut model = Model::new(params.clone(), 160_000_000_000);
+        let in_order = places.iter().fold(0, |now, place| {
+            let written = model.write(now, &mut [(*place, 4096)]);
+            model.flush(written)
+        });
+        let mut model = Model::new(params, 160_000_000_000);
+        let mut batch: Vec<_> = places.iter().map(|place| (*place, 4096)).collect();
+        let written = model.write(0, &mut batch);
+        let sorted = model.flush(written);
+        let within = |nanos: u64, seconds: f64| (nanos as f64 / 1e9 / seconds - 1.0).abs() < 0.2;
+        assert!(within(in_order, 192.56), "{in_order}");
+        assert!(within(sorted, 25.82), "{sorted}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ params! {
     read_kib_ns,
     /// Transfer time of 1 KiB written into the cache, in nanoseconds.
     write_kib_ns,
-    /// Time of the shortest seek of a read, in microseconds. None where the last read ended.
+    /// Time of the shortest seek, in microseconds; none where the head is. A device with `seek_max_us` 0 has no head.
     seek_min_us,
     /// Time of a seek over the whole device, in microseconds; between them it grows with the root of the distance.
     seek_max_us,
@@ -65,11 +65,16 @@ params! {
 const QUEUE_MAX: u32 = 65536;
 
 impl Params {
-    /// The presets by name: `hdd`, `ssd`, `ufs`.
-    pub const PRESETS: [(&str, &str); 3] = [
+    /// The presets by name: `hdd`, `ssd`, `ufs`, `ssd-plain`, `ssd-capacitor`.
+    pub const PRESETS: [(&str, &str); 5] = [
         ("hdd", include_str!("../../params/hdd.txt")),
         ("ssd", include_str!("../../params/ssd.txt")),
         ("ufs", include_str!("../../params/ufs.txt")),
+        ("ssd-plain", include_str!("../../params/ssd-plain.txt")),
+        (
+            "ssd-capacitor",
+            include_str!("../../params/ssd-capacitor.txt"),
+        ),
     ];
 
     /// A preset, or `None` if there is none of that name.
