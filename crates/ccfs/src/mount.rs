@@ -130,6 +130,7 @@ fn serve(
         nodev: options.nodev,
         noexec: options.noexec,
         status_dir: options.status_dir,
+        callers: options.callers.clone(),
         ..MountConfig::new(target)
     };
     ccfs_fuse::serve(volume, dir, &config, |_| ready())

@@ -2,7 +2,9 @@
 use crate::failure::{Failure, Outcome, mount_code};
 use crate::size;
 use ccfs_engine::Options;
-use std::path::PathBuf;
+use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules};
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `-o` asks for.
@@ -16,7 +18,12 @@ pub struct MountOptions {
     pub status_dir: bool,
     /// Messages of the daemon go here instead of the system log.
     pub log: Option<PathBuf>,
+    /// Who is in which stream without having asked for one.
+    pub callers: CallerConfig,
 }
+
+/// Largest rules file, bytes.
+const RULES_BYTES: u64 = 1 << 20;
 
 /// Parses all `-o` lists; later options win.
 ///
@@ -29,6 +36,7 @@ pub fn parse(lists: &[String]) -> Outcome<MountOptions> {
         noexec: false,
         status_dir: true,
         log: None,
+        callers: CallerConfig::default(),
     };
     for option in lists
         .iter()
@@ -74,6 +82,14 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
         ("status", Some("on")) => out.status_dir = true,
         ("status", Some("off")) => out.status_dir = false,
         ("status", _) => return Err("option status= is on or off".into()),
+        ("streams", Some(v)) => {
+            out.callers.grouping = Grouping::parse(v)
+                .ok_or_else(|| format!("streams={v}: give shared, session, cgroup or uid"))?;
+        }
+        ("rules", Some(v)) if v.starts_with('/') => out.callers.rules = rules(Path::new(v))?,
+        ("rules", _) => return Err("option rules= needs an absolute file name".into()),
+        ("identity", Some("auto")) => out.callers.forks = Forks::Auto,
+        ("identity", Some("proc")) => out.callers.forks = Forks::Proc,
         ("errors", Some("remount-ro")) => {}
         ("errors", Some(v)) => {
             return Err(format!(
@@ -96,6 +112,21 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Reads the rules file.
+fn rules(path: &Path) -> Result<Rules, String> {
+    let shown = path.display();
+    let mut text = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(RULES_BYTES + 1).read_to_end(&mut text))
+        .map_err(|e| format!("cannot read the rules file {shown}: {e}"))?;
+    if text.len() as u64 > RULES_BYTES {
+        return Err(format!("the rules file {shown} is larger than 1 MiB"));
+    }
+    let text = String::from_utf8(text)
+        .map_err(|_| format!("the rules file {shown} is no text in UTF-8"))?;
+    Rules::parse(&text).map_err(|why| format!("{shown}: {why}"))
 }
 
 fn commit(value: &str) -> Result<Duration, String> {
@@ -140,6 +171,11 @@ mod tests {
         );
         assert_eq!(one("commit=0").unwrap().engine.commit_interval.as_secs(), 5);
         assert!(!parse(&["ro".into(), "rw".into()]).unwrap().engine.read_only);
+        let o = one("streams=session,identity=proc,rules=/dev/null").unwrap();
+        assert_eq!(
+            (o.callers.grouping, o.callers.forks, o.callers.rules.len()),
+            (Grouping::Session, Forks::Proc, 0)
+        );
     }
 
     #[test]
@@ -155,6 +191,12 @@ mod tests {
             "ro=1",
             "log=x",
             "status=maybe",
+            "streams=mine",
+            "streams",
+            "rules=x",
+            "rules=/nonexistent/rules",
+            "rules=/dev/zero",
+            "identity=magic",
         ] {
             let e = one(bad).unwrap_err();
             assert_eq!(e.code, mount_code::USAGE, "{bad}");

@@ -25,6 +25,31 @@ fn text<'a>(v: &'a Value, key: &str) -> &'a str {
     v[key].as_str().unwrap_or("")
 }
 
+/// How callers are told apart, in a line.
+fn callers(identity: &Value) -> String {
+    let mode = match text(identity, "mode") {
+        "idle" => "all in the default stream".to_string(),
+        "connector" if identity["thread_creators"] == true => {
+            "exact: the kernel tells of every fork".to_string()
+        }
+        "connector" => {
+            "the kernel tells of every fork, but not which thread started a thread".to_string()
+        }
+        _ => format!("from /proc, less exact ({})", text(identity, "why")),
+    };
+    let lost = match number(identity, "overruns") {
+        0 => String::new(),
+        n => format!("; events were lost {n} times, and made up for"),
+    };
+    format!(
+        "{mode}{lost}; {} threads in {} streams of their own, streams={}, {} rules",
+        number(identity, "threads"),
+        number(identity, "streams"),
+        text(identity, "policy"),
+        number(identity, "rules"),
+    )
+}
+
 /// For people; programs take the JSON.
 fn show(s: &Value) {
     let label = text(s, "label");
@@ -69,6 +94,7 @@ fn show(s: &Value) {
             number(one, "committing"),
         );
     }
+    say!("callers   {}", callers(&s["identity"]));
     let c = &s["counters"];
     for key in [
         "operations",

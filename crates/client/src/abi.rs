@@ -39,7 +39,7 @@ pub const STREAM_FLAGS: u32 = STREAM_IGNORE_FSYNC;
 /// The stream of threads that never entered one.
 pub const STREAM_DEFAULT: u64 = 1;
 
-/// Argument of the four stream calls.
+/// Argument of the stream calls.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -49,7 +49,7 @@ pub struct StreamArg {
     pub version: u32,
     /// `STREAM_*`; in for SET and NEW, out for GET.
     pub flags: u32,
-    /// SET: the stream to enter (0 or 1: the default stream; an id that nobody uses becomes the caller's own). GET, NEW: out.
+    /// SET: the stream to enter (0: what the mount's policy gives, 1: the default stream; an id that nobody uses becomes the caller's own). GET, NEW: out.
     pub id: u64,
 }
 

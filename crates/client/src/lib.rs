@@ -43,7 +43,7 @@ pub struct Stream {
     pub flags: u32,
 }
 
-/// Moves the calling thread into the stream `id` (0 or [`STREAM_DEFAULT`]: the stream of everybody who never chose).
+/// Moves the calling thread into the stream `id` (0: the one that the mount's policy gives; [`STREAM_DEFAULT`]: the default stream).
 /// An id that is not in use becomes a stream of the caller's user. `flags`: `None` leaves the stream's flags.
 ///
 /// Errors: `EPERM` the stream belongs to another user; `EINVAL` unknown flags or flags for the default stream;

@@ -150,6 +150,13 @@ impl Streams {
             .cloned()
     }
 
+    /// Nothing of the stream is uncommitted.
+    pub fn is_settled(&self, stream: StreamId) -> bool {
+        let inner = self.0.lock();
+        !inner.running.contains_key(&stream)
+            && inner.previous.get(&stream).is_none_or(|t| t.settled())
+    }
+
     /// Seals everything at one instant (hard spot 24) and returns all that is not settled.
     pub fn seal_all(&self) -> Vec<Arc<Txn>> {
         self.seal_older(Duration::ZERO)

@@ -468,6 +468,16 @@ impl Volume {
         self.watch.totals()
     }
 
+    /// Makes durable what these streams did, in as few flushes as one sync takes.
+    pub fn commit_streams(&self, streams: &[StreamId]) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let last = streams.iter().filter_map(|s| self.streams.seal_stream(*s));
+        // Nothing will be added to them, so there is nothing to wait for.
+        self.commit(last.collect(), Cause::Interval).map(drop)
+    }
+
     /// After transactions became durable: somebody applies them.
     pub(crate) fn durable_news(&self) -> Result<()> {
         if self.options.background {
@@ -518,6 +528,11 @@ impl Volume {
     /// A stream with a new id.
     pub fn new_stream(&self) -> StreamId {
         self.streams.fresh_id()
+    }
+
+    /// Everything that the stream did is committed: nothing in memory knows its id any more.
+    pub fn stream_is_settled(&self, stream: StreamId) -> bool {
+        self.streams.is_settled(stream)
     }
 
     pub fn status(&self) -> Status {

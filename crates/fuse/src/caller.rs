@@ -1,40 +1,51 @@
 //! Who is in which stream: the one place that turns the caller of a request (thread id, uid) into a stream.
 //!
-//! * A thread that called SET_STREAM is in that stream. Every other thread is where it was when it started: in the stream
-//!   that its process's first thread (for a thread) or its parent process (for a first thread) was in at that instant.
-//! * That is found out lazily, at a thread's first request, from /proc, and kept by (tid, start time). Each thread that
-//!   called SET_STREAM has a history with times, so that a child that was started before the call does not follow it. Start
-//!   times have a grain of one clock tick (10 ms); within one tick a child counts as started after the call.
-//! * If other threads of the parent process called SET_STREAM, their lists of children say who of them started the child.
-//! * /proc does not know grandparents that ended: then the thread is in the default stream. Nor which thread started a
-//!   thread: its process's first one counts. `iou-wrk-N` threads (io_uring's workers) belong to thread N.
-//! * A tid can come back as another thread's. A known thread is believed for [`TRUST_MS`] and then its start time is
-//!   compared: to bring a tid round within that time takes 32768 forks (the smallest pid space), which is not possible.
-//! * A stream belongs to the uid that made it (C10). A caller with another effective (file system) uid is in the default stream for
-//!   that request; root may be in any, but IGNORE_FSYNC holds for its owner only.
-//! * While nobody has made a stream, nothing is looked up at all.
-use crate::procfs::{Proc, Stat};
-use ccfs_client::abi::{STREAM_FLAGS, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS};
-use ccfs_engine::{DEFAULT_STREAM, SYSTEM_STREAM, StreamId};
-use parking_lot::{Mutex, RwLock};
-use rustix::time::{ClockId, clock_gettime};
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+//! * A thread that called SET_STREAM is in that stream, and so is every thread and process that it starts from then on, at the
+//!   instant of the fork, whatever they become (exec, double fork, the parent's death). All others are where the mount's
+//!   policy or a rule puts them: without either, in the default stream.
+//! * Forks are told by the kernel (`events`, `connector`, `bell`), or found out from /proc where that is not possible
+//!   (`by_proc`, which is less exact). `status` says which.
+//! * io_uring's workers (`iou-wrk-N`, `iou-sqp-N`) belong to thread N, wherever it is.
+//! * A stream belongs to the uid that made it (C10). A caller with another effective (file system) uid is where the policy puts
+//!   it, for that request; root may be in any, but IGNORE_FSYNC holds for its owner only.
+//! * Callers that the kernel reports as 0 (in a process id namespace that the daemon's does not contain; the kernel itself)
+//!   are in the default stream. Write-back of mapped pages goes to the stream of the file's last writer (engine).
+//! * While nobody has made a stream and there is no policy, nothing is looked up at all.
+mod bell;
+mod by_proc;
+mod connector;
+mod events;
+mod policy;
+mod rules;
+mod streams;
 
+pub use policy::Grouping;
+pub use rules::Rules;
+pub use streams::{Engine, Origin, StreamInfo};
+
+use crate::procfs::Proc;
 use crate::wire::Errno;
+use bell::Bell;
+use by_proc::ProcTracker;
+use ccfs_client::abi::{STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS};
+use ccfs_engine::{DEFAULT_STREAM, StreamId};
+use connector::Connector;
+use events::EventTracker;
+use parking_lot::Mutex;
+use policy::Policy;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::{ClockId, clock_gettime};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use streams::{Registry, Stream};
 
-/// How long a known tid is believed without a look at its start time, milliseconds.
-const TRUST_MS: u64 = 100;
-/// Longest chain of ancestors that is followed.
-const DEPTH_MAX: u32 = 64;
-/// Changes of stream that are remembered per thread; children older than those get the oldest one.
-const HISTORY_MAX: usize = 16;
-const SHARDS: usize = 64;
-/// Threads per shard before the dead ones are swept out.
-const SHARD_SWEEP: usize = 512;
-/// Streams per user.
-const STREAMS_MAX: usize = 4096;
+/// How often ended streams are looked for.
+const SWEEP_MS: u64 = 1000;
+/// Events are taken in at most this often without a request.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// On whose behalf a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,377 +54,402 @@ pub struct Caller {
     pub ignore_fsync: bool,
 }
 
-/// A stream that somebody made.
-#[derive(Debug)]
-struct Stream {
-    id: u64,
-    /// `None`: everybody's (the default stream).
-    owner: Option<u32>,
-    flags: AtomicU32,
-}
-
-/// A thread that made a request or is an ancestor of one.
-#[derive(Debug)]
-struct Thread {
-    start_ticks: u64,
-    /// (from this clock tick on, stream), oldest first, never empty.
-    history: Vec<(u64, Arc<Stream>)>,
-    /// When the start time was last compared, milliseconds of the monotonic clock.
-    checked_ms: AtomicU64,
-}
-
-impl Thread {
-    fn now(&self) -> &Arc<Stream> {
-        &self.history[self.history.len() - 1].1
-    }
-
-    fn at(&self, ticks: u64) -> &Arc<Stream> {
-        let later = self.history.iter().rev().find(|(since, _)| *since <= ticks);
-        &later.unwrap_or(&self.history[0]).1
+impl Default for Caller {
+    fn default() -> Self {
+        Caller {
+            stream: DEFAULT_STREAM,
+            ignore_fsync: false,
+        }
     }
 }
 
-type Shard = RwLock<HashMap<u32, Thread>>;
+/// How forks are learned of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forks {
+    /// From the process connector, and from /proc where that is not possible.
+    #[default]
+    Auto,
+    /// From /proc.
+    Proc,
+}
+
+/// The part of a mount's options that concerns streams.
+#[derive(Clone, Debug, Default)]
+pub struct CallerConfig {
+    pub grouping: Grouping,
+    pub rules: Rules,
+    pub forks: Forks,
+}
+
+enum Tracker {
+    Events(EventTracker),
+    Proc(ProcTracker),
+}
+
+struct Shared {
+    proc: Arc<Proc>,
+    registry: Arc<Registry>,
+    policy: Arc<Policy>,
+    forks: Forks,
+    /// Missing until the first stream is made.
+    tracker: OnceLock<Tracker>,
+    /// Why /proc is asked: what the process connector's socket said.
+    without: OnceLock<String>,
+}
 
 /// All threads and streams that are known.
-#[derive(Debug)]
 pub struct Callers {
-    proc: Proc,
-    ticks_per_second: u64,
-    everybody: Arc<Stream>,
-    /// False until the first stream is made.
-    any: AtomicBool,
-    streams: Mutex<HashMap<u64, Arc<Stream>>>,
-    threads: Box<[Shard]>,
-    /// Threads that called SET_STREAM and are not their process's first one, by process.
-    setters: Mutex<HashMap<u32, Vec<u32>>>,
+    shared: Arc<Shared>,
+    keeper: Mutex<Option<Keeper>>,
+}
+
+/// The thread that takes in events and ends streams.
+struct Keeper {
+    stop: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
 }
 
 impl Callers {
-    pub fn new(proc: Proc) -> Self {
-        Callers {
-            proc,
-            ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
-            everybody: Arc::new(Stream {
-                id: DEFAULT_STREAM.0,
-                owner: None,
-                flags: AtomicU32::new(0),
-            }),
-            any: AtomicBool::new(false),
-            streams: Mutex::default(),
-            threads: (0..SHARDS).map(|_| Shard::default()).collect(),
-            setters: Mutex::default(),
+    /// `engine` gives fresh ids and knows what is committed.
+    pub fn new(proc: Proc, config: CallerConfig, engine: Arc<dyn Engine>) -> Self {
+        let shared = Shared {
+            proc: Arc::new(proc),
+            registry: Arc::new(Registry::new(engine)),
+            policy: Arc::new(Policy::new(config.grouping, config.rules)),
+            forks: config.forks,
+            tracker: OnceLock::new(),
+            without: OnceLock::new(),
+        };
+        let this = Callers {
+            shared: Arc::new(shared),
+            keeper: Mutex::new(None),
+        };
+        if !this.shared.policy.is_trivial() {
+            this.start();
+        }
+        this
+    }
+
+    fn start(&self) -> &Tracker {
+        let mut made = false;
+        let tracker = self.shared.tracker.get_or_init(|| {
+            made = true;
+            self.shared.new_tracker()
+        });
+        if made {
+            *self.keeper.lock() = Keeper::start(&self.shared);
+        }
+        tracker
+    }
+
+    /// Ends the keeper; what is known stays.
+    pub fn stop(&self) {
+        if let Some(keeper) = self.keeper.lock().take() {
+            keeper.stop();
         }
     }
 
     /// The stream of a request by thread `tid` (0: unknown) with the effective uid `uid`.
     pub fn caller(&self, tid: u32, uid: u32) -> Caller {
-        if tid == 0 || !self.any.load(Relaxed) {
-            return Caller {
-                stream: DEFAULT_STREAM,
-                ignore_fsync: false,
-            };
+        match self.shared.tracker.get() {
+            Some(Tracker::Events(tracker)) if tid != 0 => tracker.caller(tid, uid),
+            Some(Tracker::Proc(tracker)) if tid != 0 => tracker.caller(tid, uid),
+            _ => Caller::default(),
         }
-        let stream = self.stream_of(tid);
-        as_seen_by(&stream, uid)
     }
 
     /// The caller's stream and its flags (GET_STREAM).
     pub fn get(&self, tid: u32, uid: u32) -> (StreamId, u32) {
         let caller = self.caller(tid, uid);
-        (
-            caller.stream,
-            if caller.ignore_fsync {
-                STREAM_IGNORE_FSYNC
-            } else {
-                0
-            },
-        )
-    }
-
-    /// SET_STREAM. Errors: EPERM another user's stream, EINVAL flags, ENOSPC too many, ESRCH a caller that cannot be seen.
-    pub fn set(&self, tid: u32, uid: u32, id: u64, flags: u32) -> Result<(), Errno> {
-        let stream = self.enter(uid, id, flags)?;
-        self.any.store(true, Relaxed);
-        let stat = self.proc.stat(tid).ok_or(Errno(libc::ESRCH))?;
-        let now = self.now_ticks();
-        self.lookup(tid, &stat, 0);
-        self.note_setter(tid);
-        let mut threads = self.shard(tid).write();
-        let thread = threads.get_mut(&tid).ok_or(Errno(libc::ESRCH))?;
-        // Within a tick the last call counts for the thread's children.
-        thread.history.retain(|(since, _)| *since < now);
-        thread.history.push((now, stream));
-        if thread.history.len() > HISTORY_MAX {
-            thread.history.remove(0);
-        }
-        Ok(())
-    }
-
-    /// NEW_STREAM: makes the stream that `fresh` names (called until it gives an id that nobody chose).
-    pub fn make(
-        &self,
-        uid: u32,
-        flags: u32,
-        mut fresh: impl FnMut() -> StreamId,
-    ) -> Result<StreamId, Errno> {
-        if flags & !STREAM_FLAGS != 0 {
-            return Err(Errno(libc::EINVAL));
-        }
-        let mut streams = self.streams.lock();
-        self.check_room(&mut streams, uid)?;
-        let id = loop {
-            let id = fresh();
-            if id != DEFAULT_STREAM && id != SYSTEM_STREAM && !streams.contains_key(&id.0) {
-                break id;
-            }
+        let flags = if caller.ignore_fsync {
+            STREAM_IGNORE_FSYNC
+        } else {
+            0
         };
-        streams.insert(
-            id.0,
-            Arc::new(Stream {
-                id: id.0,
-                owner: Some(uid),
-                flags: AtomicU32::new(flags),
-            }),
-        );
-        Ok(id)
+        (caller.stream, flags)
+    }
+
+    /// The stream of another thread, as `uid` may know it (GET_STREAM_OF_PROCESS). Errors: ESRCH no such thread, EPERM another user's.
+    pub fn stream_of(&self, tid: u32, uid: u32) -> Result<(StreamId, u32), Errno> {
+        let owner = self.shared.proc.file_system_uid(tid);
+        let owner = owner.ok_or(Errno(libc::ESRCH))?;
+        if uid != 0 && uid != owner {
+            return Err(Errno(libc::EPERM));
+        }
+        Ok(self.get(tid, owner))
+    }
+
+    /// SET_STREAM: 0 is what the policy gives, without one the default stream. Errors: EPERM another user's stream, EINVAL flags,
+    /// ENOSPC too many, ESRCH a caller that cannot be seen.
+    pub fn set(&self, tid: u32, uid: u32, id: u64, flags: u32) -> Result<(), Errno> {
+        let stream = match id {
+            0 if flags & !STREAM_KEEP_FLAGS != 0 => return Err(Errno(libc::EINVAL)),
+            0 => None,
+            _ => Some(self.with_room(|registry| registry.enter(uid, id, flags))?),
+        };
+        match self.start() {
+            Tracker::Events(tracker) => tracker.set(tid, stream),
+            Tracker::Proc(tracker) => tracker.set(tid, stream),
+        }
+    }
+
+    /// NEW_STREAM: makes a stream with a fresh id. Errors: EINVAL flags, ENOSPC too many.
+    pub fn make(&self, uid: u32, flags: u32) -> Result<StreamId, Errno> {
+        let made = self.with_room(|registry| registry.make(Some(uid), flags, Origin::Program))?;
+        self.start();
+        Ok(StreamId(made.id))
+    }
+
+    /// Where a user has too many streams, those that have ended make room.
+    fn with_room<T>(&self, make: impl Fn(&Registry) -> Result<T, Errno>) -> Result<T, Errno> {
+        let registry = &self.shared.registry;
+        let mut made = make(registry);
+        if matches!(made, Err(Errno(libc::ENOSPC))) {
+            self.shared.tidy();
+            registry.sweep();
+            made = make(registry);
+        }
+        if matches!(made, Err(Errno(libc::ENOSPC))) {
+            // They have ended but for the commit.
+            registry.settle().map_err(|_| Errno(libc::EIO))?;
+            registry.sweep();
+            made = make(registry);
+        }
+        made
     }
 
     /// Whether this user may name the stream in a call (STREAM_SYNC): its own, everybody's, or as root any.
     pub fn may_use(&self, uid: u32, id: u64) -> bool {
-        let known = self
-            .streams
-            .lock()
-            .get(&id)
-            .is_some_and(|stream| stream.owner == Some(uid));
-        known || uid == 0 || id == DEFAULT_STREAM.0
+        self.shared.registry.may_use(uid, id)
     }
 
-    /// (id, owner's uid, flags) of every stream, for `status`.
-    pub fn list(&self) -> Vec<(u64, u32, u32)> {
-        let streams = self.streams.lock();
-        let mut list: Vec<_> = streams
-            .values()
-            .filter_map(|s| Some((s.id, s.owner?, s.flags.load(Relaxed))))
-            .collect();
-        list.sort_unstable();
-        list
+    /// All streams but the default one, for `status`.
+    pub fn list(&self) -> Vec<StreamInfo> {
+        self.shared.registry.list()
     }
 
-    /// The stream that a user wants to enter, made if nobody has it.
-    fn enter(&self, uid: u32, id: u64, flags: u32) -> Result<Arc<Stream>, Errno> {
-        let keep = flags & STREAM_KEEP_FLAGS != 0;
-        let flags = flags & !STREAM_KEEP_FLAGS;
-        if flags & !STREAM_FLAGS != 0 {
-            return Err(Errno(libc::EINVAL));
-        }
-        if id == SYSTEM_STREAM.0 || id == DEFAULT_STREAM.0 {
-            // SYSTEM_STREAM's number stands for "no stream of its own" here: nobody can enter that one.
-            return if flags == 0 {
-                Ok(self.everybody.clone())
-            } else {
-                Err(Errno(libc::EINVAL))
-            };
-        }
-        let mut streams = self.streams.lock();
-        if let Some(stream) = streams.get(&id) {
-            if uid != 0 && stream.owner != Some(uid) {
-                return Err(Errno(libc::EPERM));
-            }
-            if !keep {
-                stream.flags.store(flags, Relaxed);
-            }
-            return Ok(stream.clone());
-        }
-        self.check_room(&mut streams, uid)?;
-        let stream = Arc::new(Stream {
-            id,
-            owner: Some(uid),
-            flags: AtomicU32::new(flags),
-        });
-        streams.insert(id, stream.clone());
-        Ok(stream)
-    }
-
-    /// Too many streams of one user: first forgets those that no living thread is in.
-    fn check_room(&self, streams: &mut HashMap<u64, Arc<Stream>>, uid: u32) -> Result<(), Errno> {
-        let count = |streams: &HashMap<u64, Arc<Stream>>| {
-            streams.values().filter(|s| s.owner == Some(uid)).count()
+    /// (thread, process) of the known threads in a stream, at most `limit`.
+    pub fn members(&self, id: u64, limit: usize) -> Vec<(u32, u32)> {
+        let mut members = match self.shared.tracker.get() {
+            Some(Tracker::Events(tracker)) => tracker.members(id),
+            Some(Tracker::Proc(tracker)) => tracker.members(id),
+            None => Vec::new(),
         };
-        if streams.len() < STREAMS_MAX || count(streams) < STREAMS_MAX {
-            return Ok(());
-        }
-        for shard in &self.threads {
-            sweep(&self.proc, &mut shard.write());
-        }
-        streams.retain(|_, stream| stream.owner != Some(uid) || Arc::strong_count(stream) > 1);
-        if count(streams) < STREAMS_MAX {
-            Ok(())
-        } else {
-            Err(Errno(libc::ENOSPC))
-        }
+        members.sort_unstable();
+        members.truncate(limit);
+        members
     }
 
-    fn stream_of(&self, tid: u32) -> Arc<Stream> {
-        let now_ms = monotonic_ms();
-        if let Some(thread) = self.shard(tid).read().get(&tid)
-            && now_ms.saturating_sub(thread.checked_ms.load(Relaxed)) < TRUST_MS
-        {
-            return thread.now().clone();
-        }
-        match self.proc.stat(tid) {
-            Some(stat) => self.lookup(tid, &stat, 0),
-            None => self.everybody.clone(),
-        }
-    }
-
-    /// The stream that a thread is in now; enters the thread if it is new.
-    fn lookup(&self, tid: u32, stat: &Stat, depth: u32) -> Arc<Stream> {
-        self.with_thread(tid, stat, depth, |thread| thread.now().clone())
-    }
-
-    /// The stream that a thread was in at an instant.
-    fn lookup_at(&self, tid: u32, ticks: u64, depth: u32) -> Arc<Stream> {
-        match self.proc.stat(tid) {
-            Some(stat) if depth < DEPTH_MAX => {
-                self.with_thread(tid, &stat, depth, |thread| thread.at(ticks).clone())
+    /// How callers are told apart, for `status`.
+    pub fn identity(&self) -> Identity {
+        let shared = &self.shared;
+        let mut identity = Identity {
+            mode: "idle",
+            why: shared.without.get().cloned().unwrap_or_default(),
+            thread_creators: false,
+            policy: shared.policy.grouping.name(),
+            rules: shared.policy.rules.len() as u64,
+            streams: shared.registry.list().len() as u64,
+            threads: 0,
+            events: 0,
+            overruns: 0,
+            rescans: 0,
+            proc_reads: shared.proc.reads(),
+        };
+        match shared.tracker.get() {
+            Some(Tracker::Events(tracker)) => {
+                let counters = &tracker.counters;
+                identity.mode = "connector";
+                identity.thread_creators = tracker.knows_creators();
+                identity.threads = tracker.threads() as u64;
+                identity.events = counters.events.load(Relaxed);
+                identity.overruns = counters.overruns.load(Relaxed);
+                identity.rescans = counters.rescans.load(Relaxed);
             }
-            _ => self.everybody.clone(),
-        }
-    }
-
-    fn with_thread<R>(
-        &self,
-        tid: u32,
-        stat: &Stat,
-        depth: u32,
-        use_it: impl Fn(&Thread) -> R,
-    ) -> R {
-        if let Some(thread) = self.shard(tid).read().get(&tid)
-            && thread.start_ticks == stat.start_ticks
-        {
-            thread.checked_ms.store(monotonic_ms(), Relaxed);
-            return use_it(thread);
-        }
-        let stream = self.inherited(tid, stat, depth);
-        let thread = Thread {
-            start_ticks: stat.start_ticks,
-            history: vec![(stat.start_ticks, stream)],
-            checked_ms: AtomicU64::new(monotonic_ms()),
-        };
-        let result = use_it(&thread);
-        let mut threads = self.shard(tid).write();
-        if threads.len() >= SHARD_SWEEP && threads.len().is_power_of_two() {
-            sweep(&self.proc, &mut threads);
-        }
-        // Another request of the same thread cannot have been faster with SET_STREAM: a thread waits for its request.
-        if threads
-            .get(&tid)
-            .is_none_or(|known| known.start_ticks != stat.start_ticks)
-        {
-            threads.insert(tid, thread);
-        }
-        result
-    }
-
-    fn inherited(&self, tid: u32, stat: &Stat, depth: u32) -> Arc<Stream> {
-        let Some(process) = self.proc.process(tid) else {
-            return self.everybody.clone();
-        };
-        let from = match io_uring_owner(&stat.comm) {
-            // Names can be chosen: only a thread of the same process is believed.
-            Some(owner) if owner != tid && self.proc.process(owner) == Some(process) => {
-                // Such a worker is not started by a call but when there is work: it is where its owner is now.
-                return self.proc.stat(owner).map_or(self.everybody.clone(), |s| {
-                    self.lookup(owner, &s, depth + 1)
-                });
+            Some(Tracker::Proc(tracker)) => {
+                identity.mode = "proc";
+                identity.threads = tracker.threads() as u64;
             }
-            _ if process != tid => process,
-            _ => self.parent_thread(tid, stat.parent),
+            None => {}
+        }
+        identity
+    }
+
+    /// What /proc says, for rights that no request states.
+    pub fn proc(&self) -> &Proc {
+        &self.shared.proc
+    }
+}
+
+impl Drop for Callers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// How callers are told apart, for `status`.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// `idle` (nobody made a stream yet), `connector` or `proc`.
+    pub mode: &'static str,
+    /// Why it is `proc`.
+    pub why: String,
+    /// It is known which thread started a thread.
+    pub thread_creators: bool,
+    pub policy: &'static str,
+    pub rules: u64,
+    pub streams: u64,
+    pub threads: u64,
+    pub events: u64,
+    pub overruns: u64,
+    pub rescans: u64,
+    pub proc_reads: u64,
+}
+
+impl Shared {
+    fn parts(&self) -> (Arc<Proc>, Arc<Registry>, Arc<Policy>) {
+        (
+            self.proc.clone(),
+            self.registry.clone(),
+            self.policy.clone(),
+        )
+    }
+
+    fn new_tracker(&self) -> Tracker {
+        let (proc, registry, policy) = self.parts();
+        let connector = match self.forks {
+            Forks::Proc => Err("the mount option identity=proc".to_string()),
+            Forks::Auto => Connector::open().map_err(|e| format!("no process connector: {e}")),
         };
-        if from == 0 {
-            self.everybody.clone()
-        } else {
-            self.lookup_at(from, stat.start_ticks, depth + 1)
+        match connector {
+            Ok(connector) => {
+                let bell = Bell::open()
+                    .inspect_err(|e| tracing::info!("no performance events: {e}"))
+                    .ok();
+                let source = Box::new(connector);
+                Tracker::Events(EventTracker::new(proc, registry, policy, source, bell))
+            }
+            Err(why) => {
+                tracing::info!("streams are inherited by way of /proc: {why}");
+                let _ = self.without.set(why);
+                Tracker::Proc(ProcTracker::new(proc, registry, policy))
+            }
         }
     }
 
-    /// Which thread of the process `parent` started the process `child`, as far as it matters.
-    fn parent_thread(&self, child: u32, parent: u32) -> u32 {
-        let setters = self
-            .setters
-            .lock()
-            .get(&parent)
-            .cloned()
-            .unwrap_or_default();
-        let started = setters
-            .into_iter()
-            .find(|&tid| self.proc.is_child_of_thread(parent, tid, child));
-        started.unwrap_or(parent)
+    fn tidy(&self) {
+        match self.tracker.get() {
+            Some(Tracker::Events(tracker)) => tracker.tidy(),
+            Some(Tracker::Proc(tracker)) => tracker.tidy(),
+            None => {}
+        }
     }
 
-    fn note_setter(&self, tid: u32) {
-        let Some(process) = self.proc.process(tid).filter(|&process| process != tid) else {
+    /// What becomes readable when there is something to take in.
+    fn descriptor(&self) -> Option<OwnedFd> {
+        match self.tracker.get() {
+            Some(Tracker::Events(tracker)) => tracker.descriptor(),
+            _ => None,
+        }
+    }
+}
+
+impl Keeper {
+    fn start(shared: &Arc<Shared>) -> Option<Keeper> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
+        let (weak, stopped) = (Arc::downgrade(shared), stop.clone());
+        let events = shared.descriptor();
+        let thread = std::thread::Builder::new()
+            .name("ccfs-streams".into())
+            .spawn(move || keep(&weak, &stopped, events.as_ref()));
+        match thread {
+            Ok(thread) => Some(Keeper { stop, thread }),
+            Err(e) => {
+                tracing::error!("a thread could not be started: {e}; streams end late");
+                None
+            }
+        }
+    }
+
+    fn stop(self) {
+        // An eventfd at 0 takes a 1.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if self.thread.thread().id() != std::thread::current().id() {
+            let _ = self.thread.join();
+        }
+    }
+}
+
+fn keep(shared: &Weak<Shared>, stop: &OwnedFd, events: Option<&OwnedFd>) {
+    let mut swept_ms = 0;
+    loop {
+        let second = rustix::time::Timespec {
+            tv_sec: (SWEEP_MS / 1000) as i64,
+            tv_nsec: 0,
+        };
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+        fds.extend(events.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let _ = poll(&mut fds, Some(&second));
+        if fds[0].revents().contains(PollFlags::IN) {
+            return;
+        }
+        let Some(shared) = shared.upgrade() else {
             return;
         };
-        let mut setters = self.setters.lock();
-        if setters.len() >= SHARD_SWEEP && setters.len().is_power_of_two() {
-            setters.retain(|process, _| self.proc.exists(*process));
+        if events.is_some() {
+            shared.tidy();
         }
-        let tids = setters.entry(process).or_default();
-        if !tids.contains(&tid) {
-            if tids.len() >= SHARD_SWEEP && tids.len().is_power_of_two() {
-                tids.retain(|tid| self.proc.exists(*tid));
+        let now = monotonic_ms();
+        if now.saturating_sub(swept_ms) >= SWEEP_MS {
+            swept_ms = now;
+            if events.is_none() {
+                shared.tidy();
             }
-            tids.push(tid);
+            shared.registry.sweep();
+            shared.policy.sweep();
         }
-    }
-
-    fn shard(&self, tid: u32) -> &Shard {
-        &self.threads[tid as usize % SHARDS]
-    }
-
-    fn now_ticks(&self) -> u64 {
-        let now = clock_gettime(ClockId::Boottime);
-        now.tv_sec as u64 * self.ticks_per_second
-            + now.tv_nsec as u64 * self.ticks_per_second / 1_000_000_000
+        drop(shared);
+        // Many forks are one batch.
+        std::thread::sleep(PAUSE);
     }
 }
 
-/// The uid rule (C10).
-fn as_seen_by(stream: &Stream, uid: u32) -> Caller {
-    match stream.owner {
-        Some(owner) if owner == uid => Caller {
-            stream: StreamId(stream.id),
-            ignore_fsync: stream.flags.load(Relaxed) & STREAM_IGNORE_FSYNC != 0,
-        },
-        Some(_) if uid == 0 => Caller {
-            stream: StreamId(stream.id),
-            ignore_fsync: false,
-        },
-        _ => Caller {
-            stream: DEFAULT_STREAM,
-            ignore_fsync: false,
-        },
-    }
+/// The uid rule (C10): `None` where the stream is another user's.
+fn as_seen_by(stream: &Stream, uid: u32) -> Option<Caller> {
+    let ignore_fsync = match stream.owner {
+        None => false,
+        Some(owner) if owner == uid => stream.flags.load(Relaxed) & STREAM_IGNORE_FSYNC != 0,
+        Some(_) if uid == 0 => false,
+        Some(_) => return None,
+    };
+    Some(Caller {
+        stream: StreamId(stream.id),
+        ignore_fsync,
+    })
 }
 
-/// Thread N of the worker thread `iou-wrk-N`.
+/// Thread N of the kernel's thread `iou-wrk-N` or `iou-sqp-N`.
 fn io_uring_owner(comm: &[u8]) -> Option<u32> {
-    std::str::from_utf8(comm.strip_prefix(b"iou-wrk-")?)
-        .ok()?
-        .parse()
-        .ok()
+    let number = comm
+        .strip_prefix(b"iou-wrk-")
+        .or_else(|| comm.strip_prefix(b"iou-sqp-"))?;
+    std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// Drops threads that ended.
-fn sweep(proc: &Proc, threads: &mut HashMap<u32, Thread>) {
-    threads.retain(|tid, _| proc.exists(*tid));
-}
-
-fn monotonic_ms() -> u64 {
+/// Milliseconds of the monotonic clock, as of the last timer tick.
+pub(crate) fn monotonic_ms() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// Clock ticks since boot, as /proc has start times.
+fn now_ticks() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * ticks_per_second() + now.tv_nsec as u64 * ticks_per_second() / 1_000_000_000
 }
 
 #[cfg(test)]

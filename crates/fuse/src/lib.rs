@@ -1,7 +1,7 @@
 //! ccfs over FUSE: the kernel's protocol, the server that turns requests into operations of the engine, and mounting.
 #![deny(unsafe_code)]
 pub mod abi;
-mod caller;
+pub mod caller;
 pub mod loopdev;
 mod metrics;
 mod mount;
@@ -13,6 +13,7 @@ mod sys;
 pub mod transport;
 pub mod wire;
 
+pub use caller::{CallerConfig, Forks, Grouping, Rules};
 pub use mount::{FsType, MountConfig, MountError, Mounted, clear_dead};
 pub use server::{MountInfo, Server};
 pub use session::{Session, serve};

@@ -2,6 +2,7 @@
 //!
 //! Only a `fuseblk` mount is told of syncfs(2) and sync(2), and of its end (DESTROY), so that umount(8) returns when the
 //! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device.
+use crate::caller::CallerConfig;
 use crate::loopdev::{self, LoopDevice};
 use crate::transport::channel::Channel;
 use crate::transport::dev::PoolConfig;
@@ -48,6 +49,8 @@ pub struct MountConfig {
     /// The root has a directory `.ccfs` with status files, which no listing shows.
     pub status_dir: bool,
     pub pool: PoolConfig,
+    /// Who is in which stream.
+    pub callers: CallerConfig,
 }
 
 impl MountConfig {
@@ -64,6 +67,7 @@ impl MountConfig {
             allow_other: true,
             status_dir: true,
             pool: PoolConfig::default(),
+            callers: CallerConfig::default(),
         }
     }
 }

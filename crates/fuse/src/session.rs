@@ -69,7 +69,12 @@ impl Session {
                     syncfs: mounted.fuseblk,
                     status_dir: config.status_dir,
                 };
-                Ok(Server::new(volume.clone(), agreed, info)?)
+                Ok(Server::new(
+                    volume.clone(),
+                    agreed,
+                    info,
+                    config.callers.clone(),
+                )?)
             });
         match server {
             Ok(server) => Ok(Session {

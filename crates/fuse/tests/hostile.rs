@@ -36,7 +36,13 @@ impl Bench {
         let Negotiation::Agreed(agreed, _) = negotiate(init.as_bytes(), WANTED) else {
             panic!()
         };
-        let server = Server::new(volume.clone(), agreed, MountInfo::default()).unwrap();
+        let server = Server::new(
+            volume.clone(),
+            agreed,
+            MountInfo::default(),
+            Default::default(),
+        )
+        .unwrap();
         Bench {
             work,
             volume,

@@ -1,36 +1,140 @@
 //! Who is in which stream, in a made-up /proc.
+mod told;
+
+use super::by_proc::TRUST_MS;
+use super::connector::{Event, Source};
+use super::streams::STREAMS_MAX;
 use super::*;
+use std::collections::HashSet;
 use std::fs;
+use std::io;
+use std::sync::atomic::AtomicU64;
 use std::thread::sleep;
-use std::time::Duration;
+
+/// The engine as far as streams go.
+#[derive(Default)]
+pub(super) struct Ids {
+    next: AtomicU64,
+    pub unsettled: Mutex<HashSet<u64>>,
+}
+
+impl Engine for Ids {
+    fn fresh_id(&self) -> u64 {
+        100 + self.next.fetch_add(1, Relaxed)
+    }
+    fn is_settled(&self, id: u64) -> bool {
+        !self.unsettled.lock().contains(&id)
+    }
+    fn settle(&self, ids: &[u64]) -> Result<(), ccfs_engine::Error> {
+        self.unsettled.lock().retain(|id| !ids.contains(id));
+        Ok(())
+    }
+}
+
+/// Events as a test wants them.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<(Vec<Event>, bool)>>);
+
+impl Source for Told {
+    fn drain(&mut self, out: &mut Vec<Event>) -> io::Result<bool> {
+        let mut told = self.0.lock();
+        out.append(&mut told.0);
+        Ok(std::mem::take(&mut told.1))
+    }
+    fn descriptor(&self) -> Option<OwnedFd> {
+        None
+    }
+}
+
+/// Callers whose events come from a test.
+fn with_source(
+    proc: Proc,
+    config: CallerConfig,
+    engine: Arc<dyn Engine>,
+    source: Box<dyn Source>,
+) -> Callers {
+    let shared = Shared {
+        proc: Arc::new(proc),
+        registry: Arc::new(Registry::new(engine)),
+        policy: Arc::new(Policy::new(config.grouping, config.rules)),
+        forks: config.forks,
+        tracker: OnceLock::new(),
+        without: OnceLock::new(),
+    };
+    let (proc, registry, policy) = shared.parts();
+    let tracker = EventTracker::new(proc, registry, policy, source, None);
+    let _ = shared.tracker.set(Tracker::Events(tracker));
+    Callers {
+        shared: Arc::new(shared),
+        keeper: Mutex::new(None),
+    }
+}
 
 /// A made-up /proc.
 struct World {
     dir: tempfile::TempDir,
     callers: Callers,
+    told: Told,
+    ids: Arc<Ids>,
 }
 
 impl World {
+    /// Without a process connector.
     fn new() -> Self {
+        Self::with(CallerConfig {
+            forks: Forks::Proc,
+            ..CallerConfig::default()
+        })
+    }
+
+    /// With one.
+    fn with_events() -> Self {
+        Self::with(CallerConfig::default())
+    }
+
+    fn with(config: CallerConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let callers = Callers::new(Proc(dir.path().into()));
-        World { dir, callers }
+        let (told, ids) = (Told::default(), Arc::new(Ids::default()));
+        let proc = Proc::new(dir.path());
+        let callers = match config.forks {
+            Forks::Proc => Callers::new(proc, config, ids.clone()),
+            Forks::Auto => with_source(proc, config, ids.clone(), Box::new(told.clone())),
+        };
+        World {
+            dir,
+            callers,
+            told,
+            ids,
+        }
     }
 
     fn thread(&self, tid: u32, process: u32, parent: u32, start: u64, comm: &str) {
+        self.thread_of_session(tid, process, parent, start, comm, 1);
+    }
+
+    fn thread_of_session(
+        &self,
+        tid: u32,
+        process: u32,
+        parent: u32,
+        start: u64,
+        comm: &str,
+        session: u32,
+    ) {
         let dir = self.dir.path().join(tid.to_string());
         fs::create_dir_all(&dir).unwrap();
+        fs::create_dir_all(self.dir.path().join(format!("{process}/task/{tid}"))).unwrap();
         fs::write(
             dir.join("stat"),
             format!(
-                "{tid} ({comm}) S {parent} {} {start} 0",
-                "0 ".repeat(17).trim_end()
+                "{tid} ({comm}) S {parent} 1 {session} {} {start} 0",
+                "0 ".repeat(15).trim_end()
             ),
         )
         .unwrap();
         fs::write(
             dir.join("status"),
-            format!("Name:\t{comm}\nTgid:\t{process}\nPPid:\t{parent}\n"),
+            format!("Name:\t{comm}\nTgid:\t{process}\nPPid:\t{parent}\nUid:\t5\t5\t5\t5\n"),
         )
         .unwrap();
     }
@@ -39,24 +143,37 @@ impl World {
         fs::remove_dir_all(self.dir.path().join(tid.to_string())).unwrap();
     }
 
-    fn stream(&self, tid: u32, uid: u32) -> u64 {
-        self.callers.caller(tid, uid).stream.0
+    fn tell(&self, event: Event) {
+        self.told.0.lock().0.push(event);
+        // As if the trust had run out.
+        sleep(Duration::from_millis(10));
     }
 
-    fn now(&self) -> u64 {
-        self.callers.now_ticks()
+    fn fork(&self, parent: u32, child: u32, process: u32) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        self.tell(Event::Fork {
+            parent,
+            child,
+            process,
+            ns,
+        });
+    }
+
+    fn stream(&self, tid: u32, uid: u32) -> u64 {
+        self.callers.caller(tid, uid).stream.0
     }
 }
 
 #[test]
 fn threads_and_children_inherit() {
     let w = World::new();
-    let now = w.now();
+    let now = now_ticks();
     w.thread(10, 10, 1, now - 50, "parent");
     w.callers.set(10, 1000, 77, 0).unwrap();
-    w.thread(11, 10, 1, w.now() + 1, "second");
-    w.thread(20, 20, 10, w.now() + 2, "child");
-    w.thread(30, 30, 20, w.now() + 3, "grandchild");
+    w.thread(11, 10, 1, now_ticks() + 1, "second");
+    w.thread(20, 20, 10, now_ticks() + 2, "child");
+    w.thread(30, 30, 20, now_ticks() + 3, "grandchild");
     w.thread(40, 40, 1, now, "stranger");
     for tid in [10, 11, 20, 30] {
         assert_eq!(w.stream(tid, 1000), 77, "{tid}");
@@ -64,18 +181,18 @@ fn threads_and_children_inherit() {
     assert_eq!(w.stream(40, 1000), 1);
     assert_eq!(w.stream(0, 1000), 1);
     assert_eq!(w.stream(999, 1000), 1, "a thread that cannot be seen");
+    assert_eq!(w.callers.identity().mode, "proc");
 }
 
 #[test]
 fn a_child_of_a_thread() {
     let w = World::new();
-    w.thread(10, 10, 1, w.now() - 50, "first");
-    w.thread(11, 10, 1, w.now() - 50, "second");
+    w.thread(10, 10, 1, now_ticks() - 50, "first");
+    w.thread(11, 10, 1, now_ticks() - 50, "second");
     w.callers.set(11, 5, 77, 0).unwrap();
-    w.thread(20, 20, 10, w.now() + 1, "child of first");
-    w.thread(21, 21, 10, w.now() + 1, "child of second");
+    w.thread(20, 20, 10, now_ticks() + 1, "child of first");
+    w.thread(21, 21, 10, now_ticks() + 1, "child of second");
     let task = w.dir.path().join("10/task/11");
-    fs::create_dir_all(&task).unwrap();
     fs::write(task.join("children"), "21 22 ").unwrap();
     assert_eq!((w.stream(20, 5), w.stream(21, 5)), (1, 77));
 }
@@ -83,12 +200,12 @@ fn a_child_of_a_thread() {
 #[test]
 fn a_child_of_before_does_not_follow() {
     let w = World::new();
-    let now = w.now();
+    let now = now_ticks();
     w.thread(10, 10, 1, now - 50, "parent");
     w.thread(20, 20, 10, now - 20, "child");
     w.callers.set(10, 5, 77, 0).unwrap();
     sleep(Duration::from_millis(25));
-    w.thread(21, 21, 10, w.now(), "between");
+    w.thread(21, 21, 10, now_ticks(), "between");
     sleep(Duration::from_millis(25));
     w.callers.set(10, 5, 78, 0).unwrap();
     assert_eq!(
@@ -100,102 +217,131 @@ fn a_child_of_before_does_not_follow() {
 #[test]
 fn a_reused_tid_is_another_thread() {
     let w = World::new();
-    w.thread(10, 10, 1, w.now() - 50, "a");
+    w.thread(10, 10, 1, now_ticks() - 50, "a");
     w.callers.set(10, 5, 77, 0).unwrap();
-    w.thread(10, 10, 1, w.now() + 10, "b");
+    w.thread(10, 10, 1, now_ticks() + 10, "b");
     sleep(Duration::from_millis(TRUST_MS + 20));
     assert_eq!(w.stream(10, 5), 1);
 }
 
 #[test]
-fn the_uid_rule() {
-    let w = World::new();
-    w.thread(10, 10, 1, w.now() - 50, "a");
-    w.thread(11, 11, 1, w.now() - 50, "b");
-    w.callers.set(10, 1000, 77, STREAM_IGNORE_FSYNC).unwrap();
-    let seen = |uid| w.callers.caller(10, uid);
-    assert_eq!(
-        seen(1000),
-        Caller {
-            stream: StreamId(77),
-            ignore_fsync: true
-        }
-    );
-    assert_eq!(
-        seen(0),
-        Caller {
-            stream: StreamId(77),
-            ignore_fsync: false
-        }
-    );
-    assert_eq!(
-        seen(1001),
-        Caller {
-            stream: DEFAULT_STREAM,
-            ignore_fsync: false
-        }
-    );
-    assert_eq!(w.callers.set(11, 1001, 77, 0), Err(Errno(libc::EPERM)));
-    assert_eq!(w.callers.set(11, 0, 77, STREAM_KEEP_FLAGS), Ok(()));
-    assert!(seen(1000).ignore_fsync, "kept");
-    assert!(
-        w.callers.may_use(1000, 77) && w.callers.may_use(0, 77) && !w.callers.may_use(1001, 77)
-    );
-    assert_eq!(w.callers.list(), [(77, 1000, STREAM_IGNORE_FSYNC)]);
-    w.callers.set(10, 1000, 0, 0).unwrap();
-    assert_eq!(w.stream(10, 1000), 1);
-    assert_eq!(
-        w.callers.set(10, 1000, 1, STREAM_IGNORE_FSYNC),
-        Err(Errno(libc::EINVAL))
-    );
-    assert_eq!(w.callers.set(10, 1000, 5, 64), Err(Errno(libc::EINVAL)));
-}
-
-#[test]
-fn io_uring_workers() {
-    let w = World::new();
-    w.thread(10, 10, 1, w.now() - 50, "a");
-    w.thread(11, 10, 1, w.now() - 50, "b");
-    w.thread(66, 66, 1, w.now() - 50, "iou-wrk-11");
-    w.callers.set(11, 5, 77, 0).unwrap();
-    w.thread(12, 10, 1, w.now() - 40, "iou-wrk-11");
-    assert_eq!(w.stream(12, 5), 77);
-    assert_eq!(
-        w.stream(66, 5),
-        1,
-        "another process's thread with a borrowed name"
-    );
-}
-
-#[test]
-fn streams_of_the_dead_make_room() {
-    let w = World::new();
-    w.thread(10, 10, 1, w.now() - 50, "a");
-    for id in 0..STREAMS_MAX as u64 {
-        w.callers.set(10, 5, 100 + id, 0).unwrap();
-    }
-    let mut next = 99;
-    let made = w.callers.make(5, 0, || {
-        next += 1;
-        StreamId(next)
-    });
-    assert!(made.unwrap().0 >= 100);
-    w.end(10);
-    w.thread(11, 11, 1, w.now() - 50, "b");
-    assert_eq!(w.callers.set(11, 6, 7, 0), Ok(()));
-    assert_eq!(
-        w.callers.make(5, 2, || StreamId(9)),
-        Err(Errno(libc::EINVAL))
-    );
-}
-
-#[test]
 fn ancestors_in_a_circle() {
     let w = World::new();
-    let now = w.now();
+    let now = now_ticks();
     w.thread(9, 9, 1, now, "z");
     w.callers.set(9, 5, 7, 0).unwrap();
     w.thread(10, 10, 11, now - 50, "a");
     w.thread(11, 11, 10, now - 50, "b");
     assert_eq!(w.stream(10, 5), 1);
+}
+
+// --- what holds with and without the connector
+
+fn both() -> [World; 2] {
+    [World::new(), World::with_events()]
+}
+
+#[test]
+fn the_uid_rule() {
+    for w in both() {
+        w.thread(10, 10, 1, now_ticks() - 50, "a");
+        w.thread(11, 11, 1, now_ticks() - 50, "b");
+        w.callers.set(10, 1000, 77, STREAM_IGNORE_FSYNC).unwrap();
+        let seen = |uid| {
+            let caller = w.callers.caller(10, uid);
+            (caller.stream.0, caller.ignore_fsync)
+        };
+        assert_eq!(seen(1000), (77, true));
+        assert_eq!(seen(0), (77, false));
+        assert_eq!(seen(1001), (1, false));
+        assert_eq!(w.callers.set(11, 1001, 77, 0), Err(Errno(libc::EPERM)));
+        assert_eq!(w.callers.set(11, 0, 77, STREAM_KEEP_FLAGS), Ok(()));
+        assert_eq!(seen(1000), (77, true), "kept");
+        let may = |uid| w.callers.may_use(uid, 77);
+        assert!(may(1000) && may(0) && !may(1001));
+        let list = w.callers.list();
+        assert_eq!((list.len(), list[0].id, list[0].owner), (1, 77, Some(1000)));
+        assert_eq!(list[0].flags, STREAM_IGNORE_FSYNC);
+        w.callers.set(10, 1000, 0, 0).unwrap();
+        assert_eq!(w.stream(10, 1000), 1);
+        for (id, flags) in [(1, STREAM_IGNORE_FSYNC), (0, STREAM_IGNORE_FSYNC), (5, 64)] {
+            assert_eq!(w.callers.set(10, 1000, id, flags), Err(Errno(libc::EINVAL)));
+        }
+        assert_eq!(w.callers.make(5, 2), Err(Errno(libc::EINVAL)));
+        assert_eq!(w.callers.stream_of(11, 5), Ok((DEFAULT_STREAM, 0)));
+        assert_eq!(w.callers.stream_of(11, 0), Ok((DEFAULT_STREAM, 0)));
+        assert_eq!(w.callers.stream_of(11, 6), Err(Errno(libc::EPERM)));
+        assert_eq!(w.callers.stream_of(12, 0), Err(Errno(libc::ESRCH)));
+    }
+}
+
+#[test]
+fn io_uring_workers() {
+    for w in both() {
+        w.thread(10, 10, 1, now_ticks() - 50, "a");
+        w.thread(11, 10, 1, now_ticks() - 50, "b");
+        w.thread(66, 66, 1, now_ticks() - 50, "iou-wrk-11");
+        w.callers.set(11, 5, 77, 0).unwrap();
+        w.fork(1, 12, 10);
+        w.thread(12, 10, 1, now_ticks() - 40, "iou-wrk-11");
+        assert_eq!(w.stream(12, 5), 77);
+        assert_eq!(
+            w.stream(66, 5),
+            1,
+            "another process's thread with a borrowed name"
+        );
+    }
+}
+
+#[test]
+fn streams_end_when_nobody_is_left_and_all_is_committed() {
+    for w in both() {
+        w.thread(10, 10, 1, now_ticks() - 50, "a");
+        w.callers.set(10, 5, 77, 0).unwrap();
+        let unused = w.callers.make(5, 0).unwrap().0;
+        w.ids.unsettled.lock().insert(77);
+        let left = || {
+            w.callers.shared.tidy();
+            w.callers.shared.registry.sweep();
+            let list = w.callers.list();
+            list.into_iter().map(|s| s.id).collect::<Vec<_>>()
+        };
+        assert_eq!(left(), [77, unused]);
+        w.end(10);
+        w.tell(Event::Exit { tid: 10 });
+        assert_eq!(left(), [77, unused], "it is not committed");
+        w.ids.unsettled.lock().clear();
+        assert_eq!(left(), [unused], "somebody may still enter the other");
+        w.thread(11, 11, 1, now_ticks() - 5, "b");
+        assert_eq!(w.callers.set(11, 6, 77, 0), Ok(()), "the number is free");
+        assert_eq!(w.callers.identity().threads, 1);
+    }
+}
+
+#[test]
+fn streams_of_the_dead_make_room() {
+    for w in both() {
+        w.thread(10, 10, 1, now_ticks() - 50, "a");
+        for id in 0..2 * STREAMS_MAX as u64 {
+            // What was left is not committed.
+            w.ids.unsettled.lock().insert(1000 + id);
+            w.callers.set(10, 5, 1000 + id, 0).unwrap();
+        }
+        let made: HashSet<u64> = (0..STREAMS_MAX / 2)
+            .map(|_| w.callers.make(5, 0).unwrap().0)
+            .collect();
+        assert_eq!(made.len(), STREAMS_MAX / 2, "ids are fresh");
+        w.end(10);
+        w.thread(11, 11, 1, now_ticks() - 50, "b");
+        assert_eq!(w.callers.set(11, 6, 7, 0), Ok(()));
+    }
+}
+
+#[test]
+fn fresh_ids_avoid_chosen_ones() {
+    let w = World::new();
+    w.thread(10, 10, 1, now_ticks() - 50, "a");
+    w.callers.set(10, 5, 100, 0).unwrap();
+    w.ids.unsettled.lock().insert(101);
+    assert_eq!(w.callers.make(5, 0).unwrap().0, 102);
 }

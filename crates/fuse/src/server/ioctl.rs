@@ -1,13 +1,12 @@
 //! IOCTL: inode flags, trim, shutdown, label, and ccfs's own calls. The kernel copies as many bytes in and out as the ioctl's number
 //! states ("restricted" ioctls).
-use super::{Answer, Server};
+use super::{Answer, Server, monotonic_ms};
 use crate::abi;
 use crate::show::{self, Viewer};
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{self as client, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg};
 use ccfs_engine::{StreamId, SyncCall};
 use serde_json::json;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -22,17 +21,14 @@ const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 pub(super) const FITRIM: u32 = 0xc018_5879;
 pub(super) const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
+/// Capabilities (linux/capability.h).
+const CAP_LINUX_IMMUTABLE: u32 = 9;
+const CAP_SYS_ADMIN: u32 = 21;
+const FLAGS_NEED_RIGHTS: u32 = 0x10 | 0x20;
+/// Calls of one user that wait for durability at the same time.
+const WAITS_MAX: usize = 64;
 /// Size of FS_IOC_GETFSLABEL's answer, bytes.
 const LABEL_LEN: usize = 256;
-
-/// Status texts that callers are reading part by part.
-#[derive(Default)]
-pub struct Snapshots {
-    last: u64,
-    /// (number, whose, text)
-    kept: VecDeque<(u64, u32, Arc<str>)>,
-}
-const SNAPSHOTS_MAX: usize = 16;
 
 /// FITRIM's argument: a byte range and the shortest piece worth trimming, bytes.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -72,6 +68,9 @@ impl Server {
             return Err(Errno(libc::EINVAL));
         }
         reply.push(&abi::IoctlOut::default());
+        let viewer = Viewer {
+            uid: request.header.uid,
+        };
         match arg.cmd {
             FS_IOC_GETFLAGS | FS_IOC32_GETFLAGS => {
                 reply.push(&self.volume.getflags(self.target(request)?)?);
@@ -84,9 +83,8 @@ impl Server {
             FS_IOC_FSGETXATTR => self.get_fsxattr(request, reply)?,
             FS_IOC_FSSETXATTR => self.set_fsxattr(request, input, reply)?,
             FS_IOC_GETVERSION | FS_IOC32_GETVERSION => {
-                reply.push(&u64::from(
-                    self.volume.getattr(self.target(request)?)?.generation,
-                ));
+                // Callers have an int, whatever the number says.
+                reply.push(&self.volume.getattr(self.target(request)?)?.generation);
             }
             FS_IOC_GETFSLABEL => {
                 let mut label = self.volume.label();
@@ -96,13 +94,16 @@ impl Server {
             FITRIM => self.trim(request, input, reply)?,
             FS_IOC_SHUTDOWN => {
                 // The argument (which kind of shutdown) does not arrive: the number says that the call returns it.
-                root_only(request)?;
+                self.needs(request, CAP_SYS_ADMIN)?;
                 self.volume.shutdown();
             }
             client::IOC_GET_STREAM_OF_PROCESS => self.stream_of_process(request, input, reply)?,
-            client::IOC_SET_STREAM..=client::IOC_STATUS | client::IOC_TRACE => {
-                self.own_ioctl(request, &arg, input, reply)?
-            }
+            client::IOC_STATUS => self.status_part(viewer, input, reply)?,
+            client::IOC_TRACE => self.trace(viewer, input, reply)?,
+            client::IOC_SET_STREAM
+            | client::IOC_GET_STREAM
+            | client::IOC_NEW_STREAM
+            | client::IOC_STREAM_SYNC => self.stream_ioctl(request, arg.cmd, input, reply)?,
             _ => return Err(Errno(libc::ENOTTY)),
         }
         // Never more than the caller has room for.
@@ -112,12 +113,35 @@ impl Server {
         Ok(())
     }
 
-    /// SETFLAGS changes the ctime behind the kernel's back.
+    /// SETFLAGS changes the ctime behind the kernel's back. The kernel checks rights for the native number only.
     fn change_flags(&self, request: &Request<'_>, flags: u32, reply: &mut Reply) -> Answer {
-        self.volume
-            .setflags(&self.context(request, 0), self.target(request)?, flags)?;
+        let ino = self.target(request)?;
+        let mut context = self.context(request, 0);
+        if context.uid != 0 && context.uid != self.volume.getattr(ino)?.uid {
+            return Err(Errno(libc::EPERM));
+        }
+        let changed = self.volume.getflags(ino)? ^ flags;
+        context.privileged =
+            changed & FLAGS_NEED_RIGHTS == 0 || self.needs(request, CAP_LINUX_IMMUTABLE).is_ok();
+        self.volume.setflags(&context, ino, flags)?;
         reply.stale_attrs.push(request.header.nodeid);
         Ok(())
+    }
+
+    /// The caller has this capability on the machine, not just in a user namespace of its own. Error: EPERM, also where that
+    /// cannot be seen.
+    fn needs(&self, request: &Request<'_>, capability: u32) -> Answer {
+        let (tid, proc) = (request.header.pid, self.callers.proc());
+        let has = |bits: u64| bits & (1 << capability) != 0;
+        if request.header.uid == 0
+            && tid != 0
+            && proc.shares_user_namespace(tid)
+            && proc.capabilities(tid).is_some_and(has)
+        {
+            Ok(())
+        } else {
+            Err(Errno(libc::EPERM))
+        }
     }
 
     fn get_fsxattr(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -149,45 +173,34 @@ impl Server {
     }
 
     fn trim(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
-        root_only(request)?;
+        self.needs(request, CAP_SYS_ADMIN)?;
         let range = exactly::<TrimRange>(input)?;
+        let _wait = self.wait_of(request.header.uid)?;
         let len = self.volume.trim(range.start, range.len, range.min_len)?;
         reply.push(&TrimRange { len, ..range });
         Ok(())
     }
 
-    fn own_ioctl(
+    fn stream_ioctl(
         &self,
         request: &Request<'_>,
-        arg: &abi::IoctlIn,
+        number: u32,
         input: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        let viewer = Viewer {
-            uid: request.header.uid,
-        };
-        match arg.cmd {
-            client::IOC_STATUS => return self.status_part(viewer, input, reply),
-            client::IOC_TRACE => return self.trace(viewer, input, reply),
-            _ => {}
-        }
         let mut stream = exactly::<StreamArg>(input)?;
         if stream.version != client::VERSION {
             return Err(Errno(libc::EINVAL));
         }
         let (tid, uid) = (request.header.pid, request.header.uid);
-        match arg.cmd {
-            client::IOC_SET_STREAM => self.callers.set(tid, uid, stream.id, stream.flags)?,
+        let callers = &self.callers;
+        match number {
+            client::IOC_SET_STREAM => callers.set(tid, uid, stream.id, stream.flags)?,
             client::IOC_GET_STREAM => {
-                let (id, flags) = self.callers.get(tid, uid);
+                let (id, flags) = callers.get(tid, uid);
                 (stream.id, stream.flags) = (id.0, flags);
             }
-            client::IOC_NEW_STREAM => {
-                stream.id = self
-                    .callers
-                    .make(uid, stream.flags, || self.volume.new_stream())?
-                    .0;
-            }
+            client::IOC_NEW_STREAM => stream.id = callers.make(uid, stream.flags)?.0,
             client::IOC_STREAM_SYNC => self.stream_sync(request, stream.id)?,
             _ => return Err(Errno(libc::ENOTTY)),
         }
@@ -201,6 +214,7 @@ impl Server {
         if id != 0 && !self.callers.may_use(cx.uid, id) {
             return Err(Errno(libc::EPERM));
         }
+        let _wait = self.wait_of(cx.uid)?;
         self.sync(request, &cx, SyncCall::Stream(stream))
     }
 
@@ -210,17 +224,24 @@ impl Server {
         if asked.version != client::VERSION || asked.reserved != 0 || asked.pid == 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let uid = file_system_uid(asked.pid).ok_or(Errno(libc::ESRCH))?;
-        if request.header.uid != 0 && request.header.uid != uid {
-            return Err(Errno(libc::EPERM));
-        }
-        let (id, flags) = self.callers.get(asked.pid, uid);
+        let (id, flags) = self.callers.stream_of(asked.pid, request.header.uid)?;
         reply.push(&ProcessArg {
             id: id.0,
             flags,
             ..asked
         });
         Ok(())
+    }
+
+    /// A place among this user's calls that wait. Error: EAGAIN, there are too many.
+    fn wait_of(&self, uid: u32) -> Result<Wait<'_>, Errno> {
+        let mut waits = self.waits.lock();
+        let count = waits.entry(uid).or_default();
+        if *count >= WAITS_MAX {
+            return Err(Errno(libc::EAGAIN));
+        }
+        *count += 1;
+        Ok(Wait { server: self, uid })
     }
 
     /// Events as lines of JSON, as many as fit.
@@ -276,22 +297,13 @@ impl Server {
 
     /// A viewer's own snapshot; 0 makes one.
     fn snapshot(&self, viewer: Viewer, number: u64) -> Result<(u64, Arc<str>), Errno> {
+        let now = monotonic_ms();
         if number != 0 {
-            let snapshots = self.snapshots.lock();
-            let own = |(n, uid, _): &&(u64, u32, _)| (*n, *uid) == (number, viewer.uid);
-            let found = snapshots.kept.iter().find(own);
-            return found
-                .map(|(n, _, text)| (*n, text.clone()))
-                .ok_or(Errno(libc::ESTALE));
+            let text = self.snapshots.lock().find(viewer.uid, number, now)?;
+            return Ok((number, text));
         }
         let text: Arc<str> = self.status(viewer).to_string().into();
-        let mut snapshots = self.snapshots.lock();
-        snapshots.last += 1;
-        let number = snapshots.last;
-        snapshots.kept.push_back((number, viewer.uid, text.clone()));
-        if snapshots.kept.len() > SNAPSHOTS_MAX {
-            snapshots.kept.pop_front();
-        }
+        let number = self.snapshots.lock().keep(viewer.uid, text.clone(), now);
         Ok((number, text))
     }
 
@@ -303,7 +315,6 @@ impl Server {
             .into_iter()
             .map(|(name, n)| (name.to_string(), n.into()))
             .collect();
-        let owners: Vec<_> = self.callers.list().into_iter().map(stream_owner).collect();
         let mut status = serde_json::to_value(self.volume.status()).unwrap_or_default();
         status["mount"] = json!({
             "mountpoint": self.mount.mountpoint,
@@ -314,28 +325,27 @@ impl Server {
             "fuse_protocol": format!("{}.{}", abi::MAJOR, self.agreed.minor),
         });
         status["requests"] = requests.into();
-        status["stream_owners"] = owners.into();
+        self.add_streams(&mut status, viewer.uid);
         show::add_streams(&mut status, &self.volume, &self.recent, viewer);
         status
     }
 }
 
-fn stream_owner((id, uid, flags): (u64, u32, u32)) -> serde_json::Value {
-    json!({ "id": id, "uid": uid, "ignore_fsync": flags & client::STREAM_IGNORE_FSYNC != 0 })
+/// A call that waits.
+struct Wait<'a> {
+    server: &'a Server,
+    uid: u32,
 }
 
-/// The uid with which a thread's requests come: the fourth of its `Uid:` line.
-fn file_system_uid(tid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
-    line.split_ascii_whitespace().nth(3)?.parse().ok()
-}
-
-fn root_only(request: &Request<'_>) -> Answer {
-    if request.header.uid == 0 {
-        Ok(())
-    } else {
-        Err(Errno(libc::EPERM))
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let mut waits = self.server.waits.lock();
+        if let Some(count) = waits.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                waits.remove(&self.uid);
+            }
+        }
     }
 }
 

@@ -15,11 +15,13 @@ mod data;
 pub mod init;
 mod ioctl;
 mod namespace;
+mod snapshots;
 mod status_dir;
+mod who;
 mod xattr;
 
 use crate::abi::{self, op};
-use crate::caller::Callers;
+use crate::caller::{CallerConfig, Callers};
 use crate::metrics::Metrics;
 use crate::procfs::Proc;
 use crate::show::Syncers;
@@ -28,6 +30,7 @@ use crate::wire::{Errno, Handler, Reply, Request};
 use ccfs_client::abi as client;
 use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +52,9 @@ pub struct Server {
     recent: Recent,
     syncers: Syncers,
     status_dir: status_dir::StatusDir,
-    snapshots: Mutex<ioctl::Snapshots>,
+    snapshots: Mutex<snapshots::Snapshots>,
+    /// Calls that wait for durability, by user.
+    waits: Mutex<HashMap<u32, usize>>,
     /// What `status` says about the mount.
     mount: MountInfo,
     /// DESTROY was served: the volume is unmounted; `Err` says why it is not.
@@ -73,18 +78,20 @@ impl Server {
         volume: Arc<Volume>,
         agreed: init::Agreed,
         mount: MountInfo,
+        callers: CallerConfig,
     ) -> Result<Self, ccfs_engine::Error> {
         let status_dir = status_dir::StatusDir::new(&volume, mount.status_dir);
         Ok(Server {
             block_size: volume.statfs()?.block_size,
+            callers: Callers::new(Proc::new("/proc"), callers, volume.clone()),
             volume,
             agreed,
-            callers: Callers::new(Proc("/proc".into())),
             metrics: Metrics::default(),
             recent: Recent::default(),
             syncers: Syncers::new(),
             status_dir,
             snapshots: Mutex::default(),
+            waits: Mutex::default(),
             mount,
             ended: Mutex::new(None),
             panicked: AtomicBool::new(false),
@@ -95,6 +102,7 @@ impl Server {
     pub fn end(&self) -> Result<(), String> {
         let mut ended = self.ended.lock();
         if ended.is_none() {
+            self.callers.stop();
             *ended = Some(self.volume.unmount().map_err(|e| e.to_string()));
         }
         ended.clone().unwrap_or(Ok(()))
@@ -296,6 +304,11 @@ fn ino_of(nodeid: u64) -> Result<Ino, Errno> {
         _ if status_dir::is_ours(nodeid) => Err(Errno(libc::EPERM)),
         _ => Ino::try_from(nodeid).map_err(|_| Errno(libc::ESTALE)),
     }
+}
+
+/// Milliseconds of the monotonic clock, as of the last timer tick.
+fn monotonic_ms() -> u64 {
+    crate::caller::monotonic_ms()
 }
 
 fn node_of(ino: Ino) -> u64 {

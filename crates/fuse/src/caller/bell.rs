@@ -1,0 +1,352 @@
+//! A bell that rings at every fork, without a system call to hear it: the kernel's performance events, one ring of task events for
+//! each processor, mapped into this process. They also tell which *thread* started a thread, which the process connector does not.
+//!
+//! The record of a fork is in its ring before the child runs. Needs CAP_PERFMON (or CAP_SYS_ADMIN). Where it is missing, or for
+//! processors that come later, it is not known who started a thread.
+#![allow(unsafe_code)]
+use parking_lot::Mutex;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Size of a ring, bytes (a power of two): 4096 forks.
+const RING: usize = 128 << 10;
+/// Where `struct perf_event_mmap_page` has data_head, data_tail and data_offset.
+const HEAD: usize = 1024;
+const TAIL: usize = 1032;
+const DATA_OFFSET: usize = 1040;
+const PERF_RECORD_LOST: u32 = 2;
+const PERF_RECORD_FORK: u32 = 7;
+/// Bytes of a record's header, and of a FORK: header, pid, ppid, tid, ptid, time.
+const HEADER: usize = 8;
+const FORK_LEN: usize = 32;
+const PERF_FLAG_FD_CLOEXEC: u64 = 8;
+/// Records that wait for their event at most; more means that events are not read, and nothing is lost by forgetting.
+const WAITING_MAX: usize = 1 << 16;
+
+/// `struct perf_event_attr`, version 3.
+#[repr(C)]
+#[derive(Default)]
+struct Attr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+}
+const _: () = assert!(size_of::<Attr>() == 96);
+const SOFTWARE: u32 = 1;
+const DUMMY: u64 = 9;
+const TASK: u64 = 1 << 13;
+const USE_CLOCKID: u64 = 1 << 25;
+
+struct Ring {
+    _event: OwnedFd,
+    page: NonNull<u8>,
+    len: usize,
+    data: usize,
+    /// Head up to which records were taken.
+    taken: AtomicU64,
+}
+
+// SAFETY: the mapping belongs to the Ring and stays until its drop; other threads read its head with atomic loads, and the
+// records and the tail are touched under the Bell's mutex only.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: page and len are what mmap gave, and nobody has a pointer into it any more.
+        let _ = unsafe { munmap(self.page.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Ring {
+    fn open(cpu: i32) -> io::Result<Ring> {
+        let attr = Attr {
+            kind: SOFTWARE,
+            size: size_of::<Attr>() as u32,
+            config: DUMMY,
+            flags: TASK | USE_CLOCKID,
+            clockid: libc::CLOCK_MONOTONIC,
+            ..Attr::default()
+        };
+        // SAFETY: the kernel reads `size` bytes of attr, which lives through the call; the other arguments are numbers. A
+        // descriptor that the call returns is ours.
+        let event = unsafe {
+            let fd = libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attr,
+                -1,
+                cpu,
+                -1,
+                PERF_FLAG_FD_CLOEXEC,
+            );
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd as i32)
+        };
+        let page_size = rustix::param::page_size();
+        let len = page_size + RING;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let page = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                event.as_fd(),
+                0,
+            )?
+        };
+        let page = NonNull::new(page.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut ring = Ring {
+            _event: event,
+            page,
+            len,
+            data: page_size,
+            taken: AtomicU64::new(0),
+        };
+        // Before Linux 4.1 the field is 0 and the data follows the page.
+        let offset = ring.word(DATA_OFFSET).load(Ordering::Relaxed) as usize;
+        if offset != 0 {
+            if offset.checked_add(RING) != Some(len) {
+                return Err(io::Error::other("a ring of an unknown layout"));
+            }
+            ring.data = offset;
+        }
+        Ok(ring)
+    }
+
+    /// A 64-bit field of the control page.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: `at` is one of the aligned constants above, inside the first page, which is mapped as long as self lives;
+        // the kernel writes such a field with single stores.
+        unsafe { &*self.page.as_ptr().add(at).cast::<AtomicU64>() }
+    }
+
+    fn rang(&self) -> bool {
+        self.word(HEAD).load(Ordering::Acquire) != self.taken.load(Ordering::Relaxed)
+    }
+
+    /// All new records, back to back; the caller holds the Bell's mutex.
+    fn take(&self, out: &mut Vec<u8>) {
+        let head = self.word(HEAD).load(Ordering::Acquire);
+        let mut at = self.taken.load(Ordering::Relaxed);
+        out.clear();
+        while at < head {
+            let start = at as usize % RING;
+            let len = (RING - start).min((head - at) as usize);
+            // SAFETY: start + len <= RING, so this is inside the mapping; between tail and head the kernel writes nothing until
+            // the tail is moved below.
+            let part = unsafe {
+                std::slice::from_raw_parts(self.page.as_ptr().add(self.data + start), len)
+            };
+            out.extend_from_slice(part);
+            at += len as u64;
+        }
+        self.taken.store(head, Ordering::Relaxed);
+        self.word(TAIL).store(head, Ordering::Release);
+    }
+}
+
+#[derive(Default)]
+struct Told {
+    /// Started thread -> (when, nanoseconds of the monotonic clock; by whom), oldest first.
+    creators: HashMap<u32, VecDeque<(u64, u32)>>,
+    len: usize,
+    buf: Vec<u8>,
+}
+
+pub(super) struct Bell {
+    rings: Vec<Ring>,
+    told: Mutex<Told>,
+    lost: AtomicBool,
+}
+
+impl Bell {
+    /// One ring for each processor that is in use. Errors: no right to it, or a kernel without it.
+    pub fn open() -> io::Result<Bell> {
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+        let rings: io::Result<Vec<Ring>> =
+            processors(&online).into_iter().map(Ring::open).collect();
+        let rings = rings?;
+        if rings.is_empty() {
+            return Err(io::Error::other("no processors are listed"));
+        }
+        Ok(Bell {
+            rings,
+            told: Mutex::default(),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// Some thread was started or ended since events were last taken in.
+    pub fn rang(&self) -> bool {
+        self.rings.iter().any(Ring::rang)
+    }
+
+    /// Takes in what the rings hold.
+    pub fn take_in(&self) {
+        let mut told = self.told.lock();
+        let mut buf = std::mem::take(&mut told.buf);
+        let mut lost = false;
+        for ring in &self.rings {
+            ring.take(&mut buf);
+            lost |= told.read(&buf);
+        }
+        told.buf = buf;
+        if told.len > WAITING_MAX {
+            told.creators.clear();
+            told.len = 0;
+            lost = true;
+        }
+        self.lost.store(lost, Ordering::Relaxed);
+    }
+
+    /// No record was lost by the last `take_in`.
+    pub fn is_complete(&self) -> bool {
+        !self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Which thread started `child` at the fork that was reported at `ns` of the monotonic clock. Each is told once.
+    pub fn creator(&self, child: u32, ns: u64) -> Option<u32> {
+        let mut told = self.told.lock();
+        let told = &mut *told;
+        let queue = told.creators.get_mut(&child)?;
+        let mut found = None;
+        // The kernel reports to the connector first. Records of earlier forks have lost their event.
+        while let Some((time, creator)) = queue.pop_front() {
+            told.len -= 1;
+            if time >= ns {
+                found = Some(creator);
+                break;
+            }
+        }
+        if queue.is_empty() {
+            told.creators.remove(&child);
+        }
+        found
+    }
+}
+
+impl Told {
+    /// True: records were lost.
+    fn read(&mut self, mut bytes: &[u8]) -> bool {
+        let mut lost = false;
+        while let Some((kind, record)) = next_record(&mut bytes) {
+            match kind {
+                PERF_RECORD_LOST => lost = true,
+                PERF_RECORD_FORK if record.len() >= FORK_LEN => {
+                    let word =
+                        |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| record[at + i]));
+                    let (tid, ptid) = (word(16), word(20));
+                    let time = u64::from_ne_bytes(std::array::from_fn(|i| record[24 + i]));
+                    let queue = self.creators.entry(tid).or_default();
+                    // Rings of several processors are read one after the other.
+                    let place = queue.partition_point(|(earlier, _)| *earlier <= time);
+                    queue.insert(place, (time, ptid));
+                    self.len += 1;
+                }
+                _ => {}
+            }
+        }
+        lost
+    }
+}
+
+/// (type, whole record).
+fn next_record<'a>(bytes: &mut &'a [u8]) -> Option<(u32, &'a [u8])> {
+    let kind = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?);
+    let len = usize::from(u16::from_ne_bytes(bytes.get(6..HEADER)?.try_into().ok()?));
+    if len < HEADER {
+        return None;
+    }
+    let (record, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some((kind, record))
+}
+
+/// A list such as `0-3,8`.
+fn processors(list: &str) -> Vec<i32> {
+    let ranges = list.trim().split(',').filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<i32>().ok()?..=last.parse().ok()?)
+    });
+    ranges.flatten().take(4096).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read() {
+        let fork = |tid: u32, ptid: u32, time: u64| {
+            let mut record = Vec::new();
+            record.extend_from_slice(&PERF_RECORD_FORK.to_ne_bytes());
+            record.extend_from_slice(&[0, 0]);
+            record.extend_from_slice(&(FORK_LEN as u16).to_ne_bytes());
+            for word in [tid, ptid, tid, ptid] {
+                record.extend_from_slice(&word.to_ne_bytes());
+            }
+            record.extend_from_slice(&time.to_ne_bytes());
+            record
+        };
+        let bytes = [fork(7, 3, 50), fork(7, 2, 40), fork(9, 1, 1)].concat();
+        let told = Mutex::new(Told::default());
+        assert!(!told.lock().read(&bytes));
+        let bell = Bell {
+            rings: Vec::new(),
+            told,
+            lost: AtomicBool::new(false),
+        };
+        assert_eq!(
+            bell.creator(7, 45),
+            Some(3),
+            "the one of 40 is another fork's"
+        );
+        assert_eq!(bell.creator(7, 0), None);
+        assert_eq!(bell.creator(9, 2), None);
+        assert_eq!(bell.told.lock().len, 0);
+        for cut in 0..bytes.len() {
+            Told::default().read(&bytes[..cut]);
+        }
+        assert_eq!(processors("0-2,7\n"), [0, 1, 2, 7]);
+    }
+
+    /// The live rings: a thread's creator is told, be it the first thread or not.
+    #[test]
+    fn a_threads_creator_is_told() {
+        let bell = match Bell::open() {
+            Ok(bell) => bell,
+            Err(e) => return println!("skipped: no performance events: {e}"),
+        };
+        let tid = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let (outer, inner) =
+            std::thread::spawn(move || (tid(), std::thread::spawn(tid).join().unwrap()))
+                .join()
+                .unwrap();
+        assert!(bell.rang());
+        bell.take_in();
+        if bell.is_complete() {
+            assert_eq!(bell.creator(inner, 0), Some(outer));
+            assert_eq!(bell.creator(outer, 0), Some(tid()));
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Who is in which stream, found out from /proc: where the process connector is missing.
+//!
+//! * A thread that called SET_STREAM is in that stream. Every other thread is where it was when it started: in the stream
+//!   that its process's first thread (for a thread) or its parent process (for a first thread) was in at that instant.
+//! * That is found out lazily, at a thread's first request, and kept by (tid, start time). Each thread that
+//!   called SET_STREAM has a history with times, so that a child that was started before the call does not follow it. Start
+//!   times have a grain of one clock tick (10 ms); within one tick a child counts as started after the call.
+//! * If other threads of the parent process called SET_STREAM, their lists of children say who of them started the child.
+//! * /proc does not know grandparents that ended: then the policy decides. Nor which thread started a
+//!   thread: its process's first one counts.
+//! * A tid can come back as another thread's. A known thread is believed for [`TRUST_MS`] and then its start time is
+//!   compared: to bring a tid round within that time takes 32768 forks (the usual pid space), which is not possible.
+use super::policy::Policy;
+use super::streams::{Registry, Stream};
+use super::{Caller, as_seen_by, io_uring_owner, monotonic_ms, now_ticks};
+use crate::procfs::{Proc, Stat};
+use crate::wire::Errno;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How long a known tid is believed without a look at its start time, milliseconds.
+pub(super) const TRUST_MS: u64 = 100;
+/// Longest chain of ancestors that is followed.
+const DEPTH_MAX: u32 = 64;
+/// Changes of stream that are remembered per thread; children older than those get the oldest one.
+const HISTORY_MAX: usize = 16;
+const SHARDS: usize = 64;
+
+/// Where a thread is.
+#[derive(Clone, Debug)]
+struct Place {
+    stream: Arc<Stream>,
+    /// Chosen by a program or a rule: what the thread starts inherits it.
+    explicit: bool,
+}
+
+/// A thread that made a request or is an ancestor of one.
+#[derive(Debug)]
+struct Thread {
+    start_ticks: u64,
+    session: u32,
+    /// (from this clock tick on, place), oldest first, never empty.
+    history: Vec<(u64, Place)>,
+    /// When the start time was last compared, milliseconds of the monotonic clock.
+    checked_ms: AtomicU64,
+}
+
+impl Thread {
+    fn now(&self) -> &Place {
+        &self.history[self.history.len() - 1].1
+    }
+
+    fn at(&self, ticks: u64) -> &Place {
+        let later = self.history.iter().rev().find(|(since, _)| *since <= ticks);
+        &later.unwrap_or(&self.history[0]).1
+    }
+}
+
+type Shard = RwLock<HashMap<u32, Thread>>;
+
+pub(super) struct ProcTracker {
+    proc: Arc<Proc>,
+    registry: Arc<Registry>,
+    policy: Arc<Policy>,
+    shards: Box<[Shard]>,
+    /// Threads that called SET_STREAM and are not their process's first one, by process.
+    setters: Mutex<HashMap<u32, Vec<u32>>>,
+}
+
+impl ProcTracker {
+    pub fn new(proc: Arc<Proc>, registry: Arc<Registry>, policy: Arc<Policy>) -> ProcTracker {
+        ProcTracker {
+            proc,
+            registry,
+            policy,
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            setters: Mutex::default(),
+        }
+    }
+
+    /// Threads that are known.
+    pub fn threads(&self) -> usize {
+        self.shards.iter().map(|s| s.read().len()).sum()
+    }
+
+    /// (thread, process) of the known threads in a stream.
+    pub fn members(&self, id: u64) -> Vec<(u32, u32)> {
+        let mut tids = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            let inside = shard.iter().filter(|(_, t)| t.now().stream.id == id);
+            tids.extend(inside.map(|(tid, _)| *tid));
+        }
+        tids.into_iter()
+            .filter_map(|tid| Some((tid, self.proc.process(tid)?)))
+            .collect()
+    }
+
+    /// The stream of a request.
+    pub fn caller(&self, tid: u32, uid: u32) -> Caller {
+        let stream = self.stream_of(tid);
+        as_seen_by(&stream, uid)
+            .or_else(|| {
+                let base = self.base(self.proc.process(tid)?);
+                as_seen_by(&base.stream, uid)
+            })
+            .unwrap_or_default()
+    }
+
+    /// SET_STREAM; `None` leaves the thread to the policy again. Error: ESRCH for a thread that cannot be seen.
+    pub fn set(&self, tid: u32, stream: Option<Arc<Stream>>) -> Result<(), Errno> {
+        let gone = Errno(libc::ESRCH);
+        let stat = self.proc.stat(tid).ok_or(gone)?;
+        let now = now_ticks();
+        self.lookup(tid, &stat, 0);
+        self.note_setter(tid);
+        let place = match stream {
+            Some(stream) => Place {
+                stream,
+                explicit: true,
+            },
+            None => self.base(self.proc.process(tid).ok_or(gone)?),
+        };
+        place.stream.entered.store(true, Relaxed);
+        let mut threads = self.shard(tid).write();
+        let thread = threads.get_mut(&tid).ok_or(gone)?;
+        // Within a tick the last call counts for the thread's children.
+        thread.history.retain(|(since, _)| *since < now);
+        thread.history.push((now, place));
+        if thread.history.len() > HISTORY_MAX {
+            thread.history.remove(0);
+        }
+        Ok(())
+    }
+
+    /// Forgets threads that ended, and of the others the streams that no child can inherit any more.
+    pub fn tidy(&self) {
+        for shard in &self.shards {
+            let tids: Vec<(u32, u64)> = {
+                let shard = shard.read();
+                shard.iter().map(|(tid, t)| (*tid, t.start_ticks)).collect()
+            };
+            let gone = |&(tid, start): &(u32, u64)| {
+                let stat = self.proc.stat(tid);
+                stat.is_none_or(|s| s.ended || s.start_ticks != start)
+            };
+            for (tid, start) in tids.into_iter().filter(gone) {
+                let mut shard = shard.write();
+                if shard.get(&tid).is_some_and(|t| t.start_ticks == start) {
+                    shard.remove(&tid);
+                }
+            }
+        }
+        let mut setters = self.setters.lock();
+        setters.retain(|process, tids| {
+            tids.retain(|tid| self.proc.exists(*tid));
+            !tids.is_empty() && self.proc.exists(*process)
+        });
+    }
+
+    fn base(&self, process: u32) -> Place {
+        let stream = self.policy.stream_of(&self.proc, &self.registry, process);
+        stream.entered.store(true, Relaxed);
+        Place {
+            stream,
+            explicit: false,
+        }
+    }
+
+    fn everybody(&self) -> Place {
+        Place {
+            stream: self.registry.everybody.clone(),
+            explicit: false,
+        }
+    }
+
+    fn stream_of(&self, tid: u32) -> Arc<Stream> {
+        let now_ms = monotonic_ms();
+        if let Some(thread) = self.shard(tid).read().get(&tid)
+            && now_ms.saturating_sub(thread.checked_ms.load(Relaxed)) < TRUST_MS
+        {
+            return thread.now().stream.clone();
+        }
+        match self.proc.stat(tid) {
+            Some(stat) => self.lookup(tid, &stat, 0).stream,
+            None => self.registry.everybody.clone(),
+        }
+    }
+
+    /// Where a thread is now; enters the thread if it is new.
+    fn lookup(&self, tid: u32, stat: &Stat, depth: u32) -> Place {
+        self.with_thread(tid, stat, depth, |thread| thread.now().clone())
+    }
+
+    /// Where a thread was at an instant.
+    fn lookup_at(&self, tid: u32, ticks: u64, depth: u32) -> Place {
+        match self.proc.stat(tid) {
+            Some(stat) if depth < DEPTH_MAX => {
+                self.with_thread(tid, &stat, depth, |thread| thread.at(ticks).clone())
+            }
+            _ => self.everybody(),
+        }
+    }
+
+    fn with_thread(
+        &self,
+        tid: u32,
+        stat: &Stat,
+        depth: u32,
+        use_it: impl Fn(&Thread) -> Place,
+    ) -> Place {
+        if let Some(thread) = self.shard(tid).read().get(&tid)
+            && thread.start_ticks == stat.start_ticks
+            && (thread.session == stat.session || thread.now().explicit)
+        {
+            thread.checked_ms.store(monotonic_ms(), Relaxed);
+            return use_it(thread);
+        }
+        let place = self.inherited(tid, stat, depth);
+        place.stream.entered.store(true, Relaxed);
+        let thread = Thread {
+            start_ticks: stat.start_ticks,
+            session: stat.session,
+            history: vec![(stat.start_ticks, place)],
+            checked_ms: AtomicU64::new(monotonic_ms()),
+        };
+        let result = use_it(&thread);
+        let mut threads = self.shard(tid).write();
+        // Another request of the same thread cannot have been faster with SET_STREAM: a thread waits for its request.
+        if threads.get(&tid).is_none_or(|known| {
+            known.start_ticks != stat.start_ticks
+                || (known.session != stat.session && !known.now().explicit)
+        }) {
+            threads.insert(tid, thread);
+        }
+        result
+    }
+
+    fn inherited(&self, tid: u32, stat: &Stat, depth: u32) -> Place {
+        let Some(process) = self.proc.process(tid) else {
+            return self.everybody();
+        };
+        match io_uring_owner(&stat.comm) {
+            // Names can be chosen: only a thread of the same process is believed.
+            Some(owner) if owner != tid && self.proc.process(owner) == Some(process) => {
+                // Such a worker is not started by a call but when there is work: it is where its owner is now.
+                return match self.proc.stat(owner) {
+                    Some(s) if depth < DEPTH_MAX => self.lookup(owner, &s, depth + 1),
+                    _ => self.everybody(),
+                };
+            }
+            _ => {}
+        }
+        if process != tid {
+            return self.lookup_at(process, stat.start_ticks, depth + 1);
+        }
+        let parent = self.parent_thread(tid, stat.parent);
+        if parent != 0 {
+            let place = self.lookup_at(parent, stat.start_ticks, depth + 1);
+            if place.explicit {
+                return place;
+            }
+        }
+        let by_rule = self.policy.by_rule(&self.proc, &self.registry, process);
+        by_rule.map_or_else(
+            || self.base(process),
+            |stream| Place {
+                stream,
+                explicit: true,
+            },
+        )
+    }
+
+    /// Which thread of the process `parent` started the process `child`, as far as it matters.
+    fn parent_thread(&self, child: u32, parent: u32) -> u32 {
+        let setters = self
+            .setters
+            .lock()
+            .get(&parent)
+            .cloned()
+            .unwrap_or_default();
+        let started = setters
+            .into_iter()
+            .find(|&tid| self.proc.is_child_of_thread(parent, tid, child));
+        started.unwrap_or(parent)
+    }
+
+    fn note_setter(&self, tid: u32) {
+        let Some(process) = self.proc.process(tid).filter(|&process| process != tid) else {
+            return;
+        };
+        let mut setters = self.setters.lock();
+        let tids = setters.entry(process).or_default();
+        if !tids.contains(&tid) {
+            tids.push(tid);
+        }
+    }
+
+    fn shard(&self, tid: u32) -> &Shard {
+        &self.shards[tid as usize % SHARDS]
+    }
+}

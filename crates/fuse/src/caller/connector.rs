@@ -1,0 +1,296 @@
+//! The kernel's process connector: a netlink socket on which the kernel reports each fork, exec, new session and exit.
+//!
+//! An event is in the socket before its child runs, or before the system call that it reports returns. So whoever empties the
+//! socket after it got a request knows of everything that led to that request. Needs CAP_NET_ADMIN, the first network and process
+//! id namespaces, and CONFIG_PROC_EVENTS.
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recvfrom, send,
+    socket_with, sockopt,
+};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The connector's group and id of process events.
+const CN_IDX_PROC: u32 = 1;
+const CN_VAL_PROC: u32 = 1;
+const PROC_CN_MCAST_LISTEN: u32 = 1;
+const NLMSG_DONE: u16 = 3;
+/// Bytes of `struct nlmsghdr`, `struct cn_msg`, and of `struct proc_event` before its variants.
+const NLMSG_LEN: usize = 16;
+const CN_MSG_LEN: usize = 20;
+const EVENT_LEN: usize = 16;
+const PROC_EVENT_NONE: u32 = 0;
+const PROC_EVENT_FORK: u32 = 1;
+const PROC_EVENT_EXEC: u32 = 2;
+const PROC_EVENT_SID: u32 = 0x80;
+const PROC_EVENT_EXIT: u32 = 0x8000_0000;
+/// Room in the socket, bytes: some ten thousand events.
+const ROOM: usize = 16 << 20;
+/// How long the kernel's answer to LISTEN may take, milliseconds.
+const ANSWER_MS: i64 = 2000;
+
+/// What happened to a process or thread. Numbers are those of the first process id namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// `child` (of `process`; itself, unless it is a thread) started. `parent`: the thread that started a process; for threads the
+    /// kernel names the process's parent instead of the thread that did it.
+    Fork {
+        parent: u32,
+        child: u32,
+        process: u32,
+        /// When, nanoseconds of the monotonic clock.
+        ns: u64,
+    },
+    /// A thread of the process called exec; it goes by the process's number from now on.
+    Exec { process: u32 },
+    /// The process called setsid.
+    Session { process: u32 },
+    /// The thread ended. Its number may already be another thread's: this is reported after its parent could see it.
+    Exit { tid: u32 },
+}
+
+/// Where events come from.
+pub(super) trait Source: Send {
+    /// Appends all events up to now. True: some were lost before those that will come next.
+    fn drain(&mut self, out: &mut Vec<Event>) -> io::Result<bool>;
+    /// What becomes readable when there are events.
+    fn descriptor(&self) -> Option<OwnedFd>;
+}
+
+/// The socket.
+#[derive(Debug)]
+pub(super) struct Connector {
+    socket: OwnedFd,
+    buf: Vec<u8>,
+}
+
+impl Connector {
+    /// Starts listening. Errors say what is missing.
+    pub fn open() -> io::Result<Connector> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let protocol = Some(netlink::CONNECTOR);
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol)?;
+        // Without the right to more, the system's limit holds; an overrun is noticed.
+        if sockopt::set_socket_recv_buffer_size_force(&socket, ROOM).is_err() {
+            let _ = sockopt::set_socket_recv_buffer_size(&socket, ROOM);
+        }
+        bind(&socket, &SocketAddrNetlink::new(0, CN_IDX_PROC))?;
+        let mut this = Connector {
+            socket,
+            buf: vec![0; 4096],
+        };
+        this.listen()?;
+        Ok(this)
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        send(&self.socket, &listen_message(), SendFlags::empty())?;
+        // Only the answer says that events will come: elsewhere than in the first namespaces the kernel is silent.
+        let timeout = rustix::time::Timespec {
+            tv_sec: ANSWER_MS / 1000,
+            tv_nsec: 0,
+        };
+        loop {
+            let ready = poll(
+                &mut [PollFd::new(&self.socket, PollFlags::IN)],
+                Some(&timeout),
+            );
+            match ready {
+                Ok(0) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the kernel does not answer",
+                    ));
+                }
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            if let Some(len) = self.receive()?
+                && let Some(errno) = answer(&self.buf[..len])
+            {
+                return match errno {
+                    0 => Ok(()),
+                    errno => Err(io::Error::from_raw_os_error(errno as i32)),
+                };
+            }
+        }
+    }
+
+    /// One datagram of the kernel's. `None`: there is none now, or it is somebody else's.
+    fn receive(&mut self) -> rustix::io::Result<Option<usize>> {
+        match recvfrom(&self.socket, &mut self.buf[..], RecvFlags::DONTWAIT) {
+            Ok((len, _, from)) => {
+                let kernel = from
+                    .and_then(|a| SocketAddrNetlink::try_from(a).ok())
+                    .is_some_and(|a| a.pid() == 0);
+                Ok(Some(if kernel { len } else { 0 }))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Source for Connector {
+    fn drain(&mut self, out: &mut Vec<Event>) -> io::Result<bool> {
+        let mut lost = false;
+        loop {
+            match self.receive() {
+                Ok(Some(len)) => out.extend(decode(&self.buf[..len])),
+                Ok(None) => return Ok(lost),
+                // Reported before the events that did find room, which are older.
+                Err(Errno::NOBUFS) => lost = true,
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn descriptor(&self) -> Option<OwnedFd> {
+        self.socket.try_clone().ok()
+    }
+}
+
+/// LISTEN, in a `cn_msg` in a netlink message.
+fn listen_message() -> Vec<u8> {
+    let mut message = Vec::with_capacity(40);
+    let len = (NLMSG_LEN + CN_MSG_LEN + 4) as u32;
+    message.extend_from_slice(&len.to_ne_bytes());
+    message.extend_from_slice(&NLMSG_DONE.to_ne_bytes());
+    // Flags, sequence number, port: the kernel fills in what matters.
+    message.extend_from_slice(&[0; 10]);
+    for word in [CN_IDX_PROC, CN_VAL_PROC, 0, 0] {
+        message.extend_from_slice(&word.to_ne_bytes());
+    }
+    message.extend_from_slice(&4u16.to_ne_bytes());
+    message.extend_from_slice(&0u16.to_ne_bytes());
+    message.extend_from_slice(&PROC_CN_MCAST_LISTEN.to_ne_bytes());
+    message
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// The `struct proc_event` of a datagram.
+fn event(datagram: &[u8]) -> Option<&[u8]> {
+    let body = datagram.get(NLMSG_LEN..word(datagram, 0)? as usize)?;
+    if (word(body, 0)?, word(body, 4)?) != (CN_IDX_PROC, CN_VAL_PROC) {
+        return None;
+    }
+    body.get(CN_MSG_LEN..)
+}
+
+/// The kernel's answer to LISTEN: 0 or an error number.
+fn answer(datagram: &[u8]) -> Option<u32> {
+    let event = event(datagram)?;
+    (word(event, 0)? == PROC_EVENT_NONE)
+        .then(|| word(event, EVENT_LEN))
+        .flatten()
+}
+
+/// An event that matters here.
+fn decode(datagram: &[u8]) -> Option<Event> {
+    let event = event(datagram)?;
+    let field = |index: usize| word(event, EVENT_LEN + 4 * index);
+    match word(event, 0)? {
+        PROC_EVENT_FORK => Some(Event::Fork {
+            parent: field(0)?,
+            child: field(2)?,
+            process: field(3)?,
+            ns: u64::from_ne_bytes(event.get(8..16)?.try_into().ok()?),
+        }),
+        PROC_EVENT_EXEC => Some(Event::Exec { process: field(1)? }),
+        PROC_EVENT_SID => Some(Event::Session { process: field(1)? }),
+        PROC_EVENT_EXIT => Some(Event::Exit { tid: field(0)? }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<_> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+        digits
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    /// Recorded from Linux 6.18 (little endian).
+    const RECORDED: [(&str, Option<Event>); 5] = [
+        (
+            "4c00000003000000000000000000000001000000010000000000000001000000280000000000000001000000ebbc6b1cca0000\
+             00000000000000000000000000000000000000000000000000",
+            None,
+        ),
+        (
+            "4c000000030000000200000000000000010000000100000002000000000000002800000001000000 01000000e3a9991cca0000\
+             000653000006530000f2650000f26500000000000000000000",
+            Some(Event::Fork {
+                parent: 0x5306,
+                child: 0x65f2,
+                process: 0x65f2,
+                ns: 0xca_1c99_a9e3,
+            }),
+        ),
+        (
+            "4c00000003000000030000000000000001000000010000000300000000000000280000000200000001000000057ba41cca0000\
+             00f2650000f265000000000000000000000000000000000000",
+            Some(Event::Exec { process: 0x65f2 }),
+        ),
+        (
+            "4c00000003000000040000000000000001000000010000000400000000000000280000000000008001000000cda0b81cca0000\
+             00f2650000f265000000000000110000000653000006530000",
+            Some(Event::Exit { tid: 0x65f2 }),
+        ),
+        (
+            "4c00000003000000040000000000000001000000010000000400000000000000280000008000000001000000cda0b81cca0000\
+             00f3650000f265000000000000110000000653000006530000",
+            Some(Event::Session { process: 0x65f2 }),
+        ),
+    ];
+
+    #[test]
+    fn recorded_events_are_understood() {
+        if cfg!(target_endian = "big") {
+            println!("skipped: recorded on a little-endian machine");
+            return;
+        }
+        for (hex, expected) in RECORDED {
+            let datagram = bytes(hex);
+            assert_eq!(decode(&datagram), expected, "{hex}");
+            for cut in 0..datagram.len() {
+                let _ = decode(&datagram[..cut]);
+                let _ = answer(&datagram[..cut]);
+            }
+            for flipped in 0..datagram.len() * 8 {
+                let mut bad = datagram.clone();
+                bad[flipped / 8] ^= 1 << (flipped % 8);
+                let _ = decode(&bad);
+            }
+        }
+        assert_eq!(answer(&bytes(RECORDED[0].0)), Some(0));
+        assert_eq!(answer(&bytes(RECORDED[1].0)), None);
+        assert_eq!(listen_message().len(), NLMSG_LEN + CN_MSG_LEN + 4);
+    }
+
+    /// The live socket: a child process is reported with its parent, before it can do anything.
+    #[test]
+    fn a_child_is_reported() {
+        let mut connector = match Connector::open() {
+            Ok(connector) => connector,
+            Err(e) => return println!("skipped: no process connector: {e}"),
+        };
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut events = Vec::new();
+        let lost = connector.drain(&mut events).unwrap();
+        let started = |e: &Event| matches!(*e, Event::Fork { child: tid, process, .. } if tid == child.id() && process == tid);
+        assert!(lost || events.iter().any(started), "{events:?}");
+        child.wait().unwrap();
+    }
+}

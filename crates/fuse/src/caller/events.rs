@@ -1,0 +1,593 @@
+//! Who is in which stream, told by the kernel's events: exact at every fork, whatever becomes of the parents.
+//!
+//! The table holds threads that made a request, and all those that were started by a thread in an *explicit* stream (one that a
+//! program or a rule chose): these are entered when the event of their fork is read. Who is not in the table was started by a
+//! thread in no explicit stream, so the policy decides. Before a change that events must be ordered with (SET_STREAM), for an
+//! unknown thread, and at the latest every [`TRUST_MS`], all events up to now are taken in. To give a number to another thread
+//! within that time takes 300 forks in the smallest process id space, which is not possible; where the fork bell works, any
+//! fork is seen at once.
+//!
+//! If events were lost, threads that started since they were last known to be complete are looked up in /proc: nobody changed
+//! its stream meanwhile (that takes in events first), so a parent's stream of now is that of then.
+use super::bell::Bell;
+use super::connector::{Event, Source};
+use super::policy::Policy;
+use super::streams::{Origin, Registry, Stream};
+use super::{Caller, as_seen_by, io_uring_owner, monotonic_ms};
+use crate::procfs::Proc;
+use crate::wire::Errno;
+use parking_lot::{Mutex, RwLock};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// How long events may be on their way before a known thread's number is doubted, milliseconds.
+const TRUST_MS: u64 = 4;
+const SHARDS: usize = 64;
+/// Longest chain of parents that a scan of /proc follows.
+const DEPTH_MAX: u32 = 64;
+
+#[derive(Debug)]
+struct Thread {
+    process: u32,
+    stream: Arc<Stream>,
+    /// Chosen by a program or a rule: what it starts inherits it.
+    explicit: bool,
+    /// What the policy says of its process; asked when first needed.
+    base: Option<Arc<Stream>>,
+    /// An io_uring worker works for this thread and is where that one is; 0: it is none.
+    works_for: u32,
+    /// /proc was looked at.
+    ready: bool,
+    /// When it started, clock ticks since boot, give or take one; with the number it names one thread.
+    born: u64,
+    /// An exit was reported; it may have been that of an earlier thread of that number.
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Intake {
+    source: Option<Box<dyn Source>>,
+    batch: Vec<Event>,
+    /// Thread events whose creators the bell has not told yet.
+    waiting: Vec<Event>,
+    /// Known threads by process.
+    processes: HashMap<u32, HashSet<u32>>,
+    /// Numbers whose ends were reported.
+    ended: Vec<u32>,
+    /// Up to then events are complete, clock ticks since boot.
+    complete_ticks: u64,
+}
+
+/// Counters for `status`.
+#[derive(Debug, Default)]
+pub struct EventCounters {
+    pub events: AtomicU64,
+    pub overruns: AtomicU64,
+    pub rescans: AtomicU64,
+}
+
+pub(super) struct EventTracker {
+    proc: Arc<Proc>,
+    registry: Arc<Registry>,
+    policy: Arc<Policy>,
+    bell: Option<Bell>,
+    shards: Box<[RwLock<HashMap<u32, Thread>>]>,
+    intake: Mutex<Intake>,
+    taken_in_ms: AtomicU64,
+    failed: AtomicBool,
+    pub counters: EventCounters,
+}
+
+impl EventTracker {
+    pub fn new(
+        proc: Arc<Proc>,
+        registry: Arc<Registry>,
+        policy: Arc<Policy>,
+        source: Box<dyn Source>,
+        bell: Option<Bell>,
+    ) -> EventTracker {
+        let intake = Intake {
+            source: Some(source),
+            complete_ticks: super::now_ticks(),
+            ..Intake::default()
+        };
+        EventTracker {
+            proc,
+            registry,
+            policy,
+            bell,
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            intake: Mutex::new(intake),
+            taken_in_ms: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            counters: EventCounters::default(),
+        }
+    }
+
+    /// The bell tells who started a thread.
+    pub fn knows_creators(&self) -> bool {
+        self.bell.is_some()
+    }
+
+    /// What becomes readable when there are events.
+    pub fn descriptor(&self) -> Option<OwnedFd> {
+        self.intake.lock().source.as_ref()?.descriptor()
+    }
+
+    /// Threads that are known.
+    pub fn threads(&self) -> usize {
+        self.shards.iter().map(|s| s.read().len()).sum()
+    }
+
+    /// (thread, process) of the known threads in a stream.
+    pub fn members(&self, id: u64) -> Vec<(u32, u32)> {
+        let mut list = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            let inside = shard.iter().filter(|(_, t)| t.stream.id == id);
+            list.extend(inside.map(|(tid, t)| (*tid, t.process)));
+        }
+        list
+    }
+
+    fn shard(&self, tid: u32) -> &RwLock<HashMap<u32, Thread>> {
+        &self.shards[tid as usize % SHARDS]
+    }
+
+    /// No event can be on its way that matters to a thread which is known.
+    fn is_current(&self) -> bool {
+        monotonic_ms().saturating_sub(self.taken_in_ms.load(Relaxed)) < TRUST_MS
+            && self.bell.as_ref().is_none_or(|bell| !bell.rang())
+    }
+
+    /// The stream of a request. The common case is one lookup.
+    pub fn caller(&self, tid: u32, uid: u32) -> Caller {
+        if self.is_current()
+            && let Some(caller) = self.known(tid, uid)
+        {
+            return caller;
+        }
+        let mut intake = self.intake.lock();
+        self.take_in(&mut intake);
+        if let Some(caller) = self.known(tid, uid) {
+            return caller;
+        }
+        match self.introduce(&mut intake, tid) {
+            true => self.with_base(tid, uid),
+            // Ended, or not visible from here.
+            false => as_seen_by(&self.registry.everybody, uid).unwrap_or_default(),
+        }
+    }
+
+    fn known(&self, tid: u32, uid: u32) -> Option<Caller> {
+        let owner = {
+            let shard = self.shard(tid).read();
+            let thread = shard.get(&tid).filter(|t| t.ready)?;
+            if thread.works_for == 0 {
+                return seen(thread, uid);
+            }
+            thread.works_for
+        };
+        seen(self.shard(owner).read().get(&owner)?, uid)
+    }
+
+    /// `known`, with the policy's stream found out where the thread's own is another user's.
+    fn with_base(&self, tid: u32, uid: u32) -> Caller {
+        if let Some(caller) = self.known(tid, uid) {
+            return caller;
+        }
+        let works_for = self.shard(tid).read().get(&tid).map_or(0, |t| t.works_for);
+        let tid = if works_for == 0 { tid } else { works_for };
+        let process = self.shard(tid).read().get(&tid).map(|t| t.process);
+        if let Some(process) = process {
+            let base = self.base(process);
+            if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
+                thread.base = Some(base);
+                return seen(thread, uid).unwrap_or_default();
+            }
+        }
+        Caller::default()
+    }
+
+    fn base(&self, process: u32) -> Arc<Stream> {
+        let base = self.policy.stream_of(&self.proc, &self.registry, process);
+        base.entered.store(true, Relaxed);
+        base
+    }
+
+    /// SET_STREAM; `None` leaves the thread to the policy again. Error: ESRCH for a thread that cannot be seen.
+    pub fn set(&self, tid: u32, stream: Option<Arc<Stream>>) -> Result<(), Errno> {
+        let mut intake = self.intake.lock();
+        // What it started before is where it was before.
+        self.take_in(&mut intake);
+        let gone = Errno(libc::ESRCH);
+        if !self.is_ready(tid) && !self.introduce(&mut intake, tid) {
+            return Err(gone);
+        }
+        let process = self.shard(tid).read().get(&tid).ok_or(gone)?.process;
+        let explicit = stream.is_some();
+        let stream = stream.unwrap_or_else(|| self.base(process));
+        let mut shard = self.shard(tid).write();
+        let thread = shard.get_mut(&tid).ok_or(gone)?;
+        stream.entered.store(true, Relaxed);
+        thread.stream = stream;
+        thread.explicit = explicit;
+        Ok(())
+    }
+
+    fn is_ready(&self, tid: u32) -> bool {
+        self.shard(tid).read().get(&tid).is_some_and(|t| t.ready)
+    }
+
+    /// Looks at a thread that made its first request. False: there is no such thread.
+    fn introduce(&self, intake: &mut Intake, tid: u32) -> bool {
+        let (Some(stat), Some(process)) = (self.proc.stat(tid), self.proc.process(tid)) else {
+            return false;
+        };
+        self.resolve(intake, tid);
+        let owner = io_uring_owner(&stat.comm).filter(|&owner| {
+            // Names can be chosen: only a thread of the same process is believed.
+            owner != tid && self.proc.process(owner) == Some(process)
+        });
+        if let Some(owner) = owner
+            && !self.is_ready(owner)
+            && !self.introduce(intake, owner)
+        {
+            return false;
+        }
+        if !self.shard(tid).read().contains_key(&tid) {
+            let stream = self.first_seen(intake, process, tid);
+            self.enter(intake, tid, process, stream, stat.start_ticks);
+        }
+        if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
+            thread.born = stat.start_ticks;
+            thread.works_for = owner.unwrap_or(0);
+            thread.ready = true;
+            thread.ended = false;
+        }
+        true
+    }
+
+    /// Where a thread belongs that no event told of: (stream, chosen by a rule).
+    fn first_seen(&self, intake: &mut Intake, process: u32, tid: u32) -> (Arc<Stream>, bool) {
+        if !self.policy.rules.is_empty() {
+            // A rule speaks about the process; its first thread holds what it said.
+            if tid != process
+                && !self.shard(process).read().contains_key(&process)
+                && let Some(stream) = self.by_rule(process)
+            {
+                let born = self.born(process);
+                self.enter(intake, process, process, (stream.clone(), true), born);
+                return (stream, true);
+            }
+            let leader = self.shard(process).read();
+            let by_rule = leader
+                .get(&process)
+                .filter(|t| t.explicit && t.stream.origin == Origin::Rule);
+            if let Some(leader) = by_rule {
+                return (leader.stream.clone(), true);
+            }
+            drop(leader);
+            if tid == process
+                && let Some(stream) = self.by_rule(process)
+            {
+                return (stream, true);
+            }
+        }
+        (self.base(process), false)
+    }
+
+    fn by_rule(&self, process: u32) -> Option<Arc<Stream>> {
+        let stream = self.policy.by_rule(&self.proc, &self.registry, process)?;
+        stream.entered.store(true, Relaxed);
+        Some(stream)
+    }
+
+    fn enter(
+        &self,
+        intake: &mut Intake,
+        tid: u32,
+        process: u32,
+        (stream, explicit): (Arc<Stream>, bool),
+        born: u64,
+    ) {
+        self.leave(intake, tid);
+        let thread = Thread {
+            process,
+            stream,
+            explicit,
+            base: None,
+            works_for: 0,
+            ready: false,
+            born,
+            ended: false,
+        };
+        self.shard(tid).write().insert(tid, thread);
+        intake.processes.entry(process).or_default().insert(tid);
+    }
+
+    fn leave(&self, intake: &mut Intake, tid: u32) {
+        let Some(thread) = self.shard(tid).write().remove(&tid) else {
+            return;
+        };
+        if let Some(tids) = intake.processes.get_mut(&thread.process) {
+            tids.remove(&tid);
+            if tids.is_empty() {
+                intake.processes.remove(&thread.process);
+            }
+        }
+    }
+
+    // --- events
+
+    /// Everything that the kernel has told up to now.
+    fn take_in(&self, intake: &mut Intake) {
+        let (now_ms, now_ticks) = (monotonic_ms(), super::now_ticks());
+        let mut batch = std::mem::take(&mut intake.batch);
+        batch.append(&mut intake.waiting);
+        let lost = match intake.source.as_mut().map(|s| s.drain(&mut batch)) {
+            Some(Ok(lost)) => lost,
+            Some(Err(e)) => {
+                if !self.failed.swap(true, Relaxed) {
+                    tracing::error!(
+                        "the process connector failed: {e}; new threads are looked up in /proc"
+                    );
+                }
+                true
+            }
+            None => false,
+        };
+        // After the connector's events: the kernel rings after it has reported them, before the child runs.
+        if let Some(bell) = &self.bell {
+            bell.take_in();
+        }
+        self.counters.events.fetch_add(batch.len() as u64, Relaxed);
+        for event in batch.drain(..) {
+            self.apply(intake, event);
+        }
+        intake.batch = batch;
+        if lost {
+            self.counters.overruns.fetch_add(1, Relaxed);
+            intake.waiting.clear();
+            self.rescan(intake);
+        }
+        intake.complete_ticks = now_ticks;
+        self.taken_in_ms.store(now_ms, Relaxed);
+    }
+
+    fn apply(&self, intake: &mut Intake, event: Event) {
+        match event {
+            Event::Fork {
+                parent,
+                child,
+                process,
+                ns,
+            } => self.forked(intake, [parent, child, process], ns, true),
+            Event::Exec { process } => self.executed(intake, process),
+            Event::Session { process } => self.new_session(intake, process),
+            Event::Exit { tid } => {
+                if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
+                    thread.ended = true;
+                    intake.ended.push(tid);
+                }
+            }
+        }
+    }
+
+    /// `patient`: the bell may still tell who started the thread.
+    fn forked(
+        &self,
+        intake: &mut Intake,
+        [parent, child, process]: [u32; 3],
+        ns: u64,
+        patient: bool,
+    ) {
+        let told = self.bell.as_ref().and_then(|bell| bell.creator(child, ns));
+        let creator = match told {
+            Some(creator) => creator,
+            None if child == process => parent,
+            None if patient && self.bell.as_ref().is_some_and(Bell::is_complete) => {
+                // Its creator is still in the system call.
+                intake.waiting.push(Event::Fork {
+                    parent,
+                    child,
+                    process,
+                    ns,
+                });
+                return;
+            }
+            // The kernel does not say which thread it was: the process's first one.
+            None => process,
+        };
+        // Whoever had that number is no more.
+        self.leave(intake, child);
+        let inherited = {
+            let shard = self.shard(creator).read();
+            let explicit = shard.get(&creator).filter(|t| t.explicit);
+            explicit.map(|t| t.stream.clone())
+        };
+        if let Some(stream) = inherited {
+            self.enter(intake, child, process, (stream, true), boot_ticks(ns));
+        }
+    }
+
+    /// A thread whose creator was never told runs: that record is lost.
+    fn resolve(&self, intake: &mut Intake, tid: u32) {
+        let mine = |e: &Event| matches!(e, Event::Fork { child, .. } if *child == tid);
+        let Some(index) = intake.waiting.iter().position(mine) else {
+            return;
+        };
+        if let Event::Fork {
+            parent,
+            child,
+            process,
+            ns,
+        } = intake.waiting.remove(index)
+        {
+            self.forked(intake, [parent, child, process], ns, false);
+        }
+    }
+
+    fn executed(&self, intake: &mut Intake, process: u32) {
+        let others = intake.processes.get(&process).into_iter().flatten();
+        let others: Vec<u32> = others.copied().filter(|&tid| tid != process).collect();
+        let running = |tid: &u32| self.shard(*tid).read().get(tid).is_some_and(|t| !t.ended);
+        let survivor = others.iter().copied().find(|tid| running(tid));
+        let leader_ended = self
+            .shard(process)
+            .read()
+            .get(&process)
+            .is_some_and(|t| t.ended);
+        // exec leaves one thread: it takes the first one's number, and takes its stream with it.
+        let from = survivor.and_then(|tid| {
+            let shard = self.shard(tid).read();
+            shard.get(&tid).map(|t| (t.stream.clone(), t.explicit))
+        });
+        match from {
+            Some(place) => {
+                let born = self.born(process);
+                self.enter(intake, process, process, place, born);
+            }
+            None if leader_ended => self.leave(intake, process),
+            None => {}
+        }
+        for tid in others {
+            self.leave(intake, tid);
+        }
+        if !self.policy.rules.is_empty() {
+            self.apply_rules(intake, process);
+        }
+    }
+
+    /// A program begins. In an explicit stream it stays there: a rule never takes it out of one, nor out of another rule's.
+    fn apply_rules(&self, intake: &mut Intake, process: u32) {
+        let explicit = {
+            let shard = self.shard(process).read();
+            shard.get(&process).is_some_and(|t| t.explicit)
+        };
+        if !explicit && let Some(stream) = self.by_rule(process) {
+            let born = self.born(process);
+            self.enter(intake, process, process, (stream, true), born);
+        }
+    }
+
+    fn born(&self, tid: u32) -> u64 {
+        self.proc.stat(tid).map_or(0, |stat| stat.start_ticks)
+    }
+
+    /// The policy looks again at the process's threads.
+    fn new_session(&self, intake: &mut Intake, process: u32) {
+        let tids = intake.processes.get(&process).into_iter().flatten();
+        for tid in tids.copied().collect::<Vec<_>>() {
+            let explicit = {
+                let mut shard = self.shard(tid).write();
+                let Some(thread) = shard.get_mut(&tid) else {
+                    continue;
+                };
+                thread.base = None;
+                thread.explicit
+            };
+            if !explicit {
+                self.leave(intake, tid);
+            }
+        }
+    }
+
+    /// Finds out from /proc what lost events would have told: threads that started since.
+    fn rescan(&self, intake: &mut Intake) {
+        self.counters.rescans.fetch_add(1, Relaxed);
+        // Start times are rounded down to a tick.
+        let since = intake.complete_ticks.saturating_sub(1);
+        let mut fresh = HashMap::new();
+        let all = self.proc.threads();
+        let alive: HashSet<u32> = all.iter().map(|(_, tid)| *tid).collect();
+        for (process, tid) in all {
+            let Some(stat) = self.proc.stat(tid).filter(|s| s.start_ticks >= since) else {
+                continue;
+            };
+            let known = self.shard(tid).read().get(&tid).map(|t| t.born);
+            if known.is_none_or(|born| born.abs_diff(stat.start_ticks) > 1) {
+                fresh.insert(tid, (process, stat.parent, stat.start_ticks));
+            }
+        }
+        let mut places: HashMap<u32, Option<Arc<Stream>>> = HashMap::new();
+        for &tid in fresh.keys() {
+            self.find_place(&fresh, &mut places, tid, 0);
+        }
+        for (tid, (process, _, born)) in &fresh {
+            match places.remove(tid).flatten() {
+                Some(stream) => self.enter(intake, *tid, *process, (stream, true), *born),
+                // What is known of an earlier thread of that number goes; the policy is asked again.
+                None => self.leave(intake, *tid),
+            }
+        }
+        let known: Vec<u32> = intake.processes.values().flatten().copied().collect();
+        for tid in known.into_iter().filter(|tid| !alive.contains(tid)) {
+            self.leave(intake, tid);
+        }
+    }
+
+    /// The explicit stream that a fresh thread inherited, by way of fresh parents.
+    fn find_place(
+        &self,
+        fresh: &HashMap<u32, (u32, u32, u64)>,
+        places: &mut HashMap<u32, Option<Arc<Stream>>>,
+        tid: u32,
+        depth: u32,
+    ) -> Option<Arc<Stream>> {
+        if let Some(place) = places.get(&tid) {
+            return place.clone();
+        }
+        let place = match fresh.get(&tid) {
+            _ if depth > DEPTH_MAX => None,
+            Some(&(process, parent, _)) => {
+                let from = if process == tid { parent } else { process };
+                self.find_place(fresh, places, from, depth + 1)
+            }
+            None => {
+                let shard = self.shard(tid).read();
+                let thread = shard.get(&tid).filter(|t| t.explicit);
+                thread.map(|t| t.stream.clone())
+            }
+        };
+        places.insert(tid, place.clone());
+        place
+    }
+
+    /// From time to time: takes in events, forgets threads that ended.
+    pub fn tidy(&self) {
+        let mut intake = self.intake.lock();
+        self.take_in(&mut intake);
+        for tid in std::mem::take(&mut intake.ended) {
+            let ended = self.shard(tid).read().get(&tid).is_some_and(|t| t.ended);
+            if !ended {
+                continue;
+            }
+            if !self.proc.runs(tid) {
+                self.leave(&mut intake, tid);
+            } else if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
+                thread.ended = false;
+            }
+        }
+    }
+}
+
+/// An instant of the monotonic clock as clock ticks since boot.
+fn boot_ticks(ns: u64) -> u64 {
+    let now = monotonic_ns();
+    super::now_ticks()
+        .saturating_sub(now.saturating_sub(ns) * super::ticks_per_second() / 1_000_000_000)
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// What a caller with this uid sees of a thread's place; `None`: the policy must be asked first.
+fn seen(thread: &Thread, uid: u32) -> Option<Caller> {
+    as_seen_by(&thread.stream, uid).or_else(|| as_seen_by(thread.base.as_ref()?, uid))
+}

@@ -1,0 +1,240 @@
+//! The streams that exist: who made them, and when they end.
+//!
+//! A stream ends by itself when no thread is in it and the engine has committed all of it. One that was made and never entered is
+//! kept for [`UNUSED_MS`].
+use crate::wire::Errno;
+use ccfs_client::abi::{STREAM_FLAGS, STREAM_KEEP_FLAGS};
+use ccfs_engine::{DEFAULT_STREAM, StreamId, Volume};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// Streams that one user may have made at a time.
+pub(super) const STREAMS_MAX: usize = 4096;
+/// How long a stream is kept that nobody ever entered, milliseconds.
+const UNUSED_MS: u64 = 600_000;
+
+/// What the engine knows of streams.
+pub trait Engine: Send + Sync {
+    /// An id that no stream has had since the mount.
+    fn fresh_id(&self) -> u64;
+    /// Everything that the stream did is committed.
+    fn is_settled(&self, id: u64) -> bool;
+    /// Commits what streams did.
+    fn settle(&self, ids: &[u64]) -> Result<(), ccfs_engine::Error>;
+}
+
+impl Engine for Volume {
+    fn fresh_id(&self) -> u64 {
+        self.new_stream().0
+    }
+
+    fn is_settled(&self, id: u64) -> bool {
+        self.stream_is_settled(StreamId(id))
+    }
+
+    fn settle(&self, ids: &[u64]) -> Result<(), ccfs_engine::Error> {
+        let ids: Vec<_> = ids.iter().map(|id| StreamId(*id)).collect();
+        self.commit_streams(&ids)
+    }
+}
+
+/// How a stream came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The default stream.
+    Default,
+    /// A program asked for it.
+    Program,
+    /// The mount's policy (`streams=`) gave it to a session, a control group or a user.
+    Policy,
+    /// A rule of the rules file.
+    Rule,
+}
+
+impl Origin {
+    pub fn name(self) -> &'static str {
+        match self {
+            Origin::Default => "default",
+            Origin::Program => "program",
+            Origin::Policy => "policy",
+            Origin::Rule => "rule",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Stream {
+    pub id: u64,
+    /// `None`: nobody's and so everybody's (the default stream and those of the policy).
+    pub owner: Option<u32>,
+    pub flags: AtomicU32,
+    pub origin: Origin,
+    /// Somebody was in it.
+    pub entered: AtomicBool,
+    made_ms: u64,
+}
+
+impl Stream {
+    fn new(id: u64, owner: Option<u32>, flags: u32, origin: Origin) -> Arc<Stream> {
+        Arc::new(Stream {
+            id,
+            owner,
+            flags: AtomicU32::new(flags),
+            origin,
+            entered: AtomicBool::new(false),
+            made_ms: super::monotonic_ms(),
+        })
+    }
+}
+
+/// A stream as `status` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    pub id: u64,
+    pub owner: Option<u32>,
+    pub flags: u32,
+    pub origin: Origin,
+    /// Threads in it that are known.
+    pub threads: u64,
+}
+
+pub struct Registry {
+    engine: Arc<dyn Engine>,
+    /// The default stream.
+    pub everybody: Arc<Stream>,
+    streams: Mutex<HashMap<u64, Arc<Stream>>>,
+}
+
+impl Registry {
+    pub fn new(engine: Arc<dyn Engine>) -> Registry {
+        Registry {
+            engine,
+            everybody: Stream::new(DEFAULT_STREAM.0, None, 0, Origin::Default),
+            streams: Mutex::default(),
+        }
+    }
+
+    /// A new stream with a fresh id. Errors: EINVAL flags, ENOSPC too many.
+    pub fn make(
+        &self,
+        owner: Option<u32>,
+        flags: u32,
+        origin: Origin,
+    ) -> Result<Arc<Stream>, Errno> {
+        if flags & !STREAM_FLAGS != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut streams = self.streams.lock();
+        if let (Some(uid), Origin::Program) = (owner, origin) {
+            check_room(&streams, uid)?;
+        }
+        let id = loop {
+            let id = self.engine.fresh_id();
+            // Somebody can have chosen that number.
+            if id > DEFAULT_STREAM.0 && !streams.contains_key(&id) && self.engine.is_settled(id) {
+                break id;
+            }
+        };
+        let stream = Stream::new(id, owner, flags, origin);
+        streams.insert(id, stream.clone());
+        Ok(stream)
+    }
+
+    /// The stream of that number that a user wants to enter, made if nobody has it.
+    pub fn enter(&self, uid: u32, id: u64, flags: u32) -> Result<Arc<Stream>, Errno> {
+        let keep = flags & STREAM_KEEP_FLAGS != 0;
+        let flags = flags & !STREAM_KEEP_FLAGS;
+        if flags & !STREAM_FLAGS != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if id == DEFAULT_STREAM.0 {
+            return match flags {
+                0 => Ok(self.everybody.clone()),
+                _ => Err(Errno(libc::EINVAL)),
+            };
+        }
+        let mut streams = self.streams.lock();
+        if let Some(stream) = streams.get(&id) {
+            let everybodys = stream.owner.is_none();
+            if everybodys && flags != 0 {
+                return Err(Errno(libc::EINVAL));
+            }
+            if uid != 0 && !everybodys && stream.owner != Some(uid) {
+                return Err(Errno(libc::EPERM));
+            }
+            if !keep {
+                stream.flags.store(flags, Relaxed);
+            }
+            return Ok(stream.clone());
+        }
+        check_room(&streams, uid)?;
+        let stream = Stream::new(id, Some(uid), flags, Origin::Program);
+        streams.insert(id, stream.clone());
+        Ok(stream)
+    }
+
+    /// Whether this user may name the stream in a call: its own, everybody's, or as root any.
+    pub fn may_use(&self, uid: u32, id: u64) -> bool {
+        let streams = self.streams.lock();
+        let allowed = streams
+            .get(&id)
+            .is_some_and(|stream| stream.owner.is_none_or(|owner| owner == uid));
+        allowed || uid == 0 || id == DEFAULT_STREAM.0
+    }
+
+    /// All of them but the default stream, by id.
+    pub fn list(&self) -> Vec<StreamInfo> {
+        let streams = self.streams.lock();
+        let mut list: Vec<_> = streams
+            .values()
+            .map(|s| StreamInfo {
+                id: s.id,
+                owner: s.owner,
+                flags: s.flags.load(Relaxed),
+                origin: s.origin,
+                threads: Arc::strong_count(s) as u64 - 1,
+            })
+            .collect();
+        list.sort_unstable_by_key(|s| s.id);
+        list
+    }
+
+    /// Commits what is left of streams that nobody is in.
+    pub fn settle(&self) -> Result<(), ccfs_engine::Error> {
+        let left: Vec<u64> = {
+            let streams = self.streams.lock();
+            let left = streams.values().filter(|s| Arc::strong_count(s) == 1);
+            left.map(|s| s.id).collect()
+        };
+        self.engine.settle(&left)
+    }
+
+    /// Ends the streams that nobody is in. Returns how many are left.
+    pub fn sweep(&self) -> usize {
+        let now = super::monotonic_ms();
+        let mut streams = self.streams.lock();
+        streams.retain(|id, stream| {
+            let unused = !stream.entered.load(Relaxed);
+            Arc::strong_count(stream) > 1
+                || (unused && now.saturating_sub(stream.made_ms) < UNUSED_MS)
+                || !self.engine.is_settled(*id)
+        });
+        if streams.capacity() > 1024 && streams.len() < streams.capacity() / 8 {
+            streams.shrink_to_fit();
+        }
+        streams.len()
+    }
+}
+
+fn check_room(streams: &HashMap<u64, Arc<Stream>>, uid: u32) -> Result<(), Errno> {
+    if streams.len() < STREAMS_MAX {
+        return Ok(());
+    }
+    let own = |s: &&Arc<Stream>| s.owner == Some(uid) && s.origin == Origin::Program;
+    match streams.values().filter(own).count() {
+        0..STREAMS_MAX => Ok(()),
+        _ => Err(Errno(libc::ENOSPC)),
+    }
+}

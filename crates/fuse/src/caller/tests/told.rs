@@ -1,0 +1,261 @@
+//! With the kernel's events: exact at the fork. And what policies and rules give.
+use super::*;
+use std::os::unix::fs::symlink;
+
+fn world(grouping: Grouping, rules: &str) -> World {
+    World::with(CallerConfig {
+        grouping,
+        rules: Rules::parse(rules).unwrap(),
+        forks: Forks::Auto,
+    })
+}
+
+#[test]
+fn a_child_is_where_its_parent_was_at_the_fork() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, 50, "parent");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.fork(10, 20, 20);
+    w.thread(20, 20, 10, now_ticks(), "child");
+    w.callers.set(10, 5, 78, 0).unwrap();
+    w.fork(10, 21, 21);
+    w.thread(21, 21, 10, now_ticks(), "later child");
+    w.fork(10, 11, 10);
+    w.thread(11, 10, 1, now_ticks(), "thread");
+    assert_eq!(
+        (w.stream(20, 5), w.stream(21, 5), w.stream(11, 5)),
+        (77, 78, 78)
+    );
+    // Double fork: the middle one never makes a request and is gone when its child makes one.
+    w.fork(10, 30, 30);
+    w.fork(30, 31, 31);
+    w.tell(Event::Exit { tid: 30 });
+    w.thread(31, 31, 1, now_ticks(), "daemon");
+    w.end(10);
+    w.tell(Event::Exit { tid: 10 });
+    w.callers.shared.tidy();
+    assert_eq!(w.stream(31, 5), 78);
+    assert_eq!(w.callers.identity().threads, 4);
+}
+
+#[test]
+fn a_known_thread_costs_no_look_at_proc() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, 50, "a");
+    w.thread(11, 11, 1, 50, "b");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    assert_eq!(w.stream(11, 5), 1);
+    let before = w.callers.identity().proc_reads;
+    for _ in 0..20 {
+        w.fork(1, 500, 500);
+        for _ in 0..1000 {
+            assert_eq!((w.stream(10, 5), w.stream(11, 5)), (77, 1));
+        }
+    }
+    assert_eq!(w.callers.identity().proc_reads, before);
+    assert!(w.callers.identity().events >= 20);
+}
+
+#[test]
+fn a_reused_number_is_another_thread() {
+    let w = World::with_events();
+    w.thread(9, 9, 1, 50, "stranger");
+    w.thread(10, 10, 1, 50, "a");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    // At once, and the exit is reported only after the number was given again.
+    w.fork(9, 10, 10);
+    w.thread(10, 10, 9, now_ticks(), "b");
+    assert_eq!(w.stream(10, 5), 1);
+    w.tell(Event::Exit { tid: 10 });
+    w.callers.set(10, 5, 78, 0).unwrap();
+    w.callers.shared.tidy();
+    assert_eq!(w.stream(10, 5), 78, "it was the earlier one that ended");
+    w.callers.shared.tidy();
+    assert_eq!(w.callers.identity().threads, 1);
+}
+
+#[test]
+fn exec_by_another_thread_takes_the_first_ones_number() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, 50, "first");
+    w.thread(11, 10, 1, 50, "second");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.callers.set(11, 5, 78, 0).unwrap();
+    w.end(11);
+    w.tell(Event::Exit { tid: 10 });
+    w.tell(Event::Exec { process: 10 });
+    assert_eq!(w.stream(10, 5), 78);
+    // By the first one: it stays where it is.
+    w.tell(Event::Exec { process: 10 });
+    assert_eq!(w.stream(10, 5), 78);
+    // By one that is not known, so in no stream of its own.
+    w.thread(12, 10, 1, 50, "third");
+    w.tell(Event::Exit { tid: 10 });
+    w.tell(Event::Exec { process: 10 });
+    assert_eq!(w.stream(10, 5), 1);
+}
+
+#[test]
+fn lost_events_are_made_up_for() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, now_ticks() - 500, "old");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.fork(10, 20, 20);
+    w.thread(20, 20, 10, now_ticks(), "told");
+    assert_eq!(w.stream(20, 5), 77);
+    w.thread(40, 40, 1, now_ticks(), "elsewhere");
+    w.callers.set(40, 5, 79, 0).unwrap();
+    sleep(Duration::from_millis(50));
+    let now = now_ticks() + 3;
+    // Not told: a child, its child, a thread, a stranger, and a stranger with the number of one that was known.
+    w.thread(30, 30, 10, now, "child");
+    w.thread(31, 31, 30, now, "grandchild");
+    w.thread(11, 10, 1, now, "thread");
+    w.thread(50, 50, 1, now, "stranger");
+    w.thread(40, 40, 1, now, "another");
+    w.end(20);
+    w.told.0.lock().1 = true;
+    sleep(Duration::from_millis(10));
+    let streams: Vec<u64> = [10, 30, 31, 11, 50, 40]
+        .into_iter()
+        .map(|tid| w.stream(tid, 5))
+        .collect();
+    assert_eq!(streams, [77, 77, 77, 77, 1, 1]);
+    let identity = w.callers.identity();
+    assert_eq!((identity.overruns, identity.rescans), (1, 1));
+    assert!(w.callers.members(77, 99).iter().all(|(tid, _)| *tid != 20));
+}
+
+#[test]
+fn a_stream_of_ones_own_survives_lost_events() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, now_ticks(), "new");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.fork(10, 20, 20);
+    w.callers.set(10, 5, 78, 0).unwrap();
+    w.thread(20, 20, 10, now_ticks(), "child");
+    w.told.0.lock().1 = true;
+    sleep(Duration::from_millis(10));
+    assert_eq!((w.stream(10, 5), w.stream(20, 5)), (78, 77));
+}
+
+// --- policies
+
+#[test]
+fn a_session_has_a_stream() {
+    let w = world(Grouping::Session, "");
+    w.thread_of_session(10, 10, 1, 50, "leader", 10);
+    w.thread_of_session(11, 11, 10, 50, "member", 10);
+    w.thread_of_session(12, 12, 10, 50, "another user's", 10);
+    w.thread_of_session(20, 20, 1, 50, "leader", 20);
+    w.thread_of_session(30, 30, 1, 50, "none", 0);
+    let (one, two) = (w.stream(10, 5), w.stream(20, 5));
+    assert!(one > 1 && two > 1 && one != two);
+    assert_eq!(
+        (w.stream(11, 5), w.stream(12, 6), w.stream(30, 5)),
+        (one, one, 1)
+    );
+    // setsid
+    w.thread_of_session(11, 11, 10, 50, "member", 11);
+    w.tell(Event::Session { process: 11 });
+    let three = w.stream(11, 5);
+    assert!(three != one && three != two && three > 1);
+    // An explicit stream wins, and what it starts is in it; 0 leads back.
+    w.callers.set(20, 5, 77, 0).unwrap();
+    w.fork(20, 21, 21);
+    w.thread_of_session(21, 21, 20, now_ticks(), "child", 20);
+    assert_eq!((w.stream(20, 5), w.stream(21, 5)), (77, 77));
+    assert_eq!(
+        w.stream(20, 6),
+        two,
+        "another user is where the policy has it"
+    );
+    w.callers.set(20, 5, 0, 0).unwrap();
+    assert_eq!((w.stream(20, 5), w.stream(21, 5)), (two, 77));
+    // A later session of the same number.
+    for tid in [20, 21] {
+        w.end(tid);
+        w.tell(Event::Exit { tid });
+    }
+    w.callers.shared.tidy();
+    w.thread_of_session(20, 20, 1, 90, "leader", 20);
+    assert_ne!(w.stream(20, 5), two);
+}
+
+fn group(w: &World, tid: u32, name: &str) {
+    fs::write(
+        w.dir.path().join(format!("{tid}/cgroup")),
+        format!("0::{name}\n"),
+    )
+    .unwrap();
+}
+
+#[test]
+fn control_groups_and_users_never_split_a_session() {
+    let w = world(Grouping::Cgroup, "");
+    for (tid, session, name) in [
+        (10, 10, "/a"),
+        (11, 10, "/b"),
+        (20, 20, "/a"),
+        (30, 30, "/b"),
+    ] {
+        w.thread_of_session(tid, tid, 1, 50, "x", session);
+        group(&w, tid, name);
+    }
+    // The leader of its session speaks for 11.
+    let (b, a) = (w.stream(30, 5), w.stream(11, 5));
+    assert!(a != b && a > 1 && b > 1);
+    assert_eq!((w.stream(10, 5), w.stream(20, 5)), (a, a));
+
+    let w = world(Grouping::Uid, "");
+    for (tid, session, uid) in [(10, 10, 5), (11, 10, 6), (20, 20, 6), (30, 30, 5)] {
+        w.thread_of_session(tid, tid, 1, 50, "x", session);
+        let status = w.dir.path().join(format!("{tid}/status"));
+        fs::write(status, format!("Tgid:\t{tid}\nUid:\t{uid}\t{uid}\n")).unwrap();
+    }
+    let (six, five) = (w.stream(20, 6), w.stream(11, 6));
+    assert!(six != five && six > 1 && five > 1);
+    assert_eq!((w.stream(10, 5), w.stream(30, 5)), (five, five));
+}
+
+#[test]
+fn rules_give_streams_to_programs() {
+    let w = world(
+        Grouping::Shared,
+        "exe=/bin/git -> own, ignore-fsync\nexe=/bin/db -> shared\nexe=/bin/no -> default",
+    );
+    let program = |tid: u32, exe: &str| {
+        w.thread(tid, tid, 1, 50, "x");
+        let link = w.dir.path().join(format!("{tid}/exe"));
+        let _ = fs::remove_file(&link);
+        symlink(exe, link).unwrap();
+    };
+    program(10, "/bin/git");
+    program(20, "/bin/git");
+    program(30, "/bin/db");
+    program(31, "/bin/db");
+    program(40, "/bin/sh");
+    let (git, other) = (w.stream(10, 5), w.stream(20, 5));
+    assert!(git > 1 && other > 1 && git != other);
+    assert!(w.callers.caller(10, 5).ignore_fsync);
+    assert!(!w.callers.caller(10, 0).ignore_fsync);
+    assert_eq!((w.stream(10, 6), w.stream(40, 5)), (1, 1));
+    assert!(w.stream(30, 5) > 1);
+    assert_eq!(w.stream(30, 5), w.stream(31, 5));
+    // At the exec, before any request: what the program starts is in its stream, whatever that is.
+    program(50, "/bin/git");
+    w.fork(40, 50, 50);
+    w.tell(Event::Exec { process: 50 });
+    w.fork(50, 51, 51);
+    program(51, "/bin/db");
+    w.tell(Event::Exec { process: 51 });
+    let own = w.stream(51, 5);
+    assert!(own > 1 && own != git && own != w.stream(30, 5));
+    assert_eq!(w.stream(50, 5), own);
+    // Who chose a stream stays there.
+    w.callers.set(40, 5, 77, 0).unwrap();
+    w.fork(40, 60, 60);
+    program(60, "/bin/git");
+    w.tell(Event::Exec { process: 60 });
+    assert_eq!(w.stream(60, 5), 77);
+}
