@@ -82,7 +82,7 @@ pub struct CallerConfig {
 }
 
 enum Tracker {
-    Events(EventTracker),
+    Events(Box<EventTracker>),
     Proc(ProcTracker),
 }
 
@@ -327,7 +327,8 @@ impl Shared {
                     .inspect_err(|e| tracing::info!("no performance events: {e}"))
                     .ok();
                 let source = Box::new(connector);
-                Tracker::Events(EventTracker::new(proc, registry, policy, source, bell))
+                let tracker = EventTracker::new(proc, registry, policy, source, bell);
+                Tracker::Events(Box::new(tracker))
             }
             Err(why) => {
                 tracing::info!("streams are inherited by way of /proc: {why}");

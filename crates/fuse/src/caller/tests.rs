@@ -63,7 +63,7 @@ fn with_source(
     };
     let (proc, registry, policy) = shared.parts();
     let tracker = EventTracker::new(proc, registry, policy, source, None);
-    let _ = shared.tracker.set(Tracker::Events(tracker));
+    let _ = shared.tracker.set(Tracker::Events(Box::new(tracker)));
     Callers {
         shared: Arc::new(shared),
         keeper: Mutex::new(None),
