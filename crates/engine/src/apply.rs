@@ -26,6 +26,10 @@ pub struct Applier {
     pub applied_records: u64,
     /// For directories that other transactions are changing: the operation that set each field last (C1).
     pub dir_seqs: HashMap<(Ino, DirField), u64>,
+    /// In recovery: which accepted transactions set a field, and by which operation.
+    pub later: HashMap<(Ino, DirField), Vec<(u64, u64)>>,
+    /// Directories that should have a hash tree, but there was no room for it.
+    pub linear: HashSet<Ino>,
     /// Ids that recovery rejected: whatever depends on them stays rejected, also if recovery is interrupted.
     pub rejected: HashSet<u64>,
     pub last_checkpoint: Instant,
@@ -112,6 +116,7 @@ impl Volume {
     /// Applies what is durable, in order; makes a checkpoint when the image or the log ask for one.
     pub(crate) fn apply_ready(&self) -> Result<()> {
         let mut applier = self.applier.lock();
+        let _guard = self.stop_on_panic("applying a transaction");
         loop {
             if self.is_stopped() {
                 return self.dead();
@@ -149,13 +154,13 @@ impl Volume {
             )
         };
         let pages: HashMap<u64, Arc<AlignedBuf>> = pages.into_iter().collect();
-        self.apply_payload(a, id, &payload, 0, &pages)?;
+        self.apply_payload(a, id, &payload, 0, &pages, Some(txn))?;
         self.finish_layers(txn)?;
         txn.set_phase(Phase::Applied);
         Ok(())
     }
 
-    /// Applies the records of transaction `id` from number `skip` on.
+    /// Applies the records of transaction `id` from number `skip` on. `live`: whose users see what becomes free.
     pub(crate) fn apply_payload(
         &self,
         a: &mut Applier,
@@ -163,23 +168,24 @@ impl Volume {
         payload: &[u8],
         skip: u64,
         pages: &HashMap<u64, Arc<AlignedBuf>>,
+        live: Option<&Txn>,
     ) -> Result<()> {
         for (number, record) in (0u64..).zip(Records::new(payload)) {
             let record = record?;
             if number < skip {
                 continue;
             }
-            while !self.apply_record(a, id, &record, pages)? {
+            if let Record::Entry { dir, .. } = &record {
+                self.index_directory(a, *dir)?;
+            }
+            loop {
+                let finished = self.apply_record(a, id, &record, pages)?;
+                self.take_freed(id, live);
+                if finished {
+                    break;
+                }
                 // The record is not finished, but restartable: room for what it dirties comes first.
                 self.room_for_record(a)?;
-            }
-            let freed = self.image.take_freed();
-            for run in freed.iter().filter(|_| !planted::is(Bug::MissingRevoke)) {
-                self.home.remove(run.pblk, run.len);
-            }
-            self.space.freed(id, freed);
-            if planted::is(Bug::EarlyBlocks) {
-                self.space.release(&self.image, u64::MAX);
             }
             (a.applied_id, a.applied_records) = (id - 1, number + 1);
             self.room_for_record(a)?;
@@ -188,11 +194,33 @@ impl Volume {
         Ok(())
     }
 
+    /// What a step has freed waits for a checkpoint; statfs has counted it as free since the operation.
+    pub(crate) fn take_freed(&self, id: u64, live: Option<&Txn>) {
+        let freed = self.image.take_freed();
+        let mut blocks = 0;
+        for run in &freed {
+            if !planted::is(Bug::MissingRevoke) {
+                self.home.remove(run.pblk, run.len);
+            }
+            blocks += run.len;
+        }
+        if let Some(txn) = live {
+            let mut body = txn.body.lock();
+            let counted = blocks.min(body.freed_blocks);
+            body.freed_blocks -= counted;
+            self.pending_free.sub(counted);
+        }
+        self.space.freed(id, freed);
+        if planted::is(Bug::EarlyBlocks) {
+            self.space.release(&self.image, u64::MAX);
+        }
+    }
+
     pub(crate) fn room_for_record(&self, a: &mut Applier) -> Result<()> {
         if self.image.dirty_len() == 0 && self.home.len() == 0 {
             return Ok(());
         }
-        let note = self.orphans.lock().len() * 4
+        let note = self.orphans.lock().len().min(self.limits.orphans_max) * 4
             + a.dir_seqs.len() * 13
             + a.rejected.len() * 8
             + self.home.len() * 16;
@@ -200,20 +228,36 @@ impl Volume {
         if note + blocks >= self.limits.checkpoint_bytes
             || self.home.len() >= self.limits.home_blocks
         {
-            // Sequence numbers are kept for fields that a transaction not yet applied may set too.
-            a.dir_seqs.retain(|(ino, _), _| {
-                let contested = |st: &crate::inode::State| {
-                    st.dir.as_ref().is_some_and(|d| !d.changers.is_empty())
-                };
-                !self.is_live()
-                    || self
-                        .inodes
-                        .peek(*ino)
-                        .is_some_and(|i| contested(&i.state.read()))
-            });
             self.checkpoint_locked(a)?;
         }
         Ok(())
+    }
+
+    /// Keeps sequence numbers only for fields that a transaction not yet applied sets by an older operation.
+    pub(crate) fn prune_dir_seqs(&self, a: &mut Applier) {
+        let (later, applied) = (&a.later, a.applied_id);
+        a.dir_seqs.retain(|key, last| {
+            if !self.is_live() {
+                let found = later.get(key).into_iter().flatten();
+                return found
+                    .into_iter()
+                    .any(|(id, seq)| *id > applied && seq < last);
+            }
+            let Some(inode) = self.inodes.peek(key.0) else {
+                return false;
+            };
+            let st = inode.state.read();
+            let older = |t: &Arc<Txn>| {
+                t.body
+                    .lock()
+                    .dir_fields
+                    .get(key)
+                    .is_some_and(|v| v.seq < *last)
+            };
+            st.dir
+                .as_ref()
+                .is_some_and(|d| d.changers.iter().any(older))
+        });
     }
 
     /// Executes one record under its inode's lock. False: it must be called again (after the caller made room).
@@ -394,6 +438,7 @@ impl Volume {
         }
         self.image.clear_inode(ino, crate::op::now().0 as u32)?;
         self.orphans.lock().remove(&ino);
+        a.linear.remove(&ino);
         for field in DirField::ALL {
             a.dir_seqs.remove(&(ino, field));
         }
@@ -452,8 +497,10 @@ impl Volume {
         }
         drop(moves);
         self.pending_free.sub(body.freed_blocks);
+        self.dir_fields.sub(body.dir_fields.len() as u64);
         self.space
             .unpromise(&self.image, body.promised_data, body.promised_structure);
+        self.space.keep(&self.image, self.emergency);
         self.room.notify_all();
         Ok(())
     }

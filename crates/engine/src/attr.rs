@@ -4,7 +4,7 @@ use crate::file::{FLAG_APPEND, FLAG_IMMUTABLE, kill_suidgid, touch};
 use crate::inode::{Inode, State};
 use crate::namespace::{ACL_ACCESS, ACL_DEFAULT, attr_of};
 use crate::op::Op;
-use crate::record::{DirField, XattrSet};
+use crate::record::{DirField, XattrSet, set_bytes};
 use crate::txn::Tie;
 use crate::types::*;
 use crate::volume::Volume;
@@ -58,8 +58,12 @@ impl Volume {
     }
 
     /// One operation for all fields. Errors: ENOENT, EPERM (immutable, append-only), EISDIR, EINVAL, EFBIG.
+    /// ENOSPC only where an ACL changes with the mode and its block is shared with other inodes.
     pub fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.admit()?;
+        self.with_space(cx, |_| self.try_setattr(cx, ino, set))
+    }
+
+    fn try_setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let inode = self.inode(ino)?;
         let mut st = inode.state.write();
         self.check_setattr(&st, set)?;
@@ -73,8 +77,11 @@ impl Volume {
             .transpose()?;
         let acl = self.chmod_acl(&inode, &st, set)?;
         // A block at the end, and the set of xattrs where there is an ACL.
-        let expected = self.expected_for(2) + 2 * u64::from(self.block_size);
-        let promise = self.promise_if_possible(4);
+        let expected = self.expected_for(2) + acl.as_ref().map_or(0, set_bytes);
+        let promise = match acl {
+            Some(_) => self.promise_structure(2)?,
+            None => self.promise_if_possible(2),
+        };
         let ties = Self::inode_tie(&inode, &st);
         let op = self.begin_sized(cx.stream, promise, ties, expected);
         if let Some(plan) = resize {
@@ -127,8 +134,11 @@ impl Volume {
             let xattrs = d.xattr_last.iter();
             ties.extend(xattrs.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
         }
-        let expected = self.expected_for(0) + 2 * u64::from(self.block_size);
-        let promise = self.promise_if_possible(2);
+        let expected = self.expected_for(0) + acl.as_ref().map_or(0, set_bytes);
+        let promise = match acl {
+            Some(_) => self.promise_structure(2)?,
+            None => self.promise_if_possible(0),
+        };
         let op = self.begin_sized(cx.stream, promise, ties, expected);
         set_fields(st, set, &op);
         let changed = [
@@ -167,7 +177,11 @@ impl Volume {
         if let Some(entry) = all.iter_mut().find(|(i, _, _)| *i == ACL_ACCESS) {
             entry.2 = value;
         }
-        Ok(Some(all))
+        if self.xattr_set_fits(inode, st, &all)? {
+            Ok(Some(all))
+        } else {
+            errno(libc::ENOSPC)
+        }
     }
 
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -372,11 +386,10 @@ impl Volume {
             let promise = if value.is_some() {
                 self.promise(cx, 0, 2)?
             } else {
-                self.promise_if_possible(2)
+                self.promise_structure(2)?
             };
             let ties = xattr_ties(&inode, &st);
-            let bytes: usize = all.iter().map(|(_, n, v)| n.len() + v.len() + 16).sum();
-            let expected = self.expected_for(0) + bytes as u64;
+            let expected = self.expected_for(0) + set_bytes(&all);
             let op = self.begin_sized(cx.stream, promise, ties, expected);
             st.attr.ctime = op.now;
             if let Some(mode) = mode {
@@ -408,10 +421,7 @@ impl Volume {
     }
 
     fn store_xattrs(&self, op: &Op, inode: &Arc<Inode>, st: &mut State, all: XattrSet) {
-        let bytes: usize = all.iter().map(|(_, n, v)| n.len() + v.len() + 16).sum();
-        op.txn
-            .record_bytes
-            .fetch_add(bytes as u64, std::sync::atomic::Ordering::Relaxed);
+        op.count_bytes(set_bytes(&all));
         let set = Arc::new(all);
         op.layer(inode, st).body.write().xattrs = Some(set.clone());
         st.xattrs = Some(set);
@@ -424,12 +434,7 @@ impl Volume {
         if !crate::dir::unborn(st) {
             return self.image.xattr_fits(inode.ino, all);
         }
-        // The inode is not in the image yet: what one block alone can hold is sure to fit.
-        let bytes: usize = all
-            .iter()
-            .map(|(_, n, v)| 16 + n.len().next_multiple_of(4) + v.len().next_multiple_of(4))
-            .sum();
-        Ok(bytes + 32 + 4 <= self.block_size as usize)
+        self.image.xattr_fits_new(all)
     }
 }
 

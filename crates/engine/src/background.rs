@@ -37,6 +37,7 @@ impl Volume {
                 .name(name.into())
                 .spawn(move || {
                     if let Some(volume) = volume.upgrade() {
+                        let _guard = volume.stop_on_panic("a background thread");
                         work(&volume);
                     }
                 })
@@ -101,7 +102,9 @@ impl Volume {
                 .filter(|t| pressure || t.started.elapsed() >= age)
                 .collect();
             let mut roots = old;
-            if pressure && self.dirty.get() >= self.commit_threshold() {
+            if self.many_dir_fields() {
+                roots = self.streams.seal_all();
+            } else if pressure && self.dirty.get() >= self.commit_threshold() {
                 roots.extend(self.streams.seal_largest());
             }
             if !roots.is_empty() {

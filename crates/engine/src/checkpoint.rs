@@ -22,6 +22,9 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Freed blocks that are no reason for a checkpoint yet.
 const PENDING_MIN: u64 = 4096;
 
+/// In the place of a list of orphans that would be too long for the log: recovery looks for inodes without a name.
+pub const MANY_ORPHANS: Ino = 0;
+
 /// What a checkpoint says besides the blocks of the image.
 #[derive(Debug, Default, PartialEq)]
 pub struct Note {
@@ -163,6 +166,7 @@ impl Volume {
     /// Brings everything that is applied home now.
     pub fn checkpoint(&self) -> Result<()> {
         let mut applier = self.applier.lock();
+        let _guard = self.stop_on_panic("a checkpoint");
         self.check_running()?;
         self.checkpoint_locked(&mut applier)
     }
@@ -179,6 +183,7 @@ impl Volume {
         self.check_running()?;
         let log = self.log()?;
         a.last_checkpoint = Instant::now();
+        self.prune_dir_seqs(a);
         let images = self.image.take_dirty();
         let home: Vec<(u64, u64, BlockImage)> = self
             .home
@@ -189,19 +194,14 @@ impl Volume {
             .collect();
         if images.is_empty() && home.is_empty() {
             if log.tail_after(a.applied_id) > log.header().tail {
-                log.set_tail(
-                    log.tail_after(a.applied_id),
-                    a.applied_id,
-                    a.applied_records,
-                )?;
-                self.release_freed(a.applied_id)?;
+                self.move_tail(a)?;
             }
             return Ok(());
         }
         let note = Note {
             applied_id: a.applied_id,
             applied_records: a.applied_records,
-            orphans: self.orphans.lock().iter().copied().collect(),
+            orphans: self.orphans_noted(),
             dir_seqs: a.dir_seqs.clone(),
             rejected: a.rejected.clone(),
             home: home.iter().map(|(p, since, _)| (*p, *since)).collect(),
@@ -227,26 +227,34 @@ impl Volume {
         for (pblk, _, _) in &home {
             self.home.remove(*pblk, 1);
         }
-        log.set_tail(
-            log.tail_after(a.applied_id),
-            a.applied_id,
-            a.applied_records,
-        )?;
-        self.release_freed(a.applied_id)?;
+        self.move_tail(a)?;
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams.prune();
         self.room.notify_all();
         Ok(())
     }
 
-    /// What transactions up to `id` freed may be used again, if the log's header that says so is safe: flushed together with the
-    /// commits' flushes, none of which has failed meanwhile.
-    fn release_freed(&self, id: u64) -> Result<()> {
-        if self.space.pending_blocks() > 0 {
-            self.flush_device()?;
-            self.space.release(&self.image, id);
-        }
+    /// The tail follows the position reached, and what was freed up to there may be used again. The header is flushed together with
+    /// the commits' flushes: where one of those has failed, none that succeeds later covers it, so neither is room given back.
+    fn move_tail(&self, a: &Applier) -> Result<()> {
+        let log = self.log()?;
+        log.set_tail_flushed_by(
+            log.tail_after(a.applied_id),
+            a.applied_id,
+            a.applied_records,
+            || self.flush_device(),
+        )?;
+        self.space.release(&self.image, a.applied_id);
         Ok(())
+    }
+
+    fn orphans_noted(&self) -> Vec<Ino> {
+        let orphans = self.orphans.lock();
+        if orphans.len() > self.limits.orphans_max {
+            vec![MANY_ORPHANS]
+        } else {
+            orphans.iter().copied().collect()
+        }
     }
 
     fn log_checkpoint(&self, note: &Note, images: &[BlockImage]) -> Result<()> {

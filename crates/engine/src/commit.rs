@@ -82,6 +82,16 @@ impl FlushGroup {
     }
 }
 
+struct FailOnPanic<'t>(&'t Txn);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set_phase(Phase::Failed);
+        }
+    }
+}
+
 impl Volume {
     /// Seals and dispatches `roots` and all that they depend on. Returns what must be waited for.
     pub(crate) fn dispatch_all(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<Vec<Arc<Txn>>> {
@@ -135,9 +145,13 @@ impl Volume {
             });
             progress.steps.began = Some(Instant::now());
         }
+        // After a panic nobody may wait for it for ever.
+        let fail = FailOnPanic(txn);
+        let guard = self.stop_on_panic("a commit");
         let result = self
             .check_running()
             .and_then(|()| self.build_and_dispatch(txn));
+        drop((guard, fail));
         if let Err(error) = &result {
             self.stop(&format!("a commit failed: {error}"));
             txn.set_phase(Phase::Failed);

@@ -4,7 +4,7 @@ use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::op::Op;
 use crate::planted::{self, Bug};
 use crate::types::*;
-use crate::view::Where;
+use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
 use std::sync::Arc;
@@ -29,6 +29,10 @@ struct Plan {
     cells: Vec<Cell>,
     /// Blocks that need space.
     fresh: u64,
+    /// Some blocks are allocated, but unwritten: an extent may be cut.
+    unwritten: bool,
+    /// Such blocks go on behind the end of file.
+    beyond: bool,
 }
 
 impl Volume {
@@ -88,17 +92,28 @@ impl Volume {
         }))
     }
 
-    /// Counts what a change of blocks `[first, end)` needs.
-    fn count_fresh(&self, inode: &Inode, st: &State, first: u64, end: u64) -> Result<u64> {
-        let (mut at, mut fresh) = (first, 0);
+    /// Finds out what a change of blocks `[first, end)` needs.
+    fn count_fresh(&self, inode: &Inode, st: &State, first: u64, end: u64) -> Result<Plan> {
+        let eof = st.attr.size.div_ceil(u64::from(self.block_size));
+        let mut plan = Plan::default();
+        let mut at = first;
         while at < end {
-            let (place, len) = self.view(inode, st, at, end - at)?;
-            if matches!(place, Where::Zero { allocated: false }) {
-                fresh += len;
+            let (place, len) = self.view(inode, st, at, LBLK_END - at)?;
+            let stop = (at + len).min(end);
+            match place {
+                Where::Zero { allocated: false } => plan.fresh += stop - at,
+                Where::Zero { allocated: true }
+                | Where::Block {
+                    unwritten: true, ..
+                } => {
+                    plan.unwritten = true;
+                    plan.beyond |= at + len > eof;
+                }
+                _ => {}
             }
-            at += len;
+            at = stop;
         }
-        Ok(fresh)
+        Ok(plan)
     }
 
     fn plan_write(&self, inode: &Inode, st: &State, offset: u64, len: usize) -> Result<Plan> {
@@ -106,7 +121,8 @@ impl Volume {
         let end = offset + len as u64;
         let (first, head) = self.split(offset);
         let (last, tail) = self.split(end);
-        let mut plan = Plan::default();
+        let stop = if tail > 0 { last + 1 } else { last };
+        let mut plan = self.count_fresh(inode, st, first, stop)?;
         if end > st.attr.size {
             let (eof, _) = self.split(st.attr.size);
             // A block that the write itself touches is loaded below with its tail zeroed.
@@ -114,8 +130,6 @@ impl Volume {
                 plan.cells.extend(self.stale_tail(inode, st)?);
             }
         }
-        let stop = if tail > 0 { last + 1 } else { last };
-        plan.fresh = self.count_fresh(inode, st, first, stop)?;
         for lblk in first..stop {
             let partial = (lblk == first && head > 0) || (lblk == last && tail > 0);
             let mut cell = Cell {
@@ -171,11 +185,16 @@ impl Volume {
             } else {
                 plan
             };
-            // Overwriting needs no space: what cannot be remapped goes through the log (C9).
+            // Overwriting needs no space: what cannot be remapped goes through the log, and what cannot be cut out of an unwritten
+            // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
+            let structure = self.tree_blocks(plan.cells.len() as u64);
             let promise = match plan.fresh {
-                0 => self.promise_if_possible(2),
-                n => self.promise(cx, n, 2 + n.div_ceil(64))?,
+                0 => self.promise_if_possible(structure),
+                n => self.promise(cx, n, structure)?,
             };
+            if promise.short && plan.unwritten && (left == u64::MAX || plan.beyond) {
+                return errno(libc::ENOSPC);
+            }
             let stream = if flags.writeback {
                 st.last_writer
             } else {
@@ -210,7 +229,7 @@ impl Volume {
         let mut len = len;
         loop {
             let (first, last) = (offset / bs, (offset + len as u64 - 1) / bs);
-            if self.count_fresh(inode, st, first, last + 1)? <= left {
+            if self.count_fresh(inode, st, first, last + 1)?.fresh <= left {
                 return Ok(len);
             }
             if first == last {
@@ -313,7 +332,7 @@ impl Volume {
                 return;
             }
         }
-        let over = self.over(inode, st, layer, cell.lblk);
+        let over = self.over(op, inode, st, layer, cell.lblk);
         if planted::is(Bug::WrongVersion) {
             for older in st.layers.iter().filter(|l| l.serial != op.txn.serial) {
                 if let Some(page) = older.body.write().pages.get_mut(&cell.lblk) {
@@ -340,8 +359,12 @@ impl Volume {
             end: end as u32,
             over,
         };
-        // A block over an own preallocation takes over its promise.
-        layer.body.write().prealloc.remove(cell.lblk, cell.lblk + 1);
+        {
+            let mut body = layer.body.write();
+            // A block over an own preallocation takes over its promise.
+            body.prealloc.remove(cell.lblk, cell.lblk + 1);
+            body.tight |= op.short;
+        }
         if let Over::Block { promised: true } = page.over {
             op.txn.body.lock().promised_data += 1;
         }
@@ -350,16 +373,18 @@ impl Volume {
 
     /// What a new page of the layer lies over. Counts one promised block for `Hole` (promised with the operation, or an own
     /// preallocation) and tries to promise one for remapping.
-    fn over(&self, inode: &Inode, st: &State, layer: &FileLayer, lblk: u64) -> Over {
+    fn over(&self, op: &Op, inode: &Inode, st: &State, layer: &FileLayer, lblk: u64) -> Over {
         if layer.body.read().prealloc.contains(lblk) {
             return Over::Hole;
         }
         match self.view(inode, st, lblk, 1) {
             Ok((Where::Zero { allocated: false }, _)) => Over::Hole,
             // An error cannot happen: the plan has looked before; the log takes any content.
-            _ => Over::Block {
-                promised: self.space.promise(&self.image, 1, 0),
-            },
+            _ => {
+                let promised = !op.short && self.space.promise(&self.image, 1, 0);
+                self.space.remaps.add(u64::from(promised));
+                Over::Block { promised }
+            }
         }
     }
 

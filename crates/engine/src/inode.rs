@@ -41,6 +41,8 @@ pub struct LayerBody {
     pub attr: Option<InodeAttr>,
     /// Older content of these blocks is gone.
     pub holes: RangeSet,
+    /// Some change of content has no blocks of structure promised: it must not cut extents.
+    pub tight: bool,
     /// Allocated here without content (fallocate); blocks promised.
     pub prealloc: RangeSet,
     pub pages: BTreeMap<Lblk, Page>,

@@ -4,6 +4,7 @@ use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
 use crate::inode::{Inode, Over, Page, State};
 use crate::op::Op;
 use crate::planted::{self, Bug};
+use crate::record::set_bytes;
 use crate::txn::Tie;
 use crate::types::*;
 use crate::volume::Volume;
@@ -16,8 +17,8 @@ use std::sync::Arc;
 
 /// Most links of a file, and of subdirectories before nlink becomes 1 (ext4).
 pub(crate) const LINK_MAX: u32 = 65_000;
-/// Blocks of structure that a new entry can need: a leaf, an index node, a new root level.
-const ENTRY_BLOCKS: u64 = 3;
+/// Blocks of structure that a new entry can need: a leaf, an index node, a new root level, a node of its tree of extents.
+const ENTRY_BLOCKS: u64 = 4;
 /// Blocks of structure that a new inode can need: an xattr block, a directory's first block, a slow symlink's block.
 const INODE_BLOCKS: u64 = 2;
 /// Targets from this length on do not fit in the inode (ext4), bytes.
@@ -115,7 +116,7 @@ impl Volume {
 
     fn create(&self, cx: &Context, parent: Ino, name: &[u8], new: New) -> Result<Attr> {
         check_name(name)?;
-        self.with_space(cx, |_| {
+        let made = self.with_space(cx, |_| {
             let dir = self.inode(parent)?;
             let mut st = dir.state.write();
             Self::check_dir(&st, false)?;
@@ -128,7 +129,10 @@ impl Volume {
             }
             self.check_headroom(&dir, &st)?;
             let tie = Self::entry_tie(&dir, &st, name);
-            let (inode, op) = self.new_inode(cx, &dir, &mut st, &new, ENTRY_BLOCKS, tie)?;
+            let Some((inode, op)) = self.new_inode(cx, &dir, &mut st, &new, ENTRY_BLOCKS, tie)?
+            else {
+                return Ok(None);
+            };
             op.set_entry(
                 &dir,
                 &mut st,
@@ -140,8 +144,9 @@ impl Volume {
             if is_dir {
                 raise_dir_links(&mut st);
             }
-            Ok(attr_of(inode.ino, &inode.state.read()))
-        })
+            Ok(Some(attr_of(inode.ino, &inode.state.read())))
+        })?;
+        made.ok_or(Error::Errno(libc::ENOSPC))
     }
 
     /// Error: EMLINK.
@@ -152,12 +157,12 @@ impl Volume {
 
     /// A nameless file (O_TMPFILE).
     pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> {
-        self.with_space(cx, |_| {
+        let made = self.with_space(cx, |_| {
             let dir = self.inode(parent)?;
             let mut st = dir.state.write();
             Self::check_dir(&st, false)?;
             let mode = libc::S_IFREG as u16 | (mode & 0o7777);
-            let (inode, op) = self.new_inode(
+            let made = self.new_inode(
                 cx,
                 &dir,
                 &mut st,
@@ -169,14 +174,19 @@ impl Volume {
                 0,
                 None,
             )?;
+            let Some((inode, op)) = made else {
+                return Ok(None);
+            };
             let mut new = inode.state.write();
             new.attr.nlink = 0;
             op.capture(&inode, &mut new);
-            Ok(attr_of(inode.ino, &new))
-        })
+            Ok(Some(attr_of(inode.ino, &new)))
+        })?;
+        made.ok_or(Error::Errno(libc::ENOSPC))
     }
 
     /// Accepts the operation and makes the inode: owner, mode and ACL as the directory wants them (acl(5), inode(7)).
+    /// `None`: the ACLs that it inherits do not fit in an inode and one block, and no commit would cure that.
     fn new_inode(
         &self,
         cx: &Context,
@@ -185,7 +195,7 @@ impl Volume {
         new: &New,
         structure: u64,
         tie: Option<Tie>,
-    ) -> Result<(Arc<Inode>, Op<'_>)> {
+    ) -> Result<Option<(Arc<Inode>, Op<'_>)>> {
         let kind = u32::from(new.mode) & libc::S_IFMT;
         let is_dir = kind == libc::S_IFDIR;
         let is_link = kind == libc::S_IFLNK;
@@ -207,6 +217,9 @@ impl Volume {
             }
             None if !is_link => mode &= !(cx.umask as u16 & 0o777),
             None => {}
+        }
+        if !self.image.xattr_fits_new(&xattrs)? {
+            return Ok(None);
         }
         let setgid = st.attr.mode & libc::S_ISGID as u16 != 0;
         let gid = if setgid { st.attr.gid } else { cx.gid };
@@ -260,7 +273,7 @@ impl Volume {
         inode.named_in(dir.ino);
         self.fill_new(&op, &inode, dir.ino, new, xattrs);
         self.inodes.insert(inode.clone());
-        Ok((inode, op))
+        Ok(Some((inode, op)))
     }
 
     fn fill_new(
@@ -277,15 +290,14 @@ impl Volume {
         body.created = Some(parent);
         body.attr = Some(st.attr.clone());
         if !xattrs.is_empty() {
+            op.count_bytes(set_bytes(&xattrs));
             let set = Arc::new(xattrs);
             body.xattrs = Some(set.clone());
             st.xattrs = Some(set);
         }
         if let Some(target) = new.target {
             let target: Arc<[u8]> = Arc::from(target);
-            op.txn
-                .record_bytes
-                .fetch_add(target.len() as u64, std::sync::atomic::Ordering::Relaxed);
+            op.count_bytes(target.len() as u64);
             if target.len() < FAST_SYMLINK_END {
                 body.target = Some(target.clone());
             }
@@ -302,6 +314,7 @@ impl Volume {
                 over: Over::Hole,
             };
             op.put_page(&layer, 0, page);
+            self.count_blocks(&mut st, 1);
         }
         if st.is_dir() {
             st.parent = Some(parent);

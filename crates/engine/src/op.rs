@@ -15,6 +15,8 @@ pub(crate) struct Promise<'v> {
     vol: &'v Volume,
     pub data: u64,
     pub structure: u64,
+    /// Blocks of structure were wanted and there are none.
+    pub short: bool,
 }
 
 impl Promise<'_> {
@@ -47,6 +49,8 @@ pub(crate) struct Op<'v> {
     pub txn: Arc<Txn>,
     pub seq: u64,
     pub now: Time,
+    /// No blocks of structure are promised to it.
+    pub short: bool,
     /// What the transaction counts for it until it ends.
     expected: u64,
 }
@@ -90,19 +94,31 @@ impl Volume {
                 vol: self,
                 data,
                 structure,
+                short: false,
             })
         } else {
             Err(Error::Errno(libc::ENOSPC))
         }
     }
 
-    /// For operations that must not fail for lack of space (C9): what can be promised, else nothing.
+    /// Promises blocks for what an operation on existing files makes of their structure, or ENOSPC. Root's reserve counts.
+    pub(crate) fn promise_structure(&self, structure: u64) -> Result<Promise<'_>> {
+        let promise = self.promise_if_possible(structure);
+        if promise.short {
+            return Err(Error::Errno(libc::ENOSPC));
+        }
+        Ok(promise)
+    }
+
+    /// For operations that must not fail for lack of space (C9): what can be promised, of the engine's own reserve if need be, else
+    /// nothing: then the operation must do without.
     pub(crate) fn promise_if_possible(&self, structure: u64) -> Promise<'_> {
-        let got = self.space.promise(&self.image, 0, structure);
+        let got = self.space.promise(&self.image, 0, structure) || self.space.draw(structure);
         Promise {
             vol: self,
             data: 0,
             structure: if got { structure } else { 0 },
+            short: !got,
         }
     }
 
@@ -132,6 +148,7 @@ impl Volume {
             self.want_commit();
         }
         let txn = accepted.txn;
+        let short = promise.short;
         let (data, structure) = promise.hand_over();
         if data + structure > 0 {
             let mut body = txn.body.lock();
@@ -144,6 +161,7 @@ impl Volume {
             txn,
             seq: accepted.seq,
             now: self.held(now()),
+            short,
             expected,
         }
     }
@@ -228,7 +246,8 @@ impl Op<'_> {
             )
             .is_none()
         {
-            self.txn.record_bytes.fetch_add(32, Ordering::Relaxed);
+            self.vol.dir_fields.add(1);
+            self.count_bytes(32);
         }
     }
 
@@ -336,6 +355,7 @@ impl Op<'_> {
                 .fetch_sub(log_only, Ordering::Relaxed);
             self.avoided(bytes);
         }
+        self.vol.space.remaps.sub(remap);
         if fresh + remap > 0 {
             self.txn.body.lock().promised_data -= fresh + remap;
             self.vol.space.unpromise(&self.vol.image, fresh + remap, 0);
@@ -351,19 +371,25 @@ impl Op<'_> {
 
     /// A hole or a preallocated run more to write down.
     pub fn count_run(&self) {
-        self.txn.record_bytes.fetch_add(48, Ordering::Relaxed);
+        self.count_bytes(48);
+    }
+
+    /// Bytes more for the log.
+    pub fn count_bytes(&self, bytes: u64) {
+        self.txn.record_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Frees an inode that has no name and no user. One that was created by this very transaction leaves no trace.
     pub fn kill(&self, inode: &Arc<Inode>, st: &mut State) {
         let layer = self.layer(inode, st);
-        self.drop_pages(&layer, 0, u64::MAX);
+        let dropped = self.drop_pages(&layer, 0, u64::MAX);
         st.dead = true;
         let created_here = layer.body.read().created.is_some();
         if created_here {
             st.layers.pop();
             self.vol.dirty.sub(LAYER_BYTES);
-            self.txn.body.lock().forget_inode(inode.ino);
+            let fields = self.txn.body.lock().forget_inode(inode.ino);
+            self.vol.dir_fields.sub(fields);
             self.vol.inodes.remove(inode.ino);
             self.vol.image.alloc().drop_window(u64::from(inode.ino));
             self.vol.image.alloc().release_inode(inode.ino);
@@ -371,8 +397,12 @@ impl Op<'_> {
         }
         layer.body.write().dead = true;
         planted::freed_inode(inode.ino);
-        // Only for statfs: an unreadable block is no reason to fail half way.
-        let freed = self.vol.allocated_blocks(inode, st).unwrap_or(0);
+        // As users saw it: what was truncated before is counted already. (A directory's first block counts from its commit on.)
+        let freed = if st.is_dir() && crate::dir::unborn(st) {
+            0
+        } else {
+            (st.attr.blocks512 / u64::from(self.vol.block_size / 512)).saturating_sub(dropped)
+        };
         self.txn.body.lock().freed_blocks += freed;
         self.vol.pending_free.add(freed);
         if st.is_dir() {
@@ -385,6 +415,10 @@ impl Op<'_> {
 
 impl Drop for Op<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Half of an operation must not be committed (C2).
+            self.vol.stop("an operation panicked");
+        }
         self.txn.end_operation(self.expected);
         self.vol.after_operation();
     }

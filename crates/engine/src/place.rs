@@ -32,7 +32,9 @@ pub(crate) struct Built {
     pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
     /// Promises for data that were used up, and others that are not needed any more.
     used: u64,
-    unused: u64,
+    pub unused: u64,
+    /// Blocks whose content goes to other ones, so that they become free.
+    replaced: u64,
     pub sums: bool,
 }
 
@@ -80,7 +82,9 @@ impl Volume {
             Record::Atime { ino, atime }.encode(&mut b.payload);
         }
         body.promised_data = body.promised_data.saturating_sub(b.used + b.unused);
+        body.freed_blocks += b.replaced;
         drop(body);
+        self.pending_free.add(b.replaced);
         self.space.used(b.used);
         self.space.unpromise(&self.image, b.unused, 0);
         Ok(b)
@@ -131,7 +135,14 @@ impl Volume {
             self.place_prealloc(b, body, ino, from, to, &mut goal)?;
         }
         let pages = std::mem::take(&mut body.pages);
-        let result = self.place_pages(b, body, inode, &st, layer.serial, &pages, goal);
+        let result = match body.tight {
+            true => self.place_whole_extents(b, body, (inode, &st, layer.serial), &pages),
+            false => Ok(None),
+        };
+        let result = result.and_then(|left| {
+            let pages = left.as_ref().unwrap_or(&pages);
+            self.place_pages(b, body, inode, &st, layer.serial, pages, goal)
+        });
         body.pages = pages;
         result?;
         if let Some(set) = &body.xattrs {
@@ -277,6 +288,7 @@ impl Volume {
             .filter(|p| p.over == Over::Block { promised: true })
             .count() as u64;
         let len = run.pages.len() as u64;
+        self.space.remaps.sub(promised);
         match run.place {
             RunPlace::Fresh => self.place_new(b, body, ino, &run, goal),
             RunPlace::Unwritten(pblk) => {
@@ -290,6 +302,7 @@ impl Volume {
                 let large = bytes >= REMAP_MIN
                     || b.logged_data + bytes > LOGGED_DATA_MAX.min(self.limits.txn_log_bytes / 4);
                 if promised == len && large {
+                    b.replaced += len;
                     return self.place_new(b, body, ino, &run, goal);
                 }
                 b.unused += promised;

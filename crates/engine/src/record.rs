@@ -8,6 +8,13 @@ use ccfs_image::{Ino, InodeAttr, Lblk, Pblk};
 /// Extended attributes of an inode: (name index, name suffix, value).
 pub type XattrSet = Vec<(u8, Vec<u8>, Vec<u8>)>;
 
+/// Most bytes of the log that a set takes.
+pub fn set_bytes(set: &XattrSet) -> u64 {
+    set.iter()
+        .map(|(_, n, v)| n.len() + v.len() + 16)
+        .sum::<usize>() as u64
+}
+
 /// Fields of a directory's inode that change independently of each other, each with the sequence number of the operation that
 /// set it: the highest surviving one wins (C1: a directory's times come from its latest survivor).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

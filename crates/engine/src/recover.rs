@@ -4,7 +4,7 @@
 //! a pending checkpoint is carried out again; the accepted transactions are applied as at run time, with checkpoints in between;
 //! nameless files are freed; a last checkpoint leaves an empty log.
 use crate::apply::Applier;
-use crate::checkpoint::{Note, block_writes};
+use crate::checkpoint::{MANY_ORPHANS, Note, block_writes};
 use crate::planted::{self, Bug};
 use crate::record::{Record, Records};
 use crate::types::*;
@@ -281,12 +281,18 @@ impl Volume {
         applier.applied_records = note.applied_records;
         applier.dir_seqs = note.dir_seqs;
         applier.rejected = note.rejected;
-        *self.orphans.lock() = note.orphans.into_iter().collect();
+        *self.orphans.lock() = if note.orphans.contains(&MANY_ORPHANS) {
+            self.image.nameless_inodes()?.into_iter().collect()
+        } else {
+            note.orphans.into_iter().collect()
+        };
         self.queue.lock().watermark = scan.watermark;
         let (accepted, rows) = self.accept_found(&mut applier, scan)?;
         let rejected = applier.rejected.len() as u64;
         for found in &accepted {
-            self.hold_named(&self.log()?.read_payload(found)?)?;
+            let payload = self.log()?.read_payload(found)?;
+            self.hold_named(&payload)?;
+            note_fields(&mut applier, found.meta.id, &payload)?;
         }
         let none = HashMap::new();
         for found in &accepted {
@@ -296,7 +302,7 @@ impl Volume {
                 0
             };
             let payload = self.log()?.read_payload(found)?;
-            self.apply_payload(&mut applier, found.meta.id, &payload, skip, &none)?;
+            self.apply_payload(&mut applier, found.meta.id, &payload, skip, &none, None)?;
         }
         let freed_inodes = self.free_orphans_at_rest(&mut applier)?;
         // Whatever else was seen in the log never happened.
@@ -443,6 +449,19 @@ impl Volume {
         (a.applied_id, a.applied_records) = position;
         self.room_for_record(a)
     }
+}
+
+/// Remembers which fields of directories the transaction sets.
+fn note_fields(a: &mut Applier, id: u64, payload: &[u8]) -> Result<()> {
+    for record in Records::new(payload) {
+        if let Record::Dir { ino, field, value } = record? {
+            a.later
+                .entry((ino, field))
+                .or_default()
+                .push((id, value.seq));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

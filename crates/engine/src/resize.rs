@@ -13,6 +13,9 @@ use std::sync::Arc;
 /// Most bytes that one call of copy_file_range copies; the caller goes on.
 const COPY_MAX: u64 = 64 << 20;
 
+/// Bytes of the log for a run of blocks.
+pub(crate) const RUN_BYTES: u64 = 48;
+
 /// A change of size, prepared.
 pub(crate) struct ResizePlan {
     size: u64,
@@ -131,7 +134,8 @@ impl Volume {
         st.attr.size = plan.size;
     }
 
-    /// fallocate(2). Errors: EOPNOTSUPP for preallocation in a block-mapped file, EFBIG, ENOSPC.
+    /// fallocate(2). Where the blocks could be too many pieces for one transaction of this log (`Limits::prealloc_blocks`), it is a
+    /// series of operations, as copy_range is. Errors: EOPNOTSUPP for preallocation in a block-mapped file, EFBIG, ENOSPC.
     pub fn fallocate(
         &self,
         cx: &Context,
@@ -144,10 +148,65 @@ impl Volume {
             return errno(libc::EINVAL);
         }
         let end = offset.checked_add(len).ok_or(Error::Errno(libc::EFBIG))?;
+        if how == Fallocate::PunchHole {
+            return self.fallocate_step(cx, ino, how, offset, end, end);
+        }
+        // All of it, before a part is there.
+        self.with_space(cx, |_| {
+            self.check_fallocate_space(cx, ino, how, offset, end)
+        })?;
+        let step = self.limits.prealloc_blocks * u64::from(self.block_size);
+        let mut at = offset;
+        while at < end {
+            let stop = at.saturating_add(step) / step * step;
+            self.fallocate_step(cx, ino, how, at, stop.min(end), end)?;
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// Is there space for what `fallocate` will allocate? Nothing is promised by that. ENOSPC and errors of the arguments.
+    fn check_fallocate_space(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        how: Fallocate,
+        offset: u64,
+        end: u64,
+    ) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let st = inode.state.read();
+        self.check_fallocate(&st, how, end)?;
+        let bs = u64::from(self.block_size);
+        if (end - offset) / bs <= self.limits.prealloc_blocks {
+            return Ok(()); // one step: it finds out by itself
+        }
+        let fresh = match how {
+            Fallocate::ZeroRange { .. } => (end / bs).saturating_sub(offset.div_ceil(bs)),
+            _ => {
+                let runs = self.hole_runs(&inode, &st, offset / bs, end.div_ceil(bs))?;
+                runs.iter().map(|(a, b)| b - a).sum()
+            }
+        };
+        drop(self.promise(cx, fresh, self.tree_blocks(fresh))?);
+        Ok(())
+    }
+
+    /// One operation of `fallocate`: the part up to `stop` of a range that goes to `end`.
+    fn fallocate_step(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        how: Fallocate,
+        offset: u64,
+        stop: u64,
+        end: u64,
+    ) -> Result<()> {
         self.with_space(cx, |_| {
             let inode = self.inode(ino)?;
             let mut st = inode.state.write();
             self.check_fallocate(&st, how, end)?;
+            let end = stop;
             match how {
                 Fallocate::Allocate { keep_size } => {
                     self.preallocate(cx, &inode, &mut st, offset, end, keep_size)
@@ -200,16 +259,17 @@ impl Volume {
         };
         let runs = self.hole_runs(inode, st, first, stop)?;
         let fresh: u64 = runs.iter().map(|(a, b)| b - a).sum();
-        let promise = self.promise(cx, fresh, 4 + 2 * runs.len() as u64)?;
-        let expected = self.expected_for(1) + 48 * runs.len() as u64;
+        // In the worst of free spaces each block is a run of its own.
+        let promise = self.promise(cx, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
+        let expected = self.expected_for(1) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
         let op = self.begin_sized(cx.stream, promise, ties, expected);
         let layer = op.layer(inode, st);
         if let Some(cell) = cell {
             self.change_block(&op, inode, st, &layer, cell, 0, &[]);
         }
+        op.count_bytes(RUN_BYTES * fresh);
         for (a, b) in runs {
-            op.count_run();
             layer.body.write().prealloc.insert(a, b);
         }
         self.count_blocks(st, fresh);
@@ -220,6 +280,15 @@ impl Volume {
         st.attr.ctime = op.now;
         op.capture(inode, st);
         Ok(())
+    }
+
+    /// Could the blocks before and behind `[from, to)` lie in one extent?
+    fn may_cut(&self, inode: &Inode, st: &State, from: u64, to: u64) -> Result<bool> {
+        let hole = |at| -> Result<bool> {
+            let (place, _) = self.view(inode, st, at, 1)?;
+            Ok(matches!(place, Where::Zero { allocated: false }))
+        };
+        Ok(from > 0 && from < to && !hole(from - 1)? && !hole(to)?)
     }
 
     /// Holes without any allocation in `[first, stop)`.
@@ -292,11 +361,21 @@ impl Volume {
                 }
             }
         }
-        let promise = match zero {
-            Some(_) => self.promise(cx, whole + edges.len() as u64, 6)?,
-            None => self.promise_if_possible(4),
+        let fresh = if zero.is_some() {
+            whole + edges.len() as u64
+        } else {
+            0
         };
-        let expected = self.expected_for(5);
+        let structure = self.tree_blocks(fresh + 2);
+        let promise = match zero {
+            Some(_) => self.promise(cx, fresh, structure)?,
+            None => self.promise_if_possible(structure),
+        };
+        // A hole in the middle of an extent cuts it in two; any other needs nothing.
+        if promise.short && self.may_cut(inode, st, from, to)? {
+            return errno(libc::ENOSPC);
+        }
+        let expected = self.expected_for(5) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
         let op = self.begin_sized(cx.stream, promise, ties, expected);
         let layer = op.layer(inode, st);
@@ -305,10 +384,10 @@ impl Volume {
             self.change_block(&op, inode, st, &layer, cell, 0, &[]);
         }
         if zero.is_some() {
-            self.count_blocks(st, whole + edges.len() as u64);
+            self.count_blocks(st, fresh);
+            op.count_bytes(RUN_BYTES * fresh);
             for (a, b) in edges.into_iter().chain([(from, to)]) {
                 layer.body.write().prealloc.insert(a, b);
-                op.count_run();
             }
         }
         if grow {

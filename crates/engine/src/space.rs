@@ -20,6 +20,13 @@ impl Gauge {
     pub fn sub(&self, n: u64) {
         self.0.fetch_sub(n as i64, Ordering::Relaxed);
     }
+    /// Takes `n` off, if there are so many.
+    pub fn take(&self, n: u64) -> bool {
+        let left = |have: i64| (have >= n as i64).then(|| have - n as i64);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
+            .is_ok()
+    }
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed).max(0) as u64
     }
@@ -31,6 +38,10 @@ impl Gauge {
 pub struct Space {
     promised_data: Gauge,
     promised_structure: Gauge,
+    /// Blocks kept for structure that an operation that must not fail can need (C9), as many as there are now.
+    emergency: Gauge,
+    /// Of `promised_data`: for other places of overwritten blocks. Either the promise or the block overwritten becomes free again.
+    pub remaps: Gauge,
     /// (commit id of the transaction that freed it, run)
     pending: Mutex<Vec<(u64, Run)>>,
     pending_blocks: Gauge,
@@ -46,6 +57,23 @@ impl Space {
         }
         self.count(data, structure, Gauge::add);
         true
+    }
+
+    /// Promises blocks of structure out of the engine's own reserve.
+    pub fn draw(&self, structure: u64) -> bool {
+        if !self.emergency.take(structure) {
+            return false;
+        }
+        self.promised_structure.add(structure);
+        true
+    }
+
+    /// Fills the engine's own reserve up to `blocks`, as far as there is space.
+    pub fn keep(&self, image: &Image, blocks: u64) {
+        let missing = blocks.saturating_sub(self.emergency.get());
+        if missing > 0 && image.alloc().reserve(0, missing) {
+            self.emergency.add(missing);
+        }
     }
 
     pub fn unpromise(&self, image: &Image, data: u64, structure: u64) {
@@ -99,8 +127,9 @@ impl Space {
 impl Volume {
     /// Free blocks that nobody was promised, the engine's own reserve aside.
     pub(crate) fn unpromised_blocks(&self) -> u64 {
-        let promised =
-            self.space.promised_data.get() + self.space.promised_structure.get() + self.emergency;
+        let promised = self.space.promised_data.get()
+            + self.space.promised_structure.get()
+            + self.space.emergency.get();
         self.image.alloc().free_blocks().saturating_sub(promised)
     }
 
@@ -127,6 +156,13 @@ impl Volume {
         f(left - left / 32)
     }
 
+    /// Most blocks of an extent tree (or a block map) that a change of one range can make, which becomes `runs` extents at most.
+    pub(crate) fn tree_blocks(&self, runs: u64) -> u64 {
+        // A full node's split leaves halves of this size.
+        let half = (u64::from(self.block_size) - 16) / 12 / 2;
+        2 + runs.div_ceil(half - 1)
+    }
+
     /// Commits everything, so that uncommitted frees become space.
     pub(crate) fn reclaim_space(&self) -> Result<()> {
         let _one = self.reclaiming.lock();
@@ -150,7 +186,8 @@ impl Volume {
     pub fn statfs(&self) -> Result<StatFs> {
         self.check_alive()?;
         let geo = self.image.geometry();
-        let soon = self.pending_free.get() + self.space.pending_blocks.get();
+        let soon =
+            self.pending_free.get() + self.space.pending_blocks.get() + self.space.remaps.get();
         let free = (self.image.alloc().free_blocks() + soon)
             .saturating_sub(self.space.promised_data.get());
         Ok(StatFs {

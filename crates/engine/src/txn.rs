@@ -63,15 +63,17 @@ pub struct Body {
 
 impl Body {
     /// An inode that this transaction made and freed: nothing is said about it, as no record may name what never exists.
-    pub fn forget_inode(&mut self, ino: Ino) {
+    /// Returns how many fields of a directory that were.
+    pub fn forget_inode(&mut self, ino: Ino) -> u64 {
         self.files.remove(&ino);
         self.dirs.remove(&ino);
-        for field in DirField::ALL {
-            self.dir_fields.remove(&(ino, field));
-        }
         self.entries.remove(&ino);
         self.parents.remove(&ino);
         self.atimes.remove(&ino);
+        let fields = DirField::ALL
+            .iter()
+            .map(|f| self.dir_fields.remove(&(ino, *f)));
+        fields.flatten().count() as u64
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Located {
     pub pblk: u64,
     pub unwritten: bool,
     pub len: u64,
+    /// A layer says so, not the image.
+    pub layered: bool,
 }
 
 impl Volume {
@@ -107,16 +109,8 @@ impl Volume {
             pblk,
             unwritten: m.unwritten,
             len: limit.min(m.len).max(1),
+            layered: false,
         }))
-    }
-
-    /// Blocks that a file (directory, slow symlink) occupies or was promised; for the accounting of frees.
-    pub(crate) fn allocated_blocks(&self, inode: &Inode, st: &State) -> Result<u64> {
-        let unborn = st.layers.iter().any(|l| l.body.read().created.is_some());
-        if unborn {
-            return Ok(0);
-        }
-        Ok(self.image.read_attr(inode.ino)?.blocks512 * 512 / u64::from(self.block_size))
     }
 }
 
@@ -128,6 +122,7 @@ fn located_in(layer: &FileLayer, lblk: u64, limit: &mut u64) -> Option<Option<Lo
             pblk: p.pblk,
             unwritten: p.unwritten,
             len: p.len.min(*limit),
+            layered: true,
         }));
     }
     if body.holes.contains(lblk) || body.created.is_some() {

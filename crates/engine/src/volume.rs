@@ -55,8 +55,14 @@ pub(crate) struct Limits {
     pub checkpoint_bytes: usize,
     /// Data blocks waiting to be brought home.
     pub home_blocks: usize,
+    /// Nameless inodes that a checkpoint lists.
+    pub orphans_max: usize,
+    /// Uncommitted changes of directories' fields before writers wait: a checkpoint may have to name each.
+    pub dir_fields_max: u64,
     /// A transaction is sealed when its records may need more, bytes.
     pub txn_log_bytes: u64,
+    /// Most blocks that one operation allocates without content.
+    pub prealloc_blocks: u64,
     /// Most bytes of one write operation.
     pub write_max: usize,
 }
@@ -106,7 +112,9 @@ pub struct Volume {
     pub(crate) moves: Mutex<Option<Arc<Txn>>>,
     /// Bytes of pages in layers.
     pub(crate) dirty: Gauge,
-    /// Blocks that uncommitted transactions free.
+    /// Fields of directories that transactions not yet applied set.
+    pub(crate) dir_fields: Gauge,
+    /// Blocks that transactions not yet applied free.
     pub(crate) pending_free: Gauge,
     pub(crate) reclaiming: Mutex<()>,
     pub(crate) generation: AtomicU32,
@@ -120,6 +128,19 @@ pub struct Volume {
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+pub(crate) struct StopOnPanic<'v> {
+    volume: &'v Volume,
+    doing: &'static str,
+}
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.volume.stop(&format!("{} panicked", self.doing));
+        }
+    }
+}
+
 impl Limits {
     fn new(log: Option<&Log>, block_size: u32) -> Self {
         let bs = u64::from(block_size);
@@ -127,7 +148,10 @@ impl Limits {
             return Limits {
                 checkpoint_bytes: usize::MAX,
                 home_blocks: usize::MAX,
+                orphans_max: usize::MAX,
+                dir_fields_max: u64::MAX,
                 txn_log_bytes: u64::MAX,
+                prealloc_blocks: 1 << 20,
                 write_max: 1 << 20,
             };
         };
@@ -140,8 +164,11 @@ impl Limits {
                 .min(area.saturating_sub(96 * (bs + 8)))
                 .min(32 << 20) as usize,
             home_blocks: (area / 8 / 16).clamp(16, (32 << 20) / bs) as usize,
+            orphans_max: (area / 8 / 4) as usize,
+            dir_fields_max: area / 8 / 13,
             // Twice the largest operation and more: one that comes when the transaction is nearly full still fits the ring.
             txn_log_bytes: ring / 2,
+            prealloc_blocks: ring / 4 / crate::resize::RUN_BYTES,
             write_max: (1usize << (ring / 4).ilog2()).min(1 << 20),
         }
     }
@@ -193,18 +220,21 @@ impl Volume {
         live: bool,
     ) -> Volume {
         let block_size = image.geometry().block_size;
-        let emergency = (image.geometry().blocks_count / 64).min(1024);
-        let emergency = if live && log.is_some() && image.alloc().reserve(0, emergency) {
-            emergency
+        let space = Space::default();
+        let emergency = if live && log.is_some() {
+            (image.geometry().blocks_count / 64).min(1024)
         } else {
             0
         };
+        space.keep(&image, emergency);
         let limits = Limits::new(log.as_ref(), block_size);
         let seed = crate::op::now();
         let applier = Applier {
             applied_id: log.as_ref().map_or(0, |l| l.next_id() - 1),
             applied_records: 0,
             dir_seqs: HashMap::new(),
+            later: HashMap::new(),
+            linear: HashSet::new(),
             rejected: HashSet::new(),
             last_checkpoint: Instant::now(),
         };
@@ -228,10 +258,11 @@ impl Volume {
             flushes: FlushGroup::default(),
             applier: Mutex::new(applier),
             home: Home::default(),
-            space: Space::default(),
+            space,
             orphans: Mutex::default(),
             moves: Mutex::default(),
             dirty: Gauge::default(),
+            dir_fields: Gauge::default(),
             pending_free: Gauge::default(),
             reclaiming: Mutex::new(()),
             generation: AtomicU32::new(seed.1 ^ seed.0 as u32),
@@ -270,6 +301,7 @@ impl Volume {
         if planted::is(Bug::EarlyBit) {
             self.image.write_in_flight(false)?;
         }
+        self.index_the_rest()?;
         // All is applied: this leaves the log empty.
         self.checkpoint()?;
         self.image.write_in_flight(false)?;
@@ -279,8 +311,11 @@ impl Volume {
 
     /// FS_IOC_SHUTDOWN and power-cut tests: stops at once, writes nothing more; every later call fails with EIO.
     pub fn shutdown(&self) {
-        self.stop("it was shut down by request");
-        self.health.fetch_max(SHUT_DOWN, Ordering::AcqRel);
+        // At once what it will be: nobody may see a volume that is merely stopped, and answer EROFS.
+        if self.health.fetch_max(SHUT_DOWN, Ordering::AcqRel) == RUNNING {
+            *self.stop_reason.lock() = "it was shut down by request".into();
+        }
+        self.room.notify_all();
         self.stop_threads();
     }
 
@@ -295,6 +330,14 @@ impl Volume {
         }
         drop(text);
         self.room.notify_all();
+    }
+
+    /// A guard: a panic of the thread that holds it stops the volume (C9), before any lock taken earlier is released.
+    pub(crate) fn stop_on_panic(&self, doing: &'static str) -> StopOnPanic<'_> {
+        StopOnPanic {
+            volume: self,
+            doing,
+        }
     }
 
     /// Mounted, not in recovery (where nobody but the applier changes anything, and nothing is in memory).
@@ -338,15 +381,11 @@ impl Volume {
 
     /// Every change passes here first, holding no lock: the volume's health, and back-pressure of the dirty limit.
     pub(crate) fn admit(&self) -> Result<()> {
-        if self.options.read_only {
+        self.check_alive()?;
+        if self.options.read_only || self.is_stopped() {
             return Err(Error::Errno(libc::EROFS));
         }
-        match self.health.load(Ordering::Acquire) {
-            RUNNING => {}
-            STOPPED => return Err(Error::Errno(libc::EROFS)),
-            _ => return self.dead(),
-        }
-        if self.dirty.get() < self.options.dirty_limit {
+        if !self.over_limit() {
             return Ok(());
         }
         if !self.options.background {
@@ -354,16 +393,26 @@ impl Volume {
             return self.drive();
         }
         let mut guard = self.throttle.lock();
-        while self.dirty.get() >= self.options.dirty_limit && !self.is_stopped() {
+        while self.over_limit() && !self.is_stopped() {
             self.want(|w| w.pressure = true);
             self.room.wait_for(&mut guard, Duration::from_millis(50));
         }
         self.check_running()
     }
 
+    fn over_limit(&self) -> bool {
+        self.dirty.get() >= self.options.dirty_limit
+            || self.dir_fields.get() >= self.limits.dir_fields_max
+    }
+
+    /// Everything should be committed, before writers have to wait.
+    pub(crate) fn many_dir_fields(&self) -> bool {
+        self.dir_fields.get() >= self.limits.dir_fields_max / 2
+    }
+
     /// After each operation: the committer is woken before writers have to wait.
     pub(crate) fn after_operation(&self) {
-        if self.dirty.get() >= self.commit_threshold() {
+        if self.dirty.get() >= self.commit_threshold() || self.many_dir_fields() {
             self.want_commit();
         }
     }
@@ -383,10 +432,10 @@ impl Volume {
     /// Makes durable what the call promises (C3); waits on the calling thread. `pid`: the caller's thread id for those who look on,
     /// 0 if unknown.
     pub fn sync(&self, cx: &Context, call: SyncCall, pid: u32) -> Result<()> {
+        self.check_running()?;
         if self.options.read_only {
             return Ok(());
         }
-        self.check_running()?;
         if cx.ignore_fsync && matches!(call, SyncCall::File(_)) {
             self.counters.ignored_syncs.add(1);
             return Ok(());

@@ -452,3 +452,77 @@ fn content_agrees_with_a_model() {
         fsck(&dev);
     }
 }
+
+// --- df at any moment
+
+/// Nothing is committed unless the test says so: what users removed is free at once, and counted once.
+#[test]
+fn statfs_counts_removed_blocks_once() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let free = |what: &str, want: u64| {
+        let now = v.statfs().unwrap().bfree;
+        assert!(
+            now.abs_diff(want) <= 3,
+            "{what}: {now} blocks, {want} wanted"
+        );
+    };
+    let put = |stream: u64, ino: Ino, len: usize| {
+        let mut at = 0;
+        while at < len {
+            let data = vec![stream as u8; len - at];
+            at += v
+                .write(&cx(stream), ino, at as u64, &data, WriteFlags::default())
+                .unwrap();
+        }
+    };
+    let size = |blocks: u64| SetAttr {
+        size: Some(blocks * 4096),
+        ..SetAttr::default()
+    };
+    let all = v.statfs().unwrap().bfree;
+    for synced in [false, true] {
+        let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+        put(1, f.ino, 1 << 20);
+        free("written", all - 256);
+        if synced {
+            v.syncfs(&c).unwrap();
+            free("synced", all - 256);
+        }
+        put(1, f.ino, 1 << 19);
+        free("overwritten", all - 256);
+        v.setattr(&c, f.ino, &size(156)).unwrap();
+        free("truncated", all - 156);
+        v.setattr(&cx(2), f.ino, &size(100)).unwrap();
+        free("truncated by another stream", all - 100);
+        v.fallocate(&cx(2), f.ino, Fallocate::PunchHole, 0, 50 * 4096)
+            .unwrap();
+        free("punched", all - 50);
+        v.unlink(&cx(3), ROOT_INO, b"f").unwrap();
+        free("removed", all);
+        v.streamsync(StreamId(2)).unwrap();
+        free("its change is committed", all);
+        v.syncfs(&c).unwrap();
+        free("committed", all);
+        v.checkpoint().unwrap();
+        free("home", all);
+    }
+    // Half committed: placed, but not yet in the image when it goes.
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+    put(1, f.ino, 1 << 20);
+    put(2, f.ino, 1 << 20);
+    v.streamsync(StreamId(1)).unwrap();
+    free("two versions", all - 256);
+    v.unlink(&c, ROOT_INO, b"f").unwrap();
+    free("removed with two versions", all);
+    v.syncfs(&c).unwrap();
+    free("committed with two versions", all);
+    assert!(v.lookup(ROOT_INO, b"f").is_err());
+    let s = v.symlink(&c, ROOT_INO, b"s", &[b'x'; 200]).unwrap();
+    assert_eq!(s.blocks512, 8);
+    v.unlink(&cx(2), ROOT_INO, b"s").unwrap();
+    free("a slow symlink", all);
+    v.unmount().unwrap();
+    fsck(&dev);
+}

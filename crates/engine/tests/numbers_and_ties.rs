@@ -1,85 +1,13 @@
 //! Inode numbers used again, ties of directories, positions of the log without a checkpoint, interrupted recovery.
 mod common;
-use ccfs_device::{Counters as DeviceCounters, Device, MemoryDevice, Slice, Ticket, Write};
+use ccfs_device::{Device, MemoryDevice};
 use ccfs_engine::*;
+use common::faulty::Faulty;
 use common::{crash, cx, fsck, image, mode, mount, quiet};
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 const DAMAGED: &str = "recovery";
-
-/// A device that stops: after `bytes` more bytes nothing arrives any more, and (`loud`) says so.
-struct Cut {
-    inner: Arc<MemoryDevice>,
-    bytes: AtomicI64,
-    loud: bool,
-}
-
-impl Cut {
-    fn new(inner: Arc<MemoryDevice>, bytes: i64, loud: bool) -> Arc<Cut> {
-        Arc::new(Cut {
-            inner,
-            bytes: AtomicI64::new(bytes),
-            loud,
-        })
-    }
-}
-
-impl Device for Cut {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset, buf)
-    }
-    fn submit(&self, writes: Vec<Write>) -> Ticket {
-        let mut lost = false;
-        let mut kept = Vec::new();
-        for w in writes {
-            let mut parts = Vec::new();
-            for p in w.parts {
-                let left = self.bytes.fetch_sub(p.len as i64, Ordering::SeqCst).max(0) as usize;
-                let len = p.len.min(left / 512 * 512);
-                lost |= len < p.len;
-                if len > 0 {
-                    parts.push(Slice { len, ..p });
-                }
-            }
-            if !parts.is_empty() {
-                kept.push(Write {
-                    offset: w.offset,
-                    parts,
-                });
-            }
-        }
-        let done = ccfs_device::write_all(&*self.inner, kept);
-        Ticket::done(if lost && self.loud {
-            Err(io::Error::other("cut"))
-        } else {
-            done
-        })
-    }
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        self.inner.wait(ticket)
-    }
-    fn flush(&self) -> io::Result<()> {
-        if self.loud && self.bytes.load(Ordering::SeqCst) < 0 {
-            return Err(io::Error::other("cut"));
-        }
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-}
 
 // --- a number that is used again in the same transaction
 
@@ -245,7 +173,7 @@ fn a_position_that_moved_without_a_checkpoint() {
 
 fn torn_after_a_checkpoint() -> MemoryDevice {
     let dev = Arc::new(image(&["-b", "4096"], "64M"));
-    let cut = Cut::new(dev.clone(), i64::MAX, false);
+    let cut = Faulty::new(dev.clone());
     let v = Volume::mount(cut.clone() as Arc<dyn Device>, quiet()).unwrap();
     let c = cx(1);
     v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
@@ -255,7 +183,7 @@ fn torn_after_a_checkpoint() -> MemoryDevice {
         let name = format!("{i}{}", "x".repeat(200));
         v.mknod(&c, ROOT_INO, name.as_bytes(), 0o100644, 0).unwrap();
     }
-    cut.bytes.store(8192, Ordering::SeqCst);
+    cut.cut_after(8192, false);
     let _ = v.syncfs(&c);
     dev.snapshot()
 }
@@ -266,7 +194,8 @@ fn a_recovery_that_discards_everything_can_be_interrupted() {
     let mut bytes = 0;
     loop {
         let copy = Arc::new(dev.snapshot());
-        let cut = Cut::new(copy.clone(), bytes, true);
+        let cut = Faulty::new(copy.clone());
+        cut.cut_after(bytes, true);
         let done = Volume::recover(cut as Arc<dyn Device>).is_ok();
         let again = Volume::recover(copy.clone() as Arc<dyn Device>);
         assert!(again.is_ok(), "after {bytes} bytes: {again:?}");
@@ -310,7 +239,8 @@ fn any_recovery_can_be_interrupted() {
     let mut bytes = 0;
     loop {
         let copy = Arc::new(dev.snapshot());
-        let cut = Cut::new(copy.clone(), bytes, true);
+        let cut = Faulty::new(copy.clone());
+        cut.cut_after(bytes, true);
         let done = Volume::recover(cut as Arc<dyn Device>).is_ok();
         let again = Volume::recover(copy.clone() as Arc<dyn Device>);
         assert!(again.is_ok(), "after {bytes} bytes: {again:?}");

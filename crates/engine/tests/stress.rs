@@ -1,9 +1,9 @@
 //! Threads of several streams on one tree, with crashes at any instant; errors of the device; hostile sizes.
 mod common;
-use ccfs_device::{Counters as DeviceCounters, Device, MemoryDevice, Ticket, Write};
+use ccfs_device::Device;
 use ccfs_engine::*;
-use common::{cx, fsck, image, quiet};
-use std::io;
+use common::faulty::Faulty;
+use common::{cx, debugfs, fsck, image, quiet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -135,36 +135,6 @@ fn one(v: &Volume, r: &mut Rng, stream: u64) -> Result<()> {
     Ok(())
 }
 
-/// A device whose flushes take time.
-struct Slow(Arc<MemoryDevice>);
-impl Device for Slow {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, buf)
-    }
-    fn submit(&self, writes: Vec<Write>) -> Ticket {
-        self.0.submit(writes)
-    }
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        self.0.wait(ticket)
-    }
-    fn flush(&self) -> io::Result<()> {
-        std::thread::sleep(Duration::from_micros(300));
-        self.0.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.discard(offset, len)
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.0.counters()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-}
-
 /// Everything that a user can see, directories' sizes and access times aside.
 fn dump(v: &Volume, dir: Ino, path: &str, out: &mut Vec<String>) {
     let mut names = Vec::new();
@@ -211,7 +181,8 @@ fn stress(args: &[&str], seed: u64, threads: u64) {
         dirty_limit: 4 << 20,
         ..Options::default()
     };
-    let slow = Arc::new(Slow(dev.clone()));
+    let slow = Faulty::new(dev.clone());
+    slow.flush_us.store(300, Ordering::Relaxed);
     let v = Volume::mount(slow as Arc<dyn Device>, options).unwrap();
     let done = AtomicBool::new(false);
     let count = AtomicU64::new(0);
@@ -420,53 +391,10 @@ fn full_old_volume() {
     );
 }
 
-/// Flushes fail from some moment on, once.
-struct BadFlush {
-    inner: Arc<MemoryDevice>,
-    armed: AtomicBool,
-    failed: AtomicBool,
-}
-impl Device for BadFlush {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset, buf)
-    }
-    fn submit(&self, writes: Vec<Write>) -> Ticket {
-        self.inner.submit(writes)
-    }
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        self.inner.wait(ticket)
-    }
-    fn flush(&self) -> io::Result<()> {
-        if self.armed.swap(false, Ordering::SeqCst) {
-            // Long enough for others to wait behind it.
-            std::thread::sleep(Duration::from_millis(200));
-            self.failed.store(true, Ordering::SeqCst);
-            return Err(io::Error::other("flush"));
-        }
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-}
-
 #[test]
 fn nobody_succeeds_after_a_failed_flush() {
     for _ in 0..20 {
-        let dev = Arc::new(BadFlush {
-            inner: Arc::new(image(&["-b", "4096"], "16M")),
-            armed: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
-        });
+        let dev = Faulty::new(Arc::new(image(&["-b", "4096"], "16M")));
         let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
         let files: Vec<_> = (0..8u64)
             .map(|i| {
@@ -480,7 +408,7 @@ fn nobody_succeeds_after_a_failed_flush() {
                 .unwrap()
             })
             .collect();
-        dev.armed.store(true, Ordering::SeqCst);
+        dev.fail_flush.store(true, Ordering::SeqCst);
         std::thread::scope(|s| {
             for (i, f) in files.iter().enumerate() {
                 let (v, dev) = (&v, &dev);
@@ -495,19 +423,6 @@ fn nobody_succeeds_after_a_failed_flush() {
             }
         });
     }
-}
-
-fn debugfs(dev: &MemoryDevice, command: &str) -> MemoryDevice {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("img");
-    dev.to_file(&path).unwrap();
-    let out = std::process::Command::new("debugfs")
-        .args(["-w", "-R", command])
-        .arg(&path)
-        .output()
-        .unwrap();
-    assert!(out.status.success());
-    MemoryDevice::from_file(&path).unwrap()
 }
 
 #[test]

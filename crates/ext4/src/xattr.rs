@@ -259,12 +259,14 @@ pub fn plan(attrs: &[Attr], body_len: usize, block_size: usize) -> Option<Plan> 
     let body_room = (body_len & !3).saturating_sub(BODY_HEADER + END);
     let block_room = block_size - HEADER - END;
     // What the kernel asks for at every open and write (lists, labels, capabilities) comes first into the inode;
-    // where this leaves too much for the block, the largest that fit do.
-    let mut wanted: Vec<usize> = (0..attrs.len()).collect();
+    // where this leaves too much for the block, the largest that fit do. The order of the list comes last: an inode's own list is
+    // read in the order of its places, so what another program has placed fits here too.
+    let listed: Vec<usize> = (0..attrs.len()).collect();
+    let mut wanted = listed.clone();
     wanted.sort_by_key(|&i| (!matches!(attrs[i].0, 2 | 3 | 6), i));
     let mut largest = wanted.clone();
     largest.sort_by_key(|&i| std::cmp::Reverse(cost(&attrs[i])));
-    for order in [wanted, largest] {
+    for order in [wanted, largest, listed] {
         let (mut plan, mut body, mut block) = (Plan::default(), 0, 0);
         for i in order {
             let cost = cost(&attrs[i]);

@@ -2,7 +2,7 @@
 //! in dirbuild.rs.
 
 use crate::dirblock::{BlockKind, Dir};
-use crate::dirbuild::{self, REBUILD_MAX_BLOCKS};
+use crate::dirbuild;
 use crate::htree::{self, Path};
 use crate::{DirEntry, Image, Ino};
 use ccfs_ext4::dirent::{Entry, valid_name};
@@ -257,14 +257,12 @@ impl Dir<'_> {
         })
     }
 
-    /// Adds an absent name to a directory that has no tree; gives it one where it is due.
+    /// Adds an absent name to a directory that has no tree. One whose only block is full gets a tree; longer ones have to wait for
+    /// `Image::dir_build_tree`.
     fn insert_unindexed(&mut self, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
         let wants_tree = self.image.geometry().has_dir_index;
         if self.stale_index() {
             self.set_index_flag(false)?;
-        }
-        if wants_tree && (2..=REBUILD_MAX_BLOCKS).contains(&self.blocks) {
-            return self.build_tree(name, ino, ftype);
         }
         if self.insert_linear(name, ino, ftype)? {
             return Ok(());

@@ -21,7 +21,7 @@ pub(crate) enum BlockKind {
 }
 
 /// Largest directory in bytes: without `large_dir` its size has 32 bits (an index's 28-bit block numbers reach further).
-const MAX_BYTES: u64 = u32::MAX as u64;
+pub(crate) const MAX_BYTES: u64 = u32::MAX as u64;
 
 /// An opened directory. Whoever changes it has it alone.
 pub(crate) struct Dir<'a> {
@@ -145,6 +145,22 @@ impl<'a> Dir<'a> {
     /// A block's content; its checksum was checked when it came from the device.
     pub fn read(&self, lblk: u32, kind: BlockKind) -> Result<Arc<AlignedBuf>> {
         self.image.core.read(self.place(lblk)?, self.checked(kind))
+    }
+
+    /// A block's content with a right checksum, as it goes to the device.
+    pub fn sealed(&self, kind: BlockKind, content: &[u8]) -> AlignedBuf {
+        let mut block = AlignedBuf::from_bytes(content);
+        if let (true, Kind::Checked(c)) = (self.format.csum, self.checked(kind)) {
+            (c.seal)(&mut block, c.seed);
+        }
+        block
+    }
+
+    /// A new block with a right checksum.
+    pub fn fresh(&self, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> AlignedBuf {
+        let mut block = AlignedBuf::zeroed(self.format.block_size);
+        fill(&mut block);
+        self.sealed(kind, &block)
     }
 
     /// Changes a block of the given kind. `change` must leave the block as it was when it fails.

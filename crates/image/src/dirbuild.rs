@@ -1,4 +1,4 @@
-//! Makes a hash tree of a linear directory: when the only block is full, or at the first insertion into an old directory.
+//! Makes a hash tree of a linear directory whose only block is full. (Longer ones: dirtree.)
 
 use crate::Ino;
 use crate::dirblock::{BlockKind, Dir};
@@ -6,10 +6,6 @@ use crate::htree::{Moved, pair_hash};
 use ccfs_ext4::dirent::record_size;
 use ccfs_ext4::htree::{self, Kind, Pair, RootInfo};
 use ccfs_ext4::{Error, Result};
-
-/// Largest linear directory that is rebuilt, in blocks. All blocks of a rebuild change within one record of the log, and
-/// one record must not fill the reserve of a small log. Longer ones stay linear.
-pub(crate) const REBUILD_MAX_BLOCKS: u32 = 32;
 
 /// Rebuilds a linear directory as a hash tree that also holds one more name.
 pub(crate) fn build(dir: &mut Dir, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {

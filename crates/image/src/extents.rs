@@ -141,6 +141,9 @@ impl Image {
         if !same {
             self.alloc.use_in_image(Run { pblk, len: new.len })?;
         }
+        if same && tree.convert(new.lblk, new.len, new.unwritten)? {
+            return Ok(());
+        }
         if old.pblk.is_some() {
             let mut from = Some(new.lblk);
             while let Some(at) = from {

@@ -266,6 +266,41 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// Makes a whole extent written or unwritten, in place: no node is needed for that. False: the range is no whole extent.
+    pub fn convert(&self, lblk: Lblk, len: u64, unwritten: bool) -> Result<bool> {
+        let path = self.path(lblk)?;
+        let leaf = path.last().expect("a path has a leaf");
+        let Some(i) = leaf.at.checked_sub(1) else {
+            return Ok(false);
+        };
+        let old = self.read(leaf, |n| n.extent(i))?;
+        let whole = (u64::from(old.lblk), u64::from(old.len)) == (lblk, len);
+        if !whole || len > u64::from(Extent::max_len(unwritten)) {
+            return Ok(false);
+        }
+        self.modify(leaf, |b| {
+            let mut new = Extent { unwritten, ..old };
+            let right = (i + 1 < leaf.count).then(|| Node(b).extent(i + 1));
+            if let Some(right) = right.filter(|r| new.joins(r)) {
+                new.len += right.len;
+                extent::remove(b, i + 1, i + 2);
+            }
+            let left = (i > 0).then(|| Node(b).extent(i - 1));
+            match left.filter(|l| l.joins(&new)) {
+                Some(left) => {
+                    extent::remove(b, i, i + 1);
+                    new = Extent {
+                        len: left.len + new.len,
+                        ..left
+                    };
+                    extent::put_extent(b, i - 1, &new);
+                }
+                None => extent::put_extent(b, i, &new),
+            }
+        })?;
+        Ok(true)
+    }
+
     /// The first key of the node behind `parents` became `key` (or may have).
     fn fix_keys(&self, parents: &[Step], key: u32, needed: bool) -> Result<()> {
         if !needed {

@@ -424,13 +424,13 @@ fn split_node(dir: &mut Dir, lblk: u32, root_index: usize) -> Result<()> {
 
 /// Insertions that cannot fail because the tree is full, whatever the names (a lower bound). An insertion adds at most one
 /// pair to a node; a node is split only when it is full, and leaves both halves half empty. A directory without a tree
-/// counts as one with a root that names its blocks.
+/// can get one at any time; where that would have no room for more, it keeps none, and only its size has a bound.
 pub(crate) fn headroom(dir: &Dir) -> Result<u64> {
     let half = (htree::limit(&dir.format, Kind::Node) / 2) as u64;
     let limit = htree::limit(&dir.format, Kind::Root) as u64;
     let fresh = |pairs: u64| limit.saturating_sub(pairs) + limit.saturating_sub(2) * half;
     if !dir.indexed() {
-        return Ok(fresh(u64::from(dir.blocks) + 1));
+        return Ok(headroom_of_linear(dir).unwrap_or(u64::MAX));
     }
     let root = dir.read(0, ROOT)?;
     let levels = htree::root_info(&dir.format, &root)?.levels;
@@ -449,6 +449,16 @@ pub(crate) fn headroom(dir: &Dir) -> Result<u64> {
         least = least.min((pairs.limit - pairs.len()) as u64);
     }
     Ok(least)
+}
+
+/// As `headroom`, for the tree that a linear directory would get. `None`: it would have little room.
+pub(crate) fn headroom_of_linear(dir: &Dir) -> Option<u64> {
+    let node = htree::limit(&dir.format, Kind::Node) as u64;
+    let root = htree::limit(&dir.format, Kind::Root) as u64;
+    // Full blocks become leaves that are filled to half at least.
+    let leaves = 2 * (u64::from(dir.blocks) + 1);
+    let nodes = leaves.div_ceil(node * 3 / 4);
+    (nodes + 8 < root).then(|| (root - nodes - 1) * (node / 2))
 }
 
 /// Calls `f` for the live entries of every leaf; `f` returns false to stop.

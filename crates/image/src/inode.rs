@@ -163,6 +163,17 @@ impl Core {
         })
     }
 
+    /// i_extra_isize of inodes that ccfs makes; 0 for inodes of 128 bytes.
+    pub fn fresh_extra_isize(&self) -> u16 {
+        let l = &self.layout;
+        let want = if l.want_extra_isize == 0 {
+            raw::EXTRA_SIZE as u32
+        } else {
+            l.want_extra_isize
+        };
+        want.min(l.inode_size - raw::CORE_SIZE as u32) as u16 & !3
+    }
+
     /// Seed of the checksums of an inode's own blocks.
     pub fn inode_seed(&self, ino: Ino, generation: u32) -> u32 {
         inode_seed(self.layout.csum_seed, ino, generation)
@@ -370,12 +381,7 @@ impl Image {
         let fmt = attr.mode & raw::S_IFMT;
         self.alloc.use_inode_in_image(ino, fmt == raw::S_IFDIR)?;
         let with_extents = l.extents && matches!(fmt, raw::S_IFREG | raw::S_IFDIR | raw::S_IFLNK);
-        let want = if l.want_extra_isize == 0 {
-            raw::EXTRA_SIZE as u32
-        } else {
-            l.want_extra_isize
-        };
-        let extra_isize = want.min(l.inode_size - raw::CORE_SIZE as u32) as u16 & !3;
+        let extra_isize = core.fresh_extra_isize();
         let buf = core.read(place.pblk, Kind::InodeTable)?;
         core.change_slot(ino, place, buf, true, |b| {
             b.fill(0);
@@ -426,6 +432,24 @@ impl Image {
             c.dtime = dtime.into();
         });
         self.alloc.free_inode_in_image(ino, dir)
+    }
+
+    /// All inodes in use that no directory names, by a search through the inode tables.
+    pub fn nameless_inodes(&self) -> Result<Vec<Ino>> {
+        let l = &self.core.layout;
+        let mut found = Vec::new();
+        for group in 0..l.groups {
+            let bits = bitmap::load(&self.core.inode_bitmap(group)?, l.inodes_per_group);
+            let mut at = 0;
+            while let Some(bit) = bitmap::next_set(|i| bits[i], at, l.inodes_per_group) {
+                let ino = group * l.inodes_per_group + bit + 1;
+                if ino >= l.first_ino && self.read_attr(ino)?.nlink == 0 {
+                    found.push(ino);
+                }
+                at = bit + 1;
+            }
+        }
+        Ok(found)
     }
 
     /// Is the inode's bit set? False out of range.

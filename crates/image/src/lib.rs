@@ -5,7 +5,8 @@
 //! nobody reads an inode's structure (mapping, directory, xattrs) while that same inode's structure is modified. Different inodes
 //! sharing a block need no such care: the cache's blocks are copy-on-write snapshots.
 //!
-//! Nothing here writes to the device except through what `take_dirty` hands out. Every structure's checksum is verified
+//! Nothing here writes to the device except through what `take_dirty` hands out, and new directory blocks that nobody names yet
+//! (dirtree). Every structure's checksum is verified
 //! when it is read from the device and right in what `take_dirty` returns.
 #![deny(unsafe_code)]
 
@@ -22,6 +23,7 @@ mod dir;
 mod dirblock;
 mod dirbuild;
 mod dirlinear;
+mod dirtree;
 mod extents;
 mod extree;
 mod flight;
@@ -33,6 +35,7 @@ mod trim;
 mod xattr;
 
 pub use alloc::Allocator;
+pub use dirtree::{Gathered, NewTree};
 pub use open::OpenOptions;
 
 /// A physical block number of the volume (in file system blocks).

@@ -113,6 +113,17 @@ impl Image {
         Ok(self.xattr_plan(ino, all)?.is_some())
     }
 
+    /// As `xattr_fits`, for an inode that `create_inode` will make.
+    pub fn xattr_fits_new(&self, all: &[Attr]) -> Result<bool> {
+        check(all)?;
+        let l = &self.core.layout;
+        let body = match usize::from(self.core.fresh_extra_isize()) {
+            0 => 0,
+            extra => l.inode_size as usize - CORE_SIZE - extra,
+        };
+        Ok(xattr::plan(all, body, l.block_size as usize).is_some())
+    }
+
     /// Replaces the whole set. ENOSPC when it does not fit into the inode and one block, or no block is free; EINVAL and
     /// ERANGE for impossible names. A block that other inodes use too is left to them.
     pub fn xattr_replace_all(&self, ino: Ino, all: &[Attr]) -> Result<()> {

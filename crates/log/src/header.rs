@@ -197,6 +197,13 @@ pub(crate) fn newest_seq(dev: &dyn Device, map: &Map) -> Result<(u64, u64)> {
 
 /// Writes `header` into block `slot` and flushes.
 pub(crate) fn write(dev: &dyn Device, map: &Map, slot: u64, header: &Header) -> Result<()> {
+    write_cached(dev, map, slot, header)?;
+    dev.flush()?;
+    Ok(())
+}
+
+/// Writes `header` into block `slot`; nothing may rely on it before a flush.
+pub(crate) fn write_cached(dev: &dyn Device, map: &Map, slot: u64, header: &Header) -> Result<()> {
     let part = Slice {
         buf: Arc::new(header.to_block(map)),
         start: 0,
@@ -209,7 +216,6 @@ pub(crate) fn write(dev: &dyn Device, map: &Map, slot: u64, header: &Header) -> 
             parts: vec![part],
         }],
     )?;
-    dev.flush()?;
     Ok(())
 }
 

@@ -503,6 +503,20 @@ impl Log {
     /// # Errors
     /// A device error: nothing is freed, the old header counts. `Refused`: the numbers go backwards or beyond what was dispatched.
     pub fn set_tail(&self, tail: FrameNo, applied_id: TxnId, applied_records: u64) -> Result<()> {
+        self.set_tail_flushed_by(tail, applied_id, applied_records, || {
+            Ok(self.dev.flush()?)
+        })
+    }
+
+    /// As `set_tail`, where flushes are made by others too: a device may drop what it could not flush, and flush the rest later without
+    /// an error. `flush` must fail if any flush has failed that began after this call.
+    pub fn set_tail_flushed_by(
+        &self,
+        tail: FrameNo,
+        applied_id: TxnId,
+        applied_records: u64,
+        flush: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let mut root = self.root.lock();
         let old = &root.header;
         let (next_id, head, checkpoint_seq) = {
@@ -537,7 +551,8 @@ impl Log {
         }
         // L2: the other block. If this fails the next attempt goes to the same block.
         let block = 1 - root.block;
-        header::write(&*self.dev, &self.map, block, &header)?;
+        header::write_cached(&*self.dev, &self.map, block, &header)?;
+        flush()?;
         *root = Root { header, block };
         let mut room = self.room.lock();
         room.tail = tail;

@@ -1,5 +1,6 @@
 //! Images, contexts and judges that the engine's tests share.
 #![allow(dead_code)]
+pub mod faulty;
 use ccfs_device::{Device, MemoryDevice};
 use ccfs_engine::*;
 use std::process::Command;
@@ -72,4 +73,41 @@ pub fn mode(m: u16) -> SetAttr {
         mode: Some(m),
         ..SetAttr::default()
     }
+}
+
+/// A POSIX ACL as setxattr(2) takes it: the three classes, a mask, and so many users.
+pub fn acl(users: u32) -> Vec<u8> {
+    let mut out = 2u32.to_le_bytes().to_vec();
+    let mut put = |tag: u16, id: u32| {
+        out.extend(tag.to_le_bytes());
+        out.extend(7u16.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    };
+    put(1, u32::MAX);
+    (0..users).for_each(|i| put(2, 1000 + i));
+    put(4, u32::MAX);
+    put(0x10, u32::MAX);
+    put(0x20, u32::MAX);
+    out
+}
+
+/// The device after debugfs has changed it.
+pub fn debugfs(dev: &MemoryDevice, command: &str) -> MemoryDevice {
+    let (bytes, _) = debugfs_says(dev, command);
+    bytes
+}
+
+/// As `debugfs`, with what it says.
+pub fn debugfs_says(dev: &MemoryDevice, command: &str) -> (MemoryDevice, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("img");
+    dev.to_file(&path).unwrap();
+    let out = Command::new("debugfs")
+        .args(["-w", "-R", command])
+        .arg(&path)
+        .output()
+        .expect("debugfs");
+    assert!(out.status.success());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    (MemoryDevice::from_file(&path).unwrap(), text)
 }

@@ -1,0 +1,350 @@
+//! Bounds: nothing is accepted that cannot be applied, or recovered, on the smallest log and the fullest volume.
+mod common;
+use ccfs_device::MemoryDevice;
+use ccfs_engine::*;
+use common::{acl, crash, cx, debugfs, fsck, image, mode, mount};
+use std::sync::Arc;
+
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+
+fn tiny() -> Arc<MemoryDevice> {
+    Arc::new(image(&["-b", "1024", "-J", "size=1", "-N", "60000"], "64M"))
+}
+
+fn errno<T: std::fmt::Debug>(result: Result<T>) -> i32 {
+    match result {
+        Err(Error::Errno(n)) => n,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Ends well, and so does a crash at this moment.
+fn judge(v: &Volume, dev: &MemoryDevice) {
+    assert_eq!(v.status().stopped, "");
+    v.syncfs(&cx(1)).unwrap();
+    crash(dev);
+    v.unmount().unwrap();
+    fsck(dev);
+}
+
+// --- attributes
+
+#[test]
+fn inherited_acls_that_do_not_fit_are_refused_before_they_are_accepted() {
+    for kind in [&["-b", "1024"][..], &["-b", "1024", "-I", "128"]] {
+        let dev = Arc::new(image(kind, "16M"));
+        let v = mount(&dev);
+        let c = cx(1);
+        let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
+        v.setxattr(&c, d.ino, ACL_DEFAULT, &acl(100), false, false, false)
+            .unwrap();
+        // Twice in a directory: its own rights, and what it hands on.
+        assert_eq!(errno(v.mkdir(&c, d.ino, b"sub", 0o777)), libc::ENOSPC);
+        let f = v.mknod(&c, d.ino, b"f", 0o100666, 0).unwrap();
+        assert_eq!(v.getxattr(f.ino, ACL_ACCESS).unwrap().len(), acl(100).len());
+        let t = v.tmpfile(&c, d.ino, 0o666).unwrap();
+        v.remember(t.ino, 1);
+        judge(&v, &dev);
+    }
+}
+
+/// Two lists of this size fit into a directory, and many directories into one transaction of a tiny log only if they are counted.
+#[test]
+fn inherited_acls_count_in_the_transaction() {
+    let dev = tiny();
+    let v = mount(&dev);
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
+    v.setxattr(&c, d.ino, ACL_DEFAULT, &acl(50), false, false, false)
+        .unwrap();
+    for i in 0..3000 {
+        v.mkdir(&c, d.ino, format!("n{i}").as_bytes(), 0o777)
+            .unwrap();
+    }
+    judge(&v, &dev);
+}
+
+#[test]
+fn chmod_with_large_acls_counts_in_the_transaction() {
+    let dev = tiny();
+    let v = mount(&dev);
+    let c = cx(1);
+    let mut files = Vec::new();
+    for i in 0..1500 {
+        let f = v
+            .mknod(&c, ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0)
+            .unwrap();
+        v.setxattr(&c, f.ino, ACL_ACCESS, &acl(100), false, false, false)
+            .unwrap();
+        files.push(f.ino);
+    }
+    for ino in files {
+        v.setattr(&c, ino, &mode(0o600)).unwrap();
+    }
+    judge(&v, &dev);
+}
+
+/// debugfs places attributes in its own way; a change of mode rewrites them where they fit.
+#[test]
+fn chmod_of_a_file_with_attributes_that_others_placed() {
+    let dev = Arc::new(image(&["-b", "1024"], "16M"));
+    let v = mount(&dev);
+    let f = v.mknod(&cx(1), ROOT_INO, b"f", 0o100644, 0).unwrap();
+    v.unmount().unwrap();
+    let mut bytes = debugfs(
+        &dev,
+        "ea_set /f user.aaaa 0123456789012345678901234567890123456789",
+    );
+    let long = "x".repeat(850);
+    bytes = debugfs(&bytes, &format!("ea_set /f user.b {long}"));
+    let dev = Arc::new(bytes);
+    let v = mount(&dev);
+    for users in 1..20 {
+        match v.setxattr(&cx(1), f.ino, ACL_ACCESS, &acl(users), false, false, false) {
+            Ok(()) | Err(Error::Errno(libc::ENOSPC)) => {}
+            Err(e) => panic!("{e}"),
+        }
+        v.setattr(&cx(1), f.ino, &mode(0o600 + users as u16 % 8))
+            .unwrap();
+        v.syncfs(&cx(1)).unwrap();
+    }
+    judge(&v, &dev);
+}
+
+// --- lists in a checkpoint
+
+#[test]
+fn more_nameless_files_than_a_tiny_log_can_list() {
+    let dev = tiny();
+    let v = mount(&dev);
+    let c = cx(1);
+    let free = v.statfs().unwrap().ffree;
+    for i in 0..50_000 {
+        let t = v.tmpfile(&c, ROOT_INO, 0o644).unwrap();
+        v.remember(t.ino, 1);
+        if i % 500 == 0 {
+            v.syncfs(&c).unwrap();
+        }
+    }
+    v.syncfs(&c).unwrap();
+    assert_eq!(v.status().stopped, "");
+    // A crash with all of them: recovery finds and frees them.
+    let (_, w) = crash(&dev);
+    assert_eq!(w.statfs().unwrap().ffree, free);
+    judge(&v, &dev);
+    assert_eq!(mount(&dev).statfs().unwrap().ffree, free);
+}
+
+/// Directories that one stream has changed and not committed, changed later by another one that has: a checkpoint must say which
+/// operation set which field last.
+#[test]
+fn fields_of_many_directories_that_two_streams_change() {
+    let dev = tiny();
+    let v = mount(&dev);
+    let c = cx(1);
+    let mut dirs = Vec::new();
+    for i in 0..12_000 {
+        let d = v
+            .mkdir(&c, ROOT_INO, format!("d{i}").as_bytes(), 0o755)
+            .unwrap();
+        dirs.push(d.ino);
+    }
+    v.syncfs(&c).unwrap();
+    for (i, dir) in dirs.iter().enumerate() {
+        v.setattr(&cx(2), *dir, &mode(0o700)).unwrap();
+        v.setattr(&cx(3), *dir, &mode(0o711)).unwrap();
+        if i % 50 == 49 {
+            v.streamsync(StreamId(3)).unwrap();
+        }
+    }
+    v.streamsync(StreamId(3)).unwrap();
+    v.streamsync(StreamId(2)).unwrap();
+    assert_eq!(v.status().stopped, "");
+    let (_, w) = crash(&dev);
+    for dir in dirs {
+        assert_eq!(w.getattr(dir).unwrap().mode & 0o777, 0o711);
+    }
+    judge(&v, &dev);
+}
+
+// --- what the volume's features allow
+
+#[test]
+fn without_large_file_a_file_ends_at_2_gib() {
+    let kind = ["-b", "4096", "-O", "^large_file,^resize_inode"];
+    let dev = Arc::new(image(&kind, "32M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+    let end = (1u64 << 31) - 1;
+    v.write(&c, f.ino, end - 1, b"x", WriteFlags::default())
+        .unwrap();
+    let past = v.write(&c, f.ino, end, b"x", WriteFlags::default());
+    assert_eq!(errno(past), libc::EFBIG);
+    let set = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    assert_eq!(errno(v.setattr(&c, f.ino, &set(end + 1))), libc::EFBIG);
+    let how = Fallocate::Allocate { keep_size: true };
+    assert_eq!(errno(v.fallocate(&c, f.ino, how, end, 1)), libc::EFBIG);
+    // What begins below is cut there (POSIX).
+    let cut = v.write(&c, f.ino, end - 2, b"abcd", WriteFlags::default());
+    assert_eq!(cut.unwrap(), 2);
+    judge(&v, &dev);
+}
+
+#[test]
+fn without_dir_nlink_a_directory_has_65000_links() {
+    for (feature, full) in [("dir_nlink", false), ("^dir_nlink", true)] {
+        let dev = Arc::new(image(&["-b", "4096", "-O", feature], "32M"));
+        let v = mount(&dev);
+        let d = v.mkdir(&cx(1), ROOT_INO, b"d", 0o755).unwrap();
+        v.unmount().unwrap();
+        let dev = Arc::new(debugfs(&dev, "sif /d links_count 64999"));
+        let v = mount(&dev);
+        let c = cx(1);
+        v.mkdir(&c, d.ino, b"last", 0o755).unwrap();
+        assert_eq!(v.getattr(d.ino).unwrap().nlink, 65_000);
+        let more = v.mkdir(&c, d.ino, b"more", 0o755);
+        if full {
+            assert_eq!(errno(more), libc::EMLINK);
+        } else {
+            more.unwrap();
+            assert_eq!(v.getattr(d.ino).unwrap().nlink, 1);
+        }
+        v.syncfs(&c).unwrap();
+        v.unmount().unwrap();
+    }
+}
+
+// --- extents
+
+fn write(v: &Volume, ino: Ino, at: u64, data: &[u8]) -> Result<usize> {
+    v.write(&cx(1), ino, at, data, WriteFlags::default())
+}
+
+/// Takes all space that is left.
+fn fill(v: &Volume, ino: Ino) {
+    let mut at = 0;
+    loop {
+        match write(v, ino, at, &[7; 1 << 16]) {
+            Ok(n) => at += n as u64,
+            Err(Error::Errno(libc::ENOSPC)) => return,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+/// Every second block of an unwritten extent: each write would cut it, and nothing is free for the nodes of its tree.
+#[test]
+fn overwriting_preallocated_blocks_of_a_full_volume_never_lacks_space() {
+    let dev = Arc::new(image(&["-b", "1024", "-m", "0"], "24M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+    let g = v.mknod(&c, ROOT_INO, b"g", 0o100644, 0).unwrap();
+    let blocks = v.statfs().unwrap().bavail * 9 / 10;
+    let how = Fallocate::Allocate { keep_size: false };
+    v.fallocate(&c, f.ino, how, 0, blocks * 1024).unwrap();
+    v.syncfs(&c).unwrap();
+    fill(&v, g.ino);
+    v.syncfs(&c).unwrap();
+    let before = v.status().counters.direct_bytes;
+    for i in (0..blocks).step_by(2) {
+        let data = [i as u8 | 1; 700];
+        let n = write(&v, f.ino, i * 1024 + 100, &data)
+            .unwrap_or_else(|e| panic!("block {i} of {blocks}: {e}, {}", v.status().stopped));
+        assert_eq!(n, 700);
+        if i % 512 == 0 {
+            v.syncfs(&c).unwrap();
+        }
+    }
+    v.syncfs(&c).unwrap();
+    assert_eq!(v.status().stopped, "");
+    // Some were written with what lies around them.
+    let direct = v.status().counters.direct_bytes - before;
+    assert!(direct > blocks / 2 * 1024, "{direct} bytes for {blocks}");
+    let (_, w) = crash(&dev);
+    let mut out = Vec::new();
+    for i in 0..blocks {
+        w.read(f.ino, i * 1024, 1024, &mut out).unwrap();
+        let byte = if i % 2 == 0 { i as u8 | 1 } else { 0 };
+        assert!(out[..100].iter().all(|b| *b == 0), "block {i}");
+        assert!(out[100..800].iter().all(|b| *b == byte), "block {i}");
+        assert!(out[800..].iter().all(|b| *b == 0), "block {i}");
+    }
+    judge(&v, &dev);
+}
+
+/// The same where the extent goes on behind the end of file: a write may lack space, but what was accepted is applied.
+#[test]
+fn writing_into_many_extents_behind_the_end_of_file_of_a_full_volume() {
+    let dev = Arc::new(image(&["-b", "1024", "-m", "0", "-N", "4000"], "16M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let mut files = Vec::new();
+    for i in 0..1200u64 {
+        let f = v
+            .mknod(&c, ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0)
+            .unwrap();
+        // Four extents each: the inode's own root is full.
+        for k in 0..4 {
+            let how = Fallocate::Allocate { keep_size: true };
+            v.fallocate(&c, f.ino, how, k * 8192, 2048).unwrap();
+        }
+        files.push(f.ino);
+    }
+    let g = v.mknod(&c, ROOT_INO, b"g", 0o100644, 0).unwrap();
+    v.syncfs(&c).unwrap();
+    fill(&v, g.ino);
+    v.syncfs(&c).unwrap();
+    let mut lacking = 0;
+    for ino in files {
+        match write(&v, ino, 8192, &[1; 1024]) {
+            Ok(_) => {}
+            Err(Error::Errno(libc::ENOSPC)) => lacking += 1,
+            Err(e) => panic!("{e}: {}", v.status().stopped),
+        }
+    }
+    assert!(lacking < 1200);
+    judge(&v, &dev);
+}
+
+/// Every second block is free: what is allocated in one piece becomes as many runs as blocks, and each of them is a record.
+#[test]
+fn allocation_in_the_worst_of_free_spaces() {
+    let dev = Arc::new(image(&["-b", "1024", "-J", "size=1", "-m", "0"], "48M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+    fill(&v, f.ino);
+    v.syncfs(&c).unwrap();
+    let blocks = v.getattr(f.ino).unwrap().size / 1024;
+    // The first ones make room for the nodes that the others need.
+    v.fallocate(&c, f.ino, Fallocate::PunchHole, 0, 3000 * 1024)
+        .unwrap();
+    for i in (3001..blocks).step_by(2) {
+        v.fallocate(&c, f.ino, Fallocate::PunchHole, i * 1024, 1024)
+            .unwrap();
+    }
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    let g = v.mknod(&c, ROOT_INO, b"g", 0o100644, 0).unwrap();
+    let want = v.statfs().unwrap().bavail * 8 / 10;
+    assert!(want > 15_000, "{want} blocks");
+    let how = Fallocate::Allocate { keep_size: false };
+    v.fallocate(&c, g.ino, how, 0, want * 1024).unwrap();
+    v.syncfs(&c).unwrap();
+    assert_eq!(v.getattr(g.ino).unwrap().size, want * 1024);
+    let zero = Fallocate::ZeroRange { keep_size: true };
+    match v.fallocate(&c, g.ino, zero, 512, want * 1024 / 2) {
+        Ok(()) | Err(Error::Errno(libc::ENOSPC)) => {}
+        Err(e) => panic!("{e}"),
+    }
+    for i in 0..2000 {
+        write(&v, g.ino, i * 3 * 1024, &[5; 1024]).unwrap();
+    }
+    judge(&v, &dev);
+}

@@ -1,0 +1,209 @@
+//! Directories that were linear when the volume was mounted have a hash tree after unmount, whatever their length.
+mod common;
+use ccfs_device::{Device, MemoryDevice};
+use ccfs_engine::*;
+use common::faulty::Faulty;
+use common::{cx, debugfs_says, fsck, image, mount, quiet};
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::Arc;
+
+/// A volume whose directories are indexed from now on.
+fn with_feature(dev: &MemoryDevice) -> Arc<MemoryDevice> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("img");
+    dev.to_file(&path).unwrap();
+    let out = Command::new("tune2fs")
+        .args(["-O", "dir_index"])
+        .arg(&path)
+        .output()
+        .expect("tune2fs");
+    assert!(out.status.success());
+    Arc::new(MemoryDevice::from_file(&path).unwrap())
+}
+
+fn name(i: u64) -> Vec<u8> {
+    format!("{}-name-{i}", "x".repeat((i * 7 % 60) as usize)).into_bytes()
+}
+
+fn names(v: &Volume, dir: Ino) -> BTreeSet<Vec<u8>> {
+    let mut all = BTreeSet::new();
+    v.readdir(dir, 2, &mut |e| {
+        assert!(all.insert(e.name.clone()), "twice: {:?}", e.name);
+        true
+    })
+    .unwrap();
+    all
+}
+
+/// A volume with a linear directory `/d` of `count` names; `scattered`: its blocks lie apart.
+fn linear(kind: &[&str], size: &str, count: u64, scattered: bool) -> (Arc<MemoryDevice>, Ino) {
+    let mut args = vec!["-O", "^dir_index"];
+    args.extend(kind);
+    let dev = Arc::new(image(&args, size));
+    let v = mount(&dev);
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
+    // One inode for all names but few.
+    let mut link = f;
+    for i in 0..count {
+        if i % 60_000 == 0 {
+            let fresh = format!("link{i}");
+            link = v
+                .mknod(&c, ROOT_INO, fresh.as_bytes(), 0o100644, 0)
+                .unwrap()
+                .ino;
+        }
+        v.link(&c, link, d, &name(i)).unwrap();
+        if scattered && i % 8 == 0 {
+            v.write(&c, f, i * 1024, &[1; 1024], WriteFlags::default())
+                .unwrap();
+            v.syncfs(&c).unwrap();
+        }
+    }
+    v.unmount().unwrap();
+    fsck(&dev);
+    assert!(!is_tree(&dev));
+    (with_feature(&dev), d)
+}
+
+fn is_tree(dev: &MemoryDevice) -> bool {
+    let (_, text) = debugfs_says(dev, "htree_dump /d");
+    text.contains("Root node dump")
+}
+
+/// One change makes a tree of it, and nothing is lost.
+fn one_change(dev: &Arc<MemoryDevice>, d: Ino, count: u64) {
+    let v = mount(dev);
+    let mut want: BTreeSet<_> = (0..count).map(name).collect();
+    assert_eq!(names(&v, d), want);
+    v.unlink(&cx(1), d, &name(3)).unwrap();
+    want.remove(&name(3));
+    v.syncfs(&cx(1)).unwrap();
+    assert_eq!(names(&v, d), want);
+    v.mknod(&cx(1), d, b"new", 0o100644, 0).unwrap();
+    want.insert(b"new".to_vec());
+    for i in (0..count)
+        .step_by(1 + count as usize / 500)
+        .filter(|i| *i != 3)
+    {
+        v.lookup(d, &name(i)).unwrap();
+    }
+    v.unmount().unwrap();
+    assert!(is_tree(dev));
+    fsck(dev);
+    let v = mount(dev);
+    assert_eq!(names(&v, d), want);
+    for i in 0..count / 2 {
+        if i != 3 {
+            v.unlink(&cx(1), d, &name(i)).unwrap();
+        }
+    }
+    v.unmount().unwrap();
+    fsck(dev);
+}
+
+#[test]
+fn short_ones() {
+    for count in [30, 100, 1000] {
+        let (dev, d) = linear(&["-b", "1024", "-J", "size=1"], "16M", count, false);
+        one_change(&dev, d, count);
+    }
+}
+
+#[test]
+fn long_ones_on_a_tiny_log() {
+    // More leaves than the root can name: a tree of two levels.
+    let (dev, d) = linear(&["-b", "1024", "-J", "size=1"], "32M", 20_000, false);
+    one_change(&dev, d, 20_000);
+    let old = [
+        "-b",
+        "1024",
+        "-J",
+        "size=1",
+        "-O",
+        "^extents,^64bit,^metadata_csum,^dir_index",
+    ];
+    let (dev, d) = linear(&old, "32M", 12_000, false);
+    one_change(&dev, d, 12_000);
+}
+
+#[test]
+fn long_ones_with_large_blocks() {
+    let (dev, d) = linear(&["-b", "4096", "-m", "0"], "96M", 150_000, false);
+    one_change(&dev, d, 150_000);
+}
+
+#[test]
+fn scattered_ones_are_gathered_first() {
+    let kind = ["-b", "1024", "-J", "size=1", "-g", "1024"];
+    let (dev, d) = linear(&kind, "32M", 4000, true);
+    let (_, map) = debugfs_says(&dev, "ex /d");
+    assert!(map.lines().count() > 60, "{map}");
+    one_change(&dev, d, 4000);
+}
+
+/// No room, no tree; but nothing fails, and later there is one.
+#[test]
+fn on_a_full_volume_they_wait() {
+    let (dev, d) = linear(&["-b", "1024", "-m", "0"], "16M", 3000, false);
+    let v = mount(&dev);
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"filler", 0o100644, 0).unwrap();
+    let mut at = 0;
+    while let Ok(n) = v.write(&c, f.ino, at, &[7; 1 << 16], WriteFlags::default()) {
+        at += n as u64;
+    }
+    v.syncfs(&c).unwrap();
+    v.unlink(&c, d, &name(1)).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+    assert!(!is_tree(&dev));
+    let v = mount(&dev);
+    v.unlink(&c, ROOT_INO, b"filler").unwrap();
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    v.unlink(&c, d, &name(2)).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+    assert!(is_tree(&dev));
+    assert_eq!(names(&mount(&dev), d).len(), 2998);
+}
+
+/// Power is cut at many points of the change; after each the directory has all of its names.
+#[test]
+fn a_crash_at_any_point() {
+    let kind = ["-b", "1024", "-J", "size=1", "-g", "1024"];
+    let (start, d) = linear(&kind, "16M", 900, true);
+    let mut bytes = 0;
+    loop {
+        let dev = Arc::new(start.snapshot());
+        let cut = Faulty::new(dev.clone());
+        let v = Volume::mount(cut.clone() as Arc<dyn Device>, quiet()).unwrap();
+        v.unlink(&cx(1), d, &name(5)).unwrap();
+        cut.cut_after(bytes, true);
+        let synced = v.syncfs(&cx(1)).is_ok();
+        let done = synced && v.unmount().is_ok();
+        // The crash, and recovery cut as well.
+        let copy = Arc::new(dev.snapshot());
+        let cut = Faulty::new(copy.clone());
+        cut.cut_after(bytes / 2, true);
+        let _ = Volume::recover(cut as Arc<dyn Device>);
+        for dev in [dev, copy] {
+            Volume::recover(dev.clone() as Arc<dyn Device>).unwrap();
+            fsck(&dev);
+            let w = mount(&dev);
+            let have = names(&w, d);
+            assert!(
+                have.len() >= 899 && (!synced || have.len() == 899),
+                "{bytes}"
+            );
+        }
+        if done {
+            assert!(bytes > 100_000);
+            break;
+        }
+        bytes += 9000;
+    }
+}
