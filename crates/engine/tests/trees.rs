@@ -45,6 +45,20 @@ fn linear(kind: &[&str], size: &str, count: u64, scattered: bool) -> (Arc<Memory
     let c = cx(1);
     let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
+    if scattered {
+        // Nothing is free but every second block.
+        let mut at = 0;
+        while let Ok(n) = v.write(&c, f, at, &[7; 1 << 16], WriteFlags::default()) {
+            at += n as u64;
+        }
+        v.syncfs(&c).unwrap();
+        for i in 0..at / 2048 {
+            v.fallocate(&c, f, Fallocate::PunchHole, i * 2048, 1024)
+                .unwrap();
+        }
+        v.syncfs(&c).unwrap();
+        v.checkpoint().unwrap();
+    }
     // One inode for all names but few.
     let mut link = f;
     for i in 0..count {
@@ -56,15 +70,13 @@ fn linear(kind: &[&str], size: &str, count: u64, scattered: bool) -> (Arc<Memory
                 .ino;
         }
         v.link(&c, link, d, &name(i)).unwrap();
-        if scattered && i % 8 == 0 {
-            v.write(&c, f, i * 1024, &[1; 1024], WriteFlags::default())
-                .unwrap();
-            v.syncfs(&c).unwrap();
-        }
     }
+    v.unlink(&c, ROOT_INO, b"f").unwrap();
     v.unmount().unwrap();
     fsck(&dev);
     assert!(!is_tree(&dev));
+    let (_, map) = debugfs_says(&dev, "ex /d");
+    assert!(!scattered || map.lines().count() > 40, "{map}");
     (with_feature(&dev), d)
 }
 
@@ -139,8 +151,6 @@ fn long_ones_with_large_blocks() {
 fn scattered_ones_are_gathered_first() {
     let kind = ["-b", "1024", "-J", "size=1", "-g", "1024"];
     let (dev, d) = linear(&kind, "32M", 4000, true);
-    let (_, map) = debugfs_says(&dev, "ex /d");
-    assert!(map.lines().count() > 60, "{map}");
     one_change(&dev, d, 4000);
 }
 
@@ -201,7 +211,7 @@ fn a_crash_at_any_point() {
             );
         }
         if done {
-            assert!(bytes > 100_000);
+            assert!(bytes > 50_000, "{bytes}");
             break;
         }
         bytes += 9000;
