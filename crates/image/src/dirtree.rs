@@ -24,6 +24,9 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Blocks of a node of extents or two that taking the tree over can need.
 const NODES: u64 = 8;
 
+/// What is called with name, inode and type of each entry.
+type EachName<'f> = &'f mut dyn FnMut(&[u8], Ino, u8) -> Result<()>;
+
 /// Flushes the device.
 pub type Flush<'f> = &'f dyn Fn() -> Result<()>;
 
@@ -304,7 +307,7 @@ impl<'b, 'a> Builder<'b, 'a> {
     }
 
     /// Calls `f` with name, inode and type of each entry.
-    fn each(&self, f: &mut dyn FnMut(&[u8], Ino, u8) -> Result<()>) -> Result<()> {
+    fn each(&self, f: EachName) -> Result<()> {
         for lblk in 0..self.dir.blocks {
             let block = self.dir.read(lblk, LEAF)?;
             for entry in self.dir.format.entries(&block) {
