@@ -18,7 +18,7 @@ help:
 	@echo "make install   install ccfs and its mount(8), mkfs(8) and fsck(8) helpers below $(PREFIX)"
 	@echo "make install-libs   install libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
-	@echo "make soak      the long tests;  make crash  crash exploration;  make bench  benchmarks"
+	@echo "make soak      the long tests;  make crash  crash exploration;  make fish  planted bugs;  make bench  benchmarks"
 
 build:
 	@scripts/deps.sh build
@@ -64,10 +64,18 @@ soak:
 	cargo build --release -p ccfs
 	cargo run --release -p ccfs-tests --bin ccfs-soak -- $(SOAK_ARGS)
 
+# 5,000,000 crash states, going on where an interrupted run was: `make crash CRASH_ARGS="--minutes 30"` does a part.
 CRASH_ARGS ?=
+CRASH_STATE ?= $(CARGO_TARGET_DIR)/crash.state
 crash:
 	@scripts/deps.sh build
-	cargo run --release -p ccfs-crash --bin ccfs-crash-explore -- $(CRASH_ARGS)
+	cargo run --release -p ccfs-crash --bin ccfs-crash-explore -- --complete --state-file $(CRASH_STATE) $(CRASH_ARGS)
+
+# Every planted bug of the engine must be found within 20,000 states.
+BUGS ?= all
+fish:
+	@scripts/deps.sh build
+	cargo run --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- --bugs $(BUGS)
 
 # The modelled disks beside the papers' figures.
 calibrate:

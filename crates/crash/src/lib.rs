@@ -3,13 +3,21 @@
 //! `oracle` knows the contract and nothing of the engine. The rest performs a workload on a recording device (`run`), builds crash
 //! states of it (`explore`), reads the tree that a mount of each shows (`observe`) and asks the oracle.
 #![deny(unsafe_code)]
+pub mod ace;
+pub mod coverage;
 pub mod drive;
 pub mod explore;
+#[cfg(feature = "planted")]
+pub mod fish;
 pub mod generate;
 pub mod image;
+pub mod long;
 pub mod observe;
 pub mod oracle;
 pub mod rng;
 pub mod run;
 pub mod script;
+pub mod shrink;
+pub mod spots;
+pub mod standard;
 pub mod threads;

@@ -6,8 +6,8 @@ use crate::observe::observe;
 use crate::oracle::*;
 use crate::rng::Rng;
 use crate::script::Script;
-use ccfs_device::{Device, MemoryDevice, Outcome, SimDevice};
-use ccfs_engine::{Options, Volume};
+use ccfs_device::{Device, MemoryDevice, Outcome, SECTOR, SimDevice, Summary};
+use ccfs_engine::{Options, Row, Volume};
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -62,6 +62,8 @@ pub struct Run {
     pub dev: Arc<SimDevice>,
     pub an: Analysis,
     pub actions: Vec<(usize, Action)>,
+    /// Device events when the mount had returned.
+    pub mounted: usize,
     /// Device events when operation i began, and when sync call i had returned.
     pub began: Vec<usize>,
     pub synced: Vec<usize>,
@@ -76,11 +78,31 @@ pub struct Run {
 pub enum Depth {
     /// Mount, read, judge.
     Read,
+    /// Recover, e2fsck, mount, read, judge.
+    Fsck,
+    /// A durable frame of the log is damaged: the volume is refused and left as it is, or shows a state that was legal once.
+    Damage { seed: u64 },
     /// Recover, e2fsck, mount, read, judge, go on working, unmount, e2fsck, mount, compare.
     Live { seed: u64 },
     /// Mount with recording; crash in the recovery, and in the recovery of that.
     Again { seed: u64 },
 }
+
+impl Depth {
+    /// A word for statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Depth::Read => "read",
+            Depth::Fsck => "fsck",
+            Depth::Damage { .. } => "damage",
+            Depth::Live { .. } => "live",
+            Depth::Again { .. } => "again",
+        }
+    }
+}
+
+/// Transactions that recoveries met, by row of their decision table (`Row::ALL`).
+pub type Rows = [u64; Row::ALL.len()];
 
 /// Turns a panic into an error.
 pub fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
@@ -94,6 +116,15 @@ pub fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 /// Mounts; the error is text.
 pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>, String> {
     Volume::mount(dev, options).map_err(|e| format!("mount: {e}"))
+}
+
+/// Recovers and counts what it met.
+fn recover(dev: Arc<dyn Device>, rows: &mut Rows) -> Result<(), String> {
+    let done = ccfs_engine::recover(&dev).map_err(|e| format!("recovery: {e}"))?;
+    for (sum, n) in rows.iter_mut().zip(done.iter().flat_map(|d| d.rows)) {
+        *sum += n;
+    }
+    Ok(())
 }
 
 impl Run {
@@ -125,6 +156,7 @@ impl Run {
     ) -> Result<Run, String> {
         let dev = Arc::new(SimDevice::new(&image::base(setting.config)?));
         let vol = mount(dev.clone(), setting.options())?;
+        let mounted = dev.events();
         let base = observe(&vol)?;
         let mut driver = Driver::new(vol, Some(dev.clone()), &base, setting.streams);
         let mut next = source.start();
@@ -155,6 +187,7 @@ impl Run {
             dev,
             an,
             actions: done.clone(),
+            mounted,
             began: driver.began,
             synced: driver.synced,
             no_space: driver.no_space,
@@ -171,14 +204,27 @@ impl Run {
     }
 
     /// Checks one crash state. The error is a report.
-    pub fn check(&self, at: usize, outcome: &Outcome, depth: Depth) -> Result<(), String> {
-        let image = self.dev.crash_image(at, outcome);
+    pub fn check(&self, at: usize, outcome: &Outcome, depth: Depth) -> Result<Rows, String> {
+        self.check_image(self.dev.crash_image(at, outcome), at, outcome, depth)
+    }
+
+    /// The same, where its medium is at hand.
+    pub fn check_image(
+        &self,
+        image: MemoryDevice,
+        at: usize,
+        outcome: &Outcome,
+        depth: Depth,
+    ) -> Result<Rows, String> {
+        let mut rows = Rows::default();
         let checked = guarded(|| match depth {
-            Depth::Read => self.read(Arc::new(image), at).map(drop),
+            Depth::Read => self.read(Arc::new(image), at, &mut rows).map(drop),
+            Depth::Fsck => self.fsck(image, at, &mut rows),
             Depth::Live { seed } => self.live(image, at, seed),
-            Depth::Again { seed } => self.again(&image, at, seed, 2),
+            Depth::Again { seed } => self.again(&image, at, seed, 2, &mut rows),
+            Depth::Damage { seed } => self.damage(image, at, seed, &mut rows),
         });
-        checked.map_err(|e| {
+        checked.map(|()| rows).map_err(|e| {
             let saved = if self.replays {
                 String::new()
             } else {
@@ -208,18 +254,79 @@ impl Run {
 
     /// The least survivors that explain what a mount shows after a crash.
     pub fn survivors(&self, at: usize, outcome: &Outcome) -> Result<Cut, String> {
-        let seen = self.read(Arc::new(self.dev.crash_image(at, outcome)), at)?;
+        let image = Arc::new(self.dev.crash_image(at, outcome));
+        let seen = self.read(image, at, &mut Rows::default())?;
         judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())
     }
 
     /// Mounts, reads and judges; leaves as a crash does.
-    fn read(&self, image: Arc<dyn Device>, at: usize) -> Result<Tree, String> {
+    fn read(&self, image: Arc<dyn Device>, at: usize, rows: &mut Rows) -> Result<Tree, String> {
+        recover(image.clone(), rows)?;
         let vol = mount(image, self.setting.options())?;
         let seen = observe(&vol);
         vol.shutdown();
         let seen = seen?;
         judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())?;
         Ok(seen)
+    }
+
+    /// Recovers; what it leaves must be plain ext4 (C8).
+    fn fsck(&self, image: MemoryDevice, at: usize, rows: &mut Rows) -> Result<(), String> {
+        let image = Arc::new(image);
+        recover(image.clone(), rows)?;
+        image::fsck(&image).map_err(|e| format!("after recovery: {e}"))?;
+        self.read(image, at, rows).map(drop)
+    }
+
+    /// One sector of a frame that a later flush made durable is zeroed. C9: what was durable is never dropped silently; only the last
+    /// transactions, of which nothing in the log says that they were durable, may be missing.
+    fn damage(
+        &self,
+        image: MemoryDevice,
+        at: usize,
+        seed: u64,
+        rows: &mut Rows,
+    ) -> Result<(), String> {
+        // Magic of a frame; kind "transaction" (docs/format.md, section 5).
+        let is_txn =
+            |w: &Summary| w.head.starts_with(b"ccFR") && w.head.get(44..46) == Some(&[1, 0]);
+        let mut rng = Rng::new(seed);
+        let flushed = self.dev.flushed_writes(at);
+        let frames: Vec<&Summary> = flushed.iter().filter(|w| is_txn(w)).collect();
+        if frames.is_empty() {
+            return self.read(Arc::new(image), at, rows).map(drop);
+        }
+        let recent = frames.len().saturating_sub(12);
+        let victim = rng.pick(&frames[recent..]);
+        let sector = victim.offset + rng.below(victim.sectors) * SECTOR;
+        image.fill(sector, SECTOR, 0).map_err(|e| e.to_string())?;
+        let image = Arc::new(image);
+        match Volume::mount(image.clone(), self.setting.options()) {
+            // A pending checkpoint may have been repeated before, which loses nothing: the log still says the same.
+            Err(e) => {
+                let first = e.to_string();
+                match Volume::recover(image) {
+                    Err(e) if e.to_string() == first => {
+                        rows[Row::Damaged as usize] += 1;
+                        Ok(())
+                    }
+                    other => Err(format!(
+                        "damage at {sector}: refused ({first}), then {other:?}"
+                    )),
+                }
+            }
+            Ok(vol) => {
+                let seen = observe(&vol);
+                vol.shutdown();
+                let crash = Crash {
+                    synced: 0,
+                    ..self.crash(at)
+                };
+                judge(&self.an, &crash, &seen?)
+                    .map(drop)
+                    .map_err(|v| format!("damage at {sector}: {v}"))
+            }
+        }
     }
 
     /// Life after the crash: the volume is plain ext4 once recovered, and can be worked on.
@@ -264,7 +371,14 @@ impl Run {
     }
 
     /// Crashes in the recovery of this image, and so on.
-    fn again(&self, image: &MemoryDevice, at: usize, seed: u64, levels: u32) -> Result<(), String> {
+    fn again(
+        &self,
+        image: &MemoryDevice,
+        at: usize,
+        seed: u64,
+        levels: u32,
+        rows: &mut Rows,
+    ) -> Result<(), String> {
         let dev = Arc::new(SimDevice::new(image));
         let vol = mount(dev.clone(), self.setting.options())?;
         let mounted = dev.events();
@@ -283,11 +397,11 @@ impl Run {
                 )
             };
             if levels > 1 && rng.chance(30) {
-                self.again(&inner, at, rng.bits(), levels - 1)
+                self.again(&inner, at, rng.bits(), levels - 1, rows)
                     .map_err(context)?;
                 continue;
             }
-            let tree = self.read(Arc::new(inner), at).map_err(context)?;
+            let tree = self.read(Arc::new(inner), at, rows).map_err(context)?;
             // What a finished mount showed is what every later mount shows.
             if event >= mounted
                 && let Some(d) = seen.difference(&tree, self.setting.config.times)

@@ -9,7 +9,10 @@
 //! A chmod f 700; A chown f 1 2; A utimes f 12345; A setxattr f user.a 20; A removexattr f user.a
 //! A tmpfile %t; A open f %h; A write %h 0 10; A close %h      handles: inodes with or without a name
 //! ?A rmdir d             left out if it is impossible at this point
-//! A fsync f; A fdatasync f; A streamsync; A syncfs; A ignored f; A tick; A checkpoint
+//! A fsync f; A fdatasync f; A streamsync; A syncfs; A ignored f; A tick; A checkpoint; A trim
+//! A make d/f 100644 0 0 0 %f     any inode: mode, uid, gid, device number, handle; a handle can begin a path (%d/f)
+//! A setattr f 640 - 5 - -        mode, uid, gid, size, mtime (seconds); `-`: left as it is
+//! A zerokeep f 0 8192            zero without changing the size
 //! ```
 use crate::generate::{Action, pattern};
 use crate::oracle::*;
@@ -80,6 +83,7 @@ impl Script {
             "streamsync" => Action::StreamSync,
             "syncfs" => Action::VolumeSync,
             "tick" => Action::Tick,
+            "trim" => Action::Trim,
             "checkpoint" => Action::Checkpoint,
             "fsync" => Action::Fsync {
                 node: self.find(tree, args.first()?)?,
@@ -104,7 +108,7 @@ impl Script {
                     make,
                 })
             }
-            "create" | "mkdir" | "symlink" => Action::Op(self.new_name(tree, verb, args)?),
+            "create" | "mkdir" | "symlink" | "make" => Action::Op(self.new_name(tree, verb, args)?),
             "link" | "unlink" | "rmdir" | "rename" | "exchange" | "noreplace" | "whiteout" => {
                 Action::Op(self.names(tree, verb, args)?)
             }
@@ -123,13 +127,15 @@ impl Script {
     }
 
     fn find(&self, tree: &Tree, path: &str) -> Option<NodeId> {
-        if path.starts_with('%') {
-            return self.handles.get(path).copied();
-        }
+        let (from, path) = match path.split_once('/') {
+            _ if !path.starts_with('%') => (tree.root, path),
+            Some((handle, below)) => (*self.handles.get(handle)?, below),
+            None => (*self.handles.get(path)?, ""),
+        };
         let parts = path.split('/').filter(|p| !p.is_empty() && *p != ".");
         parts
             .into_iter()
-            .try_fold(tree.root, |at, part| tree.lookup(at, part.as_bytes()).ok())
+            .try_fold(from, |at, part| tree.lookup(at, part.as_bytes()).ok())
     }
 
     fn new_name(&mut self, tree: &Tree, verb: &str, args: &[&str]) -> Option<Op> {
@@ -146,16 +152,36 @@ impl Script {
                 name,
                 make: self.make(S_IFDIR | 0o755),
             },
+            "make" => {
+                let mut make = self.make(u16::from_str_radix(args.get(1)?, 8).ok()?);
+                (make.uid, make.gid) = (args.get(2)?.parse().ok()?, args.get(3)?.parse().ok()?);
+                let rdev = args.get(4)?.parse().ok()?;
+                self.handles.insert(args.get(5)?.to_string(), make.node);
+                if make.mode & S_IFMT == S_IFDIR {
+                    Op::Mkdir { parent, name, make }
+                } else {
+                    Op::Mknod {
+                        parent,
+                        name,
+                        make,
+                        rdev,
+                    }
+                }
+            }
             _ => {
                 let len = args.get(1)?.parse::<usize>().ok()?;
                 let target = pattern(self.next_node, 0, len)
                     .iter()
                     .map(|b| b'a' + b % 26)
                     .collect();
+                let make = self.make(S_IFLNK | 0o777);
+                if let Some(handle) = args.get(2) {
+                    self.handles.insert(handle.to_string(), make.node);
+                }
                 Op::Symlink {
                     parent,
                     name,
-                    make: self.make(S_IFLNK | 0o777),
+                    make,
                     target,
                 }
             }
@@ -246,6 +272,19 @@ impl Script {
                 len: number(2)?,
                 keep_size: false,
             }),
+            "zerokeep" => Some(Op::Zero {
+                node,
+                offset: number(1)?,
+                len: number(2)?,
+                keep_size: true,
+            }),
+            "setattr" => set(Set {
+                mode: args.get(1).and_then(|m| u16::from_str_radix(m, 8).ok()),
+                uid: number(2).map(|n| n as u32),
+                gid: number(3).map(|n| n as u32),
+                size: number(4),
+                mtime: number(5).map(|s| (s as i64, 123_456_789)),
+            }),
             "chmod" => set(Set {
                 mode: u16::from_str_radix(args.get(1)?, 8).ok(),
                 ..Set::default()
@@ -271,4 +310,137 @@ impl Script {
             _ => None,
         }
     }
+}
+
+/// Actions as a script. Bytes of data and attributes come out otherwise than they were, and an unnamed file is made in the root.
+pub fn render(actions: &[(usize, Action)]) -> String {
+    let lines = actions.iter().map(|(s, a)| format!("{s} {}\n", line(a)));
+    lines.collect()
+}
+
+fn handle(node: &NodeId) -> String {
+    // Inodes of the fresh volume: its root is all that a workload touches.
+    match node.0 < crate::run::FIRST_NODE {
+        true => ".".into(),
+        false => format!("%{}", node.0),
+    }
+}
+
+fn path(dir: &NodeId, name: &[u8]) -> String {
+    format!("{}/{}", handle(dir), String::from_utf8_lossy(name))
+}
+
+fn line(action: &Action) -> String {
+    match action {
+        Action::Op(op) => op_line(op),
+        Action::Fsync {
+            node,
+            data_only: false,
+        } => format!("fsync {}", handle(node)),
+        Action::Fsync { node, .. } => format!("fdatasync {}", handle(node)),
+        Action::StreamSync => "streamsync".into(),
+        Action::VolumeSync => "syncfs".into(),
+        Action::IgnoredSync(node) => format!("ignored {}", handle(node)),
+        Action::Tick => "tick".into(),
+        Action::Checkpoint => "checkpoint".into(),
+        Action::Trim => "trim".into(),
+        Action::Open(node) => format!("open {0} {0}-open", handle(node)),
+        Action::Close(node) => format!("close {}-open", handle(node)),
+    }
+}
+
+fn op_line(op: &Op) -> String {
+    let or_dash = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
+    match op {
+        Op::Mknod {
+            parent,
+            name,
+            make,
+            rdev,
+        } => make_line(parent, name, make, *rdev),
+        Op::Mkdir { parent, name, make } => make_line(parent, name, make, 0),
+        Op::Symlink {
+            parent,
+            name,
+            make,
+            target,
+        } => format!(
+            "symlink {} {} {}",
+            path(parent, name),
+            target.len(),
+            handle(&make.node)
+        ),
+        Op::Tmpfile { make, .. } => format!("tmpfile {}", handle(&make.node)),
+        Op::Link { node, parent, name } => format!("link {} {}", handle(node), path(parent, name)),
+        Op::Unlink { parent, name } => format!("unlink {}", path(parent, name)),
+        Op::Rmdir { parent, name } => format!("rmdir {}", path(parent, name)),
+        Op::Rename {
+            from,
+            name,
+            to,
+            new_name,
+            kind,
+        } => {
+            let verb = match kind {
+                RenameKind::Plain => "rename",
+                RenameKind::NoReplace => "noreplace",
+                RenameKind::Exchange => "exchange",
+                RenameKind::Whiteout(_) => "whiteout",
+            };
+            format!("{verb} {} {}", path(from, name), path(to, new_name))
+        }
+        Op::Write { node, offset, data } => {
+            format!("write {} {offset} {}", handle(node), data.len())
+        }
+        Op::Allocate {
+            node,
+            offset,
+            len,
+            keep_size,
+        } => {
+            let verb = if *keep_size { "reserve" } else { "allocate" };
+            format!("{verb} {} {offset} {len}", handle(node))
+        }
+        Op::Punch { node, offset, len } => format!("punch {} {offset} {len}", handle(node)),
+        Op::Zero {
+            node,
+            offset,
+            len,
+            keep_size,
+        } => {
+            let verb = if *keep_size { "zerokeep" } else { "zero" };
+            format!("{verb} {} {offset} {len}", handle(node))
+        }
+        Op::SetAttr { node, set } => format!(
+            "setattr {} {} {} {} {} {}",
+            handle(node),
+            set.mode.map_or("-".into(), |m| format!("{m:o}")),
+            or_dash(set.uid.map(u64::from)),
+            or_dash(set.gid.map(u64::from)),
+            or_dash(set.size),
+            or_dash(set.mtime.map(|t| t.0 as u64)),
+        ),
+        Op::SetXattr { node, name, value } => format!(
+            "setxattr {} {} {}",
+            handle(node),
+            String::from_utf8_lossy(name),
+            value.len()
+        ),
+        Op::RemoveXattr { node, name } => format!(
+            "removexattr {} {}",
+            handle(node),
+            String::from_utf8_lossy(name)
+        ),
+    }
+}
+
+fn make_line(parent: &NodeId, name: &[u8], make: &Make, rdev: u32) -> String {
+    format!(
+        "make {} {:o} {} {} {rdev} {}",
+        path(parent, name),
+        make.mode,
+        make.uid,
+        make.gid,
+        handle(&make.node)
+    )
 }

@@ -4,8 +4,9 @@
 //! for the device (sync calls, commits by interval, checkpoints) runs outside it, all at once: such a call promises what had been
 //! accepted when it began, from the device event on that was next when it had returned. A call that has not returned promises
 //! nothing. Seeds replay what each thread wants to do, not the interleaving; a failure therefore saves its crash image.
+use crate::coverage::Coverage;
 use crate::drive::{Driver, Ended, is_stop};
-use crate::explore::{Coverage, Effort, explore};
+use crate::explore::{Effort, explore};
 use crate::generate::{Action, Generator, Mix};
 use crate::image::{self, CONFIGS};
 use crate::observe::observe;
@@ -333,7 +334,8 @@ fn perform_on(
         left: AtomicUsize::new(streams),
     });
     let _ = started.send(shared.clone());
-    shared.run(work, dev.events());
+    let mounted = dev.events();
+    shared.run(work, mounted);
     if let Some(e) = lock(&shared.error).take() {
         return Err(e);
     }
@@ -375,6 +377,7 @@ fn perform_on(
         dev: dev.clone(),
         an,
         actions: Vec::new(),
+        mounted,
         began: std::mem::take(&mut driver.began),
         synced: returned.into_iter().map(|r| r.0).collect(),
         no_space: driver.no_space,

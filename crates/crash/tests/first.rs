@@ -1,7 +1,8 @@
 //! The first test: two streams, up to three operations each, every order of them, commits in between, all crash states.
 //!
 //! CCFS_CRASH_RUNS sets how many runs are drawn per situation (the default takes seconds; 0 means every single one).
-use ccfs_crash::explore::{Coverage, Effort, explore_source};
+use ccfs_crash::coverage::Coverage;
+use ccfs_crash::explore::{Effort, explore_source};
 use ccfs_crash::image::CONFIGS;
 use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{Setting, Source};

@@ -200,6 +200,7 @@ fn full(seed: u64, config: &'static Config) -> Result<u64, String> {
     image::fsck(&dev.live())?;
     let an = Analysis::new(base, history, config.times).map_err(|(i, e)| format!("{i}: {e}"))?;
     let run = Run {
+        mounted: 0,
         setting,
         dev,
         an,

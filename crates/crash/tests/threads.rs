@@ -1,6 +1,7 @@
 //! A thread per stream, with power cuts, a volume that is shut down and a device that fails in the middle of concurrent syncs.
 //! CCFS_CRASH_SEED is the first seed, CCFS_CRASH_RUNS the number of seeds, CCFS_CRASH_STATES crash states of each.
-use ccfs_crash::explore::{Coverage, Effort};
+use ccfs_crash::coverage::Coverage;
+use ccfs_crash::explore::Effort;
 use ccfs_crash::rng::Rng;
 use ccfs_crash::threads::{Disturbance, Work, explore_work, record, work};
 use std::sync::Mutex;

@@ -31,8 +31,8 @@ mod uring;
 pub use buffer::AlignedBuf;
 pub use counters::Counters;
 pub use file::{FileDevice, OpenError, OpenMode};
-pub use memory::MemoryDevice;
-pub use sim::{DISCARDED, Outcome, Plan, SimDevice};
+pub use memory::{Fingerprints, MemoryDevice};
+pub use sim::{DISCARDED, Outcome, Plan, SimDevice, Summary};
 pub use ticket::{Pending, Ticket};
 pub use timing::{ParamError, Params, Timed, Virtual};
 

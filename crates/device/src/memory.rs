@@ -4,6 +4,10 @@
 //! every segment; the first write to a shared segment copies its table of chunks, the first write to a shared chunk
 //! copies its bytes. So a snapshot of a 64 MiB volume costs microseconds, and writers in different segments meet no lock.
 
+mod fingerprint;
+
+pub use fingerprint::Fingerprints;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;

@@ -3,13 +3,13 @@
 //! Exactly once: a checkpoint says up to which record the image contains what the log says, and recovery goes on from there.
 use crate::planted::{self, Bug};
 use crate::record::{DirField, Record, Records};
+use crate::sync::RwLock;
 use crate::txn::{Phase, Txn, same};
 use crate::types::*;
 use crate::view::LBLK_END;
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
-use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -126,10 +126,7 @@ impl Volume {
                 .lock()
                 .dispatched
                 .front()
-                .filter(|t| {
-                    t.phase() == Phase::Durable
-                        || t.phase() == Phase::Dispatched && planted::is(Bug::EarlyApply)
-                })
+                .filter(|t| t.phase() == Phase::Durable)
                 .cloned();
             let Some(txn) = next else { break };
             if let Err(error) = self.apply_txn(&mut applier, &txn) {
@@ -199,9 +196,7 @@ impl Volume {
         let freed = self.image.take_freed();
         let mut blocks = 0;
         for run in &freed {
-            if !planted::is(Bug::MissingRevoke) {
-                self.home.remove(run.pblk, run.len);
-            }
+            self.home.remove(run.pblk, run.len);
             blocks += run.len;
         }
         if let Some(txn) = live {

@@ -1,8 +1,8 @@
 //! The threads behind a mounted volume: interval and pressure commits, apply and checkpoint.
+use crate::sync::{Condvar, Mutex};
 use crate::txn::Txn;
 use crate::volume::Volume;
 use crate::watch::Cause;
-use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

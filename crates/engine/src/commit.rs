@@ -2,6 +2,7 @@
 //!
 //! seal -> dependencies first -> place (delayed allocation) -> direct data -> dispatch (the commit point) -> written -> flush -> durable
 use crate::planted::{self, Bug};
+use crate::sync::{Condvar, Mutex};
 use crate::txn::{Phase, Steps, Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
@@ -9,7 +10,6 @@ use crate::watch::{Cause, Rule};
 use ccfs_device::Write;
 use ccfs_ext4::Error;
 use ccfs_log::{Kind, Meta};
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

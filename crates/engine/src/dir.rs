@@ -1,13 +1,13 @@
 //! Directories as users see them: the overlay of uncommitted names over the image.
 use crate::inode::{Inode, State};
 use crate::planted::{self, Bug};
+use crate::sync::RwLockWriteGuard;
 use crate::txn::{Name, Tie};
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Rule;
 use ccfs_ext4::Error;
 use ccfs_image::DirEntry;
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
 pub(crate) fn errno<T>(n: i32) -> Result<T> {

@@ -1,12 +1,12 @@
 //! Inodes in memory: the current state, and the layers that transactions have put over the image.
 use crate::ranges::{PlaceMap, RangeSet};
 use crate::record::XattrSet;
+use crate::sync::{Mutex, RwLock};
 use crate::txn::{Name, Phase, Txn};
 use crate::types::{Ino, Result, StreamId};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
 use ccfs_image::{Image, InodeAttr, Lblk};
-use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

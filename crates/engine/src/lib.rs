@@ -28,6 +28,7 @@ mod resize;
 mod space;
 mod status;
 mod stream;
+mod sync;
 mod tight;
 mod txn;
 mod types;

@@ -3,11 +3,11 @@ use crate::dir::errno;
 use crate::file::{Cell, FLAG_APPEND, FLAG_EXTENTS, is_zero, touch};
 use crate::inode::{Inode, State};
 use crate::op::Op;
+use crate::sync::RwLockWriteGuard;
 use crate::types::*;
 use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
 use ccfs_ext4::Error;
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
 /// Most bytes that one call of copy_file_range copies; the caller goes on.

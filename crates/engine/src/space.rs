@@ -1,11 +1,11 @@
 //! Space: promises to operations, what statfs shows, and getting room when there is none (C9).
 use crate::planted::{self, Bug};
+use crate::sync::Mutex;
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Cause;
 use ccfs_ext4::Error;
 use ccfs_image::{Image, Run};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A counter that goes up and down. On a cache line of its own: every operation of every thread changes some.

@@ -3,10 +3,10 @@
 //! Acceptance is one instant: under one mutex, held for nanoseconds, an operation that already holds the locks of its objects gets its
 //! sequence number and its stream's running transaction, and ties are made.
 use crate::planted::{self, Bug};
+use crate::sync::Mutex;
 use crate::txn::{Phase, Tie, Txn};
 use crate::types::StreamId;
 use crate::watch::Rule;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -10,10 +10,10 @@
 //! * T3 The body is changed only by accepted operations (under their objects' locks) and, after the last of them ended, by the one commit.
 use crate::inode::{FileLayer, Inode};
 use crate::record::{DirField, DirValue};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::{Ino, StreamId};
 use crate::watch::{Cause, Rule};
 use ccfs_device::{AlignedBuf, Ticket};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};

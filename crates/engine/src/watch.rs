@@ -2,9 +2,9 @@
 //!
 //! Written once per commit and per sync call, never by another operation, so one mutex is enough. Memory is bounded: the newest
 //! [`EVENTS_MAX`] events and the [`STREAMS_MAX`] streams that committed last are kept; what is lost is counted.
+use crate::sync::Mutex;
 use crate::txn::Txn;
 use crate::types::{Ino, StreamId};
-use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};

@@ -246,6 +246,19 @@ impl Log {
     /// # Errors
     /// `Refused` for an unknown version or feature, `Corrupt` for what the log never writes.
     pub fn open(dev: Arc<dyn Device>, geo: Geometry) -> Result<(Log, Scan)> {
+        let (log, scan) = Self::find(dev, geo)?;
+        if !log.dev.read_only() {
+            log.wipe_remains()?;
+        }
+        Ok((log, scan))
+    }
+
+    /// The same, and nothing is wiped: a torn checkpoint may hold the only word that a transaction was durable. Whoever has
+    /// decided by it calls `wipe_remains` before the next checkpoint.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn find(dev: Arc<dyn Device>, geo: Geometry) -> Result<(Log, Scan)> {
         let map = Map::new(&geo, dev.size_bytes())?;
         if map.blocks < FIRST_RING_BLOCK {
             return Err(Error::Corrupt(format!(
@@ -279,9 +292,6 @@ impl Log {
             .as_ref()
             .map_or(header.checkpoint_seq, |p| p.first / header.area_len);
         let log = Self::assemble(dev, map, Root { header, block }, room)?;
-        if !log.dev.read_only() {
-            log.wipe_torn_checkpoint()?;
-        }
         Ok((log, scan))
     }
 
@@ -299,7 +309,10 @@ impl Log {
     }
 
     /// L7 for the area that the next checkpoint will take. All groups in it begin in its first block, so this one decides.
-    fn wipe_torn_checkpoint(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn wipe_remains(&self) -> Result<()> {
         let newest = self.room.lock().whole_checkpoint * self.div.area_len;
         let next = newest + self.div.area_len;
         let mut block = AlignedBuf::zeroed(self.map.block_size);

@@ -1,159 +1,136 @@
-//! Long crash explorations: random workloads from consecutive seeds, each with its crash states, until time, seeds or patience end.
+//! Long crash explorations: the standard list of workloads from a place on, until enough distinct crash states were looked at.
 //!
-//! A failure prints its seed and a shortened sequence of actions; `--seed N --runs 1` replays it. The last line of a run that
-//! was stopped names the seed to go on with.
-use ccfs_crash::explore::{Coverage, Effort, explore_seed};
-use std::collections::HashMap;
+//! A failure prints its place and a shortened sequence of actions with the command that replays it. With `--state-file` an
+//! interrupted run goes on where it was.
+use ccfs_crash::coverage::Coverage;
+use ccfs_crash::explore::{Effort, explore_into};
+use ccfs_crash::image;
+use ccfs_crash::long::{Limits, Long};
+use ccfs_crash::run::{Run, Setting, Source};
+use std::io::Read as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: ccfs-crash-explore [--seed N] [--runs N] [--minutes N] [--threads N] [--states N per run] \
-[--deep-every N] [--shrink SECONDS] [--hang SECONDS] [--keep-going]";
+const USAGE: &str = "usage: ccfs-crash-explore [--from PLACE] [--places N] [--states N] [--minutes N] [--threads N]
+       [--state-file FILE] [--complete] [--shrink SECONDS] [--hang SECONDS] [--keep-going]
+       ccfs-crash-explore --script FILE|- [--volume NAME] [--states N]
+       ccfs-crash-explore --bugs NAME,...|all [--states N]     (a build with `--features planted`)
+
+The first form explores the standard workloads from PLACE (0) on. --complete: it fails if something was never looked at.
+The second performs the actions of a script. The third looks for planted bugs, each within N (20000) states.";
 
 struct Args {
-    seed: u64,
-    runs: u64,
-    minutes: u64,
-    threads: u64,
-    states: u64,
-    deep_every: u64,
-    shrink: u64,
-    hang: u64,
-    keep_going: bool,
+    limits: Limits,
+    script: Option<String>,
+    volume: String,
+    bugs: Option<String>,
 }
 
 fn parse() -> Result<Args, String> {
     let mut args = Args {
-        seed: 1,
-        runs: u64::MAX,
-        minutes: u64::MAX,
-        threads: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
-        states: 1000,
-        deep_every: 20,
-        shrink: 120,
-        hang: 900,
-        keep_going: false,
+        limits: Limits::default(),
+        script: None,
+        volume: "1k".into(),
+        bugs: None,
     };
+    let limits = &mut args.limits;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let place = match word.as_str() {
-            "--seed" => &mut args.seed,
-            "--runs" => &mut args.runs,
-            "--minutes" => &mut args.minutes,
-            "--threads" => &mut args.threads,
-            "--states" => &mut args.states,
-            "--deep-every" => &mut args.deep_every,
-            "--shrink" => &mut args.shrink,
-            "--hang" => &mut args.hang,
-            "--keep-going" => {
-                args.keep_going = true;
-                continue;
-            }
-            _ => return Err(USAGE.into()),
+        let mut value = || {
+            words
+                .next()
+                .ok_or_else(|| format!("{word}: a value is missing\n\n{USAGE}"))
         };
-        *place = words
-            .next()
-            .and_then(|v| v.parse().ok())
-            .ok_or_else(|| format!("{word}: a number is missing\n{USAGE}"))?;
+        let number = |text: String| {
+            text.parse::<u64>()
+                .map_err(|_| format!("{word}: {text} is no number\n\n{USAGE}"))
+        };
+        match word.as_str() {
+            "--from" => limits.from = number(value()?)?,
+            "--places" => limits.places = number(value()?)?,
+            "--states" => limits.states = number(value()?)?,
+            "--minutes" => limits.time = Duration::from_secs(number(value()?)?.saturating_mul(60)),
+            "--threads" => limits.threads = number(value()?)?.clamp(1, 256) as usize,
+            "--state-file" => limits.state_file = Some(PathBuf::from(value()?)),
+            "--complete" => limits.complete = true,
+            "--shrink" => limits.shrink = Duration::from_secs(number(value()?)?),
+            "--hang" => limits.hang = Duration::from_secs(number(value()?)?),
+            "--keep-going" => limits.keep_going = true,
+            "--script" => args.script = Some(value()?),
+            "--volume" => args.volume = value()?,
+            "--bugs" => args.bugs = Some(value()?),
+            _ => return Err(USAGE.into()),
+        }
     }
     Ok(args)
 }
 
 fn main() -> ExitCode {
-    match parse() {
-        Ok(args) => explore(&args),
+    let args = match parse() {
+        Ok(args) => args,
         Err(text) => {
             eprintln!("{text}");
-            ExitCode::from(2)
+            return ExitCode::from(2);
         }
-    }
-}
-
-fn explore(args: &Args) -> ExitCode {
+    };
     // A panic of the engine is a failure with a report of its own.
     std::panic::set_hook(Box::new(|_| {}));
-    let start = Instant::now();
-    let limit = Duration::from_secs(args.minutes.saturating_mul(60));
-    let effort = Effort {
-        states_max: args.states as usize,
-        deep_every: args.deep_every.max(1) as usize,
-        ..Effort::default()
+    let done = match (&args.script, &args.bugs) {
+        (Some(file), _) => script(&args, file),
+        (None, Some(names)) => bugs(names, &args.limits),
+        (None, None) => Long::new(args.limits.clone()).and_then(|long| long.run()),
     };
-    let (next, stop, failures) = (
-        AtomicU64::new(args.seed),
-        AtomicBool::new(false),
-        AtomicU64::new(0),
-    );
-    let total = Mutex::new((Coverage::default(), Instant::now()));
-    let running: Mutex<HashMap<u64, Instant>> = Mutex::default();
-    let worker = &|| {
-        while !stop.load(Ordering::Relaxed) && start.elapsed() < limit {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed - args.seed >= args.runs {
-                break;
-            }
-            if let Ok(mut running) = running.lock() {
-                running.insert(seed, Instant::now());
-            }
-            let explored = explore_seed(seed, &effort, Duration::from_secs(args.shrink));
-            if let Ok(mut running) = running.lock() {
-                running.remove(&seed);
-            }
-            match explored {
-                Ok(c) => progress(&total, &c, seed, start),
-                Err(e) => {
-                    println!("FAILED {e}\n");
-                    failures.fetch_add(1, Ordering::Relaxed);
-                    stop.store(!args.keep_going, Ordering::Relaxed);
-                }
-            }
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
         }
-    };
-    let hang = Duration::from_secs(args.hang);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..args.threads.max(1))
-            .map(|_| scope.spawn(worker))
-            .collect();
-        while workers.iter().any(|w| !w.is_finished()) {
-            std::thread::sleep(Duration::from_millis(200));
-            let stuck = running
-                .lock()
-                .ok()
-                .and_then(|r| r.iter().find(|s| s.1.elapsed() > hang).map(|s| *s.0));
-            if let Some(seed) = stuck {
-                // Nothing can stop a thread that waits for a lock for ever.
-                println!("FAILED seed {seed}: hangs for {} s", args.hang);
-                std::process::exit(1);
-            }
-        }
-    });
-    if let Ok(total) = total.lock() {
-        println!("{}", total.0);
-        println!(
-            "{:.0} states/s",
-            total.0.states as f64 / start.elapsed().as_secs_f64().max(0.001)
-        );
     }
-    let failed = failures.load(Ordering::Relaxed);
-    println!(
-        "{failed} failures; go on with --seed {}",
-        next.load(Ordering::Relaxed)
-    );
-    ExitCode::from(u8::from(failed > 0))
 }
 
-/// Adds up, and says every ten seconds how far it is.
-fn progress(total: &Mutex<(Coverage, Instant)>, c: &Coverage, seed: u64, start: Instant) {
-    let Ok(mut total) = total.lock() else { return };
-    total.0.add(c);
-    if total.1.elapsed() > Duration::from_secs(10) {
-        total.1 = Instant::now();
-        let rate = total.0.states as f64 / start.elapsed().as_secs_f64();
-        println!(
-            "seed {seed}: {} runs, {} states, {rate:.0} states/s",
-            total.0.runs, total.0.states
-        );
-    }
+fn script(args: &Args, file: &str) -> Result<(), String> {
+    let text = match file {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map(|_| text)
+        }
+        _ => std::fs::read_to_string(file),
+    };
+    let text = text.map_err(|e| format!("{file}: {e}"))?;
+    let config = image::config(&args.volume).ok_or_else(|| {
+        let names: Vec<&str> = image::CONFIGS.iter().map(|c| c.name).collect();
+        format!(
+            "--volume {}: there is none; the volumes are {}",
+            args.volume,
+            names.join(", ")
+        )
+    })?;
+    let start = Instant::now();
+    let run = Run::record(Setting::new(config), Source::Text(text))?;
+    let mut coverage = Coverage::default();
+    let effort = Effort {
+        subsets_max: 8,
+        directed: true,
+        sectors: true,
+        random: 8,
+        fsck_every: 20,
+        damage_every: 50,
+        states_max: args.limits.states.min(20_000) as usize,
+        ..Effort::default()
+    };
+    explore_into(&run, &effort, &mut coverage)?;
+    println!("{coverage}\n{:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+#[cfg(feature = "planted")]
+fn bugs(names: &str, limits: &Limits) -> Result<(), String> {
+    ccfs_crash::fish::catch(names, limits)
+}
+
+#[cfg(not(feature = "planted"))]
+fn bugs(_: &str, _: &Limits) -> Result<(), String> {
+    Err("--bugs needs a build with planted bugs: cargo run --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- --bugs all".into())
 }

@@ -23,6 +23,6 @@ mod verdict;
 pub use judge::{Order, Rules};
 pub use model::{Errno, Touch};
 pub use op::*;
-pub use relate::{Analysis, Cut, Placed};
+pub use relate::{Analysis, Cut, Placed, Relation};
 pub use tree::*;
 pub use verdict::{Crash, Promise, Violation, floor, judge};

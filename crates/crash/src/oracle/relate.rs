@@ -26,6 +26,36 @@ pub enum Field {
     Xattr(Bytes),
 }
 
+/// Why two operations are related (C5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Relation {
+    /// One inode that is no directory.
+    Inode,
+    /// One name in one directory.
+    Name,
+    /// The making of a directory, and what is done in or to it.
+    Creation,
+    /// A change of a directory's mode, owner or ACL, and an entry in it.
+    Rights,
+    /// An entry change in a directory, and its removal or replacement.
+    Removal,
+    /// Two moves of directories between parents.
+    Move,
+}
+
+impl Relation {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Relation::Inode => "inode",
+            Relation::Name => "name",
+            Relation::Creation => "creation",
+            Relation::Rights => "rights",
+            Relation::Removal => "removal",
+            Relation::Move => "move",
+        }
+    }
+}
+
 /// An accepted operation and what it is tied to.
 #[derive(Clone, Debug)]
 pub struct Placed {
@@ -34,6 +64,8 @@ pub struct Placed {
     pub pos: u32,
     /// Operations directly tied to this one by C5 (earlier ones of any stream).
     pub ties: Vec<usize>,
+    /// Why, once for each reason.
+    pub relations: Vec<(usize, Relation)>,
     /// Inodes on which this operation is, in the sense of C3 (fsync).
     pub on: Vec<NodeId>,
 }
@@ -118,7 +150,9 @@ impl Analysis {
         let i = self.placed.len();
         let print = self.footprint(&accepted.op);
         self.tree.apply(&accepted.op, &accepted.stamps)?;
-        let ties = self.tie(i, &print);
+        let relations = self.tie(i, &print);
+        let mut ties: Vec<usize> = relations.iter().map(|r| r.0).collect();
+        ties.dedup();
         // C3 of a directory speaks of its entry changes, not of its own name, owner or times.
         let dirs = print.names.iter().map(|n| n.0);
         let on: Vec<NodeId> = print.files.iter().copied().chain(dirs).collect();
@@ -126,6 +160,7 @@ impl Analysis {
             stream: accepted.stream,
             pos: self.ties.length[accepted.stream],
             ties,
+            relations,
             on,
         });
         self.ties.length[accepted.stream] += 1;
@@ -192,31 +227,34 @@ impl Analysis {
         }
     }
 
-    /// The ties of operation `i` (C5), and the state that later ones tie to.
-    fn tie(&mut self, i: usize, print: &Footprint) -> Vec<usize> {
+    /// The ties of operation `i` (C5) in order, and the state that later ones tie to.
+    fn tie(&mut self, i: usize, print: &Footprint) -> Vec<(usize, Relation)> {
         let t = &mut self.ties;
         let mut ties = Vec::new();
         for file in &print.files {
-            ties.extend(t.node.insert(*file, i));
+            ties.extend(t.node.insert(*file, i).map(|e| (e, Relation::Inode)));
         }
         for dir in &print.dirs {
             // Not a sentence of C5, but nothing can be done to what does not exist.
-            ties.extend(t.created.get(dir));
+            ties.extend(t.created.get(dir).map(|e| (*e, Relation::Creation)));
             if print.dir_attrs {
                 t.attrs.entry(*dir).or_default().push(i);
             }
         }
         for gone in &print.gone {
-            ties.extend(t.changes.get(gone).into_iter().flatten());
+            let changes = t.changes.get(gone).into_iter().flatten();
+            ties.extend(changes.map(|e| (*e, Relation::Removal)));
         }
         for (dir, name) in &print.names {
-            ties.extend(t.entry.insert((*dir, name.clone()), i).filter(|e| *e != i));
-            ties.extend(t.created.get(dir));
-            ties.extend(t.attrs.get(dir).into_iter().flatten());
+            let last = t.entry.insert((*dir, name.clone()), i);
+            ties.extend(last.filter(|e| *e != i).map(|e| (e, Relation::Name)));
+            ties.extend(t.created.get(dir).map(|e| (*e, Relation::Creation)));
+            let rights = t.attrs.get(dir).into_iter().flatten();
+            ties.extend(rights.map(|e| (*e, Relation::Rights)));
             t.changes.entry(*dir).or_default().push(i);
         }
         if print.moves_dir {
-            ties.extend(t.dir_move.replace(i));
+            ties.extend(t.dir_move.replace(i).map(|e| (e, Relation::Move)));
         }
         ties.sort();
         ties.dedup();

@@ -7,6 +7,21 @@ use super::DISCARDED;
 use super::outcome::{Keep, Outcome};
 use crate::{MemoryDevice, SECTOR, Slice};
 
+/// First bytes of a write that a summary holds.
+const HEAD: usize = 64;
+
+/// What a recorded write was.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Number of the event.
+    pub event: usize,
+    /// Bytes.
+    pub offset: u64,
+    pub sectors: u64,
+    /// Its first 64 bytes; nothing for a discard.
+    pub head: Vec<u8>,
+}
+
 /// An event that has not happened.
 const NEVER: usize = usize::MAX;
 
@@ -203,6 +218,23 @@ impl Events {
                 write.apply(image, Keep::All);
             }
         }
+    }
+
+    /// Place, sectors and first bytes of a write.
+    pub fn summary(&self, index: usize) -> Option<Summary> {
+        let write = self.write(index)?;
+        let head = match &write.body {
+            Body::Data(parts) => parts.first().map_or(Vec::new(), |p| {
+                p.bytes()[..HEAD.min(p.bytes().len())].to_vec()
+            }),
+            Body::Discard(_) => Vec::new(),
+        };
+        Some(Summary {
+            event: index,
+            offset: write.offset,
+            sectors: write.sectors(),
+            head,
+        })
     }
 
     pub fn describe(&self, from: usize, to: usize) -> String {

@@ -27,6 +27,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::counters::Counting;
 use crate::{Counters, Device, MemoryDevice, Pending, Ticket, Write, check_range, check_writes};
+pub use events::Summary;
 use events::{Body, Events};
 pub use outcome::Outcome;
 
@@ -122,6 +123,25 @@ impl SimDevice {
     /// their submission.
     pub fn unflushed(&self, at_event: usize) -> usize {
         self.0.events.read().unflushed(at_event).len()
+    }
+
+    /// What these unflushed writes are, in the order in which [`Outcome`] numbers them.
+    pub fn unflushed_writes(&self, at_event: usize) -> Vec<Summary> {
+        let events = self.0.events.read();
+        let unflushed = events.unflushed(at_event);
+        unflushed
+            .into_iter()
+            .filter_map(|n| events.summary(n))
+            .collect()
+    }
+
+    /// Writes before `at_event` that are flushed by then, oldest first.
+    pub fn flushed_writes(&self, at_event: usize) -> Vec<Summary> {
+        let events = self.0.events.read();
+        let open: std::collections::HashSet<usize> =
+            events.unflushed(at_event).into_iter().collect();
+        let all = (0..at_event.min(events.len())).filter(|n| !open.contains(n));
+        all.filter_map(|n| events.summary(n)).collect()
     }
 
     /// Number of events at which flushes returned (numbers of the flush events).

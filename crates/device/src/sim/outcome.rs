@@ -17,6 +17,12 @@ pub enum Outcome {
     Mask(u64),
     /// Each write is there or not, by the seed.
     Subset { seed: u64 },
+    /// Of this write only sectors below `sectors` are there; the others are all there (`rest`) or all lost.
+    TornAt {
+        write: usize,
+        sectors: u64,
+        rest: bool,
+    },
     /// Each sector of each write is there or not, by the seed; where writes overlap, either may win. Some writes are whole, lost, a
     /// beginning, an end, or lack one sector, because an even choice for every sector would make these rare.
     Torn { seed: u64 },
@@ -68,6 +74,17 @@ impl Outcome {
             Outcome::Only(one) => whole(index == one),
             Outcome::Mask(mask) => whole(index < 64 && mask >> index & 1 == 1),
             Outcome::Subset { seed } => whole(mix(seed, index as u64) & 1 == 1),
+            Outcome::TornAt {
+                write,
+                sectors: end,
+                rest,
+            } => {
+                if index == write {
+                    Keep::Before(end)
+                } else {
+                    whole(rest)
+                }
+            }
             Outcome::Torn { seed } => Keep::torn(mix(seed, index as u64), sectors),
         }
     }

@@ -1,0 +1,239 @@
+//! What an exploration looked at, and what it must have looked at to count.
+use crate::oracle::{Relation, SyncKind};
+use crate::run::{Rows, Run};
+use ccfs_engine::Row;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Counts by name.
+pub type Counts = BTreeMap<String, u64>;
+
+/// What was looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// `runs`, `states` (distinct ones), `repeated` (not looked at again), `operations`, `ENOSPC`.
+    pub totals: Counts,
+    /// Operation and how it is tied to operations of other streams: `unrelated` or a kind of C5, e.g. `rename/move`.
+    pub kinds: Counts,
+    pub outcomes: Counts,
+    /// How thoroughly states were looked at.
+    pub depths: Counts,
+    /// Rows of recovery's decision table.
+    pub rows: Counts,
+    pub syncs: Counts,
+    /// Hard spots by number.
+    pub spots: Counts,
+}
+
+/// Which relations an operation can have with an earlier one of another stream (C5).
+const POSSIBLE: &[(&str, &[Relation])] = {
+    use Relation::*;
+    &[
+        ("create", &[Name, Creation, Rights]),
+        ("mkdir", &[Name, Creation, Rights]),
+        ("symlink", &[Name, Creation, Rights]),
+        ("tmpfile", &[]),
+        ("link", &[Inode, Name, Creation, Rights]),
+        ("unlink", &[Inode, Name, Creation, Rights]),
+        ("rmdir", &[Name, Creation, Rights, Removal]),
+        ("rename", &[Inode, Name, Creation, Rights, Removal, Move]),
+        ("rename-noreplace", &[Inode, Name, Creation, Rights, Move]),
+        ("rename-exchange", &[Inode, Name, Creation, Rights, Move]),
+        ("rename-whiteout", &[Inode, Name, Creation, Rights, Move]),
+        ("write", &[Inode]),
+        ("allocate", &[Inode]),
+        ("punch", &[Inode]),
+        ("zero", &[Inode]),
+        ("truncate", &[Inode]),
+        ("setattr", &[Inode, Creation]),
+        ("setxattr", &[Inode, Creation]),
+        ("removexattr", &[Inode, Creation]),
+    ]
+};
+
+const OUTCOMES: &[&str] = &[
+    "none", "all", "prefix", "all-but", "only", "mask", "subset", "torn", "torn-at",
+];
+const DEPTHS: &[&str] = &["read", "fsck", "live", "again", "damage"];
+const SYNCS: &[&str] = &["fsync", "streamsync", "syncfs"];
+
+/// A row's name in print.
+fn row_name(row: Row) -> String {
+    format!("{row:?}")
+}
+
+pub(crate) fn count(counts: &mut Counts, name: &str, n: u64) {
+    if n == 0 {
+        return;
+    }
+    match counts.get_mut(name) {
+        Some(sum) => *sum += n,
+        None => {
+            counts.insert(name.into(), n);
+        }
+    }
+}
+
+impl Coverage {
+    /// The counts with their names, as they are printed and saved.
+    pub fn parts(&mut self) -> [(&'static str, &mut Counts); 7] {
+        [
+            ("total", &mut self.totals),
+            ("operation", &mut self.kinds),
+            ("outcome", &mut self.outcomes),
+            ("depth", &mut self.depths),
+            ("recovery", &mut self.rows),
+            ("sync", &mut self.syncs),
+            ("spot", &mut self.spots),
+        ]
+    }
+
+    pub fn add(&mut self, other: &Coverage) {
+        let mut other = other.clone();
+        for ((_, mine), (_, theirs)) in self.parts().into_iter().zip(other.parts()) {
+            for (name, n) in theirs.iter() {
+                count(mine, name, *n);
+            }
+        }
+    }
+
+    pub fn total(&self, name: &str) -> u64 {
+        self.totals.get(name).copied().unwrap_or(0)
+    }
+
+    /// Distinct crash states.
+    pub fn states(&self) -> u64 {
+        self.total("states")
+    }
+
+    pub(crate) fn add_rows(&mut self, rows: &Rows) {
+        for (row, n) in Row::ALL.into_iter().zip(rows) {
+            count(&mut self.rows, &row_name(row), *n);
+        }
+    }
+
+    /// A run before any of its crash states.
+    pub(crate) fn of(run: &Run) -> Coverage {
+        let mut c = Coverage::default();
+        count(&mut c.totals, "runs", 1);
+        count(&mut c.totals, "ENOSPC", run.no_space);
+        count(&mut c.totals, "operations", run.an.placed.len() as u64);
+        for (placed, accepted) in run.an.placed.iter().zip(&run.an.history.ops) {
+            let foreign = |t: &&(usize, Relation)| run.an.placed[t.0].stream != placed.stream;
+            let mut relations: Vec<&str> = placed
+                .relations
+                .iter()
+                .filter(foreign)
+                .map(|r| r.1.name())
+                .collect();
+            relations.sort();
+            relations.dedup();
+            if relations.is_empty() {
+                relations.push("unrelated");
+            }
+            for relation in relations {
+                count(
+                    &mut c.kinds,
+                    &format!("{}/{relation}", accepted.op.kind()),
+                    1,
+                );
+            }
+        }
+        for sync in &run.an.history.syncs {
+            let kind = match sync.kind {
+                SyncKind::File(_) => "fsync",
+                SyncKind::Stream => "streamsync",
+                SyncKind::Volume => "syncfs",
+            };
+            count(&mut c.syncs, kind, 1);
+        }
+        c
+    }
+
+    /// Everything that must be there and is not.
+    pub fn missing(&self) -> Vec<String> {
+        let mut all: Vec<(&str, &Counts, String)> = Vec::new();
+        for (kind, relations) in POSSIBLE {
+            all.push(("operation", &self.kinds, format!("{kind}/unrelated")));
+            let names = relations.iter().map(|r| format!("{kind}/{}", r.name()));
+            all.extend(names.map(|n| ("operation", &self.kinds, n)));
+        }
+        all.extend(
+            OUTCOMES
+                .iter()
+                .map(|o| ("outcome", &self.outcomes, o.to_string())),
+        );
+        all.extend(
+            DEPTHS
+                .iter()
+                .map(|d| ("depth", &self.depths, d.to_string())),
+        );
+        all.extend(Row::ALL.map(|r| ("recovery", &self.rows, row_name(r))));
+        all.extend(SYNCS.iter().map(|s| ("sync", &self.syncs, s.to_string())));
+        all.extend((1..=28).map(|n| ("spot", &self.spots, format!("{n:02}"))));
+        all.push(("total", &self.totals, "ENOSPC".into()));
+        all.retain(|(_, counts, name)| !counts.contains_key(name));
+        all.into_iter()
+            .map(|(part, _, name)| format!("{part} {name}"))
+            .collect()
+    }
+
+    /// As lines `PART NAME NUMBER`, for a file.
+    pub fn to_lines(&self) -> String {
+        let mut copy = self.clone();
+        let mut text = String::new();
+        for (part, counts) in copy.parts() {
+            for (name, n) in counts.iter() {
+                text += &format!("{part} {name} {n}\n");
+            }
+        }
+        text
+    }
+
+    /// Takes one such line in. False: it is none.
+    pub fn take_line(&mut self, line: &str) -> bool {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [part, name, number] = words[..] else {
+            return false;
+        };
+        let Ok(n) = number.parse() else { return false };
+        for (known, counts) in self.parts() {
+            if known == part {
+                count(counts, name, n);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut copy = self.clone();
+        let mut first = true;
+        for (part, counts) in copy.parts() {
+            let line: Vec<String> = counts.iter().map(|(k, n)| format!("{k} {n}")).collect();
+            let end = if std::mem::take(&mut first) { "" } else { "\n" };
+            write!(f, "{end}{part}: {}", line.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_give_the_same_coverage_again() {
+        let mut c = Coverage::default();
+        count(&mut c.totals, "states", 7);
+        count(&mut c.kinds, "rename/move", 2);
+        let mut back = Coverage::default();
+        assert!(c.to_lines().lines().all(|l| back.take_line(l)));
+        assert_eq!(c, back);
+        assert!(!back.take_line("nonsense x 1") && !back.take_line("total states"));
+        assert!(c.missing().contains(&"spot 28".to_string()));
+        assert!(!c.missing().contains(&"operation rename/move".to_string()));
+    }
+}

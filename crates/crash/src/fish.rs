@@ -1,0 +1,89 @@
+//! Does the net catch fish? Planted bugs of the engine, each to be found by the standard exploration.
+use crate::long::{Limits, Long};
+use ccfs_engine::planted::{BUGS, choose};
+use std::time::{Duration, Instant};
+
+/// States within which a planted bug must be found.
+pub const STATES_MAX: u64 = 20_000;
+
+/// How a bug was found.
+#[derive(Clone, Debug)]
+pub struct Catch {
+    pub bug: &'static str,
+    pub what: &'static str,
+    /// Distinct states before it was found; `None`: it was not.
+    pub states: Option<u64>,
+    /// The first line of the failure.
+    pub by: String,
+}
+
+/// Looks for one bug. It stays chosen while this runs, in the whole process.
+pub fn find(bug: &'static str, what: &'static str, limits: &Limits) -> Result<Catch, String> {
+    if !choose(Some(bug)) {
+        return Err(format!("there is no planted bug {bug}"));
+    }
+    let long = Long::new(Limits {
+        states: limits.states.min(STATES_MAX),
+        shrink: Duration::ZERO,
+        threads: 1,
+        quiet: true,
+        state_file: None,
+        ..limits.clone()
+    })?;
+    let found = long.run();
+    choose(None);
+    let states = long.coverage().states();
+    let line = |report: &str| {
+        let first = report.lines().next().unwrap_or("");
+        first
+            .split_once("replays it), ")
+            .map_or(first, |(_, rest)| rest)
+            .to_string()
+    };
+    Ok(Catch {
+        bug,
+        what,
+        states: found.is_err().then_some(states),
+        by: long.failures().first().map_or(String::new(), |r| line(r)),
+    })
+}
+
+/// Looks for the bugs of these names (`all`, or some with commas), and prints a table.
+pub fn catch(names: &str, limits: &Limits) -> Result<(), String> {
+    let wanted: Vec<&str> = names.split(',').collect();
+    let unknown: Vec<&&str> = wanted
+        .iter()
+        .filter(|n| **n != "all" && !BUGS.iter().any(|b| b.1 == **n))
+        .collect();
+    if !unknown.is_empty() {
+        let known: Vec<&str> = BUGS.iter().map(|b| b.1).collect();
+        return Err(format!(
+            "no planted bug {unknown:?}; there are {}",
+            known.join(", ")
+        ));
+    }
+    println!("| planted bug | what is wrong | found after | by |\n|---|---|---|---|");
+    let (start, mut missed) = (Instant::now(), Vec::new());
+    let chosen = |name: &str| names == "all" || wanted.contains(&name);
+    for (_, bug, what) in BUGS.iter().filter(|b| chosen(b.1)) {
+        let found = find(bug, what, limits)?;
+        let after = found
+            .states
+            .map_or("NOT FOUND".into(), |n| format!("{n} states"));
+        let by: String = found.by.replace('|', "/").chars().take(160).collect();
+        println!("| {bug} | {what} | {after} | {by} |");
+        if found.states.is_none() {
+            missed.push(*bug);
+        }
+    }
+    println!("\n{:.0} s", start.elapsed().as_secs_f64());
+    if missed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
+            "not found within {} states: {}",
+            limits.states.min(STATES_MAX),
+            missed.join(", ")
+        ))
+    }
+}

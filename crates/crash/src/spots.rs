@@ -1,0 +1,181 @@
+//! Directed sequences: one per known hard spot of parallel commits in ext4's structures, and the classic ones.
+use crate::image::config;
+use crate::run::Setting;
+
+const USUAL: &[&str] = &["1k", "4k"];
+const ALL: &[&str] = &["1k", "4k", "tiny", "2k", "128", "nocsum", "ext3", "64m"];
+
+/// A sequence that breaks a naive design.
+#[derive(Clone, Debug)]
+pub struct Spot {
+    /// 1 to 28; 0 for those without a number.
+    pub number: u32,
+    pub title: &'static str,
+    /// For `Source::Text`.
+    pub text: String,
+    /// Names of the volumes to try it on.
+    pub volumes: &'static [&'static str],
+}
+
+impl Spot {
+    /// How the volume is mounted.
+    pub fn setting(&self, volume: &str) -> Setting {
+        let config = config(volume).unwrap_or(&crate::image::CONFIGS[0]);
+        let setting = Setting {
+            streams: 4,
+            ..Setting::new(config)
+        };
+        match self.number {
+            // A full log, and little memory.
+            17 => Setting {
+                dirty_limit: 64 << 10,
+                cache_bytes: 256 << 10,
+                ..setting
+            },
+            _ => setting,
+        }
+    }
+}
+
+/// `line` with `#` replaced by each number of the range.
+fn repeat(range: std::ops::Range<usize>, line: &str) -> String {
+    range
+        .map(|i| line.replace('#', &i.to_string()) + ";")
+        .collect()
+}
+
+/// All of them, those with a number first and in order.
+pub fn spots() -> Vec<Spot> {
+    let spot = |number, title, volumes, text| Spot {
+        number,
+        title,
+        text,
+        volumes,
+    };
+    let long = |c: &str, n| c.repeat(n);
+    vec![
+        spot(1, "Block images with parallel commits: A's inode and B's lie in one block; B alone becomes durable", USUAL, "A create a; A write a 0 100; B create b; B write b 0 100; B streamsync; A write a 100 100; B write b 100 100; B streamsync; A streamsync".into()),
+        spot(2, "Holes in the log: A's large transaction is torn, B's behind it had been synced", USUAL, format!(
+        "{} A tick; B create b; B fsync b; {} A tick; B write b 0 100; B fsync b",
+        repeat(0..30, "A create a#; A setxattr a# user.x 100"),
+        repeat(0..30, "A write a# 0 600")
+    )),
+        spot(3, "Bitmaps: A frees a bit, B sets its neighbour", USUAL, "A create a; A write a 0 20000; B create b; B write b 0 20000; A syncfs; A unlink a; B append b 20000; B create c; B fsync b; B write c 0 4000; B fsync c".into()),
+        spot(4, "Counters: entries and subdirectories by two streams, checkpoints between", USUAL, "A mkdir d; A syncfs; A mkdir d/a; B mkdir d/b; B streamsync; B checkpoint; A mkdir d/c; B rmdir d/b; B streamsync; B checkpoint; A rmdir d/a; A streamsync; B mkdir d/e; B checkpoint; B streamsync".into()),
+        spot(5, "Group initialisation: both streams take inodes from a group that nobody used", &["1k"], format!(
+            "{} A syncfs; {} B streamsync; {}",
+            repeat(0..40, "A mkdir d#"),
+            repeat(0..40, "A create d#/a; B create d#/b"),
+            repeat(0..10, "A write d#/a 0 900; B unlink d#/b")
+        )),
+        {
+            let long = long("x", 100);
+            spot(6, "Slots: B uses the rest of a slot whose front A took; a directory block that A added", USUAL, format!(
+        "A mkdir d; A create d/{long}; A create d/z; A syncfs; A unlink d/{long}; A tick; A create d/a; B create d/bbbbbb; B fsync d; {} B create d/after; B streamsync",
+        repeat(0..20, &format!("A create d/#{long}"))
+    ))
+        },
+        {
+            let long = long("y", 120);
+            spot(7, "A leaf of a hash tree splits while another stream's insertions into it are uncommitted", USUAL, format!(
+        "A mkdir d; {} A syncfs; {} B streamsync; {} B streamsync; A tick",
+        repeat(0..25, &format!("A create d/#{long}")),
+        repeat(25..40, &format!("A create d/#{long}; B create d/b#{long}")),
+        repeat(0..20, &format!("A unlink d/#{long}; B create d/c#{long}"))
+    ))
+        },
+        {
+            let long = long("w", 120);
+            spot(8, "A slot is freed and used again inside one transaction, then its leaf splits", USUAL, format!(
+        "A mkdir d; {} A syncfs; {} {} B streamsync; A streamsync",
+        repeat(0..16, &format!("A create d/#{long}")),
+        repeat(0..8, &format!("A unlink d/#{long}; A create d/n#{long}")),
+        repeat(0..12, &format!("B create d/b#{long}"))
+    ))
+        },
+        spot(9, "rmdir by B of a directory that A emptied, also where A's changes cancel out", USUAL, "A mkdir d; A create d/x; A syncfs; A unlink d/x; B rmdir d; B streamsync; A mkdir e; A syncfs; A create e/y; A unlink e/y; B rmdir e; B streamsync; A create z; A streamsync".into()),
+        spot(10, "Two names of one inode are removed by two streams", USUAL, "A create a; A write a 0 5000; A link a b; A syncfs; A unlink a; B unlink b; B streamsync; B create c; B write c 0 5000; B fsync c; A create d; A streamsync".into()),
+        spot(11, "The last close comes before the unlink is committed", USUAL, "A create a; A write a 0 30000; A syncfs; A open a %h; A unlink a; B create b; B write b 0 100; B fsync b; A close %h; B write b 100 30000; B fsync b; A tick; B create c; B write c 0 30000; B fsync c".into()),
+        spot(12, "Blocks are freed and used again in the next transaction, which writes them directly", &["tiny"], "A create a; A write a 0 700000; A syncfs; A truncate a 0; A create b; A write b 0 700000; B create c; B write c 0 700000; B fsync c; A fsync b; B unlink c; B streamsync; A write a 0 700000; A fsync a".into()),
+        {
+            let long = long("v", 150);
+            spot(13, "A directory block was in the log, is freed, and becomes file data", &["tiny"], format!(
+            "A mkdir d; {} A syncfs; {} A rmdir d; A syncfs; B create f; B write f 0 900000; B fsync f; A checkpoint; B write f 0 5000; B fsync f",
+            repeat(0..30, &format!("A create d/#{long}")),
+            repeat(0..30, &format!("A unlink d/#{long}"))
+        ))
+        },
+        spot(14, "Data under a checksum in one record, overwritten or freed by a later one that is already home", USUAL, "A create a; A write a 0 4096; A fsync a; A write a 0 100; B create b; B streamsync; A fsync a; A checkpoint; A write a 0 4096; A fsync a; A unlink a; A streamsync; B write b 0 4096; B fsync b; B checkpoint; A create c; A write c 0 4096; A fsync c; B fsync b".into()),
+        spot(15, "Checkpoint writes are torn at sectors", USUAL, format!(
+        "{} A checkpoint; {} A checkpoint; {} A checkpoint; B create z; B streamsync",
+        repeat(0..12, "A create a#; B create b#"),
+        repeat(0..12, "A unlink a#; B setxattr b# user.q 50"),
+        repeat(0..12, "B unlink b#")
+    )),
+        spot(16, "The tail of the log: A is idle with an uncommitted change while B fills the log several times", &["1k"], format!(
+        "A create idle; A write idle 0 5000; {}",
+        repeat(
+            0..60,
+            "B create f#; B write f# 0 30000; B write f# 100 20000; B fsync f#; B write f# 5 7000; B fsync f#; ?B unlink f#"
+        )
+    )),
+        spot(17, "The log is full while an operation holds directory locks: nothing hangs, also with a small dirty limit", &["1k"], format!(
+        "A mkdir d; {} A syncfs; {} B streamsync",
+        repeat(
+            0..60,
+            "A create d/a#; A setxattr d/a# user.x 300; B create d/b#; B write d/b# 0 9000"
+        ),
+        repeat(
+            0..60,
+            "C rename d/a# d/c#; A write d/b# 10 9000; C unlink d/c#"
+        )
+    )),
+        spot(18, "A transaction is sealed but not allocated when the next one truncates", USUAL, "A create a; A write a 0 50000; B link a b; A truncate a 1000; A append a 300; B fsync b; A write a 0 100; B chmod b 600; A truncate a 0; B fsync b; A fsync a".into()),
+        spot(19, "Appending to a partly filled block, a crash, and extension: lost bytes never come back", USUAL, "A create a; A write a 0 700; A fsync a; A append a 2000; A tick; A truncate a 800; A truncate a 9000; A fsync a; A append a 10; A truncate a 300; B link a b; A truncate a 5000; B fsync b; A write a 6000 10; A fsync a".into()),
+        spot(20, "ENOSPC with space in uncommitted frees; a preallocated file on a full volume is overwritten", &["tiny"], format!(
+            "A create p; A allocate p 0 300000; A create a; A write a 0 900000; A syncfs; {} A unlink a; B create b; B write b 0 900000; B fsync b; {} B fsync p",
+            repeat(0..2, "A create x#; A write x# 0 400000"),
+            repeat(0..20, "B write p #000 3000")
+        )),
+        spot(21, "Large attributes, shared or not, dropped by two streams", USUAL, "A create a; A setxattr a user.big 600; B create b; B setxattr b user.big 600; A syncfs; A removexattr a user.big; B removexattr b user.big; B streamsync; A setxattr b user.big 500; B unlink b; B streamsync; A setxattr a user.c 600; A streamsync".into()),
+        spot(22, "Two renames that would make a loop without one another", USUAL, "A mkdir p; A mkdir p/q; A syncfs; A rename p/q q; B rename p q/p; B streamsync; A rename q/p p; C rename q p/q; C streamsync; A create z; A streamsync".into()),
+        spot(23, "Times that go backwards, entry changes around them", USUAL, "A mkdir d; A create d/f; A syncfs; A create d/a; A utimes d 1000; B create d/b; B streamsync; A utimes d 500; B unlink d/b; A utimes d/f 7; B streamsync; B setxattr d user.t 4; A streamsync".into()),
+        spot(24, "sync over many streams", USUAL, format!(
+        "{} A syncfs; {} B syncfs; {}",
+        repeat(0..4, "# create f#; # write f# 0 2000"),
+        repeat(0..4, "# append f# 3000"),
+        repeat(0..4, "# truncate f# 10")
+    )),
+        spot(25, "Two streams write one page; each version stays with its transaction", USUAL, "A create a; A write a 0 4096; B write a 100 100; A write a 200 100; B write a 300 100; B fsync a; A write a 0 4096; B truncate a 50; A append a 4000; A tick; B write a 60 8; B fsync a".into()),
+        spot(26, "The feature bit: crash at every event of mount and unmount", ALL, "A create a; A write a 0 3000".into()),
+        spot(27, "Volumes with block maps, small inodes, without checksums", ALL, "A create a; A write a 0 30000; A write a 400000 3000; A syncfs; A punch a 5000 9000; B create b; B write b 0 20000; B fsync b; A truncate a 20000; A allocate a 0 60000; A fsync a; B zero b 100 9000; B unlink a; B streamsync; A mkdir d; A symlink d/s 100; A setxattr b user.a 30".into()),
+        spot(28, "Files that were open without a name at the crash; recovery is killed, and killed again", &["1k", "4k", "tiny"], "A create a; A write a 0 50000; A open a %a; A tmpfile %t; A write %t 0 30000; A syncfs; A unlink a; B create b; B fsync b; A write %a 100 9000; A streamsync; A link %t t; A append t 3000; B tmpfile %u; B write %u 0 9000; B streamsync; A close %a; A tick; B close %u; A fsync t".into()),
+        spot(0, "create write rename", USUAL, "A create f; A write f 0 3000; A syncfs; A create t; A write t 0 5000; A rename t f; A create t; A write t 0 700; A rename t f; B fsync f; A create t; A write t 0 9000; A fsync t; A rename t f".into()),
+        spot(0, "append and overwrite under commit", USUAL, "A create f; A append f 1000; A tick; A append f 1000; A write f 500 1000; A tick; A append f 5000; A fsync f; A write f 0 7000; A tick; A write f 3000 200; A write f 100 20; A fdatasync f; A append f 1".into()),
+        spot(0, "log wraps", &["1k"], repeat(
+        0..90,
+        "A create f#; A write f# 0 9000; A fsync f#; B write f# 100 9000; B fsync f#; A unlink f#; A streamsync",
+    )),
+        spot(0, "large transactions", &["1k"], format!(
+        "{} A syncfs; {} B streamsync; A checkpoint",
+        repeat(0..400, "A create f#; A setxattr f# user.name 200"),
+        repeat(0..400, "B rename f# g#; A chmod g# 600")
+    )),
+        spot(0, "recovery of two large transactions at once, one of them torn", &["1k"], format!(
+            "A mkdir d; A syncfs; {} {} C syncfs",
+            repeat(0..120, "A create d/a#; A setxattr d/a# user.name 400"),
+            repeat(0..40, "B create b#; B setxattr b# user.name 400")
+        )),
+        spot(0, "a full volume", &["tiny"], format!(
+            "{} B fsync f0; A unlink f1; B create g; B write g 0 300000; B fsync g; A truncate f2 0; B write g 300000 300000; B fsync g",
+            repeat(0..16, "A create f#; A write f# 0 120000; A write f# 120000 120000")
+        )),
+        spot(0, "moves of directories and of names, by two streams", USUAL,
+            "A mkdir p; A mkdir q; A mkdir p/a; A mkdir p/b; A mkdir p/c; A mkdir p/d; A mkdir q/e; A syncfs; A rename p/a q/a; \
+             B noreplace p/b q/b; A exchange p/c q/a; B whiteout p/d q/d; C rename q/b p/b; C streamsync; B streamsync; \
+             A create q/e/x; A syncfs; A unlink q/e/x; B rename p/b q/e; B streamsync; A mkdir r; B setxattr r user.a 9; \
+             C removexattr r user.a; B create r/f; C streamsync".into()),
+        spot(0, "rename over an open file", USUAL, "A create f; A write f 0 20000; A syncfs; A open f %f; A create g; A write g 0 100; A rename g f; B create b; B streamsync; A write %f 0 5000; A fsync f; A close %f; A tick; B write b 0 20000; B fsync b".into()),
+        spot(0, "deep trees come and go", USUAL, "A mkdir a; A mkdir a/b; A mkdir a/b/c; A create a/b/c/f; A syncfs; A rename a/b/c c; B create c/g; A rmdir a/b; A rmdir a; B fsync c/g; A mkdir a; A rename c a/c; B unlink a/c/f; B unlink a/c/g; C rmdir a/c; C streamsync".into()),
+    ]
+}

@@ -1,0 +1,230 @@
+//! The standard exploration: an endless list of workloads. Each *place* in it stands for one, always the same.
+//!
+//! The first places hold the directed sequences, all short sequences of one operation, and random workloads, mixed; `make test`
+//! comes to their end. Behind them come all sequences of two operations, random ones of three, and further random workloads.
+use crate::ace;
+use crate::coverage::{Coverage, count};
+use crate::explore::{Effort, explore_into, thorough, workload};
+use crate::generate::Action;
+use crate::image::CONFIGS;
+use crate::rng::Rng;
+use crate::run::{Run, Setting, Source};
+use crate::shrink::shortened;
+use crate::spots::{Spot, spots};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// Distinct crash states that `make test` explores.
+pub const TEST_STATES: u64 = 100_000;
+/// ... and `make crash`.
+pub const LONG_STATES: u64 = 5_000_000;
+/// Random workloads among the first places.
+const RANDOM_FIRST: u64 = 360;
+
+/// What a place holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A directed sequence (index in `spots()`) on a volume.
+    Spot(usize, &'static str),
+    /// A short sequence: operations, number.
+    Ace(u32, u64),
+    Random(u64),
+}
+
+static SPOTS: LazyLock<Vec<Spot>> = LazyLock::new(spots);
+
+/// The first places.
+static FIRST: LazyLock<Vec<Work>> = LazyLock::new(|| {
+    let directed: Vec<Work> = SPOTS
+        .iter()
+        .enumerate()
+        .flat_map(|(i, s)| s.volumes.iter().map(move |v| Work::Spot(i, v)))
+        .collect();
+    let short: Vec<Work> = (0..ace::sequences(1)).map(|n| Work::Ace(1, n)).collect();
+    let random: Vec<Work> = (0..RANDOM_FIRST).map(Work::Random).collect();
+    // Mixed evenly, the directed ones in the first eighth.
+    let mut all: Vec<(u64, Work)> = Vec::new();
+    for (part, works) in [(8, directed), (1, short), (1, random)] {
+        let len = works.len() as u64;
+        let place = |i: usize| (i as u64 * 1_000_000) / (len * part);
+        all.extend(works.into_iter().enumerate().map(|(i, w)| (place(i), w)));
+    }
+    all.sort_by_key(|(key, _)| *key);
+    all.into_iter().map(|(_, work)| work).collect()
+});
+
+/// Number of the first places.
+pub fn first_places() -> u64 {
+    FIRST.len() as u64
+}
+
+/// What is at a place.
+pub fn work(place: u64) -> Work {
+    if let Some(work) = FIRST.get(place as usize) {
+        return work.clone();
+    }
+    let n = place - first_places();
+    let (turn, within) = (n / 9, n % 9);
+    let pair = turn * 8 + within;
+    match within {
+        8 if turn % 4 == 0 => Work::Ace(3, Rng::new(place).below(ace::sequences(3))),
+        8 => Work::Random(RANDOM_FIRST + turn),
+        // A step through all of them that has no factor with their number.
+        _ if pair < ace::sequences(2) => Work::Ace(2, (pair * 7919) % ace::sequences(2)),
+        _ => Work::Random((1 << 32) + n),
+    }
+}
+
+impl Work {
+    fn setting(&self) -> (Setting, Source) {
+        match self {
+            Work::Spot(i, volume) => {
+                let spot = &SPOTS[*i];
+                (spot.setting(volume), Source::Text(spot.text.clone()))
+            }
+            Work::Ace(length, number) => {
+                let config = &CONFIGS[(number / 2 % 2) as usize];
+                let setting = Setting {
+                    streams: 2,
+                    unmount: number % 3 == 0,
+                    ..Setting::new(config)
+                };
+                (setting, Source::Text(ace::sequence(*length, *number)))
+            }
+            Work::Random(seed) => {
+                let (setting, mix, length) = workload(*seed);
+                (setting, Source::Random(*seed, mix, length))
+            }
+        }
+    }
+
+    fn effort(&self, place: u64) -> Effort {
+        let effort = Effort {
+            subsets_max: 4,
+            random: 3,
+            directed: true,
+            torn: 1,
+            sectors: true,
+            mount: false,
+            deep_every: 40,
+            fsck_every: 20,
+            damage_every: 50,
+            seed: place,
+            ..Effort::default()
+        };
+        match self {
+            Work::Spot(i, _) => self.directed(&SPOTS[*i], effort),
+            // A small case in each twenty: all subsets.
+            Work::Ace(1, n) if n % 20 == 7 => Effort {
+                subsets_max: 12,
+                states_max: 1500,
+                after_syncs: ace::SETUP_SYNCS,
+                ..effort
+            },
+            Work::Ace(length, _) => Effort {
+                states_max: if *length == 1 { 50 } else { 25 },
+                after_syncs: ace::SETUP_SYNCS,
+                ..effort
+            },
+            Work::Random(_) => Effort {
+                states_max: 220,
+                ..effort
+            },
+        }
+    }
+}
+
+impl Work {
+    fn directed(&self, spot: &Spot, effort: Effort) -> Effort {
+        // Recovery is what these are about.
+        if spot.title.starts_with("recovery") {
+            return Effort {
+                subsets_max: 0,
+                random: 0,
+                directed: false,
+                torn: 0,
+                after_syncs: 1,
+                deep_every: 1,
+                fsck_every: 0,
+                states_max: 300,
+                ..effort
+            };
+        }
+        Effort {
+            states_max: 130,
+            mount: spot.number == 26,
+            deep_every: if spot.number == 28 { 4 } else { 40 },
+            ..effort
+        }
+    }
+}
+
+/// Explores the workload at a place; adds to `coverage` what was looked at, also up to a failure. The error is a report with a
+/// shortened workload.
+pub fn explore_place(
+    place: u64,
+    coverage: &mut Coverage,
+    shrink_for: Duration,
+) -> Result<(), String> {
+    let work = work(place);
+    let (setting, source) = work.setting();
+    let effort = work.effort(place);
+    let mut actions: Vec<(usize, Action)> = Vec::new();
+    let done = Run::record_into(setting, source, &mut actions)
+        .and_then(|run| explore_into(&run, &effort, coverage));
+    match (&work, done) {
+        // Some short sequences make no sense, e.g. two that make the same name.
+        (Work::Ace(..), Err(e)) if e.starts_with("script: cannot do") => {
+            count(&mut coverage.totals, "impossible", 1);
+            Ok(())
+        }
+        (Work::Spot(i, _), Ok(())) => {
+            let number = format!("{:02}", SPOTS[*i].number);
+            count(&mut coverage.spots, &number, 1);
+            Ok(())
+        }
+        (_, Ok(())) => Ok(()),
+        (_, Err(e)) => {
+            let again = |source| {
+                let run = Run::record(setting, source)?;
+                explore_into(&run, &thorough(&effort), &mut Coverage::default())
+            };
+            let text = shortened(&e, setting, &actions, shrink_for, again);
+            Err(format!(
+                "place {place} ({work:?}; `ccfs-crash-explore --from {place} --places 1` replays it), {text}"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_list_holds_every_short_sequence_and_every_spot_once() {
+        let first: Vec<Work> = (0..first_places()).map(work).collect();
+        let short = first
+            .iter()
+            .filter(|w| matches!(w, Work::Ace(1, _)))
+            .count();
+        assert_eq!(short as u64, ace::sequences(1));
+        let numbers: HashSet<u32> = first
+            .iter()
+            .filter_map(|w| match w {
+                Work::Spot(i, _) => Some(SPOTS[*i].number),
+                _ => None,
+            })
+            .collect();
+        assert!((1..=28).all(|n| numbers.contains(&n)));
+        let end = first_places() + ace::sequences(2) / 8 * 9 + 9;
+        let pairs: HashSet<u64> = (first_places()..end)
+            .filter_map(|p| match work(p) {
+                Work::Ace(2, n) => Some(n),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(pairs.len() as u64, ace::sequences(2));
+    }
+}

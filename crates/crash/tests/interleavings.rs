@@ -1,0 +1,271 @@
+//! Interleavings of streams, commits, ties, apply and checkpoints, with the engine's own code under shuttle's scheduler.
+//!
+//! Each scenario ends with sync calls of all threads. Every schedule must come to an end (no lock is waited for in a circle), and
+//! what was there at the end must be there after a power cut that keeps nothing unflushed.
+//! `make shuttle` runs them; CCFS_SHUTTLE is the number of schedules of each scenario.
+use ccfs_crash::image::{CONFIGS, base};
+use ccfs_crash::observe::observe;
+use ccfs_device::{Counters, Device, MemoryDevice, Outcome, SimDevice, Ticket, Write};
+use ccfs_engine::{
+    Context, Ino, Options, ROOT_INO, RenameFlags, SetAttr, StreamId, Volume, WriteFlags,
+};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner, thread};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Gives way at each call, as a device does that takes its time.
+struct Slow(Arc<SimDevice>);
+
+impl Device for Slow {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        let ticket = self.0.submit(writes);
+        thread::yield_now();
+        ticket
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        thread::yield_now();
+        self.0.wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        thread::yield_now();
+        let done = self.0.flush();
+        thread::yield_now();
+        done
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+}
+
+/// One stream's thread.
+#[derive(Clone)]
+struct Hand {
+    vol: Arc<Volume>,
+    cx: Context,
+}
+
+impl Hand {
+    fn name(&self, name: &str) -> Option<Ino> {
+        self.vol
+            .lookup(ROOT_INO, name.as_bytes())
+            .ok()
+            .map(|a| a.ino)
+    }
+    fn create(&self, dir: Ino, name: &str) -> Ino {
+        self.vol
+            .mknod(&self.cx, dir, name.as_bytes(), 0o100644, 0)
+            .unwrap()
+            .ino
+    }
+    fn mkdir(&self, dir: Ino, name: &str) -> Ino {
+        self.vol
+            .mkdir(&self.cx, dir, name.as_bytes(), 0o755)
+            .unwrap()
+            .ino
+    }
+    fn write(&self, ino: Ino, offset: u64, len: usize) {
+        let data = vec![self.cx.stream.0 as u8 | 1; len];
+        self.vol
+            .write(&self.cx, ino, offset, &data, WriteFlags::default())
+            .unwrap();
+    }
+    fn truncate(&self, ino: Ino, size: u64) {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        self.vol.setattr(&self.cx, ino, &set).unwrap();
+    }
+    /// Whether the name could be moved: another thread may have been first.
+    fn rename(&self, from: Ino, name: &str, to: Ino, new: &str) -> bool {
+        let (name, new) = (name.as_bytes(), new.as_bytes());
+        self.vol
+            .rename(&self.cx, from, name, to, new, RenameFlags::default())
+            .is_ok()
+    }
+    fn fsync(&self, ino: Ino) {
+        self.vol.fsync(&self.cx, ino, false).unwrap();
+    }
+    fn streamsync(&self) {
+        self.vol.streamsync(self.cx.stream).unwrap();
+    }
+}
+
+type Part = fn(&Hand);
+
+/// `before` by one stream, then each part in a thread and stream of its own.
+fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part]) {
+    let dev = Arc::new(SimDevice::new(volume));
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    let vol = Volume::mount(Arc::new(Slow(dev.clone())), options.clone()).unwrap();
+    let hand = |stream| Hand {
+        vol: vol.clone(),
+        cx: Context {
+            stream: StreamId(stream),
+            uid: 0,
+            gid: 0,
+            umask: 0,
+            ignore_fsync: false,
+            privileged: true,
+        },
+    };
+    before(&hand(100));
+    vol.syncfs(&hand(100).cx).unwrap();
+    let threads: Vec<_> = parts
+        .iter()
+        .enumerate()
+        .map(|(i, part)| {
+            let (hand, part) = (hand(101 + i as u64), *part);
+            thread::spawn(move || {
+                part(&hand);
+                hand.streamsync();
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let end = observe(&vol).unwrap();
+    vol.shutdown();
+    let crashed = Arc::new(dev.crash_image(dev.events(), &Outcome::None));
+    let again = Volume::mount(crashed, options).unwrap();
+    let seen = observe(&again).unwrap();
+    again.shutdown();
+    assert_eq!(end.difference(&seen, true), None, "all of it was synced");
+}
+
+/// Tries schedules: random ones, and ones with few preemptions at bad places (Burckhardt et al., ASPLOS 2010).
+fn explore(before: Part, parts: &'static [Part]) {
+    let schedules = std::env::var("CCFS_SHUTTLE")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(300);
+    // Made outside: it runs a program.
+    let volume = Arc::new(base(&CONFIGS[0]).unwrap());
+    for random in [true, false] {
+        let mut config = Config::new();
+        config.stack_size = 2 << 20;
+        config.max_steps = shuttle::MaxSteps::FailAfter(1_000_000);
+        let volume = volume.clone();
+        let run = move || scenario(&volume, before, parts);
+        match random {
+            true => Runner::new(RandomScheduler::new(schedules), config).run(run),
+            false => Runner::new(PctScheduler::new(3, schedules), config).run(run),
+        };
+    }
+}
+
+#[test]
+fn two_streams_write_and_sync_one_file() {
+    fn part(h: &Hand) {
+        let f = h.name("f").unwrap();
+        h.write(f, 0, 3000);
+        h.fsync(f);
+        h.write(f, 1000, 5000);
+        h.fsync(f);
+    }
+    explore(|h| _ = h.create(ROOT_INO, "f"), &[part, part]);
+}
+
+#[test]
+fn ties_in_both_directions_between_three_streams() {
+    fn part(h: &Hand) {
+        let (a, b) = (h.name("a").unwrap(), h.name("b").unwrap());
+        let (first, second) = if h.cx.stream.0 % 2 == 0 {
+            (a, b)
+        } else {
+            (b, a)
+        };
+        h.write(first, 0, 100);
+        h.write(second, 50, 2000);
+        h.truncate(first, 70);
+        h.fsync(second);
+    }
+    fn before(h: &Hand) {
+        h.create(ROOT_INO, "a");
+        h.create(ROOT_INO, "b");
+    }
+    explore(before, &[part, part, part]);
+}
+
+#[test]
+fn checkpoints_and_interval_commits_beside_syncs() {
+    fn work(h: &Hand) {
+        let name = format!("n{}", h.cx.stream.0);
+        let f = h.create(ROOT_INO, &name);
+        h.write(f, 0, 9000);
+        h.fsync(f);
+        h.vol.unlink(&h.cx, ROOT_INO, name.as_bytes()).unwrap();
+    }
+    fn keeper(h: &Hand) {
+        h.vol.tick(Duration::ZERO).unwrap();
+        h.vol.checkpoint().unwrap();
+        h.vol.syncfs(&h.cx).unwrap();
+        h.vol.checkpoint().unwrap();
+    }
+    explore(|h| _ = h.create(ROOT_INO, "x"), &[work, work, keeper]);
+}
+
+#[test]
+fn directories_move_between_parents() {
+    fn before(h: &Hand) {
+        let p = h.mkdir(ROOT_INO, "p");
+        h.mkdir(p, "q");
+        h.mkdir(ROOT_INO, "r");
+    }
+    fn up(h: &Hand) {
+        if let Some(p) = h.name("p") {
+            h.rename(p, "q", ROOT_INO, "q");
+        }
+    }
+    fn below(h: &Hand) {
+        if let Some(q) = h.name("q") {
+            h.rename(ROOT_INO, "p", q, "p");
+        }
+    }
+    fn replace(h: &Hand) {
+        h.rename(ROOT_INO, "r", ROOT_INO, "q");
+        let _ = h.vol.rmdir(&h.cx, ROOT_INO, b"q");
+    }
+    explore(before, &[up, below, replace]);
+}
+
+#[test]
+fn links_and_removals_of_one_file() {
+    fn before(h: &Hand) {
+        let f = h.create(ROOT_INO, "f");
+        h.write(f, 0, 5000);
+    }
+    fn link(h: &Hand) {
+        if let Some(f) = h.name("f") {
+            let _ = h.vol.link(&h.cx, f, ROOT_INO, b"g");
+        }
+        let _ = h.vol.unlink(&h.cx, ROOT_INO, b"f");
+    }
+    fn remove(h: &Hand) {
+        let _ = h.vol.unlink(&h.cx, ROOT_INO, b"g");
+        let f = h.create(ROOT_INO, "h");
+        h.write(f, 0, 5000);
+    }
+    fn sync(h: &Hand) {
+        h.vol.syncfs(&h.cx).unwrap();
+    }
+    explore(before, &[link, remove, sync]);
+}

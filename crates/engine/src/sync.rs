@@ -1,0 +1,88 @@
+//! The locks of the engine. With the feature `shuttle` they are shuttle's, so that a test can try interleavings of the same code
+//! (crates/crash/tests/interleavings.rs); else parking_lot's, by re-export.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+#[cfg(feature = "shuttle")]
+pub(crate) use scheduled::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+
+/// parking_lot's interface over shuttle's locks.
+#[cfg(feature = "shuttle")]
+mod scheduled {
+    use shuttle::sync as inner;
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
+
+    pub(crate) use inner::RwLockWriteGuard;
+
+    #[derive(Default)]
+    pub(crate) struct Mutex<T>(inner::Mutex<T>);
+
+    /// The guard is absent only while a `Condvar` waits with it.
+    pub struct MutexGuard<'a, T>(&'a inner::Mutex<T>, Option<inner::MutexGuard<'a, T>>);
+
+    /// A panic elsewhere fails the test by itself.
+    fn unpoisoned<G>(guard: Result<G, std::sync::PoisonError<G>>) -> G {
+        guard.unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    impl<T> Mutex<T> {
+        pub fn new(value: T) -> Self {
+            Mutex(inner::Mutex::new(value))
+        }
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(&self.0, Some(unpoisoned(self.0.lock())))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            self.1.as_ref().expect("held")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.1.as_mut().expect("held")
+        }
+    }
+
+    #[derive(Default)]
+    pub(crate) struct Condvar(inner::Condvar);
+
+    impl Condvar {
+        pub fn new() -> Self {
+            Self::default()
+        }
+        pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            guard.1 = guard.1.take().map(|held| unpoisoned(self.0.wait(held)));
+        }
+        /// Time is not modelled: the wait is over at any moment.
+        pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
+            guard.1 = None;
+            shuttle::thread::yield_now();
+            guard.1 = Some(unpoisoned(guard.0.lock()));
+        }
+        pub fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    #[derive(Default)]
+    pub struct RwLock<T>(inner::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub fn new(value: T) -> Self {
+            RwLock(inner::RwLock::new(value))
+        }
+        pub fn read(&self) -> inner::RwLockReadGuard<'_, T> {
+            unpoisoned(self.0.read())
+        }
+        pub fn write(&self) -> inner::RwLockWriteGuard<'_, T> {
+            unpoisoned(self.0.write())
+        }
+        pub fn try_read(&self) -> Option<inner::RwLockReadGuard<'_, T>> {
+            self.0.try_read().ok()
+        }
+    }
+}
