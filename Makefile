@@ -10,7 +10,7 @@ IMAGE ?= ccfs.img
 SIZE ?= 1G
 DIR ?= mnt
 
-.PHONY: help build mount unmount install install-libs test man soak crash bench calibrate evidence clean
+.PHONY: help build mount unmount install install-libs test man soak crash faults bench calibrate evidence clean
 
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
@@ -19,6 +19,7 @@ help:
 	@echo "make install-libs   install libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make fish  planted bugs;  make bench  benchmarks"
+	@echo "make faults    device errors, flipped bits, full hosts: the table in docs/evidence.md"
 
 build:
 	@scripts/deps.sh build
@@ -89,6 +90,11 @@ evidence:
 	@scripts/deps.sh test
 	cargo build --release -p ccfs -p ccfs-evidence
 	$(SUDO) $(CARGO_TARGET_DIR)/release/ccfs-evidence tables $(EVIDENCE_ARGS)
+
+FAULTS_ARGS ?=
+faults:
+	@scripts/deps.sh test
+	$(SUDO) env "PATH=$$PATH" cargo run --release -p ccfs-faults --bin ccfs-faults -- --into docs/evidence.md $(FAULTS_ARGS)
 
 BENCH_ARGS ?= personalities --fs ccfs,fuse2fs,ext4 --seconds 10
 bench:

@@ -23,6 +23,7 @@ pub enum Command {
     Umount(UmountArgs),
     Fsck(FsckArgs),
     Status(StatusArgs),
+    Scrub(ScrubArgs),
     Inspect(InspectArgs),
     Stream(StreamArgs),
     Crash(CrashArgs),
@@ -142,6 +143,37 @@ pub struct StatusArgs {
     /// Any file or directory of the volume
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+}
+
+/// Verifies the checksums of all metadata of a mounted volume, while it is in use
+///
+/// Reads every structure from the device again, in small steps with pauses, so that others are not held up. What memory holds in a
+/// newer version than the device is counted, not verified. Changes nothing. Needs root. Exit codes are those of fsck(8): 0 no damage,
+/// 4 damage found, 8 could not check, 16 usage.
+#[derive(Args, Debug)]
+pub struct ScrubArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Show progress on stderr: always, never, or where it is a terminal
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = ProgressWhen::Auto,
+          num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    pub progress: ProgressWhen,
+    /// No pauses: as fast as the device can
+    #[arg(long)]
+    pub fast: bool,
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// When progress is shown.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgressWhen {
+    /// On a terminal
+    Auto,
+    Always,
+    Never,
 }
 
 /// Shows a volume that is not mounted: super block, features, log and the transactions in it; changes nothing

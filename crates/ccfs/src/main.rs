@@ -30,6 +30,7 @@ mod mkfs;
 mod mount;
 mod mounts;
 mod options;
+mod scrub;
 mod size;
 mod status;
 mod stream;
@@ -79,7 +80,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Err(e) => {
             let code = match args.get(1).and_then(|a| a.to_str()) {
                 _ if !e.use_stderr() => 0,
-                Some("fsck") => fsck_code::USAGE,
+                Some("fsck" | "scrub") => fsck_code::USAGE,
                 Some("mount" | "umount") => mount_code::USAGE,
                 _ => 2,
             };
@@ -95,6 +96,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Inspect(a) => ("ccfs inspect", done(inspect::run(&a))),
         Command::Version(a) => ("ccfs version", done(version::run(&a))),
         Command::Man(a) => ("ccfs man", done(man::run(&a))),
+        Command::Scrub(a) => ("ccfs scrub", scrub::run(&a)),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
         Command::Crash(a) => ("ccfs crash", crash::run(&a)),

@@ -198,6 +198,10 @@ fn status_and_streams_of_a_mounted_volume() {
         assert!(Instant::now() < end, "the stream was synced: {status}");
         std::thread::sleep(Duration::from_millis(50));
     }
+    compare(
+        "ccfs scrub --json",
+        &ccfs_with(&["scrub", "--json", &dir]).out,
+    );
     common::unmount(&dir);
 }
 

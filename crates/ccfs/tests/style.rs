@@ -23,6 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     // Judges of the product; what they may look at is only how they drive it.
     ("crash", &["device", "engine"]),
+    ("faults", &["device", "image", "engine", "crash"]),
     ("tests", &["device", "engine", "client"]),
     ("bench", &["device", "engine", "client", "tests"]),
 ];

@@ -29,6 +29,8 @@ pub const IOC_STATUS: u32 = iowr(0x84, size_of::<StatusArg>());
 pub const IOC_GET_STREAM_OF_PROCESS: u32 = iowr(0x85, size_of::<ProcessArg>());
 /// The next events (commits and syncs) as lines of JSON: [`TraceArg`].
 pub const IOC_TRACE: u32 = iowr(0x88, size_of::<TraceArg>());
+/// Verify some of the volume's metadata: [`ScrubArg`]. For root.
+pub const IOC_SCRUB: u32 = iowr(0x90, size_of::<ScrubArg>());
 
 /// Stream flag: sync calls made in this stream by its owner return at once (C3 excepts streamsync and syncfs by others).
 pub const STREAM_IGNORE_FSYNC: u32 = 1;
@@ -110,11 +112,55 @@ pub struct TraceArg {
 
 /// `TraceArg::next`: from now on.
 pub const TRACE_NEW: u64 = u64::MAX;
+/// Bytes of text per damage.
+pub const SCRUB_TEXT: usize = 176;
+/// Damages that one call reports at most.
+pub const SCRUB_DAMAGES: usize = 16;
+
+/// A structure that cannot be read or does not verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ScrubDamage {
+    /// Block of the volume; 0: no single one.
+    pub block: u64,
+    /// The inode that it belongs to; 0: the volume's own.
+    pub inode: u32,
+    /// Bytes of `text` that are valid (UTF-8).
+    pub length: u32,
+    pub text: [u8; SCRUB_TEXT],
+}
+
+/// Argument of the scrub call, one step of a scrub. The position begins as zeros and is handed back unchanged until `ended` is not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ScrubArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// In and out: position.
+    pub phase: u32,
+    pub item: u64,
+    pub part: u64,
+    /// In: blocks to look at, at most about so many; the daemon has a limit of its own.
+    pub blocks: u32,
+    /// Out: 1 when the scrub is complete.
+    pub ended: u32,
+    /// Out: progress in units of no meaning.
+    pub done: u64,
+    pub total: u64,
+    /// Out: blocks of this step, and how many of them are newer in memory than on the device.
+    pub visited: u32,
+    pub newer: u32,
+    /// Out: damages that are valid.
+    pub damages: u32,
+    pub reserved: u32,
+    pub damage: [ScrubDamage; SCRUB_DAMAGES],
+}
 
 const _: () = assert!(size_of::<StreamArg>() == 16);
 const _: () = assert!(size_of::<TraceArg>() == 8192);
 const _: () = assert!(size_of::<StatusArg>() == 8192);
 const _: () = assert!(size_of::<ProcessArg>() == 24);
+const _: () = assert!(size_of::<ScrubArg>() == 64 + 16 * 192);
 // An ioctl number has 14 bits for the size.
 const _: () = assert!(size_of::<StatusArg>() < 1 << 14);
 
@@ -128,6 +174,33 @@ impl StatusArg {
             offset,
             total: 0,
             data: [0; STATUS_CHUNK],
+        }
+    }
+}
+
+impl ScrubArg {
+    /// The argument of a first step.
+    pub fn begin(blocks: u32) -> Self {
+        let none = ScrubDamage {
+            block: 0,
+            inode: 0,
+            length: 0,
+            text: [0; SCRUB_TEXT],
+        };
+        ScrubArg {
+            version: VERSION,
+            phase: 0,
+            item: 0,
+            part: 0,
+            blocks,
+            ended: 0,
+            done: 0,
+            total: 0,
+            visited: 0,
+            newer: 0,
+            damages: 0,
+            reserved: 0,
+            damage: [none; SCRUB_DAMAGES],
         }
     }
 }

@@ -23,7 +23,7 @@ mod at;
 mod guard;
 mod sys;
 
-use abi::{ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg};
+use abi::{ProcessArg, STATUS_CHUNK, ScrubArg, StatusArg, StreamArg, TraceArg};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -143,6 +143,62 @@ pub fn trace(fd: impl AsFd, next: u64) -> io::Result<Traced> {
     })
 }
 
+/// A structure of the volume that cannot be read or does not verify.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Block of the volume; 0: no single one.
+    pub block: u64,
+    /// The inode that it belongs to; 0: the volume's own.
+    pub inode: u32,
+    pub what: String,
+}
+
+/// A scrub of a mounted volume on its way, step by step.
+pub struct Scrub(Box<ScrubArg>);
+
+impl Default for Scrub {
+    fn default() -> Self {
+        Scrub(Box::new(ScrubArg::begin(0)))
+    }
+}
+
+impl Scrub {
+    /// Verifies at most about `blocks` blocks more and gives what is damaged. Errors: `EPERM` for all but root.
+    pub fn step(&mut self, fd: impl AsFd, blocks: u32) -> io::Result<Vec<Damage>> {
+        self.0.blocks = blocks;
+        supported(sys::ioctl(fd.as_fd(), abi::IOC_SCRUB, &mut *self.0))?;
+        let found = self
+            .0
+            .damage
+            .get(..self.0.damages as usize)
+            .ok_or_else(broken_answer)?;
+        let damage = |d: &abi::ScrubDamage| {
+            let text = d.text.get(..d.length as usize).ok_or_else(broken_answer)?;
+            Ok(Damage {
+                block: d.block,
+                inode: d.inode,
+                what: String::from_utf8_lossy(text).into_owned(),
+            })
+        };
+        found.iter().map(damage).collect()
+    }
+
+    /// All is done.
+    pub fn ended(&self) -> bool {
+        self.0.ended != 0
+    }
+
+    /// Blocks that the last step looked at, and how many of them memory holds in a newer version.
+    pub fn blocks(&self) -> (u64, u64) {
+        (self.0.visited.into(), self.0.newer.into())
+    }
+
+    /// Done and total, in units of no meaning.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.0.done, self.0.total)
+    }
+}
+
 /// Opens a path for the calls above: a directory as it is, of anything else the directory that holds it.
 pub fn open(path: &Path) -> io::Result<File> {
     if path.is_dir() {
@@ -196,6 +252,7 @@ mod tests {
             stream_sync(&file, 0).unwrap_err(),
             status_json(&file).unwrap_err(),
             trace(&file, 0).unwrap_err(),
+            Scrub::default().step(&file, 1).unwrap_err(),
         ] {
             assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         }

@@ -268,6 +268,13 @@ impl Cache {
         }
     }
 
+    /// The block, if the device may hold an older version of it.
+    pub fn newer(&self, pblk: Pblk) -> Option<Arc<AlignedBuf>> {
+        let shard = self.shard(pblk).read();
+        let e = shard.map.get(&pblk).filter(|e| e.dirty || e.taken)?;
+        Some(e.buf.clone())
+    }
+
     pub fn dirty_len(&self) -> usize {
         self.dirty.load(Relaxed)
     }

@@ -94,7 +94,8 @@ impl Core {
         Ok(buf)
     }
 
-    fn verify(&self, pblk: Pblk, kind: &Kind, buf: &AlignedBuf) -> Result<()> {
+    /// Does the block verify as `kind`?
+    pub fn verify(&self, pblk: Pblk, kind: &Kind, buf: &AlignedBuf) -> Result<()> {
         let csum = self.layout.metadata_csum;
         match kind {
             Kind::Raw | Kind::InodeTable => Ok(()),

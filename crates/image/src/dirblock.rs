@@ -106,7 +106,8 @@ impl<'a> Dir<'a> {
         ))
     }
 
-    fn place(&self, lblk: u32) -> Result<Pblk> {
+    /// Where a block lies on the volume.
+    pub fn place(&self, lblk: u32) -> Result<Pblk> {
         if lblk >= self.blocks {
             return Err(self.corrupt("names a block behind its end"));
         }
@@ -118,7 +119,7 @@ impl<'a> Dir<'a> {
     }
 
     /// How the cache checks and seals blocks of a kind.
-    fn checked(&self, kind: BlockKind) -> Kind {
+    pub fn checked(&self, kind: BlockKind) -> Kind {
         let seed = self.seed;
         Kind::Checked(match kind {
             BlockKind::Leaf => Checked {

@@ -91,7 +91,7 @@ impl Core {
     }
 
     /// Checksum, and everything in the inode that later code computes with.
-    fn verify_inode(&self, ino: Ino, bytes: &[u8]) -> Result<()> {
+    pub fn verify_inode(&self, ino: Ino, bytes: &[u8]) -> Result<()> {
         let core = raw::core(bytes);
         if core.mode.get() == 0 && ino >= self.layout.first_ino {
             return Err(Error::Errno(libc::ENOENT));
@@ -99,9 +99,7 @@ impl Core {
         if !raw::extra_isize_ok(bytes) {
             return corrupt(format!("inode {ino}: impossible extra size"));
         }
-        if !raw::checksum_ok(bytes, ino, &self.layout) {
-            return corrupt(format!("inode {ino}: wrong checksum"));
-        }
+        self.verify_checksum(ino, bytes)?;
         if core.has_flag(raw::FLAG_INLINE_DATA) || core.has_flag(raw::FLAG_EA_INODE) {
             return corrupt(format!(
                 "inode {ino}: inline data or xattr inode without the feature"
@@ -118,6 +116,14 @@ impl Core {
             self.verify_mapping(ino, core)
         } else {
             Ok(())
+        }
+    }
+
+    pub fn verify_checksum(&self, ino: Ino, bytes: &[u8]) -> Result<()> {
+        if raw::checksum_ok(bytes, ino, &self.layout) {
+            Ok(())
+        } else {
+            corrupt(format!("inode {ino}: wrong checksum"))
         }
     }
 

@@ -31,12 +31,14 @@ mod groups;
 mod htree;
 mod inode;
 mod open;
+mod scrub;
 mod trim;
 mod xattr;
 
 pub use alloc::Allocator;
 pub use dirtree::{Gathered, NewTree};
 pub use open::OpenOptions;
+pub use scrub::{Damage, SCRUB_DAMAGE_MAX, ScrubAt, ScrubStep, Visited};
 
 /// A physical block number of the volume (in file system blocks).
 pub type Pblk = u64;

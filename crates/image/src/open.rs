@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use zerocopy::FromBytes;
 
 /// The journal's inode number.
-const JOURNAL_INO: u32 = 8;
+pub(crate) const JOURNAL_INO: u32 = 8;
 
 /// How to open an image.
 #[derive(Clone, Debug)]

@@ -39,7 +39,7 @@ fn check(all: &[Attr]) -> Result<()> {
 }
 
 impl Image {
-    fn xattr_kind(&self, pblk: Pblk) -> Kind {
+    pub(crate) fn xattr_kind(&self, pblk: Pblk) -> Kind {
         let seed = xattr::block_seed(self.core.layout.csum_seed, pblk);
         Kind::Checked(Checked {
             what: "attribute block",

@@ -23,7 +23,7 @@ pub(super) const FITRIM: u32 = 0xc018_5879;
 pub(super) const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
 /// Capabilities (linux/capability.h).
 const CAP_LINUX_IMMUTABLE: u32 = 9;
-const CAP_SYS_ADMIN: u32 = 21;
+pub(super) const CAP_SYS_ADMIN: u32 = 21;
 const FLAGS_NEED_RIGHTS: u32 = 0x10 | 0x20;
 /// Calls of one user that wait for durability at the same time.
 const WAITS_MAX: usize = 64;
@@ -98,6 +98,7 @@ impl Server {
                 self.volume.shutdown();
             }
             client::IOC_GET_STREAM_OF_PROCESS => self.stream_of_process(request, input, reply)?,
+            client::IOC_SCRUB => self.scrub(request, input, reply)?,
             client::IOC_STATUS => self.status_part(viewer, input, reply)?,
             client::IOC_TRACE => self.trace(viewer, input, reply)?,
             client::IOC_SET_STREAM
@@ -130,7 +131,7 @@ impl Server {
 
     /// The caller has this capability on the machine, not just in a user namespace of its own. Error: EPERM, also where that
     /// cannot be seen.
-    fn needs(&self, request: &Request<'_>, capability: u32) -> Answer {
+    pub(super) fn needs(&self, request: &Request<'_>, capability: u32) -> Answer {
         let (tid, proc) = (request.header.pid, self.callers.proc());
         let has = |bits: u64| bits & (1 << capability) != 0;
         if request.header.uid == 0
@@ -349,6 +350,6 @@ impl Drop for Wait<'_> {
     }
 }
 
-fn exactly<T: FromBytes>(input: &[u8]) -> Result<T, Errno> {
+pub(super) fn exactly<T: FromBytes>(input: &[u8]) -> Result<T, Errno> {
     T::read_from_bytes(input).map_err(|_| Errno(libc::EINVAL))
 }

@@ -15,6 +15,7 @@ mod data;
 pub mod init;
 mod ioctl;
 mod namespace;
+mod scrub;
 mod snapshots;
 mod status_dir;
 mod who;
@@ -247,7 +248,10 @@ impl Handler for Server {
                 .is_ok_and(|(arg, _)| {
                     matches!(
                         arg.cmd,
-                        client::IOC_STREAM_SYNC | ioctl::FITRIM | ioctl::FS_IOC_SHUTDOWN
+                        client::IOC_STREAM_SYNC
+                            | client::IOC_SCRUB
+                            | ioctl::FITRIM
+                            | ioctl::FS_IOC_SHUTDOWN
                     )
                 }),
             _ => false,
