@@ -1,11 +1,11 @@
 //! `ccfs crash`: records a program's disk and explores what a crash leaves of it.
-use crate::crash_cli::{CrashArgs, CrashCommand, ExploreArgs, RecordArgs};
+use crate::crash_cli::{CrashArgs, CrashCommand, ExploreArgs, ModelArgs, RecordArgs};
 use crate::failure::{Context, Failure, Outcome};
 use crate::print_json;
 use ccfs_device::Params;
 use ccfs_evidence::explore::{self, Config};
 use ccfs_evidence::images::Choice;
-use ccfs_evidence::{Fail, record, report, sys};
+use ccfs_evidence::{Fail, model, record, report, sys};
 use std::time::Duration;
 
 const CODE: u8 = 1;
@@ -17,6 +17,7 @@ pub fn run(args: &CrashArgs) -> Outcome<u8> {
     match &args.command {
         CrashCommand::Record(a) => record(a),
         CrashCommand::Explore(a) => explore(a),
+        CrashCommand::Model(a) => model(a),
         CrashCommand::Mark(a) => Ok(record::mark(&a.text).map(|()| 0)?),
     }
 }
@@ -120,4 +121,32 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
     }
     let (consistent, total) = found.count("");
     Ok(if consistent == total { 0 } else { INCONSISTENT })
+}
+
+fn model(args: &ModelArgs) -> Outcome<u8> {
+    sys::catch_signals();
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let config = model::Config {
+        model: model::Model::load(&args.model)?,
+        setup: args.setup.clone(),
+        check: args.check.clone(),
+        command: args.command.clone(),
+        states: args.states,
+        jobs: args.jobs.unwrap_or(cores),
+        limit: Duration::from_secs(args.timeout),
+    };
+    let found = model::model(&config)?;
+    if args.json {
+        print_json(&report::model_json(&config.model.name, &found))?;
+    } else {
+        say!(
+            "{}",
+            report::model_text(&config.model.name, &found).trim_end()
+        );
+    }
+    Ok(if found.vulnerabilities.is_empty() {
+        0
+    } else {
+        INCONSISTENT
+    })
 }

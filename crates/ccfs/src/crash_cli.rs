@@ -18,6 +18,7 @@ pub struct CrashArgs {
 pub enum CrashCommand {
     Record(RecordArgs),
     Explore(ExploreArgs),
+    Model(ModelArgs),
     Mark(MarkArgs),
 }
 
@@ -101,6 +102,39 @@ pub struct MarkArgs {
     /// The mark, one line
     #[arg(value_name = "TEXT")]
     pub text: String,
+}
+
+/// Finds what a crash can do to a program from its system calls, by a model of a file system
+///
+/// Runs the program under strace in a temporary directory, builds from its calls the states that the model allows after a
+/// crash, and checks each. Reports vulnerabilities by place in the source (build with -g) and kind: atomicity, order,
+/// durability. Exit codes: 0 none, 4 some, 1 failed.
+#[derive(Args, Debug)]
+pub struct ModelArgs {
+    /// ext4-ordered, ext4-journal, btrfs, xfs, ccfs, or a file
+    #[arg(long, value_name = "MODEL", default_value = "ext4-ordered")]
+    pub model: String,
+    /// Shell commands that prepare the directory
+    #[arg(long, value_name = "COMMANDS")]
+    pub setup: Option<String>,
+    /// Shell command that tells whether a state is consistent; CCFS_MARKS names a file with what the program had printed
+    #[arg(long, value_name = "COMMAND")]
+    pub check: String,
+    /// States at most
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub states: usize,
+    /// States that are checked at the same time; default: one for each processor
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Longest time of the program and of one check, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub timeout: u64,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// `--images`.

@@ -191,6 +191,73 @@ fn signals_leave_nothing_behind() {
     }
 }
 
+/// By the model of ext4 the rename can come before the data, and the source line is told; by that of ccfs nothing happens.
+#[test]
+fn models_find_the_line_in_the_source() {
+    let works = |program: &str, args: &[&str]| {
+        std::process::Command::new(program)
+            .args(args)
+            .output()
+            .is_ok_and(|out| out.status.success())
+    };
+    for (program, args) in [
+        ("strace", &["-k", "true"] as &[&str]),
+        ("gcc", &["--version"]),
+        ("addr2line", &["--version"]),
+    ] {
+        if !works(program, args) {
+            return println!("skipped: {program} does not work here");
+        }
+    }
+    let place = Place::new();
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../evidence/programs");
+    let built = run(std::process::Command::new("gcc")
+        .args(["-g", "-O0", "-o"])
+        .arg(place.path("save"))
+        .arg(programs.join("save.c")));
+    assert_eq!(built.code, 0, "{}", built.err);
+    let model = |name: &str| {
+        let ran = run(ccfs()
+            .env("TMPDIR", place.path("."))
+            .args([
+                "crash",
+                "model",
+                "--json",
+                "--model",
+                name,
+                "--timeout",
+                "600",
+                "--check",
+            ])
+            .arg(program("save-check.sh", ""))
+            .arg("--")
+            .arg(place.path("save")));
+        let value: Value = serde_json::from_str(&ran.out)
+            .unwrap_or_else(|e| panic!("{e}: {} {}", ran.out, ran.err));
+        let found = value["vulnerabilities"].as_array().unwrap().clone();
+        assert_eq!(ran.code, if found.is_empty() { 0 } else { 4 });
+        found
+    };
+    let text = std::fs::read_to_string(programs.join("save.c")).unwrap();
+    let line = 1 + text
+        .lines()
+        .position(|l| l.contains("if (write(fd, buf"))
+        .unwrap();
+    let ext4 = model("ext4-ordered");
+    let order = ext4.iter().find(|v| v["kind"] == "order");
+    let order = order.unwrap_or_else(|| panic!("{ext4:?}"));
+    assert_eq!(order["source"], format!("save.c:{line}"), "{order}");
+    assert!(
+        order["before"]
+            .as_str()
+            .unwrap()
+            .contains("rename config.tmp")
+    );
+    for name in ["ccfs", "ext4-journal"] {
+        assert_eq!(model(name), Vec::<Value>::new(), "{name}");
+    }
+}
+
 #[test]
 fn bad_arguments_say_what_to_do() {
     let place = Place::new();

@@ -244,6 +244,31 @@ fn crash_exploration() {
 }
 
 #[test]
+fn crash_model() {
+    let strace = std::process::Command::new("strace")
+        .args(["-k", "true"])
+        .output();
+    if !strace.is_ok_and(|out| out.status.success()) {
+        return println!("skipped: strace does not work here");
+    }
+    let work = "echo text >f; echo text >g";
+    let ran = ccfs_with(&[
+        "crash",
+        "model",
+        "--json",
+        "--check",
+        "test ! -e f",
+        "--",
+        "sh",
+        "-c",
+        work,
+    ]);
+    assert_eq!(ran.code, 4, "{}", ran.err);
+    let value = compare("ccfs crash model --json", &ran.out);
+    assert!(!value["vulnerabilities"].as_array().unwrap().is_empty());
+}
+
+#[test]
 fn inspect_in_flight() {
     needs_mounts!();
     let place = Place::new();

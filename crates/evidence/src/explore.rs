@@ -437,7 +437,8 @@ impl Tester<'_> {
     }
 }
 
-fn judge(ended: &Ended) -> Option<Failure> {
+/// What a check's end says; `None`: consistent.
+pub(crate) fn judge(ended: &Ended) -> Option<Failure> {
     if ended.ok() {
         return None;
     }

@@ -402,6 +402,19 @@ fn out_of_order(history: &History, room: Option<usize>, rng: &mut Rng) -> Vec<Sp
             }
         }
     }
+    // Room is left: more random subsets, as long as there are new ones.
+    let room = room.unwrap_or(0);
+    for _ in 0..room.saturating_mul(4) {
+        if specs.len() >= room || families.is_empty() {
+            break;
+        }
+        let at = families[rng.below(families.len() as u64) as usize].0;
+        let chance = 2 + rng.below(13);
+        let spec = cook(history, at, Recipe::Random(chance), rng);
+        if seen.insert(history.split(&spec)) {
+            specs.push(spec);
+        }
+    }
     specs
 }
 

@@ -1,12 +1,13 @@
 //! Crash exploration of any program on any file system: a virtual disk that records, crash images, checks, reports.
 //!
 //! `record` runs a program on a file system over a recorded device and leaves a [`trace`]; [`explore`] builds from it the
-//! images that a crash may leave, mounts each and runs a check in it; `model` works on a program's system calls instead.
+//! images that a crash may leave, mounts each and runs a check in it; [`model`] works on a program's system calls instead.
 #![deny(unsafe_code)]
 pub mod calibrate;
 pub mod explore;
 pub mod fs;
 pub mod images;
+pub mod model;
 pub mod programs;
 pub mod record;
 pub mod recorder;

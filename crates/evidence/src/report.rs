@@ -126,6 +126,45 @@ pub fn text(found: &Explored, trace: &Path, check: &str) -> String {
     out
 }
 
+/// A model's vulnerabilities, for people.
+pub fn model_text(name: &str, found: &crate::model::Found) -> String {
+    let mut out = format!(
+        "{} vulnerabilities on {name}: {} calls, {} micro-operations, {} states\n",
+        found.vulnerabilities.len(),
+        found.calls,
+        found.ops,
+        found.states
+    );
+    for v in &found.vulnerabilities {
+        let _ = match v.kind.as_str() {
+            "order" => writeln!(
+                out,
+                "{}: order: {} lost, while {} ({}) is there: {}",
+                v.source, v.call, v.before, v.before_source, v.failure
+            ),
+            "durability" => writeln!(
+                out,
+                "{}: durability: {} lost after {} ({}): {}",
+                v.source, v.call, v.before, v.before_source, v.failure
+            ),
+            kind => writeln!(out, "{}: {kind}: {}: {}", v.source, v.call, v.failure),
+        };
+    }
+    out
+}
+
+/// The same for programs; the schema is in docs/json.md.
+pub fn model_json(name: &str, found: &crate::model::Found) -> Value {
+    json!({
+        "schema": 1,
+        "model": name,
+        "calls": found.calls,
+        "micro_operations": found.ops,
+        "states": found.states,
+        "vulnerabilities": found.vulnerabilities,
+    })
+}
+
 /// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")

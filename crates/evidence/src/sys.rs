@@ -73,6 +73,19 @@ pub fn kill_group(leader: u32) {
     unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };
 }
 
+/// Kills a process group and waits until nobody of it is left: until then files may be locked.
+pub fn end_group(leader: u32) {
+    let begun = Instant::now();
+    loop {
+        // SAFETY: takes integers only.
+        let gone = unsafe { libc::kill(-(leader as i32), libc::SIGKILL) } != 0;
+        if gone || begun.elapsed() > PATIENCE {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Sends a signal that asks a process to end.
 pub fn terminate(pid: u32) {
     // SAFETY: takes integers only; the process is a child that has not been waited for, so its number is still its own.
