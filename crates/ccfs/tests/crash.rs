@@ -288,3 +288,34 @@ fn bad_arguments_say_what_to_do() {
         says(&["explore", &trace, "--check", "true"], 1, "not a trace");
     }
 }
+
+/// While a program is recorded, others' volumes can be unmounted: no copy of theirs is held.
+#[test]
+fn other_volumes_are_let_go() {
+    needs_mounts!();
+    let (place, other) = (Place::new(), Place::new());
+    let (image, dir) = (other.volume("a.img", "32M"), other.subdir("mnt"));
+    let mounted = run(ccfs().args(["mount", &image, &dir]));
+    assert_eq!(mounted.code, 0, "{}", mounted.err);
+    let (runs, ends) = (place.path("runs"), place.path("ends"));
+    let wait = format!(
+        "touch {}; n=0; while ! [ -e {} ] && [ $n -lt 1200 ]; do sleep 0.1; n=$((n+1)); done",
+        runs.display(),
+        ends.display()
+    );
+    std::thread::scope(|scope| {
+        let recording = scope.spawn(|| record(&place, "ext4", &[], "true", &wait));
+        let start = Instant::now();
+        while !runs.exists() {
+            assert!(start.elapsed() < Duration::from_secs(120) && !recording.is_finished());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let unmounted = run(ccfs().args(["umount", &dir]));
+        let recorded_on = !recording.is_finished();
+        std::fs::write(&ends, "").unwrap();
+        assert_eq!(unmounted.code, 0, "{}", unmounted.err);
+        assert!(recorded_on, "it was unmounted during the recording");
+        let ran = recording.join().unwrap();
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    });
+}

@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 use crate::Fail;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount as umount2};
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -50,7 +52,54 @@ pub fn private_mounts() -> Result<(), Fail> {
         return Err(fail(io::Error::last_os_error()));
     }
     let flags = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
-    mount_change("/", flags).map_err(|e| fail(e.into()))
+    mount_change("/", flags).map_err(|e| fail(e.into()))?;
+    leave_other_volumes();
+    Ok(())
+}
+
+/// A copy of a mounted ccfs volume would keep its daemon alive: whoever unmounts it waits for the last copy. Those that this
+/// process does not name or stand in are left.
+fn leave_other_volumes() {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let named: Vec<Vec<u8>> = [
+        std::env::current_dir().ok(),
+        std::env::current_exe().ok(),
+        Some(std::env::temp_dir()),
+    ]
+    .into_iter()
+    .flatten()
+    .map(|p| p.into_os_string().into_vec())
+    .chain(std::env::args_os().map(|a| a.into_vec()))
+    .collect();
+    // Those mounted last, and so perhaps below others, first.
+    for line in text.split(|b| *b == b'\n').rev() {
+        let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
+        let kind = fields.iter().position(|f| *f == b"-").map(|at| at + 1);
+        let ours = kind
+            .and_then(|at| fields.get(at))
+            .is_some_and(|k| k.ends_with(b".ccfs"));
+        let Some(dir) = fields.get(4).filter(|_| ours).map(|d| unescaped(d)) else {
+            continue;
+        };
+        let used = |name: &Vec<u8>| name.windows(dir.len()).any(|part| part == dir);
+        if !named.iter().any(used) {
+            let _ = umount2(OsStr::from_bytes(&dir), UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// Undoes the octal escapes of mountinfo (proc(5)).
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let (mut out, mut at) = (Vec::new(), 0);
+    while let Some(&byte) = field.get(at) {
+        let code = (byte == b'\\')
+            .then(|| std::str::from_utf8(field.get(at + 1..at + 4)?).ok())
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        out.push(code.unwrap_or(byte));
+        at += if code.is_some() { 4 } else { 1 };
+    }
+    out
 }
 
 /// The command's process is killed when the thread that starts it ends; with `group` it leads a process group of its own.
