@@ -10,7 +10,7 @@ IMAGE ?= ccfs.img
 SIZE ?= 1G
 DIR ?= mnt
 
-.PHONY: help build mount unmount install install-libs test man soak crash faults bench calibrate evidence clean
+.PHONY: help build mount unmount install install-libs test man soak crash fish faults fuzz bench calibrate evidence clean
 
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test      everything that CI checks, with the time of each part"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make fish  planted bugs;  make bench  benchmarks"
 	@echo "make faults    device errors, flipped bits, full hosts: the table in docs/evidence.md"
+	@echo "make fuzz      fuzzing, FUZZ_SECONDS a target (docs/fuzzing.md)"
 
 build:
 	@scripts/deps.sh build
@@ -90,6 +91,10 @@ evidence:
 	@scripts/deps.sh test
 	cargo build --release -p ccfs -p ccfs-evidence
 	$(SUDO) $(CARGO_TARGET_DIR)/release/ccfs-evidence tables $(EVIDENCE_ARGS)
+
+fuzz:
+	@scripts/deps.sh build
+	@scripts/fuzz.sh
 
 FAULTS_ARGS ?=
 faults:

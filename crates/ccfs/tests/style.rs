@@ -24,6 +24,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Judges of the product; what they may look at is only how they drive it.
     ("crash", &["device", "engine"]),
     ("faults", &["device", "image", "engine", "crash"]),
+    (
+        "fuzzing",
+        &[
+            "device", "ext4", "image", "log", "engine", "fuse", "client", "crash",
+        ],
+    ),
     ("tests", &["device", "engine", "client"]),
     ("bench", &["device", "engine", "client", "tests"]),
 ];

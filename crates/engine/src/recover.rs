@@ -16,6 +16,9 @@ use ccfs_log::{Found, Log, Scan};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+/// Data that is verified at a time, bytes.
+const VERIFY_BYTES: u64 = 1 << 20;
+
 /// What recovery does with a transaction that it found in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -175,6 +178,7 @@ fn repeat_checkpoint(image: &Image, log: &Log, scan: &Scan) -> Result<Note> {
     if let Some(found) = &scan.pending {
         let payload = log.read_payload(found)?;
         let (note, blocks) = Note::decode(&payload)?;
+        check_position(&note, scan.header.applied_id, log)?;
         let bs = image.geometry().block_size as usize;
         let mut home: BTreeMap<u64, Arc<AlignedBuf>> = BTreeMap::new();
         for (i, &pblk) in note.image_blocks.iter().enumerate() {
@@ -204,6 +208,7 @@ fn repeat_checkpoint(image: &Image, log: &Log, scan: &Scan) -> Result<Note> {
     match &scan.home {
         Some(found) => {
             let mut note = Note::decode(&log.read_payload(found)?)?.0;
+            check_position(&note, 0, log)?;
             // The header may have moved on since, when there was nothing to bring home.
             let position = (scan.header.applied_id, scan.header.applied_records);
             if position > (note.applied_id, note.applied_records) {
@@ -279,6 +284,16 @@ fn collect_home_data(
         }
     }
     Ok(())
+}
+
+/// A checkpoint goes on from where the header stands, and never past what was seen in the log.
+fn check_position(note: &Note, from: u64, log: &Log) -> Result<()> {
+    if (from..log.next_id()).contains(&note.applied_id) {
+        return Ok(());
+    }
+    Err(Error::Corrupt(
+        "a checkpoint's position does not fit the log".into(),
+    ))
 }
 
 fn damaged(id: u64) -> Error {
@@ -403,14 +418,17 @@ impl Volume {
                 continue;
             }
             self.check_block(pblk, len)?;
-            let mut buf = AlignedBuf::zeroed((len * bs) as usize);
-            self.dev.read(pblk * bs, &mut buf)?;
-            if buf
-                .chunks_exact(bs as usize)
-                .zip(&sums)
-                .any(|(block, sum)| crc32c::crc32c(block) != *sum)
-            {
-                return Ok(false);
+            // In pieces: the length is what the log says.
+            let piece = (VERIFY_BYTES / bs).max(1);
+            let mut buf = AlignedBuf::zeroed((piece.min(len) * bs) as usize);
+            let parts = sums.chunks(piece as usize);
+            for (at, sums) in (pblk..).step_by(piece as usize).zip(parts) {
+                let part = &mut buf[..sums.len() * bs as usize];
+                self.dev.read(at * bs, part)?;
+                let mut blocks = part.chunks_exact(bs as usize).zip(sums);
+                if blocks.any(|(block, sum)| crc32c::crc32c(block) != *sum) {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

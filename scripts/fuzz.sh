@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Fuzzes every target for FUZZ_SECONDS (600) with FUZZ_JOBS (1) processes each, from where the last run ended (fuzz/work), keeps a
+# minimised corpus in fuzz/corpus and adds a line per target to docs/fuzzing.md. usage: fuzz.sh [TARGET...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${FUZZ_SECONDS:-600} jobs=${FUZZ_JOBS:-1}
+log=docs/fuzzing.md
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(hostile_image log_recovery structures fuse_requests ioctls)
+
+command -v cargo-fuzz >/dev/null || env -u CARGO_TARGET_DIR cargo install --quiet --locked --debug cargo-fuzz
+toolchain=$(sed -n 's/^channel = "\(.*\)"/\1/p' fuzz/rust-toolchain.toml)
+rustup run "$toolchain" rustc --version >/dev/null 2>&1 || rustup toolchain install "$toolchain" --profile minimal
+host=$(rustc -vV | sed -n 's/^host: //p')
+build=$(realpath -m "${CARGO_TARGET_DIR:-target}")/fuzz
+fuzz() {
+    env RUSTUP_TOOLCHAIN="$toolchain" CARGO_TARGET_DIR="$build" cargo fuzz "$1" --sanitizer none --target "$host" "${@:2}"
+}
+
+# Starts from what is known: the kept corpus and the seeds that the program makes.
+cargo run --quiet --release -p ccfs-fuzzing --bin ccfs-fuzz-seeds -- fuzz/work/seeds
+fuzz build
+failed=0
+for target in "${targets[@]}"; do
+    mkdir -p "fuzz/work/$target" "fuzz/corpus/$target" "fuzz/artifacts/$target"
+    out=fuzz/work/$target.log
+    before=$(ls "fuzz/artifacts/$target" | wc -l)
+    echo "== $target: $seconds s in $jobs processes"
+    fuzz run "$target" "fuzz/work/$target" "fuzz/corpus/$target" "fuzz/work/seeds/$target" -- \
+        -max_total_time="$seconds" -fork="$jobs" -ignore_crashes=1 -ignore_timeouts=1 -ignore_ooms=1 \
+        -timeout=30 -rss_limit_mb=3072 -max_len=16384 >"$out" 2>&1 || true
+    tail -n 3 "$out"
+    found=$(($(ls "fuzz/artifacts/$target" | wc -l) - before))
+    [ "$found" = 0 ] || failed=1
+    # The smallest set of inputs with the same coverage, the kept ones first.
+    fuzz run "$target" "fuzz/corpus/$target" "fuzz/work/$target" -- -merge=1 -max_len=16384 >>"$out" 2>&1 || true
+    last=$(grep -E '^#[0-9]+: cov: ' "$out" | tail -n 1)
+    runs=$(sed -n 's/^#\([0-9]*\):.*/\1/p' <<<"$last") cov=$(sed -n 's/.*cov: \([0-9]*\) .*/\1/p' <<<"$last")
+    echo "| $(date -u +%F) | $target | $((seconds * jobs)) | ${runs:-?} | ${cov:-?} | $(ls "fuzz/corpus/$target" | wc -l) | $found |" >>"$log"
+done
+du -sh fuzz/corpus
+[ "$failed" = 0 ] || { echo "findings in fuzz/artifacts; cargo fuzz run TARGET FILE shows one"; exit 1; }
