@@ -47,6 +47,9 @@ const SWEEP_MS: u64 = 1000;
 /// Events are taken in at most this often without a request.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// When so many streams have ended their memory is given back to the system.
+const MANY: usize = 1000;
+
 /// On whose behalf a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -249,7 +252,7 @@ impl Callers {
             thread_creators: false,
             policy: shared.policy.grouping.name(),
             rules: shared.policy.rules.len() as u64,
-            streams: shared.registry.list().len() as u64,
+            streams: shared.registry.len() as u64,
             threads: 0,
             events: 0,
             overruns: 0,
@@ -382,7 +385,7 @@ impl Keeper {
 }
 
 fn keep(shared: &Weak<Shared>, stop: &OwnedFd, events: Option<&OwnedFd>) {
-    let mut swept_ms = 0;
+    let (mut swept_ms, mut most) = (0, 0);
     loop {
         let second = rustix::time::Timespec {
             tv_sec: (SWEEP_MS / 1000) as i64,
@@ -406,8 +409,14 @@ fn keep(shared: &Weak<Shared>, stop: &OwnedFd, events: Option<&OwnedFd>) {
             if events.is_none() {
                 shared.tidy();
             }
-            shared.registry.sweep();
+            let before = shared.registry.len();
+            let left = shared.registry.sweep();
             shared.policy.sweep();
+            most = before.max(most);
+            if most >= MANY && left < most / 8 {
+                most = left;
+                crate::sys::give_back_memory();
+            }
         }
         drop(shared);
         // Many forks are one batch.

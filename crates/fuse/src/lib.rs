@@ -5,7 +5,7 @@ pub mod caller;
 pub mod loopdev;
 mod metrics;
 mod mount;
-mod procfs;
+pub mod procfs;
 pub mod server;
 mod session;
 pub mod show;

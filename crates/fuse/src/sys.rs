@@ -77,6 +77,15 @@ pub fn prepare_process() {
     let _ = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
+/// Gives memory that is not in use back to the system: after many streams have ended, say.
+pub fn give_back_memory() {
+    // SAFETY: malloc_trim may be called at any time by any thread.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Where the signal handler reports: an eventfd, or -1.
 static SIGNAL_FD: AtomicI32 = AtomicI32::new(-1);
 static LAST_SIGNAL: AtomicU32 = AtomicU32::new(0);

@@ -1,11 +1,13 @@
 //! ioctls of other people's programs on a mounted volume.
 mod common;
+use ccfs_client::abi::{IOC_STATUS, StatusArg};
 use ccfs_fuse::FsType;
 use common::{TestMount, can_mount};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn run(program: &str, args: &[&str]) -> String {
     let out = Command::new(program).args(args).output().unwrap();
@@ -87,5 +89,119 @@ fn shutdown() {
     m.mount();
     assert_eq!(fs::read(m.path("synced")).unwrap(), b"s");
     assert!(!m.path("later").exists());
+    m.unmount();
+}
+
+/// What a call by a thread of another user gives; 0 is success.
+fn as_user(uid: u32, call: impl FnOnce() -> std::io::Result<()> + Send) -> i32 {
+    std::thread::scope(|scope| {
+        let user = scope.spawn(move || {
+            // This thread only, for good.
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
+            call().map_or_else(|e| e.raw_os_error().unwrap(), |()| 0)
+        });
+        user.join().unwrap()
+    })
+}
+
+/// The kernel checks rights for the native number of SETFLAGS only.
+#[test]
+fn flags_of_foreign_files_stay() {
+    const SETFLAGS: [u32; 2] = [0x4004_6602, 0x4008_6602];
+    const NODUMP: u8 = 0x40;
+    const IMMUTABLE: u8 = 0x10;
+    if !can_mount("flags_of_foreign_files_stay") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::write(m.path("f"), b"x").unwrap();
+    let file = File::open(m.path("f")).unwrap();
+    let set = |number: u32, flags: u8| {
+        let mut arg = vec![0; (number >> 16 & 0x3fff) as usize];
+        common::any_ioctl(&file, 0x8004_6601, &mut arg[..4])?;
+        arg[0] = arg[0] & !(NODUMP | IMMUTABLE) | flags;
+        common::any_ioctl(&file, number, &mut arg)
+    };
+    for number in SETFLAGS {
+        assert_eq!(
+            as_user(1234, || set(number, NODUMP)),
+            libc::EPERM,
+            "{number:x}"
+        );
+    }
+    std::os::unix::fs::chown(m.path("f"), Some(1234), None).unwrap();
+    for number in SETFLAGS {
+        assert_eq!(as_user(1234, || set(number, NODUMP)), 0, "{number:x}");
+        assert_eq!(as_user(1234, || set(number, IMMUTABLE)), libc::EPERM);
+    }
+    set(SETFLAGS[0], IMMUTABLE).unwrap();
+    set(SETFLAGS[1], 0).unwrap();
+    drop(file);
+    m.unmount();
+}
+
+/// Callers of FS_IOC_GETVERSION have an int, whatever the number says.
+#[test]
+fn getversion_writes_four_bytes() {
+    if !can_mount("getversion_writes_four_bytes") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::write(m.path("f"), b"x").unwrap();
+    let file = File::open(m.path("f")).unwrap();
+    let mut native = [0xaa; 8];
+    common::any_ioctl(&file, 0x8008_7601, &mut native).unwrap();
+    assert_eq!(native[4..], [0xaa; 4]);
+    let mut compat = [0xaa; 4];
+    common::any_ioctl(&file, 0x8004_7601, &mut compat).unwrap();
+    assert_eq!(native[..4], compat);
+    drop(file);
+    m.unmount();
+}
+
+#[test]
+fn status_texts_belong_to_who_asked() {
+    if !can_mount("status_texts_belong_to_who_asked") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = File::open(m.mnt()).unwrap();
+    let mut arg = StatusArg::ask(0, 0);
+    common::any_ioctl(&dir, IOC_STATUS, arg.as_mut_bytes()).unwrap();
+    let snapshot = StatusArg::read_from_bytes(arg.as_bytes()).unwrap().snapshot;
+    let again = || common::any_ioctl(&dir, IOC_STATUS, StatusArg::ask(snapshot, 0).as_mut_bytes());
+    again().unwrap();
+    assert_eq!(as_user(1234, again), libc::ESTALE);
+    drop(dir);
+    m.unmount();
+}
+
+/// Root of a container's user namespace is not root of the machine, even where it has root's number.
+#[test]
+fn shutdown_needs_root_of_the_machine() {
+    if !can_mount("shutdown_needs_root_of_the_machine") {
+        return;
+    }
+    let script = "import fcntl, os, sys\n\
+        fd = os.open(sys.argv[1], os.O_RDONLY)\n\
+        for number, size in ((0x8004587d, 4), (0xc0185879, 24)):\n    \
+            try: fcntl.ioctl(fd, number, bytes(size))\n    \
+            except PermissionError: print('refused')\n";
+    let mut m = TestMount::new(FsType::Fuseblk);
+    for who in [
+        &["unshare", "--user", "--map-root-user"][..],
+        &["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"],
+    ] {
+        let probe = Command::new(who[0]).args(&who[1..]).arg("true").status();
+        if !probe.is_ok_and(|status| status.success()) {
+            println!("skipped: {who:?} does not work here");
+            continue;
+        }
+        let mut command = Command::new(who[0]);
+        command.args(&who[1..]).args(["python3", "-c", script]);
+        let out = command.arg(m.mnt()).output().unwrap();
+        assert_eq!(out.stdout, b"refused\nrefused\n", "{who:?}: {out:?}");
+    }
+    fs::write(m.path("f"), b"it goes on").unwrap();
     m.unmount();
 }

@@ -184,6 +184,11 @@ impl Registry {
         allowed || uid == 0 || id == DEFAULT_STREAM.0
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.streams.lock().len()
+    }
+
     /// All of them but the default stream, by id.
     pub fn list(&self) -> Vec<StreamInfo> {
         let streams = self.streams.lock();

@@ -162,6 +162,11 @@ pub fn unknown_ioctl(file: &std::fs::File) -> std::io::Error {
     sys::ioctl(file, 0x8004_f50c, &mut [0; 4]).unwrap_err()
 }
 
+/// Any ioctl with an argument of the size that its number states.
+pub fn any_ioctl(file: &std::fs::File, number: u32, arg: &mut [u8]) -> std::io::Result<()> {
+    sys::ioctl(file, number, arg)
+}
+
 /// name_to_handle_at(2): the bytes of a `struct file_handle`.
 pub fn handle_of(path: &Path) -> Vec<u8> {
     sys::handle_of(path)
