@@ -10,7 +10,7 @@ IMAGE ?= ccfs.img
 SIZE ?= 1G
 DIR ?= mnt
 
-.PHONY: help build mount unmount install install-libs test man soak crash fish faults fuzz bench calibrate evidence clean
+.PHONY: help build mount unmount install install-libs test man soak crash fish shuttle faults fuzz bench calibrate evidence clean
 
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
@@ -18,7 +18,7 @@ help:
 	@echo "make install   install ccfs and its mount(8), mkfs(8) and fsck(8) helpers below $(PREFIX)"
 	@echo "make install-libs   install libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
-	@echo "make soak      the long tests;  make crash  crash exploration;  make fish  planted bugs;  make bench  benchmarks"
+	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs;  make bench  benchmarks"
 	@echo "make faults    device errors, flipped bits, full hosts: the table in docs/evidence.md"
 	@echo "make fuzz      fuzzing, FUZZ_SECONDS a target (docs/fuzzing.md)"
 
@@ -65,6 +65,8 @@ soak:
 	@scripts/deps.sh test
 	cargo build --release -p ccfs
 	cargo run --release -p ccfs-tests --bin ccfs-soak -- $(SOAK_ARGS)
+	$(MAKE) shuttle
+	scripts/tsan.sh
 
 # 5,000,000 crash states, going on where an interrupted run was: `make crash CRASH_ARGS="--minutes 30"` does a part.
 CRASH_ARGS ?=
@@ -72,6 +74,12 @@ CRASH_STATE ?= $(CARGO_TARGET_DIR)/crash.state
 crash:
 	@scripts/deps.sh build
 	cargo run --release -p ccfs-crash --bin ccfs-crash-explore -- --complete --state-file $(CRASH_STATE) $(CRASH_ARGS)
+
+# The engine's own code under a scheduler that tries interleavings of its locks: `make shuttle SCHEDULES=100000`.
+SCHEDULES ?= 2000
+shuttle:
+	@scripts/deps.sh run
+	CCFS_SHUTTLE=$(SCHEDULES) cargo test --release -p ccfs-crash --features shuttle --test interleavings
 
 # Every planted bug of the engine must be found within 20,000 states.
 BUGS ?= all

@@ -44,6 +44,9 @@ part "licenses and sources of dependencies" cargo deny --log-level error check l
 part "documentation" doc
 part "build" cargo build --quiet --release --workspace --all-targets
 part "tests" tests
+# A sample, each of another kind; `make fish` looks for all of them.
+part "planted bugs are found" cargo run --quiet --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- \
+    --bugs skipped-flush,stale-checksum,tie-name,dropped-deps,early-block-reuse,wrong-version,home-before-log,field-order
 
 printf '%s\n' "== time" "${times[@]}" "$(printf '%4d s  all' $SECONDS)"
 if [ ${#failed[@]} -gt 0 ]; then
