@@ -15,8 +15,9 @@ DIR ?= mnt
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
 	@echo "make unmount   unmount ./$(DIR); $(IMAGE) is plain ext4 then"
-	@echo "make install   install ccfs and its mount(8), mkfs(8) and fsck(8) helpers below $(PREFIX)"
-	@echo "make install-libs   install libccfs for C and C++ programs"
+	@echo "make install   install ccfs with its mount(8), mkfs(8) and fsck(8) helpers, pages, completions and libccfs below $(PREFIX);  make uninstall"
+	@echo "make deb       a Debian package in $(CARGO_TARGET_DIR)"
+	@echo "make install-libs   only libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs;  make bench  benchmarks"
 	@echo "make faults    device errors, flipped bits, full hosts: the table in docs/evidence.md"
@@ -39,11 +40,18 @@ unmount:
 
 PREFIX ?= /usr/local
 SBIN ?= /sbin
+WHERE = DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" SBIN="$(SBIN)"
 install: build
-	$(SUDO) install -D -m 755 $(CCFS) $(DESTDIR)$(PREFIX)/bin/ccfs
-	$(SUDO) install -d $(DESTDIR)$(SBIN) $(DESTDIR)$(PREFIX)/share/man/man8
-	for helper in mount mkfs fsck; do $(SUDO) ln -sf $(PREFIX)/bin/ccfs $(DESTDIR)$(SBIN)/$$helper.ccfs; done
-	$(SUDO) install -m 644 docs/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+	$(SUDO) env $(WHERE) scripts/install.sh install $(CCFS)
+	$(MAKE) --no-print-directory install-libs
+
+.PHONY: uninstall deb
+uninstall:
+	$(SUDO) env $(WHERE) scripts/install.sh uninstall $(CCFS)
+
+# A Debian package of the program, in target/.
+deb: build
+	packaging/deb.sh $(CCFS) $(CARGO_TARGET_DIR)
 
 # libccfs with its header, pages and pkg-config file.
 install-libs:

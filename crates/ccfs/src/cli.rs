@@ -25,11 +25,23 @@ pub enum Command {
     Status(StatusArgs),
     Scrub(ScrubArgs),
     Inspect(InspectArgs),
+    Adopt(AdoptArgs),
+    Release(ReleaseArgs),
     Stream(StreamArgs),
     Crash(CrashArgs),
+    Ls(LsArgs),
+    Tree(TreeArgs),
+    Cat(CatArgs),
+    Put(PutArgs),
+    Get(GetArgs),
+    Cp(CpArgs),
+    Rm(RmArgs),
+    Mkdir(MkdirArgs),
     Version(VersionArgs),
     #[command(hide = true)]
     Man(ManArgs),
+    #[command(hide = true)]
+    Completions(CompletionsArgs),
 }
 
 /// Makes a volume
@@ -62,7 +74,8 @@ pub struct MkfsArgs {
 /// Mounts a volume
 ///
 /// Recovers the volume first if a crash left it in flight. Returns when the volume can be used, with the daemon in the
-/// background. A dead mount of a killed daemon on DIR, and its loop device, are cleared first.
+/// background. A dead mount of a killed daemon on DIR, and its loop device, are cleared first. Without root fusermount3 (package
+/// fuse3) mounts; sync(2) and syncfs(2) then make nothing durable, fsync(2) does.
 #[derive(Args, Debug)]
 pub struct MountArgs {
     /// Stay in the foreground, with messages on stderr
@@ -70,7 +83,7 @@ pub struct MountArgs {
     pub foreground: bool,
     /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, relatime,
     /// errors=remount-ro, log=FILE, status=on|off, streams=shared|session|cgroup|uid, rules=FILE, nosuid, nodev,
-    /// noexec
+    /// noexec, allow_other, remount
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Image file or block device
@@ -179,6 +192,39 @@ pub enum ProgressWhen {
 /// Shows a volume that is not mounted: super block, features, log and the transactions in it; changes nothing
 #[derive(Args, Debug)]
 pub struct InspectArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Image file or block device
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+}
+
+/// Checks whether an existing ext4 volume can be used, and how; changes nothing
+///
+/// Looks at features, state, journal and free space, and mounts, changes and unmounts a copy that exists in memory only. Exits with 0 if the volume can
+/// be used as it is, with 1 if it needs a preparation, can only be read, or cannot be used.
+#[derive(Args, Debug)]
+pub struct AdoptArgs {
+    /// Also have the whole volume checked by `e2fsck -fn`
+    #[arg(long)]
+    pub full: bool,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Image file or block device
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+}
+
+/// Makes sure that a volume is plain ext4 again, for use without ccfs
+///
+/// Recovers the volume if a crash left it in flight, then has it checked by `e2fsck -fn`. Nothing else is left of ccfs on a volume at rest.
+#[derive(Args, Debug)]
+pub struct ReleaseArgs {
+    /// Leave out e2fsck
+    #[arg(long)]
+    pub no_check: bool,
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
@@ -300,6 +346,116 @@ pub struct StreamSyncArgs {
     pub dir: PathBuf,
 }
 
+/// Lists a directory of a volume that is not mounted
+///
+/// This command, and tree, cat, put, get, cp, rm and mkdir, open the image in process: no mount, no root. A volume that a crash left in flight is
+/// recovered first.
+#[derive(Args, Debug)]
+pub struct LsArgs {
+    /// Rights, links, owner, size, time (UTC) and targets of symlinks, too
+    #[arg(short = 'l', long)]
+    pub long: bool,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Directory or file in an image file or block device; without a path the root
+    #[arg(value_name = "IMAGE[:PATH]")]
+    pub place: OsString,
+}
+
+/// Shows a directory of a volume that is not mounted, with all that is below it
+#[derive(Args, Debug)]
+pub struct TreeArgs {
+    /// Directory in an image file or block device; without a path the root
+    #[arg(value_name = "IMAGE[:PATH]")]
+    pub place: OsString,
+}
+
+/// Prints files of a volume that is not mounted
+#[derive(Args, Debug)]
+pub struct CatArgs {
+    /// Files in image files or block devices
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+}
+
+/// Copies files and directories of this host into a volume that is not mounted
+///
+/// Keeps modes, owners, times, symlinks, hard links, holes, devices, extended attributes and ACLs. Each file appears whole; what has its
+/// name is replaced. If the copy is killed, what was copied is there up to some point, in order.
+#[derive(Args, Debug)]
+pub struct PutArgs {
+    /// Give everything to this user and group, as numbers: 0 or 0:0
+    #[arg(long, value_name = "UID[:GID]", value_parser = owner)]
+    pub owner: Option<(u32, u32)>,
+    /// What to copy, and at last where to: a directory that takes it, or its new name. FILE/. stands for what is in a directory
+    #[arg(required = true, num_args = 2.., value_names = ["FILE", "IMAGE[:PATH]"])]
+    pub files: Vec<OsString>,
+}
+
+/// Copies a file or directory of a volume that is not mounted to this host
+///
+/// Keeps what put keeps; owners and devices only as root. Nothing is written outside of DEST, whatever the volume holds.
+#[derive(Args, Debug)]
+pub struct GetArgs {
+    /// File or directory in an image file or block device; without a path all that is in the root
+    #[arg(value_name = "IMAGE[:PATH]")]
+    pub place: OsString,
+    /// Where to: a directory that takes it, or its new name
+    #[arg(value_name = "DEST", default_value = ".")]
+    pub dest: PathBuf,
+}
+
+/// Copies files and directories within a volume that is not mounted, or from one to another
+#[derive(Args, Debug)]
+pub struct CpArgs {
+    /// Give everything to this user and group, as numbers: 0 or 0:0
+    #[arg(long, value_name = "UID[:GID]", value_parser = owner)]
+    pub owner: Option<(u32, u32)>,
+    /// What to copy, and at last where to
+    #[arg(required = true, num_args = 2.., value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+}
+
+/// Removes files of a volume that is not mounted
+#[derive(Args, Debug)]
+pub struct RmArgs {
+    /// Directories too, with all that is in them
+    #[arg(short = 'r', long)]
+    pub recursive: bool,
+    /// What is not there is no failure
+    #[arg(short = 'f', long)]
+    pub force: bool,
+    /// Files in image files or block devices
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+}
+
+/// Makes directories in a volume that is not mounted
+#[derive(Args, Debug)]
+pub struct MkdirArgs {
+    /// With the directories above; one that is there is no failure
+    #[arg(short = 'p', long)]
+    pub parents: bool,
+    /// Directories in image files or block devices
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+}
+
+/// `UID` or `UID:GID`; a missing group is the user's number.
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let number = |t: &str| {
+        t.parse::<u32>()
+            .ok()
+            .filter(|n| *n != u32::MAX)
+            .ok_or(format!("\"{text}\" is no owner; write numbers, like 0:0"))
+    };
+    match text.split_once(':') {
+        Some((uid, gid)) => Ok((number(uid)?, number(gid)?)),
+        None => number(text).map(|id| (id, id)),
+    }
+}
+
 /// Shows the version of the program
 #[derive(Args, Debug)]
 pub struct VersionArgs {
@@ -312,6 +468,14 @@ pub struct VersionArgs {
 #[derive(Args, Debug)]
 pub struct ManArgs {
     /// Directory for the pages
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// Writes the completions for bash, zsh and fish
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// Directory for the files
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }

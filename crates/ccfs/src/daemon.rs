@@ -83,3 +83,21 @@ fn answer(text: &str) -> Outcome<()> {
         .and_then(|()| out.flush())
         .or_fail(mount_code::SYSTEM, "the parent is gone")
 }
+
+/// Tells a service manager that waits for it (systemd, `Type=notify`) that the volume can be used.
+pub fn notify_ready() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(rest) => SocketAddr::from_abstract_name(rest),
+        None => SocketAddr::from_pathname(&name),
+    };
+    let sent = address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &to));
+    if let Err(e) = sent {
+        tracing::warn!("cannot tell the service manager: {e}");
+    }
+}

@@ -16,7 +16,9 @@ macro_rules! warn {
     }};
 }
 
+mod adopt;
 mod cli;
+mod completions;
 mod crash;
 mod crash_cli;
 mod daemon;
@@ -29,7 +31,10 @@ mod man;
 mod mkfs;
 mod mount;
 mod mounts;
+mod offline;
 mod options;
+mod rehearsal;
+mod remount;
 mod scrub;
 mod size;
 mod status;
@@ -97,9 +102,20 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Version(a) => ("ccfs version", done(version::run(&a))),
         Command::Man(a) => ("ccfs man", done(man::run(&a))),
         Command::Scrub(a) => ("ccfs scrub", scrub::run(&a)),
+        Command::Completions(a) => ("ccfs completions", done(completions::run(&a))),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
         Command::Crash(a) => ("ccfs crash", crash::run(&a)),
+        Command::Adopt(a) => ("ccfs adopt", done(adopt::adopt(&a))),
+        Command::Release(a) => ("ccfs release", done(adopt::release(&a))),
+        Command::Ls(a) => ("ccfs ls", done(offline::ls(&a))),
+        Command::Tree(a) => ("ccfs tree", done(offline::tree(&a))),
+        Command::Cat(a) => ("ccfs cat", done(offline::cat(&a))),
+        Command::Put(a) => ("ccfs put", done(offline::put(&a))),
+        Command::Get(a) => ("ccfs get", done(offline::get(&a))),
+        Command::Cp(a) => ("ccfs cp", done(offline::cp(&a))),
+        Command::Rm(a) => ("ccfs rm", done(offline::rm(&a))),
+        Command::Mkdir(a) => ("ccfs mkdir", done(offline::mkdir(&a))),
         Command::Mount(a) => ("ccfs mount", done(mount::run(&a))),
     }
 }

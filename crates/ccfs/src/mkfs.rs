@@ -22,6 +22,8 @@ const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetyp
 const SMALL_BLOCKS_BELOW: u64 = 64 << 20;
 /// Smallest volume with room for a log and something else.
 const SIZE_MIN: u64 = 16 << 20;
+/// Largest unit of I/O of a host's file system; a smaller file cannot be opened as a volume.
+const SECTOR: u64 = 4096;
 
 pub fn run(args: &MkfsArgs) -> Outcome<()> {
     if let Some(label) = &args.label
@@ -156,6 +158,12 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
         None => held,
     };
     check_size(bytes)?;
+    // Before anything is changed: somebody may be using the volume. A file that is shorter than a sector holds none, and cannot
+    // be locked yet.
+    let lock = match held < SECTOR {
+        true => None,
+        false => Some(target::open(&args.target, OpenMode::ReadWrite, CODE)?),
+    };
     if !args.force {
         refuse_content(&args.target, &mut file)?;
     }
@@ -166,7 +174,10 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
             allocate(&file, bytes)?;
         }
     }
-    let _lock = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
+    let _lock = match lock {
+        Some(lock) => lock,
+        None => target::open(&args.target, OpenMode::ReadWrite, CODE)?,
+    };
     mke2fs(args, &args.target, bytes, is_file)?;
     if is_file && !args.sparse {
         allocate(&file, bytes)?;
@@ -286,8 +297,17 @@ fn mke2fs(args: &MkfsArgs, path: &Path, bytes: u64, is_file: bool) -> Outcome<()
         &block.to_string(),
     ]);
     command.arg("-J").arg(format!("size={}", log_mib(bytes)));
+    let mut extended = Vec::new();
     if is_file {
-        command.args(["-E", "nodiscard"]);
+        extended.push("nodiscard".to_string());
+    }
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if !uid.is_root() {
+        // Who makes a volume without root wants to write to it.
+        extended.push(format!("root_owner={}:{}", uid.as_raw(), gid.as_raw()));
+    }
+    if !extended.is_empty() {
+        command.arg("-E").arg(extended.join(","));
     }
     if let Some(label) = &args.label {
         command.arg("-L").arg(label);

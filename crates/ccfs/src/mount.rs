@@ -2,22 +2,28 @@
 use crate::cli::MountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::options::{self, MountOptions};
-use crate::{daemon, logging, mounts, superblock, target, umount};
+use crate::{daemon, logging, mounts, remount, superblock, target, umount};
 use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::Volume;
-use ccfs_fuse::{MountConfig, MountError};
+use ccfs_fuse::{MountConfig, MountError, usermount};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub fn run(args: &MountArgs) -> Outcome<()> {
     let options = options::parse(&args.options)?;
+    if options.remount {
+        return remount::run(args);
+    }
     if args.daemon {
         return run_daemon(args, &options);
     }
     let (target, dir) = prepare(args)?;
     if args.foreground {
         logging::to_terminal();
-        return serve(&target, &dir, &options, || Ok(()));
+        return serve(&target, &dir, &options, || {
+            daemon::notify_ready();
+            Ok(())
+        });
     }
     daemon::start(args, &target, &dir)
 }
@@ -47,10 +53,10 @@ fn run_daemon(args: &MountArgs, options: &MountOptions) -> Outcome<()> {
 
 /// Checks the arguments and clears what a killed daemon left. Gives absolute paths.
 fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
-    if !rustix::process::geteuid().is_root() {
+    if usermount::is_needed() && usermount::find().is_none() {
         return Err(Failure::new(
             mount_code::USAGE,
-            "only root can mount; try with sudo",
+            "only root can mount without fusermount3; install the package fuse3, or try with sudo",
         ));
     }
     let target = args.target.canonicalize().or_fail(
@@ -131,6 +137,8 @@ fn serve(
         noexec: options.noexec,
         status_dir: options.status_dir,
         callers: options.callers.clone(),
+        // Of a volume of root's everybody may use what its rights allow, as of any other file system.
+        allow_other: options.allow_other || !usermount::is_needed(),
         ..MountConfig::new(target)
     };
     ccfs_fuse::serve(volume, dir, &config, |_| ready())

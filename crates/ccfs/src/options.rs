@@ -16,10 +16,33 @@ pub struct MountOptions {
     pub noexec: bool,
     /// The directory `.ccfs` with status files is there.
     pub status_dir: bool,
+    /// Other users may use what an ordinary user mounts.
+    pub allow_other: bool,
+    /// Change a volume that is mounted.
+    pub remount: bool,
+    /// An option was named that only the daemon knows (commit, dirty, cache, log, status, streams, rules).
+    pub daemon_options: bool,
     /// Messages of the daemon go here instead of the system log.
     pub log: Option<PathBuf>,
     /// Who is in which stream without having asked for one.
     pub callers: CallerConfig,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            engine: Options::default(),
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            status_dir: true,
+            allow_other: false,
+            remount: false,
+            daemon_options: false,
+            log: None,
+            callers: CallerConfig::default(),
+        }
+    }
 }
 
 /// Largest rules file, bytes.
@@ -29,15 +52,12 @@ const RULES_BYTES: u64 = 1 << 20;
 ///
 /// Errors: exit code 1 for an unknown option, a bad value, or an option that the file system cannot honour.
 pub fn parse(lists: &[String]) -> Outcome<MountOptions> {
-    let mut out = MountOptions {
-        engine: Options::default(),
-        nosuid: false,
-        nodev: false,
-        noexec: false,
-        status_dir: true,
-        log: None,
-        callers: CallerConfig::default(),
-    };
+    parse_onto(MountOptions::default(), lists)
+}
+
+/// As [`parse`]; options that are not named are those of `base`.
+pub fn parse_onto(base: MountOptions, lists: &[String]) -> Outcome<MountOptions> {
+    let mut out = base;
     for option in lists
         .iter()
         .flat_map(|l| l.split(','))
@@ -53,6 +73,10 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
         Some((name, value)) => (name, Some(value)),
         None => (option, None),
     };
+    out.daemon_options |= matches!(
+        name,
+        "commit" | "dirty" | "cache" | "log" | "status" | "streams" | "rules"
+    );
     match (name, value) {
         ("ro", None) => out.engine.read_only = true,
         ("rw", None) => out.engine.read_only = false,
@@ -71,7 +95,9 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
             | "_netdev" | "async" | "loop",
             _,
         ) => {}
-        ("allow_other" | "default_permissions", None) => {}
+        ("allow_other", None) => out.allow_other = true,
+        // Always so.
+        ("default_permissions", None) => {}
         ("commit", Some(v)) => out.engine.commit_interval = commit(v)?,
         ("dirty", Some(v)) => out.engine.dirty_limit = bounded("dirty", v, 1 << 20, 1 << 40)?,
         ("cache", Some(v)) => {
@@ -96,11 +122,9 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
                 "option errors={v} is not supported: after a write error the volume always stops (errors=remount-ro)"
             ));
         }
-        ("remount", None) => {
-            return Err(
-                "remounting is not supported; unmount the volume and mount it again".into(),
-            );
-        }
+        ("remount", None) => out.remount = true,
+        // What the mount table shows of a FUSE mount, and mount(8) repeats when it remounts.
+        ("user_id" | "group_id" | "blksize" | "max_read" | "rootmode", Some(_)) => {}
         ("sync" | "dirsync" | "mand", None) => {
             return Err(format!("option {name} is not supported"));
         }
@@ -186,7 +210,7 @@ mod tests {
             "dirty=1",
             "dirty=",
             "errors=continue",
-            "remount",
+            "remount=1",
             "frobnicate",
             "ro=1",
             "log=x",

@@ -6,15 +6,18 @@ use std::path::Path;
 
 /// Opens and locks a volume; the lock ends with the device. If it is in use the text says by whom.
 pub fn open(target: &Path, mode: OpenMode, code: u8) -> Outcome<FileDevice> {
-    FileDevice::open(target, mode).map_err(|e| {
-        let holders = match e {
-            OpenError::Busy { .. } => mounts::holders_of(target),
-            _ => Vec::new(),
-        };
-        let who = match holders.is_empty() {
-            true => String::new(),
-            false => format!(" (open in {})", mounts::show_processes(&holders)),
-        };
-        Failure::new(code, format!("{e}{who}"))
-    })
+    FileDevice::open(target, mode).map_err(|e| cannot_open(target, &e, code))
+}
+
+/// Why a volume could not be opened, and who has it.
+pub fn cannot_open(target: &Path, e: &OpenError, code: u8) -> Failure {
+    let holders = match e {
+        OpenError::Busy { .. } => mounts::holders_of(target),
+        _ => Vec::new(),
+    };
+    let who = match holders.is_empty() {
+        true => String::new(),
+        false => format!(" (open in {})", mounts::show_processes(&holders)),
+    };
+    Failure::new(code, format!("{e}{who}"))
 }

@@ -4,7 +4,7 @@ use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Mount};
 use crate::superblock;
 use ccfs_device::{FileDevice, OpenError, OpenMode};
-use rustix::io::Errno;
+use ccfs_fuse::usermount;
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -77,9 +77,15 @@ pub fn resolve(dir: &Path) -> Outcome<PathBuf> {
 }
 
 fn detach(dir: &Path) -> Outcome<()> {
-    match rustix::mount::unmount(dir, UnmountFlags::empty()) {
-        Ok(()) => Ok(()),
-        Err(Errno::BUSY) => {
+    let unmounted = match usermount::is_needed() {
+        true => usermount::unmount(dir, false),
+        false => rustix::mount::unmount(dir, UnmountFlags::empty()).map_err(std::io::Error::from),
+    };
+    let Err(e) = unmounted else {
+        return Ok(());
+    };
+    match e.raw_os_error() {
+        Some(libc::EBUSY) => {
             let users = mounts::users_below(dir);
             let who = if users.is_empty() {
                 "a mount below it, or a process in another namespace".to_string()
@@ -94,11 +100,14 @@ fn detach(dir: &Path) -> Outcome<()> {
                 ),
             ))
         }
-        Err(Errno::PERM) => Err(Failure::new(
+        _ if usermount::is_needed() => Err(Failure::new(
             mount_code::USAGE,
-            "only root can unmount; try with sudo",
+            format!(
+                "cannot unmount {}: {e}; you can unmount what you mounted yourself, root everything",
+                dir.display()
+            ),
         )),
-        Err(e) => Err(Failure::new(
+        _ => Err(Failure::new(
             mount_code::FAILED,
             format!("cannot unmount {}: {e}", dir.display()),
         )),
@@ -107,7 +116,13 @@ fn detach(dir: &Path) -> Outcome<()> {
 
 /// Takes a mount whose daemon is gone out of the tree, and its loop device with it.
 pub fn clear_dead(mount: &Mount) -> Outcome<()> {
-    rustix::mount::unmount(&mount.dir, UnmountFlags::DETACH).or_fail(
+    let cleared = match usermount::is_needed() {
+        true => usermount::unmount(&mount.dir, true),
+        false => {
+            rustix::mount::unmount(&mount.dir, UnmountFlags::DETACH).map_err(std::io::Error::from)
+        }
+    };
+    cleared.or_fail(
         mount_code::FAILED,
         format_args!("cannot clear the dead mount on {}", mount.dir.display()),
     )

@@ -14,7 +14,7 @@ fn wrong_options_are_refused() {
         ("commit=never", "commit="),
         ("dirty=1", "dirty="),
         ("errors=panic", "errors="),
-        ("remount", "unmount"),
+        ("remount", "no ccfs volume"),
     ] {
         refused(
             options,

@@ -15,10 +15,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("fuse", &["engine", "client"]),
     // Crash exploration of any program: `ccfs crash` is its front end.
     ("evidence", &["device", "engine", "fuse"]),
+    ("offline", &["device", "engine"]),
     (
         "ccfs",
         &[
-            "device", "ext4", "image", "log", "engine", "fuse", "client", "evidence",
+            "device", "ext4", "image", "log", "engine", "fuse", "client", "evidence", "offline",
         ],
     ),
     // Judges of the product; what they may look at is only how they drive it.

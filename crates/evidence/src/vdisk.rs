@@ -8,7 +8,6 @@ use ccfs_device::{AlignedBuf, Device, Write, write_all};
 use ccfs_fuse::abi::{self, op};
 use ccfs_fuse::loopdev::{self, LoopDevice};
 use ccfs_fuse::server::init::{MAX_WRITE, WANTED};
-use ccfs_fuse::transport::channel::Channel;
 use ccfs_fuse::transport::dev::{Pool, PoolConfig};
 use ccfs_fuse::wire::{Errno, Handler, Reply, Request};
 use ccfs_fuse::{FsType, MountConfig, Mounted};
@@ -39,14 +38,12 @@ impl VirtualDisk {
             .prefix("disk-")
             .tempdir_in(below)
             .map_err(|e| Fail::new(format!("cannot make a directory for a mount: {e}")))?;
-        let channel =
-            Channel::open().map_err(|e| Fail::new(format!("cannot open /dev/fuse: {e}")))?;
         let config = MountConfig {
             fstype: FsType::Fuse,
             ..MountConfig::new("ccfs-virtual-disk")
         };
-        let mounted = Mounted::make(&channel, dir.path(), &config, 4096)
-            .map_err(|e| Fail::new(e.to_string()))?;
+        let (channel, mounted) =
+            Mounted::make(dir.path(), &config, 4096).map_err(|e| Fail::new(e.to_string()))?;
         let handler = Arc::new(Server { device });
         let pool = channel
             .handshake(WANTED, MAX_WRITE as usize)

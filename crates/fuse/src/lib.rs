@@ -11,6 +11,7 @@ mod session;
 pub mod show;
 mod sys;
 pub mod transport;
+pub mod usermount;
 pub mod wire;
 
 pub use caller::{CallerConfig, Forks, Grouping, Rules};

@@ -1,4 +1,4 @@
-//! Mounting: mount(2) as `fuseblk` over a block device, or as `fuse` where that is impossible.
+//! Mounting: mount(2) as `fuseblk` over a block device, or as `fuse` where that is impossible; without root by way of fusermount3.
 //!
 //! Only a `fuseblk` mount is told of syncfs(2) and sync(2), and of its end (DESTROY), so that umount(8) returns when the
 //! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device.
@@ -6,6 +6,7 @@ use crate::caller::CallerConfig;
 use crate::loopdev::{self, LoopDevice};
 use crate::transport::channel::Channel;
 use crate::transport::dev::PoolConfig;
+use crate::usermount;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -79,6 +80,8 @@ pub struct Mounted {
     /// What the mount table shows.
     pub source: PathBuf,
     pub fuseblk: bool,
+    /// Made by fusermount3, and unmounted by it.
+    by_user: bool,
     /// The kernel's number of the mount.
     id: u64,
 }
@@ -105,51 +108,45 @@ impl MountError {
 }
 
 impl Mounted {
-    /// Makes the mount; INIT waits in the channel afterwards. `block_size`: the volume's, bytes.
+    /// Makes the mount and gives the way to the kernel, in which INIT waits. `block_size`: the volume's, bytes.
     pub fn make(
-        channel: &Channel,
         dir: &Path,
         config: &MountConfig,
         block_size: u32,
-    ) -> Result<Mounted, MountError> {
+    ) -> Result<(Channel, Mounted), MountError> {
         clear_dead(dir)?;
         let mountpoint = dir
             .canonicalize()
             .map_err(|e| MountError::system(dir.display().to_string(), e))?;
-        let blocks = match config.fstype {
-            FsType::Fuse => None,
-            FsType::Fuseblk => Some(mount_blocks(channel, &mountpoint, config, block_size)?),
-            FsType::Auto => match mount_blocks(channel, &mountpoint, config, block_size) {
-                Ok(source) => Some(source),
-                Err(e) => {
-                    tracing::warn!("{e}");
-                    None
-                }
-            },
+        let by_user = usermount::is_needed();
+        let (channel, blocks) = if by_user {
+            (
+                Channel::from_fd(usermount::mount(&mountpoint, config)?),
+                None,
+            )
+        } else {
+            as_root(&mountpoint, config, block_size)?
         };
-        let (source, fuseblk) = match blocks {
-            Some(source) => (source, true),
-            None => {
-                mount_plain(channel, &mountpoint, config)?;
-                tracing::warn!(
-                    "{} is a plain FUSE mount: syncfs(2), sync(2) and `sync -f` do NOT make its data durable, and umount(8) \
-                     returns before the volume is at rest; fsync(2) works",
-                    mountpoint.display()
-                );
-                (config.source.clone(), false)
-            }
-        };
+        let fuseblk = blocks.is_some();
+        if !fuseblk {
+            tracing::warn!(
+                "{} is a plain FUSE mount: syncfs(2), sync(2) and `sync -f` do NOT make its data durable, and umount(8) \
+                 returns before the volume is at rest; fsync(2) works",
+                mountpoint.display()
+            );
+        }
         let mut mounted = Mounted {
             mountpoint,
-            source,
+            source: blocks.unwrap_or_else(|| config.source.clone()),
             fuseblk,
+            by_user,
             id: 0,
         };
         match mounted.describe() {
             Ok((id, device)) => {
                 mounted.id = id;
                 tune(&device, fuseblk);
-                Ok(mounted)
+                Ok((channel, mounted))
             }
             Err(e) => {
                 let _ = mounted.detach();
@@ -175,11 +172,17 @@ impl Mounted {
 
     /// umount(8). `fuseblk`: returns when the server has served DESTROY. Errors: EBUSY.
     pub fn unmount(&self) -> io::Result<()> {
+        if self.by_user {
+            return usermount::unmount(&self.mountpoint, false);
+        }
         Ok(unmount(&self.mountpoint, UnmountFlags::NOFOLLOW)?)
     }
 
     /// umount -l: out of the tree now, at an end when the last user leaves.
     pub fn detach(&self) -> io::Result<()> {
+        if self.by_user {
+            return usermount::unmount(&self.mountpoint, true);
+        }
         Ok(unmount(
             &self.mountpoint,
             UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
@@ -187,11 +190,39 @@ impl Mounted {
     }
 }
 
+/// Mounts with mount(2). Gives the block device of a fuseblk mount.
+fn as_root(
+    mountpoint: &Path,
+    config: &MountConfig,
+    block_size: u32,
+) -> Result<(Channel, Option<PathBuf>), MountError> {
+    let channel = Channel::open().map_err(|e| MountError::system("cannot open /dev/fuse", e))?;
+    let blocks = match config.fstype {
+        FsType::Fuse => None,
+        FsType::Fuseblk => Some(mount_blocks(&channel, mountpoint, config, block_size)?),
+        FsType::Auto => match mount_blocks(&channel, mountpoint, config, block_size) {
+            Ok(source) => Some(source),
+            Err(e) => {
+                tracing::warn!("{e}");
+                None
+            }
+        },
+    };
+    if blocks.is_none() {
+        mount_plain(&channel, mountpoint, config)?;
+    }
+    Ok((channel, blocks))
+}
+
 /// Takes away the mounts of killed daemons at `dir`, and with them their loop devices. Before the volume is opened: a loop device
 /// in use keeps it busy.
 pub fn clear_dead(dir: &Path) -> Result<(), MountError> {
     while let Err(Errno::NOTCONN | Errno::CONNABORTED) = rustix::fs::stat(dir) {
-        unmount(dir, UnmountFlags::DETACH).map_err(|e| {
+        let cleared = match usermount::is_needed() {
+            true => usermount::unmount(dir, true),
+            false => unmount(dir, UnmountFlags::DETACH).map_err(io::Error::from),
+        };
+        cleared.map_err(|e| {
             MountError::system(
                 format!("cannot clear the dead mount on {}", dir.display()),
                 e,

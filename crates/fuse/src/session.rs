@@ -55,10 +55,8 @@ impl Session {
         mountpoint: &Path,
         config: &MountConfig,
     ) -> Result<Session, MountError> {
-        let channel =
-            Channel::open().map_err(|e| MountError::system("cannot open /dev/fuse", e))?;
         let block_size = volume.statfs()?.block_size;
-        let mounted = Mounted::make(&channel, mountpoint, config, block_size)?;
+        let (channel, mounted) = Mounted::make(mountpoint, config, block_size)?;
         let server = channel
             .handshake(WANTED, volume.write_max())
             .map_err(|e| MountError::system("FUSE", e))

@@ -35,6 +35,11 @@ impl Channel {
         Ok(Channel(Arc::new(fd)))
     }
 
+    /// The way that fusermount3 made.
+    pub fn from_fd(fd: OwnedFd) -> Channel {
+        Channel(Arc::new(fd))
+    }
+
     /// Another descriptor of the same connection. Where the kernel has no more, the same one is shared.
     pub fn another(&self) -> Channel {
         let cloned =

@@ -1,0 +1,122 @@
+//! /etc/fstab: mount -a, remount, umount, and systemd's generator; with a file of the test's own and, for the helper's place, a mount namespace.
+mod common;
+use common::{Place, run, tool};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Makes /usr/sbin a directory that holds `mount.ccfs` and links to everything that was there; in this namespace only.
+const HELPER_IN_PLACE: &str = r#"
+set -eu
+mkdir "$PLACE/sbin-before" "$PLACE/sbin-now"
+mount --bind /usr/sbin "$PLACE/sbin-before"
+for tool in "$PLACE"/sbin-before/*; do ln -s "$tool" "$PLACE/sbin-now/"; done
+ln -sf "$PROGRAM" "$PLACE/sbin-now/mount.ccfs"
+mount --bind "$PLACE/sbin-now" /usr/sbin
+trap 'umount -l "$PLACE/mnt" 2>/dev/null || :; umount -l "$PLACE/other" 2>/dev/null || :' EXIT
+options() { awk -v dir="$1" '$5 == dir { print $6 }' /proc/self/mountinfo; }
+"#;
+
+/// Runs a script as root in a mount namespace of its own.
+fn in_namespace(place: &Place, script: &str) -> String {
+    let whole = format!("{HELPER_IN_PLACE}\n{script}");
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "--propagation", "private", "sh", "-c", &whole])
+        .env("PLACE", place.text("").trim_end_matches('/'))
+        .env("PROGRAM", env!("CARGO_BIN_EXE_ccfs"))
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .stdin(Stdio::null());
+    let ran = run(&mut command);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    ran.out + &ran.err
+}
+
+#[test]
+fn fstab_mounts_remounts_and_unmounts() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let (ro_image, other) = (place.volume("b.img", "32M"), place.subdir("other"));
+    let table = format!(
+        "{image} {dir} ccfs noatime,nosuid,commit=30,nofail,x-systemd.automount 0 2\n{ro_image} {other} ccfs ro,nofail 0 0\n"
+    );
+    fs::write(place.path("fstab"), table).unwrap();
+    let said = in_namespace(
+        &place,
+        r#"
+        cd "$PLACE"
+        mount -T fstab -a
+        mount -T fstab -a                  # a second time there is nothing to do
+        options "$PLACE/mnt"; options "$PLACE/other"
+        echo one > mnt/f
+        mount -T fstab -o remount,ro "$PLACE/mnt"
+        options "$PLACE/mnt"
+        ! sh -c 'echo two > mnt/f' 2>/dev/null
+        mount -T fstab -o remount,rw "$PLACE/mnt"
+        echo three > mnt/f
+        options "$PLACE/mnt"
+        mount -o remount,ro "$PLACE/mnt"   # as the mount table has it
+        options "$PLACE/mnt"
+        mount -o remount,rw "$PLACE/mnt"
+        ! "$PROGRAM" mount -o remount,rw none "$PLACE/other" 2>refused
+        grep -q 'opened read-only' refused
+        ! "$PROGRAM" mount -o remount,rw none "$PLACE" 2>refused
+        grep -q 'no ccfs volume' refused
+        "$PROGRAM" mount -o remount,noexec none "$PLACE/mnt"
+        options "$PLACE/mnt"
+        umount "$PLACE/mnt"
+        umount "$PLACE/other"
+        e2fsck -fn a.img >e2fsck.out 2>&1
+        "#,
+    );
+    let seen: Vec<&str> = said.lines().filter(|l| l.starts_with("r")).collect();
+    assert_eq!(
+        seen,
+        [
+            "rw,nosuid,noatime",
+            "ro,relatime",
+            "ro,nosuid,noatime",
+            "rw,nosuid,noatime",
+            "ro,nosuid,noatime",
+            "rw,nosuid,noexec,noatime",
+        ],
+        "{said}"
+    );
+    let place_now = common::ccfs_with(&["cat", &format!("{image}:/f")]);
+    assert_eq!(place_now.out, "three\n", "{}", place_now.err);
+    tool("e2fsck", &["-fn", &ro_image]);
+}
+
+#[test]
+fn systemd_makes_a_mount_unit_of_an_entry() {
+    let generator = ["/usr/lib", "/lib"]
+        .map(|lib| format!("{lib}/systemd/system-generators/systemd-fstab-generator"))
+        .into_iter()
+        .find(|g| Path::new(g).exists());
+    let Some(generator) = generator else {
+        println!("skipped: there is no systemd-fstab-generator");
+        return;
+    };
+    let place = Place::new();
+    let out = place.subdir("units");
+    let entry = "/var/disk.img /mnt/work ccfs noatime,nofail 0 2\n";
+    fs::write(place.path("fstab"), entry).unwrap();
+    let mut command = Command::new(generator);
+    command
+        .args([&out, &out, &out])
+        .env("SYSTEMD_FSTAB", place.path("fstab"))
+        .env("SYSTEMD_LOG_TARGET", "console")
+        .stdin(Stdio::null());
+    let ran = run(&mut command);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let unit = fs::read_to_string(place.path("units/mnt-work.mount")).unwrap();
+    for line in [
+        "What=/var/disk.img",
+        "Where=/mnt/work",
+        "Type=ccfs",
+        "Options=noatime,nofail",
+    ] {
+        assert!(unit.contains(line), "{unit}");
+    }
+}

@@ -1,0 +1,363 @@
+//! `ccfs ls`, `tree`, `cat`, `put`, `get`, `cp`, `rm`, `mkdir`: what a user types, and what programs read.
+mod common;
+use common::{Place, Ran, ccfs, ccfs_with, refused, run, tool, unmount};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn ok(args: &[&str]) -> String {
+    let ran = ccfs_with(args);
+    assert_eq!(
+        (ran.code, ran.err.as_str()),
+        (0, ""),
+        "{args:?}: {}",
+        ran.out
+    );
+    ran.out
+}
+
+#[test]
+fn the_commands_work_together() {
+    let place = Place::new();
+    let image = place.volume("with:colon.img", "32M");
+    let at = |path: &str| format!("{image}:{path}");
+    fs::create_dir_all(place.path("src/sub")).unwrap();
+    fs::write(place.path("src/sub/file"), "hello\n").unwrap();
+    fs::set_permissions(
+        place.path("src/sub/file"),
+        fs::Permissions::from_mode(0o640),
+    )
+    .unwrap();
+    std::os::unix::fs::symlink("sub/file", place.path("src/link")).unwrap();
+    let src = place.text("src");
+    ok(&["mkdir", "-p", &at("/a/b"), &at("c")]);
+    ok(&[
+        "put",
+        "--owner",
+        "3:4",
+        &src,
+        &place.text("src/sub/file"),
+        &at("/a/b"),
+    ]);
+    assert_eq!(ok(&["ls", &at("a/b")]), "file\nsrc\n");
+    assert_eq!(
+        ok(&["cat", &at("/a/b/src/link"), &at("a/b/file")]),
+        "hello\nhello\n"
+    );
+    let long = ok(&["ls", "-l", &at("/a/b/src")]);
+    assert!(
+        long.contains("link -> sub/file") && long.contains("drwxr-xr-x   2     3     4"),
+        "{long}"
+    );
+    assert_eq!(ok(&["ls", &at("/a/b/file")]), "/a/b/file\n");
+    ok(&["cp", &at("/a/b/src"), &at("/a/b/file"), &at("/c")]);
+    let other = place.volume("other.img", "32M");
+    ok(&["cp", &at("/c/."), &format!("{other}:/all")]);
+    let tree = ok(&["tree", &other]);
+    let want = "/\n  all/\n    file\n    src/\n      link\n      sub/\n        file\n  lost+found/\n4 directories, 3 files\n";
+    assert_eq!(tree, want);
+    ok(&["get", &format!("{other}:all"), &place.text("out")]);
+    assert_eq!(
+        fs::read_to_string(place.path("out/src/link")).unwrap(),
+        "hello\n"
+    );
+    let mode = place
+        .path("out/file")
+        .metadata()
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o640);
+    ok(&["rm", &at("/c/file")]);
+    ok(&["rm", "-r", &at("/c"), &at("/a/")]);
+    ok(&["rm", "-f", &at("/c")]);
+    assert_eq!(ok(&["ls", &image]), "lost+found\n");
+    tool("e2fsck", &["-fn", &image]);
+    tool("e2fsck", &["-fn", &other]);
+}
+
+#[test]
+fn ls_json_is_as_documented() {
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    let odd = place.path("odd\u{1b}[31m");
+    fs::write(&odd, "12345").unwrap();
+    std::os::unix::fs::symlink("odd", place.path("link")).unwrap();
+    ok(&["put", odd.to_str().unwrap(), &place.text("link"), &image]);
+    let listed: serde_json::Value = serde_json::from_str(&ok(&["ls", "--json", &image])).unwrap();
+    let documented = fs::read_to_string("../../docs/json.md").unwrap();
+    let section = documented.split("## ccfs ls --json").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let field = |name: &str| {
+        let row = section
+            .lines()
+            .find(|l| l.starts_with(&format!("| `{name}` |")));
+        row.unwrap_or_else(|| panic!("docs/json.md does not name {name}"))
+            .to_string()
+    };
+    let kind_of = |v: &serde_json::Value| match v {
+        serde_json::Value::String(_) => "string",
+        serde_json::Value::Number(_) => "number",
+        serde_json::Value::Array(_) => "array",
+        serde_json::Value::Null => "null",
+        _ => "object",
+    };
+    for (name, value) in listed.as_object().unwrap() {
+        assert!(field(name).contains(kind_of(value)), "{name}");
+    }
+    let entries = listed["entries"].as_array().unwrap();
+    for entry in entries {
+        for (name, value) in entry.as_object().unwrap() {
+            assert!(
+                field(&format!("entries[].{name}")).contains(kind_of(value)),
+                "{name}"
+            );
+        }
+    }
+    let rows = section.lines().filter(|l| l.starts_with("| `")).count();
+    let fields = listed.as_object().unwrap().len() + 1 + entries[0].as_object().unwrap().len();
+    assert_eq!(rows, fields, "docs/json.md names fields that are not there");
+    let of = |name: &str| entries.iter().find(|e| e["name"] == name).unwrap();
+    assert_eq!(of("link")["target"], "odd");
+    assert_eq!(of("lost+found")["type"], "directory");
+    let odd = of("odd\u{1b}[31m");
+    assert_eq!(
+        (&odd["size_bytes"], &odd["name_hex"]),
+        (&5.into(), &"6f64641b5b33316d".into())
+    );
+    // On a terminal no name does anything.
+    assert!(
+        ok(&["ls", &image]).contains("odd\\x1b[31m")
+            && ok(&["tree", &image]).contains("odd\\x1b[31m")
+    );
+}
+
+#[test]
+fn failures_are_said_with_a_code() {
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    let at = |path: &str| format!("{image}:{path}");
+    ok(&["mkdir", &at("/d")]);
+    let missing = place.text("missing.img");
+    for (args, code, word) in [
+        (vec!["ls", &missing], 1, "No such file"),
+        (vec!["ls", &at("/none")], 1, "/none: No such file"),
+        (vec!["cat", &at("/d")], 1, "/d: Is a directory"),
+        (vec!["cat", &at("/d"), &at("/none")], 1, "/none"),
+        (vec!["rm", &at("/d")], 1, "-r removes it"),
+        (vec!["rm", "-r", &image], 1, "busy"),
+        (vec!["rm", "-r", &at("/d/.")], 1, "Invalid"),
+        (vec!["mkdir", &at("/d")], 1, "exists"),
+        (vec!["mkdir", &at("/x/y")], 1, "No such file"),
+        (
+            vec!["put", "/etc/hostname", "/etc/hosts", &at("/new")],
+            1,
+            "not a directory",
+        ),
+        (vec!["put", &missing, &image], 1, "No such file"),
+        (
+            vec!["put", "--owner", "root", "/etc/hosts", &image],
+            2,
+            "no owner",
+        ),
+        (vec!["get", &at("/none"), "/tmp"], 1, "No such file"),
+        (vec!["cp", &at("/d"), &at("/d/e")], 1, "Invalid"),
+        (vec!["cp", "/etc", &image], 2, "ccfs put"),
+        (vec!["ls", ":x"], 2, "names no image"),
+        (vec!["put", &image], 2, "values"),
+        (vec!["ls"], 2, "required"),
+    ] {
+        let args: Vec<&str> = args.iter().map(|a| &a[..]).collect();
+        refused(&format!("{args:?}"), &ccfs_with(&args), code, &[word]);
+    }
+    tool("e2fsck", &["-fn", &image]);
+}
+
+#[test]
+fn an_image_in_use_is_refused_by_name() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
+    for args in [
+        ["ls", &image],
+        ["mkdir", &format!("{image}:/x")],
+        ["tree", &image],
+    ] {
+        let ran = ccfs_with(&args);
+        refused(args[0], &ran, 1, &["is in use: mounted on"]);
+        assert!(ran.err.contains(&dir), "{}", ran.err);
+    }
+    unmount(&dir);
+    assert_eq!(ok(&["ls", &image]), "lost+found\n");
+}
+
+/// A lock that another program holds, without a mount: everything that would change the image is refused and changes nothing.
+#[test]
+fn a_locked_image_is_left_alone_also_by_mkfs() {
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    let fifo = place.text("fifo");
+    tool("mkfifo", &[&fifo]);
+    // `ccfs cat` of a large file into a pipe that nobody empties holds the image open, as a reader.
+    let large = place.text("large");
+    fs::write(&large, vec![1u8; 4 << 20]).unwrap();
+    ok(&["put", &large, &image]);
+    let before = fs::read(&image).unwrap();
+    let mut holder = ccfs()
+        .args(["cat", &format!("{image}:/large")])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0u8; 1];
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut first).unwrap();
+    let pid = holder.id().to_string();
+    for args in [
+        vec!["mkfs", "--force", &image],
+        vec!["mkfs", "--force", "-s", "16M", &image],
+        vec!["mkfs", "--force", "-s", "64M", &image],
+        vec!["rm", &format!("{image}:/large")],
+        vec!["fsck", "-p", &image],
+    ] {
+        let args: Vec<&str> = args.iter().map(|a| &a[..]).collect();
+        let ran = ccfs_with(&args);
+        refused(
+            &format!("{args:?}"),
+            &ran,
+            if args[0] == "fsck" { 8 } else { 1 },
+            &["in use"],
+        );
+        assert!(
+            ran.err.contains(&pid) || ran.err.contains("holds a lock"),
+            "{}",
+            ran.err
+        );
+        assert!(
+            fs::read(&image).unwrap() == before,
+            "{args:?} changed the image"
+        );
+    }
+    assert_eq!(
+        ok(&["ls", &image]),
+        "large\nlost+found\n",
+        "another reader is welcome"
+    );
+    drop(holder.stdout.take());
+    holder.wait().unwrap();
+    ok(&["mkfs", "--force", "-s", "16M", &image]);
+    assert_eq!(fs::metadata(&image).unwrap().len(), 16 << 20);
+    // An empty file holds nothing and may grow.
+    fs::write(place.path("empty.img"), "").unwrap();
+    ok(&["mkfs", "-s", "16M", &place.text("empty.img")]);
+    tool("e2fsck", &["-fn", &place.text("empty.img")]);
+}
+
+#[test]
+fn no_root_is_needed() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root, to become somebody else");
+        return;
+    }
+    let place = Place::new();
+    let dir = place.subdir("home");
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(&dir, Some(65534), Some(65534)).unwrap();
+    let program = place.text("ccfs");
+    tool(
+        "install",
+        &["-m", "755", env!("CARGO_BIN_EXE_ccfs"), &program],
+    );
+    let nobody = |args: &[&str]| -> Ran {
+        let mut command = Command::new(&program);
+        run(command
+            .args(args)
+            .current_dir(&dir)
+            .uid(65534)
+            .gid(65534)
+            .stdin(Stdio::null()))
+    };
+    let good = |args: &[&str]| {
+        let ran = nobody(args);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{args:?}");
+        ran.out
+    };
+    good(&["mkfs", "-s", "32M", "a.img"]);
+    good(&["mkdir", "a.img:/etc"]);
+    good(&["put", "--owner", "0", "/etc/passwd", "a.img:/etc"]);
+    let long = good(&["ls", "-l", "a.img:/etc"]);
+    assert!(long.contains("    0     0"), "{long}");
+    assert!(
+        good(&["ls", "-l", "a.img"]).contains("65534 65534"),
+        "what a user makes is the user's"
+    );
+    good(&["get", "a.img:/etc", "out"]);
+    assert_eq!(
+        fs::read(place.path("home/out/passwd")).unwrap(),
+        fs::read("/etc/passwd").unwrap()
+    );
+    good(&["rm", "-r", "a.img:/etc"]);
+    tool("e2fsck", &["-fn", &place.text("home/a.img")]);
+    // Somebody else's image.
+    let other = place.volume("root.img", "32M");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
+    refused("ls", &nobody(&["ls", &other]), 1, &["Permission denied"]);
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(good(&["ls", &other]), "lost+found\n");
+    refused(
+        "rm",
+        &nobody(&["rm", &format!("{other}:/x")]),
+        1,
+        &["Permission denied"],
+    );
+}
+
+/// Whenever it is killed: the files are a prefix of those to copy, and each is whole.
+#[test]
+fn a_killed_put_leaves_a_prefix() {
+    let place = Place::new();
+    let tree = place.subdir("tree");
+    let content = |n: usize| vec![n as u8; 1 << 20];
+    const FILES: usize = 110;
+    for n in 0..FILES {
+        fs::write(place.path(&format!("tree/f{n:03}")), content(n)).unwrap();
+    }
+    for (round, share) in [10, 45, 80].into_iter().enumerate() {
+        let image = place.text(&format!("{round}.img"));
+        ok(&["mkfs", "--sparse", "-s", "256M", &image]);
+        let from = format!("{tree}/.");
+        let mut child = ccfs().args(["put", &from, &image]).spawn().unwrap();
+        // So far into the copy as this shows; a copy that has come to its end by then is a prefix as well.
+        let start = Instant::now();
+        let read = |pid: u32| {
+            let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+            let line = io
+                .lines()
+                .find_map(|l| l.strip_prefix("rchar: ")?.parse::<u64>().ok());
+            line.unwrap_or(u64::MAX)
+        };
+        while read(child.id()) < share << 20 && child.try_wait().unwrap().is_none() {
+            assert!(
+                start.elapsed() < Duration::from_secs(300),
+                "the copy does not go on"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The listing recovers the image first.
+        let names = ok(&["ls", &image]);
+        let found: Vec<&str> = names.lines().filter(|n| *n != "lost+found").collect();
+        let out = place.text(&format!("out{round}"));
+        ok(&["get", &image, &out]);
+        for (n, name) in found.iter().enumerate() {
+            assert_eq!(*name, format!("f{n:03}"));
+            assert!(
+                fs::read(format!("{out}/{name}")).unwrap() == content(n),
+                "{name} is not whole"
+            );
+        }
+        tool("e2fsck", &["-fn", &image]);
+    }
+}

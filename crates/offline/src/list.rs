@@ -1,0 +1,126 @@
+//! Directories of a volume, checked: a damaged or hostile one gives an error, never a name that leads elsewhere.
+use crate::error::{Error, Result};
+use crate::path::Last;
+use crate::volume::{Offline, bytes, errno, is_dir};
+use ccfs_engine::{Attr, Ino, ListEntry};
+use std::collections::HashSet;
+use std::path::Path;
+
+/// A name in a directory.
+#[derive(Debug)]
+pub struct Entry {
+    pub name: Vec<u8>,
+    /// Attributes, of a symlink its own. An error: the inode is damaged.
+    pub attr: Result<Attr>,
+}
+
+/// Called with depth, path and entry; see [`Offline::visit`].
+pub type Visitor<'a> = dyn FnMut(usize, &[u8], Result<&Entry>) + 'a;
+
+/// False for names that no directory may hold.
+fn is_safe(name: &[u8]) -> bool {
+    !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
+}
+
+impl Offline {
+    /// The entries of a directory by name, without `.` and `..`.
+    pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<Entry>> {
+        let path = bytes(&path);
+        let (attr, _) = self.existing(path, Last::Follow)?;
+        if !is_dir(&attr) {
+            return errno(libc::ENOTDIR).map_err(|e| Error::file(path, e));
+        }
+        self.list_dir(path, attr.ino)
+    }
+
+    fn list_dir(&self, path: &[u8], dir: Ino) -> Result<Vec<Entry>> {
+        let names = self.names(dir).map_err(|e| Error::file(path, e))?;
+        let entry = |e: ListEntry| Entry {
+            attr: self
+                .volume
+                .getattr(e.ino)
+                .map_err(|error| Error::file(&join(path, &e.name), error)),
+            name: e.name,
+        };
+        Ok(names.into_iter().map(entry).collect())
+    }
+
+    /// Names and inodes of a directory. Error: `Corrupt` for a name that cannot be one.
+    pub(crate) fn names(&self, dir: Ino) -> ccfs_engine::Result<Vec<ListEntry>> {
+        let mut found = Vec::new();
+        let mut bad = None;
+        self.volume.readdir(dir, 0, &mut |entry| {
+            // The first two are `.` and `..` by their place, whatever the disk says.
+            let special = entry.next <= 2;
+            if !special && !is_safe(&entry.name) {
+                bad = Some(entry.name);
+                return false;
+            }
+            if !special {
+                found.push(entry);
+            }
+            true
+        })?;
+        if let Some(name) = bad {
+            return Err(ccfs_engine::Error::Corrupt(format!(
+                "directory {dir} holds the impossible name \"{}\"",
+                crate::show_name(&name)
+            )));
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// Calls `each` for everything below a directory, in the order of names, a directory before its entries: with the depth (0 for the
+    /// entries of the directory itself), the path from there, and the entry. What cannot be read is an `Err`, and the rest goes on.
+    pub fn visit(&self, path: impl AsRef<Path>, each: &mut Visitor<'_>) -> Result<()> {
+        let path = bytes(&path);
+        let (attr, _) = self.existing(path, Last::Follow)?;
+        if !is_dir(&attr) {
+            return errno(libc::ENOTDIR).map_err(|e| Error::file(path, e));
+        }
+        let mut seen = HashSet::from([attr.ino]);
+        // (path from the start, entries that are left)
+        let mut stack = vec![(Vec::new(), self.list_dir(path, attr.ino)?.into_iter())];
+        while let Some((base, entries)) = stack.last_mut() {
+            let Some(entry) = entries.next() else {
+                stack.pop();
+                continue;
+            };
+            let below = join(base, &entry.name);
+            let depth = stack.len() - 1;
+            each(depth, &below, Ok(&entry));
+            if let Ok(attr) = &entry.attr
+                && is_dir(attr)
+            {
+                let full = join(path, &below);
+                let listed = if seen.insert(attr.ino) {
+                    self.list_dir(&full, attr.ino)
+                } else {
+                    Err(Error::file(&full, twice(attr.ino)))
+                };
+                match listed {
+                    Ok(list) => stack.push((below, list.into_iter())),
+                    Err(e) => each(depth + 1, &below, Err(e)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A directory has one name. More make a cycle, or a tree without end.
+pub(crate) fn twice(ino: Ino) -> ccfs_engine::Error {
+    ccfs_engine::Error::Corrupt(format!(
+        "directory {ino} is in the tree twice; `ccfs fsck -y` repairs that"
+    ))
+}
+
+pub(crate) fn join(base: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut out = base.to_vec();
+    if !out.is_empty() && !out.ends_with(b"/") {
+        out.push(b'/');
+    }
+    out.extend_from_slice(name);
+    out
+}

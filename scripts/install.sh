@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Installs the program with everything that finds it: helpers of mount(8), mkfs(8) and fsck(8), pages, completions, service unit.
+# usage: [DESTDIR=...] [PREFIX=/usr/local] [SBIN=/sbin] [UNITDIR=...] install.sh install|uninstall PROGRAM
+# PROGRAM: the built ccfs. What `install` puts there, `uninstall` takes away, and nothing else.
+set -euo pipefail
+top=$(cd "$(dirname "$0")/.." && pwd)
+action=${1:-} program=${2:-}
+[ $# = 2 ] || { echo "usage: install.sh install|uninstall PROGRAM" >&2; exit 2; }
+PREFIX=${PREFIX:-/usr/local}
+SBIN=${SBIN:-/sbin}
+UNITDIR=${UNITDIR:-$PREFIX/lib/systemd/system}
+# zsh of Debian looks for packages' completions in vendor-completions, zsh as it comes in site-functions.
+ZSHDIR=${ZSHDIR:-$PREFIX/share/zsh/site-functions}
+BASHDIR=$PREFIX/share/bash-completion/completions
+FISHDIR=${FISHDIR:-$PREFIX/share/fish/vendor_completions.d}
+man=$PREFIX/share/man/man8
+root=${DESTDIR:-}
+
+install_all() {
+    [ -x "$program" ] || { echo "$program is missing; build it first: cargo build --release -p ccfs" >&2; exit 1; }
+    install -d "$root$PREFIX/bin" "$root$SBIN" "$root$man" "$root$UNITDIR" "$root$BASHDIR" "$root$ZSHDIR" "$root$FISHDIR"
+    # In two steps: a program that runs is not overwritten, its mounts go on with the old one.
+    install -m 755 "$program" "$root$PREFIX/bin/.ccfs.new"
+    mv -f "$root$PREFIX/bin/.ccfs.new" "$root$PREFIX/bin/ccfs"
+    for helper in mount mkfs fsck; do
+        ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/$helper.ccfs"
+        echo ".so man8/ccfs-$helper.8" >"$root$man/$helper.ccfs.8"
+        chmod 644 "$root$man/$helper.ccfs.8"
+    done
+    install -m 644 "$top"/docs/man/*.8 "$root$man/"
+    local made
+    made=$(mktemp -d)
+    "$program" completions "$made"
+    install -m 644 "$made/ccfs" "$root$BASHDIR/ccfs"
+    install -m 644 "$made/_ccfs" "$root$ZSHDIR/_ccfs"
+    install -m 644 "$made/ccfs.fish" "$root$FISHDIR/ccfs.fish"
+    rm -r "$made"
+    sed "s|@PREFIX@|$PREFIX|" "$top/packaging/ccfs@.service" >"$root$UNITDIR/ccfs@.service"
+    chmod 644 "$root$UNITDIR/ccfs@.service"
+}
+
+uninstall_all() {
+    rm -f "$root$PREFIX/bin/ccfs" "$root$UNITDIR/ccfs@.service"
+    rm -f "$root$BASHDIR/ccfs" "$root$ZSHDIR/_ccfs" "$root$FISHDIR/ccfs.fish"
+    for helper in mount mkfs fsck; do rm -f "$root$SBIN/$helper.ccfs" "$root$man/$helper.ccfs.8"; done
+    for page in "$top"/docs/man/*.8; do rm -f "$root$man/$(basename "$page")"; done
+    # What install-libs.sh put there.
+    local lib=$root${LIBDIR:-$PREFIX/lib}
+    rm -f "$lib"/libccfs.so "$lib"/libccfs.so.1 "$lib"/libccfs.a "$lib"/pkgconfig/ccfs.pc "$root$PREFIX/include/ccfs.h"
+    for page in "$top"/docs/man/*.3; do rm -f "$root$PREFIX/share/man/man3/$(basename "$page")"; done
+}
+
+case $action in
+    install) install_all ;;
+    uninstall) uninstall_all ;;
+    *) echo "usage: install.sh install|uninstall PROGRAM" >&2; exit 2 ;;
+esac
