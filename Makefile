@@ -10,7 +10,7 @@ IMAGE ?= ccfs.img
 SIZE ?= 1G
 DIR ?= mnt
 
-.PHONY: help build mount unmount install install-libs test man soak crash fish shuttle faults fuzz bench calibrate evidence clean
+.PHONY: help build mount unmount install install-libs test man recipes soak crash fish shuttle faults fuzz bench calibrate evidence clean
 
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
@@ -68,6 +68,13 @@ man: build
 
 # Long runs need patience: a program may take four hours.
 soak: export CCFS_TEST_TIMEOUT ?= 14400
+# All of examples/recipes, PostgreSQL and a Debian image build with them; needs a Debian mirror.
+recipes: build
+	@scripts/deps.sh test
+	@scripts/deps.sh recipes
+	@for recipe in examples/recipes/[!l]*.sh examples/recipes/l[!i]*.sh; do echo "== $$recipe"; \
+	$(SUDO) env CCFS="$(abspath $(CCFS))" $$recipe || exit 1; done
+
 SOAK_ARGS ?=
 soak:
 	@scripts/deps.sh test

@@ -2,7 +2,7 @@
 # COMMITs a second of SQLite (synchronous=FULL): on ext4, on ccfs, and on ccfs with the extension. Rounds alternate; medians.
 #
 # usage: sqlite-speed.sh EXT4-DIR CCFS-DIR [COMMITS [ROUNDS]]
-# Needs a C compiler and libsqlite3-dev. Both directories should be on the same device; see scripts/recipes.sh for a pair.
+# Needs a C compiler and libsqlite3-dev. Both directories should be on the same disk: docs/recipes.md shows such a pair.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 ext4=${1:?usage: sqlite-speed.sh EXT4-DIR CCFS-DIR [COMMITS [ROUNDS]]}

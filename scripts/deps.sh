@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that. usage: deps.sh build|run|test
+# Installs what is missing, and only that. usage: deps.sh build|run|test|recipes
 #   build  what compiling needs          run   what mounting needs
 #   test   what `make test` needs: the above, the packages of crates/tests/packages.txt, rustfmt, clippy, cargo-deny
 set -euo pipefail
@@ -56,6 +56,15 @@ packages() {
     install "${missing[@]}"
 }
 
+# What only `make recipes` needs.
+recipes() {
+    local missing=()
+    have hg || missing+=(mercurial)
+    have mmdebstrap || missing+=(mmdebstrap)
+    ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1 || missing+=(postgresql)
+    install "${missing[@]}"
+}
+
 cargo_tools() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -67,5 +76,6 @@ case "${1:-}" in
     build) build ;;
     run) run ;;
     test) build; run || true; packages; cargo_tools ;;
-    *) echo "usage: $0 build|run|test" >&2; exit 2 ;;
+    recipes) recipes ;;
+    *) echo "usage: $0 build|run|test|recipes" >&2; exit 2 ;;
 esac
