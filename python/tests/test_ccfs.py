@@ -8,6 +8,7 @@ import tempfile
 import threading
 import unittest
 from pathlib import Path
+from typing import Callable
 
 import ccfs
 
@@ -25,7 +26,7 @@ class Elsewhere(unittest.TestCase):
     def test_functions_raise_enotsup(self) -> None:
         self.assertFalse(ccfs.is_supported(self.dir))
         self.assertFalse(ccfs.is_supported(Path(self.dir, "not", "there").parent))
-        calls = [
+        calls: list[Callable[[], object]] = [
             lambda: ccfs.get_stream(self.dir),
             lambda: ccfs.new_stream(self.dir),
             lambda: ccfs.set_stream(self.dir, 77),

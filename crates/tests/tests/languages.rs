@@ -43,12 +43,13 @@ fn compile(place: &Path, compiler: &str, example: &str, linking: Linking) -> Opt
         println!("skipped: {example}: needs {missing}");
         return None;
     }
-    let program = place.join(format!("{example}-{linking:?}"));
+    let name = Path::new(example).file_name().expect("a name");
+    let program = place.join(format!("{}-{linking:?}", name.display()));
     let lib = place.join("usr/lib");
     let mut command = Command::new(compiler);
     command
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&program, &source("examples").join(example)])
+        .args([&program, &source(example)])
         .args(pkg_config(place, &["--cflags"]));
     match linking {
         Linking::Shared => command
@@ -168,7 +169,7 @@ fn both(words: &[&str]) {
 fn c_shared() {
     let place = WorkDir::new("c-shared");
     install(place.path());
-    if let Some(program) = compile(place.path(), "gcc", "ordered.c", Linking::Shared) {
+    if let Some(program) = compile(place.path(), "gcc", "examples/ordered.c", Linking::Shared) {
         let needed = run_ok("readelf", &["-d", text(&program)]);
         assert!(needed.contains("[libccfs.so.1]"), "soname: {needed}");
         both(&[text(&program)]);
@@ -179,10 +180,30 @@ fn c_shared() {
 fn c_static() {
     let place = WorkDir::new("c-static");
     install(place.path());
-    if let Some(program) = compile(place.path(), "gcc", "ordered.c", Linking::Static) {
+    if let Some(program) = compile(place.path(), "gcc", "examples/ordered.c", Linking::Static) {
         let needed = run_ok("readelf", &["-d", text(&program)]);
         assert!(!needed.contains("libccfs"), "not static: {needed}");
         both(&[text(&program)]);
+    }
+}
+
+/// Every function, its errors, threads and children, on a volume and elsewhere.
+#[test]
+fn c_calls() {
+    let place = WorkDir::new("c-calls");
+    install(place.path());
+    let calls = "crates/libccfs/tests/calls.c";
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("c_calls") {
+        return;
+    }
+    if let Some(program) = compile(place.path(), "gcc", calls, Linking::Shared) {
+        let v = Volume::new(Fs::Ccfs, "c-calls", 64);
+        let mut command = Command::new(&program);
+        command.arg(v.mnt()).arg("/").current_dir("/");
+        let out = run(command.env_remove("CCFS_MOUNT"));
+        assert_eq!(out.code, 0, "{}", out.all());
+        assert_eq!(out.stdout, "all calls\n");
+        v.finish();
     }
 }
 
@@ -190,7 +211,7 @@ fn c_static() {
 fn cplusplus() {
     let place = WorkDir::new("cplusplus");
     install(place.path());
-    if let Some(program) = compile(place.path(), "g++", "ordered.cc", Linking::Shared) {
+    if let Some(program) = compile(place.path(), "g++", "examples/ordered.cc", Linking::Shared) {
         both(&[text(&program)]);
     }
 }

@@ -1,0 +1,104 @@
+/* Every function of ccfs.h, on a volume and elsewhere. usage: calls MOUNT ELSEWHERE (the current directory is elsewhere as well) */
+#include <ccfs.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(ok)                                                                     \
+    do {                                                                              \
+        if (!(ok)) {                                                                  \
+            fprintf(stderr, "line %d: %s (errno: %s)\n", __LINE__, #ok, strerror(errno)); \
+            exit(1);                                                                  \
+        }                                                                             \
+    } while (0)
+#define FAILS(call, number) CHECK((errno = 0, (call)) && errno == (number))
+
+static void *seen_by_thread(void *fd) {
+    static ccfs_stream_t seen;
+    seen = ccfs_getstream_fd(*(int *)fd, NULL);
+    return &seen;
+}
+
+static void elsewhere(const char *path) {
+    int fd = open(path, O_RDONLY);
+    unsigned int flags = 77;
+    CHECK(fd >= 0);
+    CHECK(ccfs_is_supported(path) == 0);
+    CHECK(ccfs_is_supported_fd(fd) == 0);
+    FAILS(setstream(5, 0) == -1, ENOTSUP);
+    FAILS(getstream() == 0, ENOTSUP);
+    FAILS(newstream(0) == 0, ENOTSUP);
+    FAILS(streamsync() == -1, ENOTSUP);
+    FAILS(ccfs_setstream_fd(fd, 5, 0) == -1, ENOTSUP);
+    FAILS(ccfs_getstream_fd(fd, &flags) == 0, ENOTSUP);
+    CHECK(flags == 77);
+    FAILS(ccfs_newstream_path(path, 0) == 0, ENOTSUP);
+    FAILS(ccfs_streamsync_path(path, 0) == -1, ENOTSUP);
+    close(fd);
+}
+
+static void wrong(const char *path) {
+    FAILS(ccfs_setstream_fd(-1, 5, 0) == -1, EBADF);
+    FAILS(ccfs_getstream_fd(987654, NULL) == 0, EBADF);
+    FAILS(ccfs_is_supported(NULL) == -1, EFAULT);
+    FAILS(ccfs_is_supported("") == -1, ENOENT);
+    FAILS(ccfs_is_supported("/no/such/place") == -1, ENOENT);
+    FAILS(ccfs_setstream_path(path, 0, 0) == -1, EINVAL);
+    FAILS(ccfs_setstream_path(path, 5, 0x40000000u) == -1, EINVAL);
+    FAILS(ccfs_setstream_path(path, CCFS_STREAM_DEFAULT, CCFS_IGNORE_FSYNC) == -1, EINVAL);
+    FAILS(ccfs_newstream_path(path, 2) == 0, EINVAL);
+}
+
+static void streams(const char *path) {
+    int fd = open(path, O_RDONLY), status;
+    unsigned int flags = 77;
+    char missing[4096];
+    pthread_t thread;
+    void *seen;
+    CHECK(fd >= 0);
+    snprintf(missing, sizeof missing, "%s/not-there", path);
+    CHECK(ccfs_is_supported(path) == 1 && ccfs_is_supported(missing) == 1 && ccfs_is_supported_fd(fd) == 1);
+    CHECK(ccfs_getstream_path(path, &flags) == CCFS_STREAM_DEFAULT && flags == 0);
+    ccfs_stream_t one = ccfs_newstream_fd(fd, CCFS_IGNORE_FSYNC), two = ccfs_newstream_path(missing, 0);
+    CHECK(one > 1 && two > 1 && one != two);
+    CHECK(ccfs_getstream_fd(fd, NULL) == CCFS_STREAM_DEFAULT);
+    CHECK(ccfs_setstream_fd(fd, one, CCFS_KEEP_FLAGS) == 0);
+    CHECK(ccfs_getstream_fd(fd, &flags) == one && flags == CCFS_IGNORE_FSYNC);
+    CHECK(ccfs_setstream_path(path, one, 0) == 0);
+    CHECK(ccfs_getstream_fd(fd, &flags) == one && flags == 0);
+    /* Threads and children inherit. */
+    CHECK(pthread_create(&thread, NULL, seen_by_thread, &fd) == 0 && pthread_join(thread, &seen) == 0);
+    CHECK(*(ccfs_stream_t *)seen == one);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(ccfs_getstream_fd(fd, NULL) == one ? 0 : 1);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(ccfs_streamsync_fd(fd, 0) == 0 && ccfs_streamsync_path(path, two) == 0);
+    /* The short forms, through the environment. */
+    CHECK(setenv("CCFS_MOUNT", path, 1) == 0);
+    CHECK(getstream() == one);
+    ccfs_stream_t three = newstream(CCFS_IGNORE_FSYNC);
+    CHECK(three > 1 && setstream(three, CCFS_KEEP_FLAGS) == 0 && getstream() == three);
+    CHECK(streamsync() == 0);
+    CHECK(setstream(CCFS_STREAM_DEFAULT, 0) == 0 && getstream() == CCFS_STREAM_DEFAULT);
+    /* And through the current directory. */
+    CHECK(setenv("CCFS_MOUNT", "", 1) == 0);
+    FAILS(getstream() == 0, ENOTSUP);
+    CHECK(chdir(path) == 0 && getstream() == CCFS_STREAM_DEFAULT);
+    close(fd);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3);
+    elsewhere(argv[2]);
+    wrong(argv[1]);
+    streams(argv[1]);
+    puts("all calls");
+    return 0;
+}
