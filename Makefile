@@ -10,7 +10,7 @@ IMAGE ?= ccfs.img
 SIZE ?= 1G
 DIR ?= mnt
 
-.PHONY: help build mount unmount install install-libs test man recipes soak crash fish shuttle faults fuzz bench calibrate evidence clean
+.PHONY: help build mount unmount install install-libs test man soak crash fish shuttle faults fuzz bench calibrate evidence clean
 
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
@@ -69,6 +69,7 @@ man: build
 # Long runs need patience: a program may take four hours.
 soak: export CCFS_TEST_TIMEOUT ?= 14400
 # All of examples/recipes, PostgreSQL and a Debian image build with them; needs a Debian mirror.
+.PHONY: recipes
 recipes: build
 	@scripts/deps.sh test
 	@scripts/deps.sh recipes
