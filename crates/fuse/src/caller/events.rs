@@ -19,6 +19,7 @@ use crate::wire::Errno;
 use parking_lot::{Mutex, RwLock};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -45,6 +46,28 @@ struct Thread {
     born: u64,
     /// An exit was reported; it may have been that of an earlier thread of that number.
     ended: bool,
+}
+
+type Threads = HashMap<u32, Thread, BuildHasherDefault<Spread>>;
+
+/// Thread ids are the kernel's choice, nobody's attack: one multiplication spreads them.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+    fn write_u32(&mut self, n: u32) {
+        let mixed = (self.0 ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        // The threads of a shard have equal low bits.
+        self.0 = mixed.rotate_left(26);
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 #[derive(Default)]
@@ -74,7 +97,7 @@ pub(super) struct EventTracker {
     registry: Arc<Registry>,
     policy: Arc<Policy>,
     bell: Option<Bell>,
-    shards: Box<[RwLock<HashMap<u32, Thread>>]>,
+    shards: Box<[RwLock<Threads>]>,
     intake: Mutex<Intake>,
     taken_in_ms: AtomicU64,
     failed: AtomicBool,
@@ -133,7 +156,7 @@ impl EventTracker {
         list
     }
 
-    fn shard(&self, tid: u32) -> &RwLock<HashMap<u32, Thread>> {
+    fn shard(&self, tid: u32) -> &RwLock<Threads> {
         &self.shards[tid as usize % SHARDS]
     }
 
