@@ -44,7 +44,7 @@ bugs! {
     EarlyWatermark "early-watermark" "a record says of all earlier ones that they are durable"
     ReplayTwice "replay-twice" "recovery applies the records that the checkpoint contains once more"
     FieldOrder "field-order" "a directory's attributes are those committed last, not those accepted last"
-    StaleTail "stale-tail" "growing a file does not zero what lies behind its old end"
+    StaleTail "stale-tail" "neither cutting a file nor growing it zeroes what lies behind its end"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 

@@ -3,6 +3,7 @@ use crate::dir::errno;
 use crate::file::{Cell, FLAG_APPEND, FLAG_EXTENTS, is_zero, touch};
 use crate::inode::{Inode, State};
 use crate::op::Op;
+use crate::planted::{self, Bug};
 use crate::sync::RwLockWriteGuard;
 use crate::types::*;
 use crate::view::{LBLK_END, Where};
@@ -105,7 +106,7 @@ impl Volume {
         }
         let (lblk, within) = self.split(size);
         let cell = if size < st.attr.size {
-            if within > 0 {
+            if within > 0 && !planted::is(Bug::StaleTail) {
                 self.zero_cell(inode, st, lblk, within, self.block_size as usize)?
             } else {
                 None
