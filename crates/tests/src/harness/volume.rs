@@ -432,17 +432,19 @@ impl Volume {
         assert!(!self.mounted, "only at rest");
         let dir = self.outside("kernel");
         std::fs::create_dir_all(&dir).expect("mount point");
-        run_ok(
-            "mount",
-            &[
-                "-t",
-                "ext4",
-                "-o",
-                "ro,loop",
-                &self.image.to_string_lossy(),
-                &dir.to_string_lossy(),
-            ],
-        );
+        // mount(8) picks a free loop device; a daemon that attaches one at the same time may be faster.
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "ext4", "-o", "ro,loop"]);
+            let out = run(mount.arg(&self.image).arg(&dir));
+            if out.code == 0 {
+                break;
+            }
+            let busy = out.stderr.contains("busy") && Instant::now() < end;
+            assert!(busy, "mount {}: {}", self.image.display(), out.all());
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let result = look(&dir);
         umount_patiently(&dir);
         result
