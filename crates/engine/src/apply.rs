@@ -455,6 +455,7 @@ impl Volume {
                 layer.pages.len() as u64 * u64::from(self.block_size) + crate::op::LAYER_BYTES,
             );
             if layer.dead {
+                self.pending_inodes.sub(1);
                 self.inodes.remove(*ino);
                 self.image.alloc().drop_window(u64::from(*ino));
                 self.image.alloc().release_inode(*ino);

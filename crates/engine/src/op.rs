@@ -405,6 +405,7 @@ impl Op<'_> {
         };
         self.txn.body.lock().freed_blocks += freed;
         self.vol.pending_free.add(freed);
+        self.vol.pending_inodes.add(1);
         if st.is_dir() {
             self.pin(inode);
         } else {

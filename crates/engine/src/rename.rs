@@ -210,7 +210,13 @@ impl Volume {
             return errno(libc::EPERM);
         }
         if flags.exchange {
-            return Ok(());
+            // Where a directory and something else change places, one side gets a subdirectory more.
+            let cross = old.dir.ino != new.dir.ino;
+            return match (moved_dir, st.is_dir()) {
+                (true, false) if cross => self.check_dir_links(l.get(&new.dir)),
+                (false, true) if cross => self.check_dir_links(l.get(&old.dir)),
+                _ => Ok(()),
+            };
         }
         match (moved_dir, st.is_dir()) {
             (true, false) => errno(libc::ENOTDIR),

@@ -171,6 +171,7 @@ impl Volume {
             &self.space.promised_data,
             &self.space.promised_structure,
             &self.pending_free,
+            &self.pending_inodes,
         ];
         if held.iter().all(|g| g.get() == 0) {
             return Ok(());
@@ -196,7 +197,7 @@ impl Volume {
             bfree: free,
             bavail: free.saturating_sub(geo.root_reserved_blocks + self.emergency),
             files: u64::from(geo.inodes_count),
-            ffree: u64::from(self.image.alloc().free_inodes()),
+            ffree: u64::from(self.image.alloc().free_inodes()) + self.pending_inodes.get(),
             name_max: crate::dir::NAME_MAX as u32,
         })
     }

@@ -116,6 +116,8 @@ pub struct Volume {
     pub(crate) dir_fields: Gauge,
     /// Blocks that transactions not yet applied free.
     pub(crate) pending_free: Gauge,
+    /// Inodes that they free.
+    pub(crate) pending_inodes: Gauge,
     pub(crate) reclaiming: Mutex<()>,
     pub(crate) generation: AtomicU32,
     pub(crate) counters: AtomicCounters,
@@ -264,6 +266,7 @@ impl Volume {
             dirty: Gauge::default(),
             dir_fields: Gauge::default(),
             pending_free: Gauge::default(),
+            pending_inodes: Gauge::default(),
             reclaiming: Mutex::new(()),
             generation: AtomicU32::new(seed.1 ^ seed.0 as u32),
             counters: AtomicCounters::default(),
@@ -298,6 +301,13 @@ impl Volume {
         }
         self.commit_all(Cause::Unmount)?;
         self.drive()?;
+        let left = self.orphans.lock().len();
+        if left > 0 {
+            // Still marked as in flight: recovery frees them, or says why not.
+            return Err(Error::Corrupt(format!(
+                "{left} files without a name cannot be freed; run ccfs fsck"
+            )));
+        }
         if planted::is(Bug::EarlyBit) {
             self.image.write_in_flight(false)?;
         }

@@ -219,6 +219,59 @@ fn without_dir_nlink_a_directory_has_65000_links() {
     }
 }
 
+/// An exchange of a directory with a file gives one side a subdirectory more.
+#[test]
+fn an_exchange_does_not_exceed_the_links_of_a_directory() {
+    let dev = Arc::new(image(&["-b", "4096", "-O", "^dir_nlink"], "32M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let a = v.mkdir(&c, ROOT_INO, b"a", 0o755).unwrap().ino;
+    let b = v.mkdir(&c, ROOT_INO, b"b", 0o755).unwrap().ino;
+    v.mknod(&c, a, b"file", 0o100644, 0).unwrap();
+    v.mkdir(&c, b, b"dir", 0o755).unwrap();
+    v.unmount().unwrap();
+    let dev = Arc::new(debugfs(&dev, "sif /a links_count 65000"));
+    let v = mount(&dev);
+    let flags = RenameFlags {
+        exchange: true,
+        ..RenameFlags::default()
+    };
+    assert_eq!(
+        errno(v.rename(&c, b, b"dir", a, b"file", flags)),
+        libc::EMLINK
+    );
+    assert_eq!(
+        errno(v.rename(&c, a, b"file", b, b"dir", flags)),
+        libc::EMLINK
+    );
+    assert_eq!(v.getattr(a).unwrap().nlink, 65_000);
+}
+
+/// All inodes are in use, then some are not: the removals need not be committed by anybody else.
+#[test]
+fn freed_inodes_are_found_when_none_is_left() {
+    let dev = Arc::new(image(&["-b", "1024", "-N", "64"], "16M"));
+    let v = mount(&dev);
+    let free = v.statfs().unwrap().ffree;
+    for i in 0..free {
+        v.mknod(&cx(1), ROOT_INO, format!("f{i}").as_bytes(), 0o100644, 0)
+            .unwrap();
+    }
+    assert_eq!(v.statfs().unwrap().ffree, 0);
+    assert_eq!(
+        errno(v.mknod(&cx(1), ROOT_INO, b"x", 0o100644, 0)),
+        libc::ENOSPC
+    );
+    v.syncfs(&cx(1)).unwrap();
+    v.unlink(&cx(2), ROOT_INO, b"f0").unwrap();
+    v.unlink(&cx(3), ROOT_INO, b"f1").unwrap();
+    assert_eq!(v.statfs().unwrap().ffree, 2);
+    v.mknod(&cx(1), ROOT_INO, b"x", 0o100644, 0).unwrap();
+    v.mknod(&cx(1), ROOT_INO, b"y", 0o100644, 0).unwrap();
+    assert_eq!(v.statfs().unwrap().ffree, 0);
+    judge(&v, &dev);
+}
+
 // --- extents
 
 fn write(v: &Volume, ino: Ino, at: u64, data: &[u8]) -> Result<usize> {

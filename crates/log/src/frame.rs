@@ -14,13 +14,11 @@ pub enum Kind {
     Txn = 1,
     /// The state of the image at a record boundary; its payload belongs to the engine. Id 0.
     Checkpoint = 2,
-    /// Carries nothing but a watermark. Id 0.
-    Note = 3,
 }
 
 impl Kind {
     fn from_disk(value: u16) -> Option<Kind> {
-        [Kind::Txn, Kind::Checkpoint, Kind::Note]
+        [Kind::Txn, Kind::Checkpoint]
             .into_iter()
             .find(|k| *k as u16 == value)
     }
@@ -97,7 +95,6 @@ impl Group {
         let id_fits = match self.kind {
             Kind::Txn => self.id < NUMBER_LIMIT && self.watermark < self.id,
             Kind::Checkpoint => self.id == 0 && self.dep_count == 0,
-            Kind::Note => self.id == 0 && self.dep_count == 0 && self.payload_len == 0,
         };
         let frames = frames_for(block_size, self.dep_count.into(), self.payload_len);
         id_fits
@@ -339,15 +336,6 @@ mod tests {
         assert!(try_it(
             Group {
                 id: NUMBER_LIMIT,
-                ..ok
-            },
-            &[],
-            &[0; 10]
-        ));
-        assert!(try_it(
-            Group {
-                kind: Kind::Note,
-                id: 0,
                 ..ok
             },
             &[],

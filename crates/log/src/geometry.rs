@@ -118,7 +118,7 @@ impl Map {
 /// How the journal's blocks are divided: block 0, two headers, the ring, two checkpoint areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
-    /// Frames of the ring of transactions and notes.
+    /// Frames of the ring of transactions.
     pub ring_len: u64,
     /// Frames of each of the two checkpoint areas.
     pub area_len: u64,

@@ -1,8 +1,8 @@
 //! The durable state of the log: its parts, its invariants, and the only functions that change it.
 //!
 //! # Definitions
-//! * *Frame*: one file system block of the log. *Group*: the frames of one transaction, checkpoint or note.
-//! * *Ring*: the frames of transactions and notes. A frame's number never repeats; its place is number mod `ring_len`.
+//! * *Frame*: one file system block of the log. *Group*: the frames of one transaction or checkpoint.
+//! * *Ring*: the frames of transactions. A frame's number never repeats; its place is number mod `ring_len`.
 //!   *tail*: the first number that still counts; *head*: the next number to be given. *Room*: `ring_len - (head - tail)`.
 //! * *Areas*: two equal places for checkpoints. Checkpoint number n takes area n mod 2, with frame numbers from `n * area_len` on.
 //!   They are apart from the ring so that a checkpoint has room however full the ring is, and however often it is torn and repeated.
@@ -25,7 +25,7 @@
 //!
 //! # States
 //! ```text
-//!            create                       dispatch(Txn|Note): head moves
+//!            create                       dispatch(Txn): head moves     
 //! no log ------------------> working <-----------------------------------.
 //!                             |  ^  `------------------------------------'
 //!        dispatch(Checkpoint) |  | abandon
@@ -357,14 +357,9 @@ impl Log {
         self.div.area_len
     }
 
-    /// Frames of the ring that only notes may take.
-    fn note_room(&self) -> u64 {
-        (self.div.ring_len / 64).max(1)
-    }
-
     /// Frames of the largest transaction that fits an empty ring.
     pub fn max_txn_frames(&self) -> u64 {
-        self.div.ring_len - self.note_room()
+        self.div.ring_len
     }
 
     /// Bytes of a transaction in each frame.
@@ -379,9 +374,7 @@ impl Log {
 
     /// Frames of the ring that `dispatch` can still give to transactions.
     pub fn free_frames(&self) -> u64 {
-        let room = self.room.lock();
-        room.free(self.div.ring_len)
-            .saturating_sub(self.note_room())
+        self.room.lock().free(self.div.ring_len)
     }
 
     /// Id that the next transaction will get.
@@ -403,11 +396,6 @@ impl Log {
     /// `None` if there is no room now (a transaction: wait for `set_tail`; a checkpoint: one is under way, or it is larger than `reserve_len`).
     pub fn dispatch(&self, frames: u64, kind: Kind) -> Option<Slot> {
         let mut room = self.room.lock();
-        let keep = if kind == Kind::Txn {
-            self.note_room()
-        } else {
-            0
-        };
         let limit = match kind {
             Kind::Checkpoint
                 if room.new_checkpoint.is_some()
@@ -416,7 +404,7 @@ impl Log {
                 0
             }
             Kind::Checkpoint => self.div.area_len,
-            Kind::Txn | Kind::Note => room.free(self.div.ring_len).saturating_sub(keep),
+            Kind::Txn => room.free(self.div.ring_len),
         };
         if frames == 0 || frames > limit {
             return None;

@@ -1,4 +1,4 @@
-//! Random lives of a log: writes in any order, holes, laps, checkpoints, notes; a power cut at any event; the next life goes on.
+//! Random lives of a log: writes in any order, holes, laps, checkpoints; a power cut at any event; the next life goes on.
 
 mod common;
 
@@ -16,7 +16,6 @@ enum Action {
     },
     /// Writes one of those that wait.
     Write(u64),
-    Note,
     Flush,
     Checkpoint {
         bytes: u64,
@@ -34,7 +33,6 @@ fn action() -> impl Strategy<Value = Action> {
         6 => (prop_oneof![4 => 0u64..20, 2 => 0u64..200, 1 => 0u64..1000], prop_oneof![3 => 0usize..3, 1 => 0usize..400])
             .prop_map(|(size, deps)| Action::Dispatch { size, deps }),
         7 => any::<u64>().prop_map(Action::Write),
-        1 => Just(Action::Note),
         2 => Just(Action::Flush),
         2 => (0u64..200_000).prop_map(|bytes| Action::Checkpoint { bytes }),
         1 => Just(Action::SetTail),
@@ -72,13 +70,6 @@ fn run(seed: u64, block_size: u32, blocks: u64, pieces: u64, actions: &[Action])
                 world.txns.insert(w.slot.id, w);
             }
             Action::Write(_) => {}
-            Action::Note => {
-                let Some(mut w) = world.begin(&mut rng, Kind::Note, 0, 0) else {
-                    continue;
-                };
-                world.submit(&mut rng, &mut w);
-                world.notes.push(w);
-            }
             Action::Flush => world.flush(),
             Action::Checkpoint { bytes } => world.checkpoint(&mut rng, bytes),
             Action::SetTail => world.set_tail(&mut rng),

@@ -141,8 +141,6 @@ fn blocks_get_their_verdicts() {
             assert_eq!(verdict(&ring, block, (first + i as u64) % 40), want);
         }
     }
-    let note = &frames(NONCE, group(Kind::Note, 100, 0))[0];
-    assert_eq!(verdict(&ring, note, 100 % 40), Verdict::Live);
     let checkpoint = &frames(NONCE, group(Kind::Checkpoint, 100, 50))[0];
     assert_eq!(verdict(&ring, checkpoint, 100 % 40), Verdict::Misplaced);
 

@@ -115,7 +115,6 @@ pub struct World {
     pub sim: Arc<SimDevice>,
     pub log: Log,
     pub txns: BTreeMap<TxnId, Written>,
-    pub notes: Vec<Written>,
     pub checkpoints: Vec<Written>,
     pub roots: Vec<Root>,
     pub applied: TxnId,
@@ -139,14 +138,12 @@ impl World {
             from: 0,
             done: Some(0),
         };
-        let (txns, notes, checkpoints, roots) =
-            (BTreeMap::new(), Vec::new(), Vec::new(), vec![root]);
+        let (txns, checkpoints, roots) = (BTreeMap::new(), Vec::new(), vec![root]);
         World {
             geo,
             sim,
             log,
             txns,
-            notes,
             checkpoints,
             roots,
             applied: 0,
@@ -238,12 +235,7 @@ impl World {
     pub fn flush(&mut self) {
         ccfs_device::Device::flush(&*self.sim).unwrap();
         let now = self.sim.events();
-        for w in self
-            .txns
-            .values_mut()
-            .chain(&mut self.notes)
-            .chain(&mut self.checkpoints)
-        {
+        for w in self.txns.values_mut().chain(&mut self.checkpoints) {
             if w.submitted.is_some() && w.flushed.is_none() {
                 w.flushed = Some(now);
             }
@@ -381,12 +373,7 @@ impl World {
                 scan.torn
             );
         }
-        let all = || {
-            self.txns
-                .values()
-                .chain(&self.notes)
-                .chain(&self.checkpoints)
-        };
+        let all = || self.txns.values().chain(&self.checkpoints);
         let newest = self.checkpoints.iter().rfind(is_flushed);
         let low = all()
             .filter(is_flushed)
@@ -451,7 +438,6 @@ impl World {
             sim,
             log,
             txns,
-            notes: Vec::new(),
             checkpoints,
             roots,
             applied,
