@@ -34,7 +34,6 @@ fn write_log(dev: &Arc<MemoryDevice>, input: &mut Input) -> Result<(), ccfs_engi
     while !input.is_empty() {
         let kind = match input.u8() % 8 {
             0 => Kind::Checkpoint,
-            1 => Kind::Note,
             _ => Kind::Txn,
         };
         let watermark = u64::from(input.u8());
@@ -50,8 +49,6 @@ fn write_log(dev: &Arc<MemoryDevice>, input: &mut Input) -> Result<(), ccfs_engi
                 payload.len() + 4 * image.geometry().block_size as usize,
                 0x11,
             );
-        } else if kind == Kind::Note {
-            payload.clear();
         }
         let frames = log.frames_for(payload.len() as u64, deps.len());
         let Some(slot) = log.dispatch(frames, kind) else {
