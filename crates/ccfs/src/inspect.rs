@@ -238,7 +238,6 @@ fn torn(scan: &Scan) -> Vec<TornGroup> {
         kind: match torn.kind {
             Kind::Txn => "transaction",
             Kind::Checkpoint => "checkpoint",
-            Kind::Note => "note",
         },
         first_frame: torn.first,
         frames: torn.frames,
