@@ -47,6 +47,8 @@ uninstall_all() {
     # What install-libs.sh put there.
     local lib=$root${LIBDIR:-$PREFIX/lib}
     rm -f "$lib"/libccfs.so "$lib"/libccfs.so.1 "$lib"/libccfs.a "$lib"/pkgconfig/ccfs.pc "$root$PREFIX/include/ccfs.h"
+    rm -f "$lib/ccfs/ccfs_vfs.so"
+    if [ -d "$lib/ccfs" ]; then rmdir --ignore-fail-on-non-empty "$lib/ccfs"; fi
     for page in "$top"/docs/man/*.3; do rm -f "$root$PREFIX/share/man/man3/$(basename "$page")"; done
 }
 
