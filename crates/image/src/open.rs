@@ -17,6 +17,9 @@ use zerocopy::FromBytes;
 /// The journal's inode number.
 pub(crate) const JOURNAL_INO: u32 = 8;
 
+/// Pieces of a journal. A map that names blocks over and over could have as many as the volume has blocks.
+const JOURNAL_RUNS_MAX: usize = 1 << 20;
+
 /// How to open an image.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -100,6 +103,9 @@ impl Image {
             e => e,
         })?;
         let blocks = snap.core().size() / u64::from(self.core.layout.block_size);
+        if blocks > self.core.layout.blocks_count {
+            return corrupt("the journal is larger than the volume");
+        }
         let mut runs: Vec<Run> = Vec::new();
         let mut at = 0;
         while at < blocks {
@@ -108,6 +114,9 @@ impl Image {
                 return corrupt("the journal has a hole");
             };
             let len = m.len.min(blocks - at);
+            if runs.len() > JOURNAL_RUNS_MAX {
+                return corrupt("the journal lies in too many pieces");
+            }
             match runs.last_mut() {
                 Some(last) if last.pblk + last.len == pblk => last.len += len,
                 _ => runs.push(Run { pblk, len }),

@@ -288,3 +288,39 @@ fn fixed_metadata_is_never_a_files() {
     m.compare(&v.image);
     v.check("after refusals");
 }
+
+/// Neither time nor memory without bounds for what the journal's inode says.
+#[test]
+fn a_journal_of_any_length_is_an_error() {
+    let v = Volume::make(32, &["-b", "1024", "-t", "ext3"]);
+    let blocks = v.debugfs("blocks <8>");
+    let numbers: Vec<u64> = blocks
+        .split_whitespace()
+        .filter_map(|w| w.parse().ok())
+        .collect();
+    let change = |fields: &[(&str, u64)]| {
+        let path = v.temp.path().join("changed");
+        v.dev.to_file(&path).unwrap();
+        for (field, value) in fields {
+            let command = format!("set_inode_field <8> {field} {value}");
+            let ran = image_common::run("debugfs", &["-w", "-R", &command, path.to_str().unwrap()]);
+            assert!(ran.status.success(), "{command}");
+        }
+        Arc::new(MemoryDevice::from_file(&path).unwrap())
+    };
+    let error = |dev: &Arc<MemoryDevice>| match open(dev) {
+        Err(Error::Corrupt(text)) => text,
+        Err(e) => panic!("{e}"),
+        Ok(_) => panic!("it was opened"),
+    };
+    assert!(error(&change(&[("size", 1 << 40)])).contains("larger than the volume"));
+    // A block that names nothing but itself, taken for a map of maps.
+    let own = *numbers.last().unwrap();
+    let dev = change(&[("block[DIND]", own), ("size", 30 << 20)]);
+    put(&dev, own * 1024, &(own as u32).to_le_bytes().repeat(256));
+    let text = error(&dev);
+    assert!(
+        text.contains("overlap") || text.contains("journal"),
+        "{text}"
+    );
+}
