@@ -1,6 +1,6 @@
 //! The one table of subcommands and flags: parsing, `--help` and the manual pages all come from it.
 use crate::crash_cli::CrashArgs;
-use crate::size;
+use crate::{metrics, size, top};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,6 +24,8 @@ pub enum Command {
     Fsck(FsckArgs),
     Status(StatusArgs),
     Scrub(ScrubArgs),
+    Top(TopArgs),
+    Metrics(MetricsArgs),
     Inspect(InspectArgs),
     Adopt(AdoptArgs),
     Release(ReleaseArgs),
@@ -189,6 +191,40 @@ pub enum ProgressWhen {
     Never,
 }
 
+/// Shows the streams of a mounted volume, live
+///
+/// Who is in which stream (processes that changed something lately), what is not committed yet, which other stream has to be durable
+/// first and why, commits and how long they took, data that never had to be written. "!" marks streams that ignore fsync. Keys: q
+/// leaves, p pauses, the arrows scroll. Another user's programs and files are shown to root only.
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// Print it once and leave
+    #[arg(long)]
+    pub once: bool,
+    /// As JSON, once, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds between two looks
+    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = top::parse_delay)]
+    pub delay: std::time::Duration,
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+}
+
+/// Prints a mounted volume's metrics in Prometheus's text format
+///
+/// They hold numbers only: no paths, no names of programs. docs/using.md lists them.
+#[derive(Args, Debug)]
+pub struct MetricsArgs {
+    /// Serve them over HTTP instead, on this machine only: unix:PATH, 127.0.0.1:PORT or [::1]:PORT
+    #[arg(long, value_name = "ADDRESS", value_parser = metrics::parse_listen)]
+    pub listen: Option<metrics::Listen>,
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+}
+
 /// Shows a volume that is not mounted: super block, features, log and the transactions in it; changes nothing
 #[derive(Args, Debug)]
 pub struct InspectArgs {
@@ -248,6 +284,7 @@ pub enum StreamCommand {
     Show(StreamShowArgs),
     List(StreamListArgs),
     Sync(StreamSyncArgs),
+    Trace(StreamTraceArgs),
 }
 
 /// Runs a command, and its children, in a stream of its own
@@ -454,6 +491,26 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
         Some((uid, gid)) => Ok((number(uid)?, number(gid)?)),
         None => number(text).map(|id| (id, id)),
     }
+}
+
+/// Prints commits and sync calls as they happen, with reason, size and time
+///
+/// Answers why a sync call was slow. Times of day are UTC. The daemon keeps the last 4096 events; when more come between two
+/// looks, the number of those lost is printed. Another user's programs and files are shown to root only.
+#[derive(Args, Debug)]
+pub struct StreamTraceArgs {
+    /// Begin with the events that the daemon still has
+    #[arg(long)]
+    pub all: bool,
+    /// Leave after N events
+    #[arg(short = 'n', long, value_name = "N")]
+    pub count: Option<u64>,
+    /// As JSON, one object a line, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Any file or directory of the volume
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
 }
 
 /// Shows the version of the program

@@ -28,6 +28,7 @@ mod helper;
 mod inspect;
 mod logging;
 mod man;
+mod metrics;
 mod mkfs;
 mod mount;
 mod mounts;
@@ -42,6 +43,8 @@ mod stream;
 mod superblock;
 mod target;
 mod tools;
+mod top;
+mod trace;
 mod umount;
 mod version;
 
@@ -103,6 +106,8 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Man(a) => ("ccfs man", done(man::run(&a))),
         Command::Scrub(a) => ("ccfs scrub", scrub::run(&a)),
         Command::Completions(a) => ("ccfs completions", done(completions::run(&a))),
+        Command::Top(a) => ("ccfs top", done(top::run(&a))),
+        Command::Metrics(a) => ("ccfs metrics", done(metrics::run(&a))),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
         Command::Crash(a) => ("ccfs crash", crash::run(&a)),

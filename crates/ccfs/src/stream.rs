@@ -26,6 +26,7 @@ pub fn run(args: &StreamArgs) -> Outcome<u8> {
         StreamCommand::Show(a) => done(show(a)),
         StreamCommand::List(a) => done(list(a)),
         StreamCommand::Sync(a) => done(sync(a)),
+        StreamCommand::Trace(a) => done(crate::trace::run(a)),
     }
 }
 

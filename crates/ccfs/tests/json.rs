@@ -202,6 +202,23 @@ fn status_and_streams_of_a_mounted_volume() {
         "ccfs scrub --json",
         &ccfs_with(&["scrub", "--json", &dir]).out,
     );
+    for uid in ["0", "61003"] {
+        let script = format!("chown {uid} {dir}/f; echo x >>{dir}/f");
+        common::tool("sh", &["-c", &script]);
+    }
+    let args = ["stream", "run", "--on", &dir, "--", "sh", "-c"];
+    let script = format!("echo y >>{dir}/f; sync -d {dir}/f; {program} top --json {dir}");
+    let ran = ccfs_with(&[&args[..], &[&script]].concat());
+    compare("ccfs top --json", &ran.out);
+    let traced = ccfs_with(&["stream", "trace", "--all", "-n", "3", "--json", &dir]);
+    let mut kinds = BTreeSet::new();
+    for line in traced.out.lines() {
+        let kind = serde_json::from_str::<Value>(line).unwrap()["kind"].clone();
+        let section = format!("ccfs stream trace --json: {}", kind.as_str().unwrap());
+        compare(&section, line);
+        kinds.insert(section);
+    }
+    assert_eq!(kinds.len(), 2, "{}", traced.out);
     common::unmount(&dir);
 }
 

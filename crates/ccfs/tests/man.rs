@@ -32,7 +32,8 @@ fn the_manual_pages_are_current() {
 #[test]
 fn every_subcommand_and_option_has_a_description() {
     for name in [
-        "mkfs", "mount", "umount", "fsck", "status", "inspect", "stream", "crash", "version",
+        "mkfs", "mount", "umount", "fsck", "status", "top", "metrics", "inspect", "stream",
+        "crash", "version",
     ] {
         let help = common::ccfs_with(&[name, "--help"]);
         assert_eq!(help.code, 0);

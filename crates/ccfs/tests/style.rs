@@ -1,4 +1,5 @@
 //! The rules of the house that no compiler checks: layers, unsafe code, sizes, leftovers, and documents that name tests.
+mod messages;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
