@@ -42,11 +42,12 @@ impl Home {
         }
         let node = place.text("fuse");
         let script = format!(
-            "mknod -m 666 {node} c 10 229 && mount --bind {node} /dev/fuse && : </dev/fuse && echo ready && exec sleep infinity"
+            "mknod -m 666 {node} c 10 229 && mount --bind {node} /dev/fuse && : </dev/fuse && echo ready && exec cat >/dev/null"
         );
         let mut keeper = Command::new("unshare")
             .args(["-m", "--propagation", "private", "sh", "-c", &script])
-            .stdin(Stdio::null())
+            // Ends with this process, however that ends.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
