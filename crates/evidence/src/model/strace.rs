@@ -12,8 +12,8 @@ pub struct Call {
     pub result: i64,
     /// Frames of the stack, innermost first: object, function, address.
     pub stack: Vec<(String, String, String)>,
-    /// It began before its child did: a clone of which the child was seen first.
-    pub begun: usize,
+    /// The line that gives its place among the others.
+    pub at: usize,
 }
 
 /// Parses the output of `strace -f -k -y -xx`. Lines that say nothing of a call are left out.
@@ -48,10 +48,13 @@ pub fn parse(text: &str) -> Vec<Call> {
             None => (rest.to_string(), number),
         };
         if let Some(mut call) = parse_call(&whole) {
-            (call.pid, call.begun) = (pid, begun);
+            // A descriptor is free when its close begins: another thread may have it before the close is seen to end.
+            let is_close = call.name == "close";
+            (call.pid, call.at) = (pid, if is_close { begun } else { number });
             calls.push(call);
         }
     }
+    calls.sort_by_key(|call| call.at);
     calls
 }
 
@@ -66,7 +69,9 @@ fn parse_frame(frame: &str) -> Option<(String, String, String)> {
 }
 
 fn parse_call(line: &str) -> Option<Call> {
-    let (head, result) = line.rsplit_once(") = ")?;
+    // Short lines have their result in a column of its own.
+    let (head, result) = line.rsplit_once(" = ")?;
+    let head = head.trim_end().strip_suffix(')')?;
     let (name, args) = head.split_once('(')?;
     let word = result.split([' ', '<']).next()?;
     let result = match word.strip_prefix("0x") {
@@ -139,7 +144,7 @@ mod tests {
     fn calls_are_read() {
         let text = "7 openat(AT_FDCWD<\\x2f\\x74>, \"\\x61\", O_WRONLY|O_CREAT, 0644) = 3<\\x2f\\x74\\x2f\\x61>\n > /bin/x(main+0x9) [0x123]\n\
                     7 write(3<\\x2f\\x61>, \"\\x61\\x2c\" <unfinished ...>\n8 close(4) = -1 EBADF (Bad file descriptor)\n\
-                    7 <... write resumed>, 2) = 2\n7 +++ exited with 0 +++\n";
+                    7 <... write resumed>, 2)     = 2\n7 +++ exited with 0 +++\n";
         let calls = parse(text);
         assert_eq!(calls.len(), 3);
         assert_eq!((calls[0].name.as_str(), calls[0].result), ("openat", 3));
