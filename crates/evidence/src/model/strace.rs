@@ -151,9 +151,6 @@ mod tests {
         assert_eq!(calls[0].stack[0].1, "main+0x9");
         assert_eq!(descriptor(&calls[0].args[0]), (-100, b"/t".to_vec()));
         assert_eq!(calls[1].result, -1);
-        assert_eq!(
-            (bytes(&calls[2].args[1]), calls[2].begun),
-            (b"a,".to_vec(), 2)
-        );
+        assert_eq!((bytes(&calls[2].args[1]), calls[2].at), (b"a,".to_vec(), 4));
     }
 }
