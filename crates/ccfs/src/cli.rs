@@ -217,7 +217,7 @@ pub struct TopArgs {
 /// They hold numbers only: no paths, no names of programs. docs/using.md lists them.
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
-    /// Serve them over HTTP instead, on this machine only: unix:PATH, 127.0.0.1:PORT or [::1]:PORT
+    /// Serve them over HTTP instead, on this machine only: unix:PATH, or a loopback address with a port such as 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS", value_parser = metrics::parse_listen)]
     pub listen: Option<metrics::Listen>,
     /// Any file or directory of the volume
