@@ -54,7 +54,44 @@ pub fn private_mounts() -> Result<(), Fail> {
     let flags = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     mount_change("/", flags).map_err(|e| fail(e.into()))?;
     leave_other_volumes();
-    Ok(())
+    outlive().map_err(fail)
+}
+
+/// Starts a child that ends after this process and keeps its mounts until then. Otherwise a killed process would unmount them
+/// itself on its way out, and wait for a disk that it served itself: for ever.
+fn outlive() -> io::Result<()> {
+    let mut ends = [0; 2];
+    // SAFETY: the array holds the two descriptors that pipe2 stores.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: no thread has been started yet, so the child may do anything; it only makes system calls and ends.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => wait_for_the_end(ends[0]),
+        _ => {
+            // SAFETY: this descriptor is ours and nobody else knows it. The other end stays open until the process ends.
+            unsafe { libc::close(ends[0]) };
+            Ok(())
+        }
+    }
+}
+
+/// The child of [`outlive`]: nothing of what its parent has open stays open in it, and signals at the terminal are the parent's.
+fn wait_for_the_end(pipe: i32) -> ! {
+    // SAFETY: takes integers, and a byte that outlives the call; the process has one thread and ends here.
+    unsafe {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::dup2(pipe, 0);
+        libc::close_range(1, u32::MAX, 0);
+        let mut byte = 0u8;
+        while libc::read(0, (&raw mut byte).cast(), 1) < 0
+            && *libc::__errno_location() == libc::EINTR
+        {}
+        libc::_exit(0)
+    }
 }
 
 /// A copy of a mounted ccfs volume would keep its daemon alive: whoever unmounts it waits for the last copy. Those that this
