@@ -28,14 +28,17 @@ status() {
 print(functools.reduce(lambda v, k: v[k], sys.argv[1].split("."), json.load(sys.stdin)))' "$1"
 }
 
+gone() { ! stat -f "$mnt" >/dev/null 2>&1; }
+
 # kill -9 of the daemon, and what a user does then. Loops in the background look for $place/crashed.
 crash() {
     local pid
     pid=$(status mount.pid)
     touch "$place/crashed"
     kill -9 "$pid"
-    while stat -f "$mnt" >/dev/null 2>&1; do sleep 0.05; done
-    "$CCFS" mount -o commit=600 "$place/img" "$mnt"
+    wait_for gone
+    # What the killed daemon was writing can hold the image for a moment.
+    wait_for "$CCFS" mount -o commit=600 "$place/img" "$mnt"
 }
 
 # measure WHAT COMMAND...: flushes of the device and milliseconds of a command; the flushes in $flushes as well.

@@ -154,9 +154,13 @@ fn idmapped_mounts_are_refused() {
         .args(["--user", "--map-root-user", "sleep", "60"])
         .spawn()
         .unwrap();
-    let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user")).unwrap();
+    let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user")).ok();
     let start = std::time::Instant::now();
     while of(&sleeper.id().to_string()) == of("self") {
+        if sleeper.try_wait().unwrap().is_some() {
+            println!("skipped: there are no user namespaces here");
+            return;
+        }
         assert!(start.elapsed().as_secs() < 60, "a user namespace");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }

@@ -152,13 +152,13 @@ fn failures_are_said_with_a_code() {
         (vec!["mkdir", &at("/d")], 1, "exists"),
         (vec!["mkdir", &at("/x/y")], 1, "No such file"),
         (
-            vec!["put", "/etc/hostname", "/etc/hosts", &at("/new")],
+            vec!["put", "/bin/sh", "/bin/ls", &at("/new")],
             1,
             "not a directory",
         ),
         (vec!["put", &missing, &image], 1, "No such file"),
         (
-            vec!["put", "--owner", "root", "/etc/hosts", &image],
+            vec!["put", "--owner", "root", "/bin/sh", &image],
             2,
             "no owner",
         ),

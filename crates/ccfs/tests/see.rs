@@ -35,13 +35,26 @@ fn mounted(place: &Place, options: &str) -> String {
     dir
 }
 
+/// The program where every user can run it, beside the mount: the build's folder may be closed to them. Installed by another
+/// process: this one's threads start programs, and a file that is open for writing cannot be run.
+fn reachable(dir: &str) -> Command {
+    let program = Path::new(dir).parent().unwrap().join("ccfs");
+    if !program.exists() {
+        let to = program.to_str().unwrap();
+        tool("install", &["-m", "755", env!("CARGO_BIN_EXE_ccfs"), to]);
+    }
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null());
+    command
+}
+
 /// Runs a shell script in a stream of its own, as a user.
 fn in_stream(uid: u32, id: u64, dir: &str, script: &str) {
     let id = id.to_string();
     let args = [
         "stream", "run", "--id", &id, "--on", dir, "--", "sh", "-c", script,
     ];
-    let ran = run(ccfs().args(args).uid(uid).gid(uid));
+    let ran = run(reachable(dir).args(args).uid(uid).gid(uid));
     assert_eq!(ran.code, 0, "{script}: {}", ran.err);
 }
 
@@ -454,7 +467,7 @@ fn users_see_only_their_own_files_and_programs() {
         "stream", "run", "--id", "84", "--on", &dir, "--", "sh", "-c",
     ];
     let script = format!("echo d >{dir}/alices-second; echo ready; read line");
-    let mut child = ccfs();
+    let mut child = reachable(&dir);
     child.args(args).arg(&script).uid(ALICE).gid(ALICE);
     child.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut stays = Ended(child.spawn().unwrap());
@@ -463,7 +476,7 @@ fn users_see_only_their_own_files_and_programs() {
         .read_line(&mut ready)
         .unwrap();
     let as_user = |uid: u32, args: &[&str]| {
-        let ran = run(ccfs().args(args).uid(uid).gid(uid));
+        let ran = run(reachable(&dir).args(args).uid(uid).gid(uid));
         assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
         ran.out
     };

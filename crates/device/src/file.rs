@@ -300,8 +300,8 @@ fn open_direct(path: &Path, mode: OpenMode) -> io::Result<File> {
     }
 }
 
-/// The kernel lets go of a killed process's files only when its rings have ended, a moment after the process.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// The kernel lets go of a killed process's files only when its rings have ended: after what they still write or flush.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
 fn take_lock(path: &Path, file: &File, mode: OpenMode) -> Result<(), OpenError> {
     let exclusive = mode == OpenMode::ReadWrite;

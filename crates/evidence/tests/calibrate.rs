@@ -16,6 +16,10 @@ fn modelled_disks_are_as_fast_as_the_papers() {
         .unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     println!("{text}{}", String::from_utf8_lossy(&out.stderr));
+    let said = String::from_utf8_lossy(&out.stderr);
+    if said.contains("this kernel has no") || said.contains("is missing; install") {
+        return println!("skipped: {said}");
+    }
     assert!(out.status.success(), "a figure is more than 20 % off");
     assert_eq!(text.lines().count(), 5);
 }

@@ -157,7 +157,12 @@ impl Volume {
     }
 
     pub fn mount(&mut self) {
-        let outcome = self.try_mount();
+        let mut outcome = self.try_mount();
+        // A killed daemon's writes go on for as long as the host's disk takes, and its lock with them.
+        let end = Instant::now() + PATIENCE;
+        while matches!(&outcome, Err(e) if e.contains("holds a lock")) && Instant::now() < end {
+            outcome = self.try_mount();
+        }
         outcome.unwrap_or_else(|e| {
             panic!("mount {} of {}: {e}", self.fs.name(), self.image.display())
         });
