@@ -6,6 +6,7 @@ use common::{TestMount, can_mount};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 fn status(dir: &File) -> serde_json::Value {
     serde_json::from_str(&client::status_json(dir).unwrap()).unwrap()
@@ -19,11 +20,15 @@ fn pending(dir: &File, id: u64) -> u64 {
     stream.map_or(0, |s| s["running_operations"].as_u64().unwrap())
 }
 
+/// sync(2) commits what the other test wants to see pending, since it means all volumes.
+static SYNC_OF_ALL: Mutex<()> = Mutex::new(());
+
 #[test]
 fn streams_are_entered_and_inherited() {
     if !can_mount("streams_are_entered_and_inherited") {
         return;
     }
+    let _alone = SYNC_OF_ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let mut m = TestMount::new(FsType::Fuseblk);
     let dir = File::open(m.mnt()).unwrap();
     // On a thread of its own: the test harness's threads stay where they are.
@@ -104,6 +109,7 @@ fn syncs_reach_the_engine() {
     if !can_mount("syncs_reach_the_engine") {
         return;
     }
+    let _alone = SYNC_OF_ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let mut m = TestMount::new(FsType::Fuseblk);
     let dir = File::open(m.mnt()).unwrap();
     let check = |what: &str, sync: &dyn Fn()| {

@@ -6,6 +6,7 @@
 //!   called SET_STREAM has a history with times, so that a child that was started before the call does not follow it. Start
 //!   times have a grain of one clock tick (10 ms); within one tick a child counts as started after the call.
 //! * If other threads of the parent process called SET_STREAM, their lists of children say who of them started the child.
+//! * Rules by program look at a process when it is first seen here; what it executes later in the same process does not count.
 //! * /proc does not know grandparents that ended: then the policy decides. Nor which thread started a
 //!   thread: its process's first one counts.
 //! * A tid can come back as another thread's. A known thread is believed for [`TRUST_MS`] and then its start time is
@@ -125,7 +126,13 @@ impl ProcTracker {
         };
         place.stream.entered.store(true, Relaxed);
         let mut threads = self.shard(tid).write();
-        let thread = threads.get_mut(&tid).ok_or(gone)?;
+        // One with the name of an io_uring worker was not kept.
+        let thread = threads.entry(tid).or_insert_with(|| Thread {
+            start_ticks: stat.start_ticks,
+            session: stat.session,
+            history: Vec::new(),
+            checked_ms: AtomicU64::new(monotonic_ms()),
+        });
         // Within a tick the last call counts for the thread's children.
         thread.history.retain(|(since, _)| *since < now);
         thread.history.push((now, place));
@@ -218,7 +225,14 @@ impl ProcTracker {
             thread.checked_ms.store(monotonic_ms(), Relaxed);
             return use_it(thread);
         }
-        let place = self.inherited(tid, stat, depth);
+        let owner = self.works_for(tid, stat);
+        let place = match owner {
+            Some(owner) => match self.proc.stat(owner) {
+                Some(s) if depth < DEPTH_MAX => self.lookup(owner, &s, depth + 1),
+                _ => self.everybody(),
+            },
+            None => self.inherited(tid, stat, depth),
+        };
         place.stream.entered.store(true, Relaxed);
         let thread = Thread {
             start_ticks: stat.start_ticks,
@@ -227,6 +241,10 @@ impl ProcTracker {
             checked_ms: AtomicU64::new(monotonic_ms()),
         };
         let result = use_it(&thread);
+        if owner.is_some() {
+            // Not kept: it is wherever its owner is, also after the owner's next SET_STREAM.
+            return result;
+        }
         let mut threads = self.shard(tid).write();
         // Another request of the same thread cannot have been faster with SET_STREAM: a thread waits for its request.
         if threads.get(&tid).is_none_or(|known| {
@@ -238,21 +256,18 @@ impl ProcTracker {
         result
     }
 
+    /// The thread that an io_uring worker works for.
+    fn works_for(&self, tid: u32, stat: &Stat) -> Option<u32> {
+        let owner = io_uring_owner(&stat.comm).filter(|owner| *owner != tid)?;
+        // Names can be chosen: only a thread of the same process is believed.
+        let process = self.proc.process(tid)?;
+        (self.proc.process(owner) == Some(process)).then_some(owner)
+    }
+
     fn inherited(&self, tid: u32, stat: &Stat, depth: u32) -> Place {
         let Some(process) = self.proc.process(tid) else {
             return self.everybody();
         };
-        match io_uring_owner(&stat.comm) {
-            // Names can be chosen: only a thread of the same process is believed.
-            Some(owner) if owner != tid && self.proc.process(owner) == Some(process) => {
-                // Such a worker is not started by a call but when there is work: it is where its owner is now.
-                return match self.proc.stat(owner) {
-                    Some(s) if depth < DEPTH_MAX => self.lookup(owner, &s, depth + 1),
-                    _ => self.everybody(),
-                };
-            }
-            _ => {}
-        }
         if process != tid {
             return self.lookup_at(process, stat.start_ticks, depth + 1);
         }

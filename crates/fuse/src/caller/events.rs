@@ -3,7 +3,7 @@
 //! The table holds threads that made a request, and all those that were started by a thread in an *explicit* stream (one that a
 //! program or a rule chose): these are entered when the event of their fork is read. Who is not in the table was started by a
 //! thread in no explicit stream, so the policy decides. Before a change that events must be ordered with (SET_STREAM), for an
-//! unknown thread, and at the latest every [`TRUST_MS`], all events up to now are taken in. To give a number to another thread
+//! unknown thread, at the latest every [`TRUST_MS`], and with a policy or rules at every request, all events up to now are taken in. To give a number to another thread
 //! within that time takes 300 forks in the smallest process id space, which is not possible; where the fork bell works, any
 //! fork is seen at once.
 //!
@@ -26,6 +26,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// How long events may be on their way before a known thread's number is doubted, milliseconds.
 const TRUST_MS: u64 = 4;
+/// How long the bell may take to tell who started a thread, nanoseconds. Later, that record is lost.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// Events that wait for the bell at most.
+const WAITING_MAX: usize = 4096;
 const SHARDS: usize = 64;
 /// Longest chain of parents that a scan of /proc follows.
 const DEPTH_MAX: u32 = 64;
@@ -160,9 +164,10 @@ impl EventTracker {
         &self.shards[tid as usize % SHARDS]
     }
 
-    /// No event can be on its way that matters to a thread which is known.
+    /// No event can be on its way that matters to a thread which is known. With a policy or rules, its own setsid and exec matter.
     fn is_current(&self) -> bool {
-        monotonic_ms().saturating_sub(self.taken_in_ms.load(Relaxed)) < TRUST_MS
+        (self.policy.is_trivial() || self.failed.load(Relaxed))
+            && monotonic_ms().saturating_sub(self.taken_in_ms.load(Relaxed)) < TRUST_MS
             && self.bell.as_ref().is_none_or(|bell| !bell.rang())
     }
 
@@ -250,6 +255,10 @@ impl EventTracker {
         let (Some(stat), Some(process)) = (self.proc.stat(tid), self.proc.process(tid)) else {
             return false;
         };
+        if stat.ended {
+            // Its exit was told already: nothing would ever take it out of the table.
+            return false;
+        }
         self.resolve(intake, tid);
         let owner = io_uring_owner(&stat.comm).filter(|&owner| {
             // Names can be chosen: only a thread of the same process is believed.
@@ -350,7 +359,7 @@ impl EventTracker {
     fn take_in(&self, intake: &mut Intake) {
         let (now_ms, now_ticks) = (monotonic_ms(), super::now_ticks());
         let mut batch = std::mem::take(&mut intake.batch);
-        batch.append(&mut intake.waiting);
+        let mut waiting = std::mem::take(&mut intake.waiting);
         let lost = match intake.source.as_mut().map(|s| s.drain(&mut batch)) {
             Some(Ok(lost)) => lost,
             Some(Err(e)) => {
@@ -368,7 +377,12 @@ impl EventTracker {
             bell.take_in();
         }
         self.counters.events.fetch_add(batch.len() as u64, Relaxed);
-        for event in batch.drain(..) {
+        if !waiting.is_empty() {
+            // Whose number was given again is no more, and the bell speaks of the later one.
+            let again: HashSet<u32> = batch.iter().filter_map(started).collect();
+            waiting.retain(|e| started(e).is_none_or(|child| !again.contains(&child)));
+        }
+        for event in waiting.into_iter().chain(batch.drain(..)) {
             self.apply(intake, event);
         }
         intake.batch = batch;
@@ -408,12 +422,18 @@ impl EventTracker {
         ns: u64,
         patient: bool,
     ) {
+        // Whoever had that number is no more.
+        self.leave(intake, child);
         let told = self.bell.as_ref().and_then(|bell| bell.creator(child, ns));
+        let patient = patient
+            && monotonic_ns().saturating_sub(ns) < PATIENCE_NS
+            && intake.waiting.len() < WAITING_MAX;
         let creator = match told {
             Some(creator) => creator,
             None if child == process => parent,
             None if patient && self.bell.as_ref().is_some_and(Bell::is_complete) => {
                 // Its creator is still in the system call.
+                intake.waiting.retain(|e| started(e) != Some(child));
                 intake.waiting.push(Event::Fork {
                     parent,
                     child,
@@ -422,11 +442,11 @@ impl EventTracker {
                 });
                 return;
             }
+            // Its record is lost, and it ended meanwhile.
+            None if self.bell.is_some() && self.proc.process(child) != Some(process) => return,
             // The kernel does not say which thread it was: the process's first one.
             None => process,
         };
-        // Whoever had that number is no more.
-        self.leave(intake, child);
         let inherited = {
             let shard = self.shard(creator).read();
             let explicit = shard.get(&creator).filter(|t| t.explicit);
@@ -439,7 +459,7 @@ impl EventTracker {
 
     /// A thread whose creator was never told runs: that record is lost.
     fn resolve(&self, intake: &mut Intake, tid: u32) {
-        let mine = |e: &Event| matches!(e, Event::Fork { child, .. } if *child == tid);
+        let mine = |e: &Event| started(e) == Some(tid);
         let Some(index) = intake.waiting.iter().position(mine) else {
             return;
         };
@@ -595,6 +615,14 @@ impl EventTracker {
                 thread.ended = false;
             }
         }
+    }
+}
+
+/// The thread that a fork started.
+fn started(event: &Event) -> Option<u32> {
+    match event {
+        Event::Fork { child, .. } => Some(*child),
+        _ => None,
     }
 }
 

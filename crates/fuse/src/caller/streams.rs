@@ -142,7 +142,8 @@ impl Registry {
         Ok(stream)
     }
 
-    /// The stream of that number that a user wants to enter, made if nobody has it.
+    /// The stream of that number that a user wants to enter, made if nobody has it. Errors: EINVAL flags, ENOSPC too many, EPERM
+    /// another user's, or root would change another user's flags.
     pub fn enter(&self, uid: u32, id: u64, flags: u32) -> Result<Arc<Stream>, Errno> {
         let keep = flags & STREAM_KEEP_FLAGS != 0;
         let flags = flags & !STREAM_KEEP_FLAGS;
@@ -164,10 +165,19 @@ impl Registry {
             if uid != 0 && !everybodys && stream.owner != Some(uid) {
                 return Err(Errno(libc::EPERM));
             }
-            if !keep {
-                stream.flags.store(flags, Relaxed);
+            if stream.owner == Some(uid) {
+                if !keep {
+                    stream.flags.store(flags, Relaxed);
+                }
+            } else if !keep && flags != stream.flags.load(Relaxed) {
+                // Root enters any stream; what fsync means in it is its owner's to say (C10).
+                return Err(Errno(libc::EPERM));
             }
             return Ok(stream.clone());
+        }
+        if uid != 0 && !self.engine.is_settled(id) {
+            // What another user did in it is on its way.
+            return Err(Errno(libc::EPERM));
         }
         check_room(&streams, uid)?;
         let stream = Stream::new(id, Some(uid), flags, Origin::Program);
@@ -175,13 +185,16 @@ impl Registry {
         Ok(stream)
     }
 
-    /// Whether this user may name the stream in a call: its own, everybody's, or as root any.
+    /// Whether this user may name the stream in a call: its own, everybody's, one that has ended, or as root any.
     pub fn may_use(&self, uid: u32, id: u64) -> bool {
+        if uid == 0 || id == DEFAULT_STREAM.0 {
+            return true;
+        }
         let streams = self.streams.lock();
-        let allowed = streams
-            .get(&id)
-            .is_some_and(|stream| stream.owner.is_none_or(|owner| owner == uid));
-        allowed || uid == 0 || id == DEFAULT_STREAM.0
+        match streams.get(&id) {
+            Some(stream) => stream.owner.is_none_or(|owner| owner == uid),
+            None => self.engine.is_settled(id),
+        }
     }
 
     /// How many there are.

@@ -52,6 +52,7 @@ fn with_source(
     config: CallerConfig,
     engine: Arc<dyn Engine>,
     source: Box<dyn Source>,
+    bell: Option<Bell>,
 ) -> Callers {
     let shared = Shared {
         proc: Arc::new(proc),
@@ -62,7 +63,7 @@ fn with_source(
         without: OnceLock::new(),
     };
     let (proc, registry, policy) = shared.parts();
-    let tracker = EventTracker::new(proc, registry, policy, source, None);
+    let tracker = EventTracker::new(proc, registry, policy, source, bell);
     let _ = shared.tracker.set(Tracker::Events(Box::new(tracker)));
     Callers {
         shared: Arc::new(shared),
@@ -93,12 +94,16 @@ impl World {
     }
 
     fn with(config: CallerConfig) -> Self {
+        Self::with_bell(config, None)
+    }
+
+    fn with_bell(config: CallerConfig, bell: Option<Bell>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (told, ids) = (Told::default(), Arc::new(Ids::default()));
         let proc = Proc::new(dir.path());
         let callers = match config.forks {
             Forks::Proc => Callers::new(proc, config, ids.clone()),
-            Forks::Auto => with_source(proc, config, ids.clone(), Box::new(told.clone())),
+            Forks::Auto => with_source(proc, config, ids.clone(), Box::new(told.clone()), bell),
         };
         World {
             dir,
@@ -256,6 +261,8 @@ fn the_uid_rule() {
         assert_eq!(seen(1001), (1, false));
         assert_eq!(w.callers.set(11, 1001, 77, 0), Err(Errno(libc::EPERM)));
         assert_eq!(w.callers.set(11, 0, 77, STREAM_KEEP_FLAGS), Ok(()));
+        assert_eq!(w.callers.set(11, 0, 77, STREAM_IGNORE_FSYNC), Ok(()));
+        assert_eq!(w.callers.set(11, 0, 77, 0), Err(Errno(libc::EPERM)));
         assert_eq!(seen(1000), (77, true), "kept");
         let may = |uid| w.callers.may_use(uid, 77);
         assert!(may(1000) && may(0) && !may(1001));
@@ -285,6 +292,8 @@ fn io_uring_workers() {
         w.fork(1, 12, 10);
         w.thread(12, 10, 1, now_ticks() - 40, "iou-wrk-11");
         assert_eq!(w.stream(12, 5), 77);
+        w.callers.set(11, 5, 78, 0).unwrap();
+        assert_eq!(w.stream(12, 5), 78, "it follows its owner");
         assert_eq!(
             w.stream(66, 5),
             1,
@@ -323,9 +332,9 @@ fn streams_of_the_dead_make_room() {
     for w in both() {
         w.thread(10, 10, 1, now_ticks() - 50, "a");
         for id in 0..2 * STREAMS_MAX as u64 {
+            w.callers.set(10, 5, 1000 + id, 0).unwrap();
             // What was left is not committed.
             w.ids.unsettled.lock().insert(1000 + id);
-            w.callers.set(10, 5, 1000 + id, 0).unwrap();
         }
         let made: HashSet<u64> = (0..STREAMS_MAX / 2)
             .map(|_| w.callers.make(5, 0).unwrap().0)
@@ -335,6 +344,17 @@ fn streams_of_the_dead_make_room() {
         w.thread(11, 11, 1, now_ticks() - 50, "b");
         assert_eq!(w.callers.set(11, 6, 7, 0), Ok(()));
     }
+}
+
+#[test]
+fn streams_that_nobody_has() {
+    let w = World::new();
+    w.thread(10, 10, 1, now_ticks() - 50, "a");
+    assert!(w.callers.may_use(5, 77), "it ended: all is committed");
+    w.ids.unsettled.lock().insert(77);
+    assert!(!w.callers.may_use(5, 77) && w.callers.may_use(0, 77));
+    assert_eq!(w.callers.set(10, 5, 77, 0), Err(Errno(libc::EPERM)));
+    assert_eq!(w.callers.set(10, 0, 77, 0), Ok(()));
 }
 
 #[test]

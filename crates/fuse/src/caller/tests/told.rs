@@ -259,3 +259,55 @@ fn rules_give_streams_to_programs() {
     w.tell(Event::Exec { process: 60 });
     assert_eq!(w.stream(60, 5), 77);
 }
+
+#[test]
+fn threads_whose_creator_is_never_told() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    w.thread(9, 9, 1, 50, "stranger");
+    w.thread(10, 10, 1, 50, "first");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    // One that runs is where its process's first one is; the number of another is given again to a stranger's child.
+    w.fork(10, 11, 10);
+    w.fork(10, 12, 10);
+    w.thread(11, 10, 1, now_ticks(), "second");
+    assert_eq!(w.stream(11, 5), 77);
+    w.fork(9, 12, 12);
+    w.thread(12, 12, 9, now_ticks(), "another process");
+    assert_eq!(w.stream(12, 5), 1);
+    // Long ago: one that runs, and one that ended.
+    w.thread(13, 10, 1, now_ticks(), "third");
+    for child in [13, 14] {
+        w.tell(Event::Fork {
+            parent: 10,
+            child,
+            process: 10,
+            ns: 0,
+        });
+    }
+    w.callers.shared.tidy();
+    let members = w.callers.members(77, 9);
+    assert_eq!(members, [(10, 10), (11, 10), (13, 10)]);
+}
+
+#[test]
+fn with_a_policy_a_new_session_counts_at_once() {
+    let w = world(Grouping::Session, "");
+    w.thread_of_session(10, 10, 1, 50, "x", 1);
+    let before = w.stream(10, 5);
+    w.thread_of_session(10, 10, 1, 50, "x", 10);
+    w.told.0.lock().0.push(Event::Session { process: 10 });
+    assert_ne!(w.stream(10, 5), before);
+}
+
+#[test]
+fn the_ended_are_not_remembered() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, 50, "a");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.thread(20, 20, 10, 50, "zombie");
+    let stat = w.dir.path().join("20/stat");
+    let text = fs::read_to_string(&stat).unwrap().replace(") S ", ") Z ");
+    fs::write(&stat, text).unwrap();
+    assert_eq!(w.callers.stream_of(20, 5), Ok((DEFAULT_STREAM, 0)));
+    assert_eq!(w.callers.identity().threads, 1);
+}
