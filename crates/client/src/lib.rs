@@ -27,13 +27,18 @@ use abi::{ProcessArg, STATUS_CHUNK, ScrubArg, StatusArg, StreamArg, TraceArg};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 pub use at::{
     get_stream_at, is_supported, new_stream_at, set_stream_at, stream_of_process_at, stream_sync_at,
 };
 pub use guard::Entered;
+
+/// Pause before a call that waits is made again.
+const TURN: Duration = Duration::from_millis(5);
 
 /// A stream as a thread sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +51,7 @@ pub struct Stream {
 /// Moves the calling thread into the stream `id` (0: the one that the mount's policy gives; [`STREAM_DEFAULT`]: the default stream).
 /// An id that is not in use becomes a stream of the caller's user. `flags`: `None` leaves the stream's flags.
 ///
-/// Errors: `EPERM` the stream belongs to another user; `EINVAL` unknown flags or flags for the default stream;
+/// Errors: `EPERM` the stream belongs to another user (root may enter it, but not change its flags); `EINVAL` unknown flags or flags for the default stream;
 /// `ENOSPC` this user has too many streams.
 pub fn set_stream(fd: impl AsFd, id: u64, flags: Option<u32>) -> io::Result<()> {
     let flags = flags.unwrap_or(abi::STREAM_KEEP_FLAGS);
@@ -84,9 +89,21 @@ pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
 }
 
 /// Returns when everything that the stream did before the call is durable (0: the caller's stream). IGNORE_FSYNC does not
-/// concern this call. Errors: `EPERM` as above.
+/// concern this call. A stream that has ended is durable as far as it ever will be: no error. Where very many calls of one user
+/// wait already, it waits for its turn. Errors: `EPERM` as above.
 pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
-    stream_call(fd.as_fd(), abi::IOC_STREAM_SYNC, id, 0).map(drop)
+    let call = || stream_call(fd.as_fd(), abi::IOC_STREAM_SYNC, id, 0).map(drop);
+    in_turn(call)
+}
+
+/// The daemon refuses a user's waiting calls above a number that keeps it able to serve the others (EAGAIN).
+fn in_turn(call: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    loop {
+        match call() {
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => std::thread::sleep(TURN),
+            result => return result,
+        }
+    }
 }
 
 /// The volume's state as JSON text.
@@ -200,12 +217,20 @@ impl Scrub {
 }
 
 /// Opens a path for the calls above: a directory as it is, of anything else the directory that holds it.
+/// Errors: those of open(2); `ENOTCONN` for the root of a mount whose daemon died.
 pub fn open(path: &Path) -> io::Result<File> {
-    if path.is_dir() {
-        return File::open(path);
+    let directory = |path: &Path| {
+        let mut options = File::options();
+        options.read(true).custom_flags(libc::O_DIRECTORY);
+        options.open(path)
+    };
+    match directory(path) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTDIR | libc::ENOENT)) => {
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            directory(parent.unwrap_or(Path::new(".")))
+        }
+        opened => opened,
     }
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))
 }
 
 fn stream_call(fd: BorrowedFd<'_>, number: u32, id: u64, flags: u32) -> io::Result<Stream> {
@@ -241,6 +266,40 @@ fn broken_answer() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_is_refused_for_now_is_made_again() {
+        let calls = std::cell::Cell::new(0);
+        let refused_twice = || {
+            calls.set(calls.get() + 1);
+            match calls.get() {
+                1 | 2 => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+                _ => Ok(()),
+            }
+        };
+        in_turn(refused_twice).unwrap();
+        assert_eq!(calls.get(), 3);
+        let failing = || Err(io::Error::from_raw_os_error(libc::EIO));
+        let e = in_turn(failing).unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn the_parent_is_taken_of_what_is_no_directory() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "").unwrap();
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        let ino = std::fs::metadata(dir.path()).unwrap().ino();
+        for path in [dir.path().to_path_buf(), at("file"), at("missing")] {
+            let opened = open(&path).unwrap().metadata().unwrap();
+            assert!(opened.is_dir() && opened.ino() == ino, "{}", path.display());
+        }
+        // Any other error is not that of something below the directory.
+        let e = open(&at("loop")).unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(libc::ELOOP));
+    }
 
     #[test]
     fn other_file_systems_say_unsupported() {

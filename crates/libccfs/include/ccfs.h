@@ -54,7 +54,8 @@ ccfs_stream_t ccfs_newstream_fd(int fd, unsigned int flags);
 ccfs_stream_t ccfs_newstream_path(const char *path, unsigned int flags);
 
 /* Returns when everything that the stream did before the call is durable; 0 stands for the caller's stream. CCFS_IGNORE_FSYNC does
- * not concern this call. Errors: EPERM the stream belongs to another user. */
+ * not concern this call. A stream that has ended is no error. (The bare ioctl CCFS_IOC_STREAM_SYNC gives EAGAIN while very many
+ * calls of the user wait: make it again after a pause, as these functions do.) Errors: EPERM the stream belongs to another user. */
 int streamsync(void);
 int ccfs_streamsync_fd(int fd, ccfs_stream_t stream);
 int ccfs_streamsync_path(const char *path, ccfs_stream_t stream);
