@@ -7,7 +7,7 @@ use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, Uid,
 };
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +38,20 @@ fn meta_of(st: &Statx) -> Meta {
 fn id_of(st: &Statx) -> (u64, u64) {
     let dev = rustix::fs::makedev(st.stx_dev_major, st.stx_dev_minor);
     (dev, st.stx_ino)
+}
+
+/// Sets the permissions of a node of this process's making. chmod follows symlinks, and somebody who may write to the directory can
+/// have put one there meanwhile. Error: ESTALE, there is something else now.
+fn change_mode(dir: &OwnedFd, name: &[u8], mode: u32) -> Outcome<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let node = system(rustix::fs::openat(dir, name, flags, Mode::empty()))?;
+    let is = system(rustix::fs::fstat(&node))?.st_mode;
+    if is & libc::S_IFMT != mode & libc::S_IFMT {
+        return errno(libc::ESTALE);
+    }
+    let path = format!("/proc/self/fd/{}", node.as_raw_fd());
+    let mode = Mode::from_raw_mode(mode & 0o777);
+    system(rustix::fs::chmod(path, mode))
 }
 
 fn stat_at(dir: impl AsFd, name: &[u8]) -> rustix::io::Result<Statx> {
@@ -475,9 +489,7 @@ impl Sink for HostSink {
             ))?;
         }
         if meta.kind() != libc::S_IFLNK {
-            // No symlink: this process has just made it under a name of its own.
-            let mode = Mode::from_raw_mode(meta.mode & 0o777);
-            system(rustix::fs::chmodat(dir, name, mode, AtFlags::empty()))?;
+            change_mode(dir, name, meta.mode)?;
         }
         system(rustix::fs::utimensat(dir, name, &times(meta), link))?;
         Ok(Vec::new())
@@ -521,5 +533,32 @@ impl Sink for HostSink {
         // Renaming onto another name of the same file does nothing; then this one is left.
         let _ = rustix::fs::unlinkat(&*into.fd, &temporary[..], AtFlags::empty());
         settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_link_in_place_of_a_node_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| {
+            let meta = std::fs::metadata(dir.path().join(name)).unwrap();
+            meta.permissions().mode() & 0o777
+        };
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap();
+        let private = Mode::from_raw_mode(0o600);
+        for name in ["node", "victim"] {
+            rustix::fs::mknodat(&fd, name, FileType::Fifo, private, 0).unwrap();
+        }
+        symlink("victim", dir.path().join("link")).unwrap();
+        change_mode(&fd, b"node", libc::S_IFIFO | 0o644).unwrap();
+        assert_eq!(of("node"), 0o644);
+        assert!(change_mode(&fd, b"link", libc::S_IFIFO | 0o644).is_err());
+        assert!(change_mode(&fd, b"node", libc::S_IFCHR | 0o666).is_err());
+        assert_eq!((of("victim"), of("node")), (0o600, 0o644));
     }
 }
