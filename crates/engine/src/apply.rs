@@ -28,7 +28,7 @@ pub struct Applier {
     pub dir_seqs: HashMap<(Ino, DirField), u64>,
     /// In recovery: which accepted transactions set a field, and by which operation.
     pub later: HashMap<(Ino, DirField), Vec<(u64, u64)>>,
-    /// Directories that should have a hash tree, but there was no room for it.
+    /// Directories that should have a hash tree, but there was no room for it, or they cannot be read as a whole.
     pub linear: HashSet<Ino>,
     /// Ids that recovery rejected: whatever depends on them stays rejected, also if recovery is interrupted.
     pub rejected: HashSet<u64>,

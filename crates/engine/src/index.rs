@@ -19,7 +19,7 @@ impl Volume {
         Ok(())
     }
 
-    /// At unmount: those for which there was no room before.
+    /// At unmount: those for which there was no room before, or that could not be read.
     pub(crate) fn index_the_rest(&self) -> Result<()> {
         let mut applier = self.applier.lock();
         let _guard = self.stop_on_panic("indexing directories");
@@ -31,7 +31,8 @@ impl Volume {
         Ok(())
     }
 
-    /// False: there is no room. Errors are the device's, or the directory is damaged.
+    /// False: there is no room, or the directory is damaged or cannot be read: no change of a name has asked for all of it. Errors:
+    /// a write or a flush failed, or the directory is changed in part.
     fn try_index(&self, a: &mut Applier, ino: Ino, spare: bool) -> Result<bool> {
         // What the step that adopts the tree changes: bitmap and descriptor of each piece, old and new.
         let pieces_max = self.limits.checkpoint_bytes / (self.block_size as usize + 8) / 6;
@@ -57,7 +58,9 @@ impl Volume {
     fn gather(&self, a: &mut Applier, ino: Ino, pieces_max: usize) -> Result<bool> {
         let mut before = usize::MAX;
         loop {
-            let pieces = self.image.dir_pieces(ino, usize::MAX)?;
+            let Ok(pieces) = self.image.dir_pieces(ino, usize::MAX) else {
+                return Ok(false);
+            };
             if pieces <= pieces_max || pieces >= before {
                 return Ok(pieces <= pieces_max);
             }

@@ -311,7 +311,7 @@ impl Volume {
         applier.dir_seqs = note.dir_seqs;
         applier.rejected = note.rejected;
         *self.orphans.lock() = if note.orphans.contains(&MANY_ORPHANS) {
-            self.image.nameless_inodes()?.into_iter().collect()
+            self.image.nameless_inodes().into_iter().collect()
         } else {
             note.orphans.into_iter().collect()
         };

@@ -52,6 +52,7 @@ struct Builder<'b, 'a> {
     used: u64,
     batch: Vec<Write>,
     batch_bytes: usize,
+    write_failed: bool,
     /// Bytes of records that are still to come.
     bytes_left: usize,
     leaf: Vec<Moved>,
@@ -81,7 +82,8 @@ impl Image {
         Ok(pieces)
     }
 
-    /// Copies a few pieces of a linear directory, from block `from` on, into one run of free blocks. `None`: the end, or no room.
+    /// Copies a few pieces of a linear directory, from block `from` on, into one run of free blocks. `None`: the end, no room, or
+    /// some of it cannot be read.
     pub fn dir_gather(
         &self,
         ino: Ino,
@@ -93,7 +95,10 @@ impl Image {
         let mut end = u64::from(from);
         for _ in 0..pieces {
             if end < u64::from(dir.blocks) {
-                end += self.lookup(ino, end)?.len;
+                let Ok(piece) = self.lookup(ino, end) else {
+                    return Ok(None);
+                };
+                end += piece.len;
             }
         }
         let want = end
@@ -109,7 +114,7 @@ impl Image {
         let copied = if run.len < want {
             Ok(false)
         } else {
-            self.copy_leaves(&dir, from, run, flush).map(|()| true)
+            self.copy_leaves(&dir, from, run, flush)
         };
         if !matches!(copied, Ok(true)) {
             self.alloc().release(run);
@@ -117,12 +122,16 @@ impl Image {
         Ok(copied?.then_some(Gathered { ino, from, run }))
     }
 
-    fn copy_leaves(&self, dir: &Dir, from: u32, to: Run, flush: Flush) -> Result<()> {
+    /// False: some block cannot be read.
+    fn copy_leaves(&self, dir: &Dir, from: u32, to: Run, flush: Flush) -> Result<bool> {
         for i in 0..to.len {
-            let block = dir.sealed(LEAF, &dir.read(from + i as u32, LEAF)?);
+            let Ok(content) = dir.read(from + i as u32, LEAF) else {
+                return Ok(false);
+            };
+            let block = dir.sealed(LEAF, &content);
             self.write_new(vec![whole(to.pblk + i, block)])?;
         }
-        flush()
+        flush().map(|()| true)
     }
 
     /// Puts the copies in the place of the originals; returns the block behind them. `None`: no block is left for nodes of extents.
@@ -144,7 +153,8 @@ impl Image {
     }
 
     /// Builds a tree of a linear directory's names in at most `pieces_max` runs of free blocks. Nobody may change the directory until the
-    /// tree is adopted or dropped. `spare`: names that were accepted and are not here yet must fit, too. `None`: there is no room for it.
+    /// tree is adopted or dropped. `spare`: names that were accepted and are not here yet must fit, too. `None`: there is no room for it, or
+    /// the directory is damaged or cannot be read. Errors: a write or the flush failed.
     pub fn dir_build_tree(
         &self,
         ino: Ino,
@@ -152,17 +162,19 @@ impl Image {
         spare: bool,
         flush: Flush,
     ) -> Result<Option<NewTree>> {
-        let dir = Dir::open_filled(self, ino)?;
+        let Ok(dir) = Dir::open_filled(self, ino) else {
+            return Ok(None);
+        };
         if spare && crate::htree::headroom_of_linear(&dir).is_none() {
             return Ok(None);
         }
         let mut b = Builder::new(&dir, pieces_max);
-        let built = b.build().and_then(|built| {
-            if built {
-                flush()?;
-            }
-            Ok(built)
-        });
+        let built = match b.build() {
+            Ok(true) => flush().map(|()| true),
+            // Whoever changes a name elsewhere in the directory was not told of that: it stays linear.
+            Err(_) if !b.write_failed => Ok(false),
+            other => other,
+        };
         let runs = std::mem::take(&mut b.runs);
         match built {
             Ok(true) => {
@@ -249,6 +261,7 @@ impl<'b, 'a> Builder<'b, 'a> {
             used: 0,
             batch: Vec::new(),
             batch_bytes: 0,
+            write_failed: false,
             bytes_left: 0,
             leaf: Vec::new(),
             leaf_bytes: 0,
@@ -469,6 +482,8 @@ impl<'b, 'a> Builder<'b, 'a> {
 
     fn write_batch(&mut self) -> Result<()> {
         self.batch_bytes = 0;
-        self.dir.image.write_new(std::mem::take(&mut self.batch))
+        let written = self.dir.image.write_new(std::mem::take(&mut self.batch));
+        self.write_failed |= written.is_err();
+        written
     }
 }

@@ -1,0 +1,134 @@
+//! Damage that an accepted operation has nothing to do with: it is applied, and recovered, all the same.
+mod common;
+use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
+use ccfs_engine::*;
+use ccfs_image::{Image, OpenOptions};
+use common::{cx, debugfs, debugfs_says, image, mount};
+use std::process::Command;
+use std::sync::Arc;
+
+const BLOCK: u64 = 1024;
+
+/// Changes one block of a device.
+fn patch(dev: &MemoryDevice, pblk: u64, change: impl FnOnce(&mut [u8])) {
+    let mut buf = AlignedBuf::zeroed(BLOCK as usize);
+    dev.read(pblk * BLOCK, &mut buf).unwrap();
+    change(&mut buf);
+    write_all(dev, vec![Write::new(pblk * BLOCK, Arc::new(buf))]).unwrap();
+}
+
+/// Puts `new` in the place of the first `old` from byte `from` on.
+fn replace(block: &mut [u8], from: usize, old: &[u8], new: &[u8]) {
+    let at = from
+        + block[from..]
+            .windows(old.len())
+            .position(|w| w == old)
+            .expect("it is there");
+    block[at..at + new.len()].copy_from_slice(new);
+}
+
+/// The first number in what debugfs says.
+fn number(text: &str) -> u64 {
+    text.split_whitespace()
+        .find_map(|w| w.parse().ok())
+        .unwrap_or_else(|| panic!("{text}"))
+}
+
+fn name(i: u32) -> Vec<u8> {
+    format!("{}-name-{i}", "x".repeat(30)).into_bytes()
+}
+
+/// A linear directory `/d` of three blocks, on a volume that has indexed directories by now.
+fn linear(features: &str) -> (MemoryDevice, Ino) {
+    let features = format!("^dir_index{features}");
+    let dev = Arc::new(image(&["-b", "1024", "-O", &features], "16M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
+    (0..50).for_each(|i| {
+        v.link(&c, f, d, &name(i)).unwrap();
+    });
+    v.syncfs(&c).unwrap();
+    assert_eq!(v.getattr(d).unwrap().size, 3 * BLOCK);
+    v.unmount().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("img");
+    dev.to_file(&path).unwrap();
+    let out = Command::new("tune2fs")
+        .args(["-O", "dir_index"])
+        .arg(&path)
+        .output()
+        .expect("tune2fs");
+    assert!(out.status.success());
+    (MemoryDevice::from_file(&path).unwrap(), d)
+}
+
+/// A change of a name in the first block of a directory that is damaged elsewhere.
+fn change_and_crash(dev: MemoryDevice, d: Ino) {
+    let dev = Arc::new(dev);
+    let v = mount(&dev);
+    let c = cx(1);
+    v.unlink(&c, d, &name(1)).unwrap();
+    v.syncfs(&c).unwrap();
+    assert_eq!(v.status().stopped, "");
+    let copy = Arc::new(dev.snapshot());
+    v.unmount().unwrap();
+    Volume::recover(copy.clone() as Arc<dyn Device>).unwrap();
+    for dev in [&dev, &copy] {
+        let v = mount(dev);
+        v.lookup(d, &name(0)).unwrap();
+        let gone = v.lookup(d, &name(1)).map(|_| ());
+        // Where a later block cannot be read, nobody can say that a name is not there.
+        assert!(gone.is_err(), "{gone:?}");
+        v.unlink(&c, d, &name(2)).unwrap();
+        v.syncfs(&c).unwrap();
+        v.unmount().unwrap();
+    }
+}
+
+#[test]
+fn a_linear_directory_with_an_impossible_name_in_a_later_block() {
+    let (dev, d) = linear(",^metadata_csum");
+    let (_, at) = debugfs_says(&dev, "bmap /d 2");
+    patch(&dev, number(&at), |b| replace(b, 0, b"-name-", b"/"));
+    change_and_crash(dev, d);
+}
+
+#[test]
+fn a_linear_directory_with_a_wrong_checksum_in_a_later_block() {
+    let (dev, d) = linear("");
+    let (_, at) = debugfs_says(&dev, "bmap /d 2");
+    patch(&dev, number(&at), |b| replace(b, 0, b"-name-", b"+"));
+    change_and_crash(dev, d);
+}
+
+#[test]
+fn a_linear_directory_without_its_parent() {
+    let (dev, d) = linear(",^metadata_csum");
+    let (_, at) = debugfs_says(&dev, "bmap /d 0");
+    patch(&dev, number(&at), |b| replace(b, 20, b"..", b"zz"));
+    change_and_crash(dev, d);
+}
+
+/// What recovery looks for when a checkpoint could not list all files without a name.
+#[test]
+fn files_without_a_name_are_found_beside_a_damaged_inode() {
+    let dev = Arc::new(image(&["-b", "1024", "-N", "64"], "16M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let make = |name: &[u8]| v.mknod(&c, ROOT_INO, name, 0o100644, 0).unwrap().ino;
+    let (_, b) = (make(b"a"), make(b"b"));
+    v.unmount().unwrap();
+    let dev = debugfs(&dev, "sif /b links_count 0");
+    let (_, place) = debugfs_says(&dev, "imap /a");
+    // "located at block 6, offset 0x0b00"
+    let words = place.split("located at block ").nth(1).unwrap();
+    let (pblk, offset) = words.split_once(", offset 0x").unwrap();
+    let offset = usize::from_str_radix(offset.trim(), 16).unwrap();
+    patch(&dev, pblk.parse().unwrap(), |block| {
+        block[offset + 8] ^= 1; // the access time: the checksum is wrong then
+    });
+    let image = Image::open(Arc::new(dev), OpenOptions::default()).unwrap();
+    assert_eq!(image.nameless_inodes(), [b]);
+}
