@@ -19,6 +19,7 @@ impl Volume {
         self.check_alive()?;
         // Nothing changes the image and no checkpoint is on its way home while this is held.
         let _applier = self.applier.lock();
+        let _guard = self.stop_on_panic("a scrub");
         Ok(self.image.scrub(at, blocks.min(STEP_BLOCKS), STEP_TIME))
     }
 }

@@ -133,3 +133,54 @@ fn flipped_bits_are_found_while_memory_holds_the_sound_block() {
     }
     assert!(kinds.len() >= 5, "{kinds:?}");
 }
+
+/// The map of the journal changes on the device after the volume was opened: node of two levels, of which the inner says more
+/// entries than it has room for, or lies on a level that it does not.
+#[test]
+fn a_damaged_map_of_the_journal_is_reported() {
+    let v = Volume::make(24, &["-b", "1024", "-O", "^metadata_csum,^uninit_bg"]);
+    let word = |at: u64| -> u64 {
+        let mut buf = AlignedBuf::zeroed(512);
+        v.dev.read(at / 512 * 512, &mut buf).unwrap();
+        let at = (at % 512) as usize;
+        u64::from(u32::from_le_bytes(buf[at..at + 4].try_into().unwrap()))
+    };
+    let put = |at: u64, bytes: &[u8]| {
+        let mut buf = AlignedBuf::zeroed(512);
+        v.dev.read(at / 512 * 512, &mut buf).unwrap();
+        let from = (at % 512) as usize;
+        buf[from..from + bytes.len()].copy_from_slice(bytes);
+        write_all(&*v.dev, vec![Write::new(at / 512 * 512, Arc::new(buf))]).unwrap();
+    };
+    let header = |count: u16, max: u16, depth: u16| -> Vec<u8> {
+        let halves = [0xF30A, count, max, depth, 0, 0];
+        halves.iter().flat_map(|h: &u16| h.to_le_bytes()).collect()
+    };
+    let index = |pblk: u64| -> Vec<u8> {
+        let mut entry = 0u32.to_le_bytes().to_vec();
+        entry.extend((pblk as u32).to_le_bytes());
+        entry.extend([0; 4]);
+        entry
+    };
+    // The inode table of group 0, and i_block of inode 8 there.
+    let map = word(2048 + 8) * 1024 + 7 * 256 + 40;
+    let (inner, leaf) = (24 * 1024 - 20, 24 * 1024 - 10);
+    let mut old = header(1, 84, 0);
+    for at in (12..24).step_by(4) {
+        old.extend((word(map + at) as u32).to_le_bytes());
+    }
+    put(leaf * 1024, &old);
+    put(inner * 1024, &[header(1, 84, 1), index(leaf)].concat());
+    put(map, &[header(1, 4, 2), index(inner)].concat());
+    let image = open(&v.dev).unwrap();
+    assert_eq!(damage(&image), Vec::<String>::new());
+    for bad in [
+        header(u16::MAX, 84, 1),
+        header(1, 84, u16::MAX),
+        header(1, 84, 2),
+        header(0, 84, 1),
+    ] {
+        put(inner * 1024, &bad);
+        assert!(!damage(&image).is_empty());
+    }
+}
