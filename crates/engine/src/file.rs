@@ -3,6 +3,7 @@ use crate::dir::errno;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::op::Op;
 use crate::planted::{self, Bug};
+use crate::space::SPARE_BLOCKS;
 use crate::types::*;
 use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
@@ -175,15 +176,12 @@ impl Volume {
             }
             let plan = self.plan_write(&inode, &st, offset, data.len())?;
             // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
-            let data = if left < plan.fresh {
-                &data[..self.shorten(&inode, &st, offset, data.len(), left)?]
+            let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, left) {
+                (data, plan)
             } else {
-                data
-            };
-            let plan = if left < plan.fresh {
-                self.plan_write(&inode, &st, offset, data.len())?
-            } else {
-                plan
+                let data = &data[..self.shorten(&inode, &st, offset, data.len(), left)?];
+                let plan = self.plan_write(&inode, &st, offset, data.len())?;
+                (data, plan)
             };
             // Overwriting needs no space: what cannot be remapped goes through the log, and what cannot be cut out of an unwritten
             // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
@@ -216,6 +214,13 @@ impl Volume {
         })
     }
 
+    /// Does a write of `cells` blocks, `fresh` of them new, fit when only `left` blocks can be had? Overwriting always does.
+    fn fits(&self, fresh: u64, cells: u64, left: u64) -> bool {
+        // What `with_space` has kept back is for structure.
+        let all = left.saturating_add(left / 32 + SPARE_BLOCKS);
+        fresh == 0 || fresh <= left && fresh.saturating_add(self.tree_blocks(cells)) <= all
+    }
+
     /// How many bytes of a write fit when only `left` blocks can be had.
     fn shorten(
         &self,
@@ -229,7 +234,9 @@ impl Volume {
         let mut len = len;
         loop {
             let (first, last) = (offset / bs, (offset + len as u64 - 1) / bs);
-            if self.count_fresh(inode, st, first, last + 1)?.fresh <= left {
+            let fresh = self.count_fresh(inode, st, first, last + 1)?.fresh;
+            // One block more: a stale tail.
+            if self.fits(fresh, last + 2 - first, left) {
                 return Ok(len);
             }
             if first == last {

@@ -156,14 +156,21 @@ impl Volume {
         self.with_space(cx, |_| {
             self.check_fallocate_space(cx, ino, how, offset, end)
         })?;
-        let step = self.limits.prealloc_blocks * u64::from(self.block_size);
         let mut at = offset;
         while at < end {
-            let stop = at.saturating_add(step) / step * step;
-            self.fallocate_step(cx, ino, how, at, stop.min(end), end)?;
+            let stop = self.preallocation_end(at).min(end);
+            self.fallocate_step(cx, ino, how, at, stop, end)?;
             at = stop;
         }
         Ok(())
+    }
+
+    /// Where an operation ends at the latest that allocates from byte `at` on: at the end of a block.
+    fn preallocation_end(&self, at: u64) -> u64 {
+        let bs = u64::from(self.block_size);
+        (at / bs)
+            .saturating_add(self.limits.prealloc_blocks)
+            .saturating_mul(bs)
     }
 
     /// Is there space for what `fallocate` will allocate? Nothing is promised by that. ENOSPC and errors of the arguments.
@@ -179,7 +186,7 @@ impl Volume {
         let st = inode.state.read();
         self.check_fallocate(&st, how, end)?;
         let bs = u64::from(self.block_size);
-        if (end - offset) / bs <= self.limits.prealloc_blocks {
+        if end <= self.preallocation_end(offset) {
             return Ok(()); // one step: it finds out by itself
         }
         let fresh = match how {

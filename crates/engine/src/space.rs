@@ -8,6 +8,9 @@ use ccfs_ext4::Error;
 use ccfs_image::{Image, Run};
 use std::sync::atomic::{AtomicI64, Ordering};
 
+/// Blocks that an operation tried for the last time leaves for structure, and one of 32 of the others.
+pub const SPARE_BLOCKS: u64 = 8;
+
 /// A counter that goes up and down. On a cache line of its own: every operation of every thread changes some.
 #[derive(Default)]
 #[repr(align(128))]
@@ -71,9 +74,20 @@ impl Space {
     /// Fills the engine's own reserve up to `blocks`, as far as there is space.
     pub fn keep(&self, image: &Image, blocks: u64) {
         let missing = blocks.saturating_sub(self.emergency.get());
-        if missing > 0 && image.alloc().reserve(0, missing) {
-            self.emergency.add(missing);
+        if missing == 0 {
+            return;
         }
+        let some = missing.min(self.unpromised(image));
+        if some > 0 && image.alloc().reserve(0, some) {
+            self.emergency.add(some);
+        }
+    }
+
+    /// Free blocks that nobody was promised, the engine's own reserve aside.
+    fn unpromised(&self, image: &Image) -> u64 {
+        let promised =
+            self.promised_data.get() + self.promised_structure.get() + self.emergency.get();
+        image.alloc().free_blocks().saturating_sub(promised)
     }
 
     pub fn unpromise(&self, image: &Image, data: u64, structure: u64) {
@@ -127,10 +141,7 @@ impl Space {
 impl Volume {
     /// Free blocks that nobody was promised, the engine's own reserve aside.
     pub(crate) fn unpromised_blocks(&self) -> u64 {
-        let promised = self.space.promised_data.get()
-            + self.space.promised_structure.get()
-            + self.space.emergency.get();
-        self.image.alloc().free_blocks().saturating_sub(promised)
+        self.space.unpromised(&self.image)
     }
 
     /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
@@ -152,7 +163,9 @@ impl Volume {
         } else {
             self.image.geometry().root_reserved_blocks
         };
-        let left = self.unpromised_blocks().saturating_sub(reserve + 8);
+        let left = self
+            .unpromised_blocks()
+            .saturating_sub(reserve + SPARE_BLOCKS);
         f(left - left / 32)
     }
 

@@ -2,7 +2,7 @@
 //! it is written as well, with zeros (C9: overwriting allocated bytes never lacks space).
 use crate::inode::{Inode, LayerBody, Over, Page, State};
 use crate::place::Built;
-use crate::ranges::Placed;
+use crate::ranges::{Placed, RangeSet};
 use crate::record::Record;
 use crate::types::*;
 use crate::view::LBLK_END;
@@ -30,7 +30,7 @@ impl Volume {
         let mut left = pages.clone();
         let mut done = 0;
         for (&lblk, page) in pages {
-            if lblk < done || page.over == Over::Hole {
+            if lblk < done || page.over == Over::Hole || body.holes.contains(lblk) {
                 continue;
             }
             match self.locate_below(inode, st, serial, lblk)? {
@@ -40,7 +40,7 @@ impl Volume {
             // Nothing behind the end of file is ever written: that cut is the reserve's.
             let size = body.attr.as_ref().map_or(st.attr.size, |a| a.size);
             let eof = size.div_ceil(u64::from(self.block_size)).max(lblk + 1);
-            let (from, to) = self.unwritten_around(under, lblk, eof)?;
+            let (from, to) = self.unwritten_around(under, &body.holes, lblk, eof)?;
             let mut at = from;
             while at < to {
                 let Some(place) = self.locate_below(inode, st, serial, at)? else {
@@ -62,13 +62,21 @@ impl Volume {
         Ok(Some(left))
     }
 
-    /// The range around `lblk`, up to `end`, of which the tree can hold parts in one unwritten extent.
-    fn unwritten_around(&self, under: Under, lblk: u64, end: u64) -> Result<(u64, u64)> {
+    /// The range around `lblk`, up to `end`, of which the tree can hold parts in one unwritten extent. The transaction's own `holes`
+    /// are no part of it: their blocks are freed before.
+    fn unwritten_around(
+        &self,
+        under: Under,
+        holes: &RangeSet,
+        lblk: u64,
+        end: u64,
+    ) -> Result<(u64, u64)> {
         let (mut from, mut to) = (lblk, lblk + 1);
-        while from > 0 && self.one_extent(under, from - 1)? {
+        while from > 0 && !holes.contains(from - 1) && self.one_extent(under, from - 1)? {
             from -= 1;
         }
-        while to < end.min(LBLK_END - 1) && self.one_extent(under, to - 1)? {
+        let end = end.min(LBLK_END - 1);
+        while to < end && !holes.contains(to) && self.one_extent(under, to - 1)? {
             to += 1;
         }
         Ok((from, to))

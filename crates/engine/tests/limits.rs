@@ -401,3 +401,144 @@ fn allocation_in_the_worst_of_free_spaces() {
     }
     judge(&v, &dev);
 }
+
+/// A write takes the unwritten extent around it along, but not what its own transaction has made a hole.
+#[test]
+fn holes_beside_a_write_into_an_unwritten_extent_of_a_full_volume() {
+    let dev = Arc::new(image(&["-b", "1024", "-m", "0"], "24M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let make = |name: &[u8]| v.mknod(&c, ROOT_INO, name, 0o100644, 0).unwrap().ino;
+    let (g, h) = (make(b"g"), make(b"h"));
+    let how = Fallocate::Allocate { keep_size: false };
+    v.fallocate(&c, h, how, 0, 1000 * 1024).unwrap();
+    // Four extents each: the inode's own root is full, and a cut takes a block.
+    let mut files = Vec::new();
+    for i in 0..600 {
+        let f = make(format!("f{i}").as_bytes());
+        for k in 0..4 {
+            v.fallocate(&c, f, how, k * 8192, 2048).unwrap();
+        }
+        files.push(f);
+    }
+    v.syncfs(&c).unwrap();
+    fill(&v, g);
+    v.syncfs(&c).unwrap();
+    // Until nothing is left for nodes, the engine's own reserve included.
+    for f in files {
+        assert_eq!(write(&v, f, 8192, &[1; 1024]).unwrap(), 1024);
+        v.syncfs(&c).unwrap();
+    }
+    let before = v.status().counters.direct_bytes;
+    write(&v, h, 500 * 1024, &[2; 1024]).unwrap();
+    for at in [0, 992] {
+        let at = at * 1024;
+        v.fallocate(&c, h, Fallocate::PunchHole, at, 8 * 1024)
+            .unwrap();
+    }
+    v.syncfs(&c).unwrap();
+    let whole = v.status().counters.direct_bytes - before;
+    assert!(whole > 900 << 10, "there was space for a cut");
+    let (_, w) = crash(&dev);
+    assert_eq!(w.getattr(h).unwrap().blocks512, (1000 - 16) * 2);
+    let mut out = Vec::new();
+    for i in 0..1000 {
+        w.read(h, i * 1024, 1024, &mut out).unwrap();
+        assert!(out.iter().all(|b| *b == u8::from(i == 500) * 2), "{i}");
+    }
+    judge(&v, &dev);
+}
+
+/// One call is one operation (C2) wherever it begins, unless it is too long for the log.
+#[test]
+fn a_short_fallocate_is_one_operation_wherever_it_begins() {
+    const STEP: u64 = 64 << 10;
+    let dev = tiny();
+    let v = mount(&dev);
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
+    let operations = || v.status().counters.operations;
+    for how in [
+        Fallocate::Allocate { keep_size: false },
+        Fallocate::ZeroRange { keep_size: false },
+    ] {
+        let before = operations();
+        for i in 0..256 {
+            v.fallocate(&c, f, how, i * STEP + 512, STEP).unwrap();
+        }
+        assert_eq!(operations() - before, 256, "{how:?}");
+    }
+    let before = operations();
+    let how = Fallocate::Allocate { keep_size: false };
+    v.fallocate(&c, f, how, 20 << 20, 16 << 20).unwrap();
+    assert!(operations() - before > 1);
+    judge(&v, &dev);
+}
+
+/// A write over many blocks of which one is new: where that one does not fit, the others do.
+#[test]
+fn a_write_that_mostly_overwrites_is_shortened() {
+    const LEN: u64 = 1 << 20;
+    let dev = Arc::new(image(&["-b", "1024", "-m", "0", "-J", "size=8"], "48M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let make = |name: &[u8]| v.mknod(&c, ROOT_INO, name, 0o100644, 0).unwrap().ino;
+    let (f, g, h) = (make(b"f"), make(b"g"), make(b"h"));
+    let written = write(&v, f, 0, &vec![1; LEN as usize - 1024]).unwrap();
+    assert_eq!(written as u64, LEN - 1024);
+    write(&v, h, 0, &[1; 64 << 10]).unwrap();
+    v.syncfs(&c).unwrap();
+    fill(&v, g);
+    let mut short = 0;
+    for left in (0..64).rev() {
+        let size = SetAttr {
+            size: Some(left * 1024),
+            ..SetAttr::default()
+        };
+        v.setattr(&c, h, &size).unwrap();
+        v.syncfs(&c).unwrap();
+        v.checkpoint().unwrap();
+        let n = write(&v, f, 0, &vec![2; LEN as usize])
+            .unwrap_or_else(|e| panic!("{left} blocks are not free yet: {e}"));
+        if n as u64 == LEN {
+            break;
+        }
+        assert!(n > 0);
+        short += 1;
+    }
+    assert!(short > 0);
+    judge(&v, &dev);
+}
+
+/// The engine's reserve takes what there is, also where that is less than it should have.
+#[test]
+fn the_reserve_is_filled_as_far_as_there_is_space() {
+    let dev = Arc::new(image(&["-b", "1024", "-m", "0"], "24M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let make = |name: &[u8]| v.mknod(&c, ROOT_INO, name, 0o100644, 0).unwrap().ino;
+    let (f, g, h) = (make(b"f"), make(b"g"), make(b"h"));
+    let how = Fallocate::Allocate { keep_size: false };
+    v.fallocate(&c, f, how, 0, 2000 * 1024).unwrap();
+    fill(&v, g);
+    v.unmount().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("x");
+    std::fs::write(&source, vec![b'x'; 250 << 10]).unwrap();
+    let dev = Arc::new(debugfs(&dev, &format!("write {} x", source.display())));
+    let v = mount(&dev);
+    // Nothing of it is for new data ...
+    assert_eq!(errno(write(&v, h, 0, &[1; 20 << 10])), libc::ENOSPC);
+    // ... but all for changes that must not fail.
+    for i in 0..200 {
+        assert_eq!(write(&v, f, i * 2048, &[1; 700]).unwrap(), 700);
+    }
+    v.unlink(&c, ROOT_INO, b"x").unwrap();
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    match write(&v, h, 0, &[1; 200 << 10]) {
+        Ok(n) => assert!(n < 50 << 10, "{n} bytes of the reserve"),
+        Err(e) => assert_eq!(e.errno(), libc::ENOSPC),
+    }
+    judge(&v, &dev);
+}
