@@ -87,6 +87,7 @@ impl Volume {
         if let Some(plan) = resize {
             self.resize(&op, &inode, &mut st, plan);
             touch(&mut st, op.now);
+            st.last_writer = cx.stream;
         }
         set_fields(&mut st, set, &op);
         if let Some(acl) = acl {

@@ -183,9 +183,11 @@ const SHARDS: usize = 64;
 /// Inodes kept in memory per shard before clean ones are dropped.
 const SHARD_INODES_MAX: usize = 1024;
 
-/// Inodes in memory. One that has layers, or that somebody holds, stays; the others can go at any time.
+/// Inodes in memory. One that has layers, or that somebody holds, stays; the others can go at any time, but for who wrote last:
+/// pages that are mapped can be written back later.
 pub struct Inodes {
     shards: Vec<Mutex<Shard>>,
+    refs: Arc<References>,
 }
 
 #[derive(Default)]
@@ -193,33 +195,58 @@ struct Shard {
     map: HashMap<Ino, Arc<Inode>>,
     /// Size at which the next search for what can go is worth its time.
     limit: usize,
+    /// Last writers (not the default stream) of inodes that were dropped and that the kernel may still know.
+    writers: HashMap<Ino, StreamId>,
 }
 
 impl Shard {
-    fn insert(&mut self, inode: Arc<Inode>) {
+    /// Puts an inode as the image has it.
+    fn load(&mut self, ino: Ino, attr: InodeAttr, refs: &References) -> Arc<Inode> {
+        let inode = Inode::new(ino, attr);
+        if let Some(writer) = self.writers.remove(&ino) {
+            inode.state.write().last_writer = writer;
+        }
+        self.insert(inode.clone(), refs);
+        inode
+    }
+
+    fn insert(&mut self, inode: Arc<Inode>, refs: &References) {
+        self.writers.remove(&inode.ino);
         if self.map.len() >= self.limit.max(SHARD_INODES_MAX) {
-            self.shrink();
+            self.shrink(refs);
         }
         self.map.insert(inode.ino, inode);
     }
 
     /// Drops about half of what can go.
-    fn shrink(&mut self) {
+    fn shrink(&mut self, refs: &References) {
         let mut keep = false;
-        self.map.retain(|_, inode| {
-            let idle =
-                Arc::strong_count(inode) == 1 && inode.state.try_read().is_some_and(|s| s.clean());
+        let writers = &mut self.writers;
+        self.map.retain(|ino, inode| {
+            let idle = match inode.state.try_read() {
+                Some(st) if Arc::strong_count(inode) == 1 && st.clean() => Some(st.last_writer),
+                _ => None,
+            };
             keep = !keep;
-            !idle || keep
+            match idle {
+                Some(writer) if !keep => {
+                    if writer != crate::types::DEFAULT_STREAM && refs.any(*ino) {
+                        writers.insert(*ino, writer);
+                    }
+                    false
+                }
+                _ => true,
+            }
         });
         self.limit = self.map.len() * 2;
     }
 }
 
 impl Inodes {
-    pub fn new() -> Self {
+    pub fn new(refs: Arc<References>) -> Self {
         Inodes {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            refs,
         }
     }
 
@@ -243,9 +270,7 @@ impl Inodes {
                 attr.size
             )));
         }
-        let inode = Inode::new(ino, attr);
-        shard.insert(inode.clone());
-        Ok(inode)
+        Ok(shard.load(ino, attr, &self.refs))
     }
 
     /// In memory or not at all.
@@ -254,11 +279,18 @@ impl Inodes {
     }
 
     pub fn insert(&self, inode: Arc<Inode>) {
-        self.shard(inode.ino).lock().insert(inode);
+        self.shard(inode.ino).lock().insert(inode, &self.refs);
     }
 
     pub fn remove(&self, ino: Ino) {
-        self.shard(ino).lock().map.remove(&ino);
+        let mut shard = self.shard(ino).lock();
+        shard.map.remove(&ino);
+        shard.writers.remove(&ino);
+    }
+
+    /// The kernel has forgotten the inode: no page of it is left to be written back.
+    pub fn forget_writer(&self, ino: Ino) {
+        self.shard(ino).lock().writers.remove(&ino);
     }
 }
 
@@ -282,7 +314,7 @@ impl References {
     }
 
     /// True when none is left.
-    pub fn drop(&self, ino: Ino, count: u64) -> bool {
+    pub fn take_away(&self, ino: Ino, count: u64) -> bool {
         let mut shard = self.shards[ino as usize % SHARDS].lock();
         let Some(have) = shard.get_mut(&ino) else {
             return true;
@@ -303,6 +335,42 @@ impl References {
     pub fn clear(&self) {
         for shard in &self.shards {
             shard.lock().clear();
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_writer_of_a_dropped_inode_is_kept_while_the_kernel_knows_it() {
+        let (refs, writer) = (References::new(), StreamId(77));
+        let mut shard = Shard::default();
+        let count = SHARD_INODES_MAX as Ino;
+        for ino in 1..=count {
+            // Every third one is not known to the kernel.
+            if ino % 3 != 0 {
+                refs.add(ino, 1);
+            }
+            let inode = shard.load(ino, InodeAttr::default(), &refs);
+            inode.state.write().last_writer = writer;
+        }
+        assert!(shard.writers.is_empty());
+        shard.load(count + 1, InodeAttr::default(), &refs);
+        let dropped: Vec<Ino> = (1..=count).filter(|i| !shard.map.contains_key(i)).collect();
+        assert!(dropped.len() as Ino >= count / 3);
+        let known = dropped.iter().filter(|ino| refs.any(**ino)).count();
+        assert!(known > 0 && known < dropped.len());
+        assert_eq!(shard.writers.len(), known);
+        for ino in dropped {
+            let inode = shard.load(ino, InodeAttr::default(), &refs);
+            let expected = if refs.any(ino) {
+                writer
+            } else {
+                crate::types::DEFAULT_STREAM
+            };
+            assert_eq!(inode.state.read().last_writer, expected, "{ino}");
         }
     }
 }

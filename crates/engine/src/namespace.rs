@@ -453,7 +453,11 @@ impl Volume {
     /// The kernel has no reference left: a nameless inode is freed, in the transaction that took its name if that still runs,
     /// else in the system stream, after it (C5; ccfs's orphan handling).
     pub fn forget(&self, ino: Ino, count: u64) {
-        if !self.refs.drop(ino, count) || self.is_stopped() {
+        if !self.refs.take_away(ino, count) {
+            return;
+        }
+        self.inodes.forget_writer(ino);
+        if self.is_stopped() {
             return;
         }
         let Some(inode) = self.inodes.peek(ino).or_else(|| {

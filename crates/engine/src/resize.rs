@@ -223,7 +223,9 @@ impl Volume {
                 Fallocate::ZeroRange { keep_size } => {
                     self.punch(cx, &inode, &mut st, offset, end, Some(keep_size))
                 }
-            }
+            }?;
+            st.last_writer = cx.stream;
+            Ok(())
         })
     }
 

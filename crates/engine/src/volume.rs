@@ -99,7 +99,7 @@ pub struct Volume {
     /// Blocks kept for structure that an operation that must not fail can need (C9).
     pub(crate) emergency: u64,
     pub(crate) inodes: Inodes,
-    pub(crate) refs: References,
+    pub(crate) refs: Arc<References>,
     pub(crate) streams: Streams,
     pub(crate) queue: Mutex<Queue>,
     pub(crate) flushes: FlushGroup,
@@ -241,6 +241,7 @@ impl Volume {
             last_checkpoint: Instant::now(),
         };
         let watermark = applier.applied_id;
+        let refs = Arc::new(References::new());
         Volume {
             dev,
             image,
@@ -250,8 +251,8 @@ impl Volume {
             block_size,
             limits,
             emergency,
-            inodes: Inodes::new(),
-            refs: References::new(),
+            inodes: Inodes::new(refs.clone()),
+            refs,
             streams: Streams::new(),
             queue: Mutex::new(Queue {
                 watermark,

@@ -2,7 +2,7 @@
 mod common;
 use ccfs_device::Device;
 use ccfs_engine::*;
-use common::{cx, fsck, image, quiet};
+use common::{cx, fsck, image, mode, mount, quiet};
 use std::sync::Arc;
 
 fn work(v: &Volume) {
@@ -174,6 +174,50 @@ fn a_copy_does_not_read_what_it_appends() {
     assert_eq!(v.copy_range(&c, f, 50, f, 5050, 5000).unwrap(), 50);
     assert_eq!(v.getattr(f).unwrap().size, 5100);
     assert_eq!(v.copy_range(&c, f, 9000, f, 0, 10).unwrap(), 0);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// What maps pages and has them written back is in the stream of who changed the file last, be it by its size.
+#[test]
+fn write_back_follows_every_change_of_content() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount(&dev);
+    let f = v.mknod(&cx(1), ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
+    v.write(&cx(1), f, 0, &[7; 9000], WriteFlags::default())
+        .unwrap();
+    let operations = |id: u64| {
+        let streams = v.status().streams;
+        let stream = streams.into_iter().find(|s| s.id == id);
+        stream.map_or(0, |s| s.running_operations)
+    };
+    let follows = |id: u64| {
+        let before = operations(id);
+        let back = WriteFlags {
+            writeback: true,
+            ..WriteFlags::default()
+        };
+        v.write(&cx(1), f, 0, &[8; 4096], back).unwrap();
+        assert_eq!(operations(id), before + 1, "stream {id}");
+        v.syncfs(&cx(1)).unwrap();
+    };
+    let shorter = SetAttr {
+        size: Some(5000),
+        ..SetAttr::default()
+    };
+    v.setattr(&cx(20), f, &shorter).unwrap();
+    follows(20);
+    let more = Fallocate::Allocate { keep_size: true };
+    v.fallocate(&cx(21), f, more, 8192, 8192).unwrap();
+    follows(21);
+    v.fallocate(&cx(22), f, Fallocate::PunchHole, 0, 4096)
+        .unwrap();
+    follows(22);
+    v.copy_range(&cx(23), f, 4096, f, 0, 100).unwrap();
+    follows(23);
+    // What does not change content does not count.
+    v.setattr(&cx(24), f, &mode(0o600)).unwrap();
+    follows(23);
     v.unmount().unwrap();
     fsck(&dev);
 }
