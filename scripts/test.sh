@@ -19,7 +19,7 @@ part() {
 tests() {
     local log status
     log=$(mktemp)
-    cargo test --release --workspace --no-fail-fast 2>&1 | tee "$log" | grep -vE '^(test .* \.\.\. ok|running [0-9]+ tests?)?$'
+    cargo test --release --workspace --no-fail-fast 2>&1 | tee "$log" | grep --line-buffered -vE '^(test .* \.\.\. ok|running [0-9]+ tests?)?$'
     status=${PIPESTATUS[0]}
     awk '/^test result:/ { suites++; ok += $4; bad += $6; ignored += $8 }
          END { printf "tests: %d passed, %d failed, %d ignored in %d suites\n", ok, bad, ignored, suites }' "$log"
