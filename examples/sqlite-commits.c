@@ -9,6 +9,7 @@
  *   --streams          each thread enters a stream of its own before it starts (needs ccfs)
  *   --attach           each transaction writes to two databases
  *   --exclusive        PRAGMA locking_mode=EXCLUSIVE
+ *   --become UID       all in a stream; within the 20th transaction the process becomes another user (needs ccfs, root, one thread)
  *   --commits N        in all (default 1000)
  *   --quiet            no acknowledgements; at the end: commits a second
  *
@@ -27,12 +28,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 static const char *dir, *extension, *journal = "delete", *synchronous = "full";
 static int threads = 1, shared, streams, attach, exclusive, quiet;
-static long commits = 1000;
+static long commits = 1000, become;
 static sqlite3 *common;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t next_turn = PTHREAD_COND_INITIALIZER;
@@ -142,6 +144,8 @@ static void *work(void *argument) {
     for (long row = 1; row <= commits / threads; row++) {
         run(db, "BEGIN IMMEDIATE");
         insert(db, thread, row);
+        if (become != 0 && row == 20 && setuid((uid_t)become) != 0)
+            fail("another user", strerror(errno));
         run(db, "COMMIT");
         acknowledge(thread, row);
     }
@@ -165,7 +169,7 @@ static void options(int argc, char **argv) {
     static const struct option table[] = {
         {"extension", 1, NULL, 'x'}, {"journal", 1, NULL, 'j'}, {"synchronous", 1, NULL, 's'}, {"threads", 1, NULL, 't'},
         {"shared", 0, &shared, 1}, {"streams", 0, &streams, 1}, {"attach", 0, &attach, 1}, {"exclusive", 0, &exclusive, 1},
-        {"commits", 1, NULL, 'c'}, {"quiet", 0, &quiet, 1}, {NULL, 0, NULL, 0},
+        {"become", 1, NULL, 'b'}, {"commits", 1, NULL, 'c'}, {"quiet", 0, &quiet, 1}, {NULL, 0, NULL, 0},
     };
     int option;
     while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
@@ -175,6 +179,7 @@ static void options(int argc, char **argv) {
         case 'j': journal = optarg; break;
         case 's': synchronous = optarg; break;
         case 't': threads = atoi(optarg); break;
+        case 'b': become = atol(optarg); break;
         case 'c': commits = atol(optarg); break;
         default: exit(2);
         }
@@ -190,6 +195,14 @@ int main(int argc, char **argv) {
     options(argc, argv);
     if (extension != NULL)
         load();
+    if (become != 0) {
+        /* The other user goes on with the same files: SQLite gives journals the permissions of the database. */
+        char name[4096];
+        snprintf(name, sizeof name, "%s/one.db", dir);
+        enter_stream();
+        umask(0);
+        close(open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    }
     common = connect();
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (long i = 0; i < threads; i++)

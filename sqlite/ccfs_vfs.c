@@ -18,8 +18,8 @@
  *    stream did to that file, so processes in different streams can share a database.
  * 5. A transaction over several databases takes effect when its super-journal is deleted: made durable there. If the databases
  *    are on several file systems, no stream orders them: while a super-journal is open, nothing is put off then.
- * 6. If home cannot be entered any more (the process has become another user), everything is made durable at once, and from then on
- *    every sync is a real one.
+ * 6. If home cannot be entered any more (the process has become another user), the volume's open files are synced at once, and from
+ *    then on SQLite's syncs are made as they are, those of directories too: nothing orders what was done at home and what follows.
  *
  * Build: cc -O2 -fPIC -shared -o ccfs_vfs.so ccfs_vfs.c -I<where ccfs.h is>
  */
@@ -35,6 +35,7 @@ SQLITE_EXTENSION_INIT1
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A mounted ccfs volume with open databases. */
@@ -61,6 +62,7 @@ struct database {
 struct file {
     sqlite3_file base;
     sqlite3_io_methods methods;
+    struct file *next; /* under table */
     struct database *db;
     int kind;    /* SQLITE_OPEN_MAIN_DB, _MAIN_JOURNAL, _WAL or _SUPER_JOURNAL */
     int wrote;   /* a journal that made the database's `live` */
@@ -72,6 +74,7 @@ static sqlite3_vfs *real_vfs;
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
 static struct volume *volumes;     /* under table */
 static struct database *databases; /* under table */
+static struct file *files;         /* under table; those that are open */
 static atomic_int volumes_open;
 static atomic_int elsewhere; /* databases on other file systems were opened */
 static atomic_int supers;    /* super-journals that are open */
@@ -81,9 +84,13 @@ static atomic_int supers;    /* super-journals that are open */
 static int call(int fd, unsigned long number, struct ccfs_stream_arg *arg) {
     int result;
     arg->version = CCFS_ABI_VERSION;
-    do
-        result = ioctl(fd, number, arg);
-    while (result < 0 && errno == EINTR);
+    while ((result = ioctl(fd, number, arg)) < 0) {
+        struct timespec pause = {0, 5 * 1000 * 1000};
+        if (errno == EAGAIN && number == CCFS_IOC_STREAM_SYNC)
+            nanosleep(&pause, NULL); /* very many calls of this user wait: this one waits for its turn */
+        else if (errno != EINTR)
+            break;
+    }
     return result;
 }
 
@@ -98,10 +105,27 @@ struct visit {
     int ignores_fsync;
 };
 
-/* Rule 6. What is in memory goes to the device before anything relies on single syncs; if this fails, so will they. */
+/* Makes durable what was done to the open files of a volume, or of one database of it. */
+static int sync_files(struct volume *v, struct database *db) {
+    int rc = SQLITE_OK;
+    pthread_mutex_lock(&table);
+    for (struct file *f = files; f != NULL && rc == SQLITE_OK; f = f->next)
+        if (f->db->volume == v && (db == NULL || f->db == db))
+            rc = f->real->pMethods->xSync(f->real, SQLITE_SYNC_NORMAL);
+    pthread_mutex_unlock(&table);
+    return rc;
+}
+
+/* Rule 6. What was done at home is durable before anything is done elsewhere; if this fails, so will the syncs that follow. (syncfs
+ * would not do: on mounts without a block device the kernel does not pass it on.) */
 static void lose(struct volume *v) {
+    sync_files(v, NULL);
     v->lost = 1;
-    syncfs(v->fd);
+}
+
+/* The journal is about to end. A sync that was put off at home, before that was lost, is made now: the database comes first. */
+static int before_end(struct database *db) {
+    return db->volume->lost && db->wanted ? sync_files(db->volume, db) : SQLITE_OK;
 }
 
 static struct visit enter(struct volume *v) {
@@ -131,11 +155,9 @@ static void leave(struct volume *v, struct visit visit) {
         move(v, visit.before);
 }
 
-/* Everything that was done at home is durable. Called between enter and leave. */
+/* Everything that was done at home is durable. Called between enter and leave, at home. */
 static int make_durable(struct volume *v) {
     struct ccfs_stream_arg arg = {0};
-    if (v->lost)
-        return syncfs(v->fd) == 0 ? SQLITE_OK : SQLITE_IOERR_FSYNC;
     return call(v->fd, CCFS_IOC_STREAM_SYNC, &arg) == 0 ? SQLITE_OK : SQLITE_IOERR_FSYNC;
 }
 
@@ -271,7 +293,14 @@ static int may_put_off(struct database *db) {
 
 static int ccfs_close(sqlite3_file *base) {
     struct file *f = (struct file *)base;
-    int rc = CALL(f, xClose);
+    struct file **at = &files;
+    int rc;
+    pthread_mutex_lock(&table);
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
+    pthread_mutex_unlock(&table);
+    rc = CALL(f, xClose);
     if (f->kind == SQLITE_OPEN_SUPER_JOURNAL)
         supers--;
     /* A journal that is given up; somebody else may roll it back and remove it. */
@@ -286,11 +315,14 @@ static int ccfs_read(sqlite3_file *f, void *to, int n, sqlite3_int64 at) {
     return CALL(f, xRead, to, n, at);
 }
 
-/* The transaction has taken effect (or was rolled back): durable, if SQLite asked for a sync in it. At home. */
+/* The transaction has taken effect (or was rolled back): durable, if SQLite asked for a sync in it. At home; elsewhere SQLite's own
+ * sync follows, and is a real one. */
 static int journal_ended(struct file *f) {
     int rc = SQLITE_OK;
     f->wrote = f->db->live = 0;
-    if (f->db->wanted && (rc = make_durable(f->db->volume)) == SQLITE_OK) {
+    if (f->db->volume->lost)
+        f->db->wanted = 0;
+    else if (f->db->wanted && (rc = make_durable(f->db->volume)) == SQLITE_OK) {
         f->db->wanted = 0;
         f->settled = 1;
     }
@@ -307,10 +339,13 @@ static int ccfs_write(sqlite3_file *base, const void *from, int n, sqlite3_int64
     struct file *f = (struct file *)base;
     struct volume *v = f->db->volume;
     struct visit visit = enter(v);
-    int rc = CALL(f, xWrite, from, n, at);
+    int ends = f->kind == SQLITE_OPEN_MAIN_JOURNAL && is_end(from, n, at);
+    int rc = ends ? before_end(f->db) : SQLITE_OK;
+    if (rc == SQLITE_OK)
+        rc = CALL(f, xWrite, from, n, at);
     if (f->kind == SQLITE_OPEN_MAIN_JOURNAL) {
         f->settled = 0;
-        if (!is_end(from, n, at))
+        if (!ends)
             f->wrote = f->db->live = 1;
         else if (rc == SQLITE_OK)
             rc = journal_ended(f);
@@ -323,8 +358,11 @@ static int ccfs_truncate(sqlite3_file *base, sqlite3_int64 size) {
     struct file *f = (struct file *)base;
     struct volume *v = f->db->volume;
     struct visit visit = enter(v);
-    int rc = CALL(f, xTruncate, size);
-    if (f->kind == SQLITE_OPEN_MAIN_JOURNAL && size == 0 && rc == SQLITE_OK) {
+    int ends = f->kind == SQLITE_OPEN_MAIN_JOURNAL && size == 0;
+    int rc = ends ? before_end(f->db) : SQLITE_OK;
+    if (rc == SQLITE_OK)
+        rc = CALL(f, xTruncate, size);
+    if (ends && rc == SQLITE_OK) {
         f->settled = 0;
         rc = journal_ended(f);
     }
@@ -482,6 +520,10 @@ static int ccfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int
     /* SQLite closes a file that has methods even if opening it failed. */
     f->methods = methods_over(f->real->pMethods);
     base->pMethods = &f->methods;
+    pthread_mutex_lock(&table);
+    f->next = files;
+    files = f;
+    pthread_mutex_unlock(&table);
     if (f->kind == SQLITE_OPEN_SUPER_JOURNAL)
         supers++;
     return rc;
@@ -490,18 +532,25 @@ static int ccfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int
 static int ccfs_delete(sqlite3_vfs *vfs, const char *name, int durable) {
     struct database *db = take_database(name);
     struct visit visit;
-    int rc;
+    int rc, is_journal, settles, lost;
     (void)vfs;
     if (db == NULL)
         return real_vfs->xDelete(real_vfs, name, durable);
     visit = enter(db->volume);
-    rc = real_vfs->xDelete(real_vfs, name, 0);
+    lost = db->volume->lost;
+    /* The end of a rollback journal or of a super-journal is a commit. */
+    is_journal = stem(name) + strlen("-journal") == strlen(name);
+    settles = durable || (is_journal && db->wanted);
+    rc = is_journal ? before_end(db) : SQLITE_OK;
+    if (rc == SQLITE_OK)
+        rc = real_vfs->xDelete(real_vfs, name, lost && settles);
     if (rc == SQLITE_OK) {
-        /* The end of a rollback journal or of a super-journal is a commit. */
-        int is_journal = stem(name) + strlen("-journal") == strlen(name);
         if (is_journal)
             db->live = 0;
-        if (durable || (is_journal && db->wanted)) {
+        if (lost) {
+            if (is_journal)
+                db->wanted = 0;
+        } else if (settles) {
             rc = make_durable(db->volume) == SQLITE_OK ? SQLITE_OK : SQLITE_IOERR_DIR_FSYNC;
             if (rc == SQLITE_OK && is_journal)
                 db->wanted = 0;

@@ -2,7 +2,9 @@
 //! databases and exclusive locking; with synchronous=OFF what survives is a prefix.
 use ccfs_tests::harness::{Fs, Volume, WorkDir, run, run_ok};
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -124,6 +126,7 @@ fn nothing_is_lost(options: &[&str], databases: &[&str]) {
         }
         let dir = v.path(mode);
         std::fs::create_dir(&dir).expect("mkdir");
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("chmod");
         let mut program = Command::new(&tools.program);
         program
             .arg("--extension")
@@ -195,6 +198,12 @@ fn attached_databases_of_threads_in_several_streams() {
 #[test]
 fn exclusive_locking() {
     nothing_is_lost(&["--exclusive"], &["one.db"]);
+}
+
+/// Within a transaction the process loses the right to the stream in which its databases were opened.
+#[test]
+fn a_process_that_becomes_another_user() {
+    nothing_is_lost(&["--become", "1234"], &["one.db"]);
 }
 
 /// The tests above can fail: without syncs COMMITs are lost. Even then the database is whole, and what is left is a prefix.
