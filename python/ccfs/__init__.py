@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 import struct
+import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Optional, Protocol, Type, Union
@@ -150,7 +151,13 @@ def set_stream(where: Where, stream_id: int, *, ignore_fsync: Optional[bool] = N
 def sync(where: Where, stream_id: int = 0) -> None:
     """Returns when everything that the stream (0: the caller's) did before the call is durable."""
     with _At(where) as fd:
-        _call(fd, _SYNC, stream_id, 0)
+        while True:
+            try:
+                _call(fd, _SYNC, stream_id, 0)
+                return
+            except BlockingIOError:
+                # Very many calls of this user wait: this one waits for its turn.
+                time.sleep(0.005)
 
 
 class stream:
