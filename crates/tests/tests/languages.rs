@@ -1,5 +1,5 @@
-//! examples/ordered.* in C, C++, Rust and Python: the same program, killed in the middle, keeps its order (C1, C3).
-use ccfs_tests::harness::{Fs, Volume, WorkDir, have, run, run_ok, sibling};
+//! examples/ordered.* in C, C++, Rust and Python: the same program, killed in the middle or with its disk, keeps its order (C1, C3).
+use ccfs_tests::harness::{Fs, Volume, WorkDir, ccfs_program, have, run, run_ok, sibling};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -160,9 +160,44 @@ fn plain(words: &[&str]) {
     assert_eq!(look(place.path()), (20, 20));
 }
 
-fn both(words: &[&str]) {
+/// The rule of `look`, for images of a disk that power left at any point; 60 rounds, of which every tenth is synced.
+const CHECK: &str = r#"
+[ -e log ] || { [ ! -e state ]; exit; }
+awk '$0 != "record " NR { exit 1 }' log || { echo "a record"; exit 1; }
+records=$(wc -l <log); state=$(cat state 2>/dev/null || echo 0)
+[ "$state" = "$records" ] || [ $((state + 1)) = "$records" ] || { echo "log $records, state $state"; exit 1; }
+"#;
+
+/// Records what the program does to a disk, and looks at what power cuts may leave of it.
+fn imaged(words: &[&str]) {
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("languages") {
+        return;
+    }
+    let place = WorkDir::new("imaged");
+    let trace = place.path().join("trace");
+    let ccfs = |args: &[&str], more: &[&str]| {
+        let mut command = Command::new(ccfs_program());
+        command.env("TMPDIR", place.path()).arg("crash");
+        run(command.args(args).args(more))
+    };
+    let program: Vec<&str> = words.iter().copied().chain([".", "60"]).collect();
+    let record = ["record", "--fs", "ccfs", "-o", text(&trace), "--"];
+    let out = ccfs(&record, &program);
+    assert_eq!(out.code, 0, "{words:?}: {}", out.all());
+    let explore = ["explore", text(&trace), "--check", CHECK];
+    let out = ccfs(&explore, &["--reorder", "--images", "40", "--json"]);
+    let found: serde_json::Value =
+        serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", out.all()));
+    let number = |name: &str| found["summary"][name].as_u64().expect("a number");
+    println!("{} images of {words:?}", number("total"));
+    assert!(number("total") >= 20, "{found}");
+    assert_eq!(number("consistent"), number("total"), "C1: {found}");
+}
+
+fn all(words: &[&str]) {
     plain(words);
     killed(words);
+    imaged(words);
 }
 
 #[test]
@@ -172,7 +207,7 @@ fn c_shared() {
     if let Some(program) = compile(place.path(), "gcc", "examples/ordered.c", Linking::Shared) {
         let needed = run_ok("readelf", &["-d", text(&program)]);
         assert!(needed.contains("[libccfs.so.1]"), "soname: {needed}");
-        both(&[text(&program)]);
+        all(&[text(&program)]);
     }
 }
 
@@ -183,7 +218,7 @@ fn c_static() {
     if let Some(program) = compile(place.path(), "gcc", "examples/ordered.c", Linking::Static) {
         let needed = run_ok("readelf", &["-d", text(&program)]);
         assert!(!needed.contains("libccfs"), "not static: {needed}");
-        both(&[text(&program)]);
+        all(&[text(&program)]);
     }
 }
 
@@ -212,13 +247,13 @@ fn cplusplus() {
     let place = WorkDir::new("cplusplus");
     install(place.path());
     if let Some(program) = compile(place.path(), "g++", "examples/ordered.cc", Linking::Shared) {
-        both(&[text(&program)]);
+        all(&[text(&program)]);
     }
 }
 
 #[test]
 fn rust() {
-    both(&[text(&sibling("ccfs-example-ordered"))]);
+    all(&[text(&sibling("ccfs-example-ordered"))]);
 }
 
 /// Builds the wheel without a network, unpacks it, and runs the package's tests and the example from it.
@@ -248,7 +283,7 @@ fn python() {
     assert!(unpacked.join("ccfs/py.typed").is_file(), "it is typed");
     let path = format!("PYTHONPATH={}", text(&unpacked));
     let example = source("examples/ordered.py");
-    both(&["env", &path, python, "-B", text(&example)]);
+    all(&["env", &path, python, "-B", text(&example)]);
     package_tests(python, &path, &copy);
 }
 
