@@ -190,7 +190,7 @@ fn release_leaves_plain_ext4() {
         fs::read(&image).unwrap() == before,
         "a volume at rest is not changed"
     );
-    tool("mount", &["-o", "loop,ro", "-t", "ext4", &image, &dir]);
+    common::kernel_mount(&image, &dir, "loop,ro");
     assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "synced");
     common::umount8(&dir);
     // What e2fsck is not content with is said, and not passed off as released.

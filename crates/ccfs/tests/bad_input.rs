@@ -238,7 +238,7 @@ fn a_volume_that_the_kernel_left_unclean_is_refused() {
     needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
-    tool("mount", &["-o", "loop", "-t", "ext4", &image, &dir]);
+    common::kernel_mount(&image, &dir, "loop");
     fs::write(place.path("mnt/f"), "from the kernel").unwrap();
     refused(
         "mounted by the kernel",

@@ -50,7 +50,7 @@ fn plain_ext4(place: &Place, image: &str) -> Vec<String> {
     tool("e2fsck", &["-fn", image]);
     let dir = place.text("kernel");
     let _ = fs::create_dir(&dir);
-    tool("mount", &["-o", "loop,ro", "-t", "ext4", image, &dir]);
+    common::kernel_mount(image, &dir, "loop,ro");
     let mut names: Vec<String> = fs::read_dir(&dir)
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap())

@@ -1,6 +1,6 @@
 //! Volumes that the kernel's ext4 filled: they must read the same here, and stay right when both write in turn.
 
-use crate::harness::{Compare, Fs, Tree, Volume, run_ok, shell, umount_patiently};
+use crate::harness::{Compare, Fs, Tree, Volume, kernel_mount, shell, umount_patiently};
 use crate::programs::make_tree;
 use crate::rng::Rng;
 use crate::sys;
@@ -87,18 +87,7 @@ fn expect_same(kernel: &Tree, ours: &Tree, what: &str) {
 fn with_kernel_writing(v: &Volume, work: impl FnOnce(&Path)) -> Tree {
     let dir = v.outside("kernel-rw");
     std::fs::create_dir_all(&dir).expect("mount point");
-    let text = dir.to_str().expect("plain path");
-    run_ok(
-        "mount",
-        &[
-            "-t",
-            "ext4",
-            "-o",
-            "loop,user_xattr,acl",
-            v.image().to_str().expect("plain path"),
-            text,
-        ],
-    );
+    kernel_mount(v.image(), &dir, "loop,user_xattr,acl").unwrap_or_else(|e| panic!("mount: {e}"));
     work(&dir);
     let tree = Tree::read(&dir);
     umount_patiently(&dir);

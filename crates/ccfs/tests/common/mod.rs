@@ -52,6 +52,18 @@ pub fn tool(name: &str, args: &[&str]) -> String {
     ran.out
 }
 
+/// Mounts an image with the kernel's ext4. mount(8) picks a free loop device; a test beside may be faster.
+pub fn kernel_mount(image: &str, dir: &str, options: &str) {
+    for attempt in 0.. {
+        let ran = run(Command::new("mount").args(["-o", options, "-t", "ext4", image, dir]));
+        if ran.code == 0 {
+            return;
+        }
+        assert!(ran.err.contains("busy") && attempt < 1200, "{}", ran.err);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 /// Why tests with mounts cannot run here; `None` if they can.
 pub fn no_mounts() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {

@@ -1,7 +1,7 @@
 //! Exercisers' targets over the engine, without a mount: an ext4 image in memory.
 
 use super::{file, tree};
-use crate::harness::{WorkDir, run, run_ok, umount_patiently};
+use crate::harness::{WorkDir, kernel_mount, run, run_ok, umount_patiently};
 use crate::kill9::op::{Kind, Op, Seen};
 use crate::rng::hash;
 use crate::sys::R;
@@ -79,17 +79,7 @@ impl Mounted {
         }
         let dir = self.work.path().join("kernel");
         std::fs::create_dir_all(&dir).expect("mount point");
-        run_ok(
-            "mount",
-            &[
-                "-t",
-                "ext4",
-                "-o",
-                "ro,loop",
-                &image.to_string_lossy(),
-                &dir.to_string_lossy(),
-            ],
-        );
+        kernel_mount(&image, &dir, "ro,loop").unwrap_or_else(|e| panic!("mount: {e}"));
         look(&dir);
         umount_patiently(&dir);
     }

@@ -8,4 +8,4 @@ mod volume;
 pub use cmd::{Output, have, run, run_in, run_ok, shell, sibling};
 pub use guard::WorkDir;
 pub use tree::{Compare, Entry, Tree};
-pub use volume::{Fs, Volume, ccfs_program, umount_patiently};
+pub use volume::{Fs, Volume, ccfs_program, kernel_mount, umount_patiently};

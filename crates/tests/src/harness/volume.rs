@@ -189,11 +189,7 @@ impl Volume {
                 } else {
                     options
                 };
-                let out =
-                    run(Command::new("mount").args(["-t", "ext4", "-o", &options, &target, &mnt]));
-                if out.code != 0 {
-                    return Err(out.all());
-                }
+                kernel_mount(Path::new(&target), &self.mnt, &options)?;
             }
             Fs::Fuse2fs => {
                 let options = with("rw,allow_other,default_permissions");
@@ -437,19 +433,8 @@ impl Volume {
         assert!(!self.mounted, "only at rest");
         let dir = self.outside("kernel");
         std::fs::create_dir_all(&dir).expect("mount point");
-        // mount(8) picks a free loop device; a daemon that attaches one at the same time may be faster.
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let mut mount = Command::new("mount");
-            mount.args(["-t", "ext4", "-o", "ro,loop"]);
-            let out = run(mount.arg(&self.image).arg(&dir));
-            if out.code == 0 {
-                break;
-            }
-            let busy = out.stderr.contains("busy") && Instant::now() < end;
-            assert!(busy, "mount {}: {}", self.image.display(), out.all());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        kernel_mount(&self.image, &dir, "ro,loop")
+            .unwrap_or_else(|e| panic!("mount {}: {e}", self.image.display()));
         let result = look(&dir);
         umount_patiently(&dir);
         result
@@ -524,4 +509,22 @@ pub fn ccfs_program() -> &'static str {
         std::env::var("CCFS_BIN")
             .unwrap_or_else(|_| sibling("ccfs").to_str().expect("plain path").to_string())
     })
+}
+
+/// Mounts with the kernel's ext4. mount(8) picks a free loop device; who attaches one at the same time may be faster.
+/// The error is what it said.
+pub fn kernel_mount(image: &Path, dir: &Path, options: &str) -> Result<(), String> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "ext4", "-o", options]);
+        let out = run(mount.arg(image).arg(dir));
+        if out.code == 0 {
+            return Ok(());
+        }
+        if !out.stderr.contains("busy") || Instant::now() > end {
+            return Err(out.all());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
