@@ -2,7 +2,7 @@
 use crate::dir::errno;
 use crate::file::{FLAG_APPEND, FLAG_IMMUTABLE, kill_suidgid, touch};
 use crate::inode::{Inode, State};
-use crate::namespace::{ACL_ACCESS, ACL_DEFAULT, attr_of};
+use crate::namespace::{ACL_ACCESS, ACL_DEFAULT};
 use crate::op::Op;
 use crate::record::{DirField, XattrSet, set_bytes};
 use crate::txn::Tie;
@@ -54,7 +54,7 @@ impl Volume {
         if st.dead {
             return errno(libc::ENOENT);
         }
-        Ok(attr_of(ino, &st))
+        Ok(self.attr_of(ino, &st))
     }
 
     /// One operation for all fields. Errors: ENOENT, EPERM (immutable, append-only), EISDIR, EINVAL, EFBIG.
@@ -69,7 +69,7 @@ impl Volume {
         self.check_setattr(&st, set)?;
         if st.is_dir() {
             self.set_dir_attr(cx, &inode, &mut st, set)?;
-            return Ok(attr_of(ino, &st));
+            return Ok(self.attr_of(ino, &st));
         }
         let resize = set
             .size
@@ -94,7 +94,7 @@ impl Volume {
             self.store_xattrs(&op, &inode, &mut st, acl);
         }
         op.capture(&inode, &mut st);
-        Ok(attr_of(ino, &st))
+        Ok(self.attr_of(ino, &st))
     }
 
     fn check_setattr(&self, st: &State, set: &SetAttr) -> Result<()> {

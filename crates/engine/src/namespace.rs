@@ -144,7 +144,7 @@ impl Volume {
             if is_dir {
                 raise_dir_links(&mut st);
             }
-            Ok(Some(attr_of(inode.ino, &inode.state.read())))
+            Ok(Some(self.attr_of(inode.ino, &inode.state.read())))
         })?;
         made.ok_or(Error::Errno(libc::ENOSPC))
     }
@@ -180,7 +180,7 @@ impl Volume {
             let mut new = inode.state.write();
             new.attr.nlink = 0;
             op.capture(&inode, &mut new);
-            Ok(Some(attr_of(inode.ino, &new)))
+            Ok(Some(self.attr_of(inode.ino, &new)))
         })?;
         made.ok_or(Error::Errno(libc::ENOSPC))
     }
@@ -359,7 +359,7 @@ impl Volume {
             st.attr.nlink += 1;
             st.attr.ctime = op.now;
             op.capture(&inode, st);
-            let (attr, ftype) = (attr_of(ino, st), ftype_of(st.attr.mode));
+            let (attr, ftype) = (self.attr_of(ino, st), ftype_of(st.attr.mode));
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, None, Some((ino, ftype)));
             op.dir_changed(&dir, st);
@@ -537,23 +537,31 @@ impl Volume {
     }
 }
 
-/// stat(2)'s view.
-pub(crate) fn attr_of(ino: Ino, st: &State) -> Attr {
-    let a = &st.attr;
-    Attr {
-        ino,
-        generation: a.generation,
-        mode: a.mode,
-        uid: a.uid,
-        gid: a.gid,
-        size: a.size,
-        blocks512: a.blocks512,
-        nlink: a.nlink,
-        rdev: a.rdev,
-        atime: a.atime,
-        mtime: a.mtime,
-        ctime: a.ctime,
-        crtime: a.crtime,
-        flags: a.flags,
+impl Volume {
+    /// What stat(2) shows. A directory counts as one block: it grows when its changes are applied, some time after the calls
+    /// that made them, and programs such as tar take a size that changes by itself for somebody's change.
+    pub(crate) fn attr_of(&self, ino: Ino, st: &State) -> Attr {
+        let a = &st.attr;
+        let size = if st.is_dir() {
+            u64::from(self.block_size)
+        } else {
+            a.size
+        };
+        Attr {
+            ino,
+            generation: a.generation,
+            mode: a.mode,
+            uid: a.uid,
+            gid: a.gid,
+            size,
+            blocks512: a.blocks512,
+            nlink: a.nlink,
+            rdev: a.rdev,
+            atime: a.atime,
+            mtime: a.mtime,
+            ctime: a.ctime,
+            crtime: a.crtime,
+            flags: a.flags,
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Paths for display: which file a number stands for. Nothing else depends on them, so what is not known is left out.
 use crate::inode::Inode;
-use crate::namespace::attr_of;
 use crate::types::*;
 use crate::volume::Volume;
 use std::sync::atomic::Ordering;
@@ -79,6 +78,6 @@ impl Volume {
         if st.dead {
             return crate::dir::errno(libc::ENOENT);
         }
-        Ok(attr_of(ino, &st))
+        Ok(self.attr_of(ino, &st))
     }
 }

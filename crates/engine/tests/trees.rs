@@ -217,3 +217,29 @@ fn a_crash_at_any_point() {
         bytes += 9000;
     }
 }
+
+/// What stat(2) shows of a directory is changed by calls alone, not by what is applied or brought home later.
+#[test]
+fn directories_do_not_change_by_themselves() {
+    let dev = Arc::new(image(&["-b", "1024"], "32M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
+    for i in 0..2000 {
+        v.mknod(&c, d, &name(i), 0o100644, 0).unwrap();
+    }
+    let seen = |v: &Volume| {
+        let a = v.getattr(d).unwrap();
+        (a.size, a.nlink, a.mtime, a.ctime)
+    };
+    let before = seen(&v);
+    assert_eq!(before.0, 1024);
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    assert_eq!(seen(&v), before);
+    v.unmount().unwrap();
+    let v = mount(&dev);
+    assert_eq!(seen(&v), before);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
