@@ -50,7 +50,7 @@ fn linear(features: &str) -> (MemoryDevice, Ino) {
         v.link(&c, f, d, &name(i)).unwrap();
     });
     v.syncfs(&c).unwrap();
-    assert_eq!(v.getattr(d).unwrap().size, 3 * BLOCK);
+    assert_eq!(v.getattr(d).unwrap().blocks512, 3 * BLOCK / 512);
     v.unmount().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("img");

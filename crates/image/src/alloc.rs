@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 /// Largest window, in bytes.
 const WINDOW_MAX_BYTES: u64 = 64 << 20;
 /// A window is so many times what its owner has got.
-const WINDOW_GROWTH: u64 = 4;
+const WINDOW_GROWTH: u64 = 8;
 /// A first request from this size on opens a window at once, blocks.
 const WINDOW_AT_ONCE_BLOCKS: u64 = 256;
 const WINDOW_SHARDS: usize = 64;
@@ -499,11 +499,16 @@ impl Allocator {
         };
         let (first, bit) = self.place(goal);
         let near = l.groups.min(NEAR_GROUPS);
-        for i in 0..near {
-            let group = ((u64::from(first) + u64::from(i)) % u64::from(l.groups)) as u32;
-            let goal = if i == 0 { bit } else { 0 };
-            if let Some(run) = self.try_group(group, goal, wish, wish.enough as u32, true, &take)? {
-                return Ok(Some(run));
+        // All that is wished for in one piece, then a good piece of it: windows cut short make extents later.
+        let whole = wish.want.min(u64::from(l.blocks_per_group) / 2);
+        let steps = [whole, wish.enough];
+        for least in &steps[usize::from(whole <= wish.enough)..] {
+            for i in 0..near {
+                let group = ((u64::from(first) + u64::from(i)) % u64::from(l.groups)) as u32;
+                let goal = if i == 0 { bit } else { 0 };
+                if let Some(run) = self.try_group(group, goal, wish, *least as u32, true, &take)? {
+                    return Ok(Some(run));
+                }
             }
         }
         for avoid_soft in [true, false] {
@@ -541,7 +546,7 @@ impl Allocator {
         let mut guard = info.view.lock();
         let view = self.loaded_view(group, &mut guard)?;
         let want = wish.want.min(u64::from(self.core.layout.blocks_per_group)) as u32;
-        let enough = (wish.enough as u32).min(want);
+        let enough = (wish.enough as u32).max(least).min(want);
         let run = view.find(goal, want, enough, avoid_soft);
         match run {
             Some(run) if run.len >= least => {
