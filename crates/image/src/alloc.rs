@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 const WINDOW_MAX_BYTES: u64 = 64 << 20;
 /// A window is so many times what its owner has got.
 const WINDOW_GROWTH: u64 = 8;
+/// Nobody sets more aside than this part of what is free: others need windows too.
+const WINDOW_SHARE: u64 = 16;
 /// A first request from this size on opens a window at once, blocks.
 const WINDOW_AT_ONCE_BLOCKS: u64 = 256;
 const WINDOW_SHARDS: usize = 64;
@@ -193,8 +195,9 @@ impl Allocator {
         } else {
             w.given
         };
-        let extra =
-            (WINDOW_GROWTH * basis).min(WINDOW_MAX_BYTES / u64::from(self.core.layout.block_size));
+        let extra = (WINDOW_GROWTH * basis)
+            .min(WINDOW_MAX_BYTES / u64::from(self.core.layout.block_size))
+            .min(self.free_blocks() / WINDOW_SHARE);
         let wish = Wish {
             goal,
             want: want.saturating_add(extra),
