@@ -70,7 +70,7 @@ fn small_steps_see_what_large_ones_see() {
         seen.map(|Visited { pblk, ino, .. }| (pblk, ino)).collect()
     };
     let small = all(1);
-    assert!(small.len() > 50, "{}", small.len());
+    assert!(small.len() >= 40, "{}", small.len());
     assert_eq!(small, all(u64::MAX));
 }
 
