@@ -3,8 +3,7 @@ mod common;
 use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
 use ccfs_engine::*;
 use ccfs_image::{Image, OpenOptions};
-use common::{cx, debugfs, debugfs_says, image, mount};
-use std::process::Command;
+use common::{cx, debugfs, debugfs_says, image, mount, with_dir_index};
 use std::sync::Arc;
 
 const BLOCK: u64 = 1024;
@@ -52,16 +51,7 @@ fn linear(features: &str) -> (MemoryDevice, Ino) {
     v.syncfs(&c).unwrap();
     assert_eq!(v.getattr(d).unwrap().blocks512, 3 * BLOCK / 512);
     v.unmount().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("img");
-    dev.to_file(&path).unwrap();
-    let out = Command::new("tune2fs")
-        .args(["-O", "dir_index"])
-        .arg(&path)
-        .output()
-        .expect("tune2fs");
-    assert!(out.status.success());
-    (MemoryDevice::from_file(&path).unwrap(), d)
+    (with_dir_index(&dev), d)
 }
 
 /// A change of a name in the first block of a directory that is damaged elsewhere.

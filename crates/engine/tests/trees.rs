@@ -3,24 +3,9 @@ mod common;
 use ccfs_device::{Device, MemoryDevice};
 use ccfs_engine::*;
 use common::faulty::Faulty;
-use common::{cx, debugfs_says, fsck, image, mount, quiet};
+use common::{cx, debugfs_says, fsck, image, mount, quiet, with_dir_index};
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::sync::Arc;
-
-/// A volume whose directories are indexed from now on.
-fn with_feature(dev: &MemoryDevice) -> Arc<MemoryDevice> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("img");
-    dev.to_file(&path).unwrap();
-    let out = Command::new("tune2fs")
-        .args(["-O", "dir_index"])
-        .arg(&path)
-        .output()
-        .expect("tune2fs");
-    assert!(out.status.success());
-    Arc::new(MemoryDevice::from_file(&path).unwrap())
-}
 
 fn name(i: u64) -> Vec<u8> {
     format!("{}-name-{i}", "x".repeat((i * 7 % 60) as usize)).into_bytes()
@@ -77,7 +62,7 @@ fn linear(kind: &[&str], size: &str, count: u64, scattered: bool) -> (Arc<Memory
     assert!(!is_tree(&dev));
     let (_, map) = debugfs_says(&dev, "ex /d");
     assert!(!scattered || map.lines().count() > 40, "{map}");
-    (with_feature(&dev), d)
+    (Arc::new(with_dir_index(&dev)), d)
 }
 
 fn is_tree(dev: &MemoryDevice) -> bool {

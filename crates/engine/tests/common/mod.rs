@@ -111,3 +111,17 @@ pub fn debugfs_says(dev: &MemoryDevice, command: &str) -> (MemoryDevice, String)
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     (MemoryDevice::from_file(&path).unwrap(), text)
 }
+
+/// A volume whose directories are indexed from now on.
+pub fn with_dir_index(dev: &MemoryDevice) -> MemoryDevice {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("img");
+    dev.to_file(&path).unwrap();
+    let out = Command::new("tune2fs")
+        .args(["-O", "dir_index"])
+        .arg(&path)
+        .output()
+        .expect("tune2fs");
+    assert!(out.status.success());
+    MemoryDevice::from_file(&path).unwrap()
+}
