@@ -1,0 +1,186 @@
+//! The commands of the user guide: every block of docs/using.md is run as it stands there, or carries a mark that says why not.
+//!
+//! A mark is a comment on the line before the block, which no reader of the rendered page sees: `<!-- not run: REASON -->`.
+//! One test only: it makes programs and runs them, and another thread's fork would hold them open for writing.
+mod common;
+use common::{Place, Ran, ccfs_with, run, try_unmount, unmount};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const DOCUMENT: &str = "docs/using.md";
+const MARK: &str = "<!-- not run: ";
+/// Languages of blocks that show something and command nothing.
+const SHOWN: [&str; 6] = ["text", "c", "rust", "python", "json", "toml"];
+/// The guide's mount point, which is not the test's to use, and its size, which not every machine has.
+const MOUNT: &str = "/mnt/work";
+const SIZES: (&str, &str) = ("-s 10G", "-s 64M");
+/// Seconds. Nothing that is commanded takes one, but for a crash exploration that waits for ext4's commit.
+const LIMIT: &str = "900";
+
+struct Block {
+    /// Of the document, where the block begins.
+    line: usize,
+    language: String,
+    text: String,
+    /// Why it is not run.
+    mark: Option<String>,
+}
+
+fn top() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap().to_path_buf()
+}
+
+fn blocks(document: &str) -> Vec<Block> {
+    let mut out: Vec<Block> = Vec::new();
+    let mut inside = false;
+    let mut mark: Option<String> = None;
+    for (number, line) in document.lines().enumerate() {
+        if let Some(language) = line.strip_prefix("```") {
+            if !inside {
+                out.push(Block {
+                    line: number + 1,
+                    language: language.trim().to_string(),
+                    text: String::new(),
+                    mark: mark.take(),
+                });
+            }
+            inside = !inside;
+        } else if inside {
+            let block = out.last_mut().unwrap();
+            block.text += line;
+            block.text += "\n";
+        } else {
+            assert!(mark.is_none(), "{DOCUMENT}:{number}: a mark of no block");
+            mark = line.strip_prefix(MARK).map(|rest| {
+                let reason = rest.strip_suffix("-->").unwrap_or("").trim();
+                assert!(
+                    !reason.is_empty(),
+                    "{DOCUMENT}:{}: a mark without a reason",
+                    number + 1
+                );
+                reason.to_string()
+            });
+        }
+    }
+    assert!(!inside, "{DOCUMENT}: a block without an end");
+    out
+}
+
+/// A file with this content that can be executed; written by another process, which has closed it when this returns.
+fn program(path: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell
+        .args([
+            "-c",
+            r#"printf %s "$2" >"$1" && chmod 755 "$1""#,
+            "sh",
+            path.to_str().unwrap(),
+            text,
+        ])
+        .stdin(std::process::Stdio::null());
+    let ran = run(&mut shell);
+    assert_eq!(ran.code, 0, "{}: {}", path.display(), ran.err);
+}
+
+/// What the blocks call: the program under test, sudo (the test is root already), and the two programs of an example.
+fn programs(place: &Place) -> String {
+    let bin = PathBuf::from(place.subdir("bin"));
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ccfs"), bin.join("ccfs")).unwrap();
+    program(&bin.join("sudo"), "#!/bin/sh\nexec \"$@\"\n");
+    for name in ["producer", "consumer"] {
+        let text = format!("#!/bin/sh\necho {name} >{}/{name}\n", place.text("mnt"));
+        program(&bin.join(name), &text);
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{}:{path}:/usr/sbin:/sbin", bin.display())
+}
+
+/// Runs a block in a directory of its own, on a mounted volume of its own unless it makes one.
+fn run_block(place: &Place, path: &str, number: usize, block: &Block) -> Ran {
+    let dir = PathBuf::from(place.subdir(&format!("block{number}")));
+    for name in ["crates", "examples"] {
+        std::os::unix::fs::symlink(top().join(name), dir.join(name)).unwrap();
+    }
+    let mount = place.text("mnt");
+    let needs_volume = block.text.contains(MOUNT) && !block.text.contains("ccfs mount");
+    if needs_volume {
+        let volume = place.volume(&format!("volume{number}"), "64M");
+        let ran = ccfs_with(&["mount", &volume, &mount]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    }
+    let text = block.text.replace(MOUNT, &mount).replace(SIZES.0, SIZES.1);
+    let script = dir.join("script");
+    program(&script, &format!("#!/bin/sh\nset -e\n{text}wait\n"));
+    let mut command = Command::new("timeout");
+    command
+        .args(["-k", "10", LIMIT])
+        .arg(&script)
+        .current_dir(&dir)
+        .env("PATH", path)
+        .env("TMPDIR", place.path("."))
+        .env_remove("IN_STREAM")
+        .stdin(std::process::Stdio::null());
+    let ran = run(&mut command);
+    if needs_volume {
+        unmount(&mount);
+    } else {
+        // A block that failed may have left it mounted.
+        try_unmount(&mount);
+    }
+    ran
+}
+
+#[test]
+fn every_command_block_of_the_user_guide_runs() {
+    let document = std::fs::read_to_string(top().join(DOCUMENT)).unwrap();
+    let blocks = blocks(&document);
+    let mut wrong = Vec::new();
+    for block in &blocks {
+        let known = block.language == "sh" || SHOWN.contains(&block.language.as_str());
+        if !known && block.mark.is_none() {
+            wrong.push(format!(
+                "{DOCUMENT}:{}: say `sh`, or another language, or why it is not run",
+                block.line
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for block in &blocks {
+        if let Some(reason) = &block.mark {
+            println!("not run: {DOCUMENT}:{}: {reason}", block.line);
+        }
+    }
+    let commands: Vec<&Block> = blocks.iter().filter(|b| b.language == "sh").collect();
+    let run: Vec<&Block> = commands
+        .iter()
+        .copied()
+        .filter(|b| b.mark.is_none())
+        .collect();
+    assert!(
+        run.len() >= 5 && run.len() * 10 > commands.len() * 8,
+        "{} of {} blocks run",
+        run.len(),
+        commands.len()
+    );
+    if let Some(why) = common::no_mounts() {
+        return println!("skipped: {why}");
+    }
+    let place = Place::new();
+    place.subdir("mnt");
+    let path = programs(&place);
+    for (number, block) in run.iter().enumerate() {
+        let began = std::time::Instant::now();
+        let ran = run_block(&place, &path, number, block);
+        println!(
+            "{DOCUMENT}:{}: {:.1} s",
+            block.line,
+            began.elapsed().as_secs_f64()
+        );
+        assert_eq!(
+            ran.code, 0,
+            "{DOCUMENT}:{}:\n{}{}{}",
+            block.line, block.text, ran.out, ran.err
+        );
+    }
+}
