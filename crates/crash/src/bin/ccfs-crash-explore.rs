@@ -12,6 +12,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// A crash state is millions of small allocations, on all threads at once.
+#[global_allocator]
+static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const USAGE: &str = "usage: ccfs-crash-explore [--from PLACE] [--places N] [--states N] [--minutes N] [--threads N]
        [--state-file FILE] [--complete] [--shrink SECONDS] [--hang SECONDS] [--keep-going]
        ccfs-crash-explore --script FILE|- [--volume NAME] [--states N]
