@@ -467,6 +467,10 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
+        if std::thread::panicking() && self.fs == Fs::Ccfs {
+            // The directory with it goes away; a volume that stopped says there why.
+            eprintln!("the daemon printed: {:?}", self.daemon_log());
+        }
         if let Some(mut child) = self.daemon.take() {
             let _ = child.kill();
             let _ = child.wait();
