@@ -113,6 +113,7 @@ calibrate:
 EVIDENCE_ARGS ?=
 evidence:
 	@scripts/deps.sh test
+	@scripts/deps.sh evidence
 	cargo build --release -p ccfs -p ccfs-evidence
 	$(SUDO) $(CARGO_TARGET_DIR)/release/ccfs-evidence tables $(EVIDENCE_ARGS)
 

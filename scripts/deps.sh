@@ -65,6 +65,11 @@ recipes() {
     install "${missing[@]}"
 }
 
+# What only `make evidence` needs: ZooKeeper with its Java runtime, 44 packages.
+evidence() {
+    [ -e /usr/share/java/zookeeper.jar ] && have java || install zookeeper
+}
+
 cargo_tools() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -77,5 +82,6 @@ case "${1:-}" in
     run) run ;;
     test) build; run || true; packages; cargo_tools ;;
     recipes) recipes ;;
-    *) echo "usage: $0 build|run|test|recipes" >&2; exit 2 ;;
+    evidence) evidence ;;
+    *) echo "usage: $0 build|run|test|recipes|evidence" >&2; exit 2 ;;
 esac

@@ -131,6 +131,7 @@ fn model(args: &ModelArgs) -> Outcome<u8> {
         setup: args.setup.clone(),
         check: args.check.clone(),
         command: args.command.clone(),
+        mapped: args.mapped.clone(),
         states: args.states,
         jobs: args.jobs.unwrap_or(cores),
         limit: Duration::from_secs(args.timeout),

@@ -120,6 +120,9 @@ pub struct ModelArgs {
     /// Shell command that tells whether a state is consistent; CCFS_MARKS names a file with what the program had printed
     #[arg(long, value_name = "COMMAND")]
     pub check: String,
+    /// Name of a file that the program writes through a mapping and makes anew after a crash, such as SQLite's db-shm: what is in it does not count
+    #[arg(long, value_name = "NAME")]
+    pub mapped: Vec<String>,
     /// States at most
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub states: usize,

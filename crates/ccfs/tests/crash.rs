@@ -319,3 +319,28 @@ fn other_volumes_are_let_go() {
         assert_eq!(ran.code, 0, "{}", ran.err);
     });
 }
+
+/// What is written through a mapping is in no call: that is said, unless the file is named as one that does not count.
+#[test]
+fn files_that_are_mapped_have_to_be_named() {
+    let strace = std::process::Command::new("strace")
+        .args(["-k", "true"])
+        .output();
+    if !strace.is_ok_and(|out| out.status.success()) {
+        return println!("skipped: strace -k does not work here");
+    }
+    let place = Place::new();
+    let program = "import mmap; f = open('shared', 'w+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096); m[0] = 1";
+    let model = |options: &[&str]| {
+        run(ccfs()
+            .env("TMPDIR", place.path("."))
+            .args(["crash", "model", "--model", "ccfs", "--timeout", "600"])
+            .args(options)
+            .args(["--check", "true", "--", "python3", "-c", program]))
+    };
+    let unnamed = model(&[]);
+    assert_eq!(unnamed.code, 1, "{} {}", unnamed.out, unnamed.err);
+    assert!(unnamed.err.contains("mappings"), "{}", unnamed.err);
+    let named = model(&["--mapped", "shared"]);
+    assert_eq!(named.code, 0, "{} {}", named.out, named.err);
+}

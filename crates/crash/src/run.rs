@@ -7,7 +7,7 @@ use crate::oracle::*;
 use crate::rng::Rng;
 use crate::script::Script;
 use ccfs_device::{Device, MemoryDevice, Outcome, SECTOR, SimDevice, Summary};
-use ccfs_engine::{Options, Row, Volume};
+use ccfs_engine::{Context, Options, Row, Volume};
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -116,6 +116,18 @@ pub fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 /// Mounts; the error is text.
 pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>, String> {
     Volume::mount(dev, options).map_err(|e| format!("mount: {e}"))
+}
+
+/// Root in a stream of its own.
+pub fn root_context(vol: &Volume) -> Context {
+    Context {
+        stream: vol.new_stream(),
+        uid: 0,
+        gid: 0,
+        umask: 0,
+        ignore_fsync: false,
+        privileged: true,
+    }
 }
 
 /// Recovers and counts what it met.

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Files are created and synced, and deleted again. usage: create_delete.sh setup|work|check|damage
+# Files are created and synced, and deleted again. usage: create_delete.sh setup|work|check|damage [FILES]
 # Consistent: what was synced is there and whole, what was deleted before a sync is not.
 mark() { [ -z "$CCFS_CRASH_MARK" ] || "$CCFS" crash mark "$1"; }
-all=$(seq 40)
+count=${2:-40}
+all=$(seq "$count")
 fill=$(printf %05000d 0)
 case $1 in
 setup) mkdir dir ;;
@@ -30,7 +31,7 @@ check)
     done
     ;;
 damage)
-    : >dir/f40
-    echo "created 40" >damage-marks
+    : >"dir/f$count"
+    echo "created $count" >damage-marks
     ;;
 esac

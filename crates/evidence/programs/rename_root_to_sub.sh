@@ -1,8 +1,9 @@
 #!/bin/sh
-# Files are moved from the root to a directory. usage: rename_root_to_sub.sh setup|work|check|damage
+# Files are moved from the root to a directory. usage: rename_root_to_sub.sh setup|work|check|damage [FILES]
 # Consistent: each is in one of the two places, whole, and where it was synced to.
 mark() { [ -z "$CCFS_CRASH_MARK" ] || "$CCFS" crash mark "$1"; }
-all=$(seq 50)
+count=${2:-50}
+all=$(seq "$count")
 fill=$(printf %05000d 0)
 case $1 in
 setup)
@@ -19,16 +20,21 @@ work)
     ;;
 check)
     answered=$(sed -n 's/^moved //p' "${CCFS_MARKS:-/dev/null}" | tail -n 1)
-    for i in $all; do
-        there=0
-        for file in "f$i" "sub/f$i"; do
-            [ -e "$file" ] || continue
-            there=$((there + 1))
-            read -r line <"$file" && [ "$line" = "file $i $fill" ] || { echo "error: $file is damaged"; exit 1; }
-        done
-        [ "$there" = 1 ] || { echo "error: file $i is in $there places"; exit 1; }
-        [ "$i" -gt "${answered:-0}" ] || [ -e "sub/f$i" ] || { echo "error: a synced move is lost"; exit 1; }
-    done
+    set -- $(find . -name 'f[0-9]*')
+    # One process for all files: each has one line, which names it.
+    awk -v count="$count" -v answered="${answered:-0}" -v fill="$fill" '
+        function bad(text) { print "error: " text; wrong = 1; exit 1 }
+        { n = FILENAME; sub(/.*f/, "", n) }
+        FNR > 1 || $0 != "file " n " " fill { bad(FILENAME " is damaged") }
+        { places[n]++; below[n] = FILENAME ~ /\/sub\//; read++ }
+        END {
+            if (wrong) exit 1
+            if (read != ARGC - 1) bad("a file is empty")
+            for (n = 1; n <= count; n++) {
+                if (places[n] != 1) bad("file " n " is in " places[n] + 0 " places")
+                if (n <= answered && !below[n]) bad("a synced move is lost")
+            }
+        }' "$@" </dev/null
     ;;
 damage) rm -f f3 sub/f3 ;;
 esac

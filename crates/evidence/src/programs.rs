@@ -9,11 +9,16 @@ pub struct Program {
     /// What people call it.
     pub title: &'static str,
     script: &'static str,
-    args: &'static str,
-    /// Programs that have to be in PATH.
+    /// Behind the verb.
+    pub args: &'static str,
+    /// Programs that have to be in PATH, and files.
     needs: &'static [&'static str],
     /// A driver to compile: file name, command, library.
     driver: Option<(&'static str, &'static str, &'static str)>,
+    /// Names of files that it maps and makes anew after a crash.
+    pub mapped: &'static [&'static str],
+    /// A check of it takes seconds: few images, few kills, and no states by model.
+    pub slow: bool,
 }
 
 const fn script(name: &'static str, title: &'static str, script: &'static str) -> Program {
@@ -24,6 +29,8 @@ const fn script(name: &'static str, title: &'static str, script: &'static str) -
         args: "",
         needs: &[],
         driver: None,
+        mapped: &[],
+        slow: false,
     }
 }
 
@@ -41,6 +48,7 @@ pub const PROGRAMS: &[Program] = &[
     Program {
         needs: &["sqlite3"],
         args: "wal",
+        mapped: &["db-shm"],
         ..script("sqlite-wal", "SQLite, WAL", "sqlite.sh")
     },
     Program {
@@ -57,7 +65,13 @@ pub const PROGRAMS: &[Program] = &[
         needs: &["gcc"],
         args: "lmdb",
         driver: Some(("lmdb", "gcc", "-llmdb")),
+        mapped: &["lock.mdb"],
         ..script("lmdb", "LMDB", "driver.sh")
+    },
+    Program {
+        needs: &["java", "python3", "/usr/share/java/zookeeper.jar"],
+        slow: true,
+        ..script("zookeeper", "ZooKeeper", "zookeeper.sh")
     },
     script("replace", "package manager (write, rename)", "replace.sh"),
     script("editor", "editor's save", "editor.sh"),
@@ -77,6 +91,8 @@ const FILES: &[(&str, &str)] = &[
     ("leveldb.cc", include_str!("../programs/leveldb.cc")),
     ("lmdb.c", include_str!("../programs/lmdb.c")),
     ("hg.sh", include_str!("../programs/hg.sh")),
+    ("zookeeper.sh", include_str!("../programs/zookeeper.sh")),
+    ("zookeeper.py", include_str!("../programs/zookeeper.py")),
     ("replace.sh", include_str!("../programs/replace.sh")),
     ("editor.sh", include_str!("../programs/editor.sh")),
     (
@@ -105,7 +121,8 @@ impl Program {
     pub fn prepare(&self, dir: &Path) -> Result<Result<Ready, String>, Fail> {
         let missing = self.needs.iter().find(|n| {
             let found = fs::tool(n);
-            !Path::new(found.get_program()).is_absolute()
+            let path = Path::new(found.get_program());
+            !(path.is_absolute() && path.exists())
         });
         if let Some(missing) = missing {
             return Ok(Err(format!("{missing} is not installed")));

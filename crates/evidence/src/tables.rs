@@ -12,8 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const CRASH_TESTS: [&str; 2] = ["rename_root_to_sub", "create_delete"];
-const LIMIT: Duration = Duration::from_secs(120);
+/// BarrierFS's crash test: workloads, and of how many files, so that a thousand crash states differ on each file system.
+const CRASH_TESTS: [(&str, &str); 2] = [("rename_root_to_sub", "1100"), ("create_delete", "160")];
+/// What can be measured of a program.
+pub const PARTS: [&str; 3] = ["images", "models", "kills"];
+/// The models that the tables show.
+const MODELS: [&str; 2] = ["ext4-ordered", "ccfs"];
+/// At most, of programs whose check takes seconds.
+const SLOW_IMAGES: usize = 50;
+const SLOW_KILLS: usize = 5;
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// How much to do.
 #[derive(Clone, Debug)]
@@ -27,10 +35,18 @@ pub struct Config {
     pub kills: usize,
     /// Programs to do again; all if empty.
     pub only: Vec<String>,
+    /// What to do with them: of `PARTS`; all if empty.
+    pub parts: Vec<String>,
     /// Directory for the pages.
     pub html: PathBuf,
     pub jobs: usize,
     pub seed: u64,
+}
+
+impl Config {
+    fn does(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|p| p == part)
+    }
 }
 
 /// What was measured, by "program on file system"; kept in a file, so that it can be done piece by piece.
@@ -65,6 +81,11 @@ pub fn measure(
         if !config.only.is_empty() && !config.only.iter().any(|n| n == program.name) {
             continue;
         }
+        let files = CRASH_TESTS.iter().find(|(name, _)| *name == program.name);
+        let is_crash_test = files.is_some();
+        let mut program = *program;
+        program.args = files.map_or(program.args, |(_, files)| files);
+        let program = &program;
         let dir = record::scratch()?;
         let ready = match program.prepare(dir.path())? {
             Ok(ready) => ready,
@@ -73,17 +94,19 @@ pub fn measure(
                 continue;
             }
         };
-        let is_crash_test = CRASH_TESTS.contains(&program.name);
         let kinds: &[Kind] = if is_crash_test {
             &[Kind::Ext4, Kind::Ext4Nobarrier, Kind::Ccfs]
         } else {
             &[Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Ccfs]
         };
         for kind in kinds {
-            let count = if is_crash_test {
-                config.cases
-            } else {
-                config.images
+            if !config.does("images") {
+                break;
+            }
+            let count = match (is_crash_test, program.slow) {
+                (true, _) => config.cases,
+                (false, false) => config.images,
+                (false, true) => config.images.min(SLOW_IMAGES),
             };
             eprintln!("{} on {}: {count} images", program.name, kind.name());
             let images = on(config, program, &ready, *kind, count)?;
@@ -92,13 +115,18 @@ pub fn measure(
                 .insert(format!("{} on {}", program.name, kind.name()), images);
             save(results)?;
         }
-        if !is_crash_test {
+        if is_crash_test {
+            continue;
+        }
+        if config.does("models") && !program.slow {
             models(config, program, &ready, results)?;
             save(results)?;
         }
-        let killed = kills(config, &ready)?;
-        results.kills.insert(program.name.to_string(), killed);
-        save(results)?;
+        if config.does("kills") {
+            let killed = kills(config, program, &ready)?;
+            results.kills.insert(program.name.to_string(), killed);
+            save(results)?;
+        }
     }
     Ok(())
 }
@@ -167,7 +195,7 @@ fn models(
     ready: &Ready,
     results: &mut Results,
 ) -> Result<(), Fail> {
-    for name in ["ext4-ordered", "ccfs"] {
+    for name in MODELS {
         eprintln!("{} by the model {name}", program.name);
         let found = model::model(&model::Config {
             model: model::Model::load(name)?,
@@ -176,6 +204,7 @@ fn models(
             command: ["sh", "-c", &ready.command("work")]
                 .map(Into::into)
                 .to_vec(),
+            mapped: program.mapped.iter().map(|m| m.to_string()).collect(),
             states: config.images * 2,
             jobs: config.jobs,
             limit: LIMIT,
@@ -200,10 +229,16 @@ fn models(
 }
 
 /// Kills the program itself, on the machine's own file system, where no order is ever lost: what fails then is its own doing.
-fn kills(config: &Config, ready: &Ready) -> Result<(usize, usize), Fail> {
+fn kills(config: &Config, program: &Program, ready: &Ready) -> Result<(usize, usize), Fail> {
+    let kills = if program.slow {
+        config.kills.min(SLOW_KILLS)
+    } else {
+        config.kills
+    };
+    eprintln!("{}: {kills} kills", program.name);
     let mut rng = Rng(config.seed);
     let (mut bad, mut whole_run) = (0, Duration::ZERO);
-    for number in 0..=config.kills {
+    for number in 0..=kills {
         let dir = record::scratch()?;
         let (root, scratch) = (dir.path().join("root"), dir.path());
         std::fs::create_dir(&root).map_err(|e| Fail::new(e.to_string()))?;
@@ -231,11 +266,20 @@ fn kills(config: &Config, ready: &Ready) -> Result<(usize, usize), Fail> {
         if number == 0 {
             whole_run = begun.elapsed();
         }
-        if !run::shell(&ready.command("check"), &root, &[], scratch, LIMIT)?.ok() {
+        let ended = run::shell(&ready.command("check"), &root, &[], scratch, LIMIT)?;
+        if !ended.ok() {
+            eprintln!("{}, killed: {}", program.name, ended.text.trim());
             bad += 1;
         }
     }
-    Ok((bad, config.kills + 1))
+    Ok((bad, kills + 1))
+}
+
+/// All but BarrierFS's crash test.
+fn programs() -> impl Iterator<Item = &'static Program> {
+    PROGRAMS
+        .iter()
+        .filter(|p| CRASH_TESTS.iter().all(|(name, _)| *name != p.name))
 }
 
 /// The generated part of docs/evidence.md.
@@ -245,7 +289,7 @@ pub fn markdown(results: &Results) -> String {
     out.push_str("### Images of a crashed disk, by program (the ccfs paper's Table 2(b))\n\n");
     out.push_str("Consistent images of all; in brackets the seconds of the recording in which a crash is harmless. Images in order, reordered within what flushes allow, and torn at sectors.\n\n");
     out.push_str("| program | ext4 | xfs | btrfs | ccfs | killed, not crashed: failed checks | paper: ext4 | paper: ccfs |\n|---|---|---|---|---|---|---|---|\n");
-    for program in PROGRAMS.iter().filter(|p| !CRASH_TESTS.contains(&p.name)) {
+    for program in programs() {
         let _ = write!(out, "| {} |", program.title);
         for fs in ["ext4", "xfs", "btrfs", "ccfs"] {
             let _ = write!(out, " {} |", cell(results, program.name, fs));
@@ -295,7 +339,7 @@ pub fn markdown(results: &Results) -> String {
     }
     out.push_str("\n### BarrierFS's crash test (its Table 2)\n\n");
     out.push_str("| workload | ext4 | ext4, nobarrier | ccfs | paper: ext4 | paper: ext4, nobarrier | paper: BarrierFS |\n|---|---|---|---|---|---|---|\n");
-    for (name, paper) in CRASH_TESTS.iter().zip([
+    for ((name, _), paper) in CRASH_TESTS.iter().zip([
         "1000 of 1000 | 547 of 1000, 453 failed | 1000 of 1000",
         "1000 of 1000 | 109 of 1000, 891 mended by fsck | 1000 of 1000",
     ]) {
@@ -317,9 +361,9 @@ fn model_table(out: &mut String, results: &Results) {
     out.push_str("### Vulnerabilities by model (the ccfs paper's Table 2(a))\n\n");
     out.push_str("From system calls: places where a crash breaks the program, and in brackets those that a mere kill breaks too, on any file system.\n\n");
     out.push_str("| program | ext4 | ccfs | paper: ext4 | paper: ccfs |\n|---|---|---|---|---|\n");
-    for program in PROGRAMS.iter().filter(|p| !CRASH_TESTS.contains(&p.name)) {
+    for program in programs() {
         let _ = write!(out, "| {} |", program.title);
-        for name in ["ext4-ordered", "ccfs"] {
+        for name in MODELS {
             let found = results.models.get(&format!("{} on {name}", program.name));
             let shown = found.map_or("-".into(), |all| {
                 let kills = all
@@ -338,6 +382,7 @@ fn model_table(out: &mut String, results: &Results) {
                 "sqlite-rollback" => "0 | 0",
                 "git" => "2 | 0",
                 "mercurial" => "5 | 2",
+                "zookeeper" => "1 | 0",
                 _ => "- | -",
             }
         );

@@ -70,6 +70,7 @@ each! {
     leveldb = "leveldb",
     mercurial = "mercurial",
     lmdb = "lmdb",
+    zookeeper = "zookeeper",
     replace = "replace",
     editor = "editor",
     rename_root_to_sub = "rename_root_to_sub",

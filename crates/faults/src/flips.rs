@@ -8,9 +8,9 @@ use ccfs_crash::image::{self, Config};
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
 use ccfs_crash::rng::Rng;
-use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, any_outcome, mount};
+use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, any_outcome, mount, root_context};
 use ccfs_device::{AlignedBuf, Device, MemoryDevice, Outcome as Kept, Write, write_all};
-use ccfs_engine::{Context, ROOT_INO, Volume, WriteFlags};
+use ccfs_engine::{ROOT_INO, Volume, WriteFlags};
 use ccfs_image::{Image, OpenOptions, ScrubAt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,17 +23,6 @@ pub struct Rested {
     pub tree: Tree,
     /// Blocks of structure by kind.
     pub blocks: BTreeMap<&'static str, Vec<u64>>,
-}
-
-fn root_context(vol: &Volume) -> Context {
-    Context {
-        stream: vol.new_stream(),
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-    }
 }
 
 /// Structures that a random workload on a small volume seldom makes: a large directory, files in pieces, long attributes.
@@ -229,6 +218,8 @@ struct Crashed {
     at: usize,
     image: MemoryDevice,
     block_size: u64,
+    /// Blocks of the log behind its headers.
+    ring: Vec<u64>,
 }
 
 /// Flips bits of the log of crashed volumes: `points` power cuts of the seed's workload, `per_point` flips of each.
@@ -256,13 +247,16 @@ pub fn campaign_log(
             1 => Kept::None,
             _ => any_outcome(&mut rng, now.dev.unflushed(at)),
         };
-        let crashed = Arc::new(Crashed {
+        let mut crashed = Crashed {
             image: now.dev.crash_image(at, &kept),
             block_size: config.block_size.into(),
             at,
             run: now,
-        });
-        if let Ok(targets) = log_blocks(&crashed) {
+            ring: Vec::new(),
+        };
+        let targets = log_blocks(&mut crashed);
+        let crashed = Arc::new(crashed);
+        if let Ok(targets) = targets {
             for _ in 0..per_point {
                 let kinds: Vec<_> = targets.iter().filter(|(_, l)| !l.is_empty()).collect();
                 let (what, list) = *rng.pick(&kinds);
@@ -296,7 +290,7 @@ fn record(config: &'static Config, seed: u64) -> Result<Run, String> {
 }
 
 /// Blocks worth a flip, by kind: the log's used ones, and what is at home.
-fn log_blocks(crashed: &Crashed) -> Result<BTreeMap<&'static str, Vec<u64>>, String> {
+fn log_blocks(crashed: &mut Crashed) -> Result<BTreeMap<&'static str, Vec<u64>>, String> {
     let base = image::base(crashed.run.setting.config)?;
     let image = Image::open(Arc::new(base), OpenOptions::default()).map_err(|e| e.to_string())?;
     let runs = image.journal_blocks().map_err(|e| e.to_string())?;
@@ -307,7 +301,8 @@ fn log_blocks(crashed: &Crashed) -> Result<BTreeMap<&'static str, Vec<u64>>, Str
     let mut out: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
     out.insert("log header", journal[1..3].to_vec());
     let mut buf = vec![0; crashed.block_size as usize];
-    for &block in &journal[3..] {
+    crashed.ring = journal[3..].to_vec();
+    for &block in &crashed.ring {
         let _ = crashed.image.read(block * crashed.block_size, &mut buf);
         if buf.starts_with(b"ccFR") {
             // The kind's number in the frame's header (docs/format.md).
@@ -331,8 +326,45 @@ fn image_of(crashed: &Crashed) -> Result<MemoryDevice, String> {
     Ok(dev.snapshot())
 }
 
+/// What a frame of a transaction says (docs/format.md, section 5).
+struct Frame {
+    id: u64,
+    watermark: u64,
+    nonce: [u8; 16],
+}
+
+/// The frame in a block, if its checksum fits.
+fn frame(crashed: &Crashed, dev: &MemoryDevice, block: u64) -> Option<Frame> {
+    let mut buf = vec![0; crashed.block_size as usize];
+    dev.read(block * crashed.block_size, &mut buf).ok()?;
+    let word = |at: usize| Some(u64::from_le_bytes(buf.get(at..at + 8)?.try_into().ok()?));
+    let frame = Frame {
+        id: word(48)?,
+        watermark: word(56)?,
+        nonce: buf.get(8..24)?.try_into().ok()?,
+    };
+    let claimed = u32::from_le_bytes(buf.get(4..8)?.try_into().ok()?);
+    let is_frame = buf.starts_with(b"ccFR");
+    buf.get_mut(4..8)?.fill(0);
+    (is_frame && crc32c::crc32c(&buf) == claimed).then_some(frame)
+}
+
+/// The highest id of which some frame that is left says that it was durable.
+fn watermark(crashed: &Crashed, dev: &MemoryDevice) -> u64 {
+    let frames: Vec<Frame> = crashed
+        .ring
+        .iter()
+        .filter_map(|block| frame(crashed, dev, *block))
+        .collect();
+    // The newest frames are of this mount; what an earlier one left has another nonce.
+    let newest = frames.iter().max_by_key(|f| f.id).map(|f| f.nonce);
+    let ours = frames.iter().filter(|f| Some(f.nonce) == newest);
+    ours.map(|f| f.watermark).max().unwrap_or(0)
+}
+
 fn in_flight(crashed: &Crashed, bit: Bit) -> Result<Outcome, String> {
     let dev = flipped(&crashed.image, crashed.block_size, bit);
+    let vouched = watermark(crashed, &dev);
     let Ok(vol) = mount(Arc::new(dev), crashed.run.setting.options()) else {
         return Ok(Outcome::Detected);
     };
@@ -348,8 +380,12 @@ fn in_flight(crashed: &Crashed, bit: Bit) -> Result<Outcome, String> {
     };
     // All promises but the one of the sync calls: as if the frames had been torn by the power cut.
     let unsynced = Crash { synced: 0, ..crash };
+    let hit = frame(crashed, &crashed.image, bit.block).map(|f| f.id);
     match judge(&crashed.run.an, &unsynced, &seen) {
-        Ok(_) => Ok(Outcome::Torn),
+        Ok(_) if hit.is_some_and(|id| id > vouched) => Ok(Outcome::Torn),
+        Ok(_) => Err(format!(
+            "lost, though frames say that all up to {vouched} were durable (hit: {hit:?}): {violation}"
+        )),
         Err(_) => Err(format!("another tree: {violation}")),
     }
 }

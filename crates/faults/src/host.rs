@@ -1,8 +1,9 @@
 //! A host whose disk runs full under a sparse image: a small tmpfs, a real file, the real device.
 use crate::table::Table;
 use crate::{Outcome, case};
+use ccfs_crash::run::root_context;
 use ccfs_device::{FileDevice, OpenMode};
-use ccfs_engine::{Context, Options, ROOT_INO, Volume, WriteFlags};
+use ccfs_engine::{Options, ROOT_INO, Volume, WriteFlags};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -129,14 +130,7 @@ fn open(image: &Path) -> Result<Arc<Volume>, String> {
 
 /// Writes and syncs files until a call fails. Number of the files for which fsync has returned.
 fn write_until_full(vol: &Volume) -> Result<u64, String> {
-    let cx = Context {
-        stream: vol.new_stream(),
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-    };
+    let cx = root_context(vol);
     let mut synced = 0;
     for n in 0..120 {
         let one = || {

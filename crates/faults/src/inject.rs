@@ -9,9 +9,9 @@ use ccfs_crash::image::{self, CONFIGS};
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
 use ccfs_crash::rng::Rng;
-use ccfs_crash::run::{FIRST_NODE, Setting, any_outcome, mount};
+use ccfs_crash::run::{FIRST_NODE, Setting, any_outcome, mount, root_context};
 use ccfs_device::{Device, Plan, SimDevice};
-use ccfs_engine::{Context, Options};
+use ccfs_engine::Options;
 use std::sync::Arc;
 
 /// What is injected; the number counts from the end of the mount.
@@ -147,7 +147,7 @@ fn run(seed: u64, injected: Option<Injected>) -> Result<(Outcome, Used), String>
         flushes: counters.flushes - before.flushes,
     };
     let stopped = !driver.vol.status().stopped.is_empty();
-    if stopped && driver.vol.syncfs(&context(&driver)).is_ok() {
+    if stopped && driver.vol.syncfs(&root_context(&driver.vol)).is_ok() {
         return Err("syncfs succeeds on a stopped volume".into());
     }
     let unmounted = driver.vol.unmount().is_ok();
@@ -204,17 +204,6 @@ fn describe(action: &Action) -> String {
     match action {
         Action::Op(op) => op.to_string(),
         other => format!("{other:?}"),
-    }
-}
-
-fn context(driver: &Driver) -> Context {
-    Context {
-        stream: driver.vol.new_stream(),
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
     }
 }
 

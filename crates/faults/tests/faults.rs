@@ -10,7 +10,7 @@ fn no_violation(table: &Table) {
 #[test]
 fn a_failing_device_stops_the_volume_and_loses_nothing() {
     let mut table = Table::default();
-    inject::campaign(&mut table, 40..44, 6);
+    inject::campaign(&mut table, 40..46, 15);
     no_violation(&table);
     for (fault, ..) in inject::KINDS {
         assert!(table.injected(fault) > 5, "{fault}\n{}", table.markdown());

@@ -1,7 +1,8 @@
 //! Volumes that inputs change: made once per process, with every kind of structure in them.
 use ccfs_crash::image;
+use ccfs_crash::run::root_context;
 use ccfs_device::{Device, MemoryDevice};
-use ccfs_engine::{Context, Error, ROOT_INO, Volume, WriteFlags};
+use ccfs_engine::{Error, ROOT_INO, Volume, WriteFlags};
 use ccfs_image::{Image, OpenOptions, ScrubAt};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -18,19 +19,8 @@ pub struct Base {
 pub static BASES: LazyLock<Vec<Base>> =
     LazyLock::new(|| ["nocsum", "ext3", "1k", "4k"].map(make).into());
 
-pub fn context(vol: &Volume) -> Context {
-    Context {
-        stream: vol.new_stream(),
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-    }
-}
-
 fn fill(vol: &Volume) -> Result<(), Error> {
-    let cx = context(vol);
+    let cx = root_context(vol);
     let dir = vol.mkdir(&cx, ROOT_INO, b"large", 0o755)?.ino;
     for n in 0..120 {
         let name = format!("a rather long name, so that the directory soon has many blocks, {n}");

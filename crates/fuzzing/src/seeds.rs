@@ -1,5 +1,6 @@
 //! First inputs: what a fuzzer would need long to find by itself.
-use crate::base::{BASES, context, options};
+use crate::base::{BASES, options};
+use ccfs_crash::run::root_context;
 use ccfs_device::{Device, MemoryDevice};
 use ccfs_engine::{ROOT_INO, Volume, WriteFlags};
 use ccfs_image::{Image, OpenOptions};
@@ -60,7 +61,7 @@ fn logs() -> Vec<Vec<u8>> {
 /// Payloads of the transactions of some work that was never brought home.
 fn work(dev: &Arc<MemoryDevice>) -> Result<Vec<Vec<u8>>, ccfs_engine::Error> {
     let vol = Volume::mount(dev.clone(), options())?;
-    let cx = context(&vol);
+    let cx = root_context(&vol);
     let dir = vol.mkdir(&cx, ROOT_INO, b"seed", 0o755)?.ino;
     let file = vol.mknod(&cx, dir, b"file", 0o100_644, 0)?.ino;
     vol.write(&cx, file, 100, &[1; 700], WriteFlags::default())?;

@@ -1,6 +1,7 @@
 //! A hostile image is mounted, read and changed.
-use crate::base::{BASES, context, options, patch};
+use crate::base::{BASES, options, patch};
 use crate::bytes::Input;
+use ccfs_crash::run::root_context;
 use ccfs_engine::{Fallocate, Ino, ROOT_INO, RenameFlags, Seek, SetAttr, Volume, WriteFlags};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub fn hostile_image(data: &[u8]) {
 pub fn use_it(vol: &Volume) {
     let found = walk(vol);
     change(vol, &found);
-    let _ = vol.syncfs(&context(vol));
+    let _ = vol.syncfs(&root_context(vol));
     let _ = vol.checkpoint();
     scrub(vol);
     let _ = vol.unmount();
@@ -79,7 +80,7 @@ fn look(vol: &Volume, ino: Ino, size: u64) {
 }
 
 fn change(vol: &Volume, found: &[(Ino, Vec<u8>, Ino)]) {
-    let cx = context(vol);
+    let cx = root_context(vol);
     let name = b"a new name that is not there yet";
     let flags = WriteFlags::default();
     for (i, (dir, old, ino)) in found.iter().enumerate().take(60) {

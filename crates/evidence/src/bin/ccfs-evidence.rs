@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: ccfs-evidence calibrate
        ccfs-evidence tables [--images N] [--cases N] [--kills N] [--only PROGRAM,...] [--jobs N] [--seed S]
+                            [--parts images,models,kills]
                             [--results FILE] [--html DIR] [--document FILE]";
 
 fn main() -> ExitCode {
@@ -88,6 +89,7 @@ fn run_tables(options: &[&str]) -> Result<(), Fail> {
         cases: 1000,
         kills: 20,
         only: Vec::new(),
+        parts: Vec::new(),
         html: "target/evidence".into(),
         jobs: std::thread::available_parallelism().map_or(2, usize::from),
         seed: 1,
@@ -106,6 +108,13 @@ fn run_tables(options: &[&str]) -> Result<(), Fail> {
             "--jobs" => config.jobs = number()?,
             "--seed" => config.seed = number()? as u64,
             "--only" => config.only = value.split(',').map(str::to_string).collect(),
+            "--parts" => {
+                config.parts = value.split(',').map(str::to_string).collect();
+                let known = |p: &String| tables::PARTS.contains(&p.as_str());
+                if !config.parts.iter().all(known) {
+                    return Err(Fail::new(USAGE));
+                }
+            }
             "--results" => file = value.into(),
             "--html" => config.html = value.into(),
             "--document" => document = value.into(),
