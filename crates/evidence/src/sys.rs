@@ -159,16 +159,23 @@ pub fn kill_group(leader: u32) {
     unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };
 }
 
-/// Kills a process group and waits until nobody of it is left: until then files may be locked.
+/// From now on processes whose parents have ended become children of this one, so that [`end_group`] can wait for them.
+pub fn adopt_orphans() {
+    // SAFETY: takes integers only; it cannot fail on a kernel that we run on, and `end_group` would only wait for fewer processes.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+}
+
+/// Kills a process group, of which this process may have waited for the leader only, and waits until everybody of it has ended: until
+/// then, which a slow disk can put off, files may be locked.
 pub fn end_group(leader: u32) {
-    let begun = Instant::now();
+    kill_group(leader);
     loop {
-        // SAFETY: takes integers only.
-        let gone = unsafe { libc::kill(-(leader as i32), libc::SIGKILL) } != 0;
-        if gone || begun.elapsed() > PATIENCE {
+        // SAFETY: takes an integer, and no pointer to store a status in.
+        let ended = unsafe { libc::waitpid(-(leader as i32), std::ptr::null_mut(), 0) };
+        let again = io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+        if ended < 0 && !again {
             return;
         }
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

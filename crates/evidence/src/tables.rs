@@ -236,6 +236,7 @@ fn kills(config: &Config, program: &Program, ready: &Ready) -> Result<(usize, us
         config.kills
     };
     eprintln!("{}: {kills} kills", program.name);
+    sys::adopt_orphans();
     let mut rng = Rng(config.seed);
     let (mut bad, mut whole_run) = (0, Duration::ZERO);
     for number in 0..=kills {
@@ -260,9 +261,8 @@ fn kills(config: &Config, program: &Program, ready: &Ready) -> Result<(usize, us
         // The first run is whole: it tells how long one takes.
         let limit = (number > 0).then(|| whole_run.mul_f64(rng.below(1000) as f64 / 1000.0));
         run::wait(&mut child, limit)?;
-        sys::kill_group(child.id());
-        let _ = child.wait();
         sys::end_group(child.id());
+        let _ = child.wait();
         if number == 0 {
             whole_run = begun.elapsed();
         }
