@@ -21,7 +21,7 @@ const MODELS: [&str; 2] = ["ext4-ordered", "ccfs"];
 /// At most, of programs whose check takes seconds.
 const SLOW_IMAGES: usize = 50;
 const SLOW_KILLS: usize = 5;
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(1200);
 
 /// How much to do.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use ccfs_evidence::run::{Ended, shell};
 use std::path::Path;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(1800);
 
 fn run(command: &str, dir: &Path, scratch: &Path) -> Ended {
     shell(command, dir, &[], scratch, LIMIT).unwrap()
