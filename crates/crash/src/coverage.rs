@@ -55,7 +55,9 @@ const OUTCOMES: &[&str] = &[
     "none", "all", "prefix", "all-but", "only", "mask", "subset", "torn", "torn-at",
 ];
 const DEPTHS: &[&str] = &["read", "fsck", "live", "again", "damage"];
-const SYNCS: &[&str] = &["fsync", "streamsync", "syncfs"];
+const SYNCS: &[&str] = &["fsync", "streamsync", "syncfs", "fbarrier"];
+/// What a barrier can order for its stream: its own operations only, or also those of others.
+const ORDERED: &[&str] = &["fbarrier/own", "fbarrier/foreign"];
 
 /// A row's name in print.
 fn row_name(row: Row) -> String {
@@ -147,6 +149,17 @@ impl Coverage {
             };
             count(&mut c.syncs, kind, 1);
         }
+        for barrier in &run.an.history.barriers {
+            let call = &barrier.call;
+            let foreign =
+                |i: &usize| run.an.placed[*i].stream != call.stream && run.an.covers(call, *i);
+            let kind = match (0..call.after).any(|i| foreign(&i)) {
+                true => ORDERED[1],
+                false => ORDERED[0],
+            };
+            count(&mut c.syncs, "fbarrier", 1);
+            count(&mut c.syncs, kind, 1);
+        }
         c
     }
 
@@ -169,7 +182,8 @@ impl Coverage {
                 .map(|d| ("depth", &self.depths, d.to_string())),
         );
         all.extend(Row::ALL.map(|r| ("recovery", &self.rows, row_name(r))));
-        all.extend(SYNCS.iter().map(|s| ("sync", &self.syncs, s.to_string())));
+        let syncs = SYNCS.iter().chain(ORDERED);
+        all.extend(syncs.map(|s| ("sync", &self.syncs, s.to_string())));
         all.extend((1..=28).map(|n| ("spot", &self.spots, format!("{n:02}"))));
         all.push(("total", &self.totals, "ENOSPC".into()));
         all.retain(|(_, counts, name)| !counts.contains_key(name));

@@ -41,6 +41,8 @@ pub struct SyncCall {
     cx: Context,
     ino: Ino,
     pub sync: Option<Sync>,
+    /// `sync` says what it orders; it makes nothing durable.
+    pub barrier: bool,
 }
 
 impl SyncCall {
@@ -52,6 +54,7 @@ impl SyncCall {
         match &self.action {
             Action::Fsync { data_only, .. } => vol.fsync(&self.cx, self.ino, *data_only),
             Action::IgnoredSync(_) => vol.fsync(&ignoring, self.ino, false),
+            Action::Barrier(_) => vol.barrier(&self.cx, ccfs_engine::SyncCall::File(self.ino), 0),
             Action::StreamSync => vol.streamsync(self.cx.stream),
             Action::VolumeSync => vol.syncfs(&self.cx),
             Action::Tick => vol.tick(Duration::ZERO),
@@ -149,9 +152,13 @@ impl Driver {
         };
         match call.perform(&self.vol) {
             Ok(()) => {
-                if let Some(sync) = call.sync.filter(|_| self.keep) {
-                    self.history.syncs.push(sync);
-                    self.synced.push(self.events());
+                match call.sync.filter(|_| self.keep) {
+                    Some(sync) if call.barrier => self.ordered(sync),
+                    Some(sync) => {
+                        self.history.syncs.push(sync);
+                        self.synced.push(self.events());
+                    }
+                    None => {}
                 }
                 Ok(Ended::Accepted)
             }
@@ -160,11 +167,19 @@ impl Driver {
         }
     }
 
+    /// A barrier has returned.
+    pub fn ordered(&mut self, call: Sync) {
+        let before = self.history.ops.len();
+        self.history.barriers.push(Barrier { call, before });
+    }
+
     /// The call that an action stands for, if it is one that waits for the device and changes nothing (sync, tick, checkpoint, trim). It
     /// can be performed while other threads use the driver.
     pub fn sync_call(&self, stream: usize, action: &Action) -> Option<SyncCall> {
         let (ino, kind) = match action {
-            Action::Fsync { node, .. } => (*self.inos.get(node)?, Some(SyncKind::File(*node))),
+            Action::Fsync { node, .. } | Action::Barrier(node) => {
+                (*self.inos.get(node)?, Some(SyncKind::File(*node)))
+            }
             Action::IgnoredSync(node) => (*self.inos.get(node)?, None),
             Action::StreamSync => (0, Some(SyncKind::Stream)),
             Action::VolumeSync => (0, Some(SyncKind::Volume)),
@@ -174,6 +189,7 @@ impl Driver {
         let after = self.history.ops.len();
         Some(SyncCall {
             action: action.clone(),
+            barrier: matches!(action, Action::Barrier(_)),
             cx: self.cx(stream),
             ino,
             sync: kind.map(|kind| Sync {

@@ -224,6 +224,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         ignore_percent: *rng.pick(&[0, 0, 50]),
         wrong_percent: 3,
         long_names: rng.chance(20),
+        barrier_percent: 0,
     };
     let dirty_limit = *rng.pick(&[16 << 20, 16 << 20, 1 << 20, 128 << 10]);
     let cache_bytes = *rng.pick(&[4 << 20, 256 << 10]);
@@ -235,6 +236,22 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         ..Setting::new(config)
     };
     let length = *rng.pick(&[12, 40, 100, 250]);
+    // Every third is about order without durability, too.
+    let (setting, mix) = match rng.below(3) {
+        0 => {
+            let setting = Setting {
+                gather: *rng.pick(&[1, 2, 4, 16]),
+                ..setting
+            };
+            let mix = Mix {
+                barrier_percent: *rng.pick(&[30, 70, 95]),
+                sync_percent: mix.sync_percent + 10,
+                ..mix
+            };
+            (setting, mix)
+        }
+        _ => (setting, mix),
+    };
     // Small volumes are filled up.
     let full = config.size_mib < 8 && rng.chance(70);
     let mix = if full {

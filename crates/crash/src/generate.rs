@@ -22,6 +22,8 @@ pub struct Mix {
     pub sync_percent: u64,
     /// Percent of actions that are commits by interval, or checkpoints.
     pub tick_percent: u64,
+    /// Percent of sync calls on files that want order only.
+    pub barrier_percent: u64,
     /// Percent of sync calls from streams that ignore them.
     pub ignore_percent: u64,
     /// Percent of operations that are meant to fail.
@@ -42,6 +44,7 @@ impl Default for Mix {
             size_max: 64 << 10,
             sync_percent: 12,
             tick_percent: 4,
+            barrier_percent: 0,
             ignore_percent: 0,
             wrong_percent: 0,
             long_names: false,
@@ -57,6 +60,8 @@ pub enum Action {
         node: NodeId,
         data_only: bool,
     },
+    /// fbarrier, fdatabarrier.
+    Barrier(NodeId),
     StreamSync,
     VolumeSync,
     /// A sync call of a stream that ignores them: promises nothing.
@@ -135,6 +140,9 @@ impl Generator {
         };
         if self.rng.chance(self.mix.ignore_percent) {
             return Action::IgnoredSync(node);
+        }
+        if self.mix.barrier_percent > 0 && self.rng.chance(self.mix.barrier_percent) {
+            return Action::Barrier(node);
         }
         match self.rng.below(10) {
             0 => Action::VolumeSync,

@@ -33,6 +33,8 @@ pub struct Setting {
     /// The run ends with a clean unmount (whose crash states belong to the run).
     pub unmount: bool,
     pub streams: usize,
+    /// Closed transactions that gather before the engine dispatches them.
+    pub gather: usize,
 }
 
 impl Setting {
@@ -43,6 +45,7 @@ impl Setting {
             cache_bytes: 4 << 20,
             unmount: true,
             streams: 6,
+            gather: 1,
         }
     }
 
@@ -51,6 +54,7 @@ impl Setting {
             dirty_limit: self.dirty_limit,
             cache_bytes: self.cache_bytes,
             background: false,
+            gather: self.gather,
             ..Options::default()
         }
     }

@@ -9,7 +9,7 @@
 //! A chmod f 700; A chown f 1 2; A utimes f 12345; A setxattr f user.a 20; A removexattr f user.a
 //! A tmpfile %t; A open f %h; A write %h 0 10; A close %h      handles: inodes with or without a name
 //! ?A rmdir d             left out if it is impossible at this point
-//! A fsync f; A fdatasync f; A streamsync; A syncfs; A ignored f; A tick; A checkpoint; A trim
+//! A fsync f; A fdatasync f; A fbarrier f; A streamsync; A syncfs; A ignored f; A tick; A checkpoint; A trim
 //! A make d/f 100644 0 0 0 %f     any inode: mode, uid, gid, device number, handle; a handle can begin a path (%d/f)
 //! A setattr f 640 - 5 - -        mode, uid, gid, size, mtime (seconds); `-`: left as it is
 //! A zerokeep f 0 8192            zero without changing the size
@@ -93,6 +93,7 @@ impl Script {
                 node: self.find(tree, args.first()?)?,
                 data_only: true,
             },
+            "fbarrier" | "fdatabarrier" => Action::Barrier(self.find(tree, args.first()?)?),
             "ignored" => Action::IgnoredSync(self.find(tree, args.first()?)?),
             "open" => {
                 let node = self.find(tree, args.first()?)?;
@@ -338,6 +339,7 @@ fn line(action: &Action) -> String {
             data_only: false,
         } => format!("fsync {}", handle(node)),
         Action::Fsync { node, .. } => format!("fdatasync {}", handle(node)),
+        Action::Barrier(node) => format!("fbarrier {}", handle(node)),
         Action::StreamSync => "streamsync".into(),
         Action::VolumeSync => "syncfs".into(),
         Action::IgnoredSync(node) => format!("ignored {}", handle(node)),

@@ -32,6 +32,10 @@ impl Spot {
                 cache_bytes: 256 << 10,
                 ..setting
             },
+            _ if self.title.starts_with("barriers") => Setting {
+                gather: 3,
+                ..setting
+            },
             _ => setting,
         }
     }
@@ -150,6 +154,10 @@ pub fn spots() -> Vec<Spot> {
         spot(26, "The feature bit: crash at every event of mount and unmount", ALL, "A create a; A write a 0 3000".into()),
         spot(27, "Volumes with block maps, small inodes, without checksums", ALL, "A create a; A write a 0 30000; A write a 400000 3000; A syncfs; A punch a 5000 9000; B create b; B write b 0 20000; B fsync b; A truncate a 20000; A allocate a 0 60000; A fsync a; B zero b 100 9000; B unlink a; B streamsync; A mkdir d; A symlink d/s 100; A setxattr b user.a 30".into()),
         spot(28, "Files that were open without a name at the crash; recovery is killed, and killed again", &["1k", "4k", "tiny"], "A create a; A write a 0 50000; A open a %a; A tmpfile %t; A write %t 0 30000; A syncfs; A unlink a; B create b; B fsync b; A write %a 100 9000; A streamsync; A link %t t; A append t 3000; B tmpfile %u; B write %u 0 9000; B streamsync; A close %a; A tick; B close %u; A fsync t".into()),
+        spot(0, "barriers: a chain in one stream, appended and overwritten between", USUAL, "A create f; A write f 0 9000; A fbarrier f; A write f 100 3000; A fbarrier f; A append f 5000; A fbarrier f; A create g; A write g 0 4096; A fbarrier g; A write f 0 4096; A fdatabarrier f; A write g 0 4096; A fbarrier g; A write g 4096 8192; A fbarrier g; A unlink f; A fbarrier g; A create f; A fbarrier f; A write f 0 100; A fsync f; A append f 100; A fbarrier f; A append g 100; A fbarrier g".into()),
+        spot(0, "barriers: what others did to the file comes before what the stream does next", USUAL, "A create f; A create g; A syncfs; B append f 5000; A fbarrier f; A append g 100; A fsync g; B append f 100; C setxattr f user.a 20; B create b; A fbarrier f; A create h; A tick; B append f 100; B append f 4000; A fdatabarrier f; A append g 9000; A fbarrier g; A append g 10; A streamsync; C append f 10; A fbarrier f; A streamsync; C mkdir d; C create d/x; B fbarrier d; B create y; B fsync y".into()),
+        spot(0, "barriers: bundles of streams that depend on each other", USUAL, "A create f; B create g; A fbarrier f; B append f 3000; A append g 3000; B fbarrier g; A fbarrier f; B append g 100; A append g 100; A fbarrier g; B append f 100; B fbarrier f; A append f 100; A fsync f; C append g 10; C fbarrier f; C create z; C fbarrier z; A append f 100; C append z 9000; C fbarrier z; C append z 10; C fsync z; A fbarrier f; A append g 20; A fbarrier g; B unlink g; B fbarrier f; B append f 10; B fsync f".into()),
+        spot(0, "barriers: a sync makes all that they closed durable", USUAL, "A create f; A write f 0 9000; A fbarrier f; A append f 100; A fbarrier f; A append f 100; A fbarrier f; A streamsync; B create b; B write b 0 5000; B fbarrier b; B append b 10; B fbarrier b; B append b 10; B fbarrier b; B fsync b; B append b 3000; B fbarrier b; B append b 3000; B fbarrier b; B append b 3000; B fbarrier b; A syncfs; A checkpoint; B write b 0 9000; B fbarrier b; B truncate b 10; B fbarrier b; B append b 9000; B fbarrier b; B fsync b".into()),
         spot(0, "create write rename", USUAL, "A create f; A write f 0 3000; A syncfs; A create t; A write t 0 5000; A rename t f; A create t; A write t 0 700; A rename t f; B fsync f; A create t; A write t 0 9000; A fsync t; A rename t f".into()),
         spot(0, "append and overwrite under commit", USUAL, "A create f; A append f 1000; A tick; A append f 1000; A write f 500 1000; A tick; A append f 5000; A fsync f; A write f 0 7000; A tick; A write f 3000 200; A write f 100 20; A fdatasync f; A append f 1".into()),
         spot(0, "log wraps", &["1k"], repeat(

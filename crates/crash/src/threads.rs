@@ -198,7 +198,9 @@ impl Shared {
         };
         // As the kernel does: who syncs a file holds it.
         let held = match &action {
-            Action::Fsync { node, .. } | Action::IgnoredSync(node) => Some(*node),
+            Action::Fsync { node, .. } | Action::Barrier(node) | Action::IgnoredSync(node) => {
+                Some(*node)
+            }
             _ => None,
         };
         if let Some(node) = held {
@@ -211,6 +213,10 @@ impl Shared {
             lock(&self.driver).act(stream, &Action::Close(node))?;
         }
         match done {
+            Ok(()) if call.barrier => {
+                call.sync.map(|s| lock(&self.driver).ordered(s));
+                Ok(true)
+            }
             Ok(()) => {
                 lock(&self.returned).extend(call.sync.map(|s| (events, s)));
                 Ok(true)

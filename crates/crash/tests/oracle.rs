@@ -242,6 +242,7 @@ fn verdict(ops: &[(usize, Op)], syncs: &[Sync], keep: &[usize]) -> Result<Cut, V
         streams,
         ops: ops.collect(),
         syncs: syncs.to_vec(),
+        barriers: Vec::new(),
     };
     let tree = execute(&Tree::empty(), &history, |i| keep.contains(&i));
     let (accepted, synced) = (history.ops.len(), history.syncs.len());
@@ -342,6 +343,7 @@ fn a_tearing_store_is_caught() {
             },
         ],
         syncs: vec![],
+        barriers: Vec::new(),
     };
     let mut torn = execute(&Tree::empty(), &history(half), |_| true);
     let an = Analysis::new(Tree::empty(), history(whole), false).unwrap();
@@ -508,6 +510,7 @@ fn related_operations_keep_their_order() {
                 streams: 3,
                 ops: ops.collect(),
                 syncs: vec![],
+                barriers: Vec::new(),
             };
             let an = Analysis::new(Tree::empty(), history, false).unwrap();
             an.placed[n + 1].ties.contains(&n)
@@ -560,6 +563,7 @@ fn a_directory_shows_the_times_of_its_latest_accepted_survivor() {
         streams: 2,
         ops,
         syncs: vec![],
+        barriers: Vec::new(),
     };
     let an = Analysis::new(Tree::empty(), history.clone(), true).unwrap();
     let crash = crash_after(2, 0);

@@ -6,6 +6,11 @@ use std::io;
 pub trait Pending: Send {
     /// Blocks until the batch is in the device's cache and tells its outcome: the error of any write that failed.
     fn finish(self: Box<Self>) -> io::Result<()>;
+
+    /// Has it ended, so that `finish` would not wait? A device that cannot tell without waiting says yes.
+    fn is_ready(&self) -> bool {
+        true
+    }
 }
 
 /// A submitted batch. Must be waited for; dropping it waits and ignores the result.
@@ -26,6 +31,14 @@ impl Ticket {
     /// A ticket of a batch that is under way.
     pub fn pending(batch: Box<dyn Pending>) -> Self {
         Ticket(Some(Kind::Pending(batch)))
+    }
+
+    /// False if a wait would block now.
+    pub fn is_ready(&self) -> bool {
+        match &self.0 {
+            Some(Kind::Pending(batch)) => batch.is_ready(),
+            Some(Kind::Done(_)) | None => true,
+        }
     }
 
     /// What [`Device::wait`](crate::Device::wait) does, for every device.

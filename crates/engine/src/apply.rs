@@ -35,6 +35,17 @@ pub struct Applier {
     pub last_checkpoint: Instant,
 }
 
+/// Which records of transaction `id` a payload holds.
+pub(crate) struct Part {
+    pub id: u64,
+    /// Number of the payload's first record.
+    pub first: u64,
+    /// Records up to this number are in the image already.
+    pub skip: u64,
+    /// No records of the transaction follow.
+    pub last: bool,
+}
+
 /// A block of file data that went through the log and is not home yet.
 pub struct HomePage {
     pub buf: Arc<AlignedBuf>,
@@ -142,34 +153,42 @@ impl Volume {
     }
 
     fn apply_txn(&self, a: &mut Applier, txn: &Arc<Txn>) -> Result<()> {
-        let (payload, pages, id) = {
+        let (payload, pages, (id, first, last)) = {
             let mut body = txn.body.lock();
             (
                 std::mem::take(&mut body.payload),
                 std::mem::take(&mut body.logged_pages),
-                txn.progress().id,
+                txn.progress().place(),
             )
         };
         let pages: HashMap<u64, Arc<AlignedBuf>> = pages.into_iter().collect();
-        self.apply_payload(a, id, &payload, 0, &pages, Some(txn))?;
+        let part = Part {
+            id,
+            first,
+            skip: 0,
+            last,
+        };
+        self.apply_payload(a, part, &payload, &pages, Some(txn))?;
         self.finish_layers(txn)?;
         txn.set_phase(Phase::Applied);
         Ok(())
     }
 
-    /// Applies the records of transaction `id` from number `skip` on. `live`: whose users see what becomes free.
+    /// Applies records of the log. `live`: whose users see what becomes free.
     pub(crate) fn apply_payload(
         &self,
         a: &mut Applier,
-        id: u64,
+        part: Part,
         payload: &[u8],
-        skip: u64,
         pages: &HashMap<u64, Arc<AlignedBuf>>,
         live: Option<&Txn>,
     ) -> Result<()> {
-        for (number, record) in (0u64..).zip(Records::new(payload)) {
+        let id = part.id;
+        let mut number = part.first;
+        for record in Records::new(payload) {
             let record = record?;
-            if number < skip {
+            number += 1;
+            if number <= part.skip {
                 continue;
             }
             if let Record::Entry { dir, .. } = &record {
@@ -184,10 +203,12 @@ impl Volume {
                 // The record is not finished, but restartable: room for what it dirties comes first.
                 self.room_for_record(a)?;
             }
-            (a.applied_id, a.applied_records) = (id - 1, number + 1);
+            (a.applied_id, a.applied_records) = (id - 1, number);
             self.room_for_record(a)?;
         }
-        (a.applied_id, a.applied_records) = (id, 0);
+        if part.last {
+            (a.applied_id, a.applied_records) = (id, 0);
+        }
         Ok(())
     }
 

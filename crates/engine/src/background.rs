@@ -46,6 +46,7 @@ impl Volume {
         for thread in [
             spawn("ccfs-commit", Volume::commit_loop),
             spawn("ccfs-apply", Volume::apply_loop),
+            spawn("ccfs-barrier", Volume::barrier_loop),
         ] {
             match thread {
                 Ok(handle) => threads.push(handle),
@@ -56,6 +57,7 @@ impl Volume {
 
     pub(crate) fn stop_threads(&self) {
         self.want(|w| w.quit = true);
+        self.stop_barriers();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != std::thread::current().id() {

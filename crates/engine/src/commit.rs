@@ -1,7 +1,10 @@
 //! Commit: from a sealed transaction to a durable one (docs/design.md 2.2; ccfs paper, sections 3.3 to 3.5).
 //!
 //! seal -> dependencies first -> place (delayed allocation) -> direct data -> dispatch (the commit point) -> written -> flush -> durable
+use crate::bundle::join_adjacent;
+use crate::place::Built;
 use crate::planted::{self, Bug};
+use crate::record::Records;
 use crate::sync::{Condvar, Mutex};
 use crate::txn::{Phase, Steps, Tie, Txn};
 use crate::types::*;
@@ -82,16 +85,6 @@ impl FlushGroup {
     }
 }
 
-struct FailOnPanic<'t>(&'t Txn);
-
-impl Drop for FailOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.set_phase(Phase::Failed);
-        }
-    }
-}
-
 impl Volume {
     /// Seals and dispatches `roots` and all that they depend on. Returns what must be waited for.
     pub(crate) fn dispatch_all(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<Vec<Arc<Txn>>> {
@@ -118,65 +111,56 @@ impl Volume {
                 (d.txn, cause, false)
             }));
         }
-        for (txn, cause) in &order {
-            self.dispatch(txn, *cause)?;
-        }
+        self.dispatch_in_order(&order)?;
         Ok(order.into_iter().map(|(txn, _)| txn).collect())
     }
 
-    /// Brings one sealed, quiet transaction to `Dispatched`; its dependencies are there already.
-    fn dispatch(&self, txn: &Arc<Txn>, cause: Cause) -> Result<()> {
-        {
-            let mut progress = txn.progress();
-            if progress.claimed.is_some() {
-                drop(progress);
-                return match txn.wait_phase(Phase::Dispatched) {
-                    Phase::Failed => self.dead(),
-                    _ => Ok(()),
-                };
+    /// The caller commits this transaction, and nobody else does. False: somebody else has begun.
+    pub(crate) fn claim(&self, txn: &Arc<Txn>, cause: Cause) -> bool {
+        let mut progress = txn.progress();
+        if progress.claimed.is_some() {
+            return false;
+        }
+        progress.claimed = Some(match cause {
+            Cause::Interval | Cause::DirtyLimit if txn.full.load(Ordering::Relaxed) => {
+                Cause::LogLimit
             }
-            progress.claimed = Some(match cause {
-                Cause::Interval | Cause::DirtyLimit if txn.full.load(Ordering::Relaxed) => {
-                    Cause::LogLimit
-                }
-                // Background commits take all that is sealed along.
-                Cause::DirtyLimit if self.is_old(txn) => Cause::Interval,
-                _ => cause,
-            });
-            progress.steps.began = Some(Instant::now());
-        }
-        // After a panic nobody may wait for it for ever.
-        let fail = FailOnPanic(txn);
-        let guard = self.stop_on_panic("a commit");
-        let result = self
-            .check_running()
-            .and_then(|()| self.build_and_dispatch(txn));
-        drop((guard, fail));
-        if let Err(error) = &result {
-            self.stop(&format!("a commit failed: {error}"));
-            txn.set_phase(Phase::Failed);
-        }
-        result
+            // Background commits take all that is sealed along.
+            Cause::DirtyLimit if self.is_old(txn) => Cause::Interval,
+            _ => cause,
+        });
+        progress.steps.began = Some(Instant::now());
+        true
     }
 
-    fn build_and_dispatch(&self, txn: &Arc<Txn>) -> Result<()> {
+    /// Places what claimed transactions of one stream changed, gives them one place in the log and submits all of it.
+    pub(crate) fn build_and_dispatch(&self, members: &[Arc<Txn>]) -> Result<()> {
         let began = Instant::now();
-        let mut built = self.build(txn)?;
-        let direct_bytes = built.direct_bytes;
-        self.counters
-            .direct_bytes
-            .fetch_add(direct_bytes, Ordering::Relaxed);
-        let mut writes = std::mem::take(&mut built.direct);
-        if !built.sums && !writes.is_empty() && !planted::is(Bug::UncheckedData) {
-            ccfs_device::write_all(&*self.dev, std::mem::take(&mut writes))?;
-            self.flush_device()?;
+        let mut writes = Vec::new();
+        let mut built = Vec::with_capacity(members.len());
+        for txn in members {
+            let mut b = self.build(txn)?;
+            self.counters
+                .direct_bytes
+                .fetch_add(b.direct_bytes, Ordering::Relaxed);
+            let mut direct = std::mem::take(&mut b.direct);
+            if !b.sums && !direct.is_empty() && !planted::is(Bug::UncheckedData) {
+                ccfs_device::write_all(&*self.dev, std::mem::take(&mut direct))?;
+                self.flush_device()?;
+            }
+            writes.append(&mut direct);
+            built.push(b);
         }
+        join_adjacent(&mut writes);
         let built_in = began.elapsed();
-        let deps: Vec<Tie> = txn.progress().deps.clone();
-        let frames = self
-            .log()?
-            .frames_for(built.payload.len() as u64, deps.len());
-        let (slot, watermark) = self.log_room(txn, frames)?;
+        let deps = outer_deps(members);
+        let mut parts: Vec<&[u8]> = built.iter().map(|b| &b.payload[..]).collect();
+        if planted::is(Bug::BundleOrder) {
+            parts.reverse();
+        }
+        let bytes = parts.iter().map(|p| p.len() as u64).sum();
+        let frames = self.log()?.frames_for(bytes, deps.len());
+        let (slot, watermark) = self.log_room(members, frames)?;
         let roomy = began.elapsed() - built_in;
         // Not `settled`: what failed will never be in the log whole, and no record may look as if it did not need it.
         let deps: Vec<u64> = deps
@@ -198,37 +182,30 @@ impl Volume {
             deps,
             flags: 0,
         };
-        let frame_writes = self.log()?.encode(&slot, &meta, &[&built.payload])?;
+        let frame_writes = self.log()?.encode(&slot, &meta, &parts)?;
         let logged: u64 = frame_writes.iter().map(Write::len).sum();
         self.counters
             .logged_bytes
             .fetch_add(logged, Ordering::Relaxed);
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         writes.extend(frame_writes);
-        {
-            let mut body = txn.body.lock();
-            body.payload = built.payload;
-            body.logged_pages = built.logged_pages;
-        }
+        let steps = Steps {
+            built: built_in,
+            roomy,
+            ..Steps::default()
+        };
+        note_built(members, built, steps, logged);
         let ticket = self.dev.submit(writes);
-        {
-            let mut progress = txn.progress();
-            progress.ticket = Some(ticket);
-            progress.steps = Steps {
-                built: built_in,
-                roomy,
-                logged_bytes: logged,
-                direct_bytes,
-                ..progress.steps
-            };
+        members[0].progress().ticket = Some(ticket);
+        for txn in members {
+            txn.set_phase(Phase::Dispatched);
         }
-        txn.set_phase(Phase::Dispatched);
         Ok(())
     }
 
     /// THE COMMIT POINT: here the transaction gets its place in the order of commits. It is durable when its frames and all that it
     /// depends on are flushed; what is dispatched later never takes it away.
-    fn log_room(&self, txn: &Arc<Txn>, frames: u64) -> Result<(ccfs_log::Slot, u64)> {
+    fn log_room(&self, members: &[Arc<Txn>], frames: u64) -> Result<(ccfs_log::Slot, u64)> {
         let log = self.log()?;
         if frames > log.max_txn_frames() {
             return Err(Error::Refused(format!(
@@ -239,10 +216,14 @@ impl Volume {
             {
                 let mut queue = self.queue.lock();
                 if let Some(slot) = log.dispatch(frames, Kind::Txn) {
-                    let mut progress = txn.progress();
-                    progress.id = slot.id;
-                    drop(progress);
-                    queue.dispatched.push_back(txn.clone());
+                    for txn in members {
+                        txn.progress().id = slot.id;
+                    }
+                    for follower in &members[1..] {
+                        follower.progress().leader = Some(members[0].clone());
+                    }
+                    members[0].progress().followers = members[1..].to_vec();
+                    queue.dispatched.extend(members.iter().cloned());
                     return Ok((slot, queue.watermark));
                 }
             }
@@ -250,22 +231,31 @@ impl Volume {
         }
     }
 
+    /// Waits until the writes of a dispatched transaction have ended.
+    pub(crate) fn wait_written(&self, txn: &Arc<Txn>) -> Result<()> {
+        if let Some(ticket) = txn.take_ticket() {
+            if let Err(error) = self.dev.wait(ticket) {
+                self.stop(&format!("a write failed: {error}"));
+                txn.set_phase(Phase::Failed);
+                return Err(error.into());
+            }
+            txn.set_written();
+        }
+        match txn.phase() {
+            Phase::Failed => self.dead(),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until all of `order` is durable: their writes, then one flush.
     pub(crate) fn wait_durable(&self, order: &[Arc<Txn>]) -> Result<()> {
+        let order = with_bundles(order);
         let mut open = false;
-        for txn in order {
-            if let Some(ticket) = txn.take_ticket() {
-                if let Err(error) = self.dev.wait(ticket) {
-                    self.stop(&format!("a write failed: {error}"));
-                    txn.set_phase(Phase::Failed);
-                    return Err(error.into());
-                }
-                txn.set_written();
-            }
-            open |= txn.phase() < Phase::Durable;
-            if txn.phase() == Phase::Failed {
-                return self.dead();
-            }
+        for txn in &order {
+            let leader = txn.progress().leader.clone();
+            self.wait_written(leader.as_ref().unwrap_or(txn))?;
+            let flushed = planted::is(Bug::BarrierFlushed) && txn.progress().barrier.is_some();
+            open |= txn.phase() < Phase::Durable && !flushed;
         }
         if open && !planted::is(Bug::SkippedFlush) {
             self.flush_device()?;
@@ -273,7 +263,7 @@ impl Volume {
         }
         let mut queue = self.queue.lock();
         let mut news = Vec::new();
-        for txn in order {
+        for txn in &order {
             if txn.phase() == Phase::Dispatched {
                 txn.set_phase(Phase::Durable);
                 news.push(txn);
@@ -329,9 +319,75 @@ impl Volume {
     }
 }
 
+/// What the members of a bundle depend on besides each other.
+fn outer_deps(members: &[Arc<Txn>]) -> Vec<Tie> {
+    let mut outer: Vec<Tie> = Vec::new();
+    for txn in members {
+        for dep in &txn.progress().deps {
+            let serial = dep.txn.serial;
+            let known = |t: &Tie| t.txn.serial == serial;
+            if !members.iter().any(|m| m.serial == serial) && !outer.iter().any(known) {
+                outer.push(dep.clone());
+            }
+        }
+        if planted::is(Bug::BundleDeps) {
+            break;
+        }
+    }
+    outer
+}
+
+/// Keeps what a commit needs until its members are applied.
+fn note_built(members: &[Arc<Txn>], built: Vec<Built>, steps: Steps, logged: u64) {
+    let mut first_record = 0;
+    let count = built.len();
+    for (n, (txn, built)) in members.iter().zip(built).enumerate() {
+        // Nobody asks where the only one ends.
+        let records = match count {
+            1 => 0,
+            _ => Records::new(&built.payload).count() as u64,
+        };
+        let mut body = txn.body.lock();
+        body.payload = built.payload;
+        body.logged_pages = built.logged_pages;
+        drop(body);
+        let mut progress = txn.progress();
+        progress.first_record = first_record;
+        progress.last = n + 1 == count;
+        progress.steps = Steps {
+            began: progress.steps.began,
+            logged_bytes: if n == 0 { logged } else { 0 },
+            direct_bytes: built.direct_bytes,
+            ..steps
+        };
+        first_record += records;
+    }
+}
+
+/// The transactions, and with each all that lives or dies with it: they become durable together.
+fn with_bundles(order: &[Arc<Txn>]) -> Vec<Arc<Txn>> {
+    let mut all = Vec::with_capacity(order.len());
+    let mut leaders = std::collections::HashSet::new();
+    for txn in order {
+        let progress = txn.progress();
+        if progress.leader.is_none() && progress.followers.is_empty() {
+            drop(progress);
+            all.push(txn.clone());
+            continue;
+        }
+        let leader = progress.leader.clone().unwrap_or_else(|| txn.clone());
+        drop(progress);
+        if leaders.insert(leader.serial) {
+            all.push(leader.clone());
+            all.extend(leader.progress().followers.iter().cloned());
+        }
+    }
+    all
+}
+
 /// Why a transaction is committed that one of stream `to` comes after. What is earlier in the same stream goes for the same reason.
 fn cause_of_tie(cause: Cause, to: StreamId, tie: &Tie) -> Cause {
-    if tie.rule == Rule::Stream {
+    if tie.rule == Rule::Stream || cause == Cause::Barrier {
         return cause;
     }
     Cause::Tied {

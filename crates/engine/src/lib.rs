@@ -6,6 +6,8 @@
 mod apply;
 mod attr;
 mod background;
+mod barrier;
+mod bundle;
 mod checkpoint;
 mod commit;
 mod dir;

@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering;
 
 /// Direct data up to this size is verified by checksums in the records; more is flushed before the commit, bytes.
 const SUMS_MAX: u64 = 4 << 20;
+/// The same for transactions that barriers closed, for which nobody waits and nobody flushes; recovery reads that much.
+const ORDERED_SUMS_MAX: u64 = 64 << 20;
 /// Runs of overwritten blocks from this size on go to new blocks, bytes.
 const REMAP_MIN: u64 = 64 << 10;
 /// Data in one transaction's log records before overwrites of any size are remapped, bytes.
@@ -36,6 +38,8 @@ pub(crate) struct Built {
     /// Blocks whose content goes to other ones, so that they become free.
     replaced: u64,
     pub sums: bool,
+    /// A barrier closed the transaction.
+    ordered: bool,
 }
 
 /// Pages of one file that are handled alike.
@@ -59,9 +63,12 @@ impl Volume {
         let mut files: Vec<(Arc<Inode>, Arc<FileLayer>)> =
             txn.body.lock().files.values().cloned().collect();
         files.sort_by_key(|(inode, _)| inode.ino);
+        let dirty = txn.dirty_bytes.load(Ordering::Relaxed);
+        let ordered = txn.progress().barrier.is_some();
         let mut b = Built {
-            sums: txn.dirty_bytes.load(Ordering::Relaxed) <= SUMS_MAX
+            sums: dirty <= if ordered { ORDERED_SUMS_MAX } else { SUMS_MAX }
                 && !planted::is(Bug::UncheckedData),
+            ordered,
             ..Built::default()
         };
         for (inode, layer) in &files {
@@ -299,7 +306,10 @@ impl Volume {
             }
             RunPlace::Over(pblk) => {
                 let bytes = len * u64::from(self.block_size);
+                // Nobody waits, and many such transactions follow each other: what counts is bytes written, not their number of places.
+                let whole = |p: &&Page| p.start == 0 && p.end == self.block_size;
                 let large = bytes >= REMAP_MIN
+                    || b.ordered && run.pages.iter().all(whole)
                     || b.logged_data + bytes > LOGGED_DATA_MAX.min(self.limits.txn_log_bytes / 4);
                 if promised == len && large {
                     b.replaced += len;
@@ -363,7 +373,7 @@ impl Volume {
         pages: &[&Page],
     ) {
         let bs = u64::from(self.block_size);
-        let sums = if b.sums {
+        let sums = if b.sums && !(b.ordered && planted::is(Bug::BarrierSums)) {
             let kept = |p: &Page| {
                 if planted::is(Bug::StaleSum) && p.end < self.block_size {
                     p.end as usize

@@ -45,6 +45,11 @@ bugs! {
     ReplayTwice "replay-twice" "recovery applies the records that the checkpoint contains once more"
     FieldOrder "field-order" "a directory's attributes are those committed last, not those accepted last"
     StaleTail "stale-tail" "neither cutting a file nor growing it zeroes what lies behind its end"
+    TieBarrier "tie-barrier" "what a stream does after a barrier is not tied to what others did to the file before it"
+    BundleOrder "bundle-order" "a bundle's transactions lie in the log in the reverse order"
+    BundleDeps "bundle-deps" "a bundle depends only on what its first transaction depends on"
+    BarrierSums "barrier-sums" "data of a transaction that a barrier closed has no checksums, as if somebody flushed it"
+    BarrierFlushed "barrier-flushed" "a sync takes what barriers closed and the device has for durable"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 

@@ -3,7 +3,7 @@
 //! Which transactions survive is decided by one table, `verdict`; every step can be interrupted and repeated:
 //! a pending checkpoint is carried out again; the accepted transactions are applied as at run time, with checkpoints in between;
 //! nameless files are freed; a last checkpoint leaves an empty log.
-use crate::apply::Applier;
+use crate::apply::{Applier, Part};
 use crate::checkpoint::{MANY_ORPHANS, Note, block_writes};
 use crate::planted::{self, Bug};
 use crate::record::{Record, Records};
@@ -335,7 +335,13 @@ impl Volume {
                 0
             };
             let payload = self.log()?.read_payload(found)?;
-            self.apply_payload(&mut applier, found.meta.id, &payload, skip, &none, None)?;
+            let part = Part {
+                id: found.meta.id,
+                first: 0,
+                skip,
+                last: true,
+            };
+            self.apply_payload(&mut applier, part, &payload, &none, None)?;
         }
         let freed_inodes = self.free_orphans_at_rest(&mut applier)?;
         // Whatever else was seen in the log never happened.

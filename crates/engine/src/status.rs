@@ -13,6 +13,8 @@ pub struct Counters {
     pub commits: u64,
     pub checkpoints: u64,
     pub syncs: u64,
+    /// Calls that wanted order without durability.
+    pub barriers: u64,
     /// fsync calls that returned at once, because their stream ignores them.
     pub ignored_syncs: u64,
     /// Bytes of frames written to the log, checkpoints apart.

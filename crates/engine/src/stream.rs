@@ -22,6 +22,8 @@ struct Inner {
     previous: HashMap<StreamId, Arc<Txn>>,
     /// Sealed transactions that are not settled, oldest first.
     sealed: Vec<Arc<Txn>>,
+    /// What the stream's next transaction has to come after, by a barrier.
+    after: HashMap<StreamId, Vec<Tie>>,
 }
 
 #[repr(align(128))]
@@ -53,9 +55,9 @@ impl Inner {
             .previous
             .get(&stream)
             .filter(|t| !t.settled() && !planted::is(Bug::TieStream))
-            .map(|t| Tie::new(t, Rule::Stream, 0))
-            .into_iter()
-            .collect();
+            .map(|t| Tie::new(t, Rule::Stream, 0));
+        let after = self.after.remove(&stream).into_iter().flatten();
+        let deps = after.filter(|t| !t.txn.settled()).chain(deps).collect();
         let txn = Arc::new(Txn::new(self.serial, stream, deps));
         self.running.insert(stream, txn.clone());
         txn
@@ -137,6 +139,41 @@ impl Streams {
         self.0.lock().seal(txn);
     }
 
+    /// A barrier: seals what the stream has, and `ties`; whatever the stream does from now on comes after all of it.
+    /// Returns the stream's last transaction that is not settled.
+    pub fn barrier(&self, stream: StreamId, ties: Vec<Tie>) -> Option<Arc<Txn>> {
+        let mut inner = self.0.lock();
+        if let Some(txn) = inner.running.get(&stream).cloned() {
+            inner.seal(&txn);
+        }
+        for tie in ties {
+            // T1: the stream's next transaction does not exist yet, so nothing leads to it.
+            inner.seal(&tie.txn);
+            let after = inner.after.entry(stream).or_default();
+            let known = |t: &Tie| t.txn.serial == tie.txn.serial;
+            let own = tie.txn.stream == stream;
+            if !own
+                && !tie.txn.settled()
+                && !after.iter().any(known)
+                && !planted::is(Bug::TieBarrier)
+            {
+                after.push(tie);
+            }
+        }
+        let previous = inner.previous.get(&stream);
+        previous.filter(|t| !t.settled()).cloned()
+    }
+
+    /// What the stream's next transaction has to come after, besides its own.
+    pub fn ordered_before(&self, stream: StreamId) -> Vec<Arc<Txn>> {
+        let inner = self.0.lock();
+        let after = inner.after.get(&stream).into_iter().flatten();
+        after
+            .map(|t| t.txn.clone())
+            .filter(|t| !t.settled())
+            .collect()
+    }
+
     /// Seals what the stream has; returns its last transaction that is not settled.
     pub fn seal_stream(&self, stream: StreamId) -> Option<Arc<Txn>> {
         let mut inner = self.0.lock();
@@ -196,6 +233,10 @@ impl Streams {
         let mut inner = self.0.lock();
         inner.sealed.retain(|t| !t.settled());
         inner.previous.retain(|_, t| !t.settled());
+        inner.after.retain(|_, ties| {
+            ties.retain(|t| !t.txn.settled());
+            !ties.is_empty()
+        });
     }
 
     pub fn view(&self) -> Vec<StreamView> {

@@ -12,7 +12,7 @@ use crate::inode::{FileLayer, Inode};
 use crate::record::{DirField, DirValue};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::{Ino, StreamId};
-use crate::watch::{Cause, Rule};
+use crate::watch::{Cause, Rule, Syncer};
 use ccfs_device::{AlignedBuf, Ticket};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -124,6 +124,21 @@ pub struct Progress {
     /// Log (and small data) writes in flight; whoever waits for durability takes it.
     pub ticket: Option<Ticket>,
     pub written: bool,
+    /// A barrier closed it: order is wanted, and nobody waits for it.
+    pub barrier: Option<Syncer>,
+    /// In a bundle (`bundle.rs`): the first member, for the others, and those for the first, until they are durable.
+    pub leader: Option<Arc<Txn>>,
+    pub followers: Vec<Arc<Txn>>,
+    /// Number of its first record in the bundle's payload, and whether no member follows.
+    pub first_record: u64,
+    pub last: bool,
+}
+
+impl Progress {
+    /// Where it lies in the log: commit id, number of its first record there, and whether its last one is the last there.
+    pub fn place(&self) -> (u64, u64, bool) {
+        (self.id, self.first_record, self.last)
+    }
 }
 
 pub struct Txn {
@@ -200,6 +215,8 @@ impl Txn {
         self.phase.store(phase as u8, Ordering::Release);
         if phase >= Phase::Durable {
             progress.deps.clear();
+            progress.leader = None;
+            progress.followers.clear();
         }
         self.changed.notify_all();
     }
@@ -253,6 +270,14 @@ impl Txn {
             }
             self.changed.wait(&mut progress);
         }
+    }
+
+    /// Its writes are under way: nobody waits for them, and the device has not ended them.
+    pub fn is_transferring(&self) -> bool {
+        let progress = self.progress.lock();
+        self.phase() == Phase::Dispatched
+            && !progress.written
+            && progress.ticket.as_ref().is_some_and(|t| !t.is_ready())
     }
 
     pub fn set_written(&self) {

@@ -1,6 +1,7 @@
 //! A mounted volume: its life from mount to unmount, its background threads, its health.
 use crate::apply::{Applier, Home};
 use crate::background::Wakeup;
+use crate::barrier::Barriers;
 use crate::commit::{FlushGroup, Queue};
 use crate::inode::{Inode, Inodes, References};
 use crate::planted::{self, Bug};
@@ -34,6 +35,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Starts background threads (interval commit, apply, checkpoint). Tests on the simulator switch them off and call `Volume::tick`.
     pub background: bool,
+    /// Without background threads: transactions that barriers close are dispatched when so many wait, or when somebody needs them.
+    pub gather: usize,
 }
 
 impl Default for Options {
@@ -45,6 +48,7 @@ impl Default for Options {
             noatime: false,
             cache_bytes: 64 << 20,
             background: true,
+            gather: 1,
         }
     }
 }
@@ -73,6 +77,7 @@ pub(crate) struct AtomicCounters {
     pub commits: AtomicU64,
     pub checkpoints: AtomicU64,
     pub syncs: AtomicU64,
+    pub barriers: AtomicU64,
     pub ignored_syncs: Gauge,
     pub logged_bytes: AtomicU64,
     pub checkpoint_bytes: AtomicU64,
@@ -103,6 +108,7 @@ pub struct Volume {
     pub(crate) streams: Streams,
     pub(crate) queue: Mutex<Queue>,
     pub(crate) flushes: FlushGroup,
+    pub(crate) barriers: Barriers,
     pub(crate) applier: Mutex<Applier>,
     pub(crate) home: Home,
     pub(crate) space: Space,
@@ -259,6 +265,7 @@ impl Volume {
                 ..Queue::default()
             }),
             flushes: FlushGroup::default(),
+            barriers: Barriers::default(),
             applier: Mutex::new(applier),
             home: Home::default(),
             space,
@@ -462,7 +469,7 @@ impl Volume {
         let roots = match call {
             SyncCall::File(ino) => self.fsync_roots(cx, ino),
             SyncCall::Volume => self.streams.seal_all(),
-            SyncCall::Stream(stream) => self.streams.seal_stream(stream).into_iter().collect(),
+            SyncCall::Stream(stream) => self.stream_roots(stream),
         };
         let outcome = self.commit(roots, Cause::Sync(who));
         self.watch.synced(Synced {
@@ -476,17 +483,15 @@ impl Volume {
 
     /// The last changes of a file by anybody, and what the caller's stream has.
     fn fsync_roots(&self, cx: &Context, ino: Ino) -> Vec<Arc<Txn>> {
-        let mut roots = Vec::new();
-        let foreign = self.inode(ino);
-        if let (Ok(inode), false) = (foreign, planted::is(Bug::FsyncOwnStream)) {
-            let st = inode.state.read();
-            roots.extend(st.last.iter().cloned());
-            if let Some(d) = &st.dir {
-                let changes = d.changers.iter().chain(&d.attr_changers);
-                roots.extend(changes.chain(&d.xattr_last).cloned());
-            }
-        }
-        roots.extend(self.streams.seal_stream(cx.stream));
+        let mut roots = self.last_changes(ino);
+        roots.extend(self.stream_roots(cx.stream));
+        roots
+    }
+
+    /// What the stream has, and what its barriers put before whatever it does next.
+    fn stream_roots(&self, stream: StreamId) -> Vec<Arc<Txn>> {
+        let mut roots = self.streams.ordered_before(stream);
+        roots.extend(self.streams.seal_stream(stream));
         roots
     }
 
@@ -620,6 +625,7 @@ impl Volume {
                 commits: get(&c.commits),
                 checkpoints: get(&c.checkpoints),
                 syncs: get(&c.syncs),
+                barriers: get(&c.barriers),
                 ignored_syncs: c.ignored_syncs.get(),
                 logged_bytes: get(&c.logged_bytes),
                 checkpoint_bytes: get(&c.checkpoint_bytes),

@@ -34,6 +34,8 @@ pub enum Rule {
     Move,
     /// It is the same stream.
     Stream,
+    /// A barrier of the later one's stream stands between them (C13).
+    Barrier,
 }
 
 impl Rule {
@@ -46,6 +48,7 @@ impl Rule {
             Rule::Removal => "removal",
             Rule::Move => "move",
             Rule::Stream => "stream",
+            Rule::Barrier => "barrier",
         }
     }
 }
@@ -102,11 +105,13 @@ pub enum Cause {
     /// An operation found no free space; uncommitted frees become space.
     Space,
     Unmount,
+    /// A barrier closed it (C13).
+    Barrier,
 }
 
 impl Cause {
     /// Every name, in the order of `Totals::commits_by_cause`.
-    pub const NAMES: [&'static str; 7] = [
+    pub const NAMES: [&'static str; 8] = [
         "sync",
         "tie",
         "interval",
@@ -114,6 +119,7 @@ impl Cause {
         "log limit",
         "space",
         "unmount",
+        "barrier",
     ];
 
     fn index(self) -> usize {
@@ -125,6 +131,7 @@ impl Cause {
             Cause::LogLimit => 4,
             Cause::Space => 5,
             Cause::Unmount => 6,
+            Cause::Barrier => 7,
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Order {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
     Contract,
+    /// Without barriers (C13).
+    NoBarriers,
     /// C5 alone: every operation is a stream of its own.
     TiesOnly,
 }
@@ -49,13 +51,29 @@ impl Order {
             hi: vec![0; streams],
         };
         let mut last: Vec<Option<usize>> = vec![None; streams];
+        let barriers = match rules {
+            Rules::Contract => &an.history.barriers[..],
+            _ => &[],
+        };
+        let mut barriers = barriers.iter().peekable();
+        // What the barriers of a stream put before all that it does later.
+        let mut after: Vec<Cut> = vec![vec![0; streams]; an.history.streams];
         for (i, placed) in an.placed[..n].iter().enumerate() {
             let (stream, pos) = if alone {
                 (i, 0)
             } else {
                 (placed.stream, placed.pos)
             };
+            while let Some(barrier) = barriers.next_if(|b| b.before <= i) {
+                let covered = (0..barrier.call.after).filter(|j| an.covers(&barrier.call, *j));
+                for j in covered {
+                    raise(&mut after[barrier.call.stream], &order.need[j]);
+                }
+            }
             let mut need = vec![0; streams];
+            if !alone {
+                need.clone_from(&after[stream]);
+            }
             for before in placed.ties.iter().copied().chain(last[stream]) {
                 raise(&mut need, &order.need[before]);
             }

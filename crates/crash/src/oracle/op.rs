@@ -169,12 +169,23 @@ pub struct Sync {
     pub after: usize,
 }
 
+/// A barrier that returned success (C13): what it orders survives wherever a later operation of its stream does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Barrier {
+    /// What it orders is what this call would make durable.
+    pub call: Sync,
+    /// Operations that had been accepted when it returned.
+    pub before: usize,
+}
+
 /// The operations of a run in acceptance order, and the sync calls in order of their return.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub streams: usize,
     pub ops: Vec<Accepted>,
     pub syncs: Vec<Sync>,
+    /// In order of their return.
+    pub barriers: Vec<Barrier>,
 }
 
 impl Op {

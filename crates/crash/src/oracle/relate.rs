@@ -136,6 +136,7 @@ impl Analysis {
                 streams: history.streams,
                 ops: Vec::new(),
                 syncs: history.syncs,
+                barriers: history.barriers,
             },
         };
         an.start();
@@ -143,6 +144,17 @@ impl Analysis {
             an.push(op).map_err(|e| (i, e))?;
         }
         Ok(an)
+    }
+
+    /// Would this call make operation `i` durable, had it been accepted before (C3)?
+    pub fn covers(&self, call: &Sync, i: usize) -> bool {
+        let placed = &self.placed[i];
+        let own = placed.stream == call.stream;
+        match call.kind {
+            SyncKind::File(node) => own || placed.on.contains(&node),
+            SyncKind::Stream => own,
+            SyncKind::Volume => true,
+        }
     }
 
     /// Executes one more operation.

@@ -1,6 +1,5 @@
 //! Verdicts: the survivors that explain a tree, or the promise that is broken.
 use super::judge::{Order, Rules, Search};
-use super::op::*;
 use super::relate::{Analysis, Cut};
 use super::tree::Tree;
 use std::fmt;
@@ -25,6 +24,8 @@ pub enum Promise {
     Durability,
     /// C5: an operation survived without one that it is tied to.
     Related,
+    /// C13: an operation survived without one that a barrier of its stream put before it.
+    Barrier,
 }
 
 /// A tree that the contract forbids.
@@ -41,6 +42,7 @@ impl fmt::Display for Violation {
             Promise::Atomicity => "C2/C6 (atomicity, no leaks)",
             Promise::Durability => "C3 (durability)",
             Promise::Related => "C5 (related operations)",
+            Promise::Barrier => "C13 (order by barriers)",
         };
         write!(f, "{name}: {}", self.text)
     }
@@ -52,14 +54,7 @@ pub fn floor(an: &Analysis, order: &Order, synced: usize) -> (Cut, Vec<Option<us
     let mut wanted = vec![None; order.pos.len()];
     for (k, sync) in an.history.syncs[..synced].iter().enumerate() {
         for (i, want) in wanted.iter_mut().enumerate().take(sync.after) {
-            let placed = &an.placed[i];
-            let own = placed.stream == sync.stream;
-            let covered = match sync.kind {
-                SyncKind::File(node) => own || placed.on.contains(&node),
-                SyncKind::Stream => own,
-                SyncKind::Volume => true,
-            };
-            if covered {
+            if an.covers(sync, i) {
                 *want = want.or(Some(k));
                 for (a, b) in cut.iter_mut().zip(&order.need[i]) {
                     *a = (*a).max(*b);
@@ -127,6 +122,7 @@ fn lost(
 
 /// The tree is that of a set of operations that respects C5 but is no prefix of every stream.
 fn torn_order(an: &Analysis, order: &Order, set: &Cut) -> Violation {
+    let plain = Order::new(an, set.len(), Rules::NoBarriers);
     for i in 0..set.len() {
         for j in 0..i {
             let tied = order.survives(j, &order.need[i]);
@@ -140,7 +136,9 @@ fn torn_order(an: &Analysis, order: &Order, set: &Cut) -> Violation {
                     an.placed[j].stream
                 );
                 return Violation {
-                    promise: if same {
+                    promise: if !plain.survives(j, &plain.need[i]) {
+                        Promise::Barrier
+                    } else if same {
                         Promise::Order
                     } else {
                         Promise::Related

@@ -1,0 +1,187 @@
+//! Barriers: order without durability (BarrierFS paper, sections 4.1 and 4.2; promise C13).
+//!
+//! The caller closes its stream's transaction and ties what the stream does later to what the barrier orders; it waits for no device.
+//! A thread dispatches what was closed. While the device is busy with [`IN_FLIGHT`] batches, closed transactions gather, and what
+//! gathered goes out as one bundle (`bundle.rs`). Nobody flushes: a later sync, the interval or the dirty limit does, once for all.
+use crate::planted::{self, Bug};
+use crate::sync::{Condvar, Mutex};
+use crate::txn::{Phase, Tie, Txn};
+use crate::types::*;
+use crate::volume::Volume;
+use crate::watch::{Cause, Rule, SyncCall, Syncer};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Batches that the device works on before closed transactions wait for each other: one is transferred, one is ready.
+const IN_FLIGHT: usize = 2;
+/// Closed transactions that wait to be dispatched, before callers wait. It bounds memory: a device that takes nothing for long.
+const WAITING_MAX: usize = 8192;
+
+/// Closed transactions that nobody dispatched yet, in order.
+#[derive(Default)]
+pub(crate) struct Barriers {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+    /// What the device works on, oldest first: the first transaction of each batch.
+    in_flight: Mutex<VecDeque<Arc<Txn>>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    closed: Vec<Arc<Txn>>,
+    quit: bool,
+}
+
+impl Volume {
+    /// Order without durability (C13): what `sync` would make durable for the same call is never missing after a crash in which
+    /// an operation survives that this stream has accepted later. The commit of it begins now, in the background; a later sync of the
+    /// stream makes all of it durable. Waits for no device, unless space, memory or the log run out.
+    ///
+    /// A stream whose sync calls are ignored gets its barriers: they cost it nothing that it wanted to save.
+    ///
+    /// # Errors
+    /// EIO where the volume was stopped.
+    pub fn barrier(&self, cx: &Context, call: SyncCall, pid: u32) -> Result<()> {
+        self.check_running()?;
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.counters.barriers.fetch_add(1, Ordering::Relaxed);
+        let inode = match call {
+            SyncCall::File(ino) => ino,
+            _ => 0,
+        };
+        let earlier = match call {
+            SyncCall::File(ino) => self.last_changes(ino),
+            SyncCall::Volume => self.streams.seal_all(),
+            SyncCall::Stream(stream) => self.streams.seal_stream(stream).into_iter().collect(),
+        };
+        let ties = earlier
+            .iter()
+            .map(|t| Tie::new(t, Rule::Barrier, inode))
+            .collect();
+        let own = self.streams.barrier(cx.stream, ties);
+        let roots: Vec<_> = earlier.into_iter().chain(own).collect();
+        let who = Syncer {
+            call,
+            pid,
+            uid: cx.uid,
+            stream: cx.stream,
+        };
+        self.close(roots, who)
+    }
+
+    /// Hands transactions over to whoever dispatches them.
+    fn close(&self, roots: Vec<Arc<Txn>>, who: Syncer) -> Result<()> {
+        let mut state = self.barriers.state.lock();
+        for txn in roots {
+            let mut progress = txn.progress();
+            // Also one that another barrier has closed: nobody else may be about to dispatch it.
+            if txn.phase() < Phase::Dispatched && progress.barrier.is_none() {
+                progress.barrier = Some(who);
+                drop(progress);
+                state.closed.push(txn);
+            }
+        }
+        if !self.options.background {
+            let gathered = state.closed.len();
+            drop(state);
+            return match gathered >= self.options.gather && !self.device_is_busy() {
+                true => self.dispatch_closed(),
+                false => Ok(()),
+            };
+        }
+        if !state.closed.is_empty() {
+            self.barriers.changed.notify_all();
+        }
+        while state.closed.len() > WAITING_MAX && !self.is_stopped() {
+            self.barriers
+                .changed
+                .wait_for(&mut state, Duration::from_millis(50));
+        }
+        drop(state);
+        self.check_running()
+    }
+
+    /// Dispatches all that was closed, in order.
+    fn dispatch_closed(&self) -> Result<()> {
+        let closed = std::mem::take(&mut self.barriers.state.lock().closed);
+        let open: Vec<_> = closed
+            .into_iter()
+            .filter(|t| t.phase() < Phase::Dispatched)
+            .collect();
+        let order = self.dispatch_all(open, Cause::Barrier)?;
+        let mut in_flight = self.barriers.in_flight.lock();
+        // What ended meanwhile is forgotten, also where nobody asks whether the device is busy.
+        in_flight.retain(|t| t.is_transferring());
+        in_flight.extend(order.into_iter().filter(|t| t.is_transferring()));
+        Ok(())
+    }
+
+    /// Is the device still busy with as many batches as it should have at most? Asked where no thread waits for it.
+    fn device_is_busy(&self) -> bool {
+        let mut in_flight = self.barriers.in_flight.lock();
+        in_flight.retain(|t| t.is_transferring());
+        in_flight.len() >= IN_FLIGHT
+    }
+
+    /// The dispatching thread.
+    pub(crate) fn barrier_loop(&self) {
+        loop {
+            {
+                let mut state = self.barriers.state.lock();
+                while state.closed.is_empty() && !state.quit {
+                    self.barriers.changed.wait(&mut state);
+                }
+                if state.quit {
+                    return;
+                }
+            }
+            self.await_a_slot();
+            // Errors stop the volume where they happen.
+            let _ = self.dispatch_closed();
+            self.barriers.changed.notify_all();
+            if self.is_stopped() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for transfers until the device has room for another batch. Meanwhile transactions gather.
+    fn await_a_slot(&self) {
+        loop {
+            let oldest = {
+                let mut in_flight = self.barriers.in_flight.lock();
+                if in_flight.len() < IN_FLIGHT {
+                    return;
+                }
+                in_flight.pop_front()
+            };
+            if oldest.is_some_and(|t| self.wait_written(&t).is_err()) {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn stop_barriers(&self) {
+        self.barriers.state.lock().quit = true;
+        self.barriers.changed.notify_all();
+    }
+
+    /// The last changes of a file by anybody.
+    pub(crate) fn last_changes(&self, ino: Ino) -> Vec<Arc<Txn>> {
+        let mut last = Vec::new();
+        if let (Ok(inode), false) = (self.inode(ino), planted::is(Bug::FsyncOwnStream)) {
+            let st = inode.state.read();
+            last.extend(st.last.iter().cloned());
+            if let Some(d) = &st.dir {
+                let changes = d.changers.iter().chain(&d.attr_changers);
+                last.extend(changes.chain(&d.xattr_last).cloned());
+            }
+        }
+        last.retain(|t| !t.settled());
+        last
+    }
+}

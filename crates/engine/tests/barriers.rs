@@ -1,0 +1,324 @@
+//! Order without durability (C13): what a barrier closes, how it goes out, and what a power cut leaves.
+mod common;
+use ccfs_device::{Device, MemoryDevice, Outcome, Params, SimDevice, Ticket, Timed, Write};
+use ccfs_engine::*;
+use common::*;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+fn small() -> MemoryDevice {
+    image(&["-b", "4096", "-J", "size=8", "-g", "8192"], "96M")
+}
+
+fn gathering(gather: usize) -> Options {
+    Options { gather, ..quiet() }
+}
+
+fn barrier(v: &Volume, stream: u64, ino: Ino) {
+    v.barrier(&cx(stream), SyncCall::File(ino), 0).unwrap();
+}
+
+fn append(v: &Volume, stream: u64, ino: Ino, at: u64, byte: u8, len: usize) {
+    let data = vec![byte; len];
+    v.write(&cx(stream), ino, at, &data, WriteFlags::default())
+        .unwrap();
+}
+
+fn read(v: &Volume, ino: Ino, len: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    v.read(ino, 0, len, &mut out).unwrap();
+    out
+}
+
+fn create(v: &Volume, stream: u64, name: &[u8]) -> Ino {
+    v.mknod(&cx(stream), ROOT_INO, name, 0o100644, 0)
+        .unwrap()
+        .ino
+}
+
+/// A barrier neither flushes nor waits; a sync after many makes all of them durable with one flush.
+#[test]
+fn many_barriers_and_one_flush() {
+    let dev = Arc::new(small());
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, gathering(16)).unwrap();
+    let f = create(&v, 5, b"f");
+    v.fsync(&cx(5), f, false).unwrap();
+    let before = v.status().counters;
+    for i in 0..160 {
+        append(&v, 5, f, i * 4096, i as u8 + 1, 4096);
+        barrier(&v, 5, f);
+    }
+    let after = v.status().counters;
+    assert_eq!(after.barriers - before.barriers, 160);
+    assert_eq!(after.device_flushes, before.device_flushes);
+    // Ten bundles of sixteen: each takes one block of the log, not sixteen.
+    assert_eq!(after.commits - before.commits, 10);
+    assert_eq!(after.logged_bytes - before.logged_bytes, 10 * 4096);
+    assert_eq!(after.direct_bytes - before.direct_bytes, 160 * 4096);
+    append(&v, 5, f, 160 * 4096, 200, 100);
+    v.fsync(&cx(5), f, false).unwrap();
+    let synced = v.status().counters;
+    assert_eq!(synced.device_flushes - after.device_flushes, 1);
+    let (_, back) = crash(&dev);
+    assert_eq!(back.getattr(f).unwrap().size, 160 * 4096 + 100);
+    back.unmount().unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// What gathered and was never dispatched is committed by whoever needs it: a sync of the same stream, of the file, of the volume, the
+/// interval, and the unmount.
+#[test]
+fn what_gathers_is_never_forgotten() {
+    for way in 0..5 {
+        let dev = Arc::new(small());
+        let v = Volume::mount(dev.clone() as Arc<dyn Device>, gathering(1000)).unwrap();
+        let f = create(&v, 5, b"f");
+        for i in 0..20 {
+            append(&v, 5, f, i * 100, 7, 100);
+            barrier(&v, 5, f);
+        }
+        match way {
+            0 => v.fsync(&cx(5), f, false).unwrap(),
+            1 => v.fsync(&cx(6), f, false).unwrap(),
+            2 => v.syncfs(&cx(6)).unwrap(),
+            3 => v.tick(Duration::ZERO).unwrap(),
+            _ => v.unmount().unwrap(),
+        }
+        let (_, back) = crash(&dev);
+        assert_eq!(back.getattr(f).unwrap().size, 2000, "way {way}");
+        back.unmount().unwrap();
+    }
+}
+
+/// Every prefix of the unflushed writes, and all but each: what survives is a prefix of the barriers, whichever writes are lost.
+#[test]
+fn whatever_is_lost_a_prefix_survives() {
+    for (gather, count) in [(1, 4u8), (3, 6)] {
+        let dev = Arc::new(SimDevice::new(&small()));
+        let v = Volume::mount(dev.clone() as Arc<dyn Device>, gathering(gather)).unwrap();
+        let files: Vec<Ino> = (0..count).map(|i| create(&v, 5, &[b'a' + i])).collect();
+        v.syncfs(&cx(5)).unwrap();
+        let from = dev.events();
+        for &f in &files {
+            append(&v, 5, f, 0, 9, 4096);
+            barrier(&v, 5, f);
+        }
+        let (at, open) = (dev.events(), dev.events() - from);
+        assert!((4..=10).contains(&open), "{open} writes are under way");
+        let mut lengths = std::collections::BTreeSet::new();
+        for mask in 0..1u64 << open {
+            let state = Arc::new(dev.crash_image(at, &Outcome::Mask(mask)));
+            let back = Volume::mount(state as Arc<dyn Device>, quiet()).unwrap();
+            let size = |f: &Ino| back.getattr(*f).unwrap().size;
+            let whole = files.iter().take_while(|f| size(f) == 4096).count();
+            assert!(
+                files[whole..].iter().all(|f| size(f) == 0),
+                "gather {gather}, writes {mask:b}"
+            );
+            for f in &files[..whole] {
+                let data = read(&back, *f, 4096);
+                assert!(data.iter().all(|b| *b == 9), "gather {gather}, {mask:b}");
+            }
+            lengths.insert(whole);
+        }
+        let want: Vec<usize> = (0..=files.len()).step_by(gather).collect();
+        assert_eq!(lengths.into_iter().collect::<Vec<_>>(), want);
+        v.shutdown();
+    }
+}
+
+/// What another stream did to the file comes first, although the two share nothing else.
+#[test]
+fn a_barrier_orders_what_others_did_to_the_file() {
+    let dev = Arc::new(small());
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, gathering(100)).unwrap();
+    let (f, g) = (create(&v, 5, b"f"), create(&v, 5, b"g"));
+    v.syncfs(&cx(5)).unwrap();
+    append(&v, 6, f, 0, 1, 5000);
+    barrier(&v, 5, f);
+    append(&v, 5, g, 0, 2, 5000);
+    v.fsync(&cx(5), g, false).unwrap();
+    let (_, back) = crash(&dev);
+    assert_eq!(back.getattr(f).unwrap().size, 5000);
+    assert_eq!(back.getattr(g).unwrap().size, 5000);
+    // Without the barrier the sync of one says nothing about the other.
+    append(&v, 6, f, 5000, 1, 1000);
+    append(&v, 5, g, 5000, 1, 1000);
+    v.fsync(&cx(5), g, false).unwrap();
+    let (_, back) = crash(&dev);
+    assert_eq!(back.getattr(f).unwrap().size, 5000);
+    // A sync right after the barrier, with nothing between, takes along what it put first.
+    barrier(&v, 5, f);
+    v.streamsync(StreamId(5)).unwrap();
+    let (_, back) = crash(&dev);
+    assert_eq!(back.getattr(f).unwrap().size, 6000);
+}
+
+/// A memory device whose transfers end when they are told to.
+struct Slow {
+    inner: MemoryDevice,
+    open: Arc<(Mutex<bool>, Condvar)>,
+    submits: AtomicU64,
+    slow: AtomicBool,
+}
+
+struct Transfer(Arc<(Mutex<bool>, Condvar)>, Ticket);
+
+impl ccfs_device::Pending for Transfer {
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        let mut open = self.0.0.lock().unwrap();
+        while !*open {
+            open = self.0.1.wait(open).unwrap();
+        }
+        drop(open);
+        self.1.finish()
+    }
+}
+
+impl Device for Slow {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        let ticket = self.inner.submit(writes);
+        if !self.slow.load(Ordering::SeqCst) {
+            return ticket;
+        }
+        self.submits.fetch_add(1, Ordering::SeqCst);
+        Ticket::pending(Box::new(Transfer(self.open.clone(), ticket)))
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        ticket.finish()
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+    fn counters(&self) -> ccfs_device::Counters {
+        self.inner.counters()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+}
+
+/// With background threads: callers go on while no transfer ends at all; what they close gathers, and goes out in few batches.
+#[test]
+fn callers_never_wait_for_transfers() {
+    let dev = Arc::new(Slow {
+        inner: small(),
+        open: Arc::default(),
+        submits: AtomicU64::new(0),
+        slow: AtomicBool::new(false),
+    });
+    let options = Options {
+        commit_interval: Duration::from_secs(3600),
+        ..Options::default()
+    };
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
+    let f = create(&v, 5, b"f");
+    v.fsync(&cx(5), f, false).unwrap();
+    dev.slow.store(true, Ordering::SeqCst);
+    for i in 0..500 {
+        append(&v, 5, f, i * 4096, 3, 4096);
+        barrier(&v, 5, f);
+    }
+    // No transfer has ended; two batches are under way, one may be in the making, and a checkpoint may have begun.
+    assert!(dev.submits.load(Ordering::SeqCst) <= 4);
+    *dev.open.0.lock().unwrap() = true;
+    dev.open.1.notify_all();
+    v.fsync(&cx(5), f, false).unwrap();
+    let batches = dev.submits.load(Ordering::SeqCst);
+    assert!(batches <= 20, "{batches} batches for 500 barriers");
+    let copy = Arc::new(dev.inner.snapshot());
+    let back = Volume::mount(copy as Arc<dyn Device>, quiet()).unwrap();
+    assert_eq!(back.getattr(f).unwrap().size, 500 * 4096);
+    v.unmount().unwrap();
+    fsck(&dev.inner);
+}
+
+/// Overwriting behind barriers while nothing is flushed: each version stays whole, the log does not take the data twice.
+#[test]
+fn overwrites_go_to_new_blocks() {
+    let dev = Arc::new(small());
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, gathering(8)).unwrap();
+    let f = create(&v, 5, b"f");
+    append(&v, 5, f, 0, 1, 64 * 4096);
+    v.fsync(&cx(5), f, false).unwrap();
+    let before = v.status().counters;
+    for i in 0..64u64 {
+        append(&v, 5, f, (i * 37 % 64) * 4096, 2, 4096);
+        barrier(&v, 5, f);
+    }
+    let after = v.status().counters;
+    assert_eq!(after.direct_bytes - before.direct_bytes, 64 * 4096);
+    assert_eq!(after.logged_bytes - before.logged_bytes, 8 * 4096);
+    v.fsync(&cx(5), f, false).unwrap();
+    let (_, back) = crash(&dev);
+    assert!(read(&back, f, 64 * 4096).iter().all(|b| *b == 2));
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// A failed write of what nobody waits for stops the volume, and the next sync says so.
+#[test]
+fn a_failed_transfer_is_told_by_the_next_sync() {
+    let base = small();
+    let sim = Arc::new(SimDevice::new(&base));
+    let v = Volume::mount(sim.clone() as Arc<dyn Device>, gathering(1)).unwrap();
+    let f = create(&v, 5, b"f");
+    v.fsync(&cx(5), f, false).unwrap();
+    sim.set_plan(ccfs_device::Plan {
+        fail_writes: (0..1000).collect(),
+        ..Default::default()
+    });
+    append(&v, 5, f, 0, 1, 4096);
+    let _ = v.barrier(&cx(5), SyncCall::File(f), 0);
+    let error = v.fsync(&cx(5), f, false).unwrap_err();
+    assert_eq!(error.errno(), libc::EIO);
+    assert!(!v.status().stopped.is_empty());
+}
+
+/// Many threads, each with its stream, over a device as slow as a phone's: barriers, syncs and the background threads at once.
+#[test]
+fn threads_over_a_slow_device() {
+    let memory = Arc::new(small());
+    let params = Params::preset("ufs").unwrap();
+    let dev: Arc<dyn Device> = Arc::new(Timed::new(memory.clone(), params));
+    let v = Volume::mount(dev, Options::default()).unwrap();
+    let files: Vec<Ino> = (0..4)
+        .map(|i| create(&v, 10 + i, &[b'a' + i as u8]))
+        .collect();
+    std::thread::scope(|scope| {
+        for t in 0..4u64 {
+            let (v, files) = (&v, &files);
+            scope.spawn(move || {
+                for i in 0..100u64 {
+                    let own = files[t as usize];
+                    append(v, 10 + t, own, i * 4096, 1, 4096);
+                    // Also files of the others: bundles that depend on each other.
+                    let f = files[((t + i) % 4) as usize];
+                    barrier(v, 10 + t, if i % 3 == 0 { f } else { own });
+                    if i % 25 == 24 {
+                        v.fsync(&cx(10 + t), f, false).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    v.syncfs(&cx(1)).unwrap();
+    let (_, back) = crash(&memory);
+    for f in &files {
+        assert_eq!(back.getattr(*f).unwrap().size, 100 * 4096);
+    }
+    v.unmount().unwrap();
+    fsck(&memory);
+}
