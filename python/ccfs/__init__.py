@@ -25,6 +25,8 @@ from typing import Optional, Protocol, Type, Union
 __all__ = [
     "DEFAULT",
     "StreamInfo",
+    "fbarrier",
+    "fdatabarrier",
     "get_stream",
     "is_supported",
     "new_stream",
@@ -47,6 +49,9 @@ DEFAULT = 1
 _VERSION = 1
 _ARG = struct.Struct("=IIQ")
 _SET, _GET, _NEW, _SYNC = (0xC010CC80, 0xC010CC81, 0xC010CC82, 0xC010CC83)
+_BARRIER = 0xC008CCA0
+_BARRIER_ARG = struct.Struct("=II")
+_BARRIER_DATA = 1
 _IGNORE_FSYNC = 1
 _KEEP_FLAGS = 1 << 31
 
@@ -98,14 +103,18 @@ def _open(path: Union[str, bytes]) -> int:
         return os.open(parent, flags)
 
 
-def _call(fd: int, number: int, stream_id: int, flags: int) -> StreamInfo:
-    arg = bytearray(_ARG.pack(_VERSION, flags, stream_id))
+def _ioctl(fd: int, number: int, arg: bytearray) -> None:
     try:
         fcntl.ioctl(fd, number, arg)
     except OSError as e:
         if e.errno in (errno.ENOTTY, errno.ENOSYS, errno.EOPNOTSUPP):
             raise OSError(errno.ENOTSUP, "not a ccfs volume") from None
         raise
+
+
+def _call(fd: int, number: int, stream_id: int, flags: int) -> StreamInfo:
+    arg = bytearray(_ARG.pack(_VERSION, flags, stream_id))
+    _ioctl(fd, number, arg)
     _, flags, stream_id = _ARG.unpack(arg)
     return StreamInfo(stream_id, bool(flags & _IGNORE_FSYNC))
 
@@ -146,6 +155,30 @@ def set_stream(where: Where, stream_id: int, *, ignore_fsync: Optional[bool] = N
     flags = _KEEP_FLAGS if ignore_fsync is None else int(ignore_fsync)
     with _At(where) as fd:
         _call(fd, _SET, stream_id, flags)
+
+
+def fbarrier(file: Union[int, _HasFileno]) -> None:
+    """Order without durability, where a program would call os.fsync only for the order; it waits for no device.
+
+    What os.fsync(file) would make durable is never missing after a crash in which something survives that the calling thread's
+    stream does later. A file object is flushed first. On other file systems OSError with ENOTSUP: os.fsync orders as well.
+    What was stored through an mmap has to be flushed before (mmap.flush).
+    """
+    _barrier(file, 0)
+
+
+def fdatabarrier(file: Union[int, _HasFileno]) -> None:
+    """As fbarrier, in the place of os.fdatasync."""
+    _barrier(file, _BARRIER_DATA)
+
+
+def _barrier(file: Union[int, _HasFileno], flags: int) -> None:
+    if not isinstance(file, int):
+        flush = getattr(file, "flush", None)
+        if flush is not None:
+            flush()
+        file = file.fileno()
+    _ioctl(file, _BARRIER, bytearray(_BARRIER_ARG.pack(_VERSION, flags)))
 
 
 def sync(where: Where, stream_id: int = 0) -> None:

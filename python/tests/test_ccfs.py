@@ -36,6 +36,11 @@ class Elsewhere(unittest.TestCase):
             with self.assertRaises(OSError) as caught:
                 call()
             self.assertEqual(caught.exception.errno, errno.ENOTSUP)
+        with open(os.path.join(self.dir, "f"), "w", encoding="ascii") as f:
+            for barrier in (ccfs.fbarrier, ccfs.fdatabarrier):
+                with self.assertRaises(OSError) as caught:
+                    barrier(f)
+                self.assertEqual(caught.exception.errno, errno.ENOTSUP)
 
     def test_the_block_runs(self) -> None:
         before = len(os.listdir("/proc/self/fd"))
@@ -65,6 +70,8 @@ class Header(unittest.TestCase):
             "CCFS_IOC_GET_STREAM": ccfs._GET,
             "CCFS_IOC_NEW_STREAM": ccfs._NEW,
             "CCFS_IOC_STREAM_SYNC": ccfs._SYNC,
+            "CCFS_IOC_BARRIER": ccfs._BARRIER,
+            "CCFS_BARRIER_DATA": ccfs._BARRIER_DATA,
             "CCFS_ABI_VERSION": ccfs._VERSION,
             "CCFS_IGNORE_FSYNC": ccfs._IGNORE_FSYNC,
             "CCFS_KEEP_FLAGS": ccfs._KEEP_FLAGS,
@@ -105,6 +112,17 @@ class Volume(unittest.TestCase):
                 self.assertEqual(ccfs.get_stream(f.fileno()).id, by_file.id)
                 f.write("x")
             ccfs.sync(f)
+
+    def test_barriers(self) -> None:
+        with open(Path(self.dir, "barriers"), "w", encoding="ascii") as f:
+            for n in range(100):
+                f.write(f"{n}\n")
+                ccfs.fdatabarrier(f) if n % 2 else ccfs.fbarrier(f.fileno())
+            ccfs.fbarrier(f)
+            # The barrier has handed over what Python kept.
+            self.assertEqual(os.stat(f.fileno()).st_size, 290)
+            os.fsync(f.fileno())
+        self.assertRaises(OSError, ccfs.fbarrier, -1)
 
     def test_threads_and_children_inherit(self) -> None:
         program = "import ccfs, sys; print(ccfs.get_stream(sys.argv[1]).id)"

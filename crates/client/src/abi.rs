@@ -32,6 +32,24 @@ pub const IOC_TRACE: u32 = iowr(0x88, size_of::<TraceArg>());
 /// Verify some of the volume's metadata: [`ScrubArg`]. For root.
 pub const IOC_SCRUB: u32 = iowr(0x90, size_of::<ScrubArg>());
 
+/// Order without durability for what was done before to the file that the descriptor is of, and by the caller's stream: [`BarrierArg`].
+pub const IOC_BARRIER: u32 = iowr(0xa0, size_of::<BarrierArg>());
+
+/// Barrier flag: of the file only the data matters (fdatabarrier). The order is kept for all of it nevertheless.
+pub const BARRIER_DATA: u32 = 1;
+
+/// Argument of the barrier call.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct BarrierArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// 0 or [`BARRIER_DATA`].
+    pub flags: u32,
+}
+
 /// Stream flag: sync calls made in this stream by its owner return at once (C3 excepts streamsync and syncfs by others).
 pub const STREAM_IGNORE_FSYNC: u32 = 1;
 /// SET_STREAM: leave the stream's flags as they are.

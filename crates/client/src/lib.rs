@@ -20,6 +20,7 @@
 #![deny(unsafe_code)]
 pub mod abi;
 mod at;
+mod barrier;
 mod guard;
 mod sys;
 
@@ -35,6 +36,7 @@ pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 pub use at::{
     get_stream_at, is_supported, new_stream_at, set_stream_at, stream_of_process_at, stream_sync_at,
 };
+pub use barrier::{fbarrier, fdatabarrier};
 pub use guard::Entered;
 
 /// Pause before a call that waits is made again.
@@ -312,6 +314,8 @@ mod tests {
             status_json(&file).unwrap_err(),
             trace(&file, 0).unwrap_err(),
             Scrub::default().step(&file, 1).unwrap_err(),
+            fbarrier(&file).unwrap_err(),
+            fdatabarrier(&file).unwrap_err(),
         ] {
             assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         }

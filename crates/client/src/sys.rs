@@ -20,3 +20,21 @@ pub fn ioctl<T: FromBytes + IntoBytes>(
         Ok(())
     }
 }
+
+/// Hands what is dirty in the page cache to the file system, and waits until it has it; not until it is durable.
+pub fn write_back(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: no memory is passed.
+    let result = unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, flags) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        // Directories, pipes and the like have no pages.
+        Some(libc::ESPIPE | libc::EINVAL | libc::ENOSYS) => Ok(()),
+        _ => Err(error),
+    }
+}

@@ -149,7 +149,7 @@ fn chains_with_every_subset_lost() {
                 };
                 let done = explore(&run, &effort);
                 let coverage = done.unwrap_or_else(|e| panic!("gather {gather}, {volume}: {e}"));
-                assert!(coverage.states() > 20, "{coverage}");
+                assert!(coverage.states() >= 8, "{coverage}");
             }
         }
     }

@@ -108,7 +108,7 @@ const FS_IOCTLS: [u32; 11] = [
     0xc018_5879,
     0x8004_587d,
 ];
-const OWN_IOCTLS: [u32; 8] = [
+const OWN_IOCTLS: [u32; 9] = [
     client::IOC_SET_STREAM,
     client::IOC_GET_STREAM,
     client::IOC_NEW_STREAM,
@@ -117,6 +117,7 @@ const OWN_IOCTLS: [u32; 8] = [
     client::IOC_GET_STREAM_OF_PROCESS,
     client::IOC_TRACE,
     client::IOC_SCRUB,
+    client::IOC_BARRIER,
 ];
 
 /// Calls: number (1 byte: an index into those known; 255: any, 4 more), user (1), node (1), length of the input (2), input.

@@ -60,6 +60,13 @@ int streamsync(void);
 int ccfs_streamsync_fd(int fd, ccfs_stream_t stream);
 int ccfs_streamsync_path(const char *path, ccfs_stream_t stream);
 
+/* Order without durability: what fsync(fd) would make durable is never missing after a crash in which something survives that the
+ * caller's stream does after this call. Nothing is durable when it returns, and it waits for no device. A later fsync makes durable
+ * all that the barriers before it ordered. CCFS_IGNORE_FSYNC does not concern it. On ccfs both calls are the same; fdatabarrier
+ * stands where fdatasync would. ENOTSUP elsewhere: fsync instead orders as well. */
+int fbarrier(int fd);
+int fdatabarrier(int fd);
+
 /* Returns 1 on a mounted ccfs volume, 0 elsewhere, -1 with errno set where it cannot be told. */
 int ccfs_is_supported(const char *path);
 int ccfs_is_supported_fd(int fd);
@@ -76,6 +83,13 @@ struct ccfs_stream_arg {
 #define CCFS_IOC_GET_STREAM 0xc010cc81u
 #define CCFS_IOC_NEW_STREAM 0xc010cc82u
 #define CCFS_IOC_STREAM_SYNC 0xc010cc83u
+/* On the file that the barrier is about. What was stored through shared mappings has to be written back first. */
+#define CCFS_BARRIER_DATA 1u
+struct ccfs_barrier_arg {
+    uint32_t version;
+    uint32_t flags; /* 0 or CCFS_BARRIER_DATA */
+};
+#define CCFS_IOC_BARRIER 0xc008cca0u
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 //! The functions of `include/ccfs.h`, and what is unsafe about C: pointers, descriptors, errno.
 #![allow(unsafe_code)]
-use super::{Place, get, guarded, is_supported, new, set, sync};
+use super::{Place, barrier, get, guarded, is_supported, new, set, sync};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -166,6 +166,16 @@ pub extern "C" fn ccfs_streamsync_fd(fd: c_int, id: u64) -> c_int {
 pub unsafe extern "C" fn ccfs_streamsync_path(path: *const c_char, id: u64) -> c_int {
     // SAFETY: the caller's promise.
     status(guarded(|| sync(unsafe { of_path(path) }?, id)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn fbarrier(fd: c_int) -> c_int {
+    status(guarded(|| barrier(of_fd(fd)?, false)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn fdatabarrier(fd: c_int) -> c_int {
+    status(guarded(|| barrier(of_fd(fd)?, true)))
 }
 
 /// 1, 0, or -1 and errno.

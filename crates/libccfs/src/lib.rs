@@ -84,6 +84,14 @@ fn sync(place: Place<'_>, stream: u64) -> io::Result<()> {
     ccfs_client::stream_sync(place.open()?, stream)
 }
 
+fn barrier(place: Place<'_>, data_only: bool) -> io::Result<()> {
+    let at = place.open()?;
+    match data_only {
+        true => ccfs_client::fdatabarrier(at),
+        false => ccfs_client::fbarrier(at),
+    }
+}
+
 fn is_supported(place: Place<'_>) -> io::Result<bool> {
     match get(place) {
         Ok(_) => Ok(true),

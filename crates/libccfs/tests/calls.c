@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,12 +40,16 @@ static void elsewhere(const char *path) {
     CHECK(flags == 77);
     FAILS(ccfs_newstream_path(path, 0) == 0, ENOTSUP);
     FAILS(ccfs_streamsync_path(path, 0) == -1, ENOTSUP);
+    FAILS(fbarrier(fd) == -1, ENOTSUP);
+    FAILS(fdatabarrier(fd) == -1, ENOTSUP);
     close(fd);
 }
 
 static void wrong(const char *path) {
     FAILS(ccfs_setstream_fd(-1, 5, 0) == -1, EBADF);
     FAILS(ccfs_getstream_fd(987654, NULL) == 0, EBADF);
+    FAILS(fbarrier(-1) == -1, EBADF);
+    FAILS(fdatabarrier(987654) == -1, EBADF);
     FAILS(ccfs_is_supported(NULL) == -1, EFAULT);
     FAILS(ccfs_is_supported("") == -1, ENOENT);
     FAILS(ccfs_is_supported("/no/such/place") == -1, ENOENT);
@@ -52,6 +57,24 @@ static void wrong(const char *path) {
     FAILS(ccfs_setstream_path(path, 5, 0x40000000u) == -1, EINVAL);
     FAILS(ccfs_setstream_path(path, CCFS_STREAM_DEFAULT, CCFS_IGNORE_FSYNC) == -1, EINVAL);
     FAILS(ccfs_newstream_path(path, 2) == 0, EINVAL);
+}
+
+/* On files, mapped or not, and on directories; also in a stream whose syncs are ignored. */
+static void barriers(const char *path) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s/barriers", path);
+    int dir = open(path, O_RDONLY), fd = open(name, O_RDWR | O_CREAT, 0644);
+    CHECK(dir >= 0 && fd >= 0 && ftruncate(fd, 8192) == 0);
+    CHECK(fbarrier(fd) == 0 && fdatabarrier(fd) == 0 && fbarrier(dir) == 0);
+    char *map = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (int i = 0; i < 100; i++) {
+        map[i * 80] = 'm';
+        CHECK(pwrite(fd, "x", 1, i) == 1 && fdatabarrier(fd) == 0);
+    }
+    CHECK(munmap(map, 8192) == 0 && fsync(fd) == 0);
+    close(fd);
+    close(dir);
 }
 
 static void streams(const char *path) {
@@ -98,6 +121,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 3);
     elsewhere(argv[2]);
     wrong(argv[1]);
+    barriers(argv[1]);
     streams(argv[1]);
     puts("all calls");
     return 0;

@@ -23,6 +23,9 @@ int main(void) {
     SHOW("get", CCFS_IOC_GET_STREAM);
     SHOW("new", CCFS_IOC_NEW_STREAM);
     SHOW("sync", CCFS_IOC_STREAM_SYNC);
+    SHOW("barrier", CCFS_IOC_BARRIER);
+    SHOW("barrier_data", CCFS_BARRIER_DATA);
+    SHOW("barrier_size", sizeof(struct ccfs_barrier_arg));
     SHOW("size", sizeof(struct ccfs_stream_arg));
     SHOW("at_version", offsetof(struct ccfs_stream_arg, version));
     SHOW("at_flags", offsetof(struct ccfs_stream_arg, flags));
@@ -43,6 +46,9 @@ fn the_header_has_the_numbers_of_the_daemon() {
         ("get", abi::IOC_GET_STREAM.into()),
         ("new", abi::IOC_NEW_STREAM.into()),
         ("sync", abi::IOC_STREAM_SYNC.into()),
+        ("barrier", abi::IOC_BARRIER.into()),
+        ("barrier_data", abi::BARRIER_DATA.into()),
+        ("barrier_size", size_of::<abi::BarrierArg>() as u64),
         ("size", size_of::<abi::StreamArg>() as u64),
         (
             "at_version",
@@ -94,7 +100,10 @@ fn words(text: &str) -> String {
 }
 
 fn page() -> String {
-    let text = std::fs::read_to_string(here("../../docs/man/setstream.3")).unwrap();
+    let pages = ["setstream.3", "fbarrier.3"].map(|page| here("../../docs/man").join(page));
+    let text = pages
+        .map(|page| std::fs::read_to_string(page).unwrap())
+        .concat();
     let plain = text.replace("\\-", "-").replace("\\fB", "");
     words(&plain.replace("\\fR", ""))
 }
@@ -111,7 +120,7 @@ fn header() -> (Vec<String>, Vec<String>) {
     });
     let declarations = functions
         .lines()
-        .filter(|l| l.ends_with(");") && l.contains("stream"));
+        .filter(|l| l.ends_with(");") && (l.contains("stream") || l.contains("barrier")));
     (
         comments.filter(|c| c.len() > 60).collect(),
         declarations.map(words).collect(),
@@ -132,7 +141,7 @@ fn the_manual_page_says_what_the_header_says() {
         .iter()
         .filter(|c| !own.iter().any(|o| c.starts_with(o)));
     for text in texts.chain(&declarations) {
-        assert!(page.contains(text.as_str()), "not in setstream.3: {text}");
+        assert!(page.contains(text.as_str()), "in no manual page: {text}");
     }
 }
 

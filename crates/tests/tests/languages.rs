@@ -211,6 +211,16 @@ fn c_shared() {
     }
 }
 
+/// The program with barriers instead of a stream; the default stream keeps its order.
+#[test]
+fn c_barriers() {
+    let place = WorkDir::new("c-barriers");
+    install(place.path());
+    if let Some(program) = compile(place.path(), "gcc", "examples/barriers.c", Linking::Shared) {
+        all(&[text(&program)]);
+    }
+}
+
 #[test]
 fn c_static() {
     let place = WorkDir::new("c-static");
@@ -284,6 +294,8 @@ fn python() {
     let path = format!("PYTHONPATH={}", text(&unpacked));
     let example = source("examples/ordered.py");
     all(&["env", &path, python, "-B", text(&example)]);
+    let barriers = source("examples/barriers.py");
+    all(&["env", &path, python, "-B", text(&barriers)]);
     package_tests(python, &path, &copy);
 }
 

@@ -4,7 +4,9 @@ use super::{Answer, Server, monotonic_ms};
 use crate::abi;
 use crate::show::{self, Viewer};
 use crate::wire::{Errno, Reply, Request};
-use ccfs_client::abi::{self as client, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg};
+use ccfs_client::abi::{
+    self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg,
+};
 use ccfs_engine::{StreamId, SyncCall};
 use serde_json::json;
 use std::sync::Arc;
@@ -99,6 +101,7 @@ impl Server {
             }
             client::IOC_GET_STREAM_OF_PROCESS => self.stream_of_process(request, input, reply)?,
             client::IOC_SCRUB => self.scrub(request, input, reply)?,
+            client::IOC_BARRIER => self.barrier(request, input, reply)?,
             client::IOC_STATUS => self.status_part(viewer, input, reply)?,
             client::IOC_TRACE => self.trace(viewer, input, reply)?,
             client::IOC_SET_STREAM
@@ -217,6 +220,20 @@ impl Server {
         }
         let _wait = self.wait_of(cx.uid)?;
         self.sync(request, &cx, SyncCall::Stream(stream))
+    }
+
+    /// Order without durability (C13). It waits for no device, so it needs no thread of its own.
+    fn barrier(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
+        let arg = exactly::<BarrierArg>(input)?;
+        if arg.version != client::VERSION || arg.flags & !client::BARRIER_DATA != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let (cx, ino) = (self.context(request, 0), self.target(request)?);
+        self.syncers.note(request.header.pid);
+        let call = SyncCall::File(ino);
+        self.volume.barrier(&cx, call, request.header.pid)?;
+        reply.push(&arg);
+        Ok(())
     }
 
     /// Whose threads somebody may look at: root's look at all, others' at those of their own user.
