@@ -214,7 +214,9 @@ impl Shared {
         }
         match done {
             Ok(()) if call.barrier => {
-                call.sync.map(|s| lock(&self.driver).ordered(s));
+                if let Some(ordered) = call.sync {
+                    lock(&self.driver).ordered(ordered);
+                }
                 Ok(true)
             }
             Ok(()) => {
