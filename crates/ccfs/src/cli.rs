@@ -84,8 +84,8 @@ pub struct MountArgs {
     #[arg(short = 'f', long)]
     pub foreground: bool,
     /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, relatime,
-    /// errors=remount-ro, log=FILE, status=on|off, streams=shared|session|cgroup|uid, rules=FILE, nosuid, nodev,
-    /// noexec, allow_other, remount
+    /// errors=remount-ro, log=FILE, status=on|off, streams=shared|session|cgroup|uid, rules=FILE,
+    /// transport=auto|uring|dev, nosuid, nodev, noexec, allow_other, remount
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Image file or block device

@@ -137,6 +137,7 @@ fn serve(
         noexec: options.noexec,
         status_dir: options.status_dir,
         callers: options.callers.clone(),
+        transport: options.transport,
         // Of a volume of root's everybody may use what its rights allow, as of any other file system.
         allow_other: options.allow_other || !usermount::is_needed(),
         ..MountConfig::new(target)

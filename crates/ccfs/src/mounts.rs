@@ -30,7 +30,7 @@ pub fn is_dead(dir: &Path) -> bool {
     use rustix::io::Errno;
     matches!(
         rustix::fs::statfs(dir),
-        Err(Errno::NOTCONN | Errno::CONNABORTED)
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
     )
 }
 

@@ -2,7 +2,7 @@
 use crate::failure::{Failure, Outcome, mount_code};
 use crate::size;
 use ccfs_engine::Options;
-use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules};
+use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules, Transport};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,12 +20,14 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Change a volume that is mounted.
     pub remount: bool,
-    /// An option was named that only the daemon knows (commit, dirty, cache, log, status, streams, rules).
+    /// An option was named that only the daemon knows (commit, dirty, cache, log, status, streams, rules, transport).
     pub daemon_options: bool,
     /// Messages of the daemon go here instead of the system log.
     pub log: Option<PathBuf>,
     /// Who is in which stream without having asked for one.
     pub callers: CallerConfig,
+    /// Which way requests come from the kernel.
+    pub transport: Transport,
 }
 
 impl Default for MountOptions {
@@ -41,6 +43,7 @@ impl Default for MountOptions {
             daemon_options: false,
             log: None,
             callers: CallerConfig::default(),
+            transport: Transport::default(),
         }
     }
 }
@@ -75,7 +78,7 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
     };
     out.daemon_options |= matches!(
         name,
-        "commit" | "dirty" | "cache" | "log" | "status" | "streams" | "rules"
+        "commit" | "dirty" | "cache" | "log" | "status" | "streams" | "rules" | "transport"
     );
     match (name, value) {
         ("ro", None) => out.engine.read_only = true,
@@ -108,6 +111,10 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
         ("status", Some("on")) => out.status_dir = true,
         ("status", Some("off")) => out.status_dir = false,
         ("status", _) => return Err("option status= is on or off".into()),
+        ("transport", Some(v)) => {
+            out.transport = Transport::parse(v)
+                .ok_or_else(|| format!("transport={v}: give auto, uring or dev"))?;
+        }
         ("streams", Some(v)) => {
             out.callers.grouping = Grouping::parse(v)
                 .ok_or_else(|| format!("streams={v}: give shared, session, cgroup or uid"))?;
@@ -195,6 +202,7 @@ mod tests {
         );
         assert_eq!(one("commit=0").unwrap().engine.commit_interval.as_secs(), 5);
         assert!(!parse(&["ro".into(), "rw".into()]).unwrap().engine.read_only);
+        assert_eq!(one("transport=dev").unwrap().transport, Transport::Dev);
         let o = one("streams=session,identity=proc,rules=/dev/null").unwrap();
         assert_eq!(
             (o.callers.grouping, o.callers.forks, o.callers.rules.len()),
@@ -216,6 +224,8 @@ mod tests {
             "log=x",
             "status=maybe",
             "streams=mine",
+            "transport=pigeon",
+            "transport",
             "streams",
             "rules=x",
             "rules=/nonexistent/rules",

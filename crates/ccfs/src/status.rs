@@ -72,6 +72,14 @@ fn show(s: &Value) {
     if s["mount"]["syncfs_works"] == false {
         say!("WARNING   a plain FUSE mount: syncfs and sync make nothing durable, fsync does");
     }
+    let way = match text(&s["mount"], "transport") {
+        "uring" => "io_uring".to_string(),
+        _ => match text(&s["mount"], "transport_reason") {
+            "" => "/dev/fuse".to_string(),
+            why => format!("/dev/fuse ({why})"),
+        },
+    };
+    say!("transport {way}");
     say!(
         "log       {} of {} frames used",
         number(s, "log_frames_used"),

@@ -51,7 +51,7 @@ pub fn open(path: &Path) -> Outcome<File> {
 pub fn explain(path: &Path, e: io::Error) -> Failure {
     let shown = path.display();
     let text = match e.raw_os_error() {
-        Some(libc::ENOTCONN | libc::ECONNABORTED) => {
+        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) => {
             format!(
                 "the daemon of {shown} is gone; mount the volume again: it recovers, and the dead mount is cleared"
             )

@@ -64,7 +64,12 @@ pub fn resolve(dir: &Path) -> Outcome<PathBuf> {
         )
     };
     match dir.canonicalize() {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)) => {
+        Err(e)
+            if matches!(
+                e.raw_os_error(),
+                Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
+            ) =>
+        {
             let parent = dir
                 .parent()
                 .filter(|p| !p.as_os_str().is_empty())

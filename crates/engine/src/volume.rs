@@ -418,6 +418,11 @@ impl Volume {
         self.check_running()
     }
 
+    /// A change would wait for room now.
+    pub fn writers_wait(&self) -> bool {
+        self.over_limit() && !self.options.read_only
+    }
+
     fn over_limit(&self) -> bool {
         self.dirty.get() >= self.options.dirty_limit
             || self.dir_fields.get() >= self.limits.dir_fields_max

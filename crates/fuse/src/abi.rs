@@ -90,7 +90,20 @@ wire! {
     StatxOut 288 { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: Statx }
     /// NOTIFY_INVAL_INODE: a negative `off` invalidates the attributes only.
     InvalInodeOut 24 { ino: u64, off: i64, len: i64 }
+    /// At the end of a request's header in io_uring: what identifies its reply, and how much payload there is.
+    UringEntry 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
+    /// The command's arguments in its submission entry.
+    UringCmd 24 { flags: u64, commit_id: u64, qid: u16, padding: [u16; 3] }
 }
+
+/// Where in a request's header in io_uring the first argument structure stands (after the in header, later the out header), where
+/// the entry's own words stand, and the header's size, bytes.
+pub const URING_OP_AT: usize = 128;
+pub const URING_ENTRY_AT: usize = 256;
+pub const URING_HEADER: usize = 288;
+/// Commands to /dev/fuse in io_uring: here is a buffer for requests; here is a reply, and its buffer is free.
+pub const URING_REGISTER: u32 = 1;
+pub const URING_COMMIT_AND_FETCH: u32 = 2;
 
 /// Declares the opcodes, and a table of their names for `status`.
 macro_rules! opcodes {

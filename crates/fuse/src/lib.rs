@@ -19,4 +19,5 @@ pub use mount::{FsType, MountConfig, MountError, Mounted, clear_dead};
 pub use server::{MountInfo, Server};
 pub use session::{Session, serve};
 pub use sys::prepare_process;
+pub use transport::Transport;
 pub use transport::dev::PoolConfig;

@@ -4,6 +4,7 @@
 //! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device.
 use crate::caller::CallerConfig;
 use crate::loopdev::{self, LoopDevice};
+use crate::transport::Transport;
 use crate::transport::channel::Channel;
 use crate::transport::dev::PoolConfig;
 use crate::usermount;
@@ -50,6 +51,10 @@ pub struct MountConfig {
     /// The root has a directory `.ccfs` with status files, which no listing shows.
     pub status_dir: bool,
     pub pool: PoolConfig,
+    /// Which way requests come.
+    pub transport: Transport,
+    /// Processors that get a queue in io_uring; all where none are named, and the kernel takes nothing else.
+    pub ring_queues: Option<Vec<u16>>,
     /// Who is in which stream.
     pub callers: CallerConfig,
 }
@@ -68,6 +73,8 @@ impl MountConfig {
             allow_other: true,
             status_dir: true,
             pool: PoolConfig::default(),
+            transport: Transport::default(),
+            ring_queues: None,
             callers: CallerConfig::default(),
         }
     }
@@ -217,7 +224,8 @@ fn as_root(
 /// Takes away the mounts of killed daemons at `dir`, and with them their loop devices. Before the volume is opened: a loop device
 /// in use keeps it busy.
 pub fn clear_dead(dir: &Path) -> Result<(), MountError> {
-    while let Err(Errno::NOTCONN | Errno::CONNABORTED) = rustix::fs::stat(dir) {
+    // CANCELED: with io_uring the kernel notices a moment after the death.
+    while let Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) = rustix::fs::stat(dir) {
         let cleared = match usermount::is_needed() {
             true => usermount::unmount(dir, true),
             false => unmount(dir, UnmountFlags::DETACH).map_err(io::Error::from),

@@ -1,10 +1,13 @@
 //! The life of a mount: mounted, ready, served, ended.
+use crate::abi::init::OVER_IO_URING;
 use crate::mount::{MountConfig, MountError, Mounted};
 use crate::server::init::WANTED;
 use crate::server::{MountInfo, Server};
 use crate::sys::SignalEvents;
 use crate::transport::channel::Channel;
 use crate::transport::dev::{Pool, PoolConfig};
+use crate::transport::uring::Rings;
+use crate::transport::{InUse, Transport, prepare_rings};
 use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
@@ -19,6 +22,9 @@ pub struct Session {
     channel: Channel,
     mounted: Mounted,
     pool: PoolConfig,
+    /// With io_uring.
+    rings: Option<Rings>,
+    transport: Arc<InUse>,
 }
 
 /// Mounts, calls `ready`, and serves until the volume is unmounted; then it is at rest.
@@ -56,32 +62,52 @@ impl Session {
         config: &MountConfig,
     ) -> Result<Session, MountError> {
         let block_size = volume.statfs()?.block_size;
+        // The kernel asks for the protocol when the mount is made, so rings have to be possible by then.
+        let (mut rings, mut why) = rings(config)?;
         let (channel, mounted) = Mounted::make(mountpoint, config, block_size)?;
+        let wanted = WANTED | if rings.is_some() { OVER_IO_URING } else { 0 };
         let server = channel
-            .handshake(WANTED, volume.write_max())
+            .handshake(wanted, volume.write_max())
             .map_err(|e| MountError::system("FUSE", e))
             .and_then(|agreed| {
+                if rings.is_some() && !agreed.has(OVER_IO_URING) {
+                    rings = None;
+                    why = Some("the kernel does not offer io_uring".into());
+                    if config.transport == Transport::Uring {
+                        return Err(no_rings(why.take().unwrap_or_default()));
+                    }
+                }
+                let transport = match &rings {
+                    Some(_) => InUse::uring(),
+                    None => InUse::dev(why.clone()),
+                };
                 let info = MountInfo {
                     mountpoint: mounted.mountpoint.display().to_string(),
                     source: mounted.source.display().to_string(),
                     syncfs: mounted.fuseblk,
                     status_dir: config.status_dir,
+                    transport: Arc::new(transport),
                 };
-                Ok(Server::new(
-                    volume.clone(),
-                    agreed,
-                    info,
-                    config.callers.clone(),
-                )?)
+                let transport = info.transport.clone();
+                let callers = config.callers.clone();
+                let server = Server::new(volume.clone(), agreed, info, callers)?;
+                Ok((server, transport))
             });
         match server {
-            Ok(server) => Ok(Session {
-                volume,
-                server: Arc::new(server),
-                channel,
-                mounted,
-                pool: config.pool,
-            }),
+            Ok((server, transport)) => {
+                if let Some(why) = transport.why() {
+                    tracing::info!("serving over /dev/fuse: {why}");
+                }
+                Ok(Session {
+                    volume,
+                    server: Arc::new(server),
+                    channel,
+                    mounted,
+                    pool: config.pool,
+                    rings,
+                    transport,
+                })
+            }
             Err(e) => {
                 // Nobody serves DESTROY: without its channel the connection is dead and unmounting waits for nothing.
                 drop(channel);
@@ -97,7 +123,7 @@ impl Session {
     }
 
     /// Serves until the volume is unmounted, then it is at rest. See [`serve`] for signals.
-    pub fn serve(self) -> Result<(), MountError> {
+    pub fn serve(mut self) -> Result<(), MountError> {
         let (events, ended, signals, pool) = match self.start() {
             Ok(started) => started,
             Err(e) => {
@@ -105,9 +131,13 @@ impl Session {
                 return Err(MountError::system("cannot start serving", e));
             }
         };
+        let rings = self.rings.take();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 pool.wait();
+                if let Some(rings) = rings {
+                    rings.end();
+                }
                 // An eventfd at 0 takes a 1.
                 let _ = rustix::io::write(&ended, &1u64.to_ne_bytes());
             });
@@ -117,9 +147,14 @@ impl Session {
     }
 
     /// As [`Session::serve`], for a process that serves several volumes and has its own signals: it unmounts by itself.
-    pub fn serve_silently(self) -> Result<(), MountError> {
-        match Pool::start(self.channel.clone(), self.server.clone(), self.pool) {
-            Ok(pool) => pool.wait(),
+    pub fn serve_silently(mut self) -> Result<(), MountError> {
+        match self.start_transport() {
+            Ok(pool) => {
+                pool.wait();
+                if let Some(rings) = self.rings.take() {
+                    rings.end();
+                }
+            }
             Err(e) => {
                 self.abandon();
                 return Err(MountError::system("cannot start serving", e));
@@ -128,11 +163,24 @@ impl Session {
         self.server.end().map_err(MountError::Unclean)
     }
 
-    fn start(&self) -> std::io::Result<(OwnedFd, OwnedFd, SignalEvents, Arc<Pool>)> {
+    /// The pool serves what comes over /dev/fuse: with rings FORGET and INTERRUPT, without them everything.
+    fn start_transport(&mut self) -> std::io::Result<Arc<Pool>> {
+        let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
+        if let Some(rings) = &mut self.rings {
+            let handler = self.server.clone();
+            if let Err(why) = rings.start(&self.channel, handler, self.pool.threads_max) {
+                tracing::warn!("serving over /dev/fuse, the kernel takes no rings: {why}");
+                self.transport.fall_back(why);
+            }
+        }
+        Ok(pool)
+    }
+
+    fn start(&mut self) -> std::io::Result<(OwnedFd, OwnedFd, SignalEvents, Arc<Pool>)> {
         let events = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let signals = SignalEvents::install(&events)?;
-        let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
+        let pool = self.start_transport()?;
         Ok((events, ended, signals, pool))
     }
 
@@ -200,10 +248,30 @@ impl Session {
 
     /// Ends a mount that was never served.
     fn abandon(self) {
+        drop(self.rings);
         drop(self.channel);
         let _ = self.mounted.detach();
         if let Err(e) = self.server.end() {
             tracing::error!("unmount: {e}");
         }
     }
+}
+
+/// The rings if they are wanted and possible, else why they are not.
+fn rings(config: &MountConfig) -> Result<(Option<Rings>, Option<String>), MountError> {
+    if !config.transport.wants_rings() {
+        return Ok((None, None));
+    }
+    match prepare_rings(config.ring_queues.as_deref()) {
+        Ok(rings) => Ok((Some(rings), None)),
+        Err(why) if config.transport == Transport::Uring => Err(no_rings(why)),
+        Err(why) => Ok((None, Some(why))),
+    }
+}
+
+fn no_rings(why: String) -> MountError {
+    MountError::system(
+        "transport=uring (transport=auto takes /dev/fuse instead)",
+        std::io::Error::other(why),
+    )
 }

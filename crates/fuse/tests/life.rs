@@ -23,7 +23,10 @@ fn serve_in_child() {
     ccfs_fuse::clear_dead(&dir.join("mnt")).unwrap();
     let device = FileDevice::open(dir.join("image"), OpenMode::ReadWrite).unwrap();
     let volume = Volume::mount(Arc::new(device), Options::default()).unwrap();
-    let config = MountConfig::new(dir.join("image"));
+    let config = MountConfig {
+        transport: common::transport(),
+        ..MountConfig::new(dir.join("image"))
+    };
     let ready = |_: &ccfs_fuse::Session| {
         fs::write(dir.join("ready"), b"").unwrap();
         Ok::<(), MountError>(())
@@ -154,10 +157,11 @@ fn killed_daemon() {
     file.sync_all().unwrap();
     d.child.kill().unwrap();
     d.child.wait().unwrap();
-    assert_eq!(
-        fs::metadata(d.path("mnt")).unwrap_err().raw_os_error(),
-        Some(libc::ENOTCONN)
-    );
+    // With io_uring the kernel lets go of the connection a moment after the process has ended.
+    wait("the kernel notices", || {
+        let error = fs::metadata(d.path("mnt")).err();
+        error.and_then(|e| e.raw_os_error()) == Some(libc::ENOTCONN)
+    });
     drop(file);
     // A new daemon clears the dead mount, and with it its loop device.
     d.child = start(d.work.path());

@@ -41,8 +41,15 @@ pub fn run(command: &mut Command) -> Ran {
 }
 
 /// Runs `ccfs` with these arguments.
+/// A mount goes by the transport that `CCFS_TEST_TRANSPORT` names (auto, uring, dev), if it does.
 pub fn ccfs_with(args: &[&str]) -> Ran {
-    run(ccfs().args(args))
+    match (args, std::env::var("CCFS_TEST_TRANSPORT")) {
+        (["mount", rest @ ..], Ok(way)) => {
+            let option = format!("transport={way}");
+            run(ccfs().args(["mount", "-o", &option]).args(rest))
+        }
+        _ => run(ccfs().args(args)),
+    }
 }
 
 /// Runs a tool of the system that must succeed.

@@ -4,7 +4,7 @@ use zerocopy::FromBytes;
 
 /// Largest WRITE and READ, bytes: 256 pages of 4 KiB, the kernel's default limit.
 pub const MAX_WRITE: u32 = 1 << 20;
-const MAX_PAGES: u16 = 256;
+pub const MAX_PAGES: u16 = 256;
 /// Requests without a waiting caller (read-ahead, write-back) that the kernel keeps in flight.
 const MAX_BACKGROUND: u16 = 128;
 

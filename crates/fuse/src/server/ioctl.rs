@@ -341,6 +341,8 @@ impl Server {
             "syncfs_works": self.mount.syncfs,
             "status_dir": self.status_dir.is_on(),
             "fuse_protocol": format!("{}.{}", abi::MAJOR, self.agreed.minor),
+            "transport": self.mount.transport.name(),
+            "transport_reason": self.mount.transport.why(),
         });
         status["requests"] = requests.into();
         self.add_streams(&mut status, viewer.uid);

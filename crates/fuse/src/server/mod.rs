@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::procfs::Proc;
 use crate::show::Syncers;
 use crate::show::recent::Recent;
+use crate::transport::InUse;
 use crate::wire::{Errno, Handler, Reply, Request};
 use ccfs_client::abi as client;
 use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume};
@@ -72,6 +73,8 @@ pub struct MountInfo {
     pub syncfs: bool,
     /// The directory `.ccfs` is wanted.
     pub status_dir: bool,
+    /// Which way requests come.
+    pub transport: Arc<InUse>,
 }
 
 impl Server {
@@ -243,6 +246,17 @@ impl Handler for Server {
         match request.header.opcode {
             op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::DESTROY | op::FALLOCATE => true,
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => true,
+            op::WRITE
+            | op::SETATTR
+            | op::MKNOD
+            | op::MKDIR
+            | op::SYMLINK
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::SETXATTR => self.volume.writers_wait(),
             op::IOCTL => request
                 .arg_and_rest::<abi::IoctlIn>()
                 .is_ok_and(|(arg, _)| {

@@ -93,7 +93,7 @@ impl Channel {
 
     /// The kernel forgets an inode's attributes, not its pages. (Attributes only: that never waits for a lock of a page or an
     /// inode that the caller of the request in hand may hold.)
-    fn invalidate_attrs(&self, nodeid: u64) {
+    pub(super) fn invalidate_attrs(&self, nodeid: u64) {
         let body = InvalInodeOut {
             ino: nodeid,
             off: -1,

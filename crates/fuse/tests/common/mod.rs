@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
-use ccfs_fuse::{FsType, MountConfig, MountError};
+use ccfs_fuse::{FsType, MountConfig, MountError, Transport};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,14 @@ pub fn can_mount(test: &str) -> bool {
     };
     println!("skipped: {test}: {why}");
     false
+}
+
+/// Which way requests come in these tests: `CCFS_TEST_TRANSPORT` = auto (default), uring or dev.
+pub fn transport() -> Transport {
+    match std::env::var("CCFS_TEST_TRANSPORT") {
+        Ok(name) => Transport::parse(&name).expect("CCFS_TEST_TRANSPORT is auto, uring or dev"),
+        Err(_) => Transport::Auto,
+    }
 }
 
 /// One mount at a time: a child process that another test starts would hold this one's descriptors for a moment, and
@@ -63,6 +71,7 @@ impl TestMount {
             let volume = Volume::mount(std::sync::Arc::new(device), Options::default())?;
             let config = MountConfig {
                 fstype,
+                transport: transport(),
                 ..MountConfig::new(image)
             };
             ccfs_fuse::serve(volume, &mnt, &config, |_| {

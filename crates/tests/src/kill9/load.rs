@@ -172,6 +172,7 @@ impl<'a> Stream<'a> {
                 let gone = [
                     libc::ENOTCONN,
                     libc::ECONNABORTED,
+                    libc::ECANCELED,
                     libc::EIO,
                     libc::ENODEV,
                     libc::EROFS,

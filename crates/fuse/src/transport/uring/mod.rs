@@ -1,0 +1,461 @@
+//! Serves requests over io_uring (Linux 6.14): a queue with a ring and a pinned thread for every processor.
+//!
+//! The kernel gives a request to the queue of the processor that its caller runs on, so it is served there: no other
+//! processor has to be woken. It uses rings only when every *possible* processor has a queue; until then requests wait. So everything that
+//! can fail in this process is done before the kernel is told ([`Rings::prepare`]), and whatever fails later is told to it as well
+//! ([`Ring::refuse`]): then all goes over /dev/fuse, where a [`super::dev::Pool`] serves anyhow, since FORGET, INTERRUPT and notifications
+//! always go that way.
+//!
+//! Memory: [`ENTRIES`] requests of a queue can be in hand at once, each with a buffer of 1 MiB that becomes resident as far as it is
+//! used. A request that waits for durability is *parked*: another thread of the same processor carries it through, and the queue
+//! gets one more buffer in exchange, up to [`ENTRIES_MAX`]. Such extra buffers give their memory back after large writes.
+pub mod ring;
+mod workers;
+
+use crate::server::init::{MAX_PAGES, MAX_WRITE};
+use crate::transport::channel::Channel;
+use crate::wire::{Handler, Reply};
+use ring::{Buffer, Event, Ring};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use workers::{Done, Job, Shared, Workers};
+
+/// Buffers of a queue while nobody waits for durability.
+const ENTRIES: usize = 8;
+/// Most buffers of a queue.
+const ENTRIES_MAX: usize = 128;
+/// Most queues: a machine with more possible processors is served over /dev/fuse.
+const QUEUES_MAX: usize = 256;
+/// Replies wait for each other no longer than this while a thread has several requests in hand.
+const BATCH: Duration = Duration::from_micros(50);
+/// The kernel gives all buffers back when the connection has ended; this is how long a thread waits for them.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+/// Buffers that the kernel refused are replaced so often, and so often it may ask to try again.
+const REFUSALS_MAX: usize = 64;
+const AGAIN_MAX: usize = 10_000;
+
+/// What a queue's thread is told.
+enum Order {
+    /// Register the buffers and serve.
+    Serve(Channel, Arc<Shared>),
+    /// As `Serve`, but tell the kernel that there will be no rings.
+    Refuse(Channel, Arc<Shared>),
+}
+
+/// A queue's thread, seen from outside.
+struct Queue {
+    orders: Sender<Order>,
+    /// Whether the kernel took the registration, or why not.
+    answers: Receiver<Result<(), String>>,
+    waker: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+}
+
+/// The rings of a connection.
+pub struct Rings {
+    queues: Vec<Queue>,
+    /// All possible processors have one.
+    complete: bool,
+    shared: Option<Arc<Shared>>,
+}
+
+impl Rings {
+    /// Makes threads, rings and memory for `queues` (all possible processors where none are named). Nothing is asked of FUSE yet;
+    /// dropping it ends the threads. Errors: why it cannot be.
+    pub fn prepare(queues: Option<&[u16]>) -> Result<Rings, String> {
+        let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")
+            .map_err(|e| format!("cannot read the list of processors: {e}"))?;
+        let possible = processors(possible.trim()).ok_or("the list of processors is odd")?;
+        let wanted = queues.unwrap_or(&possible);
+        if wanted.len() > QUEUES_MAX {
+            return Err(format!("more than {QUEUES_MAX} possible processors"));
+        }
+        let mut rings = Rings {
+            queues: Vec::new(),
+            complete: possible.iter().all(|cpu| wanted.contains(cpu)),
+            shared: None,
+        };
+        for &qid in wanted {
+            match Queue::start(qid) {
+                Ok(queue) => rings.queues.push(queue),
+                Err(e) => return Err(format!("no ring for processor {qid}: {e}")),
+            }
+        }
+        Ok(rings)
+    }
+
+    /// Starts serving; INIT must have been answered with OVER_IO_URING. Errors: the kernel refuses, and serves over /dev/fuse. In either case
+    /// `end` must be called when the connection has ended.
+    pub fn start(
+        &mut self,
+        channel: &Channel,
+        handler: Arc<dyn Handler>,
+        threads_max: usize,
+    ) -> Result<(), String> {
+        let shared = Arc::new(Shared::new(handler, channel.clone(), threads_max));
+        self.shared = Some(shared.clone());
+        let mut result = Ok(());
+        for queue in &self.queues {
+            if result.is_ok() {
+                result = queue.order(Order::Serve(channel.clone(), shared.clone()));
+            }
+        }
+        if result.is_ok() && !self.complete {
+            result = Err("not every possible processor has a queue".into());
+        }
+        if result.is_err() {
+            for queue in &self.queues {
+                // One that reaches the kernel is enough.
+                let _ = queue.order(Order::Refuse(channel.clone(), shared.clone()));
+            }
+        }
+        result
+    }
+
+    /// The connection has ended: returns when no request is in hand any more and the kernel has let go of the memory.
+    pub fn end(self) {
+        if let Some(shared) = &self.shared {
+            shared.close();
+        }
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        for queue in self.queues.drain(..) {
+            drop(queue.orders);
+            workers::ring_bell(&queue.waker);
+            if queue.thread.join().is_err() {
+                tracing::error!("a thread of the transport ended in a panic");
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn start(qid: u16) -> io::Result<Queue> {
+        let (orders, to_do) = channel();
+        let (answer, answers) = channel();
+        let (made, is_made) = channel();
+        let thread = std::thread::Builder::new()
+            .name(format!("fuse-ring-{qid}"))
+            .spawn(move || {
+                pin(qid);
+                match Thread::new(qid, to_do, answer) {
+                    Ok(thread) => {
+                        let _ = made.send(Ok(thread.ring.waker()));
+                        thread.run();
+                    }
+                    Err(e) => {
+                        let _ = made.send(Err(e));
+                    }
+                }
+            })?;
+        let waker = is_made
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread ended")))?;
+        Ok(Queue {
+            orders,
+            answers,
+            waker,
+            thread,
+        })
+    }
+
+    fn order(&self, order: Order) -> Result<(), String> {
+        let gone = || "its thread has ended".to_string();
+        self.orders.send(order).map_err(|_| gone())?;
+        workers::ring_bell(&self.waker);
+        self.answers.recv().map_err(|_| gone())?
+    }
+}
+
+/// Binds the calling thread to a processor. One that is not there now cannot be bound to; nobody calls from it either.
+fn pin(cpu: u16) {
+    let mut set = CpuSet::new();
+    if usize::from(cpu) < CpuSet::MAX_CPU {
+        set.set(cpu.into());
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// The numbers in a list as the kernel writes them ("0-3,8").
+fn processors(list: &str) -> Option<Vec<u16>> {
+    let mut all = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        all.extend(first.parse::<u16>().ok()?..=last.parse().ok()?);
+    }
+    Some(all)
+}
+
+/// Bytes of a buffer: what the kernel asks for.
+fn payload_size() -> usize {
+    let pages = usize::from(MAX_PAGES) * rustix::param::page_size();
+    pages.max(MAX_WRITE as usize)
+}
+
+/// A queue's thread.
+struct Thread {
+    qid: u16,
+    ring: Ring,
+    orders: Receiver<Order>,
+    answer: Sender<Result<(), String>>,
+    serving: Option<Serving>,
+    /// Nobody gives orders any more, since then.
+    over: Option<Instant>,
+    /// What the kernel said when it refused a buffer, and how often it did so.
+    refusal: Option<i32>,
+    refusals: usize,
+    /// How often it asked to try again.
+    again: usize,
+}
+
+/// What serving needs.
+struct Serving {
+    shared: Arc<Shared>,
+    workers: Workers,
+    done: Arc<Done>,
+    /// Requests with the workers, and those of them that wait for durability.
+    away: usize,
+    waiting: usize,
+    reply: Reply,
+}
+
+impl Thread {
+    fn new(
+        qid: u16,
+        orders: Receiver<Order>,
+        answer: Sender<Result<(), String>>,
+    ) -> io::Result<Thread> {
+        Ok(Thread {
+            qid,
+            ring: Ring::new(qid, ENTRIES_MAX, payload_size())?,
+            orders,
+            answer,
+            serving: None,
+            over: None,
+            refusal: None,
+            refusals: 0,
+            again: 0,
+        })
+    }
+
+    fn run(mut self) {
+        loop {
+            match self.serve() {
+                Ok(()) => break,
+                // Callers on this processor would wait for ever if it gave up.
+                Err(e) => {
+                    tracing::error!("the ring of processor {}: {e}; trying again", self.qid);
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+        if let Some(serving) = &self.serving {
+            serving.workers.end();
+        }
+    }
+
+    /// Serves until nobody gives orders any more and nothing is in hand.
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            self.grow();
+            let busy = self.serving.as_ref().is_some_and(|s| s.away > 0);
+            let left = |since: Instant| LAST_WAIT.saturating_sub(since.elapsed());
+            let limit = self.over.filter(|_| !busy).map(left);
+            self.ring.wait(limit)?;
+            self.events()?;
+            self.take_back()?;
+            if self.is_over() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// True when there is nothing left to do. What the kernel does not give back in time stays with it.
+    fn is_over(&mut self) -> bool {
+        let Some(since) = self.over else {
+            return false;
+        };
+        let (busy, closed) = match &self.serving {
+            Some(serving) => (serving.away > 0, serving.shared.is_closed()),
+            None => (false, false),
+        };
+        let waited = !closed || self.ring.out() == 0 || since.elapsed() >= LAST_WAIT;
+        !busy && waited
+    }
+
+    /// Takes all events that are there.
+    fn events(&mut self) -> io::Result<()> {
+        let mut since = None;
+        while let Some(event) = self.ring.event()? {
+            match event {
+                Event::Woken => self.orders()?,
+                Event::Request(buffer) => {
+                    let start = *since.get_or_insert_with(Instant::now);
+                    self.request(buffer)?;
+                    if start.elapsed() > BATCH {
+                        self.ring.submit()?;
+                        since = None;
+                    }
+                }
+                Event::Refused(buffer, errno) => self.refused(buffer, errno)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out the orders that are there.
+    fn orders(&mut self) -> io::Result<()> {
+        loop {
+            let result = match self.orders.try_recv() {
+                Ok(Order::Serve(channel, shared)) => {
+                    self.connect(channel, shared);
+                    self.register()
+                }
+                Ok(Order::Refuse(channel, shared)) => {
+                    self.connect(channel, shared);
+                    self.refusals = REFUSALS_MAX;
+                    self.ring.refuse().and_then(|()| self.ring.submit())
+                }
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => {
+                    self.over.get_or_insert_with(Instant::now);
+                    return Ok(());
+                }
+            };
+            let _ = self.answer.send(result.map_err(|e| e.to_string()));
+        }
+    }
+
+    fn connect(&mut self, channel: Channel, shared: Arc<Shared>) {
+        if self.serving.is_none() {
+            self.ring.connect(channel);
+            let done = Arc::new(Done::new(self.ring.waker()));
+            self.serving = Some(Serving {
+                workers: Workers::new(self.qid, shared.clone(), done.clone()),
+                shared,
+                done,
+                away: 0,
+                waiting: 0,
+                reply: Reply::default(),
+            });
+        }
+    }
+
+    /// Registers the usual buffers. What the kernel refuses it refuses at once.
+    fn register(&mut self) -> io::Result<()> {
+        for _ in 0..ENTRIES {
+            self.ring.register(false)?;
+        }
+        self.ring.submit()?;
+        while let Some(event) = self.ring.event()? {
+            match event {
+                Event::Request(buffer) => self.request(buffer)?,
+                Event::Refused(buffer, errno) => self.refused(buffer, errno)?,
+                Event::Woken => {}
+            }
+        }
+        match self.refusal {
+            Some(errno) if self.ring.total() == 0 => Err(io::Error::from_raw_os_error(errno)),
+            _ => Ok(()),
+        }
+    }
+
+    /// As many buffers as ever can take requests, however many wait; and what was lost is replaced.
+    fn grow(&mut self) {
+        let Some(serving) = self.serving.as_ref().filter(|s| !s.shared.is_closed()) else {
+            return;
+        };
+        if self.over.is_some() || self.refusals >= REFUSALS_MAX {
+            return;
+        }
+        while self.ring.total() < (ENTRIES + serving.waiting).min(ENTRIES_MAX) {
+            let extra = self.ring.total() >= ENTRIES;
+            if self.ring.register(extra).is_err() {
+                // Short of memory; the buffers that there are do.
+                return;
+            }
+        }
+    }
+
+    /// Serves a request here, or parks it.
+    fn request(&mut self, mut buffer: Buffer) -> io::Result<()> {
+        let Some(serving) = &mut self.serving else {
+            return Err(io::Error::other("a request before serving"));
+        };
+        let (waits, slow) = buffer.request().map_or((false, false), |request| {
+            let shared = &serving.shared;
+            (shared.handler.may_block(&request), shared.is_slow(&request))
+        });
+        if waits || slow {
+            match serving.workers.give(Job { buffer, waits }) {
+                None => {
+                    serving.away += 1;
+                    serving.waiting += usize::from(waits);
+                    return Ok(());
+                }
+                Some(job) => buffer = job.buffer,
+            }
+        }
+        serving.shared.serve(&mut buffer, &mut serving.reply);
+        self.ring.commit(buffer)
+    }
+
+    /// Sends the replies to parked requests.
+    fn take_back(&mut self) -> io::Result<()> {
+        let Some(serving) = &mut self.serving else {
+            return Ok(());
+        };
+        for job in serving.done.take() {
+            serving.away -= 1;
+            serving.waiting -= usize::from(job.waits);
+            self.ring.commit(job.buffer)?;
+        }
+        Ok(())
+    }
+
+    /// The kernel did not take a buffer, or gives it back.
+    fn refused(&mut self, buffer: Buffer, errno: i32) -> io::Result<()> {
+        match errno {
+            libc::EAGAIN | libc::EINTR if self.again < AGAIN_MAX => {
+                self.again += 1;
+                std::thread::sleep(Duration::from_millis(1));
+                return self.ring.commit(buffer);
+            }
+            // The end of the connection, or of what was registered before the kernel was told that there are no rings.
+            libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {}
+            _ => {
+                self.refusal = Some(errno);
+                self.refusals += 1;
+                if let Some(serving) = &self.serving {
+                    serving.shared.handler.undelivered(buffer.given());
+                }
+                let why = io::Error::from_raw_os_error(errno);
+                tracing::debug!("processor {}: the kernel refuses a buffer: {why}", self.qid);
+            }
+        }
+        self.ring.retire(buffer);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::processors;
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(processors("0"), Some(vec![0]));
+        assert_eq!(processors("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        for bad in ["", "a", "1-", "-", "0,,1", "70000"] {
+            assert_eq!(processors(bad), None, "{bad}");
+        }
+    }
+}

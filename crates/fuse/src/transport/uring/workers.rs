@@ -1,0 +1,246 @@
+//! Threads that carry parked requests through, beside the thread of a queue and on its processor.
+use super::pin;
+use super::ring::Buffer;
+use crate::transport::channel::Channel;
+use crate::wire::{Handler, Reply, Request};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::time::{Duration, Instant};
+
+/// Resting threads end after this time.
+const REST: Duration = Duration::from_secs(10);
+/// Requests of a kind that take longer than this on average (cold reads, say) do not hold up a queue.
+const SLOW_US: u32 = 5000;
+/// Opcodes from here on share an average.
+const KINDS: usize = 64;
+
+/// What all queues of a connection share.
+pub struct Shared {
+    pub handler: Arc<dyn Handler>,
+    /// For notifications.
+    pub channel: Channel,
+    threads_max: usize,
+    threads: AtomicUsize,
+    closed: AtomicBool,
+    /// Moving averages of how long requests take, microseconds, by opcode.
+    pace: [AtomicU32; KINDS],
+}
+
+impl Shared {
+    pub fn new(handler: Arc<dyn Handler>, channel: Channel, threads_max: usize) -> Shared {
+        Shared {
+            handler,
+            channel,
+            threads_max,
+            threads: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            pace: std::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+
+    /// The connection has ended.
+    pub fn close(&self) {
+        self.closed.store(true, SeqCst);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(SeqCst)
+    }
+
+    fn pace(&self, request: &Request<'_>) -> &AtomicU32 {
+        &self.pace[(request.header.opcode as usize).min(KINDS - 1)]
+    }
+
+    /// Requests of this kind have been taking long.
+    pub fn is_slow(&self, request: &Request<'_>) -> bool {
+        self.pace(request).load(Relaxed) > SLOW_US
+    }
+
+    /// Serves the request in the buffer and puts the reply there. `reply` is this thread's, to work with.
+    pub fn serve(&self, buffer: &mut Buffer, reply: &mut Reply) {
+        let Some(request) = buffer.request() else {
+            // There is no number to answer to; the kernel finds that out as well.
+            tracing::error!("a damaged request in a ring");
+            return;
+        };
+        let unique = request.header.unique;
+        let start = Instant::now();
+        reply.clear();
+        self.handler.handle(&request, reply);
+        let took = start.elapsed().as_micros().min(1 << 24) as u32;
+        let pace = self.pace(&request);
+        let before = pace.load(Relaxed);
+        pace.store(before - before / 8 + took / 8, Relaxed);
+        for &nodeid in &reply.stale_attrs {
+            self.channel.invalidate_attrs(nodeid);
+        }
+        if !buffer.answer(unique, reply) {
+            tracing::error!("a reply of {} bytes does not fit", reply.body.len());
+            self.handler.undelivered(reply);
+            reply.clear();
+        }
+        buffer.keep_given(reply);
+    }
+}
+
+/// A request that left its queue's thread.
+pub struct Job {
+    pub buffer: Buffer,
+    /// It waits for durability: its queue has one more buffer meanwhile.
+    pub waits: bool,
+}
+
+/// Answered requests on their way back to the queue's thread.
+pub struct Done {
+    jobs: Mutex<Vec<Job>>,
+    rung: AtomicBool,
+    waker: Arc<OwnedFd>,
+}
+
+/// Wakes the thread of a queue.
+pub fn ring_bell(waker: &OwnedFd) {
+    // An eventfd takes a 1 unless it is full, and then it has rung.
+    let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
+}
+
+impl Done {
+    pub fn new(waker: Arc<OwnedFd>) -> Done {
+        Done {
+            jobs: Mutex::default(),
+            rung: AtomicBool::new(false),
+            waker,
+        }
+    }
+
+    fn put(&self, job: Job) {
+        self.jobs.lock().push(job);
+        if !self.rung.swap(true, SeqCst) {
+            ring_bell(&self.waker);
+        }
+    }
+
+    /// All that came back; who puts later rings.
+    pub fn take(&self) -> Vec<Job> {
+        if !self.rung.load(SeqCst) {
+            return Vec::new();
+        }
+        self.rung.store(false, SeqCst);
+        std::mem::take(&mut *self.jobs.lock())
+    }
+}
+
+/// The threads of one queue.
+pub struct Workers {
+    cpu: u16,
+    pool: Arc<Pool>,
+    shared: Arc<Shared>,
+    done: Arc<Done>,
+}
+
+#[derive(Default)]
+struct Pool {
+    state: Mutex<State>,
+    call: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    resting: usize,
+    ended: bool,
+}
+
+impl Workers {
+    pub fn new(cpu: u16, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
+        Workers {
+            cpu,
+            pool: Arc::default(),
+            shared,
+            done,
+        }
+    }
+
+    /// Hands a request over. It comes back at once if there is no thread for it and none can be had.
+    pub fn give(&self, job: Job) -> Option<Job> {
+        let mut state = self.pool.state.lock();
+        if state.resting <= state.jobs.len() && !self.hire(&mut state) && state.threads == 0 {
+            return Some(job);
+        }
+        state.jobs.push_back(job);
+        drop(state);
+        self.pool.call.notify_one();
+        None
+    }
+
+    /// Starts a thread if there may be one more.
+    fn hire(&self, state: &mut State) -> bool {
+        if self.shared.threads.fetch_add(1, SeqCst) >= self.shared.threads_max {
+            self.shared.threads.fetch_sub(1, SeqCst);
+            return false;
+        }
+        let (pool, shared, done) = (self.pool.clone(), self.shared.clone(), self.done.clone());
+        let cpu = self.cpu;
+        let started = std::thread::Builder::new()
+            .name("fuse-parked".into())
+            .spawn(move || {
+                pin(cpu);
+                pool.work(&shared, &done);
+                shared.threads.fetch_sub(1, SeqCst);
+            });
+        match started {
+            Ok(_) => state.threads += 1,
+            Err(_) => {
+                self.shared.threads.fetch_sub(1, SeqCst);
+            }
+        }
+        started.is_ok()
+    }
+
+    /// No more requests come; those that were handed over have come back.
+    pub fn end(&self) {
+        let mut state = self.pool.state.lock();
+        state.ended = true;
+        self.pool.call.notify_all();
+        while state.threads > 0 {
+            self.pool.call.wait(&mut state);
+        }
+    }
+}
+
+impl Pool {
+    fn work(&self, shared: &Shared, done: &Done) {
+        let mut reply = Reply::default();
+        while let Some(mut job) = self.next() {
+            shared.serve(&mut job.buffer, &mut reply);
+            done.put(job);
+        }
+    }
+
+    /// Waits for a request. `None`: the thread is not needed any more.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            if !state.ended {
+                state.resting += 1;
+                let late = self.call.wait_for(&mut state, REST).timed_out();
+                state.resting -= 1;
+                if !late || !state.jobs.is_empty() {
+                    continue;
+                }
+            }
+            state.threads -= 1;
+            self.call.notify_all();
+            return None;
+        }
+    }
+}
