@@ -122,7 +122,7 @@ class Volume(unittest.TestCase):
             # The barrier has handed over what Python kept.
             self.assertEqual(os.stat(f.fileno()).st_size, 290)
             os.fsync(f.fileno())
-        self.assertRaises(OSError, ccfs.fbarrier, -1)
+        self.assertRaises(OSError, ccfs.fbarrier, 987654)
 
     def test_threads_and_children_inherit(self) -> None:
         program = "import ccfs, sys; print(ccfs.get_stream(sys.argv[1]).id)"
