@@ -6,10 +6,10 @@ use crate::txn::{Name, Phase, Txn};
 use crate::types::{Ino, Result, StreamId};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
-use ccfs_image::{Image, InodeAttr, Lblk};
+use ccfs_image::{Image, InodeAttr, Lblk, shard_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.
 #[derive(Clone)]
@@ -121,6 +121,8 @@ pub struct State {
     pub dead: bool,
     /// A directory's current parent, if known.
     pub parent: Option<Ino>,
+    /// Of its last operation that set a field; 0: none since it is in memory.
+    seq: u64,
 }
 
 impl State {
@@ -174,6 +176,7 @@ impl Inode {
                 last_writer: crate::types::DEFAULT_STREAM,
                 dead: false,
                 parent: None,
+                seq: 0,
             }),
         })
     }
@@ -186,9 +189,19 @@ const SHARD_INODES_MAX: usize = 1024;
 /// Inodes in memory. One that has layers, or that somebody holds, stays; the others can go at any time, but for who wrote last:
 /// pages that are mapped can be written back later.
 pub struct Inodes {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Padded<Shard>>,
     refs: Arc<References>,
+    /// Where the next inode begins to number its operations.
+    epochs: AtomicU64,
 }
+
+/// On a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded<T>(Mutex<T>);
+
+/// Numbers that an inode takes at once.
+const EPOCH: u64 = 1 << 24;
 
 #[derive(Default)]
 struct Shard {
@@ -245,13 +258,24 @@ impl Shard {
 impl Inodes {
     pub fn new(refs: Arc<References>) -> Self {
         Inodes {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
             refs,
+            epochs: AtomicU64::new(EPOCH),
         }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
-        &self.shards[ino as usize % SHARDS]
+        &self.shards[shard_of(ino, SHARDS)].0
+    }
+
+    /// A number for an operation on a directory whose lock the caller holds: above those of all earlier ones on it, also of ones
+    /// before it left memory. Nothing is shared but once in `EPOCH` operations.
+    pub fn next_seq(&self, st: &mut State) -> u64 {
+        if st.seq.is_multiple_of(EPOCH) {
+            st.seq = self.epochs.fetch_add(EPOCH, Ordering::Relaxed);
+        }
+        st.seq += 1;
+        st.seq
     }
 
     /// The inode, from memory or the image. Errors: ENOENT for a free or impossible number.
@@ -296,26 +320,27 @@ impl Inodes {
 
 /// Counts of the kernel's references.
 pub struct References {
-    shards: Vec<Mutex<HashMap<Ino, u64>>>,
+    shards: Vec<Padded<HashMap<Ino, u64>>>,
 }
 
 impl References {
     pub fn new() -> Self {
         References {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
         }
     }
 
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, u64>> {
+        &self.shards[shard_of(ino, SHARDS)].0
+    }
+
     pub fn add(&self, ino: Ino, count: u64) {
-        *self.shards[ino as usize % SHARDS]
-            .lock()
-            .entry(ino)
-            .or_default() += count;
+        *self.shard(ino).lock().entry(ino).or_default() += count;
     }
 
     /// True when none is left.
     pub fn take_away(&self, ino: Ino, count: u64) -> bool {
-        let mut shard = self.shards[ino as usize % SHARDS].lock();
+        let mut shard = self.shard(ino).lock();
         let Some(have) = shard.get_mut(&ino) else {
             return true;
         };
@@ -328,13 +353,13 @@ impl References {
     }
 
     pub fn any(&self, ino: Ino) -> bool {
-        self.shards[ino as usize % SHARDS].lock().contains_key(&ino)
+        self.shard(ino).lock().contains_key(&ino)
     }
 
     /// At unmount the kernel has none.
     pub fn clear(&self) {
         for shard in &self.shards {
-            shard.lock().clear();
+            shard.0.lock().clear();
         }
     }
 }

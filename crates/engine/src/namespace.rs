@@ -261,7 +261,7 @@ impl Volume {
             ctime: op.now,
             crtime: op.now,
             flags: inherited | if extents { FLAG_EXTENTS } else { 0 },
-            generation: self.next_generation(),
+            generation: op.generation(),
             rdev: new.rdev,
             blocks512: if is_dir {
                 u64::from(self.block_size / 512)
@@ -484,11 +484,6 @@ impl Volume {
 
     pub fn remember(&self, ino: Ino, count: u64) {
         self.refs.add(ino, count);
-    }
-
-    pub(crate) fn next_generation(&self) -> u32 {
-        self.generation
-            .fetch_add(0x9E37_79B1, std::sync::atomic::Ordering::Relaxed)
     }
 }
 

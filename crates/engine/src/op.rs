@@ -47,7 +47,8 @@ pub(crate) const LAYER_BYTES: u64 = 1024;
 pub(crate) struct Op<'v> {
     pub vol: &'v Volume,
     pub txn: Arc<Txn>,
-    pub seq: u64,
+    /// Which operation of its transaction it is.
+    pub number: u64,
     pub now: Time,
     /// No blocks of structure are promised to it.
     pub short: bool,
@@ -88,7 +89,7 @@ impl Volume {
         } else {
             self.image.geometry().root_reserved_blocks
         };
-        let enough = reserve == 0 || self.unpromised_blocks() >= data + structure + reserve;
+        let enough = reserve == 0 || self.has_unpromised(data + structure + reserve);
         if enough && self.space.promise(&self.image, data, structure) {
             Ok(Promise {
                 vol: self,
@@ -159,7 +160,7 @@ impl Volume {
         Op {
             vol: self,
             txn,
-            seq: accepted.seq,
+            number: accepted.number,
             now: self.held(now()),
             short,
             expected,
@@ -171,7 +172,7 @@ impl Volume {
         // While much is free every overwritten block gets a promise to be remapped, so none must go through the log.
         const PLENTY_BLOCKS: u64 = 32_768;
         let each = 64
-            + if self.unpromised_blocks() > PLENTY_BLOCKS {
+            + if self.has_unpromised(PLENTY_BLOCKS) {
                 0
             } else {
                 u64::from(self.block_size)
@@ -181,6 +182,13 @@ impl Volume {
 }
 
 impl Op<'_> {
+    /// For an inode that it makes: another one than those of the number's earlier inodes.
+    pub fn generation(&self) -> u32 {
+        let unique = self.txn.serial << 32 ^ self.number;
+        let mixed = (unique ^ unique >> 31).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.vol.generation.wrapping_add((mixed >> 32) as u32)
+    }
+
     /// The operation's layer of an inode, made when first needed.
     pub fn layer(&self, inode: &Arc<Inode>, st: &mut State) -> Arc<FileLayer> {
         if let Some(top) = st.layers.last().filter(|l| l.serial == self.txn.serial) {
@@ -232,18 +240,12 @@ impl Op<'_> {
             DirField::Ctime => st.attr.ctime,
             DirField::Flags => (i64::from(st.attr.flags), 0),
         };
+        let seq = self.vol.inodes.next_seq(st);
         let mut body = self.txn.body.lock();
         body.dirs.entry(inode.ino).or_insert_with(|| inode.clone());
         if body
             .dir_fields
-            .insert(
-                (inode.ino, field),
-                DirValue {
-                    seq: self.seq,
-                    value,
-                    nanos,
-                },
-            )
+            .insert((inode.ino, field), DirValue { seq, value, nanos })
             .is_none()
         {
             self.vol.dir_fields.add(1);

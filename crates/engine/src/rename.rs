@@ -329,7 +329,7 @@ impl Volume {
             mtime: op.now,
             ctime: op.now,
             crtime: op.now,
-            generation: self.next_generation(),
+            generation: op.generation(),
             ..Default::default()
         };
         let inode = Inode::new(ino, attr);

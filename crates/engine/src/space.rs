@@ -5,33 +5,32 @@ use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Cause;
 use ccfs_ext4::Error;
-use ccfs_image::{Image, Run};
-use std::sync::atomic::{AtomicI64, Ordering};
+use ccfs_image::{Image, Run, Striped};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Blocks that an operation tried for the last time leaves for structure, and one of 32 of the others.
 pub const SPARE_BLOCKS: u64 = 8;
 
-/// A counter that goes up and down. On a cache line of its own: every operation of every thread changes some.
+/// A count that goes up and down, changed by every operation of every thread: see `Striped`.
 #[derive(Default)]
-#[repr(align(128))]
-pub struct Gauge(AtomicI64);
+pub struct Gauge(Striped);
 
 impl Gauge {
+    /// For counts that are compared with a limit: see `Striped::new`.
+    pub fn new(batch: u32) -> Gauge {
+        Gauge(Striped::new(batch))
+    }
     pub fn add(&self, n: u64) {
-        self.0.fetch_add(n as i64, Ordering::Relaxed);
+        self.0.add(n as i64);
     }
     pub fn sub(&self, n: u64) {
-        self.0.fetch_sub(n as i64, Ordering::Relaxed);
-    }
-    /// Takes `n` off, if there are so many.
-    pub fn take(&self, n: u64) -> bool {
-        let left = |have: i64| (have >= n as i64).then(|| have - n as i64);
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
-            .is_ok()
+        self.0.add(-(n as i64));
     }
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed).max(0) as u64
+        self.0.sum().max(0) as u64
+    }
+    pub fn at_least(&self, limit: u64) -> bool {
+        self.0.at_least(i64::try_from(limit).unwrap_or(i64::MAX))
     }
 }
 
@@ -42,7 +41,7 @@ pub struct Space {
     promised_data: Gauge,
     promised_structure: Gauge,
     /// Blocks kept for structure that an operation that must not fail can need (C9), as many as there are now.
-    emergency: Gauge,
+    emergency: AtomicU64,
     /// Of `promised_data`: for other places of overwritten blocks. Either the promise or the block overwritten becomes free again.
     pub remaps: Gauge,
     /// (commit id of the transaction that freed it, run)
@@ -64,7 +63,8 @@ impl Space {
 
     /// Promises blocks of structure out of the engine's own reserve.
     pub fn draw(&self, structure: u64) -> bool {
-        if !self.emergency.take(structure) {
+        let left = |have: u64| have.checked_sub(structure);
+        if self.emergency.fetch_update(Relaxed, Relaxed, left).is_err() {
             return false;
         }
         self.promised_structure.add(structure);
@@ -73,20 +73,20 @@ impl Space {
 
     /// Fills the engine's own reserve up to `blocks`, as far as there is space.
     pub fn keep(&self, image: &Image, blocks: u64) {
-        let missing = blocks.saturating_sub(self.emergency.get());
+        let missing = blocks.saturating_sub(self.emergency.load(Relaxed));
         if missing == 0 {
             return;
         }
         let some = missing.min(self.unpromised(image));
         if some > 0 && image.alloc().reserve(0, some) {
-            self.emergency.add(some);
+            self.emergency.fetch_add(some, Relaxed);
         }
     }
 
     /// Free blocks that nobody was promised, the engine's own reserve aside.
     fn unpromised(&self, image: &Image) -> u64 {
         let promised =
-            self.promised_data.get() + self.promised_structure.get() + self.emergency.get();
+            self.promised_data.get() + self.promised_structure.get() + self.emergency.load(Relaxed);
         image.alloc().free_blocks().saturating_sub(promised)
     }
 
@@ -142,6 +142,11 @@ impl Volume {
     /// Free blocks that nobody was promised, the engine's own reserve aside.
     pub(crate) fn unpromised_blocks(&self) -> u64 {
         self.space.unpromised(&self.image)
+    }
+
+    /// Are at least `blocks` free and promised to nobody?
+    pub(crate) fn has_unpromised(&self, blocks: u64) -> bool {
+        self.image.alloc().surely_unpromised() >= blocks || self.unpromised_blocks() >= blocks
     }
 
     /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given

@@ -1,9 +1,11 @@
 //! Streams and acceptance (ccfs paper, sections 3.2 and 3.5; hard spots of ties: docs/design.md 2.1).
 //!
-//! Acceptance is one instant: under one mutex, held for nanoseconds, an operation that already holds the locks of its objects gets its
-//! sequence number and its stream's running transaction, and ties are made.
+//! Acceptance is one instant: under its running transaction's lock an operation that already holds the locks of its objects joins
+//! that transaction. Nothing of it is shared with other streams. What concerns several transactions (a new one, sealing, a tie to
+//! one that still runs) happens under one mutex.
+//! Order of locks: that mutex, the shard of a stream, a transaction's progress.
 use crate::planted::{self, Bug};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::txn::{Phase, Tie, Txn};
 use crate::types::StreamId;
 use crate::watch::Rule;
@@ -14,10 +16,8 @@ use std::time::Duration;
 
 #[derive(Default)]
 struct Inner {
-    seq: u64,
     serial: u64,
     next_stream: u64,
-    running: HashMap<StreamId, Arc<Txn>>,
     /// The last sealed transaction of each stream, as long as it is not settled.
     previous: HashMap<StreamId, Arc<Txn>>,
     /// Sealed transactions that are not settled, oldest first.
@@ -26,13 +26,24 @@ struct Inner {
     after: HashMap<StreamId, Vec<Tie>>,
 }
 
+const SHARDS: u64 = 64;
+
+/// Running transactions of some streams, on a cache line of their own.
+#[derive(Default)]
 #[repr(align(128))]
-pub struct Streams(Mutex<Inner>);
+struct Running(Mutex<HashMap<StreamId, Arc<Txn>>>);
+
+pub struct Streams {
+    /// Changed only under the mutex.
+    running: Vec<Running>,
+    inner: Mutex<Inner>,
+}
 
 /// An operation's place.
 pub struct Accepted {
     pub txn: Arc<Txn>,
-    pub seq: u64,
+    /// Which operation of the transaction it is.
+    pub number: u64,
     /// The stream's transaction before was sealed because it was full.
     pub sealed_full: bool,
 }
@@ -45,51 +56,68 @@ pub struct StreamView {
     pub committing: Vec<Arc<Txn>>,
 }
 
-impl Inner {
-    fn running(&mut self, stream: StreamId) -> Arc<Txn> {
-        if let Some(txn) = self.running.get(&stream) {
-            return txn.clone();
-        }
-        self.serial += 1;
-        let deps = self
-            .previous
-            .get(&stream)
-            .filter(|t| !t.settled() && !planted::is(Bug::TieStream))
-            .map(|t| Tie::new(t, Rule::Stream, 0));
-        let after = self.after.remove(&stream).into_iter().flatten();
-        let deps = after.filter(|t| !t.txn.settled()).chain(deps).collect();
-        let txn = Arc::new(Txn::new(self.serial, stream, deps));
-        self.running.insert(stream, txn.clone());
-        txn
-    }
-
-    fn seal(&mut self, txn: &Arc<Txn>) {
-        if txn.phase() != Phase::Running {
-            return;
-        }
-        txn.set_phase(Phase::Sealed);
-        self.running.remove(&txn.stream);
-        self.previous.insert(txn.stream, txn.clone());
-        self.sealed.retain(|t| !t.settled());
-        self.sealed.push(txn.clone());
-    }
-}
-
 impl Streams {
     pub fn new() -> Self {
         // Ids below 16 are the engine's.
-        Streams(Mutex::new(Inner {
-            next_stream: 16,
-            ..Inner::default()
-        }))
+        Streams {
+            running: (0..SHARDS).map(|_| Running::default()).collect(),
+            inner: Mutex::new(Inner {
+                next_stream: 16,
+                ..Inner::default()
+            }),
+        }
     }
 
     /// A stream id that nobody has.
     pub fn fresh_id(&self) -> StreamId {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         inner.next_stream += 1;
         // Far from ids that people choose by hand.
         StreamId((1 << 32) + inner.next_stream)
+    }
+
+    fn shard(&self, stream: StreamId) -> MutexGuard<'_, HashMap<StreamId, Arc<Txn>>> {
+        self.running[(stream.0 % SHARDS) as usize].0.lock()
+    }
+
+    fn running(&self, stream: StreamId) -> Option<Arc<Txn>> {
+        self.shard(stream).get(&stream).cloned()
+    }
+
+    fn all_running(&self) -> Vec<Arc<Txn>> {
+        let shards = self.running.iter();
+        let all = shards.flat_map(|s| s.0.lock().values().cloned().collect::<Vec<_>>());
+        all.collect()
+    }
+
+    /// The stream's running transaction, made if there is none.
+    fn run(&self, inner: &mut Inner, stream: StreamId) -> Arc<Txn> {
+        if let Some(txn) = self.running(stream) {
+            return txn;
+        }
+        inner.serial += 1;
+        let deps = inner
+            .previous
+            .get(&stream)
+            .filter(|t| !t.settled() && !planted::is(Bug::TieStream))
+            .map(|t| Tie::new(t, Rule::Stream, 0));
+        let after = inner.after.remove(&stream).into_iter().flatten();
+        let deps = after.filter(|t| !t.txn.settled()).chain(deps).collect();
+        let txn = Arc::new(Txn::new(inner.serial, stream, deps));
+        self.shard(stream).insert(stream, txn.clone());
+        txn
+    }
+
+    fn seal_one(&self, inner: &mut Inner, txn: &Arc<Txn>) {
+        if txn.phase() != Phase::Running {
+            return;
+        }
+        // From here on nobody joins it.
+        txn.set_phase(Phase::Sealed);
+        self.shard(txn.stream).remove(&txn.stream);
+        inner.previous.insert(txn.stream, txn.clone());
+        inner.sealed.retain(|t| !t.settled());
+        inner.sealed.push(txn.clone());
     }
 
     /// The acceptance of an operation of `stream` on objects last touched by `ties`, which needs at most `expected` bytes of the
@@ -101,54 +129,68 @@ impl Streams {
         expected: u64,
         limit: u64,
     ) -> Accepted {
-        let mut inner = self.0.lock();
-        let full = inner
-            .running
-            .get(&stream)
-            .filter(|t| t.log_bytes_max() + expected > limit)
-            .cloned();
+        let txn = self.running(stream);
+        let own = txn.as_ref().map_or(0, |t| t.serial);
+        // A tie to `own` needs nothing, also when `own` is sealed by now: the stream's next transaction comes after it anyway.
+        let open = |t: &Tie| t.txn.serial != own && !t.txn.settled();
+        let ties: Vec<Tie> = ties.filter(open).collect();
+        if let Some(txn) = txn
+            && let Some(number) = txn.join(&ties, expected, limit)
+        {
+            return Accepted {
+                txn,
+                number,
+                sealed_full: false,
+            };
+        }
+        self.accept_slowly(stream, ties, expected, limit)
+    }
+
+    fn accept_slowly(
+        &self,
+        stream: StreamId,
+        mut ties: Vec<Tie>,
+        expected: u64,
+        limit: u64,
+    ) -> Accepted {
+        let mut inner = self.inner.lock();
+        let full = self
+            .running(stream)
+            .filter(|t| t.log_bytes_max() + expected > limit);
         if let Some(full) = &full {
             full.full.store(true, Ordering::Relaxed);
-            inner.seal(full);
+            self.seal_one(&mut inner, full);
         }
-        let txn = inner.running(stream);
-        for tie in ties {
-            if tie.txn.serial == txn.serial || tie.txn.settled() {
-                continue;
-            }
-            // T1: the other side is sealed before the edge exists, and `txn` itself runs, so nothing leads to it yet.
-            inner.seal(&tie.txn);
-            let mut progress = txn.progress();
-            let known = |d: &Tie| d.txn.serial == tie.txn.serial;
-            if !progress.deps.iter().any(known) {
-                progress.deps.push(tie);
-            }
+        let txn = self.run(&mut inner, stream);
+        ties.retain(|t| t.txn.serial != txn.serial);
+        // T1: the other side is sealed before the edge exists, and `txn` itself runs, so nothing leads to it yet.
+        for tie in &ties {
+            self.seal_one(&mut inner, &tie.txn);
         }
-        inner.seq += 1;
-        txn.progress().active += 1;
-        txn.operations.fetch_add(1, Ordering::Relaxed);
-        txn.expected_bytes.fetch_add(expected, Ordering::Relaxed);
+        let number = txn.join(&ties, expected, u64::MAX);
         Accepted {
+            number: number.expect("nobody else seals it, and all ties are sealed"),
             txn,
-            seq: inner.seq,
             sealed_full: full.is_some(),
         }
     }
 
     pub fn seal(&self, txn: &Arc<Txn>) {
-        self.0.lock().seal(txn);
+        if txn.phase() == Phase::Running {
+            self.seal_one(&mut self.inner.lock(), txn);
+        }
     }
 
     /// A barrier: seals what the stream has, and `ties`; whatever the stream does from now on comes after all of it.
     /// Returns the stream's last transaction that is not settled.
     pub fn barrier(&self, stream: StreamId, ties: Vec<Tie>) -> Option<Arc<Txn>> {
-        let mut inner = self.0.lock();
-        if let Some(txn) = inner.running.get(&stream).cloned() {
-            inner.seal(&txn);
+        let mut inner = self.inner.lock();
+        if let Some(txn) = self.running(stream) {
+            self.seal_one(&mut inner, &txn);
         }
         for tie in ties {
             // T1: the stream's next transaction does not exist yet, so nothing leads to it.
-            inner.seal(&tie.txn);
+            self.seal_one(&mut inner, &tie.txn);
             let after = inner.after.entry(stream).or_default();
             let known = |t: &Tie| t.txn.serial == tie.txn.serial;
             let own = tie.txn.stream == stream;
@@ -166,7 +208,7 @@ impl Streams {
 
     /// What the stream's next transaction has to come after, besides its own.
     pub fn ordered_before(&self, stream: StreamId) -> Vec<Arc<Txn>> {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let after = inner.after.get(&stream).into_iter().flatten();
         after
             .map(|t| t.txn.clone())
@@ -176,9 +218,9 @@ impl Streams {
 
     /// Seals what the stream has; returns its last transaction that is not settled.
     pub fn seal_stream(&self, stream: StreamId) -> Option<Arc<Txn>> {
-        let mut inner = self.0.lock();
-        if let Some(txn) = inner.running.get(&stream).cloned() {
-            inner.seal(&txn);
+        let mut inner = self.inner.lock();
+        if let Some(txn) = self.running(stream) {
+            self.seal_one(&mut inner, &txn);
         }
         inner
             .previous
@@ -189,28 +231,23 @@ impl Streams {
 
     /// Nothing of the stream is uncommitted.
     pub fn is_settled(&self, stream: StreamId) -> bool {
-        let inner = self.0.lock();
-        !inner.running.contains_key(&stream)
-            && inner.previous.get(&stream).is_none_or(|t| t.settled())
+        let inner = self.inner.lock();
+        self.running(stream).is_none() && inner.previous.get(&stream).is_none_or(|t| t.settled())
     }
 
-    /// Seals everything at one instant (hard spot 24) and returns all that is not settled.
+    /// Seals everything that runs now, once (hard spot 24), and returns all that is not settled.
     pub fn seal_all(&self) -> Vec<Arc<Txn>> {
         self.seal_older(Duration::ZERO)
     }
 
     /// Seals running transactions at least `age` old; returns all sealed ones that are not settled.
     pub fn seal_older(&self, age: Duration) -> Vec<Arc<Txn>> {
-        let mut inner = self.0.lock();
-        let mut old: Vec<_> = inner
-            .running
-            .values()
-            .filter(|t| t.started.elapsed() >= age)
-            .cloned()
-            .collect();
+        let mut inner = self.inner.lock();
+        let mut old = self.all_running();
+        old.retain(|t| t.started.elapsed() >= age);
         old.sort_by_key(|t| t.serial);
         for txn in &old {
-            inner.seal(txn);
+            self.seal_one(&mut inner, txn);
         }
         inner.sealed.retain(|t| !t.settled());
         inner.sealed.clone()
@@ -218,19 +255,16 @@ impl Streams {
 
     /// Seals the running transaction that holds most data.
     pub fn seal_largest(&self) -> Option<Arc<Txn>> {
-        let mut inner = self.0.lock();
-        let txn = inner
-            .running
-            .values()
-            .max_by_key(|t| t.dirty_bytes.load(Ordering::Relaxed))
-            .cloned()?;
-        inner.seal(&txn);
+        let mut inner = self.inner.lock();
+        let all = self.all_running().into_iter();
+        let txn = all.max_by_key(|t| t.dirty_bytes.load(Ordering::Relaxed))?;
+        self.seal_one(&mut inner, &txn);
         Some(txn)
     }
 
     /// Forgets what is settled, so that ended streams cost nothing.
     pub fn prune(&self) {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         inner.sealed.retain(|t| !t.settled());
         inner.previous.retain(|_, t| !t.settled());
         inner.after.retain(|_, ties| {
@@ -240,17 +274,15 @@ impl Streams {
     }
 
     pub fn view(&self) -> Vec<StreamView> {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let mut views: HashMap<StreamId, StreamView> = HashMap::new();
-        for (id, txn) in &inner.running {
-            views.insert(
-                *id,
-                StreamView {
-                    id: *id,
-                    running: Some(txn.clone()),
-                    committing: Vec::new(),
-                },
-            );
+        for txn in self.all_running() {
+            let view = StreamView {
+                id: txn.stream,
+                running: Some(txn.clone()),
+                committing: Vec::new(),
+            };
+            views.insert(txn.stream, view);
         }
         for txn in inner.sealed.iter().filter(|t| !t.settled()) {
             let fresh = StreamView {

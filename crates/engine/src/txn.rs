@@ -231,6 +231,26 @@ impl Txn {
         sum.iter().map(|n| n.load(Ordering::Relaxed)).sum()
     }
 
+    /// Accepts an operation that comes after `ties`, and counts what it may need of the log; gives its number. `None`, and nothing
+    /// done: it takes no more (a log of `limit` bytes), or one of `ties` still runs.
+    pub fn join(&self, ties: &[Tie], expected: u64, limit: u64) -> Option<u64> {
+        let mut progress = self.progress.lock();
+        let full = self.log_bytes_max().saturating_add(expected) > limit;
+        let running = |t: &Txn| t.phase() == Phase::Running;
+        if full || !running(self) || ties.iter().any(|t| running(&t.txn)) {
+            return None;
+        }
+        for tie in ties {
+            let known = |d: &Tie| d.txn.serial == tie.txn.serial;
+            if !progress.deps.iter().any(known) {
+                progress.deps.push(tie.clone());
+            }
+        }
+        progress.active += 1;
+        self.expected_bytes.fetch_add(expected, Ordering::Relaxed);
+        Some(self.operations.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// An accepted operation has ended.
     pub fn end_operation(&self, expected: u64) {
         self.expected_bytes.fetch_sub(expected, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use ccfs_image::Image;
 use ccfs_log::Log;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -125,7 +125,8 @@ pub struct Volume {
     /// Inodes that they free.
     pub(crate) pending_inodes: Gauge,
     pub(crate) reclaiming: Mutex<()>,
-    pub(crate) generation: AtomicU32,
+    /// What generation numbers of new inodes are made from.
+    pub(crate) generation: u32,
     pub(crate) counters: AtomicCounters,
     pub(crate) watch: Watch,
     health: AtomicU8,
@@ -271,12 +272,12 @@ impl Volume {
             space,
             orphans: Mutex::default(),
             moves: Mutex::default(),
-            dirty: Gauge::default(),
-            dir_fields: Gauge::default(),
+            dirty: Gauge::new(64 << 10),
+            dir_fields: Gauge::new(32),
             pending_free: Gauge::default(),
             pending_inodes: Gauge::default(),
             reclaiming: Mutex::new(()),
-            generation: AtomicU32::new(seed.1 ^ seed.0 as u32),
+            generation: seed.1 ^ seed.0 as u32,
             counters: AtomicCounters::default(),
             watch: Watch::default(),
             health: AtomicU8::new(RUNNING),
@@ -424,18 +425,18 @@ impl Volume {
     }
 
     fn over_limit(&self) -> bool {
-        self.dirty.get() >= self.options.dirty_limit
-            || self.dir_fields.get() >= self.limits.dir_fields_max
+        self.dirty.at_least(self.options.dirty_limit)
+            || self.dir_fields.at_least(self.limits.dir_fields_max)
     }
 
     /// Everything should be committed, before writers have to wait.
     pub(crate) fn many_dir_fields(&self) -> bool {
-        self.dir_fields.get() >= self.limits.dir_fields_max / 2
+        self.dir_fields.at_least(self.limits.dir_fields_max / 2)
     }
 
     /// After each operation: the committer is woken before writers have to wait.
     pub(crate) fn after_operation(&self) {
-        if self.dirty.get() >= self.commit_threshold() || self.many_dir_fields() {
+        if self.dirty.at_least(self.commit_threshold()) || self.many_dir_fields() {
             self.want_commit();
         }
     }

@@ -5,11 +5,6 @@ use ccfs_engine::*;
 use common::{cx, fsck, image, quiet};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
-
-/// As the daemon has it: pages are allocated and freed by the thousand.
-#[global_allocator]
-static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const MB: u64 = 1 << 20;
 
@@ -150,53 +145,6 @@ fn an_fsync_is_one_flush() {
     }
     assert_eq!(v.status().counters.device_flushes - before, 10);
     v.unmount().unwrap();
-}
-
-/// Creates, small writes, lookups and removals of `threads` threads in streams of their own; operations per second. Each keeps
-/// the last 200 files, so that memory is used again and again.
-fn throughput(threads: u64) -> f64 {
-    const ROUNDS: u64 = 40_000;
-    const KEPT: u64 = 200;
-    let dev = Arc::new(image(&["-b", "4096", "-N", "200000"], "1G"));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, Options::default()).unwrap();
-    let start = Instant::now();
-    std::thread::scope(|s| {
-        for t in 0..threads {
-            let v = &v;
-            s.spawn(move || {
-                let c = cx(100 + t);
-                let dir = v
-                    .mkdir(&c, ROOT_INO, format!("d{t}").as_bytes(), 0o755)
-                    .unwrap()
-                    .ino;
-                for i in 0..ROUNDS {
-                    let name = format!("f{i}");
-                    let f = v.mknod(&c, dir, name.as_bytes(), 0o100644, 0).unwrap().ino;
-                    v.write(&c, f, 0, &[7; 1000], WriteFlags::default())
-                        .unwrap();
-                    assert_eq!(v.lookup(dir, name.as_bytes()).unwrap().ino, f);
-                    if i >= KEPT {
-                        v.unlink(&c, dir, format!("f{}", i - KEPT).as_bytes())
-                            .unwrap();
-                    }
-                }
-            });
-        }
-    });
-    let rate = (threads * ROUNDS * 4) as f64 / start.elapsed().as_secs_f64();
-    v.unmount().unwrap();
-    rate
-}
-
-#[test]
-fn throughput_of_streams_is_reported() {
-    let one = throughput(1);
-    let four = throughput(4);
-    println!(
-        "engine, memory device: 1 thread {one:.0} op/s, 4 threads in 4 streams {four:.0} op/s, ratio {:.2}",
-        four / one
-    );
-    assert!(one > 0.0 && four > 0.0);
 }
 
 #[test]

@@ -8,12 +8,14 @@ use crate::alloc_view::{BitRun, View};
 use crate::cache::FastMap;
 use crate::core::{Core, corrupt};
 use crate::groups::GroupInfo;
-use crate::{Ino, Pblk, Run};
+use crate::promises::Promises;
+use crate::striped::{Line, Striped};
+use crate::{Ino, Pblk, Run, shard_of};
 use ccfs_ext4::{Error, Result, bitmap};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Largest window, in bytes.
 const WINDOW_MAX_BYTES: u64 = 64 << 20;
@@ -42,13 +44,17 @@ struct Window {
     given: u64,
 }
 
+#[derive(Default)]
+#[repr(align(128))]
+struct WindowShard(Mutex<FastMap<u64, Window>>);
+
 /// See the module's text.
 pub struct Allocator {
     pub(crate) core: Arc<Core>,
-    free: Line,
-    promised: Line,
-    pub(crate) inodes_free: Line,
-    windows: Vec<Mutex<FastMap<u64, Window>>>,
+    pub(crate) free: Line,
+    pub(crate) promises: Promises,
+    pub(crate) inodes_free: Striped,
+    windows: Vec<WindowShard>,
     /// Groups whose view of blocks (`false`) or inodes (`true`) is loaded, oldest first.
     loaded: Mutex<VecDeque<(u32, bool)>>,
     /// Where the last search that left its goal's neighbourhood ended.
@@ -64,25 +70,14 @@ struct Wish {
     enough: u64,
 }
 
-/// A count on a cache line of its own: every operation of every thread changes some.
-#[repr(align(128))]
-pub(crate) struct Line(AtomicI64);
-
-impl std::ops::Deref for Line {
-    type Target = AtomicI64;
-    fn deref(&self) -> &AtomicI64 {
-        &self.0
-    }
-}
-
 impl Allocator {
     pub(crate) fn new(core: Arc<Core>) -> Allocator {
         let a = Allocator {
             core,
-            free: Line(AtomicI64::new(0)),
-            promised: Line(AtomicI64::new(0)),
-            inodes_free: Line(AtomicI64::new(0)),
-            windows: (0..WINDOW_SHARDS).map(|_| Mutex::default()).collect(),
+            free: Line::default(),
+            promises: Promises::default(),
+            inodes_free: Striped::default(),
+            windows: (0..WINDOW_SHARDS).map(|_| WindowShard::default()).collect(),
             loaded: Mutex::default(),
             rotor: AtomicU32::new(0),
             dir_rotor: AtomicU32::new(0),
@@ -95,28 +90,7 @@ impl Allocator {
     pub(crate) fn reload_counts(&self) {
         self.free
             .store(self.core.free_blocks.load(Relaxed), Relaxed);
-        self.inodes_free
-            .store(self.core.free_inodes.load(Relaxed), Relaxed);
-    }
-
-    /// Promises blocks; false (and nothing promised) when fewer are free and not promised.
-    pub fn reserve(&self, data: u64, structure: u64) -> bool {
-        let Ok(n) = i64::try_from(data.saturating_add(structure)) else {
-            return false;
-        };
-        self.promised
-            .fetch_update(Relaxed, Relaxed, |p| {
-                (n <= self.free.load(Relaxed).saturating_sub(p)).then(|| p + n)
-            })
-            .is_ok()
-    }
-
-    /// Takes promises back. `allocate` has used up one for each block that it gave; `take_structure` uses up none.
-    pub fn unreserve(&self, data: u64, structure: u64) {
-        let n = i64::try_from(data.saturating_add(structure)).unwrap_or(i64::MAX);
-        let _ = self
-            .promised
-            .fetch_update(Relaxed, Relaxed, |p| Some(p.saturating_sub(n).max(0)));
+        self.inodes_free.set(self.core.free_inodes.load(Relaxed));
     }
 
     /// Free now, promises not subtracted.
@@ -125,7 +99,7 @@ impl Allocator {
     }
 
     pub fn free_inodes(&self) -> u32 {
-        self.inodes_free.load(Relaxed).clamp(0, i64::from(u32::MAX)) as u32
+        self.inodes_free.sum().clamp(0, i64::from(u32::MAX)) as u32
     }
 
     /// Gives up to `want` contiguous blocks, at least 1, and uses up a promise for each. `owner` (an inode number) keeps a
@@ -152,7 +126,7 @@ impl Allocator {
     }
 
     fn window_shard(&self, owner: u64) -> &Mutex<FastMap<u64, Window>> {
-        &self.windows[owner as usize % WINDOW_SHARDS]
+        &self.windows[shard_of(owner as Ino, WINDOW_SHARDS)].0
     }
 
     /// Takes the window's next free run.

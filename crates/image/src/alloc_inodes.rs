@@ -4,7 +4,7 @@ use crate::Ino;
 use crate::alloc::{Allocator, NEAR_GROUPS};
 use crate::alloc_view::{BitRun, View};
 use crate::groups::GroupInfo;
-use ccfs_ext4::{Error, Result, bitmap};
+use ccfs_ext4::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Allocator {
@@ -76,7 +76,7 @@ impl Allocator {
 
     fn count_inodes(&self, info: &GroupInfo, n: u32) {
         info.inodes_avail.fetch_sub(n, Relaxed);
-        self.inodes_free.fetch_sub(i64::from(n), Relaxed);
+        self.inodes_free.add(-i64::from(n));
     }
 
     fn with_inode_view<R>(
@@ -110,11 +110,11 @@ impl Allocator {
         let Ok(image) = self.core.inode_bitmap(group) else {
             return;
         };
-        let image = bitmap::load(&image, self.core.layout.inodes_per_group);
+        let used = image[from as usize / 8] >> (from % 8) & 1 != 0;
         let _ = self.with_inode_view(group, |info, view| {
-            let n = view.release(&image, BitRun { from, len: 1 });
+            let n = if used { 0 } else { view.release_bit(from) };
             info.inodes_avail.fetch_add(n, Relaxed);
-            self.inodes_free.fetch_add(i64::from(n), Relaxed);
+            self.inodes_free.add(i64::from(n));
         });
     }
 

@@ -82,6 +82,14 @@ impl View {
         n
     }
 
+    /// As `release`, for one bit that is clear in the image.
+    pub fn release_bit(&mut self, bit: u32) -> u32 {
+        let n = bitmap::clear(&mut self.used, bit, 1);
+        self.low.set(self.low.get().min(bit));
+        self.held = self.held.saturating_sub(n);
+        n
+    }
+
     /// Sets free bits aside for a window.
     pub fn soften(&mut self, r: BitRun) {
         let words = self.used.len();

@@ -132,8 +132,13 @@ pub(crate) enum Found {
     Absent,
 }
 
+/// On cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded(RwLock<Shard>);
+
 pub(crate) struct Cache {
-    shards: Vec<RwLock<Shard>>,
+    shards: Vec<Padded>,
     dirty: AtomicUsize,
     clean_per_shard: usize,
 }
@@ -142,14 +147,14 @@ impl Cache {
     /// Keeps about `clean_blocks` clean blocks.
     pub fn new(clean_blocks: usize) -> Cache {
         Cache {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
             dirty: AtomicUsize::new(0),
             clean_per_shard: (clean_blocks / SHARDS).max(SHARD_MIN),
         }
     }
 
     fn shard(&self, pblk: Pblk) -> &RwLock<Shard> {
-        &self.shards[(pblk.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS]
+        &self.shards[(pblk.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS].0
     }
 
     pub fn get(&self, pblk: Pblk, tag: u64) -> Found {
@@ -283,7 +288,7 @@ impl Cache {
     pub fn take(&self, seal: impl Fn(&Kind, &mut [u8])) -> Vec<BlockImage> {
         let mut out = Vec::with_capacity(self.dirty_len());
         for shard in &self.shards {
-            let mut guard = shard.write();
+            let mut guard = shard.0.write();
             let shard = &mut *guard;
             for pblk in std::mem::take(&mut shard.dirty) {
                 // Blocks that were forgotten, or forgotten and made again, are here once too often.
@@ -392,7 +397,7 @@ mod tests {
         for n in 1000..40_000 {
             c.insert_clean(n, block(3), Kind::Raw, true);
         }
-        let kept: usize = c.shards.iter().map(|s| s.read().map.len()).sum();
+        let kept: usize = c.shards.iter().map(|s| s.0.read().map.len()).sum();
         assert!(kept <= SHARDS * (SHARD_MIN + 2), "{kept}");
     }
 

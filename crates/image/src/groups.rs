@@ -11,7 +11,8 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// What is kept of every group whose descriptor was read.
+/// What is kept of every group whose descriptor was read; on cache lines of its own, as streams work in different groups.
+#[repr(align(128))]
 pub(crate) struct GroupInfo {
     pub block_bitmap: Pblk,
     pub inode_bitmap: Pblk,

@@ -31,7 +31,9 @@ mod groups;
 mod htree;
 mod inode;
 mod open;
+mod promises;
 mod scrub;
+mod striped;
 mod trim;
 mod xattr;
 
@@ -39,6 +41,7 @@ pub use alloc::Allocator;
 pub use dirtree::{Gathered, NewTree};
 pub use open::OpenOptions;
 pub use scrub::{Damage, SCRUB_DAMAGE_MAX, ScrubAt, ScrubStep, Visited};
+pub use striped::Striped;
 
 /// A physical block number of the volume (in file system blocks).
 pub type Pblk = u64;
@@ -46,6 +49,12 @@ pub type Pblk = u64;
 pub type Lblk = u64;
 /// An inode number.
 pub type Ino = u32;
+
+/// Which of `shards` locks is an inode's. Inodes made one after the other share one: they are one thread's, and other threads'
+/// lie elsewhere.
+pub fn shard_of(ino: Ino, shards: usize) -> usize {
+    (ino / 16) as usize % shards
+}
 
 /// Facts of the volume that do not change while it is open.
 #[derive(Clone, Debug)]
