@@ -294,6 +294,12 @@ impl Volume {
     ) {
         let bs = self.block_size as u64;
         let layer = op.layer(inode, st);
+        let (first, last) = (plan.cells.first(), plan.cells.last());
+        if let (Some(first), Some(last)) = (first, last)
+            && last.lblk - first.lblk + 1 == plan.cells.len() as u64
+        {
+            op.assign_run(&layer, first.lblk, last.lblk + 1);
+        }
         for cell in plan.cells {
             let block_start = cell.lblk * bs;
             // The part of `data` that lands in this block.

@@ -48,6 +48,10 @@ pub struct LayerBody {
     pub pages: BTreeMap<Lblk, Page>,
     pub xattrs: Option<Arc<XattrSet>>,
     pub target: Option<Arc<[u8]>>,
+    /// Blocks of structure promised for what is said here, as far as that is known.
+    pub structure: u64,
+    /// The blocks that were written last without a gap, and how many of `structure` are for them.
+    pub last_run: (Lblk, Lblk, u64),
     /// Where commit put pages and preallocated blocks.
     pub placed: PlaceMap,
 }

@@ -2,7 +2,7 @@
 use crate::dir::{Locked, check_name, errno, ftype_of};
 use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
 use crate::inode::{Inode, Over, Page, State};
-use crate::op::Op;
+use crate::op::{ENTRY_BLOCKS, Op};
 use crate::planted::{self, Bug};
 use crate::record::set_bytes;
 use crate::txn::Tie;
@@ -17,8 +17,6 @@ use std::sync::Arc;
 
 /// Most links of a file, and of subdirectories before nlink becomes 1 (ext4).
 pub(crate) const LINK_MAX: u32 = 65_000;
-/// Blocks of structure that a new entry can need: a leaf, an index node, a new root level, a node of its tree of extents.
-const ENTRY_BLOCKS: u64 = 4;
 /// Blocks of structure that a new inode can need: an xattr block, a directory's first block, a slow symlink's block.
 const INODE_BLOCKS: u64 = 2;
 /// Targets from this length on do not fit in the inode (ext4), bytes.
@@ -288,6 +286,7 @@ impl Volume {
         let layer = op.layer(inode, &mut st);
         let mut body = layer.body.write();
         body.created = Some(parent);
+        body.structure += op.assign(INODE_BLOCKS);
         body.attr = Some(st.attr.clone());
         if !xattrs.is_empty() {
             op.count_bytes(set_bytes(&xattrs));
@@ -420,13 +419,15 @@ impl Volume {
             if want_dir {
                 lower_dir_links(st);
             }
-            self.lose_name(&op, &inode, l.get(&inode));
+            if self.lose_name(&op, &inode, l.get(&inode)) {
+                op.give_back(op.assign(u64::MAX));
+            }
             return Ok(());
         }
     }
 
-    /// One name less; the last one gone and nobody using the inode: it is freed with it.
-    pub(crate) fn lose_name(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) {
+    /// One name less; the last one gone and nobody using the inode: it is freed with it. True: nothing of it is left to be said.
+    pub(crate) fn lose_name(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) -> bool {
         st.attr.nlink = if st.is_dir() {
             0
         } else {
@@ -437,6 +438,7 @@ impl Volume {
             return op.kill(inode, st);
         }
         self.capture_links(op, inode, st);
+        false
     }
 
     /// Records a changed link count (of a directory: only that it has no name any more).

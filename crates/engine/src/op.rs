@@ -6,6 +6,7 @@ use crate::txn::{EntryChange, Name, Tie, Txn};
 use crate::types::{Context, Ino, Result, StreamId, Time};
 use crate::volume::Volume;
 use ccfs_ext4::Error;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,6 +42,9 @@ impl Drop for Promise<'_> {
 /// Names, attributes and links of one operation in the log, at most (two names of 255 bytes, five inodes), bytes.
 const RECORDS_BYTES_MAX: u64 = 2048;
 
+/// Blocks of structure that a new entry can need: a leaf, an index node, a new root level, a node of its tree of extents.
+pub(crate) const ENTRY_BLOCKS: u64 = 4;
+
 /// Memory of an inode's layer besides its pages, roughly, bytes; counts against the dirty limit.
 pub(crate) const LAYER_BYTES: u64 = 1024;
 
@@ -52,6 +56,8 @@ pub(crate) struct Op<'v> {
     pub now: Time,
     /// No blocks of structure are promised to it.
     pub short: bool,
+    /// Promised blocks of structure that are not assigned to what it changes.
+    spare: Cell<u64>,
     /// What the transaction counts for it until it ends.
     expected: u64,
 }
@@ -163,6 +169,7 @@ impl Volume {
             number: accepted.number,
             now: self.held(now()),
             short,
+            spare: Cell::new(structure),
             expected,
         }
     }
@@ -187,6 +194,44 @@ impl Op<'_> {
         let unique = self.txn.serial << 32 ^ self.number;
         let mixed = (unique ^ unique >> 31).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.vol.generation.wrapping_add((mixed >> 32) as u32)
+    }
+
+    /// Of the blocks of structure promised to the operation up to `most` are for what it does now.
+    pub fn assign(&self, most: u64) -> u64 {
+        let n = self.spare.get().min(most);
+        self.spare.set(self.spare.get() - n);
+        n
+    }
+
+    /// Promised blocks of structure that the transaction has no use for, after all.
+    pub fn give_back(&self, structure: u64) {
+        if structure > 0 {
+            self.txn.body.lock().promised_structure -= structure;
+            self.vol.space.unpromise(&self.vol.image, 0, structure);
+        }
+    }
+
+    /// What is promised for a write of blocks `[from, to)`. Where that goes on from the transaction's last write the two are one
+    /// range, which needs less than both.
+    pub fn assign_run(&self, layer: &FileLayer, from: u64, to: u64) {
+        let own = self.assign(u64::MAX);
+        if own == 0 {
+            return;
+        }
+        let mut body = layer.body.write();
+        let (start, end, had) = body.last_run;
+        let unused = if had > 0 && (start..=end).contains(&from) {
+            let end = end.max(to);
+            let need = self.vol.tree_blocks(end - start).clamp(had, had + own);
+            body.last_run = (start, end, need);
+            had + own - need
+        } else {
+            body.last_run = (from, to, own);
+            0
+        };
+        body.structure += own - unused;
+        drop(body);
+        self.give_back(unused);
     }
 
     /// The operation's layer of an inode, made when first needed.
@@ -293,10 +338,27 @@ impl Op<'_> {
         self.txn
             .record_bytes
             .fetch_add(24 + name.len() as u64, Ordering::Relaxed);
+        let own = match value {
+            Some(_) => self.assign(ENTRY_BLOCKS),
+            None => 0,
+        };
         let mut body = self.txn.body.lock();
         let names = body.entries.entry(dir.ino).or_default();
-        let fresh = names.get(&name).map_or(before.is_none(), |c| c.fresh);
-        names.insert(name, EntryChange { value, fresh });
+        let known = names.get(&name).map(|c| (c.fresh, c.structure));
+        let (fresh, had) = known.unwrap_or((before.is_none(), 0));
+        // However often a name changes, one record says what it is in the end; of one that came and went there is none.
+        let structure = match fresh && value.is_none() {
+            true => 0,
+            false => had.max(own),
+        };
+        let change = EntryChange {
+            value,
+            fresh,
+            structure,
+        };
+        names.insert(name, change);
+        drop(body);
+        self.give_back(had + own - structure);
     }
 
     /// Moves a directory under another parent.
@@ -381,8 +443,8 @@ impl Op<'_> {
         self.txn.record_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Frees an inode that has no name and no user. One that was created by this very transaction leaves no trace.
-    pub fn kill(&self, inode: &Arc<Inode>, st: &mut State) {
+    /// Frees an inode that has no name and no user. True: it was created by this very transaction and leaves no trace.
+    pub fn kill(&self, inode: &Arc<Inode>, st: &mut State) -> bool {
         let layer = self.layer(inode, st);
         let dropped = self.drop_pages(&layer, 0, u64::MAX);
         st.dead = true;
@@ -390,12 +452,13 @@ impl Op<'_> {
         if created_here {
             st.layers.pop();
             self.vol.dirty.sub(LAYER_BYTES);
+            self.give_back(layer.body.read().structure);
             let fields = self.txn.body.lock().forget_inode(inode.ino);
             self.vol.dir_fields.sub(fields);
             self.vol.inodes.remove(inode.ino);
             self.vol.image.alloc().drop_window(u64::from(inode.ino));
             self.vol.image.alloc().release_inode(inode.ino);
-            return;
+            return true;
         }
         layer.body.write().dead = true;
         planted::freed_inode(inode.ino);
@@ -413,6 +476,7 @@ impl Op<'_> {
         } else {
             st.last = Some(self.txn.clone());
         }
+        false
     }
 }
 

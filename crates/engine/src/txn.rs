@@ -39,6 +39,8 @@ pub struct EntryChange {
     pub value: Option<(Ino, u8)>,
     /// The name did not exist before this transaction: removing it again leaves nothing to say.
     pub fresh: bool,
+    /// Blocks of structure promised for it.
+    pub structure: u64,
 }
 
 /// What a transaction changes. Emptied when it was applied.

@@ -1,6 +1,7 @@
 //! What the mechanisms save, counted at the device.
 mod common;
 use ccfs_device::{Device, MemoryDevice};
+use ccfs_engine::watch::Cause;
 use ccfs_engine::*;
 use common::{cx, fsck, image, quiet};
 use std::process::Command;
@@ -131,6 +132,29 @@ fn many_overwrites_of_a_block_are_logged_once() {
     assert!((4096..=12288).contains(&logged), "{logged} bytes logged");
     assert!(after.avoided_bytes - before.avoided_bytes >= 999 * 4096);
     v.unmount().unwrap();
+}
+
+/// What an operation may need at most is promised to it; what turns out not to be needed must not make others wait for a commit.
+#[test]
+fn what_is_not_needed_any_more_is_promised_to_nobody() {
+    let (dev, v) = volume("64M");
+    let free = v.statfs().unwrap().bfree;
+    let kept = create(&v, 1, "kept");
+    for i in 0..4000u64 {
+        let ino = create(&v, 1, "f");
+        append(&v, 1, ino, 0, 1000);
+        append(&v, 1, kept, i * 2000, 2000);
+        v.unlink(&cx(1), ROOT_INO, b"f").unwrap();
+    }
+    // 16,384 blocks: one of each would have been too much for ten of them.
+    let space = Cause::NAMES.iter().position(|n| *n == "space").unwrap();
+    assert_eq!(v.totals().commits_by_cause[space], 0);
+    assert_eq!(
+        v.statfs().unwrap().bfree,
+        free - (4000 * 2000u64).div_ceil(4096)
+    );
+    v.unmount().unwrap();
+    fsck(&dev);
 }
 
 #[test]
