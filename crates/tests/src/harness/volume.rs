@@ -325,6 +325,16 @@ impl Volume {
             // fuse2fs writes its state after the kernel has let go; the lock on the image tells when it is done.
             self.wait_unused(end);
         }
+        if self.fs == Fs::Ext4 && !self.own_loop {
+            self.wait_detached(end);
+        }
+    }
+    /// The kernel writes ext4's last state when no mount namespace holds the volume any more: another test's private one may.
+    fn wait_detached(&self, end: Instant) {
+        while !loops_below(&self.image).is_empty() {
+            assert!(Instant::now() < end, "another mount namespace holds it");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
     fn wait_unused(&self, end: Instant) {
         while Instant::now() < end {
@@ -437,6 +447,9 @@ impl Volume {
             .unwrap_or_else(|e| panic!("mount {}: {e}", self.image.display()));
         let result = look(&dir);
         umount_patiently(&dir);
+        if !self.own_loop {
+            self.wait_detached(Instant::now() + PATIENCE);
+        }
         result
     }
     /// The end of a test: clean unmount, e2fsck without complaint, and the kernel shows the same tree.
