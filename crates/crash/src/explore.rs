@@ -241,6 +241,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         0 => {
             let setting = Setting {
                 gather: *rng.pick(&[1, 2, 4, 16]),
+                ordered: rng.chance(25),
                 ..setting
             };
             let mix = Mix {

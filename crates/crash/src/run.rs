@@ -35,6 +35,8 @@ pub struct Setting {
     pub streams: usize,
     /// Closed transactions that gather before the engine dispatches them.
     pub gather: usize,
+    /// The device has a barrier command.
+    pub ordered: bool,
 }
 
 impl Setting {
@@ -46,6 +48,7 @@ impl Setting {
             unmount: true,
             streams: 6,
             gather: 1,
+            ordered: false,
         }
     }
 
@@ -170,7 +173,11 @@ impl Run {
         mut source: Source,
         done: &mut Vec<(usize, Action)>,
     ) -> Result<Run, String> {
-        let dev = Arc::new(SimDevice::new(&image::base(setting.config)?));
+        let base = image::base(setting.config)?;
+        let dev = Arc::new(match setting.ordered {
+            true => SimDevice::ordered(&base),
+            false => SimDevice::new(&base),
+        });
         let vol = mount(dev.clone(), setting.options())?;
         let mounted = dev.events();
         let base = observe(&vol)?;

@@ -12,7 +12,8 @@
 //! * [`FileDevice`]: an image file or a block device (O_DIRECT, io_uring);
 //! * [`MemoryDevice`]: sparse memory with cheap snapshots;
 //! * [`SimDevice`]: records what the caller does and builds every medium that a power cut may leave;
-//! * [`Timed`]: any of them with the timing of another kind of device.
+//! * [`Timed`]: any of them with the timing of another kind of device; [`VirtualTime`]: the same without waiting;
+//! * [`EpochQueue`]: the queue in front of a device with a barrier command.
 #![deny(unsafe_code)]
 
 use std::io;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 mod buffer;
 mod counters;
+mod epoch;
 mod file;
 mod memory;
 mod sim;
@@ -30,11 +32,12 @@ mod uring;
 
 pub use buffer::AlignedBuf;
 pub use counters::Counters;
+pub use epoch::{Command, EpochQueue, Order, Priority, ranks};
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use memory::{Fingerprints, MemoryDevice};
 pub use sim::{DISCARDED, Outcome, Plan, SimDevice, Summary};
 pub use ticket::{Pending, Ticket};
-pub use timing::{ParamError, Params, Timed, Virtual};
+pub use timing::{Ordering, ParamError, Params, Timed, Virtual, VirtualTime};
 
 /// Smallest unit of atomic writing, in bytes.
 pub const SECTOR: u64 = 512;
@@ -62,6 +65,15 @@ pub trait Device: Send + Sync {
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
     /// Starts a batch of writes, in no order among themselves. They complete by themselves; `wait` tells the outcome.
     fn submit(&self, writes: Vec<Write>) -> Ticket;
+    /// True where the device has a barrier command: it keeps the order of epochs, see [`submit_epoch`](Device::submit_epoch).
+    fn keeps_order(&self) -> bool {
+        false
+    }
+    /// Starts a batch that is an *epoch*, without waiting for anything: where the device [keeps order](Device::keeps_order), nothing
+    /// of a later epoch survives a power cut unless all of this one does. Batches of `submit` are in no epoch. Elsewhere it is `submit`.
+    fn submit_epoch(&self, writes: Vec<Write>) -> Ticket {
+        self.submit(writes)
+    }
     /// Blocks until every write of the batch is in the device's cache.
     fn wait(&self, ticket: Ticket) -> io::Result<()>;
     /// See the guarantees.
@@ -86,6 +98,12 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
     fn submit(&self, writes: Vec<Write>) -> Ticket {
         (**self).submit(writes)
+    }
+    fn keeps_order(&self) -> bool {
+        (**self).keeps_order()
+    }
+    fn submit_epoch(&self, writes: Vec<Write>) -> Ticket {
+        (**self).submit_epoch(writes)
     }
     fn wait(&self, ticket: Ticket) -> io::Result<()> {
         (**self).wait(ticket)

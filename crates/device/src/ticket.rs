@@ -13,6 +13,19 @@ pub trait Pending: Send {
     }
 }
 
+struct Both(Ticket, Ticket);
+
+impl Pending for Both {
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        let (first, second) = (self.0.finish(), self.1.finish());
+        first.and(second)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.is_ready() && self.1.is_ready()
+    }
+}
+
 /// A submitted batch. Must be waited for; dropping it waits and ignores the result.
 #[must_use = "a batch is in the device's cache only after its wait"]
 pub struct Ticket(Option<Kind>);
@@ -31,6 +44,11 @@ impl Ticket {
     /// A ticket of a batch that is under way.
     pub fn pending(batch: Box<dyn Pending>) -> Self {
         Ticket(Some(Kind::Pending(batch)))
+    }
+
+    /// One for two batches.
+    pub fn both(first: Ticket, second: Ticket) -> Self {
+        Ticket::pending(Box::new(Both(first, second)))
     }
 
     /// False if a wait would block now.

@@ -10,7 +10,7 @@ use crate::txn::{Phase, Steps, Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::{Cause, Rule};
-use ccfs_device::Write;
+use ccfs_device::{Ticket, Write};
 use ccfs_ext4::Error;
 use ccfs_log::{Kind, Meta};
 use std::collections::VecDeque;
@@ -144,7 +144,8 @@ impl Volume {
                 .direct_bytes
                 .fetch_add(b.direct_bytes, Ordering::Relaxed);
             let mut direct = std::mem::take(&mut b.direct);
-            if !b.sums && !direct.is_empty() && !planted::is(Bug::UncheckedData) {
+            let unchecked = !b.sums && !self.dev.keeps_order();
+            if unchecked && !direct.is_empty() && !planted::is(Bug::UncheckedData) {
                 ccfs_device::write_all(&*self.dev, std::mem::take(&mut direct))?;
                 self.flush_device()?;
             }
@@ -188,14 +189,20 @@ impl Volume {
             .logged_bytes
             .fetch_add(logged, Ordering::Relaxed);
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
-        writes.extend(frame_writes);
         let steps = Steps {
             built: built_in,
             roomy,
             ..Steps::default()
         };
         note_built(members, built, steps, logged);
-        let ticket = self.dev.submit(writes);
+        let ticket = if self.dev.keeps_order() {
+            // The device keeps the order: frames are there only if the data is.
+            let data = self.dev.submit_epoch(writes);
+            Ticket::both(data, self.dev.submit_epoch(frame_writes))
+        } else {
+            writes.extend(frame_writes);
+            self.dev.submit(writes)
+        };
         members[0].progress().ticket = Some(ticket);
         for txn in members {
             txn.set_phase(Phase::Dispatched);

@@ -66,7 +66,8 @@ impl Volume {
         let dirty = txn.dirty_bytes.load(Ordering::Relaxed);
         let ordered = txn.progress().barrier.is_some();
         let mut b = Built {
-            sums: dirty <= if ordered { ORDERED_SUMS_MAX } else { SUMS_MAX }
+            sums: !self.dev.keeps_order()
+                && dirty <= if ordered { ORDERED_SUMS_MAX } else { SUMS_MAX }
                 && !planted::is(Bug::UncheckedData),
             ordered,
             ..Built::default()

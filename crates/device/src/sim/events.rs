@@ -35,6 +35,9 @@ pub(super) struct Events {
     /// Writes that were unflushed when a flush failed.
     lost_track: Vec<usize>,
     batches: usize,
+    epochs: usize,
+    /// Writes that are recorded now are in the epoch `epochs`.
+    in_epoch: bool,
 }
 
 enum Event {
@@ -50,6 +53,8 @@ enum Event {
 
 struct Recorded {
     batch: usize,
+    /// Number of its epoch, from 1; 0: it is in none.
+    epoch: usize,
     offset: u64,
     body: Body,
     /// Set if the write failed: what of it was written.
@@ -76,6 +81,44 @@ impl Events {
         self.batches - 1
     }
 
+    /// What is recorded until the end of the epoch is in it.
+    pub fn begin_epoch(&mut self) {
+        self.epochs += 1;
+        self.in_epoch = true;
+    }
+
+    pub fn end_epoch(&mut self) {
+        self.in_epoch = false;
+    }
+
+    /// In-order recovery: what of the unflushed epochs survives. Those before one that is flushed do; behind the first of which something is
+    /// missing, nothing does.
+    fn keep_epochs(&self, at_event: usize, unflushed: &[usize], kept: &mut [Keep]) {
+        if self.epochs == 0 {
+            return;
+        }
+        let flushed = (0..at_event)
+            .filter_map(|index| self.write(index))
+            .filter(|w| w.covered < at_event)
+            .map(|w| w.epoch)
+            .max();
+        let flushed = flushed.unwrap_or(0);
+        let mut torn = NEVER;
+        for (number, keep) in unflushed.iter().zip(kept.iter_mut()) {
+            match self.write(*number).map_or(0, |w| w.epoch) {
+                0 => {}
+                epoch if epoch < flushed => *keep = Keep::All,
+                epoch if *keep != Keep::All => torn = torn.min(epoch),
+                _ => {}
+            }
+        }
+        for (number, keep) in unflushed.iter().zip(kept.iter_mut()) {
+            if self.write(*number).is_some_and(|w| w.epoch > torn) {
+                *keep = Keep::Nothing;
+            }
+        }
+    }
+
     /// Records a write, shows it to readers. A write of nothing is no event.
     pub fn push_write(
         &mut self,
@@ -87,6 +130,7 @@ impl Events {
     ) {
         let write = Recorded {
             batch,
+            epoch: if self.in_epoch { self.epochs } else { 0 },
             offset,
             body,
             torn,
@@ -187,16 +231,19 @@ impl Events {
         unflushed: &[usize],
         outcome: &Outcome,
     ) {
-        let mut kept: Vec<(&Recorded, Keep)> = Vec::new();
-        for (index, &number) in unflushed.iter().enumerate() {
-            let Some(write) = self.write(number) else {
-                continue;
-            };
-            match outcome.keep(index, write.sectors()) {
-                Keep::Nothing => {}
-                keep => kept.push((write, keep)),
-            }
-        }
+        let sectors = |number: &usize| self.write(*number).map_or(0, Recorded::sectors);
+        let mut keeps: Vec<Keep> = unflushed
+            .iter()
+            .enumerate()
+            .map(|(index, number)| outcome.keep(index, sectors(number)))
+            .collect();
+        self.keep_epochs(at_event, unflushed, &mut keeps);
+        let mut kept: Vec<(&Recorded, Keep)> = unflushed
+            .iter()
+            .zip(keeps)
+            .filter(|(_, keep)| *keep != Keep::Nothing)
+            .filter_map(|(number, keep)| Some((self.write(*number)?, keep)))
+            .collect();
         // In the order in which the writes ended: of two that were in flight at once either may win. The sort keeps the order of equals.
         kept.sort_by_key(|(write, _)| write.waited);
         let mut next = NEVER;

@@ -65,6 +65,8 @@ struct Shared {
     bases: Mutex<BTreeMap<Option<usize>, MemoryDevice>>,
     counting: Counting,
     size: u64,
+    /// It has a barrier command.
+    keeps_order: bool,
 }
 
 impl SimDevice {
@@ -74,6 +76,15 @@ impl SimDevice {
     }
 
     pub fn with_plan(base: &MemoryDevice, plan: Plan) -> Self {
+        Self::make(base, plan, false)
+    }
+
+    /// A device with a barrier command and in-order recovery.
+    pub fn ordered(base: &MemoryDevice) -> Self {
+        Self::make(base, Plan::default(), true)
+    }
+
+    fn make(base: &MemoryDevice, plan: Plan, keeps_order: bool) -> Self {
         SimDevice(Arc::new(Shared {
             live: base.snapshot(),
             events: RwLock::default(),
@@ -85,6 +96,7 @@ impl SimDevice {
             bases: Mutex::new(BTreeMap::from([(None, base.snapshot())])),
             counting: Counting::default(),
             size: base.size_bytes(),
+            keeps_order,
         }))
     }
 
@@ -171,6 +183,35 @@ impl SimDevice {
     }
 }
 
+impl SimDevice {
+    fn submit_in(&self, writes: Vec<Write>, epoch: bool) -> Ticket {
+        if let Err(error) = check_writes(self.0.size, &writes) {
+            return Ticket::done(Err(error));
+        }
+        self.0.counting.wrote(&writes);
+        let mut events = self.0.events.write();
+        let batch = events.next_batch();
+        if epoch {
+            events.begin_epoch();
+        }
+        let first = events.len();
+        let mut result = Ok(());
+        for write in writes {
+            let done = self
+                .0
+                .write(&mut events, batch, write.offset, Body::Data(write.parts));
+            result = result.and(done);
+        }
+        events.end_epoch();
+        let events = first..events.len();
+        Ticket::pending(Box::new(Batch {
+            shared: self.0.clone(),
+            events,
+            result,
+        }))
+    }
+}
+
 impl Shared {
     /// A copy of the durable content right after a flush.
     fn base(&self, events: &Events, flush: Option<usize>) -> MemoryDevice {
@@ -245,26 +286,15 @@ impl Device for SimDevice {
     }
 
     fn submit(&self, writes: Vec<Write>) -> Ticket {
-        if let Err(error) = check_writes(self.0.size, &writes) {
-            return Ticket::done(Err(error));
-        }
-        self.0.counting.wrote(&writes);
-        let mut events = self.0.events.write();
-        let batch = events.next_batch();
-        let first = events.len();
-        let mut result = Ok(());
-        for write in writes {
-            let done = self
-                .0
-                .write(&mut events, batch, write.offset, Body::Data(write.parts));
-            result = result.and(done);
-        }
-        let events = first..events.len();
-        Ticket::pending(Box::new(Batch {
-            shared: self.0.clone(),
-            events,
-            result,
-        }))
+        self.submit_in(writes, false)
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.0.keeps_order
+    }
+
+    fn submit_epoch(&self, writes: Vec<Write>) -> Ticket {
+        self.submit_in(writes, self.0.keeps_order)
     }
 
     fn wait(&self, ticket: Ticket) -> io::Result<()> {

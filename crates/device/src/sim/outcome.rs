@@ -29,7 +29,7 @@ pub enum Outcome {
 }
 
 /// What of one write reaches the medium.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     All,
     Nothing,

@@ -3,6 +3,7 @@
 //! The data goes to the inner device at once; what the model adds is when a call returns. It is a model, made to compare designs by the
 //! commands that they send, not to predict a product's benchmark.
 
+mod clock;
 mod model;
 mod params;
 
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::{Counters, Device, Pending, Ticket, Write};
+pub use clock::{Ordering, VirtualTime};
 use model::{Model, Nanos};
 pub use params::{ParamError, Params};
 

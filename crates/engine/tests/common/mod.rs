@@ -1,6 +1,7 @@
 //! Images, contexts and judges that the engine's tests share.
 #![allow(dead_code)]
 pub mod faulty;
+pub mod virtual_time;
 use ccfs_device::{Device, MemoryDevice};
 use ccfs_engine::*;
 use std::process::Command;
