@@ -19,13 +19,14 @@ help:
 	@echo "make deb       a Debian package in $(CARGO_TARGET_DIR)"
 	@echo "make install-libs   only libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
-	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs;  make bench  benchmarks"
+	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs"
+	@echo "make bench     ccfs against ext4 and fuse2fs, 15 minutes;  make bench-all  everything, 3 hours;  make scale  large volumes (docs/performance.md)"
 	@echo "make faults    device errors, flipped bits, full hosts: the table in docs/evidence.md"
 	@echo "make fuzz      fuzzing, FUZZ_SECONDS a target (docs/fuzzing.md)"
 
 build:
 	@scripts/deps.sh build
-	cargo build --release -p ccfs
+	cargo build --release -p ccfs -p ccfs-bench
 
 mount: build
 	@scripts/deps.sh run
@@ -126,11 +127,28 @@ faults:
 	@scripts/deps.sh test
 	$(SUDO) env "PATH=$$PATH" cargo run --release -p ccfs-faults --bin ccfs-faults -- --into docs/evidence.md $(FAULTS_ARGS)
 
-BENCH_ARGS ?= personalities --fs ccfs,fuse2fs,ext4 --seconds 10
-bench:
+# ext4, fuse2fs and ccfs, 15 minutes; `make bench-all`: everything, 3 hours, going on where an interrupted run was.
+# BENCH_ARGS="--doc docs/performance.md" enters the tables there. `$(CCFS) bench --quick`: 2 to 3 minutes.
+BENCH_ARGS ?=
+BENCH_OUT ?= $(CARGO_TARGET_DIR)/bench
+bench: build
 	@scripts/deps.sh test
-	cargo build --release -p ccfs
-	cargo run --release -p ccfs-bench --bin ccfs-bench -- $(BENCH_ARGS)
+	@mkdir -p $(BENCH_OUT)
+	$(SUDO) $(CCFS) bench --json $(BENCH_OUT)/bench.json --html $(BENCH_OUT)/bench.html $(BENCH_ARGS)
+
+.PHONY: bench-all
+bench-all: build
+	@scripts/deps.sh test
+	@mkdir -p $(BENCH_OUT)
+	$(SUDO) $(CCFS) bench --all --state $(BENCH_OUT)/all.state --json $(BENCH_OUT)/all.json --html $(BENCH_OUT)/all.html $(BENCH_ARGS)
+
+# Tables over powers of ten: directories, files, volumes, streams; an aged volume. Hours; SCALE_ARGS="--part directory,streams" does a part.
+SCALE_ARGS ?=
+.PHONY: scale
+scale: build
+	@scripts/deps.sh test
+	@mkdir -p $(BENCH_OUT)
+	$(SUDO) $(CCFS) bench scale --state $(BENCH_OUT)/scale.state --json $(BENCH_OUT)/scale.json $(SCALE_ARGS)
 
 clean:
 	cargo clean

@@ -1,49 +1,221 @@
 //! The one table of subcommands and flags.
+use crate::disk::DiskKind;
+use crate::experiment::Group;
+use crate::session::Plan;
 use crate::system::System;
-use crate::workload::Kind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// Measures ccfs against its peers.
+/// Measures ccfs against its peers
+///
+/// Every system gets the same blocks of the same disk in its turn, a fresh file system for every run. Reported are medians over the
+/// rounds and what they are to ext4's; where the ranges of two systems overlap no difference is called. Needs root. Figures of a
+/// busy machine are worth nothing, and are marked.
 #[derive(Parser, Debug)]
-#[command(name = "ccfs-bench", version, max_term_width = 100)]
+#[command(
+    name = "ccfs-bench",
+    version,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true
+)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    Personalities(PersonalitiesArgs),
+    Scale(ScaleArgs),
+    #[command(hide = true)]
+    Disk(DiskArgs),
 }
 
-/// The six server workloads of the ccfs paper (its figure 5), after Filebench
-///
-/// Every system gets an image file of the same size in the same directory, a fresh file system for every run, and its turn
-/// in every round. Reported are medians over the rounds; systems whose ranges overlap are called equal.
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    Quick,
+    Standard,
+    All,
+}
+
+impl Extent {
+    pub fn name(self) -> &'static str {
+        match self {
+            Extent::Quick => "quick",
+            Extent::Standard => "standard",
+            Extent::All => "all",
+        }
+    }
+}
+
 #[derive(Args, Debug)]
-pub struct PersonalitiesArgs {
+pub struct RunArgs {
+    /// The six personalities on ext4 and ccfs: 2 to 3 minutes. Without --quick and --all: also fuse2fs, single calls, sync
+    /// latency and applications, about 15 minutes
+    #[arg(long, conflicts_with = "all")]
+    pub quick: bool,
+    /// Everything: all systems, all workloads, modelled disks too; about 3 hours. Use it with --state
+    #[arg(long)]
+    pub all: bool,
     /// Systems to compare
-    #[arg(long, value_delimiter = ',', default_value = "ccfs,fuse2fs,ext4")]
+    #[arg(long, value_delimiter = ',', value_name = "SYSTEM")]
     pub fs: Vec<System>,
-    /// Measured time of a run, seconds
-    #[arg(long, default_value_t = 5.0, value_parser = positive)]
-    pub seconds: f64,
-    /// Runs of each workload on each system
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Only these workloads
+    /// Disks to compare them on
+    #[arg(long, value_delimiter = ',', value_name = "DISK")]
+    pub disk: Vec<DiskKind>,
+    /// Parts of the comparison
+    #[arg(long, value_delimiter = ',', value_name = "GROUP")]
+    pub group: Vec<Group>,
+    /// Only workloads whose names begin so
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    pub only: Vec<Kind>,
+    pub only: Vec<String>,
+    /// Measured time of a run, seconds
+    #[arg(long, value_name = "S", value_parser = positive)]
+    pub seconds: Option<f64>,
+    /// Runs of each workload on each system
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
     /// Multiplies the sizes of files, sets and images (1 is a sixteenth of the paper's)
-    #[arg(long, default_value_t = 1.0, value_name = "F", value_parser = positive)]
-    pub scale: f64,
-    /// Writes the result as JSON to a file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Where the images go: on the disk that is to be measured
+    #[arg(long, value_name = "F", value_parser = positive)]
+    pub scale: Option<f64>,
+    /// Where the image goes: on the disk that is to be measured
     #[arg(long, value_name = "WORKDIR", default_value = "/var/tmp")]
     pub dir: PathBuf,
+    /// Keep what was measured in this file, and go on from there next time
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Write the result as JSON to a file (docs/json.md)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page with the ccfs paper's figures, ours beside the paper's, to a file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Put the table between the markers of a document, such as docs/performance.md
+    #[arg(long, value_name = "FILE")]
+    pub doc: Option<PathBuf>,
+    /// Name the workloads, and measure nothing
+    #[arg(long)]
+    pub list: bool,
+}
+
+impl RunArgs {
+    pub fn extent(&self) -> Extent {
+        match (self.quick, self.all) {
+            (true, _) => Extent::Quick,
+            (_, true) => Extent::All,
+            _ => Extent::Standard,
+        }
+    }
+
+    /// What the extent means, where nothing else was asked for.
+    pub fn plan(&self) -> Plan {
+        let extent = self.extent();
+        let or = |given: &[System], usual: &[System]| match given {
+            [] => usual.to_vec(),
+            _ => given.to_vec(),
+        };
+        let systems = match extent {
+            Extent::Quick => or(&self.fs, &[System::Ext4, System::Ccfs]),
+            Extent::Standard => or(&self.fs, &[System::Ext4, System::Fuse2fs, System::Ccfs]),
+            Extent::All => or(&self.fs, System::value_variants()),
+        };
+        let groups = match extent {
+            _ if !self.group.is_empty() => self.group.clone(),
+            _ if !self.only.is_empty() => Group::value_variants().to_vec(),
+            Extent::Quick => vec![Group::Personalities],
+            Extent::Standard => vec![
+                Group::Personalities,
+                Group::Micro,
+                Group::Latency,
+                Group::Apps,
+            ],
+            Extent::All => Group::value_variants().to_vec(),
+        };
+        let disks = match extent {
+            _ if !self.disk.is_empty() => self.disk.clone(),
+            Extent::All => DiskKind::value_variants().to_vec(),
+            _ => vec![DiskKind::Real],
+        };
+        let (rounds, seconds, scale) = match extent {
+            Extent::Quick => (3, 1.5, 0.25),
+            Extent::Standard => (3, 2.0, 0.25),
+            Extent::All => (3, 5.0, 1.0),
+        };
+        Plan {
+            systems,
+            disks,
+            groups,
+            only: self.only.clone(),
+            rounds: self.rounds.unwrap_or(rounds),
+            seconds: self.seconds.unwrap_or(seconds),
+            scale: self.scale.unwrap_or(scale),
+            dir: self.dir.clone(),
+        }
+    }
+}
+
+/// Large directories, many files, large volumes, many streams, and an aged volume
+///
+/// Each over powers of ten up to the size given, in sparse files below WORKDIR: cost per operation, mount time, memory. The whole takes
+/// some hours, most of them for ageing; 10 million files need 10 GiB of the host's disk.
+#[derive(Args, Debug)]
+pub struct ScaleArgs {
+    /// Systems to compare
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "SYSTEM",
+        default_value = "ext4,ccfs"
+    )]
+    pub fs: Vec<System>,
+    /// Only these parts: directory, files, volume, streams, aged
+    #[arg(long, value_delimiter = ',', value_name = "PART", value_parser = ["directory", "files", "volume", "streams", "aged"])]
+    pub part: Vec<String>,
+    /// Entries of the largest directory
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
+    pub entries: u64,
+    /// Files of the largest volume
+    #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(10..=1_000_000_000))]
+    pub files: u64,
+    /// Size of the largest sparse volume, GiB
+    #[arg(long, value_name = "GIB", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=15_000))]
+    pub volume_gib: u64,
+    /// Streams at most
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=4000))]
+    pub streams: u64,
+    /// Measured time of each number of streams, seconds
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = positive)]
+    pub seconds: f64,
+    /// How long a file server works on the aged volume, seconds
+    #[arg(long, value_name = "S", default_value_t = 3600.0, value_parser = positive)]
+    pub age: f64,
+    /// Multiplies the size of the aged volume and of what is on it (1: 4 GiB)
+    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = positive)]
+    pub aged_scale: f64,
+    /// Where the volumes go
+    #[arg(long, value_name = "WORKDIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+    /// Keep what was measured in this file, and go on from there next time
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Write the result as JSON to a file (docs/json.md)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Put the table between the markers of a document, such as docs/performance.md
+    #[arg(long, value_name = "FILE")]
+    pub doc: Option<PathBuf>,
+}
+
+/// Serves a modelled disk until stdin ends.
+#[derive(Args, Debug)]
+pub struct DiskArgs {
+    #[arg(long)]
+    pub timing: String,
+    #[arg(long)]
+    pub bytes: u64,
+    pub below: PathBuf,
 }
 
 fn positive(text: &str) -> Result<f64, String> {

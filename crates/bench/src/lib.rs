@@ -4,12 +4,27 @@
 //! in alternation.
 #![deny(unsafe_code)]
 
+pub mod apps;
+pub mod catalog;
 pub mod cli;
+pub mod disk;
+pub mod doc;
+pub mod experiment;
+pub mod front;
+pub mod growth;
 pub mod guard;
-pub mod personalities;
+pub mod html;
+pub mod image;
+pub mod latency;
+pub mod machine;
+pub mod paper;
+pub mod recovery;
 pub mod report;
 pub mod rng;
 pub mod run;
+pub mod scale;
+pub mod session;
+pub mod state;
 pub mod stats;
 pub mod sys;
 pub mod system;

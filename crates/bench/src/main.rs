@@ -1,16 +1,18 @@
-//! The program `ccfs-bench`.
+//! The program `ccfs-bench`, which `ccfs bench` starts.
 #![deny(unsafe_code)]
 use ccfs_bench::cli::{Cli, Command};
-use ccfs_bench::{guard, personalities};
+use ccfs_bench::{disk, front, guard, scale};
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Before any thread exists: they inherit what is blocked.
-    let outcome = guard::watch_signals().and_then(|()| match &cli.command {
-        Command::Personalities(args) => personalities::run(args),
-    });
+    let outcome = match &cli.command {
+        Some(Command::Disk(args)) => disk::serve(&args.timing, args.bytes, &args.below),
+        Some(Command::Scale(args)) => guard::watch_signals().and_then(|()| scale::run(args)),
+        // Signals before any thread exists: they inherit what is blocked.
+        None => guard::watch_signals().and_then(|()| front::run(&cli.run)),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -1,34 +1,86 @@
-//! The systems that are compared: how each is made, mounted and unmounted.
-use crate::guard::{self, WorkDir, loops_below, mounts_below};
-use crate::{Because, Result};
+//! The systems that are compared, and what each needs.
+use crate::{Because, Result, guard};
 use clap::ValueEnum;
-use std::fs::File;
-use std::io::Write;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// Longest mount, unmount or end of a daemon. An unmount brings home what the run left in memory.
-const PATIENCE: Duration = Duration::from_secs(300);
+use std::process::{Command, Stdio};
 
 /// Nothing is left for the background, and no image gets holes.
 const MKE2FS_EXTENDED: &str = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+/// The mount option of ccfs that chooses how requests travel.
+const TRANSPORT_OPTION: &str = "transport";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum System {
-    Ccfs,
-    /// e2fsprogs' ext4 in FUSE.
-    Fuse2fs,
-    /// The kernel's ext4, data=ordered, on a loop device with direct I/O where it can be had.
+    /// The kernel's ext4, data=ordered
     Ext4,
+    /// The kernel's ext4, data=journal
+    Ext4Journal,
+    Xfs,
+    Btrfs,
+    /// e2fsprogs' ext4 in FUSE
+    Fuse2fs,
+    /// ccfs on an image file
+    Ccfs,
+    /// ccfs on a block device
+    CcfsDevice,
+    /// ccfs on an image file, requests through /dev/fuse only
+    CcfsDev,
+    /// ccfs on an image file, requests through io_uring
+    CcfsUring,
 }
 
 impl System {
     pub fn name(self) -> &'static str {
         match self {
-            System::Ccfs => "ccfs",
-            System::Fuse2fs => "fuse2fs",
             System::Ext4 => "ext4",
+            System::Ext4Journal => "ext4-journal",
+            System::Xfs => "xfs",
+            System::Btrfs => "btrfs",
+            System::Fuse2fs => "fuse2fs",
+            System::Ccfs => "ccfs",
+            System::CcfsDevice => "ccfs-device",
+            System::CcfsDev => "ccfs-dev",
+            System::CcfsUring => "ccfs-uring",
+        }
+    }
+
+    /// Any way of using ccfs.
+    pub fn is_ccfs(self) -> bool {
+        matches!(
+            self,
+            System::Ccfs | System::CcfsDevice | System::CcfsDev | System::CcfsUring
+        )
+    }
+
+    /// Served by a process.
+    pub fn is_fuse(self) -> bool {
+        self.is_ccfs() || self == System::Fuse2fs
+    }
+
+    /// Gets the image file itself; the others a loop device on it.
+    pub fn takes_file(self) -> bool {
+        self.is_ccfs() && self != System::CcfsDevice
+    }
+
+    /// The name that mount(8) knows, and options, of the kernel's own file systems.
+    pub fn kernel_type(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            System::Ext4 => Some(("ext4", "data=ordered")),
+            System::Ext4Journal => Some(("ext4", "data=journal")),
+            System::Xfs => Some(("xfs", "defaults")),
+            System::Btrfs => Some(("btrfs", "defaults")),
+            _ => None,
+        }
+    }
+
+    /// What `-o` of `ccfs mount` gets to choose the transport.
+    pub fn transport(self) -> Option<String> {
+        match self {
+            System::CcfsDev => Some(format!("{TRANSPORT_OPTION}=dev")),
+            System::CcfsUring => Some(format!("{TRANSPORT_OPTION}=uring")),
+            _ => None,
         }
     }
 
@@ -37,34 +89,96 @@ impl System {
         if !rustix::process::geteuid().is_root() {
             return Some("mounting needs root".into());
         }
-        if self != System::Ext4 && !Path::new("/dev/fuse").exists() {
+        if self.is_fuse() && !Path::new("/dev/fuse").exists() {
             return Some("there is no /dev/fuse".into());
         }
-        if self != System::Fuse2fs && !Path::new("/dev/loop-control").exists() {
+        if !Path::new("/dev/loop-control").exists() {
             return Some("there are no loop devices".into());
         }
-        match self {
-            System::Ccfs => ccfs_program().err(),
-            System::Fuse2fs => {
-                (!have("fuse2fs")).then(|| "fuse2fs is not installed (package fuse2fs)".into())
-            }
-            System::Ext4 => (!have("mke2fs")).then(|| "mke2fs is not installed".into()),
+        let (tool, package) = match self {
+            System::Ext4 | System::Ext4Journal => ("mke2fs", "e2fsprogs"),
+            System::Xfs => ("mkfs.xfs", "xfsprogs"),
+            System::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
+            System::Fuse2fs => ("fuse2fs", "fuse2fs"),
+            _ => return ccfs_program().err().or_else(|| self.no_transport()),
+        };
+        if find(tool).is_none() {
+            return Some(format!("{tool} is not installed (package {package})"));
         }
+        let (kind, _) = self.kernel_type()?;
+        (!kernel_has(kind)).then(|| format!("this kernel has no {kind}"))
+    }
+
+    fn no_transport(self) -> Option<String> {
+        let option = self.transport()?;
+        let help = ccfs_program().map(|p| output_of(Command::new(p).args(["mount", "--help"])));
+        let known = help.is_ok_and(|h| h.contains(&format!("{TRANSPORT_OPTION}=")));
+        (!known).then(|| format!("this ccfs has no mount option {option}"))
     }
 
     /// Which version, in a few words.
     pub fn version(self) -> String {
         let output = match self {
-            System::Ccfs => ccfs_program().map(|p| output_of(Command::new(p).arg("version"))),
-            System::Fuse2fs => Ok(output_of(Command::new("fuse2fs").arg("-V"))),
-            System::Ext4 => return "the kernel's".into(),
+            System::Fuse2fs => output_of(command("fuse2fs").arg("-V")),
+            _ if self.is_ccfs() => ccfs_program()
+                .map(|p| output_of(Command::new(p).arg("version")))
+                .unwrap_or_default(),
+            _ => return "the kernel's".into(),
         };
-        let text = output.unwrap_or_default();
-        text.lines().next().unwrap_or("?").trim().to_string()
+        let own = output.lines().find(|l| l.starts_with(self.name()));
+        let line = own.or(output.lines().next());
+        line.unwrap_or("?").trim().to_string()
+    }
+
+    /// Makes an empty file system on a file or device. `sparse`: the file's holes stay. `extra`: further options for the program that does it.
+    pub fn mkfs(self, target: &Path, sparse: bool, extra: &[&str]) -> Result<()> {
+        let ext4 = [
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-E",
+            MKE2FS_EXTENDED,
+        ];
+        let mut make = match self {
+            System::Ext4 | System::Ext4Journal | System::Fuse2fs => {
+                let mut c = command("mke2fs");
+                c.args(ext4);
+                c
+            }
+            System::Xfs => {
+                let mut c = command("mkfs.xfs");
+                c.args(["-q", "-f", "-K"]);
+                c
+            }
+            System::Btrfs => {
+                let mut c = command("mkfs.btrfs");
+                c.args(["-q", "-f", "-K"]);
+                c
+            }
+            _ => {
+                let mut c = Command::new(ccfs_program()?);
+                c.args(["mkfs", "--force"]);
+                c.args(sparse.then_some("--sparse")).arg(target);
+                c.args(["--", "-E", MKE2FS_EXTENDED]).args(extra);
+                return check(&mut c).map(drop);
+            }
+        };
+        check(make.args(extra).arg(target)).map(drop)
     }
 }
 
-fn output_of(command: &mut Command) -> String {
+fn kernel_has(kind: &str) -> bool {
+    // A module is loaded by its first use.
+    let _ = command("modprobe").arg(kind).output();
+    let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    all.lines().any(|l| l.split('\t').next_back() == Some(kind))
+}
+
+/// What a program prints, on stdout or else on stderr; nothing where it cannot be run.
+pub fn output_of(command: &mut Command) -> String {
     let Ok(out) = command.stdin(Stdio::null()).output() else {
         return String::new();
     };
@@ -77,27 +191,37 @@ fn output_of(command: &mut Command) -> String {
 }
 
 /// A program in PATH or in the sbin directories.
-pub fn have(program: &str) -> bool {
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     path.split(':')
-        .any(|d| Path::new(d).join(program).is_file())
+        .map(|d| Path::new(d).join(program))
+        .find(|p| p.is_file())
 }
 
-/// The program `ccfs`: `CCFS_BIN`, or what the same build made (beside this program or, for tests, one directory up).
+/// A command for a program of another package.
+pub fn command(program: &str) -> Command {
+    Command::new(find(program).unwrap_or_else(|| program.into()))
+}
+
+/// The program `ccfs`: `CCFS_BIN`, or what the same build made (beside this program or, for tests, one directory up), or in PATH.
 pub fn ccfs_program() -> Result<PathBuf> {
     if let Some(set) = std::env::var_os("CCFS_BIN") {
         return Ok(PathBuf::from(set));
     }
-    let me = std::env::current_exe().because("own path")?;
-    let beside = me.ancestors().skip(1).take(2).map(|d| d.join("ccfs"));
-    beside
-        .into_iter()
-        .find(|p| p.is_file())
+    beside("ccfs")
+        .or_else(|| find("ccfs"))
         .ok_or_else(|| "ccfs is not built: cargo build --release -p ccfs".into())
 }
 
+/// A program that the same build made.
+pub fn beside(name: &str) -> Option<PathBuf> {
+    let me = std::env::current_exe().ok()?;
+    let near = me.ancestors().skip(1).take(2).map(|d| d.join(name));
+    near.into_iter().find(|p| p.is_file())
+}
+
 /// Runs a program; its error is what it said.
-fn check(command: &mut Command) -> Result<String> {
+pub fn check(command: &mut Command) -> Result<String> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let held = guard::hold();
     let out = command.stdin(Stdio::null()).output().because(&shown)?;
@@ -108,205 +232,4 @@ fn check(command: &mut Command) -> Result<String> {
     }
     let stderr = String::from_utf8_lossy(&out.stderr);
     Err(format!("{shown}: {}: {stdout}{stderr}", out.status))
-}
-
-/// An image of one system. Its blocks are allocated and written once; every mkfs uses them again.
-pub struct Image {
-    pub system: System,
-    image: PathBuf,
-    mnt: PathBuf,
-    log: PathBuf,
-}
-
-impl Image {
-    pub fn new(work: &WorkDir, system: System, bytes: u64) -> Result<Image> {
-        let at = |suffix: &str| work.path().join(format!("{}{suffix}", system.name()));
-        let image = Image {
-            system,
-            image: at(".img"),
-            mnt: at(""),
-            log: at(".log"),
-        };
-        std::fs::create_dir(&image.mnt).because(image.mnt.display())?;
-        // Written, not only reserved: the host file system would have to convert reserved extents during the first round.
-        let mut file = File::create_new(&image.image).because(image.image.display())?;
-        let zeros = vec![0; 1 << 20];
-        for _ in 0..bytes >> 20 {
-            file.write_all(&zeros).because("filling an image")?;
-        }
-        file.sync_all().because("filling an image")?;
-        Ok(image)
-    }
-
-    /// A fresh, empty file system.
-    pub fn mkfs(&self) -> Result<()> {
-        match self.system {
-            System::Ccfs => check(
-                Command::new(ccfs_program()?)
-                    .args(["mkfs", "--force"])
-                    .arg(&self.image)
-                    .args(["--", "-E", MKE2FS_EXTENDED]),
-            )?,
-            System::Ext4 | System::Fuse2fs => check(
-                Command::new("mke2fs")
-                    .args([
-                        "-q",
-                        "-F",
-                        "-t",
-                        "ext4",
-                        "-b",
-                        "4096",
-                        "-E",
-                        MKE2FS_EXTENDED,
-                    ])
-                    .arg(&self.image),
-            )?,
-        };
-        Ok(())
-    }
-
-    pub fn mount(&self, work: &WorkDir) -> Result<Mount<'_>> {
-        let mut mount = Mount {
-            image: self,
-            daemon: None,
-            direct_io: None,
-        };
-        match self.system {
-            System::Ext4 => {
-                let losetup = ["--find", "--show", "--direct-io=on"];
-                let device = check(Command::new("losetup").args(losetup).arg(&self.image))?;
-                let device = device.trim();
-                mount.direct_io = Some(is_direct(device));
-                let options = ["-t", "ext4", "-o", "data=ordered"];
-                check(
-                    Command::new("mount")
-                        .args(options)
-                        .arg(device)
-                        .arg(&self.mnt),
-                )?;
-            }
-            System::Fuse2fs => {
-                let mut command = Command::new("fuse2fs");
-                command.arg("-f").arg(&self.image).arg(&self.mnt);
-                command.args(["-o", "rw,allow_other,default_permissions"]);
-                mount.spawn(command, work)?;
-            }
-            System::Ccfs => {
-                let mut command = Command::new(ccfs_program()?);
-                command
-                    .args(["mount", "-f"])
-                    .arg(&self.image)
-                    .arg(&self.mnt);
-                mount.spawn(command, work)?;
-            }
-        }
-        Ok(mount)
-    }
-
-    fn last_words(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-}
-
-/// Whether a loop device bypasses the page cache of the file below it.
-fn is_direct(device: &str) -> bool {
-    let name = device.trim_start_matches("/dev/");
-    let flag = std::fs::read_to_string(format!("/sys/block/{name}/loop/dio"));
-    flag.is_ok_and(|f| f.trim() == "1")
-}
-
-/// A mounted image. [`Mount::end`] unmounts cleanly; dropping it takes it away by force.
-pub struct Mount<'a> {
-    image: &'a Image,
-    daemon: Option<Child>,
-    /// Of ext4's loop device.
-    pub direct_io: Option<bool>,
-}
-
-impl Mount<'_> {
-    pub fn dir(&self) -> &Path {
-        &self.image.mnt
-    }
-
-    fn spawn(&mut self, mut command: Command, work: &WorkDir) -> Result<()> {
-        use std::os::unix::process::CommandExt;
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(&self.image.log);
-        let log = log.because("log file")?;
-        // A group of its own: ctrl-C is for us, we end it.
-        command.process_group(0).stdin(Stdio::null());
-        command
-            .stdout(log.try_clone().because("log file")?)
-            .stderr(log);
-        let held = guard::hold();
-        let child = command.spawn().because("cannot start the daemon")?;
-        let child = self.daemon.insert(child);
-        work.adopt(child.id())?;
-        drop(held);
-        let end = Instant::now() + PATIENCE;
-        while !is_mounted(&self.image.mnt) {
-            if let Some(status) = child.try_wait().because("wait")? {
-                let words = self.image.last_words();
-                return Err(format!("the daemon ended with {status}: {words}"));
-            }
-            if Instant::now() > end {
-                return Err("the daemon does not mount".into());
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
-    }
-
-    /// Unmounts, and returns when everything is on the disk. Gives the time that took.
-    pub fn end(mut self) -> Result<Duration> {
-        let begun = Instant::now();
-        let image = self.image;
-        if image.system == System::Ccfs {
-            check(Command::new(ccfs_program()?).arg("umount").arg(&image.mnt))?;
-        } else {
-            check(Command::new("umount").arg(&image.mnt))?;
-        }
-        if let Some(mut child) = self.daemon.take() {
-            let end = begun + PATIENCE;
-            loop {
-                match child.try_wait().because("wait")? {
-                    Some(status) if status.success() => break,
-                    Some(status) => {
-                        let words = image.last_words();
-                        return Err(format!("the daemon ended with {status}: {words}"));
-                    }
-                    None if Instant::now() > end => {
-                        self.daemon = Some(child);
-                        return Err("the daemon outlives its mount".into());
-                    }
-                    None => std::thread::sleep(Duration::from_millis(2)),
-                }
-            }
-        }
-        // What a system left in the host's page cache belongs to its unmount, and is not to disturb the next one.
-        let file = File::open(&image.image).because("image")?;
-        file.sync_all().because("image")?;
-        Ok(begun.elapsed())
-    }
-}
-
-impl Drop for Mount<'_> {
-    fn drop(&mut self) {
-        for point in mounts_below(&self.image.mnt).iter().rev() {
-            let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
-        }
-        if let Some(mut child) = self.daemon.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        for device in loops_below(&self.image.image) {
-            let _ = Command::new("losetup").args(["-d", &device]).output();
-        }
-    }
-}
-
-fn is_mounted(dir: &Path) -> bool {
-    mounts_below(dir).iter().any(|p| p == dir) && rustix::fs::statvfs(dir).is_ok()
 }

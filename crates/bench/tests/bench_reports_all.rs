@@ -1,39 +1,189 @@
-//! The whole program, short, on real mounts.
-use ccfs_bench::cli::{Cli, Command};
+//! The whole program, tiny, on real mounts: every workload runs everywhere, and what is written is what docs/json.md says.
+use ccfs_bench::cli::Cli;
+use ccfs_bench::session::{self, Plan};
+use ccfs_bench::state::State;
 use ccfs_bench::system::System;
-use ccfs_bench::workload::Kind;
-use ccfs_bench::{personalities, report};
-use clap::{Parser, ValueEnum};
+use ccfs_bench::{front, report};
+use clap::Parser;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
-#[test]
-fn bench_reports_all() {
-    let base = tempfile::tempdir_in("/var/tmp").unwrap();
-    let dir = base.path().to_str().unwrap();
-    let line =
-        "ccfs-bench personalities --fs ccfs,fuse2fs --seconds 0.2 --rounds 1 --scale 0.05 --dir";
-    let cli = Cli::parse_from(line.split(' ').chain([dir]));
-    let Command::Personalities(args) = cli.command;
-    if let Some(why) = System::Ccfs.missing() {
-        println!("skipped: bench_reports_all: {why}");
-        return;
+fn parse(dir: &Path, more: &str) -> Cli {
+    let line = format!("ccfs-bench --rounds 1 --seconds 0.1 --scale 0.03 {more} --dir");
+    Cli::parse_from(line.split_whitespace().chain([dir.to_str().unwrap()]))
+}
+
+fn plan(dir: &Path, more: &str) -> Plan {
+    parse(dir, more).run.plan()
+}
+
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+fn can_mount(test: &str) -> bool {
+    match System::Ccfs.missing().or(System::Ext4.missing()) {
+        Some(why) => println!("skipped: {test}: {why}"),
+        None => return true,
     }
-    let cells = personalities::measure(&args).unwrap();
+    false
+}
+
+/// Measures, and asks that nothing failed and nothing is left.
+fn measure(plan: &Plan) -> Vec<report::Cell> {
+    let mut state = State::in_memory();
+    session::run(plan, &mut state).unwrap();
+    let cells = report::cells(&state.records);
     let table = report::table(&cells);
     println!("{table}");
-    let systems = 1 + usize::from(System::Fuse2fs.missing().is_none());
-    assert_eq!(cells.len(), systems * Kind::value_variants().len());
     for cell in &cells {
         assert_eq!(cell.failure, None, "{table}");
-        assert!(cell.runs.len() == 1 && cell.runs[0] > 0.0, "{table}");
+        assert_eq!(cell.runs.len(), plan.rounds as usize, "{table}");
+        assert!(cell.runs.iter().all(|r| r.ops_per_s > 0.0), "{table}");
     }
-    let json = serde_json::to_value(report::entries(&cells)).unwrap();
-    for entry in json.as_array().unwrap() {
-        assert!(entry["workload"].is_string() && entry["system"].is_string());
-        assert!(entry["ops_per_s"].is_number() && entry["ratio"].is_null());
+    let left = std::fs::read_dir(&plan.dir).unwrap().count();
+    assert_eq!(left, 0, "something is left");
+    cells
+}
+
+#[test]
+fn personalities_run_on_ext4_ccfs_and_fuse2fs() {
+    if !can_mount("personalities_run_on_ext4_ccfs_and_fuse2fs") {
+        return;
     }
-    assert_eq!(
-        std::fs::read_dir(base.path()).unwrap().count(),
-        0,
-        "something is left"
+    let base = place();
+    let plan = plan(
+        base.path(),
+        "--fs ext4,ccfs,fuse2fs,ccfs-device --group personalities",
     );
+    let cells = measure(&plan);
+    assert_eq!(cells.len(), 6 * plan.usable().len());
+    let varmail = report::find(&cells, "varmail", "ccfs").unwrap();
+    for value in [
+        "p50_us",
+        "written_bytes_per_op",
+        "flushes_per_op",
+        "memory_bytes",
+    ] {
+        assert!(varmail.value(value).unwrap() > 0.0, "{value}: {varmail:?}");
+    }
+    let ext4 = report::find(&cells, "varmail", "ext4").unwrap();
+    assert!(ext4.value("flushes_per_op").unwrap() > 0.0, "{ext4:?}");
+    assert_eq!(ext4.value("memory_bytes"), None);
+}
+
+#[test]
+fn single_calls_run_warm_cold_and_in_streams() {
+    if !can_mount("single_calls_run_warm_cold_and_in_streams") {
+        return;
+    }
+    let base = place();
+    let plan = plan(base.path(), "--fs ext4,ccfs --group micro,threads");
+    let cells = measure(&plan);
+    for name in ["micro/stat-cold", "micro/fsync-4k", "micro/readdir-100k"] {
+        assert!(report::find(&cells, name, "ext4").is_some(), "{name}");
+        assert!(report::find(&cells, name, "ccfs").is_some(), "{name}");
+    }
+    assert!(report::find(&cells, "threads/fsync-4k-4", "ccfs+streams").is_some());
+    assert!(report::find(&cells, "threads/fsync-4k-4", "ext4+streams").is_none());
+}
+
+/// Field and type, as the section of docs/json.md gives them.
+fn documented() -> BTreeMap<String, String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let section = text
+        .split("\n## ")
+        .find(|p| p.starts_with("ccfs bench --json"))
+        .expect("docs/json.md has the section");
+    let rows = section.lines().filter_map(|l| l.strip_prefix("| `"));
+    rows.filter_map(|l| l.split_once("` | "))
+        .map(|(field, rest)| (field.into(), rest.split(" |").next().unwrap().into()))
+        .collect()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+#[test]
+fn json_and_document_are_written_and_a_state_is_resumed() {
+    if !can_mount("json_and_document_are_written_and_a_state_is_resumed") {
+        return;
+    }
+    let base = place();
+    let at = |name: &str| base.path().join(name);
+    std::fs::create_dir(at("work")).unwrap();
+    let document = "<!-- ccfs bench: quick: begin -->\n<!-- ccfs bench: quick: end -->\n";
+    std::fs::write(at("doc.md"), document).unwrap();
+    let files = [
+        ("--json", "out.json"),
+        ("--doc", "doc.md"),
+        ("--state", "state"),
+    ];
+    let options: Vec<String> = files
+        .iter()
+        .map(|(option, name)| format!("{option} {}", at(name).display()))
+        .collect();
+    let line = format!("--quick --only varmail,seqwrite {}", options.join(" "));
+    let cli = parse(&at("work"), &line);
+    front::run(&cli.run).unwrap();
+    let state = std::fs::read_to_string(at("state")).unwrap();
+    assert_eq!(state.lines().count(), 1 + 4, "{state}");
+
+    // Of an interrupted run two measurements are there: the other two are made again, those are kept.
+    let kept: Vec<&str> = state.lines().take(3).collect();
+    let rate = |line: &str| -> Option<f64> {
+        let record: Value = serde_json::from_str(line).unwrap();
+        record["measured"]["ops_per_s"].as_f64()
+    };
+    std::fs::write(at("state"), kept.join("\n") + "\n").unwrap();
+    front::run(&cli.run).unwrap();
+    let resumed = std::fs::read_to_string(at("state")).unwrap();
+    assert_eq!(resumed.lines().count(), 1 + 4);
+    for (line, kept) in resumed.lines().zip(&kept).skip(1) {
+        let (now, then) = (rate(line).unwrap(), rate(kept).unwrap());
+        assert!((now / then - 1.0).abs() < 1e-9, "measured again: {line}");
+    }
+
+    let document = std::fs::read_to_string(at("doc.md")).unwrap();
+    assert!(document.contains("| varmail | ccfs |"), "{document}");
+    let json = std::fs::read_to_string(at("out.json")).unwrap();
+    let entries: Value = serde_json::from_str(&json).unwrap();
+    let entries = entries.as_array().unwrap();
+    assert_eq!(entries.len(), 4);
+    let table = documented();
+    let mut seen = BTreeSet::new();
+    for entry in entries {
+        for (field, value) in entry.as_object().unwrap() {
+            let field = format!("[].{field}");
+            let said = table.get(&field);
+            let said = said.unwrap_or_else(|| panic!("{field} is not in docs/json.md"));
+            assert!(
+                said.split(" or ").any(|k| k == kind(value)),
+                "{field}: {value}"
+            );
+            seen.insert(field);
+        }
+        assert!(
+            entry["values"]
+                .as_object()
+                .unwrap()
+                .values()
+                .all(Value::is_number)
+        );
+    }
+    let named: BTreeSet<String> = table
+        .into_keys()
+        .filter(|f| f.matches('.').count() == 1)
+        .collect();
+    assert_eq!(named, seen, "docs/json.md and the output differ");
 }

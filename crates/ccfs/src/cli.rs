@@ -39,6 +39,7 @@ pub enum Command {
     Cp(CpArgs),
     Rm(RmArgs),
     Mkdir(MkdirArgs),
+    Bench(BenchArgs),
     Version(VersionArgs),
     #[command(hide = true)]
     Man(ManArgs),
@@ -511,6 +512,23 @@ pub struct StreamTraceArgs {
     /// Any file or directory of the volume
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
+}
+
+/// Measures ccfs against ext4 and other file systems
+///
+/// Starts the program ccfs-bench, which lies beside this one or in PATH, with the arguments given; `ccfs bench --help` names them all.
+/// --quick compares the six server workloads of the ccfs paper on ext4 and ccfs in two to three minutes; without it other workloads and
+/// fuse2fs come in, in about 15 minutes; --all measures everything, in about three hours. Needs root, and a machine that does nothing else.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub struct BenchArgs {
+    /// Arguments for ccfs-bench
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENT"
+    )]
+    pub args: Vec<OsString>,
 }
 
 /// Shows the version of the program

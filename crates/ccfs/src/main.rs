@@ -17,6 +17,7 @@ macro_rules! warn {
 }
 
 mod adopt;
+mod bench;
 mod cli;
 mod completions;
 mod crash;
@@ -102,6 +103,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Umount(a) => ("ccfs umount", done(umount::run(&a))),
         Command::Fsck(a) => ("ccfs fsck", fsck::run(&a)),
         Command::Inspect(a) => ("ccfs inspect", done(inspect::run(&a))),
+        Command::Bench(a) => ("ccfs bench", bench::run(&a)),
         Command::Version(a) => ("ccfs version", done(version::run(&a))),
         Command::Man(a) => ("ccfs man", done(man::run(&a))),
         Command::Scrub(a) => ("ccfs scrub", scrub::run(&a)),

@@ -33,7 +33,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("tests", &["device", "engine", "client"]),
-    ("bench", &["device", "engine", "client", "tests"]),
+    // Its modelled disks are those of the evidence.
+    ("bench", &["device", "client", "fuse", "evidence"]),
 ];
 const LINES_MAX: usize = 700;
 

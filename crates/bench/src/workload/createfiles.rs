@@ -50,10 +50,10 @@ impl Workload for Createfiles {
 
     fn step(&self, w: &mut Worker) -> io::Result<Option<u64>> {
         let k = self.next.fetch_add(1, Relaxed);
-        if k >= self.files.len() {
+        if k >= self.files.count() {
             return Ok(None);
         }
-        let n = (k * self.stride) % self.files.len();
+        let n = (k * self.stride) % self.files.count();
         let mut file = File::create_new(self.files.path(&w.dir, n))?;
         let len = w.rng.around(MEAN_BYTES);
         file.write_all(w.data(len))?;

@@ -28,13 +28,13 @@ impl Files {
         }
     }
 
-    pub fn len(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.exists.len() as u64
     }
 
     /// The directory of a file and the name in it. One directory only: the root itself.
     pub fn path(&self, root: &Path, n: u64) -> PathBuf {
-        if self.len() <= self.width {
+        if self.count() <= self.width {
             return root.join(format!("f{n:08}"));
         }
         let leaf = n / self.width;
@@ -45,7 +45,7 @@ impl Files {
 
     /// Makes all directories.
     pub fn make_dirs(&self, root: &Path) -> io::Result<()> {
-        for n in (0..self.len()).step_by(self.width as usize) {
+        for n in (0..self.count()).step_by(self.width as usize) {
             if let Some(parent) = self.path(root, n).parent() {
                 std::fs::create_dir_all(parent)?;
             }
@@ -70,8 +70,8 @@ impl Files {
 
     /// A random file that exists, or one that does not, and that nobody uses; `None` if there seems to be none.
     pub fn pick(&self, root: &Path, rng: &mut Rng, existing: bool) -> Option<Held<'_>> {
-        for _ in 0..4 * self.len() {
-            let n = rng.below(self.len());
+        for _ in 0..4 * self.count() {
+            let n = rng.below(self.count());
             let slot = match self.exists[n as usize].try_lock() {
                 Ok(slot) => slot,
                 Err(TryLockError::WouldBlock) => continue,

@@ -3,17 +3,20 @@
 //! An *operation* is what Filebench calls a flowop: an open, a create, a read of a whole file, a write, an fsync, a close, a
 //! stat, a delete. File sizes are uniform between half and one and a half of the mean (Filebench: a gamma distribution).
 mod createfiles;
-mod files;
-mod fileserver;
+pub mod files;
+pub mod fileserver;
+mod micro;
 mod randwrite;
-mod seqwrite;
+pub mod seqwrite;
 #[cfg(test)]
 mod tests;
 mod varmail;
 mod webserver;
 
+use crate::experiment::{Group, Plain, everywhere};
 use crate::rng::Rng;
 use clap::ValueEnum;
+pub use micro::{Call, Micro, Threaded};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -61,6 +64,18 @@ pub trait Workload: Sync {
     fn warms_up(&self) -> bool {
         true
     }
+    /// What a thread does before the first turn; not measured.
+    fn begin(&self, _worker: &mut Worker) -> io::Result<()> {
+        Ok(())
+    }
+    /// True: between preparation and measurement everything is mounted anew.
+    fn cold(&self) -> bool {
+        false
+    }
+    /// Whether the time of each turn is noted.
+    fn timed(&self) -> bool {
+        true
+    }
     /// What belongs to the measured time after the last turn.
     fn finish(&self, _worker: &mut Worker) -> io::Result<()> {
         Ok(())
@@ -74,6 +89,8 @@ pub struct Worker {
     pub rng: Rng,
     /// Turns taken.
     pub turns: u64,
+    /// A number that the workload needs.
+    pub cursor: u64,
     /// A file that the thread keeps open.
     pub file: Option<File>,
     data: Vec<u8>,
@@ -94,6 +111,7 @@ impl Worker {
             data: words.flat_map(u64::to_le_bytes).collect(),
             rng,
             turns: 0,
+            cursor: 0,
             file: None,
             sink: vec![0; DATA_BYTES],
         }
@@ -102,6 +120,12 @@ impl Worker {
     /// Bytes to write, at most 1 MiB.
     pub fn data(&self, len: u64) -> &[u8] {
         &self.data[..(len as usize).min(DATA_BYTES)]
+    }
+
+    /// Reads `len` bytes at `at`, at most 1 MiB.
+    pub fn read_at(&mut self, file: &File, at: u64, len: u64) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        file.read_exact_at(&mut self.sink[..(len as usize).min(DATA_BYTES)], at)
     }
 
     /// Reads all that is left of a file, as Filebench does: no stat for its size, which would cost a user-space file system a request.
@@ -128,6 +152,18 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The experiment.
+    pub fn experiment(self) -> Plain {
+        Plain {
+            name: self.name().into(),
+            group: Group::Personalities,
+            op: "an open, create, whole read, write, fsync, close, stat or delete",
+            on_models: true,
+            make: Box::new(move |scale, _| self.make(scale)),
+            variants: everywhere,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Kind::Varmail => "varmail",

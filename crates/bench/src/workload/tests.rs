@@ -60,7 +60,7 @@ fn randwrite_overwrites_only() {
 fn createfiles_makes_each_file_once() {
     let w = createfiles::Createfiles::new(TINY);
     let (dir, ops) = run_on(&w);
-    let made = w.next.into_inner().min(w.files.len());
+    let made = w.next.into_inner().min(w.files.count());
     let left = files_below(dir.path());
     assert_eq!(left.len() as u64, made);
     assert!(ops % 3 == 0 && ops <= 3 * made);
@@ -90,7 +90,7 @@ fn webserver_changes_its_log_only() {
     let (dir, ops) = run_on(&w);
     assert_eq!(ops % 31, 0);
     let left = files_below(dir.path());
-    assert_eq!(left.len() as u64, w.files.len() + 1);
+    assert_eq!(left.len() as u64, w.files.count() + 1);
     let log = dir.path().join(webserver::LOG).metadata().unwrap().len();
     assert!(log % (16 << 10) == 0);
 }

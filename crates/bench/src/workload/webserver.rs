@@ -46,7 +46,7 @@ impl Workload for Webserver {
     fn step(&self, w: &mut Worker) -> io::Result<Option<u64>> {
         for _ in 0..READS {
             // Readers share files: no file is taken out of the others' hands.
-            let n = w.rng.below(self.files.len());
+            let n = w.rng.below(self.files.count());
             let mut file = File::open(self.files.path(&w.dir, n))?;
             w.read_whole(&mut file)?;
         }

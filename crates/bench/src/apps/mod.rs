@@ -1,0 +1,106 @@
+//! Real programs: the ccfs paper's Table 4 and Figure 6.
+//!
+//! Each one four ways. ext4: with every sync that it needs to survive a power cut, and without any (`ext4+unsafe`). ccfs: the program as on ext4, and in a
+//! stream that ignores its syncs, with one sync at the end (`ccfs+ignore-fsync`): order makes that as safe.
+mod git;
+mod leveldb;
+mod sqlite;
+mod together;
+pub use git::Git;
+pub use leveldb::LevelDb;
+pub use sqlite::Sqlite;
+pub use together::Together;
+
+use crate::experiment::{Measured, Place};
+use crate::image::Mount;
+use crate::system::{System, ccfs_program};
+use crate::{Because, Result, guard, machine, run};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// No syncs: fast, and not safe on ext4.
+pub const UNSAFE: &str = "unsafe";
+/// In a stream that ignores syncs, made durable at the end.
+pub const IGNORE: &str = "ignore-fsync";
+
+/// The ways of a program that syncs.
+fn ways(system: System) -> Vec<&'static str> {
+    match system {
+        System::Ext4 => vec!["", UNSAFE],
+        _ if system.is_ccfs() => vec!["", IGNORE],
+        _ => vec![""],
+    }
+}
+
+/// A shell script as the variant wants it run: on its own, or in a stream.
+fn script(text: &str, dir: &Path, variant: &str) -> Result<Command> {
+    let mut command = match variant {
+        IGNORE => {
+            let mut c = Command::new(ccfs_program()?);
+            c.args(["stream", "run", "--ignore-fsync", "--sync", "--on"])
+                .arg(dir);
+            c.args(["--", "sh", "-c", text]);
+            c
+        }
+        "streams" => {
+            let mut c = Command::new(ccfs_program()?);
+            c.args(["stream", "run", "--on"]).arg(dir);
+            c.args(["--", "sh", "-c", text]);
+            c
+        }
+        _ => {
+            let mut c = Command::new("sh");
+            c.args(["-c", text]);
+            c
+        }
+    };
+    command.current_dir(dir).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// Runs a command that makes no mounts; its error is what it said. A signal may end us meanwhile: then it goes with its working directory.
+fn finish(place: &Place, command: &mut Command) -> Result<()> {
+    let shown = format!("{command:?}");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let held = guard::hold();
+    let child = command.spawn().because(&shown)?;
+    place.work.adopt(child.id())?;
+    drop(held);
+    let out = child.wait_with_output().because(&shown)?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    Err(format!("{shown}: {}: {}", out.status, said.trim()))
+}
+
+/// Times a command that does `ops` operations; what the machine and the device had to do for it.
+fn timed(
+    place: &Place,
+    mount: &Mount,
+    dir: &Path,
+    ops: u64,
+    command: &mut Command,
+) -> Result<Measured> {
+    run::sync(dir)?;
+    let (cpu, before) = (machine::cpu_seconds(), mount.counters());
+    let begun = Instant::now();
+    finish(place, command)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let cpu = machine::cpu_seconds().zip(cpu).map(|(a, b)| a - b);
+    run::sync(dir)?;
+    let mut measured = Measured::new(ops as f64 / seconds)
+        .with("seconds", seconds)
+        .with("cpu_us_per_op", cpu.map(|s| s * 1e6 / ops as f64));
+    if let (Some(a), Some(b)) = (mount.counters(), before) {
+        let bytes = a.written_bytes.saturating_sub(b.written_bytes);
+        measured = measured
+            .with("written_bytes_per_op", bytes as f64 / ops as f64)
+            .with(
+                "flushes_per_op",
+                a.flushes.saturating_sub(b.flushes) as f64 / ops as f64,
+            );
+    }
+    Ok(measured.with("memory_bytes", mount.memory_bytes().map(|b| b as f64)))
+}

@@ -1,0 +1,72 @@
+//! SQLite with a rollback journal: one row a transaction.
+use super::{UNSAFE, script, timed, ways};
+use crate::disk::DiskKind;
+use crate::experiment::{Experiment, Group, Measured, Place};
+use crate::system::{System, find};
+use crate::{Because, Result};
+use std::fmt::Write;
+use std::path::Path;
+
+/// The paper's.
+const ROWS: u64 = 2000;
+const ROW_BYTES: usize = 120;
+
+pub struct Sqlite;
+
+/// Statements for a new database, each INSERT a transaction.
+pub fn statements(rows: u64, synchronous: &str) -> String {
+    let mut text = format!(
+        "PRAGMA journal_mode=DELETE; PRAGMA synchronous={synchronous};\nCREATE TABLE t(n INTEGER PRIMARY KEY, fill TEXT);\n"
+    );
+    for n in 1..=rows {
+        let _ = writeln!(text, "INSERT INTO t VALUES({n}, '{n:0>ROW_BYTES$}');");
+    }
+    text
+}
+
+/// Writes the statements, and gives the shell command that runs them on `rows.db` of the directory that it runs in.
+pub fn command(place: &Place, rows: u64, synchronous: &str, dir: &Path) -> Result<String> {
+    // Not on the file system that is measured.
+    let file = place.work.path().join("rows.sql");
+    std::fs::write(&file, statements(rows, synchronous)).because(file.display())?;
+    let db = dir.join("rows.db");
+    Ok(format!(
+        "sqlite3 -bail '{}' <'{}' >/dev/null",
+        db.display(),
+        file.display()
+    ))
+}
+
+impl Experiment for Sqlite {
+    fn name(&self) -> String {
+        "table4/sqlite".into()
+    }
+    fn group(&self) -> Group {
+        Group::Apps
+    }
+    fn op(&self) -> String {
+        "a transaction of one row of 120 bytes, rollback journal (synchronous=FULL where it syncs)"
+            .into()
+    }
+    fn variants(&self, system: System) -> Vec<&'static str> {
+        ways(system)
+    }
+    fn fits(&self, _disk: DiskKind) -> bool {
+        true
+    }
+    fn missing(&self) -> Option<String> {
+        find("sqlite3")
+            .is_none()
+            .then(|| "sqlite3 is not installed".to_string())
+    }
+    fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
+        let (mount, dir) = place.fresh()?;
+        let rows = place.scale.times(ROWS, 50);
+        let synchronous = if variant == UNSAFE { "OFF" } else { "FULL" };
+        let text = command(place, rows, synchronous, &dir)?;
+        let mut command = script(&text, &dir, variant)?;
+        let measured = timed(place, &mount, &dir, rows, &mut command)?;
+        mount.end()?;
+        Ok(measured)
+    }
+}

@@ -1,0 +1,130 @@
+//! All experiments.
+use crate::Result;
+use crate::apps::{Git, LevelDb, Sqlite, Together};
+use crate::disk::DiskKind;
+use crate::experiment::{Experiment, Group, Measured, Place, Plain, everywhere};
+use crate::growth::Growth;
+use crate::latency::{Figure4, Table3, Update};
+use crate::recovery::Recovery;
+use crate::system::System;
+use crate::workload::{Call, Kind, Micro, Scale, Threaded};
+use clap::ValueEnum;
+
+/// Single calls are measured for this share of the time.
+const MICRO_SHARE: f64 = 0.3;
+
+/// Everything that is measured at a scale, in the order in which it is measured and reported.
+pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
+    let mut all: Vec<Box<dyn Experiment>> = Vec::new();
+    for kind in Kind::value_variants() {
+        all.push(Box::new(kind.experiment()));
+    }
+    for call in Call::ALL {
+        all.push(short(micro(call, false)));
+        if call.reads() {
+            all.push(short(micro(call, true)));
+        }
+    }
+    for call in [Call::Create, Call::Append, Call::Fsync] {
+        for threads in [1, 2, 4] {
+            all.push(short(threaded(call, threads)));
+        }
+    }
+    for update in [
+        Update::Nothing,
+        Update::Append,
+        Update::Truncate,
+        Update::Overwrite,
+    ] {
+        all.push(Box::new(Table3(update)));
+    }
+    for update in [Update::Truncate, Update::Overwrite] {
+        all.push(Box::new(Figure4(update)));
+    }
+    all.push(Box::new(Git));
+    all.push(Box::new(Sqlite));
+    all.push(Box::new(LevelDb));
+    all.push(Box::new(Together));
+    for growth in Growth::all(scale) {
+        all.push(Box::new(growth));
+    }
+    for recovery in Recovery::all(scale) {
+        all.push(Box::new(recovery));
+    }
+    all
+}
+
+fn micro(call: Call, cold: bool) -> Plain {
+    let when = if cold { "-cold" } else { "" };
+    Plain {
+        name: format!("micro/{}{when}", call.name()),
+        group: Group::Micro,
+        op: call.op(),
+        on_models: false,
+        make: Box::new(move |scale: Scale, _: &str| Box::new(Micro::new(call, cold, scale))),
+        variants: if call == Call::Readdir {
+            // Making 100,000 files takes it minutes.
+            |system| match system {
+                System::Fuse2fs => Vec::new(),
+                _ => vec![""],
+            }
+        } else {
+            everywhere
+        },
+    }
+}
+
+fn threaded(call: Call, threads: usize) -> Plain {
+    Plain {
+        name: format!("threads/{}-{threads}", call.name()),
+        group: Group::Threads,
+        op: call.op(),
+        on_models: false,
+        make: Box::new(move |scale: Scale, variant: &str| {
+            let mut inner = Micro::new(call, false, scale);
+            inner.threads = threads;
+            // Several files on one volume, and no more than one would have.
+            inner.bytes = (inner.bytes / 4).max(1 << 20);
+            Box::new(Threaded {
+                inner,
+                streams: variant == STREAMS,
+            })
+        }),
+        variants: |system| match system {
+            _ if system.is_ccfs() => vec!["", STREAMS],
+            _ => vec![""],
+        },
+    }
+}
+
+/// Each thread in a stream of its own.
+const STREAMS: &str = "streams";
+
+/// An experiment that needs less time than others.
+struct Short(Plain);
+
+fn short(plain: Plain) -> Box<dyn Experiment> {
+    Box::new(Short(plain))
+}
+
+impl Experiment for Short {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn group(&self) -> Group {
+        self.0.group()
+    }
+    fn op(&self) -> String {
+        self.0.op()
+    }
+    fn variants(&self, system: System) -> Vec<&'static str> {
+        self.0.variants(system)
+    }
+    fn fits(&self, disk: DiskKind) -> bool {
+        self.0.fits(disk)
+    }
+    fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
+        let seconds = place.seconds * MICRO_SHARE;
+        self.0.measure(&Place { seconds, ..*place }, variant)
+    }
+}

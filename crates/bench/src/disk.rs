@@ -1,0 +1,137 @@
+//! Modelled disks: a block device with the timing of a hard disk, an SSD or a phone's flash.
+//!
+//! A process of its own serves it ([`serve`], `ccfs-bench disk`): ccfs's virtual disk over memory, with the timing module's delays. It
+//! ends with its stdin, and what it mounted lies below the working directory, which takes everything with it.
+use crate::guard::{self, WorkDir};
+use crate::image::Counters;
+use crate::system::beside;
+use crate::{Because, Result};
+use ccfs_device::{Device, MemoryDevice, Params, Timed};
+use ccfs_evidence::vdisk::VirtualDisk;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// Where the image lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskKind {
+    /// A file on this machine's disk
+    Real,
+    /// A 5400 rpm disk, modelled
+    Hdd,
+    /// A consumer NVMe disk, modelled
+    Ssd,
+    /// A phone's flash, modelled
+    Ufs,
+}
+
+impl DiskKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            DiskKind::Real => "real",
+            DiskKind::Hdd => "hdd",
+            DiskKind::Ssd => "ssd",
+            DiskKind::Ufs => "ufs",
+        }
+    }
+
+    /// The preset of the timing module.
+    pub fn timing(self) -> Option<&'static str> {
+        (self != DiskKind::Real).then_some(self.name())
+    }
+
+    /// What follows a workload's name.
+    pub fn suffix(self) -> String {
+        self.timing().map_or(String::new(), |t| format!("@{t}"))
+    }
+}
+
+/// The other process's end.
+pub struct Served {
+    pub device: PathBuf,
+    child: Child,
+    pipes: Mutex<Option<(ChildStdin, BufReader<ChildStdout>)>>,
+}
+
+impl Served {
+    /// `below`: a directory to make, for its mount.
+    pub fn start(work: &WorkDir, timing: &str, bytes: u64, below: &Path) -> Result<Served> {
+        use std::os::unix::process::CommandExt;
+        std::fs::create_dir(below).because(below.display())?;
+        let program = beside("ccfs-bench")
+            .ok_or("ccfs-bench is not built: cargo build --release -p ccfs-bench")?;
+        let mut command = Command::new(program);
+        command.args(["disk", "--timing", timing, "--bytes", &bytes.to_string()]);
+        command.arg(below).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let held = guard::hold();
+        let mut child = command.spawn().because("cannot start a modelled disk")?;
+        work.adopt(child.id())?;
+        drop(held);
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (stdin, stdout) = pipes.ok_or("a modelled disk without pipes")?;
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        stdout.read_line(&mut line).because("a modelled disk")?;
+        if line.trim().is_empty() {
+            let _ = child.wait();
+            return Err("the modelled disk did not start; its message is above".into());
+        }
+        Ok(Served {
+            device: PathBuf::from(line.trim()),
+            child,
+            pipes: Mutex::new(Some((stdin, stdout))),
+        })
+    }
+
+    /// What the disk was told so far.
+    pub fn counters(&self) -> Result<Counters> {
+        let mut pipes = self.pipes.lock().unwrap_or_else(|e| e.into_inner());
+        let (stdin, stdout) = pipes.as_mut().ok_or("the modelled disk has ended")?;
+        writeln!(stdin, "counters").because("a modelled disk")?;
+        let mut line = String::new();
+        stdout.read_line(&mut line).because("a modelled disk")?;
+        let mut numbers = line.split_whitespace().flat_map(str::parse);
+        let pair = numbers.next().zip(numbers.next());
+        let (written_bytes, flushes) = pair.ok_or("a modelled disk tells no numbers")?;
+        Ok(Counters {
+            written_bytes,
+            flushes,
+        })
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Its end; it then takes its mount away.
+        drop(
+            self.pipes
+                .get_mut()
+                .unwrap_or_else(|e| e.into_inner())
+                .take(),
+        );
+        let _ = self.child.wait();
+    }
+}
+
+/// `ccfs-bench disk`: prints the block device, answers `counters` with two numbers, and ends with its stdin.
+pub fn serve(timing: &str, bytes: u64, below: &Path) -> Result<()> {
+    ccfs_fuse::prepare_process();
+    let params = Params::preset(timing).ok_or_else(|| format!("there is no disk {timing}"))?;
+    let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes));
+    let device: Arc<dyn Device> = Arc::new(Timed::new(memory, params));
+    let disk = VirtualDisk::attach(device.clone(), below).because("a modelled disk")?;
+    println!("{}", disk.path().display());
+    for line in std::io::stdin().lines() {
+        if line.because("stdin")? == "counters" {
+            let now = device.counters();
+            println!("{} {}", now.written_bytes, now.flushes);
+        }
+    }
+    drop(disk);
+    Ok(())
+}

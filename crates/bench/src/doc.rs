@@ -1,0 +1,53 @@
+//! Tables between markers of a document.
+use crate::{Because, Result};
+use std::path::Path;
+
+fn marks(name: &str) -> (String, String) {
+    (
+        format!("<!-- ccfs bench: {name}: begin -->"),
+        format!("<!-- ccfs bench: {name}: end -->"),
+    )
+}
+
+/// Puts `text` between the markers of `name`.
+///
+/// Errors: the document cannot be read or written, or has no such markers.
+pub fn insert(document: &Path, name: &str, text: &str) -> Result<()> {
+    let old = std::fs::read_to_string(document).because(document.display())?;
+    let (begin, end) = marks(name);
+    let (Some(from), Some(to)) = (old.find(&begin), old.find(&end)) else {
+        return Err(format!(
+            "{}: there are no lines `{begin}` and `{end}`, between which the table belongs",
+            document.display()
+        ));
+    };
+    if to < from {
+        return Err(format!("{}: `{end}` comes first", document.display()));
+    }
+    let (head, tail) = (&old[..from], &old[to..]);
+    let new = format!("{head}{begin}\n\n{}\n\n{tail}", text.trim());
+    std::fs::write(document, new).because(document.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_between_is_replaced_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("doc.md");
+        let (begin, end) = marks("quick");
+        std::fs::write(&path, format!("a\n\n{begin}\nold\n{end}\n\nb\n")).unwrap();
+        insert(&path, "quick", "new\n").unwrap();
+        insert(&path, "quick", "newer\n").unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, format!("a\n\n{begin}\n\nnewer\n\n{end}\n\nb\n"));
+        assert!(
+            insert(&path, "other", "x")
+                .unwrap_err()
+                .contains("no lines")
+        );
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+}

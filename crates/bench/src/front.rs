@@ -1,0 +1,76 @@
+//! `ccfs bench`: measures, then prints and writes what came of it.
+use crate::cli::{Extent, RunArgs};
+use crate::report::{self, Cell};
+use crate::session::{self, Plan};
+use crate::state::State;
+use crate::workload::{PAPER_DIVISOR, Scale};
+use crate::{Because, Result, catalog, doc, html};
+
+/// Errors: nothing could be measured, or some run failed (after all others were made and reported).
+pub fn run(args: &RunArgs) -> Result<()> {
+    if args.list {
+        for experiment in catalog::all(Scale(args.plan().scale)) {
+            println!("{:<32} {}", experiment.name(), experiment.op());
+        }
+        return Ok(());
+    }
+    let plan = args.plan();
+    let mut state = match &args.state {
+        Some(path) => State::open(path)?,
+        None => State::in_memory(),
+    };
+    session::run(&plan, &mut state)?;
+    let cells = report::cells(&state.records);
+    if cells.is_empty() {
+        return Err("nothing was measured; the lines above say why".into());
+    }
+    let conditions = conditions(&plan, &state);
+    println!("{conditions}\n");
+    print!("{}\n{}", report::table(&cells), report::summary(&cells));
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&report::entries(&cells)).because("JSON")?;
+        std::fs::write(file, text + "\n").because(file.display())?;
+    }
+    if let Some(file) = &args.html {
+        let page = html::page(&conditions, state.machine().was_busy(), &cells);
+        std::fs::write(file, page).because(file.display())?;
+    }
+    if let Some(document) = &args.doc {
+        let text = document_part(args.extent(), &conditions, &cells);
+        doc::insert(document, args.extent().name(), &text)?;
+    }
+    match cells.iter().filter(|c| c.failure.is_some()).count() {
+        0 => Ok(()),
+        n => Err(format!("{n} measurements failed")),
+    }
+}
+
+fn document_part(extent: Extent, conditions: &str, cells: &[Cell]) -> String {
+    let command = match extent {
+        Extent::Quick => "ccfs bench --quick",
+        Extent::Standard => "make bench",
+        Extent::All => "make bench-all",
+    };
+    let summary: Vec<String> = report::summary(cells)
+        .lines()
+        .map(|l| format!("* {l}"))
+        .collect();
+    format!(
+        "`{command}`. {conditions}\n\n{}\n{}",
+        report::markdown(cells),
+        summary.join("\n")
+    )
+}
+
+/// What has to be known beside the figures.
+fn conditions(plan: &Plan, state: &State) -> String {
+    let settings = state.settings();
+    format!(
+        "{}. {} s a run, {} rounds, 1/{PAPER_DIVISOR} of the paper's sizes x {}, an image of {} MiB",
+        state.machine().text(),
+        settings.seconds,
+        settings.rounds,
+        settings.scale,
+        Scale(plan.scale).image_bytes() >> 20,
+    )
+}

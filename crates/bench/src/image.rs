@@ -1,0 +1,364 @@
+//! The image that all systems use in turn, and how each is mounted on it and unmounted.
+//!
+//! There is one image per disk: every system's blocks are the very same ones.
+use crate::disk::{DiskKind, Served};
+use crate::guard::{self, WorkDir, loops_below, mounts_below};
+use crate::system::{System, ccfs_program, check, command};
+use crate::{Because, Result};
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest mount, unmount or end of a daemon. An unmount brings home what the run left in memory.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a device was told since some moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub written_bytes: u64,
+    pub flushes: u64,
+}
+
+/// A disk of one size.
+pub struct Image {
+    /// The image file, or the block device of a modelled disk.
+    target: PathBuf,
+    mnt: PathBuf,
+    log: PathBuf,
+    served: Option<Served>,
+    /// A file with holes, which are to stay.
+    sparse: bool,
+    pub bytes: u64,
+}
+
+impl Image {
+    /// The real disk: a file in the working directory, written in full. Modelled ones: a block device.
+    pub fn new(work: &WorkDir, disk: DiskKind, bytes: u64) -> Result<Image> {
+        let at = |suffix: &str| work.path().join(format!("{}{suffix}", disk.name()));
+        let (mnt, log) = (at(".mnt"), at(".log"));
+        std::fs::create_dir(&mnt).because(mnt.display())?;
+        let served = match disk.timing() {
+            Some(timing) => Some(Served::start(work, timing, bytes, &at(".disk"))?),
+            None => None,
+        };
+        let target = match &served {
+            Some(served) => served.device.clone(),
+            None => {
+                fill(&at(".img"), bytes)?;
+                at(".img")
+            }
+        };
+        Ok(Image {
+            target,
+            mnt,
+            log,
+            served,
+            sparse: false,
+            bytes,
+        })
+    }
+
+    /// A file with holes, for volumes that are larger than the disk.
+    pub fn sparse(work: &WorkDir, name: &str, bytes: u64) -> Result<Image> {
+        let at = |suffix: &str| work.path().join(format!("{name}{suffix}"));
+        std::fs::create_dir(at(".mnt")).because(name)?;
+        let file = File::create_new(at(".img")).because(name)?;
+        file.set_len(bytes).because(name)?;
+        Ok(Image {
+            target: at(".img"),
+            mnt: at(".mnt"),
+            log: at(".log"),
+            served: None,
+            sparse: true,
+            bytes,
+        })
+    }
+
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// A fresh, empty file system, and nothing of it waiting in the host's memory.
+    pub fn mkfs(&self, system: System, extra: &[&str]) -> Result<()> {
+        system.mkfs(&self.target, self.sparse, extra)?;
+        self.settle()
+    }
+
+    /// What a system left in the host's page cache goes to the disk and out of memory: it is not to disturb the next one.
+    pub fn settle(&self) -> Result<()> {
+        let file = File::open(&self.target).because(self.target.display())?;
+        file.sync_all().because(self.target.display())?;
+        fadvise(&file, 0, None, Advice::DontNeed).because(self.target.display())
+    }
+
+    pub fn mount(&self, work: &WorkDir, system: System, options: &[&str]) -> Result<Mount<'_>> {
+        let mut mount = Mount {
+            image: self,
+            system,
+            daemon: None,
+            loop_device: None,
+        };
+        let mut target = self.target.clone();
+        if self.served.is_none() && !system.takes_file() {
+            target = attach(&self.target)?;
+            mount.loop_device = Some(target.clone());
+        }
+        let all = |own: &str| {
+            let mut all = vec![own.to_string()];
+            all.extend(options.iter().map(|o| o.to_string()));
+            all.retain(|o| !o.is_empty());
+            all.join(",")
+        };
+        if let Some((kind, own)) = system.kernel_type() {
+            let mut run = command("mount");
+            run.args(["-t", kind, "-o", &all(own)]);
+            check(run.arg(&target).arg(&self.mnt))?;
+        } else if system == System::Fuse2fs {
+            let mut run = command("fuse2fs");
+            run.arg("-f").arg(&target).arg(&self.mnt);
+            run.args(["-o", &all("rw,allow_other,default_permissions")]);
+            mount.spawn(run, work)?;
+        } else {
+            let mut run = Command::new(ccfs_program()?);
+            run.args(["mount", "-f"]).arg(&target).arg(&self.mnt);
+            let own = all(&system.transport().unwrap_or_default());
+            if !own.is_empty() {
+                run.args(["-o", &own]);
+            }
+            mount.spawn(run, work)?;
+        }
+        Ok(mount)
+    }
+
+    fn last_words(&self) -> String {
+        let all = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = all.lines().rev().take(5).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Written, not only reserved: the host file system would have to convert reserved extents during the first round.
+fn fill(path: &Path, bytes: u64) -> Result<()> {
+    let mut file = File::create_new(path).because(path.display())?;
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..bytes >> 20 {
+        file.write_all(&zeros).because("filling an image")?;
+    }
+    file.sync_all().because("filling an image")
+}
+
+/// A mounted image. [`Mount::end`] unmounts cleanly; dropping it takes it away by force.
+pub struct Mount<'a> {
+    image: &'a Image,
+    pub system: System,
+    daemon: Option<Child>,
+    loop_device: Option<PathBuf>,
+}
+
+impl Mount<'_> {
+    pub fn dir(&self) -> &Path {
+        &self.image.mnt
+    }
+
+    /// Whether the loop device bypasses the host's page cache; `None` without one.
+    pub fn direct_io(&self) -> Option<bool> {
+        let flag = std::fs::read_to_string(block(self.loop_device.as_ref()?)?.join("loop/dio"));
+        Some(flag.is_ok_and(|f| f.trim() == "1"))
+    }
+
+    /// Of the daemon.
+    pub fn pid(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Child::id)
+    }
+
+    /// Largest memory of the daemon so far, bytes.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+        let kib = line.trim().trim_end_matches("kB").trim().parse::<u64>();
+        Some(kib.ok()? << 10)
+    }
+
+    /// What the device was told so far. Of the kernel's file systems, on a loop device, the block layer counts. None of fuse2fs:
+    /// the kernel does not forward syncfs to it, so what a run has left to write is not known before the unmount.
+    pub fn counters(&self) -> Option<Counters> {
+        if self.system == System::Fuse2fs {
+            return None;
+        }
+        if let Some(served) = &self.image.served {
+            return served.counters().ok();
+        }
+        if let Some(device) = &self.loop_device {
+            let text = std::fs::read_to_string(block(device)?.join("stat")).ok()?;
+            let fields: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
+            return Some(Counters {
+                written_bytes: fields.get(6)? * 512,
+                flushes: *fields.get(15)?,
+            });
+        }
+        let root = ccfs_client::open(self.dir()).ok()?;
+        let status: serde_json::Value =
+            serde_json::from_str(&ccfs_client::status_json(&root).ok()?).ok()?;
+        let number = |name: &str| status.get("counters")?.get(name)?.as_u64();
+        Some(Counters {
+            written_bytes: number("device_written_bytes")?,
+            flushes: number("device_flushes")?,
+        })
+    }
+
+    fn spawn(&mut self, mut command: Command, work: &WorkDir) -> Result<()> {
+        use std::os::unix::process::CommandExt;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.image.log);
+        let log = log.because("log file")?;
+        // A group of its own: ctrl-C is for us, we end it.
+        command.process_group(0).stdin(Stdio::null());
+        command
+            .stdout(log.try_clone().because("log file")?)
+            .stderr(log);
+        let held = guard::hold();
+        let child = command.spawn().because("cannot start the daemon")?;
+        let child = self.daemon.insert(child);
+        work.adopt(child.id())?;
+        drop(held);
+        let end = Instant::now() + PATIENCE;
+        while !is_mounted(&self.image.mnt) {
+            if let Some(status) = child.try_wait().because("wait")? {
+                let words = self.image.last_words();
+                return Err(format!("the daemon ended with {status}: {words}"));
+            }
+            if Instant::now() > end {
+                return Err("the daemon does not mount".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Unmounts, and returns when everything is on the disk. Gives the time that took.
+    pub fn end(mut self) -> Result<Duration> {
+        let begun = Instant::now();
+        let image = self.image;
+        if self.system.is_ccfs() {
+            check(Command::new(ccfs_program()?).arg("umount").arg(&image.mnt))?;
+        } else {
+            unmount(&image.mnt, begun + PATIENCE)?;
+        }
+        if let Some(mut child) = self.daemon.take() {
+            match wait(&mut child, begun + PATIENCE)? {
+                Some(status) if status.success() => {}
+                Some(status) => {
+                    let words = image.last_words();
+                    return Err(format!("the daemon ended with {status}: {words}"));
+                }
+                None => {
+                    self.daemon = Some(child);
+                    return Err("the daemon outlives its mount".into());
+                }
+            }
+        }
+        image.settle()?;
+        let took = begun.elapsed();
+        self.detach(begun + PATIENCE)?;
+        Ok(took)
+    }
+
+    /// Takes the loop device away and waits until it is gone: somebody's copy of the mount may hold it for a moment, and with it the
+    /// file system that was.
+    fn detach(&self, end: Instant) -> Result<()> {
+        while self.image.served.is_none() {
+            let left = loops_below(&self.image.target);
+            if left.is_empty() {
+                break;
+            }
+            if Instant::now() > end {
+                return Err(format!("{} stays attached", left.join(", ")));
+            }
+            for device in left {
+                let _ = command("losetup").args(["-d", &device]).output();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Kills the daemon as a crash of the program would, and clears the dead mount.
+    pub fn kill(mut self) -> Result<()> {
+        if let Some(mut child) = self.daemon.take() {
+            child.kill().because("kill")?;
+            child.wait().because("wait")?;
+        }
+        drop(self);
+        Ok(())
+    }
+}
+
+/// A loop device with direct I/O. Who looks for a free one at the same time may be faster: then it is tried again.
+fn attach(file: &Path) -> Result<PathBuf> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let arguments = ["--find", "--show", "--direct-io=on"];
+        match check(command("losetup").args(arguments).arg(file)) {
+            Err(e) if Instant::now() < end && (e.contains("busy") || e.contains("temporarily")) => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            device => return device.map(|d| PathBuf::from(d.trim())),
+        }
+    }
+}
+
+/// While the mount is in use (a process that ends, a desktop that looks at it) it is tried again.
+fn unmount(dir: &Path, end: Instant) -> Result<()> {
+    loop {
+        match check(command("umount").arg(dir)) {
+            Err(e) if e.contains("busy") && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other.map(drop),
+        }
+    }
+}
+
+fn wait(child: &mut Child, end: Instant) -> Result<Option<std::process::ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait().because("wait")? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > end {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The directory of a block device in sysfs.
+fn block(device: &Path) -> Option<PathBuf> {
+    Some(Path::new("/sys/block").join(device.file_name()?))
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        for point in mounts_below(&self.image.mnt).iter().rev() {
+            let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+        }
+        if let Some(mut child) = self.daemon.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // Of a modelled disk the device stays.
+        if self.image.served.is_none() {
+            for device in loops_below(&self.image.target) {
+                let _ = command("losetup").args(["-d", &device]).output();
+            }
+        }
+    }
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    mounts_below(dir).iter().any(|p| p == dir) && rustix::fs::statvfs(dir).is_ok()
+}

@@ -1,0 +1,517 @@
+//! `make scale`: what grows without bound must not cost more. Directories, files, volumes and streams over powers of ten; mount time,
+//! memory; and what an aged volume still gives.
+use crate::cli::ScaleArgs;
+use crate::disk::DiskKind;
+use crate::experiment::Measured;
+use crate::guard::WorkDir;
+use crate::image::{Image, Mount};
+use crate::machine::Machine;
+use crate::report::{self, Cell};
+use crate::rng::Rng;
+use crate::state::{Key, Record, Settings, State};
+use crate::system::System;
+use crate::workload::fileserver::Fileserver;
+use crate::workload::seqwrite::{self, Seqwrite};
+use crate::workload::{Scale, Worker};
+use crate::{Because, Result, doc, run};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Entries of a directory where their number is not what is measured.
+const WIDTH: u64 = 1000;
+/// Things that are looked up, after a mount and again, for one figure.
+const LOOKUPS: u64 = 2000;
+/// Files that a large volume gets.
+const PROBES: u64 = 1000;
+const BLOCK: u64 = 4096;
+/// Space of the volume for each file: its inode (256 bytes, and as much in checksums, bitmaps and reserves) and its entry.
+const BYTES_PER_FILE: u64 = 1024;
+/// Room besides.
+const ROOM: u64 = 2 << 30;
+/// Tables are made by their first use: the image is a new file, of zeros.
+const LAZY: [&str; 2] = ["-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"];
+
+/// Measures, prints, and writes what was asked for.
+pub fn run(args: &ScaleArgs) -> Result<()> {
+    let mut systems = args.fs.clone();
+    systems.retain(|s| match s.missing() {
+        Some(why) => {
+            println!("skipped: {}: {why}", s.name());
+            false
+        }
+        None => true,
+    });
+    if systems.is_empty() {
+        return Err("nothing was measured; the lines above say why".into());
+    }
+    let mut state = match &args.state {
+        Some(path) => State::open(path)?,
+        None => State::in_memory(),
+    };
+    state.begin(&Settings::default(), Machine::look(&systems))?;
+    for &system in &systems {
+        let mut part = Part {
+            args,
+            system,
+            state: &mut state,
+        };
+        part.all()?;
+    }
+    // By part, then by size: the systems beside each other.
+    state.records.sort_by_key(|r| order(&r.key.workload));
+    let cells = report::cells(&state.records);
+    let conditions = state.machine().text();
+    println!("{conditions}\n\n{}", report::table(&cells));
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&report::entries(&cells)).because("JSON")?;
+        std::fs::write(file, text + "\n").because(file.display())?;
+    }
+    if let Some(document) = &args.doc {
+        let text = format!("`make scale`. {conditions}\n\n{}", report::markdown(&cells));
+        doc::insert(document, "scale", &text)?;
+    }
+    failures(&cells)
+}
+
+fn failures(cells: &[Cell]) -> Result<()> {
+    match cells.iter().filter(|c| c.failure.is_some()).count() {
+        0 => Ok(()),
+        n => Err(format!("{n} measurements failed")),
+    }
+}
+
+const PARTS: [&str; 5] = ["directory", "files", "volume", "streams", "aged"];
+
+fn order(workload: &str) -> (usize, u32, String) {
+    let part = PARTS
+        .iter()
+        .position(|p| workload.starts_with(&format!("scale-{p}")));
+    let exponent = workload
+        .rsplit("1e")
+        .next()
+        .and_then(|e| e.parse().ok())
+        .unwrap_or(0);
+    (part.unwrap_or(PARTS.len()), exponent, workload.into())
+}
+
+/// The measurements on one system.
+struct Part<'a> {
+    args: &'a ScaleArgs,
+    system: System,
+    state: &'a mut State,
+}
+
+impl Part<'_> {
+    fn all(&mut self) -> Result<()> {
+        for name in PARTS {
+            if !self.args.part.is_empty() && !self.args.part.iter().any(|p| p == name) {
+                continue;
+            }
+            let done = self.has(name);
+            if done {
+                continue;
+            }
+            let outcome = match name {
+                "directory" => self.directory(),
+                "files" => self.files(),
+                "volume" => self.volume(),
+                "streams" => self.streams(),
+                _ => self.aged(),
+            };
+            if let Err(e) = outcome {
+                eprintln!("{} {name}: FAILED: {e}", self.system.name());
+                self.add(&format!("scale-{name}/failed"), "", Err(e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A part is measured as a whole; its last line is written at its end.
+    fn has(&self, name: &str) -> bool {
+        let last = match name {
+            "directory" => format!("scale-directory/1e{}", self.args.entries.ilog10()),
+            "files" => format!("scale-files/1e{}", self.args.files.ilog10()),
+            "volume" => format!("scale-volume/gib-1e{}", self.args.volume_gib.ilog10()),
+            "streams" => format!("scale-streams/1e{}", self.args.streams.ilog10()),
+            _ => "scale-aged/sequential".into(),
+        };
+        let key = self.key(&last);
+        self.state.has(&key)
+    }
+
+    fn key(&self, workload: &str) -> Key {
+        Key {
+            workload: workload.into(),
+            system: self.system.name().into(),
+            round: 0,
+        }
+    }
+
+    fn add(&mut self, workload: &str, op: &str, outcome: Result<Measured>) -> Result<()> {
+        if let Ok(measured) = &outcome {
+            let values: Vec<String> = measured
+                .values
+                .iter()
+                .map(|(name, value)| format!("{name} {value:.2}"))
+                .collect();
+            let shown = report::rate(measured.ops_per_s);
+            eprintln!(
+                "{} {workload}: {shown}, {}",
+                self.system.name(),
+                values.join(", ")
+            );
+        }
+        let key = self.key(workload);
+        // A part that is measured again, because it was interrupted, replaces what there was.
+        self.state.records.retain(|r| r.key != key);
+        self.state.add(Record::new(key, op.into(), outcome))
+    }
+
+    /// A new volume of `bytes` in a sparse file, and the time that mkfs took.
+    fn volume_of(&self, work: &WorkDir, bytes: u64, extra: &[&str]) -> Result<(Image, f64)> {
+        let image = Image::sparse(work, "scale", bytes)?;
+        let begun = Instant::now();
+        let ext4 = !matches!(self.system, System::Xfs | System::Btrfs);
+        let mut options = if ext4 { LAZY.to_vec() } else { Vec::new() };
+        options.extend(extra.iter().filter(|_| ext4));
+        image.mkfs(self.system, &options)?;
+        Ok((image, begun.elapsed().as_secs_f64()))
+    }
+
+    /// One directory that grows: what a create costs in the last power of ten, and a lookup in all of it, right after a mount and warm.
+    fn directory(&mut self) -> Result<()> {
+        let most = self.args.entries;
+        let work = WorkDir::new(&self.args.dir)?;
+        let inodes = (most + most / 8 + 1000).to_string();
+        let bytes = ROOM + most * BYTES_PER_FILE;
+        let (image, _) = self.volume_of(&work, bytes, &["-N", &inodes])?;
+        let mut mount = image.mount(&work, self.system, &[])?;
+        let dir = mount.dir().join("large");
+        std::fs::create_dir(&dir).because(dir.display())?;
+        let path = |dir: &Path, n: u64| dir.join(format!("f{n:09}"));
+        let mut made = 0;
+        for exponent in powers(most) {
+            let seconds = create(10u64.pow(exponent), &mut made, |n| path(&dir, n))?;
+            let figures;
+            (mount, figures) = self.looked_up(&work, &image, mount, made, &|n| path(&dir, n))?;
+            self.add(
+                &format!("scale-directory/1e{exponent}"),
+                "a file created in a directory of so many",
+                Ok(seconds.on(figures)),
+            )?;
+        }
+        mount.end().map(drop)
+    }
+
+    /// Files in directories of a thousand.
+    fn files(&mut self) -> Result<()> {
+        let most = self.args.files;
+        let work = WorkDir::new(&self.args.dir)?;
+        let inodes = (most + most / 8 + 1000).to_string();
+        let bytes = ROOM + most * BYTES_PER_FILE;
+        let (image, _) = self.volume_of(&work, bytes, &["-N", &inodes])?;
+        let mut mount = image.mount(&work, self.system, &[])?;
+        let root = mount.dir().to_path_buf();
+        let path = |n: u64| {
+            let leaf = n / WIDTH;
+            root.join(format!("d{}/d{leaf}/f{n}", leaf / WIDTH))
+        };
+        let mut made = 0;
+        for exponent in powers(most) {
+            let seconds = create(10u64.pow(exponent), &mut made, |n| {
+                let path = path(n);
+                if n.is_multiple_of(WIDTH)
+                    && let Some(parent) = path.parent()
+                {
+                    // What cannot be made fails with the file.
+                    let _ = std::fs::create_dir_all(parent);
+                }
+                path
+            })?;
+            let figures;
+            (mount, figures) = self.looked_up(&work, &image, mount, made, &path)?;
+            self.add(
+                &format!("scale-files/1e{exponent}"),
+                "a file created on a volume of so many",
+                Ok(seconds.on(figures)),
+            )?;
+        }
+        mount.end().map(drop)
+    }
+
+    /// Unmounts, mounts, and looks up random ones of `made` files twice: cold and warm.
+    fn looked_up<'i>(
+        &self,
+        work: &WorkDir,
+        image: &'i Image,
+        mount: Mount<'i>,
+        made: u64,
+        path: &dyn Fn(u64) -> PathBuf,
+    ) -> Result<(Mount<'i>, Measured)> {
+        let memory = mount.memory_bytes().map(|b| b as f64);
+        let unmount = mount.end()?;
+        let begun = Instant::now();
+        let mount = image.mount(work, self.system, &[])?;
+        let mounted = begun.elapsed();
+        let mut rng = Rng::new(made);
+        let all: Vec<PathBuf> = (0..LOOKUPS.min(made))
+            .map(|_| path(rng.below(made)))
+            .collect();
+        let look = || -> Result<f64> {
+            let begun = Instant::now();
+            for path in &all {
+                path.metadata().because(path.display())?;
+            }
+            Ok(begun.elapsed().as_secs_f64() * 1e6 / all.len() as f64)
+        };
+        let cold = look()?;
+        let figures = Measured::default()
+            .with("cold_us", cold)
+            .with("warm_us", look()?)
+            .with("mount_ms", mounted.as_secs_f64() * 1e3)
+            .with("unmount_s", unmount.as_secs_f64())
+            .with("memory_bytes", memory);
+        Ok((mount, figures))
+    }
+
+    /// Volumes in sparse files: making, mounting, a thousand files, unmounting.
+    fn volume(&mut self) -> Result<()> {
+        for exponent in 0..=self.args.volume_gib.ilog10() {
+            let gib = 10u64.pow(exponent);
+            let work = WorkDir::new(&self.args.dir)?;
+            let (image, mkfs) = self.volume_of(&work, gib << 30, &[])?;
+            let begun = Instant::now();
+            let mount = image.mount(&work, self.system, &[])?;
+            let mounted = begun.elapsed();
+            let dir = mount.dir().join("probes");
+            std::fs::create_dir(&dir).because(dir.display())?;
+            let begun = Instant::now();
+            for n in 0..PROBES {
+                let path = dir.join(n.to_string());
+                std::fs::write(&path, [n as u8; 64]).because(path.display())?;
+            }
+            run::sync(&dir)?;
+            let seconds = begun.elapsed().as_secs_f64();
+            let memory = mount.memory_bytes().map(|b| b as f64);
+            let unmount = mount.end()?;
+            let figures = Measured::new(PROBES as f64 / seconds)
+                .with("us_per_op", seconds * 1e6 / PROBES as f64)
+                .with("mkfs_s", mkfs)
+                .with("mount_ms", mounted.as_secs_f64() * 1e3)
+                .with("unmount_s", unmount.as_secs_f64())
+                .with("memory_bytes", memory);
+            self.add(
+                &format!("scale-volume/gib-1e{exponent}"),
+                "a small file written on a volume of so many GiB",
+                Ok(figures),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// So many threads, on ccfs each in a stream of its own: creates, appends, and a sync now and then.
+    fn streams(&mut self) -> Result<()> {
+        for exponent in 0..=self.args.streams.ilog10() {
+            let threads = 10u64.pow(exponent);
+            let work = WorkDir::new(&self.args.dir)?;
+            let (image, _) = self.volume_of(&work, ROOM, &[])?;
+            let mount = image.mount(&work, self.system, &[])?;
+            let begun = Instant::now();
+            let ops = many(
+                mount.dir(),
+                threads,
+                self.system.is_ccfs(),
+                self.args.seconds,
+            )?;
+            let seconds = begun.elapsed().as_secs_f64();
+            let memory = mount.memory_bytes().map(|b| b as f64);
+            let unmount = mount.end()?;
+            let figures = Measured::new(ops as f64 / seconds)
+                .with("us_per_op", seconds * 1e6 / ops.max(1) as f64)
+                .with("memory_bytes", memory)
+                .with("unmount_s", unmount.as_secs_f64());
+            self.add(
+                &format!("scale-streams/1e{exponent}"),
+                "a file created, 4 KiB appended, every 16th synced, in so many streams (ext4: threads)",
+                Ok(figures),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Sequential throughput, writing and reading, of a fresh volume and of one on which a file server has worked.
+    fn aged(&mut self) -> Result<()> {
+        let scale = Scale(self.args.aged_scale);
+        let work = WorkDir::new(&self.args.dir)?;
+        let image = Image::new(&work, DiskKind::Real, scale.image_bytes())?;
+        let mut fresh = None;
+        for (name, seconds) in [("fresh", 0.0), ("aged", self.args.age)] {
+            image.mkfs(self.system, &[])?;
+            let mut mount = image.mount(&work, self.system, &[])?;
+            let home = mount.dir().join("server");
+            std::fs::create_dir(&home).because(home.display())?;
+            if seconds > 0.0 {
+                let server = Fileserver::new(scale);
+                run::run(&server, &home, 1, Duration::from_secs_f64(seconds))?;
+            }
+            let dir = mount.dir().join("stream");
+            std::fs::create_dir(&dir).because(dir.display())?;
+            let stream = Seqwrite {
+                bytes: Seqwrite::new(scale).bytes / 2,
+            };
+            let written = run::run(&stream, &dir, 1, Duration::from_secs(600))?;
+            mount.end()?;
+            mount = image.mount(&work, self.system, &[])?;
+            let read = read_through(&dir.join(seqwrite::NAME))?;
+            mount.end()?;
+            let share = |now: f64, then: Option<f64>| then.map(|t| 100.0 * now / t);
+            let (w, r) = (written.ops_per_s(), read);
+            let figures = Measured::new(w)
+                .with("read_mib_per_s", r)
+                .with("written_percent_of_fresh", share(w, fresh.map(|(w, _)| w)))
+                .with("read_percent_of_fresh", share(r, fresh.map(|(_, r)| r)));
+            fresh.get_or_insert((w, r));
+            let workload = match name {
+                "fresh" => "scale-aged/fresh",
+                _ => "scale-aged/sequential",
+            };
+            self.add(
+                workload,
+                "1 MiB written to a new file, synced at its end",
+                Ok(figures),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Exponents from 3 (or the largest, if that is smaller) to that of `most`.
+fn powers(most: u64) -> std::ops::RangeInclusive<u32> {
+    let last = most.max(10).ilog10();
+    last.min(3)..=last
+}
+
+/// Files made, and how long it took.
+struct Made {
+    files: u64,
+    seconds: f64,
+}
+
+impl Made {
+    fn on(&self, mut figures: Measured) -> Measured {
+        figures.ops_per_s = self.files as f64 / self.seconds.max(1e-9);
+        figures.with("us_per_op", self.seconds * 1e6 / self.files.max(1) as f64)
+    }
+}
+
+/// Makes files until there are `goal`.
+fn create(goal: u64, made: &mut u64, mut path: impl FnMut(u64) -> PathBuf) -> Result<Made> {
+    let (begun, first) = (Instant::now(), *made);
+    while *made < goal {
+        let path = path(*made);
+        File::create_new(&path).because(path.display())?;
+        *made += 1;
+    }
+    Ok(Made {
+        files: *made - first,
+        seconds: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// Operations of all threads within `seconds`.
+fn many(dir: &Path, threads: u64, streams: bool, seconds: f64) -> Result<u64> {
+    let time = Duration::from_secs_f64(seconds);
+    let one = |index: u64| -> std::io::Result<u64> {
+        if streams {
+            let root = ccfs_client::open(dir)?;
+            let stream = ccfs_client::new_stream(&root, 0)?;
+            ccfs_client::set_stream(&root, stream, None)?;
+        }
+        let home = dir.join(format!("t{index}"));
+        std::fs::create_dir(&home)?;
+        let block = vec![index as u8; BLOCK as usize];
+        let (begun, mut ops) = (Instant::now(), 0);
+        // One at least, however busy the machine is.
+        while ops == 0 || begun.elapsed() < time {
+            let mut file = File::create_new(home.join(ops.to_string()))?;
+            file.write_all(&block)?;
+            if ops % 32 == 0 {
+                file.sync_all()?;
+            }
+            ops += 2;
+        }
+        Ok(ops)
+    };
+    std::thread::scope(|scope| {
+        let one = &one;
+        let mut running = Vec::new();
+        for index in 0..threads {
+            let small = std::thread::Builder::new().stack_size(256 << 10);
+            let thread = small.spawn_scoped(scope, move || one(index));
+            running.push(thread.because("a thread")?);
+        }
+        let mut sum = 0;
+        for thread in running {
+            let ops = thread.join().map_err(|_| "a thread panicked")?;
+            sum += ops.because("a stream")?;
+        }
+        Ok(sum)
+    })
+}
+
+/// MiB a second of a file read from its beginning to its end.
+fn read_through(path: &Path) -> Result<f64> {
+    let file = File::open(path).because(path.display())?;
+    let bytes = file.metadata().because(path.display())?.len();
+    let mut worker = Worker::new(path, 0, 0);
+    let piece = 1u64 << 20;
+    let begun = Instant::now();
+    for at in (0..bytes / piece * piece).step_by(piece as usize) {
+        worker.read_at(&file, at, piece).because(path.display())?;
+    }
+    // A last byte shows that the end can be read too.
+    let mut last = [0];
+    if bytes > 0 {
+        file.read_exact_at(&mut last, bytes - 1)
+            .because(path.display())?;
+    }
+    Ok(bytes as f64 / 1048576.0 / begun.elapsed().as_secs_f64().max(1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_in_order_of_part_and_size() {
+        let mut all = [
+            "scale-streams/1e0",
+            "scale-files/1e10",
+            "scale-files/1e9",
+            "scale-directory/1e6",
+            "scale-volume/gib-1e4",
+        ];
+        all.sort_by_key(|w| order(w));
+        let wanted = [
+            "scale-directory/1e6",
+            "scale-files/1e9",
+            "scale-files/1e10",
+            "scale-volume/gib-1e4",
+            "scale-streams/1e0",
+        ];
+        assert_eq!(all, wanted);
+        assert_eq!(powers(1_000_000), 3..=6);
+        assert_eq!(powers(100), 2..=2);
+    }
+
+    #[test]
+    fn streams_do_something_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let ops = many(dir.path(), 3, false, 0.01).unwrap();
+        assert!(ops >= 6);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+}

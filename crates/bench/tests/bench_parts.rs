@@ -1,0 +1,189 @@
+//! The larger parts, tiny: applications, sync latency, growth, recovery, modelled disks, all systems, and the tables over powers of ten.
+use ccfs_bench::cli::{Cli, Command};
+use ccfs_bench::report::{self, Cell};
+use ccfs_bench::session;
+use ccfs_bench::state::State;
+use ccfs_bench::system::System;
+use ccfs_bench::{html, scale};
+use clap::Parser;
+use std::path::Path;
+
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+fn can_mount(test: &str) -> bool {
+    match System::Ccfs.missing().or(System::Ext4.missing()) {
+        Some(why) => println!("skipped: {test}: {why}"),
+        None => return true,
+    }
+    false
+}
+
+fn nothing_is_left(dir: &Path) {
+    let left: Vec<_> = std::fs::read_dir(dir).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// One round of what the options name; nothing may fail.
+fn measure(options: &str) -> Vec<Cell> {
+    let base = place();
+    let dir = base.path().to_str().unwrap();
+    let line = format!("ccfs-bench --rounds 1 --seconds 0.1 {options} --dir");
+    let plan = Cli::parse_from(line.split_whitespace().chain([dir]))
+        .run
+        .plan();
+    let mut state = State::in_memory();
+    session::run(&plan, &mut state).unwrap();
+    let cells = report::cells(&state.records);
+    let table = report::table(&cells);
+    println!("{table}");
+    for cell in &cells {
+        assert_eq!(cell.failure, None, "{table}");
+        assert!(cell.runs.iter().all(|r| r.ops_per_s > 0.0), "{table}");
+    }
+    nothing_is_left(base.path());
+    cells
+}
+
+/// The runs of a workload on a system; `None` if a program that it needs is missing, and then on all systems.
+fn value(cells: &[Cell], workload: &str, system: &str, name: &str) -> Option<f64> {
+    cells.iter().find(|c| c.workload == workload)?;
+    let cell = report::find(cells, workload, system);
+    let cell = cell.unwrap_or_else(|| panic!("{workload} did not run on {system}"));
+    let value = cell.value(name);
+    Some(value.unwrap_or_else(|| panic!("{workload} on {system} has no {name}")))
+}
+
+#[test]
+fn applications_run_in_each_of_their_ways() {
+    if !can_mount("applications_run_in_each_of_their_ways") {
+        return;
+    }
+    let cells = measure("--fs ext4,ccfs --group apps --scale 0.03");
+    for app in ["table4/git", "table4/sqlite", "table4/leveldb"] {
+        for system in ["ext4", "ext4+unsafe", "ccfs", "ccfs+ignore-fsync"] {
+            value(&cells, app, system, "seconds");
+        }
+    }
+    // Whether syncs are made is what the ways differ in: counted, not timed.
+    let flushes = |system| value(&cells, "table4/sqlite", system, "flushes_per_op");
+    if let Some((safe, without)) = flushes("ext4").zip(flushes("ext4+unsafe")) {
+        assert!(safe >= 1.0 && without < 1.0, "{safe} {without}");
+    }
+    if let Some((safe, ignored)) = flushes("ccfs").zip(flushes("ccfs+ignore-fsync")) {
+        assert!(safe >= 1.0 && ignored < 1.0, "{safe} {ignored}");
+    }
+    for system in ["ext4", "ext4+unsafe", "ccfs", "ccfs+streams"] {
+        value(&cells, "figure6/sqlite-beside-git", system, "git_seconds");
+    }
+}
+
+#[test]
+fn latency_growth_and_recovery_run() {
+    if !can_mount("latency_growth_and_recovery_run") {
+        return;
+    }
+    let cells = measure("--fs ext4,ccfs --group latency,growth,recovery --scale 0.03");
+    for update in ["alone", "append", "truncate", "overwrite"] {
+        for system in ["ext4", "ccfs", "ccfs+streams"] {
+            let name = format!("table3/{update}");
+            assert!(value(&cells, &name, system, "latency_ms").unwrap() > 0.0);
+        }
+    }
+    // 12 MB were written in the other stream: B's sync has none of them.
+    let by_sync = |system| value(&cells, "table3/append", system, "sync_written_bytes");
+    assert!(by_sync("ccfs+streams").unwrap() < 4e6, "{cells:?}");
+    for system in ["ext4", "ccfs"] {
+        value(&cells, "growth/directory-1e3", system, "size").unwrap();
+        value(&cells, "growth/file-bytes-1e6", system, "size").unwrap();
+    }
+    value(&cells, "recovery/log-4-mib", "ccfs", "recovery_ms").unwrap();
+    let page = html::page("a machine", false, &cells);
+    assert!(
+        page.contains("Table 3, beside this machine's disk"),
+        "{page}"
+    );
+}
+
+#[test]
+fn modelled_disks_are_served_and_counted() {
+    if !can_mount("modelled_disks_are_served_and_counted") {
+        return;
+    }
+    let cells = measure("--fs ext4,ccfs --disk ssd --only varmail,figure4/truncate --scale 0.03");
+    for system in ["ext4", "ccfs"] {
+        assert!(value(&cells, "varmail@ssd", system, "flushes_per_op").unwrap() > 0.0);
+        let runs = &report::find(&cells, "figure4/truncate@ssd", system)
+            .unwrap()
+            .runs;
+        let syncs: u64 = runs[0].latencies.iter().map(|(_, n)| n).sum();
+        assert_eq!(syncs, 12);
+    }
+}
+
+#[test]
+fn every_system_that_is_here_can_be_measured() {
+    if !can_mount("every_system_that_is_here_can_be_measured") {
+        return;
+    }
+    // xfs wants 300 MiB.
+    let cells = measure("--all --disk real --only seqwrite,micro/create --scale 0.08");
+    for system in ["ext4", "ext4-journal", "ccfs", "ccfs-device"] {
+        assert!(
+            report::find(&cells, "seqwrite", system).is_some(),
+            "{system}"
+        );
+    }
+}
+
+#[test]
+fn tables_over_powers_of_ten_are_made_and_resumed() {
+    if !can_mount("tables_over_powers_of_ten_are_made_and_resumed") {
+        return;
+    }
+    let base = place();
+    let at = |name: &str| base.path().join(name).display().to_string();
+    std::fs::create_dir(at("work")).unwrap();
+    let line = format!(
+        "ccfs-bench scale --entries 1000 --files 1000 --volume-gib 10 --streams 10 --seconds 0.1 --age 0.2 \
+         --aged-scale 0.05 --dir {} --state {} --json {}",
+        at("work"),
+        at("state"),
+        at("json")
+    );
+    let Some(Command::Scale(args)) = Cli::parse_from(line.split_whitespace()).command else {
+        panic!("another subcommand");
+    };
+    scale::run(&args).unwrap();
+    nothing_is_left(Path::new(&at("work")));
+    let measured = |path: &str| -> Vec<(String, String)> {
+        let text = std::fs::read_to_string(path).unwrap();
+        let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let text = |v: &serde_json::Value| v.as_str().unwrap().to_string();
+        let all = all.as_array().unwrap().iter();
+        all.map(|e| (text(&e["workload"]), text(&e["system"])))
+            .collect()
+    };
+    let first = measured(&at("json"));
+    for system in ["ext4", "ccfs"] {
+        for workload in [
+            "scale-directory/1e3",
+            "scale-files/1e3",
+            "scale-volume/gib-1e0",
+            "scale-volume/gib-1e1",
+            "scale-streams/1e0",
+            "scale-streams/1e1",
+            "scale-aged/fresh",
+            "scale-aged/sequential",
+        ] {
+            let wanted = (workload.to_string(), system.to_string());
+            assert!(first.contains(&wanted), "{wanted:?}: {first:?}");
+        }
+    }
+    // All is there: nothing is measured again.
+    let state = std::fs::read_to_string(at("state")).unwrap();
+    scale::run(&args).unwrap();
+    assert_eq!(std::fs::read_to_string(at("state")).unwrap(), state);
+    assert_eq!(measured(&at("json")), first);
+}
