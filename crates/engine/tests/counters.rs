@@ -157,6 +157,33 @@ fn what_is_not_needed_any_more_is_promised_to_nobody() {
     fsck(&dev);
 }
 
+/// Bitmaps, tables and counts are never in the log; a checkpoint writes each of their blocks once.
+#[test]
+fn a_bitmap_that_changes_a_thousand_times_is_written_once_per_checkpoint() {
+    let (_dev, v) = volume("64M");
+    let ino = create(&v, 1, "f");
+    v.syncfs(&cx(1)).unwrap();
+    v.checkpoint().unwrap();
+    let before = v.status().counters;
+    for i in 0..1000 {
+        append(&v, 1, ino, i * 4096, 4096);
+        v.fsync(&cx(1), ino, false).unwrap();
+    }
+    v.checkpoint().unwrap();
+    let after = v.status().counters;
+    // One frame for each sync.
+    assert_eq!(after.logged_bytes - before.logged_bytes, 1000 * 4096);
+    let checkpoints = after.checkpoints - before.checkpoints;
+    assert!((1..=10).contains(&checkpoints), "{checkpoints}");
+    // Bitmap, descriptors, inode table, super block, extents, and a head with the counts.
+    let images = after.checkpoint_bytes - before.checkpoint_bytes;
+    assert!(
+        images <= checkpoints * 8 * 4096,
+        "{images} in {checkpoints}"
+    );
+    v.unmount().unwrap();
+}
+
 #[test]
 fn an_fsync_is_one_flush() {
     let (_dev, v) = volume("64M");
