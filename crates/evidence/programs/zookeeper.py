@@ -52,14 +52,18 @@ class Server:
         return self.said.read()
 
     def connect(self, port):
-        end = time.monotonic() + PATIENCE
+        end, wait = time.monotonic() + PATIENCE, 1
         while self.process.poll() is None and time.monotonic() < end:
             try:
-                self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+                self.socket = socket.create_connection(("127.0.0.1", port), wait)
                 self.send(struct.pack(">iqiq", 0, 0, 40000, 0) + text(bytes(16)))
                 self.receive()
+                self.socket.settimeout(PATIENCE)
                 self.xid = 0
                 return True
+            except socket.timeout:
+                # A server that is about to start accepts a connection and never reads it.
+                wait = min(2 * wait, 60)
             except OSError:
                 time.sleep(0.05)
         self.process.kill()
