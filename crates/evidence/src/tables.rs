@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// BarrierFS's crash test: workloads, and of how many files, so that a thousand crash states differ on each file system.
-const CRASH_TESTS: [(&str, &str); 2] = [("rename_root_to_sub", "1400"), ("create_delete", "200")];
+const CRASH_TESTS: [(&str, &str); 2] = [("rename_root_to_sub", "1400"), ("create_delete", "260")];
 /// What can be measured of a program.
 pub const PARTS: [&str; 3] = ["images", "models", "kills"];
 /// The models that the tables show.
