@@ -19,6 +19,7 @@ help:
 	@echo "make deb       a Debian package in $(CARGO_TARGET_DIR)"
 	@echo "make install-libs   only libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
+	@echo "make test-transports   the tests of mounts over io_uring, then over /dev/fuse"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs"
 	@echo "make bench     ccfs against ext4 and fuse2fs, 15 minutes;  make bench-all  everything, 3 hours;  make scale  large volumes (docs/performance.md)"
 	@echo "make faults    device errors, flipped bits, full hosts: the table in docs/evidence.md"
@@ -62,6 +63,15 @@ install-libs:
 
 test:
 	@scripts/test.sh
+
+# The tests of mounts over each way to the kernel; `make test` takes the one that mounts take by themselves.
+.PHONY: test-transports
+test-transports:
+	@scripts/deps.sh test
+	cargo build --release -p ccfs
+	@for way in uring dev; do echo "== transport=$$way"; \
+	CCFS_TEST_TRANSPORT=$$way cargo test --release -p ccfs -p ccfs-fuse -p ccfs-tests --test mounted --test life --test ioctls --test status_dir \
+	--test streams --test kill9 --test exercise --test posix || exit 1; done
 
 # Makes the pages in docs/man anew from the flag table.
 man: build

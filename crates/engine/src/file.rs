@@ -407,8 +407,32 @@ impl Volume {
 
     /// Reads up to `len` bytes into `out`; short only at end of file.
     pub fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        self.check_alive()?;
         out.clear();
+        self.read_to(ino, offset, len, |len| {
+            out.resize(len, 0);
+            out
+        })?;
+        Ok(())
+    }
+
+    /// As `read`, into a place that is there. Gives how many bytes were read: fewer at the end of file.
+    pub fn read_into(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.read_to(ino, offset, out.len(), |len| {
+            let out = &mut out[..len];
+            out.fill(0);
+            out
+        })
+    }
+
+    /// Reads to the `place` that is given for a length, zeroed.
+    fn read_to<'a>(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        place: impl FnOnce(usize) -> &'a mut [u8],
+    ) -> Result<usize> {
+        self.check_alive()?;
         let inode = self.inode(ino)?;
         let st = inode.state.read();
         if st.is_dir() {
@@ -418,17 +442,16 @@ impl Volume {
             return errno(libc::ENOENT);
         }
         if offset >= st.attr.size {
-            return Ok(());
+            return Ok(0);
         }
-        let end = (offset + len as u64).min(st.attr.size);
-        out.resize((end - offset) as usize, 0);
-        self.read_range(&inode, &st, offset, out)?;
+        let len = (st.attr.size - offset).min(len as u64) as usize;
+        self.read_range(&inode, &st, offset, place(len))?;
         let stale = self.atime_is_stale(&st);
         drop(st);
         if stale {
             self.update_atime(&inode);
         }
-        Ok(())
+        Ok(len)
     }
 
     /// Fills `out` (zeroed) from `offset`; the caller has cut the range at the end of file.

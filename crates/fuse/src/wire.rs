@@ -1,5 +1,6 @@
 //! A request as a transport hands it to the server, and the reply that it gets back.
 use crate::abi;
+use crate::transport::uring::ring::Memory;
 use ccfs_engine::Ino;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -122,6 +123,9 @@ pub struct Reply {
     pub errno: i32,
     /// FORGET, INTERRUPT: nothing goes back.
     pub silent: bool,
+    /// Where a READ's answer may be written at once, if the transport has such a place; then `filled` says how many bytes, and `body` is empty.
+    pub window: Option<Memory>,
+    pub filled: Option<usize>,
     /// References that this reply gives to the kernel. They are taken back if it cannot be delivered.
     pub remembered: Vec<Ino>,
     /// The same for a file of the directory `.ccfs`.
@@ -134,6 +138,7 @@ impl Reply {
     /// Empty again, buffers kept.
     pub fn clear(&mut self) {
         self.body.clear();
+        self.filled = None;
         self.errno = 0;
         self.silent = false;
         self.remembered.clear();

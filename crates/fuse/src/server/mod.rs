@@ -279,6 +279,7 @@ impl Handler for Server {
             Ok(Ok(())) => {}
             Ok(Err(errno)) => {
                 reply.body.clear();
+                reply.filled = None;
                 reply.errno = errno.0;
             }
             Err(_) => self.stop_after_panic(request, reply),

@@ -220,7 +220,7 @@ impl Volume {
             .open(self.outside("daemon.log"))
             .expect("log");
         let mut command = Command::new(ccfs_program());
-        command.args(["mount", "-f"]);
+        command.args(["mount", "-f"]).args(transport_option());
         if !self.options.is_empty() {
             command.args(["-o", &self.options]);
         }
@@ -252,6 +252,7 @@ impl Volume {
         let mut command = Command::new(ccfs_program());
         command
             .args(["mount", "-f"])
+            .args(transport_option())
             .arg(&self.image)
             .arg(&self.mnt);
         command
@@ -484,6 +485,14 @@ impl Drop for Volume {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Which way requests come in mounts of tests: `CCFS_TEST_TRANSPORT` = auto (default), uring or dev.
+pub fn transport_option() -> Vec<String> {
+    match std::env::var("CCFS_TEST_TRANSPORT") {
+        Ok(name) => vec!["-o".into(), format!("transport={name}")],
+        Err(_) => Vec::new(),
     }
 }
 

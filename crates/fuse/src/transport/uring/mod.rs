@@ -220,6 +220,8 @@ struct Thread {
 struct Serving {
     shared: Arc<Shared>,
     workers: Workers,
+    /// For what does not wait for durability.
+    anywhere: Workers,
     done: Arc<Done>,
     /// Requests with the workers, and those of them that wait for durability.
     away: usize,
@@ -259,6 +261,7 @@ impl Thread {
         }
         if let Some(serving) = &self.serving {
             serving.workers.end();
+            serving.anywhere.end();
         }
     }
 
@@ -339,7 +342,8 @@ impl Thread {
             self.ring.connect(channel);
             let done = Arc::new(Done::new(self.ring.waker()));
             self.serving = Some(Serving {
-                workers: Workers::new(self.qid, shared.clone(), done.clone()),
+                workers: Workers::new(Some(self.qid), shared.clone(), done.clone()),
+                anywhere: Workers::new(None, shared.clone(), done.clone()),
                 shared,
                 done,
                 away: 0,
@@ -395,7 +399,12 @@ impl Thread {
             (shared.handler.may_block(&request), shared.is_slow(&request))
         });
         if waits || slow {
-            match serving.workers.give(Job { buffer, waits }) {
+            let workers = if waits {
+                &serving.workers
+            } else {
+                &serving.anywhere
+            };
+            match workers.give(Job { buffer, waits }) {
                 None => {
                     serving.away += 1;
                     serving.waiting += usize::from(waits);

@@ -3,7 +3,7 @@
 //! A [`Buffer`] belongs either to the kernel (registered, or committed with a reply: [`Ring`] holds it) or to whoever serves the
 //! request in it. So nobody here looks at memory that the kernel may be writing to.
 #![allow(unsafe_code)]
-use crate::abi::{self, InHeader, UringCmd, UringEntry};
+use crate::abi::{self, InHeader, UringCmd, UringEntry, op};
 use crate::transport::channel::Channel;
 use crate::wire::{Body, Reply, Request};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
 use std::mem;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The page before the payload: the kernel's header of a request, and the two ranges that are told to it once.
+/// Bytes for the kernel's header of a request, and the two ranges that are told to it once.
 const HEAD: usize = 4096;
 const RANGES_AT: usize = 1024;
 const _: () = assert!(abi::URING_HEADER <= RANGES_AT);
@@ -31,12 +32,72 @@ const WAKER: u64 = u64::MAX;
 const SQE_LEN: usize = 24;
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
+/// Memory of its own, in pages.
+#[derive(Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone while the kernel does not have it (see the module's words).
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new(len: usize) -> io::Result<Memory> {
+        // SAFETY: a new private mapping at an address that the kernel chooses.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Memory { base, len })
+    }
+
+    /// The pages from byte `at` on go back to the system; what stood there is lost.
+    fn give_back(&mut self, at: usize) -> bool {
+        let len = self.len.saturating_sub(at);
+        // SAFETY: these pages are part of the mapping, nothing refers to them, and zeros are valid bytes.
+        unsafe {
+            let start = self.base.as_ptr().wrapping_add(at);
+            madvise(start.cast(), len, Advice::LinuxDontNeed).is_ok()
+        }
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping lives as long as `self` and is nobody else's now.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed for writing.
+        unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; nothing refers to it any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
 /// Memory for one request and its reply.
 #[derive(Debug)]
 pub struct Buffer {
-    base: NonNull<u8>,
-    /// Bytes behind the head.
-    payload: usize,
+    /// The kernel's header, and the two ranges that are told to it once.
+    head: Memory,
+    /// `None` while a reply is being written in it.
+    payload: Option<Memory>,
     /// The ring's number for it.
     index: u32,
     /// More than the ring's usual number: its memory is given back after large requests.
@@ -49,102 +110,96 @@ pub struct Buffer {
     given: Reply,
 }
 
-// SAFETY: the mapping belongs to this value alone while the kernel does not have it (see the module's words).
-unsafe impl Send for Buffer {}
-
 impl Buffer {
     fn new(payload: usize, index: u32, extra: bool) -> io::Result<Buffer> {
-        // SAFETY: a new private mapping at an address that the kernel chooses.
-        let base = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                HEAD + payload,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let this = Buffer {
-            base,
-            payload,
+        let head = Memory::new(HEAD)?;
+        let payload = Memory::new(payload)?;
+        let ranges = [(&head, abi::URING_HEADER), (&payload, payload.len)].map(|(memory, len)| {
+            libc::iovec {
+                iov_base: memory.base.as_ptr().cast(),
+                iov_len: len,
+            }
+        });
+        // SAFETY: the head has room for two ranges behind the kernel's header (checked above), aligned to 1024 bytes.
+        unsafe {
+            let place = head.base.as_ptr().add(RANGES_AT);
+            place.cast::<[libc::iovec; 2]>().write(ranges);
+        }
+        Ok(Buffer {
+            head,
+            payload: Some(payload),
             index,
             extra,
             touched: 0,
             registered: false,
             given: Reply::default(),
-        };
-        let ranges = [(0, abi::URING_HEADER), (HEAD, payload)].map(|(at, len)| libc::iovec {
-            iov_base: base.as_ptr().wrapping_add(at).cast(),
-            iov_len: len,
-        });
-        // SAFETY: the head has room for two ranges behind the kernel's header (checked above), aligned to 1024 bytes.
-        unsafe {
-            base.as_ptr()
-                .add(RANGES_AT)
-                .cast::<[libc::iovec; 2]>()
-                .write(ranges)
-        };
-        Ok(this)
-    }
-
-    fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        assert!(at + len <= HEAD + self.payload);
-        // SAFETY: within the mapping (checked above), which lives as long as `self` and is nobody else's now.
-        unsafe { slice::from_raw_parts(self.base.as_ptr().add(at), len) }
-    }
-
-    fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
-        assert!(at + len <= HEAD + self.payload);
-        // SAFETY: as in `bytes`, and `self` is borrowed for writing.
-        unsafe { slice::from_raw_parts_mut(self.base.as_ptr().add(at), len) }
+        })
     }
 
     fn entry(&self) -> UringEntry {
-        let bytes = self.bytes(abi::URING_ENTRY_AT, size_of::<UringEntry>());
-        UringEntry::read_from_bytes(bytes).unwrap_or_default()
+        let bytes = &self.head[abi::URING_ENTRY_AT..];
+        UringEntry::read_from_prefix(bytes).map_or_else(|_| UringEntry::default(), |(e, _)| e)
+    }
+
+    fn header(&self) -> InHeader {
+        InHeader::read_from_prefix(&self.head).map_or_else(|_| InHeader::default(), |(h, _)| h)
     }
 
     /// The request in it. `None`: it is damaged.
     pub fn request(&self) -> Option<Request<'_>> {
-        let header = InHeader::read_from_prefix(self.bytes(0, abi::URING_ENTRY_AT));
-        let (header, _) = header.ok()?;
+        let header = self.header();
         let size = self.entry().payload_sz as usize;
         // Extensions (of features that we never ask for) stand at the end.
         let size = size.checked_sub(header.total_extlen as usize * 8)?;
-        (size <= self.payload).then(|| Request {
-            header,
-            body: Body::Split {
-                first: self.bytes(abi::URING_OP_AT, abi::URING_ENTRY_AT - abi::URING_OP_AT),
-                rest: self.bytes(HEAD, size),
-            },
-        })
+        let rest = match &self.payload {
+            Some(payload) => payload.get(..size)?,
+            None => &[],
+        };
+        let first = &self.head[abi::URING_OP_AT..abi::URING_ENTRY_AT];
+        let body = Body::Split { first, rest };
+        Some(Request { header, body })
+    }
+
+    /// A READ's payload, which is empty, for its reply. It must be put back.
+    pub fn take_window(&mut self) -> Option<Memory> {
+        let is_read = self.header().opcode == op::READ && self.entry().payload_sz == 0;
+        if is_read { self.payload.take() } else { None }
+    }
+
+    /// Puts back what `take_window` gave.
+    pub fn put_window(&mut self, window: Option<Memory>) {
+        self.payload = self.payload.take().or(window);
     }
 
     /// Puts the reply in the request's place. False: it is too long, and the caller gets an error instead.
     pub fn answer(&mut self, unique: u64, reply: &Reply) -> bool {
-        let arrived = self.entry().payload_sz as usize;
-        self.touched = self.touched.max(arrived.min(self.payload));
-        if self.extra && self.touched > KEPT {
-            self.give_back();
+        let mut entry = self.entry();
+        let Some(payload) = &mut self.payload else {
+            return false;
+        };
+        let arrived = (entry.payload_sz as usize).min(payload.len);
+        self.touched = self.touched.max(arrived);
+        if self.extra && self.touched > KEPT && reply.filled.is_none() && payload.give_back(KEPT) {
+            self.touched = KEPT;
         }
-        let fits = reply.body.len() <= self.payload;
         let mut header = reply.header(unique);
-        let body: &[u8] = if fits { &reply.body } else { &[] };
-        if !fits {
+        let len = match reply.filled {
+            Some(filled) => Some(filled),
+            None => payload
+                .get_mut(..reply.body.len())
+                .map(|place| place.copy_from_slice(&reply.body))
+                .map(|()| reply.body.len()),
+        };
+        if len.is_none() {
             header.error = -libc::EIO;
         }
-        header.len = (size_of::<abi::OutHeader>() + body.len()) as u32;
-        self.bytes_mut(HEAD, body.len()).copy_from_slice(body);
-        self.touched = self.touched.max(body.len());
-        let entry = UringEntry {
-            payload_sz: body.len() as u32,
-            ..self.entry()
-        };
-        self.bytes_mut(0, size_of::<abi::OutHeader>())
-            .copy_from_slice(header.as_bytes());
-        self.bytes_mut(abi::URING_ENTRY_AT, size_of::<UringEntry>())
+        entry.payload_sz = len.unwrap_or(0) as u32;
+        header.len = size_of::<abi::OutHeader>() as u32 + entry.payload_sz;
+        self.touched = self.touched.max(entry.payload_sz as usize);
+        self.head[..size_of::<abi::OutHeader>()].copy_from_slice(header.as_bytes());
+        self.head[abi::URING_ENTRY_AT..][..size_of::<UringEntry>()]
             .copy_from_slice(entry.as_bytes());
-        fits
+        len.is_some()
     }
 
     /// Takes what a reply gives to the kernel from it, in case the kernel does not get it.
@@ -156,26 +211,6 @@ impl Buffer {
     /// What the reply in it gives to the kernel.
     pub fn given(&self) -> &Reply {
         &self.given
-    }
-
-    /// The memory of all but the payload's first bytes; what stood there is lost.
-    fn give_back(&mut self) {
-        let len = self.payload - KEPT;
-        // SAFETY: these pages are part of the mapping, nothing refers to them, and zeros are valid bytes.
-        let given = unsafe {
-            let at = self.base.as_ptr().add(HEAD + KEPT);
-            madvise(at.cast(), len, Advice::LinuxDontNeed)
-        };
-        if given.is_ok() {
-            self.touched = KEPT;
-        }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`; nothing refers to it any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), HEAD + self.payload) };
     }
 }
 
@@ -306,7 +341,7 @@ impl Ring {
         };
         let mut bytes = [0; 80];
         bytes[..size_of::<UringCmd>()].copy_from_slice(command.as_bytes());
-        let ranges = buffer.base.as_ptr().wrapping_add(RANGES_AT) as u64;
+        let ranges = buffer.head.base.as_ptr().wrapping_add(RANGES_AT) as u64;
         let mut entry = opcode::UringCmd80::new(types::Fd(channel.fd().as_raw_fd()), number)
             .cmd(bytes)
             .addr(Some(ranges))

@@ -1,6 +1,7 @@
 //! Threads that carry parked requests through, beside the thread of a queue and on its processor.
 use super::pin;
 use super::ring::Buffer;
+use crate::abi::{self, op};
 use crate::transport::channel::Channel;
 use crate::wire::{Handler, Reply, Request};
 use parking_lot::{Condvar, Mutex};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 const REST: Duration = Duration::from_secs(10);
 /// Requests of a kind that take longer than this on average (cold reads, say) do not hold up a queue.
 const SLOW_US: u32 = 5000;
+/// READs of so many bytes are served on any processor.
+const LARGE_READ: u32 = 256 << 10;
 /// Opcodes from here on share an average.
 const KINDS: usize = 64;
 
@@ -57,26 +60,34 @@ impl Shared {
         &self.pace[(request.header.opcode as usize).min(KINDS - 1)]
     }
 
-    /// Requests of this kind have been taking long.
+    /// Requests of this kind have been taking long, or it is a large READ: of a file that is read in sequence, in advance, while the
+    /// reader uses its processor.
     pub fn is_slow(&self, request: &Request<'_>) -> bool {
-        self.pace(request).load(Relaxed) > SLOW_US
+        let large = request.header.opcode == op::READ
+            && request
+                .arg::<abi::ReadIn>()
+                .is_ok_and(|arg| arg.size >= LARGE_READ);
+        large || self.pace(request).load(Relaxed) > SLOW_US
     }
 
     /// Serves the request in the buffer and puts the reply there. `reply` is this thread's, to work with.
     pub fn serve(&self, buffer: &mut Buffer, reply: &mut Reply) {
+        reply.clear();
+        reply.window = buffer.take_window();
         let Some(request) = buffer.request() else {
             // There is no number to answer to; the kernel finds that out as well.
             tracing::error!("a damaged request in a ring");
+            buffer.put_window(reply.window.take());
             return;
         };
         let unique = request.header.unique;
         let start = Instant::now();
-        reply.clear();
         self.handler.handle(&request, reply);
         let took = start.elapsed().as_micros().min(1 << 24) as u32;
         let pace = self.pace(&request);
         let before = pace.load(Relaxed);
         pace.store(before - before / 8 + took / 8, Relaxed);
+        buffer.put_window(reply.window.take());
         for &nodeid in &reply.stale_attrs {
             self.channel.invalidate_attrs(nodeid);
         }
@@ -137,7 +148,7 @@ impl Done {
 
 /// The threads of one queue.
 pub struct Workers {
-    cpu: u16,
+    cpu: Option<u16>,
     pool: Arc<Pool>,
     shared: Arc<Shared>,
     done: Arc<Done>,
@@ -158,7 +169,8 @@ struct State {
 }
 
 impl Workers {
-    pub fn new(cpu: u16, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
+    /// Threads on processor `cpu`, or anywhere.
+    pub fn new(cpu: Option<u16>, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
         Workers {
             cpu,
             pool: Arc::default(),
@@ -190,7 +202,9 @@ impl Workers {
         let started = std::thread::Builder::new()
             .name("fuse-parked".into())
             .spawn(move || {
-                pin(cpu);
+                if let Some(cpu) = cpu {
+                    pin(cpu);
+                }
                 pool.work(&shared, &done);
                 shared.threads.fetch_sub(1, SeqCst);
             });
