@@ -48,6 +48,7 @@ const POSSIBLE: &[(&str, &[Relation])] = {
         ("setattr", &[Inode, Creation]),
         ("setxattr", &[Inode, Creation]),
         ("removexattr", &[Inode, Creation]),
+        ("commit", &[]),
     ]
 };
 
@@ -119,6 +120,8 @@ impl Coverage {
         let mut c = Coverage::default();
         count(&mut c.totals, "runs", 1);
         count(&mut c.totals, "ENOSPC", run.no_space);
+        count(&mut c.totals, "aborts", run.aborts);
+        count(&mut c.totals, "aborts-by-conflict", run.conflicts);
         count(&mut c.totals, "operations", run.an.placed.len() as u64);
         for (placed, accepted) in run.an.placed.iter().zip(&run.an.history.ops) {
             let foreign = |t: &&(usize, Relation)| run.an.placed[t.0].stream != placed.stream;
@@ -185,7 +188,8 @@ impl Coverage {
         let syncs = SYNCS.iter().chain(ORDERED);
         all.extend(syncs.map(|s| ("sync", &self.syncs, s.to_string())));
         all.extend((1..=28).map(|n| ("spot", &self.spots, format!("{n:02}"))));
-        all.push(("total", &self.totals, "ENOSPC".into()));
+        let totals = ["ENOSPC", "aborts", "aborts-by-conflict"];
+        all.extend(totals.map(|t| ("total", &self.totals, t.into())));
         all.retain(|(_, counts, name)| !counts.contains_key(name));
         all.into_iter()
             .map(|(part, _, name)| format!("{part} {name}"))

@@ -1,4 +1,5 @@
 //! Performs actions on a volume and keeps the history that the oracle judges by.
+use crate::drive_groups::OpenGroup;
 use crate::generate::Action;
 use crate::oracle::*;
 use ccfs_device::SimDevice;
@@ -19,17 +20,25 @@ pub struct Driver {
     /// Counts events for the marks below.
     pub dev: Option<Arc<SimDevice>>,
     pub tree: Tree,
+    pub(crate) base: Tree,
     pub history: History,
     /// Device events when operation i began.
     pub began: Vec<usize>,
     /// Device events when sync call i had returned.
     pub synced: Vec<usize>,
     pub inos: HashMap<NodeId, Ino>,
-    streams: Vec<StreamId>,
+    /// Of all inodes that ever were.
+    pub(crate) all_inos: HashMap<NodeId, Ino>,
+    pub(crate) streams: Vec<StreamId>,
+    /// Open atomic groups, by stream.
+    pub(crate) groups: HashMap<usize, OpenGroup>,
     /// Inodes that the "kernel" holds.
-    open: Vec<NodeId>,
+    pub(crate) open: Vec<NodeId>,
     /// Requests that failed with ENOSPC.
     pub no_space: u64,
+    /// Atomic groups that were taken back, and those of them that were in another stream's way.
+    pub aborts: u64,
+    pub conflicts: u64,
     /// Keep the history (needed to judge; not by tests without crashes).
     pub keep: bool,
 }
@@ -60,7 +69,7 @@ impl SyncCall {
             Action::Tick => vol.tick(Duration::ZERO),
             Action::Checkpoint => vol.checkpoint(),
             Action::Trim => vol.trim(0, u64::MAX, 0).map(drop),
-            Action::Op(_) | Action::Open(_) | Action::Close(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 }
@@ -84,32 +93,38 @@ impl Driver {
         base: &Tree,
         streams: usize,
     ) -> Driver {
-        let inos = base.nodes.keys().map(|n| (*n, n.0 as Ino)).collect();
+        let inos: HashMap<NodeId, Ino> = base.nodes.keys().map(|n| (*n, n.0 as Ino)).collect();
         let ids = (0..streams).map(|_| vol.new_stream()).collect();
         Driver {
             vol,
             dev,
             tree: base.clone(),
+            base: base.clone(),
             history: History {
                 streams,
                 ..History::default()
             },
             began: Vec::new(),
             synced: Vec::new(),
+            all_inos: inos.clone(),
             inos,
             streams: ids,
+            groups: HashMap::new(),
             open: Vec::new(),
             no_space: 0,
+            aborts: 0,
+            conflicts: 0,
             keep: true,
         }
     }
 
-    fn events(&self) -> usize {
+    pub(crate) fn events(&self) -> usize {
         self.dev.as_ref().map_or(0, |d| d.events())
     }
 
     fn cx(&self, stream: usize) -> Context {
-        let stream = self.streams[stream];
+        let open = self.groups.get(&stream);
+        let stream = open.map_or(self.streams[stream], |g| g.id);
         Context {
             stream,
             uid: 0,
@@ -129,6 +144,9 @@ impl Driver {
     pub fn act(&mut self, stream: usize, action: &Action) -> Result<Ended, String> {
         match action {
             Action::Op(op) => return self.op(stream, op),
+            Action::GroupBegin | Action::GroupCommit { .. } | Action::GroupAbort => {
+                return self.group_act(stream, action);
+            }
             Action::Open(node) | Action::Close(node) if !self.inos.contains_key(node) => {
                 return Ok(Ended::Refused);
             }
@@ -184,7 +202,7 @@ impl Driver {
             Action::StreamSync => (0, Some(SyncKind::Stream)),
             Action::VolumeSync => (0, Some(SyncKind::Volume)),
             Action::Tick | Action::Checkpoint | Action::Trim => (0, None),
-            Action::Op(_) | Action::Open(_) | Action::Close(_) => return None,
+            _ => return None,
         };
         let after = self.history.ops.len();
         Some(SyncCall {
@@ -210,10 +228,21 @@ impl Driver {
         let expected = self.tree.check(&op);
         let began = self.events();
         let result = self.call(stream, &mut op);
+        // It may have been in the way of a group, which then is gone: what counts is the tree without that.
+        let cancelled = self.settle_groups()?;
+        self.conflicts += u64::from(cancelled);
+        let (touches, targets, expected) = if cancelled {
+            let tree = &self.tree;
+            (tree.touches(&op), self.victims(&op), tree.check(&op))
+        } else {
+            (touches, targets, expected)
+        };
+        let place = self.groups.get(&stream).map_or(stream, |g| g.number);
         match (result, expected) {
             (Ok(attr), Ok(())) => {
                 if let (Some(node), Some(attr)) = (op.makes(), &attr) {
                     self.inos.insert(node, attr.ino);
+                    self.all_inos.insert(node, attr.ino);
                     if matches!(op, Op::Tmpfile { .. }) {
                         self.open.push(node);
                     }
@@ -231,7 +260,14 @@ impl Driver {
                 // A rename between two names of one file is no operation: Linux does not even pass it on.
                 if self.keep && !touches.is_empty() {
                     self.began.push(began);
-                    self.history.ops.push(Accepted { stream, op, stamps });
+                    self.history.ops.push(Accepted {
+                        stream: place,
+                        op,
+                        stamps,
+                    });
+                }
+                if cancelled {
+                    self.check_all("an operation that ended a group")?;
                 }
                 Ok(Ended::Accepted)
             }
@@ -240,7 +276,7 @@ impl Driver {
                 if self.keep && expected.is_ok() {
                     self.began.push(began);
                     self.history.ops.push(Accepted {
-                        stream,
+                        stream: place,
                         op,
                         stamps: Vec::new(),
                     });
@@ -249,6 +285,9 @@ impl Driver {
             }
             (Err(e), Ok(())) if e.errno() == libc::ENOSPC && may_lack_space(&op, &self.tree) => {
                 self.no_space += 1;
+                Ok(Ended::NoSpace)
+            }
+            (Err(e), Ok(())) if e.errno() == libc::EDQUOT && self.groups.contains_key(&stream) => {
                 Ok(Ended::NoSpace)
             }
             // Block-mapped files cannot have unwritten blocks (fallocate(2), EOPNOTSUPP).
@@ -330,6 +369,7 @@ impl Driver {
                 .lookup(self.ino(*from), name)
                 .map_err(|e| format!("{op}: no whiteout: {e}"))?;
             self.inos.insert(*node, attr.ino);
+            self.all_inos.insert(*node, attr.ino);
         }
         Ok(())
     }
@@ -452,7 +492,9 @@ impl Driver {
             }
             Op::Write { node, offset, data } => {
                 let size = self.tree.get(*node).map_or(0, |n| n.size);
-                let append = *offset == size && data.first().is_some_and(|b| b & 2 == 0);
+                let append = self.groups.is_empty()
+                    && *offset == size
+                    && data.first().is_some_and(|b| b & 2 == 0);
                 let flags = WriteFlags {
                     append,
                     ..WriteFlags::default()
@@ -505,6 +547,8 @@ impl Driver {
                 .setxattr(&cx, self.ino(*node), name, value, false, false, false)
                 .map(none),
             Op::RemoveXattr { node, name } => vol.removexattr(&cx, self.ino(*node), name).map(none),
+            // Performed as an action (`drive_groups.rs`).
+            Op::Commit { .. } => Ok(None),
         }
     }
 }

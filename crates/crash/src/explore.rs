@@ -225,6 +225,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         wrong_percent: 3,
         long_names: rng.chance(20),
         barrier_percent: 0,
+        group_percent: 0,
     };
     let dirty_limit = *rng.pick(&[16 << 20, 16 << 20, 1 << 20, 128 << 10]);
     let cache_bytes = *rng.pick(&[4 << 20, 256 << 10]);
@@ -265,6 +266,12 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         }
     } else {
         mix
+    };
+    // From numbers of their own, so that the rest stays what it was.
+    let mut rng = Rng::new(seed ^ 0x6702_0b97);
+    let mix = Mix {
+        group_percent: *rng.pick(&[0, 0, 6, 12]),
+        ..mix
     };
     (setting, mix, length)
 }

@@ -30,6 +30,8 @@ pub struct Mix {
     pub wrong_percent: u64,
     /// Names of up to this many bytes now and then.
     pub long_names: bool,
+    /// Percent of actions that begin or end an atomic group.
+    pub group_percent: u64,
 }
 
 impl Default for Mix {
@@ -48,6 +50,7 @@ impl Default for Mix {
             ignore_percent: 0,
             wrong_percent: 0,
             long_names: false,
+            group_percent: 0,
         }
     }
 }
@@ -75,6 +78,12 @@ pub enum Action {
     Open(NodeId),
     /// The kernel drops it.
     Close(NodeId),
+    /// What the stream does belongs to an atomic group from here on.
+    GroupBegin,
+    GroupCommit {
+        durable: bool,
+    },
+    GroupAbort,
 }
 
 /// A generator of actions. It keeps the numbers of new inodes and the open files; the tree is the driver's.
@@ -116,6 +125,14 @@ impl Generator {
 
     /// The next action of that stream.
     pub fn next_of(&mut self, tree: &Tree, stream: usize) -> Action {
+        if self.mix.group_percent > 0 && self.rng.chance(self.mix.group_percent) {
+            return match self.rng.below(8) {
+                0..4 => Action::GroupBegin,
+                4 | 5 => Action::GroupCommit { durable: true },
+                6 => Action::GroupCommit { durable: false },
+                _ => Action::GroupAbort,
+            };
+        }
         let roll = self.rng.below(100);
         let (sync, tick) = (self.mix.sync_percent, self.mix.tick_percent);
         if roll < sync {

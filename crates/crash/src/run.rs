@@ -11,6 +11,7 @@ use ccfs_engine::{Context, Options, Row, Volume};
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// First number for inodes that a workload makes; below are inode numbers of the fresh volume.
 pub const FIRST_NODE: u64 = 100_000;
@@ -58,6 +59,7 @@ impl Setting {
             cache_bytes: self.cache_bytes,
             background: false,
             gather: self.gather,
+            group_wait: Duration::ZERO,
             ..Options::default()
         }
     }
@@ -75,6 +77,9 @@ pub struct Run {
     pub began: Vec<usize>,
     pub synced: Vec<usize>,
     pub no_space: u64,
+    /// Atomic groups that were taken back, and those of them that were in another stream's way.
+    pub aborts: u64,
+    pub conflicts: u64,
     /// False where the seed does not give the same events again: a failure then saves its crash image and all events in the
     /// directory for temporary files.
     pub replays: bool,
@@ -194,6 +199,7 @@ impl Run {
             return Err(format!("before the unmount the tree is wrong: {d}"));
         }
         if setting.unmount {
+            driver.abort_groups()?;
             let after = driver.history.ops.len();
             driver.vol.unmount().map_err(|e| format!("unmount: {e}"))?;
             driver.history.syncs.push(Sync {
@@ -214,6 +220,8 @@ impl Run {
             began: driver.began,
             synced: driver.synced,
             no_space: driver.no_space,
+            aborts: driver.aborts,
+            conflicts: driver.conflicts,
             replays: true,
         })
     }

@@ -84,6 +84,10 @@ impl Script {
             "syncfs" => Action::VolumeSync,
             "tick" => Action::Tick,
             "trim" => Action::Trim,
+            "begin" => Action::GroupBegin,
+            "commit" => Action::GroupCommit { durable: true },
+            "order" => Action::GroupCommit { durable: false },
+            "abort" => Action::GroupAbort,
             "checkpoint" => Action::Checkpoint,
             "fsync" => Action::Fsync {
                 node: self.find(tree, args.first()?)?,
@@ -346,6 +350,10 @@ fn line(action: &Action) -> String {
         Action::Tick => "tick".into(),
         Action::Checkpoint => "checkpoint".into(),
         Action::Trim => "trim".into(),
+        Action::GroupBegin => "begin".into(),
+        Action::GroupCommit { durable: true } => "commit".into(),
+        Action::GroupCommit { .. } => "order".into(),
+        Action::GroupAbort => "abort".into(),
         Action::Open(node) => format!("open {0} {0}-open", handle(node)),
         Action::Close(node) => format!("close {}-open", handle(node)),
     }
@@ -354,6 +362,7 @@ fn line(action: &Action) -> String {
 fn op_line(op: &Op) -> String {
     let or_dash = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
     match op {
+        Op::Commit { .. } => "order".into(),
         Op::Mknod {
             parent,
             name,

@@ -389,6 +389,8 @@ fn perform_on(
         began: std::mem::take(&mut driver.began),
         synced: returned.into_iter().map(|r| r.0).collect(),
         no_space: driver.no_space,
+        aborts: driver.aborts,
+        conflicts: driver.conflicts,
         replays: false,
     })
 }

@@ -208,6 +208,8 @@ fn full(seed: u64, config: &'static Config) -> Result<u64, String> {
         began,
         synced,
         no_space,
+        aborts: 0,
+        conflicts: 0,
         replays: true,
     };
     let effort = Effort {

@@ -240,6 +240,7 @@ fn verdict(ops: &[(usize, Op)], syncs: &[Sync], keep: &[usize]) -> Result<Cut, V
     });
     let history = History {
         streams,
+        groups: 0,
         ops: ops.collect(),
         syncs: syncs.to_vec(),
         barriers: Vec::new(),
@@ -330,6 +331,7 @@ fn a_tearing_store_is_caught() {
     };
     let history = |op| History {
         streams: 1,
+        groups: 0,
         ops: vec![
             Accepted {
                 stream: 0,
@@ -508,6 +510,7 @@ fn related_operations_keep_their_order() {
             });
             let history = History {
                 streams: 3,
+                groups: 0,
                 ops: ops.collect(),
                 syncs: vec![],
                 barriers: Vec::new(),
@@ -561,6 +564,7 @@ fn a_directory_shows_the_times_of_its_latest_accepted_survivor() {
     ];
     let history = History {
         streams: 2,
+        groups: 0,
         ops,
         syncs: vec![],
         barriers: Vec::new(),

@@ -375,15 +375,7 @@ impl Volume {
         let Ok(mut attr) = self.image.read_attr(ino) else {
             return Ok(());
         };
-        match field {
-            DirField::Mode => attr.mode = value as u16,
-            DirField::Uid => attr.uid = value as u32,
-            DirField::Gid => attr.gid = value as u32,
-            DirField::Atime => attr.atime = (value, nanos),
-            DirField::Mtime => attr.mtime = (value, nanos),
-            DirField::Ctime => attr.ctime = (value, nanos),
-            DirField::Flags => attr.flags = value as u32,
-        }
+        field.put(&mut attr, (value, nanos));
         self.image.write_attr(ino, &attr)
     }
 

@@ -83,11 +83,11 @@ impl Volume {
             None => self.promise_if_possible(2),
         };
         let ties = Self::inode_tie(&inode, &st);
-        let op = self.begin_sized(cx.stream, promise, ties, expected);
+        let op = self.begin_sized(cx.stream, promise, ties, expected)?;
         if let Some(plan) = resize {
             self.resize(&op, &inode, &mut st, plan);
             touch(&mut st, op.now);
-            st.last_writer = cx.stream;
+            op.set_writer(&inode, &mut st);
         }
         set_fields(&mut st, set, &op);
         if let Some(acl) = acl {
@@ -140,7 +140,7 @@ impl Volume {
             Some(_) => self.promise_structure(2)?,
             None => self.promise_if_possible(0),
         };
-        let op = self.begin_sized(cx.stream, promise, ties, expected);
+        let op = self.begin_sized(cx.stream, promise, ties, expected)?;
         set_fields(st, set, &op);
         let changed = [
             (set.mode.is_some(), DirField::Mode),
@@ -216,6 +216,10 @@ impl Volume {
     /// Errors: EPERM for immutable and append-only by an unprivileged caller, EOPNOTSUPP for what ccfs does not have.
     pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
         self.admit()?;
+        self.unblocked(cx.stream, || self.try_setflags(cx, ino, flags))
+    }
+
+    fn try_setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
         let inode = self.inode(ino)?;
         let mut st = inode.state.write();
         if st.dead {
@@ -233,7 +237,7 @@ impl Volume {
             return errno(libc::EPERM);
         }
         let ties = Self::inode_tie(&inode, &st);
-        let op = self.begin(cx.stream, self.promise_if_possible(0), ties);
+        let op = self.begin(cx.stream, self.promise_if_possible(0), ties)?;
         st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
         st.attr.ctime = op.now;
         if st.is_dir() {
@@ -391,7 +395,7 @@ impl Volume {
             };
             let ties = xattr_ties(&inode, &st);
             let expected = self.expected_for(0) + set_bytes(&all);
-            let op = self.begin_sized(cx.stream, promise, ties, expected);
+            let op = self.begin_sized(cx.stream, promise, ties, expected)?;
             st.attr.ctime = op.now;
             if let Some(mode) = mode {
                 st.attr.mode = mode;
@@ -427,7 +431,7 @@ impl Volume {
         op.layer(inode, st).body.write().xattrs = Some(set.clone());
         st.xattrs = Some(set);
         if st.is_dir() {
-            st.dir().xattr_last = Some(op.txn.clone());
+            op.set_xattr_last(inode, st);
         }
     }
 

@@ -98,6 +98,7 @@ impl Volume {
                 std::mem::take(&mut wanted.pressure)
             };
             // Errors stop the volume where they happen.
+            let _ = self.abort_expired();
             let old = self.streams.seal_older(age);
             let old: Vec<_> = old
                 .into_iter()

@@ -56,13 +56,18 @@ impl Volume {
         let earlier = match call {
             SyncCall::File(ino) => self.last_changes(ino),
             SyncCall::Volume => self.streams.seal_all(),
-            SyncCall::Stream(stream) => self.streams.seal_stream(stream).into_iter().collect(),
+            SyncCall::Stream(stream) => {
+                let last = self.streams.seal_stream(self.home_of(stream));
+                last.into_iter().collect()
+            }
         };
+        // In an atomic group: what comes later in its stream, its own commit for one.
+        let stream = self.home_of(cx.stream);
         let ties = earlier
             .iter()
             .map(|t| Tie::new(t, Rule::Barrier, inode))
             .collect();
-        let own = self.streams.barrier(cx.stream, ties);
+        let own = self.streams.barrier(stream, ties);
         let roots: Vec<_> = earlier.into_iter().chain(own).collect();
         let who = Syncer {
             call,
@@ -170,15 +175,19 @@ impl Volume {
         self.barriers.changed.notify_all();
     }
 
-    /// The last changes of a file by anybody.
+    /// The last changes of a file by anybody; what an open atomic group did is not among them, what was there before it is.
     pub(crate) fn last_changes(&self, ino: Ino) -> Vec<Arc<Txn>> {
         let mut last = Vec::new();
         if let (Ok(inode), false) = (self.inode(ino), planted::is(Bug::FsyncOwnStream)) {
             let st = inode.state.read();
-            last.extend(st.last.iter().cloned());
+            let part = |t: &Arc<Txn>| self.durable_part(t, ino, false);
+            last.extend(st.last.iter().filter_map(part));
             if let Some(d) = &st.dir {
                 let changes = d.changers.iter().chain(&d.attr_changers);
-                last.extend(changes.chain(&d.xattr_last).cloned());
+                // Each of them is in these lists itself.
+                last.extend(changes.filter(|t| !t.is_open_group()).cloned());
+                let part = |t: &Arc<Txn>| self.durable_part(t, ino, true);
+                last.extend(d.xattr_last.iter().filter_map(part));
             }
         }
         last.retain(|t| !t.settled());

@@ -169,6 +169,9 @@ impl Volume {
         self.with_space(cx, |left| {
             let inode = self.inode(ino)?;
             let mut st = inode.state.write();
+            if flags.writeback && st.is_being_dropped() {
+                return Ok(data.len());
+            }
             let offset = if flags.append { st.attr.size } else { offset };
             let data = &data[..self.check_write(&st, offset, data.len())?];
             if st.attr.flags & FLAG_APPEND != 0 && offset < st.attr.size {
@@ -194,14 +197,14 @@ impl Volume {
                 return errno(libc::ENOSPC);
             }
             let stream = if flags.writeback {
-                st.last_writer
+                writer_of_mapped(&st)
             } else {
                 cx.stream
             };
             let expected = self.expected_for(plan.cells.len() as u64);
             let ties = Self::inode_tie(&inode, &st).filter(|_| !planted::is(Bug::TieFile));
-            let op = self.begin_sized(stream, promise, ties, expected);
-            st.last_writer = stream;
+            let op = self.begin_sized(stream, promise, ties, expected)?;
+            op.set_writer(&inode, &mut st);
             self.write_cells(&op, &inode, &mut st, plan, offset, data);
             let end = offset + data.len() as u64;
             st.attr.size = st.attr.size.max(end);
@@ -541,9 +544,20 @@ impl Volume {
             st.attr.atime = self.held(crate::op::now());
             return;
         }
-        let op = self.begin(SYSTEM_STREAM, self.promise_if_possible(0), []);
+        let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_possible(0), []) else {
+            return;
+        };
         st.attr.atime = op.now;
         op.set_atime(inode, &st);
+    }
+}
+
+/// To whom the pages belong that the kernel writes back from shared mappings: the last writer, but where an open group has changed the
+/// file, they carry its bytes and go with it.
+fn writer_of_mapped(st: &State) -> StreamId {
+    match &st.last {
+        Some(txn) if txn.is_open_group() => txn.entry(),
+        _ => st.last_writer,
     }
 }
 

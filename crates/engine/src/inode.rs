@@ -127,6 +127,9 @@ pub struct State {
     pub parent: Option<Ino>,
     /// Of its last operation that set a field; 0: none since it is in memory.
     seq: u64,
+    /// A group that had changed it was taken back, and the kernel has not dropped its pages yet: what it writes back has bytes of the
+    /// group in it, and is dropped.
+    pub stale_pages: bool,
 }
 
 impl State {
@@ -143,9 +146,16 @@ impl State {
     pub fn dir(&mut self) -> &mut DirState {
         self.dir.get_or_insert_default()
     }
+    /// Pages that the kernel writes back are to be dropped: they hold what a group that is taken back had written.
+    pub fn is_being_dropped(&self) -> bool {
+        let condemned = |t: &Arc<Txn>| t.group.as_ref().is_some_and(|g| g.is_condemned());
+        self.stale_pages || self.last.as_ref().is_some_and(condemned)
+    }
     /// Nothing here that the image does not say.
     fn clean(&self) -> bool {
-        self.layers.is_empty()
+        !self.dead
+            && !self.stale_pages
+            && self.layers.is_empty()
             && self.last.is_none()
             && self
                 .dir
@@ -181,6 +191,7 @@ impl Inode {
                 dead: false,
                 parent: None,
                 seq: 0,
+                stale_pages: false,
             }),
         })
     }

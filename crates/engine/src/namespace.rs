@@ -233,7 +233,13 @@ impl Volume {
         let ties = Self::dir_ties(dir, st).into_iter().chain(tie);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size);
-        let op = self.begin_sized(cx.stream, promise, ties, expected);
+        let op = match self.begin_sized(cx.stream, promise, ties, expected) {
+            Ok(op) => op,
+            Err(refused) => {
+                self.image.alloc().release_inode(ino);
+                return Err(refused);
+            }
+        };
         let mut inherited = st.attr.flags & INHERITED_FLAGS;
         if !is_dir {
             inherited &= !0x0001_0000;
@@ -352,7 +358,7 @@ impl Volume {
             let last = Self::inode_tie(&inode, l.get(&inode));
             let last = last.filter(|_| !planted::is(Bug::TieLink));
             let ties = Self::dir_ties(&dir, l.get(&dir)).into_iter();
-            let op = self.begin(cx.stream, promise, ties.chain(tie).chain(last));
+            let op = self.begin(cx.stream, promise, ties.chain(tie).chain(last))?;
             inode.named_in(parent);
             let st = l.get(&inode);
             st.attr.nlink += 1;
@@ -381,6 +387,10 @@ impl Volume {
     fn remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
         check_name(name)?;
         self.admit()?;
+        self.unblocked(cx.stream, || self.try_remove(cx, parent, name, want_dir))
+    }
+
+    fn try_remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
         loop {
             let dir = self.inode(parent)?;
             let found = {
@@ -412,7 +422,7 @@ impl Volume {
             ties.extend(Self::entry_tie(&dir, l.get(&dir), name));
             ties.extend(Self::dir_ties(&dir, l.get(&dir)));
             let promise = self.promise_if_possible(1);
-            let op = self.begin(cx.stream, promise, ties);
+            let op = self.begin(cx.stream, promise, ties)?;
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, Some(found), None);
             op.dir_changed(&dir, st);
@@ -428,6 +438,7 @@ impl Volume {
 
     /// One name less; the last one gone and nobody using the inode: it is freed with it. True: nothing of it is left to be said.
     pub(crate) fn lose_name(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) -> bool {
+        op.loses_links(inode, st);
         st.attr.nlink = if st.is_dir() {
             0
         } else {
@@ -446,7 +457,7 @@ impl Volume {
         if st.is_dir() {
             let layer = op.layer(inode, st);
             layer.body.write().attr = Some(st.attr.clone());
-            st.last = Some(op.txn.clone());
+            op.set_last(inode, st);
         } else {
             op.capture(inode, st);
         }
@@ -459,7 +470,7 @@ impl Volume {
             return;
         }
         self.inodes.forget_writer(ino);
-        if self.is_stopped() {
+        if self.forget_ghost(ino) || self.is_stopped() {
             return;
         }
         let Some(inode) = self.inodes.peek(ino).or_else(|| {
@@ -476,11 +487,14 @@ impl Volume {
             return;
         }
         let stream = match &st.last {
-            Some(t) if t.phase() == crate::txn::Phase::Running => t.stream,
+            Some(t) if t.phase() == crate::txn::Phase::Running => t.entry(),
             _ => SYSTEM_STREAM,
         };
         let ties = removal_ties(&inode, &st);
-        let op = self.begin(stream, self.promise_if_possible(0), ties);
+        // Where an open group is in the way, its end brings us here again.
+        let Ok(op) = self.begin(stream, self.promise_if_possible(0), ties) else {
+            return;
+        };
         op.kill(&inode, &mut st);
     }
 

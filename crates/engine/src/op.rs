@@ -135,22 +135,26 @@ impl Volume {
         stream: StreamId,
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Tie>,
-    ) -> Op<'_> {
+    ) -> Result<Op<'_>> {
         self.begin_sized(stream, promise, ties, RECORDS_BYTES_MAX)
     }
 
     /// As `begin`, for an operation that may need more of the log than names and attributes, bytes.
+    ///
+    /// Errors: ECANCELED, the operation's atomic group is not open any more; EDQUOT, it is as large as groups may be; a negative number
+    /// where another group has changed what this operation would change (`Volume::unblocked`).
     pub(crate) fn begin_sized(
         &self,
         stream: StreamId,
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
-    ) -> Op<'_> {
-        let limit = self.limits.txn_log_bytes;
+    ) -> Result<Op<'_>> {
+        let sizes = self.sizes(expected);
         let accepted = self
             .streams
-            .accept(stream, ties.into_iter(), expected, limit);
+            .accept(stream, ties.into_iter(), &sizes)
+            .map_err(crate::group::refusal)?;
         if accepted.sealed_full {
             self.want_commit();
         }
@@ -163,7 +167,7 @@ impl Volume {
             body.promised_structure += structure;
         }
         self.counters.operations.add(1);
-        Op {
+        Ok(Op {
             vol: self,
             txn,
             number: accepted.number,
@@ -171,7 +175,7 @@ impl Volume {
             short,
             spare: Cell::new(structure),
             expected,
-        }
+        })
     }
 
     /// Most bytes of the log that a change of `blocks` blocks of data can need.
@@ -259,8 +263,44 @@ impl Op<'_> {
         debug_assert!(!st.is_dir());
         let layer = self.layer(inode, st);
         layer.body.write().attr = Some(st.attr.clone());
-        st.last = Some(self.txn.clone());
+        self.set_last(inode, st);
         layer
+    }
+
+    /// Notes that the inode was changed by this transaction.
+    pub fn set_last(&self, inode: &Inode, st: &mut State) {
+        if !crate::txn::same(&st.last, &self.txn) {
+            if let Some(group) = &self.txn.group {
+                group.undo.lock().last_was(inode.ino, &st.last);
+            }
+            st.last = Some(self.txn.clone());
+        }
+    }
+
+    /// Notes that the directory's xattrs were changed by this transaction.
+    pub fn set_xattr_last(&self, inode: &Inode, st: &mut State) {
+        let last = &mut st.dir().xattr_last;
+        if !crate::txn::same(last, &self.txn) {
+            if let Some(group) = &self.txn.group {
+                group.undo.lock().xattr_last_was(inode.ino, last);
+            }
+            *last = Some(self.txn.clone());
+        }
+    }
+
+    /// A directory is about to lose its name, and with it its links.
+    pub fn loses_links(&self, inode: &Inode, st: &State) {
+        if let (Some(group), true) = (&self.txn.group, st.is_dir()) {
+            group.undo.lock().links_were(inode.ino, st.attr.nlink);
+        }
+    }
+
+    /// Pages of the inode that are mapped belong to this operation's stream from now on.
+    pub fn set_writer(&self, inode: &Inode, st: &mut State) {
+        if let Some(group) = &self.txn.group {
+            group.undo.lock().writer_was(inode.ino, st.last_writer);
+        }
+        st.last_writer = self.txn.stream;
     }
 
     /// Keeps an inode in memory until the transaction is applied.
@@ -276,15 +316,7 @@ impl Op<'_> {
     /// Sets a field of a directory's inode; `st.attr` has the new value already.
     pub fn dir_field(&self, inode: &Arc<Inode>, st: &mut State, field: DirField) {
         st.dir().changed_by(&self.txn);
-        let (value, nanos) = match field {
-            DirField::Mode => (i64::from(st.attr.mode), 0),
-            DirField::Uid => (i64::from(st.attr.uid), 0),
-            DirField::Gid => (i64::from(st.attr.gid), 0),
-            DirField::Atime => st.attr.atime,
-            DirField::Mtime => st.attr.mtime,
-            DirField::Ctime => st.attr.ctime,
-            DirField::Flags => (i64::from(st.attr.flags), 0),
-        };
+        let (value, nanos) = field.of(&st.attr);
         let seq = self.vol.inodes.next_seq(st);
         let mut body = self.txn.body.lock();
         body.dirs.entry(inode.ino).or_insert_with(|| inode.clone());
@@ -294,6 +326,7 @@ impl Op<'_> {
             .is_none()
         {
             self.vol.dir_fields.add(1);
+            self.txn.fields.fetch_add(1, Ordering::Relaxed);
             self.count_bytes(32);
         }
     }
@@ -317,6 +350,10 @@ impl Op<'_> {
     ) {
         let cookie = self.vol.image.cookie_of(name);
         let state = st.dir();
+        if let Some(group) = &self.txn.group {
+            let over = state.overlay.get(name).map(|o| o.txn.clone());
+            group.undo.lock().name_was(dir.ino, name, before, over);
+        }
         let name: Name = match state.overlay.get_key_value(name) {
             Some((known, _)) => known.clone(),
             None => Arc::from(name),
@@ -363,6 +400,9 @@ impl Op<'_> {
 
     /// Moves a directory under another parent.
     pub fn set_parent(&self, dir: &Arc<Inode>, st: &mut State, parent: Ino) {
+        if let Some(group) = &self.txn.group {
+            group.undo.lock().parent_was(dir.ino, st.parent);
+        }
         st.parent = Some(parent);
         self.pin(dir);
         self.txn.body.lock().parents.insert(dir.ino, parent);
@@ -454,6 +494,9 @@ impl Op<'_> {
             self.vol.dirty.sub(LAYER_BYTES);
             self.give_back(layer.body.read().structure);
             let fields = self.txn.body.lock().forget_inode(inode.ino);
+            if let Some(group) = &self.txn.group {
+                group.undo.lock().forget_inode(inode.ino);
+            }
             self.vol.dir_fields.sub(fields);
             self.vol.inodes.remove(inode.ino);
             self.vol.image.alloc().drop_window(u64::from(inode.ino));
@@ -474,7 +517,7 @@ impl Op<'_> {
         if st.is_dir() {
             self.pin(inode);
         } else {
-            st.last = Some(self.txn.clone());
+            self.set_last(inode, st);
         }
         false
     }

@@ -50,6 +50,12 @@ bugs! {
     BundleDeps "bundle-deps" "a bundle depends only on what its first transaction depends on"
     BarrierSums "barrier-sums" "data of a transaction that a barrier closed has no checksums, as if somebody flushed it"
     BarrierFlushed "barrier-flushed" "a sync takes what barriers closed and the device has for durable"
+    GroupConflict "group-conflict" "an operation that changes what another stream's open group changed is accepted"
+    GroupPlace "group-place" "a group is not ordered after what its stream did before its commit"
+    GroupSync "group-sync" "a sync of everything takes open groups along"
+    GroupNames "group-names" "an abort leaves the names that the group gave"
+    GroupTimes "group-times" "an abort leaves the times that the group gave to directories"
+    GroupSpace "group-lower" "an abort takes the last change before the group back as well"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 

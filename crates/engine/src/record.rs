@@ -40,6 +40,31 @@ impl DirField {
         DirField::Ctime,
         DirField::Flags,
     ];
+
+    /// The field as an inode has it: a number, or seconds, and nanoseconds.
+    pub fn of(self, attr: &InodeAttr) -> (i64, u32) {
+        match self {
+            DirField::Mode => (i64::from(attr.mode), 0),
+            DirField::Uid => (i64::from(attr.uid), 0),
+            DirField::Gid => (i64::from(attr.gid), 0),
+            DirField::Atime => attr.atime,
+            DirField::Mtime => attr.mtime,
+            DirField::Ctime => attr.ctime,
+            DirField::Flags => (i64::from(attr.flags), 0),
+        }
+    }
+
+    pub fn put(self, attr: &mut InodeAttr, (value, nanos): (i64, u32)) {
+        match self {
+            DirField::Mode => attr.mode = value as u16,
+            DirField::Uid => attr.uid = value as u32,
+            DirField::Gid => attr.gid = value as u32,
+            DirField::Atime => attr.atime = (value, nanos),
+            DirField::Mtime => attr.mtime = (value, nanos),
+            DirField::Ctime => attr.ctime = (value, nanos),
+            DirField::Flags => attr.flags = value as u32,
+        }
+    }
 }
 
 /// One field's value: a number, or seconds and nanoseconds.

@@ -138,8 +138,19 @@ impl Volume {
             .whiteout
             .then(|| self.image.alloc().allocate_inode(old.dir.ino, false))
             .transpose()?;
-        let op = self.begin(cx.stream, promise, ties);
+        let op = match self.begin(cx.stream, promise, ties) {
+            Ok(op) => op,
+            Err(refused) => {
+                if let Some(ino) = whiteout {
+                    self.image.alloc().release_inode(ino);
+                }
+                return Err(refused);
+            }
+        };
         if let Some(token) = &mut token {
+            if let Some(group) = &op.txn.group {
+                group.undo.lock().moves_were(token);
+            }
             **token = Some(op.txn.clone());
         }
         if flags.exchange {

@@ -223,9 +223,7 @@ impl Volume {
                 Fallocate::ZeroRange { keep_size } => {
                     self.punch(cx, &inode, &mut st, offset, end, Some(keep_size))
                 }
-            }?;
-            st.last_writer = cx.stream;
-            Ok(())
+            }
         })
     }
 
@@ -273,7 +271,8 @@ impl Volume {
         let promise = self.promise(cx, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
         let expected = self.expected_for(1) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
-        let op = self.begin_sized(cx.stream, promise, ties, expected);
+        let op = self.begin_sized(cx.stream, promise, ties, expected)?;
+        op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         if let Some(cell) = cell {
             self.change_block(&op, inode, st, &layer, cell, 0, &[]);
@@ -387,7 +386,8 @@ impl Volume {
         }
         let expected = self.expected_for(5) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
-        let op = self.begin_sized(cx.stream, promise, ties, expected);
+        let op = self.begin_sized(cx.stream, promise, ties, expected)?;
+        op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         self.make_hole(&op, inode, st, from, to);
         for cell in cells {

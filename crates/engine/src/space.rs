@@ -153,6 +153,7 @@ impl Volume {
     /// back, and the operation tried again (C9). `f` gets the blocks that it may use at most.
     pub(crate) fn with_space<T>(&self, cx: &Context, f: impl Fn(u64) -> Result<T>) -> Result<T> {
         self.admit()?;
+        let f = |left| self.unblocked(cx.stream, || f(left));
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
         let first = f(u64::MAX);
         if !full(&first) {

@@ -4,6 +4,7 @@
 //! that transaction. Nothing of it is shared with other streams. What concerns several transactions (a new one, sealing, a tie to
 //! one that still runs) happens under one mutex.
 //! Order of locks: that mutex, the shard of a stream, a transaction's progress.
+use crate::group::{Group, GroupState};
 use crate::planted::{self, Bug};
 use crate::sync::{Mutex, MutexGuard};
 use crate::txn::{Phase, Tie, Txn};
@@ -18,12 +19,37 @@ use std::time::Duration;
 struct Inner {
     serial: u64,
     next_stream: u64,
+    next_group: u64,
     /// The last sealed transaction of each stream, as long as it is not settled.
     previous: HashMap<StreamId, Arc<Txn>>,
     /// Sealed transactions that are not settled, oldest first.
     sealed: Vec<Arc<Txn>>,
     /// What the stream's next transaction has to come after, by a barrier.
     after: HashMap<StreamId, Vec<Tie>>,
+    /// Atomic groups that are open, or whose changes are being taken back; they are among the running ones as well.
+    groups: HashMap<StreamId, Arc<Txn>>,
+}
+
+/// Why an operation is not accepted.
+pub enum Refused {
+    /// It would change what this open group has changed.
+    Blocked(Arc<Txn>),
+    /// Its own group is not open any more.
+    Cancelled,
+    /// Its own group would become larger than groups may be.
+    TooLarge,
+}
+
+/// How large an operation and its transaction may be.
+pub struct Sizes {
+    /// Most bytes of the log that the operation needs.
+    pub expected: u64,
+    /// Bytes of the log from which on a transaction is sealed; a group must not reach it.
+    pub log: u64,
+    /// Most memory that all open groups may take, bytes.
+    pub groups: u64,
+    /// Most fields of directories that one group may set.
+    pub fields: u64,
 }
 
 const SHARDS: u64 = 64;
@@ -84,10 +110,11 @@ impl Streams {
         self.shard(stream).get(&stream).cloned()
     }
 
+    /// All but the atomic groups.
     fn all_running(&self) -> Vec<Arc<Txn>> {
         let shards = self.running.iter();
         let all = shards.flat_map(|s| s.0.lock().values().cloned().collect::<Vec<_>>());
-        all.collect()
+        all.filter(|t| t.group.is_none()).collect()
     }
 
     /// The stream's running transaction, made if there is none.
@@ -109,41 +136,77 @@ impl Streams {
     }
 
     fn seal_one(&self, inner: &mut Inner, txn: &Arc<Txn>) {
-        if txn.phase() != Phase::Running {
+        // An open group is sealed by its owner's commit and by nobody else.
+        if txn.phase() != Phase::Running || txn.is_open_group() {
             return;
         }
         // From here on nobody joins it.
         txn.set_phase(Phase::Sealed);
-        self.shard(txn.stream).remove(&txn.stream);
+        self.shard(txn.entry()).remove(&txn.entry());
         inner.previous.insert(txn.stream, txn.clone());
         inner.sealed.retain(|t| !t.settled());
         inner.sealed.push(txn.clone());
     }
 
-    /// The acceptance of an operation of `stream` on objects last touched by `ties`, which needs at most `expected` bytes of the
-    /// log. A transaction that could exceed `limit` by it is sealed first.
+    /// The acceptance of an operation of `stream` on objects last touched by `ties`. A transaction that could become too large for
+    /// the log by it is sealed first.
     pub fn accept(
         &self,
         stream: StreamId,
         ties: impl Iterator<Item = Tie>,
-        expected: u64,
-        limit: u64,
-    ) -> Accepted {
+        sizes: &Sizes,
+    ) -> Result<Accepted, Refused> {
         let txn = self.running(stream);
         let own = txn.as_ref().map_or(0, |t| t.serial);
         // A tie to `own` needs nothing, also when `own` is sealed by now: the stream's next transaction comes after it anyway.
         let open = |t: &Tie| t.txn.serial != own && !t.txn.settled();
-        let ties: Vec<Tie> = ties.filter(open).collect();
+        let mut ties: Vec<Tie> = ties.filter(open).collect();
+        // The caller holds the locks of the objects: a group that changed them can be committed meanwhile, but not taken back.
+        if planted::is(Bug::GroupConflict) {
+            ties.retain(|t| !t.txn.is_open_group());
+        } else if let Some(tie) = ties.iter().find(|t| t.txn.is_open_group()) {
+            return Err(Refused::Blocked(tie.txn.clone()));
+        }
+        if stream.is_group() {
+            return self.accept_in_group(txn, ties, sizes);
+        }
         if let Some(txn) = txn
-            && let Some(number) = txn.join(&ties, expected, limit)
+            && let Some(number) = txn.join(&ties, sizes.expected, sizes.log)
         {
-            return Accepted {
+            return Ok(Accepted {
                 txn,
                 number,
                 sealed_full: false,
-            };
+            });
         }
-        self.accept_slowly(stream, ties, expected, limit)
+        Ok(self.accept_slowly(stream, ties, sizes.expected, sizes.log))
+    }
+
+    fn accept_in_group(
+        &self,
+        txn: Option<Arc<Txn>>,
+        ties: Vec<Tie>,
+        sizes: &Sizes,
+    ) -> Result<Accepted, Refused> {
+        let txn = txn.ok_or(Refused::Cancelled)?;
+        let mut inner = self.inner.lock();
+        let memory: u64 = inner.groups.values().map(|t| t.memory()).sum();
+        if txn.log_bytes_max() + sizes.expected > sizes.log
+            || memory > sizes.groups
+            || txn.fields.load(Ordering::Relaxed) > sizes.fields
+        {
+            return Err(Refused::TooLarge);
+        }
+        for tie in &ties {
+            self.seal_one(&mut inner, &tie.txn);
+        }
+        // Only its end keeps it from taking one more.
+        let number = txn.join(&ties, sizes.expected, u64::MAX);
+        Ok(Accepted {
+            number: number.ok_or(Refused::Cancelled)?,
+            txn,
+            sealed_full: false,
+        })
     }
 
     fn accept_slowly(
@@ -271,6 +334,88 @@ impl Streams {
             ties.retain(|t| !t.txn.settled());
             !ties.is_empty()
         });
+    }
+
+    /// Opens a group whose place will be in the stream `home`. `None`: there are `max` already.
+    pub fn open_group(
+        &self,
+        home: StreamId,
+        timeout: Option<Duration>,
+        max: usize,
+    ) -> Option<StreamId> {
+        let mut inner = self.inner.lock();
+        if inner.groups.len() >= max {
+            return None;
+        }
+        inner.serial += 1;
+        inner.next_group += 1;
+        let id = StreamId::of_group(inner.next_group);
+        let txn = Txn::of_group(inner.serial, home, Group::new(id, timeout));
+        let txn = Arc::new(txn);
+        self.shard(id).insert(id, txn.clone());
+        inner.groups.insert(id, txn);
+        Some(id)
+    }
+
+    /// An open group, or one whose changes are being taken back.
+    pub fn group(&self, id: StreamId) -> Option<Arc<Txn>> {
+        self.inner.lock().groups.get(&id).cloned()
+    }
+
+    pub fn groups(&self) -> Vec<Arc<Txn>> {
+        self.inner.lock().groups.values().cloned().collect()
+    }
+
+    /// The commit of a group: it becomes the last transaction of its stream. `None`: it is not open.
+    pub fn seal_group(&self, id: StreamId) -> Option<Arc<Txn>> {
+        let mut inner = self.inner.lock();
+        let txn = inner.groups.get(&id)?.clone();
+        if !txn.group.as_ref()?.close(GroupState::Committed) {
+            return None;
+        }
+        inner.groups.remove(&id);
+        if let Some(running) = self.running(txn.stream) {
+            self.seal_one(&mut inner, &running);
+        }
+        if let Some(before) = inner.previous.get(&txn.stream)
+            && !before.settled()
+            && !planted::is(Bug::GroupPlace)
+        {
+            let mut progress = txn.progress();
+            if !progress.deps.iter().any(|d| d.txn.serial == before.serial) {
+                progress.deps.push(Tie::new(before, Rule::Stream, 0));
+            }
+        }
+        // What a barrier put before all that the stream does later.
+        let ordered = inner.after.remove(&txn.stream).into_iter().flatten();
+        for tie in ordered.filter(|t| !t.txn.settled()) {
+            let mut progress = txn.progress();
+            if !progress.deps.iter().any(|d| d.txn.serial == tie.txn.serial) {
+                progress.deps.push(tie);
+            }
+        }
+        self.seal_one(&mut inner, &txn);
+        Some(txn)
+    }
+
+    /// From here on nothing is accepted into the group, which must be taken back. False: it is not open (any more), or whoever
+    /// asks is in a group (`by`) that is not open itself.
+    pub fn condemn(&self, txn: &Txn, by: StreamId) -> bool {
+        let inner = self.inner.lock();
+        let open = |t: &Arc<Txn>| t.group.as_ref().is_some_and(|g| g.is_open());
+        if by.is_group() && by != txn.entry() && !inner.groups.get(&by).is_some_and(open) {
+            return false;
+        }
+        txn.group
+            .as_ref()
+            .is_some_and(|g| g.close(GroupState::Aborting))
+    }
+
+    /// The group's changes are gone.
+    pub fn drop_group(&self, txn: &Txn) {
+        let mut inner = self.inner.lock();
+        inner.groups.remove(&txn.entry());
+        self.shard(txn.entry()).remove(&txn.entry());
     }
 
     pub fn view(&self) -> Vec<StreamView> {

@@ -8,6 +8,7 @@
 //! * T1 Edges (`deps`) lead to transactions that are sealed; they are added only while the owner runs. So there are no cycles.
 //! * T2 A sealed transaction accepts no operation; those accepted before end without touching further objects.
 //! * T3 The body is changed only by accepted operations (under their objects' locks) and, after the last of them ended, by the one commit.
+use crate::group::Group;
 use crate::inode::{FileLayer, Inode};
 use crate::record::{DirField, DirValue};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -160,8 +161,12 @@ pub struct Txn {
     pub expected_bytes: AtomicU64,
     /// Data of its operations that need not be written, because later ones of it overwrote or removed them.
     pub avoided_bytes: AtomicU64,
+    /// Fields of directories that it sets.
+    pub fields: AtomicU64,
     /// It was sealed because the log takes no larger one.
     pub full: AtomicBool,
+    /// It is an atomic group: `stream` is where it gets its place, when it is committed.
+    pub group: Option<Box<Group>>,
     pub body: Mutex<Body>,
     progress: Mutex<Progress>,
     changed: Condvar,
@@ -180,7 +185,9 @@ impl Txn {
             record_bytes: AtomicU64::new(0),
             expected_bytes: AtomicU64::new(0),
             avoided_bytes: AtomicU64::new(0),
+            fields: AtomicU64::new(0),
             full: AtomicBool::new(false),
+            group: None,
             body: Mutex::default(),
             progress: Mutex::new(Progress {
                 deps,
@@ -188,6 +195,35 @@ impl Txn {
             }),
             changed: Condvar::new(),
         }
+    }
+
+    /// An atomic group, whose place in `stream` is its commit.
+    pub fn of_group(serial: u64, stream: StreamId, group: Group) -> Self {
+        Txn {
+            group: Some(Box::new(group)),
+            ..Txn::new(serial, stream, Vec::new())
+        }
+    }
+
+    /// The stream whose operations it takes: a group's own id.
+    pub fn entry(&self) -> StreamId {
+        self.group.as_ref().map_or(self.stream, |g| g.id)
+    }
+
+    /// A group that is not committed: open, or its changes are being taken back. What refers to it is nobody's to build on.
+    pub fn is_open_group(&self) -> bool {
+        self.group.as_ref().is_some_and(|g| !g.is_committed())
+    }
+
+    /// A group that takes no more.
+    fn is_ended_group(&self) -> bool {
+        self.group.as_ref().is_some_and(|g| !g.is_open())
+    }
+
+    /// Memory that it holds, roughly, bytes: pages, and layers and names by what they need in the log.
+    pub fn memory(&self) -> u64 {
+        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        load(&self.dirty_bytes) + 3 * load(&self.record_bytes)
     }
 
     pub fn phase(&self) -> Phase {
@@ -239,7 +275,7 @@ impl Txn {
         let mut progress = self.progress.lock();
         let full = self.log_bytes_max().saturating_add(expected) > limit;
         let running = |t: &Txn| t.phase() == Phase::Running;
-        if full || !running(self) || ties.iter().any(|t| running(&t.txn)) {
+        if full || !running(self) || self.is_ended_group() || ties.iter().any(|t| running(&t.txn)) {
             return None;
         }
         for tie in ties {

@@ -8,6 +8,20 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct StreamId(pub u64);
 
+/// Numbers of atomic groups have this bit; no stream may.
+pub const GROUP_BIT: u64 = 1 << 62;
+
+impl StreamId {
+    pub(crate) fn of_group(number: u64) -> StreamId {
+        StreamId(GROUP_BIT | number)
+    }
+
+    /// Operations of this "stream" belong to an atomic group.
+    pub fn is_group(self) -> bool {
+        self.0 & GROUP_BIT != 0
+    }
+}
+
 /// The stream of the engine's own work (freeing of nameless files). No caller may enter it.
 pub const SYSTEM_STREAM: StreamId = StreamId(0);
 /// The stream of threads that never set one.

@@ -3,6 +3,7 @@ use crate::apply::{Applier, Home};
 use crate::background::Wakeup;
 use crate::barrier::Barriers;
 use crate::commit::{FlushGroup, Queue};
+use crate::group::AbortListener;
 use crate::inode::{Inode, Inodes, References};
 use crate::planted::{self, Bug};
 use crate::space::{Gauge, Space};
@@ -33,6 +34,8 @@ pub struct Options {
     pub noatime: bool,
     /// Clean metadata kept in memory, bytes.
     pub cache_bytes: usize,
+    /// How long an operation waits for another stream's open group that has changed the same before that group is taken back.
+    pub group_wait: Duration,
     /// Starts background threads (interval commit, apply, checkpoint). Tests on the simulator switch them off and call `Volume::tick`.
     pub background: bool,
     /// Without background threads: transactions that barriers close are dispatched when so many wait, or when somebody needs them.
@@ -47,6 +50,7 @@ impl Default for Options {
             dirty_limit: 128 << 20,
             noatime: false,
             cache_bytes: 64 << 20,
+            group_wait: Duration::from_secs(1),
             background: true,
             gather: 1,
         }
@@ -124,6 +128,9 @@ pub struct Volume {
     pub(crate) pending_free: Gauge,
     /// Inodes that they free.
     pub(crate) pending_inodes: Gauge,
+    /// Inodes of groups that were taken back that the kernel still knows: their numbers are not free yet.
+    pub(crate) ghosts: Mutex<HashSet<Ino>>,
+    pub(crate) abort_listener: Mutex<Option<Arc<AbortListener>>>,
     pub(crate) reclaiming: Mutex<()>,
     /// What generation numbers of new inodes are made from.
     pub(crate) generation: u32,
@@ -276,6 +283,8 @@ impl Volume {
             dir_fields: Gauge::new(32),
             pending_free: Gauge::default(),
             pending_inodes: Gauge::default(),
+            ghosts: Mutex::default(),
+            abort_listener: Mutex::default(),
             reclaiming: Mutex::new(()),
             generation: seed.1 ^ seed.0 as u32,
             counters: AtomicCounters::default(),
@@ -301,6 +310,7 @@ impl Volume {
             return Ok(());
         }
         self.check_running()?;
+        self.abort_all()?;
         self.commit_all(Cause::Unmount)?;
         self.drive()?;
         self.refs.clear();
@@ -474,8 +484,13 @@ impl Volume {
         let began = Instant::now();
         let roots = match call {
             SyncCall::File(ino) => self.fsync_roots(cx, ino),
-            SyncCall::Volume => self.streams.seal_all(),
-            SyncCall::Stream(stream) => self.stream_roots(stream),
+            SyncCall::Volume => {
+                if planted::is(Bug::GroupSync) {
+                    self.commit_groups();
+                }
+                self.streams.seal_all()
+            }
+            SyncCall::Stream(stream) => self.stream_roots(self.home_of(stream)),
         };
         let outcome = self.commit(roots, Cause::Sync(who));
         self.watch.synced(Synced {
@@ -490,7 +505,7 @@ impl Volume {
     /// The last changes of a file by anybody, and what the caller's stream has.
     fn fsync_roots(&self, cx: &Context, ino: Ino) -> Vec<Arc<Txn>> {
         let mut roots = self.last_changes(ino);
-        roots.extend(self.stream_roots(cx.stream));
+        roots.extend(self.stream_roots(self.home_of(cx.stream)));
         roots
     }
 
@@ -562,6 +577,7 @@ impl Volume {
     /// Work that background threads would do, for tests: commits what is older than `age`, applies it.
     pub fn tick(&self, age: Duration) -> Result<()> {
         self.check_running()?;
+        self.abort_expired()?;
         let old = self.streams.seal_older(age);
         self.commit(old, Cause::Interval)?;
         self.apply_ready()

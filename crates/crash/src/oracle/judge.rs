@@ -26,6 +26,10 @@ pub struct Order {
     pub need: Vec<Cut>,
     /// Operations of each stream among those accepted.
     pub hi: Cut,
+    /// Operations of groups that are not committed, and what is tied to them: they cannot survive.
+    impossible: Vec<bool>,
+    /// The operation that committed the group, by stream.
+    pub committed: HashMap<usize, usize>,
 }
 
 /// What may be dropped from the contract.
@@ -49,6 +53,8 @@ impl Order {
             pos: Vec::new(),
             need: Vec::new(),
             hi: vec![0; streams],
+            impossible: vec![false; n],
+            committed: HashMap::new(),
         };
         let mut last: Vec<Option<usize>> = vec![None; streams];
         let barriers = match rules {
@@ -65,7 +71,9 @@ impl Order {
                 (placed.stream, placed.pos)
             };
             while let Some(barrier) = barriers.next_if(|b| b.before <= i) {
-                let covered = (0..barrier.call.after).filter(|j| an.covers(&barrier.call, *j));
+                let call = &barrier.call;
+                let covered = (0..call.after)
+                    .filter(|j| an.covers(call, *j) && !order.is_open(an, *j, call.after));
                 for j in covered {
                     raise(&mut after[barrier.call.stream], &order.need[j]);
                 }
@@ -74,10 +82,15 @@ impl Order {
             if !alone {
                 need.clone_from(&after[stream]);
             }
+            order.impossible[i] = !alone && an.history.is_group(stream);
             for before in placed.ties.iter().copied().chain(last[stream]) {
                 raise(&mut need, &order.need[before]);
+                order.impossible[i] |= order.impossible[before];
             }
             need[stream] = pos + 1;
+            if let (Op::Commit { group }, false) = (&an.history.ops[i].op, alone) {
+                order.commit(i, *group, &mut need);
+            }
             last[stream] = Some(i);
             order.hi[stream] = pos + 1;
             order.stream.push(stream);
@@ -87,12 +100,31 @@ impl Order {
         order
     }
 
+    /// Operation `i` is of a group that was not committed before the operation `at`.
+    pub fn is_open(&self, an: &Analysis, i: usize, at: usize) -> bool {
+        let stream = an.placed[i].stream;
+        an.history.is_group(stream) && self.committed.get(&stream).is_none_or(|c| *c >= at)
+    }
+
+    /// The operations of a group survive together with its commit `i`, and all that any of them needs.
+    fn commit(&mut self, i: usize, group: usize, need: &mut Cut) {
+        self.committed.insert(group, i);
+        let members: Vec<usize> = (0..i).filter(|m| self.stream[*m] == group).collect();
+        for member in &members {
+            raise(need, &self.need[*member]);
+        }
+        for member in members {
+            self.need[member] = need.clone();
+            self.impossible[member] = false;
+        }
+    }
+
     pub fn survives(&self, op: usize, cut: &Cut) -> bool {
         op < self.pos.len() && self.pos[op] < cut[self.stream[op]]
     }
 
     fn possible(&self, op: usize) -> bool {
-        op < self.need.len()
+        op < self.need.len() && !self.impossible[op]
     }
 }
 

@@ -152,6 +152,7 @@ impl Tree {
                     .remove(name)
                     .ok_or(libc::ENODATA)?;
             }
+            Op::Commit { .. } => {}
         }
         self.stamp(stamps);
         Ok(())
@@ -426,6 +427,7 @@ impl Tree {
                 }]
             }
             Op::SetXattr { node, .. } | Op::RemoveXattr { node, .. } => vec![changed(*node)],
+            Op::Commit { .. } => Vec::new(),
         }
     }
 }

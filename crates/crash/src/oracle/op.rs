@@ -118,6 +118,11 @@ pub enum Op {
         node: NodeId,
         name: Bytes,
     },
+    /// The commit of an atomic group, in the place that it gets in its own stream. The group's operations are those of the stream `group`,
+    /// which is no other's: all of them survive with this, or none does.
+    Commit {
+        group: usize,
+    },
 }
 
 /// Fields of `Op::SetAttr`; `None` leaves a field.
@@ -182,6 +187,8 @@ pub struct Barrier {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub streams: usize,
+    /// Streams from this number on are atomic groups; 0: there is none.
+    pub groups: usize,
     pub ops: Vec<Accepted>,
     pub syncs: Vec<Sync>,
     /// In order of their return.
@@ -258,6 +265,7 @@ impl Op {
             Op::SetAttr { .. } => "setattr",
             Op::SetXattr { .. } => "setxattr",
             Op::RemoveXattr { .. } => "removexattr",
+            Op::Commit { .. } => "commit",
         }
     }
 }
@@ -344,6 +352,7 @@ impl std::fmt::Display for Op {
                 write!(f, "setxattr #{} {} {} bytes", node.0, s(name), value.len())
             }
             Op::RemoveXattr { node, name } => write!(f, "removexattr #{} {}", node.0, s(name)),
+            Op::Commit { group } => write!(f, "commit of the operations of stream {group}"),
         }
     }
 }

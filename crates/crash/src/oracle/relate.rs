@@ -90,6 +90,13 @@ pub struct Analysis {
     ties: TieState,
 }
 
+impl History {
+    /// The operations of a stream are those of an atomic group.
+    pub fn is_group(&self, stream: usize) -> bool {
+        self.groups != 0 && stream >= self.groups
+    }
+}
+
 #[derive(Default)]
 struct TieState {
     node: HashMap<NodeId, usize>,
@@ -134,6 +141,7 @@ impl Analysis {
             },
             history: History {
                 streams: history.streams,
+                groups: history.groups,
                 ops: Vec::new(),
                 syncs: history.syncs,
                 barriers: history.barriers,

@@ -54,7 +54,8 @@ pub fn floor(an: &Analysis, order: &Order, synced: usize) -> (Cut, Vec<Option<us
     let mut wanted = vec![None; order.pos.len()];
     for (k, sync) in an.history.syncs[..synced].iter().enumerate() {
         for (i, want) in wanted.iter_mut().enumerate().take(sync.after) {
-            if an.covers(sync, i) {
+            // What a group has done has its place where it was committed.
+            if an.covers(sync, i) && !order.is_open(an, i, sync.after) {
                 *want = want.or(Some(k));
                 for (a, b) in cut.iter_mut().zip(&order.need[i]) {
                     *a = (*a).max(*b);

@@ -1,0 +1,369 @@
+//! Atomic groups (CFS): what their members change becomes durable together at the owner's commit, or never.
+//!
+//! A group is a transaction that only its owner's commit seals. Until then it is layers in memory like every running transaction, and
+//! everybody sees them: there is no isolation. What would come after it by C5 must not be built on it, as it may yet be taken back:
+//! such an operation waits for the group's end, up to `Options::group_wait`; then the group is taken back (`undo.rs`), and what its
+//! members do afterwards fails with ECANCELED. Whoever waits holds nothing.
+use crate::planted::{self, Bug};
+use crate::stream::{Refused, Sizes};
+use crate::sync::{Condvar, Mutex};
+use crate::txn::{Phase, Txn};
+use crate::types::*;
+use crate::undo::Undo;
+use crate::volume::Volume;
+use crate::watch::{Cause, SyncCall, Syncer};
+use ccfs_ext4::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// Groups that are open at the same time, at most.
+const GROUPS_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum GroupState {
+    Open = 0,
+    Committed = 1,
+    /// Nothing is accepted into it; its changes are being taken back, or are gone.
+    Aborting = 2,
+}
+
+/// What makes a transaction a group.
+pub struct Group {
+    pub id: StreamId,
+    state: AtomicU8,
+    /// It is taken back when it is open so long.
+    deadline: Option<Instant>,
+    pub undo: Mutex<Undo>,
+    ended: Mutex<bool>,
+    end: Condvar,
+}
+
+impl Group {
+    pub fn new(id: StreamId, timeout: Option<Duration>) -> Group {
+        Group {
+            id,
+            state: AtomicU8::new(GroupState::Open as u8),
+            deadline: timeout.and_then(|t| Instant::now().checked_add(t)),
+            undo: Mutex::default(),
+            ended: Mutex::default(),
+            end: Condvar::new(),
+        }
+    }
+
+    fn is(&self, state: GroupState) -> bool {
+        self.state.load(Ordering::Acquire) == state as u8
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.is(GroupState::Open)
+    }
+
+    pub fn is_committed(&self) -> bool {
+        self.is(GroupState::Committed)
+    }
+
+    /// It is, or was, taken back.
+    pub fn is_condemned(&self) -> bool {
+        self.state.load(Ordering::Acquire) >= GroupState::Aborting as u8
+    }
+
+    /// An open group becomes committed or condemned, once.
+    pub fn close(&self, state: GroupState) -> bool {
+        let open = GroupState::Open as u8;
+        self.state
+            .compare_exchange(open, state as u8, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    fn announce_end(&self) {
+        *self.ended.lock() = true;
+        self.end.notify_all();
+    }
+
+    /// Waits for its end, not longer than `limit`.
+    fn wait_end(&self, limit: Duration) {
+        let mut ended = self.ended.lock();
+        if !*ended {
+            self.end.wait_for(&mut ended, limit);
+        }
+    }
+}
+
+/// What an abort took back, so that caches can be corrected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Aborted {
+    /// Inodes whose attributes, or content, are what they were before.
+    pub inodes: Vec<Ino>,
+    /// Names that lead where they led before, by directory.
+    pub names: Vec<(Ino, Vec<u8>)>,
+}
+
+/// Told of every abort, by the thread that did it. It must not wait for operations of the volume.
+pub type AbortListener = Box<dyn Fn(Aborted) + Send + Sync>;
+
+/// A refusal as an error. A negative number names the open group that is in the way; it never leaves the engine.
+pub(crate) fn refusal(refused: Refused) -> Error {
+    Error::Errno(match refused {
+        Refused::Blocked(txn) => -number(txn.entry()),
+        Refused::Cancelled => libc::ECANCELED,
+        Refused::TooLarge => libc::EDQUOT,
+    })
+}
+
+/// 1 and up, different for all groups that are open together.
+fn number(id: StreamId) -> i32 {
+    (id.0 % (i32::MAX as u64 - 1)) as i32 + 1
+}
+
+impl Volume {
+    pub(crate) fn sizes(&self, expected: u64) -> Sizes {
+        Sizes {
+            expected,
+            log: self.limits.txn_log_bytes,
+            groups: self.options.dirty_limit / 2,
+            fields: self.limits.dir_fields_max / 8,
+        }
+    }
+
+    /// Opens an atomic group whose place in the stream `home` is its commit. Operations whose context has the returned id as its stream
+    /// belong to it. It is taken back when it is open for longer than `timeout`.
+    ///
+    /// # Errors
+    /// EAGAIN: too many groups are open; EINVAL: `home` is a group itself; EROFS.
+    pub fn group_begin(&self, home: StreamId, timeout: Option<Duration>) -> Result<StreamId> {
+        self.check_running()?;
+        if self.options.read_only {
+            return Err(Error::Errno(libc::EROFS));
+        }
+        if home.is_group() {
+            return Err(Error::Errno(libc::EINVAL));
+        }
+        self.streams
+            .open_group(home, timeout, GROUPS_MAX)
+            .ok_or(Error::Errno(libc::EAGAIN))
+    }
+
+    /// Commits a group: all of it survives a crash from here on (`durable`), or it has its place in the order of its stream and is
+    /// committed with the next commit.
+    ///
+    /// # Errors
+    /// ECANCELED: it is not open, nothing of it is there any more. EIO: the volume has stopped.
+    pub fn group_commit(&self, id: StreamId, durable: bool) -> Result<()> {
+        self.check_running()?;
+        let Some(txn) = self.streams.seal_group(id) else {
+            return Err(Error::Errno(libc::ECANCELED));
+        };
+        let touched = self.touched(&txn);
+        if let Some(group) = &txn.group {
+            *group.undo.lock() = Undo::default();
+            group.announce_end();
+        }
+        self.free_nameless(&touched);
+        if durable {
+            let who = Syncer {
+                call: SyncCall::Stream(txn.stream),
+                pid: 0,
+                uid: 0,
+                stream: txn.stream,
+            };
+            self.commit(vec![txn], Cause::Sync(who)).map(drop)
+        } else {
+            self.want_commit();
+            Ok(())
+        }
+    }
+
+    /// Takes everything back that the group has changed.
+    ///
+    /// # Errors
+    /// ECANCELED: it was not open any more. EIO: something could not be read, the volume has stopped.
+    pub fn group_abort(&self, id: StreamId) -> Result<()> {
+        match self.streams.group(id) {
+            Some(txn) if self.abort(&txn, id)? => Ok(()),
+            _ => Err(Error::Errno(libc::ECANCELED)),
+        }
+    }
+
+    /// The stream in which a group gets its place: what is earlier there can be synced while the group is open.
+    pub(crate) fn home_of(&self, stream: StreamId) -> StreamId {
+        match stream.is_group() {
+            true => self.streams.group(stream).map_or(stream, |t| t.stream),
+            false => stream,
+        }
+    }
+
+    /// Is the group open?
+    pub fn group_is_open(&self, id: StreamId) -> bool {
+        let txn = self.streams.group(id);
+        txn.is_some_and(|t| t.group.as_ref().is_some_and(|g| g.is_open()))
+    }
+
+    /// How many groups are open.
+    pub fn groups_open(&self) -> usize {
+        self.streams.groups().len()
+    }
+
+    /// What an open group has changed so far: inodes, and names by directory.
+    pub fn group_changes(&self, id: StreamId) -> Result<Aborted> {
+        let txn = self.streams.group(id);
+        let txn = txn.ok_or(Error::Errno(libc::ECANCELED))?;
+        Ok(self.report(&txn))
+    }
+
+    /// Who is told of aborts: whoever caches what this volume showed. Pages that it writes back of an inode in such a report are dropped
+    /// until it says `pages_dropped`.
+    pub fn listen_to_aborts(&self, listener: AbortListener) {
+        *self.abort_listener.lock() = Some(Arc::new(listener));
+    }
+
+    /// The listener has dropped the pages of this inode that it had when the group was taken back.
+    pub fn pages_dropped(&self, ino: Ino) {
+        if let Some(inode) = self.inodes.peek(ino) {
+            inode.state.write().stale_pages = false;
+        }
+    }
+
+    /// Takes an open group back, on behalf of whoever is in stream `by`. False: somebody else ended it.
+    pub(crate) fn abort(&self, txn: &Arc<Txn>, by: StreamId) -> Result<bool> {
+        if !self.streams.condemn(txn, by) {
+            return Ok(false);
+        }
+        txn.wait_quiet();
+        let touched = self.touched(txn);
+        let mut report = self.report(txn);
+        let guard = self.stop_on_panic("an abort");
+        let undone = self.undo(txn);
+        drop(guard);
+        self.streams.drop_group(txn);
+        txn.set_phase(Phase::Failed);
+        if let Some(group) = &txn.group {
+            group.announce_end();
+        }
+        if let Err(error) = undone {
+            self.stop(&format!("an abort failed: {error}"));
+            return Err(error);
+        }
+        self.free_nameless(&touched);
+        let listener = self.abort_listener.lock().clone();
+        if let Some(listener) = listener {
+            report.inodes.sort_unstable();
+            listener(report);
+        }
+        self.room.notify_all();
+        Ok(true)
+    }
+
+    /// A planted bug's part: everything is sealed, as if there were no groups.
+    pub(crate) fn commit_groups(&self) {
+        for txn in self.streams.groups() {
+            let _ = self.group_commit(txn.entry(), false);
+        }
+    }
+
+    /// Takes back the groups that are open for longer than they may be.
+    pub(crate) fn abort_expired(&self) -> Result<()> {
+        let now = Instant::now();
+        for txn in self.streams.groups() {
+            let deadline = txn.group.as_ref().and_then(|g| g.deadline);
+            if deadline.is_some_and(|d| d <= now) {
+                self.abort(&txn, txn.entry())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn abort_all(&self) -> Result<()> {
+        for txn in self.streams.groups() {
+            self.abort(&txn, txn.entry())?;
+        }
+        Ok(())
+    }
+
+    /// Tries an operation of stream `by` until no group is in its way. A group that is in its way for too long is taken back.
+    pub(crate) fn unblocked<T>(&self, by: StreamId, f: impl Fn() -> Result<T>) -> Result<T> {
+        let mut waited: Option<(u64, Instant)> = None;
+        loop {
+            let n = match f() {
+                Err(Error::Errno(n)) if n < 0 => -n,
+                done => return done,
+            };
+            self.check_running()?;
+            let blocks = |t: &Arc<Txn>| number(t.entry()) == n;
+            let Some(txn) = self.streams.groups().into_iter().find(blocks) else {
+                continue;
+            };
+            let since = match waited {
+                Some((serial, since)) if serial == txn.serial => since,
+                _ => Instant::now(),
+            };
+            waited = Some((txn.serial, since));
+            let limit = self.options.group_wait.saturating_sub(since.elapsed());
+            if limit.is_zero() && self.abort(&txn, by)? {
+                continue;
+            }
+            // Not open any more, or somebody else takes it back right now.
+            if let Some(group) = &txn.group {
+                group.wait_end(limit.max(Duration::from_millis(1)));
+            }
+        }
+    }
+
+    /// What fsync of an object must make durable where `txn` changed it last: of an open group nothing, but what was there before.
+    pub(crate) fn durable_part(&self, txn: &Arc<Txn>, ino: Ino, xattrs: bool) -> Option<Arc<Txn>> {
+        match &txn.group {
+            Some(group) if txn.is_open_group() && !planted::is(Bug::GroupSync) => {
+                group.undo.lock().before(ino, xattrs)
+            }
+            _ => Some(txn.clone()),
+        }
+    }
+
+    /// Inodes that a group has touched.
+    fn touched(&self, txn: &Txn) -> Vec<Ino> {
+        let body = txn.body.lock();
+        let mut all: Vec<Ino> = body.files.keys().chain(body.dirs.keys()).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn report(&self, txn: &Txn) -> Aborted {
+        let inodes = self.touched(txn);
+        let body = txn.body.lock();
+        let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
+        for (dir, changed) in &body.entries {
+            names.extend(changed.keys().map(|name| (*dir, name.to_vec())));
+        }
+        names.sort();
+        Aborted { inodes, names }
+    }
+
+    /// Inodes without a name and a user, which could not be freed while the group was open.
+    fn free_nameless(&self, touched: &[Ino]) {
+        for ino in touched {
+            let Some(inode) = self.inodes.peek(*ino) else {
+                continue;
+            };
+            let nameless = {
+                let st = inode.state.read();
+                st.attr.nlink == 0 && !st.dead
+            };
+            if nameless && !self.refs.any(*ino) {
+                self.forget(*ino, 0);
+            }
+        }
+    }
+
+    /// The kernel let go of an inode that was made in a group that was taken back: only now its number is free for others.
+    pub(crate) fn forget_ghost(&self, ino: Ino) -> bool {
+        if !self.ghosts.lock().remove(&ino) {
+            return false;
+        }
+        self.inodes.remove(ino);
+        self.image.alloc().drop_window(u64::from(ino));
+        self.image.alloc().release_inode(ino);
+        true
+    }
+}

@@ -1,0 +1,398 @@
+//! Atomic groups (C11): commit, abort, conflicts, limits, and what is freed.
+mod common;
+use ccfs_device::MemoryDevice;
+use ccfs_engine::*;
+use common::{crash, cx, fsck, image};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const HOME: u64 = 100;
+const OTHER: u64 = 200;
+const GENEROUS: Duration = Duration::from_secs(120);
+
+fn mount_with(dev: &Arc<MemoryDevice>, options: Options) -> Arc<Volume> {
+    Volume::mount(dev.clone(), options).unwrap()
+}
+
+/// A volume without background threads, on which a conflict ends a group at once.
+fn fresh() -> (Arc<MemoryDevice>, Arc<Volume>) {
+    let dev = Arc::new(image(&[], "64M"));
+    let options = Options {
+        background: false,
+        group_wait: Duration::ZERO,
+        ..Options::default()
+    };
+    let v = mount_with(&dev, options);
+    (dev, v)
+}
+
+fn begin(v: &Volume) -> (StreamId, Context) {
+    let id = v.group_begin(StreamId(HOME), None).unwrap();
+    (
+        id,
+        Context {
+            stream: id,
+            ..cx(1)
+        },
+    )
+}
+
+fn file(v: &Volume, c: &Context, name: &str, bytes: &[u8]) -> Attr {
+    let f = v.mknod(c, ROOT_INO, name.as_bytes(), 0o100644, 0).unwrap();
+    if !bytes.is_empty() {
+        v.write(c, f.ino, 0, bytes, WriteFlags::default()).unwrap();
+    }
+    f
+}
+
+fn read(v: &Volume, ino: Ino) -> Vec<u8> {
+    let mut out = Vec::new();
+    v.read(ino, 0, 1 << 20, &mut out).unwrap();
+    out
+}
+
+fn errno<T: std::fmt::Debug>(r: std::result::Result<T, Error>) -> i32 {
+    r.unwrap_err().errno()
+}
+
+/// Free blocks and inodes, nothing being under way.
+fn free(v: &Volume) -> (u64, u64) {
+    let s = v.statfs().unwrap();
+    (s.bfree, s.ffree)
+}
+
+#[test]
+fn an_abort_gives_everything_back() {
+    let (dev, v) = fresh();
+    let c = cx(OTHER);
+    let kept = file(&v, &c, "kept", b"old content");
+    let removed = file(&v, &c, "removed", &[7; 9000]);
+    let dir = v.mkdir(&c, ROOT_INO, b"dir", 0o755).unwrap();
+    v.syncfs(&c).unwrap();
+    let before = (v.getattr(kept.ino).unwrap(), v.getattr(ROOT_INO).unwrap());
+    let space = free(&v);
+    let (id, g) = begin(&v);
+    v.write(&g, kept.ino, 4, &[1; 50_000], WriteFlags::default())
+        .unwrap();
+    v.unlink(&g, ROOT_INO, b"removed").unwrap();
+    v.rmdir(&g, ROOT_INO, b"dir").unwrap();
+    let made = file(&v, &g, "made", &[2; 5000]);
+    let sub = v.mkdir(&g, ROOT_INO, b"sub", 0o755).unwrap();
+    v.rename(
+        &g,
+        ROOT_INO,
+        b"kept",
+        sub.ino,
+        b"moved",
+        RenameFlags::default(),
+    )
+    .unwrap();
+    v.setxattr(&g, kept.ino, b"user.x", b"y", false, false, false)
+        .unwrap();
+    // Everybody sees it at once.
+    assert_eq!(v.lookup(sub.ino, b"moved").unwrap().size, 50_004);
+    assert_eq!(errno(v.lookup(ROOT_INO, b"removed")), libc::ENOENT);
+    let changes = v.group_changes(id).unwrap();
+    assert!(changes.names.contains(&(ROOT_INO, b"made".to_vec())));
+    v.group_abort(id).unwrap();
+    assert_eq!(v.lookup(ROOT_INO, b"kept").unwrap(), before.0);
+    assert_eq!(v.getattr(ROOT_INO).unwrap(), before.1);
+    assert_eq!(read(&v, kept.ino), b"old content");
+    assert_eq!(v.listxattr(kept.ino).unwrap(), Vec::<Vec<u8>>::new());
+    assert_eq!(read(&v, removed.ino), vec![7; 9000]);
+    assert_eq!(errno(v.getattr(made.ino)), libc::ENOENT);
+    // The kernel takes a removed directory for dead as long as it is the same one.
+    let back = v.lookup(ROOT_INO, b"dir").unwrap();
+    assert_eq!((back.ino, back.nlink), (dir.ino, 2));
+    assert_ne!(back.generation, dir.generation);
+    file(&v, &c, "after", b"x");
+    v.mknod(&c, dir.ino, b"inside", 0o100644, 0).unwrap();
+    v.unlink(&c, dir.ino, b"inside").unwrap();
+    v.unlink(&c, ROOT_INO, b"after").unwrap();
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    assert_eq!(free(&v), space, "nothing stays promised or pending");
+    assert_eq!(errno(v.group_commit(id, true)), libc::ECANCELED);
+    assert_eq!(errno(v.group_abort(id)), libc::ECANCELED);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn syncs_leave_an_open_group_alone_and_its_commit_is_all_or_nothing() {
+    let (dev, v) = fresh();
+    let c = cx(OTHER);
+    let f = file(&v, &c, "f", b"synced");
+    v.syncfs(&c).unwrap();
+    v.write(&c, f.ino, 6, b" too", WriteFlags::default())
+        .unwrap();
+    let (id, g) = begin(&v);
+    v.write(&g, f.ino, 0, b"GROUP!", WriteFlags::default())
+        .unwrap();
+    file(&v, &g, "g", b"group");
+    // C3 without the group: what others did to the file before it.
+    v.fsync(&c, f.ino, false).unwrap();
+    v.fsync(&c, ROOT_INO, false).unwrap();
+    v.fsync(&g, f.ino, false).unwrap();
+    v.syncfs(&c).unwrap();
+    v.tick(Duration::ZERO).unwrap();
+    v.checkpoint().unwrap();
+    let (_, after) = crash(&dev);
+    assert_eq!(read(&after, f.ino), b"synced too");
+    assert_eq!(errno(after.lookup(ROOT_INO, b"g")), libc::ENOENT);
+    after.shutdown();
+
+    let dev = Arc::new(image(&[], "64M"));
+    let v = mount_with(
+        &dev,
+        Options {
+            background: false,
+            ..Options::default()
+        },
+    );
+    let f = file(&v, &cx(HOME), "f", b"earlier in its stream");
+    let (id2, g) = begin(&v);
+    file(&v, &g, "g", &[5; 200_000]);
+    v.rename(&g, ROOT_INO, b"f", ROOT_INO, b"h", RenameFlags::default())
+        .unwrap();
+    assert_ne!(id, StreamId(0));
+    v.group_commit(id2, true).unwrap();
+    let (dev, after) = crash(&dev);
+    assert_eq!(read(&after, f.ino), b"earlier in its stream");
+    assert_eq!(after.lookup(ROOT_INO, b"h").unwrap().ino, f.ino);
+    let g = after.lookup(ROOT_INO, b"g").unwrap();
+    assert_eq!(read(&after, g.ino), vec![5; 200_000]);
+    after.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn what_another_stream_needs_ends_the_group_and_its_members_are_told() {
+    let (_dev, v) = fresh();
+    let c = cx(OTHER);
+    let f = file(&v, &c, "f", b"before");
+    let (id, g) = begin(&v);
+    v.write(&g, f.ino, 0, b"during", WriteFlags::default())
+        .unwrap();
+    file(&v, &g, "mine", b"");
+    // Other names and files: nobody is in anybody's way.
+    file(&v, &c, "other", b"x");
+    v.setattr(
+        &c,
+        ROOT_INO,
+        &SetAttr {
+            mtime: Some(SetTime::Now),
+            ..SetAttr::default()
+        },
+    )
+    .unwrap();
+    assert!(v.group_is_open(id));
+    v.write(&c, f.ino, 6, b" and after", WriteFlags::default())
+        .unwrap();
+    assert!(!v.group_is_open(id));
+    assert_eq!(read(&v, f.ino), b"before and after");
+    assert_eq!(errno(v.lookup(ROOT_INO, b"mine")), libc::ENOENT);
+    assert!(v.lookup(ROOT_INO, b"other").is_ok());
+    for refused in [
+        errno(v.write(&g, f.ino, 0, b"x", WriteFlags::default())),
+        errno(v.mkdir(&g, ROOT_INO, b"d", 0o755)),
+        errno(v.unlink(&g, ROOT_INO, b"f")),
+        errno(v.group_commit(id, false)),
+    ] {
+        assert_eq!(refused, libc::ECANCELED);
+    }
+    v.unmount().unwrap();
+}
+
+#[test]
+fn a_conflict_waits_for_the_groups_end() {
+    let dev = Arc::new(image(&[], "64M"));
+    let v = mount_with(
+        &dev,
+        Options {
+            group_wait: GENEROUS,
+            ..Options::default()
+        },
+    );
+    let c = cx(OTHER);
+    let f = file(&v, &c, "f", b"0");
+    let (id, g) = begin(&v);
+    v.write(&g, f.ino, 0, b"1", WriteFlags::default()).unwrap();
+    let (send, receive) = channel();
+    let waiter = {
+        let v = v.clone();
+        std::thread::spawn(move || {
+            send.send(()).unwrap();
+            v.write(&cx(OTHER), f.ino, 1, b"2", WriteFlags::default())
+        })
+    };
+    receive.recv().unwrap();
+    // Others go on meanwhile.
+    file(&v, &c, "x", b"");
+    v.syncfs(&c).unwrap();
+    v.write(&g, f.ino, 0, b"3", WriteFlags::default()).unwrap();
+    v.group_commit(id, false).unwrap();
+    assert_eq!(waiter.join().unwrap().unwrap(), 1);
+    assert_eq!(read(&v, f.ino), b"32");
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn of_two_groups_in_each_others_way_one_is_committed() {
+    let dev = Arc::new(image(&[], "64M"));
+    let wait = Duration::from_millis(50);
+    let v = mount_with(
+        &dev,
+        Options {
+            group_wait: wait,
+            ..Options::default()
+        },
+    );
+    let c = cx(OTHER);
+    let (a, b) = (file(&v, &c, "a", b""), file(&v, &c, "b", b""));
+    let member = |mine: Ino, theirs: Ino| {
+        let (id, g) = begin(&v);
+        v.write(&g, mine, 0, b"mine", WriteFlags::default())
+            .unwrap();
+        let v = v.clone();
+        std::thread::spawn(move || {
+            let wrote = v.write(&g, theirs, 0, b"theirs", WriteFlags::default());
+            wrote.and_then(|_| v.group_commit(id, true))
+        })
+    };
+    let (x, y) = (member(a.ino, b.ino), member(b.ino, a.ino));
+    let done = [x.join().unwrap(), y.join().unwrap()];
+    assert!(done.iter().any(|d| d.is_ok()), "{done:?}");
+    let cancelled = |e: &Error| e.errno() == libc::ECANCELED;
+    assert!(
+        done.iter()
+            .all(|d| d.as_ref().map_or_else(cancelled, |()| true))
+    );
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn too_large_a_group_is_refused_and_can_still_be_taken_back() {
+    let dev = Arc::new(image(&[], "256M"));
+    let options = Options {
+        background: false,
+        dirty_limit: 8 << 20,
+        ..Options::default()
+    };
+    let v = mount_with(&dev, options);
+    let (id, g) = begin(&v);
+    let f = file(&v, &g, "f", b"");
+    let mut at = 0;
+    let refused = loop {
+        match v.write(&g, f.ino, at, &[3; 1 << 18], WriteFlags::default()) {
+            Ok(n) => at += n as u64,
+            Err(e) => break e.errno(),
+        }
+        assert!(at < 64 << 20, "no limit");
+    };
+    assert_eq!(refused, libc::EDQUOT);
+    assert!(at >= 3 << 20, "{at}");
+    // Nobody else is held up by it.
+    let other = file(&v, &cx(OTHER), "other", &[1; 1 << 20]);
+    v.fsync(&cx(OTHER), other.ino, false).unwrap();
+    assert_eq!(errno(v.mkdir(&g, ROOT_INO, b"d", 0o755)), libc::EDQUOT);
+    v.group_abort(id).unwrap();
+    assert_eq!(errno(v.lookup(ROOT_INO, b"f")), libc::ENOENT);
+    let (id, g) = begin(&v);
+    file(&v, &g, "f", &[4; 1 << 20]);
+    v.group_commit(id, true).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn a_group_times_out_and_unmount_takes_open_ones_back() {
+    let (dev, v) = fresh();
+    let old = v
+        .group_begin(StreamId(HOME), Some(Duration::from_millis(1)))
+        .unwrap();
+    let g = Context {
+        stream: old,
+        ..cx(1)
+    };
+    v.mkdir(&g, ROOT_INO, b"late", 0o755).unwrap();
+    let start = Instant::now();
+    while v.group_is_open(old) {
+        assert!(start.elapsed() < GENEROUS);
+        v.tick(Duration::from_secs(3600)).unwrap();
+    }
+    assert_eq!(errno(v.lookup(ROOT_INO, b"late")), libc::ENOENT);
+    let (_, g) = begin(&v);
+    v.mkdir(&g, ROOT_INO, b"open", 0o755).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+    let v = common::mount(&dev);
+    assert_eq!(errno(v.lookup(ROOT_INO, b"open")), libc::ENOENT);
+    assert!((0..64).all(|_| v.group_begin(StreamId(HOME), None).is_ok()));
+    assert_eq!(errno(v.group_begin(StreamId(HOME), None)), libc::EAGAIN);
+    v.unmount().unwrap();
+}
+
+#[test]
+fn inodes_that_the_kernel_knows_keep_their_numbers_until_it_forgets_them() {
+    let (dev, v) = fresh();
+    let (id, g) = begin(&v);
+    let made = file(&v, &g, "made", b"x");
+    v.remember(made.ino, 1);
+    // Removed and still open: freed when nobody uses it, or back with the abort.
+    let open = file(&v, &cx(OTHER), "open", &[9; 5000]);
+    let (id2, g2) = begin(&v);
+    v.remember(open.ino, 1);
+    v.unlink(&g2, ROOT_INO, b"open").unwrap();
+    v.forget(open.ino, 1);
+    v.group_abort(id2).unwrap();
+    assert_eq!(read(&v, open.ino), vec![9; 5000]);
+    v.group_abort(id).unwrap();
+    let numbers: Vec<Ino> = (0..40)
+        .map(|i| file(&v, &cx(OTHER), &format!("n{i}"), b"").ino)
+        .collect();
+    assert!(!numbers.contains(&made.ino), "somebody else's file has it");
+    assert_eq!(errno(v.getattr(made.ino)), libc::ENOENT);
+    assert_eq!(
+        errno(v.write(&cx(OTHER), made.ino, 0, b"x", WriteFlags::default())),
+        libc::ENOENT
+    );
+    v.forget(made.ino, 1);
+    let again = (0..40).map(|i| file(&v, &cx(OTHER), &format!("m{i}"), b"").ino);
+    assert!(again.collect::<Vec<_>>().contains(&made.ino));
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn pages_written_back_go_with_the_group_and_stale_ones_are_dropped() {
+    let (_dev, v) = fresh();
+    let c = cx(OTHER);
+    let f = file(&v, &c, "f", &[1; 8192]);
+    let aborts: Arc<Mutex<Vec<Aborted>>> = Arc::default();
+    let told = aborts.clone();
+    v.listen_to_aborts(Box::new(move |a| told.lock().unwrap().push(a)));
+    let write_back = WriteFlags {
+        writeback: true,
+        ..WriteFlags::default()
+    };
+    let (id, g) = begin(&v);
+    v.write(&g, f.ino, 0, &[2; 100], WriteFlags::default())
+        .unwrap();
+    // Somebody's mapping: the page has the group's bytes in it.
+    v.write(&c, f.ino, 0, &[3; 4096], write_back).unwrap();
+    assert!(v.group_is_open(id));
+    v.group_abort(id).unwrap();
+    assert_eq!(read(&v, f.ino), vec![1; 8192]);
+    assert_eq!(aborts.lock().unwrap()[0].inodes, vec![f.ino]);
+    // Until the kernel has dropped its pages, what comes from them is the group's.
+    v.write(&c, f.ino, 4096, &[3; 4096], write_back).unwrap();
+    assert_eq!(read(&v, f.ino), vec![1; 8192]);
+    v.pages_dropped(f.ino);
+    v.write(&c, f.ino, 4096, &[4; 4096], write_back).unwrap();
+    assert_eq!(read(&v, f.ino)[4096..], vec![4; 4096]);
+    v.unmount().unwrap();
+}
