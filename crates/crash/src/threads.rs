@@ -74,6 +74,7 @@ pub fn work(seed: u64) -> Work {
         sync_percent: *rng.pick(&[4, 15, 30, 50]),
         tick_percent: *rng.pick(&[0, 3, 6, 15]),
         ignore_percent: *rng.pick(&[0, 0, 30]),
+        barrier_percent: *rng.pick(&[0, 0, 40, 80]),
         ..Mix::default()
     };
     let mix = if full {
@@ -92,6 +93,7 @@ pub fn work(seed: u64) -> Work {
         cache_bytes: *rng.pick(&[4 << 20, 256 << 10]),
         unmount: rng.chance(50),
         streams,
+        gather: *rng.pick(&[1, 1, 3]),
         ..Setting::new(config)
     };
     Work {

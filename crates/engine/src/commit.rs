@@ -13,7 +13,7 @@ use crate::watch::{Cause, Rule};
 use ccfs_device::{Ticket, Write};
 use ccfs_ext4::Error;
 use ccfs_log::{Kind, Meta};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -89,7 +89,7 @@ impl Volume {
     /// Seals and dispatches `roots` and all that they depend on. Returns what must be waited for.
     pub(crate) fn dispatch_all(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<Vec<Arc<Txn>>> {
         let mut order: Vec<(Arc<Txn>, Cause)> = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         // Depth first without recursion: chains of ties can be long.
         let roots = roots.into_iter().rev();
         let mut stack: Vec<_> = roots.map(|t| (t, cause, false)).collect();
@@ -167,7 +167,8 @@ impl Volume {
         let deps: Vec<u64> = deps
             .iter()
             .map(|d| &d.txn)
-            .filter(|d| !matches!(d.phase(), Phase::Durable | Phase::Applied))
+            // Also what is durable, as long as no watermark says so: a log that loses it must not keep what came after it.
+            .filter(|d| d.phase() != Phase::Applied)
             .map(|d| d.progress().id)
             .filter(|id| *id > watermark && !planted::is(Bug::DroppedDeps))
             .collect();
@@ -256,7 +257,7 @@ impl Volume {
 
     /// Waits until all of `order` is durable: their writes, then one flush.
     pub(crate) fn wait_durable(&self, order: &[Arc<Txn>]) -> Result<()> {
-        let order = with_bundles(order);
+        let mut order = with_bundles(order);
         let mut open = false;
         for txn in &order {
             let leader = txn.progress().leader.clone();
@@ -265,6 +266,8 @@ impl Volume {
             open |= txn.phase() < Phase::Durable && !flushed;
         }
         if open && !planted::is(Bug::SkippedFlush) {
+            // The flush covers these as well; the watermark need not wait for them.
+            order.extend(self.written_too(&order)?);
             self.flush_device()?;
             self.check_running()?;
         }
@@ -282,6 +285,37 @@ impl Volume {
             self.watch.committed(txn);
         }
         Ok(())
+    }
+
+    /// Dispatched transactions, by anybody, whose writes have ended, so that there is nothing to wait for; none without what it depends on,
+    /// unless that is among `order`.
+    fn written_too(&self, order: &[Arc<Txn>]) -> Result<Vec<Arc<Txn>>> {
+        let dispatched: Vec<_> = self.queue.lock().dispatched.iter().cloned().collect();
+        let mut covered: HashSet<u64> = order.iter().map(|t| t.serial).collect();
+        let mut ended = Vec::new();
+        for leader in dispatched {
+            let single = leader.progress().leader.is_none();
+            if leader.phase() != Phase::Dispatched || !single || covered.contains(&leader.serial) {
+                continue;
+            }
+            // Where no thread waits for transfers, they are asked.
+            if !self.options.background && leader.is_transferred() {
+                self.wait_written(&leader)?;
+            }
+            let bundle = with_bundles(&[leader.clone()]);
+            let own = |serial: &u64| bundle.iter().any(|t| t.serial == *serial);
+            let known = |d: &Tie| {
+                let durable = matches!(d.txn.phase(), Phase::Durable | Phase::Applied);
+                durable || covered.contains(&d.txn.serial) || own(&d.txn.serial)
+            };
+            let whole = |t: &Arc<Txn>| t.progress().deps.iter().all(known);
+            let written = leader.progress().written;
+            if written && bundle.iter().all(whole) {
+                covered.extend(bundle.iter().map(|t| t.serial));
+                ended.extend(bundle);
+            }
+        }
+        Ok(ended)
     }
 
     pub(crate) fn flush_device(&self) -> Result<()> {
@@ -374,7 +408,7 @@ fn note_built(members: &[Arc<Txn>], built: Vec<Built>, steps: Steps, logged: u64
 /// The transactions, and with each all that lives or dies with it: they become durable together.
 fn with_bundles(order: &[Arc<Txn>]) -> Vec<Arc<Txn>> {
     let mut all = Vec::with_capacity(order.len());
-    let mut leaders = std::collections::HashSet::new();
+    let mut leaders = HashSet::new();
     for txn in order {
         let progress = txn.progress();
         if progress.leader.is_none() && progress.followers.is_empty() {

@@ -338,6 +338,12 @@ impl Txn {
             && progress.ticket.as_ref().is_some_and(|t| !t.is_ready())
     }
 
+    /// Its writes have ended, and nobody has waited for them.
+    pub fn is_transferred(&self) -> bool {
+        let progress = self.progress.lock();
+        self.phase() == Phase::Dispatched && progress.ticket.as_ref().is_some_and(|t| t.is_ready())
+    }
+
     pub fn set_written(&self) {
         let mut progress = self.progress.lock();
         progress.written = true;
