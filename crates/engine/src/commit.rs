@@ -302,7 +302,7 @@ impl Volume {
             if !self.options.background && leader.is_transferred() {
                 self.wait_written(&leader)?;
             }
-            let bundle = with_bundles(&[leader.clone()]);
+            let bundle = with_bundles(std::slice::from_ref(&leader));
             let own = |serial: &u64| bundle.iter().any(|t| t.serial == *serial);
             let known = |d: &Tie| {
                 let durable = matches!(d.txn.phase(), Phase::Durable | Phase::Applied);
