@@ -8,6 +8,7 @@ use crate::image::{Image, Mount};
 use crate::machine::Machine;
 use crate::report::{self, Cell};
 use crate::rng::Rng;
+use crate::session::progress;
 use crate::state::{Key, Record, Settings, State};
 use crate::system::System;
 use crate::workload::fileserver::Fileserver;
@@ -158,11 +159,11 @@ impl Part<'_> {
                 .map(|(name, value)| format!("{name} {value:.2}"))
                 .collect();
             let shown = report::rate(measured.ops_per_s);
-            eprintln!(
+            progress(&format!(
                 "{} {workload}: {shown}, {}",
                 self.system.name(),
                 values.join(", ")
-            );
+            ));
         }
         let key = self.key(workload);
         // A part that is measured again, because it was interrupted, replaces what there was.

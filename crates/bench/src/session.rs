@@ -8,6 +8,7 @@ use crate::state::{Record, Settings, State};
 use crate::system::System;
 use crate::workload::Scale;
 use crate::{Result, catalog};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -118,7 +119,7 @@ pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
                 Ok(measured) => format!("{:.0}", measured.ops_per_s),
                 Err(e) => format!("FAILED: {}", e.trim()),
             };
-            eprintln!(
+            progress(&format!(
                 "[{}/{} {:.0} s] {} {} round {}: {said}",
                 done + 1,
                 jobs.len(),
@@ -126,11 +127,18 @@ pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
                 key.workload,
                 key.system,
                 job.round
-            );
+            ));
             state.add(Record::new(key, job.experiment.op(), outcome))?;
         }
     }
     Ok(())
+}
+
+/// A line for who waits at a terminal.
+pub fn progress(line: &str) {
+    if std::io::stderr().is_terminal() {
+        eprintln!("{line}");
+    }
 }
 
 /// One measurement to be made.

@@ -2,12 +2,13 @@
 use ccfs_bench::cli::Cli;
 use ccfs_bench::session::{self, Plan};
 use ccfs_bench::state::State;
-use ccfs_bench::system::System;
+use ccfs_bench::system::{System, ccfs_program};
 use ccfs_bench::{front, report};
 use clap::Parser;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::Command;
 
 fn parse(dir: &Path, more: &str) -> Cli {
     let line = format!("ccfs-bench --rounds 1 --seconds 0.1 --scale 0.03 {more} --dir");
@@ -186,4 +187,48 @@ fn json_and_document_are_written_and_a_state_is_resumed() {
         .filter(|f| f.matches('.').count() == 1)
         .collect();
     assert_eq!(named, seen, "docs/json.md and the output differ");
+}
+
+/// `ccfs bench` becomes the program beside it, and says what to do where there is none.
+#[test]
+fn ccfs_finds_the_program() {
+    let ccfs = match ccfs_program() {
+        Ok(ccfs) => ccfs,
+        Err(why) => {
+            println!("skipped: ccfs_finds_the_program: {why}");
+            return;
+        }
+    };
+    let base = place();
+    // Copied by another process: one that this process wrote may count as being written still.
+    let copied = Command::new("cp").arg(&ccfs).arg(base.path()).status();
+    assert!(copied.unwrap().success());
+    let bench = |program: &Path| {
+        let mut command = Command::new(program);
+        command.args(["bench", "--list"]).env("PATH", base.path());
+        command.output().unwrap()
+    };
+    let alone = bench(&base.path().join("ccfs"));
+    assert_eq!(alone.status.code(), Some(127), "{alone:?}");
+    let said = String::from_utf8_lossy(&alone.stderr);
+    assert!(
+        said.contains("cargo build --release -p ccfs-bench"),
+        "{said}"
+    );
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_ccfs-bench"))
+        .arg(base.path())
+        .status();
+    assert!(copied.unwrap().success());
+    let list = bench(&base.path().join("ccfs"));
+    let listed = String::from_utf8_lossy(&list.stdout);
+    assert!(list.status.success(), "{list:?}");
+    for name in [
+        "varmail",
+        "micro/readdir-100k-cold",
+        "table3/append",
+        "figure6/",
+    ] {
+        assert!(listed.contains(name), "{name}: {listed}");
+    }
 }
