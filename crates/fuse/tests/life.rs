@@ -34,18 +34,30 @@ fn serve_in_child() {
     ccfs_fuse::serve(volume, &dir.join("mnt"), &config, ready).unwrap();
 }
 
+/// The ways that requests can come here; over io_uring only where the kernel has it.
+fn ways() -> Vec<&'static str> {
+    match ccfs_fuse::transport::prepare_rings(None) {
+        Ok(_) => vec!["dev", "uring"],
+        Err(why) => {
+            println!("skipped: io_uring: {why}");
+            vec!["dev"]
+        }
+    }
+}
+
 struct Daemon {
     work: tempfile::TempDir,
+    way: &'static str,
     child: Child,
 }
 
 impl Daemon {
-    fn new() -> Daemon {
+    fn new(way: &'static str) -> Daemon {
         let work = tempfile::tempdir_in("/var/tmp").unwrap();
         fs::create_dir(work.path().join("mnt")).unwrap();
         common::make_image(&work.path().join("image"));
-        let child = start(work.path());
-        Daemon { work, child }
+        let child = start(work.path(), way);
+        Daemon { work, way, child }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -76,11 +88,12 @@ impl Drop for Daemon {
     }
 }
 
-fn start(dir: &Path) -> Child {
+fn start(dir: &Path, way: &str) -> Child {
     let _ = fs::remove_file(dir.join("ready"));
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "serve_in_child", "--nocapture"])
         .env(DIR, dir)
+        .env("CCFS_TEST_TRANSPORT", way)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -116,10 +129,13 @@ fn loops_of(image: &Path) -> usize {
 
 #[test]
 fn sigterm_unmounts() {
-    if !can_mount("sigterm_unmounts") {
-        return;
+    if can_mount("sigterm_unmounts") {
+        ways().into_iter().for_each(sigterm_unmounts_over);
     }
-    let mut d = Daemon::new();
+}
+
+fn sigterm_unmounts_over(way: &'static str) {
+    let mut d = Daemon::new(way);
     fs::write(d.path("mnt/f"), b"f").unwrap();
     assert_eq!(loops_of(&d.path("image")), 1);
     d.signal(Signal::TERM);
@@ -129,10 +145,13 @@ fn sigterm_unmounts() {
 
 #[test]
 fn sigterm_while_in_use() {
-    if !can_mount("sigterm_while_in_use") {
-        return;
+    if can_mount("sigterm_while_in_use") {
+        ways().into_iter().for_each(sigterm_while_in_use_over);
     }
-    let mut d = Daemon::new();
+}
+
+fn sigterm_while_in_use_over(way: &'static str) {
+    let mut d = Daemon::new(way);
     let used = File::create(d.path("mnt/used")).unwrap();
     d.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
@@ -148,10 +167,13 @@ fn sigterm_while_in_use() {
 
 #[test]
 fn killed_daemon() {
-    if !can_mount("killed_daemon") {
-        return;
+    if can_mount("killed_daemon") {
+        ways().into_iter().for_each(killed_daemon_over);
     }
-    let mut d = Daemon::new();
+}
+
+fn killed_daemon_over(way: &'static str) {
+    let mut d = Daemon::new(way);
     let file = File::create(d.path("mnt/kept")).unwrap();
     std::io::Write::write_all(&mut &file, b"synced").unwrap();
     file.sync_all().unwrap();
@@ -164,7 +186,7 @@ fn killed_daemon() {
     });
     drop(file);
     // A new daemon clears the dead mount, and with it its loop device.
-    d.child = start(d.work.path());
+    d.child = start(d.work.path(), d.way);
     assert_eq!(loops_of(&d.path("image")), 1);
     assert_eq!(fs::read(d.path("mnt/kept")).unwrap(), b"synced");
     // A process that another test is just starting can hold the file for an instant.
@@ -178,10 +200,13 @@ fn killed_daemon() {
 /// The kernel can end a connection at any time (/sys/fs/fuse/connections): then all is brought to rest as well.
 #[test]
 fn aborted_connection() {
-    if !can_mount("aborted_connection") {
-        return;
+    if can_mount("aborted_connection") {
+        ways().into_iter().for_each(aborted_connection_over);
     }
-    let mut d = Daemon::new();
+}
+
+fn aborted_connection_over(way: &'static str) {
+    let mut d = Daemon::new(way);
     fs::write(d.path("mnt/f"), b"f").unwrap();
     let stat = rustix::fs::stat(d.path("mnt")).unwrap();
     // The directory's name is the device number as the kernel packs it.
