@@ -16,7 +16,7 @@ help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
 	@echo "make unmount   unmount ./$(DIR); $(IMAGE) is plain ext4 then"
 	@echo "make install   install ccfs with its mount(8), mkfs(8) and fsck(8) helpers, pages, completions and libccfs below $(PREFIX);  make uninstall"
-	@echo "make deb       a Debian package in $(CARGO_TARGET_DIR)"
+	@echo "make deb       Debian packages in $(CARGO_TARGET_DIR)"
 	@echo "make install-libs   only libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
 	@echo "make test-transports   the tests of mounts over io_uring, then over /dev/fuse"
@@ -51,8 +51,9 @@ install: build
 uninstall:
 	$(SUDO) env $(WHERE) scripts/install.sh uninstall $(CCFS)
 
-# A Debian package of the program, in target/.
+# Debian packages of the program and the C library, in target/.
 deb: build
+	cargo build --release -p ccfs-libccfs
 	packaging/deb.sh $(CCFS) $(CARGO_TARGET_DIR)
 
 # libccfs with its header, pages and pkg-config file.

@@ -35,7 +35,6 @@ SQLITE_EXTENSION_INIT1
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A mounted ccfs volume with open databases. */
@@ -84,13 +83,9 @@ static atomic_int supers;    /* super-journals that are open */
 static int call(int fd, unsigned long number, struct ccfs_stream_arg *arg) {
     int result;
     arg->version = CCFS_ABI_VERSION;
-    while ((result = ioctl(fd, number, arg)) < 0) {
-        struct timespec pause = {0, 5 * 1000 * 1000};
-        if (errno == EAGAIN && number == CCFS_IOC_STREAM_SYNC)
-            nanosleep(&pause, NULL); /* very many calls of this user wait: this one waits for its turn */
-        else if (errno != EINTR)
-            break;
-    }
+    do
+        result = ioctl(fd, number, arg);
+    while (result < 0 && errno == EINTR);
     return result;
 }
 
@@ -101,7 +96,8 @@ static int move(struct volume *v, ccfs_stream_t stream) {
 
 /* Where a thread was, and what its syncs do at home. */
 struct visit {
-    ccfs_stream_t before; /* 0: it was at home */
+    int away;             /* it was not at home, but in: */
+    ccfs_stream_t before; /* 0: where the mount's policy puts it */
     int ignores_fsync;
 };
 
@@ -128,8 +124,13 @@ static int before_end(struct database *db) {
     return db->volume->lost && db->wanted ? sync_files(db->volume, db) : SQLITE_OK;
 }
 
+static void leave(struct volume *v, struct visit visit) {
+    if (visit.away)
+        move(v, visit.before);
+}
+
 static struct visit enter(struct volume *v) {
-    struct visit visit = {0, 0};
+    struct visit visit = {0, 0, 0};
     struct ccfs_stream_arg arg = {0};
     if (v->lost)
         return visit;
@@ -138,21 +139,17 @@ static struct visit enter(struct volume *v) {
         return visit;
     }
     if (arg.id != v->home) {
-        visit.before = arg.id;
+        visit.away = 1;
+        visit.before = arg.flags & CCFS_CHOSEN ? arg.id : 0;
         if (move(v, v->home) != 0 || call(v->fd, CCFS_IOC_GET_STREAM, &arg) != 0 || arg.id != v->home) {
-            move(v, visit.before);
-            visit.before = 0;
+            leave(v, visit);
+            visit.away = 0;
             lose(v);
             return visit;
         }
     }
     visit.ignores_fsync = (arg.flags & CCFS_IGNORE_FSYNC) != 0;
     return visit;
-}
-
-static void leave(struct volume *v, struct visit visit) {
-    if (visit.before != 0)
-        move(v, visit.before);
 }
 
 /* Everything that was done at home is durable. Called between enter and leave, at home. */

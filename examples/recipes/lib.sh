@@ -30,13 +30,18 @@ print(functools.reduce(lambda v, k: v[k], sys.argv[1].split("."), json.load(sys.
 
 gone() { ! stat -f "$mnt" >/dev/null 2>&1; }
 
-# kill -9 of the daemon, and what a user does then. Loops in the background look for $place/crashed.
+# The background job has ended.
+ended() { ! kill -0 "$job" 2>/dev/null; }
+
+# kill -9 of the daemon, and what a user does then. Loops in the background look for $place/crashed. A job ends with its machine: nothing
+# of it goes on when the volume is there again.
 crash() {
     local pid
     pid=$(status mount.pid)
     touch "$place/crashed"
     kill -9 "$pid"
     wait_for gone
+    [ -z "${job-}" ] || wait_for ended
     # What the killed daemon was writing can hold the image for a moment.
     wait_for "$CCFS" mount -o commit=600 "$place/img" "$mnt"
 }
@@ -67,10 +72,11 @@ finish() {
     local status=$?
     trap - EXIT
     [ -z "${job-}" ] || kill -9 "$job" 2>/dev/null || true
-    wait 2>/dev/null || true
+    local end=$((SECONDS + 60))
+    while [ -n "$(jobs -r)" ] && [ $SECONDS -lt $end ]; do sleep 0.1; done
     ! declare -F before_finish >/dev/null || before_finish || true
     cd /
-    if mountpoint -q "$mnt"; then "$CCFS" umount "$mnt" >/dev/null 2>&1 || umount -l "$mnt" || true; fi
+    if mountpoint -q "$mnt"; then timeout 120 "$CCFS" umount "$mnt" >/dev/null 2>&1 || umount -l "$mnt" || true; fi
     rm -rf "$place"
     exit "$status"
 }

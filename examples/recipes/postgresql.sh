@@ -53,10 +53,9 @@ pid=$(status mount.pid)
 kill -9 "$pid"
 # The server cannot go on without its files.
 kill -9 "$job" $server 2>/dev/null || true
-wait "$job" 2>/dev/null || true
-gone() { ! kill -0 $server "$pid" 2>/dev/null; }
-wait_for gone
-"$CCFS" mount "$place/img" "$mnt"
+dead() { for each in $server "$pid" "$job"; do ! kill -0 "$each" 2>/dev/null || return 1; done; }
+wait_for dead
+wait_for "$CCFS" mount "$place/img" "$mnt"
 rm -f "$mnt/pg/data/postmaster.pid"
 up "$mnt/pg/data" $unsafe || { cat "$place/socket/log" >&2; exit 1; }
 synced=$(tail -n 1 "$place/synced")

@@ -17,7 +17,6 @@ import errno
 import fcntl
 import os
 import struct
-import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Optional, Protocol, Type, Union
@@ -29,6 +28,7 @@ __all__ = [
     "fdatabarrier",
     "get_stream",
     "is_supported",
+    "leave_stream",
     "new_stream",
     "set_stream",
     "stream",
@@ -53,7 +53,9 @@ _BARRIER = 0xC008CCA0
 _BARRIER_ARG = struct.Struct("=II")
 _BARRIER_DATA = 1
 _IGNORE_FSYNC = 1
+_CHOSEN = 1 << 30
 _KEEP_FLAGS = 1 << 31
+_POLICY = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class StreamInfo:
 
     id: int
     ignore_fsync: bool
+    chosen: bool = False
+    """The thread, or who started it, chose this stream; else the mount's policy put it there."""
 
     @property
     def is_default(self) -> bool:
@@ -116,7 +120,7 @@ def _call(fd: int, number: int, stream_id: int, flags: int) -> StreamInfo:
     arg = bytearray(_ARG.pack(_VERSION, flags, stream_id))
     _ioctl(fd, number, arg)
     _, flags, stream_id = _ARG.unpack(arg)
-    return StreamInfo(stream_id, bool(flags & _IGNORE_FSYNC))
+    return StreamInfo(stream_id, bool(flags & _IGNORE_FSYNC), bool(flags & _CHOSEN))
 
 
 def is_supported(where: Where) -> bool:
@@ -184,19 +188,19 @@ def _barrier(file: Union[int, _HasFileno], flags: int) -> None:
 def sync(where: Where, stream_id: int = 0) -> None:
     """Returns when everything that the stream (0: the caller's) did before the call is durable."""
     with _At(where) as fd:
-        while True:
-            try:
-                _call(fd, _SYNC, stream_id, 0)
-                return
-            except BlockingIOError:
-                # Very many calls of this user wait: this one waits for its turn.
-                time.sleep(0.005)
+        _call(fd, _SYNC, stream_id, 0)
+
+
+def leave_stream(where: Where) -> None:
+    """Moves the calling thread to where the mount's policy puts it, as if it had never entered a stream."""
+    with _At(where) as fd:
+        _call(fd, _SET, _POLICY, _KEEP_FLAGS)
 
 
 class stream:
     """A with block in a stream of its own, or in the one that is named.
 
-    The thread is back in its old stream after the block. Threads and processes started inside stay in it. Blocks nest.
+    The thread is back where it was after the block. Threads and processes started inside stay in it. Blocks nest.
 
     On other file systems the block runs without a stream: ordered is False, id is None, and sync raises OSError (ENOTSUP), since
     it cannot keep its promise.
@@ -213,7 +217,7 @@ class stream:
         self._wanted = stream_id
         self._ignore_fsync = ignore_fsync
         self._at: Optional[_At] = None
-        self._before = DEFAULT
+        self._before = StreamInfo(DEFAULT, False)
         self.id: Optional[int] = None
         """The stream's id; None outside the block and on other file systems."""
 
@@ -227,7 +231,7 @@ class stream:
             raise RuntimeError("this stream block is entered already")
         at = _At(self._where)
         try:
-            self._before = get_stream(at.fd).id
+            self._before = get_stream(at.fd)
             if self._wanted is None:
                 own = new_stream(at.fd, ignore_fsync=bool(self._ignore_fsync))
                 set_stream(at.fd, own)
@@ -261,7 +265,10 @@ class stream:
         if at is None:
             return
         try:
-            set_stream(at.fd, self._before)
+            if self._before.chosen:
+                set_stream(at.fd, self._before.id)
+            else:
+                leave_stream(at.fd)
         except OSError:
             # A volume that was stopped has no streams any more. An error inside the block says more.
             if kind is None:

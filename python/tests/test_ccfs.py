@@ -31,6 +31,7 @@ class Elsewhere(unittest.TestCase):
             lambda: ccfs.new_stream(self.dir),
             lambda: ccfs.set_stream(self.dir, 77),
             lambda: ccfs.sync(self.dir),
+            lambda: ccfs.leave_stream(self.dir),
         ]
         for call in calls:
             with self.assertRaises(OSError) as caught:
@@ -75,6 +76,7 @@ class Header(unittest.TestCase):
             "CCFS_ABI_VERSION": ccfs._VERSION,
             "CCFS_IGNORE_FSYNC": ccfs._IGNORE_FSYNC,
             "CCFS_KEEP_FLAGS": ccfs._KEEP_FLAGS,
+            "CCFS_CHOSEN": ccfs._CHOSEN,
         }
         for name, value in names.items():
             at = next(i for i, w in enumerate(words) if w == name and words[i - 1] == "#define")
@@ -95,16 +97,23 @@ class Volume(unittest.TestCase):
             self.assertTrue(outer.ordered)
             with ccfs.stream(self.dir, ignore_fsync=True) as inner:
                 self.assertNotEqual(inner.id, outer.id)
-                self.assertEqual(ccfs.get_stream(self.dir), ccfs.StreamInfo(inner.id or 0, True))
+                self.assertEqual(ccfs.get_stream(self.dir), ccfs.StreamInfo(inner.id or 0, True, True))
                 Path(self.dir, "inner").write_text("x")
                 inner.sync()
-            self.assertEqual(ccfs.get_stream(self.dir), ccfs.StreamInfo(outer.id or 0, False))
+            self.assertEqual(ccfs.get_stream(self.dir), ccfs.StreamInfo(outer.id or 0, False, True))
             with self.assertRaises(ZeroDivisionError), ccfs.stream(self.dir, 4711):
                 self.assertEqual(ccfs.get_stream(self.dir).id, 4711)
                 1 // 0
             self.assertEqual(ccfs.get_stream(self.dir).id, outer.id)
             self.assertRaises(RuntimeError, outer.__enter__)
-        self.assertTrue(ccfs.get_stream(self.dir).is_default)
+        # Where the policy puts the thread, not in the default stream for good.
+        self.assertEqual(ccfs.get_stream(self.dir), ccfs.StreamInfo(ccfs.DEFAULT, False, False))
+        ccfs.set_stream(self.dir, ccfs.DEFAULT)
+        with ccfs.stream(self.dir):
+            pass
+        self.assertTrue(ccfs.get_stream(self.dir).chosen)
+        ccfs.leave_stream(self.dir)
+        self.assertFalse(ccfs.get_stream(self.dir).chosen)
 
     def test_file_descriptor_and_file(self) -> None:
         with open(Path(self.dir, "f"), "w") as f:

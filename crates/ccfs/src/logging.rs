@@ -13,6 +13,10 @@ use tracing_subscriber::fmt::MakeWriter;
 /// What RUST_LOG's syntax says in `CCFS_LOG`; without it, warnings and errors.
 const VARIABLE: &str = "CCFS_LOG";
 
+/// The socket of the system log, where it is not the usual one (containers, tests).
+const SOCKET_VARIABLE: &str = "CCFS_LOG_SOCKET";
+const SOCKET: &str = "/dev/log";
+
 /// True while somebody at a terminal waits for the mount.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
@@ -153,7 +157,8 @@ impl Line {
         if let Ok(socket) = UnixDatagram::unbound()
             && socket.set_nonblocking(true).is_ok()
         {
-            let _ = socket.send_to(&message, "/dev/log");
+            let path = std::env::var_os(SOCKET_VARIABLE).unwrap_or_else(|| SOCKET.into());
+            let _ = socket.send_to(&message, path);
         }
     }
 }

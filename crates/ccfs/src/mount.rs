@@ -138,6 +138,7 @@ fn serve(
         status_dir: options.status_dir,
         callers: options.callers.clone(),
         transport: options.transport,
+        options: options.of_daemon(),
         // Of a volume of root's everybody may use what its rights allow, as of any other file system.
         allow_other: options.allow_other || !usermount::is_needed(),
         ..MountConfig::new(target)

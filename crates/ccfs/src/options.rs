@@ -3,6 +3,7 @@ use crate::failure::{Failure, Outcome, mount_code};
 use crate::size;
 use ccfs_engine::Options;
 use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules, Transport};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,14 +21,59 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Change a volume that is mounted.
     pub remount: bool,
-    /// An option was named that only the daemon knows (commit, dirty, cache, log, status, streams, rules, transport).
-    pub daemon_options: bool,
+    /// The options that were named and that only the daemon knows (commit, dirty, cache, log, status, streams, rules, identity, transport), each
+    /// written in one way.
+    pub named: BTreeMap<&'static str, String>,
     /// Messages of the daemon go here instead of the system log.
     pub log: Option<PathBuf>,
     /// Who is in which stream without having asked for one.
     pub callers: CallerConfig,
     /// Which way requests come from the kernel.
     pub transport: Transport,
+    /// Where its rules are from.
+    pub rules: Option<PathBuf>,
+}
+
+/// Options that only the daemon knows.
+const DAEMONS: [&str; 9] = [
+    "commit",
+    "dirty",
+    "cache",
+    "log",
+    "status",
+    "streams",
+    "rules",
+    "identity",
+    "transport",
+];
+
+impl MountOptions {
+    /// An option of the daemon's: seconds, bytes, words, or a file's name (empty: none).
+    fn value(&self, name: &str) -> String {
+        let file = |path: &Option<PathBuf>| {
+            let shown = path.as_ref().map(|p| p.display().to_string());
+            shown.unwrap_or_default()
+        };
+        match name {
+            "commit" => self.engine.commit_interval.as_secs().to_string(),
+            "dirty" => self.engine.dirty_limit.to_string(),
+            "cache" => self.engine.cache_bytes.to_string(),
+            "log" => file(&self.log),
+            "status" => if self.status_dir { "on" } else { "off" }.into(),
+            "streams" => self.callers.grouping.name().into(),
+            "rules" => file(&self.rules),
+            "identity" => self.callers.forks.name().into(),
+            _ => self.transport.name().into(),
+        }
+    }
+
+    /// All options of the daemon's.
+    pub fn of_daemon(&self) -> BTreeMap<&'static str, String> {
+        DAEMONS
+            .iter()
+            .map(|name| (*name, self.value(name)))
+            .collect()
+    }
 }
 
 impl Default for MountOptions {
@@ -40,10 +86,11 @@ impl Default for MountOptions {
             status_dir: true,
             allow_other: false,
             remount: false,
-            daemon_options: false,
+            named: BTreeMap::new(),
             log: None,
             callers: CallerConfig::default(),
             transport: Transport::default(),
+            rules: None,
         }
     }
 }
@@ -76,10 +123,19 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
         Some((name, value)) => (name, Some(value)),
         None => (option, None),
     };
-    out.daemon_options |= matches!(
-        name,
-        "commit" | "dirty" | "cache" | "log" | "status" | "streams" | "rules" | "transport"
-    );
+    set(out, option, name, value)?;
+    if let Some(name) = DAEMONS.iter().find(|n| **n == name) {
+        out.named.insert(name, out.value(name));
+    }
+    Ok(())
+}
+
+fn set(
+    out: &mut MountOptions,
+    option: &str,
+    name: &str,
+    value: Option<&str>,
+) -> Result<(), String> {
     match (name, value) {
         ("ro", None) => out.engine.read_only = true,
         ("rw", None) => out.engine.read_only = false,
@@ -119,7 +175,10 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
             out.callers.grouping = Grouping::parse(v)
                 .ok_or_else(|| format!("streams={v}: give shared, session, cgroup or uid"))?;
         }
-        ("rules", Some(v)) if v.starts_with('/') => out.callers.rules = rules(Path::new(v))?,
+        ("rules", Some(v)) if v.starts_with('/') => {
+            out.callers.rules = rules(Path::new(v))?;
+            out.rules = Some(PathBuf::from(v));
+        }
         ("rules", _) => return Err("option rules= needs an absolute file name".into()),
         ("identity", Some("auto")) => out.callers.forks = Forks::Auto,
         ("identity", Some("proc")) => out.callers.forks = Forks::Proc,
@@ -207,6 +266,22 @@ mod tests {
         assert_eq!(
             (o.callers.grouping, o.callers.forks, o.callers.rules.len()),
             (Grouping::Session, Forks::Proc, 0)
+        );
+    }
+
+    #[test]
+    fn what_was_named_is_written_in_one_way() {
+        let o = one("commit=0,dirty=1M,ro,streams=uid,commit=7").unwrap();
+        let named: Vec<_> = o.named.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        assert_eq!(
+            named,
+            [("commit", "7"), ("dirty", "1048576"), ("streams", "uid")]
+        );
+        let all = o.of_daemon();
+        assert_eq!(all.len(), DAEMONS.len());
+        assert_eq!(
+            (all["log"].as_str(), all["identity"].as_str()),
+            ("", "auto")
         );
     }
 

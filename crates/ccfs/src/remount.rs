@@ -1,13 +1,16 @@
-//! `mount -o remount`: changes what the kernel enforces for a mounted volume (ro, rw, nosuid, nodev, noexec, noatime).
+//! `mount -o remount`: changes what the kernel enforces for a mounted volume (ro, rw, nosuid, nodev, noexec, noatime), and commit= and
+//! dirty= of the daemon.
 //!
-//! The daemon goes on as it was started: a volume that it opened read-only stays so, and its own options (commit, dirty, cache, log, status, streams, rules) are those of the
-//! mount.
+//! For the rest the daemon goes on as it was started: a volume that it opened read-only stays so, and its other options are those of the
+//! mount. Whoever asks for other ones is told. (mount(8) repeats what fstab has: what is in force already is no change.)
 use crate::cli::MountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::options::{self, MountOptions};
 use crate::{mounts, stream, umount};
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
+use serde_json::Value;
+use std::fs::File;
 
 pub fn run(args: &MountArgs) -> Outcome<()> {
     let refuse = |text: String| Err(Failure::new(mount_code::USAGE, text));
@@ -27,16 +30,21 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
         )?
         .f_flag;
     let wanted = options::parse_onto(as_mounted(now), &args.options)?;
-    if !wanted.engine.read_only && opened_read_only(args)? {
+    let at = stream::open(&args.dir)?;
+    let status = status(args, &at)?;
+    if !wanted.engine.read_only && status["read_only"] == true {
         return refuse(format!(
             "the volume on {shown} was opened read-only; unmount it and mount it again to write to it"
         ));
     }
-    if wanted.daemon_options {
-        warn!(
-            "ccfs mount: commit, dirty, cache, log, status, streams and rules take effect when the volume is mounted the next time"
-        );
+    let (commit, dirty) = changes(&wanted, &status["mount"]["options"])?;
+    if (commit, dirty) != (0, 0) {
+        ccfs_client::tune(&at, commit, dirty).or_fail(
+            mount_code::FAILED,
+            format_args!("cannot change options of the volume on {shown}"),
+        )?;
     }
+    drop(at);
     // FUSE knows no options of its own here. Going read-only syncs first.
     rustix::mount::mount_remount(&dir, flags(&wanted), "").map_err(|e| {
         let hint = match e {
@@ -72,10 +80,59 @@ fn flags(wanted: &MountOptions) -> MountFlags {
     flags
 }
 
-fn opened_read_only(args: &MountArgs) -> Outcome<bool> {
-    let at = stream::open(&args.dir)?;
-    let text = ccfs_client::status_json(&at).map_err(|e| stream::explain(&args.dir, e))?;
-    let status: serde_json::Value = serde_json::from_str(&text)
-        .or_fail(mount_code::SYSTEM, "the daemon's answer is no JSON")?;
-    Ok(status["read_only"] == true)
+/// What the daemon can change (seconds of commit=, bytes of dirty=, 0: nothing). Errors: an option that it cannot.
+fn changes(wanted: &MountOptions, in_force: &Value) -> Outcome<(u32, u64)> {
+    let (mut commit, mut dirty) = (0, 0);
+    for (name, value) in &wanted.named {
+        let now = in_force[name].as_str().unwrap_or("unknown");
+        match *name {
+            _ if now == value => {}
+            "commit" => commit = wanted.engine.commit_interval.as_secs() as u32,
+            "dirty" => dirty = wanted.engine.dirty_limit,
+            _ => {
+                let now = if now.is_empty() { "not set" } else { now };
+                return Err(Failure::new(
+                    mount_code::USAGE,
+                    format!(
+                        "{name}={value} cannot be changed while the volume is mounted (it is {now}): unmount it, and mount it again"
+                    ),
+                ));
+            }
+        }
+    }
+    Ok((commit, dirty))
+}
+
+fn status(args: &MountArgs, at: &File) -> Outcome<Value> {
+    let text = ccfs_client::status_json(at).map_err(|e| stream::explain(&args.dir, e))?;
+    serde_json::from_str(&text).or_fail(mount_code::SYSTEM, "the daemon's answer is no JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_force_is_no_change_and_what_cannot_change_is_named() {
+        let wanted = |text: &str| options::parse(&[text.to_string()]).unwrap();
+        let in_force = serde_json::json!(wanted("commit=9,streams=uid").of_daemon());
+        let changed = |text: &str| changes(&wanted(text), &in_force);
+        assert_eq!(
+            changed("rw,commit=9,streams=uid,cache=64M").unwrap(),
+            (0, 0)
+        );
+        assert_eq!(changed("commit=3,dirty=2M").unwrap(), (3, 2 << 20));
+        for (refused, word) in [
+            ("streams=session", "it is uid"),
+            ("cache=1M", "cache=1048576"),
+            ("log=/var/log/x", "not set"),
+            ("status=off", "it is on"),
+            ("rules=/dev/null", "not set"),
+            ("identity=proc", "it is auto"),
+        ] {
+            let e = changed(refused).unwrap_err();
+            assert_eq!(e.code, mount_code::USAGE);
+            assert!(e.text.contains(word), "{}", e.text);
+        }
+    }
 }

@@ -4,7 +4,7 @@ use crate::cli::{
     StreamShowArgs, StreamSyncArgs,
 };
 use crate::failure::{Failure, Outcome};
-use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC, Stream};
+use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -153,7 +153,7 @@ fn new(args: &StreamNewArgs) -> Outcome<()> {
     };
     let id = ccfs_client::new_stream(open(&args.dir)?, flags).map_err(|e| explain(&args.dir, e))?;
     if args.json {
-        return crate::print_json(&shown(Stream { id, flags }));
+        return crate::print_json(&shown(id, flags));
     }
     say!("{id}");
     Ok(())
@@ -168,12 +168,12 @@ struct Shown {
     ignore_fsync: bool,
 }
 
-fn shown(stream: Stream) -> Shown {
+fn shown(id: u64, flags: u32) -> Shown {
     Shown {
         schema: 1,
-        stream: stream.id,
-        default: stream.id == STREAM_DEFAULT,
-        ignore_fsync: stream.flags & STREAM_IGNORE_FSYNC != 0,
+        stream: id,
+        default: id == STREAM_DEFAULT,
+        ignore_fsync: flags & STREAM_IGNORE_FSYNC != 0,
     }
 }
 
@@ -203,7 +203,7 @@ fn show(args: &StreamShowArgs) -> Outcome<()> {
             })?
         }
     };
-    let shown = shown(stream);
+    let shown = shown(stream.id, stream.flags);
     if args.json {
         return crate::print_json(&shown);
     }

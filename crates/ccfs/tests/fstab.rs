@@ -65,6 +65,17 @@ fn fstab_mounts_remounts_and_unmounts() {
         grep -q 'no ccfs volume' refused
         "$PROGRAM" mount -o remount,noexec none "$PLACE/mnt"
         options "$PLACE/mnt"
+        # The daemon's own: what it can change, and what it cannot; and then nothing is changed.
+        "$PROGRAM" status --json "$PLACE/mnt" | grep '"commit": "30"'
+        mount -o remount,commit=7,dirty=32M "$PLACE/mnt"
+        "$PROGRAM" status --json "$PLACE/mnt" | grep -e '"commit": "7"' -e '"dirty_limit_bytes": 33554432'
+        for option in streams=session cache=1M log=/tmp/x status=off identity=proc; do
+            ! mount -o remount,ro,commit=8,$option "$PLACE/mnt" 2>refused
+            grep -q "$option.* cannot be changed while the volume is mounted\|cache=1048576 cannot be" refused
+        done
+        mount -o remount,streams=shared,commit=7,status=on "$PLACE/mnt"
+        "$PROGRAM" status --json "$PLACE/mnt" | grep '"commit": "7"'
+        options "$PLACE/mnt"
         umount "$PLACE/mnt"
         umount "$PLACE/other"
         e2fsck -fn a.img >e2fsck.out 2>&1
@@ -80,9 +91,16 @@ fn fstab_mounts_remounts_and_unmounts() {
             "rw,nosuid,noatime",
             "ro,nosuid,noatime",
             "rw,nosuid,noexec,noatime",
+            "rw,nosuid,noexec,noatime",
         ],
         "{said}"
     );
+    let words: Vec<&str> = said
+        .lines()
+        .filter(|l| l.contains("\"commit\"") || l.contains("dirty_limit"))
+        .map(str::trim)
+        .collect();
+    assert_eq!(words.len(), 4, "{said}");
     let place_now = common::ccfs_with(&["cat", &format!("{image}:/f")]);
     assert_eq!(place_now.out, "three\n", "{}", place_now.err);
     tool("e2fsck", &["-fn", &ro_image]);

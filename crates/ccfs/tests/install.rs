@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 fn top() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -150,9 +149,7 @@ fn a_service_manager_is_told_when_the_volume_is_ready() {
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let socket = UnixDatagram::bind(place.path("notify")).unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(120)))
-        .unwrap();
+    socket.set_read_timeout(Some(common::PATIENCE)).unwrap();
     let mut daemon = common::ccfs()
         .args(["mount", "-f", "-o", "defaults", "--", &image, &dir])
         .env("NOTIFY_SOCKET", place.path("notify"))
@@ -163,15 +160,45 @@ fn a_service_manager_is_told_when_the_volume_is_ready() {
     assert_eq!(&said[..len], b"READY=1");
     fs::write(place.path("mnt/f"), "served").unwrap();
     common::unmount(&dir);
-    assert!(daemon.wait().unwrap().success());
+    assert!(common::wait_for(&mut daemon).success());
 }
 
-fn deb(place: &Place, version: &str) -> String {
+/// Builds these packages; their files.
+fn deb(place: &Place, version: &str, packages: &[&str]) -> Vec<String> {
     let mut command = Command::new(top().join("packaging/deb.sh"));
     command.args([env!("CARGO_BIN_EXE_ccfs"), &place.text("out"), version]);
-    let ran = run(command.stdin(Stdio::null()));
+    let ran = run(command.args(packages).stdin(Stdio::null()));
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    ran.out.trim().to_string()
+    let files: Vec<String> = ran.out.lines().map(str::to_string).collect();
+    assert_eq!(files.len(), packages.len(), "{files:?}");
+    files
+}
+
+/// What each release of lintian calls an error differs; crashes of lintian itself are none of ours.
+fn lint(packages: &[String]) {
+    if !have("lintian") {
+        return;
+    }
+    let mut command = Command::new("lintian");
+    command.args(["--allow-root", "--fail-on", "error", "--no-cfg"]);
+    let ran = run(command.args(packages));
+    let ours = |l: &&str| l.starts_with("E: ccfs") || l.starts_with("E: libccfs");
+    let errors = ran.out.lines().filter(ours);
+    assert_eq!(errors.collect::<Vec<_>>(), [""; 0], "{}", ran.err);
+}
+
+/// An empty root for dpkg.
+fn empty_root(place: &Place) -> String {
+    let root = place.subdir("root");
+    for dir in [
+        "var/lib/dpkg/info",
+        "var/lib/dpkg/updates",
+        "var/lib/dpkg/triggers",
+    ] {
+        fs::create_dir_all(place.path("root").join(dir)).unwrap();
+    }
+    fs::write(place.path("root/var/lib/dpkg/status"), "").unwrap();
+    root
 }
 
 /// dpkg in a root of its own.
@@ -201,29 +228,11 @@ fn the_package_installs_upgrades_under_a_mount_and_goes_away() {
         return;
     }
     let place = Place::new();
-    let (first, second) = (deb(&place, "0.1.0-1"), deb(&place, "0.1.0-2"));
-    if have("lintian") {
-        let ran = run(Command::new("lintian").args([
-            "--allow-root",
-            "--fail-on",
-            "error",
-            "--no-cfg",
-            &first,
-        ]));
-        // What each release of lintian calls an error differs; crashes of lintian itself are none of ours.
-        let errors = ran.out.lines().filter(|l| l.starts_with("E: ccfs"));
-        assert_eq!(errors.collect::<Vec<_>>(), [""; 0], "{}", ran.err);
-    }
-    let root = place.subdir("root");
-    for dir in [
-        "var/lib/dpkg/info",
-        "var/lib/dpkg/updates",
-        "var/lib/dpkg/triggers",
-    ] {
-        fs::create_dir_all(place.path("root").join(dir)).unwrap();
-    }
-    fs::write(place.path("root/var/lib/dpkg/status"), "").unwrap();
-    dpkg(&root, &["-i", &first]);
+    let first = deb(&place, "0.1.0-1", &["ccfs"]);
+    let second = deb(&place, "0.1.0-2", &["ccfs"]);
+    lint(&first);
+    let root = empty_root(&place);
+    dpkg(&root, &["-i", &first[0]]);
     let program = place.text("root/usr/bin/ccfs");
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let mounted = run(Command::new(&program).args(["mount", &image, &dir]));
@@ -234,7 +243,7 @@ fn the_package_installs_upgrades_under_a_mount_and_goes_away() {
         value["mount"]["pid"].as_u64().unwrap()
     };
     let before = pid();
-    dpkg(&root, &["-i", &second]);
+    dpkg(&root, &["-i", &second[0]]);
     // The old daemon serves on, and the new program talks to it.
     assert_eq!(pid(), before);
     fs::write(place.path("mnt/f"), "after the upgrade").unwrap();
@@ -249,6 +258,70 @@ fn the_package_installs_upgrades_under_a_mount_and_goes_away() {
     umount8(&dir);
     tool("e2fsck", &["-fn", &image]);
     dpkg(&root, &["--purge", "ccfs"]);
+    let left: Vec<String> = files(&root)
+        .into_iter()
+        .filter(|f| !f.starts_with("/var/lib/dpkg"))
+        .collect();
+    assert_eq!(left, [""; 0]);
+}
+
+/// C programs are built with nothing but what the packages installed, and do on a volume what they say.
+#[test]
+fn programs_are_built_with_the_librarys_packages() {
+    needs_mounts!();
+    if !["dpkg-shlibdeps", "dpkg", "cc", "pkg-config"]
+        .into_iter()
+        .all(have)
+    {
+        return;
+    }
+    let built = Path::new(env!("CARGO_BIN_EXE_ccfs")).with_file_name("libccfs.so");
+    if !built.exists() {
+        println!("skipped: the library is not built: cargo build --release -p ccfs-libccfs");
+        return;
+    }
+    let place = Place::new();
+    let packages = deb(&place, "0.1.0-1", &["libccfs1", "libccfs-dev"]);
+    lint(&packages);
+    let root = empty_root(&place);
+    dpkg(&root, &["-i", &packages[0], &packages[1]]);
+    for page in ["setstream", "getstream", "streamsync"] {
+        let page = format!("{root}/usr/share/man/man3/{page}.3.gz");
+        assert!(Path::new(&page).exists(), "{page}");
+    }
+    let lib = tool("find", &[&root, "-name", "libccfs.so.1"]);
+    let lib = Path::new(lib.trim()).parent().unwrap().to_path_buf();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
+    for linking in ["shared", "static"] {
+        let program = place.text(linking);
+        let flags = match linking {
+            "shared" => "$(pkg-config --cflags --libs ccfs)",
+            _ => "$(pkg-config --cflags --libs --static ccfs | sed s/-lccfs/-l:libccfs.a/)",
+        };
+        let source = top().join("examples/ordered.c");
+        let script = format!("cc -Wall -Werror -o {program} {} {flags}", source.display());
+        let mut command = Command::new("sh");
+        command
+            .args(["-euc", &script])
+            .env("PKG_CONFIG_SYSROOT_DIR", &root)
+            .env("PKG_CONFIG_LIBDIR", lib.join("pkgconfig"))
+            .stdin(Stdio::null());
+        let ran = run(&mut command);
+        assert_eq!(ran.code, 0, "{script}: {}{}", ran.out, ran.err);
+        for (dir, first) in [(dir.as_str(), "ordered\n"), (root.as_str(), "plain\n")] {
+            let mut command = Command::new(&program);
+            command.args([dir, "20"]).env("LD_LIBRARY_PATH", &lib);
+            let ran = run(&mut command);
+            assert_eq!(ran.code, 0, "{}", ran.err);
+            assert_eq!(ran.out, format!("{first}synced 10\nsynced 20\n"));
+        }
+        for file in ["log", "state"] {
+            fs::remove_file(place.path("root").join(file)).unwrap();
+        }
+    }
+    common::unmount(&dir);
+    dpkg(&root, &["--purge", "libccfs-dev", "libccfs1"]);
     let left: Vec<String> = files(&root)
         .into_iter()
         .filter(|f| !f.starts_with("/var/lib/dpkg"))

@@ -32,6 +32,9 @@ pub const IOC_TRACE: u32 = iowr(0x88, size_of::<TraceArg>());
 /// Verify some of the volume's metadata: [`ScrubArg`]. For root.
 pub const IOC_SCRUB: u32 = iowr(0x90, size_of::<ScrubArg>());
 
+/// Change options of a mounted volume: [`TuneArg`]. For root.
+pub const IOC_TUNE: u32 = iowr(0x91, size_of::<TuneArg>());
+
 /// Order without durability for what was done before to the file that the descriptor is of, and by the caller's stream: [`BarrierArg`].
 pub const IOC_BARRIER: u32 = iowr(0xa0, size_of::<BarrierArg>());
 
@@ -54,10 +57,15 @@ pub struct BarrierArg {
 pub const STREAM_IGNORE_FSYNC: u32 = 1;
 /// SET_STREAM: leave the stream's flags as they are.
 pub const STREAM_KEEP_FLAGS: u32 = 1 << 31;
+/// GET_STREAM: the thread, or who started it, chose this stream; without it the mount's policy put the thread there. SET_STREAM takes
+/// no notice of it.
+pub const STREAM_CHOSEN: u32 = 1 << 30;
 /// Every flag that a stream can have.
 pub const STREAM_FLAGS: u32 = STREAM_IGNORE_FSYNC;
 /// The stream of threads that never entered one.
 pub const STREAM_DEFAULT: u64 = 1;
+/// SET_STREAM: where the mount's policy puts the thread, as if it had never entered a stream.
+pub const STREAM_POLICY: u64 = 0;
 
 /// Argument of the stream calls.
 #[derive(
@@ -69,7 +77,7 @@ pub struct StreamArg {
     pub version: u32,
     /// `STREAM_*`; in for SET and NEW, out for GET.
     pub flags: u32,
-    /// SET: the stream to enter (0: what the mount's policy gives, 1: the default stream; an id that nobody uses becomes the caller's own). GET, NEW: out.
+    /// SET: the stream to enter ([`STREAM_POLICY`], [`STREAM_DEFAULT`]; an id that nobody uses becomes the caller's own). GET, NEW: out.
     pub id: u64,
 }
 
@@ -89,6 +97,20 @@ pub struct ProcessArg {
     pub flags: u32,
     /// Zero.
     pub reserved: u32,
+}
+
+/// Argument of the call that changes options.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct TuneArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Mount option `commit=`, seconds from 1 to 3600; 0 leaves it.
+    pub commit_seconds: u32,
+    /// Mount option `dirty=`, bytes from 2^20 to 2^40; 0 leaves it.
+    pub dirty_bytes: u64,
 }
 
 /// Bytes of text that one status call carries.
@@ -178,6 +200,7 @@ const _: () = assert!(size_of::<StreamArg>() == 16);
 const _: () = assert!(size_of::<TraceArg>() == 8192);
 const _: () = assert!(size_of::<StatusArg>() == 8192);
 const _: () = assert!(size_of::<ProcessArg>() == 24);
+const _: () = assert!(size_of::<TuneArg>() == 16);
 const _: () = assert!(size_of::<ScrubArg>() == 64 + 16 * 192);
 // An ioctl number has 14 bits for the size.
 const _: () = assert!(size_of::<StatusArg>() < 1 << 14);

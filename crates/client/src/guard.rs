@@ -1,5 +1,5 @@
 //! A piece of a program in a stream: entered, and left at the end of a scope.
-use crate::{Stream, get_stream, new_stream, open, set_stream, stream_sync};
+use crate::{Stream, get_stream, go_back, new_stream, open, set_stream, stream_sync};
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
@@ -77,6 +77,6 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         // A volume that was stopped has no streams any more; there is nobody to tell.
-        let _ = set_stream(&self.at, self.before.id, None);
+        let _ = go_back(&self.at, self.before);
     }
 }

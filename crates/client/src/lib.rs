@@ -24,23 +24,19 @@ mod barrier;
 mod guard;
 mod sys;
 
-use abi::{ProcessArg, STATUS_CHUNK, ScrubArg, StatusArg, StreamArg, TraceArg};
+use abi::{ProcessArg, STATUS_CHUNK, ScrubArg, StatusArg, StreamArg, TraceArg, TuneArg};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Duration;
 
-pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
+pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC, STREAM_POLICY};
 pub use at::{
     get_stream_at, is_supported, new_stream_at, set_stream_at, stream_of_process_at, stream_sync_at,
 };
 pub use barrier::{fbarrier, fdatabarrier};
 pub use guard::Entered;
-
-/// Pause before a call that waits is made again.
-const TURN: Duration = Duration::from_millis(5);
 
 /// A stream as a thread sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +44,32 @@ pub struct Stream {
     pub id: u64,
     /// `STREAM_*` flags.
     pub flags: u32,
+    /// The thread, or who started it, chose this stream; else the mount's policy put it there.
+    pub chosen: bool,
 }
 
-/// Moves the calling thread into the stream `id` (0: the one that the mount's policy gives; [`STREAM_DEFAULT`]: the default stream).
+impl Stream {
+    fn new(id: u64, flags: u32) -> Stream {
+        Stream {
+            id,
+            flags: flags & abi::STREAM_FLAGS,
+            chosen: flags & abi::STREAM_CHOSEN != 0,
+        }
+    }
+}
+
+/// Brings the calling thread back to where [`get_stream`] found it: into the stream that had been chosen, or to where the mount's policy
+/// puts it. Errors: those of [`set_stream`].
+pub fn go_back(fd: impl AsFd, before: Stream) -> io::Result<()> {
+    let id = if before.chosen {
+        before.id
+    } else {
+        STREAM_POLICY
+    };
+    set_stream(fd, id, None)
+}
+
+/// Moves the calling thread into the stream `id` ([`STREAM_POLICY`]: where the mount's policy puts it; [`STREAM_DEFAULT`]: the default stream).
 /// An id that is not in use becomes a stream of the caller's user. `flags`: `None` leaves the stream's flags.
 ///
 /// Errors: `EPERM` the stream belongs to another user (root may enter it, but not change its flags); `EINVAL` unknown flags or flags for the default stream;
@@ -79,10 +98,7 @@ pub fn stream_of_process(fd: impl AsFd, pid: u32) -> io::Result<Stream> {
         abi::IOC_GET_STREAM_OF_PROCESS,
         &mut arg,
     ))?;
-    Ok(Stream {
-        id: arg.id,
-        flags: arg.flags,
-    })
+    Ok(Stream::new(arg.id, arg.flags))
 }
 
 /// Makes a stream that nobody uses and returns its id; the caller does not enter it. Errors: `EINVAL`, `ENOSPC` as above.
@@ -91,21 +107,20 @@ pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
 }
 
 /// Returns when everything that the stream did before the call is durable (0: the caller's stream). IGNORE_FSYNC does not
-/// concern this call. A stream that has ended is durable as far as it ever will be: no error. Where very many calls of one user
-/// wait already, it waits for its turn. Errors: `EPERM` as above.
+/// concern this call. A stream that has ended is durable as far as it ever will be: no error. Errors: `EPERM` as above.
 pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
-    let call = || stream_call(fd.as_fd(), abi::IOC_STREAM_SYNC, id, 0).map(drop);
-    in_turn(call)
+    stream_call(fd.as_fd(), abi::IOC_STREAM_SYNC, id, 0).map(drop)
 }
 
-/// The daemon refuses a user's waiting calls above a number that keeps it able to serve the others (EAGAIN).
-fn in_turn(call: impl Fn() -> io::Result<()>) -> io::Result<()> {
-    loop {
-        match call() {
-            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => std::thread::sleep(TURN),
-            result => return result,
-        }
-    }
+/// Changes the mount options `commit` (seconds from 1 to 3600) and `dirty` (bytes from 2^20 to 2^40) of a volume in use; 0 leaves one as it
+/// is. Errors: `EPERM` for all but root, `EINVAL` a number out of its bounds.
+pub fn tune(fd: impl AsFd, commit_seconds: u32, dirty_bytes: u64) -> io::Result<()> {
+    let mut arg = TuneArg {
+        version: abi::VERSION,
+        commit_seconds,
+        dirty_bytes,
+    };
+    supported(sys::ioctl(fd.as_fd(), abi::IOC_TUNE, &mut arg))
 }
 
 /// The volume's state as JSON text.
@@ -242,10 +257,7 @@ fn stream_call(fd: BorrowedFd<'_>, number: u32, id: u64, flags: u32) -> io::Resu
         id,
     };
     supported(sys::ioctl(fd, number, &mut arg))?;
-    Ok(Stream {
-        id: arg.id,
-        flags: arg.flags,
-    })
+    Ok(Stream::new(arg.id, arg.flags))
 }
 
 /// File systems that do not know an ioctl number answer with one of three errors.
@@ -268,23 +280,6 @@ fn broken_answer() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_call_that_is_refused_for_now_is_made_again() {
-        let calls = std::cell::Cell::new(0);
-        let refused_twice = || {
-            calls.set(calls.get() + 1);
-            match calls.get() {
-                1 | 2 => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
-                _ => Ok(()),
-            }
-        };
-        in_turn(refused_twice).unwrap();
-        assert_eq!(calls.get(), 3);
-        let failing = || Err(io::Error::from_raw_os_error(libc::EIO));
-        let e = in_turn(failing).unwrap_err();
-        assert_eq!(e.raw_os_error(), Some(libc::EIO));
-    }
 
     #[test]
     fn the_parent_is_taken_of_what_is_no_directory() {
@@ -313,6 +308,7 @@ mod tests {
             stream_sync(&file, 0).unwrap_err(),
             status_json(&file).unwrap_err(),
             trace(&file, 0).unwrap_err(),
+            tune(&file, 9, 0).unwrap_err(),
             Scrub::default().step(&file, 1).unwrap_err(),
             fbarrier(&file).unwrap_err(),
             fdatabarrier(&file).unwrap_err(),

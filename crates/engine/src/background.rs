@@ -68,13 +68,13 @@ impl Volume {
 
     /// How often the age of transactions is looked at.
     fn commit_step(&self) -> Duration {
-        let tenth = self.options.commit_interval / 10;
+        let tenth = self.commit_interval() / 10;
         tenth.clamp(Duration::from_millis(5), Duration::from_millis(500))
     }
 
     /// Age from which on a transaction is committed (C7).
     fn commit_age(&self) -> Duration {
-        let interval = self.options.commit_interval;
+        let interval = self.commit_interval();
         interval.saturating_sub(self.commit_step())
     }
 
@@ -84,9 +84,8 @@ impl Volume {
 
     /// Interval (C7) and pressure.
     fn commit_loop(&self) {
-        let step = self.commit_step();
-        let age = self.commit_age();
         loop {
+            let (step, age) = (self.commit_step(), self.commit_age());
             let pressure = {
                 let mut wanted = self.wakeup.state.lock();
                 if !wanted.quit && !wanted.pressure {

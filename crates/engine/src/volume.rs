@@ -57,6 +57,14 @@ impl Default for Options {
     }
 }
 
+/// What a mounted volume can be told anew.
+pub(crate) struct Tuned {
+    /// See [`Options::commit_interval`], milliseconds.
+    commit_interval_ms: AtomicU64,
+    /// See [`Options::dirty_limit`].
+    dirty_limit: AtomicU64,
+}
+
 /// Sizes that follow from the log.
 pub(crate) struct Limits {
     /// Size of a checkpoint before apply pauses to make it, bytes.
@@ -103,6 +111,7 @@ pub struct Volume {
     log: Option<Log>,
     live: bool,
     pub(crate) options: Options,
+    pub(crate) tuned: Tuned,
     pub(crate) block_size: u32,
     pub(crate) limits: Limits,
     /// Blocks kept for structure that an operation that must not fail can need (C9).
@@ -261,6 +270,10 @@ impl Volume {
             image,
             log,
             live,
+            tuned: Tuned {
+                commit_interval_ms: AtomicU64::new(options.commit_interval.as_millis() as u64),
+                dirty_limit: AtomicU64::new(options.dirty_limit),
+            },
             options,
             block_size,
             limits,
@@ -343,6 +356,7 @@ impl Volume {
         // At once what it will be: nobody may see a volume that is merely stopped, and answer EROFS.
         if self.health.fetch_max(SHUT_DOWN, Ordering::AcqRel) == RUNNING {
             *self.stop_reason.lock() = "it was shut down by request".into();
+            tracing::warn!("volume stopped: it was shut down by request");
         }
         self.room.notify_all();
         self.stop_threads();
@@ -429,13 +443,35 @@ impl Volume {
         self.check_running()
     }
 
+    /// Changes the commit interval and the limit of dirty bytes of a volume in use; `None` leaves one as it is.
+    pub fn tune(&self, commit_interval: Option<Duration>, dirty_limit: Option<u64>) {
+        if let Some(interval) = commit_interval {
+            let ms = interval.as_millis() as u64;
+            self.tuned.commit_interval_ms.store(ms, Ordering::Relaxed);
+        }
+        if let Some(limit) = dirty_limit {
+            self.tuned.dirty_limit.store(limit, Ordering::Relaxed);
+        }
+        // The committer looks at what is old, or too much, from now on.
+        self.want_commit();
+    }
+
+    /// See [`Options::commit_interval`].
+    pub fn commit_interval(&self) -> Duration {
+        Duration::from_millis(self.tuned.commit_interval_ms.load(Ordering::Relaxed))
+    }
+
+    fn dirty_limit(&self) -> u64 {
+        self.tuned.dirty_limit.load(Ordering::Relaxed)
+    }
+
     /// A change would wait for room now.
     pub fn writers_wait(&self) -> bool {
         self.over_limit() && !self.options.read_only
     }
 
     fn over_limit(&self) -> bool {
-        self.dirty.at_least(self.options.dirty_limit)
+        self.dirty.at_least(self.dirty_limit())
             || self.dir_fields.at_least(self.limits.dir_fields_max)
     }
 
@@ -453,7 +489,7 @@ impl Volume {
 
     /// Dirty bytes from which on the largest transaction is committed: while that goes on, writers fill the rest of the limit.
     pub(crate) fn commit_threshold(&self) -> u64 {
-        self.options.dirty_limit / 8 * 5
+        self.dirty_limit() / 8 * 5
     }
 
     /// Sealed transactions, or the largest running one, should be committed soon.
@@ -638,7 +674,7 @@ impl Volume {
             log_frames,
             log_frames_used,
             dirty_bytes: self.dirty.get(),
-            dirty_limit_bytes: self.options.dirty_limit,
+            dirty_limit_bytes: self.dirty_limit(),
             dirty_image_blocks: self.image.dirty_len() as u64,
             orphans: self.orphans.lock().len() as u64,
             streams: self.streams.view().iter().map(StreamStatus::of).collect(),

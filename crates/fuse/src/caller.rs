@@ -7,7 +7,8 @@
 //!   (`by_proc`, which is less exact). `status` says which.
 //! * io_uring's workers (`iou-wrk-N`, `iou-sqp-N`) belong to thread N, wherever it is.
 //! * A stream belongs to the uid that made it (C10). A caller with another effective (file system) uid is where the policy puts
-//!   it, for that request; root may be in any, but IGNORE_FSYNC holds for its owner only.
+//!   it, for that request; root is in any that root entered, but IGNORE_FSYNC holds for its owner only. Root is uid 0 of the
+//!   daemon's user namespace.
 //! * Callers that the kernel reports as 0 (in a process id namespace that the daemon's does not contain; the kernel itself)
 //!   are in the default stream. Write-back of mapped pages goes to the stream of the file's last writer (engine).
 //! * While nobody has made a stream and there is no policy, nothing is looked up at all.
@@ -21,13 +22,13 @@ mod streams;
 
 pub use policy::Grouping;
 pub use rules::Rules;
-pub use streams::{Engine, Origin, StreamInfo};
+pub use streams::{Engine, Origin, StreamInfo, User};
 
 use crate::procfs::Proc;
 use crate::wire::Errno;
 use bell::Bell;
 use by_proc::ProcTracker;
-use ccfs_client::abi::{STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS};
+use ccfs_client::abi::{STREAM_CHOSEN, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS, STREAM_POLICY};
 use ccfs_engine::{DEFAULT_STREAM, StreamId};
 use connector::Connector;
 use events::EventTracker;
@@ -40,7 +41,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use streams::{Registry, Stream};
+use streams::{Place, Registry};
 
 /// How often ended streams are looked for.
 const SWEEP_MS: u64 = 1000;
@@ -55,6 +56,8 @@ const MANY: usize = 1000;
 pub struct Caller {
     pub stream: StreamId,
     pub ignore_fsync: bool,
+    /// A program or a rule chose the stream.
+    pub chosen: bool,
 }
 
 impl Default for Caller {
@@ -62,6 +65,7 @@ impl Default for Caller {
         Caller {
             stream: DEFAULT_STREAM,
             ignore_fsync: false,
+            chosen: false,
         }
     }
 }
@@ -74,6 +78,16 @@ pub enum Forks {
     Auto,
     /// From /proc.
     Proc,
+}
+
+impl Forks {
+    /// As the mount option `identity=` names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Forks::Auto => "auto",
+            Forks::Proc => "proc",
+        }
+    }
 }
 
 /// The part of a mount's options that concerns streams.
@@ -161,38 +175,48 @@ impl Callers {
         }
     }
 
+    /// On whose behalf thread `tid` (0: unknown) calls with this effective uid. A look at /proc, for uid 0 only.
+    pub fn user(&self, tid: u32, uid: u32) -> User {
+        let is_root = uid == 0 && tid != 0 && self.shared.proc.shares_user_namespace(tid);
+        User { uid, is_root }
+    }
+
     /// The caller's stream and its flags (GET_STREAM).
     pub fn get(&self, tid: u32, uid: u32) -> (StreamId, u32) {
         let caller = self.caller(tid, uid);
-        let flags = if caller.ignore_fsync {
-            STREAM_IGNORE_FSYNC
-        } else {
-            0
-        };
-        (caller.stream, flags)
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(caller.ignore_fsync, STREAM_IGNORE_FSYNC);
+        (caller.stream, flags | flag(caller.chosen, STREAM_CHOSEN))
     }
 
-    /// The stream of another thread, as `uid` may know it (GET_STREAM_OF_PROCESS). Errors: ESRCH no such thread, EPERM another user's.
-    pub fn stream_of(&self, tid: u32, uid: u32) -> Result<(StreamId, u32), Errno> {
+    /// The stream of another thread, as `user` may know it (GET_STREAM_OF_PROCESS). Errors: ESRCH no such thread, EPERM another user's.
+    pub fn stream_of(&self, user: User, tid: u32) -> Result<(StreamId, u32), Errno> {
         let owner = self.shared.proc.file_system_uid(tid);
         let owner = owner.ok_or(Errno(libc::ESRCH))?;
-        if uid != 0 && uid != owner {
+        if !user.is_root && user.uid != owner {
             return Err(Errno(libc::EPERM));
         }
         Ok(self.get(tid, owner))
     }
 
-    /// SET_STREAM: 0 is what the policy gives, without one the default stream. Errors: EPERM another user's stream, EINVAL flags,
-    /// ENOSPC too many, ESRCH a caller that cannot be seen.
+    /// SET_STREAM by thread `tid`. Errors: EPERM another user's stream, EINVAL flags, ENOSPC too many, ESRCH a caller that cannot be seen.
     pub fn set(&self, tid: u32, uid: u32, id: u64, flags: u32) -> Result<(), Errno> {
-        let stream = match id {
-            0 if flags & !STREAM_KEEP_FLAGS != 0 => return Err(Errno(libc::EINVAL)),
-            0 => None,
-            _ => Some(self.with_room(|registry| registry.enter(uid, id, flags))?),
+        let flags = flags & !STREAM_CHOSEN;
+        let place = match id {
+            STREAM_POLICY if flags & !STREAM_KEEP_FLAGS != 0 => return Err(Errno(libc::EINVAL)),
+            STREAM_POLICY => None,
+            _ => {
+                let user = self.user(tid, uid);
+                Some(Place {
+                    stream: self.with_room(|registry| registry.enter(user, id, flags))?,
+                    explicit: true,
+                    by_root: user.is_root,
+                })
+            }
         };
         match self.start() {
-            Tracker::Events(tracker) => tracker.set(tid, stream),
-            Tracker::Proc(tracker) => tracker.set(tid, stream),
+            Tracker::Events(tracker) => tracker.set(tid, place),
+            Tracker::Proc(tracker) => tracker.set(tid, place),
         }
     }
 
@@ -222,8 +246,8 @@ impl Callers {
     }
 
     /// Whether this user may name the stream in a call (STREAM_SYNC): its own, everybody's, or as root any.
-    pub fn may_use(&self, uid: u32, id: u64) -> bool {
-        self.shared.registry.may_use(uid, id)
+    pub fn may_use(&self, user: User, id: u64) -> bool {
+        self.shared.registry.may_use(user, id)
     }
 
     /// All streams but the default one, for `status`.
@@ -422,20 +446,6 @@ fn keep(shared: &Weak<Shared>, stop: &OwnedFd, events: Option<&OwnedFd>) {
         // Many forks are one batch.
         std::thread::sleep(PAUSE);
     }
-}
-
-/// The uid rule (C10): `None` where the stream is another user's.
-fn as_seen_by(stream: &Stream, uid: u32) -> Option<Caller> {
-    let ignore_fsync = match stream.owner {
-        None => false,
-        Some(owner) if owner == uid => stream.flags.load(Relaxed) & STREAM_IGNORE_FSYNC != 0,
-        Some(_) if uid == 0 => false,
-        Some(_) => return None,
-    };
-    Some(Caller {
-        stream: StreamId(stream.id),
-        ignore_fsync,
-    })
 }
 
 /// Thread N of the kernel's thread `iou-wrk-N` or `iou-sqp-N`.

@@ -11,6 +11,7 @@ use crate::usermount;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -57,6 +58,8 @@ pub struct MountConfig {
     pub ring_queues: Option<Vec<u16>>,
     /// Who is in which stream.
     pub callers: CallerConfig,
+    /// The options that are the daemon's, by name, as `status` shows them to root.
+    pub options: BTreeMap<&'static str, String>,
 }
 
 impl MountConfig {
@@ -76,6 +79,7 @@ impl MountConfig {
             transport: Transport::default(),
             ring_queues: None,
             callers: CallerConfig::default(),
+            options: BTreeMap::new(),
         }
     }
 }

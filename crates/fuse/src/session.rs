@@ -87,6 +87,7 @@ impl Session {
                     syncfs: mounted.fuseblk,
                     status_dir: config.status_dir,
                     transport: Arc::new(transport),
+                    options: config.options.clone(),
                 };
                 let transport = info.transport.clone();
                 let callers = config.callers.clone();

@@ -5,8 +5,9 @@ use ccfs_fuse::FsType;
 use common::{TestMount, can_mount};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
+use std::io;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Barrier;
 
 fn status(dir: &File) -> serde_json::Value {
     serde_json::from_str(&client::status_json(dir).unwrap()).unwrap()
@@ -20,15 +21,20 @@ fn pending(dir: &File, id: u64) -> u64 {
     stream.map_or(0, |s| s["running_operations"].as_u64().unwrap())
 }
 
-/// sync(2) commits what the other test wants to see pending, since it means all volumes.
-static SYNC_OF_ALL: Mutex<()> = Mutex::new(());
+/// A stream that a program chose, as `get_stream` gives it.
+fn chosen(id: u64, flags: u32) -> client::Stream {
+    client::Stream {
+        id,
+        flags,
+        chosen: true,
+    }
+}
 
 #[test]
 fn streams_are_entered_and_inherited() {
     if !can_mount("streams_are_entered_and_inherited") {
         return;
     }
-    let _alone = SYNC_OF_ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let mut m = TestMount::new(FsType::Fuseblk);
     let dir = File::open(m.mnt()).unwrap();
     // On a thread of its own: the test harness's threads stay where they are.
@@ -38,10 +44,7 @@ fn streams_are_entered_and_inherited() {
             let id = client::new_stream(&dir, 0).unwrap();
             assert!(id > 1);
             client::set_stream(&dir, id, None).unwrap();
-            assert_eq!(
-                client::get_stream(&dir).unwrap(),
-                client::Stream { id, flags: 0 }
-            );
+            assert_eq!(client::get_stream(&dir).unwrap(), chosen(id, 0));
             fs::write(m.path("a"), b"a").unwrap();
             assert!(pending(&dir, id) > 0, "{}", status(&dir));
             // Another stream's sync leaves it alone, its own does not.
@@ -89,7 +92,11 @@ fn another_user_stays_out() {
             set_uid(1234).unwrap();
             assert_eq!(
                 client::get_stream(&dir).unwrap(),
-                client::Stream { id: 1, flags: 0 }
+                client::Stream {
+                    id: 1,
+                    flags: 0,
+                    chosen: false
+                }
             );
             let refused = client::set_stream(&dir, 4711, None).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
@@ -109,7 +116,6 @@ fn syncs_reach_the_engine() {
     if !can_mount("syncs_reach_the_engine") {
         return;
     }
-    let _alone = SYNC_OF_ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let mut m = TestMount::new(FsType::Fuseblk);
     let dir = File::open(m.mnt()).unwrap();
     let check = |what: &str, sync: &dyn Fn()| {
@@ -126,7 +132,6 @@ fn syncs_reach_the_engine() {
     });
     check("fsync of a directory", &|| dir.sync_all().unwrap());
     check("syncfs", &|| rustix::fs::syncfs(&dir).unwrap());
-    check("sync", &|| rustix::fs::sync());
     check("O_DSYNC", &|| {
         let file = rustix::fs::open(
             m.path("g"),
@@ -155,10 +160,7 @@ fn the_stream_of_a_process() {
             let seen = client::stream_of_process_at(m.mnt(), child.id());
             assert_eq!(
                 seen.unwrap(),
-                client::Stream {
-                    id: entered.id(),
-                    flags: client::STREAM_IGNORE_FSYNC
-                }
+                chosen(entered.id(), client::STREAM_IGNORE_FSYNC)
             );
             drop(entered);
             assert_eq!(client::get_stream(&dir).unwrap().id, client::STREAM_DEFAULT);
@@ -177,5 +179,70 @@ fn the_stream_of_a_process() {
         });
     });
     drop(dir);
+    m.unmount();
+}
+
+/// A scope leaves the thread as it found it: with the policy, if that had put it there, and in a chosen stream otherwise.
+#[test]
+fn a_scope_leaves_no_trace() {
+    if !can_mount("a_scope_leaves_no_trace") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = File::open(m.mnt()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let before = client::get_stream(&dir).unwrap();
+            assert_eq!((before.id, before.chosen), (1, false));
+            let outer = client::Entered::new(m.mnt(), 0).unwrap();
+            let inner = client::Entered::new(m.mnt(), 0).unwrap();
+            assert_eq!(client::get_stream(&dir).unwrap(), chosen(inner.id(), 0));
+            drop(inner);
+            assert_eq!(client::get_stream(&dir).unwrap(), chosen(outer.id(), 0));
+            drop(outer);
+            assert_eq!(client::get_stream(&dir).unwrap(), before);
+            client::set_stream(&dir, 1, None).unwrap();
+            drop(client::Entered::new(m.mnt(), 0).unwrap());
+            assert_eq!(client::get_stream(&dir).unwrap(), chosen(1, 0));
+        });
+    });
+    drop(dir);
+    m.unmount();
+}
+
+/// However many calls of one user wait at the same time: none is refused.
+#[test]
+fn any_number_of_stream_syncs_wait() {
+    const THREADS: usize = 200;
+    if !can_mount("any_number_of_stream_syncs_wait") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let together = Barrier::new(THREADS);
+    let step = |n: usize, round: u8, stream: &io::Result<client::Entered>| {
+        let written = fs::write(m.path(&format!("f{n}")), [round]);
+        // Nobody leaves the others waiting.
+        together.wait();
+        written?;
+        stream.as_ref().map_err(|e| e.kind())?.sync()
+    };
+    let results: Vec<io::Result<()>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|n| {
+                let (mnt, step) = (m.mnt(), &step);
+                scope.spawn(move || {
+                    let stream = client::Entered::new(mnt, 0);
+                    let steps = (0..3).map(|round| step(n, round, &stream));
+                    // All of them, whatever fails.
+                    let all: Vec<_> = steps.collect();
+                    all.into_iter().collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    for result in results {
+        result.unwrap();
+    }
     m.unmount();
 }

@@ -29,10 +29,15 @@ typedef uint64_t ccfs_stream_t;
 
 /* The stream of threads that never entered one. */
 #define CCFS_STREAM_DEFAULT ((ccfs_stream_t)1)
+/* For setstream: where the mount's policy puts the thread, as if it had never entered a stream. */
+#define CCFS_STREAM_POLICY (~(ccfs_stream_t)0)
 /* Flag of a stream: fsync, fdatasync, sync and O_SYNC of its threads return at once. Order stays; streamsync works. */
 #define CCFS_IGNORE_FSYNC 1u
 /* For setstream: the stream's flags stay as they are. */
 #define CCFS_KEEP_FLAGS 0x80000000u
+/* From getstream's long forms, beside the stream's flags: the thread, or who started it, chose the stream; without it the mount's
+ * policy put the thread there. setstream takes no notice of it. */
+#define CCFS_CHOSEN 0x40000000u
 
 /* Moves the calling thread into a stream; CCFS_STREAM_DEFAULT leads back to the default stream. An id that nobody uses becomes a
  * stream of the caller's user. Flags: 0, CCFS_IGNORE_FSYNC or CCFS_KEEP_FLAGS; they are the stream's, not the thread's.
@@ -42,7 +47,8 @@ int setstream(ccfs_stream_t stream, unsigned int flags);
 int ccfs_setstream_fd(int fd, ccfs_stream_t stream, unsigned int flags);
 int ccfs_setstream_path(const char *path, ccfs_stream_t stream, unsigned int flags);
 
-/* Returns the stream of the calling thread. The long forms also store its flags where flags points, unless that is NULL. */
+/* Returns the stream of the calling thread. The long forms also store its flags where flags points, unless that is NULL. To leave a
+ * thread as it was found, keep both: setstream(flags & CCFS_CHOSEN ? stream : CCFS_STREAM_POLICY, CCFS_KEEP_FLAGS). */
 ccfs_stream_t getstream(void);
 ccfs_stream_t ccfs_getstream_fd(int fd, unsigned int *flags);
 ccfs_stream_t ccfs_getstream_path(const char *path, unsigned int *flags);
@@ -54,8 +60,7 @@ ccfs_stream_t ccfs_newstream_fd(int fd, unsigned int flags);
 ccfs_stream_t ccfs_newstream_path(const char *path, unsigned int flags);
 
 /* Returns when everything that the stream did before the call is durable; 0 stands for the caller's stream. CCFS_IGNORE_FSYNC does
- * not concern this call. A stream that has ended is no error. (The bare ioctl CCFS_IOC_STREAM_SYNC gives EAGAIN while very many
- * calls of the user wait: make it again after a pause, as these functions do.) Errors: EPERM the stream belongs to another user. */
+ * not concern this call. A stream that has ended is no error. Errors: EPERM the stream belongs to another user. */
 int streamsync(void);
 int ccfs_streamsync_fd(int fd, ccfs_stream_t stream);
 int ccfs_streamsync_path(const char *path, ccfs_stream_t stream);
@@ -71,7 +76,8 @@ int fdatabarrier(int fd);
 int ccfs_is_supported(const char *path);
 int ccfs_is_supported_fd(int fd);
 
-/* The ioctls under the functions, for languages that reach them directly. version is CCFS_ABI_VERSION. Byte order is the machine's.
+/* The ioctls under the functions, for languages that reach them directly. version is CCFS_ABI_VERSION; for SET_STREAM, id 0 is the
+ * policy's. Byte order is the machine's.
  * File systems that are not ccfs answer ENOTTY, ENOSYS or EOPNOTSUPP. */
 #define CCFS_ABI_VERSION 1u
 struct ccfs_stream_arg {

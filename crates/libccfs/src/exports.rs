@@ -1,5 +1,6 @@
 //! The functions of `include/ccfs.h`, and what is unsafe about C: pointers, descriptors, errno.
 #![allow(unsafe_code)]
+use super::abi::STREAM_CHOSEN;
 use super::{Place, barrier, get, guarded, is_supported, new, set, sync};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -84,7 +85,7 @@ unsafe fn get_with_flags(place: io::Result<Place<'_>>, flags: *mut c_uint) -> u6
     let result = guarded(|| get(place?)).map(|s| {
         if !flags.is_null() {
             // SAFETY: the caller's promise.
-            unsafe { *flags = s.flags };
+            unsafe { *flags = s.flags | if s.chosen { STREAM_CHOSEN } else { 0 } };
         }
         s.id
     });

@@ -65,10 +65,15 @@ pub fn guarded<T>(call: impl FnOnce() -> io::Result<T>) -> Result<T, i32> {
         .map_err(|e| errno_of(&e))
 }
 
+/// The policy's stream. 0, as the ioctl has it, is what a call that failed returns.
+const STREAM_POLICY: u64 = u64::MAX;
+
 fn set(place: Place<'_>, stream: u64, flags: u32) -> io::Result<()> {
-    if stream == 0 {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
+    let stream = match stream {
+        0 => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        STREAM_POLICY => ccfs_client::STREAM_POLICY,
+        stream => stream,
+    };
     ccfs_client::set_stream(place.open()?, stream, Some(flags))
 }
 

@@ -54,7 +54,7 @@ static void wrong(const char *path) {
     FAILS(ccfs_is_supported("") == -1, ENOENT);
     FAILS(ccfs_is_supported("/no/such/place") == -1, ENOENT);
     FAILS(ccfs_setstream_path(path, 0, 0) == -1, EINVAL);
-    FAILS(ccfs_setstream_path(path, 5, 0x40000000u) == -1, EINVAL);
+    FAILS(ccfs_setstream_path(path, 5, 0x20000000u) == -1, EINVAL);
     FAILS(ccfs_setstream_path(path, CCFS_STREAM_DEFAULT, CCFS_IGNORE_FSYNC) == -1, EINVAL);
     FAILS(ccfs_newstream_path(path, 2) == 0, EINVAL);
 }
@@ -91,9 +91,9 @@ static void streams(const char *path) {
     CHECK(one > 1 && two > 1 && one != two);
     CHECK(ccfs_getstream_fd(fd, NULL) == CCFS_STREAM_DEFAULT);
     CHECK(ccfs_setstream_fd(fd, one, CCFS_KEEP_FLAGS) == 0);
-    CHECK(ccfs_getstream_fd(fd, &flags) == one && flags == CCFS_IGNORE_FSYNC);
-    CHECK(ccfs_setstream_path(path, one, 0) == 0);
-    CHECK(ccfs_getstream_fd(fd, &flags) == one && flags == 0);
+    CHECK(ccfs_getstream_fd(fd, &flags) == one && flags == (CCFS_IGNORE_FSYNC | CCFS_CHOSEN));
+    CHECK(ccfs_setstream_path(path, one, CCFS_CHOSEN) == 0);
+    CHECK(ccfs_getstream_fd(fd, &flags) == one && flags == CCFS_CHOSEN);
     /* Threads and children inherit. */
     CHECK(pthread_create(&thread, NULL, seen_by_thread, &fd) == 0 && pthread_join(thread, &seen) == 0);
     CHECK(*(ccfs_stream_t *)seen == one);
@@ -110,6 +110,11 @@ static void streams(const char *path) {
     CHECK(three > 1 && setstream(three, CCFS_KEEP_FLAGS) == 0 && getstream() == three);
     CHECK(streamsync() == 0);
     CHECK(setstream(CCFS_STREAM_DEFAULT, 0) == 0 && getstream() == CCFS_STREAM_DEFAULT);
+    CHECK(ccfs_getstream_fd(fd, &flags) == CCFS_STREAM_DEFAULT && flags == CCFS_CHOSEN);
+    /* As it was at first. */
+    FAILS(setstream(CCFS_STREAM_POLICY, CCFS_IGNORE_FSYNC) == -1, EINVAL);
+    CHECK(setstream(CCFS_STREAM_POLICY, CCFS_KEEP_FLAGS) == 0);
+    CHECK(ccfs_getstream_fd(fd, &flags) == CCFS_STREAM_DEFAULT && flags == 0);
     /* And through the current directory. */
     CHECK(setenv("CCFS_MOUNT", "", 1) == 0);
     FAILS(getstream() == 0, ENOTSUP);

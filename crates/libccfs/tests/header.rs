@@ -19,6 +19,7 @@ int main(void) {
     SHOW("default", CCFS_STREAM_DEFAULT);
     SHOW("ignore_fsync", CCFS_IGNORE_FSYNC);
     SHOW("keep_flags", CCFS_KEEP_FLAGS);
+    SHOW("chosen", CCFS_CHOSEN);
     SHOW("set", CCFS_IOC_SET_STREAM);
     SHOW("get", CCFS_IOC_GET_STREAM);
     SHOW("new", CCFS_IOC_NEW_STREAM);
@@ -42,6 +43,7 @@ fn the_header_has_the_numbers_of_the_daemon() {
         ("default", abi::STREAM_DEFAULT),
         ("ignore_fsync", abi::STREAM_IGNORE_FSYNC.into()),
         ("keep_flags", abi::STREAM_KEEP_FLAGS.into()),
+        ("chosen", abi::STREAM_CHOSEN.into()),
         ("set", abi::IOC_SET_STREAM.into()),
         ("get", abi::IOC_GET_STREAM.into()),
         ("new", abi::IOC_NEW_STREAM.into()),

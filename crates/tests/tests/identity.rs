@@ -1,4 +1,7 @@
 //! Who is in which stream: real processes, threads, users, sessions, control groups and rules on a real mount.
+#[path = "identity/edges.rs"]
+mod edges;
+
 use ccfs_tests::harness::{Fs, Output, Volume, ccfs_program, run, run_ok};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;

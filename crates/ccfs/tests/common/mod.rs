@@ -1,7 +1,11 @@
 //! What the tests of the program share: running it, and volumes that clean up after themselves.
 #![allow(dead_code)]
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything that has to happen.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The program under test.
 pub fn ccfs() -> Command {
@@ -18,6 +22,7 @@ pub struct Ran {
 }
 
 pub fn run(command: &mut Command) -> Ran {
+    let start = Instant::now();
     let Output {
         status,
         stdout,
@@ -25,8 +30,11 @@ pub fn run(command: &mut Command) -> Ran {
     } = loop {
         match command.output() {
             // A program that was just written is still open in another thread's child, before that runs its own.
-            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(20));
+            Err(e)
+                if e.kind() == std::io::ErrorKind::ExecutableFileBusy
+                    && start.elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
             }
             started => break started.expect("the command starts"),
         }
@@ -37,6 +45,22 @@ pub fn run(command: &mut Command) -> Ran {
             .expect("the command was not ended by a signal"),
         out: String::from_utf8_lossy(&stdout).into_owned(),
         err: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
+
+/// Waits for the end of a program; one that does not end is killed, and the test has failed.
+pub fn wait_for(child: &mut Child) -> ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("wait") {
+            return status;
+        }
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("process {} does not end", child.id());
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -67,7 +91,7 @@ pub fn kernel_mount(image: &str, dir: &str, options: &str) {
             return;
         }
         assert!(ran.err.contains("busy") && attempt < 1200, "{}", ran.err);
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -181,7 +205,7 @@ pub fn umount8(dir: &str) {
             return;
         }
         assert!(ran.err.contains("busy") && attempt < 1200, "{}", ran.err);
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -195,7 +219,7 @@ pub fn try_unmount(dir: &str) -> Ran {
             return ran;
         }
         attempt += 1;
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -1,5 +1,6 @@
 //! A bell that rings at every fork, without a system call to hear it: the kernel's performance events, one ring of task events for
-//! each processor, mapped into this process. They also tell which *thread* started a thread, which the process connector does not.
+//! each processor, mapped into this process. They also tell which *thread* started a thread, which the process connector does not, and
+//! of a thread's end before an exec that waited for it.
 //!
 //! The record of a fork is in its ring before the child runs. Needs CAP_PERFMON (or CAP_SYS_ADMIN). Where it is missing, or for
 //! processors that come later, it is not known who started a thread.
@@ -20,12 +21,16 @@ const TAIL: usize = 1032;
 const DATA_OFFSET: usize = 1040;
 const PERF_RECORD_LOST: u32 = 2;
 const PERF_RECORD_FORK: u32 = 7;
-/// Bytes of a record's header, and of a FORK: header, pid, ppid, tid, ptid, time.
+const PERF_RECORD_EXIT: u32 = 4;
+/// Bytes of a record's header, and of a FORK or EXIT: header, pid, ppid, tid, ptid, time.
 const HEADER: usize = 8;
 const FORK_LEN: usize = 32;
 const PERF_FLAG_FD_CLOEXEC: u64 = 8;
 /// Records that wait for their event at most; more means that events are not read, and nothing is lost by forgetting.
 const WAITING_MAX: usize = 1 << 16;
+/// Ends that are remembered at most, and for how long at least if there are more, nanoseconds.
+const ENDS_MAX: usize = 1 << 14;
+const END_KEPT_NS: u64 = 1_000_000_000;
 
 /// `struct perf_event_attr`, version 3.
 #[repr(C)]
@@ -170,6 +175,8 @@ struct Told {
     /// Started thread -> (when, nanoseconds of the monotonic clock; by whom), oldest first.
     creators: HashMap<u32, VecDeque<(u64, u32)>>,
     len: usize,
+    /// Thread -> when it ended last.
+    ends: HashMap<u32, u64>,
     buf: Vec<u8>,
 }
 
@@ -206,6 +213,21 @@ impl Bell {
         }
     }
 
+    #[cfg(test)]
+    pub fn ring_end(&self, tid: u32, ns: u64) {
+        self.told.lock().ends.insert(tid, ns);
+    }
+
+    #[cfg(test)]
+    pub fn ring_fork(&self, child: u32, creator: u32, ns: u64) {
+        let mut told = self.told.lock();
+        told.creators
+            .entry(child)
+            .or_default()
+            .push_back((ns, creator));
+        told.len += 1;
+    }
+
     /// Some thread was started or ended since events were last taken in.
     pub fn rang(&self) -> bool {
         self.rings.iter().any(Ring::rang)
@@ -221,6 +243,7 @@ impl Bell {
             lost |= told.read(&buf);
         }
         told.buf = buf;
+        told.forget_old_ends();
         if told.len > WAITING_MAX {
             told.creators.clear();
             told.len = 0;
@@ -238,6 +261,10 @@ impl Bell {
     pub fn creator(&self, child: u32, ns: u64) -> Option<u32> {
         let mut told = self.told.lock();
         let told = &mut *told;
+        // Whoever had the number before.
+        if told.ends.get(&child).is_some_and(|end| *end < ns) {
+            told.ends.remove(&child);
+        }
         let queue = told.creators.get_mut(&child)?;
         let mut found = None;
         // The kernel reports to the connector first. Records of earlier forks have lost their event.
@@ -253,20 +280,39 @@ impl Bell {
         }
         found
     }
+
+    /// When the last thread of that number ended, nanoseconds of the monotonic clock; `None` also if that was long ago.
+    pub fn end(&self, tid: u32) -> Option<u64> {
+        self.told.lock().ends.get(&tid).copied()
+    }
 }
 
 impl Told {
+    fn forget_old_ends(&mut self) {
+        if self.ends.len() <= ENDS_MAX {
+            return;
+        }
+        let newest = self.ends.values().copied().max().unwrap_or(0);
+        let since = newest.saturating_sub(END_KEPT_NS);
+        self.ends.retain(|_, end| *end >= since);
+    }
+
     /// True: records were lost.
     fn read(&mut self, mut bytes: &[u8]) -> bool {
         let mut lost = false;
         while let Some((kind, record)) = next_record(&mut bytes) {
             match kind {
                 PERF_RECORD_LOST => lost = true,
-                PERF_RECORD_FORK if record.len() >= FORK_LEN => {
+                PERF_RECORD_FORK | PERF_RECORD_EXIT if record.len() >= FORK_LEN => {
                     let word =
                         |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| record[at + i]));
                     let (tid, ptid) = (word(16), word(20));
                     let time = u64::from_ne_bytes(std::array::from_fn(|i| record[24 + i]));
+                    if kind == PERF_RECORD_EXIT {
+                        let end = self.ends.entry(tid).or_default();
+                        *end = time.max(*end);
+                        continue;
+                    }
                     let queue = self.creators.entry(tid).or_default();
                     // Rings of several processors are read one after the other.
                     let place = queue.partition_point(|(earlier, _)| *earlier <= time);
@@ -307,9 +353,9 @@ mod tests {
 
     #[test]
     fn records_are_read() {
-        let fork = |tid: u32, ptid: u32, time: u64| {
+        let record = |kind: u32, tid: u32, ptid: u32, time: u64| {
             let mut record = Vec::new();
-            record.extend_from_slice(&PERF_RECORD_FORK.to_ne_bytes());
+            record.extend_from_slice(&kind.to_ne_bytes());
             record.extend_from_slice(&[0, 0]);
             record.extend_from_slice(&(FORK_LEN as u16).to_ne_bytes());
             for word in [tid, ptid, tid, ptid] {
@@ -318,7 +364,16 @@ mod tests {
             record.extend_from_slice(&time.to_ne_bytes());
             record
         };
-        let bytes = [fork(7, 3, 50), fork(7, 2, 40), fork(9, 1, 1)].concat();
+        let fork = |tid, ptid, time| record(PERF_RECORD_FORK, tid, ptid, time);
+        let end = |tid, time| record(PERF_RECORD_EXIT, tid, 1, time);
+        let bytes = [
+            fork(7, 3, 50),
+            fork(7, 2, 40),
+            end(7, 44),
+            fork(9, 1, 1),
+            end(9, 5),
+        ]
+        .concat();
         let told = Mutex::new(Told::default());
         assert!(!told.lock().read(&bytes));
         let bell = Bell {
@@ -332,6 +387,7 @@ mod tests {
             "the one of 40 is another fork's"
         );
         assert_eq!(bell.creator(7, 0), None);
+        assert_eq!((bell.end(7), bell.end(9)), (None, Some(5)));
         assert_eq!(bell.creator(9, 2), None);
         assert_eq!(bell.told.lock().len, 0);
         for cut in 0..bytes.len() {
@@ -355,6 +411,7 @@ mod tests {
         assert!(bell.rang());
         bell.take_in();
         if bell.is_complete() {
+            assert!(bell.end(inner).is_some() && bell.end(tid()).is_none());
             assert_eq!(bell.creator(inner, 0), Some(outer));
             assert_eq!(bell.creator(outer, 0), Some(tid()));
         }

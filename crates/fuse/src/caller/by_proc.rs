@@ -12,8 +12,8 @@
 //! * A tid can come back as another thread's. A known thread is believed for [`TRUST_MS`] and then its start time is
 //!   compared: to bring a tid round within that time takes 32768 forks (the usual pid space), which is not possible.
 use super::policy::Policy;
-use super::streams::{Registry, Stream};
-use super::{Caller, as_seen_by, io_uring_owner, monotonic_ms, now_ticks};
+use super::streams::{Place, Registry};
+use super::{Caller, io_uring_owner, monotonic_ms, now_ticks};
 use crate::procfs::{Proc, Stat};
 use crate::wire::Errno;
 use parking_lot::{Mutex, RwLock};
@@ -28,14 +28,6 @@ const DEPTH_MAX: u32 = 64;
 /// Changes of stream that are remembered per thread; children older than those get the oldest one.
 const HISTORY_MAX: usize = 16;
 const SHARDS: usize = 64;
-
-/// Where a thread is.
-#[derive(Clone, Debug)]
-struct Place {
-    stream: Arc<Stream>,
-    /// Chosen by a program or a rule: what the thread starts inherits it.
-    explicit: bool,
-}
 
 /// A thread that made a request or is an ancestor of one.
 #[derive(Debug)]
@@ -101,27 +93,22 @@ impl ProcTracker {
 
     /// The stream of a request.
     pub fn caller(&self, tid: u32, uid: u32) -> Caller {
-        let stream = self.stream_of(tid);
-        as_seen_by(&stream, uid)
-            .or_else(|| {
-                let base = self.base(self.proc.process(tid)?);
-                as_seen_by(&base.stream, uid)
-            })
+        let place = self.place_of(tid);
+        place
+            .seen_by(uid)
+            .or_else(|| self.base(self.proc.process(tid)?).seen_by(uid))
             .unwrap_or_default()
     }
 
     /// SET_STREAM; `None` leaves the thread to the policy again. Error: ESRCH for a thread that cannot be seen.
-    pub fn set(&self, tid: u32, stream: Option<Arc<Stream>>) -> Result<(), Errno> {
+    pub fn set(&self, tid: u32, place: Option<Place>) -> Result<(), Errno> {
         let gone = Errno(libc::ESRCH);
         let stat = self.proc.stat(tid).ok_or(gone)?;
         let now = now_ticks();
         self.lookup(tid, &stat, 0);
         self.note_setter(tid);
-        let place = match stream {
-            Some(stream) => Place {
-                stream,
-                explicit: true,
-            },
+        let place = match place {
+            Some(place) => place,
             None => self.base(self.proc.process(tid).ok_or(gone)?),
         };
         place.stream.entered.store(true, Relaxed);
@@ -170,29 +157,23 @@ impl ProcTracker {
     fn base(&self, process: u32) -> Place {
         let stream = self.policy.stream_of(&self.proc, &self.registry, process);
         stream.entered.store(true, Relaxed);
-        Place {
-            stream,
-            explicit: false,
-        }
+        Place::of_policy(stream)
     }
 
     fn everybody(&self) -> Place {
-        Place {
-            stream: self.registry.everybody.clone(),
-            explicit: false,
-        }
+        Place::of_policy(self.registry.everybody.clone())
     }
 
-    fn stream_of(&self, tid: u32) -> Arc<Stream> {
+    fn place_of(&self, tid: u32) -> Place {
         let now_ms = monotonic_ms();
         if let Some(thread) = self.shard(tid).read().get(&tid)
             && now_ms.saturating_sub(thread.checked_ms.load(Relaxed)) < TRUST_MS
         {
-            return thread.now().stream.clone();
+            return thread.now().clone();
         }
         match self.proc.stat(tid) {
-            Some(stat) => self.lookup(tid, &stat, 0).stream,
-            None => self.registry.everybody.clone(),
+            Some(stat) => self.lookup(tid, &stat, 0),
+            None => self.everybody(),
         }
     }
 
@@ -279,13 +260,7 @@ impl ProcTracker {
             }
         }
         let by_rule = self.policy.by_rule(&self.proc, &self.registry, process);
-        by_rule.map_or_else(
-            || self.base(process),
-            |stream| Place {
-                stream,
-                explicit: true,
-            },
-        )
+        by_rule.map_or_else(|| self.base(process), Place::by_rule)
     }
 
     /// Which thread of the process `parent` started the process `child`, as far as it matters.

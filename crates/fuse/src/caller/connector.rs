@@ -45,7 +45,11 @@ pub(super) enum Event {
         ns: u64,
     },
     /// A thread of the process called exec; it goes by the process's number from now on.
-    Exec { process: u32 },
+    Exec {
+        process: u32,
+        /// When, nanoseconds of the monotonic clock.
+        ns: u64,
+    },
     /// The process called setsid.
     Session { process: u32 },
     /// The thread ended. Its number may already be another thread's: this is reported after its parent could see it.
@@ -70,12 +74,16 @@ pub(super) struct Connector {
 impl Connector {
     /// Starts listening. Errors say what is missing.
     pub fn open() -> io::Result<Connector> {
+        Connector::with_room(ROOM)
+    }
+
+    fn with_room(room: usize) -> io::Result<Connector> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let protocol = Some(netlink::CONNECTOR);
         let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol)?;
         // Without the right to more, the system's limit holds; an overrun is noticed.
-        if sockopt::set_socket_recv_buffer_size_force(&socket, ROOM).is_err() {
-            let _ = sockopt::set_socket_recv_buffer_size(&socket, ROOM);
+        if sockopt::set_socket_recv_buffer_size_force(&socket, room).is_err() {
+            let _ = sockopt::set_socket_recv_buffer_size(&socket, room);
         }
         bind(&socket, &SocketAddrNetlink::new(0, CN_IDX_PROC))?;
         let mut this = Connector {
@@ -195,14 +203,18 @@ fn answer(datagram: &[u8]) -> Option<u32> {
 fn decode(datagram: &[u8]) -> Option<Event> {
     let event = event(datagram)?;
     let field = |index: usize| word(event, EVENT_LEN + 4 * index);
+    let ns = u64::from_ne_bytes(event.get(8..16)?.try_into().ok()?);
     match word(event, 0)? {
         PROC_EVENT_FORK => Some(Event::Fork {
             parent: field(0)?,
             child: field(2)?,
             process: field(3)?,
-            ns: u64::from_ne_bytes(event.get(8..16)?.try_into().ok()?),
+            ns,
         }),
-        PROC_EVENT_EXEC => Some(Event::Exec { process: field(1)? }),
+        PROC_EVENT_EXEC => Some(Event::Exec {
+            process: field(1)?,
+            ns,
+        }),
         PROC_EVENT_SID => Some(Event::Session { process: field(1)? }),
         PROC_EVENT_EXIT => Some(Event::Exit { tid: field(0)? }),
         _ => None,
@@ -241,7 +253,10 @@ mod tests {
         (
             "4c00000003000000030000000000000001000000010000000300000000000000280000000200000001000000057ba41cca0000\
              00f2650000f265000000000000000000000000000000000000",
-            Some(Event::Exec { process: 0x65f2 }),
+            Some(Event::Exec {
+                process: 0x65f2,
+                ns: 0xca_1ca4_7b05,
+            }),
         ),
         (
             "4c00000003000000040000000000000001000000010000000400000000000000280000000000008001000000cda0b81cca0000\
@@ -292,5 +307,45 @@ mod tests {
         let started = |e: &Event| matches!(*e, Event::Fork { child: tid, process, .. } if tid == child.id() && process == tid);
         assert!(lost || events.iter().any(started), "{events:?}");
         child.wait().unwrap();
+    }
+
+    /// The live socket, with room for a few events only: that some were lost is told once, and those that come later are there.
+    #[test]
+    fn an_overrun_is_told() {
+        let mut connector = match Connector::with_room(1) {
+            Ok(connector) => connector,
+            Err(e) => return println!("skipped: no process connector: {e}"),
+        };
+        let start = std::time::Instant::now();
+        let run = || {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            child.wait().unwrap();
+        };
+        let mut events = Vec::new();
+        loop {
+            (0..10).for_each(|_| run());
+            if connector.drain(&mut events).unwrap() {
+                break;
+            }
+            if start.elapsed().as_secs() > 60 {
+                return println!("skipped: the socket holds all");
+            }
+        }
+        // Others may start programs meanwhile, too.
+        while connector.drain(&mut events).unwrap() {
+            assert!(start.elapsed().as_secs() < 120, "it goes on being told");
+        }
+        loop {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            let lost = connector.drain(&mut events).unwrap();
+            let started =
+                |e: &Event| matches!(*e, Event::Fork { child: tid, .. } if tid == child.id());
+            let told = events.iter().any(started);
+            child.wait().unwrap();
+            if told {
+                break;
+            }
+            assert!(lost && start.elapsed().as_secs() < 120, "{events:?}");
+        }
     }
 }

@@ -12,8 +12,8 @@
 use super::bell::Bell;
 use super::connector::{Event, Source};
 use super::policy::Policy;
-use super::streams::{Origin, Registry, Stream};
-use super::{Caller, as_seen_by, io_uring_owner, monotonic_ms};
+use super::streams::{Origin, Place, Registry};
+use super::{Caller, io_uring_owner, monotonic_ms};
 use crate::procfs::Proc;
 use crate::wire::Errno;
 use parking_lot::{Mutex, RwLock};
@@ -37,11 +37,9 @@ const DEPTH_MAX: u32 = 64;
 #[derive(Debug)]
 struct Thread {
     process: u32,
-    stream: Arc<Stream>,
-    /// Chosen by a program or a rule: what it starts inherits it.
-    explicit: bool,
+    place: Place,
     /// What the policy says of its process; asked when first needed.
-    base: Option<Arc<Stream>>,
+    base: Option<Place>,
     /// An io_uring worker works for this thread and is where that one is; 0: it is none.
     works_for: u32,
     /// /proc was looked at.
@@ -78,7 +76,7 @@ impl Hasher for Spread {
 struct Intake {
     source: Option<Box<dyn Source>>,
     batch: Vec<Event>,
-    /// Thread events whose creators the bell has not told yet.
+    /// Forks whose creators the bell has not told yet.
     waiting: Vec<Event>,
     /// Known threads by process.
     processes: HashMap<u32, HashSet<u32>>,
@@ -139,6 +137,11 @@ impl EventTracker {
         self.bell.is_some()
     }
 
+    #[cfg(test)]
+    pub fn bell(&self) -> Option<&Bell> {
+        self.bell.as_ref()
+    }
+
     /// What becomes readable when there are events.
     pub fn descriptor(&self) -> Option<OwnedFd> {
         self.intake.lock().source.as_ref()?.descriptor()
@@ -154,7 +157,7 @@ impl EventTracker {
         let mut list = Vec::new();
         for shard in &self.shards {
             let shard = shard.read();
-            let inside = shard.iter().filter(|(_, t)| t.stream.id == id);
+            let inside = shard.iter().filter(|(_, t)| t.place.stream.id == id);
             list.extend(inside.map(|(tid, t)| (*tid, t.process)));
         }
         list
@@ -186,7 +189,7 @@ impl EventTracker {
         match self.introduce(&mut intake, tid) {
             true => self.with_base(tid, uid),
             // Ended, or not visible from here.
-            false => as_seen_by(&self.registry.everybody, uid).unwrap_or_default(),
+            false => Caller::default(),
         }
     }
 
@@ -220,14 +223,14 @@ impl EventTracker {
         Caller::default()
     }
 
-    fn base(&self, process: u32) -> Arc<Stream> {
+    fn base(&self, process: u32) -> Place {
         let base = self.policy.stream_of(&self.proc, &self.registry, process);
         base.entered.store(true, Relaxed);
-        base
+        Place::of_policy(base)
     }
 
     /// SET_STREAM; `None` leaves the thread to the policy again. Error: ESRCH for a thread that cannot be seen.
-    pub fn set(&self, tid: u32, stream: Option<Arc<Stream>>) -> Result<(), Errno> {
+    pub fn set(&self, tid: u32, place: Option<Place>) -> Result<(), Errno> {
         let mut intake = self.intake.lock();
         // What it started before is where it was before.
         self.take_in(&mut intake);
@@ -236,13 +239,11 @@ impl EventTracker {
             return Err(gone);
         }
         let process = self.shard(tid).read().get(&tid).ok_or(gone)?.process;
-        let explicit = stream.is_some();
-        let stream = stream.unwrap_or_else(|| self.base(process));
+        let place = place.unwrap_or_else(|| self.base(process));
         let mut shard = self.shard(tid).write();
         let thread = shard.get_mut(&tid).ok_or(gone)?;
-        stream.entered.store(true, Relaxed);
-        thread.stream = stream;
-        thread.explicit = explicit;
+        place.stream.entered.store(true, Relaxed);
+        thread.place = place;
         Ok(())
     }
 
@@ -270,9 +271,15 @@ impl EventTracker {
         {
             return false;
         }
+        // A worker of a ring's polling thread works for whom that one works.
+        let owner = owner.map(|owner| {
+            let shard = self.shard(owner).read();
+            let works_for = shard.get(&owner).map_or(0, |t| t.works_for);
+            if works_for == 0 { owner } else { works_for }
+        });
         if !self.shard(tid).read().contains_key(&tid) {
-            let stream = self.first_seen(intake, process, tid);
-            self.enter(intake, tid, process, stream, stat.start_ticks);
+            let place = self.first_seen(intake, process, tid);
+            self.enter(intake, tid, process, place, stat.start_ticks);
         }
         if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
             thread.born = stat.start_ticks;
@@ -283,54 +290,46 @@ impl EventTracker {
         true
     }
 
-    /// Where a thread belongs that no event told of: (stream, chosen by a rule).
-    fn first_seen(&self, intake: &mut Intake, process: u32, tid: u32) -> (Arc<Stream>, bool) {
+    /// Where a thread belongs that no event told of.
+    fn first_seen(&self, intake: &mut Intake, process: u32, tid: u32) -> Place {
         if !self.policy.rules.is_empty() {
             // A rule speaks about the process; its first thread holds what it said.
             if tid != process
                 && !self.shard(process).read().contains_key(&process)
-                && let Some(stream) = self.by_rule(process)
+                && let Some(place) = self.by_rule(process)
             {
                 let born = self.born(process);
-                self.enter(intake, process, process, (stream.clone(), true), born);
-                return (stream, true);
+                self.enter(intake, process, process, place.clone(), born);
+                return place;
             }
             let leader = self.shard(process).read();
             let by_rule = leader
                 .get(&process)
-                .filter(|t| t.explicit && t.stream.origin == Origin::Rule);
+                .filter(|t| t.place.explicit && t.place.stream.origin == Origin::Rule);
             if let Some(leader) = by_rule {
-                return (leader.stream.clone(), true);
+                return leader.place.clone();
             }
             drop(leader);
             if tid == process
-                && let Some(stream) = self.by_rule(process)
+                && let Some(place) = self.by_rule(process)
             {
-                return (stream, true);
+                return place;
             }
         }
-        (self.base(process), false)
+        self.base(process)
     }
 
-    fn by_rule(&self, process: u32) -> Option<Arc<Stream>> {
+    fn by_rule(&self, process: u32) -> Option<Place> {
         let stream = self.policy.by_rule(&self.proc, &self.registry, process)?;
         stream.entered.store(true, Relaxed);
-        Some(stream)
+        Some(Place::by_rule(stream))
     }
 
-    fn enter(
-        &self,
-        intake: &mut Intake,
-        tid: u32,
-        process: u32,
-        (stream, explicit): (Arc<Stream>, bool),
-        born: u64,
-    ) {
+    fn enter(&self, intake: &mut Intake, tid: u32, process: u32, place: Place, born: u64) {
         self.leave(intake, tid);
         let thread = Thread {
             process,
-            stream,
-            explicit,
+            place,
             base: None,
             works_for: 0,
             ready: false,
@@ -403,7 +402,7 @@ impl EventTracker {
                 process,
                 ns,
             } => self.forked(intake, [parent, child, process], ns, true),
-            Event::Exec { process } => self.executed(intake, process),
+            Event::Exec { process, ns } => self.executed(intake, process, ns),
             Event::Session { process } => self.new_session(intake, process),
             Event::Exit { tid } => {
                 if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
@@ -430,7 +429,6 @@ impl EventTracker {
             && intake.waiting.len() < WAITING_MAX;
         let creator = match told {
             Some(creator) => creator,
-            None if child == process => parent,
             None if patient && self.bell.as_ref().is_some_and(Bell::is_complete) => {
                 // Its creator is still in the system call.
                 intake.waiting.retain(|e| started(e) != Some(child));
@@ -442,18 +440,22 @@ impl EventTracker {
                 });
                 return;
             }
+            // The creator's parent, if it said CLONE_PARENT.
+            None if child == process => parent,
             // Its record is lost, and it ended meanwhile.
             None if self.bell.is_some() && self.proc.process(child) != Some(process) => return,
             // The kernel does not say which thread it was: the process's first one.
             None => process,
         };
+        // Who starts something runs.
+        self.resolve(intake, creator);
         let inherited = {
             let shard = self.shard(creator).read();
-            let explicit = shard.get(&creator).filter(|t| t.explicit);
-            explicit.map(|t| t.stream.clone())
+            let explicit = shard.get(&creator).filter(|t| t.place.explicit);
+            explicit.map(|t| t.place.clone())
         };
-        if let Some(stream) = inherited {
-            self.enter(intake, child, process, (stream, true), boot_ticks(ns));
+        if let Some(place) = inherited {
+            self.enter(intake, child, process, place, boot_ticks(ns));
         }
     }
 
@@ -474,11 +476,11 @@ impl EventTracker {
         }
     }
 
-    fn executed(&self, intake: &mut Intake, process: u32) {
+    fn executed(&self, intake: &mut Intake, process: u32, ns: u64) {
+        self.resolve(intake, process);
         let others = intake.processes.get(&process).into_iter().flatten();
         let others: Vec<u32> = others.copied().filter(|&tid| tid != process).collect();
-        let running = |tid: &u32| self.shard(*tid).read().get(tid).is_some_and(|t| !t.ended);
-        let survivor = others.iter().copied().find(|tid| running(tid));
+        let survivor = others.iter().copied().find(|&tid| self.runs_at(tid, ns));
         let leader_ended = self
             .shard(process)
             .read()
@@ -487,7 +489,7 @@ impl EventTracker {
         // exec leaves one thread: it takes the first one's number, and takes its stream with it.
         let from = survivor.and_then(|tid| {
             let shard = self.shard(tid).read();
-            shard.get(&tid).map(|t| (t.stream.clone(), t.explicit))
+            shard.get(&tid).map(|t| t.place.clone())
         });
         match from {
             Some(place) => {
@@ -505,15 +507,26 @@ impl EventTracker {
         }
     }
 
+    /// A known thread had not ended at this instant. The connector may tell of an end after the exec that it made room for; the bell
+    /// rings before.
+    fn runs_at(&self, tid: u32, ns: u64) -> bool {
+        let shard = self.shard(tid).read();
+        let Some(thread) = shard.get(&tid).filter(|t| !t.ended) else {
+            return false;
+        };
+        let end = self.bell.as_ref().and_then(|bell| bell.end(tid));
+        end.is_none_or(|end| end > ns || boot_ticks(end) < thread.born)
+    }
+
     /// A program begins. In an explicit stream it stays there: a rule never takes it out of one, nor out of another rule's.
     fn apply_rules(&self, intake: &mut Intake, process: u32) {
         let explicit = {
             let shard = self.shard(process).read();
-            shard.get(&process).is_some_and(|t| t.explicit)
+            shard.get(&process).is_some_and(|t| t.place.explicit)
         };
-        if !explicit && let Some(stream) = self.by_rule(process) {
+        if !explicit && let Some(place) = self.by_rule(process) {
             let born = self.born(process);
-            self.enter(intake, process, process, (stream, true), born);
+            self.enter(intake, process, process, place, born);
         }
     }
 
@@ -531,7 +544,7 @@ impl EventTracker {
                     continue;
                 };
                 thread.base = None;
-                thread.explicit
+                thread.place.explicit
             };
             if !explicit {
                 self.leave(intake, tid);
@@ -556,13 +569,13 @@ impl EventTracker {
                 fresh.insert(tid, (process, stat.parent, stat.start_ticks));
             }
         }
-        let mut places: HashMap<u32, Option<Arc<Stream>>> = HashMap::new();
+        let mut places: HashMap<u32, Option<Place>> = HashMap::new();
         for &tid in fresh.keys() {
             self.find_place(&fresh, &mut places, tid, 0);
         }
         for (tid, (process, _, born)) in &fresh {
             match places.remove(tid).flatten() {
-                Some(stream) => self.enter(intake, *tid, *process, (stream, true), *born),
+                Some(place) => self.enter(intake, *tid, *process, place, *born),
                 // What is known of an earlier thread of that number goes; the policy is asked again.
                 None => self.leave(intake, *tid),
             }
@@ -577,10 +590,10 @@ impl EventTracker {
     fn find_place(
         &self,
         fresh: &HashMap<u32, (u32, u32, u64)>,
-        places: &mut HashMap<u32, Option<Arc<Stream>>>,
+        places: &mut HashMap<u32, Option<Place>>,
         tid: u32,
         depth: u32,
-    ) -> Option<Arc<Stream>> {
+    ) -> Option<Place> {
         if let Some(place) = places.get(&tid) {
             return place.clone();
         }
@@ -592,8 +605,8 @@ impl EventTracker {
             }
             None => {
                 let shard = self.shard(tid).read();
-                let thread = shard.get(&tid).filter(|t| t.explicit);
-                thread.map(|t| t.stream.clone())
+                let thread = shard.get(&tid).filter(|t| t.place.explicit);
+                thread.map(|t| t.place.clone())
             }
         };
         places.insert(tid, place.clone());
@@ -640,5 +653,8 @@ fn monotonic_ns() -> u64 {
 
 /// What a caller with this uid sees of a thread's place; `None`: the policy must be asked first.
 fn seen(thread: &Thread, uid: u32) -> Option<Caller> {
-    as_seen_by(&thread.stream, uid).or_else(|| as_seen_by(thread.base.as_ref()?, uid))
+    let place = &thread.place;
+    place
+        .seen_by(uid)
+        .or_else(|| thread.base.as_ref()?.seen_by(uid))
 }

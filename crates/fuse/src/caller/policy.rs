@@ -1,8 +1,9 @@
 //! Streams for those who did not ask for one: the mount's policy and its rules.
 //!
 //! A policy decides per session, never within one (C1): with `streams=cgroup` and `streams=uid` everything in a session goes where
-//! its leader belongs, or, if the leader has ended, who was seen first. What has no session is in the default stream. Rules are
-//! the user's exceptions: they look at one process, and count for it and what it starts.
+//! its leader belongs, or, if the leader has ended, who was seen first. A session that was begun outside of the daemon's process id
+//! namespace has no number here: its processes are in the default stream with `streams=session`, and each speaks for itself with
+//! `cgroup` and `uid`. Rules are the user's exceptions: they look at one process, and count for it and what it starts.
 use super::rules::{Assign, Facts, Rules};
 use super::streams::{Origin, Registry, Stream};
 use crate::procfs::Proc;
@@ -117,10 +118,9 @@ impl Policy {
             return registry.everybody.clone();
         }
         let session = proc.stat(process).map_or(0, |stat| stat.session);
-        if session == 0 {
-            return registry.everybody.clone();
-        }
-        let leader = proc.stat(session).map(|stat| stat.start_ticks);
+        let leader = (session != 0)
+            .then(|| proc.stat(session).map(|stat| stat.start_ticks))
+            .flatten();
         let mut state = self.state.lock();
         let known = state.sessions.get(&session);
         if let Some(stream) = known
@@ -142,25 +142,28 @@ impl Policy {
             Err(_) => return registry.everybody.clone(),
         };
         state.groups.insert(group, Arc::downgrade(&stream));
-        let stream_of = Session {
-            stream: Arc::downgrade(&stream),
-            leader,
-        };
-        state.sessions.insert(session, stream_of);
+        if session != 0 {
+            let stream_of = Session {
+                stream: Arc::downgrade(&stream),
+                leader,
+            };
+            state.sessions.insert(session, stream_of);
+        }
         stream
     }
 
     fn group(&self, proc: &Proc, session: u32, process: u32) -> Option<Group> {
         // A session is named by its leader, which may have ended.
+        let spokesman = if session == 0 { process } else { session };
         match self.grouping {
             Grouping::Shared => None,
-            Grouping::Session => Some(Group::Session(session)),
+            Grouping::Session => (session != 0).then_some(Group::Session(session)),
             Grouping::Cgroup => proc
-                .cgroup(session)
+                .cgroup(spokesman)
                 .or_else(|| proc.cgroup(process))
                 .map(Group::Cgroup),
             Grouping::Uid => proc
-                .uid(session)
+                .uid(spokesman)
                 .or_else(|| proc.uid(process))
                 .map(Group::User),
         }

@@ -2,8 +2,9 @@
 //!
 //! A stream ends by itself when no thread is in it and the engine has committed all of it. One that was made and never entered is
 //! kept for [`UNUSED_MS`].
+use super::Caller;
 use crate::wire::Errno;
-use ccfs_client::abi::{STREAM_FLAGS, STREAM_KEEP_FLAGS};
+use ccfs_client::abi::{STREAM_FLAGS, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS};
 use ccfs_engine::{DEFAULT_STREAM, StreamId, Volume};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -89,6 +90,60 @@ impl Stream {
     }
 }
 
+/// On whose behalf a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    pub uid: u32,
+    /// Uid 0 of the daemon's own user namespace. In another one (a container) uid 0 can be the same user; it has no other rights
+    /// than that user.
+    pub is_root: bool,
+}
+
+/// Where a thread is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub stream: Arc<Stream>,
+    /// Chosen by a program or a rule: what the thread starts inherits it.
+    pub explicit: bool,
+    /// Root chose it, so root is in it too, whoever it belongs to.
+    pub by_root: bool,
+}
+
+impl Place {
+    /// Where the policy puts a thread.
+    pub fn of_policy(stream: Arc<Stream>) -> Place {
+        Place {
+            stream,
+            explicit: false,
+            by_root: false,
+        }
+    }
+
+    pub fn by_rule(stream: Arc<Stream>) -> Place {
+        Place {
+            stream,
+            explicit: true,
+            by_root: false,
+        }
+    }
+
+    /// The uid rule (C10): `None` where the stream is another user's.
+    pub fn seen_by(&self, uid: u32) -> Option<Caller> {
+        let stream = &self.stream;
+        let ignore_fsync = match stream.owner {
+            None => false,
+            Some(owner) if owner == uid => stream.flags.load(Relaxed) & STREAM_IGNORE_FSYNC != 0,
+            Some(_) if uid == 0 && self.by_root => false,
+            Some(_) => return None,
+        };
+        Some(Caller {
+            stream: StreamId(stream.id),
+            ignore_fsync,
+            chosen: self.explicit,
+        })
+    }
+}
+
 /// A stream as `status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
@@ -144,7 +199,7 @@ impl Registry {
 
     /// The stream of that number that a user wants to enter, made if nobody has it. Errors: EINVAL flags, ENOSPC too many, EPERM
     /// another user's, or root would change another user's flags.
-    pub fn enter(&self, uid: u32, id: u64, flags: u32) -> Result<Arc<Stream>, Errno> {
+    pub fn enter(&self, user: User, id: u64, flags: u32) -> Result<Arc<Stream>, Errno> {
         let keep = flags & STREAM_KEEP_FLAGS != 0;
         let flags = flags & !STREAM_KEEP_FLAGS;
         if flags & !STREAM_FLAGS != 0 {
@@ -156,13 +211,14 @@ impl Registry {
                 _ => Err(Errno(libc::EINVAL)),
             };
         }
+        let uid = user.uid;
         let mut streams = self.streams.lock();
         if let Some(stream) = streams.get(&id) {
             let everybodys = stream.owner.is_none();
             if everybodys && flags != 0 {
                 return Err(Errno(libc::EINVAL));
             }
-            if uid != 0 && !everybodys && stream.owner != Some(uid) {
+            if !user.is_root && !everybodys && stream.owner != Some(uid) {
                 return Err(Errno(libc::EPERM));
             }
             if stream.owner == Some(uid) {
@@ -175,7 +231,7 @@ impl Registry {
             }
             return Ok(stream.clone());
         }
-        if uid != 0 && !self.engine.is_settled(id) {
+        if !user.is_root && !self.engine.is_settled(id) {
             // What another user did in it is on its way.
             return Err(Errno(libc::EPERM));
         }
@@ -186,13 +242,13 @@ impl Registry {
     }
 
     /// Whether this user may name the stream in a call: its own, everybody's, one that has ended, or as root any.
-    pub fn may_use(&self, uid: u32, id: u64) -> bool {
-        if uid == 0 || id == DEFAULT_STREAM.0 {
+    pub fn may_use(&self, user: User, id: u64) -> bool {
+        if user.is_root || id == DEFAULT_STREAM.0 {
             return true;
         }
         let streams = self.streams.lock();
         match streams.get(&id) {
-            Some(stream) => stream.owner.is_none_or(|owner| owner == uid),
+            Some(stream) => stream.owner.is_none_or(|owner| owner == user.uid),
             None => self.engine.is_settled(id),
         }
     }

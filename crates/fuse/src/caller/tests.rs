@@ -71,6 +71,19 @@ fn with_source(
     }
 }
 
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Puts the process of a directory of /proc into a user namespace.
+fn namespace(process: &std::path::Path, name: &str) {
+    fs::create_dir_all(process.join("ns")).unwrap();
+    let link = process.join("ns/user");
+    let _ = fs::remove_file(&link);
+    std::os::unix::fs::symlink(name, link).unwrap();
+}
+
 /// A made-up /proc.
 struct World {
     dir: tempfile::TempDir,
@@ -101,6 +114,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let (told, ids) = (Told::default(), Arc::new(Ids::default()));
         let proc = Proc::new(dir.path());
+        namespace(&dir.path().join("self"), "user:[1]");
         let callers = match config.forks {
             Forks::Proc => Callers::new(proc, config, ids.clone()),
             Forks::Auto => with_source(proc, config, ids.clone(), Box::new(told.clone()), bell),
@@ -142,6 +156,17 @@ impl World {
             format!("Name:\t{comm}\nTgid:\t{process}\nPPid:\t{parent}\nUid:\t5\t5\t5\t5\n"),
         )
         .unwrap();
+        namespace(&dir, "user:[1]");
+    }
+
+    /// The thread is in a user namespace that is not the daemon's.
+    fn contain(&self, tid: u32) {
+        namespace(&self.dir.path().join(tid.to_string()), "user:[2]");
+    }
+
+    /// A user as the thread `tid` of it calls.
+    fn user(&self, tid: u32, uid: u32) -> User {
+        self.callers.user(tid, uid)
     }
 
     fn end(&self, tid: u32) {
@@ -155,14 +180,25 @@ impl World {
     }
 
     fn fork(&self, parent: u32, child: u32, process: u32) {
-        let now = clock_gettime(ClockId::Monotonic);
-        let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         self.tell(Event::Fork {
             parent,
             child,
             process,
-            ns,
+            ns: monotonic_ns(),
         });
+    }
+
+    fn exec(&self, process: u32) {
+        let ns = monotonic_ns();
+        self.tell(Event::Exec { process, ns });
+    }
+
+    /// The bell of `with_bell`.
+    fn bell(&self) -> &Bell {
+        match self.callers.shared.tracker.get() {
+            Some(Tracker::Events(tracker)) => tracker.bell().unwrap(),
+            _ => panic!("no bell"),
+        }
     }
 
     fn stream(&self, tid: u32, uid: u32) -> u64 {
@@ -257,14 +293,23 @@ fn the_uid_rule() {
             (caller.stream.0, caller.ignore_fsync)
         };
         assert_eq!(seen(1000), (77, true));
-        assert_eq!(seen(0), (77, false));
-        assert_eq!(seen(1001), (1, false));
+        // A setuid program, sudo.
+        assert_eq!((seen(0), seen(1001)), ((1, false), (1, false)));
         assert_eq!(w.callers.set(11, 1001, 77, 0), Err(Errno(libc::EPERM)));
         assert_eq!(w.callers.set(11, 0, 77, STREAM_KEEP_FLAGS), Ok(()));
         assert_eq!(w.callers.set(11, 0, 77, STREAM_IGNORE_FSYNC), Ok(()));
         assert_eq!(w.callers.set(11, 0, 77, 0), Err(Errno(libc::EPERM)));
+        // Root is where it went.
+        let visitor = w.callers.caller(11, 0);
+        assert_eq!((visitor.stream.0, visitor.ignore_fsync), (77, false));
+        w.fork(11, 12, 12);
+        w.thread(12, 12, 11, now_ticks() + 2, "its child");
+        assert_eq!(
+            (w.stream(12, 0), w.stream(12, 1000), w.stream(12, 1001)),
+            (77, 77, 1)
+        );
         assert_eq!(seen(1000), (77, true), "kept");
-        let may = |uid| w.callers.may_use(uid, 77);
+        let may = |uid| w.callers.may_use(w.user(11, uid), 77);
         assert!(may(1000) && may(0) && !may(1001));
         let list = w.callers.list();
         assert_eq!((list.len(), list[0].id, list[0].owner), (1, 77, Some(1000)));
@@ -275,10 +320,62 @@ fn the_uid_rule() {
             assert_eq!(w.callers.set(10, 1000, id, flags), Err(Errno(libc::EINVAL)));
         }
         assert_eq!(w.callers.make(5, 2), Err(Errno(libc::EINVAL)));
-        assert_eq!(w.callers.stream_of(11, 5), Ok((DEFAULT_STREAM, 0)));
-        assert_eq!(w.callers.stream_of(11, 0), Ok((DEFAULT_STREAM, 0)));
-        assert_eq!(w.callers.stream_of(11, 6), Err(Errno(libc::EPERM)));
-        assert_eq!(w.callers.stream_of(12, 0), Err(Errno(libc::ESRCH)));
+        w.callers.set(11, 5, 0, 0).unwrap();
+        let of = |uid, tid| w.callers.stream_of(w.user(10, uid), tid);
+        assert_eq!((of(5, 11), of(0, 11)), (Ok((DEFAULT_STREAM, 0)), of(5, 11)));
+        assert_eq!(of(6, 11), Err(Errno(libc::EPERM)));
+        assert_eq!(of(0, 13), Err(Errno(libc::ESRCH)));
+    }
+}
+
+/// Uid 0 of a container can be the machine's uid 0; without the machine's rights it is a user like others.
+#[test]
+fn root_of_a_container_is_not_root() {
+    for w in both() {
+        w.thread(10, 10, 1, now_ticks() - 50, "a");
+        w.thread(11, 11, 1, now_ticks() - 50, "b");
+        w.contain(11);
+        w.callers.set(10, 1000, 77, 0).unwrap();
+        assert_eq!(w.callers.set(11, 0, 77, 0), Err(Errno(libc::EPERM)));
+        assert!(w.callers.may_use(w.user(10, 0), 77));
+        assert!(!w.callers.may_use(w.user(11, 0), 77));
+        assert!(w.callers.stream_of(w.user(10, 0), 10).is_ok());
+        assert!(w.callers.stream_of(w.user(11, 0), 10).is_err());
+        // Nor is one that cannot be seen.
+        assert!(!w.user(0, 0).is_root && !w.user(99, 0).is_root);
+        w.ids.unsettled.lock().insert(78);
+        assert_eq!(w.callers.set(11, 0, 78, 0), Err(Errno(libc::EPERM)));
+        // A stream of its own is the machine's root's too: it is the same user.
+        w.callers.set(11, 0, 79, 0).unwrap();
+        assert_eq!((w.stream(11, 0), w.stream(11, 1000)), (79, 1));
+        assert_eq!(w.callers.set(10, 0, 79, 0), Ok(()));
+    }
+}
+
+/// What a scope needs to leave a thread as it found it.
+#[test]
+fn whether_a_stream_was_chosen_is_told() {
+    for w in both() {
+        w.thread(10, 10, 1, now_ticks() - 50, "a");
+        assert_eq!(w.callers.get(10, 5), (DEFAULT_STREAM, 0));
+        for id in [1, 77] {
+            w.callers.set(10, 5, id, STREAM_KEEP_FLAGS).unwrap();
+            assert_eq!(w.callers.get(10, 5), (StreamId(id), STREAM_CHOSEN));
+        }
+        assert_eq!(w.callers.get(10, 6), (DEFAULT_STREAM, 0), "another user's");
+        w.fork(10, 11, 11);
+        w.thread(11, 11, 10, now_ticks() + 2, "child");
+        let seen = w.callers.get(11, 5);
+        assert_eq!(seen, (StreamId(77), STREAM_CHOSEN), "also by the parent");
+        // What GET says can be given to SET.
+        w.callers.set(10, 5, 77, STREAM_IGNORE_FSYNC).unwrap();
+        let flags = w.callers.get(10, 5).1;
+        assert_eq!(flags, STREAM_IGNORE_FSYNC | STREAM_CHOSEN);
+        w.callers.set(10, 5, 77, flags).unwrap();
+        w.callers
+            .set(10, 5, STREAM_POLICY, STREAM_KEEP_FLAGS)
+            .unwrap();
+        assert_eq!(w.callers.get(10, 5), (DEFAULT_STREAM, 0));
     }
 }
 
@@ -294,6 +391,12 @@ fn io_uring_workers() {
         assert_eq!(w.stream(12, 5), 77);
         w.callers.set(11, 5, 78, 0).unwrap();
         assert_eq!(w.stream(12, 5), 78, "it follows its owner");
+        w.thread(13, 10, 1, now_ticks() - 40, "iou-sqp-11");
+        w.thread(14, 10, 1, now_ticks() - 40, "iou-wrk-13");
+        w.callers.set(11, 5, 79, 0).unwrap();
+        assert_eq!((w.stream(14, 5), w.stream(13, 5)), (79, 79));
+        w.callers.set(11, 5, 80, 0).unwrap();
+        assert_eq!((w.stream(14, 5), w.stream(13, 5)), (80, 80));
         assert_eq!(
             w.stream(66, 5),
             1,
@@ -350,9 +453,10 @@ fn streams_of_the_dead_make_room() {
 fn streams_that_nobody_has() {
     let w = World::new();
     w.thread(10, 10, 1, now_ticks() - 50, "a");
-    assert!(w.callers.may_use(5, 77), "it ended: all is committed");
+    let may = |uid| w.callers.may_use(w.user(10, uid), 77);
+    assert!(may(5), "it ended: all is committed");
     w.ids.unsettled.lock().insert(77);
-    assert!(!w.callers.may_use(5, 77) && w.callers.may_use(0, 77));
+    assert!(!may(5) && may(0));
     assert_eq!(w.callers.set(10, 5, 77, 0), Err(Errno(libc::EPERM)));
     assert_eq!(w.callers.set(10, 0, 77, 0), Ok(()));
 }

@@ -2,14 +2,16 @@
 //! states ("restricted" ioctls).
 use super::{Answer, Server, monotonic_ms};
 use crate::abi;
+use crate::caller::User;
 use crate::show::{self, Viewer};
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{
-    self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg,
+    self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg, TuneArg,
 };
 use ccfs_engine::{StreamId, SyncCall};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
@@ -27,8 +29,6 @@ pub(super) const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
 const CAP_LINUX_IMMUTABLE: u32 = 9;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 const FLAGS_NEED_RIGHTS: u32 = 0x10 | 0x20;
-/// Calls of one user that wait for durability at the same time.
-const WAITS_MAX: usize = 64;
 /// Size of FS_IOC_GETFSLABEL's answer, bytes.
 const LABEL_LEN: usize = 256;
 
@@ -70,9 +70,6 @@ impl Server {
             return Err(Errno(libc::EINVAL));
         }
         reply.push(&abi::IoctlOut::default());
-        let viewer = Viewer {
-            uid: request.header.uid,
-        };
         match arg.cmd {
             FS_IOC_GETFLAGS | FS_IOC32_GETFLAGS => {
                 reply.push(&self.volume.getflags(self.target(request)?)?);
@@ -100,10 +97,11 @@ impl Server {
                 self.volume.shutdown();
             }
             client::IOC_GET_STREAM_OF_PROCESS => self.stream_of_process(request, input, reply)?,
+            client::IOC_TUNE => self.tune(request, input)?,
             client::IOC_SCRUB => self.scrub(request, input, reply)?,
             client::IOC_BARRIER => self.barrier(request, input, reply)?,
-            client::IOC_STATUS => self.status_part(viewer, input, reply)?,
-            client::IOC_TRACE => self.trace(viewer, input, reply)?,
+            client::IOC_STATUS => self.status_part(self.user(request), input, reply)?,
+            client::IOC_TRACE => self.trace(self.user(request), input, reply)?,
             client::IOC_SET_STREAM
             | client::IOC_GET_STREAM
             | client::IOC_NEW_STREAM
@@ -132,16 +130,17 @@ impl Server {
         Ok(())
     }
 
+    /// On whose behalf a request is made, where the rights of root matter.
+    pub(super) fn user(&self, request: &Request<'_>) -> User {
+        self.callers.user(request.header.pid, request.header.uid)
+    }
+
     /// The caller has this capability on the machine, not just in a user namespace of its own. Error: EPERM, also where that
     /// cannot be seen.
     pub(super) fn needs(&self, request: &Request<'_>, capability: u32) -> Answer {
         let (tid, proc) = (request.header.pid, self.callers.proc());
         let has = |bits: u64| bits & (1 << capability) != 0;
-        if request.header.uid == 0
-            && tid != 0
-            && proc.shares_user_namespace(tid)
-            && proc.capabilities(tid).is_some_and(has)
-        {
+        if self.user(request).is_root && proc.capabilities(tid).is_some_and(has) {
             Ok(())
         } else {
             Err(Errno(libc::EPERM))
@@ -179,7 +178,6 @@ impl Server {
     fn trim(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
         self.needs(request, CAP_SYS_ADMIN)?;
         let range = exactly::<TrimRange>(input)?;
-        let _wait = self.wait_of(request.header.uid)?;
         let len = self.volume.trim(range.start, range.len, range.min_len)?;
         reply.push(&TrimRange { len, ..range });
         Ok(())
@@ -215,10 +213,9 @@ impl Server {
     fn stream_sync(&self, request: &Request<'_>, id: u64) -> Answer {
         let cx = self.context(request, 0);
         let stream = if id == 0 { cx.stream } else { StreamId(id) };
-        if id != 0 && !self.callers.may_use(cx.uid, id) {
+        if id != 0 && !self.callers.may_use(self.user(request), id) {
             return Err(Errno(libc::EPERM));
         }
-        let _wait = self.wait_of(cx.uid)?;
         self.sync(request, &cx, SyncCall::Stream(stream))
     }
 
@@ -242,7 +239,7 @@ impl Server {
         if asked.version != client::VERSION || asked.reserved != 0 || asked.pid == 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let (id, flags) = self.callers.stream_of(asked.pid, request.header.uid)?;
+        let (id, flags) = self.callers.stream_of(self.user(request), asked.pid)?;
         reply.push(&ProcessArg {
             id: id.0,
             flags,
@@ -251,15 +248,33 @@ impl Server {
         Ok(())
     }
 
-    /// A place among this user's calls that wait. Error: EAGAIN, there are too many.
-    fn wait_of(&self, uid: u32) -> Result<Wait<'_>, Errno> {
-        let mut waits = self.waits.lock();
-        let count = waits.entry(uid).or_default();
-        if *count >= WAITS_MAX {
-            return Err(Errno(libc::EAGAIN));
+    /// Changes options while the volume is in use.
+    fn tune(&self, request: &Request<'_>, input: &[u8]) -> Answer {
+        self.needs(request, CAP_SYS_ADMIN)?;
+        let asked = exactly::<TuneArg>(input)?;
+        let (seconds, bytes) = (asked.commit_seconds, asked.dirty_bytes);
+        let bounded = seconds <= 3600 && (bytes == 0 || (1 << 20..=1 << 40).contains(&bytes));
+        if asked.version != client::VERSION || !bounded {
+            return Err(Errno(libc::EINVAL));
         }
-        *count += 1;
-        Ok(Wait { server: self, uid })
+        let commit = (seconds != 0).then(|| Duration::from_secs(seconds.into()));
+        self.volume.tune(commit, (bytes != 0).then_some(bytes));
+        Ok(())
+    }
+
+    /// The mount's options, as far as they are the daemon's: they name files, so for root only.
+    fn options_json(&self, viewer: Viewer) -> serde_json::Value {
+        if !viewer.is_root {
+            return json!({});
+        }
+        let mut options = self.mount.options.clone();
+        if !options.is_empty() {
+            let seconds = self.volume.commit_interval().as_secs();
+            options.insert("commit", seconds.to_string());
+            let bytes = self.volume.status().dirty_limit_bytes;
+            options.insert("dirty", bytes.to_string());
+        }
+        json!(options)
     }
 
     /// Events as lines of JSON, as many as fit.
@@ -317,11 +332,11 @@ impl Server {
     fn snapshot(&self, viewer: Viewer, number: u64) -> Result<(u64, Arc<str>), Errno> {
         let now = monotonic_ms();
         if number != 0 {
-            let text = self.snapshots.lock().find(viewer.uid, number, now)?;
+            let text = self.snapshots.lock().find(viewer, number, now)?;
             return Ok((number, text));
         }
         let text: Arc<str> = self.status(viewer).to_string().into();
-        let number = self.snapshots.lock().keep(viewer.uid, text.clone(), now);
+        let number = self.snapshots.lock().keep(viewer, text.clone(), now);
         Ok((number, text))
     }
 
@@ -340,32 +355,15 @@ impl Server {
             "pid": std::process::id(),
             "syncfs_works": self.mount.syncfs,
             "status_dir": self.status_dir.is_on(),
+            "options": self.options_json(viewer),
             "fuse_protocol": format!("{}.{}", abi::MAJOR, self.agreed.minor),
             "transport": self.mount.transport.name(),
             "transport_reason": self.mount.transport.why(),
         });
         status["requests"] = requests.into();
-        self.add_streams(&mut status, viewer.uid);
+        self.add_streams(&mut status, viewer);
         show::add_streams(&mut status, &self.volume, &self.recent, viewer);
         status
-    }
-}
-
-/// A call that waits.
-struct Wait<'a> {
-    server: &'a Server,
-    uid: u32,
-}
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        let mut waits = self.server.waits.lock();
-        if let Some(count) = waits.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                waits.remove(&self.uid);
-            }
-        }
     }
 }
 

@@ -32,7 +32,7 @@ use crate::wire::{Errno, Handler, Reply, Request};
 use ccfs_client::abi as client;
 use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,8 +55,6 @@ pub struct Server {
     syncers: Syncers,
     status_dir: status_dir::StatusDir,
     snapshots: Mutex<snapshots::Snapshots>,
-    /// Calls that wait for durability, by user.
-    waits: Mutex<HashMap<u32, usize>>,
     /// What `status` says about the mount.
     mount: MountInfo,
     /// DESTROY was served: the volume is unmounted; `Err` says why it is not.
@@ -75,6 +73,8 @@ pub struct MountInfo {
     pub status_dir: bool,
     /// Which way requests come.
     pub transport: Arc<InUse>,
+    /// See [`crate::MountConfig::options`].
+    pub options: BTreeMap<&'static str, String>,
 }
 
 impl Server {
@@ -95,7 +95,6 @@ impl Server {
             syncers: Syncers::new(),
             status_dir,
             snapshots: Mutex::default(),
-            waits: Mutex::default(),
             mount,
             ended: Mutex::new(None),
             panicked: AtomicBool::new(false),

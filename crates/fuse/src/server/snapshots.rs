@@ -1,4 +1,5 @@
 //! Status texts that callers read part by part. A text belongs to the user that asked for it; number, age and size are bounded.
+use crate::show::Viewer;
 use crate::wire::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,17 +22,17 @@ pub struct Snapshots {
 
 struct Snapshot {
     number: u64,
-    uid: u32,
+    viewer: Viewer,
     taken_ms: u64,
     text: Arc<str>,
 }
 
 impl Snapshots {
     /// Keeps a text for a user; gives its number. Older ones go.
-    pub fn keep(&mut self, uid: u32, text: Arc<str>, now_ms: u64) -> u64 {
+    pub fn keep(&mut self, viewer: Viewer, text: Arc<str>, now_ms: u64) -> u64 {
         self.drop_old(now_ms);
-        if self.kept.iter().filter(|s| s.uid == uid).count() >= PER_USER {
-            self.drop_first(|s| s.uid == uid);
+        if self.kept.iter().filter(|s| s.viewer == viewer).count() >= PER_USER {
+            self.drop_first(|s| s.viewer == viewer);
         }
         while !self.kept.is_empty() && (self.kept.len() >= ALL || self.bytes + text.len() > BYTES) {
             self.drop_first(|_| true);
@@ -40,7 +41,7 @@ impl Snapshots {
         self.bytes += text.len();
         self.kept.push_back(Snapshot {
             number: self.last,
-            uid,
+            viewer,
             taken_ms: now_ms,
             text,
         });
@@ -48,12 +49,12 @@ impl Snapshots {
     }
 
     /// A text that this user asked for before. Error: ESTALE, whether it is no longer kept or somebody else's.
-    pub fn find(&mut self, uid: u32, number: u64, now_ms: u64) -> Result<Arc<str>, Errno> {
+    pub fn find(&mut self, viewer: Viewer, number: u64, now_ms: u64) -> Result<Arc<str>, Errno> {
         self.drop_old(now_ms);
         let found = self
             .kept
             .iter()
-            .find(|s| s.number == number && s.uid == uid);
+            .find(|s| s.number == number && s.viewer == viewer);
         found.map(|s| s.text.clone()).ok_or(Errno(libc::ESTALE))
     }
 
@@ -80,30 +81,47 @@ impl Snapshots {
 mod tests {
     use super::*;
 
+    fn user(uid: u32) -> Viewer {
+        Viewer {
+            uid,
+            is_root: false,
+        }
+    }
+
     #[test]
     fn texts_belong_to_who_asked() {
         let mut s = Snapshots::default();
-        let (mine, yours) = (s.keep(1, "mine".into(), 0), s.keep(2, "yours".into(), 0));
-        assert_eq!(s.find(1, mine, 0).as_deref(), Ok("mine"));
-        assert_eq!(s.find(2, mine, 0), Err(Errno(libc::ESTALE)));
-        assert_eq!(s.find(0, yours, 0), Err(Errno(libc::ESTALE)));
-        assert_eq!(s.find(2, yours, 0).as_deref(), Ok("yours"));
+        let (mine, yours) = (
+            s.keep(user(1), "mine".into(), 0),
+            s.keep(user(2), "yours".into(), 0),
+        );
+        assert_eq!(s.find(user(1), mine, 0).as_deref(), Ok("mine"));
+        assert_eq!(s.find(user(2), mine, 0), Err(Errno(libc::ESTALE)));
+        assert_eq!(s.find(user(0), yours, 0), Err(Errno(libc::ESTALE)));
+        let with_more_rights = Viewer {
+            is_root: true,
+            ..user(2)
+        };
+        assert!(s.find(with_more_rights, yours, 0).is_err());
+        assert_eq!(s.find(user(2), yours, 0).as_deref(), Ok("yours"));
     }
 
     #[test]
     fn number_age_and_size_are_bounded() {
         let mut s = Snapshots::default();
-        let numbers: Vec<u64> = (0..=PER_USER).map(|_| s.keep(1, "x".into(), 0)).collect();
-        assert_eq!(s.find(1, numbers[0], 0), Err(Errno(libc::ESTALE)));
-        assert!(s.find(1, numbers[1], AGE_MS).is_ok());
-        assert!(s.find(1, numbers[1], AGE_MS + 1).is_err());
+        let numbers: Vec<u64> = (0..=PER_USER)
+            .map(|_| s.keep(user(1), "x".into(), 0))
+            .collect();
+        assert_eq!(s.find(user(1), numbers[0], 0), Err(Errno(libc::ESTALE)));
+        assert!(s.find(user(1), numbers[1], AGE_MS).is_ok());
+        assert!(s.find(user(1), numbers[1], AGE_MS + 1).is_err());
         assert_eq!((s.kept.len(), s.bytes), (0, 0));
         for uid in 0..ALL as u32 * 2 {
-            s.keep(uid, "x".into(), 0);
+            s.keep(user(uid), "x".into(), 0);
         }
         assert_eq!(s.kept.len(), ALL);
         let large: Arc<str> = "y".repeat(BYTES - 10).into();
-        let number = s.keep(7, large, 0);
-        assert!(s.bytes <= BYTES && s.find(7, number, 0).is_ok());
+        let number = s.keep(user(7), large, 0);
+        assert!(s.bytes <= BYTES && s.find(user(7), number, 0).is_ok());
     }
 }

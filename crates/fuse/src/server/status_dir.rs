@@ -248,9 +248,7 @@ impl Server {
         let Some(which) = FILES.into_iter().find(|f| f.name() == name) else {
             return Err(Errno(libc::ENOENT));
         };
-        let viewer = Viewer {
-            uid: request.header.uid,
-        };
+        let viewer = self.user(request);
         let (nodeid, attr) = self
             .status_dir
             .add(which, viewer, self.text(which, viewer))?;

@@ -1,6 +1,6 @@
 //! What `status` says about streams and how callers are told apart. Its length is bounded.
 use super::Server;
-use crate::caller::{Identity, StreamInfo};
+use crate::caller::{Identity, StreamInfo, User};
 use ccfs_client::abi::STREAM_IGNORE_FSYNC;
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ const PROCESSES_MAX: usize = 16;
 
 impl Server {
     /// `stream_owners` and `identity`; bounds the engine's list of streams.
-    pub(super) fn add_streams(&self, status: &mut Value, viewer: u32) {
+    pub(super) fn add_streams(&self, status: &mut Value, viewer: User) {
         let mut left_out = 0;
         if let Some(running) = status["streams"].as_array_mut() {
             left_out += running.len().saturating_sub(LISTED_MAX);
@@ -28,8 +28,8 @@ impl Server {
         status["identity"] = identity_json(&self.callers.identity());
     }
 
-    fn owner_json(&self, stream: &StreamInfo, viewer: u32) -> Value {
-        let visible = viewer == 0 || stream.owner == Some(viewer);
+    fn owner_json(&self, stream: &StreamInfo, viewer: User) -> Value {
+        let visible = viewer.is_root || stream.owner == Some(viewer.uid);
         let mut processes = Vec::new();
         if visible {
             let members = self.callers.members(stream.id, PROCESSES_MAX * 64);

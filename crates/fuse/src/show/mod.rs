@@ -21,14 +21,12 @@ const WATCHED_FOR: u64 = 10;
 const SYNCERS_MAX: usize = 512;
 
 /// Who asks.
-#[derive(Clone, Copy, Debug)]
-pub struct Viewer {
-    pub uid: u32,
-}
+pub type Viewer = crate::caller::User;
 
 impl Viewer {
-    fn is(self, uid: u32) -> bool {
-        self.uid == 0 || self.uid == uid
+    /// What is this user's may be shown.
+    pub fn is(self, uid: u32) -> bool {
+        self.is_root || self.uid == uid
     }
 
     /// The path of a file if this viewer may know it: its own file, and `ls` would have shown it every name on the way.

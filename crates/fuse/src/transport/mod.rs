@@ -34,6 +34,15 @@ impl Transport {
         }
     }
 
+    /// As `-o transport=` names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Uring => "uring",
+            Transport::Dev => "dev",
+        }
+    }
+
     /// The name in `-o transport=`.
     pub fn parse(name: &str) -> Option<Transport> {
         match name {

@@ -83,16 +83,63 @@ fn exec_by_another_thread_takes_the_first_ones_number() {
     w.callers.set(11, 5, 78, 0).unwrap();
     w.end(11);
     w.tell(Event::Exit { tid: 10 });
-    w.tell(Event::Exec { process: 10 });
+    w.exec(10);
     assert_eq!(w.stream(10, 5), 78);
     // By the first one: it stays where it is.
-    w.tell(Event::Exec { process: 10 });
+    w.exec(10);
     assert_eq!(w.stream(10, 5), 78);
     // By one that is not known, so in no stream of its own.
     w.thread(12, 10, 1, 50, "third");
     w.tell(Event::Exit { tid: 10 });
-    w.tell(Event::Exec { process: 10 });
+    w.exec(10);
     assert_eq!(w.stream(10, 5), 1);
+}
+
+/// The connector may tell of siblings' ends after the exec that made room; the bell tells before.
+#[test]
+fn exec_beside_siblings_that_are_dying() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    w.thread(10, 10, 1, 50, "first");
+    w.thread(11, 10, 1, 50, "second");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.callers.set(11, 5, 78, 0).unwrap();
+    w.bell().ring_end(11, monotonic_ns());
+    w.end(11);
+    w.exec(10);
+    w.tell(Event::Exit { tid: 11 });
+    assert_eq!(w.stream(10, 5), 77);
+    // The second one calls exec, and the end of the first is told late.
+    w.thread(12, 10, 1, 50, "another second");
+    w.callers.set(12, 5, 79, 0).unwrap();
+    w.bell().ring_end(10, monotonic_ns());
+    w.end(12);
+    w.exec(10);
+    w.tell(Event::Exit { tid: 10 });
+    assert_eq!(w.stream(10, 5), 79);
+}
+
+/// With CLONE_PARENT the connector names the creator's parent; the bell names the creator.
+#[test]
+fn a_child_that_was_given_to_the_parent() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    w.thread(9, 9, 1, 50, "parent");
+    w.thread(10, 10, 9, 50, "creator");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.fork(9, 20, 20);
+    // What it starts before it makes a request itself.
+    w.callers.shared.tidy();
+    w.bell().ring_fork(20, 10, monotonic_ns());
+    w.bell().ring_fork(21, 20, monotonic_ns() + 1_000_000_000);
+    w.fork(20, 21, 21);
+    w.thread(20, 20, 9, now_ticks(), "sibling");
+    w.thread(21, 21, 20, now_ticks(), "its child");
+    assert_eq!((w.stream(21, 5), w.stream(20, 5)), (77, 77));
+    // A record that is lost: the one that the connector names, and who starts something runs.
+    w.fork(10, 30, 30);
+    w.bell().ring_fork(31, 30, monotonic_ns() + 1_000_000_000);
+    w.fork(30, 31, 31);
+    w.thread(31, 31, 30, now_ticks(), "grandchild");
+    assert_eq!(w.stream(31, 5), 77);
 }
 
 #[test]
@@ -131,9 +178,21 @@ fn a_stream_of_ones_own_survives_lost_events() {
     let w = World::with_events();
     w.thread(10, 10, 1, now_ticks(), "new");
     w.callers.set(10, 5, 77, 0).unwrap();
-    w.fork(10, 20, 20);
+    // One instant by both clocks, however slow the machine is.
+    let (ns, born) = loop {
+        let (before, ns) = (now_ticks(), monotonic_ns());
+        if now_ticks() == before {
+            break (ns, before);
+        }
+    };
+    w.tell(Event::Fork {
+        parent: 10,
+        child: 20,
+        process: 20,
+        ns,
+    });
     w.callers.set(10, 5, 78, 0).unwrap();
-    w.thread(20, 20, 10, now_ticks(), "child");
+    w.thread(20, 20, 10, born, "child");
     w.told.0.lock().1 = true;
     sleep(Duration::from_millis(10));
     assert_eq!((w.stream(10, 5), w.stream(20, 5)), (78, 77));
@@ -218,6 +277,46 @@ fn control_groups_and_users_never_split_a_session() {
     assert_eq!((w.stream(10, 5), w.stream(30, 5)), (five, five));
 }
 
+/// A session outside of the daemon's process id namespace has no number: each process speaks for itself.
+#[test]
+fn processes_without_a_session() {
+    for forks in [Forks::Auto, Forks::Proc] {
+        let world = |grouping| {
+            World::with(CallerConfig {
+                grouping,
+                rules: Rules::default(),
+                forks,
+            })
+        };
+        let w = world(Grouping::Session);
+        w.thread_of_session(10, 10, 1, 50, "x", 0);
+        assert_eq!(w.stream(10, 5), 1);
+
+        let w = world(Grouping::Cgroup);
+        for (tid, name) in [(10, "/a"), (11, "/b"), (12, "/a")] {
+            w.thread_of_session(tid, tid, 1, 50, "x", 0);
+            group(&w, tid, name);
+        }
+        let (a, b) = (w.stream(10, 5), w.stream(11, 5));
+        assert!(a != b && a > 1 && b > 1);
+        assert_eq!(w.stream(12, 5), a);
+        // A session of the group shares it.
+        w.thread_of_session(20, 20, 1, 50, "x", 20);
+        group(&w, 20, "/b");
+        assert_eq!(w.stream(20, 5), b);
+
+        let w = world(Grouping::Uid);
+        for (tid, uid) in [(10, 5), (11, 6), (12, 5)] {
+            w.thread_of_session(tid, tid, 1, 50, "x", 0);
+            let status = w.dir.path().join(format!("{tid}/status"));
+            fs::write(status, format!("Tgid:\t{tid}\nUid:\t{uid}\t{uid}\n")).unwrap();
+        }
+        let (five, six) = (w.stream(10, 5), w.stream(11, 6));
+        assert!(five != six && five > 1 && six > 1);
+        assert_eq!(w.stream(12, 5), five);
+    }
+}
+
 #[test]
 fn rules_give_streams_to_programs() {
     let w = world(
@@ -245,10 +344,10 @@ fn rules_give_streams_to_programs() {
     // At the exec, before any request: what the program starts is in its stream, whatever that is.
     program(50, "/bin/git");
     w.fork(40, 50, 50);
-    w.tell(Event::Exec { process: 50 });
+    w.exec(50);
     w.fork(50, 51, 51);
     program(51, "/bin/db");
-    w.tell(Event::Exec { process: 51 });
+    w.exec(51);
     let own = w.stream(51, 5);
     assert!(own > 1 && own != git && own != w.stream(30, 5));
     assert_eq!(w.stream(50, 5), own);
@@ -256,7 +355,7 @@ fn rules_give_streams_to_programs() {
     w.callers.set(40, 5, 77, 0).unwrap();
     w.fork(40, 60, 60);
     program(60, "/bin/git");
-    w.tell(Event::Exec { process: 60 });
+    w.exec(60);
     assert_eq!(w.stream(60, 5), 77);
 }
 
@@ -308,6 +407,9 @@ fn the_ended_are_not_remembered() {
     let stat = w.dir.path().join("20/stat");
     let text = fs::read_to_string(&stat).unwrap().replace(") S ", ") Z ");
     fs::write(&stat, text).unwrap();
-    assert_eq!(w.callers.stream_of(20, 5), Ok((DEFAULT_STREAM, 0)));
+    assert_eq!(
+        w.callers.stream_of(w.user(10, 5), 20),
+        Ok((DEFAULT_STREAM, 0))
+    );
     assert_eq!(w.callers.identity().threads, 1);
 }
