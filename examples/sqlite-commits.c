@@ -6,7 +6,8 @@
  *   --synchronous S    off, normal, full, extra (default full)
  *   --threads N        so many threads, each with a connection of its own (default 1)
  *   --shared           the threads share one connection: one thread begins, the next one commits
- *   --streams          each thread enters a stream of its own before it starts (needs ccfs)
+ *   --streams          each thread is in another stream: the first one where the mount's policy puts it, the others and the one that
+ *                      opens the databases in streams of their own (needs ccfs)
  *   --attach           each transaction writes to two databases
  *   --exclusive        PRAGMA locking_mode=EXCLUSIVE
  *   --become UID       all in a stream; within the 20th transaction the process becomes another user (needs ccfs, root, one thread)
@@ -105,6 +106,33 @@ static void enter_stream(void) {
     close(fd);
 }
 
+/* Where the mount's policy puts the thread. */
+static void leave_stream(void) {
+    struct ccfs_stream_arg arg = {.version = CCFS_ABI_VERSION, .flags = CCFS_KEEP_FLAGS};
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || ioctl(fd, CCFS_IOC_SET_STREAM, &arg) != 0)
+        fail("leaving a stream", strerror(errno));
+    close(fd);
+}
+
+static struct ccfs_stream_arg where_am_i(void) {
+    struct ccfs_stream_arg arg = {.version = CCFS_ABI_VERSION};
+    if (!streams)
+        return arg;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || ioctl(fd, CCFS_IOC_GET_STREAM, &arg) != 0)
+        fail("the thread's stream", strerror(errno));
+    close(fd);
+    return arg;
+}
+
+/* SQLite leaves the thread where it was. */
+static void still_there(const struct ccfs_stream_arg *before) {
+    struct ccfs_stream_arg now = where_am_i();
+    if (now.id != before->id || now.flags != before->flags)
+        fail("the thread is in another stream", "after a transaction");
+}
+
 /* With a shared connection the threads take turns in the middle of transactions. */
 static void pass_turn(int thread) {
     if (!shared)
@@ -117,8 +145,11 @@ static void pass_turn(int thread) {
 
 static void *work(void *argument) {
     int thread = (int)(long)argument;
-    if (streams)
+    if (streams && thread == 0)
+        leave_stream();
+    else if (streams)
         enter_stream();
+    struct ccfs_stream_arg place = where_am_i();
     if (shared) {
         /* One thread at a time; each commits what the one before began, and begins a transaction for the next. */
         pthread_mutex_lock(&turn);
@@ -132,6 +163,7 @@ static void *work(void *argument) {
             }
             run(common, "BEGIN IMMEDIATE");
             insert(common, thread, row);
+            still_there(&place);
             if (row < commits / threads)
                 pass_turn(thread);
         }
@@ -147,6 +179,7 @@ static void *work(void *argument) {
         if (become != 0 && row == 20 && setuid((uid_t)become) != 0)
             fail("another user", strerror(errno));
         run(db, "COMMIT");
+        still_there(&place);
         acknowledge(thread, row);
     }
     if (db != common)
@@ -203,6 +236,8 @@ int main(int argc, char **argv) {
         umask(0);
         close(open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     }
+    if (streams)
+        enter_stream();
     common = connect();
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (long i = 0; i < threads; i++)

@@ -2,7 +2,7 @@
 # Builds Debian packages of what was built with dpkg-deb: the program (ccfs), the C library (libccfs1), and what programs are built with
 # (libccfs-dev). Prints their files, one a line.
 # usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]
-# Beside PROGRAM are libccfs.so and libccfs.a. Another VERSION than that of the sources is for tests.
+# Beside PROGRAM are libccfs.so and libccfs.a. DEB_LEVEL: of compression, 0 to 9. Another VERSION than that of the sources is for tests.
 set -euo pipefail
 usage="usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]"
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -83,7 +83,7 @@ control() {
 finish() {
     (cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
     chmod 644 "$root/DEBIAN/md5sums" "$root/DEBIAN/control"
-    dpkg-deb --root-owner-group --build -Zxz "$root" "$out/$1_${version}_$arch.deb" >&2
+    dpkg-deb --root-owner-group --build -Zxz "-z${DEB_LEVEL:-6}" "$root" "$out/$1_${version}_$arch.deb" >&2
     echo "$out/$1_${version}_$arch.deb"
 }
 

@@ -67,13 +67,13 @@ fn fstab_mounts_remounts_and_unmounts() {
         options "$PLACE/mnt"
         # The daemon's own: what it can change, and what it cannot; and then nothing is changed.
         "$PROGRAM" status --json "$PLACE/mnt" | grep '"commit": "30"'
-        mount -o remount,commit=7,dirty=32M "$PLACE/mnt"
+        "$PROGRAM" mount -o remount,commit=7,dirty=32M none "$PLACE/mnt"
         "$PROGRAM" status --json "$PLACE/mnt" | grep -e '"commit": "7"' -e '"dirty_limit_bytes": 33554432'
         for option in streams=session cache=1M log=/tmp/x status=off identity=proc; do
-            ! mount -o remount,ro,commit=8,$option "$PLACE/mnt" 2>refused
+            ! "$PROGRAM" mount -o remount,ro,commit=8,$option none "$PLACE/mnt" 2>refused
             grep -q "$option.* cannot be changed while the volume is mounted\|cache=1048576 cannot be" refused
         done
-        mount -o remount,streams=shared,commit=7,status=on "$PLACE/mnt"
+        "$PROGRAM" mount -o remount,streams=shared,commit=7,status=on none "$PLACE/mnt"
         "$PROGRAM" status --json "$PLACE/mnt" | grep '"commit": "7"'
         options "$PLACE/mnt"
         umount "$PLACE/mnt"

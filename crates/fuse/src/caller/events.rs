@@ -80,7 +80,7 @@ struct Intake {
     waiting: Vec<Event>,
     /// Known threads by process.
     processes: HashMap<u32, HashSet<u32>>,
-    /// Numbers whose ends were reported.
+    /// Numbers whose ends were reported, or may have been.
     ended: Vec<u32>,
     /// Up to then events are complete, clock ticks since boot.
     complete_ticks: u64,
@@ -456,6 +456,10 @@ impl EventTracker {
         };
         if let Some(place) = inherited {
             self.enter(intake, child, process, place, boot_ticks(ns));
+            if told.is_none() && self.bell.is_some() {
+                // Its end may have been told while its creator was waited for.
+                intake.ended.push(child);
+            }
         }
     }
 
@@ -618,8 +622,7 @@ impl EventTracker {
         let mut intake = self.intake.lock();
         self.take_in(&mut intake);
         for tid in std::mem::take(&mut intake.ended) {
-            let ended = self.shard(tid).read().get(&tid).is_some_and(|t| t.ended);
-            if !ended {
+            if !self.shard(tid).read().contains_key(&tid) {
                 continue;
             }
             if !self.proc.runs(tid) {

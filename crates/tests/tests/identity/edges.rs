@@ -2,6 +2,8 @@
 use super::*;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
+use std::sync::mpsc::channel;
+use std::thread::Scope;
 
 /// Uncommitted operations of a stream.
 fn operations(p: &Place, id: u64) -> u64 {
@@ -180,6 +182,53 @@ fn exec_beside_threads_in_other_streams() {
             let seen = p.walk("set 77 beside 78 thread set 79 exec show other fork show child");
             is_all(&seen, "other child", 79);
         }
+    }
+    p.v.finish();
+}
+
+/// A thread that goes where it is told to (0: nowhere) and answers in which stream it is.
+fn worker<'s>(scope: &'s Scope<'s, '_>, mnt: &'s Path) -> impl Fn(u64) -> u64 + Send + 's {
+    let (ask, asked) = channel::<u64>();
+    let (tell, told) = channel();
+    scope.spawn(move || {
+        for id in asked {
+            let gone = match id {
+                0 => Ok(()),
+                id => ccfs_client::set_stream_at(mnt, id, None),
+            };
+            let stream = gone.and_then(|()| Ok(ccfs_client::get_stream_at(mnt)?.id));
+            let _ = tell.send(stream);
+        }
+    });
+    move |id: u64| {
+        ask.send(id).expect("the worker lives");
+        told.recv().expect("the worker answers").expect("a stream")
+    }
+}
+
+/// The threads of a pool stay in the stream in which they were started, or which they chose.
+#[test]
+fn threads_of_a_pool() {
+    let Some(p) = Place::new("pool", "commit=600") else {
+        return;
+    };
+    if p.is_exact("threads_of_a_pool") {
+        let place = &p;
+        let mnt = place.v.mnt();
+        let (first, other) = std::thread::scope(|scope| {
+            let (first, second) = (worker(scope, mnt), worker(scope, mnt));
+            assert_eq!((first(0), second(0)), (1, 1));
+            let elsewhere = scope.spawn(move || {
+                ccfs_client::set_stream_at(mnt, 77, None).expect("a stream");
+                let third = worker(scope, mnt);
+                let child = place.walk("show child")["child"];
+                let first_seen = [third(0), child, first(0), second(78), first(0), third(0)];
+                (first_seen, [first(79), second(0), third(0)])
+            });
+            elsewhere.join().expect("the thread")
+        });
+        assert_eq!(first, [77, 77, 1, 78, 1, 77]);
+        assert_eq!(other, [79, 78, 77]);
     }
     p.v.finish();
 }

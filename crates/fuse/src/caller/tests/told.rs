@@ -134,6 +134,15 @@ fn a_child_that_was_given_to_the_parent() {
     w.thread(20, 20, 9, now_ticks(), "sibling");
     w.thread(21, 21, 20, now_ticks(), "its child");
     assert_eq!((w.stream(21, 5), w.stream(20, 5)), (77, 77));
+    // One that ended before its creator was told of: it is not kept.
+    w.fork(10, 22, 22);
+    w.callers.shared.tidy();
+    w.tell(Event::Exit { tid: 22 });
+    w.callers.shared.tidy();
+    sleep(Duration::from_millis(1100));
+    w.callers.shared.tidy();
+    w.callers.shared.tidy();
+    assert!(w.callers.members(77, 9).iter().all(|(tid, _)| *tid != 22));
     // A record that is lost: the one that the connector names, and who starts something runs.
     w.fork(10, 30, 30);
     w.bell().ring_fork(31, 30, monotonic_ns() + 1_000_000_000);
