@@ -34,6 +34,7 @@ mod status;
 mod stream;
 mod sync;
 mod tight;
+mod tune;
 mod txn;
 mod types;
 mod undo;

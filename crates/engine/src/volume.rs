@@ -10,6 +10,7 @@ use crate::space::{Gauge, Space};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
 use crate::sync::{Condvar, Mutex};
+use crate::tune::Tuned;
 use crate::txn::Txn;
 use crate::types::*;
 use crate::watch::{Cause, Event, SyncCall, Synced, Syncer, Totals, Watch};
@@ -55,14 +56,6 @@ impl Default for Options {
             gather: 1,
         }
     }
-}
-
-/// What a mounted volume can be told anew.
-pub(crate) struct Tuned {
-    /// See [`Options::commit_interval`], milliseconds.
-    commit_interval_ms: AtomicU64,
-    /// See [`Options::dirty_limit`].
-    dirty_limit: AtomicU64,
 }
 
 /// Sizes that follow from the log.
@@ -270,10 +263,7 @@ impl Volume {
             image,
             log,
             live,
-            tuned: Tuned {
-                commit_interval_ms: AtomicU64::new(options.commit_interval.as_millis() as u64),
-                dirty_limit: AtomicU64::new(options.dirty_limit),
-            },
+            tuned: Tuned::new(&options),
             options,
             block_size,
             limits,
@@ -441,28 +431,6 @@ impl Volume {
             self.room.wait_for(&mut guard, Duration::from_millis(50));
         }
         self.check_running()
-    }
-
-    /// Changes the commit interval and the limit of dirty bytes of a volume in use; `None` leaves one as it is.
-    pub fn tune(&self, commit_interval: Option<Duration>, dirty_limit: Option<u64>) {
-        if let Some(interval) = commit_interval {
-            let ms = interval.as_millis() as u64;
-            self.tuned.commit_interval_ms.store(ms, Ordering::Relaxed);
-        }
-        if let Some(limit) = dirty_limit {
-            self.tuned.dirty_limit.store(limit, Ordering::Relaxed);
-        }
-        // The committer looks at what is old, or too much, from now on.
-        self.want_commit();
-    }
-
-    /// See [`Options::commit_interval`].
-    pub fn commit_interval(&self) -> Duration {
-        Duration::from_millis(self.tuned.commit_interval_ms.load(Ordering::Relaxed))
-    }
-
-    fn dirty_limit(&self) -> u64 {
-        self.tuned.dirty_limit.load(Ordering::Relaxed)
     }
 
     /// A change would wait for room now.
