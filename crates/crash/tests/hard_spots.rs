@@ -48,6 +48,9 @@ classic! {
     large_transactions "large transactions"
     rename_over_an_open_file "rename over an open file"
     deep_trees_come_and_go "deep trees come and go"
+    groups_over_several_files "A group over several files"
+    groups_in_anothers_way "What another stream does to an open group"
+    ordered_groups "Groups that are ordered"
 }
 
 #[test]
