@@ -93,7 +93,7 @@ package_ccfs() {
     "$top/scripts/install.sh" install "$program"
     strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/bin/ccfs"
     # Relative links, as Debian wants them.
-    for helper in mount mkfs fsck; do ln -sf "../bin/ccfs" "$root/usr/sbin/$helper.ccfs"; done
+    for helper in mount.ccfs mkfs.ccfs fsck.ccfs mount.fuse.ccfs mount.fuseblk.ccfs; do ln -sf "../bin/ccfs" "$root/usr/sbin/$helper"; done
     gzip -9 -n "$root"/usr/share/man/man8/*.8
     install -m 644 "$top/docs/using.md" "$top/docs/posix.md" "$top/docs/json.md" "$top/SECURITY.md" "$doc/"
     gzip -9 -n "$doc/using.md"

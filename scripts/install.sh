@@ -15,6 +15,7 @@ BASHDIR=$PREFIX/share/bash-completion/completions
 FISHDIR=${FISHDIR:-$PREFIX/share/fish/vendor_completions.d}
 man=$PREFIX/share/man/man8
 root=${DESTDIR:-}
+TABLE_NAMES="fuse.ccfs fuseblk.ccfs"
 
 install_all() {
     [ -x "$program" ] || { echo "$program is missing; build it first: cargo build --release -p ccfs" >&2; exit 1; }
@@ -26,6 +27,11 @@ install_all() {
         ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/$helper.ccfs"
         echo ".so man8/ccfs-$helper.8" >"$root$man/$helper.ccfs.8"
         chmod 644 "$root$man/$helper.ccfs.8"
+    done
+    # mount(8) remounts under the mount table's names.
+    for name in $TABLE_NAMES; do
+        ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/mount.$name"
+        install -m 644 "$root$man/mount.ccfs.8" "$root$man/mount.$name.8"
     done
     install -m 644 "$top"/docs/man/*.8 "$root$man/"
     local made
@@ -43,6 +49,7 @@ uninstall_all() {
     rm -f "$root$PREFIX/bin/ccfs" "$root$UNITDIR/ccfs@.service"
     rm -f "$root$BASHDIR/ccfs" "$root$ZSHDIR/_ccfs" "$root$FISHDIR/ccfs.fish"
     for helper in mount mkfs fsck; do rm -f "$root$SBIN/$helper.ccfs" "$root$man/$helper.ccfs.8"; done
+    for name in $TABLE_NAMES; do rm -f "$root$SBIN/mount.$name" "$root$man/mount.$name.8"; done
     for page in "$top"/docs/man/*.8; do rm -f "$root$man/$(basename "$page")"; done
     # What install-libs.sh put there.
     local lib=$root${LIBDIR:-$PREFIX/lib}

@@ -6,6 +6,17 @@ use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+/// Options of FUSE in the mount table that nobody gave.
+const KERNELS: [&str; 7] = [
+    "user_id",
+    "group_id",
+    "rootmode",
+    "default_permissions",
+    "allow_other",
+    "max_read",
+    "blksize",
+];
+
 /// Runs the helper `name` with all of `args` (the first is the program's own name).
 pub fn run(name: &str, args: &[OsString]) -> Outcome<u8> {
     match name {
@@ -15,7 +26,7 @@ pub fn run(name: &str, args: &[OsString]) -> Outcome<u8> {
         "fsck.ccfs" => {
             parse::<FsckArgs>("fsck.ccfs", args, fsck_code::USAGE)?.map_or(Ok(0), |a| fsck::run(&a))
         }
-        _ => match mount_helper(args)? {
+        _ => match mount_helper(name != "mount.ccfs", args)? {
             Some(args) => mount::run(&args).map(|()| 0),
             None => Ok(0),
         },
@@ -42,8 +53,8 @@ fn parse<A: Args>(name: &'static str, args: &[OsString], usage_code: u8) -> Outc
 }
 
 /// The command line that mount(8) gives: `mount.ccfs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
-/// `None` for a fake mount (`-f`).
-fn mount_helper(args: &[OsString]) -> Outcome<Option<MountArgs>> {
+/// `None` for a fake mount (`-f`). `by_table`: the options are those of the mount table, the kernel's own for FUSE among them.
+fn mount_helper(by_table: bool, args: &[OsString]) -> Outcome<Option<MountArgs>> {
     let usage = |text: &str| {
         Failure::new(
             mount_code::USAGE,
@@ -92,6 +103,11 @@ fn mount_helper(args: &[OsString]) -> Outcome<Option<MountArgs>> {
     }
     let [target, dir] = <[PathBuf; 2]>::try_from(places)
         .map_err(|_| usage("a target and a directory are needed"))?;
+    if by_table {
+        let ours = |o: &&str| !KERNELS.contains(&o.split('=').next().unwrap_or(""));
+        let all = lists.iter().flat_map(|l| l.split(','));
+        lists = all.filter(ours).map(str::to_string).collect();
+    }
     if sloppy {
         lists = lists
             .iter()
@@ -116,7 +132,8 @@ mod tests {
     use super::*;
 
     fn helper(line: &str) -> Outcome<Option<MountArgs>> {
-        mount_helper(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+        let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        mount_helper(!line.starts_with("mount.ccfs"), &args)
     }
 
     #[test]

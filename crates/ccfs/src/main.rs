@@ -69,6 +69,8 @@ fn main() -> ExitCode {
         .unwrap_or("");
     let (name, outcome) = match invoked {
         "mount.ccfs" | "mkfs.ccfs" | "fsck.ccfs" => (invoked, helper::run(invoked, &args)),
+        // As the mount table names what is mounted: mount(8) remounts by that name.
+        "mount.fuseblk.ccfs" | "mount.fuse.ccfs" => ("mount.ccfs", helper::run(invoked, &args)),
         _ => command_line(&args),
     };
     match outcome {

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Makes /usr/sbin a directory that holds `mount.ccfs` and links to everything that was there; in this namespace only.
+/// Makes /usr/sbin a directory that holds `mount.ccfs` (under all its names) and links to everything that was there; in this namespace only.
 const HELPER_IN_PLACE: &str = r#"
 set -eu
 mkdir "$PLACE/sbin-before" "$PLACE/sbin-now"
 mount --bind /usr/sbin "$PLACE/sbin-before"
 for tool in "$PLACE"/sbin-before/*; do ln -s "$tool" "$PLACE/sbin-now/"; done
-ln -sf "$PROGRAM" "$PLACE/sbin-now/mount.ccfs"
+for name in ccfs fuse.ccfs fuseblk.ccfs; do ln -sf "$PROGRAM" "$PLACE/sbin-now/mount.$name"; done
 mount --bind "$PLACE/sbin-now" /usr/sbin
 trap 'umount -l "$PLACE/mnt" 2>/dev/null || :; umount -l "$PLACE/other" 2>/dev/null || :' EXIT
 options() { awk -v dir="$1" '$5 == dir { print $6 }' /proc/self/mountinfo; }
@@ -73,6 +73,11 @@ fn fstab_mounts_remounts_and_unmounts() {
             ! "$PROGRAM" mount -o remount,ro,commit=8,$option none "$PLACE/mnt" 2>refused
             grep -q "$option.* cannot be changed while the volume is mounted\|cache=1048576 cannot be" refused
         done
+        # mount(8) by itself, as the mount table has the volume.
+        mount -o remount,commit=9 "$PLACE/mnt"
+        "$PROGRAM" status --json "$PLACE/mnt" | grep '"commit": "9"'
+        ! mount -o remount,streams=session "$PLACE/mnt" 2>refused
+        grep -q 'cannot be changed while the volume is mounted' refused
         "$PROGRAM" mount -o remount,streams=shared,commit=7,status=on none "$PLACE/mnt"
         "$PROGRAM" status --json "$PLACE/mnt" | grep '"commit": "7"'
         options "$PLACE/mnt"
@@ -100,7 +105,7 @@ fn fstab_mounts_remounts_and_unmounts() {
         .filter(|l| l.contains("\"commit\"") || l.contains("dirty_limit"))
         .map(str::trim)
         .collect();
-    assert_eq!(words.len(), 4, "{said}");
+    assert_eq!(words.len(), 5, "{said}");
     let place_now = common::ccfs_with(&["cat", &format!("{image}:/f")]);
     assert_eq!(place_now.out, "three\n", "{}", place_now.err);
     tool("e2fsck", &["-fn", &ro_image]);
