@@ -193,10 +193,18 @@ impl Shared {
     /// One action. False: the volume has stopped.
     fn step(&self, generator: &mut Generator, stream: usize) -> Result<bool, String> {
         let mut driver = lock(&self.driver);
+        if self.stopped.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
         let action = generator.next_of(&driver.tree, stream);
         *lock(&self.doing[stream]) = format!("{action:?}").chars().take(200).collect();
         let Some(call) = driver.sync_call(stream, &action) else {
-            return Ok(driver.act(stream, &action)? != Ended::Stopped);
+            let goes_on = driver.act(stream, &action)? != Ended::Stopped;
+            if !goes_on {
+                // Before anybody else gets the driver: what this operation did nobody knows, so nothing may be built on it.
+                self.stopped.store(true, Ordering::Relaxed);
+            }
+            return Ok(goes_on);
         };
         // As the kernel does: who syncs a file holds it.
         let held = match &action {
