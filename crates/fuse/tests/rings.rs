@@ -1,126 +1,17 @@
 //! The transport over io_uring: parked requests, faults, ends. A made-up file system stands in place of the server.
 mod common;
-use ccfs_fuse::abi::{self, init, op};
+use ccfs_fuse::abi::init;
 use ccfs_fuse::server::init::WANTED;
-use ccfs_fuse::transport::channel::Channel;
 use ccfs_fuse::transport::dev::{Pool, PoolConfig};
 use ccfs_fuse::transport::prepare_rings;
 use ccfs_fuse::transport::uring::Rings;
-use ccfs_fuse::wire::{Handler, Reply, Request, one_name};
 use common::can_mount;
-use parking_lot::{Condvar, Mutex};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::ffi::CString;
+use common::gate::{Gate, MIB, byte_at, mount_gate};
+use rustix::mount::{UnmountFlags, unmount};
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-const MIB: usize = 1 << 20;
-
-/// A directory in which every name is a file of 1 GiB. FSYNC waits at the gate; a WRITE's bytes are kept, READs give bytes that tell
-/// their place.
-#[derive(Default)]
-struct Gate {
-    open: Mutex<bool>,
-    opened: Condvar,
-    waiting: Mutex<usize>,
-    written: Mutex<Vec<(u64, Vec<u8>)>>,
-    longest_read: Mutex<usize>,
-    synced: Mutex<usize>,
-}
-
-/// The byte at a place of every file.
-fn byte_at(offset: usize) -> u8 {
-    (offset / 4096 + offset % 251) as u8
-}
-
-impl Gate {
-    fn pass(&self) {
-        *self.waiting.lock() += 1;
-        let mut open = self.open.lock();
-        while !*open {
-            self.opened.wait(&mut open);
-        }
-        *self.waiting.lock() -= 1;
-    }
-
-    fn open(&self) {
-        *self.open.lock() = true;
-        self.opened.notify_all();
-    }
-
-    fn attr(nodeid: u64) -> abi::Attr {
-        let dir = nodeid == 1;
-        abi::Attr {
-            ino: nodeid,
-            mode: if dir {
-                libc::S_IFDIR | 0o777
-            } else {
-                libc::S_IFREG | 0o666
-            },
-            size: if dir { 0 } else { 1 << 30 },
-            nlink: 1,
-            ..Default::default()
-        }
-    }
-}
-
-impl Handler for Gate {
-    fn may_block(&self, request: &Request<'_>) -> bool {
-        request.header.opcode == op::FSYNC
-    }
-
-    fn handle(&self, request: &Request<'_>, reply: &mut Reply) {
-        match request.header.opcode {
-            op::LOOKUP => {
-                let name = one_name(request.bare()).unwrap();
-                let nodeid = 100 + name.iter().fold(0, |sum, b| sum * 31 + u64::from(*b));
-                reply.push(&abi::EntryOut {
-                    nodeid,
-                    attr: Gate::attr(nodeid),
-                    ..Default::default()
-                });
-            }
-            op::GETATTR => reply.push(&abi::AttrOut {
-                attr: Gate::attr(request.header.nodeid),
-                ..Default::default()
-            }),
-            op::FSYNC => {
-                self.pass();
-                *self.synced.lock() += 1;
-            }
-            op::READ => {
-                let arg: abi::ReadIn = request.arg().unwrap();
-                let (from, len) = (arg.offset as usize, arg.size as usize);
-                let mut longest = self.longest_read.lock();
-                *longest = longest.max(len);
-                let bytes: Vec<u8> = (from..from + len).map(byte_at).collect();
-                // Every other one into the buffer itself.
-                match &mut reply.window {
-                    Some(window) if from / MIB % 2 == 1 => {
-                        window[..len].copy_from_slice(&bytes);
-                        reply.filled = Some(len);
-                    }
-                    _ => reply.body = bytes,
-                }
-            }
-            op::WRITE => {
-                let (arg, data) = request.arg_and_rest::<abi::WriteIn>().unwrap();
-                assert_eq!(arg.size as usize, data.len());
-                self.written.lock().push((arg.offset, data.to_vec()));
-                let size = arg.size;
-                reply.push(&abi::WriteOut { size, padding: 0 });
-            }
-            op::FORGET | op::BATCH_FORGET => reply.silent = true,
-            _ => reply.errno = libc::ENOSYS,
-        }
-    }
-
-    fn undelivered(&self, _reply: &Reply) {}
-}
 
 struct Mount {
     dir: tempfile::TempDir,
@@ -144,24 +35,7 @@ impl Mount {
                 return None;
             }
         };
-        let dir = tempfile::tempdir().unwrap();
-        let channel = Channel::open().unwrap();
-        let options = format!(
-            "fd={},rootmode=40000,user_id=0,group_id=0",
-            channel.fd().as_raw_fd()
-        );
-        let options = CString::new(options).unwrap();
-        mount(
-            c"gate",
-            dir.path(),
-            c"fuse",
-            MountFlags::empty(),
-            options.as_c_str(),
-        )
-        .unwrap();
-        let agreed = channel
-            .handshake(WANTED | init::OVER_IO_URING, MIB)
-            .unwrap();
+        let (dir, channel, agreed) = mount_gate(WANTED | init::OVER_IO_URING);
         assert!(agreed.has(init::OVER_IO_URING));
         let gate = Arc::new(Gate::default());
         let pool = Pool::start(channel.clone(), gate.clone(), PoolConfig::default()).unwrap();
@@ -179,13 +53,8 @@ impl Mount {
         self.dir.path().join(name)
     }
 
-    fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let end = Instant::now() + Duration::from_secs(120);
-        while !is_so() {
-            let waiting = *self.gate.waiting.lock();
-            assert!(Instant::now() < end, "{what}: {waiting} waiting");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+    fn until(&self, what: &str, is_so: impl FnMut() -> bool) {
+        self.gate.until(|| what.into(), is_so);
     }
 
     fn works(&self) {

@@ -1,6 +1,8 @@
 //! A volume on an image file, served by this process.
 #![allow(dead_code)] // each test file uses its part
 #![allow(unsafe_code)]
+pub mod gate;
+
 use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, MountError, Transport};

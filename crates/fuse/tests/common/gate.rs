@@ -1,0 +1,141 @@
+//! A made-up file system in place of the server, for tests of how requests travel: some of them wait until they are let through.
+use ccfs_fuse::abi::{self, op};
+use ccfs_fuse::server::init::Agreed;
+use ccfs_fuse::transport::channel::Channel;
+use ccfs_fuse::wire::{Handler, Reply, Request, one_name};
+use parking_lot::{Condvar, Mutex};
+use rustix::mount::{MountFlags, mount};
+use std::ffi::CString;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+pub const MIB: usize = 1 << 20;
+
+/// A directory in which every name is a file of 1 GiB. FSYNC waits at the gate and says so beforehand; names that begin with "slow"
+/// are looked up at the gate, too, without a word. A WRITE's bytes are kept, READs give bytes that tell their place.
+#[derive(Default)]
+pub struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+    pub waiting: Mutex<usize>,
+    pub written: Mutex<Vec<(u64, Vec<u8>)>>,
+    pub longest_read: Mutex<usize>,
+    pub synced: Mutex<usize>,
+}
+
+/// The byte at a place of every file.
+pub fn byte_at(offset: usize) -> u8 {
+    (offset / 4096 + offset % 251) as u8
+}
+
+/// A mount whose requests come by the channel, and what was agreed on.
+pub fn mount_gate(wanted: u64) -> (tempfile::TempDir, Channel, Agreed) {
+    let dir = tempfile::tempdir().unwrap();
+    let channel = Channel::open().unwrap();
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0",
+        channel.fd().as_raw_fd()
+    );
+    let options = CString::new(options).unwrap();
+    let flags = MountFlags::empty();
+    mount(c"gate", dir.path(), c"fuse", flags, options.as_c_str()).unwrap();
+    let agreed = channel.handshake(wanted, MIB).unwrap();
+    (dir, channel, agreed)
+}
+
+impl Gate {
+    fn pass(&self) {
+        *self.waiting.lock() += 1;
+        let mut open = self.open.lock();
+        while !*open {
+            self.opened.wait(&mut open);
+        }
+        *self.waiting.lock() -= 1;
+    }
+
+    pub fn open(&self) {
+        *self.open.lock() = true;
+        self.opened.notify_all();
+    }
+
+    /// Waits for a condition; `what` it is stands in the message if it never holds.
+    pub fn until(&self, what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
+        let end = Instant::now() + Duration::from_secs(120);
+        while !is_so() {
+            let waiting = *self.waiting.lock();
+            assert!(Instant::now() < end, "{}: {waiting} waiting", what());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn attr(nodeid: u64) -> abi::Attr {
+        let (mode, size) = match nodeid {
+            1 => (libc::S_IFDIR | 0o777, 0),
+            _ => (libc::S_IFREG | 0o666, 1 << 30),
+        };
+        abi::Attr {
+            ino: nodeid,
+            mode,
+            size,
+            nlink: 1,
+            ..Default::default()
+        }
+    }
+}
+
+impl Handler for Gate {
+    fn may_block(&self, request: &Request<'_>) -> bool {
+        request.header.opcode == op::FSYNC
+    }
+
+    fn handle(&self, request: &Request<'_>, reply: &mut Reply) {
+        match request.header.opcode {
+            op::LOOKUP => {
+                let name = one_name(request.bare()).unwrap();
+                if name.starts_with(b"slow") {
+                    self.pass();
+                }
+                let nodeid = 100 + name.iter().fold(0, |sum, b| sum * 31 + u64::from(*b));
+                reply.push(&abi::EntryOut {
+                    nodeid,
+                    attr: Gate::attr(nodeid),
+                    ..Default::default()
+                });
+            }
+            op::GETATTR => reply.push(&abi::AttrOut {
+                attr: Gate::attr(request.header.nodeid),
+                ..Default::default()
+            }),
+            op::FSYNC => {
+                self.pass();
+                *self.synced.lock() += 1;
+            }
+            op::READ => {
+                let arg: abi::ReadIn = request.arg().unwrap();
+                let (from, len) = (arg.offset as usize, arg.size as usize);
+                let mut longest = self.longest_read.lock();
+                *longest = longest.max(len);
+                let bytes: Vec<u8> = (from..from + len).map(byte_at).collect();
+                // Every other one into the buffer itself.
+                match &mut reply.window {
+                    Some(window) if from / MIB % 2 == 1 => {
+                        window[..len].copy_from_slice(&bytes);
+                        reply.filled = Some(len);
+                    }
+                    _ => reply.body = bytes,
+                }
+            }
+            op::WRITE => {
+                let (arg, data) = request.arg_and_rest::<abi::WriteIn>().unwrap();
+                assert_eq!(arg.size as usize, data.len());
+                self.written.lock().push((arg.offset, data.to_vec()));
+                let size = arg.size;
+                reply.push(&abi::WriteOut { size, padding: 0 });
+            }
+            op::FORGET | op::BATCH_FORGET => reply.silent = true,
+            _ => reply.errno = libc::ENOSYS,
+        }
+    }
+
+    fn undelivered(&self, _reply: &Reply) {}
+}
