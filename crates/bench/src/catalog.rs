@@ -1,12 +1,9 @@
 //! All experiments.
-use crate::Result;
 use crate::apps::{Git, LevelDb, Sqlite, Together};
-use crate::disk::DiskKind;
-use crate::experiment::{Experiment, Group, Measured, Place, Plain, everywhere};
+use crate::experiment::{Experiment, Group, Plain, STREAMS, but_fuse2fs, everywhere, in_streams};
 use crate::growth::Growth;
 use crate::latency::{Figure4, Table3, Update};
 use crate::recovery::Recovery;
-use crate::system::System;
 use crate::workload::{Call, Kind, Micro, Scale, Threaded};
 use clap::ValueEnum;
 
@@ -20,14 +17,14 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
         all.push(Box::new(kind.experiment()));
     }
     for call in Call::ALL {
-        all.push(short(micro(call, false)));
+        all.push(Box::new(micro(call, false)));
         if call.reads() {
-            all.push(short(micro(call, true)));
+            all.push(Box::new(micro(call, true)));
         }
     }
     for call in [Call::Create, Call::Append, Call::Fsync] {
         for threads in [1, 2, 4] {
-            all.push(short(threaded(call, threads)));
+            all.push(Box::new(threaded(call, threads)));
         }
     }
     for update in [
@@ -61,15 +58,11 @@ fn micro(call: Call, cold: bool) -> Plain {
         group: Group::Micro,
         op: call.op(),
         on_models: false,
+        share: MICRO_SHARE,
         make: Box::new(move |scale: Scale, _: &str| Box::new(Micro::new(call, cold, scale))),
-        variants: if call == Call::Readdir {
-            // Making 100,000 files takes it minutes.
-            |system| match system {
-                System::Fuse2fs => Vec::new(),
-                _ => vec![""],
-            }
-        } else {
-            everywhere
+        variants: match call {
+            Call::Readdir => but_fuse2fs,
+            _ => everywhere,
         },
     }
 }
@@ -80,6 +73,7 @@ fn threaded(call: Call, threads: usize) -> Plain {
         group: Group::Threads,
         op: call.op(),
         on_models: false,
+        share: MICRO_SHARE,
         make: Box::new(move |scale: Scale, variant: &str| {
             let mut inner = Micro::new(call, false, scale);
             inner.threads = threads;
@@ -90,41 +84,6 @@ fn threaded(call: Call, threads: usize) -> Plain {
                 streams: variant == STREAMS,
             })
         }),
-        variants: |system| match system {
-            _ if system.is_ccfs() => vec!["", STREAMS],
-            _ => vec![""],
-        },
-    }
-}
-
-/// Each thread in a stream of its own.
-const STREAMS: &str = "streams";
-
-/// An experiment that needs less time than others.
-struct Short(Plain);
-
-fn short(plain: Plain) -> Box<dyn Experiment> {
-    Box::new(Short(plain))
-}
-
-impl Experiment for Short {
-    fn name(&self) -> String {
-        self.0.name()
-    }
-    fn group(&self) -> Group {
-        self.0.group()
-    }
-    fn op(&self) -> String {
-        self.0.op()
-    }
-    fn variants(&self, system: System) -> Vec<&'static str> {
-        self.0.variants(system)
-    }
-    fn fits(&self, disk: DiskKind) -> bool {
-        self.0.fits(disk)
-    }
-    fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
-        let seconds = place.seconds * MICRO_SHARE;
-        self.0.measure(&Place { seconds, ..*place }, variant)
+        variants: in_streams,
     }
 }

@@ -1,6 +1,7 @@
 //! The one table of subcommands and flags.
 use crate::disk::DiskKind;
 use crate::experiment::Group;
+use crate::scale::PARTS;
 use crate::session::Plan;
 use crate::system::System;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -171,7 +172,7 @@ pub struct ScaleArgs {
     )]
     pub fs: Vec<System>,
     /// Only these parts: directory, files, volume, streams, aged
-    #[arg(long, value_delimiter = ',', value_name = "PART", value_parser = ["directory", "files", "volume", "streams", "aged"])]
+    #[arg(long, value_delimiter = ',', value_name = "PART", value_parser = PARTS)]
     pub part: Vec<String>,
     /// Entries of the largest directory
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..=100_000_000))]

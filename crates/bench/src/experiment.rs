@@ -1,7 +1,7 @@
 //! What can be measured: an experiment runs on a place (one system on one disk) and gives one figure, with others beside it.
 use crate::disk::DiskKind;
 use crate::guard::WorkDir;
-use crate::image::{Image, Mount};
+use crate::image::{Counters, Image, Mount};
 use crate::run::{self, Outcome};
 use crate::system::System;
 use crate::workload::{Scale, Workload};
@@ -58,6 +58,21 @@ impl Measured {
             self.values.insert(name.into(), value);
         }
         self
+    }
+
+    /// What a device was told between two looks at its counters, for each of `ops` operations.
+    pub fn with_device(
+        self,
+        before: Option<Counters>,
+        after: Option<Counters>,
+        ops: f64,
+    ) -> Measured {
+        let told = after.zip(before).map(|(after, before)| after.since(before));
+        self.with(
+            "written_bytes_per_op",
+            told.map(|t| t.written_bytes as f64 / ops),
+        )
+        .with("flushes_per_op", told.map(|t| t.flushes as f64 / ops))
     }
 }
 
@@ -152,13 +167,7 @@ impl Place<'_> {
             if let (Some(a), Some(b)) = (cpu, cpu_before) {
                 measured = measured.with("cpu_us_per_op", (a - b).max(0.0) * 1e6 / ops);
             }
-            if let (Some(a), Some(b)) = (after, counters) {
-                let bytes = a.written_bytes.saturating_sub(b.written_bytes) as f64;
-                let flushes = a.flushes.saturating_sub(b.flushes) as f64;
-                measured = measured
-                    .with("written_bytes_per_op", bytes / ops)
-                    .with("flushes_per_op", flushes / ops);
-            }
+            measured = measured.with_device(counters, after, ops);
         }
         Ok(measured.with("memory_bytes", mount.memory_bytes().map(|b| b as f64)))
     }
@@ -187,6 +196,8 @@ pub struct Plain {
     pub group: Group,
     pub op: &'static str,
     pub on_models: bool,
+    /// Of the measured time it gets this share.
+    pub share: f64,
     pub make: Make,
     pub variants: fn(System) -> Vec<&'static str>,
 }
@@ -208,6 +219,8 @@ impl Experiment for Plain {
         self.on_models || disk == DiskKind::Real
     }
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
+        let seconds = place.seconds * self.share;
+        let place = Place { seconds, ..*place };
         place.run(&*(self.make)(place.scale, variant))
     }
 }
@@ -215,4 +228,23 @@ impl Experiment for Plain {
 /// The plain way, on every system.
 pub fn everywhere(_: System) -> Vec<&'static str> {
     vec![""]
+}
+
+/// The plain way, but not where making very many files takes minutes.
+pub fn but_fuse2fs(system: System) -> Vec<&'static str> {
+    match system {
+        System::Fuse2fs => Vec::new(),
+        _ => vec![""],
+    }
+}
+
+/// Each thread or application in a stream of its own.
+pub const STREAMS: &str = "streams";
+
+/// The plain way, and on ccfs also in streams.
+pub fn in_streams(system: System) -> Vec<&'static str> {
+    match system {
+        _ if system.is_ccfs() => vec!["", STREAMS],
+        _ => vec![""],
+    }
 }

@@ -15,10 +15,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         return Ok(());
     }
     let plan = args.plan();
-    let mut state = match &args.state {
-        Some(path) => State::open(path)?,
-        None => State::in_memory(),
-    };
+    let mut state = State::at(args.state.as_deref())?;
     session::run(&plan, &mut state)?;
     let cells = report::cells(&state.records);
     if cells.is_empty() {
@@ -28,8 +25,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     println!("{conditions}\n");
     print!("{}\n{}", report::table(&cells), report::summary(&cells));
     if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&report::entries(&cells)).because("JSON")?;
-        std::fs::write(file, text + "\n").because(file.display())?;
+        report::write_json(&cells, file)?;
     }
     if let Some(file) = &args.html {
         let page = html::page(&conditions, state.machine().was_busy(), &cells);
@@ -39,10 +35,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let text = document_part(args.extent(), &conditions, &cells);
         doc::insert(document, args.extent().name(), &text)?;
     }
-    match cells.iter().filter(|c| c.failure.is_some()).count() {
-        0 => Ok(()),
-        n => Err(format!("{n} measurements failed")),
-    }
+    report::failures(&cells)
 }
 
 fn document_part(extent: Extent, conditions: &str, cells: &[Cell]) -> String {

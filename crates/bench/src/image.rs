@@ -22,6 +22,16 @@ pub struct Counters {
     pub flushes: u64,
 }
 
+impl Counters {
+    /// What came after `then`.
+    pub fn since(self, then: Counters) -> Counters {
+        Counters {
+            written_bytes: self.written_bytes.saturating_sub(then.written_bytes),
+            flushes: self.flushes.saturating_sub(then.flushes),
+        }
+    }
+}
+
 /// A disk of one size.
 pub struct Image {
     /// The image file, or the block device of a modelled disk.

@@ -1,10 +1,10 @@
 //! What a sync costs while another application has much unwritten data: the ccfs paper's Table 3 and Figure 4.
 use crate::disk::DiskKind;
-use crate::experiment::{Experiment, Group, Measured, Place};
-use crate::image::Mount;
+use crate::experiment::{Experiment, Group, Measured, Place, STREAMS, in_streams};
+use crate::image::{Counters, Mount};
 use crate::stats::{Latencies, Sample};
 use crate::system::System;
-use crate::workload::Worker;
+use crate::workload::{Worker, enter_stream};
 use crate::{Because, Result, run};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,9 +23,6 @@ const PERIOD: Duration = Duration::from_secs(5);
 const SYNCS: u32 = 12;
 /// Measured time below which a run is a test: Figure 4 takes as much less.
 const FULL_SECONDS: f64 = 2.0;
-
-/// Each application in a stream of its own.
-pub const STREAMS: &str = "streams";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
@@ -73,25 +70,16 @@ fn write(a: &File, bytes: u64, data: &Worker) -> std::io::Result<()> {
 
 /// A stream of its own for this thread, if it is to have one.
 fn enter(dir: &Path, variant: &str) -> std::io::Result<()> {
-    if variant == STREAMS {
-        let root = ccfs_client::open(dir)?;
-        let stream = ccfs_client::new_stream(&root, 0)?;
-        ccfs_client::set_stream(&root, stream, None)?;
+    match variant {
+        STREAMS => enter_stream(dir),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn open(dir: &Path, name: &str) -> Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
     options.open(dir.join(name)).because(name)
-}
-
-fn in_streams(system: System) -> Vec<&'static str> {
-    match system {
-        _ if system.is_ccfs() => vec!["", STREAMS],
-        _ => vec![""],
-    }
 }
 
 /// Table 3: 100 MB to A, a byte to B, and the fsync of B.
@@ -182,9 +170,9 @@ impl Table3 {
         let after = mount.counters();
         run::sync(dir)?;
         let total = mount.counters();
-        let since = |now: Option<_>, then: Option<_>| {
-            let (now, then): (crate::image::Counters, crate::image::Counters) = now.zip(then)?;
-            Some(now.written_bytes.saturating_sub(then.written_bytes) as f64)
+        let since = |now: Option<Counters>, then: Option<Counters>| {
+            let (now, then) = now.zip(then)?;
+            Some(now.since(then).written_bytes as f64)
         };
         Ok(Sync {
             seconds,

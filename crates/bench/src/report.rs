@@ -2,9 +2,11 @@
 use crate::experiment::Measured;
 use crate::state::Record;
 use crate::stats::{Sample, Verdict};
+use crate::{Because, Result};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 /// Ratios are to this system.
 pub const BASE: &str = "ext4";
@@ -116,6 +118,20 @@ pub fn entries(cells: &[Cell]) -> Vec<Entry> {
         }
     };
     cells.iter().map(entry).collect()
+}
+
+/// Writes the entries as JSON.
+pub fn write_json(cells: &[Cell], file: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(&entries(cells)).because("JSON")?;
+    std::fs::write(file, text + "\n").because(file.display())
+}
+
+/// An error that says how many measurements failed, if any did.
+pub fn failures(cells: &[Cell]) -> Result<()> {
+    match cells.iter().filter(|c| c.failure.is_some()).count() {
+        0 => Ok(()),
+        n => Err(format!("{n} measurements failed")),
+    }
 }
 
 /// A column of further figures.

@@ -6,14 +6,14 @@ use crate::experiment::Measured;
 use crate::guard::WorkDir;
 use crate::image::{Image, Mount};
 use crate::machine::Machine;
-use crate::report::{self, Cell};
+use crate::report;
 use crate::rng::Rng;
-use crate::session::progress;
+use crate::session::{progress, usable};
 use crate::state::{Key, Record, Settings, State};
 use crate::system::System;
 use crate::workload::fileserver::Fileserver;
 use crate::workload::seqwrite::{self, Seqwrite};
-use crate::workload::{Scale, Worker};
+use crate::workload::{Scale, Worker, enter_stream};
 use crate::{Because, Result, doc, run};
 use std::fs::File;
 use std::io::Write;
@@ -37,21 +37,11 @@ const LAZY: [&str; 2] = ["-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1
 
 /// Measures, prints, and writes what was asked for.
 pub fn run(args: &ScaleArgs) -> Result<()> {
-    let mut systems = args.fs.clone();
-    systems.retain(|s| match s.missing() {
-        Some(why) => {
-            println!("skipped: {}: {why}", s.name());
-            false
-        }
-        None => true,
-    });
+    let systems = usable(&args.fs);
     if systems.is_empty() {
         return Err("nothing was measured; the lines above say why".into());
     }
-    let mut state = match &args.state {
-        Some(path) => State::open(path)?,
-        None => State::in_memory(),
-    };
+    let mut state = State::at(args.state.as_deref())?;
     state.begin(&Settings::default(), Machine::look(&systems))?;
     for &system in &systems {
         let mut part = Part {
@@ -67,24 +57,16 @@ pub fn run(args: &ScaleArgs) -> Result<()> {
     let conditions = state.machine().text();
     println!("{conditions}\n\n{}", report::table(&cells));
     if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&report::entries(&cells)).because("JSON")?;
-        std::fs::write(file, text + "\n").because(file.display())?;
+        report::write_json(&cells, file)?;
     }
     if let Some(document) = &args.doc {
         let text = format!("`make scale`. {conditions}\n\n{}", report::markdown(&cells));
         doc::insert(document, "scale", &text)?;
     }
-    failures(&cells)
+    report::failures(&cells)
 }
 
-fn failures(cells: &[Cell]) -> Result<()> {
-    match cells.iter().filter(|c| c.failure.is_some()).count() {
-        0 => Ok(()),
-        n => Err(format!("{n} measurements failed")),
-    }
-}
-
-const PARTS: [&str; 5] = ["directory", "files", "volume", "streams", "aged"];
+pub const PARTS: [&str; 5] = ["directory", "files", "volume", "streams", "aged"];
 
 fn order(workload: &str) -> (usize, u32, String) {
     let part = PARTS
@@ -111,8 +93,7 @@ impl Part<'_> {
             if !self.args.part.is_empty() && !self.args.part.iter().any(|p| p == name) {
                 continue;
             }
-            let done = self.has(name);
-            if done {
+            if self.has(name) {
                 continue;
             }
             let outcome = match name {
@@ -182,63 +163,46 @@ impl Part<'_> {
         Ok((image, begun.elapsed().as_secs_f64()))
     }
 
-    /// One directory that grows: what a create costs in the last power of ten, and a lookup in all of it, right after a mount and warm.
+    /// One directory that grows.
     fn directory(&mut self) -> Result<()> {
-        let most = self.args.entries;
-        let work = WorkDir::new(&self.args.dir)?;
-        let inodes = (most + most / 8 + 1000).to_string();
-        let bytes = ROOM + most * BYTES_PER_FILE;
-        let (image, _) = self.volume_of(&work, bytes, &["-N", &inodes])?;
-        let mut mount = image.mount(&work, self.system, &[])?;
-        let dir = mount.dir().join("large");
-        std::fs::create_dir(&dir).because(dir.display())?;
-        let path = |dir: &Path, n: u64| dir.join(format!("f{n:09}"));
-        let mut made = 0;
-        for exponent in powers(most) {
-            let seconds = create(10u64.pow(exponent), &mut made, |n| path(&dir, n))?;
-            let figures;
-            (mount, figures) = self.looked_up(&work, &image, mount, made, &|n| path(&dir, n))?;
-            self.add(
-                &format!("scale-directory/1e{exponent}"),
-                "a file created in a directory of so many",
-                Ok(seconds.on(figures)),
-            )?;
-        }
-        mount.end().map(drop)
+        let op = "a file created in a directory of so many";
+        let path = |n: u64| PathBuf::from(format!("large/f{n:09}"));
+        self.growing("directory", self.args.entries, op, &path)
     }
 
     /// Files in directories of a thousand.
     fn files(&mut self) -> Result<()> {
-        let most = self.args.files;
+        let op = "a file created on a volume of so many";
+        let path = |n: u64| {
+            let leaf = n / WIDTH;
+            PathBuf::from(format!("d{}/d{leaf}/f{n}", leaf / WIDTH))
+        };
+        self.growing("files", self.args.files, op, &path)
+    }
+
+    /// What a create costs in the last power of ten, and a lookup in all of it, right after a mount and warm. `path`: of file n, below the
+    /// mount; the directory of all of a thousand is the same.
+    fn growing(
+        &mut self,
+        part: &str,
+        most: u64,
+        op: &str,
+        path: &dyn Fn(u64) -> PathBuf,
+    ) -> Result<()> {
         let work = WorkDir::new(&self.args.dir)?;
         let inodes = (most + most / 8 + 1000).to_string();
         let bytes = ROOM + most * BYTES_PER_FILE;
         let (image, _) = self.volume_of(&work, bytes, &["-N", &inodes])?;
         let mut mount = image.mount(&work, self.system, &[])?;
         let root = mount.dir().to_path_buf();
-        let path = |n: u64| {
-            let leaf = n / WIDTH;
-            root.join(format!("d{}/d{leaf}/f{n}", leaf / WIDTH))
-        };
+        let path = |n| root.join(path(n));
         let mut made = 0;
         for exponent in powers(most) {
-            let seconds = create(10u64.pow(exponent), &mut made, |n| {
-                let path = path(n);
-                if n.is_multiple_of(WIDTH)
-                    && let Some(parent) = path.parent()
-                {
-                    // What cannot be made fails with the file.
-                    let _ = std::fs::create_dir_all(parent);
-                }
-                path
-            })?;
+            let seconds = create(10u64.pow(exponent), &mut made, path)?;
             let figures;
             (mount, figures) = self.looked_up(&work, &image, mount, made, &path)?;
-            self.add(
-                &format!("scale-files/1e{exponent}"),
-                "a file created on a volume of so many",
-                Ok(seconds.on(figures)),
-            )?;
+            let workload = format!("scale-{part}/1e{exponent}");
+            self.add(&workload, op, Ok(seconds.on(figures)))?;
         }
         mount.end().map(drop)
     }
@@ -409,10 +373,16 @@ impl Made {
 }
 
 /// Makes files until there are `goal`.
-fn create(goal: u64, made: &mut u64, mut path: impl FnMut(u64) -> PathBuf) -> Result<Made> {
+fn create(goal: u64, made: &mut u64, path: impl Fn(u64) -> PathBuf) -> Result<Made> {
     let (begun, first) = (Instant::now(), *made);
     while *made < goal {
         let path = path(*made);
+        if made.is_multiple_of(WIDTH)
+            && let Some(parent) = path.parent()
+        {
+            // What cannot be made fails with the file.
+            let _ = std::fs::create_dir_all(parent);
+        }
         File::create_new(&path).because(path.display())?;
         *made += 1;
     }
@@ -427,9 +397,7 @@ fn many(dir: &Path, threads: u64, streams: bool, seconds: f64) -> Result<u64> {
     let time = Duration::from_secs_f64(seconds);
     let one = |index: u64| -> std::io::Result<u64> {
         if streams {
-            let root = ccfs_client::open(dir)?;
-            let stream = ccfs_client::new_stream(&root, 0)?;
-            ccfs_client::set_stream(&root, stream, None)?;
+            enter_stream(dir)?;
         }
         let home = dir.join(format!("t{index}"));
         std::fs::create_dir(&home)?;

@@ -55,18 +55,22 @@ impl Plan {
         all
     }
 
-    /// The systems that this machine can mount, each once; a line for each of the others.
     pub fn usable(&self) -> Vec<System> {
-        let mut systems = Vec::new();
-        for &system in &self.systems {
-            match system.missing() {
-                Some(why) => println!("skipped: {}: {why}", system.name()),
-                None if systems.contains(&system) => {}
-                None => systems.push(system),
-            }
-        }
-        systems
+        usable(&self.systems)
     }
+}
+
+/// The systems that this machine can mount, each once; a line for each of the others.
+pub fn usable(wanted: &[System]) -> Vec<System> {
+    let mut systems = Vec::new();
+    for &system in wanted {
+        match system.missing() {
+            Some(why) => println!("skipped: {}: {why}", system.name()),
+            None if systems.contains(&system) => {}
+            None => systems.push(system),
+        }
+    }
+    systems
 }
 
 /// The label of a system used in a certain way.

@@ -72,6 +72,11 @@ pub struct State {
 }
 
 impl State {
+    /// As `open`, or `in_memory` without a file.
+    pub fn at(path: Option<&Path>) -> Result<State> {
+        path.map_or_else(|| Ok(State::in_memory()), State::open)
+    }
+
     /// Nothing is kept.
     pub fn in_memory() -> State {
         State::default()

@@ -198,6 +198,12 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
+/// Which of these programs this machine lacks, if any.
+pub fn not_installed(programs: &[&str]) -> Option<String> {
+    let absent = programs.iter().find(|p| find(p).is_none());
+    absent.map(|p| format!("{p} is not installed"))
+}
+
 /// A command for a program of another package.
 pub fn command(program: &str) -> Command {
     Command::new(find(program).unwrap_or_else(|| program.into()))

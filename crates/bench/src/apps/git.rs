@@ -3,7 +3,7 @@ use super::{finish, script, timed, ways};
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place};
 use crate::rng::Rng;
-use crate::system::{System, find};
+use crate::system::{System, not_installed};
 use crate::{Because, Result};
 use std::path::Path;
 use std::process::Command;
@@ -78,9 +78,7 @@ impl Experiment for Git {
         true
     }
     fn missing(&self) -> Option<String> {
-        find("git")
-            .is_none()
-            .then(|| "git is not installed".to_string())
+        not_installed(&["git"])
     }
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
         let (mount, dir) = place.fresh()?;

@@ -2,7 +2,7 @@
 use super::{UNSAFE, script, timed, ways};
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place};
-use crate::system::{System, check, command, find};
+use crate::system::{System, check, command, not_installed};
 use crate::{Because, Result};
 use std::path::Path;
 
@@ -29,11 +29,9 @@ impl Experiment for LevelDb {
         true
     }
     fn missing(&self) -> Option<String> {
-        if find("g++").is_none() {
-            return Some("g++ is not installed".into());
-        }
         let header = Path::new("/usr/include/leveldb/db.h");
-        (!header.exists()).then(|| "libleveldb-dev is not installed".into())
+        let headers = || (!header.exists()).then(|| "libleveldb-dev is not installed".into());
+        not_installed(&["g++"]).or_else(headers)
     }
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
         let program = place.work.path().join("fillrandom");

@@ -11,7 +11,7 @@ pub use leveldb::LevelDb;
 pub use sqlite::Sqlite;
 pub use together::Together;
 
-use crate::experiment::{Measured, Place};
+use crate::experiment::{Measured, Place, STREAMS};
 use crate::image::Mount;
 use crate::system::{System, ccfs_program};
 use crate::{Because, Result, guard, machine, run};
@@ -35,27 +35,24 @@ fn ways(system: System) -> Vec<&'static str> {
 
 /// A shell script as the variant wants it run: on its own, or in a stream.
 fn script(text: &str, dir: &Path, variant: &str) -> Result<Command> {
-    let mut command = match variant {
-        IGNORE => {
-            let mut c = Command::new(ccfs_program()?);
-            c.args(["stream", "run", "--ignore-fsync", "--sync", "--on"])
-                .arg(dir);
-            c.args(["--", "sh", "-c", text]);
-            c
-        }
-        "streams" => {
-            let mut c = Command::new(ccfs_program()?);
-            c.args(["stream", "run", "--on"]).arg(dir);
-            c.args(["--", "sh", "-c", text]);
-            c
-        }
-        _ => {
-            let mut c = Command::new("sh");
-            c.args(["-c", text]);
-            c
-        }
+    let flags: Option<&[&str]> = match variant {
+        IGNORE => Some(&["--ignore-fsync", "--sync"]),
+        STREAMS => Some(&[]),
+        _ => None,
     };
-    command.current_dir(dir).stdin(Stdio::null());
+    let mut command = match flags {
+        Some(flags) => {
+            let mut c = Command::new(ccfs_program()?);
+            c.args(["stream", "run"]).args(flags);
+            c.arg("--on").arg(dir).args(["--", "sh"]);
+            c
+        }
+        None => Command::new("sh"),
+    };
+    command
+        .args(["-c", text])
+        .current_dir(dir)
+        .stdin(Stdio::null());
     Ok(command)
 }
 
@@ -90,17 +87,10 @@ fn timed(
     let seconds = begun.elapsed().as_secs_f64();
     let cpu = machine::cpu_seconds().zip(cpu).map(|(a, b)| a - b);
     run::sync(dir)?;
-    let mut measured = Measured::new(ops as f64 / seconds)
+    let ops = ops as f64;
+    Ok(Measured::new(ops / seconds)
         .with("seconds", seconds)
-        .with("cpu_us_per_op", cpu.map(|s| s * 1e6 / ops as f64));
-    if let (Some(a), Some(b)) = (mount.counters(), before) {
-        let bytes = a.written_bytes.saturating_sub(b.written_bytes);
-        measured = measured
-            .with("written_bytes_per_op", bytes as f64 / ops as f64)
-            .with(
-                "flushes_per_op",
-                a.flushes.saturating_sub(b.flushes) as f64 / ops as f64,
-            );
-    }
-    Ok(measured.with("memory_bytes", mount.memory_bytes().map(|b| b as f64)))
+        .with("cpu_us_per_op", cpu.map(|s| s * 1e6 / ops))
+        .with_device(before, mount.counters(), ops)
+        .with("memory_bytes", mount.memory_bytes().map(|b| b as f64)))
 }

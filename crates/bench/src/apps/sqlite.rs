@@ -2,7 +2,7 @@
 use super::{UNSAFE, script, timed, ways};
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place};
-use crate::system::{System, find};
+use crate::system::{System, not_installed};
 use crate::{Because, Result};
 use std::fmt::Write;
 use std::path::Path;
@@ -55,9 +55,7 @@ impl Experiment for Sqlite {
         true
     }
     fn missing(&self) -> Option<String> {
-        find("sqlite3")
-            .is_none()
-            .then(|| "sqlite3 is not installed".to_string())
+        not_installed(&["sqlite3"])
     }
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
         let (mount, dir) = place.fresh()?;

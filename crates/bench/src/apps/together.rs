@@ -4,8 +4,8 @@
 //! while Git works: in one stream its syncs carry Git's data, in two they do not.
 use super::{UNSAFE, git, script, sqlite};
 use crate::disk::DiskKind;
-use crate::experiment::{Experiment, Group, Measured, Place};
-use crate::system::{System, check, command, find};
+use crate::experiment::{Experiment, Group, Measured, Place, STREAMS};
+use crate::system::{System, check, command, not_installed};
 use crate::{Because, Result, guard, run};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::os::unix::process::CommandExt;
@@ -33,7 +33,7 @@ impl Experiment for Together {
         match system {
             // Safe means that Git syncs; without that ext4 may leave a broken repository.
             System::Ext4 => vec!["", UNSAFE],
-            _ if system.is_ccfs() => vec!["", "streams"],
+            _ if system.is_ccfs() => vec!["", STREAMS],
             _ => Vec::new(),
         }
     }
@@ -41,8 +41,7 @@ impl Experiment for Together {
         matches!(disk, DiskKind::Real | DiskKind::Hdd | DiskKind::Ssd)
     }
     fn missing(&self) -> Option<String> {
-        let absent = ["git", "sqlite3"].into_iter().find(|p| find(p).is_none());
-        absent.map(|p| format!("{p} is not installed"))
+        not_installed(&["git", "sqlite3"])
     }
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
         let (mount, dir) = place.fresh()?;

@@ -1,5 +1,5 @@
 //! Single calls, each over and over: on a thread's own files, warm or right after a mount.
-use super::{Scale, Worker, Workload};
+use super::{Scale, Worker, Workload, enter_stream};
 use crate::rng::Rng;
 use std::fs::File;
 use std::io;
@@ -294,12 +294,10 @@ impl Workload for Threaded {
     fn begin(&self, w: &mut Worker) -> io::Result<()> {
         // Streams differ, and so do the files that they touch: a generator for each.
         w.rng = Rng::new(w.rng.draw());
-        if self.streams {
-            let root = ccfs_client::open(&w.dir)?;
-            let stream = ccfs_client::new_stream(&root, 0)?;
-            ccfs_client::set_stream(&root, stream, None)?;
+        match self.streams {
+            true => enter_stream(&w.dir),
+            false => Ok(()),
         }
-        Ok(())
     }
     fn warms_up(&self) -> bool {
         self.inner.warms_up()

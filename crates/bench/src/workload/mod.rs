@@ -53,6 +53,13 @@ impl Scale {
     }
 }
 
+/// From here on the calling thread is in a fresh stream of the volume (ccfs only).
+pub fn enter_stream(dir: &Path) -> io::Result<()> {
+    let root = ccfs_client::open(dir)?;
+    let stream = ccfs_client::new_stream(&root, 0)?;
+    ccfs_client::set_stream(&root, stream, None)
+}
+
 /// What the threads of a run do.
 pub trait Workload: Sync {
     fn threads(&self) -> usize;
@@ -159,6 +166,7 @@ impl Kind {
             group: Group::Personalities,
             op: "an open, create, whole read, write, fsync, close, stat or delete",
             on_models: true,
+            share: 1.0,
             make: Box::new(move |scale, _| self.make(scale)),
             variants: everywhere,
         }
