@@ -7,7 +7,7 @@
 //! A write f 0 5000       offset, length; append f 100; truncate f 10
 //! A allocate f 0 8192    also: reserve (keep size), punch, zero
 //! A chmod f 700; A chown f 1 2; A utimes f 12345; A setxattr f user.a 20; A removexattr f user.a
-//! A tmpfile %t; A open f %h; A write %h 0 10; A close %h      handles: inodes with or without a name
+//! A tmpfile %t [d]; A open f %h; A write %h 0 10; A close %h      handles: inodes with or without a name
 //! ?A rmdir d             left out if it is impossible at this point
 //! A fsync f; A fdatasync f; A fbarrier f; A streamsync; A syncfs; A ignored f; A tick; A checkpoint; A trim
 //! A make d/f 100644 0 0 0 %f     any inode: mode, uid, gid, device number, handle; a handle can begin a path (%d/f)
@@ -108,10 +108,11 @@ impl Script {
             "tmpfile" => {
                 let make = self.make(S_IFREG | 0o600);
                 self.handles.insert(args.first()?.to_string(), make.node);
-                Action::Op(Op::Tmpfile {
-                    parent: tree.root,
-                    make,
-                })
+                let parent = match args.get(1) {
+                    Some(dir) => self.find(tree, dir)?,
+                    None => tree.root,
+                };
+                Action::Op(Op::Tmpfile { parent, make })
             }
             "create" | "mkdir" | "symlink" | "make" => Action::Op(self.new_name(tree, verb, args)?),
             "link" | "unlink" | "rmdir" | "rename" | "exchange" | "noreplace" | "whiteout" => {
@@ -317,7 +318,7 @@ impl Script {
     }
 }
 
-/// Actions as a script. Bytes of data and attributes come out otherwise than they were, and an unnamed file is made in the root.
+/// Actions as a script. Bytes of data and attributes come out otherwise than they were.
 pub fn render(actions: &[(usize, Action)]) -> String {
     let lines = actions.iter().map(|(s, a)| format!("{s} {}\n", line(a)));
     lines.collect()
@@ -381,7 +382,9 @@ fn op_line(op: &Op) -> String {
             target.len(),
             handle(&make.node)
         ),
-        Op::Tmpfile { make, .. } => format!("tmpfile {}", handle(&make.node)),
+        Op::Tmpfile { parent, make } => {
+            format!("tmpfile {} {}", handle(&make.node), handle(parent))
+        }
         Op::Link { node, parent, name } => format!("link {} {}", handle(node), path(parent, name)),
         Op::Unlink { parent, name } => format!("unlink {}", path(parent, name)),
         Op::Rmdir { parent, name } => format!("rmdir {}", path(parent, name)),

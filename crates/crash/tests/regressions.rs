@@ -117,3 +117,12 @@ fn a_damaged_log_under_a_pending_checkpoint_is_refused() {
         }
     }
 }
+
+/// A file without a name is asked for in a directory that an open group made: the group gives way, and the directory is gone.
+#[test]
+fn a_file_without_a_name_in_a_directory_of_a_group_that_ends() {
+    check(
+        &["1k", "4k"],
+        "A begin; A mkdir d; B tmpfile %t d; A create f; A tick",
+    );
+}
