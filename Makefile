@@ -77,6 +77,7 @@ test-transports:
 # Makes the pages in docs/man anew from the flag table.
 man: build
 	$(CCFS) man docs/man
+	$(dir $(CCFS))ccfs-bench man docs/man
 
 # Long runs need patience: a program may take four hours.
 soak: export CCFS_TEST_TIMEOUT ?= 14400

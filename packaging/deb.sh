@@ -2,7 +2,7 @@
 # Builds Debian packages of what was built with dpkg-deb: the program (ccfs), the C library (libccfs1), and what programs are built with
 # (libccfs-dev). Prints their files, one a line.
 # usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]
-# Beside PROGRAM are libccfs.so and libccfs.a. DEB_LEVEL: of compression, 0 to 9. Another VERSION than that of the sources is for tests.
+# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench if it was built. DEB_LEVEL: of compression, 0 to 9. Another VERSION than that of the sources is for tests.
 set -euo pipefail
 usage="usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]"
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -57,12 +57,12 @@ END
     echo "$1: initial-upload-closes-no-bugs" >"$root/usr/share/lintian/overrides/$1"
 }
 
-# needs FILE: which versions of libraries it needs, from its symbols.
+# needs FILE...: which versions of libraries they need, from their symbols.
 needs() {
     mkdir -p "$work/shlibs/debian"
     printf 'Source: ccfs\n\nPackage: ccfs\nArchitecture: any\n' >"$work/shlibs/debian/control"
     local found
-    found=$(cd "$work/shlibs" && dpkg-shlibdeps -O --ignore-missing-info "$1" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+    found=$(cd "$work/shlibs" && dpkg-shlibdeps -O --ignore-missing-info "$@" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
     echo "${found:-libc6}"
 }
 
@@ -91,7 +91,7 @@ package_ccfs() {
     begin ccfs
     export DESTDIR=$root PREFIX=/usr SBIN=/usr/sbin UNITDIR=/lib/systemd/system ZSHDIR=/usr/share/zsh/vendor-completions
     "$top/scripts/install.sh" install "$program"
-    strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/bin/ccfs"
+    strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root"/usr/bin/*
     # Relative links, as Debian wants them.
     for helper in mount.ccfs mkfs.ccfs fsck.ccfs mount.fuse.ccfs mount.fuseblk.ccfs; do ln -sf "../bin/ccfs" "$root/usr/sbin/$helper"; done
     gzip -9 -n "$root"/usr/share/man/man8/*.8
@@ -129,7 +129,7 @@ if [ "$1" = purge ]; then
 fi
 END
     chmod 755 "$root"/DEBIAN/p*
-    control ccfs admin "$(needs "$root/usr/bin/ccfs"), e2fsprogs, mount" "Recommends: fuse3" "Suggests: libccfs-dev" <<'END'
+    control ccfs admin "$(needs "$root"/usr/bin/*), e2fsprogs, mount" "Recommends: fuse3" "Suggests: libccfs-dev" <<'END'
 Description: file system that keeps every application's updates in order
  ccfs mounts plain ext4 volumes through FUSE and keeps the updates of every
  application in the order in which they were made, also across a crash. A
@@ -137,7 +137,7 @@ Description: file system that keeps every application's updates in order
  its updates.
  .
  This package has the program, the helpers for mount(8), mkfs(8) and
- fsck(8), and a systemd unit template.
+ fsck(8), a systemd unit template, and the benchmark.
 END
     finish ccfs
 }

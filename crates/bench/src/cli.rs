@@ -16,6 +16,7 @@ use std::path::PathBuf;
 #[command(
     name = "ccfs-bench",
     version,
+    disable_help_subcommand = true,
     max_term_width = 100,
     args_conflicts_with_subcommands = true
 )]
@@ -31,6 +32,8 @@ pub enum Command {
     Scale(ScaleArgs),
     #[command(hide = true)]
     Disk(DiskArgs),
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 /// How much is measured.
@@ -217,6 +220,12 @@ pub struct DiskArgs {
     #[arg(long)]
     pub bytes: u64,
     pub below: PathBuf,
+}
+
+/// Writes the manual pages into a directory.
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    pub dir: PathBuf,
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -17,6 +17,7 @@ pub mod html;
 pub mod image;
 pub mod latency;
 pub mod machine;
+pub mod man;
 pub mod paper;
 pub mod recovery;
 pub mod report;

@@ -1,4 +1,5 @@
-//! `ccfs man DIR`: the manual pages, from the flag table. The pages in docs/man are made by it; a test compares them.
+//! `ccfs man DIR`: the manual pages, from the flag table. The pages in docs/man are made by it; a test compares them. Those of `ccfs bench`
+//! are made by the program that has its flags, ccfs-bench.
 use crate::cli::{self, ManArgs};
 use crate::failure::{Context, Outcome};
 use std::fs;
@@ -32,7 +33,7 @@ fn collect(command: clap::Command, parent: Option<&str>, pages: &mut Vec<clap::C
     };
     for sub in command
         .get_subcommands()
-        .filter(|s| !s.is_hide_set() && s.get_name() != "help")
+        .filter(|s| !s.is_hide_set() && !matches!(s.get_name(), "help" | "bench"))
     {
         collect(sub.clone(), Some(&name), pages);
     }

@@ -11,10 +11,10 @@ fn top() -> PathBuf {
     here.ancestors().nth(2).unwrap().to_path_buf()
 }
 
-fn script(action: &str, prefix: &str, sbin: &str, root: &str) {
+fn script(action: &str, program: &str, prefix: &str, sbin: &str, root: &str) {
     let mut command = Command::new(top().join("scripts/install.sh"));
     command
-        .args([action, env!("CARGO_BIN_EXE_ccfs")])
+        .args([action, program])
         .env("DESTDIR", root)
         .env("PREFIX", prefix)
         .env("SBIN", sbin);
@@ -47,11 +47,19 @@ fn have(program: &str) -> bool {
 fn what_is_installed_is_uninstalled() {
     let place = Place::new();
     let root = place.text("root");
-    script("install", "/opt/ccfs", "/sbin", &root);
-    script("install", "/opt/ccfs", "/sbin", &root);
+    // The benchmark comes from a build of its own; here only its file counts.
+    let built = place.subdir("built");
+    tool("cp", &[env!("CARGO_BIN_EXE_ccfs"), &built]);
+    tool("cp", &["/bin/true", &format!("{built}/ccfs-bench")]);
+    let program = format!("{built}/ccfs");
+    for _ in 0..2 {
+        script("install", &program, "/opt/ccfs", "/sbin", &root);
+    }
     let installed = files(&root);
     for file in [
         "/opt/ccfs/bin/ccfs",
+        "/opt/ccfs/bin/ccfs-bench",
+        "/opt/ccfs/share/man/man8/ccfs-bench.8",
         "/sbin/mount.ccfs",
         "/sbin/mkfs.ccfs",
         "/sbin/fsck.ccfs",
@@ -72,8 +80,7 @@ fn what_is_installed_is_uninstalled() {
     assert_eq!(link, Path::new("/opt/ccfs/bin/ccfs"));
     let version = run(Command::new(place.path("root/opt/ccfs/bin/ccfs")).arg("version"));
     assert_eq!(version.code, 0);
-    // The library comes from a build of its own; here only its files count.
-    let built = place.subdir("built");
+    // So does the library.
     for file in ["libccfs.so", "libccfs.a"] {
         fs::write(place.path("built").join(file), "").unwrap();
     }
@@ -85,7 +92,7 @@ fn what_is_installed_is_uninstalled() {
     let pc = fs::read_to_string(place.path("root/opt/ccfs/lib/pkgconfig/ccfs.pc")).unwrap();
     assert!(pc.contains("/opt/ccfs") && !pc.contains('@'), "{pc}");
     fs::write(place.path("root/opt/ccfs/bin/other"), "not ours").unwrap();
-    script("uninstall", "/opt/ccfs", "/sbin", &root);
+    script("uninstall", &program, "/opt/ccfs", "/sbin", &root);
     assert_eq!(files(&root), ["/opt/ccfs/bin/other"]);
 }
 
@@ -127,7 +134,7 @@ fn the_service_unit_is_valid() {
     }
     let place = Place::new();
     let (prefix, sbin) = (place.text("usr"), place.text("sbin"));
-    script("install", &prefix, &sbin, "");
+    script("install", env!("CARGO_BIN_EXE_ccfs"), &prefix, &sbin, "");
     // An instance, as systemctl would start it.
     let unit = format!("{prefix}/lib/systemd/system/ccfs@.service");
     let instance = place.text("ccfs@work.service");
@@ -139,7 +146,7 @@ fn the_service_unit_is_valid() {
     if ran.code != 0 {
         println!("skipped: systemd-analyze cannot judge here: {}", ran.err);
     }
-    script("uninstall", &prefix, &sbin, "");
+    script("uninstall", env!("CARGO_BIN_EXE_ccfs"), &prefix, &sbin, "");
 }
 
 /// What systemd does with a service of `Type=notify`, by hand.

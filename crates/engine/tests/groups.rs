@@ -396,3 +396,29 @@ fn pages_written_back_go_with_the_group_and_stale_ones_are_dropped() {
     assert_eq!(read(&v, f.ino)[4096..], vec![4; 4096]);
     v.unmount().unwrap();
 }
+
+/// How much a group may hold follows the dirty limit, also when that is changed while the volume is mounted.
+#[test]
+fn the_size_of_a_group_follows_the_dirty_limit() {
+    let dev = Arc::new(image(&[], "256M"));
+    let options = Options {
+        background: false,
+        dirty_limit: 64 << 20,
+        ..Options::default()
+    };
+    let v = mount_with(&dev, options);
+    v.tune(None, Some(8 << 20));
+    let (id, g) = begin(&v);
+    let f = file(&v, &g, "f", b"");
+    let mut written = 0;
+    let refused = (0..16).find_map(|i| {
+        let done = v.write(&g, f.ino, i << 20, &[3; 1 << 20], WriteFlags::default());
+        written += *done.as_ref().unwrap_or(&0) as u64;
+        done.err()
+    });
+    assert_eq!(refused.map(|e| e.errno()), Some(libc::EDQUOT), "{written}");
+    assert!((3 << 20..=5 << 20).contains(&written), "{written}");
+    v.group_abort(id).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
