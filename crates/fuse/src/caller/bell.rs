@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -65,6 +65,9 @@ struct Ring {
     data: usize,
     /// Head up to which records were taken.
     taken: AtomicU64,
+    /// Head when `listen` was called last, and at the last `heard`.
+    listened: AtomicU64,
+    heard: AtomicU64,
 }
 
 // SAFETY: the mapping belongs to the Ring and stays until its drop; other threads read its head with atomic loads, and the
@@ -126,6 +129,8 @@ impl Ring {
             len,
             data: page_size,
             taken: AtomicU64::new(0),
+            listened: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
         };
         // Before Linux 4.1 the field is 0 and the data follows the page.
         let offset = ring.word(DATA_OFFSET).load(Ordering::Relaxed) as usize;
@@ -146,7 +151,7 @@ impl Ring {
     }
 
     fn rang(&self) -> bool {
-        self.word(HEAD).load(Ordering::Acquire) != self.taken.load(Ordering::Relaxed)
+        self.word(HEAD).load(Ordering::Acquire) != self.heard.load(Ordering::Acquire)
     }
 
     /// All new records, back to back; the caller holds the Bell's mutex.
@@ -175,8 +180,10 @@ struct Told {
     /// Started thread -> (when, nanoseconds of the monotonic clock; by whom), oldest first.
     creators: HashMap<u32, VecDeque<(u64, u32)>>,
     len: usize,
-    /// Thread -> when it ended last.
-    ends: HashMap<u32, u64>,
+    /// (thread, when it ended).
+    ends: BTreeSet<(u32, u64)>,
+    /// Those of them that nobody took yet.
+    fresh_ends: Vec<(u32, u64)>,
     buf: Vec<u8>,
 }
 
@@ -215,7 +222,9 @@ impl Bell {
 
     #[cfg(test)]
     pub fn ring_end(&self, tid: u32, ns: u64) {
-        self.told.lock().ends.insert(tid, ns);
+        let mut told = self.told.lock();
+        told.ends.insert((tid, ns));
+        told.fresh_ends.push((tid, ns));
     }
 
     #[cfg(test)]
@@ -228,9 +237,30 @@ impl Bell {
         told.len += 1;
     }
 
-    /// Some thread was started or ended since events were last taken in.
+    /// Some thread was started or ended since the `listen` before the last `heard`.
     pub fn rang(&self) -> bool {
         self.rings.iter().any(Ring::rang)
+    }
+
+    /// What rings up to now is going to be taken in, and what the connector told before.
+    pub fn listen(&self) {
+        for ring in &self.rings {
+            let head = ring.word(HEAD).load(Ordering::Acquire);
+            ring.listened.store(head, Ordering::Relaxed);
+        }
+    }
+
+    /// All consequences of what rang before `listen` have been drawn.
+    pub fn heard(&self) {
+        for ring in &self.rings {
+            let head = ring.listened.load(Ordering::Relaxed);
+            ring.heard.store(head, Ordering::Release);
+        }
+    }
+
+    /// (thread, when) of the ends that were told since this was called last.
+    pub fn fresh_ends(&self) -> Vec<(u32, u64)> {
+        std::mem::take(&mut self.told.lock().fresh_ends)
     }
 
     /// Takes in what the rings hold.
@@ -262,8 +292,8 @@ impl Bell {
         let mut told = self.told.lock();
         let told = &mut *told;
         // Whoever had the number before.
-        if told.ends.get(&child).is_some_and(|end| *end < ns) {
-            told.ends.remove(&child);
+        while let Some(&end) = told.ends.range((child, 0)..(child, ns)).next() {
+            told.ends.remove(&end);
         }
         let queue = told.creators.get_mut(&child)?;
         let mut found = None;
@@ -281,9 +311,16 @@ impl Bell {
         found
     }
 
-    /// When the last thread of that number ended, nanoseconds of the monotonic clock; `None` also if that was long ago.
-    pub fn end(&self, tid: u32) -> Option<u64> {
-        self.told.lock().ends.get(&tid).copied()
+    /// A thread of that number ended between these instants, nanoseconds of the monotonic clock. False also if that was long ago.
+    pub fn ended_between(&self, tid: u32, since: u64, until: u64) -> bool {
+        let told = self.told.lock();
+        let first = (tid, since.saturating_add(1));
+        first < (tid, until) && told.ends.range(first..(tid, until)).next().is_some()
+    }
+
+    /// The end of some thread of that number was told.
+    pub fn knows_end(&self, tid: u32) -> bool {
+        self.ended_between(tid, 0, u64::MAX)
     }
 }
 
@@ -292,9 +329,9 @@ impl Told {
         if self.ends.len() <= ENDS_MAX {
             return;
         }
-        let newest = self.ends.values().copied().max().unwrap_or(0);
+        let newest = self.ends.iter().map(|(_, end)| *end).max().unwrap_or(0);
         let since = newest.saturating_sub(END_KEPT_NS);
-        self.ends.retain(|_, end| *end >= since);
+        self.ends.retain(|(_, end)| *end >= since);
     }
 
     /// True: records were lost.
@@ -309,8 +346,8 @@ impl Told {
                     let (tid, ptid) = (word(16), word(20));
                     let time = u64::from_ne_bytes(std::array::from_fn(|i| record[24 + i]));
                     if kind == PERF_RECORD_EXIT {
-                        let end = self.ends.entry(tid).or_default();
-                        *end = time.max(*end);
+                        self.ends.insert((tid, time));
+                        self.fresh_ends.push((tid, time));
                         continue;
                     }
                     let queue = self.creators.entry(tid).or_default();
@@ -387,7 +424,12 @@ mod tests {
             "the one of 40 is another fork's"
         );
         assert_eq!(bell.creator(7, 0), None);
-        assert_eq!((bell.end(7), bell.end(9)), (None, Some(5)));
+        assert!(!bell.knows_end(7) && bell.knows_end(9));
+        assert!(bell.ended_between(9, 4, 6) && bell.ended_between(9, 0, 6));
+        assert!(!bell.ended_between(9, 5, 6) && !bell.ended_between(9, 4, 5));
+        assert!(!bell.ended_between(9, u64::MAX, 0));
+        assert_eq!(bell.fresh_ends(), [(7, 44), (9, 5)]);
+        assert_eq!(bell.fresh_ends(), []);
         assert_eq!(bell.creator(9, 2), None);
         assert_eq!(bell.told.lock().len, 0);
         for cut in 0..bytes.len() {
@@ -410,8 +452,11 @@ mod tests {
                 .unwrap();
         assert!(bell.rang());
         bell.take_in();
+        assert!(bell.rang(), "nobody has drawn any consequence yet");
+        bell.listen();
+        bell.heard();
         if bell.is_complete() {
-            assert!(bell.end(inner).is_some() && bell.end(tid()).is_none());
+            assert!(bell.knows_end(inner) && !bell.knows_end(tid()));
             assert_eq!(bell.creator(inner, 0), Some(outer));
             assert_eq!(bell.creator(outer, 0), Some(tid()));
         }

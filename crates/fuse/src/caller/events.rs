@@ -9,6 +9,11 @@
 //!
 //! If events were lost, threads that started since they were last known to be complete are looked up in /proc: nobody changed
 //! its stream meanwhile (that takes in events first), so a parent's stream of now is that of then.
+//!
+//! An exec by another thread than the first gives it the first one's number without a fork, and the first one's end is told before
+//! the exec. So who has ended is *doubted*: each request of that number takes in events, until the exec has been told.
+mod lost;
+
 use super::bell::Bell;
 use super::connector::{Event, Source};
 use super::policy::Policy;
@@ -18,7 +23,7 @@ use crate::procfs::Proc;
 use crate::wire::Errno;
 use parking_lot::{Mutex, RwLock};
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,9 +35,10 @@ const TRUST_MS: u64 = 4;
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Events that wait for the bell at most.
 const WAITING_MAX: usize = 4096;
+/// How long a thread is doubted that runs on after its end was told, milliseconds. An exec takes less, between the end of the other
+/// threads and its own event.
+const DOUBT_MS: u64 = 10_000;
 const SHARDS: usize = 64;
-/// Longest chain of parents that a scan of /proc follows.
-const DEPTH_MAX: u32 = 64;
 
 #[derive(Debug)]
 struct Thread {
@@ -46,8 +52,12 @@ struct Thread {
     ready: bool,
     /// When it started, clock ticks since boot, give or take one; with the number it names one thread.
     born: u64,
-    /// An exit was reported; it may have been that of an earlier thread of that number.
+    /// Since when the number is this thread's, nanoseconds of the monotonic clock, as exactly as is known.
+    since: u64,
+    /// The connector reported an exit; it may have been that of an earlier thread of that number.
     ended: bool,
+    /// Its end was told by whoever: the number may be another thread's, after an exec that is not told yet.
+    doubted: bool,
 }
 
 type Threads = HashMap<u32, Thread, BuildHasherDefault<Spread>>;
@@ -82,6 +92,8 @@ struct Intake {
     processes: HashMap<u32, HashSet<u32>>,
     /// Numbers whose ends were reported, or may have been.
     ended: Vec<u32>,
+    /// (until when, milliseconds of the monotonic clock; thread), oldest first.
+    doubted: VecDeque<(u64, u32)>,
     /// Up to then events are complete, clock ticks since boot.
     complete_ticks: u64,
 }
@@ -177,13 +189,13 @@ impl EventTracker {
     /// The stream of a request. The common case is one lookup.
     pub fn caller(&self, tid: u32, uid: u32) -> Caller {
         if self.is_current()
-            && let Some(caller) = self.known(tid, uid)
+            && let Some(caller) = self.known(tid, uid, |thread| !thread.doubted)
         {
             return caller;
         }
         let mut intake = self.intake.lock();
         self.take_in(&mut intake);
-        if let Some(caller) = self.known(tid, uid) {
+        if let Some(caller) = self.known(tid, uid, |_| true) {
             return caller;
         }
         match self.introduce(&mut intake, tid) {
@@ -193,21 +205,22 @@ impl EventTracker {
         }
     }
 
-    fn known(&self, tid: u32, uid: u32) -> Option<Caller> {
+    fn known(&self, tid: u32, uid: u32, trusted: impl Fn(&Thread) -> bool) -> Option<Caller> {
         let owner = {
             let shard = self.shard(tid).read();
-            let thread = shard.get(&tid).filter(|t| t.ready)?;
+            let thread = shard.get(&tid).filter(|t| t.ready && trusted(t))?;
             if thread.works_for == 0 {
                 return seen(thread, uid);
             }
             thread.works_for
         };
-        seen(self.shard(owner).read().get(&owner)?, uid)
+        let shard = self.shard(owner).read();
+        seen(shard.get(&owner).filter(|t| trusted(t))?, uid)
     }
 
     /// `known`, with the policy's stream found out where the thread's own is another user's.
     fn with_base(&self, tid: u32, uid: u32) -> Caller {
-        if let Some(caller) = self.known(tid, uid) {
+        if let Some(caller) = self.known(tid, uid, |_| true) {
             return caller;
         }
         let works_for = self.shard(tid).read().get(&tid).map_or(0, |t| t.works_for);
@@ -279,7 +292,12 @@ impl EventTracker {
         });
         if !self.shard(tid).read().contains_key(&tid) {
             let place = self.first_seen(intake, process, tid);
-            self.enter(intake, tid, process, place, stat.start_ticks);
+            // The first thread of a process whose other threads are known may be one of those, in the middle of an exec.
+            let doubted = tid == process && intake.processes.contains_key(&process);
+            self.enter_as_seen(intake, tid, process, place, stat.start_ticks);
+            if doubted {
+                self.doubt(intake, tid);
+            }
         }
         if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
             thread.born = stat.start_ticks;
@@ -299,7 +317,7 @@ impl EventTracker {
                 && let Some(place) = self.by_rule(process)
             {
                 let born = self.born(process);
-                self.enter(intake, process, process, place.clone(), born);
+                self.enter_as_seen(intake, process, process, place.clone(), born);
                 return place;
             }
             let leader = self.shard(process).read();
@@ -325,8 +343,15 @@ impl EventTracker {
         Some(Place::by_rule(stream))
     }
 
-    fn enter(&self, intake: &mut Intake, tid: u32, process: u32, place: Place, born: u64) {
+    /// Somebody of whom nothing but the start time is known.
+    fn enter_as_seen(&self, intake: &mut Intake, tid: u32, process: u32, place: Place, born: u64) {
+        self.enter(intake, tid, process, place, (born, monotonic(born)));
+    }
+
+    /// `times`: when it started, clock ticks since boot, and since when the number is its own, nanoseconds of the monotonic clock.
+    fn enter(&self, intake: &mut Intake, tid: u32, process: u32, place: Place, times: (u64, u64)) {
         self.leave(intake, tid);
+        let (born, since) = times;
         let thread = Thread {
             process,
             place,
@@ -334,10 +359,31 @@ impl EventTracker {
             works_for: 0,
             ready: false,
             born,
+            since,
             ended: false,
+            doubted: false,
         };
         self.shard(tid).write().insert(tid, thread);
         intake.processes.entry(process).or_default().insert(tid);
+        if self.end_rang(tid, since, u64::MAX) {
+            self.doubt(intake, tid);
+        }
+    }
+
+    /// The bell told of an end of that number between these instants, nanoseconds of the monotonic clock.
+    fn end_rang(&self, tid: u32, since: u64, until: u64) -> bool {
+        let bell = self.bell.as_ref();
+        bell.is_some_and(|bell| bell.ended_between(tid, since, until))
+    }
+
+    fn doubt(&self, intake: &mut Intake, tid: u32) {
+        if let Some(thread) = self.shard(tid).write().get_mut(&tid)
+            && !thread.doubted
+        {
+            thread.doubted = true;
+            let until = monotonic_ms() + DOUBT_MS;
+            intake.doubted.push_back((until, tid));
+        }
     }
 
     fn leave(&self, intake: &mut Intake, tid: u32) {
@@ -357,6 +403,8 @@ impl EventTracker {
     /// Everything that the kernel has told up to now.
     fn take_in(&self, intake: &mut Intake) {
         let (now_ms, now_ticks) = (monotonic_ms(), super::now_ticks());
+        // What rings from here on may be told of in the connector's next events only.
+        self.bell.iter().for_each(Bell::listen);
         let mut batch = std::mem::take(&mut intake.batch);
         let mut waiting = std::mem::take(&mut intake.waiting);
         let lost = match intake.source.as_mut().map(|s| s.drain(&mut batch)) {
@@ -374,6 +422,12 @@ impl EventTracker {
         // After the connector's events: the kernel rings after it has reported them, before the child runs.
         if let Some(bell) = &self.bell {
             bell.take_in();
+            for (tid, ns) in bell.fresh_ends() {
+                let since = self.shard(tid).read().get(&tid).map(|t| t.since);
+                if since.is_some_and(|since| since < ns) {
+                    self.doubt(intake, tid);
+                }
+            }
         }
         self.counters.events.fetch_add(batch.len() as u64, Relaxed);
         if !waiting.is_empty() {
@@ -391,6 +445,7 @@ impl EventTracker {
             self.rescan(intake);
         }
         intake.complete_ticks = now_ticks;
+        self.bell.iter().for_each(Bell::heard);
         self.taken_in_ms.store(now_ms, Relaxed);
     }
 
@@ -404,13 +459,24 @@ impl EventTracker {
             } => self.forked(intake, [parent, child, process], ns, true),
             Event::Exec { process, ns } => self.executed(intake, process, ns),
             Event::Session { process } => self.new_session(intake, process),
-            Event::Exit { tid } => {
-                if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
-                    thread.ended = true;
-                    intake.ended.push(tid);
-                }
-            }
+            Event::Exit { tid } => self.exited(intake, tid),
         }
+    }
+
+    fn exited(&self, intake: &mut Intake, tid: u32) {
+        let Some(since) = self.shard(tid).read().get(&tid).map(|t| t.since) else {
+            return;
+        };
+        intake.ended.push(tid);
+        // The bell told before; what it did not tell of this thread is the end of whoever had the number before it.
+        let bell = self.bell.as_ref();
+        if bell.is_some_and(|b| b.knows_end(tid) && !b.ended_between(tid, since, u64::MAX)) {
+            return;
+        }
+        if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
+            thread.ended = true;
+        }
+        self.doubt(intake, tid);
     }
 
     /// `patient`: the bell may still tell who started the thread.
@@ -455,7 +521,7 @@ impl EventTracker {
             explicit.map(|t| t.place.clone())
         };
         if let Some(place) = inherited {
-            self.enter(intake, child, process, place, boot_ticks(ns));
+            self.enter(intake, child, process, place, (boot_ticks(ns), ns));
             if told.is_none() && self.bell.is_some() {
                 // Its end may have been told while its creator was waited for.
                 intake.ended.push(child);
@@ -485,11 +551,10 @@ impl EventTracker {
         let others = intake.processes.get(&process).into_iter().flatten();
         let others: Vec<u32> = others.copied().filter(|&tid| tid != process).collect();
         let survivor = others.iter().copied().find(|&tid| self.runs_at(tid, ns));
-        let leader_ended = self
-            .shard(process)
-            .read()
-            .get(&process)
-            .is_some_and(|t| t.ended);
+        let leader = |t: &Thread| (t.ended, t.since);
+        let leader = self.shard(process).read().get(&process).map(leader);
+        let leader_ended =
+            leader.is_some_and(|(ended, since)| ended || self.end_rang(process, since, ns));
         // exec leaves one thread: it takes the first one's number, and takes its stream with it.
         let from = survivor.and_then(|tid| {
             let shard = self.shard(tid).read();
@@ -498,7 +563,7 @@ impl EventTracker {
         match from {
             Some(place) => {
                 let born = self.born(process);
-                self.enter(intake, process, process, place, born);
+                self.enter(intake, process, process, place, (born, ns));
             }
             None if leader_ended => self.leave(intake, process),
             None => {}
@@ -507,7 +572,7 @@ impl EventTracker {
             self.leave(intake, tid);
         }
         if !self.policy.rules.is_empty() {
-            self.apply_rules(intake, process);
+            self.apply_rules(intake, process, ns);
         }
     }
 
@@ -515,22 +580,19 @@ impl EventTracker {
     /// rings before.
     fn runs_at(&self, tid: u32, ns: u64) -> bool {
         let shard = self.shard(tid).read();
-        let Some(thread) = shard.get(&tid).filter(|t| !t.ended) else {
-            return false;
-        };
-        let end = self.bell.as_ref().and_then(|bell| bell.end(tid));
-        end.is_none_or(|end| end > ns || boot_ticks(end) < thread.born)
+        let thread = shard.get(&tid).filter(|t| !t.ended);
+        thread.is_some_and(|t| !self.end_rang(tid, t.since, ns))
     }
 
     /// A program begins. In an explicit stream it stays there: a rule never takes it out of one, nor out of another rule's.
-    fn apply_rules(&self, intake: &mut Intake, process: u32) {
+    fn apply_rules(&self, intake: &mut Intake, process: u32, ns: u64) {
         let explicit = {
             let shard = self.shard(process).read();
             shard.get(&process).is_some_and(|t| t.place.explicit)
         };
         if !explicit && let Some(place) = self.by_rule(process) {
             let born = self.born(process);
-            self.enter(intake, process, process, place, born);
+            self.enter(intake, process, process, place, (born, ns));
         }
     }
 
@@ -556,81 +618,41 @@ impl EventTracker {
         }
     }
 
-    /// Finds out from /proc what lost events would have told: threads that started since.
-    fn rescan(&self, intake: &mut Intake) {
-        self.counters.rescans.fetch_add(1, Relaxed);
-        // Start times are rounded down to a tick.
-        let since = intake.complete_ticks.saturating_sub(1);
-        let mut fresh = HashMap::new();
-        let all = self.proc.threads();
-        let alive: HashSet<u32> = all.iter().map(|(_, tid)| *tid).collect();
-        for (process, tid) in all {
-            let Some(stat) = self.proc.stat(tid).filter(|s| s.start_ticks >= since) else {
-                continue;
-            };
-            let known = self.shard(tid).read().get(&tid).map(|t| t.born);
-            if known.is_none_or(|born| born.abs_diff(stat.start_ticks) > 1) {
-                fresh.insert(tid, (process, stat.parent, stat.start_ticks));
-            }
-        }
-        let mut places: HashMap<u32, Option<Place>> = HashMap::new();
-        for &tid in fresh.keys() {
-            self.find_place(&fresh, &mut places, tid, 0);
-        }
-        for (tid, (process, _, born)) in &fresh {
-            match places.remove(tid).flatten() {
-                Some(place) => self.enter(intake, *tid, *process, place, *born),
-                // What is known of an earlier thread of that number goes; the policy is asked again.
-                None => self.leave(intake, *tid),
-            }
-        }
-        let known: Vec<u32> = intake.processes.values().flatten().copied().collect();
-        for tid in known.into_iter().filter(|tid| !alive.contains(tid)) {
-            self.leave(intake, tid);
-        }
-    }
-
-    /// The explicit stream that a fresh thread inherited, by way of fresh parents.
-    fn find_place(
-        &self,
-        fresh: &HashMap<u32, (u32, u32, u64)>,
-        places: &mut HashMap<u32, Option<Place>>,
-        tid: u32,
-        depth: u32,
-    ) -> Option<Place> {
-        if let Some(place) = places.get(&tid) {
-            return place.clone();
-        }
-        let place = match fresh.get(&tid) {
-            _ if depth > DEPTH_MAX => None,
-            Some(&(process, parent, _)) => {
-                let from = if process == tid { parent } else { process };
-                self.find_place(fresh, places, from, depth + 1)
-            }
-            None => {
-                let shard = self.shard(tid).read();
-                let thread = shard.get(&tid).filter(|t| t.place.explicit);
-                thread.map(|t| t.place.clone())
-            }
-        };
-        places.insert(tid, place.clone());
-        place
-    }
-
     /// From time to time: takes in events, forgets threads that ended.
     pub fn tidy(&self) {
+        self.tidy_at(monotonic_ms());
+    }
+
+    pub(super) fn tidy_at(&self, now_ms: u64) {
         let mut intake = self.intake.lock();
         self.take_in(&mut intake);
         for tid in std::mem::take(&mut intake.ended) {
-            if !self.shard(tid).read().contains_key(&tid) {
-                continue;
-            }
-            if !self.proc.runs(tid) {
-                self.leave(&mut intake, tid);
-            } else if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
-                thread.ended = false;
-            }
+            self.check_end(&mut intake, tid, |thread| thread.ended = false);
         }
+        while let Some((until, tid)) = intake.doubted.front().copied() {
+            if until > now_ms {
+                break;
+            }
+            intake.doubted.pop_front();
+            self.check_end(&mut intake, tid, |thread| thread.doubted = false);
+        }
+    }
+
+    /// Forgets a thread that has ended; what was said of one that runs was said of another.
+    fn check_end(&self, intake: &mut Intake, tid: u32, absolve: impl Fn(&mut Thread)) {
+        if !self.shard(tid).read().contains_key(&tid) {
+            return;
+        }
+        if !self.proc.runs(tid) {
+            self.leave(intake, tid);
+        } else if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
+            absolve(thread);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn is_doubted(&self, tid: u32) -> bool {
+        self.shard(tid).read().get(&tid).is_some_and(|t| t.doubted)
     }
 }
 
@@ -647,6 +669,13 @@ fn boot_ticks(ns: u64) -> u64 {
     let now = monotonic_ns();
     super::now_ticks()
         .saturating_sub(now.saturating_sub(ns) * super::ticks_per_second() / 1_000_000_000)
+}
+
+/// An instant in clock ticks since boot as nanoseconds of the monotonic clock.
+fn monotonic(ticks: u64) -> u64 {
+    let ago = super::now_ticks().saturating_sub(ticks);
+    let ago = ago.saturating_mul(1_000_000_000) / super::ticks_per_second();
+    monotonic_ns().saturating_sub(ago)
 }
 
 fn monotonic_ns() -> u64 {

@@ -193,12 +193,16 @@ impl World {
         self.tell(Event::Exec { process, ns });
     }
 
+    fn tracker(&self) -> &EventTracker {
+        match self.callers.shared.tracker.get() {
+            Some(Tracker::Events(tracker)) => tracker,
+            _ => panic!("no events"),
+        }
+    }
+
     /// The bell of `with_bell`.
     fn bell(&self) -> &Bell {
-        match self.callers.shared.tracker.get() {
-            Some(Tracker::Events(tracker)) => tracker.bell().unwrap(),
-            _ => panic!("no bell"),
-        }
+        self.tracker().bell().unwrap()
     }
 
     fn stream(&self, tid: u32, uid: u32) -> u64 {

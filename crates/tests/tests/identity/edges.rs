@@ -169,8 +169,7 @@ fn lost_events_are_counted_and_made_up_for() {
     p.v.finish();
 }
 
-/// exec ends the other threads of the process; the one that calls it keeps its stream. Where that is not the first thread, its exec
-/// may be noticed some milliseconds late (docs/design.md, known weaknesses), hence the nap.
+/// exec ends the other threads of the process; the one that calls it keeps its stream, from the new program's first request on.
 #[test]
 fn exec_beside_threads_in_other_streams() {
     let Some(p) = Place::new("exec-beside", "commit=600") else {
@@ -180,7 +179,7 @@ fn exec_beside_threads_in_other_streams() {
         for _ in 0..20 {
             let seen = p.walk("set 77 beside 78 beside 79 exec show first fork show child");
             is_all(&seen, "first child", 77);
-            let seen = p.walk("set 77 beside 78 thread set 79 exec nap show other fork show child");
+            let seen = p.walk("set 77 beside 78 thread set 79 exec show other fork show child");
             is_all(&seen, "other child", 79);
         }
     }

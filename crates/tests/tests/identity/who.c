@@ -17,7 +17,6 @@
  *   workers             print workers=NUMBER: the io_uring threads of this process
  *   say NAME            print NAME=0, without asking for anything
  *   pause               wait for a line on stdin
- *   nap                 do nothing for 50 ms
  *   forks N             N children that end at once
  *   names N             N changes of this thread's name, each an event for who listens to the kernel
  */
@@ -356,8 +355,6 @@ static void walk(char **step)
             say(*++step);
         else if (!strcmp(word, "pause"))
             wait_for_line();
-        else if (!strcmp(word, "nap"))
-            usleep(50000);
         else if (!strcmp(word, "forks"))
             forks(atoi(*++step));
         else if (!strcmp(word, "names")) {

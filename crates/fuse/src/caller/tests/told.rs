@@ -118,6 +118,123 @@ fn exec_beside_siblings_that_are_dying() {
     assert_eq!(w.stream(10, 5), 79);
 }
 
+/// What is told of the first thread's end before its exec, and of the exec without a ring, is not overlooked while events are trusted.
+#[test]
+fn an_exec_is_noticed_by_the_first_request_after_it() {
+    for told_by_the_bell in [true, false] {
+        for round in 0..20 {
+            let bell = told_by_the_bell.then(Bell::silent);
+            let w = World::with_bell(CallerConfig::default(), bell);
+            w.thread(10, 10, 1, 50, "first");
+            w.thread(11, 10, 1, 50, "second");
+            w.callers.set(10, 5, 77, 0).unwrap();
+            w.callers.set(11, 5, 78, 0).unwrap();
+            match told_by_the_bell {
+                true => w.bell().ring_end(10, monotonic_ns()),
+                false => w.told.0.lock().0.push(Event::Exit { tid: 10 }),
+            }
+            // Who looks now sees a thread that runs: the second one has the number already.
+            w.callers.shared.tidy();
+            assert_eq!(w.stream(10, 5), 77, "round {round}");
+            let ns = monotonic_ns();
+            w.told.0.lock().0.push(Event::Exec { process: 10, ns });
+            assert_eq!(w.stream(10, 5), 78, "round {round}");
+            assert!(!w.tracker().is_doubted(10));
+        }
+    }
+}
+
+/// The end of the first thread is told after the exec that made room for it; then the new program calls exec itself.
+#[test]
+fn an_end_that_is_told_late_is_not_the_new_programs() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    w.thread(10, 10, 1, 50, "first");
+    w.thread(11, 10, 1, 50, "second");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.callers.set(11, 5, 78, 0).unwrap();
+    w.bell().ring_end(10, monotonic_ns());
+    w.exec(10);
+    w.tell(Event::Exit { tid: 10 });
+    assert_eq!(w.stream(10, 5), 78);
+    assert!(!w.tracker().is_doubted(10));
+    w.exec(10);
+    assert_eq!(w.stream(10, 5), 78);
+    // All at once: it calls exec, starts a child and ends.
+    w.bell().ring_fork(20, 10, monotonic_ns() + 1);
+    let ns = monotonic_ns();
+    let fork = Event::Fork {
+        parent: 10,
+        child: 20,
+        process: 20,
+        ns,
+    };
+    let all = [
+        Event::Exec { process: 10, ns },
+        fork,
+        Event::Exit { tid: 10 },
+    ];
+    w.told.0.lock().0.extend(all);
+    w.bell().ring_end(10, monotonic_ns() + 2);
+    w.thread(20, 20, 1, now_ticks(), "child");
+    w.end(10);
+    sleep(Duration::from_millis(10));
+    assert_eq!(w.stream(20, 5), 78);
+}
+
+/// One that runs although an end of its number was told is believed again, but not before any exec must have been told.
+#[test]
+fn doubts_end() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    let start = monotonic_ms();
+    w.thread(10, 10, 1, 50, "first");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.bell().ring_end(10, monotonic_ns());
+    w.callers.shared.tidy();
+    w.tracker().tidy_at(start + 5_000);
+    assert!(w.tracker().is_doubted(10));
+    w.tracker().tidy_at(monotonic_ms() + 20_000);
+    assert!(!w.tracker().is_doubted(10));
+    assert_eq!(w.stream(10, 5), 77);
+    // An end of before is nobody's who is here.
+    w.thread(20, 20, 1, now_ticks() - 5, "later");
+    w.callers.set(20, 5, 77, 0).unwrap();
+    w.bell().ring_end(20, 1);
+    w.tell(Event::Exit { tid: 20 });
+    w.callers.shared.tidy();
+    assert!(!w.tracker().is_doubted(20));
+    // The first thread of a process is seen when others of it are known already.
+    w.thread(30, 30, 1, 50, "first");
+    w.thread(31, 30, 1, 50, "second");
+    w.callers.set(31, 5, 78, 0).unwrap();
+    assert_eq!(w.stream(30, 5), 1);
+    assert!(w.tracker().is_doubted(30) && !w.tracker().is_doubted(31));
+}
+
+/// An exec that the kernel could not report.
+#[test]
+fn a_lost_exec_is_made_up_for() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    for (first, second, third) in [(10, 11, 12), (20, 21, 22)] {
+        for (tid, stream) in [(first, 77), (second, 78), (third, 79)] {
+            w.thread(tid, first, 1, 50, "x");
+            w.callers.set(tid, 5, stream, 0).unwrap();
+        }
+        w.end(third);
+        fs::remove_dir(w.dir.path().join(format!("{first}/task/{third}"))).unwrap();
+        w.bell().ring_end(third, monotonic_ns());
+    }
+    w.bell().ring_end(10, monotonic_ns());
+    w.end(11);
+    fs::remove_dir(w.dir.path().join("10/task/11")).unwrap();
+    w.told.0.lock().1 = true;
+    sleep(Duration::from_millis(10));
+    assert_eq!(
+        (w.stream(10, 5), w.stream(20, 5), w.stream(21, 5)),
+        (78, 77, 78)
+    );
+    assert_eq!(w.callers.identity().threads, 3);
+}
+
 /// With CLONE_PARENT the connector names the creator's parent; the bell names the creator.
 #[test]
 fn a_child_that_was_given_to_the_parent() {
