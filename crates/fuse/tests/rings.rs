@@ -8,10 +8,11 @@ use ccfs_fuse::transport::uring::Rings;
 use common::can_mount;
 use common::gate::{Gate, MIB, byte_at, mount_gate};
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 struct Mount {
     dir: tempfile::TempDir,
@@ -95,21 +96,81 @@ fn syncs_are_parked() {
     m.works();
 }
 
-/// More than a queue ever has buffers for: they wait in the kernel, and all get through.
+/// Runs on the first processor that it may: all requests of such threads come by one queue.
+fn on_one_processor() {
+    let allowed = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    let mut one = CpuSet::new();
+    one.set(first.unwrap());
+    sched_setaffinity(None, &one).unwrap();
+}
+
+/// 500 syncs that wait on one processor, and a reader there: names, attributes, bytes. They start when the reader has, so that their
+/// requests come faster than the queue's thread can take them.
+#[test]
+fn many_syncs_of_one_processor() {
+    let Some(m) = Mount::new("many_syncs_of_one_processor", None) else {
+        return;
+    };
+    m.started.clone().unwrap();
+    let start = Barrier::new(500);
+    std::thread::scope(|scope| {
+        for i in 0..500 {
+            let (path, start) = (m.path(&format!("f{i}")), &start);
+            scope.spawn(move || {
+                on_one_processor();
+                let file = File::open(path).unwrap();
+                start.wait();
+                file.sync_all().unwrap();
+            });
+        }
+        m.until("500 syncs wait at once", || *m.gate.waiting.lock() == 500);
+        let dir = m.dir.path();
+        let reader = scope.spawn(move || {
+            on_one_processor();
+            for i in 0..200 {
+                std::fs::metadata(dir.join(format!("other{i}"))).unwrap();
+            }
+            let file = File::open(dir.join("g")).unwrap();
+            let mut page = [0; 4096];
+            for at in (0..64 * MIB).step_by(MIB) {
+                file.read_exact_at(&mut page, at as u64).unwrap();
+                let expected = (at..).map(byte_at);
+                assert!(expected.zip(page.iter()).all(|(a, b)| a == *b));
+            }
+        });
+        m.until("the reader is through", || reader.is_finished());
+        let waiting = *m.gate.waiting.lock();
+        m.gate.open();
+        assert_eq!(waiting, 500, "they still waited");
+    });
+    assert_eq!(*m.gate.synced.lock(), 500);
+    m.works();
+}
+
+/// More syncs on one processor than its queue has buffers: the rest waits in the kernel, callers on other processors do not, and with the
+/// first answer all get through.
 #[test]
 fn the_bound_queues() {
     let Some(m) = Mount::new("the_bound_queues", None) else {
         return;
     };
     std::thread::scope(|scope| {
-        for i in 0..400 {
+        for i in 0..600 {
             let path = m.path(&format!("f{i}"));
-            scope.spawn(move || File::open(path).unwrap().sync_all().unwrap());
+            scope.spawn(move || {
+                on_one_processor();
+                File::open(path).unwrap().sync_all().unwrap();
+            });
         }
-        m.until("some wait", || *m.gate.waiting.lock() >= 4);
+        m.until("512 wait", || *m.gate.waiting.lock() == 512);
+        m.gate.let_through();
+        m.until("the next one is there", || {
+            *m.gate.synced.lock() == 1 && *m.gate.waiting.lock() == 512
+        });
         m.gate.open();
     });
-    assert_eq!(*m.gate.synced.lock(), 400);
+    assert_eq!(*m.gate.synced.lock(), 600);
     m.works();
 }
 

@@ -15,12 +15,19 @@ pub const MIB: usize = 1 << 20;
 /// are looked up at the gate, too, without a word. A WRITE's bytes are kept, READs give bytes that tell their place.
 #[derive(Default)]
 pub struct Gate {
-    open: Mutex<bool>,
+    open: Mutex<Passage>,
     opened: Condvar,
     pub waiting: Mutex<usize>,
     pub written: Mutex<Vec<(u64, Vec<u8>)>>,
     pub longest_read: Mutex<usize>,
     pub synced: Mutex<usize>,
+}
+
+#[derive(Default)]
+struct Passage {
+    open: bool,
+    /// So many may pass while it is closed.
+    tickets: usize,
 }
 
 /// The byte at a place of every file.
@@ -46,24 +53,36 @@ pub fn mount_gate(wanted: u64) -> (tempfile::TempDir, Channel, Agreed) {
 impl Gate {
     fn pass(&self) {
         *self.waiting.lock() += 1;
-        let mut open = self.open.lock();
-        while !*open {
-            self.opened.wait(&mut open);
+        let mut passage = self.open.lock();
+        while !passage.open && passage.tickets == 0 {
+            self.opened.wait(&mut passage);
         }
+        passage.tickets = passage.tickets.saturating_sub(1);
+        drop(passage);
         *self.waiting.lock() -= 1;
     }
 
     pub fn open(&self) {
-        *self.open.lock() = true;
+        self.open.lock().open = true;
         self.opened.notify_all();
+    }
+
+    /// One of those who wait passes.
+    pub fn let_through(&self) {
+        self.open.lock().tickets += 1;
+        self.opened.notify_one();
     }
 
     /// Waits for a condition; `what` it is stands in the message if it never holds.
     pub fn until(&self, what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
         let end = Instant::now() + Duration::from_secs(120);
         while !is_so() {
-            let waiting = *self.waiting.lock();
-            assert!(Instant::now() < end, "{}: {waiting} waiting", what());
+            if Instant::now() >= end {
+                let waiting = *self.waiting.lock();
+                // Threads that wait for the gate would wait for ever.
+                self.open();
+                panic!("{}: {waiting} waiting", what());
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -6,9 +6,14 @@
 //! ([`Ring::refuse`]): then all goes over /dev/fuse, where a [`super::dev::Pool`] serves anyhow, since FORGET, INTERRUPT and notifications
 //! always go that way.
 //!
-//! Memory: [`ENTRIES`] requests of a queue can be in hand at once, each with a buffer of 1 MiB that becomes resident as far as it is
-//! used. A request that waits for durability is *parked*: another thread of the same processor carries it through, and the queue
-//! gets one more buffer in exchange, up to [`ENTRIES_MAX`]. Such extra buffers give their memory back after large writes.
+//! A request that waits for durability is *parked*: another thread of the same processor carries it through, and it keeps its buffer, which
+//! is where its reply goes. The kernel gives a request that finds no free buffer to none that is registered later, only to one that comes
+//! back with a reply: it would wait for syncs, which last. So all buffers are there from the start, far more than ever wait at once
+//! ([`buffers`]). Beyond that number requests wait in the kernel until any request of their processor is answered, and each
+//! answer takes one: that always goes on, since what is parked waits for the engine's own threads, never for another request.
+//!
+//! Memory: a buffer is 1 MiB of address space that becomes resident as far as it is used. The kernel takes the buffer that came back last, so
+//! few are used; [`Ring`] gives memory back.
 pub mod ring;
 mod workers;
 
@@ -23,18 +28,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use workers::{Done, Job, Shared, Workers};
+use workers::{Done, Shared, Workers};
 
-/// Buffers of a queue while nobody waits for durability.
-const ENTRIES: usize = 8;
-/// Most buffers of a queue.
-const ENTRIES_MAX: usize = 128;
+/// Buffers of a queue, and of all queues together as long as each has [`BUFFERS_MIN`].
+const BUFFERS: usize = 512;
+const BUFFERS_ALL: usize = 16 << 10;
+const BUFFERS_MIN: usize = 64;
 /// Most queues: a machine with more possible processors is served over /dev/fuse.
 const QUEUES_MAX: usize = 256;
 /// Replies wait for each other no longer than this while a thread has several requests in hand.
 const BATCH: Duration = Duration::from_micros(50);
 /// The kernel gives all buffers back when the connection has ended; this is how long a thread waits for them.
 const LAST_WAIT: Duration = Duration::from_secs(5);
+/// With nothing to do for so long a thread gives memory back.
+const IDLE: Duration = Duration::from_secs(1);
 /// Buffers that the kernel refused are replaced so often, and so often it may ask to try again.
 const REFUSALS_MAX: usize = 64;
 const AGAIN_MAX: usize = 10_000;
@@ -81,7 +88,7 @@ impl Rings {
             shared: None,
         };
         for &qid in wanted {
-            match Queue::start(qid) {
+            match Queue::start(qid, buffers(wanted.len())) {
                 Ok(queue) => rings.queues.push(queue),
                 Err(e) => return Err(format!("no ring for processor {qid}: {e}")),
             }
@@ -138,7 +145,7 @@ impl Drop for Rings {
 }
 
 impl Queue {
-    fn start(qid: u16) -> io::Result<Queue> {
+    fn start(qid: u16, buffers: usize) -> io::Result<Queue> {
         let (orders, to_do) = channel();
         let (answer, answers) = channel();
         let (made, is_made) = channel();
@@ -146,7 +153,7 @@ impl Queue {
             .name(format!("fuse-ring-{qid}"))
             .spawn(move || {
                 pin(qid);
-                match Thread::new(qid, to_do, answer) {
+                match Thread::new(qid, buffers, to_do, answer) {
                     Ok(thread) => {
                         let _ = made.send(Ok(thread.ring.waker()));
                         thread.run();
@@ -194,6 +201,11 @@ fn processors(list: &str) -> Option<Vec<u16>> {
     Some(all)
 }
 
+/// Buffers of each of so many queues.
+fn buffers(queues: usize) -> usize {
+    (BUFFERS_ALL / queues.max(1)).clamp(BUFFERS_MIN, BUFFERS)
+}
+
 /// Bytes of a buffer: what the kernel asks for.
 fn payload_size() -> usize {
     let pages = usize::from(MAX_PAGES) * rustix::param::page_size();
@@ -204,14 +216,20 @@ fn payload_size() -> usize {
 struct Thread {
     qid: u16,
     ring: Ring,
+    /// How many buffers it shall have.
+    buffers: usize,
     orders: Receiver<Order>,
     answer: Sender<Result<(), String>>,
     serving: Option<Serving>,
     /// Nobody gives orders any more, since then.
     over: Option<Instant>,
+    /// The kernel said that the connection has ended.
+    ended: bool,
     /// What the kernel said when it refused a buffer, and how often it did so.
     refusal: Option<i32>,
     refusals: usize,
+    /// New buffers in place of those.
+    replaced: usize,
     /// How often it asked to try again.
     again: usize,
 }
@@ -223,27 +241,30 @@ struct Serving {
     /// For what does not wait for durability.
     anywhere: Workers,
     done: Arc<Done>,
-    /// Requests with the workers, and those of them that wait for durability.
+    /// Requests with the workers.
     away: usize,
-    waiting: usize,
     reply: Reply,
 }
 
 impl Thread {
     fn new(
         qid: u16,
+        buffers: usize,
         orders: Receiver<Order>,
         answer: Sender<Result<(), String>>,
     ) -> io::Result<Thread> {
         Ok(Thread {
             qid,
-            ring: Ring::new(qid, ENTRIES_MAX, payload_size())?,
+            ring: Ring::new(qid, buffers + REFUSALS_MAX, payload_size())?,
+            buffers,
             orders,
             answer,
             serving: None,
             over: None,
+            ended: false,
             refusal: None,
             refusals: 0,
+            replaced: 0,
             again: 0,
         })
     }
@@ -268,11 +289,14 @@ impl Thread {
     /// Serves until nobody gives orders any more and nothing is in hand.
     fn serve(&mut self) -> io::Result<()> {
         loop {
-            self.grow();
+            self.replace_lost();
             let busy = self.serving.as_ref().is_some_and(|s| s.away > 0);
             let left = |since: Instant| LAST_WAIT.saturating_sub(since.elapsed());
-            let limit = self.over.filter(|_| !busy).map(left);
-            self.ring.wait(limit)?;
+            let idle = || self.ring.could_trim().then_some(IDLE);
+            let limit = self.over.filter(|_| !busy).map(left).or_else(idle);
+            if !self.ring.wait(limit)? {
+                self.ring.trim();
+            }
             self.events()?;
             self.take_back()?;
             if self.is_over() {
@@ -347,16 +371,15 @@ impl Thread {
                 shared,
                 done,
                 away: 0,
-                waiting: 0,
                 reply: Reply::default(),
             });
         }
     }
 
-    /// Registers the usual buffers. What the kernel refuses it refuses at once.
+    /// Registers the buffers. What the kernel refuses it refuses at once.
     fn register(&mut self) -> io::Result<()> {
-        for _ in 0..ENTRIES {
-            self.ring.register(false)?;
+        for _ in 0..self.buffers {
+            self.ring.register()?;
         }
         self.ring.submit()?;
         while let Some(event) = self.ring.event()? {
@@ -372,20 +395,17 @@ impl Thread {
         }
     }
 
-    /// As many buffers as ever can take requests, however many wait; and what was lost is replaced.
-    fn grow(&mut self) {
-        let Some(serving) = self.serving.as_ref().filter(|s| !s.shared.is_closed()) else {
-            return;
-        };
-        if self.over.is_some() || self.refusals >= REFUSALS_MAX {
+    /// Buffers that the kernel refused are replaced by new ones.
+    fn replace_lost(&mut self) {
+        let serves = self.serving.as_ref().is_some_and(|s| !s.shared.is_closed());
+        if !serves || self.ended || self.over.is_some() {
             return;
         }
-        while self.ring.total() < (ENTRIES + serving.waiting).min(ENTRIES_MAX) {
-            let extra = self.ring.total() >= ENTRIES;
-            if self.ring.register(extra).is_err() {
-                // Short of memory; the buffers that there are do.
+        while self.refusals > self.replaced && self.refusals < REFUSALS_MAX {
+            if self.ring.register().is_err() {
                 return;
             }
+            self.replaced += 1;
         }
     }
 
@@ -404,13 +424,12 @@ impl Thread {
             } else {
                 &serving.anywhere
             };
-            match workers.give(Job { buffer, waits }) {
+            match workers.give(buffer) {
                 None => {
                     serving.away += 1;
-                    serving.waiting += usize::from(waits);
                     return Ok(());
                 }
-                Some(job) => buffer = job.buffer,
+                Some(back) => buffer = back,
             }
         }
         serving.shared.serve(&mut buffer, &mut serving.reply);
@@ -422,10 +441,9 @@ impl Thread {
         let Some(serving) = &mut self.serving else {
             return Ok(());
         };
-        for job in serving.done.take() {
+        for buffer in serving.done.take() {
             serving.away -= 1;
-            serving.waiting -= usize::from(job.waits);
-            self.ring.commit(job.buffer)?;
+            self.ring.commit(buffer)?;
         }
         Ok(())
     }
@@ -439,7 +457,9 @@ impl Thread {
                 return self.ring.commit(buffer);
             }
             // The end of the connection, or of what was registered before the kernel was told that there are no rings.
-            libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {}
+            libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {
+                self.ended = true;
+            }
             _ => {
                 self.refusal = Some(errno);
                 self.refusals += 1;
@@ -457,7 +477,13 @@ impl Thread {
 
 #[cfg(test)]
 mod tests {
-    use super::processors;
+    use super::{buffers, processors};
+
+    #[test]
+    fn buffers_of_a_queue() {
+        assert_eq!([1, 2, 32].map(buffers), [512; 3]);
+        assert_eq!([64, 128, 256].map(buffers), [256, 128, 64]);
+    }
 
     #[test]
     fn lists_of_processors() {

@@ -19,12 +19,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes for the kernel's header of a request, and the two ranges that are told to it once.
-const HEAD: usize = 4096;
-const RANGES_AT: usize = 1024;
-const _: () = assert!(abi::URING_HEADER <= RANGES_AT);
+/// The kernel's header of a request, and behind it the two ranges that are told to the kernel once.
+const RANGES_AT: usize = abi::URING_HEADER;
+const HEAD: usize = RANGES_AT + size_of::<[libc::iovec; 2]>();
+const _: () =
+    assert!(RANGES_AT.is_multiple_of(align_of::<libc::iovec>()) && HEAD.is_multiple_of(64));
 /// What is left of a payload when its memory is given back, bytes.
 const KEPT: usize = 16 << 10;
+/// While the buffers of a ring have no more than this resident, nothing is given back but by a thread with nothing to do; bytes.
+const RESIDENT: usize = 8 << 20;
 const SQ_ENTRIES: u32 = 64;
 /// `user_data` of the poll of the waker; all other numbers are those of buffers.
 const WAKER: u64 = u64::MAX;
@@ -32,18 +35,20 @@ const WAKER: u64 = u64::MAX;
 const SQE_LEN: usize = 24;
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
-/// Memory of its own, in pages.
+/// A mapping of its own. Its address space is reserved; pages become resident when they are used.
 #[derive(Debug)]
-pub struct Memory {
+struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone while the kernel does not have it (see the module's words).
-unsafe impl Send for Memory {}
+// SAFETY: nothing but an address and a length; each part of the mapping is handed out once, as `Memory`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method of `&Mapping` looks at the memory.
+unsafe impl Sync for Mapping {}
 
-impl Memory {
-    fn new(len: usize) -> io::Result<Memory> {
+impl Mapping {
+    fn new(len: usize) -> io::Result<Arc<Mapping>> {
         // SAFETY: a new private mapping at an address that the kernel chooses.
         let base = unsafe {
             mmap_anonymous(
@@ -53,10 +58,47 @@ impl Memory {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Memory { base, len })
+        let base = NonNull::<u8>::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: advice on a mapping that nobody uses yet. Without it a system with huge pages everywhere gives 2 MiB for the first byte.
+        // A kernel without huge pages does not know the advice.
+        let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
+        Ok(Arc::new(Mapping { base, len }))
     }
 
+    /// `len` bytes from `at` on. Every byte is given to one `Memory` at a time.
+    fn part(self: &Arc<Self>, at: usize, len: usize) -> Option<Memory> {
+        (at.checked_add(len)? <= self.len).then_some(())?;
+        // SAFETY: inside the mapping (checked above).
+        let base = unsafe { self.base.add(at) };
+        let _mapping = self.clone();
+        Some(Memory {
+            base,
+            len,
+            _mapping,
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; no part is left, each would hold it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A part of a mapping that belongs to this value alone.
+#[derive(Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    /// Keeps it mapped.
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: the part belongs to this value alone while the kernel does not have it (see the module's words).
+unsafe impl Send for Memory {}
+
+impl Memory {
     /// The pages from byte `at` on go back to the system; what stood there is lost.
     fn give_back(&mut self, at: usize) -> bool {
         let len = self.len.saturating_sub(at);
@@ -84,13 +126,6 @@ impl DerefMut for Memory {
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`; nothing refers to it any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
 /// Memory for one request and its reply.
 #[derive(Debug)]
 pub struct Buffer {
@@ -100,10 +135,11 @@ pub struct Buffer {
     payload: Option<Memory>,
     /// The ring's number for it.
     index: u32,
-    /// More than the ring's usual number: its memory is given back after large requests.
-    pub extra: bool,
-    /// Payload bytes that may be resident.
+    /// Payload bytes that may be resident, and what of them the ring has counted.
     touched: usize,
+    counted: usize,
+    /// Payload bytes that the kernel has still to read: those of a reply.
+    full: usize,
     /// The kernel knows it.
     registered: bool,
     /// What the reply in it gives to the kernel; its body is empty.
@@ -111,29 +147,29 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    fn new(payload: usize, index: u32, extra: bool) -> io::Result<Buffer> {
-        let head = Memory::new(HEAD)?;
-        let payload = Memory::new(payload)?;
+    fn new(head: Memory, payload: Memory, index: u32) -> Buffer {
         let ranges = [(&head, abi::URING_HEADER), (&payload, payload.len)].map(|(memory, len)| {
             libc::iovec {
                 iov_base: memory.base.as_ptr().cast(),
                 iov_len: len,
             }
         });
-        // SAFETY: the head has room for two ranges behind the kernel's header (checked above), aligned to 1024 bytes.
+        // SAFETY: the head has room for two ranges behind the kernel's header, and they are aligned: all heads lie next to each other
+        // from the start of a page on, and the numbers are checked above.
         unsafe {
             let place = head.base.as_ptr().add(RANGES_AT);
             place.cast::<[libc::iovec; 2]>().write(ranges);
         }
-        Ok(Buffer {
+        Buffer {
             head,
             payload: Some(payload),
             index,
-            extra,
             touched: 0,
+            counted: 0,
+            full: 0,
             registered: false,
             given: Reply::default(),
-        })
+        }
     }
 
     fn entry(&self) -> UringEntry {
@@ -179,9 +215,6 @@ impl Buffer {
         };
         let arrived = (entry.payload_sz as usize).min(payload.len);
         self.touched = self.touched.max(arrived);
-        if self.extra && self.touched > KEPT && reply.filled.is_none() && payload.give_back(KEPT) {
-            self.touched = KEPT;
-        }
         let mut header = reply.header(unique);
         let len = match reply.filled {
             Some(filled) => Some(filled),
@@ -195,11 +228,22 @@ impl Buffer {
         }
         entry.payload_sz = len.unwrap_or(0) as u32;
         header.len = size_of::<abi::OutHeader>() as u32 + entry.payload_sz;
-        self.touched = self.touched.max(entry.payload_sz as usize);
+        self.full = entry.payload_sz as usize;
+        self.touched = self.touched.max(self.full);
         self.head[..size_of::<abi::OutHeader>()].copy_from_slice(header.as_bytes());
         self.head[abi::URING_ENTRY_AT..][..size_of::<UringEntry>()]
             .copy_from_slice(entry.as_bytes());
         len.is_some()
+    }
+
+    /// Gives memory back that is neither small nor holds a reply.
+    fn trim(&mut self) {
+        if self.touched <= KEPT || self.full > KEPT {
+            return;
+        }
+        if self.payload.as_mut().is_some_and(|p| p.give_back(KEPT)) {
+            self.touched = KEPT;
+        }
     }
 
     /// Takes what a reply gives to the kernel from it, in case the kernel does not get it.
@@ -232,13 +276,19 @@ pub struct Ring {
     ring: mem::ManuallyDrop<IoUring<squeue::Entry128, cqueue::Entry>>,
     channel: Option<Channel>,
     qid: u16,
+    /// Bytes of a payload.
     payload: usize,
+    /// All heads, then all payloads, as far as buffers were made.
+    heads: Arc<Mapping>,
+    payloads: Arc<Mapping>,
+    /// Payload bytes that may be resident.
+    resident: usize,
     waker: Arc<OwnedFd>,
-    /// Buffers by number; those that the kernel has.
+    /// By number; those that the kernel has.
     with_kernel: Vec<Option<Buffer>>,
-    /// Numbers that are not in use.
-    free: Vec<u32>,
-    /// How many those are.
+    /// Buffers that the kernel never had.
+    free: Vec<Buffer>,
+    /// How many the kernel has.
     out: usize,
 }
 
@@ -252,12 +302,17 @@ impl Ring {
             .setup_defer_taskrun()
             .setup_cqsize((2 * entries_max + 16).next_power_of_two() as u32)
             .build(SQ_ENTRIES)?;
+        let heads = Mapping::new(entries_max * HEAD)?;
+        let payloads = Mapping::new(entries_max * payload)?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mut this = Ring {
             ring: mem::ManuallyDrop::new(ring),
             channel: None,
             qid,
             payload,
+            heads,
+            payloads,
+            resident: 0,
             waker: Arc::new(waker),
             with_kernel: Vec::with_capacity(entries_max),
             free: Vec::new(),
@@ -277,7 +332,7 @@ impl Ring {
         self.out
     }
 
-    /// All buffers.
+    /// Buffers that were registered and those that are lost.
     pub fn total(&self) -> usize {
         self.with_kernel.len() - self.free.len()
     }
@@ -293,15 +348,15 @@ impl Ring {
         self.push(&entry.into())
     }
 
-    /// Gives the kernel one more buffer; `extra`: beyond the usual number. Refusals come as events.
-    pub fn register(&mut self, extra: bool) -> io::Result<()> {
-        let buffer = self.buffer(extra)?;
+    /// Gives the kernel one more buffer. Refusals come as events.
+    pub fn register(&mut self) -> io::Result<()> {
+        let buffer = self.buffer()?;
         self.command(buffer, self.qid)
     }
 
     /// Tells the kernel that this connection will not use rings: what it has registered is not enough for it.
     pub fn refuse(&mut self) -> io::Result<()> {
-        let buffer = self.buffer(false)?;
+        let buffer = self.buffer()?;
         self.command(buffer, u16::MAX)
     }
 
@@ -311,20 +366,53 @@ impl Ring {
         self.command(buffer, self.qid)
     }
 
-    /// Does without a buffer from now on.
+    /// Does without a buffer. One that the kernel has known is never registered again: it might still know it.
     pub fn retire(&mut self, buffer: Buffer) {
-        self.free.push(buffer.index);
-    }
-
-    fn buffer(&mut self, extra: bool) -> io::Result<Buffer> {
-        let index = self.free.pop().unwrap_or(self.with_kernel.len() as u32);
-        if index as usize == self.with_kernel.len() {
-            self.with_kernel.push(None);
+        self.resident -= buffer.counted;
+        if !buffer.registered {
+            self.free.push(buffer);
         }
-        Buffer::new(self.payload, index, extra).inspect_err(|_| self.free.push(index))
     }
 
-    fn command(&mut self, buffer: Buffer, qid: u16) -> io::Result<()> {
+    fn buffer(&mut self) -> io::Result<Buffer> {
+        if let Some(buffer) = self.free.pop() {
+            return Ok(buffer);
+        }
+        let index = self.with_kernel.len();
+        let head = self.heads.part(index * HEAD, HEAD);
+        let payload = self.payloads.part(index * self.payload, self.payload);
+        let (Some(head), Some(payload)) = (head, payload) else {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        };
+        self.with_kernel.push(None);
+        Ok(Buffer::new(head, payload, index as u32))
+    }
+
+    /// Gives memory back; for a thread with nothing to do. The kernel writes to buffers in this thread's system calls only, so one that
+    /// it has holds nothing but a reply that was not handed over, or a request whose event was not taken.
+    pub fn trim(&mut self) {
+        if !self.ring.submission().is_empty() || !self.ring.completion().is_empty() {
+            return;
+        }
+        for buffer in self.with_kernel.iter_mut().flatten() {
+            buffer.full = 0;
+            buffer.trim();
+            self.resident = self.resident + buffer.touched - buffer.counted;
+            buffer.counted = buffer.touched;
+        }
+    }
+
+    /// More is resident than small requests need.
+    pub fn could_trim(&self) -> bool {
+        self.resident > self.with_kernel.len() * KEPT
+    }
+
+    fn command(&mut self, mut buffer: Buffer, qid: u16) -> io::Result<()> {
+        if self.resident > RESIDENT {
+            buffer.trim();
+        }
+        self.resident = self.resident + buffer.touched - buffer.counted;
+        buffer.counted = buffer.touched;
         let Some(channel) = &self.channel else {
             return Err(io::ErrorKind::NotConnected.into());
         };
@@ -383,8 +471,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Hands over what was pushed and waits for an event, at most for `limit`.
-    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+    /// Hands over what was pushed and waits for an event, at most for `limit`. False: it was over before one came.
+    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<bool> {
         let result = match limit {
             None => self.ring.submit_and_wait(1),
             Some(limit) => {
@@ -394,7 +482,8 @@ impl Ring {
             }
         };
         match result.map_err(|e| e.raw_os_error()) {
-            Ok(_) | Err(Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME)) => Ok(()),
+            Err(Some(libc::ETIME)) => Ok(false),
+            Ok(_) | Err(Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => Ok(true),
             Err(code) => Err(io::Error::from_raw_os_error(code.unwrap_or(libc::EIO))),
         }
     }

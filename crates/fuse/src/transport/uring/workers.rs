@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 
 /// Resting threads end after this time.
 const REST: Duration = Duration::from_secs(10);
+/// Each queue may have so many threads for parked requests, whatever others have.
+const THREADS_MIN: usize = 4;
+/// And so many for requests that take long but wait for no sync: more of those would only take turns.
+const THREADS_ANYWHERE: usize = 16;
 /// Requests of a kind that take longer than this on average (cold reads, say) do not hold up a queue.
 const SLOW_US: u32 = 5000;
 /// READs of so many bytes are served on any processor.
@@ -28,6 +32,7 @@ pub struct Shared {
     pub handler: Arc<dyn Handler>,
     /// For notifications.
     pub channel: Channel,
+    /// Most threads for parked requests, and how many there are.
     threads_max: usize,
     threads: AtomicUsize,
     closed: AtomicBool,
@@ -100,16 +105,9 @@ impl Shared {
     }
 }
 
-/// A request that left its queue's thread.
-pub struct Job {
-    pub buffer: Buffer,
-    /// It waits for durability: its queue has one more buffer meanwhile.
-    pub waits: bool,
-}
-
 /// Answered requests on their way back to the queue's thread.
 pub struct Done {
-    jobs: Mutex<Vec<Job>>,
+    buffers: Mutex<Vec<Buffer>>,
     rung: AtomicBool,
     waker: Arc<OwnedFd>,
 }
@@ -123,26 +121,26 @@ pub fn ring_bell(waker: &OwnedFd) {
 impl Done {
     pub fn new(waker: Arc<OwnedFd>) -> Done {
         Done {
-            jobs: Mutex::default(),
+            buffers: Mutex::default(),
             rung: AtomicBool::new(false),
             waker,
         }
     }
 
-    fn put(&self, job: Job) {
-        self.jobs.lock().push(job);
+    fn put(&self, buffer: Buffer) {
+        self.buffers.lock().push(buffer);
         if !self.rung.swap(true, SeqCst) {
             ring_bell(&self.waker);
         }
     }
 
     /// All that came back; who puts later rings.
-    pub fn take(&self) -> Vec<Job> {
+    pub fn take(&self) -> Vec<Buffer> {
         if !self.rung.load(SeqCst) {
             return Vec::new();
         }
         self.rung.store(false, SeqCst);
-        std::mem::take(&mut *self.jobs.lock())
+        std::mem::take(&mut *self.buffers.lock())
     }
 }
 
@@ -162,7 +160,7 @@ struct Pool {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Buffer>,
     threads: usize,
     resting: usize,
     ended: bool,
@@ -180,7 +178,7 @@ impl Workers {
     }
 
     /// Hands a request over. It comes back at once if there is no thread for it and none can be had.
-    pub fn give(&self, job: Job) -> Option<Job> {
+    pub fn give(&self, job: Buffer) -> Option<Buffer> {
         let mut state = self.pool.state.lock();
         if state.resting <= state.jobs.len() && !self.hire(&mut state) && state.threads == 0 {
             return Some(job);
@@ -191,10 +189,16 @@ impl Workers {
         None
     }
 
-    /// Starts a thread if there may be one more.
+    /// Starts a thread if there may be one more. The first ones may always be: what other queues do leaves none without.
     fn hire(&self, state: &mut State) -> bool {
-        if self.shared.threads.fetch_add(1, SeqCst) >= self.shared.threads_max {
-            self.shared.threads.fetch_sub(1, SeqCst);
+        let parks = self.cpu.is_some();
+        let others = self.shared.threads.fetch_add(usize::from(parks), SeqCst);
+        let may = match parks {
+            true => others < self.shared.threads_max || state.threads < THREADS_MIN,
+            false => state.threads < THREADS_ANYWHERE,
+        };
+        if !may {
+            self.shared.threads.fetch_sub(usize::from(parks), SeqCst);
             return false;
         }
         let (pool, shared, done) = (self.pool.clone(), self.shared.clone(), self.done.clone());
@@ -206,12 +210,12 @@ impl Workers {
                     pin(cpu);
                 }
                 pool.work(&shared, &done);
-                shared.threads.fetch_sub(1, SeqCst);
+                shared.threads.fetch_sub(usize::from(parks), SeqCst);
             });
         match started {
             Ok(_) => state.threads += 1,
             Err(_) => {
-                self.shared.threads.fetch_sub(1, SeqCst);
+                self.shared.threads.fetch_sub(usize::from(parks), SeqCst);
             }
         }
         started.is_ok()
@@ -232,13 +236,13 @@ impl Pool {
     fn work(&self, shared: &Shared, done: &Done) {
         let mut reply = Reply::default();
         while let Some(mut job) = self.next() {
-            shared.serve(&mut job.buffer, &mut reply);
+            shared.serve(&mut job, &mut reply);
             done.put(job);
         }
     }
 
     /// Waits for a request. `None`: the thread is not needed any more.
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<Buffer> {
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
