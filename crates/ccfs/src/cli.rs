@@ -30,6 +30,7 @@ pub enum Command {
     Adopt(AdoptArgs),
     Release(ReleaseArgs),
     Stream(StreamArgs),
+    Atomic(AtomicArgs),
     Crash(CrashArgs),
     Ls(LsArgs),
     Tree(TreeArgs),
@@ -303,6 +304,31 @@ pub struct StreamRunArgs {
     /// When the command has ended, make durable what the stream did
     #[arg(long)]
     pub sync: bool,
+    /// Any file or directory of the volume
+    #[arg(long = "on", value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Runs a command that happens as a whole or not at all
+///
+/// What the command and everything that it starts change on the volume of DIR is one atomic group: when the command ends with exit code
+/// 0 all of it becomes durable together; otherwise, or when the system crashes or this program is killed before that, nothing of it was.
+/// Others see the changes while it runs. If one of them has to change the same files, and waits for a second, the group is taken back, and
+/// the command's further changes fail with "Operation canceled".
+///
+/// Exits with the command's exit code (128 and the signal's number if a signal ended it); 126 if it cannot be run, 127 if it is not
+/// found, 1 if there can be no group, or if it was taken back while the command ran.
+#[derive(Args, Debug)]
+pub struct AtomicArgs {
+    /// Take the changes back if the command runs for longer
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u64>,
+    /// Run the command, print what it changed on standard output, and take it back
+    #[arg(long)]
+    pub dry_run: bool,
     /// Any file or directory of the volume
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,

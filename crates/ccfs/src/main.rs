@@ -17,6 +17,7 @@ macro_rules! warn {
 }
 
 mod adopt;
+mod atomic;
 mod bench;
 mod cli;
 mod completions;
@@ -114,6 +115,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Metrics(a) => ("ccfs metrics", done(metrics::run(&a))),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
+        Command::Atomic(a) => ("ccfs atomic", atomic::run(&a)),
         Command::Crash(a) => ("ccfs crash", crash::run(&a)),
         Command::Adopt(a) => ("ccfs adopt", done(adopt::adopt(&a))),
         Command::Release(a) => ("ccfs release", done(adopt::release(&a))),

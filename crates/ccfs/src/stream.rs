@@ -128,7 +128,7 @@ fn become_command(words: &[OsString]) -> Failure {
     }
 }
 
-fn wait_for_command(words: &[OsString]) -> Outcome<u8> {
+pub fn wait_for_command(words: &[OsString]) -> Outcome<u8> {
     let status = command(words)?.status();
     let status = status.map_err(|e| cannot_run(words, e))?;
     let signal = || status.signal().map_or(1, |s| 128 + s);

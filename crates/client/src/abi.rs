@@ -29,6 +29,16 @@ pub const IOC_STATUS: u32 = iowr(0x84, size_of::<StatusArg>());
 pub const IOC_GET_STREAM_OF_PROCESS: u32 = iowr(0x85, size_of::<ProcessArg>());
 /// The next events (commits and syncs) as lines of JSON: [`TraceArg`].
 pub const IOC_TRACE: u32 = iowr(0x88, size_of::<TraceArg>());
+/// Open an atomic group and enter it: [`GroupArg`]; `handle` out.
+pub const IOC_GROUP_BEGIN: u32 = iowr(0x8a, size_of::<GroupArg>());
+/// Commit a group and leave it: [`GroupArg`], handle 0 is the caller's group.
+pub const IOC_GROUP_COMMIT: u32 = iowr(0x8b, size_of::<GroupArg>());
+/// Take a group back and leave it: [`GroupArg`], handle 0 is the caller's group.
+pub const IOC_GROUP_ABORT: u32 = iowr(0x8c, size_of::<GroupArg>());
+/// Enter the group of a handle: [`GroupArg`].
+pub const IOC_GROUP_ENTER: u32 = iowr(0x8d, size_of::<GroupArg>());
+/// What a group has changed, a part of it as lines of text: [`TraceArg`] (`next`: first line that is wanted, `lost` in: the handle).
+pub const IOC_GROUP_CHANGES: u32 = iowr(0x8e, size_of::<TraceArg>());
 /// Verify some of the volume's metadata: [`ScrubArg`]. For root.
 pub const IOC_SCRUB: u32 = iowr(0x90, size_of::<ScrubArg>());
 
@@ -79,6 +89,25 @@ pub struct StreamArg {
     pub flags: u32,
     /// SET: the stream to enter ([`STREAM_POLICY`], [`STREAM_DEFAULT`]; an id that nobody uses becomes the caller's own). GET, NEW: out.
     pub id: u64,
+}
+
+/// GROUP_COMMIT: the group gets its place in the order and is committed some time later; without it, it is durable when the call returns.
+pub const GROUP_ORDERED: u32 = 1;
+
+/// Argument of the calls of atomic groups.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct GroupArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// `GROUP_*`.
+    pub flags: u32,
+    /// The group. Nobody can guess it; it is worth nothing to another user.
+    pub handle: u64,
+    /// BEGIN: the group is taken back when it is open for so long, milliseconds; 0: it may stay open.
+    pub timeout_ms: u64,
 }
 
 /// Argument of the question for a process's stream.
@@ -197,6 +226,7 @@ pub struct ScrubArg {
 }
 
 const _: () = assert!(size_of::<StreamArg>() == 16);
+const _: () = assert!(size_of::<GroupArg>() == 24);
 const _: () = assert!(size_of::<TraceArg>() == 8192);
 const _: () = assert!(size_of::<StatusArg>() == 8192);
 const _: () = assert!(size_of::<ProcessArg>() == 24);

@@ -21,6 +21,7 @@
 pub mod abi;
 mod at;
 mod barrier;
+mod group;
 mod guard;
 mod sys;
 
@@ -36,6 +37,7 @@ pub use at::{
     get_stream_at, is_supported, new_stream_at, set_stream_at, stream_of_process_at, stream_sync_at,
 };
 pub use barrier::{fbarrier, fdatabarrier};
+pub use group::{Group, group_abort, group_begin, group_changes, group_commit, group_enter};
 pub use guard::Entered;
 
 /// A stream as a thread sees it.
@@ -309,6 +311,11 @@ mod tests {
             status_json(&file).unwrap_err(),
             trace(&file, 0).unwrap_err(),
             tune(&file, 9, 0).unwrap_err(),
+            group_begin(&file, None).unwrap_err(),
+            group_commit(&file, 0, false).unwrap_err(),
+            group_abort(&file, 0).unwrap_err(),
+            group_enter(&file, 7).unwrap_err(),
+            group_changes(&file, 0).unwrap_err(),
             Scrub::default().step(&file, 1).unwrap_err(),
             fbarrier(&file).unwrap_err(),
             fdatabarrier(&file).unwrap_err(),

@@ -140,6 +140,11 @@ impl Volume {
         if home.is_group() {
             return Err(Error::Errno(libc::EINVAL));
         }
+        let longest = self.options.group_timeout;
+        let timeout = match (timeout, longest) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
         self.streams
             .open_group(home, timeout, GROUPS_MAX)
             .ok_or(Error::Errno(libc::EAGAIN))
@@ -151,8 +156,18 @@ impl Volume {
     /// # Errors
     /// ECANCELED: it is not open, nothing of it is there any more. EIO: the volume has stopped.
     pub fn group_commit(&self, id: StreamId, durable: bool) -> Result<()> {
+        self.group_commit_telling(id, durable, &|| ())
+    }
+
+    /// As [`Volume::group_commit`]; `closed` is called when nothing is accepted into the group any more, before anybody is told so.
+    pub fn group_commit_telling(
+        &self,
+        id: StreamId,
+        durable: bool,
+        closed: &dyn Fn(),
+    ) -> Result<()> {
         self.check_running()?;
-        let Some(txn) = self.streams.seal_group(id) else {
+        let Some(txn) = self.streams.seal_group(id, closed) else {
             return Err(Error::Errno(libc::ECANCELED));
         };
         let touched = self.touched(&txn);
@@ -200,9 +215,14 @@ impl Volume {
         txn.is_some_and(|t| t.group.as_ref().is_some_and(|g| g.is_open()))
     }
 
-    /// How many groups are open.
+    /// How many groups are open, or are being taken back.
     pub fn groups_open(&self) -> usize {
-        self.streams.groups().len()
+        self.streams.groups_open()
+    }
+
+    /// How many groups were, or are being, taken back: counted before the first of their changes goes.
+    pub fn aborts_begun(&self) -> u64 {
+        self.aborts_begun.load(Ordering::SeqCst)
     }
 
     /// What an open group has changed so far: inodes, and names by directory.
@@ -221,7 +241,8 @@ impl Volume {
     /// The listener has dropped the pages of this inode that it had when the group was taken back.
     pub fn pages_dropped(&self, ino: Ino) {
         if let Some(inode) = self.inodes.peek(ino) {
-            inode.state.write().stale_pages = false;
+            let mut st = inode.state.write();
+            st.stale_pages = st.stale_pages.saturating_sub(1);
         }
     }
 
@@ -230,6 +251,7 @@ impl Volume {
         if !self.streams.condemn(txn, by) {
             return Ok(false);
         }
+        self.aborts_begun.fetch_add(1, Ordering::SeqCst);
         txn.wait_quiet();
         let touched = self.touched(txn);
         let mut report = self.report(txn);

@@ -129,7 +129,7 @@ pub struct State {
     seq: u64,
     /// A group that had changed it was taken back, and the kernel has not dropped its pages yet: what it writes back has bytes of the
     /// group in it, and is dropped.
-    pub stale_pages: bool,
+    pub stale_pages: u32,
 }
 
 impl State {
@@ -149,12 +149,12 @@ impl State {
     /// Pages that the kernel writes back are to be dropped: they hold what a group that is taken back had written.
     pub fn is_being_dropped(&self) -> bool {
         let condemned = |t: &Arc<Txn>| t.group.as_ref().is_some_and(|g| g.is_condemned());
-        self.stale_pages || self.last.as_ref().is_some_and(condemned)
+        self.stale_pages > 0 || self.last.as_ref().is_some_and(condemned)
     }
     /// Nothing here that the image does not say.
     fn clean(&self) -> bool {
         !self.dead
-            && !self.stale_pages
+            && self.stale_pages == 0
             && self.layers.is_empty()
             && self.last.is_none()
             && self
@@ -191,7 +191,7 @@ impl Inode {
                 dead: false,
                 parent: None,
                 seq: 0,
-                stale_pages: false,
+                stale_pages: 0,
             }),
         })
     }

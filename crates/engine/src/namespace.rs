@@ -463,6 +463,11 @@ impl Volume {
         }
     }
 
+    /// The kernel has a reference to the inode.
+    pub fn is_remembered(&self, ino: Ino) -> bool {
+        self.refs.any(ino)
+    }
+
     /// The kernel has no reference left: a nameless inode is freed, in the transaction that took its name if that still runs,
     /// else in the system stream, after it (C5; ccfs's orphan handling).
     pub fn forget(&self, ino: Ino, count: u64) {

@@ -12,7 +12,7 @@ use crate::types::StreamId;
 use crate::watch::Rule;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -63,6 +63,8 @@ pub struct Streams {
     /// Changed only under the mutex.
     running: Vec<Running>,
     inner: Mutex<Inner>,
+    /// How many groups there are, for whoever wants to know it often.
+    groups: AtomicUsize,
 }
 
 /// An operation's place.
@@ -91,6 +93,7 @@ impl Streams {
                 next_stream: 16,
                 ..Inner::default()
             }),
+            groups: AtomicUsize::new(0),
         }
     }
 
@@ -354,6 +357,7 @@ impl Streams {
         let txn = Arc::new(txn);
         self.shard(id).insert(id, txn.clone());
         inner.groups.insert(id, txn);
+        self.groups.store(inner.groups.len(), Ordering::SeqCst);
         Some(id)
     }
 
@@ -362,18 +366,25 @@ impl Streams {
         self.inner.lock().groups.get(&id).cloned()
     }
 
+    pub fn groups_open(&self) -> usize {
+        self.groups.load(Ordering::SeqCst)
+    }
+
     pub fn groups(&self) -> Vec<Arc<Txn>> {
         self.inner.lock().groups.values().cloned().collect()
     }
 
-    /// The commit of a group: it becomes the last transaction of its stream. `None`: it is not open.
-    pub fn seal_group(&self, id: StreamId) -> Option<Arc<Txn>> {
+    /// The commit of a group: it becomes the last transaction of its stream. `None`: it is not open. `closed` is called before anybody can
+    /// find it closed.
+    pub fn seal_group(&self, id: StreamId, closed: &dyn Fn()) -> Option<Arc<Txn>> {
         let mut inner = self.inner.lock();
         let txn = inner.groups.get(&id)?.clone();
         if !txn.group.as_ref()?.close(GroupState::Committed) {
             return None;
         }
+        closed();
         inner.groups.remove(&id);
+        self.groups.store(inner.groups.len(), Ordering::SeqCst);
         if let Some(running) = self.running(txn.stream) {
             self.seal_one(&mut inner, &running);
         }
@@ -415,6 +426,7 @@ impl Streams {
     pub fn drop_group(&self, txn: &Txn) {
         let mut inner = self.inner.lock();
         inner.groups.remove(&txn.entry());
+        self.groups.store(inner.groups.len(), Ordering::SeqCst);
         self.shard(txn.entry()).remove(&txn.entry());
     }
 

@@ -115,7 +115,7 @@ impl Volume {
         for (inode, st) in inodes.iter().zip(&mut locked) {
             let layer = body.files.remove(&inode.ino).map(|(_, layer)| layer);
             let done = self.undo_inode(&applier, txn, (inode, st), layer, &mut undo, &body);
-            st.stale_pages |= stale && st.is_file() && !st.dead;
+            st.stale_pages += u32::from(stale && st.is_file() && !st.dead);
             result = result.and(done);
         }
         drop(locked);

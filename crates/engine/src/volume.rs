@@ -37,6 +37,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// How long an operation waits for another stream's open group that has changed the same before that group is taken back.
     pub group_wait: Duration,
+    /// Longest time that a group stays open, whatever its owner asked for.
+    pub group_timeout: Option<Duration>,
     /// Starts background threads (interval commit, apply, checkpoint). Tests on the simulator switch them off and call `Volume::tick`.
     pub background: bool,
     /// Without background threads: transactions that barriers close are dispatched when so many wait, or when somebody needs them.
@@ -52,6 +54,7 @@ impl Default for Options {
             noatime: false,
             cache_bytes: 64 << 20,
             group_wait: Duration::from_secs(1),
+            group_timeout: None,
             background: true,
             gather: 1,
         }
@@ -132,6 +135,7 @@ pub struct Volume {
     pub(crate) pending_inodes: Gauge,
     /// Inodes of groups that were taken back that the kernel still knows: their numbers are not free yet.
     pub(crate) ghosts: Mutex<HashSet<Ino>>,
+    pub(crate) aborts_begun: AtomicU64,
     pub(crate) abort_listener: Mutex<Option<Arc<AbortListener>>>,
     pub(crate) reclaiming: Mutex<()>,
     /// What generation numbers of new inodes are made from.
@@ -287,6 +291,7 @@ impl Volume {
             pending_free: Gauge::default(),
             pending_inodes: Gauge::default(),
             ghosts: Mutex::default(),
+            aborts_begun: AtomicU64::new(0),
             abort_listener: Mutex::default(),
             reclaiming: Mutex::new(()),
             generation: seed.1 ^ seed.0 as u32,
@@ -433,9 +438,9 @@ impl Volume {
         self.check_running()
     }
 
-    /// A change would wait for room now.
+    /// A change would wait for room now, or could have to wait for an atomic group.
     pub fn writers_wait(&self) -> bool {
-        self.over_limit() && !self.options.read_only
+        self.over_limit() && !self.options.read_only || self.groups_open() > 0
     }
 
     fn over_limit(&self) -> bool {

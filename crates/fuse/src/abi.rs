@@ -94,6 +94,10 @@ wire! {
     UringEntry 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
     /// The command's arguments in its submission entry.
     UringCmd 24 { flags: u64, commit_id: u64, qid: u16, padding: [u16; 3] }
+    /// NOTIFY_STORE; the bytes follow.
+    StoreOut 24 { nodeid: u64, offset: u64, size: u32, padding: u32 }
+    /// NOTIFY_INVAL_ENTRY; the name and a NUL follow.
+    InvalEntryOut 16 { parent: u64, namelen: u32, flags: u32 }
 }
 
 /// Where in a request's header in io_uring the first argument structure stands (after the in header, later the out header), where
@@ -178,5 +182,7 @@ pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// `OutHeader::error` of a notification (its `unique` is 0).
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+pub const NOTIFY_STORE: i32 = 4;
 /// `_IOR(229, 0, u32)`: makes this /dev/fuse descriptor another channel of the connection of the given one.
 pub const DEV_IOC_CLONE: u32 = 0x8004_E500;

@@ -16,6 +16,7 @@ mod bell;
 mod by_proc;
 mod connector;
 mod events;
+mod groups;
 mod policy;
 mod rules;
 mod streams;
@@ -199,8 +200,10 @@ impl Callers {
         Ok(self.get(tid, owner))
     }
 
-    /// SET_STREAM by thread `tid`. Errors: EPERM another user's stream, EINVAL flags, ENOSPC too many, ESRCH a caller that cannot be seen.
+    /// SET_STREAM by thread `tid`. Errors: EPERM another user's stream, EINVAL flags, ENOSPC too many, ESRCH a caller that cannot be seen, EBUSY it is in
+    /// an atomic group.
     pub fn set(&self, tid: u32, uid: u32, id: u64, flags: u32) -> Result<(), Errno> {
+        self.check_not_in_group(tid, uid)?;
         let flags = flags & !STREAM_CHOSEN;
         let place = match id {
             STREAM_POLICY if flags & !STREAM_KEEP_FLAGS != 0 => return Err(Errno(libc::EINVAL)),
@@ -433,6 +436,7 @@ fn keep(shared: &Weak<Shared>, stop: &OwnedFd, events: Option<&OwnedFd>) {
             if events.is_none() {
                 shared.tidy();
             }
+            shared.registry.abandon_groups();
             let before = shared.registry.len();
             let left = shared.registry.sweep();
             shared.policy.sweep();

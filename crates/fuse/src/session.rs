@@ -167,6 +167,9 @@ impl Session {
     /// The pool serves what comes over /dev/fuse: with rings FORGET and INTERRUPT, without them everything.
     fn start_transport(&mut self) -> std::io::Result<Arc<Pool>> {
         let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
+        if let Err(e) = self.server.start_groups(self.channel.clone()) {
+            tracing::error!("a thread could not be started: {e}; there are no atomic groups");
+        }
         if let Some(rings) = &mut self.rings {
             let handler = self.server.clone();
             if let Err(why) = rings.start(&self.channel, handler, self.pool.threads_max) {

@@ -9,10 +9,15 @@ use ccfs_engine::{DEFAULT_STREAM, StreamId, Volume};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// Streams that one user may have made at a time.
 pub(super) const STREAMS_MAX: usize = 4096;
+/// Atomic groups that one user may have open at a time; root may have all that there can be.
+const GROUPS_MAX: usize = 16;
 /// How long a stream is kept that nobody ever entered, milliseconds.
 const UNUSED_MS: u64 = 600_000;
 
@@ -24,6 +29,8 @@ pub trait Engine: Send + Sync {
     fn is_settled(&self, id: u64) -> bool;
     /// Commits what streams did.
     fn settle(&self, ids: &[u64]) -> Result<(), ccfs_engine::Error>;
+    /// Nobody is in this atomic group any more: if it is open, it is taken back.
+    fn abandon(&self, id: u64);
 }
 
 impl Engine for Volume {
@@ -39,6 +46,11 @@ impl Engine for Volume {
         let ids: Vec<_> = ids.iter().map(|id| StreamId(*id)).collect();
         self.commit_streams(&ids)
     }
+
+    fn abandon(&self, id: u64) {
+        // An error stops the volume where it happens.
+        let _ = self.group_abort(StreamId(id));
+    }
 }
 
 /// How a stream came to be.
@@ -52,6 +64,8 @@ pub enum Origin {
     Policy,
     /// A rule of the rules file.
     Rule,
+    /// It is an atomic group.
+    Group,
 }
 
 impl Origin {
@@ -61,6 +75,7 @@ impl Origin {
             Origin::Program => "program",
             Origin::Policy => "policy",
             Origin::Rule => "rule",
+            Origin::Group => "group",
         }
     }
 }
@@ -74,7 +89,22 @@ pub struct Stream {
     pub origin: Origin,
     /// Somebody was in it.
     pub entered: AtomicBool,
+    /// What makes it an atomic group.
+    pub group: Option<Membership>,
     made_ms: u64,
+}
+
+/// What the members of an atomic group have in common.
+#[derive(Debug)]
+pub struct Membership {
+    /// Nobody can guess it.
+    pub handle: u64,
+    /// Where it was begun, and where its members are when it has been committed; `None`: where the policy puts them.
+    pub home: Option<Place>,
+    /// Root made it: who runs as another user stays in it.
+    pub by_root: bool,
+    pub committed: AtomicBool,
+    pub ended: AtomicBool,
 }
 
 impl Stream {
@@ -85,6 +115,7 @@ impl Stream {
             flags: AtomicU32::new(flags),
             origin,
             entered: AtomicBool::new(false),
+            group: None,
             made_ms: super::monotonic_ms(),
         })
     }
@@ -130,12 +161,17 @@ impl Place {
     /// The uid rule (C10): `None` where the stream is another user's.
     pub fn seen_by(&self, uid: u32) -> Option<Caller> {
         let stream = &self.stream;
+        let of_root = stream.group.as_ref().is_some_and(|g| g.by_root);
         let ignore_fsync = match stream.owner {
             None => false,
+            Some(_) if of_root => false,
             Some(owner) if owner == uid => stream.flags.load(Relaxed) & STREAM_IGNORE_FSYNC != 0,
             Some(_) if uid == 0 && self.by_root => false,
             Some(_) => return None,
         };
+        if let Some(group) = stream.group.as_ref().filter(|g| g.committed.load(SeqCst)) {
+            return group.home.as_ref()?.seen_by(uid);
+        }
         Some(Caller {
             stream: StreamId(stream.id),
             ignore_fsync,
@@ -197,6 +233,90 @@ impl Registry {
         Ok(stream)
     }
 
+    /// Registers an atomic group, begun by a thread that is in the stream `home`. Error: EAGAIN, this user has too many.
+    pub fn make_group(
+        &self,
+        user: User,
+        id: StreamId,
+        handle: u64,
+        home: Caller,
+    ) -> Result<Arc<Stream>, Errno> {
+        let mut streams = self.streams.lock();
+        let own = |s: &&Arc<Stream>| {
+            let open = s.group.as_ref().is_some_and(|g| !g.ended.load(Relaxed));
+            open && s.owner == Some(user.uid)
+        };
+        if !user.is_root && streams.values().filter(own).count() >= GROUPS_MAX {
+            return Err(Errno(libc::EAGAIN));
+        }
+        let chosen = match home.stream {
+            DEFAULT_STREAM => Some(self.everybody.clone()),
+            id => streams.get(&id.0).cloned(),
+        };
+        let home = chosen.filter(|_| home.chosen).map(|stream| Place {
+            stream,
+            explicit: true,
+            by_root: user.is_root,
+        });
+        let stream = Arc::new(Stream {
+            id: id.0,
+            owner: Some(user.uid),
+            flags: AtomicU32::new(0),
+            origin: Origin::Group,
+            entered: AtomicBool::new(false),
+            group: Some(Membership {
+                handle,
+                home,
+                by_root: user.is_root,
+                committed: AtomicBool::new(false),
+                ended: AtomicBool::new(false),
+            }),
+            made_ms: super::monotonic_ms(),
+        });
+        streams.insert(id.0, stream.clone());
+        Ok(stream)
+    }
+
+    /// A group that nobody could enter.
+    pub fn unmake_group(&self, id: StreamId) {
+        self.streams.lock().remove(&id.0);
+    }
+
+    /// The group of a handle, or that of a stream, which this user may use. Errors: ENOENT there is none, EPERM another user's.
+    pub fn group(&self, user: User, handle: u64, of: u64) -> Result<Arc<Stream>, Errno> {
+        let streams = self.streams.lock();
+        let found = match handle {
+            0 => streams.get(&of).filter(|s| s.group.is_some()),
+            _ => {
+                let is = |s: &&Arc<Stream>| s.group.as_ref().is_some_and(|g| g.handle == handle);
+                streams.values().find(is)
+            }
+        };
+        let stream = found.ok_or(Errno(libc::ENOENT))?;
+        if !user.is_root && stream.owner != Some(user.uid) {
+            return Err(Errno(libc::EPERM));
+        }
+        Ok(stream.clone())
+    }
+
+    /// Takes back the groups that everybody has left without a commit: their members have ended.
+    pub fn abandon_groups(&self) {
+        let left: Vec<Arc<Stream>> = {
+            let streams = self.streams.lock();
+            let left = |s: &&Arc<Stream>| {
+                let open = s.group.as_ref().is_some_and(|g| !g.ended.load(Relaxed));
+                open && s.entered.load(Relaxed) && Arc::strong_count(s) == 1
+            };
+            streams.values().filter(left).cloned().collect()
+        };
+        for stream in left {
+            if let Some(group) = &stream.group {
+                group.ended.store(true, Relaxed);
+            }
+            self.engine.abandon(stream.id);
+        }
+    }
+
     /// The stream of that number that a user wants to enter, made if nobody has it. Errors: EINVAL flags, ENOSPC too many, EPERM
     /// another user's, or root would change another user's flags.
     pub fn enter(&self, user: User, id: u64, flags: u32) -> Result<Arc<Stream>, Errno> {
@@ -204,6 +324,10 @@ impl Registry {
         let flags = flags & !STREAM_KEEP_FLAGS;
         if flags & !STREAM_FLAGS != 0 {
             return Err(Errno(libc::EINVAL));
+        }
+        if StreamId(id).is_group() {
+            // A group is entered by its handle, which nobody can guess.
+            return Err(Errno(libc::EPERM));
         }
         if id == DEFAULT_STREAM.0 {
             return match flags {

@@ -29,6 +29,9 @@ impl Engine for Ids {
         self.unsettled.lock().retain(|id| !ids.contains(id));
         Ok(())
     }
+    fn abandon(&self, id: u64) {
+        self.unsettled.lock().retain(|other| *other != id);
+    }
 }
 
 /// Events as a test wants them.

@@ -1,4 +1,5 @@
 //! File data and durability.
+use super::groups::Look;
 use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
@@ -29,10 +30,13 @@ impl Server {
         }
         check_range(arg.offset, arg.size.into())?;
         let ino = self.target(request)?;
+        let writeback = arg.write_flags & abi::WRITE_CACHE != 0;
+        let appends = !writeback && arg.flags & libc::O_APPEND as u32 != 0;
+        let before = self.notifier.look();
         let flags = WriteFlags {
-            append: false,
+            append: appends && self.appends_by_itself(ino, arg.offset, before)?,
             kill_suidgid: arg.write_flags & abi::WRITE_KILL_SUIDGID != 0,
-            writeback: arg.write_flags & abi::WRITE_CACHE != 0,
+            writeback,
         };
         // The kernel does not know that the bits go; exec looks at the mode that it remembers.
         if flags.kill_suidgid && self.volume.getattr(ino)?.mode & SETUID_SETGID != 0 {
@@ -41,11 +45,24 @@ impl Server {
         let size = self
             .volume
             .write(&self.context(request, 0), ino, arg.offset, data, flags)?;
+        if flags.append && self.notifier.is_doubtful(&self.volume, ino, before) {
+            // It keeps the bytes where it believed the end to be.
+            self.notifier.pages(ino);
+        }
         reply.push(&abi::WriteOut {
             size: size as u32,
             padding: 0,
         });
         Ok(())
+    }
+
+    /// The kernel appends (O_APPEND) where it believes the end of file to be. When an atomic group was, or is, taken back it can be wrong; then
+    /// the end is where it really is at that moment.
+    fn appends_by_itself(&self, ino: Ino, offset: u64, before: Look) -> Result<bool, Errno> {
+        if self.notifier.is_doubtful(&self.volume, ino, before) {
+            return Ok(true);
+        }
+        Ok(self.volume.groups_open() > 0 && self.volume.getattr(ino)?.size == offset)
     }
 
     pub(super) fn fallocate(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {

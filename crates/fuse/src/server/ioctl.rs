@@ -63,6 +63,14 @@ const XFLAGS: [(u32, u32); 5] = [
     (0x80, 0x40),
 ];
 
+/// Such a call changes the flags of an inode.
+pub(super) fn changes_flags(number: u32) -> bool {
+    matches!(
+        number,
+        FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS | FS_IOC_FSSETXATTR
+    )
+}
+
 impl Server {
     pub(super) fn ioctl(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let (arg, input) = request.arg_and_rest::<abi::IoctlIn>()?;
@@ -102,6 +110,11 @@ impl Server {
             client::IOC_BARRIER => self.barrier(request, input, reply)?,
             client::IOC_STATUS => self.status_part(self.user(request), input, reply)?,
             client::IOC_TRACE => self.trace(self.user(request), input, reply)?,
+            client::IOC_GROUP_BEGIN
+            | client::IOC_GROUP_COMMIT
+            | client::IOC_GROUP_ABORT
+            | client::IOC_GROUP_ENTER => self.group_ioctl(request, arg.cmd, input, reply)?,
+            client::IOC_GROUP_CHANGES => self.group_changes(request, input, reply)?,
             client::IOC_SET_STREAM
             | client::IOC_GET_STREAM
             | client::IOC_NEW_STREAM

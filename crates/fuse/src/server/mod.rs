@@ -12,6 +12,7 @@
 //! answered ENOSYS too: the kernel then sends MKNOD, and no RELEASE. Only O_TMPFILE has handles, which mean nothing. So opening an immutable
 //! file for writing cannot be refused, as ext4 does; the write is.
 mod data;
+mod groups;
 pub mod init;
 mod ioctl;
 mod namespace;
@@ -55,6 +56,7 @@ pub struct Server {
     syncers: Syncers,
     status_dir: status_dir::StatusDir,
     snapshots: Mutex<snapshots::Snapshots>,
+    notifier: groups::Notifier,
     /// What `status` says about the mount.
     mount: MountInfo,
     /// DESTROY was served: the volume is unmounted; `Err` says why it is not.
@@ -95,6 +97,7 @@ impl Server {
             syncers: Syncers::new(),
             status_dir,
             snapshots: Mutex::default(),
+            notifier: groups::Notifier::default(),
             mount,
             ended: Mutex::new(None),
             panicked: AtomicBool::new(false),
@@ -106,6 +109,7 @@ impl Server {
         let mut ended = self.ended.lock();
         if ended.is_none() {
             self.callers.stop();
+            self.notifier.stop();
             *ended = Some(self.volume.unmount().map_err(|e| e.to_string()));
         }
         ended.clone().unwrap_or(Ok(()))
@@ -187,6 +191,18 @@ impl Server {
         }
     }
 
+    /// The request was refused as a member's, and its group was committed at that very moment: its place is where the group was begun.
+    fn left_its_group(&self, request: &Request<'_>, answer: &Answer) -> bool {
+        let header = &request.header;
+        *answer == Err(Errno(libc::ECANCELED))
+            && header.opcode != op::IOCTL
+            && !self
+                .callers
+                .caller(header.pid, header.uid)
+                .stream
+                .is_group()
+    }
+
     /// The inode that a request is about.
     fn target(&self, request: &Request<'_>) -> Result<Ino, Errno> {
         ino_of(request.header.nodeid)
@@ -255,17 +271,21 @@ impl Handler for Server {
             | op::RMDIR
             | op::RENAME
             | op::RENAME2
-            | op::SETXATTR => self.volume.writers_wait(),
+            | op::SETXATTR
+            | op::REMOVEXATTR => self.volume.writers_wait(),
             op::IOCTL => request
                 .arg_and_rest::<abi::IoctlIn>()
                 .is_ok_and(|(arg, _)| {
-                    matches!(
-                        arg.cmd,
-                        client::IOC_STREAM_SYNC
-                            | client::IOC_SCRUB
-                            | ioctl::FITRIM
-                            | ioctl::FS_IOC_SHUTDOWN
-                    )
+                    ioctl::changes_flags(arg.cmd) && self.volume.groups_open() > 0
+                        || matches!(
+                            arg.cmd,
+                            client::IOC_STREAM_SYNC
+                                | client::IOC_SCRUB
+                                | client::IOC_GROUP_COMMIT
+                                | client::IOC_GROUP_ABORT
+                                | ioctl::FITRIM
+                                | ioctl::FS_IOC_SHUTDOWN
+                        )
                 }),
             _ => false,
         }
@@ -273,7 +293,16 @@ impl Handler for Server {
 
     fn handle(&self, request: &Request<'_>, reply: &mut Reply) {
         self.metrics.count(request.header.opcode);
-        let answer = catch_unwind(AssertUnwindSafe(|| self.dispatch(request, reply)));
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            let first = self.dispatch(request, reply);
+            match self.left_its_group(request, &first) {
+                true => {
+                    reply.clear();
+                    self.dispatch(request, reply)
+                }
+                false => first,
+            }
+        }));
         match answer {
             Ok(Ok(())) => {}
             Ok(Err(errno)) => {

@@ -56,7 +56,9 @@ impl Server {
     pub(super) fn forget(&self, request: &Request<'_>) -> Answer {
         if request.header.opcode == op::FORGET {
             let arg: abi::ForgetIn = request.arg()?;
-            self.volume.forget(self.target(request)?, arg.nlookup);
+            let ino = self.target(request)?;
+            self.volume.forget(ino, arg.nlookup);
+            self.notifier.forgotten(&self.volume, ino);
             return Ok(());
         }
         let (head, mut rest) = request.arg_and_rest::<abi::BatchForgetIn>()?;
@@ -65,7 +67,10 @@ impl Server {
             (one, rest) =
                 zerocopy::FromBytes::read_from_prefix(rest).map_err(|_| Errno(libc::EINVAL))?;
             match ino_of(one.nodeid) {
-                Ok(ino) => self.volume.forget(ino, one.nlookup),
+                Ok(ino) => {
+                    self.volume.forget(ino, one.nlookup);
+                    self.notifier.forgotten(&self.volume, ino);
+                }
                 Err(_) => self.status_dir.forget(one.nodeid, one.nlookup),
             }
         }
@@ -150,12 +155,10 @@ impl Server {
             1..=SYMLINK_MAX => {}
             _ => return Err(Errno(libc::ENAMETOOLONG)),
         }
-        let attr = self.volume.symlink(
-            &self.context(request, 0),
-            self.target(request)?,
-            self.changeable(request.header.nodeid, name)?,
-            target,
-        )?;
+        let (cx, parent) = (self.context(request, 0), self.target(request)?);
+        let name = self.changeable(request.header.nodeid, name)?;
+        let make = || self.volume.symlink(&cx, parent, name, target);
+        let attr = self.with_names(&[(parent, name)], make)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -169,9 +172,9 @@ impl Server {
             _ => return Err(Errno(libc::EINVAL)),
         }
         let cx = self.context(request, arg.umask);
-        let attr = self
-            .volume
-            .mknod(&cx, self.target(request)?, name, mode, arg.rdev)?;
+        let parent = self.target(request)?;
+        let make = || self.volume.mknod(&cx, parent, name, mode, arg.rdev);
+        let attr = self.with_names(&[(parent, name)], make)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -180,12 +183,9 @@ impl Server {
         let (arg, rest) = request.arg_and_rest::<abi::MkdirIn>()?;
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFDIR as u16;
-        let attr = self.volume.mkdir(
-            &self.context(request, arg.umask),
-            self.target(request)?,
-            name,
-            mode,
-        )?;
+        let (cx, parent) = (self.context(request, arg.umask), self.target(request)?);
+        let make = || self.volume.mkdir(&cx, parent, name, mode);
+        let attr = self.with_names(&[(parent, name)], make)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -209,16 +209,16 @@ impl Server {
 
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer {
         let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
-        Ok(self
-            .volume
-            .unlink(&self.context(request, 0), self.target(request)?, name)?)
+        let (cx, parent) = (self.context(request, 0), self.target(request)?);
+        let remove = || self.volume.unlink(&cx, parent, name);
+        Ok(self.with_names(&[(parent, name)], remove)?)
     }
 
     pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer {
         let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
-        Ok(self
-            .volume
-            .rmdir(&self.context(request, 0), self.target(request)?, name)?)
+        let (cx, parent) = (self.context(request, 0), self.target(request)?);
+        let remove = || self.volume.rmdir(&cx, parent, name);
+        Ok(self.with_names(&[(parent, name)], remove)?)
     }
 
     pub(super) fn rename(&self, request: &Request<'_>) -> Answer {
@@ -234,23 +234,18 @@ impl Server {
         let flags = rename_flags(flags)?;
         let cx = self.context(request, 0);
         let (from, to) = (self.target(request)?, ino_of(to)?);
-        Ok(self.volume.rename(
-            &cx,
-            from,
-            self.changeable(request.header.nodeid, name)?,
-            to,
-            new_name,
-            flags,
-        )?)
+        let name = self.changeable(request.header.nodeid, name)?;
+        let rename = || self.volume.rename(&cx, from, name, to, new_name, flags);
+        Ok(self.with_names(&[(from, name), (to, new_name)], rename)?)
     }
 
     pub(super) fn link(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let (arg, rest) = request.arg_and_rest::<abi::LinkIn>()?;
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let cx = self.context(request, 0);
-        let attr = self
-            .volume
-            .link(&cx, ino_of(arg.oldnodeid)?, self.target(request)?, name)?;
+        let (ino, parent) = (ino_of(arg.oldnodeid)?, self.target(request)?);
+        let link = || self.volume.link(&cx, ino, parent, name);
+        let attr = self.with_names(&[(parent, name)], link)?;
         self.push_entry(reply, &attr);
         Ok(())
     }

@@ -30,7 +30,7 @@ impl Viewer {
     }
 
     /// The path of a file if this viewer may know it: its own file, and `ls` would have shown it every name on the way.
-    fn path(self, volume: &Volume, ino: Ino) -> Option<String> {
+    pub fn path(self, volume: &Volume, ino: Ino) -> Option<String> {
         let may_see = |attr: &Attr| {
             if self.is(attr.uid) {
                 return true;

@@ -1,7 +1,10 @@
 //! One descriptor of /dev/fuse: receives requests, sends replies and notifications.
 //!
 //! A reply must go to the descriptor that its request came from: each keeps its own list of requests under way.
-use crate::abi::{InHeader, InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader, op};
+use crate::abi::{
+    InHeader, InvalEntryOut, InvalInodeOut, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_STORE,
+    OutHeader, StoreOut, op,
+};
 use crate::server::init::{Agreed, MAX_WRITE, Negotiation, negotiate};
 use crate::sys;
 use crate::wire::{Body, Handler, Reply, Request};
@@ -94,25 +97,60 @@ impl Channel {
     /// The kernel forgets an inode's attributes, not its pages. (Attributes only: that never waits for a lock of a page or an
     /// inode that the caller of the request in hand may hold.)
     pub(super) fn invalidate_attrs(&self, nodeid: u64) {
+        self.invalidate(nodeid, -1);
+    }
+
+    /// The kernel forgets an inode's attributes and pages. It waits for requests under way that hold pages of it, so this is for a
+    /// thread that serves none.
+    pub fn invalidate_inode(&self, nodeid: u64) {
+        self.invalidate(nodeid, 0);
+    }
+
+    fn invalidate(&self, nodeid: u64, off: i64) {
         let body = InvalInodeOut {
             ino: nodeid,
-            off: -1,
+            off,
             len: 0,
         };
-        let len = (size_of::<OutHeader>() + size_of::<InvalInodeOut>()) as u32;
+        // NOENT: it does not remember the inode at all.
+        let _ = self.notify(NOTIFY_INVAL_INODE, body.as_bytes(), b"");
+    }
+
+    /// The kernel forgets what a name leads to. It waits for the directory's lock, so this is for a thread that serves no request.
+    pub fn invalidate_entry(&self, parent: u64, name: &[u8]) {
+        let body = InvalEntryOut {
+            parent,
+            namelen: name.len() as u32,
+            flags: 0,
+        };
+        let name = [name, b"\0"].concat();
+        let _ = self.notify(NOTIFY_INVAL_ENTRY, body.as_bytes(), &name);
+    }
+
+    /// The kernel believes a file to be at least as long as to the end of these bytes, which it takes for the file's at `offset`. For a thread
+    /// that serves no request.
+    pub fn store(&self, nodeid: u64, offset: u64, bytes: &[u8]) {
+        let body = StoreOut {
+            nodeid,
+            offset,
+            size: bytes.len() as u32,
+            padding: 0,
+        };
+        let _ = self.notify(NOTIFY_STORE, body.as_bytes(), bytes);
+    }
+
+    fn notify(&self, code: i32, body: &[u8], more: &[u8]) -> rustix::io::Result<usize> {
         let header = OutHeader {
-            len,
-            error: NOTIFY_INVAL_INODE,
+            len: (size_of::<OutHeader>() + body.len() + more.len()) as u32,
+            error: code,
             unique: 0,
         };
-        // NOENT: it does not remember the inode at all.
-        let _ = rustix::io::writev(
-            &*self.0,
-            &[
-                IoSlice::new(header.as_bytes()),
-                IoSlice::new(body.as_bytes()),
-            ],
-        );
+        let parts = [
+            IoSlice::new(header.as_bytes()),
+            IoSlice::new(body),
+            IoSlice::new(more),
+        ];
+        rustix::io::writev(&*self.0, &parts)
     }
 
     /// Answers INIT, the first request of a mount. `write_max`: largest WRITE that the volume takes as one operation, bytes.

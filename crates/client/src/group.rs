@@ -1,0 +1,155 @@
+//! Atomic groups (CFS): what happens between begin and commit survives a crash whole, or not at all.
+use crate::abi::{self, GroupArg, STATUS_CHUNK, TraceArg};
+use crate::{broken_answer, open, supported, sys};
+use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// Opens an atomic group and moves the calling thread into it, with all threads and processes that it starts from then on. Everything that
+/// they change on the volume belongs to the group. Returns its handle, with which others of the same user can enter or end it.
+///
+/// Others see the changes at once. Where another stream has to change what the group has changed it waits (a second), then the group is taken
+/// back, and every further change by its members fails with `ECANCELED` until they call [`group_abort`]. A group that is larger than memory and
+/// log allow gets `EDQUOT`. When its last member has ended, or after `timeout`, an open group is taken back.
+///
+/// Errors: `EBUSY` the thread is in a group; `EAGAIN` too many groups are open; `EROFS`.
+pub fn group_begin(fd: impl AsFd, timeout: Option<Duration>) -> io::Result<u64> {
+    let timeout_ms = timeout.map_or(0, |t| t.as_millis().clamp(1, u64::MAX.into()) as u64);
+    Ok(call(fd.as_fd(), abi::IOC_GROUP_BEGIN, 0, 0, timeout_ms)?.handle)
+}
+
+/// Commits a group (0: the caller's) and leaves it: it is durable when the call returns, or (`ordered`) it only has its place in the
+/// order of the stream in which it was begun, and is committed within the commit interval.
+///
+/// Errors: `ECANCELED` it was taken back, nothing of it is there; `ENOENT` there is no such group; `EALREADY` it has been committed; `EPERM` another
+/// user's; `EIO`.
+pub fn group_commit(fd: impl AsFd, handle: u64, ordered: bool) -> io::Result<()> {
+    let flags = if ordered { abi::GROUP_ORDERED } else { 0 };
+    call(fd.as_fd(), abi::IOC_GROUP_COMMIT, flags, handle, 0).map(drop)
+}
+
+/// Takes a group (0: the caller's) back and leaves it: everything is as if it had never been. One that has been taken back already is no
+/// error. Errors: as [`group_commit`] otherwise.
+pub fn group_abort(fd: impl AsFd, handle: u64) -> io::Result<()> {
+    call(fd.as_fd(), abi::IOC_GROUP_ABORT, 0, handle, 0).map(drop)
+}
+
+/// Moves the calling thread into the group of a handle. Errors: `EBUSY` it is in one, `ENOENT`, `EALREADY`, `EPERM`, `EINVAL` for 0.
+pub fn group_enter(fd: impl AsFd, handle: u64) -> io::Result<()> {
+    call(fd.as_fd(), abi::IOC_GROUP_ENTER, 0, handle, 0).map(drop)
+}
+
+/// What a group (0: the caller's) has changed so far, one change a line: `set PATH`, `removed PATH` for names, `changed PATH` for files.
+/// Errors: as [`group_commit`].
+pub fn group_changes(fd: impl AsFd, handle: u64) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut next = 0;
+    loop {
+        let mut arg = Box::new(TraceArg {
+            version: abi::VERSION,
+            length: 0,
+            next,
+            lost: handle,
+            reserved: 0,
+            data: [0; STATUS_CHUNK],
+        });
+        supported(sys::ioctl(fd.as_fd(), abi::IOC_GROUP_CHANGES, &mut *arg))?;
+        let part = arg.data.get(..arg.length as usize);
+        text.extend_from_slice(part.ok_or_else(broken_answer)?);
+        if arg.next == next {
+            return String::from_utf8(text).map_err(|_| broken_answer());
+        }
+        next = arg.next;
+    }
+}
+
+fn call(
+    fd: BorrowedFd<'_>,
+    number: u32,
+    flags: u32,
+    handle: u64,
+    timeout_ms: u64,
+) -> io::Result<GroupArg> {
+    let mut arg = GroupArg {
+        version: abi::VERSION,
+        flags,
+        handle,
+        timeout_ms,
+    };
+    supported(sys::ioctl(fd, number, &mut arg))?;
+    Ok(arg)
+}
+
+/// An atomic group of the calling thread, as a value: dropped without a commit, it is taken back.
+///
+/// ```
+/// use ccfs_client::Group;
+/// use std::{fs, io};
+///
+/// fn transfer(dir: &std::path::Path) -> io::Result<()> {
+///     let group = Group::begin(dir, None)?;
+///     fs::write(dir.join("from"), "0")?;
+///     fs::write(dir.join("to"), "100")?; // an error here takes both back
+///     group.commit()
+/// }
+/// # let dir = tempfile::tempdir().unwrap();
+/// # assert!(transfer(dir.path()).is_ok() || !dir.path().join("from").exists());
+/// ```
+#[derive(Debug)]
+pub struct Group {
+    at: File,
+    handle: u64,
+    open: bool,
+    /// It is the thread that is in the group.
+    this_thread: PhantomData<*const ()>,
+}
+
+impl Group {
+    /// Errors: those of [`group_begin`] and of open(2).
+    pub fn begin(path: impl AsRef<Path>, timeout: Option<Duration>) -> io::Result<Group> {
+        let at = open(path.as_ref())?;
+        let handle = group_begin(&at, timeout)?;
+        Ok(Group {
+            at,
+            handle,
+            open: true,
+            this_thread: PhantomData,
+        })
+    }
+
+    /// For [`group_enter`] by others of the same user.
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// All of it is durable. Errors: those of [`group_commit`].
+    pub fn commit(mut self) -> io::Result<()> {
+        self.open = false;
+        group_commit(&self.at, self.handle, false)
+    }
+
+    /// All of it survives a crash before anything that its stream does later; it need not be durable yet. Errors: those of
+    /// [`group_commit`].
+    pub fn commit_ordered(mut self) -> io::Result<()> {
+        self.open = false;
+        group_commit(&self.at, self.handle, true)
+    }
+
+    /// Nothing of it was. Errors: those of [`group_abort`].
+    pub fn abort(mut self) -> io::Result<()> {
+        self.open = false;
+        group_abort(&self.at, self.handle)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.open {
+            // One that is gone already has been taken back.
+            let _ = group_abort(&self.at, self.handle);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Atomic groups: who is in one. For identity a group is a stream of a kind: threads and processes that a member starts are members.
+use super::streams::{Place, Stream};
+use super::{Caller, Callers, Tracker};
+use crate::wire::Errno;
+use ccfs_engine::StreamId;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// A group as a call found it.
+pub struct Found {
+    pub id: StreamId,
+    stream: Arc<Stream>,
+    /// The calling thread is in it.
+    member: bool,
+}
+
+impl Found {
+    /// From here on its members are where it was begun.
+    pub fn set_committed(&self) {
+        if let Some(group) = &self.stream.group {
+            group.committed.store(true, SeqCst);
+        }
+    }
+
+    pub fn is_committed(&self) -> bool {
+        let group = self.stream.group.as_ref();
+        group.is_some_and(|g| g.committed.load(SeqCst))
+    }
+}
+
+impl Callers {
+    /// The calling thread enters a new group, which the engine has opened; `home` is where it was until now. Gives its handle.
+    /// Errors: ESRCH a caller that cannot be seen, EAGAIN this user has too many, EIO no random numbers.
+    pub fn enter_new_group(
+        &self,
+        tid: u32,
+        uid: u32,
+        id: StreamId,
+        home: Caller,
+    ) -> Result<u64, Errno> {
+        let handle = random()?;
+        let user = self.user(tid, uid);
+        let registry = &self.shared.registry;
+        let stream = registry.make_group(user, id, handle, home)?;
+        let place = Place {
+            stream,
+            explicit: true,
+            by_root: user.is_root,
+        };
+        self.put(tid, Some(place))
+            .inspect_err(|_| registry.unmake_group(id))?;
+        Ok(handle)
+    }
+
+    /// The calling thread enters the group of a handle. Errors: EINVAL no handle, ENOENT no such group, EPERM another user's, EBUSY the thread
+    /// is in one, EALREADY the group has been committed, ESRCH.
+    pub fn enter_group(&self, tid: u32, uid: u32, handle: u64) -> Result<(), Errno> {
+        if handle == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.check_not_in_group(tid, uid)?;
+        let found = self.group(tid, uid, handle)?;
+        if found.is_committed() {
+            return Err(Errno(libc::EALREADY));
+        }
+        let place = Place {
+            stream: found.stream,
+            explicit: true,
+            by_root: self.user(tid, uid).is_root,
+        };
+        self.put(tid, Some(place))
+    }
+
+    /// The group of a handle, or of the calling thread (0). Errors: ENOENT, EPERM.
+    pub fn group(&self, tid: u32, uid: u32, handle: u64) -> Result<Found, Errno> {
+        let of = self.caller(tid, uid).stream;
+        let registry = &self.shared.registry;
+        let stream = registry.group(self.user(tid, uid), handle, of.0)?;
+        Ok(Found {
+            id: StreamId(stream.id),
+            member: of.0 == stream.id,
+            stream,
+        })
+    }
+
+    /// A group has ended. The calling thread leaves it if it is in it. Other members of a committed one are where it was begun; those of one
+    /// that was taken back are told with every change that they try.
+    pub fn group_ended(&self, tid: u32, found: &Found) {
+        let Some(group) = &found.stream.group else {
+            return;
+        };
+        group.ended.store(true, Relaxed);
+        if found.member {
+            // A thread that has ended is in nothing.
+            let _ = self.put(tid, group.home.clone());
+        }
+    }
+
+    /// A member of an open group cannot enter another one, or a stream: part of what it does would not be in the group. Error: EBUSY.
+    pub(super) fn check_not_in_group(&self, tid: u32, uid: u32) -> Result<(), Errno> {
+        match self.caller(tid, uid).stream.is_group() {
+            true => Err(Errno(libc::EBUSY)),
+            false => Ok(()),
+        }
+    }
+
+    fn put(&self, tid: u32, place: Option<Place>) -> Result<(), Errno> {
+        match self.start() {
+            Tracker::Events(tracker) => tracker.set(tid, place),
+            Tracker::Proc(tracker) => tracker.set(tid, place),
+        }
+    }
+}
+
+/// A number that nobody can guess; not 0.
+fn random() -> Result<u64, Errno> {
+    let mut bytes = [0u8; 8];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match got {
+        Ok(8) => Ok(u64::from_ne_bytes(bytes).max(1)),
+        _ => Err(Errno(libc::EIO)),
+    }
+}
