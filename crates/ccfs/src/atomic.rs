@@ -2,6 +2,7 @@
 use crate::cli::AtomicArgs;
 use crate::failure::{Failure, Outcome};
 use crate::stream::{explain, open, wait_for_command};
+use serde_json::json;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -18,10 +19,7 @@ pub fn run(args: &AtomicArgs) -> Outcome<u8> {
         let code = ran?;
         let changes = changes.and_then(|changes| aborted.map(|()| changes));
         let changes = changes.map_err(|e| lost(&args.dir, e))?;
-        for line in changes.lines() {
-            say!("{line}");
-        }
-        return Ok(code);
+        return show(&changes, args.json).map(|()| code);
     }
     match ran {
         Ok(0) => {
@@ -39,6 +37,21 @@ pub fn run(args: &AtomicArgs) -> Outcome<u8> {
             failed
         }
     }
+}
+
+/// What the command changed, a line each.
+fn show(changes: &str, as_json: bool) -> Outcome<()> {
+    if !as_json {
+        for line in changes.lines() {
+            say!("{line}");
+        }
+        return Ok(());
+    }
+    let lines = changes.lines().filter_map(|line| line.split_once(' '));
+    let list: Vec<_> = lines
+        .map(|(change, path)| json!({ "change": change, "path": path }))
+        .collect();
+    crate::print_json(&json!({ "schema": 1, "changes": list }))
 }
 
 fn cannot_begin(dir: &Path, e: io::Error) -> Failure {

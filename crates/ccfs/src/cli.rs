@@ -324,11 +324,14 @@ pub struct StreamRunArgs {
 #[derive(Args, Debug)]
 pub struct AtomicArgs {
     /// Take the changes back if the command runs for longer
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub timeout: Option<u64>,
     /// Run the command, print what it changed on standard output, and take it back
     #[arg(long)]
     pub dry_run: bool,
+    /// With --dry-run: print JSON
+    #[arg(long, requires = "dry_run")]
+    pub json: bool,
     /// Any file or directory of the volume
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,

@@ -21,7 +21,7 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Change a volume that is mounted.
     pub remount: bool,
-    /// The options that were named and that only the daemon knows (commit, dirty, cache, log, status, streams, rules, identity, transport), each
+    /// The options that were named and that only the daemon knows (commit, dirty, cache, log, status, streams, rules, identity, transport, group_timeout), each
     /// written in one way.
     pub named: BTreeMap<&'static str, String>,
     /// Messages of the daemon go here instead of the system log.
@@ -35,7 +35,7 @@ pub struct MountOptions {
 }
 
 /// Options that only the daemon knows.
-const DAEMONS: [&str; 9] = [
+const DAEMONS: [&str; 10] = [
     "commit",
     "dirty",
     "cache",
@@ -45,6 +45,7 @@ const DAEMONS: [&str; 9] = [
     "rules",
     "identity",
     "transport",
+    "group_timeout",
 ];
 
 impl MountOptions {
@@ -63,7 +64,11 @@ impl MountOptions {
             "streams" => self.callers.grouping.name().into(),
             "rules" => file(&self.rules),
             "identity" => self.callers.forks.name().into(),
-            _ => self.transport.name().into(),
+            "transport" => self.transport.name().into(),
+            _ => {
+                let limit = self.engine.group_timeout.unwrap_or_default();
+                limit.as_secs().to_string()
+            }
         }
     }
 
@@ -162,6 +167,7 @@ fn set(
         ("cache", Some(v)) => {
             out.engine.cache_bytes = bounded("cache", v, 1 << 20, 1 << 40)? as usize
         }
+        ("group_timeout", Some(v)) => out.engine.group_timeout = group_timeout(v)?,
         ("log", Some(v)) if v.starts_with('/') => out.log = Some(PathBuf::from(v)),
         ("log", _) => return Err("option log= needs an absolute file name".into()),
         ("status", Some("on")) => out.status_dir = true,
@@ -228,6 +234,17 @@ fn commit(value: &str) -> Result<Duration, String> {
     }
 }
 
+/// 0: none.
+fn group_timeout(value: &str) -> Result<Option<Duration>, String> {
+    match value.parse::<u64>() {
+        Ok(0) => Ok(None),
+        Ok(seconds @ 1..=604_800) => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err(format!(
+            "group_timeout={value}: give seconds from 1 to 604800, or 0 for no limit"
+        )),
+    }
+}
+
 fn bounded(name: &str, value: &str, least: u64, most: u64) -> Result<u64, String> {
     let bytes = size::parse(value)?;
     if (least..=most).contains(&bytes) {
@@ -261,6 +278,9 @@ mod tests {
         );
         assert_eq!(one("commit=0").unwrap().engine.commit_interval.as_secs(), 5);
         assert!(!parse(&["ro".into(), "rw".into()]).unwrap().engine.read_only);
+        let limit = |text: &str| one(text).unwrap().engine.group_timeout;
+        assert_eq!(limit("group_timeout=600"), Some(Duration::from_secs(600)));
+        assert_eq!(limit("group_timeout=0"), None);
         assert_eq!(one("transport=dev").unwrap().transport, Transport::Dev);
         let o = one("streams=session,identity=proc,rules=/dev/null").unwrap();
         assert_eq!(
@@ -306,6 +326,9 @@ mod tests {
             "rules=/nonexistent/rules",
             "rules=/dev/zero",
             "identity=magic",
+            "group_timeout=-1",
+            "group_timeout",
+            "group_timeout=700000",
         ] {
             let e = one(bad).unwrap_err();
             assert_eq!(e.code, mount_code::USAGE, "{bad}");

@@ -225,11 +225,18 @@ impl Volume {
         self.aborts_begun.load(Ordering::SeqCst)
     }
 
-    /// What an open group has changed so far: inodes, and names by directory.
+    /// What an open group has changed so far: inodes, and names by directory, but for those that came and went.
     pub fn group_changes(&self, id: StreamId) -> Result<Aborted> {
         let txn = self.streams.group(id);
         let txn = txn.ok_or(Error::Errno(libc::ECANCELED))?;
-        Ok(self.report(&txn))
+        let mut changes = self.report(&txn);
+        let body = txn.body.lock();
+        let never = |dir: &Ino, name: &[u8]| {
+            let change = body.entries.get(dir).and_then(|names| names.get(name));
+            change.is_some_and(|c| c.fresh && c.value.is_none())
+        };
+        changes.names.retain(|(dir, name)| !never(dir, name));
+        Ok(changes)
     }
 
     /// Who is told of aborts: whoever caches what this volume showed. Pages that it writes back of an inode in such a report are dropped

@@ -1,0 +1,110 @@
+//! `ccfs atomic`: a command that happens as a whole or not at all.
+use crate::common::{assert_same, volume};
+use ccfs_tests::harness::{Output, Tree, Volume, ccfs_program, run};
+use ccfs_tests::sys;
+use std::process::Command;
+
+fn script(v: &Volume, text: &str) -> Output {
+    let mut command = Command::new("sh");
+    command
+        .args(["-euc", text])
+        .env("CCFS", ccfs_program())
+        .current_dir(v.mnt());
+    run(&mut command)
+}
+
+#[test]
+fn all_or_nothing() {
+    let Some(mut v) = volume("all_or_nothing", "") else {
+        return;
+    };
+    let out = script(
+        &v,
+        "mkdir etc; echo old >etc/a; echo old >etc/b
+         $CCFS atomic -- sh -euc 'for f in a b; do echo new >etc/$f.tmp; mv etc/$f.tmp etc/$f; done; mkdir etc/more'
+         set +e
+         $CCFS atomic -- sh -c 'echo broken >etc/a; rm -r etc/b etc/more; exit 7'
+         [ $? = 7 ] || exit 1
+         $CCFS atomic -- sh -c 'echo broken >etc/a; kill -9 $$'
+         [ $? = 137 ] || exit 2
+         $CCFS atomic -- ./no-such-program 2>/dev/null
+         [ $? = 127 ] || exit 3
+         $CCFS atomic -- $CCFS atomic -- true 2>../said
+         [ $? = 1 ] || exit 4
+         exit 0",
+    );
+    assert_eq!(out.code, 0, "{}", out.all());
+    let said = script(&v, "cat ../said").stdout;
+    assert!(said.contains("in an atomic group already"), "{said}");
+    let before = Tree::read(v.mnt());
+    v.kill9();
+    v.mount();
+    let names: Vec<&String> = before.0.keys().filter(|n| n.starts_with("etc")).collect();
+    assert_eq!(names, ["etc", "etc/a", "etc/b", "etc/more"]);
+    for name in ["etc/a", "etc/b"] {
+        let seen = std::fs::read_to_string(v.path(name)).expect("read");
+        assert_eq!(seen, "new\n", "C11: {name}");
+    }
+    assert!(v.path("etc/more").is_dir());
+    v.finish();
+}
+
+#[test]
+fn dry_run() {
+    let Some(v) = volume("dry_run", "") else {
+        return;
+    };
+    let out = script(&v, "mkdir d; echo a >d/a; echo b >d/b; echo c >c");
+    assert_eq!(out.code, 0, "{}", out.all());
+    let before = Tree::read(v.mnt());
+    let out = script(
+        &v,
+        "$CCFS atomic --dry-run -- sh -euc 'rm d/b; echo more >>d/a; mkdir e; mv c e/c'",
+    );
+    assert_eq!(out.code, 0, "{}", out.all());
+    let mut lines: Vec<&str> = out.stdout.lines().collect();
+    lines.sort_unstable();
+    for line in [
+        "removed d/b",
+        "removed c",
+        "set e",
+        "set e/c",
+        "changed d/a",
+    ] {
+        assert!(lines.contains(&line), "{line} is not in {lines:?}");
+    }
+    assert_same("nothing happened", &before, &Tree::read(v.mnt()));
+    let out = script(&v, "$CCFS atomic --dry-run --json -- sh -euc 'rm d/b'");
+    assert_eq!(out.code, 0, "{}", out.all());
+    let json: serde_json::Value = serde_json::from_str(&out.stdout).expect("JSON");
+    assert_eq!(json["schema"], 1);
+    let removed = serde_json::json!({ "change": "removed", "path": "d/b" });
+    let changes = json["changes"].as_array().expect("a list");
+    assert!(changes.contains(&removed), "{json}");
+    v.finish();
+}
+
+#[test]
+fn lost_on_the_way() {
+    let Some(v) = volume("lost_on_the_way", "") else {
+        return;
+    };
+    let out = script(
+        &v,
+        "set +e
+         $CCFS atomic --timeout 1 -- sh -c 'echo 1 >f; while [ -e f ]; do sleep 0.1; done' 2>../said
+         [ $? = 1 ] || exit 1
+         grep -q 'taken back' ../said || exit 2
+         exit 0",
+    );
+    assert_eq!(out.code, 0, "{}", out.all());
+    assert_eq!(sys::lstat(v.path("f")), Err(libc::ENOENT));
+    let out = script(&v, "cd /; exec $CCFS atomic --on /proc -- true");
+    assert_eq!(out.code, 1);
+    assert!(
+        out.stderr.contains("not on a mounted ccfs volume"),
+        "{}",
+        out.all()
+    );
+    v.finish();
+}
