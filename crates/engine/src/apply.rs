@@ -1,6 +1,7 @@
 //! Apply: executing the records of durable transactions on the image, in order of commit ids. Recovery does the same.
 //!
 //! Exactly once: a checkpoint says up to which record the image contains what the log says, and recovery goes on from there.
+use crate::inode::{LayerBody, State};
 use crate::planted::{self, Bug};
 use crate::record::{DirField, Record, Records};
 use crate::sync::RwLock;
@@ -10,6 +11,7 @@ use crate::view::LBLK_END;
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
+use ccfs_image::Mapping;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -467,6 +469,7 @@ impl Volume {
             self.dirty.sub(
                 layer.pages.len() as u64 * u64::from(self.block_size) + crate::op::LAYER_BYTES,
             );
+            self.keep_tail(*ino, &st, &layer);
             if layer.dead {
                 self.pending_inodes.sub(1);
                 self.inodes.remove(*ino);
@@ -514,6 +517,30 @@ impl Volume {
         Ok(())
     }
 
+    /// The image has what the layer says: what is kept of the file's last block follows.
+    fn keep_tail(&self, ino: Ino, st: &State, layer: &LayerBody) {
+        let same = layer.pages.is_empty() && layer.holes.is_empty() && layer.prealloc.is_empty();
+        if same && !layer.dead {
+            return;
+        }
+        let (last, within) = self.split(st.attr.size);
+        let page = layer.pages.get(&last).filter(|_| within > 0 && !layer.dead);
+        let place = page.and_then(|_| self.image.lookup(ino, last).ok());
+        match (page, place) {
+            (
+                Some(page),
+                Some(Mapping {
+                    pblk: Some(pblk),
+                    unwritten: false,
+                    ..
+                }),
+            ) => {
+                self.tails.keep(ino, last, pblk, &page.buf);
+            }
+            _ => self.tails.forget(ino),
+        }
+    }
+
     /// A block that a log record names must lie in the volume (C10).
     pub(crate) fn check_block(&self, pblk: u64, len: u64) -> Result<()> {
         let end = pblk.checked_add(len);
@@ -528,7 +555,7 @@ impl Volume {
     }
 }
 
-fn clear_dir_ties(st: &mut crate::inode::State, txn: &Txn) {
+fn clear_dir_ties(st: &mut State, txn: &Txn) {
     if let Some(dir) = &mut st.dir {
         dir.changers.retain(|t| t.serial != txn.serial);
         dir.attr_changers.retain(|t| t.serial != txn.serial);

@@ -57,7 +57,9 @@ impl Volume {
             } => Ok(None),
             Where::Block { pblk, .. } => {
                 let mut buf = AlignedBuf::zeroed(self.block_size as usize);
-                self.read_home(pblk, &mut buf)?;
+                if !self.tails.read(inode.ino, lblk, pblk, 0, &mut buf) {
+                    self.read_home(pblk, &mut buf)?;
+                }
                 Ok(Some(buf))
             }
         }
@@ -480,7 +482,12 @@ impl Volume {
                 | Where::Block {
                     unwritten: true, ..
                 } => part.fill(0),
-                Where::Block { pblk, .. } => self.read_blocks(pblk, within, part)?,
+                Where::Block { pblk, .. } => {
+                    let single = within + part.len() <= bs as usize;
+                    if !single || !self.tails.read(inode.ino, lblk, pblk, within, part) {
+                        self.read_blocks(pblk, within, part)?;
+                    }
+                }
             }
             at = stop;
         }

@@ -33,6 +33,7 @@ mod space;
 mod status;
 mod stream;
 mod sync;
+mod tails;
 mod tight;
 mod tune;
 mod txn;

@@ -10,6 +10,10 @@ impl RangeSet {
         self.0.iter().map(|(s, e)| (*s, *e))
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn contains(&self, at: u64) -> bool {
         self.range_at(at).is_some()
     }

@@ -10,6 +10,7 @@ use crate::space::{Gauge, Space};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
 use crate::sync::{Condvar, Mutex};
+use crate::tails::Tails;
 use crate::tune::Tuned;
 use crate::txn::Txn;
 use crate::types::*;
@@ -120,6 +121,7 @@ pub struct Volume {
     pub(crate) barriers: Barriers,
     pub(crate) applier: Mutex<Applier>,
     pub(crate) home: Home,
+    pub(crate) tails: Tails,
     pub(crate) space: Space,
     /// Durable inodes without a name.
     pub(crate) orphans: Mutex<HashSet<Ino>>,
@@ -283,6 +285,7 @@ impl Volume {
             barriers: Barriers::default(),
             applier: Mutex::new(applier),
             home: Home::default(),
+            tails: Tails::new(block_size),
             space,
             orphans: Mutex::default(),
             moves: Mutex::default(),
