@@ -6,11 +6,15 @@ use crate::watch::Cause;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// How long applying waits for more to apply.
+const APPLY_PAUSE: Duration = Duration::from_millis(2);
+
 /// What wakes the background threads.
 #[derive(Default)]
 pub(crate) struct Wakeup {
     state: Mutex<Wanted>,
-    changed: Condvar,
+    commit: Condvar,
+    apply: Condvar,
 }
 
 #[derive(Default)]
@@ -25,8 +29,11 @@ impl Volume {
         let mut wanted = self.wakeup.state.lock();
         let before = (wanted.apply, wanted.pressure);
         set(&mut wanted);
-        if before != (wanted.apply, wanted.pressure) || wanted.quit {
-            self.wakeup.changed.notify_all();
+        if before.0 != wanted.apply || wanted.quit {
+            self.wakeup.apply.notify_all();
+        }
+        if before.1 != wanted.pressure || wanted.quit {
+            self.wakeup.commit.notify_all();
         }
     }
 
@@ -89,7 +96,7 @@ impl Volume {
             let pressure = {
                 let mut wanted = self.wakeup.state.lock();
                 if !wanted.quit && !wanted.pressure {
-                    self.wakeup.changed.wait_for(&mut wanted, step);
+                    self.wakeup.commit.wait_for(&mut wanted, step);
                 }
                 if wanted.quit {
                     return;
@@ -124,14 +131,19 @@ impl Volume {
                 let mut wanted = self.wakeup.state.lock();
                 if !wanted.quit && !wanted.apply {
                     self.wakeup
-                        .changed
+                        .apply
                         .wait_for(&mut wanted, Duration::from_secs(1));
                 }
                 if wanted.quit {
                     return;
                 }
-                wanted.apply = false;
             }
+            // What becomes durable in the next moment goes along, and whoever made it so wakes nobody. Writers that wait for memory wait
+            // for this.
+            if !self.dirty.at_least(self.commit_threshold()) {
+                std::thread::sleep(APPLY_PAUSE);
+            }
+            self.wakeup.state.lock().apply = false;
             let _ = self.apply_ready();
             if self.is_stopped() {
                 return;

@@ -41,7 +41,8 @@ impl Queue {
 #[derive(Default)]
 pub struct FlushGroup {
     state: Mutex<FlushState>,
-    done: Condvar,
+    /// Who waits for a flush of an even number, and of an odd one.
+    done: [Condvar; 2],
 }
 
 #[derive(Default)]
@@ -63,7 +64,7 @@ impl FlushGroup {
                 return Err(Error::Errno(libc::EIO));
             }
             if state.running {
-                self.done.wait(&mut state);
+                self.done[mine as usize % 2].wait(&mut state);
                 continue;
             }
             state.running = true;
@@ -75,11 +76,15 @@ impl FlushGroup {
             state.running = false;
             if result.is_err() {
                 state.failed = true;
-                self.done.notify_all();
+                for done in &self.done {
+                    done.notify_all();
+                }
                 return result;
             }
             state.finished = number;
-            self.done.notify_all();
+            self.done[number as usize % 2].notify_all();
+            // All others wait for the next one: one of them makes it.
+            self.done[(number as usize + 1) % 2].notify_one();
         }
         Ok(())
     }

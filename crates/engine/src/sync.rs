@@ -63,6 +63,9 @@ mod scheduled {
             shuttle::thread::yield_now();
             guard.1 = Some(unpoisoned(guard.0.lock()));
         }
+        pub fn notify_one(&self) {
+            self.0.notify_one();
+        }
         pub fn notify_all(&self) {
             self.0.notify_all();
         }
