@@ -81,10 +81,26 @@ impl MountOptions {
     }
 }
 
+/// What the limit of dirty bytes may rise to where `dirty=` does not say it: an eighth of the memory that can be had, 1 GiB at most.
+fn dirty_most() -> u64 {
+    const MOST: u64 = 1 << 30;
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo
+        .lines()
+        .find_map(|l| l.strip_prefix("MemAvailable:"))
+        .and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    (available.unwrap_or(0) / 8)
+        .saturating_mul(1 << 10)
+        .min(MOST)
+}
+
 impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
-            engine: Options::default(),
+            engine: Options {
+                dirty_most: dirty_most(),
+                ..Options::default()
+            },
             nosuid: false,
             nodev: false,
             noexec: false,
@@ -163,7 +179,10 @@ fn set(
         // Always so.
         ("default_permissions", None) => {}
         ("commit", Some(v)) => out.engine.commit_interval = commit(v)?,
-        ("dirty", Some(v)) => out.engine.dirty_limit = bounded("dirty", v, 1 << 20, 1 << 40)?,
+        ("dirty", Some(v)) => {
+            out.engine.dirty_limit = bounded("dirty", v, 1 << 20, 1 << 40)?;
+            out.engine.dirty_most = 0;
+        }
         ("cache", Some(v)) => {
             out.engine.cache_bytes = bounded("cache", v, 1 << 20, 1 << 40)? as usize
         }

@@ -113,7 +113,10 @@ impl Volume {
             let mut roots = old;
             if self.many_dir_fields() {
                 roots = self.streams.seal_all();
-            } else if pressure && self.dirty.get() >= self.commit_threshold() {
+            } else if pressure
+                && self.dirty.get() >= self.commit_threshold()
+                && !self.rather_waits()
+            {
                 roots.extend(self.streams.seal_largest());
             }
             if !roots.is_empty() {

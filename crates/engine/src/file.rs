@@ -347,6 +347,9 @@ impl Volume {
                 page.start = page.start.min(start as u32);
                 page.end = page.end.max(end as u32);
                 op.avoided(bytes.len() as u64);
+                if bytes.len() == bs {
+                    self.tuned.spared.add(bs as u64);
+                }
                 return;
             }
         }

@@ -458,6 +458,7 @@ impl Op<'_> {
                 .log_only_bytes
                 .fetch_sub(log_only, Ordering::Relaxed);
             self.avoided(bytes);
+            self.vol.tuned.spared.add(bytes);
         }
         self.vol.space.remaps.sub(remap);
         if fresh + remap > 0 {

@@ -1,21 +1,84 @@
-//! Options that a volume in use can be given anew.
+//! Options that a volume in use can be given anew, and the limit of dirty bytes, which follows what waiting is worth.
+use crate::space::Gauge;
 use crate::volume::{Options, Volume};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Sync calls that follow each other within this time are a habit: whoever waits for the next one should not wait for much, milliseconds.
+const HABIT_MS: u64 = 10_000;
+/// Of data that can be committed or kept: the part that must have become needless lately for keeping it to be better.
+const WORTHWHILE: u64 = 8;
 
 pub(crate) struct Tuned {
     /// See [`Options::commit_interval`], milliseconds.
     commit_interval_ms: AtomicU64,
-    /// See [`Options::dirty_limit`].
+    /// See [`Options::dirty_limit`] and [`Options::dirty_most`].
+    dirty_least: AtomicU64,
+    dirty_most: AtomicU64,
+    /// The one in force.
     dirty_limit: AtomicU64,
+    /// Bytes of whole pages that became needless before they were committed.
+    pub spared: Gauge,
+    /// How many there were when the limit was looked at last.
+    spared_before: AtomicU64,
+    began: Instant,
+    /// When the last sync call came, and the last one that followed another one soon; milliseconds, 0: none.
+    synced: AtomicU64,
+    habit: AtomicU64,
 }
 
 impl Tuned {
     pub fn new(options: &Options) -> Tuned {
         Tuned {
             commit_interval_ms: AtomicU64::new(options.commit_interval.as_millis() as u64),
+            dirty_least: AtomicU64::new(options.dirty_limit),
+            dirty_most: AtomicU64::new(options.dirty_most.max(options.dirty_limit)),
             dirty_limit: AtomicU64::new(options.dirty_limit),
+            spared: Gauge::default(),
+            spared_before: AtomicU64::new(0),
+            began: Instant::now(),
+            synced: AtomicU64::new(0),
+            habit: AtomicU64::new(0),
         }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64 + 1
+    }
+
+    /// A sync call has come: it waits for what its stream has collected, so where syncs are a habit that is kept small.
+    pub fn note_sync(&self) {
+        self.note_sync_at(self.now());
+    }
+
+    fn note_sync_at(&self, now: u64) {
+        let before = self.synced.swap(now, Relaxed);
+        if before != 0 && now.saturating_sub(before) < HABIT_MS {
+            self.habit.store(now, Relaxed);
+            self.dirty_limit
+                .store(self.dirty_least.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// `dirty` bytes could be committed now. True: what came before became needless to such a part that the limit rises instead.
+    fn rises(&self, dirty: u64) -> bool {
+        self.rises_at(self.now(), dirty)
+    }
+
+    fn rises_at(&self, now: u64, dirty: u64) -> bool {
+        let total = self.spared.get();
+        let spared = total.saturating_sub(self.spared_before.swap(total, Relaxed));
+        let habit = self.habit.load(Relaxed);
+        let synced_often = habit != 0 && now.saturating_sub(habit) < HABIT_MS;
+        let limit = self.dirty_limit.load(Relaxed);
+        let worthwhile = spared.saturating_mul(WORTHWHILE) >= spared + dirty && !synced_often;
+        let new = match worthwhile {
+            true => (limit * 2).min(self.dirty_most.load(Relaxed)),
+            false => limit / 2,
+        };
+        let new = new.max(self.dirty_least.load(Relaxed));
+        self.dirty_limit.store(new, Relaxed);
+        new > limit
     }
 }
 
@@ -27,7 +90,10 @@ impl Volume {
             self.tuned.commit_interval_ms.store(ms, Relaxed);
         }
         if let Some(limit) = dirty_limit {
-            self.tuned.dirty_limit.store(limit, Relaxed);
+            let t = &self.tuned;
+            for value in [&t.dirty_least, &t.dirty_most, &t.dirty_limit] {
+                value.store(limit, Relaxed);
+            }
         }
         // The committer looks at what is old, or too much, from now on.
         self.want_commit();
@@ -40,5 +106,71 @@ impl Volume {
 
     pub(crate) fn dirty_limit(&self) -> u64 {
         self.tuned.dirty_limit.load(Relaxed)
+    }
+
+    /// What [`Volume::dirty_limit`] never falls below.
+    pub(crate) fn dirty_least(&self) -> u64 {
+        self.tuned.dirty_least.load(Relaxed)
+    }
+
+    /// The dirty bytes ask for a commit. True: it is better to wait, since much of what is accepted becomes needless soon.
+    pub(crate) fn rather_waits(&self) -> bool {
+        let rises = self.tuned.rises(self.dirty.get());
+        if rises {
+            self.room.notify_all();
+        }
+        rises && !self.dirty.at_least(self.commit_threshold())
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    fn tuned(least: u64, most: u64) -> Tuned {
+        Tuned::new(&Options {
+            dirty_limit: least * MB,
+            dirty_most: most * MB,
+            ..Options::default()
+        })
+    }
+
+    #[test]
+    fn the_limit_rises_while_data_becomes_needless_and_falls_when_it_does_not() {
+        let t = tuned(128, 700);
+        let limit = || t.dirty_limit.load(Relaxed) / MB;
+        assert!(!t.rises_at(1, 80 * MB), "nothing was spared");
+        for expected in [256, 512, 700] {
+            t.spared.add(20 * MB);
+            assert!(t.rises_at(2, 80 * MB));
+            assert_eq!(limit(), expected);
+        }
+        t.spared.add(20 * MB);
+        assert!(!t.rises_at(3, 80 * MB), "it is as high as it may be");
+        t.spared.add(MB);
+        for expected in [350, 175, 128, 128] {
+            assert!(!t.rises_at(4, 80 * MB));
+            assert_eq!(limit(), expected);
+        }
+    }
+
+    #[test]
+    fn syncs_that_are_a_habit_keep_it_low_and_a_single_one_does_not() {
+        let t = tuned(128, 1024);
+        let limit = || t.dirty_limit.load(Relaxed) / MB;
+        t.note_sync_at(50);
+        t.spared.add(100 * MB);
+        assert!(t.rises_at(60, 80 * MB));
+        t.note_sync_at(50 + HABIT_MS);
+        assert_eq!(limit(), 256);
+        t.note_sync_at(60 + HABIT_MS);
+        assert_eq!(limit(), 128);
+        t.spared.add(100 * MB);
+        assert!(!t.rises_at(70 + HABIT_MS, 80 * MB));
+        t.spared.add(100 * MB);
+        assert!(t.rises_at(60 + 2 * HABIT_MS, 80 * MB));
+        assert_eq!(limit(), 256);
     }
 }

@@ -33,6 +33,8 @@ pub struct Options {
     pub commit_interval: Duration,
     /// Bytes of uncommitted data before writers wait.
     pub dirty_limit: u64,
+    /// What that rises to while much of the data becomes needless before it would be committed, and syncs are rare; 0: it is fixed.
+    pub dirty_most: u64,
     pub noatime: bool,
     /// Clean metadata kept in memory, bytes.
     pub cache_bytes: usize,
@@ -52,6 +54,7 @@ impl Default for Options {
             read_only: false,
             commit_interval: Duration::from_secs(5),
             dirty_limit: 128 << 20,
+            dirty_most: 0,
             noatime: false,
             cache_bytes: 64 << 20,
             group_wait: Duration::from_secs(1),
@@ -487,6 +490,7 @@ impl Volume {
             return Ok(());
         }
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.tuned.note_sync();
         let who = Syncer {
             call,
             pid,
