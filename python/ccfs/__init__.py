@@ -23,7 +23,10 @@ from typing import Optional, Protocol, Type, Union
 
 __all__ = [
     "DEFAULT",
+    "Cancelled",
     "StreamInfo",
+    "atomic",
+    "enter_atomic",
     "fbarrier",
     "fdatabarrier",
     "get_stream",
@@ -52,6 +55,9 @@ _SET, _GET, _NEW, _SYNC = (0xC010CC80, 0xC010CC81, 0xC010CC82, 0xC010CC83)
 _BARRIER = 0xC008CCA0
 _BARRIER_ARG = struct.Struct("=II")
 _BARRIER_DATA = 1
+_GROUP_BEGIN, _GROUP_COMMIT, _GROUP_ABORT, _GROUP_ENTER = (0xC018CC8A, 0xC018CC8B, 0xC018CC8C, 0xC018CC8D)
+_GROUP_ARG = struct.Struct("=IIQQ")
+_ORDERED = 1
 _IGNORE_FSYNC = 1
 _CHOSEN = 1 << 30
 _KEEP_FLAGS = 1 << 31
@@ -275,3 +281,101 @@ class stream:
                 raise
         finally:
             at.close()
+
+
+class Cancelled(OSError):
+    """The atomic group was taken back: another program changed the same files, or its time was up. Nothing of it is there."""
+
+
+def _group(fd: int, number: int, handle: int, flags: int = 0, timeout_ms: int = 0) -> int:
+    arg = bytearray(_GROUP_ARG.pack(_VERSION, flags, handle, timeout_ms))
+    _ioctl(fd, number, arg)
+    result: int = _GROUP_ARG.unpack(arg)[2]
+    return result
+
+
+class atomic:
+    """A with block whose changes survive a crash together, or not at all.
+
+        with ccfs.atomic(path):
+            ...         # any number of files and directories
+
+    They are durable together when the block has ended. An exception in the block, abort(), the death of the process: everything is
+    as it was before. Threads and processes started inside are members; others of the same user enter by its handle (enter_atomic).
+
+    ordered: the end of the block does not wait for the device; what the thread's stream does later survives only with the group.
+    timeout: seconds after which a group that is still open is taken back.
+
+    Raises Cancelled at the end of the block if the group was taken back in between; before that, changes fail with OSError
+    (ECANCELED). Others see the changes at once. On other file systems OSError with ENOTSUP when the block is entered.
+    """
+
+    def __init__(
+        self,
+        where: Where,
+        *,
+        ordered: bool = False,
+        timeout: Optional[float] = None,
+    ) -> None:
+        if timeout is not None and timeout <= 0:
+            raise ValueError("a timeout is more than 0 seconds")
+        self._where = where
+        self._ordered = ordered
+        self._timeout_ms = 0 if timeout is None else max(1, int(timeout * 1000))
+        self._at: Optional[_At] = None
+        self._over = False
+        self.handle = 0
+        """By which others of the same user enter the group, inside the block; 0 outside."""
+
+    def __enter__(self) -> "atomic":
+        if self._at is not None:
+            raise RuntimeError("this atomic block is entered already")
+        at = _At(self._where)
+        try:
+            self.handle = _group(at.fd, _GROUP_BEGIN, 0, 0, self._timeout_ms)
+        except BaseException:
+            at.close()
+            raise
+        self._at, self._over = at, False
+        return self
+
+    def abort(self) -> None:
+        """Takes the changes back now; the rest of the block is not in the group."""
+        if self._at is None:
+            raise RuntimeError("outside of the block")
+        if not self._over:
+            self._over = True
+            _group(self._at.fd, _GROUP_ABORT, self.handle)
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        value: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        at, self._at = self._at, None
+        handle, self.handle = self.handle, 0
+        if at is None or self._over:
+            if at is not None:
+                at.close()
+            return
+        try:
+            if kind is None:
+                _group(at.fd, _GROUP_COMMIT, handle, _ORDERED if self._ordered else 0)
+            else:
+                _group(at.fd, _GROUP_ABORT, handle)
+        except OSError as e:
+            if kind is not None:
+                # An error inside the block says more; nobody commits what is left.
+                return
+            if e.errno == errno.ECANCELED:
+                raise Cancelled(errno.ECANCELED, "the atomic group was taken back") from None
+            raise
+        finally:
+            at.close()
+
+
+def enter_atomic(where: Where, handle: int) -> None:
+    """Moves the calling thread into the group of a handle, until that group ends. PermissionError: it is another user's."""
+    with _At(where) as fd:
+        _group(fd, _GROUP_ENTER, handle)

@@ -32,6 +32,8 @@ class Elsewhere(unittest.TestCase):
             lambda: ccfs.set_stream(self.dir, 77),
             lambda: ccfs.sync(self.dir),
             lambda: ccfs.leave_stream(self.dir),
+            lambda: ccfs.enter_atomic(self.dir, 7),
+            lambda: ccfs.atomic(self.dir).__enter__(),
         ]
         for call in calls:
             with self.assertRaises(OSError) as caught:
@@ -73,6 +75,11 @@ class Header(unittest.TestCase):
             "CCFS_IOC_STREAM_SYNC": ccfs._SYNC,
             "CCFS_IOC_BARRIER": ccfs._BARRIER,
             "CCFS_BARRIER_DATA": ccfs._BARRIER_DATA,
+            "CCFS_IOC_GROUP_BEGIN": ccfs._GROUP_BEGIN,
+            "CCFS_IOC_GROUP_COMMIT": ccfs._GROUP_COMMIT,
+            "CCFS_IOC_GROUP_ABORT": ccfs._GROUP_ABORT,
+            "CCFS_IOC_GROUP_ENTER": ccfs._GROUP_ENTER,
+            "CCFS_ORDERED": ccfs._ORDERED,
             "CCFS_ABI_VERSION": ccfs._VERSION,
             "CCFS_IGNORE_FSYNC": ccfs._IGNORE_FSYNC,
             "CCFS_KEEP_FLAGS": ccfs._KEEP_FLAGS,
@@ -132,6 +139,70 @@ class Volume(unittest.TestCase):
             self.assertEqual(os.stat(f.fileno()).st_size, 290)
             os.fsync(f.fileno())
         self.assertRaises(OSError, ccfs.fbarrier, 987654)
+
+    def test_atomic(self) -> None:
+        a, b = Path(self.dir, "a"), Path(self.dir, "b")
+        before = len(os.listdir("/proc/self/fd"))
+        for ordered in (False, True):
+            with ccfs.atomic(self.dir, ordered=ordered, timeout=600):
+                a.write_text("1")
+                b.write_text("1")
+        self.assertEqual((a.read_text(), b.read_text()), ("1", "1"))
+        with self.assertRaises(KeyError), ccfs.atomic(self.dir):
+            a.write_text("2")
+            b.unlink()
+            raise KeyError
+        self.assertEqual((a.read_text(), b.read_text()), ("1", "1"))
+        with ccfs.atomic(self.dir) as group:
+            a.write_text("2")
+            group.abort()
+            self.assertEqual(a.read_text(), "1")
+            b.write_text("after")
+        self.assertEqual((a.read_text(), b.read_text()), ("1", "after"))
+        with self.assertRaises(OSError) as caught, ccfs.atomic(self.dir), ccfs.atomic(self.dir):
+            self.fail("a group in a group")
+        self.assertEqual(caught.exception.errno, errno.EBUSY)
+        self.assertRaises(ValueError, ccfs.atomic, self.dir, timeout=0)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_atomic_members_and_cancelled(self) -> None:
+        name = Path(self.dir, "member")
+
+        def enter(handle: int) -> None:
+            ccfs.enter_atomic(self.dir, handle)
+            name.write_text("x")
+
+        with ccfs.atomic(self.dir) as group:
+            handle = group.handle
+            subprocess.run(["sh", "-c", f"echo x >'{name}'-2"], check=True)
+            group.abort()
+        self.assertFalse(Path(f"{name}-2").exists())
+        begun, entered = threading.Event(), threading.Event()
+
+        def owner() -> None:
+            nonlocal handle
+            with self.assertRaises(ccfs.Cancelled), ccfs.atomic(self.dir) as group:
+                handle = group.handle
+                begun.set()
+                self.assertTrue(entered.wait(120))
+                ccfs_abort(group.handle)
+
+        def ccfs_abort(handle: int) -> None:
+            with ccfs._At(self.dir) as fd:
+                thread = threading.Thread(target=lambda: ccfs._group(fd, ccfs._GROUP_ABORT, handle))
+                thread.start()
+                thread.join()
+
+        thread = threading.Thread(target=owner)
+        thread.start()
+        self.assertTrue(begun.wait(120))
+        entrant = threading.Thread(target=enter, args=(handle,))
+        entrant.start()
+        entrant.join()
+        self.assertTrue(name.exists())
+        entered.set()
+        thread.join()
+        self.assertFalse(name.exists())
 
     def test_threads_and_children_inherit(self) -> None:
         program = "import ccfs, sys; print(ccfs.get_stream(sys.argv[1]).id)"

@@ -72,6 +72,34 @@ int ccfs_streamsync_path(const char *path, ccfs_stream_t stream);
 int fbarrier(int fd);
 int fdatabarrier(int fd);
 
+/* An atomic group: what the calling thread, and threads and processes that it starts from then on, change on the volume between begin
+ * and commit survives a crash whole or not at all, over any number of files and directories. Others see it at once. */
+typedef uint64_t ccfs_group_t;
+/* For commit: the group gets its place in the order of the stream in which it was begun, and becomes durable with that stream's next
+ * sync; without it, all of it is durable when the call returns. */
+#define CCFS_ORDERED 1u
+
+/* Opens a group and moves the calling thread into it; the long form returns its handle, which nobody can guess. When it is open for
+ * timeout_ms milliseconds (0: no limit), or when its last member has ended, it is taken back.
+ * Errors: EBUSY the thread is in a group; EAGAIN too many groups are open; EROFS; ESRCH the daemon cannot see the thread. */
+int cfs_begin(void);
+ccfs_group_t ccfs_begin_fd(int fd, uint64_t timeout_ms);
+
+/* Commits a group (0: the caller's) and leaves it.
+ * Errors: ECANCELED it was taken back, since others changed the same files or its time was up, and nothing of it is there; ENOENT there
+ * is no such group; EALREADY it has been committed; EPERM another user's. */
+int cfs_commit(void);
+int ccfs_commit_fd(int fd, ccfs_group_t group, unsigned int flags);
+
+/* Takes a group (0: the caller's) back and leaves it: everything is as it was before. One that was taken back already is no error.
+ * Errors: ENOENT, EALREADY and EPERM as above. */
+int cfs_abort(void);
+int ccfs_abort_fd(int fd, ccfs_group_t group);
+
+/* Moves the calling thread into the group of a handle, if it is the same user's.
+ * Errors: EBUSY the thread is in a group; EINVAL group is 0; ENOENT, EALREADY and EPERM as above. */
+int ccfs_enter_fd(int fd, ccfs_group_t group);
+
 /* Returns 1 on a mounted ccfs volume, 0 elsewhere, -1 with errno set where it cannot be told. */
 int ccfs_is_supported(const char *path);
 int ccfs_is_supported_fd(int fd);
@@ -96,6 +124,16 @@ struct ccfs_barrier_arg {
     uint32_t flags; /* 0 or CCFS_BARRIER_DATA */
 };
 #define CCFS_IOC_BARRIER 0xc008cca0u
+struct ccfs_group_arg {
+    uint32_t version;
+    uint32_t flags; /* COMMIT: 0 or CCFS_ORDERED */
+    uint64_t handle; /* out of BEGIN; 0: the caller's group */
+    uint64_t timeout_ms; /* BEGIN */
+};
+#define CCFS_IOC_GROUP_BEGIN 0xc018cc8au
+#define CCFS_IOC_GROUP_COMMIT 0xc018cc8bu
+#define CCFS_IOC_GROUP_ABORT 0xc018cc8cu
+#define CCFS_IOC_GROUP_ENTER 0xc018cc8du
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 //! The functions of `include/ccfs.h`, and what is unsafe about C: pointers, descriptors, errno.
 #![allow(unsafe_code)]
 use super::abi::STREAM_CHOSEN;
-use super::{Place, barrier, get, guarded, is_supported, new, set, sync};
+use super::{GroupCall, Place, barrier, begin, get, group, guarded, is_supported, new, set, sync};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -45,7 +45,7 @@ fn status(result: Result<(), i32>) -> c_int {
     }
 }
 
-/// The stream, or 0 and errno.
+/// The stream or handle, or 0 and errno.
 fn stream(result: Result<u64, i32>) -> u64 {
     result.unwrap_or_else(|number| {
         set_errno(number);
@@ -177,6 +177,43 @@ pub extern "C" fn fbarrier(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn fdatabarrier(fd: c_int) -> c_int {
     status(guarded(|| barrier(of_fd(fd)?, true)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cfs_begin() -> c_int {
+    status(guarded(|| begin(Place::Usual, 0).map(drop)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ccfs_begin_fd(fd: c_int, timeout_ms: u64) -> u64 {
+    stream(guarded(|| begin(of_fd(fd)?, timeout_ms)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cfs_commit() -> c_int {
+    let call = GroupCall::Commit { flags: 0 };
+    status(guarded(|| group(Place::Usual, 0, call)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ccfs_commit_fd(fd: c_int, handle: u64, flags: c_uint) -> c_int {
+    let call = GroupCall::Commit { flags };
+    status(guarded(|| group(of_fd(fd)?, handle, call)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cfs_abort() -> c_int {
+    status(guarded(|| group(Place::Usual, 0, GroupCall::Abort)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ccfs_abort_fd(fd: c_int, handle: u64) -> c_int {
+    status(guarded(|| group(of_fd(fd)?, handle, GroupCall::Abort)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ccfs_enter_fd(fd: c_int, handle: u64) -> c_int {
+    status(guarded(|| group(of_fd(fd)?, handle, GroupCall::Enter)))
 }
 
 /// 1, 0, or -1 and errno.

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use ccfs_client::abi;
 
@@ -94,6 +95,30 @@ fn barrier(place: Place<'_>, data_only: bool) -> io::Result<()> {
     match data_only {
         true => ccfs_client::fdatabarrier(at),
         false => ccfs_client::fbarrier(at),
+    }
+}
+
+/// Which calls of atomic groups there are, but for begin.
+enum GroupCall {
+    Commit { flags: u32 },
+    Abort,
+    Enter,
+}
+
+fn begin(place: Place<'_>, timeout_ms: u64) -> io::Result<u64> {
+    let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+    ccfs_client::group_begin(place.open()?, timeout)
+}
+
+fn group(place: Place<'_>, handle: u64, call: GroupCall) -> io::Result<()> {
+    let at = place.open()?;
+    match call {
+        GroupCall::Commit { flags } if flags & !abi::GROUP_ORDERED != 0 => {
+            Err(io::Error::from_raw_os_error(libc::EINVAL))
+        }
+        GroupCall::Commit { flags } => ccfs_client::group_commit(at, handle, flags != 0),
+        GroupCall::Abort => ccfs_client::group_abort(at, handle),
+        GroupCall::Enter => ccfs_client::group_enter(at, handle),
     }
 }
 

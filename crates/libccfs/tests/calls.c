@@ -42,6 +42,11 @@ static void elsewhere(const char *path) {
     FAILS(ccfs_streamsync_path(path, 0) == -1, ENOTSUP);
     FAILS(fbarrier(fd) == -1, ENOTSUP);
     FAILS(fdatabarrier(fd) == -1, ENOTSUP);
+    FAILS(cfs_begin() == -1, ENOTSUP);
+    FAILS(cfs_commit() == -1, ENOTSUP);
+    FAILS(cfs_abort() == -1, ENOTSUP);
+    FAILS(ccfs_begin_fd(fd, 0) == 0, ENOTSUP);
+    FAILS(ccfs_enter_fd(fd, 7) == -1, ENOTSUP);
     close(fd);
 }
 
@@ -50,6 +55,9 @@ static void wrong(const char *path) {
     FAILS(ccfs_getstream_fd(987654, NULL) == 0, EBADF);
     FAILS(fbarrier(-1) == -1, EBADF);
     FAILS(fdatabarrier(987654) == -1, EBADF);
+    FAILS(ccfs_begin_fd(-1, 0) == 0, EBADF);
+    FAILS(ccfs_commit_fd(987654, 0, 0) == -1, EBADF);
+    FAILS(ccfs_abort_fd(-1, 0) == -1, EBADF);
     FAILS(ccfs_is_supported(NULL) == -1, EFAULT);
     FAILS(ccfs_is_supported("") == -1, ENOENT);
     FAILS(ccfs_is_supported("/no/such/place") == -1, ENOENT);
@@ -75,6 +83,59 @@ static void barriers(const char *path) {
     CHECK(munmap(map, 8192) == 0 && fsync(fd) == 0);
     close(fd);
     close(dir);
+}
+
+/* The file in a group: made, and gone or there. */
+static void change(const char *name) {
+    int fd = open(name, O_RDWR | O_CREAT, 0644);
+    CHECK(fd >= 0 && write(fd, "group", 5) == 5);
+    close(fd);
+}
+
+static void *member(void *name) {
+    change(name);
+    return NULL;
+}
+
+static void groups(const char *path) {
+    char name[4096];
+    int fd = open(path, O_RDONLY), status;
+    pthread_t thread;
+    snprintf(name, sizeof name, "%s/grouped", path);
+    FAILS(ccfs_commit_fd(fd, 0, 0) == -1, ENOENT);
+    FAILS(ccfs_abort_fd(fd, 0) == -1, ENOENT);
+    FAILS(ccfs_enter_fd(fd, 0) == -1, EINVAL);
+    FAILS(ccfs_enter_fd(fd, 7) == -1, ENOENT);
+    ccfs_group_t group = ccfs_begin_fd(fd, 600000);
+    CHECK(group != 0);
+    FAILS(ccfs_begin_fd(fd, 0) == 0, EBUSY);
+    FAILS(ccfs_setstream_fd(fd, 5, 0) == -1, EBUSY);
+    FAILS(ccfs_commit_fd(fd, group, 2) == -1, EINVAL);
+    CHECK(pthread_create(&thread, NULL, member, name) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(access(name, F_OK) == 0 && ccfs_abort_fd(fd, group) == 0);
+    FAILS(access(name, F_OK) == -1, ENOENT);
+    /* A child that enters by the handle, and commits for all. */
+    int to_parent[2], to_child[2];
+    char byte = 0;
+    CHECK(pipe(to_parent) == 0 && pipe(to_child) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(read(to_child[0], &group, sizeof group) == sizeof group && ccfs_enter_fd(fd, group) == 0);
+        change(name);
+        CHECK(ccfs_commit_fd(fd, group, CCFS_ORDERED) == 0 && write(to_parent[1], &byte, 1) == 1);
+        _exit(0);
+    }
+    CHECK((group = ccfs_begin_fd(fd, 0)) != 0 && write(to_child[1], &group, sizeof group) == sizeof group);
+    CHECK(read(to_parent[0], &byte, 1) == 1 && waitpid(child, &status, 0) == child && status == 0);
+    CHECK(access(name, F_OK) == 0 && ccfs_getstream_fd(fd, NULL) == CCFS_STREAM_DEFAULT);
+    /* The short forms. */
+    CHECK(setenv("CCFS_MOUNT", path, 1) == 0);
+    CHECK(cfs_begin() == 0 && unlink(name) == 0 && cfs_abort() == 0 && access(name, F_OK) == 0);
+    CHECK(cfs_begin() == 0 && unlink(name) == 0 && cfs_commit() == 0);
+    FAILS(access(name, F_OK) == -1, ENOENT);
+    CHECK(unsetenv("CCFS_MOUNT") == 0);
+    close(fd);
 }
 
 static void streams(const char *path) {
@@ -127,6 +188,7 @@ int main(int argc, char **argv) {
     elsewhere(argv[2]);
     wrong(argv[1]);
     barriers(argv[1]);
+    groups(argv[1]);
     streams(argv[1]);
     puts("all calls");
     return 0;

@@ -27,6 +27,15 @@ int main(void) {
     SHOW("barrier", CCFS_IOC_BARRIER);
     SHOW("barrier_data", CCFS_BARRIER_DATA);
     SHOW("barrier_size", sizeof(struct ccfs_barrier_arg));
+    SHOW("ordered", CCFS_ORDERED);
+    SHOW("group_begin", CCFS_IOC_GROUP_BEGIN);
+    SHOW("group_commit", CCFS_IOC_GROUP_COMMIT);
+    SHOW("group_abort", CCFS_IOC_GROUP_ABORT);
+    SHOW("group_enter", CCFS_IOC_GROUP_ENTER);
+    SHOW("group_size", sizeof(struct ccfs_group_arg));
+    SHOW("group_at_flags", offsetof(struct ccfs_group_arg, flags));
+    SHOW("group_at_handle", offsetof(struct ccfs_group_arg, handle));
+    SHOW("group_at_timeout", offsetof(struct ccfs_group_arg, timeout_ms));
     SHOW("size", sizeof(struct ccfs_stream_arg));
     SHOW("at_version", offsetof(struct ccfs_stream_arg, version));
     SHOW("at_flags", offsetof(struct ccfs_stream_arg, flags));
@@ -35,6 +44,13 @@ int main(void) {
     return 0;
 }
 "#;
+
+/// Where a field stands in a structure of the ABI.
+macro_rules! at {
+    ($type:ident, $field:ident) => {
+        std::mem::offset_of!(abi::$type, $field) as u64
+    };
+}
 
 #[test]
 fn the_header_has_the_numbers_of_the_daemon() {
@@ -51,16 +67,19 @@ fn the_header_has_the_numbers_of_the_daemon() {
         ("barrier", abi::IOC_BARRIER.into()),
         ("barrier_data", abi::BARRIER_DATA.into()),
         ("barrier_size", size_of::<abi::BarrierArg>() as u64),
+        ("ordered", abi::GROUP_ORDERED.into()),
+        ("group_begin", abi::IOC_GROUP_BEGIN.into()),
+        ("group_commit", abi::IOC_GROUP_COMMIT.into()),
+        ("group_abort", abi::IOC_GROUP_ABORT.into()),
+        ("group_enter", abi::IOC_GROUP_ENTER.into()),
+        ("group_size", size_of::<abi::GroupArg>() as u64),
+        ("group_at_flags", at!(GroupArg, flags)),
+        ("group_at_handle", at!(GroupArg, handle)),
+        ("group_at_timeout", at!(GroupArg, timeout_ms)),
         ("size", size_of::<abi::StreamArg>() as u64),
-        (
-            "at_version",
-            std::mem::offset_of!(abi::StreamArg, version) as u64,
-        ),
-        (
-            "at_flags",
-            std::mem::offset_of!(abi::StreamArg, flags) as u64,
-        ),
-        ("at_id", std::mem::offset_of!(abi::StreamArg, id) as u64),
+        ("at_version", at!(StreamArg, version)),
+        ("at_flags", at!(StreamArg, flags)),
+        ("at_id", at!(StreamArg, id)),
         ("stream_size", size_of::<u64>() as u64),
     ]
     .into();
@@ -102,7 +121,8 @@ fn words(text: &str) -> String {
 }
 
 fn page() -> String {
-    let pages = ["setstream.3", "fbarrier.3"].map(|page| here("../../docs/man").join(page));
+    let pages =
+        ["setstream.3", "fbarrier.3", "cfs_begin.3"].map(|page| here("../../docs/man").join(page));
     let text = pages
         .map(|page| std::fs::read_to_string(page).unwrap())
         .concat();
@@ -120,9 +140,9 @@ fn header() -> (Vec<String>, Vec<String>) {
         let clean = paragraphs.map(|p| words(&format!("\n{p}").replace("\n * ", "\n")));
         clean.collect::<Vec<_>>()
     });
-    let declarations = functions
-        .lines()
-        .filter(|l| l.ends_with(");") && (l.contains("stream") || l.contains("barrier")));
+    let declarations = functions.lines().filter(|l| {
+        l.ends_with(");") && ["stream", "barrier", "cfs_"].iter().any(|w| l.contains(w))
+    });
     (
         comments.filter(|c| c.len() > 60).collect(),
         declarations.map(words).collect(),

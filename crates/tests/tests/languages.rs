@@ -1,4 +1,4 @@
-//! examples/ordered.* in C, C++, Rust and Python: the same program, killed in the middle or with its disk, keeps its order (C1, C3).
+//! examples/ordered.*, barriers.* and atomic.* in C, C++, Rust and Python: the same program, killed in the middle or with its disk, keeps its order (C1, C3), or all of a change or nothing (C11).
 use ccfs_tests::harness::{Fs, Volume, WorkDir, ccfs_program, have, run, run_ok, sibling};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -72,8 +72,27 @@ enum Linking {
     Static,
 }
 
+/// What an example prints: at first, and before the number of a round that is durable.
+struct Says {
+    first: &'static str,
+    round: &'static str,
+}
+const ORDERED: Says = Says {
+    first: "ordered\n",
+    round: "synced ",
+};
+const ATOMIC: Says = Says {
+    first: "atomic\n",
+    round: "committed ",
+};
+
 /// Starts the program and reads until it has acknowledged at least `rounds`.
-fn start(words: &[&str], dir: &Path, rounds: u64) -> (Child, BufReader<ChildStdout>, u64) {
+fn start(
+    words: &[&str],
+    says: &Says,
+    dir: &Path,
+    rounds: u64,
+) -> (Child, BufReader<ChildStdout>, u64) {
     let mut command = Command::new(words[0]);
     command
         .args(&words[1..])
@@ -86,19 +105,19 @@ fn start(words: &[&str], dir: &Path, rounds: u64) -> (Child, BufReader<ChildStdo
     let mut out = BufReader::new(child.stdout.take().expect("piped"));
     let mut line = String::new();
     out.read_line(&mut line).expect("a line");
-    assert_eq!(line, "ordered\n", "{words:?}");
+    assert_eq!(line, says.first, "{words:?}");
     let mut acknowledged = 0;
     while acknowledged < rounds {
         line.clear();
         let read = out.read_line(&mut line).expect("a line");
         assert!(read > 0, "{words:?} ended after {acknowledged}");
-        acknowledged = number(&line);
+        acknowledged = number(says, &line);
     }
     (child, out, acknowledged)
 }
 
-fn number(line: &str) -> u64 {
-    let n = line.trim_end().strip_prefix("synced ");
+fn number(says: &Says, line: &str) -> u64 {
+    let n = line.trim_end().strip_prefix(says.round);
     n.and_then(|n| n.parse().ok())
         .unwrap_or_else(|| panic!("not an acknowledgement: {line:?}"))
 }
@@ -117,8 +136,9 @@ fn look(dir: &Path) -> (u64, u64) {
     (records, state.expect("C1: the state is whole"))
 }
 
-/// Kills the daemon under the program, looks, and does it again with what survived removed.
-fn killed(words: &[&str]) {
+/// Kills the daemon under the program, looks, and does it again elsewhere. `check` gets the directory and the last round that was
+/// acknowledged.
+fn killed(words: &[&str], says: &Says, check: impl Fn(&Path, u64)) {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("languages") {
         return;
     }
@@ -128,26 +148,64 @@ fn killed(words: &[&str]) {
     for rounds in [10, 70, 150] {
         let dir = v.path(&format!("after-{rounds}"));
         std::fs::create_dir(&dir).expect("mkdir");
-        let (mut child, out, acknowledged) = start(words, &dir, rounds);
+        let (mut child, out, acknowledged) = start(words, says, &dir, rounds);
         v.adopt(child.id());
         v.kill9();
         // What it had still acknowledged when the daemon died counts as well.
         let last = out.lines().map_while(Result::ok).last();
-        let acknowledged = last.map_or(acknowledged, |l| number(&l));
+        let acknowledged = last.map_or(acknowledged, |l| number(says, &l));
         let status = child.wait().expect("wait");
         assert!(!status.success(), "{words:?} did not notice the crash");
         v.mount();
-        let (records, state) = look(&dir);
-        assert!(
-            state >= acknowledged && records >= acknowledged,
-            "C3: {words:?}: {acknowledged} acknowledged; log {records}, state {state}"
-        );
-        assert!(
-            state == records || state + 1 == records,
-            "C1: {words:?}: the log has {records} records, the state says {state}"
-        );
+        check(&dir, acknowledged);
     }
     v.finish();
+}
+
+/// C1 and C3 of the programs that keep an order.
+fn in_order(dir: &Path, acknowledged: u64) {
+    let (records, state) = look(dir);
+    assert!(
+        state >= acknowledged && records >= acknowledged,
+        "C3: {acknowledged} acknowledged; log {records}, state {state}"
+    );
+    assert!(
+        state == records || state + 1 == records,
+        "C1: the log has {records} records, the state says {state}"
+    );
+}
+
+/// C11 of the programs that have atomic groups: all files speak of one round, which is the last one that was acknowledged or the next.
+fn in_agreement(dir: &Path, acknowledged: u64) {
+    let lines = |name: &str| -> Vec<u64> {
+        let text = std::fs::read_to_string(dir.join(name)).expect("a file");
+        let number = |l: &str| l.parse().unwrap_or_else(|_| panic!("torn: {l:?}"));
+        text.lines().map(number).collect()
+    };
+    let log = lines("log");
+    let last = log.len() as u64;
+    assert_eq!(log, (1..=last).collect::<Vec<_>>(), "C11: the log");
+    assert!(
+        last >= acknowledged,
+        "C11: {acknowledged} acknowledged, {last} there"
+    );
+    for name in ["counter", "copy"] {
+        assert_eq!(lines(name), [last], "C11: {name}");
+    }
+    assert!(!dir.join("copy.new").exists(), "C11: of an aborted group");
+}
+
+/// A program with atomic groups, killed with the daemon, and elsewhere.
+fn atomic(words: &[&str]) {
+    let place = WorkDir::new("plain-atomic");
+    let arguments: Vec<&str> = words[1..]
+        .iter()
+        .copied()
+        .chain([text(place.path()), "2"])
+        .collect();
+    let said = run_ok(words[0], &arguments);
+    assert_eq!(said, "plain\ncommitted 1\ncommitted 2\n", "{words:?}");
+    killed(words, &ATOMIC, in_agreement);
 }
 
 /// Elsewhere the calls do no harm: the program goes its slow way and ends well.
@@ -196,7 +254,7 @@ fn imaged(words: &[&str]) {
 
 fn all(words: &[&str]) {
     plain(words);
-    killed(words);
+    killed(words, &ORDERED, in_order);
     imaged(words);
 }
 
@@ -218,6 +276,15 @@ fn c_barriers() {
     install(place.path());
     if let Some(program) = compile(place.path(), "gcc", "examples/barriers.c", Linking::Shared) {
         all(&[text(&program)]);
+    }
+}
+
+#[test]
+fn c_atomic() {
+    let place = WorkDir::new("c-atomic");
+    install(place.path());
+    if let Some(program) = compile(place.path(), "gcc", "examples/atomic.c", Linking::Shared) {
+        atomic(&[text(&program)]);
     }
 }
 
@@ -296,6 +363,8 @@ fn python() {
     all(&["env", &path, python, "-B", text(&example)]);
     let barriers = source("examples/barriers.py");
     all(&["env", &path, python, "-B", text(&barriers)]);
+    let groups = source("examples/atomic.py");
+    atomic(&["env", &path, python, "-B", text(&groups)]);
     package_tests(python, &path, &copy);
 }
 
