@@ -478,7 +478,7 @@ impl Volume {
             } else if st.layers.is_empty() {
                 st.xattrs = None;
                 st.target = None;
-                st.attr.blocks512 = self.image.read_attr(*ino)?.blocks512;
+                st.set_committed_blocks(self.image.read_attr(*ino)?.blocks512);
             }
         }
         for (ino, inode) in &body.dirs {
@@ -499,8 +499,10 @@ impl Volume {
             }
             if st.layers.is_empty() && !st.dead {
                 let on_disk = self.image.read_attr(*ino)?;
-                st.attr.size = on_disk.size;
-                st.attr.blocks512 = on_disk.blocks512;
+                if st.is_dir() {
+                    st.attr.size = on_disk.size;
+                }
+                st.set_committed_blocks(on_disk.blocks512);
             }
         }
         let mut moves = self.moves.lock();

@@ -60,6 +60,24 @@ impl Volume {
     /// One operation for all fields. Errors: ENOENT, EPERM (immutable, append-only), EISDIR, EINVAL, EFBIG.
     /// ENOSPC only where an ACL changes with the mode and its block is shared with other inodes.
     pub fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        if set.size.is_some() && rights && self.atomic_state(ino).0 {
+            // The size is the draft's, the rest is not.
+            let size = SetAttr {
+                mode: None,
+                uid: None,
+                gid: None,
+                ..*set
+            };
+            self.with_space(cx, |_| self.try_setattr(cx, ino, &size))?;
+            let rest = SetAttr {
+                mode: set.mode,
+                uid: set.uid,
+                gid: set.gid,
+                ..SetAttr::default()
+            };
+            return self.with_space(cx, |_| self.try_setattr(cx, ino, &rest));
+        }
         self.with_space(cx, |_| self.try_setattr(cx, ino, set))
     }
 
@@ -83,13 +101,19 @@ impl Volume {
             None => self.promise_if_possible(2),
         };
         let ties = Self::inode_tie(&inode, &st);
-        let op = self.begin_sized(cx.stream, promise, ties, expected)?;
+        let op = match resize {
+            Some(_) => self.begin_content(cx.stream, &mut st, promise, ties, expected)?,
+            None => self.begin_sized(cx.stream, promise, ties, expected)?,
+        };
         if let Some(plan) = resize {
             self.resize(&op, &inode, &mut st, plan);
             touch(&mut st, op.now);
             op.set_writer(&inode, &mut st);
         }
         set_fields(&mut st, set, &op);
+        if set.mtime.is_some() && set.size.is_none() {
+            st.mtime_was_set();
+        }
         if let Some(acl) = acl {
             self.store_xattrs(&op, &inode, &mut st, acl);
         }

@@ -168,6 +168,21 @@ impl Volume {
             return Ok(0);
         }
         let data = &data[..data.len().min(self.limits.write_max)];
+        let done = self.write_once(cx, ino, offset, data, flags);
+        if let (Err(error), true) = (&done, flags.writeback) {
+            self.lost_page(ino, error);
+        }
+        done
+    }
+
+    fn write_once(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
         self.with_space(cx, |left| {
             let inode = self.inode(ino)?;
             let mut st = inode.state.write();
@@ -205,7 +220,7 @@ impl Volume {
             };
             let expected = self.expected_for(plan.cells.len() as u64);
             let ties = Self::inode_tie(&inode, &st).filter(|_| !planted::is(Bug::TieFile));
-            let op = self.begin_sized(stream, promise, ties, expected)?;
+            let op = self.begin_content(stream, &mut st, promise, ties, expected)?;
             op.set_writer(&inode, &mut st);
             self.write_cells(&op, &inode, &mut st, plan, offset, data);
             let end = offset + data.len() as u64;

@@ -122,7 +122,7 @@ impl Volume {
         Sizes {
             expected,
             log: self.limits.txn_log_bytes,
-            groups: self.dirty_least() / 2,
+            groups: (self.dirty_least() / 2).saturating_sub(self.draft_memory()),
             fields: self.limits.dir_fields_max / 8,
         }
     }

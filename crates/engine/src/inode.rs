@@ -1,4 +1,5 @@
 //! Inodes in memory: the current state, and the layers that transactions have put over the image.
+use crate::atomic::Draft;
 use crate::ranges::{PlaceMap, RangeSet};
 use crate::record::XattrSet;
 use crate::sync::{Mutex, RwLock};
@@ -43,6 +44,8 @@ pub struct LayerBody {
     pub holes: RangeSet,
     /// Some change of content has no blocks of structure promised: it must not cut extents.
     pub tight: bool,
+    /// What it writes goes to new blocks, as far as some are promised.
+    pub remap: bool,
     /// Allocated here without content (fallocate); blocks promised.
     pub prealloc: RangeSet,
     pub pages: BTreeMap<Lblk, Page>,
@@ -130,6 +133,8 @@ pub struct State {
     /// A group that had changed it was taken back, and the kernel has not dropped its pages yet: what it writes back has bytes of the
     /// group in it, and is dropped.
     pub stale_pages: u32,
+    /// It is open O_ATOMIC: its content that is not published.
+    pub draft: Option<Box<Draft>>,
 }
 
 impl State {
@@ -149,12 +154,14 @@ impl State {
     /// Pages that the kernel writes back are to be dropped: they hold what a group that is taken back had written.
     pub fn is_being_dropped(&self) -> bool {
         let condemned = |t: &Arc<Txn>| t.group.as_ref().is_some_and(|g| g.is_condemned());
-        self.stale_pages > 0 || self.last.as_ref().is_some_and(condemned)
+        // Content of a file that is open O_ATOMIC is no group's.
+        self.draft.is_none() && (self.stale_pages > 0 || self.last.as_ref().is_some_and(condemned))
     }
     /// Nothing here that the image does not say.
     fn clean(&self) -> bool {
         !self.dead
             && self.stale_pages == 0
+            && self.draft.is_none()
             && self.layers.is_empty()
             && self.last.is_none()
             && self
@@ -192,6 +199,7 @@ impl Inode {
                 parent: None,
                 seq: 0,
                 stale_pages: 0,
+                draft: None,
             }),
         })
     }

@@ -4,6 +4,7 @@
 //! `stream` (acceptance and ties), `txn`, `inode` (layers), `view` (what is where) -> `commit` -> `apply` -> `checkpoint`, `recover`.
 #![deny(unsafe_code)]
 mod apply;
+mod atomic;
 mod attr;
 mod background;
 mod barrier;

@@ -60,6 +60,8 @@ pub(crate) struct Op<'v> {
     spare: Cell<u64>,
     /// What the transaction counts for it until it ends.
     expected: u64,
+    /// It changes a draft, which took so much memory before, bytes.
+    draft: Option<u64>,
 }
 
 /// The wall clock, as inodes hold it.
@@ -175,7 +177,36 @@ impl Volume {
             short,
             spare: Cell::new(structure),
             expected,
+            draft: None,
         })
+    }
+
+    /// An operation that a draft has accepted.
+    pub(crate) fn op_of_draft(
+        &self,
+        txn: Arc<Txn>,
+        number: u64,
+        memory: u64,
+        promise: Promise<'_>,
+        expected: u64,
+    ) -> Op<'_> {
+        let short = promise.short;
+        let (data, structure) = promise.hand_over();
+        let mut body = txn.body.lock();
+        body.promised_data += data;
+        body.promised_structure += structure;
+        drop(body);
+        self.counters.operations.add(1);
+        Op {
+            vol: self,
+            txn,
+            number,
+            now: self.held(now()),
+            short,
+            spare: Cell::new(structure),
+            expected,
+            draft: Some(memory),
+        }
     }
 
     /// Most bytes of the log that a change of `blocks` blocks of data can need.
@@ -240,6 +271,9 @@ impl Op<'_> {
 
     /// The operation's layer of an inode, made when first needed.
     pub fn layer(&self, inode: &Arc<Inode>, st: &mut State) -> Arc<FileLayer> {
+        if let Some(draft) = st.own_draft(&self.txn) {
+            return draft;
+        }
         if let Some(top) = st.layers.last().filter(|l| l.serial == self.txn.serial) {
             return top.clone();
         }
@@ -262,8 +296,10 @@ impl Op<'_> {
     pub fn capture(&self, inode: &Arc<Inode>, st: &mut State) -> Arc<FileLayer> {
         debug_assert!(!st.is_dir());
         let layer = self.layer(inode, st);
-        layer.body.write().attr = Some(st.attr.clone());
-        self.set_last(inode, st);
+        if self.draft.is_none() {
+            layer.body.write().attr = Some(st.committed_attr());
+            self.set_last(inode, st);
+        }
         layer
     }
 
@@ -297,6 +333,9 @@ impl Op<'_> {
 
     /// Pages of the inode that are mapped belong to this operation's stream from now on.
     pub fn set_writer(&self, inode: &Inode, st: &mut State) {
+        if self.draft.is_some() {
+            return;
+        }
         if let Some(group) = &self.txn.group {
             group.undo.lock().writer_was(inode.ino, st.last_writer);
         }
@@ -531,6 +570,10 @@ impl Drop for Op<'_> {
             self.vol.stop("an operation panicked");
         }
         self.txn.end_operation(self.expected);
+        if let Some(before) = self.draft {
+            let more = self.txn.memory().wrapping_sub(before);
+            self.vol.draft_bytes.fetch_add(more, Ordering::Relaxed);
+        }
         self.vol.after_operation();
     }
 }

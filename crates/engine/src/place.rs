@@ -309,7 +309,8 @@ impl Volume {
                 let bytes = len * u64::from(self.block_size);
                 // Nobody waits, and many such transactions follow each other: what counts is bytes written, not their number of places.
                 let whole = |p: &&Page| p.start == 0 && p.end == self.block_size;
-                let large = bytes >= REMAP_MIN
+                let large = body.remap
+                    || bytes >= REMAP_MIN
                     || b.ordered && run.pages.iter().all(whole)
                     || b.logged_data + bytes > LOGGED_DATA_MAX.min(self.limits.txn_log_bytes / 4);
                 if promised == len && large {

@@ -56,6 +56,11 @@ bugs! {
     GroupNames "group-names" "an abort leaves the names that the group gave"
     GroupTimes "group-times" "an abort leaves the times that the group gave to directories"
     GroupSpace "group-lower" "an abort takes the last change before the group back as well"
+    AtomicTorn "atomic-torn" "syncv makes one O_ATOMIC file durable after the other"
+    AtomicSync "atomic-sync" "a sync of everything takes unsynced content of O_ATOMIC files along"
+    AtomicAttr "atomic-attr" "a change of mode or name takes the unsynced size of an O_ATOMIC file along"
+    AtomicClose "atomic-close" "closing an O_ATOMIC file leaves its unsynced content"
+    AtomicHoles "atomic-holes" "a sync of an O_ATOMIC file forgets what was cut or punched"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 

@@ -61,8 +61,7 @@ impl Volume {
                 self.image.next_data(inode.ino, at + len)?.map(|m| m.lblk)
             };
             let above = st
-                .layers
-                .iter()
+                .newest_first()
                 .filter_map(|l| l.body.read().next_allocated(at))
                 .min();
             match below.into_iter().chain(above).min() {
@@ -271,7 +270,7 @@ impl Volume {
         let promise = self.promise(cx, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
         let expected = self.expected_for(1) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
-        let op = self.begin_sized(cx.stream, promise, ties, expected)?;
+        let op = self.begin_content(cx.stream, st, promise, ties, expected)?;
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         if let Some(cell) = cell {
@@ -386,7 +385,7 @@ impl Volume {
         }
         let expected = self.expected_for(5) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
-        let op = self.begin_sized(cx.stream, promise, ties, expected)?;
+        let op = self.begin_content(cx.stream, st, promise, ties, expected)?;
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         self.make_hole(&op, inode, st, from, to);

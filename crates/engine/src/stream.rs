@@ -370,6 +370,19 @@ impl Streams {
         self.groups.load(Ordering::SeqCst)
     }
 
+    /// A number for what is no transaction of a stream.
+    pub fn serial(&self) -> u64 {
+        let mut inner = self.inner.lock();
+        inner.serial += 1;
+        inner.serial
+    }
+
+    /// Memory of all open groups, bytes.
+    pub fn group_memory(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.groups.values().map(|t| t.memory()).sum()
+    }
+
     pub fn groups(&self) -> Vec<Arc<Txn>> {
         self.inner.lock().groups.values().cloned().collect()
     }

@@ -159,7 +159,8 @@ impl Volume {
             st.xattrs = below.flat_map(|l| l.body.read().xattrs.clone()).next();
         }
         if !st.is_dir() {
-            st.attr = self.attr_below(ino, st)?;
+            let attr = self.attr_below(ino, st)?;
+            st.set_committed_attr(attr);
             return Ok(());
         }
         if let Some(d) = &mut st.dir {

@@ -43,7 +43,7 @@ impl Volume {
         max: u64,
     ) -> Result<(Where, u64)> {
         let mut limit = max.min(LBLK_END - lblk);
-        for layer in st.layers.iter().rev() {
+        for layer in st.newest_first() {
             let body = layer.body.read();
             if let Some(page) = body.pages.get(&lblk) {
                 return Ok((Where::Page(page.buf.clone()), 1));

@@ -141,6 +141,10 @@ pub struct Volume {
     /// Inodes of groups that were taken back that the kernel still knows: their numbers are not free yet.
     pub(crate) ghosts: Mutex<HashSet<Ino>>,
     pub(crate) aborts_begun: AtomicU64,
+    /// Files that are open O_ATOMIC.
+    pub(crate) atomic_files: Mutex<HashSet<Ino>>,
+    /// Memory of their drafts, bytes.
+    pub(crate) draft_bytes: AtomicU64,
     pub(crate) abort_listener: Mutex<Option<Arc<AbortListener>>>,
     pub(crate) reclaiming: Mutex<()>,
     /// What generation numbers of new inodes are made from.
@@ -298,6 +302,8 @@ impl Volume {
             pending_inodes: Gauge::default(),
             ghosts: Mutex::default(),
             aborts_begun: AtomicU64::new(0),
+            atomic_files: Mutex::default(),
+            draft_bytes: AtomicU64::new(0),
             abort_listener: Mutex::default(),
             reclaiming: Mutex::new(()),
             generation: seed.1 ^ seed.0 as u32,
@@ -325,6 +331,7 @@ impl Volume {
         }
         self.check_running()?;
         self.abort_all()?;
+        self.close_atomic_files();
         self.commit_all(Cause::Unmount)?;
         self.drive()?;
         self.refs.clear();
@@ -485,6 +492,9 @@ impl Volume {
         if self.options.read_only {
             return Ok(());
         }
+        if let SyncCall::File(ino) = call {
+            self.publish(cx, &[ino])?;
+        }
         if cx.ignore_fsync && matches!(call, SyncCall::File(_)) {
             self.counters.ignored_syncs.add(1);
             return Ok(());
@@ -503,6 +513,9 @@ impl Volume {
             SyncCall::Volume => {
                 if planted::is(Bug::GroupSync) {
                     self.commit_groups();
+                }
+                if planted::is(Bug::AtomicSync) {
+                    self.publish_all(cx);
                 }
                 self.streams.seal_all()
             }
@@ -526,7 +539,7 @@ impl Volume {
     }
 
     /// What the stream has, and what its barriers put before whatever it does next.
-    fn stream_roots(&self, stream: StreamId) -> Vec<Arc<Txn>> {
+    pub(crate) fn stream_roots(&self, stream: StreamId) -> Vec<Arc<Txn>> {
         let mut roots = self.streams.ordered_before(stream);
         roots.extend(self.streams.seal_stream(stream));
         roots
