@@ -1,5 +1,5 @@
 //! What an exploration looked at, and what it must have looked at to count.
-use crate::oracle::{Relation, SyncKind};
+use crate::oracle::{Accepted, Op, Relation, SyncKind};
 use crate::run::{Rows, Run};
 use ccfs_engine::Row;
 use std::collections::BTreeMap;
@@ -49,6 +49,7 @@ const POSSIBLE: &[(&str, &[Relation])] = {
         ("setxattr", &[Inode, Creation]),
         ("removexattr", &[Inode, Creation]),
         ("commit", &[]),
+        ("publish", &[Inode]),
     ]
 };
 
@@ -56,7 +57,7 @@ const OUTCOMES: &[&str] = &[
     "none", "all", "prefix", "all-but", "only", "mask", "subset", "torn", "torn-at",
 ];
 const DEPTHS: &[&str] = &["read", "fsck", "live", "again", "damage"];
-const SYNCS: &[&str] = &["fsync", "streamsync", "syncfs", "fbarrier"];
+const SYNCS: &[&str] = &["fsync", "streamsync", "syncfs", "fbarrier", "syncv"];
 /// What a barrier can order for its stream: its own operations only, or also those of others.
 const ORDERED: &[&str] = &["fbarrier/own", "fbarrier/foreign"];
 
@@ -122,6 +123,7 @@ impl Coverage {
         count(&mut c.totals, "ENOSPC", run.no_space);
         count(&mut c.totals, "aborts", run.aborts);
         count(&mut c.totals, "aborts-by-conflict", run.conflicts);
+        count(&mut c.totals, "taken-back", run.taken_back);
         count(&mut c.totals, "operations", run.an.placed.len() as u64);
         for (placed, accepted) in run.an.placed.iter().zip(&run.an.history.ops) {
             let foreign = |t: &&(usize, Relation)| run.an.placed[t.0].stream != placed.stream;
@@ -144,6 +146,9 @@ impl Coverage {
                 );
             }
         }
+        let several = |a: &&Accepted| matches!(&a.op, Op::Publish { files } if files.len() > 1);
+        let together = run.an.history.ops.iter().filter(several);
+        count(&mut c.syncs, "syncv", together.count() as u64);
         for sync in &run.an.history.syncs {
             let kind = match sync.kind {
                 SyncKind::File(_) => "fsync",
@@ -188,7 +193,7 @@ impl Coverage {
         let syncs = SYNCS.iter().chain(ORDERED);
         all.extend(syncs.map(|s| ("sync", &self.syncs, s.to_string())));
         all.extend((1..=28).map(|n| ("spot", &self.spots, format!("{n:02}"))));
-        let totals = ["ENOSPC", "aborts", "aborts-by-conflict"];
+        let totals = ["ENOSPC", "aborts", "aborts-by-conflict", "taken-back"];
         all.extend(totals.map(|t| ("total", &self.totals, t.into())));
         all.retain(|(_, counts, name)| !counts.contains_key(name));
         all.into_iter()

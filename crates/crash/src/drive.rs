@@ -1,4 +1,5 @@
 //! Performs actions on a volume and keeps the history that the oracle judges by.
+use crate::drive_atomic::AtomicFile;
 use crate::drive_groups::OpenGroup;
 use crate::generate::Action;
 use crate::oracle::*;
@@ -32,6 +33,8 @@ pub struct Driver {
     pub(crate) streams: Vec<StreamId>,
     /// Open atomic groups, by stream.
     pub(crate) groups: HashMap<usize, OpenGroup>,
+    /// Files that are open O_ATOMIC; they are among `open` as well.
+    pub(crate) atomics: HashMap<NodeId, AtomicFile>,
     /// Inodes that the "kernel" holds.
     pub(crate) open: Vec<NodeId>,
     /// Requests that failed with ENOSPC.
@@ -39,6 +42,8 @@ pub struct Driver {
     /// Atomic groups that were taken back, and those of them that were in another stream's way.
     pub aborts: u64,
     pub conflicts: u64,
+    /// Closes that took unsynced content back.
+    pub taken_back: u64,
     /// Keep the history (needed to judge; not by tests without crashes).
     pub keep: bool,
 }
@@ -110,10 +115,12 @@ impl Driver {
             inos,
             streams: ids,
             groups: HashMap::new(),
+            atomics: HashMap::new(),
             open: Vec::new(),
             no_space: 0,
             aborts: 0,
             conflicts: 0,
+            taken_back: 0,
             keep: true,
         }
     }
@@ -122,7 +129,7 @@ impl Driver {
         self.dev.as_ref().map_or(0, |d| d.events())
     }
 
-    fn cx(&self, stream: usize) -> Context {
+    pub(crate) fn cx(&self, stream: usize) -> Context {
         let open = self.groups.get(&stream);
         let stream = open.map_or(self.streams[stream], |g| g.id);
         Context {
@@ -146,6 +153,12 @@ impl Driver {
             Action::Op(op) => return self.op(stream, op),
             Action::GroupBegin | Action::GroupCommit { .. } | Action::GroupAbort => {
                 return self.group_act(stream, action);
+            }
+            Action::AtomicOpen(_) | Action::AtomicClose(_) | Action::Syncv(_) => {
+                return self.atomic_act(stream, action);
+            }
+            Action::Fsync { node, .. } | Action::IgnoredSync(node) if self.is_drafted(node) => {
+                return self.publish(stream, &[*node], action);
             }
             Action::Open(node) | Action::Close(node) if !self.inos.contains_key(node) => {
                 return Ok(Ended::Refused);
@@ -242,6 +255,7 @@ impl Driver {
             (touches, targets, expected)
         };
         let place = self.groups.get(&stream).map_or(stream, |g| g.number);
+        let draft = self.drafts(&op);
         match (result, expected) {
             (Ok(attr), Ok(())) => {
                 if let (Some(node), Some(attr)) = (op.makes(), &attr) {
@@ -262,7 +276,10 @@ impl Driver {
                 self.forget_dead(&targets);
                 self.compare(&op, &touches)?;
                 // A rename between two names of one file is no operation: Linux does not even pass it on.
-                if self.keep && !touches.is_empty() {
+                if let Some(node) = draft {
+                    self.drafted(node);
+                } else if self.keep && !touches.is_empty() {
+                    let stamps = self.committed_stamps(&op, stamps);
                     self.began.push(began);
                     self.history.ops.push(Accepted {
                         stream: place,
@@ -277,7 +294,7 @@ impl Driver {
             }
             (Err(e), expected) if is_stop(&e) => {
                 // It may have been accepted before the device failed. Its times are not known.
-                if self.keep && expected.is_ok() {
+                if self.keep && expected.is_ok() && draft.is_none() {
                     self.began.push(began);
                     self.history.ops.push(Accepted {
                         stream: place,
@@ -291,7 +308,10 @@ impl Driver {
                 self.no_space += 1;
                 Ok(Ended::NoSpace)
             }
-            (Err(e), Ok(())) if e.errno() == libc::EDQUOT && self.groups.contains_key(&stream) => {
+            (Err(e), Ok(()))
+                if e.errno() == libc::EDQUOT
+                    && (draft.is_some() || self.groups.contains_key(&stream)) =>
+            {
                 Ok(Ended::NoSpace)
             }
             // Block-mapped files cannot have unwritten blocks (fallocate(2), EOPNOTSUPP).
@@ -357,7 +377,7 @@ impl Driver {
     }
 
     /// Inodes without a name that nobody holds are gone for the caller.
-    fn forget_dead(&mut self, nodes: &[NodeId]) {
+    pub(crate) fn forget_dead(&mut self, nodes: &[NodeId]) {
         for node in nodes {
             if self.tree.get(*node).is_ok_and(|n| n.nlink == 0) && !self.open.contains(node) {
                 self.inos.remove(node);
@@ -561,7 +581,7 @@ impl Driver {
                 .map(none),
             Op::RemoveXattr { node, name } => vol.removexattr(&cx, self.ino(*node), name).map(none),
             // Performed as an action (`drive_groups.rs`).
-            Op::Commit { .. } => Ok(None),
+            Op::Commit { .. } | Op::Publish { .. } => Ok(None),
         }
     }
 }

@@ -139,11 +139,12 @@ impl Driver {
 
     /// The tree and what is known of its inodes, from the history.
     fn rebuild(&mut self) -> Result<(), String> {
-        self.tree = self.base.clone();
+        let shown = std::mem::replace(&mut self.tree, self.base.clone());
         for a in &self.history.ops {
             let done = self.tree.apply(&a.op, &a.stamps);
             done.map_err(|e| format!("{}: impossible without a group, errno {e}", a.op))?;
         }
+        self.redraft(&shown);
         let tree = &self.tree;
         let (open, lost): (Vec<_>, Vec<_>) =
             self.open.iter().partition(|n| tree.nodes.contains_key(n));

@@ -226,6 +226,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         long_names: rng.chance(20),
         barrier_percent: 0,
         group_percent: 0,
+        atomic_percent: 0,
     };
     let dirty_limit = *rng.pick(&[16 << 20, 16 << 20, 1 << 20, 128 << 10]);
     let cache_bytes = *rng.pick(&[4 << 20, 256 << 10]);
@@ -271,6 +272,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
     let mut rng = Rng::new(seed ^ 0x6702_0b97);
     let mix = Mix {
         group_percent: *rng.pick(&[0, 0, 6, 12]),
+        atomic_percent: *rng.pick(&[0, 0, 8, 20]),
         ..mix
     };
     (setting, mix, length)

@@ -32,6 +32,8 @@ pub struct Mix {
     pub long_names: bool,
     /// Percent of actions that begin or end an atomic group.
     pub group_percent: u64,
+    /// Percent of actions that open, close or sync files O_ATOMIC.
+    pub atomic_percent: u64,
 }
 
 impl Default for Mix {
@@ -51,6 +53,7 @@ impl Default for Mix {
             wrong_percent: 0,
             long_names: false,
             group_percent: 0,
+            atomic_percent: 0,
         }
     }
 }
@@ -84,6 +87,11 @@ pub enum Action {
         durable: bool,
     },
     GroupAbort,
+    /// O_ATOMIC.
+    AtomicOpen(NodeId),
+    AtomicClose(NodeId),
+    /// Unsynced changes of these files that are open O_ATOMIC become durable together.
+    Syncv(Vec<NodeId>),
 }
 
 /// A generator of actions. It keeps the numbers of new inodes and the open files; the tree is the driver's.
@@ -94,6 +102,8 @@ pub struct Generator {
     next_node: u64,
     writes: u64,
     open: Vec<NodeId>,
+    /// Files that are open O_ATOMIC, or were meant to be.
+    atomic: Vec<NodeId>,
 }
 
 /// Bytes that tell where they come from: word by word the number of the write and the place in the file.
@@ -114,6 +124,7 @@ impl Generator {
             next_node: first_node,
             writes: 0,
             open: Vec::new(),
+            atomic: Vec::new(),
         }
     }
 
@@ -133,6 +144,12 @@ impl Generator {
                 _ => Action::GroupAbort,
             };
         }
+        if self.mix.atomic_percent > 0
+            && self.rng.chance(self.mix.atomic_percent)
+            && let Some(action) = self.atomic(tree, stream)
+        {
+            return action;
+        }
         let roll = self.rng.below(100);
         let (sync, tick) = (self.mix.sync_percent, self.mix.tick_percent);
         if roll < sync {
@@ -148,6 +165,32 @@ impl Generator {
         } else {
             Action::Op(self.op(tree, stream))
         }
+    }
+
+    /// Something with files that are open O_ATOMIC.
+    fn atomic(&mut self, tree: &Tree, stream: usize) -> Option<Action> {
+        self.atomic.retain(|n| tree.nodes.contains_key(n));
+        let n = self.atomic.len() as u64;
+        match self.rng.below(10) {
+            _ if n == 0 => {}
+            0..2 => {
+                let at = self.rng.below(n) as usize;
+                return Some(Action::AtomicClose(self.atomic.swap_remove(at)));
+            }
+            2..4 => {
+                let node = *self.rng.pick(&self.atomic);
+                let data_only = self.rng.chance(30);
+                return Some(Action::Fsync { node, data_only });
+            }
+            4..7 => return Some(Action::Syncv(self.atomic.clone())),
+            _ => {}
+        }
+        let node = self.file(tree, stream)?;
+        if n >= 4 || self.atomic.contains(&node) {
+            return None;
+        }
+        self.atomic.push(node);
+        Some(Action::AtomicOpen(node))
     }
 
     fn sync(&mut self, tree: &Tree, stream: usize) -> Action {
@@ -226,6 +269,12 @@ impl Generator {
 
     /// A regular file with a name or held open.
     fn file(&mut self, tree: &Tree, stream: usize) -> Option<NodeId> {
+        if !self.atomic.is_empty() && self.rng.chance(40) {
+            let node = *self.rng.pick(&self.atomic);
+            if tree.nodes.contains_key(&node) {
+                return Some(node);
+            }
+        }
         if !self.open.is_empty() && self.rng.chance(10) {
             // The making of an unnamed file may have failed for lack of space.
             self.open.retain(|n| tree.nodes.contains_key(n));

@@ -6,6 +6,7 @@
 pub mod ace;
 pub mod coverage;
 pub mod drive;
+mod drive_atomic;
 mod drive_groups;
 pub mod explore;
 #[cfg(feature = "planted")]

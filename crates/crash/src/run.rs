@@ -80,6 +80,7 @@ pub struct Run {
     /// Atomic groups that were taken back, and those of them that were in another stream's way.
     pub aborts: u64,
     pub conflicts: u64,
+    pub taken_back: u64,
     /// False where the seed does not give the same events again: a failure then saves its crash image and all events in the
     /// directory for temporary files.
     pub replays: bool,
@@ -222,6 +223,7 @@ impl Run {
             no_space: driver.no_space,
             aborts: driver.aborts,
             conflicts: driver.conflicts,
+            taken_back: driver.taken_back,
             replays: true,
         })
     }

@@ -13,6 +13,7 @@
 //! A make d/f 100644 0 0 0 %f     any inode: mode, uid, gid, device number, handle; a handle can begin a path (%d/f)
 //! A setattr f 640 - 5 - -        mode, uid, gid, size, mtime (seconds); `-`: left as it is
 //! A zerokeep f 0 8192            zero without changing the size
+//! A atomic f; A syncv f g; A release f       O_ATOMIC open, sync of several such files, close
 //! ```
 use crate::generate::{Action, pattern};
 use crate::oracle::*;
@@ -98,6 +99,12 @@ impl Script {
                 data_only: true,
             },
             "fbarrier" | "fdatabarrier" => Action::Barrier(self.find(tree, args.first()?)?),
+            "atomic" => Action::AtomicOpen(self.find(tree, args.first()?)?),
+            "release" => Action::AtomicClose(self.find(tree, args.first()?)?),
+            "syncv" => {
+                let all = args.iter().map(|path| self.find(tree, path));
+                Action::Syncv(all.collect::<Option<_>>()?)
+            }
             "ignored" => Action::IgnoredSync(self.find(tree, args.first()?)?),
             "open" => {
                 let node = self.find(tree, args.first()?)?;
@@ -355,6 +362,12 @@ fn line(action: &Action) -> String {
         Action::GroupCommit { durable: true } => "commit".into(),
         Action::GroupCommit { .. } => "order".into(),
         Action::GroupAbort => "abort".into(),
+        Action::AtomicOpen(node) => format!("atomic {}", handle(node)),
+        Action::AtomicClose(node) => format!("release {}", handle(node)),
+        Action::Syncv(nodes) => {
+            let all: Vec<String> = nodes.iter().map(handle).collect();
+            format!("syncv {}", all.join(" "))
+        }
         Action::Open(node) => format!("open {0} {0}-open", handle(node)),
         Action::Close(node) => format!("close {}-open", handle(node)),
     }
@@ -363,7 +376,7 @@ fn line(action: &Action) -> String {
 fn op_line(op: &Op) -> String {
     let or_dash = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
     match op {
-        Op::Commit { .. } => "order".into(),
+        Op::Commit { .. } | Op::Publish { .. } => "order".into(),
         Op::Mknod {
             parent,
             name,

@@ -401,6 +401,7 @@ fn perform_on(
         no_space: driver.no_space,
         aborts: driver.aborts,
         conflicts: driver.conflicts,
+        taken_back: driver.taken_back,
         replays: false,
     })
 }

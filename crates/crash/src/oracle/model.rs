@@ -153,6 +153,14 @@ impl Tree {
                     .ok_or(libc::ENODATA)?;
             }
             Op::Commit { .. } => {}
+            Op::Publish { files } => {
+                for (node, _) in files {
+                    self.regular(*node)?;
+                }
+                for (node, content) in files {
+                    self.put_content(*node, content);
+                }
+            }
         }
         self.stamp(stamps);
         Ok(())
@@ -427,6 +435,7 @@ impl Tree {
                 }]
             }
             Op::SetXattr { node, .. } | Op::RemoveXattr { node, .. } => vec![changed(*node)],
+            Op::Publish { files } => files.iter().map(|f| both(f.0)).collect(),
             Op::Commit { .. } => Vec::new(),
         }
     }

@@ -1,4 +1,5 @@
 //! What was asked of the file system: operations, sync calls, and the order in which they were accepted.
+use super::tree::Content;
 use std::sync::Arc;
 
 /// An inode of the model. Given out by whoever records the history, never reused; 0 is the root.
@@ -122,6 +123,10 @@ pub enum Op {
     /// which is no other's: all of them survive with this, or none does.
     Commit {
         group: usize,
+    },
+    /// A sync of files that are open O_ATOMIC: each has this content from now on, all of them or none.
+    Publish {
+        files: Vec<(NodeId, Content)>,
     },
 }
 
@@ -266,6 +271,7 @@ impl Op {
             Op::SetXattr { .. } => "setxattr",
             Op::RemoveXattr { .. } => "removexattr",
             Op::Commit { .. } => "commit",
+            Op::Publish { .. } => "publish",
         }
     }
 }
@@ -353,6 +359,11 @@ impl std::fmt::Display for Op {
             }
             Op::RemoveXattr { node, name } => write!(f, "removexattr #{} {}", node.0, s(name)),
             Op::Commit { group } => write!(f, "commit of the operations of stream {group}"),
+            Op::Publish { files } => {
+                write!(f, "publish")?;
+                let mut files = files.iter();
+                files.try_for_each(|(n, c)| write!(f, " #{} of {} bytes", n.0, c.size))
+            }
         }
     }
 }

@@ -205,6 +205,7 @@ impl Analysis {
             | Op::SetAttr { node, .. }
             | Op::SetXattr { node, .. }
             | Op::RemoveXattr { node, .. } => inodes.push(*node),
+            Op::Publish { files } => inodes.extend(files.iter().map(|f| f.0)),
             _ => {}
         }
         if let (Some(node), false) = (op.makes(), matches!(op, Op::Mkdir { .. })) {

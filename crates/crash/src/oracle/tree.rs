@@ -102,6 +102,15 @@ impl Data {
     }
 }
 
+/// What a file holds, and when it was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    pub size: u64,
+    pub data: Data,
+    pub mtime: Time,
+    pub ctime: Time,
+}
+
 /// An inode. Directories have `entries`, all others `data` (a symlink's target is its data).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
@@ -204,6 +213,25 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// Of a regular file.
+    pub fn content(&self, id: NodeId) -> Option<Content> {
+        let node = self.nodes.get(&id).filter(|n| n.mode & S_IFMT == S_IFREG)?;
+        Some(Content {
+            size: node.size,
+            data: node.data.clone(),
+            mtime: node.mtime,
+            ctime: node.ctime,
+        })
+    }
+
+    pub fn put_content(&mut self, id: NodeId, content: &Content) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            let node = Arc::make_mut(node);
+            (node.size, node.data) = (content.size, content.data.clone());
+            (node.mtime, node.ctime) = (content.mtime, content.ctime);
+        }
+    }
+
     /// First difference of two trees, numbers of inodes aside; `None` when they are the same tree.
     pub fn difference(&self, seen: &Tree, times: bool) -> Option<String> {
         let mut pairs: HashMap<NodeId, NodeId> = HashMap::from([(self.root, seen.root)]);
