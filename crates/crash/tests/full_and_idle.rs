@@ -210,6 +210,7 @@ fn full(seed: u64, config: &'static Config) -> Result<u64, String> {
         no_space,
         aborts: 0,
         conflicts: 0,
+        taken_back: 0,
         replays: true,
     };
     let effort = Effort {

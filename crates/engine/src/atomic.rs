@@ -139,7 +139,7 @@ impl Volume {
             if st.draft.is_some() || grouped {
                 return errno(libc::EBUSY);
             }
-            if st.stale_pages {
+            if st.stale_pages > 0 {
                 return errno(libc::EAGAIN);
             }
             st.draft = Some(Draft::new(self.streams.serial(), st.attr.clone()));
@@ -169,7 +169,7 @@ impl Volume {
         } else {
             self.discard(&mut st)
         };
-        st.stale_pages |= changed && listener.is_some() && !st.dead;
+        st.stale_pages += u32::from(changed && listener.is_some() && !st.dead);
         st.draft = None;
         drop(st);
         self.atomic_files.lock().remove(&ino);
@@ -362,7 +362,7 @@ impl Volume {
             return self.begin_sized(stream, promise, ties, expected);
         };
         let used = self.draft_bytes.load(Ordering::Relaxed) + self.streams.group_memory();
-        if used > self.dirty_limit() / 2 {
+        if used > self.dirty_least() / 2 {
             return errno(libc::EDQUOT);
         }
         let memory = draft.txn.memory();

@@ -457,7 +457,9 @@ impl Volume {
     }
 
     fn over_limit(&self) -> bool {
-        self.dirty.at_least(self.dirty_limit())
+        // Drafts from before the limit was lowered hold up nobody.
+        let limit = self.dirty_limit().max(self.draft_memory() * 2);
+        self.dirty.at_least(limit)
             || self.dir_fields.at_least(self.limits.dir_fields_max)
     }
 
