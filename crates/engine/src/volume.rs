@@ -459,8 +459,7 @@ impl Volume {
     fn over_limit(&self) -> bool {
         // Drafts from before the limit was lowered hold up nobody.
         let limit = self.dirty_limit().max(self.draft_memory() * 2);
-        self.dirty.at_least(limit)
-            || self.dir_fields.at_least(self.limits.dir_fields_max)
+        self.dirty.at_least(limit) || self.dir_fields.at_least(self.limits.dir_fields_max)
     }
 
     /// Everything should be committed, before writers have to wait.
