@@ -72,7 +72,7 @@ test-transports:
 	cargo build --release -p ccfs
 	@for way in uring dev; do echo "== transport=$$way"; \
 	CCFS_TEST_TRANSPORT=$$way cargo test --release -p ccfs -p ccfs-fuse -p ccfs-tests --test mounted --test life --test ioctls --test status_dir \
-	--test streams --test kill9 --test exercise --test posix || exit 1; done
+	--test streams --test kill9 --test exercise --test posix --test pool --test rings || exit 1; done
 
 # Makes the pages in docs/man anew from the flag table.
 man: build

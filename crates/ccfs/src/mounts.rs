@@ -25,11 +25,12 @@ impl Mount {
     }
 }
 
-/// True when the daemon of the FUSE mount at `dir` is gone. Asks with statfs(2), which no cache of the kernel answers.
+/// True when the daemon of the FUSE mount at `dir` is gone. Asks with statfs(2), which no cache of the kernel answers. (A daemon that is
+/// just being killed interrupts what is on its way to it.)
 pub fn is_dead(dir: &Path) -> bool {
-    use rustix::io::Errno;
+    use rustix::io::{Errno, retry_on_intr};
     matches!(
-        rustix::fs::statfs(dir),
+        retry_on_intr(|| rustix::fs::statfs(dir)),
         Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
     )
 }

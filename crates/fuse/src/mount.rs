@@ -9,7 +9,7 @@ use crate::transport::channel::Channel;
 use crate::transport::dev::PoolConfig;
 use crate::usermount;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -228,8 +228,10 @@ fn as_root(
 /// Takes away the mounts of killed daemons at `dir`, and with them their loop devices. Before the volume is opened: a loop device
 /// in use keeps it busy.
 pub fn clear_dead(dir: &Path) -> Result<(), MountError> {
-    // CANCELED: with io_uring the kernel notices a moment after the death.
-    while let Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) = rustix::fs::stat(dir) {
+    // With io_uring the kernel notices a moment after the death; what was on its way to the daemon then gets INTR, later requests CANCELED.
+    while let Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) =
+        retry_on_intr(|| rustix::fs::stat(dir))
+    {
         let cleared = match usermount::is_needed() {
             true => usermount::unmount(dir, true),
             false => unmount(dir, UnmountFlags::DETACH).map_err(io::Error::from),

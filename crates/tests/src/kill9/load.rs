@@ -170,6 +170,8 @@ impl<'a> Stream<'a> {
             }
             Err(e) => {
                 let gone = [
+                    // Over io_uring: the daemon was killed while the kernel handed it this request, or took the reply.
+                    libc::EINTR,
                     libc::ENOTCONN,
                     libc::ECONNABORTED,
                     libc::ECANCELED,
