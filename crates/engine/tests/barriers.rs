@@ -344,6 +344,36 @@ fn barriers_are_nearly_as_fast_as_no_order() {
     }
 }
 
+/// Programs that need order more often than durability gain what BarrierFS's authors say (FAST 2018, figures 14 and 15), and more.
+#[test]
+fn programs_gain_from_barriers() {
+    use common::barrier_programs::*;
+    use common::virtual_time::*;
+    let base = image(&["-b", "4096", "-J", "size=64"], "512M");
+    for (device, gain_ordered, gain_durable) in [("ssd-plain", 36.0, 2.0), ("ufs", 2.8, 1.75)] {
+        for journal in [Journal::Persist, Journal::Wal] {
+            let rows = |after, promise| {
+                let rig = Rig::new(&base, device, 0, after);
+                sqlite(&rig, journal, promise, 300)
+            };
+            let synced = rows(After::Sync, Promise::Durable);
+            let durable = rows(After::Barrier, Promise::Durable);
+            let ordered = rows(After::Barrier, Promise::Ordered);
+            assert!(ordered > gain_ordered * synced, "{ordered} {synced}");
+            // The write-ahead log has no order to ask for but that of its checkpoints.
+            let least = if journal == Journal::Wal {
+                0.95
+            } else {
+                gain_durable
+            };
+            assert!(durable > least * synced, "{durable} {synced}");
+        }
+        let rounds = |after| varmail(&Rig::new(&base, device, 0, after), 300);
+        let (synced, ordered) = (rounds(After::Sync), rounds(After::Barrier));
+        assert!(ordered > gain_ordered * synced, "{ordered} {synced}");
+    }
+}
+
 /// A device with a barrier command, of whose epochs a prefix survives: no checksums are needed, whatever is lost.
 #[test]
 fn epochs_of_the_device_take_the_place_of_checksums() {

@@ -1,5 +1,6 @@
 //! Images, contexts and judges that the engine's tests share.
 #![allow(dead_code)]
+pub mod barrier_programs;
 pub mod faulty;
 pub mod virtual_time;
 use ccfs_device::{Device, MemoryDevice};

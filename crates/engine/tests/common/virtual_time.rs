@@ -50,7 +50,7 @@ pub struct Figures {
     pub direct: u64,
 }
 
-fn cx() -> Context {
+pub fn cx() -> Context {
     Context {
         stream: StreamId(77),
         uid: 0,
@@ -65,6 +65,85 @@ fn per_second(count: u64, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64()
 }
 
+/// A volume on an emulated device, and a program that uses it.
+pub struct Rig {
+    pub dev: Arc<VirtualTime>,
+    pub v: Arc<Volume>,
+    pub cx: Context,
+    after: After,
+}
+
+impl Rig {
+    pub fn new(base: &MemoryDevice, device: &str, percent: u32, after: After) -> Rig {
+        let ordering = match after {
+            After::Transfer => Ordering::NoFlush,
+            After::BarrierCommand => Ordering::Epochs { percent },
+            _ => Ordering::Flush,
+        };
+        let params = Params::preset(device).unwrap();
+        let inner = Arc::new(base.snapshot());
+        let dev = Arc::new(VirtualTime::new(inner, params, ordering));
+        let options = Options {
+            background: false,
+            ..Options::default()
+        };
+        let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
+        let cx = cx();
+        Rig { dev, v, cx, after }
+    }
+
+    pub fn create(&self, name: &str) -> Ino {
+        self.dev.spend(CALL);
+        let made = self
+            .v
+            .mknod(&self.cx, ROOT_INO, name.as_bytes(), 0o100644, 0);
+        made.unwrap().ino
+    }
+
+    pub fn write(&self, file: Ino, offset: u64, data: &[u8]) {
+        self.dev.spend(CALL);
+        let flags = WriteFlags::default();
+        self.v.write(&self.cx, file, offset, data, flags).unwrap();
+    }
+
+    /// What the rig does where only order matters.
+    pub fn order(&self, file: Ino) {
+        match self.after {
+            After::Sync | After::Transfer => self.sync(file),
+            After::Barrier | After::BarrierCommand => {
+                self.dev.spend(CALL);
+                self.v.barrier(&self.cx, SyncCall::File(file), 0).unwrap();
+            }
+            After::Nothing => {}
+        }
+    }
+
+    pub fn sync(&self, file: Ino) {
+        self.dev.spend(CALL);
+        self.v.fsync(&self.cx, file, true).unwrap();
+    }
+
+    /// Everything is durable and home; the time from here on counts.
+    pub fn begin(&self) -> Duration {
+        self.v.syncfs(&self.cx).unwrap();
+        self.v.checkpoint().unwrap();
+        self.dev.queue_depth();
+        let began = self.dev.drained();
+        self.dev.spend(began.saturating_sub(self.dev.now()));
+        began
+    }
+
+    /// Sends what still waits for the device's room; the time of the last transfer's end.
+    pub fn drain(&self, file: Ino) -> Duration {
+        if self.after != After::Nothing {
+            let left = self.dev.drained().saturating_sub(self.dev.now());
+            self.dev.spend(left);
+            self.v.barrier(&self.cx, SyncCall::File(file), 0).unwrap();
+        }
+        self.dev.drained()
+    }
+}
+
 /// `count` writes of 4 KiB at random blocks, each followed by `after`, in one thread.
 pub fn measure(
     base: &MemoryDevice,
@@ -74,68 +153,31 @@ pub fn measure(
     after: After,
     count: u64,
 ) -> Figures {
-    let ordering = match after {
-        After::Transfer => Ordering::NoFlush,
-        After::BarrierCommand => Ordering::Epochs { percent },
-        _ => Ordering::Flush,
-    };
-    let params = Params::preset(device).unwrap();
-    let dev = Arc::new(VirtualTime::new(
-        Arc::new(base.snapshot()),
-        params,
-        ordering,
-    ));
-    let options = Options {
-        background: false,
-        ..Options::default()
-    };
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
-    let cx = cx();
-    let f = v.mknod(&cx, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
-    let write = |block: u64, byte: u8| {
-        let data = [byte; BLOCK as usize];
-        v.write(&cx, f, block * BLOCK, &data, WriteFlags::default())
-            .unwrap();
-    };
+    let rig = Rig::new(base, device, percent, after);
+    let (dev, v) = (&rig.dev, &rig.v);
+    let f = rig.create("f");
     if work == Work::Overwrite {
-        (0..FILE_BLOCKS).for_each(|block| write(block, 1));
+        (0..FILE_BLOCKS).for_each(|block| rig.write(f, block * BLOCK, &[1; BLOCK as usize]));
     }
-    v.syncfs(&cx).unwrap();
-    v.checkpoint().unwrap();
-    dev.queue_depth();
-    let (began, before) = (dev.drained(), v.status().counters);
-    dev.spend(began.saturating_sub(dev.now()));
+    let began = rig.begin();
+    let before = v.status().counters;
     let mut latencies = Vec::new();
-    let mut random = 1u64;
+    let mut random = Random(1);
     for n in 0..count {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
         let block = match work {
-            Work::Overwrite => (random >> 33) % FILE_BLOCKS,
+            Work::Overwrite => random.below(FILE_BLOCKS),
             Work::Append => n,
         };
-        dev.spend(CALL);
-        write(block, n as u8);
+        rig.write(f, block * BLOCK, &[n as u8; BLOCK as usize]);
         let start = dev.now();
-        match after {
-            After::Sync | After::Transfer => v.fsync(&cx, f, true).unwrap(),
-            After::Barrier | After::BarrierCommand => {
-                v.barrier(&cx, SyncCall::File(f), 0).unwrap();
-            }
-            After::Nothing => continue,
+        if after != After::Nothing {
+            rig.order(f);
+            latencies.push(dev.now() - start);
         }
-        dev.spend(CALL);
-        latencies.push(dev.now() - start);
     }
-    // What still waits for the device goes out when it has room.
-    if after != After::Nothing {
-        dev.spend(dev.drained().saturating_sub(dev.now()));
-        v.barrier(&cx, SyncCall::File(f), 0).unwrap();
-    }
+    let transferred = rig.drain(f) - began;
     let depth = dev.queue_depth();
-    let transferred = dev.drained() - began;
-    v.syncfs(&cx).unwrap();
+    v.syncfs(&rig.cx).unwrap();
     let durable = dev.now() - began;
     let after_all = v.status().counters;
     v.unmount().unwrap();
@@ -149,6 +191,19 @@ pub fn measure(
         flushes: after_all.device_flushes - before.device_flushes,
         logged: after_all.logged_bytes - before.logged_bytes,
         direct: after_all.direct_bytes - before.direct_bytes,
+    }
+}
+
+/// The same numbers on every machine.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
     }
 }
 

@@ -1,6 +1,9 @@
 //! BarrierFS's figures (FAST 2018) at the engine's interface, on its emulated devices, in virtual time: the same on any machine.
-//! `cargo run --release -p ccfs-engine --example barrier_figures` prints the tables of docs/evidence.md.
-#[path = "../tests/common/virtual_time.rs"]
+//! `cargo run --release -p ccfs-engine --example barrier_figures` prints the tables of docs/evidence.md; with `-- 1 9 latency 13 14 15` some of them.
+#[path = "../../tests/common/barrier_programs.rs"]
+mod barrier_programs;
+mod programs;
+#[path = "../../tests/common/virtual_time.rs"]
 mod virtual_time;
 use ccfs_device::MemoryDevice;
 use std::process::Command;
@@ -8,6 +11,9 @@ use std::time::Duration;
 use virtual_time::*;
 
 const COUNT: u64 = 10_000;
+
+/// Prints tables, from volumes that begin as the image.
+type Part = fn(&MemoryDevice);
 
 fn image() -> MemoryDevice {
     let dir = tempfile::tempdir().unwrap();
@@ -33,6 +39,24 @@ fn quantile(sorted: &[Duration], millionths: usize) -> Duration {
 
 fn main() {
     let base = image();
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let parts: [(&str, Part); 6] = [
+        ("1", programs::ordered_against_orderless),
+        ("9", random_writes),
+        ("latency", latencies),
+        ("13", programs::threads),
+        ("14", programs::mail),
+        ("15", programs::inserts),
+    ];
+    for (name, part) in parts {
+        if asked.is_empty() || asked.iter().any(|a| a == name) {
+            part(&base);
+        }
+    }
+}
+
+/// Figures 9, 10 and 12: what order costs, and how many commands the device has meanwhile.
+fn random_writes(base: &MemoryDevice) {
     let all = [
         After::Sync,
         After::Transfer,
@@ -46,10 +70,10 @@ fn main() {
             "| device | after each write | writes/s | of orderless | and durable at the end | commands under way: mean, most | commits | flushes | KiB to the log, in place |\n|---|---|---|---|---|---|---|---|---|"
         );
         for (device, percent) in DEVICES {
-            let limit = device_limit(&base, device, COUNT);
+            let limit = device_limit(base, device, COUNT);
             println!("| {device} | the device alone, orderless | {limit:.0} | 100 % | | | | | |");
             for after in all {
-                let f = measure(&base, device, percent, work, after, COUNT);
+                let f = measure(base, device, percent, work, after, COUNT);
                 let rate = match after {
                     After::Nothing => "in memory".into(),
                     _ => format!("{:.0}", f.transferred),
@@ -72,13 +96,17 @@ fn main() {
         }
         println!();
     }
+}
+
+/// The paper's Table 1.
+fn latencies(base: &MemoryDevice) {
     println!("## Latency of the call after an append of 4 KiB, microseconds\n");
     println!(
         "| device | call | mean | median | 99 % | 99.9 % | 99.99 % |\n|---|---|---|---|---|---|---|"
     );
     for (device, percent) in DEVICES {
         for after in [After::Sync, After::Barrier, After::BarrierCommand] {
-            let f = measure(&base, device, percent, Work::Append, after, COUNT);
+            let f = measure(base, device, percent, Work::Append, after, COUNT);
             let mean = f.latencies.iter().sum::<Duration>() / COUNT as u32;
             let rest = [500_000, 990_000, 999_000, 999_900].map(|q| us(quantile(&f.latencies, q)));
             println!(
@@ -88,4 +116,5 @@ fn main() {
             );
         }
     }
+    println!();
 }
