@@ -12,6 +12,7 @@ mod bundle;
 mod checkpoint;
 mod commit;
 mod dir;
+mod durable;
 mod file;
 mod group;
 mod index;
