@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use workers::{Done, Shared, Workers};
+use workers::{Done, Pace, Shared, Workers};
 
 /// Buffers of a queue, and of all queues together as long as each has [`BUFFERS_MIN`].
 const BUFFERS: usize = 512;
@@ -414,11 +414,11 @@ impl Thread {
         let Some(serving) = &mut self.serving else {
             return Err(io::Error::other("a request before serving"));
         };
-        let (waits, slow) = buffer.request().map_or((false, false), |request| {
+        let (waits, pace) = buffer.request().map_or((false, Pace::Short), |request| {
             let shared = &serving.shared;
-            (shared.handler.may_block(&request), shared.is_slow(&request))
+            (shared.handler.may_block(&request), shared.pace_of(&request))
         });
-        if waits || slow {
+        if waits || pace == Pace::Slow {
             let workers = if waits {
                 &serving.workers
             } else {
@@ -431,6 +431,10 @@ impl Thread {
                 }
                 Some(back) => buffer = back,
             }
+        }
+        if pace != Pace::Short {
+            // Replies that are there already do not wait for this one.
+            self.ring.submit()?;
         }
         serving.shared.serve(&mut buffer, &mut serving.reply);
         self.ring.commit(buffer)

@@ -1,6 +1,6 @@
 //! Threads that carry parked requests through, beside the thread of a queue and on its processor.
-use super::pin;
 use super::ring::Buffer;
+use super::{BATCH, pin};
 use crate::abi::{self, op};
 use crate::transport::channel::Channel;
 use crate::wire::{Handler, Reply, Request};
@@ -27,6 +27,16 @@ const LARGE_READ: u32 = 256 << 10;
 /// Opcodes from here on share an average.
 const KINDS: usize = 64;
 
+/// How long requests of a kind take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    Short,
+    /// Longer than replies should wait for each other.
+    Long,
+    /// So long that the queue's thread should not serve it.
+    Slow,
+}
+
 /// What all queues of a connection share.
 pub struct Shared {
     pub handler: Arc<dyn Handler>,
@@ -37,7 +47,7 @@ pub struct Shared {
     threads: AtomicUsize,
     closed: AtomicBool,
     /// Moving averages of how long requests take, microseconds, by opcode.
-    pace: [AtomicU32; KINDS],
+    averages: [AtomicU32; KINDS],
 }
 
 impl Shared {
@@ -48,7 +58,7 @@ impl Shared {
             threads_max,
             threads: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
-            pace: std::array::from_fn(|_| AtomicU32::new(0)),
+            averages: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
@@ -61,18 +71,22 @@ impl Shared {
         self.closed.load(SeqCst)
     }
 
-    fn pace(&self, request: &Request<'_>) -> &AtomicU32 {
-        &self.pace[(request.header.opcode as usize).min(KINDS - 1)]
+    fn average(&self, request: &Request<'_>) -> &AtomicU32 {
+        &self.averages[(request.header.opcode as usize).min(KINDS - 1)]
     }
 
-    /// Requests of this kind have been taking long, or it is a large READ: of a file that is read in sequence, in advance, while the
-    /// reader uses its processor.
-    pub fn is_slow(&self, request: &Request<'_>) -> bool {
+    /// What requests of this kind have been taking. A large READ counts as slow: it is of a file that is read in sequence, in advance,
+    /// while the reader uses its processor.
+    pub fn pace_of(&self, request: &Request<'_>) -> Pace {
         let large = request.header.opcode == op::READ
             && request
                 .arg::<abi::ReadIn>()
                 .is_ok_and(|arg| arg.size >= LARGE_READ);
-        large || self.pace(request).load(Relaxed) > SLOW_US
+        match self.average(request).load(Relaxed) {
+            us if large || us > SLOW_US => Pace::Slow,
+            us if us > BATCH.as_micros() as u32 => Pace::Long,
+            _ => Pace::Short,
+        }
     }
 
     /// Serves the request in the buffer and puts the reply there. `reply` is this thread's, to work with.
@@ -89,9 +103,9 @@ impl Shared {
         let start = Instant::now();
         self.handler.handle(&request, reply);
         let took = start.elapsed().as_micros().min(1 << 24) as u32;
-        let pace = self.pace(&request);
-        let before = pace.load(Relaxed);
-        pace.store(before - before / 8 + took / 8, Relaxed);
+        let average = self.average(&request);
+        let before = average.load(Relaxed);
+        average.store(before - before / 8 + took / 8, Relaxed);
         buffer.put_window(reply.window.take());
         for &nodeid in &reply.stale_attrs {
             self.channel.invalidate_attrs(nodeid);
