@@ -12,7 +12,10 @@ pub fn volume(test: &str, options: &str) -> Option<Volume> {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready(test) {
         return None;
     }
-    let mut v = Volume::unformatted(Fs::Ccfs, test).options(&format!("commit=600{options}"));
+    let mut v = Volume::unformatted(Fs::Ccfs, test).options(&format!(
+        "commit=600{options}{}",
+        std::env::var("XOPT").unwrap_or_default()
+    ));
     v.mkfs(128);
     match v.try_mount() {
         Ok(()) => Some(v),
@@ -34,6 +37,11 @@ pub fn on_each_transport(test: &str, f: impl Fn(Volume)) {
             f(v);
         }
     }
+}
+
+/// The daemon knows which thread started a thread. (Asked when it tells callers apart, as it does from the first group on.)
+pub fn knows_creators(v: &Volume) -> bool {
+    v.status()["identity"]["thread_creators"] == true
 }
 
 /// Runs `f` on a thread of its own: the test's own thread, which starts the daemon and other programs, is never in a group.

@@ -376,6 +376,6 @@ fn refusals() {
 /// A group's number is no stream to be entered.
 fn on_a_thread_of_its_own(at: &File, id: u64) {
     let refused = sys::as_user(1234, 1234, &[], || errno(client::set_stream(at, id, None)));
-    // A member still, since root began it.
-    assert_eq!(refused, libc::EBUSY);
+    // A member still, since root began it; or, where it is not known who started it, none.
+    assert!([libc::EBUSY, libc::EPERM].contains(&refused), "{refused}");
 }
