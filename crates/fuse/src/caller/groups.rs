@@ -22,6 +22,11 @@ impl Found {
         }
     }
 
+    /// It was begun by START_ATOMIC_WRITE.
+    pub fn is_by_file(&self) -> bool {
+        self.stream.group.as_ref().is_some_and(|g| g.by_file)
+    }
+
     pub fn is_committed(&self) -> bool {
         let group = self.stream.group.as_ref();
         group.is_some_and(|g| g.committed.load(SeqCst))
@@ -37,11 +42,12 @@ impl Callers {
         uid: u32,
         id: StreamId,
         home: Caller,
+        by_file: bool,
     ) -> Result<u64, Errno> {
         let handle = random()?;
         let user = self.user(tid, uid);
         let registry = &self.shared.registry;
-        let stream = registry.make_group(user, id, handle, home)?;
+        let stream = registry.make_group(user, id, handle, home, by_file)?;
         let place = Place {
             stream,
             explicit: true,

@@ -101,6 +101,8 @@ pub struct Membership {
     pub handle: u64,
     /// Where it was begun, and where its members are when it has been committed; `None`: where the policy puts them.
     pub home: Option<Place>,
+    /// Begun by START_ATOMIC_WRITE on a file.
+    pub by_file: bool,
     /// Root made it: who runs as another user stays in it.
     pub by_root: bool,
     pub committed: AtomicBool,
@@ -240,6 +242,7 @@ impl Registry {
         id: StreamId,
         handle: u64,
         home: Caller,
+        by_file: bool,
     ) -> Result<Arc<Stream>, Errno> {
         let mut streams = self.streams.lock();
         let own = |s: &&Arc<Stream>| {
@@ -267,6 +270,7 @@ impl Registry {
             group: Some(Membership {
                 handle,
                 home,
+                by_file,
                 by_root: user.is_root,
                 committed: AtomicBool::new(false),
                 ended: AtomicBool::new(false),

@@ -3,7 +3,7 @@
 //! When a group is taken back, the kernel still has what it showed: pages, sizes, names. A thread of its own tells it to forget them; that can wait for
 //! locks which callers of requests under way hold, so nobody who serves a request waits for it, but the call that asked for the abort, which holds
 //! none. Pages that the kernel writes back meanwhile are dropped (engine).
-use super::ioctl::exactly;
+use super::ioctl::{F2FS_ABORT, F2FS_COMMIT, F2FS_START, exactly};
 use super::{Answer, Server, node_of};
 use crate::show::Viewer;
 use crate::transport::channel::Channel;
@@ -190,7 +190,9 @@ impl Server {
         }
         let (tid, uid) = (request.header.pid, request.header.uid);
         match number {
-            client::IOC_GROUP_BEGIN => arg.handle = self.group_begin(tid, uid, arg.timeout_ms)?,
+            client::IOC_GROUP_BEGIN => {
+                arg.handle = self.group_begin(tid, uid, arg.timeout_ms, false)?;
+            }
             client::IOC_GROUP_ENTER => self.callers.enter_group(tid, uid, arg.handle)?,
             client::IOC_GROUP_COMMIT => {
                 let durable = arg.flags & client::GROUP_ORDERED == 0;
@@ -202,7 +204,47 @@ impl Server {
         Ok(())
     }
 
-    fn group_begin(&self, tid: u32, uid: u32, timeout_ms: u64) -> Result<u64, Errno> {
+    /// What F2FS has, and SQLite uses where it is built for it: what the calling thread changes between start and commit. Within a group
+    /// that somebody began otherwise a commit waits for that group's, and an abort takes all of that group back.
+    pub(super) fn atomic_write(&self, request: &Request<'_>, number: u32) -> Answer {
+        let (tid, uid) = (request.header.pid, request.header.uid);
+        let mode = self.volume.getattr(self.target(request)?)?.mode;
+        if number == F2FS_START && u32::from(mode) & libc::S_IFMT != libc::S_IFREG {
+            return Err(Errno(libc::EINVAL));
+        }
+        let inside = match self.callers.group(tid, uid, 0) {
+            Ok(found) => Some(found),
+            Err(Errno(libc::ENOENT)) => None,
+            Err(e) => return Err(e),
+        };
+        match (number, inside) {
+            (F2FS_START, None) => self.group_begin(tid, uid, 0, true).map(drop),
+            (F2FS_START, Some(group)) if group.is_by_file() => Err(Errno(libc::EBUSY)),
+            (_, None) => Err(Errno(libc::EINVAL)),
+            (F2FS_ABORT, Some(group)) if group.is_by_file() => self.group_abort(tid, uid, 0),
+            (F2FS_ABORT, Some(group)) => match self.volume.group_abort(group.id) {
+                // Its owner and the other members are told with their next change.
+                Ok(()) | Err(ccfs_engine::Error::Errno(libc::ECANCELED)) => {
+                    self.notifier.settle();
+                    Ok(())
+                }
+                Err(e) => Err(e.into()),
+            },
+            (F2FS_COMMIT, Some(group)) if group.is_by_file() => {
+                self.group_commit(tid, uid, 0, true)
+            }
+            (_, Some(group)) if self.volume.group_is_open(group.id) => Ok(()),
+            (_, Some(_)) => Err(Errno(libc::ECANCELED)),
+        }
+    }
+
+    fn group_begin(
+        &self,
+        tid: u32,
+        uid: u32,
+        timeout_ms: u64,
+        by_file: bool,
+    ) -> Result<u64, Errno> {
         if !self.notifier.works() {
             return Err(Errno(libc::EOPNOTSUPP));
         }
@@ -215,7 +257,7 @@ impl Server {
         }
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
         let id = self.volume.group_begin(home.stream, timeout)?;
-        let entered = self.callers.enter_new_group(tid, uid, id, home);
+        let entered = self.callers.enter_new_group(tid, uid, id, home, by_file);
         if entered.is_err() {
             self.volume.group_abort(id)?;
         }

@@ -25,6 +25,12 @@ const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 pub(super) const FITRIM: u32 = 0xc018_5879;
 pub(super) const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
+/// F2FS_IOC_START_ATOMIC_WRITE, _COMMIT_ATOMIC_WRITE, _ABORT_VOLATILE_WRITE, and _GET_FEATURES with the one feature that is meant.
+pub(super) const F2FS_START: u32 = 0xf501;
+pub(super) const F2FS_COMMIT: u32 = 0xf502;
+pub(super) const F2FS_ABORT: u32 = 0xf505;
+const F2FS_GET_FEATURES: u32 = 0x8004_f50c;
+const F2FS_FEATURE_ATOMIC_WRITE: u32 = 4;
 /// Capabilities (linux/capability.h).
 const CAP_LINUX_IMMUTABLE: u32 = 9;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
@@ -114,6 +120,8 @@ impl Server {
             | client::IOC_GROUP_COMMIT
             | client::IOC_GROUP_ABORT
             | client::IOC_GROUP_ENTER => self.group_ioctl(request, arg.cmd, input, reply)?,
+            F2FS_GET_FEATURES => reply.push(&F2FS_FEATURE_ATOMIC_WRITE),
+            F2FS_START | F2FS_COMMIT | F2FS_ABORT => self.atomic_write(request, arg.cmd)?,
             client::IOC_GROUP_CHANGES => self.group_changes(request, input, reply)?,
             client::IOC_SET_STREAM
             | client::IOC_GET_STREAM

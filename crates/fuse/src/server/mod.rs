@@ -283,6 +283,8 @@ impl Handler for Server {
                                 | client::IOC_SCRUB
                                 | client::IOC_GROUP_COMMIT
                                 | client::IOC_GROUP_ABORT
+                                | ioctl::F2FS_COMMIT
+                                | ioctl::F2FS_ABORT
                                 | ioctl::FITRIM
                                 | ioctl::FS_IOC_SHUTDOWN
                         )

@@ -168,9 +168,9 @@ pub fn shut_down(file: &std::fs::File) -> std::io::Result<()> {
     sys::ioctl(file, 0x8004_587d, &mut [1, 0, 0, 0])
 }
 
-/// F2FS_IOC_GET_FEATURES, which SQLite probes.
+/// F2FS_IOC_GET_PIN_FILE.
 pub fn unknown_ioctl(file: &std::fs::File) -> std::io::Error {
-    sys::ioctl(file, 0x8004_f50c, &mut [0; 4]).unwrap_err()
+    sys::ioctl(file, 0x8004_f50e, &mut [0; 4]).unwrap_err()
 }
 
 /// Any ioctl with an argument of the size that its number states.

@@ -395,6 +395,14 @@ impl Volume {
     }
     /// Bytes that the loop device was asked to write so far (with `on_loop_device`).
     pub fn device_bytes_written(&self) -> u64 {
+        self.device_statistic(6) * 512
+    }
+    /// Flushes that the loop device was asked for so far (with `on_loop_device`).
+    pub fn device_flushes(&self) -> u64 {
+        self.device_statistic(15)
+    }
+    /// A number of /sys/block/DEVICE/stat (Documentation/block/stat.rst), counted from 0.
+    fn device_statistic(&self, field: usize) -> u64 {
         let dev = self.attach();
         let stat = std::fs::read_to_string(format!(
             "/sys/block/{}/stat",
@@ -402,10 +410,9 @@ impl Volume {
         ));
         let stat = stat.expect("statistics of the loop device");
         stat.split_whitespace()
-            .nth(6)
+            .nth(field)
             .and_then(|w| w.parse::<u64>().ok())
-            .expect("sectors written")
-            * 512
+            .expect("a number")
     }
     /// Resident and peak resident size of the daemon, bytes.
     pub fn daemon_rss(&self) -> Option<(u64, u64)> {
