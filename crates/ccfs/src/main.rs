@@ -30,6 +30,7 @@ mod helper;
 mod inspect;
 mod logging;
 mod man;
+mod memory;
 mod metrics;
 mod mkfs;
 mod mount;

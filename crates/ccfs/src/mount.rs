@@ -118,6 +118,7 @@ fn serve(
     ready: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
     ccfs_fuse::prepare_process();
+    crate::memory::give_back_soon();
     let mode = if options.engine.read_only {
         OpenMode::ReadOnly
     } else {

@@ -343,7 +343,39 @@ impl Inodes {
 
 /// Counts of the kernel's references.
 pub struct References {
-    shards: Vec<Padded<HashMap<Ino, u64>>>,
+    shards: Vec<Padded<Counts>>,
+}
+
+/// The kernel can know every inode of a volume, so a count is small; one that does not fit says `u32::MAX`, and is in `large`.
+#[derive(Default)]
+struct Counts {
+    small: HashMap<Ino, u32>,
+    large: HashMap<Ino, u64>,
+}
+
+impl Counts {
+    fn get(&self, ino: Ino) -> u64 {
+        match self.small.get(&ino) {
+            Some(&u32::MAX) => self.large.get(&ino).copied().unwrap_or_default(),
+            Some(&small) => u64::from(small),
+            None => 0,
+        }
+    }
+
+    fn set(&mut self, ino: Ino, count: u64) {
+        if self.small.get(&ino) == Some(&u32::MAX) {
+            self.large.remove(&ino);
+        }
+        if count == 0 {
+            self.small.remove(&ino);
+            return;
+        }
+        let small = u32::try_from(count).unwrap_or(u32::MAX);
+        self.small.insert(ino, small);
+        if small == u32::MAX {
+            self.large.insert(ino, count);
+        }
+    }
 }
 
 impl References {
@@ -353,36 +385,32 @@ impl References {
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, u64>> {
+    fn shard(&self, ino: Ino) -> &Mutex<Counts> {
         &self.shards[shard_of(ino, SHARDS)].0
     }
 
     pub fn add(&self, ino: Ino, count: u64) {
-        *self.shard(ino).lock().entry(ino).or_default() += count;
+        let mut shard = self.shard(ino).lock();
+        let have = shard.get(ino);
+        shard.set(ino, have.saturating_add(count));
     }
 
     /// True when none is left.
     pub fn take_away(&self, ino: Ino, count: u64) -> bool {
         let mut shard = self.shard(ino).lock();
-        let Some(have) = shard.get_mut(&ino) else {
-            return true;
-        };
-        *have = have.saturating_sub(count);
-        if *have == 0 {
-            shard.remove(&ino);
-            return true;
-        }
-        false
+        let left = shard.get(ino).saturating_sub(count);
+        shard.set(ino, left);
+        left == 0
     }
 
     pub fn any(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().contains_key(&ino)
+        self.shard(ino).lock().small.contains_key(&ino)
     }
 
     /// At unmount the kernel has none.
     pub fn clear(&self) {
         for shard in &self.shards {
-            shard.0.lock().clear();
+            *shard.0.lock() = Counts::default();
         }
     }
 }
@@ -390,6 +418,26 @@ impl References {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn references_of_any_number_are_counted() {
+        let refs = References::new();
+        let most = u64::from(u32::MAX);
+        for at in [1, most - 2, most - 1, most, most + 1, 3 * most] {
+            refs.add(7, 1);
+            refs.add(7, at - 1);
+            assert!(!refs.take_away(7, 0) && refs.any(7), "{at}");
+            refs.add(7, 2);
+            assert!(!refs.take_away(7, 3) || at == 1, "{at}");
+            assert_eq!(refs.any(7), at > 1);
+            assert!(refs.take_away(7, at - 1) && !refs.any(7), "{at}");
+            assert!(refs.take_away(7, 1) && !refs.any(7));
+        }
+        refs.add(8, 2 * most);
+        assert!(!refs.take_away(8, 2 * most - 1) && refs.any(8));
+        refs.clear();
+        assert!(!refs.any(8));
+    }
 
     #[test]
     fn the_last_writer_of_a_dropped_inode_is_kept_while_the_kernel_knows_it() {
