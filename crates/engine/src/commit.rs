@@ -338,9 +338,23 @@ impl Volume {
             return self.check_running().map(|()| 0);
         }
         let order = self.dispatch_all(roots, cause)?;
-        self.wait_durable(&order)?;
-        self.durable_news()?;
+        self.finish_commit(&order)?;
         Ok(order.len() as u64)
+    }
+
+    /// Makes dispatched transactions durable, and has them applied.
+    pub(crate) fn finish_commit(&self, order: &[Arc<Txn>]) -> Result<()> {
+        self.wait_durable(order)?;
+        self.durable_news()
+    }
+
+    /// Waits until the writes of dispatched transactions have ended.
+    pub(crate) fn wait_all_written(&self, order: &[Arc<Txn>]) -> Result<()> {
+        for txn in order {
+            let leader = txn.progress().leader.clone();
+            self.wait_written(leader.as_ref().unwrap_or(txn))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn commit_all(&self, cause: Cause) -> Result<u64> {

@@ -1,5 +1,6 @@
 //! Sync calls (C3).
 use crate::planted::{self, Bug};
+use crate::rounds::Part;
 use crate::txn::Txn;
 use crate::types::*;
 use crate::volume::Volume;
@@ -32,8 +33,9 @@ impl Volume {
             stream: cx.stream,
         };
         let began = Instant::now();
-        let roots = match call {
-            SyncCall::File(ino) => self.fsync_roots(cx, ino),
+        let cause = Cause::Sync(who);
+        let outcome = match call {
+            SyncCall::File(ino) => self.sync_file(cx, ino, cause),
             SyncCall::Volume => {
                 if planted::is(Bug::GroupSync) {
                     self.commit_groups();
@@ -41,11 +43,10 @@ impl Volume {
                 if planted::is(Bug::AtomicSync) {
                     self.publish_all(cx);
                 }
-                self.streams.seal_all()
+                self.commit_all(cause)
             }
-            SyncCall::Stream(stream) => self.stream_roots(self.home_of(stream)),
+            SyncCall::Stream(stream) => self.commit(self.stream_roots(self.home_of(stream)), cause),
         };
-        let outcome = self.commit(roots, Cause::Sync(who));
         self.watch.synced(Synced {
             who,
             commits: *outcome.as_ref().unwrap_or(&0),
@@ -55,10 +56,35 @@ impl Volume {
         outcome.map(drop)
     }
 
-    /// The last changes of a file by anybody, and what the caller's stream has.
-    fn fsync_roots(&self, cx: &Context, ino: Ino) -> Vec<Arc<Txn>> {
-        let mut roots = self.last_changes(ino);
-        roots.extend(self.stream_roots(self.home_of(cx.stream)));
+    /// fsync(2), together with those of the same stream that wait for the same turn. Returns how many transactions had to be waited for.
+    fn sync_file(&self, cx: &Context, ino: Ino, cause: Cause) -> Result<u64> {
+        let stream = self.home_of(cx.stream);
+        let mut lead = match self.rounds.join(stream, ino) {
+            Part::Leads(lead) => lead,
+            Part::Durable(commits) => return Ok(commits),
+            // Another caller's error is not for this one; where the volume has stopped it gets its own.
+            Part::Failed => return self.commit(self.fsync_roots(stream, &[ino]), cause),
+        };
+        let roots = self.fsync_roots(stream, &lead.inos);
+        let commits = if roots.is_empty() {
+            self.check_running()?;
+            0
+        } else {
+            let order = self.dispatch_all(roots, cause)?;
+            self.wait_all_written(&order)?;
+            lead.written();
+            self.finish_commit(&order)?;
+            order.len() as u64
+        };
+        lead.durable(commits);
+        Ok(commits)
+    }
+
+    /// The last changes of files by anybody, and what the caller's stream has.
+    fn fsync_roots(&self, stream: StreamId, inos: &[Ino]) -> Vec<Arc<Txn>> {
+        let last = inos.iter().flat_map(|ino| self.last_changes(*ino));
+        let mut roots: Vec<_> = last.collect();
+        roots.extend(self.stream_roots(stream));
         roots
     }
 

@@ -30,6 +30,7 @@ mod record;
 mod recover;
 mod rename;
 mod resize;
+mod rounds;
 mod scrub;
 mod space;
 mod status;

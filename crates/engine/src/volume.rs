@@ -6,6 +6,7 @@ use crate::commit::{FlushGroup, Queue};
 use crate::group::AbortListener;
 use crate::inode::{Inode, Inodes, References};
 use crate::planted::{self, Bug};
+use crate::rounds::Rounds;
 use crate::space::{Gauge, Space};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
@@ -121,6 +122,7 @@ pub struct Volume {
     pub(crate) streams: Streams,
     pub(crate) queue: Mutex<Queue>,
     pub(crate) flushes: FlushGroup,
+    pub(crate) rounds: Rounds,
     pub(crate) barriers: Barriers,
     pub(crate) applier: Mutex<Applier>,
     pub(crate) home: Home,
@@ -289,6 +291,7 @@ impl Volume {
                 ..Queue::default()
             }),
             flushes: FlushGroup::default(),
+            rounds: Rounds::default(),
             barriers: Barriers::default(),
             applier: Mutex::new(applier),
             home: Home::default(),
