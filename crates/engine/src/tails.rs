@@ -1,5 +1,6 @@
 //! The last block of files that were written lately, where the end of file lies within it. An append needs it, and so does a read up to the
 //! end of file; once it is home, both would have to wait for the device.
+use crate::file::is_zero;
 use crate::sync::Mutex;
 use crate::types::Ino;
 use std::collections::HashMap;
@@ -43,8 +44,11 @@ impl Tails {
 
     /// Block `lblk` of the file lies at `pblk` and has this content.
     pub fn keep(&self, ino: Ino, lblk: u64, pblk: u64, content: &[u8]) {
-        let len = content.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
-        let bytes = content[..len].into();
+        // Most of a block can be zeros: by the piece first.
+        let zeros = content.rchunks(64).take_while(|piece| is_zero(piece));
+        let head = &content[..content.len() - zeros.map(<[u8]>::len).sum::<usize>()];
+        let len = head.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
+        let bytes = head[..len].into();
         let mut shard = self.shard(ino).lock();
         shard.old.remove(&ino);
         if shard.young.len() >= self.half {

@@ -272,3 +272,84 @@ fn table_3_in_bytes() {
         }
     }
 }
+
+/// The file's content by the volume; all reads of file data below the page cache come this way.
+fn content(v: &Volume, ino: Ino) -> Vec<u8> {
+    let mut out = Vec::new();
+    v.read(ino, 0, 1 << 20, &mut out).unwrap();
+    out
+}
+
+#[test]
+fn the_end_of_a_file_that_was_written_lately_is_not_read_from_the_device() {
+    let (dev, v) = volume("64M");
+    let ino = create(&v, 1, "f");
+    let reads = |v: &Volume| v.status().counters.device_reads;
+    let put = |v: &Volume, at: usize, bytes: &[u8]| {
+        let done = v.write(&cx(1), ino, at as u64, bytes, WriteFlags::default());
+        assert_eq!(done.unwrap(), bytes.len());
+    };
+    let home = |v: &Volume| {
+        v.syncfs(&cx(1)).unwrap();
+        v.checkpoint().unwrap();
+    };
+    let mut expected = Vec::new();
+    put(&v, 0, b"begin");
+    expected.extend(b"begin");
+    home(&v);
+    // Small appends, over the ends of blocks: what they go on from is remembered.
+    let before = reads(&v);
+    for n in 0..40u8 {
+        let piece = vec![n | 1; 900];
+        put(&v, expected.len(), &piece);
+        expected.extend(&piece);
+        home(&v);
+        let start = expected.len() / 4096 * 4096;
+        let mut end = Vec::new();
+        v.read(ino, start as u64, 4096, &mut end).unwrap();
+        assert_eq!(end, expected[start..]);
+    }
+    assert_eq!(reads(&v), before);
+    // Whatever else happens to the last block is seen.
+    let size = |to: u64| SetAttr {
+        size: Some(to),
+        ..SetAttr::default()
+    };
+    let resize =
+        |v: &Volume, to: usize| v.setattr(&cx(1), ino, &size(to as u64)).map(drop).unwrap();
+    for shrink in [100, 5000, 9000] {
+        let to = expected.len() - shrink;
+        resize(&v, to);
+        expected.truncate(to);
+        home(&v);
+        assert_eq!(content(&v, ino), expected);
+        // Growing shows zeros where there were bytes.
+        resize(&v, to + 300);
+        expected.resize(to + 300, 0);
+        home(&v);
+        assert_eq!(content(&v, ino), expected);
+        put(&v, to - 50, &[0xee; 100]);
+        expected[to - 50..to + 50].fill(0xee);
+        home(&v);
+        assert_eq!(content(&v, ino), expected);
+    }
+    let last = expected.len() / 4096 * 4096;
+    v.fallocate(&cx(1), ino, Fallocate::PunchHole, last as u64, 4096)
+        .unwrap();
+    expected[last..].fill(0);
+    home(&v);
+    assert_eq!(content(&v, ino), expected);
+    resize(&v, 0);
+    home(&v);
+    put(&v, 0, b"anew");
+    home(&v);
+    assert_eq!(content(&v, ino), b"anew");
+    v.unmount().unwrap();
+    // Nothing is remembered over a mount: this is what the device has.
+    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let before = reads(&v);
+    assert_eq!(content(&v, ino), b"anew");
+    assert!(reads(&v) > before);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
