@@ -110,6 +110,8 @@ struct Entry {
     tag: Option<u64>,
     dirty: bool,
     taken: bool,
+    /// Changed since it was read.
+    changed: bool,
     touched: AtomicBool,
     /// Inode tables: the slots that were verified.
     slots: AtomicU64,
@@ -121,6 +123,8 @@ struct Shard {
     /// Clock order; may name blocks that are gone.
     clock: VecDeque<Pblk>,
     dirty: Vec<Pblk>,
+    /// How many changed blocks were dropped: who began to read one of this shard before may have old bytes.
+    passed: u64,
 }
 
 /// What `get` finds.
@@ -129,8 +133,12 @@ pub(crate) enum Found {
     Ready(Arc<AlignedBuf>, u64),
     /// Here, but to be verified first.
     Unverified(Arc<AlignedBuf>),
-    Absent,
+    Absent(Since),
 }
+
+/// When the cache did not have a block.
+#[derive(Clone, Copy)]
+pub(crate) struct Since(u64);
 
 /// On cache lines of its own.
 #[derive(Default)]
@@ -160,7 +168,7 @@ impl Cache {
     pub fn get(&self, pblk: Pblk, tag: u64) -> Found {
         let shard = self.shard(pblk).read();
         let Some(e) = shard.map.get(&pblk) else {
-            return Found::Absent;
+            return Found::Absent(Since(shard.passed));
         };
         if !e.touched.load(Relaxed) {
             e.touched.store(true, Relaxed);
@@ -191,27 +199,39 @@ impl Cache {
         }
     }
 
-    /// Puts in what was read from the device (`tag` `None`: unverified). What is already there wins and is returned.
-    pub fn insert_clean(
+    /// Puts in what was read from the device and verified. What is already there wins and is returned. `None`: it was there and has been
+    /// changed and written since; what was read may be older.
+    pub fn insert_read(
         &self,
         pblk: Pblk,
         buf: Arc<AlignedBuf>,
         kind: Kind,
-        verified: bool,
-    ) -> Arc<AlignedBuf> {
+        since: Since,
+    ) -> Option<Arc<AlignedBuf>> {
         let mut shard = self.shard(pblk).write();
         if let Some(e) = shard.map.get(&pblk) {
-            return e.buf.clone();
+            return Some(e.buf.clone());
         }
-        shard.insert(pblk, buf.clone(), kind, verified, false);
+        if shard.passed != since.0 {
+            return None;
+        }
+        shard.insert(pblk, buf.clone(), kind, true, false);
         shard.shrink(self.clean_per_shard);
-        buf
+        Some(buf)
+    }
+
+    /// Another thread has read the block since, and may have changed it and what it is verified against.
+    pub fn overtaken(&self, pblk: Pblk, since: Since) -> bool {
+        let shard = self.shard(pblk).read();
+        shard.map.contains_key(&pblk) || shard.passed != since.0
     }
 
     /// Replaces or inserts the block as clean and unverified.
     pub fn put(&self, pblk: Pblk, buf: Arc<AlignedBuf>) {
         self.forget(pblk);
-        self.insert_clean(pblk, buf, Kind::Raw, false);
+        let mut shard = self.shard(pblk).write();
+        shard.insert(pblk, buf, Kind::Raw, false, false);
+        shard.shrink(self.clean_per_shard);
     }
 
     /// Changes a block whose verified bytes are `current` unless the cache has newer ones. `f` must not use the cache.
@@ -234,6 +254,7 @@ impl Cache {
         let e = shard.map.get_mut(&pblk).expect("inserted above");
         e.kind = kind;
         e.tag = Some(kind.tag());
+        e.changed = true;
         if slots.1 {
             *e.slots.get_mut() |= slots.0;
         } else {
@@ -262,14 +283,10 @@ impl Cache {
 
     /// Drops a block that no longer belongs to structure, its changes included.
     pub fn forget(&self, pblk: Pblk) {
-        if self
-            .shard(pblk)
-            .write()
-            .map
-            .remove(&pblk)
-            .is_some_and(|e| e.dirty)
-        {
-            self.dirty.fetch_sub(1, Relaxed);
+        let mut shard = self.shard(pblk).write();
+        if let Some(e) = shard.map.remove(&pblk) {
+            shard.passed += u64::from(e.changed);
+            self.dirty.fetch_sub(usize::from(e.dirty), Relaxed);
         }
     }
 
@@ -339,6 +356,7 @@ impl Shard {
                 tag,
                 dirty,
                 taken: false,
+                changed: dirty,
                 touched,
                 slots: AtomicU64::new(0),
             },
@@ -361,6 +379,7 @@ impl Shard {
                 *e.touched.get_mut() = false;
                 self.clock.push_back(pblk);
             } else {
+                self.passed += u64::from(e.changed);
                 self.map.remove(&pblk);
             }
         }
@@ -375,15 +394,49 @@ mod tests {
         Arc::new(AlignedBuf::from_bytes(&[n; 1024]))
     }
 
+    fn since(c: &Cache, pblk: Pblk) -> Since {
+        match c.get(pblk, Kind::Raw.tag()) {
+            Found::Absent(since) => since,
+            _ => panic!("block {pblk} is there"),
+        }
+    }
+
+    /// As a reader does it that nobody overtakes.
+    fn read(c: &Cache, pblk: Pblk, buf: Arc<AlignedBuf>) -> Arc<AlignedBuf> {
+        match c.get(pblk, Kind::Raw.tag()) {
+            Found::Absent(since) => c.insert_read(pblk, buf, Kind::Raw, since).unwrap(),
+            Found::Ready(buf, _) | Found::Unverified(buf) => buf,
+        }
+    }
+
+    /// Read, changed, written and dropped while somebody was reading it: what that one has is old.
+    #[test]
+    fn old_bytes_are_not_put_in() {
+        let c = Cache::new(0);
+        let slow = since(&c, 7);
+        assert!(!c.overtaken(7, slow));
+        let b = read(&c, 7, block(1));
+        assert!(c.overtaken(7, slow));
+        c.modify(7, Kind::Raw, b, |b| b[0] = 2, (0, true));
+        c.written(&c.take(|_, _| {}));
+        for n in 1000..40_000 {
+            read(&c, n, block(3));
+        }
+        let late = since(&c, 7);
+        assert!(c.overtaken(7, slow) && !c.overtaken(7, late));
+        assert!(c.insert_read(7, block(1), Kind::Raw, slow).is_none());
+        assert!(c.insert_read(7, block(2), Kind::Raw, late).is_some());
+    }
+
     #[test]
     fn taken_blocks_stay_until_written_and_changed_ones_are_taken_again() {
         let c = Cache::new(0);
-        let b = c.insert_clean(7, block(1), Kind::Raw, true);
+        let b = read(&c, 7, block(1));
         c.modify(7, Kind::Raw, b, |b| b[0] = 2, (0, true));
         let first = c.take(|_, _| {});
         assert_eq!((first.len(), first[0].1[0], c.dirty_len()), (1, 2, 0));
         for n in 1000..20_000 {
-            c.insert_clean(n, block(3), Kind::Raw, true);
+            read(&c, n, block(3));
         }
         let Found::Ready(b, _) = c.get(7, Kind::Raw.tag()) else {
             panic!("a taken block was dropped")
@@ -395,7 +448,7 @@ mod tests {
         assert_eq!((second.len(), second[0].1[0]), (1, 4));
         c.written(&second);
         for n in 1000..40_000 {
-            c.insert_clean(n, block(3), Kind::Raw, true);
+            read(&c, n, block(3));
         }
         let kept: usize = c.shards.iter().map(|s| s.0.read().map.len()).sum();
         assert!(kept <= SHARDS * (SHARD_MIN + 2), "{kept}");

@@ -60,17 +60,25 @@ impl Core {
 
     /// As `read`, with the set of verified inode slots.
     pub fn read_slots(&self, pblk: Pblk, kind: Kind) -> Result<(Arc<AlignedBuf>, u64)> {
-        match self.cache.get(pblk, kind.tag()) {
-            Found::Ready(buf, slots) => Ok((buf, slots)),
-            Found::Unverified(buf) => {
-                self.verify(pblk, &kind, &buf)?;
-                self.cache.set_verified(pblk, &buf, kind);
-                Ok((buf, 0))
-            }
-            Found::Absent => {
-                let buf = self.load(pblk, &kind)?;
-                self.verify(pblk, &kind, &buf)?;
-                Ok((self.cache.insert_clean(pblk, Arc::new(buf), kind, true), 0))
+        loop {
+            match self.cache.get(pblk, kind.tag()) {
+                Found::Ready(buf, slots) => return Ok((buf, slots)),
+                Found::Unverified(buf) => {
+                    self.verify(pblk, &kind, &buf)?;
+                    self.cache.set_verified(pblk, &buf, kind);
+                    return Ok((buf, 0));
+                }
+                Found::Absent(since) => {
+                    let buf = Arc::new(self.load(pblk, &kind)?);
+                    match self.verify(pblk, &kind, &buf) {
+                        // Old bytes beside a new descriptor: no damage, the cache has better ones by now.
+                        Err(_) if self.cache.overtaken(pblk, since) => continue,
+                        verified => verified?,
+                    }
+                    if let Some(buf) = self.cache.insert_read(pblk, buf, kind, since) {
+                        return Ok((buf, 0));
+                    }
+                }
             }
         }
     }
