@@ -87,6 +87,7 @@ pub fn options() -> ccfs_engine::Options {
     ccfs_engine::Options {
         background: false,
         cache_bytes: 256 << 10,
+        group_wait: Duration::ZERO,
         ..ccfs_engine::Options::default()
     }
 }

@@ -5,6 +5,7 @@ use ccfs_client::abi as client;
 use ccfs_engine::Volume;
 use ccfs_fuse::abi::{InHeader, IoctlIn, op};
 use ccfs_fuse::server::init::{Negotiation, WANTED, negotiate};
+use ccfs_fuse::transport::channel::Channel;
 use ccfs_fuse::wire::{Body, Handler, Reply, Request};
 use ccfs_fuse::{CallerConfig, Forks, MountInfo, Server};
 use std::sync::Arc;
@@ -24,6 +25,13 @@ fn server() -> Option<(Arc<Volume>, Server)> {
         ..CallerConfig::default()
     };
     let server = Server::new(vol.clone(), agreed, MountInfo::default(), callers).ok()?;
+    // No kernel is there to be told of aborts.
+    let nobody = std::fs::File::options()
+        .write(true)
+        .open("/dev/null")
+        .ok()?;
+    let kernel = Channel::from_fd(nobody.into());
+    server.start_groups(kernel).ok()?;
     Some((vol, server))
 }
 
@@ -120,7 +128,22 @@ const OWN_IOCTLS: [u32; 9] = [
     client::IOC_BARRIER,
 ];
 
-/// Calls: number (1 byte: an index into those known; 255: any, 4 more), user (1), node (1), length of the input (2), input.
+/// Of atomic groups, F2FS's among them.
+const GROUP_IOCTLS: [u32; 9] = [
+    client::IOC_GROUP_BEGIN,
+    client::IOC_GROUP_COMMIT,
+    client::IOC_GROUP_ABORT,
+    client::IOC_GROUP_ENTER,
+    client::IOC_GROUP_CHANGES,
+    0xf501,
+    0xf502,
+    0xf505,
+    0x8004_f50c,
+];
+/// First number of a call's byte that means one of these.
+const GROUPS_FROM: u8 = 200;
+
+/// Calls: number (1 byte: an index into those known, from 200 on into those of groups; 255: any, 4 more), user (1), node (1), length of the input (2), input.
 pub fn ioctls(data: &[u8]) {
     let Some((vol, server)) = server() else {
         return;
@@ -132,6 +155,7 @@ pub fn ioctls(data: &[u8]) {
         let known = FS_IOCTLS.len() + OWN_IOCTLS.len();
         let cmd = match input.u8() {
             255 => input.u32(),
+            n @ GROUPS_FROM.. => GROUP_IOCTLS[usize::from(n - GROUPS_FROM) % GROUP_IOCTLS.len()],
             n => *FS_IOCTLS
                 .iter()
                 .chain(&OWN_IOCTLS)
@@ -146,7 +170,10 @@ pub fn ioctls(data: &[u8]) {
         // As the kernel does: as many bytes as the number states. Now and then not.
         if len % 8 != 7 {
             arg.resize(size, 0);
-            if size >= 4 && len % 8 != 6 && OWN_IOCTLS.contains(&cmd) {
+            if size >= 4
+                && len % 8 != 6
+                && (OWN_IOCTLS.contains(&cmd) || GROUP_IOCTLS.contains(&cmd))
+            {
                 arg[..4].copy_from_slice(&client::VERSION.to_ne_bytes());
             }
         }

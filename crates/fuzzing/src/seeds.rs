@@ -134,7 +134,18 @@ fn ioctls() -> Vec<Vec<u8>> {
             n, user, 1, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0,
         ]
     };
-    let mut out: Vec<Vec<u8>> = (0..19).flat_map(|n| [call(n, 0), call(n, 1)]).collect();
+    let known = (0..19).chain(200..209);
+    let mut out: Vec<Vec<u8>> = known.flat_map(|n| [call(n, 0), call(n, 1)]).collect();
     out.push(out.concat());
+    // Groups around a change of flags: committed, taken back, of a file, and one that is left open.
+    let sequences = [
+        &[200, 3, 201][..],
+        &[200, 3, 204, 202, 202],
+        &[205, 3, 206, 207],
+        &[200, 205, 3, 207, 201],
+        &[200, 200, 3, 203],
+    ];
+    let user = |seq: &[u8], user| seq.iter().flat_map(|n| call(*n, user)).collect();
+    out.extend(sequences.iter().flat_map(|s| [user(s, 0), user(s, 1)]));
     out
 }

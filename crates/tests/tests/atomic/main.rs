@@ -2,6 +2,7 @@
 mod command;
 mod common;
 mod members;
+mod random;
 
 use ccfs_client as client;
 use ccfs_tests::harness::{Tree, Volume};
