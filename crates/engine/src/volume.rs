@@ -399,7 +399,8 @@ impl Volume {
         self.live
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// A device error, a shutdown or a bug has stopped it: nothing is changed any more.
+    pub fn is_stopped(&self) -> bool {
         self.health.load(Ordering::Acquire) != RUNNING
     }
 

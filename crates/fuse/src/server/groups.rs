@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the call that asked for an abort waits for the kernel to forget what it knew.
 const FORGET_WAIT: Duration = Duration::from_secs(30);
@@ -102,12 +102,23 @@ impl Notifier {
         self.0.send(Message::Pages(ino));
     }
 
-    /// Waits until the kernel has forgotten what was to be forgotten before the call.
-    fn settle(&self) {
-        let (done, wait) = sync_channel(1);
-        self.0.send(Message::Barrier(done));
-        if wait.recv_timeout(FORGET_WAIT).is_err() && self.works() {
-            tracing::warn!("the kernel takes long to forget what an atomic group had changed");
+    /// Waits until the kernel has forgotten all groups that anybody began to take back before the call.
+    fn settle(&self, volume: &Volume) {
+        let (begun, end) = (volume.aborts_begun(), Instant::now() + FORGET_WAIT);
+        loop {
+            let (done, wait) = sync_channel(1);
+            self.0.send(Message::Barrier(done));
+            let left = end.saturating_duration_since(Instant::now());
+            let told = wait.recv_timeout(left).is_ok();
+            if self.0.done.load(Ordering::SeqCst) >= begun || !self.works() || volume.is_stopped() {
+                return;
+            }
+            if !told || left.is_zero() {
+                tracing::warn!("the kernel takes long to forget what an atomic group had changed");
+                return;
+            }
+            // Whoever takes that group back has not got so far.
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -225,7 +236,7 @@ impl Server {
             (F2FS_ABORT, Some(group)) => match self.volume.group_abort(group.id) {
                 // Its owner and the other members are told with their next change.
                 Ok(()) | Err(ccfs_engine::Error::Errno(libc::ECANCELED)) => {
-                    self.notifier.settle();
+                    self.notifier.settle(&self.volume);
                     Ok(())
                 }
                 Err(e) => Err(e.into()),
@@ -274,7 +285,7 @@ impl Server {
             .group_commit_telling(found.id, durable, &|| found.set_committed());
         self.callers.group_ended(tid, &found);
         if ended.is_err() {
-            self.notifier.settle();
+            self.notifier.settle(&self.volume);
         }
         Ok(ended?)
     }
@@ -290,7 +301,7 @@ impl Server {
             return Err(Errno(libc::EALREADY));
         }
         self.callers.group_ended(tid, &found);
-        self.notifier.settle();
+        self.notifier.settle(&self.volume);
         match ended {
             Err(Errno(libc::ECANCELED)) => Ok(()),
             ended => ended,
