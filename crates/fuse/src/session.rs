@@ -166,10 +166,11 @@ impl Session {
 
     /// The pool serves what comes over /dev/fuse: with rings FORGET and INTERRUPT, without them everything.
     fn start_transport(&mut self) -> std::io::Result<Arc<Pool>> {
-        let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
+        // Before the first request: it can be the one that opens a group.
         if let Err(e) = self.server.start_groups(self.channel.clone()) {
             tracing::error!("a thread could not be started: {e}; there are no atomic groups");
         }
+        let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
         if let Some(rings) = &mut self.rings {
             let handler = self.server.clone();
             if let Err(why) = rings.start(&self.channel, handler, self.pool.threads_max) {
@@ -253,6 +254,7 @@ impl Session {
     /// Ends a mount that was never served.
     fn abandon(self) {
         drop(self.rings);
+        self.server.stop_groups();
         drop(self.channel);
         let _ = self.mounted.detach();
         if let Err(e) = self.server.end() {

@@ -184,6 +184,11 @@ impl Server {
         self.notifier.start(&self.volume, kernel)
     }
 
+    /// Lets go of the kernel.
+    pub fn stop_groups(&self) {
+        self.notifier.stop();
+    }
+
     pub(super) fn group_ioctl(
         &self,
         request: &Request<'_>,
