@@ -19,7 +19,7 @@ import os
 import struct
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Optional, Protocol, Type, Union
+from typing import Optional, Protocol, Sequence, Type, Union
 
 __all__ = [
     "DEFAULT",
@@ -33,9 +33,11 @@ __all__ = [
     "is_supported",
     "leave_stream",
     "new_stream",
+    "open_atomic",
     "set_stream",
     "stream",
     "sync",
+    "syncv",
 ]
 
 
@@ -58,6 +60,11 @@ _BARRIER_DATA = 1
 _GROUP_BEGIN, _GROUP_COMMIT, _GROUP_ABORT, _GROUP_ENTER = (0xC018CC8A, 0xC018CC8B, 0xC018CC8C, 0xC018CC8D)
 _GROUP_ARG = struct.Struct("=IIQQ")
 _ORDERED = 1
+_ATOMIC, _SYNCV = (0xC018CCA1, 0xC808CCA2)
+_ATOMIC_ARG = struct.Struct("=IIQQ")
+_ATOMIC_OPEN = 1
+_SYNCV_MAX = 256
+_SYNCV_ARG = struct.Struct("=II256Q")
 _IGNORE_FSYNC = 1
 _CHOSEN = 1 << 30
 _KEEP_FLAGS = 1 << 31
@@ -182,12 +189,55 @@ def fdatabarrier(file: Union[int, _HasFileno]) -> None:
     _barrier(file, _BARRIER_DATA)
 
 
+def open_atomic(path: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"], flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o666) -> int:
+    """Opens a file as os.open does, for writing, and O_ATOMIC; returns its descriptor.
+
+    What the disk holds of the file is at every moment its content of the last successful os.fsync (os.fdatasync, mmap.flush, syncv),
+    whatever crashes, the program too. What was not synced at the last close is taken back. Others see unsynced changes at once. Where the mount has
+    no atomic_files=on OSError with ENOTSUP, EBUSY when the file is open O_ATOMIC already.
+    """
+    fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_CLOEXEC, mode)
+    try:
+        _atomic_token(fd, _ATOMIC_OPEN)
+        if flags & os.O_TRUNC:
+            os.ftruncate(fd, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def syncv(files: Sequence[Union[int, _HasFileno]]) -> None:
+    """Makes the changes of several files of one volume that are open O_ATOMIC durable together: a crash leaves all of them, or none.
+
+    At most 256. File objects are flushed first; what was stored through an mmap has to be flushed before (mmap.flush), which is a sync of that file.
+    """
+    fds = [_flushed(file) for file in files]
+    if not 0 < len(fds) <= _SYNCV_MAX:
+        raise OSError(errno.EINVAL, "1 to 256 files")
+    tokens = [_atomic_token(fd, 0) for fd in fds]
+    tokens += [0] * (_SYNCV_MAX - len(fds))
+    _ioctl(fds[0], _SYNCV, bytearray(_SYNCV_ARG.pack(_VERSION, len(fds), *tokens)))
+
+
+def _atomic_token(fd: int, flags: int) -> int:
+    arg = bytearray(_ATOMIC_ARG.pack(_VERSION, flags, 0, 0))
+    _ioctl(fd, _ATOMIC, arg)
+    token: int = _ATOMIC_ARG.unpack(arg)[2]
+    return token
+
+
+def _flushed(file: Union[int, _HasFileno]) -> int:
+    if isinstance(file, int):
+        return file
+    flush = getattr(file, "flush", None)
+    if flush is not None:
+        flush()
+    return file.fileno()
+
+
 def _barrier(file: Union[int, _HasFileno], flags: int) -> None:
-    if not isinstance(file, int):
-        flush = getattr(file, "flush", None)
-        if flush is not None:
-            flush()
-        file = file.fileno()
+    file = _flushed(file)
     _ioctl(file, _BARRIER, bytearray(_BARRIER_ARG.pack(_VERSION, flags)))
 
 

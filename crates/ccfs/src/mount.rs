@@ -137,6 +137,7 @@ fn serve(
         nodev: options.nodev,
         noexec: options.noexec,
         status_dir: options.status_dir,
+        atomic_files: options.atomic_files,
         callers: options.callers.clone(),
         transport: options.transport,
         options: options.of_daemon(),

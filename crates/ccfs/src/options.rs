@@ -17,11 +17,14 @@ pub struct MountOptions {
     pub noexec: bool,
     /// The directory `.ccfs` with status files is there.
     pub status_dir: bool,
+    /// Files can be open O_ATOMIC.
+    pub atomic_files: bool,
     /// Other users may use what an ordinary user mounts.
     pub allow_other: bool,
     /// Change a volume that is mounted.
     pub remount: bool,
-    /// The options that were named and that only the daemon knows (commit, dirty, cache, log, status, streams, rules, identity, transport, group_timeout), each
+    /// The options that were named and that only the daemon knows (commit, dirty, cache, log, status, streams, rules, identity, transport, group_timeout,
+    /// atomic_files), each
     /// written in one way.
     pub named: BTreeMap<&'static str, String>,
     /// Messages of the daemon go here instead of the system log.
@@ -35,7 +38,7 @@ pub struct MountOptions {
 }
 
 /// Options that only the daemon knows.
-const DAEMONS: [&str; 10] = [
+const DAEMONS: [&str; 11] = [
     "commit",
     "dirty",
     "cache",
@@ -46,6 +49,7 @@ const DAEMONS: [&str; 10] = [
     "identity",
     "transport",
     "group_timeout",
+    "atomic_files",
 ];
 
 impl MountOptions {
@@ -63,6 +67,7 @@ impl MountOptions {
             "status" => if self.status_dir { "on" } else { "off" }.into(),
             "streams" => self.callers.grouping.name().into(),
             "rules" => file(&self.rules),
+            "atomic_files" => if self.atomic_files { "on" } else { "off" }.into(),
             "identity" => self.callers.forks.name().into(),
             "transport" => self.transport.name().into(),
             _ => {
@@ -105,6 +110,7 @@ impl Default for MountOptions {
             nodev: false,
             noexec: false,
             status_dir: true,
+            atomic_files: false,
             allow_other: false,
             remount: false,
             named: BTreeMap::new(),
@@ -192,6 +198,9 @@ fn set(
         ("status", Some("on")) => out.status_dir = true,
         ("status", Some("off")) => out.status_dir = false,
         ("status", _) => return Err("option status= is on or off".into()),
+        ("atomic_files", Some("on")) => out.atomic_files = true,
+        ("atomic_files", Some("off")) => out.atomic_files = false,
+        ("atomic_files", _) => return Err("option atomic_files= is on or off".into()),
         ("transport", Some(v)) => {
             out.transport = Transport::parse(v)
                 .ok_or_else(|| format!("transport={v}: give auto, uring or dev"))?;
@@ -345,6 +354,8 @@ mod tests {
             "rules=/nonexistent/rules",
             "rules=/dev/zero",
             "identity=magic",
+            "atomic_files",
+            "atomic_files=yes",
             "group_timeout=-1",
             "group_timeout",
             "group_timeout=700000",

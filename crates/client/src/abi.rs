@@ -48,6 +48,43 @@ pub const IOC_TUNE: u32 = iowr(0x91, size_of::<TuneArg>());
 /// Order without durability for what was done before to the file that the descriptor is of, and by the caller's stream: [`BarrierArg`].
 pub const IOC_BARRIER: u32 = iowr(0xa0, size_of::<BarrierArg>());
 
+/// Open the file of the descriptor O_ATOMIC, or ask for its token: [`AtomicArg`].
+pub const IOC_ATOMIC: u32 = iowr(0xa1, size_of::<AtomicArg>());
+/// Make the changes of several files that are open O_ATOMIC durable together: [`SyncvArg`], on any file of the volume.
+pub const IOC_SYNCV: u32 = iowr(0xa2, size_of::<SyncvArg>());
+
+/// ATOMIC flag: from now on the descriptor's open is O_ATOMIC. Without it the call only tells the token.
+pub const ATOMIC_OPEN: u32 = 1;
+/// Files of one SYNCV call at most.
+pub const SYNCV_MAX: usize = 256;
+
+/// Argument of the call on one file that is, or is to be, open O_ATOMIC.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct AtomicArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// 0 or [`ATOMIC_OPEN`].
+    pub flags: u32,
+    /// Out: what SYNCV calls the file. Nobody can guess it.
+    pub token: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// Argument of the call on several such files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SyncvArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// How many tokens are valid.
+    pub count: u32,
+    pub tokens: [u64; SYNCV_MAX],
+}
+
 /// Barrier flag: of the file only the data matters (fdatabarrier). The order is kept for all of it nevertheless.
 pub const BARRIER_DATA: u32 = 1;
 
@@ -227,6 +264,7 @@ pub struct ScrubArg {
 
 const _: () = assert!(size_of::<StreamArg>() == 16);
 const _: () = assert!(size_of::<GroupArg>() == 24);
+const _: () = assert!(size_of::<AtomicArg>() == 24 && size_of::<SyncvArg>() == 2056);
 const _: () = assert!(size_of::<TraceArg>() == 8192);
 const _: () = assert!(size_of::<StatusArg>() == 8192);
 const _: () = assert!(size_of::<ProcessArg>() == 24);

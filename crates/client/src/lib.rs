@@ -20,6 +20,7 @@
 #![deny(unsafe_code)]
 pub mod abi;
 mod at;
+mod atomic;
 mod barrier;
 mod group;
 mod guard;
@@ -36,6 +37,7 @@ pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC, STREAM_POLICY};
 pub use at::{
     get_stream_at, is_supported, new_stream_at, set_stream_at, stream_of_process_at, stream_sync_at,
 };
+pub use atomic::{make_atomic, open_atomic, syncv};
 pub use barrier::{fbarrier, fdatabarrier};
 pub use group::{Group, group_abort, group_begin, group_changes, group_commit, group_enter};
 pub use guard::Entered;

@@ -164,6 +164,9 @@ impl Volume {
             return false;
         }
         let listener = self.abort_listener.lock().clone();
+        if st.draft.as_ref().is_some_and(|d| d.changed) {
+            self.aborts_begun.fetch_add(1, Ordering::SeqCst);
+        }
         let changed = if planted::is(Bug::AtomicClose) {
             st.draft.as_ref().is_some_and(|d| d.changed) && self.publish_at_close(&inode, &mut st)
         } else {

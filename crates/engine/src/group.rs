@@ -220,7 +220,7 @@ impl Volume {
         self.streams.groups_open()
     }
 
-    /// How many groups were, or are being, taken back: counted before the first of their changes goes.
+    /// How many groups, and drafts of failure-atomic files, were, or are being, taken back: counted before the first of their changes goes.
     pub fn aborts_begun(&self) -> u64 {
         self.aborts_begun.load(Ordering::SeqCst)
     }

@@ -51,6 +51,8 @@ pub struct MountConfig {
     pub allow_other: bool,
     /// The root has a directory `.ccfs` with status files, which no listing shows.
     pub status_dir: bool,
+    /// Opens and closes of files cost a request, so that files can be open O_ATOMIC.
+    pub atomic_files: bool,
     pub pool: PoolConfig,
     /// Which way requests come.
     pub transport: Transport,
@@ -75,6 +77,7 @@ impl MountConfig {
             noexec: false,
             allow_other: true,
             status_dir: true,
+            atomic_files: false,
             pool: PoolConfig::default(),
             transport: Transport::default(),
             ring_queues: None,

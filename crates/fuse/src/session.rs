@@ -86,6 +86,7 @@ impl Session {
                     source: mounted.source.display().to_string(),
                     syncfs: mounted.fuseblk,
                     status_dir: config.status_dir,
+                    atomic_files: config.atomic_files,
                     transport: Arc::new(transport),
                     options: config.options.clone(),
                 };

@@ -100,6 +100,22 @@ int ccfs_abort_fd(int fd, ccfs_group_t group);
  * Errors: EBUSY the thread is in a group; EINVAL group is 0; ENOENT, EALREADY and EPERM as above. */
 int ccfs_enter_fd(int fd, ccfs_group_t group);
 
+/* Opens a file as open(2) does, for writing, and O_ATOMIC: what the disk holds of it is at every moment its content of the last
+ * successful fsync, fdatasync, msync or ccfs_syncv, whatever crashes, the program too. What was not synced when the last descriptor of
+ * this open and its mappings are gone is taken back. Others see unsynced changes at once; what they change of the content joins them.
+ * Names, mode, owner and attributes are not content. ccfs_make_atomic does it to a file that is open for writing, and makes durable
+ * what was written to it before. O_TRUNC is content: it counts from the first sync on.
+ * Errors: ENOTSUP not such a mount; EBUSY the file is open O_ATOMIC already, or an open atomic group has changed it; EBADF not open
+ * for writing; later, in writes, EDQUOT so much unsynced content cannot be held: sync, or close. */
+int ccfs_open_atomic(const char *path, int flags, unsigned int mode);
+int ccfs_make_atomic(int fd);
+
+/* Makes the changes of several files of one volume that are open O_ATOMIC durable together: after a crash all of them are there, or
+ * none. At most 256 files.
+ * Errors: EINVAL no file, too many, one that is not open O_ATOMIC, or of another volume; EDQUOT together they are too large, nothing
+ * was done; EBUSY the caller's own atomic group has changed the name or mode of one. */
+int ccfs_syncv(const int *fds, int count);
+
 /* Returns 1 on a mounted ccfs volume, 0 elsewhere, -1 with errno set where it cannot be told. */
 int ccfs_is_supported(const char *path);
 int ccfs_is_supported_fd(int fd);
@@ -134,6 +150,20 @@ struct ccfs_group_arg {
 #define CCFS_IOC_GROUP_COMMIT 0xc018cc8bu
 #define CCFS_IOC_GROUP_ABORT 0xc018cc8cu
 #define CCFS_IOC_GROUP_ENTER 0xc018cc8du
+#define CCFS_ATOMIC_OPEN 1u
+struct ccfs_atomic_arg {
+    uint32_t version;
+    uint32_t flags; /* 0 or CCFS_ATOMIC_OPEN */
+    uint64_t token; /* out: for SYNCV */
+    uint64_t reserved;
+};
+struct ccfs_syncv_arg {
+    uint32_t version;
+    uint32_t count;
+    uint64_t tokens[256];
+};
+#define CCFS_IOC_ATOMIC 0xc018cca1u
+#define CCFS_IOC_SYNCV 0xc808cca2u
 
 #ifdef __cplusplus
 }

@@ -1,10 +1,13 @@
 //! The functions of `include/ccfs.h`, and what is unsafe about C: pointers, descriptors, errno.
 #![allow(unsafe_code)]
 use super::abi::STREAM_CHOSEN;
-use super::{GroupCall, Place, barrier, begin, get, group, guarded, is_supported, new, set, sync};
+use super::{
+    GroupCall, Place, barrier, begin, get, group, guarded, is_supported, make_atomic, new, set,
+    sync, syncv,
+};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::raw::{c_char, c_int, c_uint};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -214,6 +217,74 @@ pub extern "C" fn ccfs_abort_fd(fd: c_int, handle: u64) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn ccfs_enter_fd(fd: c_int, handle: u64) -> c_int {
     status(guarded(|| group(of_fd(fd)?, handle, GroupCall::Enter)))
+}
+
+/// # Safety
+/// `path` as C strings are.
+unsafe fn open_atomic(path: *const c_char, flags: c_int, mode: c_uint) -> io::Result<OwnedFd> {
+    if path.is_null() {
+        return Err(bad(libc::EFAULT));
+    }
+    // Truncation is content: it comes when the file is O_ATOMIC.
+    // SAFETY: the caller's promise.
+    let fd = unsafe { libc::open(path, flags & !libc::O_TRUNC, mode) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    make_atomic(Place::Fd(fd.as_fd()))?;
+    if flags & libc::O_TRUNC == 0 {
+        return Ok(fd);
+    }
+    let file = std::fs::File::from(fd);
+    file.set_len(0)?;
+    Ok(file.into())
+}
+
+/// # Safety
+/// `path` as C strings are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ccfs_open_atomic(
+    path: *const c_char,
+    flags: c_int,
+    mode: c_uint,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    match guarded(|| unsafe { open_atomic(path, flags, mode) }) {
+        Ok(fd) => fd.into_raw_fd(),
+        Err(number) => status(Err(number)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ccfs_make_atomic(fd: c_int) -> c_int {
+    status(guarded(|| make_atomic(of_fd(fd)?)))
+}
+
+/// # Safety
+/// `fds` points to `count` descriptors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ccfs_syncv(fds: *const c_int, count: c_int) -> c_int {
+    status(guarded(|| {
+        let count = usize::try_from(count).map_err(|_| bad(libc::EINVAL))?;
+        if count == 0 {
+            return syncv(&[]);
+        }
+        if fds.is_null() {
+            return Err(bad(libc::EFAULT));
+        }
+        // SAFETY: the caller's promise.
+        let fds = unsafe { std::slice::from_raw_parts(fds, count) };
+        let open = |fd: &c_int| match *fd {
+            0.. => Ok(()),
+            _ => Err(bad(libc::EBADF)),
+        };
+        fds.iter().try_for_each(open)?;
+        // SAFETY: only used for the length of one call. A number that is not open gives EBADF from the kernel, no more.
+        let fds = fds.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
+        syncv(&fds.collect::<Vec<_>>())
+    }))
 }
 
 /// 1, 0, or -1 and errno.

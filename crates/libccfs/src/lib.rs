@@ -122,6 +122,14 @@ fn group(place: Place<'_>, handle: u64, call: GroupCall) -> io::Result<()> {
     }
 }
 
+fn make_atomic(place: Place<'_>) -> io::Result<()> {
+    ccfs_client::make_atomic(place.open()?)
+}
+
+fn syncv(files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    ccfs_client::syncv(files)
+}
+
 fn is_supported(place: Place<'_>) -> io::Result<bool> {
     match get(place) {
         Ok(_) => Ok(true),

@@ -47,6 +47,8 @@ static void elsewhere(const char *path) {
     FAILS(cfs_abort() == -1, ENOTSUP);
     FAILS(ccfs_begin_fd(fd, 0) == 0, ENOTSUP);
     FAILS(ccfs_enter_fd(fd, 7) == -1, ENOTSUP);
+    FAILS(ccfs_make_atomic(fd) == -1, ENOTSUP);
+    FAILS(ccfs_syncv(&fd, 1) == -1, ENOTSUP);
     close(fd);
 }
 
@@ -56,6 +58,12 @@ static void wrong(const char *path) {
     FAILS(fbarrier(-1) == -1, EBADF);
     FAILS(fdatabarrier(987654) == -1, EBADF);
     FAILS(ccfs_begin_fd(-1, 0) == 0, EBADF);
+    FAILS(ccfs_make_atomic(-1) == -1, EBADF);
+    FAILS(ccfs_open_atomic(NULL, O_RDWR, 0) == -1, EFAULT);
+    FAILS(ccfs_open_atomic("/nowhere/at/all", O_RDWR, 0) == -1, ENOENT);
+    FAILS(ccfs_syncv(NULL, 1) == -1, EFAULT);
+    FAILS(ccfs_syncv(NULL, 0) == -1, EINVAL);
+    FAILS(ccfs_syncv(NULL, -1) == -1, EINVAL);
     FAILS(ccfs_commit_fd(987654, 0, 0) == -1, EBADF);
     FAILS(ccfs_abort_fd(-1, 0) == -1, EBADF);
     FAILS(ccfs_is_supported(NULL) == -1, EFAULT);

@@ -36,6 +36,13 @@ int main(void) {
     SHOW("group_at_flags", offsetof(struct ccfs_group_arg, flags));
     SHOW("group_at_handle", offsetof(struct ccfs_group_arg, handle));
     SHOW("group_at_timeout", offsetof(struct ccfs_group_arg, timeout_ms));
+    SHOW("atomic", CCFS_IOC_ATOMIC);
+    SHOW("atomic_open", CCFS_ATOMIC_OPEN);
+    SHOW("atomic_size", sizeof(struct ccfs_atomic_arg));
+    SHOW("atomic_at_token", offsetof(struct ccfs_atomic_arg, token));
+    SHOW("syncv", CCFS_IOC_SYNCV);
+    SHOW("syncv_size", sizeof(struct ccfs_syncv_arg));
+    SHOW("syncv_at_tokens", offsetof(struct ccfs_syncv_arg, tokens));
     SHOW("size", sizeof(struct ccfs_stream_arg));
     SHOW("at_version", offsetof(struct ccfs_stream_arg, version));
     SHOW("at_flags", offsetof(struct ccfs_stream_arg, flags));
@@ -76,6 +83,13 @@ fn the_header_has_the_numbers_of_the_daemon() {
         ("group_at_flags", at!(GroupArg, flags)),
         ("group_at_handle", at!(GroupArg, handle)),
         ("group_at_timeout", at!(GroupArg, timeout_ms)),
+        ("atomic", abi::IOC_ATOMIC.into()),
+        ("atomic_open", abi::ATOMIC_OPEN.into()),
+        ("atomic_size", size_of::<abi::AtomicArg>() as u64),
+        ("atomic_at_token", at!(AtomicArg, token)),
+        ("syncv", abi::IOC_SYNCV.into()),
+        ("syncv_size", size_of::<abi::SyncvArg>() as u64),
+        ("syncv_at_tokens", at!(SyncvArg, tokens)),
         ("size", size_of::<abi::StreamArg>() as u64),
         ("at_version", at!(StreamArg, version)),
         ("at_flags", at!(StreamArg, flags)),
@@ -121,8 +135,13 @@ fn words(text: &str) -> String {
 }
 
 fn page() -> String {
-    let pages =
-        ["setstream.3", "fbarrier.3", "cfs_begin.3"].map(|page| here("../../docs/man").join(page));
+    let pages = [
+        "setstream.3",
+        "fbarrier.3",
+        "cfs_begin.3",
+        "ccfs_open_atomic.3",
+    ]
+    .map(|page| here("../../docs/man").join(page));
     let text = pages
         .map(|page| std::fs::read_to_string(page).unwrap())
         .concat();

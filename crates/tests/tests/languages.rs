@@ -1,4 +1,4 @@
-//! examples/ordered.*, barriers.* and atomic.* in C, C++, Rust and Python: the same program, killed in the middle or with its disk, keeps its order (C1, C3), or all of a change or nothing (C11).
+//! examples/ordered.*, barriers.*, atomic.* and syncv.* in C, C++, Rust and Python: the same program, killed in the middle or with its disk, keeps its order (C1, C3), or all of a change or nothing (C11).
 use ccfs_tests::harness::{Fs, Volume, WorkDir, ccfs_program, have, run, run_ok, sibling};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -139,10 +139,14 @@ fn look(dir: &Path) -> (u64, u64) {
 /// Kills the daemon under the program, looks, and does it again elsewhere. `check` gets the directory and the last round that was
 /// acknowledged.
 fn killed(words: &[&str], says: &Says, check: impl Fn(&Path, u64)) {
+    killed_on("commit=600", words, says, check);
+}
+
+fn killed_on(options: &str, words: &[&str], says: &Says, check: impl Fn(&Path, u64)) {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("languages") {
         return;
     }
-    let mut v = Volume::unformatted(Fs::Ccfs, "languages").options("commit=600");
+    let mut v = Volume::unformatted(Fs::Ccfs, "languages").options(options);
     v.mkfs(128);
     v.mount();
     for rounds in [10, 70, 150] {
@@ -206,6 +210,37 @@ fn atomic(words: &[&str]) {
     let said = run_ok(words[0], &arguments);
     assert_eq!(said, "plain\ncommitted 1\ncommitted 2\n", "{words:?}");
     killed(words, &ATOMIC, in_agreement);
+}
+
+/// A program with failure-atomic files, killed with the daemon, and elsewhere (C12): both files hold the same round, the last one that
+/// was acknowledged or the next.
+fn failure_atomic(words: &[&str]) {
+    let place = WorkDir::new("plain-syncv");
+    let arguments: Vec<&str> = words[1..]
+        .iter()
+        .copied()
+        .chain([text(place.path()), "2"])
+        .collect();
+    let said = run_ok(words[0], &arguments);
+    assert_eq!(said, "plain\ncommitted 1\ncommitted 2\n", "{words:?}");
+    killed_on(
+        "commit=600,atomic_files=on",
+        words,
+        &ATOMIC,
+        |dir, acknowledged| {
+            let number = |name: &str| -> u64 {
+                let text = std::fs::read_to_string(dir.join(name)).expect("a file");
+                let number = text.strip_suffix('\n').and_then(|n| n.parse().ok());
+                number.unwrap_or_else(|| panic!("C12: torn: {text:?}"))
+            };
+            let both = (number("counter"), number("copy"));
+            assert_eq!(both.0, both.1, "C12: apart");
+            assert!(
+                (acknowledged..=acknowledged + 1).contains(&both.0),
+                "C12: {acknowledged}, {both:?}"
+            );
+        },
+    );
 }
 
 /// Elsewhere the calls do no harm: the program goes its slow way and ends well.
@@ -289,6 +324,15 @@ fn c_atomic() {
 }
 
 #[test]
+fn c_syncv() {
+    let place = WorkDir::new("c-syncv");
+    install(place.path());
+    if let Some(program) = compile(place.path(), "gcc", "examples/syncv.c", Linking::Shared) {
+        failure_atomic(&[text(&program)]);
+    }
+}
+
+#[test]
 fn c_static() {
     let place = WorkDir::new("c-static");
     install(place.path());
@@ -365,6 +409,8 @@ fn python() {
     all(&["env", &path, python, "-B", text(&barriers)]);
     let groups = source("examples/atomic.py");
     atomic(&["env", &path, python, "-B", text(&groups)]);
+    let syncv = source("examples/syncv.py");
+    failure_atomic(&["env", &path, python, "-B", text(&syncv)]);
     package_tests(python, &path, &copy);
 }
 

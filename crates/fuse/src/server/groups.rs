@@ -66,7 +66,7 @@ impl Notifier {
     }
 
     /// Groups can be opened.
-    fn works(&self) -> bool {
+    pub fn works(&self) -> bool {
         self.0.sender.lock().is_some()
     }
 
@@ -103,7 +103,7 @@ impl Notifier {
     }
 
     /// Waits until the kernel has forgotten all groups that anybody began to take back before the call.
-    fn settle(&self, volume: &Volume) {
+    pub fn settle(&self, volume: &Volume) {
         let (begun, end) = (volume.aborts_begun(), Instant::now() + FORGET_WAIT);
         loop {
             let (done, wait) = sync_channel(1);

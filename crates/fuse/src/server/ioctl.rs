@@ -122,6 +122,8 @@ impl Server {
             | client::IOC_GROUP_ENTER => self.group_ioctl(request, arg.cmd, input, reply)?,
             F2FS_GET_FEATURES => reply.push(&F2FS_FEATURE_ATOMIC_WRITE),
             F2FS_START | F2FS_COMMIT | F2FS_ABORT => self.atomic_write(request, arg.cmd)?,
+            client::IOC_ATOMIC => self.atomic_open(request, arg.fh, input, reply)?,
+            client::IOC_SYNCV => self.syncv(request, input, reply)?,
             client::IOC_GROUP_CHANGES => self.group_changes(request, input, reply)?,
             client::IOC_SET_STREAM
             | client::IOC_GET_STREAM

@@ -9,8 +9,10 @@
 //!
 //! # Opens
 //! OPEN and OPENDIR are answered ENOSYS once (NO_OPEN): no open and no close of a file costs a request. CREATE is
-//! answered ENOSYS too: the kernel then sends MKNOD, and no RELEASE. Only O_TMPFILE has handles, which mean nothing. So opening an immutable
+//! answered ENOSYS too: the kernel then sends MKNOD, and no RELEASE. Only O_TMPFILE has handles, which mean nothing. With `atomic_files=on` OPEN is
+//! answered, and closes are seen (`atomic.rs`). So opening an immutable
 //! file for writing cannot be refused, as ext4 does; the write is.
+mod atomic;
 mod data;
 mod groups;
 pub mod init;
@@ -57,6 +59,7 @@ pub struct Server {
     status_dir: status_dir::StatusDir,
     snapshots: Mutex<snapshots::Snapshots>,
     notifier: groups::Notifier,
+    handles: atomic::Handles,
     /// What `status` says about the mount.
     mount: MountInfo,
     /// DESTROY was served: the volume is unmounted; `Err` says why it is not.
@@ -73,6 +76,8 @@ pub struct MountInfo {
     pub syncfs: bool,
     /// The directory `.ccfs` is wanted.
     pub status_dir: bool,
+    /// Closes are to be seen, so that files can be open O_ATOMIC.
+    pub atomic_files: bool,
     /// Which way requests come.
     pub transport: Arc<InUse>,
     /// See [`crate::MountConfig::options`].
@@ -98,6 +103,7 @@ impl Server {
             status_dir,
             snapshots: Mutex::default(),
             notifier: groups::Notifier::default(),
+            handles: atomic::Handles::default(),
             mount,
             ended: Mutex::new(None),
             panicked: AtomicBool::new(false),
@@ -121,6 +127,9 @@ impl Server {
     }
 
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        if request.header.opcode == op::OPEN {
+            return self.open(request, reply);
+        }
         if status_dir::is_ours(request.header.nodeid) {
             return self.status_dir_request(request, reply);
         }
@@ -157,8 +166,8 @@ impl Server {
             op::LISTXATTR => self.listxattr(request, reply),
             op::REMOVEXATTR => self.removexattr(request),
             op::IOCTL => self.ioctl(request, reply),
-            // Handles of O_TMPFILE; they hold nothing.
-            op::RELEASE | op::RELEASEDIR => Ok(()),
+            op::RELEASE => self.release(request),
+            op::RELEASEDIR => Ok(()),
             op::INTERRUPT | op::NOTIFY_REPLY => {
                 reply.silent = true;
                 Ok(())
@@ -169,7 +178,7 @@ impl Server {
             }),
             // INIT was answered before there was a server.
             op::INIT => Err(Errno(libc::EPROTO)),
-            // OPEN, OPENDIR, CREATE, FLUSH, ACCESS, BMAP, POLL, locks and whatever will be invented.
+            // OPENDIR, CREATE, FLUSH, ACCESS, BMAP, POLL, locks and whatever will be invented.
             _ => Err(Errno(libc::ENOSYS)),
         }
     }
@@ -260,6 +269,7 @@ impl Handler for Server {
     fn may_block(&self, request: &Request<'_>) -> bool {
         match request.header.opcode {
             op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::DESTROY | op::FALLOCATE => true,
+            op::RELEASE => self.mount.atomic_files,
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => true,
             op::WRITE
             | op::SETATTR
@@ -285,6 +295,8 @@ impl Handler for Server {
                                 | client::IOC_GROUP_ABORT
                                 | ioctl::F2FS_COMMIT
                                 | ioctl::F2FS_ABORT
+                                | client::IOC_ATOMIC
+                                | client::IOC_SYNCV
                                 | ioctl::FITRIM
                                 | ioctl::FS_IOC_SHUTDOWN
                         )

@@ -200,10 +200,7 @@ impl Server {
             mode,
         )?;
         self.push_entry(reply, &attr);
-        reply.push(&abi::OpenOut {
-            open_flags: abi::FOPEN_KEEP_CACHE,
-            ..Default::default()
-        });
+        reply.push(&self.opened(arg.flags));
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Atomic groups through a mount (C11): abort restores everything, the kernel's caches included; commit survives a crash whole.
 mod command;
 mod common;
+mod files;
 mod members;
 mod random;
 

@@ -1,0 +1,73 @@
+//! Failure-atomic files (AdvFS): `O_ATOMIC` and `syncv`.
+use crate::abi::{self, AtomicArg, SYNCV_MAX, SyncvArg};
+use crate::{supported, sys};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+/// Opens a file for reading and writing, O_ATOMIC: what the disk holds of it is at every moment its content of the last successful
+/// [`File::sync_all`] (`sync_data`, `msync`, [`syncv`]), whatever crashes, the program itself included. What was not synced when the last descriptor of
+/// this open and its mappings are gone is taken back. `create`: the file is made if there is none.
+///
+/// Others see unsynced changes at once; what they change of the content joins them. The volume must be mounted with `atomic_files=on`.
+///
+/// Errors: `Unsupported` not such a mount; `EBUSY` the file is open O_ATOMIC already, or an open atomic group has changed it; `EIO`. Later, in writes:
+/// `EDQUOT` so much unsynced content cannot be held.
+pub fn open_atomic(path: impl AsRef<Path>, create: bool) -> io::Result<File> {
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).create(create);
+    let file = how.truncate(false).open(path)?;
+    make_atomic(&file)?;
+    Ok(file)
+}
+
+/// As [`open_atomic`], for a file that is open for writing. What was written before is durable when the call returns.
+pub fn make_atomic(file: impl AsFd) -> io::Result<()> {
+    let fd = file.as_fd();
+    // What was stored through mappings before is no part of what a close takes back.
+    sys::write_back(fd)?;
+    call(fd, abi::ATOMIC_OPEN).map(drop)
+}
+
+fn call(fd: BorrowedFd<'_>, flags: u32) -> io::Result<u64> {
+    let mut arg = AtomicArg {
+        version: abi::VERSION,
+        flags,
+        ..AtomicArg::default()
+    };
+    supported(sys::ioctl(fd, abi::IOC_ATOMIC, &mut arg))?;
+    Ok(arg.token)
+}
+
+/// Makes the changes of several files of one volume that are open O_ATOMIC durable together: after a crash all of them are there, or none. What
+/// fsync of each would make durable is durable, too. At most 256 files.
+///
+/// Errors: `EINVAL` no file, too many, one that is not open O_ATOMIC, or of another volume; `EDQUOT` together they are too large, nothing was done;
+/// `EIO`, and the errors of write-back, where a file is mapped.
+///
+/// ```no_run
+/// let (mut index, mut data) = (ccfs_client::open_atomic("index", true)?, ccfs_client::open_atomic("data", true)?);
+/// std::io::Write::write_all(&mut data, b"record")?;
+/// std::io::Write::write_all(&mut index, b"1")?;
+/// ccfs_client::syncv(&[&index, &data])?; // both, or none
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn syncv(files: &[impl AsFd]) -> io::Result<()> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let first = files.first().ok_or_else(invalid)?;
+    if files.len() > SYNCV_MAX {
+        return Err(invalid());
+    }
+    let mut arg = Box::new(SyncvArg {
+        version: abi::VERSION,
+        count: files.len() as u32,
+        tokens: [0; SYNCV_MAX],
+    });
+    for (token, file) in arg.tokens.iter_mut().zip(files) {
+        // What was stored through shared mappings is in the kernel's hands only.
+        sys::write_back(file.as_fd())?;
+        *token = call(file.as_fd(), 0)?;
+    }
+    supported(sys::ioctl(first.as_fd(), abi::IOC_SYNCV, &mut *arg))
+}

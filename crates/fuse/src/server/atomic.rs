@@ -1,0 +1,171 @@
+//! Failure-atomic files (C12): the calls on descriptors, and their closes.
+//!
+//! Closes cost a request, so they are visible only where the mount asks for it (`atomic_files=on`): then OPEN is answered with a handle for every file,
+//! and RELEASE comes when nobody has the open any more: all its descriptors, in all processes, and its mappings are gone, however that came.
+//! Handles are numbers that say whether the open can write; only those that are O_ATOMIC are kept here.
+use super::ioctl::exactly;
+use super::{Answer, Server};
+use crate::abi;
+use crate::wire::{Errno, Reply, Request};
+use ccfs_client::abi::{self as client, AtomicArg, SyncvArg};
+use ccfs_engine::Ino;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often an open waits for the kernel to drop pages of a draft that was taken back.
+const TRIES: u32 = 20;
+
+/// Bit of a handle: the open can write.
+const WRITABLE: u64 = 1;
+
+#[derive(Default)]
+pub struct Handles {
+    last: AtomicU64,
+    atomic: Mutex<Atomic>,
+}
+
+#[derive(Default)]
+struct Atomic {
+    /// What is open O_ATOMIC, with its token, by handle.
+    open: HashMap<u64, (Ino, u64)>,
+    by_token: HashMap<u64, Ino>,
+}
+
+impl Handles {
+    /// A handle that no other open has.
+    fn fresh(&self, flags: u32) -> u64 {
+        let writable = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        number << 1 | if writable { WRITABLE } else { 0 }
+    }
+
+    fn token(&self, handle: u64, ino: Ino) -> Option<u64> {
+        let atomic = self.atomic.lock();
+        let found = atomic.open.get(&handle).filter(|o| o.0 == ino);
+        found.map(|o| o.1)
+    }
+
+    fn add(&self, handle: u64, ino: Ino, token: u64) {
+        let mut atomic = self.atomic.lock();
+        atomic.open.insert(handle, (ino, token));
+        atomic.by_token.insert(token, ino);
+    }
+
+    fn remove(&self, handle: u64) -> Option<Ino> {
+        let mut atomic = self.atomic.lock();
+        let (ino, token) = atomic.open.remove(&handle)?;
+        atomic.by_token.remove(&token);
+        Some(ino)
+    }
+}
+
+impl Server {
+    /// What an open of a file is answered with, where closes are to be seen.
+    pub(super) fn opened(&self, flags: u32) -> abi::OpenOut {
+        let fh = match self.mount.atomic_files {
+            true => self.handles.fresh(flags),
+            false => 0,
+        };
+        abi::OpenOut {
+            fh,
+            open_flags: abi::FOPEN_KEEP_CACHE,
+            ..Default::default()
+        }
+    }
+
+    pub(super) fn open(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        if !self.mount.atomic_files {
+            return Err(Errno(libc::ENOSYS));
+        }
+        let arg: abi::OpenIn = request.arg()?;
+        reply.push(&self.opened(arg.flags));
+        Ok(())
+    }
+
+    /// The caller of close(2) waits for this on a volume that the kernel knows as a block device's; elsewhere nobody does.
+    pub(super) fn release(&self, request: &Request<'_>) -> Answer {
+        if !self.mount.atomic_files {
+            return Ok(());
+        }
+        let arg: abi::ReleaseIn = request.arg()?;
+        if let Some(ino) = self.handles.remove(arg.fh)
+            && self.volume.atomic_close(ino)
+        {
+            self.notifier.settle(&self.volume);
+        }
+        Ok(())
+    }
+
+    pub(super) fn atomic_open(
+        &self,
+        request: &Request<'_>,
+        handle: u64,
+        input: &[u8],
+        reply: &mut Reply,
+    ) -> Answer {
+        let mut arg = exactly::<AtomicArg>(input)?;
+        if arg.version != client::VERSION
+            || arg.flags & !client::ATOMIC_OPEN != 0
+            || arg.reserved != 0
+        {
+            return Err(Errno(libc::EINVAL));
+        }
+        if !self.mount.atomic_files || !self.notifier.works() {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let ino = self.target(request)?;
+        if arg.flags & client::ATOMIC_OPEN != 0 {
+            if handle & WRITABLE == 0 {
+                return Err(Errno(libc::EBADF));
+            }
+            let token = random()?;
+            self.open_once_clean(request, ino)?;
+            self.handles.add(handle, ino, token);
+        }
+        let token = self.handles.token(handle, ino);
+        arg.token = token.ok_or(Errno(libc::EINVAL))?;
+        reply.push(&arg);
+        Ok(())
+    }
+
+    /// Pages of a draft that was taken back are waited for.
+    fn open_once_clean(&self, request: &Request<'_>, ino: Ino) -> Answer {
+        let (cx, pid) = (self.context(request, 0), request.header.pid);
+        self.syncers.note(pid);
+        for _ in 0..TRIES {
+            match self.volume.atomic_open(&cx, ino, pid) {
+                Err(e) if e.errno() == libc::EAGAIN => self.notifier.settle(&self.volume),
+                done => return Ok(done?),
+            }
+        }
+        Err(Errno(libc::EBUSY))
+    }
+
+    pub(super) fn syncv(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
+        let arg = exactly::<SyncvArg>(input)?;
+        let tokens = arg.tokens.get(..arg.count as usize);
+        let tokens = tokens.filter(|_| arg.version == client::VERSION);
+        let tokens = tokens.ok_or(Errno(libc::EINVAL))?;
+        let inos: Option<Vec<Ino>> = {
+            let atomic = self.handles.atomic.lock();
+            let all = tokens.iter().map(|t| atomic.by_token.get(t).copied());
+            all.collect()
+        };
+        let inos = inos.ok_or(Errno(libc::EINVAL))?;
+        self.syncers.note(request.header.pid);
+        let cx = self.context(request, 0);
+        self.volume.syncv(&cx, &inos, request.header.pid)?;
+        reply.push(&arg);
+        Ok(())
+    }
+}
+
+/// A number that nobody can guess.
+fn random() -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => Ok(u64::from_ne_bytes(bytes)),
+        _ => Err(Errno(libc::EAGAIN)),
+    }
+}
