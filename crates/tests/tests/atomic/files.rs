@@ -64,7 +64,7 @@ fn a_crash_leaves_the_last_synced_content() {
         // Syncs of others, of everything and of the stream are none of this file.
         write(&v, "other", b"x");
         sys::syncfs(&OwnedFd::from(root(&v))).expect("syncfs");
-        client::stream_sync(&root(&v), 0).expect("streamsync");
+        client::stream_sync(root(&v), 0).expect("streamsync");
         crash(&mut v);
         drop(f);
         assert_is(&v, "f", &[1; 3 * PAGE]);
