@@ -327,12 +327,13 @@ impl Driver {
         }
     }
 
-    /// What the model says of an operation that ended a group. For the model a file without a name needs no directory (after a crash
-    /// it does not); its caller does, and the group may have made it.
+    /// What the model says of an operation that ended a group. For the model inodes stay; what the group had made, or given its only
+    /// name, is gone for callers.
     fn check_without(&self, op: &Op) -> Result<(), i32> {
-        match op {
-            Op::Tmpfile { parent, .. } if !self.inos.contains_key(parent) => Err(libc::ENOENT),
-            _ => self.tree.check(op),
+        self.tree.check(op)?;
+        match self.known(op) {
+            true => Ok(()),
+            false => Err(libc::ENOENT),
         }
     }
 

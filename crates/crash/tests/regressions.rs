@@ -126,3 +126,12 @@ fn a_file_without_a_name_in_a_directory_of_a_group_that_ends() {
         "A begin; A mkdir d; B tmpfile %t d; A create f; A tick",
     );
 }
+
+/// A group gave a file its only name, its opener has left, and a write ends the group: there is no file any more.
+#[test]
+fn a_file_without_a_name_that_only_a_group_named() {
+    check(
+        &["1k", "4k"],
+        "A tmpfile %t; B begin; B link %t l; A close %t; A write l 29731 34; A create f; A tick",
+    );
+}
