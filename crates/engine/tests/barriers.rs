@@ -176,6 +176,9 @@ impl ccfs_device::Pending for Transfer {
         drop(open);
         self.1.finish()
     }
+    fn is_ready(&self) -> bool {
+        *self.0.0.lock().unwrap() && self.1.is_ready()
+    }
 }
 
 impl Device for Slow {
