@@ -228,11 +228,7 @@ impl Volume {
             return Ok(());
         }
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        let mut roots = Vec::new();
-        for ino in inos {
-            roots.extend(self.last_changes(*ino));
-        }
-        roots.extend(self.stream_roots(self.home_of(cx.stream)));
+        let roots = self.fsync_roots(self.home_of(cx.stream), inos);
         let who = Syncer {
             call: SyncCall::File(*first),
             pid,
@@ -364,7 +360,7 @@ impl Volume {
         let Some(draft) = &mut st.draft else {
             return self.begin_sized(stream, promise, ties, expected);
         };
-        let used = self.draft_bytes.load(Ordering::Relaxed) + self.streams.group_memory();
+        let used = self.draft_memory() + self.streams.group_memory();
         if used > self.dirty_least() / 2 {
             return errno(libc::EDQUOT);
         }
@@ -388,7 +384,7 @@ impl Volume {
         }
     }
 
-    /// Memory of all drafts and open groups together: while it is more than half of the dirty limit, neither may grow.
+    /// Memory of all drafts, bytes. With that of open groups it may be half of the dirty limit; past it neither may grow.
     pub(crate) fn draft_memory(&self) -> u64 {
         self.draft_bytes.load(Ordering::Relaxed)
     }

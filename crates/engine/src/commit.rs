@@ -244,8 +244,10 @@ impl Volume {
         }
     }
 
-    /// Waits until the writes of a dispatched transaction have ended.
+    /// Waits until the writes of a dispatched transaction have ended: in a bundle they are its first member's.
     pub(crate) fn wait_written(&self, txn: &Arc<Txn>) -> Result<()> {
+        let leader = txn.progress().leader.clone();
+        let txn = leader.as_ref().unwrap_or(txn);
         if let Some(ticket) = txn.take_ticket() {
             if let Err(error) = self.dev.wait(ticket) {
                 self.stop(&format!("a write failed: {error}"));
@@ -265,8 +267,7 @@ impl Volume {
         let mut order = with_bundles(order);
         let mut open = false;
         for txn in &order {
-            let leader = txn.progress().leader.clone();
-            self.wait_written(leader.as_ref().unwrap_or(txn))?;
+            self.wait_written(txn)?;
             let flushed = planted::is(Bug::BarrierFlushed) && txn.progress().barrier.is_some();
             open |= txn.phase() < Phase::Durable && !flushed;
         }
@@ -350,11 +351,7 @@ impl Volume {
 
     /// Waits until the writes of dispatched transactions have ended.
     pub(crate) fn wait_all_written(&self, order: &[Arc<Txn>]) -> Result<()> {
-        for txn in order {
-            let leader = txn.progress().leader.clone();
-            self.wait_written(leader.as_ref().unwrap_or(txn))?;
-        }
-        Ok(())
+        order.iter().try_for_each(|txn| self.wait_written(txn))
     }
 
     pub(crate) fn commit_all(&self, cause: Cause) -> Result<u64> {

@@ -81,7 +81,7 @@ impl Volume {
     }
 
     /// The last changes of files by anybody, and what the caller's stream has.
-    fn fsync_roots(&self, stream: StreamId, inos: &[Ino]) -> Vec<Arc<Txn>> {
+    pub(crate) fn fsync_roots(&self, stream: StreamId, inos: &[Ino]) -> Vec<Arc<Txn>> {
         let last = inos.iter().flat_map(|ino| self.last_changes(*ino));
         let mut roots: Vec<_> = last.collect();
         roots.extend(self.stream_roots(stream));
