@@ -1,6 +1,6 @@
 //! Atomic groups (CFS): what happens between begin and commit survives a crash whole, or not at all.
-use crate::abi::{self, GroupArg, STATUS_CHUNK, TraceArg};
-use crate::{broken_answer, open, supported, sys};
+use crate::abi::{self, GroupArg};
+use crate::{lines, open, supported, sys};
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
@@ -45,24 +45,16 @@ pub fn group_enter(fd: impl AsFd, handle: u64) -> io::Result<()> {
 /// What a group (0: the caller's) has changed so far, one change a line: `set PATH`, `removed PATH` for names, `changed PATH` for files.
 /// Errors: as [`group_commit`].
 pub fn group_changes(fd: impl AsFd, handle: u64) -> io::Result<String> {
-    let mut text = Vec::new();
+    let mut text = String::new();
     let mut next = 0;
     loop {
-        let mut arg = Box::new(TraceArg {
-            version: abi::VERSION,
-            length: 0,
-            next,
-            lost: handle,
-            reserved: 0,
-            data: [0; STATUS_CHUNK],
-        });
-        supported(sys::ioctl(fd.as_fd(), abi::IOC_GROUP_CHANGES, &mut *arg))?;
-        let part = arg.data.get(..arg.length as usize);
-        text.extend_from_slice(part.ok_or_else(broken_answer)?);
-        if arg.next == next {
-            return String::from_utf8(text).map_err(|_| broken_answer());
+        // The handle goes in where a trace tells what was lost.
+        let part = lines(fd.as_fd(), abi::IOC_GROUP_CHANGES, next, handle)?;
+        text += &part.lines;
+        if part.next == next {
+            return Ok(text);
         }
-        next = arg.next;
+        next = part.next;
     }
 }
 

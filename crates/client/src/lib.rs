@@ -163,15 +163,20 @@ pub struct Traced {
 
 /// Commits and syncs of the volume from event `next` on ([`abi::TRACE_NEW`]: from now on), as many as fit one call.
 pub fn trace(fd: impl AsFd, next: u64) -> io::Result<Traced> {
+    lines(fd.as_fd(), abi::IOC_TRACE, next, 0)
+}
+
+/// One call that answers with lines; `lost` as it goes in.
+fn lines(fd: BorrowedFd<'_>, number: u32, next: u64, lost: u64) -> io::Result<Traced> {
     let mut arg = Box::new(TraceArg {
         version: abi::VERSION,
         length: 0,
         next,
-        lost: 0,
+        lost,
         reserved: 0,
         data: [0; STATUS_CHUNK],
     });
-    supported(sys::ioctl(fd.as_fd(), abi::IOC_TRACE, &mut *arg))?;
+    supported(sys::ioctl(fd, number, &mut *arg))?;
     let text = arg.data.get(..arg.length as usize);
     let text = text.ok_or_else(broken_answer)?.to_vec();
     Ok(Traced {

@@ -1,6 +1,7 @@
-//! System calls that have no safe wrapper: ioctls of /dev/fuse and loop devices, signal handlers, prctl.
+//! System calls that have no safe wrapper: ioctls of /dev/fuse and loop devices, signal handlers, prctl; random numbers.
 #![allow(unsafe_code)]
 use crate::abi;
+use crate::wire::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -75,6 +76,15 @@ pub fn configure_loop(device: BorrowedFd<'_>, config: &LoopConfig) -> io::Result
 pub fn prepare_process() {
     // SAFETY: PR_SET_IO_FLUSHER takes integers only.
     let _ = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// A number that nobody can guess; not 0. Error: EIO, there are no random numbers.
+pub fn random() -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => Ok(u64::from_ne_bytes(bytes).max(1)),
+        _ => Err(Errno(libc::EIO)),
+    }
 }
 
 /// Gives memory that is not in use back to the system: after many streams have ended, say.

@@ -3,7 +3,7 @@
 use super::abi::STREAM_CHOSEN;
 use super::{
     GroupCall, Place, barrier, begin, get, group, guarded, is_supported, make_atomic, new, set,
-    sync, syncv,
+    sync,
 };
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn ccfs_syncv(fds: *const c_int, count: c_int) -> c_int {
     status(guarded(|| {
         let count = usize::try_from(count).map_err(|_| bad(libc::EINVAL))?;
         if count == 0 {
-            return syncv(&[]);
+            return ccfs_client::syncv(&[] as &[BorrowedFd<'_>]);
         }
         if fds.is_null() {
             return Err(bad(libc::EFAULT));
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn ccfs_syncv(fds: *const c_int, count: c_int) -> c_int {
         fds.iter().try_for_each(open)?;
         // SAFETY: only used for the length of one call. A number that is not open gives EBADF from the kernel, no more.
         let fds = fds.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
-        syncv(&fds.collect::<Vec<_>>())
+        ccfs_client::syncv(&fds.collect::<Vec<_>>())
     }))
 }
 

@@ -126,10 +126,6 @@ fn make_atomic(place: Place<'_>) -> io::Result<()> {
     ccfs_client::make_atomic(place.open()?)
 }
 
-fn syncv(files: &[BorrowedFd<'_>]) -> io::Result<()> {
-    ccfs_client::syncv(files)
-}
-
 fn is_supported(place: Place<'_>) -> io::Result<bool> {
     match get(place) {
         Ok(_) => Ok(true),

@@ -44,7 +44,7 @@ impl Callers {
         home: Caller,
         by_file: bool,
     ) -> Result<u64, Errno> {
-        let handle = random()?;
+        let handle = crate::sys::random()?;
         let user = self.user(tid, uid);
         let registry = &self.shared.registry;
         let stream = registry.make_group(user, id, handle, home, by_file)?;
@@ -115,15 +115,5 @@ impl Callers {
             Tracker::Events(tracker) => tracker.set(tid, place),
             Tracker::Proc(tracker) => tracker.set(tid, place),
         }
-    }
-}
-
-/// A number that nobody can guess; not 0.
-fn random() -> Result<u64, Errno> {
-    let mut bytes = [0u8; 8];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    match got {
-        Ok(8) => Ok(u64::from_ne_bytes(bytes).max(1)),
-        _ => Err(Errno(libc::EIO)),
     }
 }

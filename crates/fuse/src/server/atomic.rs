@@ -3,9 +3,10 @@
 //! Closes cost a request, so they are visible only where the mount asks for it (`atomic_files=on`): then OPEN is answered with a handle for every file,
 //! and RELEASE comes when nobody has the open any more: all its descriptors, in all processes, and its mappings are gone, however that came.
 //! Handles are numbers that say whether the open can write; only those that are O_ATOMIC are kept here.
-use super::ioctl::exactly;
+use super::ioctl::versioned;
 use super::{Answer, Server};
 use crate::abi;
+use crate::sys;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{self as client, AtomicArg, SyncvArg};
 use ccfs_engine::Ino;
@@ -104,11 +105,8 @@ impl Server {
         input: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        let mut arg = exactly::<AtomicArg>(input)?;
-        if arg.version != client::VERSION
-            || arg.flags & !client::ATOMIC_OPEN != 0
-            || arg.reserved != 0
-        {
+        let mut arg = versioned::<AtomicArg>(input)?;
+        if arg.flags & !client::ATOMIC_OPEN != 0 || arg.reserved != 0 {
             return Err(Errno(libc::EINVAL));
         }
         if !self.mount.atomic_files || !self.notifier.works() {
@@ -119,7 +117,7 @@ impl Server {
             if handle & WRITABLE == 0 {
                 return Err(Errno(libc::EBADF));
             }
-            let token = random()?;
+            let token = sys::random()?;
             self.open_once_clean(request, ino)?;
             self.handles.add(handle, ino, token);
         }
@@ -143,9 +141,8 @@ impl Server {
     }
 
     pub(super) fn syncv(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
-        let arg = exactly::<SyncvArg>(input)?;
+        let arg = versioned::<SyncvArg>(input)?;
         let tokens = arg.tokens.get(..arg.count as usize);
-        let tokens = tokens.filter(|_| arg.version == client::VERSION);
         let tokens = tokens.ok_or(Errno(libc::EINVAL))?;
         let inos: Option<Vec<Ino>> = {
             let atomic = self.handles.atomic.lock();
@@ -158,14 +155,5 @@ impl Server {
         self.volume.syncv(&cx, &inos, request.header.pid)?;
         reply.push(&arg);
         Ok(())
-    }
-}
-
-/// A number that nobody can guess.
-fn random() -> Result<u64, Errno> {
-    let mut bytes = [0; 8];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => Ok(u64::from_ne_bytes(bytes)),
-        _ => Err(Errno(libc::EAGAIN)),
     }
 }

@@ -3,7 +3,7 @@
 //! When a group is taken back, the kernel still has what it showed: pages, sizes, names. A thread of its own tells it to forget them; that can wait for
 //! locks which callers of requests under way hold, so nobody who serves a request waits for it, but the call that asked for the abort, which holds
 //! none. Pages that the kernel writes back meanwhile are dropped (engine).
-use super::ioctl::{F2FS_ABORT, F2FS_COMMIT, F2FS_START, exactly};
+use super::ioctl::{F2FS_ABORT, F2FS_COMMIT, F2FS_START, put_line, versioned};
 use super::{Answer, Server, node_of};
 use crate::show::Viewer;
 use crate::transport::channel::Channel;
@@ -196,12 +196,12 @@ impl Server {
         input: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        let mut arg = exactly::<GroupArg>(input)?;
+        let mut arg = versioned::<GroupArg>(input)?;
         let flags = match number {
             client::IOC_GROUP_COMMIT => client::GROUP_ORDERED,
             _ => 0,
         };
-        if arg.version != client::VERSION || arg.flags & !flags != 0 {
+        if arg.flags & !flags != 0 {
             return Err(Errno(libc::EINVAL));
         }
         let (tid, uid) = (request.header.pid, request.header.uid);
@@ -320,10 +320,7 @@ impl Server {
         input: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        let mut arg = exactly::<TraceArg>(input)?;
-        if arg.version != client::VERSION {
-            return Err(Errno(libc::EINVAL));
-        }
+        let mut arg = versioned::<TraceArg>(input)?;
         let (tid, uid) = (request.header.pid, request.header.uid);
         let found = self.callers.group(tid, uid, arg.lost)?;
         let changes = self.volume.group_changes(found.id)?;
@@ -331,12 +328,9 @@ impl Server {
         (arg.length, arg.data) = (0, [0; client::STATUS_CHUNK]);
         let first = usize::try_from(arg.next).unwrap_or(usize::MAX);
         for line in lines.iter().skip(first) {
-            let at = arg.length as usize;
-            let Some(room) = arg.data.get_mut(at..at + line.len()) else {
+            if !put_line(&mut arg, line) {
                 break;
-            };
-            room.copy_from_slice(line.as_bytes());
-            arg.length += line.len() as u32;
+            }
             arg.next += 1;
         }
         reply.push(&arg);

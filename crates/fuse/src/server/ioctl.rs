@@ -213,10 +213,7 @@ impl Server {
         input: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        let mut stream = exactly::<StreamArg>(input)?;
-        if stream.version != client::VERSION {
-            return Err(Errno(libc::EINVAL));
-        }
+        let mut stream = versioned::<StreamArg>(input)?;
         let (tid, uid) = (request.header.pid, request.header.uid);
         let callers = &self.callers;
         match number {
@@ -244,8 +241,8 @@ impl Server {
 
     /// Order without durability (C13). It waits for no device, so it needs no thread of its own.
     fn barrier(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
-        let arg = exactly::<BarrierArg>(input)?;
-        if arg.version != client::VERSION || arg.flags & !client::BARRIER_DATA != 0 {
+        let arg = versioned::<BarrierArg>(input)?;
+        if arg.flags & !client::BARRIER_DATA != 0 {
             return Err(Errno(libc::EINVAL));
         }
         let (cx, ino) = (self.context(request, 0), self.target(request)?);
@@ -258,8 +255,8 @@ impl Server {
 
     /// Whose threads somebody may look at: root's look at all, others' at those of their own user.
     fn stream_of_process(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
-        let asked = exactly::<ProcessArg>(input)?;
-        if asked.version != client::VERSION || asked.reserved != 0 || asked.pid == 0 {
+        let asked = versioned::<ProcessArg>(input)?;
+        if asked.reserved != 0 || asked.pid == 0 {
             return Err(Errno(libc::EINVAL));
         }
         let (id, flags) = self.callers.stream_of(self.user(request), asked.pid)?;
@@ -274,10 +271,10 @@ impl Server {
     /// Changes options while the volume is in use.
     fn tune(&self, request: &Request<'_>, input: &[u8]) -> Answer {
         self.needs(request, CAP_SYS_ADMIN)?;
-        let asked = exactly::<TuneArg>(input)?;
+        let asked = versioned::<TuneArg>(input)?;
         let (seconds, bytes) = (asked.commit_seconds, asked.dirty_bytes);
         let bounded = seconds <= 3600 && (bytes == 0 || (1 << 20..=1 << 40).contains(&bytes));
-        if asked.version != client::VERSION || !bounded {
+        if !bounded {
             return Err(Errno(libc::EINVAL));
         }
         let commit = (seconds != 0).then(|| Duration::from_secs(seconds.into()));
@@ -304,10 +301,7 @@ impl Server {
     fn trace(&self, viewer: Viewer, input: &[u8], reply: &mut Reply) -> Answer {
         /// More events than the shortest lines that fit.
         const EVENTS: usize = 64;
-        let mut arg = exactly::<TraceArg>(input)?;
-        if arg.version != client::VERSION {
-            return Err(Errno(libc::EINVAL));
-        }
+        let mut arg = versioned::<TraceArg>(input)?;
         self.syncers.watch();
         if arg.next == client::TRACE_NEW {
             arg.next = self.volume.next_event();
@@ -316,13 +310,9 @@ impl Server {
         (arg.lost, arg.length, arg.data) = (lost, 0, [0; STATUS_CHUNK]);
         for event in &events {
             let line = show::event(&self.volume, &self.syncers, viewer, event);
-            let line = format!("{line}\n");
-            let at = arg.length as usize;
-            let Some(room) = arg.data.get_mut(at..at + line.len()) else {
+            if !put_line(&mut arg, &format!("{line}\n")) {
                 break;
-            };
-            room.copy_from_slice(line.as_bytes());
-            arg.length += line.len() as u32;
+            }
             arg.next = event.number + 1;
         }
         reply.push(&arg);
@@ -330,10 +320,7 @@ impl Server {
     }
 
     fn status_part(&self, viewer: Viewer, input: &[u8], reply: &mut Reply) -> Answer {
-        let asked = exactly::<StatusArg>(input)?;
-        if asked.version != client::VERSION {
-            return Err(Errno(libc::EINVAL));
-        }
+        let asked = versioned::<StatusArg>(input)?;
         let (snapshot, text) = self.snapshot(viewer, asked.snapshot)?;
         let start = usize::try_from(asked.offset)
             .unwrap_or(usize::MAX)
@@ -390,6 +377,25 @@ impl Server {
     }
 }
 
-pub(super) fn exactly<T: FromBytes>(input: &[u8]) -> Result<T, Errno> {
+/// The argument of a call of ours: every one begins with the version of the interface. Error: EINVAL.
+pub(super) fn versioned<T: FromBytes>(input: &[u8]) -> Result<T, Errno> {
+    match input.first_chunk() {
+        Some(first) if u32::from_ne_bytes(*first) == client::VERSION => exactly(input),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// Adds a line to an answer. False: it does not fit any more.
+pub(super) fn put_line(arg: &mut TraceArg, line: &str) -> bool {
+    let at = arg.length as usize;
+    let Some(room) = arg.data.get_mut(at..at + line.len()) else {
+        return false;
+    };
+    room.copy_from_slice(line.as_bytes());
+    arg.length += line.len() as u32;
+    true
+}
+
+fn exactly<T: FromBytes>(input: &[u8]) -> Result<T, Errno> {
     T::read_from_bytes(input).map_err(|_| Errno(libc::EINVAL))
 }

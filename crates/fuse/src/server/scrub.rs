@@ -1,7 +1,7 @@
 //! The scrub call: one step of verifying the volume's metadata.
-use super::ioctl::{CAP_SYS_ADMIN, exactly};
+use super::ioctl::{CAP_SYS_ADMIN, versioned};
 use super::{Answer, Server};
-use crate::wire::{Errno, Reply, Request};
+use crate::wire::{Reply, Request};
 use ccfs_client::abi::{self as client, SCRUB_DAMAGES, SCRUB_TEXT, ScrubArg};
 use ccfs_engine::{Damage, ScrubAt};
 
@@ -9,10 +9,7 @@ impl Server {
     /// Block numbers and the device's time are root's business.
     pub(super) fn scrub(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
         self.needs(request, CAP_SYS_ADMIN)?;
-        let mut arg = exactly::<ScrubArg>(input)?;
-        if arg.version != client::VERSION {
-            return Err(Errno(libc::EINVAL));
-        }
+        let mut arg = versioned::<ScrubArg>(input)?;
         let at = ScrubAt {
             phase: arg.phase,
             item: arg.item,
