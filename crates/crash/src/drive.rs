@@ -185,10 +185,7 @@ impl Driver {
             Ok(()) => {
                 match call.sync.filter(|_| self.keep) {
                     Some(sync) if call.barrier => self.ordered(sync),
-                    Some(sync) => {
-                        self.history.syncs.push(sync);
-                        self.synced.push(self.events());
-                    }
+                    Some(sync) => self.has_synced(sync),
                     None => {}
                 }
                 Ok(Ended::Accepted)
@@ -196,6 +193,12 @@ impl Driver {
             Err(e) if is_stop(&e) => Ok(Ended::Stopped),
             Err(e) => Err(format!("{action:?} failed: {e}")),
         }
+    }
+
+    /// A sync call has returned.
+    pub(crate) fn has_synced(&mut self, call: Sync) {
+        self.history.syncs.push(call);
+        self.synced.push(self.events());
     }
 
     /// A barrier has returned.

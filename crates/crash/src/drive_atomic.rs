@@ -47,12 +47,11 @@ impl Driver {
         self.atomics.insert(node, AtomicFile { base, changed });
         if self.keep {
             let kind = SyncKind::File(node);
-            self.history.syncs.push(Sync {
+            self.has_synced(Sync {
                 stream,
                 kind,
                 after,
             });
-            self.synced.push(self.events());
         }
         Ok(Ended::Accepted)
     }
@@ -113,12 +112,11 @@ impl Driver {
         for node in nodes {
             self.check_content(*node, "a sync")?;
             if self.keep && !ignored {
-                self.history.syncs.push(Sync {
+                self.has_synced(Sync {
                     stream,
                     kind: SyncKind::File(*node),
                     after: self.history.ops.len(),
                 });
-                self.synced.push(self.events());
             }
         }
         Ok(Ended::Accepted)

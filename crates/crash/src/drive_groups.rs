@@ -69,12 +69,11 @@ impl Driver {
         }
         if durable {
             let kind = SyncKind::Stream;
-            self.history.syncs.push(Sync {
+            self.has_synced(Sync {
                 stream,
                 kind,
                 after,
             });
-            self.synced.push(self.events());
         }
         Ok(Ended::Accepted)
     }

@@ -293,54 +293,54 @@ fn all(words: &[&str]) {
     imaged(words);
 }
 
+/// Builds an example with what is installed, and has it tried.
+fn example(name: &str, compiler: &str, source: &str, linking: Linking, then: impl FnOnce(&str)) {
+    let place = WorkDir::new(name);
+    install(place.path());
+    if let Some(program) = compile(place.path(), compiler, source, linking) {
+        then(text(&program));
+    }
+}
+
 #[test]
 fn c_shared() {
-    let place = WorkDir::new("c-shared");
-    install(place.path());
-    if let Some(program) = compile(place.path(), "gcc", "examples/ordered.c", Linking::Shared) {
-        let needed = run_ok("readelf", &["-d", text(&program)]);
+    let source = "examples/ordered.c";
+    example("c-shared", "gcc", source, Linking::Shared, |program| {
+        let needed = run_ok("readelf", &["-d", program]);
         assert!(needed.contains("[libccfs.so.1]"), "soname: {needed}");
-        all(&[text(&program)]);
-    }
+        all(&[program]);
+    });
 }
 
 /// The program with barriers instead of a stream; the default stream keeps its order.
 #[test]
 fn c_barriers() {
-    let place = WorkDir::new("c-barriers");
-    install(place.path());
-    if let Some(program) = compile(place.path(), "gcc", "examples/barriers.c", Linking::Shared) {
-        all(&[text(&program)]);
-    }
+    let source = "examples/barriers.c";
+    example("c-barriers", "gcc", source, Linking::Shared, |p| all(&[p]));
 }
 
 #[test]
 fn c_atomic() {
-    let place = WorkDir::new("c-atomic");
-    install(place.path());
-    if let Some(program) = compile(place.path(), "gcc", "examples/atomic.c", Linking::Shared) {
-        atomic(&[text(&program)]);
-    }
+    let source = "examples/atomic.c";
+    example("c-atomic", "gcc", source, Linking::Shared, |p| atomic(&[p]));
 }
 
 #[test]
 fn c_syncv() {
-    let place = WorkDir::new("c-syncv");
-    install(place.path());
-    if let Some(program) = compile(place.path(), "gcc", "examples/syncv.c", Linking::Shared) {
-        failure_atomic(&[text(&program)]);
-    }
+    let source = "examples/syncv.c";
+    example("c-syncv", "gcc", source, Linking::Shared, |p| {
+        failure_atomic(&[p])
+    });
 }
 
 #[test]
 fn c_static() {
-    let place = WorkDir::new("c-static");
-    install(place.path());
-    if let Some(program) = compile(place.path(), "gcc", "examples/ordered.c", Linking::Static) {
-        let needed = run_ok("readelf", &["-d", text(&program)]);
+    let source = "examples/ordered.c";
+    example("c-static", "gcc", source, Linking::Static, |program| {
+        let needed = run_ok("readelf", &["-d", program]);
         assert!(!needed.contains("libccfs"), "not static: {needed}");
-        all(&[text(&program)]);
-    }
+        all(&[program]);
+    });
 }
 
 /// Every function, its errors, threads and children, on a volume and elsewhere.
@@ -365,11 +365,8 @@ fn c_calls() {
 
 #[test]
 fn cplusplus() {
-    let place = WorkDir::new("cplusplus");
-    install(place.path());
-    if let Some(program) = compile(place.path(), "g++", "examples/ordered.cc", Linking::Shared) {
-        all(&[text(&program)]);
-    }
+    let source = "examples/ordered.cc";
+    example("cplusplus", "g++", source, Linking::Shared, |p| all(&[p]));
 }
 
 #[test]

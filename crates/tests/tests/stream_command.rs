@@ -1,7 +1,6 @@
 //! `ccfs stream new|enter|show|list|sync|run --sync` as a shell script uses them.
-use ccfs_tests::harness::{Fs, Output, Volume, ccfs_program, run};
+use ccfs_tests::harness::{Fs, Volume};
 use ccfs_tests::sys;
-use std::process::Command;
 
 fn volume(test: &str) -> Option<Volume> {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready(test) {
@@ -13,23 +12,13 @@ fn volume(test: &str) -> Option<Volume> {
     Some(v)
 }
 
-fn script(v: &Volume, text: &str) -> Output {
-    let mut command = Command::new("sh");
-    command
-        .args(["-euc", text])
-        .env("CCFS", ccfs_program())
-        .current_dir(v.mnt());
-    run(&mut command)
-}
-
 /// Two commands share a stream by its id; a sync of that stream by a third carries both, and nothing of others.
 #[test]
 fn shared_by_id() {
     let Some(mut v) = volume("shared_by_id") else {
         return;
     };
-    let out = script(
-        &v,
+    let out = v.script(
         "id=$($CCFS stream new)
          echo 0 >outside
          $CCFS stream enter $id -- sh -c 'echo 1 >one'
@@ -54,8 +43,7 @@ fn a_script_goes_on_in_a_stream() {
     let Some(v) = volume("a_script_goes_on_in_a_stream") else {
         return;
     };
-    let out = script(
-        &v,
+    let out = v.script(
         "cat >again.sh <<'END'
          [ \"${IN_STREAM-}\" ] || IN_STREAM=1 exec $CCFS stream run -- sh \"$0\" \"$@\"
          own=$($CCFS stream show)
@@ -78,9 +66,7 @@ fn run_and_sync() {
     let Some(mut v) = volume("run_and_sync") else {
         return;
     };
-    let out = script(
-        &v,
-        "set +e
+    let out = v.script("set +e
          $CCFS stream run --ignore-fsync --sync -- sh -c 'for i in 1 2 3; do echo $i >f$i; sync f$i; done; exit 5'
          [ $? = 5 ] || exit 1
          $CCFS stream run --sync -- sh -c 'echo >killed; kill -9 $$'
@@ -112,7 +98,7 @@ fn refusals() {
         ("new /proc", 1, "not on a mounted ccfs volume"),
         ("run --on /proc -- true", 1, "not on a mounted ccfs volume"),
     ] {
-        let out = script(&v, &format!("exec $CCFS stream {words}"));
+        let out = v.script(&format!("exec $CCFS stream {words}"));
         assert_eq!(out.code, code, "{words}: {}", out.all());
         assert!(out.stderr.contains(said), "{words}: {}", out.all());
     }

@@ -1,7 +1,6 @@
 //! What programs of BarrierFS's evaluation (FAST 2018, sections 6.3 and 6.4) ask of a file system, one request after the other.
-use super::virtual_time::{Random, Rig};
+use super::virtual_time::{Random, Rig, per_second};
 use ccfs_engine::*;
-use std::time::Duration;
 
 const PAGE: u64 = 4096;
 /// Rows of about 100 bytes that a leaf of the table takes.
@@ -97,10 +96,6 @@ impl Sqlite<'_> {
             self.logged = 0;
         }
     }
-}
-
-fn per_second(count: u64, time: Duration) -> f64 {
-    count as f64 / time.as_secs_f64()
 }
 
 /// Rows a second that SQLite inserts, each a transaction, until the last transfer has ended.

@@ -61,7 +61,7 @@ pub fn cx() -> Context {
     }
 }
 
-fn per_second(count: u64, time: Duration) -> f64 {
+pub fn per_second(count: u64, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64()
 }
 

@@ -1,6 +1,6 @@
 //! A file system under test on an image file.
 
-use super::cmd::{have, run, run_ok, sibling};
+use super::cmd::{Output, have, run, run_ok, sibling};
 use super::guard::{WorkDir, loops_below, mounts_below};
 use super::tree::{Compare, Tree};
 use crate::sys;
@@ -392,6 +392,15 @@ impl Volume {
             &["status", "--json", self.mnt.to_str().expect("plain path")],
         );
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("status --json: {e}\n{text}"))
+    }
+    /// Runs a shell script in the root of the volume; `$CCFS` is the program.
+    pub fn script(&self, text: &str) -> Output {
+        let mut command = Command::new("sh");
+        command
+            .args(["-euc", text])
+            .env("CCFS", ccfs_program())
+            .current_dir(self.mnt());
+        run(&mut command)
     }
     /// Bytes that the loop device was asked to write so far (with `on_loop_device`).
     pub fn device_bytes_written(&self) -> u64 {

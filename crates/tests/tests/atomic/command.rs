@@ -1,26 +1,14 @@
 //! `ccfs atomic`: a command that happens as a whole or not at all.
 use crate::common::{assert_same, volume};
-use ccfs_tests::harness::{Output, Tree, Volume, ccfs_program, run};
+use ccfs_tests::harness::Tree;
 use ccfs_tests::sys;
-use std::process::Command;
-
-fn script(v: &Volume, text: &str) -> Output {
-    let mut command = Command::new("sh");
-    command
-        .args(["-euc", text])
-        .env("CCFS", ccfs_program())
-        .current_dir(v.mnt());
-    run(&mut command)
-}
 
 #[test]
 fn all_or_nothing() {
     let Some(mut v) = volume("all_or_nothing", "") else {
         return;
     };
-    let out = script(
-        &v,
-        "mkdir etc; echo old >etc/a; echo old >etc/b
+    let out = v.script("mkdir etc; echo old >etc/a; echo old >etc/b
          $CCFS atomic -- sh -euc 'for f in a b; do echo new >etc/$f.tmp; mv etc/$f.tmp etc/$f; done; mkdir etc/more'
          set +e
          $CCFS atomic -- sh -c 'echo broken >etc/a; rm -r etc/b etc/more; exit 7'
@@ -34,7 +22,7 @@ fn all_or_nothing() {
          exit 0",
     );
     assert_eq!(out.code, 0, "{}", out.all());
-    let said = script(&v, "cat ../said").stdout;
+    let said = v.script("cat ../said").stdout;
     assert!(said.contains("in an atomic group already"), "{said}");
     let before = Tree::read(v.mnt());
     v.kill9();
@@ -54,13 +42,11 @@ fn dry_run() {
     let Some(v) = volume("dry_run", "") else {
         return;
     };
-    let out = script(&v, "mkdir d; echo a >d/a; echo b >d/b; echo c >c");
+    let out = v.script("mkdir d; echo a >d/a; echo b >d/b; echo c >c");
     assert_eq!(out.code, 0, "{}", out.all());
     let before = Tree::read(v.mnt());
-    let out = script(
-        &v,
-        "$CCFS atomic --dry-run -- sh -euc 'rm d/b; echo more >>d/a; mkdir e; mv c e/c'",
-    );
+    let out =
+        v.script("$CCFS atomic --dry-run -- sh -euc 'rm d/b; echo more >>d/a; mkdir e; mv c e/c'");
     assert_eq!(out.code, 0, "{}", out.all());
     let mut lines: Vec<&str> = out.stdout.lines().collect();
     lines.sort_unstable();
@@ -74,7 +60,7 @@ fn dry_run() {
         assert!(lines.contains(&line), "{line} is not in {lines:?}");
     }
     assert_same("nothing happened", &before, &Tree::read(v.mnt()));
-    let out = script(&v, "$CCFS atomic --dry-run --json -- sh -euc 'rm d/b'");
+    let out = v.script("$CCFS atomic --dry-run --json -- sh -euc 'rm d/b'");
     assert_eq!(out.code, 0, "{}", out.all());
     let json: serde_json::Value = serde_json::from_str(&out.stdout).expect("JSON");
     assert_eq!(json["schema"], 1);
@@ -89,8 +75,7 @@ fn lost_on_the_way() {
     let Some(v) = volume("lost_on_the_way", "") else {
         return;
     };
-    let out = script(
-        &v,
+    let out = v.script(
         "set +e
          $CCFS atomic --timeout 1 -- sh -c 'echo 1 >f; while [ -e f ]; do sleep 0.1; done' 2>../said
          [ $? = 1 ] || exit 1
@@ -99,7 +84,7 @@ fn lost_on_the_way() {
     );
     assert_eq!(out.code, 0, "{}", out.all());
     assert_eq!(sys::lstat(v.path("f")), Err(libc::ENOENT));
-    let out = script(&v, "cd /; exec $CCFS atomic --on /proc -- true");
+    let out = v.script("cd /; exec $CCFS atomic --on /proc -- true");
     assert_eq!(out.code, 1);
     assert!(
         out.stderr.contains("not on a mounted ccfs volume"),
