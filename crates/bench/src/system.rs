@@ -4,11 +4,14 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Nothing is left for the background, and no image gets holes.
 const MKE2FS_EXTENDED: &str = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
 /// The mount option of ccfs that chooses how requests travel.
 const TRANSPORT_OPTION: &str = "transport";
+/// Longest that a mount whose file server ended stays in the list.
+const DYING_MOUNTS: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -166,7 +169,17 @@ impl System {
                 return check(&mut c).map(drop);
             }
         };
-        check(make.args(extra).arg(target)).map(drop)
+        make.args(extra).arg(target);
+        let end = Instant::now() + DYING_MOUNTS;
+        loop {
+            match check(&mut make) {
+                // mkfs.btrfs looks at the image behind every loop device that is mounted, also where its file server is just ending.
+                Err(e) if e.contains("cannot check mount status") && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                made => return made.map(drop),
+            }
+        }
     }
 }
 
