@@ -13,7 +13,8 @@
 //! * [`MemoryDevice`]: sparse memory with cheap snapshots;
 //! * [`SimDevice`]: records what the caller does and builds every medium that a power cut may leave;
 //! * [`Timed`]: any of them with the timing of another kind of device; [`VirtualTime`]: the same without waiting;
-//! * [`EpochQueue`]: the queue in front of a device with a barrier command.
+//! * [`EpochQueue`]: the queue in front of a device with a barrier command;
+//! * [`FlashDevice`]: transactional flash, emulated over any of them.
 #![deny(unsafe_code)]
 
 use std::io;
@@ -23,6 +24,7 @@ mod buffer;
 mod counters;
 mod epoch;
 mod file;
+mod flash;
 mod memory;
 mod sim;
 mod sys;
@@ -34,6 +36,10 @@ pub use buffer::AlignedBuf;
 pub use counters::Counters;
 pub use epoch::{Command, EpochQueue, Order, Priority, ranks};
 pub use file::{FileDevice, OpenError, OpenMode};
+pub use flash::{
+    FLASH_MAGIC, FLASH_PAGE, FlashBug, FlashCounters, FlashDevice, FlashGeometry, Transactions,
+    Tuning,
+};
 pub use memory::{Fingerprints, MemoryDevice};
 pub use sim::{DISCARDED, Outcome, Plan, SimDevice, Summary};
 pub use ticket::{Pending, Ticket};
@@ -83,6 +89,10 @@ pub trait Device: Send + Sync {
     fn counters(&self) -> Counters;
     /// True where the device refuses every write.
     fn read_only(&self) -> bool;
+    /// The device's own transactions, where it has any.
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        None
+    }
     /// Bytes (a power of two, at least 512) of the device's own unit. Smaller writes work, at the cost of a read and a lock.
     fn min_io(&self) -> u64 {
         SECTOR
@@ -119,6 +129,9 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
     fn read_only(&self) -> bool {
         (**self).read_only()
+    }
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        (**self).transactions()
     }
     fn min_io(&self) -> u64 {
         (**self).min_io()
