@@ -257,6 +257,8 @@ fn serve(device: Arc<dyn Device>, dir: &Path) -> Result<Served, Fail> {
     let config = MountConfig {
         fstype: FsType::Fuse,
         noatime: true,
+        // Programs with O_ATOMIC files are recorded as any others.
+        atomic_files: true,
         ..MountConfig::new("ccfs-crash")
     };
     let session = Session::mount(volume.clone(), dir, &config).map_err(|e| {

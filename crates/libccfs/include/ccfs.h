@@ -104,8 +104,9 @@ int ccfs_enter_fd(int fd, ccfs_group_t group);
  * successful fsync, fdatasync, msync or ccfs_syncv, whatever crashes, the program too. What was not synced when the last descriptor of
  * this open and its mappings are gone is taken back. Others see unsynced changes at once; what they change of the content joins them.
  * Names, mode, owner and attributes are not content. ccfs_make_atomic does it to a file that is open for writing, and makes durable
- * what was written to it before. O_TRUNC is content: it counts from the first sync on.
- * Errors: ENOTSUP not such a mount; EBUSY the file is open O_ATOMIC already, or an open atomic group has changed it; EBADF not open
+ * what was written to it before. O_TRUNC is content: it counts from the first sync on. An open of the file that is just being closed is
+ * waited for; others may see what a close takes back for a moment after it.
+ * Errors: ENOTSUP not such a mount; EBUSY the file is open O_ATOMIC, or an open atomic group has changed it; EBADF not open
  * for writing; later, in writes, EDQUOT so much unsynced content cannot be held: sync, or close. */
 int ccfs_open_atomic(const char *path, int flags, unsigned int mode);
 int ccfs_make_atomic(int fd);

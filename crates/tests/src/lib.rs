@@ -2,12 +2,14 @@
 //! counters, and POSIX behaviour. Every check takes a size, so that `ccfs-soak` runs the same functions for longer.
 #![deny(unsafe_code)]
 
+pub mod cost;
 pub mod counters;
 pub mod exercise;
 pub mod harness;
 pub mod kill9;
 pub mod old_volumes;
 pub mod posix;
+pub mod power_cuts;
 pub mod programs;
 pub mod rng;
 pub mod sys;

@@ -1,11 +1,11 @@
 //! SQLite without any journal: built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE it uses F2FS's calls for atomic writes, which ccfs has.
 use ccfs_client as client;
+use ccfs_tests::cost::{Cost, HEADINGS};
 use ccfs_tests::harness::{Fs, Volume};
 use ccfs_tests::sys;
 use rusqlite::Connection;
 use std::fs::File;
 use std::path::Path;
-use std::time::Instant;
 
 fn volume(test: &str, options: &str) -> Option<Volume> {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready(test) {
@@ -171,16 +171,6 @@ fn two_databases() {
     v.finish();
 }
 
-/// What a transaction costs.
-struct Cost {
-    way: &'static str,
-    /// Of 4 KiB, written to the device; all that the unmount writes is counted.
-    pages: f64,
-    flushes: f64,
-    /// Transactions a second.
-    rate: f64,
-}
-
 const TRANSACTIONS: u64 = 300;
 
 fn cost(
@@ -189,29 +179,14 @@ fn cost(
     open: impl Fn(&Volume) -> Vec<Connection>,
     commit: impl Fn(&Volume, &[Connection], u64),
 ) -> Cost {
-    let mut v = Volume::unformatted(fs, "batch-cost").on_loop_device();
-    v.mkfs(256);
-    v.mount();
-    let dbs = open(&v);
-    commit(&v, &dbs, 0);
-    let fd = sys::open(v.mnt(), libc::O_RDONLY, 0).expect("open");
-    sys::syncfs(&fd).expect("syncfs");
-    drop(fd);
-    let before = (v.device_bytes_written(), v.device_flushes());
-    let start = Instant::now();
-    for n in 1..=TRANSACTIONS {
-        commit(&v, &dbs, n);
-    }
-    let took = start.elapsed();
-    drop(dbs);
-    v.umount();
-    let each = |n: u64| n as f64 / TRANSACTIONS as f64;
-    Cost {
-        way,
-        pages: each(v.device_bytes_written() - before.0) / 4096.0,
-        flushes: each(v.device_flushes() - before.1),
-        rate: TRANSACTIONS as f64 / took.as_secs_f64(),
-    }
+    let prepare = |v: &Volume| {
+        let dbs = open(v);
+        commit(v, &dbs, 0);
+        dbs
+    };
+    Cost::of(way, fs, TRANSACTIONS, prepare, |v, dbs| {
+        (1..=TRANSACTIONS).for_each(|n| commit(v, dbs, n));
+    })
 }
 
 fn one_database(v: &Volume) -> Vec<Connection> {
@@ -293,17 +268,12 @@ fn pages_and_flushes() {
             insert_into_both_in_a_group,
         ),
     ];
-    println!("| way | pages written | flushes | transactions a second |\n|---|---|---|---|");
+    println!("{HEADINGS}");
     for c in one.iter().chain(&both) {
-        println!(
-            "| {} | {:.1} | {:.1} | {:.0} |",
-            c.way, c.pages, c.flushes, c.rate
-        );
+        println!("{c}");
     }
-    for (journal, atomic) in [(&one[0], &one[2]), (&both[0], &both[1])] {
-        assert!(atomic.pages < journal.pages, "{}", atomic.way);
-        assert!(atomic.flushes < journal.flushes, "{}", atomic.way);
-    }
+    one[2].assert_less_than(&one[0]);
+    both[1].assert_less_than(&both[0]);
 }
 
 /// The calls themselves, and what they refuse.

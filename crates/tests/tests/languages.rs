@@ -241,6 +241,7 @@ fn failure_atomic(words: &[&str]) {
             );
         },
     );
+    imaged(words, CHECK_ATOMIC);
 }
 
 /// Elsewhere the calls do no harm: the program goes its slow way and ends well.
@@ -261,8 +262,15 @@ records=$(wc -l <log); state=$(cat state 2>/dev/null || echo 0)
 [ "$state" = "$records" ] || [ $((state + 1)) = "$records" ] || { echo "log $records, state $state"; exit 1; }
 "#;
 
-/// Records what the program does to a disk, and looks at what power cuts may leave of it.
-fn imaged(words: &[&str]) {
+/// The same of the programs with O_ATOMIC files: both are of one round, and whole.
+const CHECK_ATOMIC: &str = r#"
+counter=$(cat counter 2>/dev/null) || :; copy=$(cat copy 2>/dev/null) || :
+[ "$counter" = "$copy" ] || { echo "C12: counter $counter, copy $copy"; exit 1; }
+case $counter in *[!0-9]*) echo "C12: torn: $counter"; exit 1 ;; esac
+"#;
+
+/// Records what the program does to a disk, and looks at what power cuts may leave of it: crash points at each write and flush.
+fn imaged(words: &[&str], check: &str) {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("languages") {
         return;
     }
@@ -277,20 +285,20 @@ fn imaged(words: &[&str]) {
     let record = ["record", "--fs", "ccfs", "-o", text(&trace), "--"];
     let out = ccfs(&record, &program);
     assert_eq!(out.code, 0, "{words:?}: {}", out.all());
-    let explore = ["explore", text(&trace), "--check", CHECK];
+    let explore = ["explore", text(&trace), "--check", check];
     let out = ccfs(&explore, &["--reorder", "--images", "40", "--json"]);
     let found: serde_json::Value =
         serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", out.all()));
     let number = |name: &str| found["summary"][name].as_u64().expect("a number");
     println!("{} images of {words:?}", number("total"));
     assert!(number("total") >= 20, "{found}");
-    assert_eq!(number("consistent"), number("total"), "C1: {found}");
+    assert_eq!(number("consistent"), number("total"), "{found}");
 }
 
 fn all(words: &[&str]) {
     plain(words);
     killed(words, &ORDERED, in_order);
-    imaged(words);
+    imaged(words, CHECK);
 }
 
 /// Builds an example with what is installed, and has it tried.

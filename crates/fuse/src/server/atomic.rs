@@ -10,12 +10,17 @@ use crate::sys;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{self as client, AtomicArg, SyncvArg};
 use ccfs_engine::Ino;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// How often an open waits for the kernel to drop pages of a draft that was taken back.
 const TRIES: u32 = 20;
+
+/// How long an open waits for another O_ATOMIC open of the file to end. Kernels from 6.18 on do not let close(2) wait for the release, so who
+/// closes a file and opens it again comes before it.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// Bit of a handle: the open can write.
 const WRITABLE: u64 = 1;
@@ -24,6 +29,8 @@ const WRITABLE: u64 = 1;
 pub struct Handles {
     last: AtomicU64,
     atomic: Mutex<Atomic>,
+    /// An O_ATOMIC open has ended.
+    closed: Condvar,
 }
 
 #[derive(Default)]
@@ -53,11 +60,29 @@ impl Handles {
         atomic.by_token.insert(token, ino);
     }
 
-    fn remove(&self, handle: u64) -> Option<Ino> {
+    /// The file, if the handle is an O_ATOMIC open.
+    fn get(&self, handle: u64) -> Option<Ino> {
+        self.atomic.lock().open.get(&handle).map(|o| o.0)
+    }
+
+    fn remove(&self, handle: u64) {
         let mut atomic = self.atomic.lock();
-        let (ino, token) = atomic.open.remove(&handle)?;
-        atomic.by_token.remove(&token);
-        Some(ino)
+        if let Some((_, token)) = atomic.open.remove(&handle) {
+            atomic.by_token.remove(&token);
+        }
+        self.closed.notify_all();
+    }
+
+    /// Waits until no handle has the file open O_ATOMIC. False: one still has it after [`CLOSE_WAIT`].
+    fn wait_closed(&self, ino: Ino) -> bool {
+        let end = Instant::now() + CLOSE_WAIT;
+        let mut atomic = self.atomic.lock();
+        while atomic.open.values().any(|o| o.0 == ino) {
+            if self.closed.wait_until(&mut atomic, end).timed_out() {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -84,16 +109,19 @@ impl Server {
         Ok(())
     }
 
-    /// The caller of close(2) waits for this on a volume that the kernel knows as a block device's; elsewhere nobody does.
+    /// The caller of close(2) waits for this where the volume is a block device's for the kernel, and that is older than 6.18; elsewhere nobody does.
     pub(super) fn release(&self, request: &Request<'_>) -> Answer {
         if !self.mount.atomic_files {
             return Ok(());
         }
         let arg: abi::ReleaseIn = request.arg()?;
-        if let Some(ino) = self.handles.remove(arg.fh)
-            && self.volume.atomic_close(ino)
-        {
-            self.notifier.settle(&self.volume);
+        if let Some(ino) = self.handles.get(arg.fh) {
+            let taken_back = self.volume.atomic_close(ino);
+            // Last: who waits for this finds the file closed.
+            self.handles.remove(arg.fh);
+            if taken_back {
+                self.notifier.settle(&self.volume);
+            }
         }
         Ok(())
     }
@@ -127,13 +155,14 @@ impl Server {
         Ok(())
     }
 
-    /// Pages of a draft that was taken back are waited for.
+    /// Waits for an open that just ends, and for pages of a draft that was taken back.
     fn open_once_clean(&self, request: &Request<'_>, ino: Ino) -> Answer {
         let (cx, pid) = (self.context(request, 0), request.header.pid);
         self.syncers.note(pid);
         for _ in 0..TRIES {
             match self.volume.atomic_open(&cx, ino, pid) {
                 Err(e) if e.errno() == libc::EAGAIN => self.notifier.settle(&self.volume),
+                Err(e) if e.errno() == libc::EBUSY && self.handles.wait_closed(ino) => {}
                 done => return Ok(done?),
             }
         }

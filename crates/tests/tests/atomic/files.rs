@@ -1,7 +1,8 @@
 //! Failure-atomic files through a mount (C12): what a crash, a close and the death of a process leave, and what the kernel's caches show.
 use crate::common::{errno, on_a_thread, read, root, until, volume, write};
 use ccfs_client as client;
-use ccfs_tests::harness::Volume;
+use ccfs_tests::harness::{Fs, Volume};
+use ccfs_tests::power_cuts;
 use ccfs_tests::sys::{self, Map};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -204,6 +205,30 @@ fn several_files_together() {
     });
 }
 
+/// A close and another open of the same file: the second one waits for the first one's end, and sees what was synced.
+#[test]
+fn closed_and_opened_again() {
+    with_atomic_files("closed_and_opened_again", |v| {
+        write(&v, "f", &[0; 3 * PAGE]);
+        for round in 1..60u8 {
+            let f = open(&v, "f");
+            f.write_all_at(&[round; 2 * PAGE], 0).expect("write");
+            f.sync_all().expect("fsync");
+            let mapped = map(&f, 3 * PAGE, true);
+            mapped.store(PAGE, &[200; PAGE]);
+            f.write_all_at(&[201; PAGE], 5 * PAGE as u64)
+                .expect("write");
+            drop((mapped, f));
+            let f = open(&v, "f");
+            let mut expected = vec![round; 2 * PAGE];
+            expected.resize(3 * PAGE, 0);
+            assert_is(&v, "f", &expected);
+            drop(f);
+        }
+        v.finish();
+    });
+}
+
 #[test]
 fn refusals() {
     with_atomic_files("refusals", |v| {
@@ -307,4 +332,18 @@ fn ordinary_files_beside_them() {
         );
         v.finish();
     });
+}
+
+/// The daemon dies at random moments and at planted ones, under a program that writes and one that maps its files. The paper's 400 cuts:
+/// CCFS_TEST_CUTS=400.
+#[test]
+fn power_cuts() {
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("power_cuts") {
+        return;
+    }
+    let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse().ok());
+    let cuts = number("CCFS_TEST_CUTS").unwrap_or(40);
+    let sum = power_cuts::cuts(number("CCFS_TEST_SEED").unwrap_or(2015), cuts);
+    println!("{sum:?}");
+    assert!(sum.cuts == cuts && sum.rounds >= 2 * cuts, "{sum:?}");
 }

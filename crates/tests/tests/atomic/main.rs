@@ -4,6 +4,7 @@ mod common;
 mod files;
 mod members;
 mod random;
+mod recipes;
 
 use ccfs_client as client;
 use ccfs_tests::harness::{Tree, Volume};
