@@ -364,8 +364,8 @@ fn refuse_kernel_user(path: &Path, meta: &Metadata) -> Result<(), OpenError> {
         if Path::new(backing.trim_end_matches('\n'))
             .metadata()
             .is_ok_and(same)
-            && is_claimed(&node)
             && !is_left_by_a_daemon(&name)
+            && is_claimed(&node)
         {
             return busy(format!(
                 "the kernel uses it by way of {}, which is mounted",
@@ -386,13 +386,22 @@ fn is_left_by_a_daemon(loop_name: &std::ffi::OsStr) -> bool {
     })
 }
 
-/// Whether the kernel holds a block device exclusively. Opens it for an instant.
+/// Whether the kernel holds a block device exclusively. Opens it for an instant. Who looks as this does claims it for that instant, and so
+/// does who tries to attach a file to a loop device that somebody else has just taken; what is mounted stays claimed.
 fn is_claimed(node: &Path) -> bool {
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_EXCL)
-        .open(node);
-    opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+    const TRIES: u32 = 50;
+    let busy = || {
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).custom_flags(libc::O_EXCL).open(node);
+        opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+    };
+    (0..TRIES).all(|_| {
+        let still = busy();
+        if still {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        still
+    })
 }
 
 /// Whether the file does O_DIRECT, and the unit in bytes that it needs. Turns O_DIRECT off where it was accepted but does not work.

@@ -158,9 +158,11 @@ impl Volume {
 
     pub fn mount(&mut self) {
         let mut outcome = self.try_mount();
-        // A killed daemon's writes go on for as long as the host's disk takes, and its lock with them.
+        // A killed daemon's writes go on for as long as the host's disk takes, and its lock with them. A test beside can look at a loop device.
         let end = Instant::now() + PATIENCE;
-        while matches!(&outcome, Err(e) if e.contains("holds a lock")) && Instant::now() < end {
+        while matches!(&outcome, Err(e) if e.contains("holds a lock") || e.contains("is in use"))
+            && Instant::now() < end
+        {
             outcome = self.try_mount();
         }
         outcome.unwrap_or_else(|e| {
@@ -549,10 +551,14 @@ pub fn ccfs_program() -> &'static str {
     })
 }
 
-/// Mounts with the kernel's ext4. mount(8) picks a free loop device; who attaches one at the same time may be faster.
+/// Mounts with the kernel's ext4. mount(8) picks a free loop device; who attaches one at the same time may be faster. It takes one that
+/// is left of an earlier mount of the file, with that one's rights, so such a one is waited for until it has gone.
 /// The error is what it said.
 pub fn kernel_mount(image: &Path, dir: &Path, options: &str) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
+    while !loops_below(image).is_empty() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     loop {
         let mut mount = Command::new("mount");
         mount.args(["-t", "ext4", "-o", options]);
