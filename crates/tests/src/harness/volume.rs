@@ -552,11 +552,16 @@ pub fn ccfs_program() -> &'static str {
 }
 
 /// Mounts with the kernel's ext4. mount(8) picks a free loop device; who attaches one at the same time may be faster. It takes one that
-/// is left of an earlier mount of the file, with that one's rights, so such a one is waited for until it has gone.
+/// is left of an earlier mount of the file, so for writing it waits until no read-only one is there.
 /// The error is what it said.
 pub fn kernel_mount(image: &Path, dir: &Path, options: &str) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
-    while !loops_below(image).is_empty() && Instant::now() < end {
+    let writes = options.split(',').all(|option| option != "ro");
+    let read_only = |dev: &String| {
+        let place = dev.replace("/dev/", "/sys/block/") + "/ro";
+        std::fs::read_to_string(place).is_ok_and(|ro| ro.trim() == "1")
+    };
+    while writes && loops_below(image).iter().any(read_only) && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
     loop {
