@@ -1,6 +1,7 @@
 //! Memory that O_DIRECT accepts.
 #![allow(unsafe_code)]
 
+use crate::pool;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -8,7 +9,7 @@ use std::ptr::NonNull;
 /// Alignment that every block device and file system accepts for O_DIRECT, in bytes.
 const ALIGN: usize = 4096;
 
-/// A zeroed byte buffer aligned to 4096. `Clone` copies the bytes, so `Arc::make_mut` is copy-on-write.
+/// A byte buffer aligned to 4096. `Clone` copies the bytes, so `Arc::make_mut` is copy-on-write.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -23,6 +24,12 @@ impl AlignedBuf {
     /// `len` zero bytes; `len` must not be 0.
     pub fn zeroed(len: usize) -> Self {
         assert!(len > 0);
+        if len == pool::BLOCK {
+            let ptr = pool::take();
+            // SAFETY: the pool's blocks have this size, and this one is nobody else's.
+            unsafe { ptr.write_bytes(0, len) };
+            return AlignedBuf { ptr, len };
+        }
         let layout = Self::layout(len);
         // SAFETY: the layout has a non-zero size.
         let raw = unsafe { alloc_zeroed(layout) };
@@ -33,10 +40,14 @@ impl AlignedBuf {
     /// A copy of `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         assert!(!bytes.is_empty());
-        let layout = Self::layout(bytes.len());
-        // SAFETY: the layout has a non-zero size.
-        let raw = unsafe { alloc(layout) };
-        let ptr = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout));
+        let ptr = if bytes.len() == pool::BLOCK {
+            pool::take()
+        } else {
+            let layout = Self::layout(bytes.len());
+            // SAFETY: the layout has a non-zero size.
+            let raw = unsafe { alloc(layout) };
+            NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout))
+        };
         // SAFETY: the new memory has the length of `bytes` and does not overlap it; all of it is initialised here.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr(), bytes.len()) };
         AlignedBuf {
@@ -73,7 +84,10 @@ impl Clone for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with the same layout.
+        if self.len == pool::BLOCK {
+            return pool::give(self.ptr);
+        }
+        // SAFETY: allocated in `zeroed` or `from_bytes` with the same layout.
         unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
     }
 }

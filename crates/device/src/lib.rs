@@ -26,6 +26,7 @@ mod epoch;
 mod file;
 mod flash;
 mod memory;
+mod pool;
 mod sim;
 mod sys;
 mod ticket;
@@ -41,6 +42,7 @@ pub use flash::{
     Tuning,
 };
 pub use memory::{Fingerprints, MemoryDevice};
+pub use pool::give_back_memory;
 pub use sim::{DISCARDED, Outcome, Plan, SimDevice, Summary};
 pub use ticket::{Pending, Ticket};
 pub use timing::{Ordering, ParamError, Params, Timed, Virtual, VirtualTime};

@@ -1,0 +1,428 @@
+//! Blocks of 4096 bytes for [`AlignedBuf`](crate::AlignedBuf): pages of files and blocks of structure.
+//!
+//! Threads that serve requests take them, and the one that applies gives them back, hundreds of thousands a second. An allocator that keeps free
+//! memory by thread has the less use for such blocks the more they wander: either its heaps grow, or it gives memory back and
+//! every page is faulted in anew. Here all threads share what is free, and exchange it in magazines.
+//!
+//! Blocks leave a magazine in the order in which they came, so pages that were freed one behind the other are used so again: neighbours
+//! in a file are mostly neighbours in memory, and one part of a write.
+#![allow(unsafe_code)]
+
+use parking_lot::Mutex;
+use std::alloc::{Layout, handle_alloc_error};
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+/// Size and alignment of a block, bytes.
+pub const BLOCK: usize = 4096;
+/// Memory that is asked of the system at once, bytes: a huge page.
+const SLAB: usize = 2 << 20;
+/// Blocks of a magazine; a thread has two of them.
+const MAGAZINE: usize = 16;
+/// For how long memory stays that nobody uses.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Blocks that nobody uses, as an address each; the first ones go first.
+#[derive(Clone, Copy)]
+struct Magazine {
+    blocks: [usize; MAGAZINE],
+    from: usize,
+    end: usize,
+}
+
+impl Magazine {
+    const EMPTY: Magazine = Magazine {
+        blocks: [0; MAGAZINE],
+        from: 0,
+        end: 0,
+    };
+
+    fn is_empty(&self) -> bool {
+        self.from == self.end
+    }
+
+    fn is_full(&self) -> bool {
+        self.end == MAGAZINE
+    }
+
+    fn blocks(&self) -> &[usize] {
+        &self.blocks[self.from..self.end]
+    }
+
+    fn push(&mut self, block: usize) {
+        self.blocks[self.end] = block;
+        self.end += 1;
+    }
+
+    fn next(&mut self) -> Option<usize> {
+        let block = self.blocks().first().copied()?;
+        self.from += 1;
+        Some(block)
+    }
+}
+
+/// Adjacent blocks without memory behind them: they are zeros when they are touched next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    start: usize,
+    blocks: usize,
+}
+
+/// What no thread has.
+struct Shared {
+    ready: Vec<Magazine>,
+    /// Fewest magazines that were ready at once since `since`: so many nobody has needed.
+    least: usize,
+    since: Option<Instant>,
+    untouched: Vec<Run>,
+}
+
+pub(crate) struct Pool(Mutex<Shared>);
+
+/// All blocks of the process.
+static POOL: Pool = Pool::new();
+
+thread_local! {
+    static LOCAL: RefCell<Local> = const { RefCell::new(Local { taking: Magazine::EMPTY, giving: Magazine::EMPTY }) };
+}
+
+/// What one thread has.
+struct Local {
+    taking: Magazine,
+    giving: Magazine,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        POOL.put(self.taking);
+        POOL.put(self.giving);
+    }
+}
+
+impl Pool {
+    const fn new() -> Pool {
+        Pool(Mutex::new(Shared {
+            ready: Vec::new(),
+            least: 0,
+            since: None,
+            untouched: Vec::new(),
+        }))
+    }
+
+    /// A magazine with at least one block.
+    fn get(&self) -> Magazine {
+        let mut shared = self.0.lock();
+        if let Some(magazine) = shared.ready.pop() {
+            shared.least = shared.least.min(shared.ready.len());
+            return magazine;
+        }
+        shared.least = 0;
+        let mut run = match shared.untouched.pop() {
+            Some(run) => run,
+            None => Run {
+                start: map_slab(),
+                blocks: SLAB / BLOCK,
+            },
+        };
+        let mut magazine = Magazine::EMPTY;
+        while run.blocks > 0 && !magazine.is_full() {
+            magazine.push(run.start);
+            run.start += BLOCK;
+            run.blocks -= 1;
+        }
+        if run.blocks > 0 {
+            shared.untouched.push(run);
+        }
+        magazine
+    }
+
+    fn put(&self, magazine: Magazine) {
+        if !magazine.is_empty() {
+            self.0.lock().ready.push(magazine);
+        }
+    }
+
+    /// Gives the memory back that nobody has needed since the last time, if that is `idle` ago. Returns how much that is, bytes.
+    fn give_back(&self, idle: Duration) -> usize {
+        let spare = {
+            let mut shared = self.0.lock();
+            let now = Instant::now();
+            let since = *shared.since.get_or_insert(now);
+            if now - since < idle {
+                return 0;
+            }
+            // The others are those that were used last.
+            let spare = shared.least;
+            let spare: Vec<Magazine> = shared.ready.drain(..spare).collect();
+            shared.since = Some(now);
+            shared.least = shared.ready.len();
+            spare
+        };
+        if spare.is_empty() {
+            return 0;
+        }
+        let runs = joined(
+            spare
+                .iter()
+                .flat_map(Magazine::blocks)
+                .map(|&start| Run { start, blocks: 1 }),
+        );
+        for run in &runs {
+            // SAFETY: the blocks lie in slabs, private memory without a file, and nobody but this call has them.
+            let result = unsafe {
+                libc::madvise(
+                    run.start as *mut libc::c_void,
+                    run.blocks * BLOCK,
+                    libc::MADV_DONTNEED,
+                )
+            };
+            // It can fail for want of kernel memory; the blocks are as good as before.
+            debug_assert!(result == 0, "{}", std::io::Error::last_os_error());
+        }
+        let mut shared = self.0.lock();
+        let known = std::mem::take(&mut shared.untouched);
+        // Taken from the end: what lies lowest is used first, and the rest can stay untouched.
+        shared.untouched = joined(known.into_iter().chain(runs.iter().copied()));
+        shared.untouched.reverse();
+        runs.iter().map(|run| run.blocks * BLOCK).sum()
+    }
+}
+
+/// The same blocks in as few runs as possible, in the order of their addresses.
+fn joined(runs: impl Iterator<Item = Run>) -> Vec<Run> {
+    let mut runs: Vec<Run> = runs.collect();
+    runs.sort_unstable();
+    runs.dedup_by(|next, run| {
+        let adjacent = run.start + run.blocks * BLOCK == next.start;
+        if adjacent {
+            run.blocks += next.blocks;
+        }
+        adjacent
+    });
+    runs
+}
+
+/// New memory. It is never unmapped, but what is not needed has no pages behind it.
+fn map_slab() -> usize {
+    let failed = || -> ! {
+        handle_alloc_error(Layout::from_size_align(SLAB, BLOCK).expect("a valid layout"))
+    };
+    // As much again, of which the part is taken that is aligned for a huge page.
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let all = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            2 * SLAB,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if all == libc::MAP_FAILED {
+        failed();
+    }
+    let all = all as usize;
+    let start = all.next_multiple_of(SLAB);
+    let (before, after) = (start - all, all + SLAB - start);
+    // SAFETY: parts of the mapping above that nobody knows of. Without success they stay mapped, untouched; a hint can be refused.
+    unsafe {
+        if before > 0 {
+            libc::munmap(all as *mut libc::c_void, before);
+        }
+        if after > 0 {
+            libc::munmap((start + SLAB) as *mut libc::c_void, after);
+        }
+        libc::madvise(start as *mut libc::c_void, SLAB, libc::MADV_HUGEPAGE);
+    }
+    start
+}
+
+/// A block, aligned to its size. All of its bytes are initialised, with anything.
+pub fn take() -> NonNull<u8> {
+    let block = LOCAL.try_with(|local| {
+        let local = &mut *local.borrow_mut();
+        if local.taking.is_empty() {
+            local.taking = match local.giving.is_empty() {
+                true => POOL.get(),
+                false => std::mem::replace(&mut local.giving, Magazine::EMPTY),
+            };
+        }
+        local.taking.next()
+    });
+    let block = block.unwrap_or_else(|_| {
+        // The thread is ending.
+        let mut magazine = POOL.get();
+        let block = magazine.next();
+        POOL.put(magazine);
+        block
+    });
+    let block = block.expect("a magazine that was not empty") as *mut u8;
+    NonNull::new(block).expect("no mapping is at address 0")
+}
+
+/// Gives back what `take` gave; nobody may use it any more.
+pub fn give(block: NonNull<u8>) {
+    let block = block.as_ptr() as usize;
+    let full = LOCAL.try_with(|local| {
+        let local = &mut *local.borrow_mut();
+        local.giving.push(block);
+        local
+            .giving
+            .is_full()
+            .then(|| std::mem::replace(&mut local.giving, Magazine::EMPTY))
+    });
+    match full {
+        Ok(None) => {}
+        Ok(Some(magazine)) => POOL.put(magazine),
+        Err(_) => {
+            let mut magazine = Magazine::EMPTY;
+            magazine.push(block);
+            POOL.put(magazine);
+        }
+    }
+}
+
+/// Gives memory back to the system that held buffers, and that nobody has needed for ten seconds. To be called every second or so;
+/// nearly all calls do nothing.
+pub fn give_back_memory() {
+    POOL.give_back(IDLE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn all_of(pool: &Pool, magazines: usize) -> Vec<Magazine> {
+        (0..magazines).map(|_| pool.get()).collect()
+    }
+
+    fn distinct(magazines: &[Magazine]) -> HashSet<usize> {
+        let all: HashSet<usize> = magazines
+            .iter()
+            .flat_map(|m| m.blocks().iter().copied())
+            .collect();
+        assert_eq!(
+            all.len(),
+            magazines.len() * MAGAZINE,
+            "every block has one owner"
+        );
+        assert!(all.iter().all(|b| b.is_multiple_of(BLOCK)));
+        all
+    }
+
+    fn fill(blocks: &HashSet<usize>, value: u8) {
+        for block in blocks {
+            // SAFETY: the blocks belong to the test's own pool, and to nobody else.
+            unsafe { std::ptr::write_bytes(*block as *mut u8, value, BLOCK) };
+        }
+    }
+
+    fn byte(block: usize) -> u8 {
+        // SAFETY: as above.
+        unsafe { *((block + BLOCK - 1) as *const u8) }
+    }
+
+    #[test]
+    fn what_was_given_is_used_again_and_what_nobody_needs_goes_back() {
+        let pool = Pool::new();
+        let slab = SLAB / BLOCK / MAGAZINE;
+        let taken = all_of(&pool, 3 * slab);
+        let first = distinct(&taken);
+        fill(&first, 7);
+        taken.iter().for_each(|m| pool.put(*m));
+        assert_eq!(
+            pool.give_back(Duration::ZERO),
+            0,
+            "a moment ago all of it was in use"
+        );
+        // Two thirds are needed again, so a third is not.
+        let taken = all_of(&pool, 2 * slab);
+        assert!(
+            distinct(&taken)
+                .iter()
+                .all(|b| first.contains(b) && byte(*b) == 7)
+        );
+        taken.iter().for_each(|m| pool.put(*m));
+        assert_eq!(pool.give_back(Duration::from_secs(3600)), 0, "too early");
+        assert_eq!(pool.give_back(Duration::ZERO), SLAB);
+        assert_eq!(pool.give_back(Duration::ZERO), 2 * SLAB);
+        assert_eq!(pool.give_back(Duration::ZERO), 0);
+        // It is the same memory, without what was in it.
+        let taken = all_of(&pool, 3 * slab);
+        let again = distinct(&taken);
+        assert_eq!(again, first);
+        assert!(again.iter().all(|b| byte(*b) == 0));
+        fill(&again, 9);
+        assert!(again.iter().all(|b| byte(*b) == 9));
+    }
+
+    #[test]
+    fn neighbours_stay_neighbours() {
+        let pool = Pool::new();
+        let magazine = pool.get();
+        let mut back = Magazine::EMPTY;
+        magazine.blocks().iter().for_each(|b| back.push(*b));
+        pool.put(back);
+        let again = pool.get();
+        assert!(again.blocks().windows(2).all(|w| w[0] + BLOCK == w[1]));
+        assert_eq!(again.blocks(), magazine.blocks());
+    }
+
+    #[test]
+    fn runs_are_joined() {
+        let run = |start: usize, blocks| Run {
+            start: start * BLOCK,
+            blocks,
+        };
+        let runs = [run(9, 1), run(2, 2), run(4, 1), run(7, 1), run(8, 1)];
+        assert_eq!(joined(runs.into_iter()), [run(2, 3), run(7, 3)]);
+        assert_eq!(joined([].into_iter()), []);
+    }
+
+    /// Blocks wander between threads, and no two have the same one at once.
+    #[test]
+    fn threads_exchange_blocks() {
+        let (send, receive) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
+        let check = |block: usize| {
+            // SAFETY: `take` gave the block, and it was not given back yet.
+            let bytes = unsafe { std::slice::from_raw_parts(block as *const u8, BLOCK) };
+            let want = (block / BLOCK) as u8;
+            assert!(bytes[0] == want && bytes[BLOCK - 1] == want);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let send = send.clone();
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let blocks: Vec<usize> = (0..50)
+                            .map(|_| {
+                                let block = take();
+                                let mark = (block.as_ptr() as usize / BLOCK) as u8;
+                                // SAFETY: `take` has given the block to this thread alone.
+                                unsafe { std::ptr::write_bytes(block.as_ptr(), mark, BLOCK) };
+                                block.as_ptr() as usize
+                            })
+                            .collect();
+                        blocks.iter().take(7).for_each(|b| check(*b));
+                        blocks[..7]
+                            .iter()
+                            .for_each(|b| give(NonNull::new(*b as *mut u8).unwrap()));
+                        send.send(blocks[7..].to_vec()).unwrap();
+                    }
+                });
+            }
+            drop(send);
+            scope.spawn(move || {
+                for blocks in receive {
+                    blocks.iter().for_each(|b| check(*b));
+                    blocks
+                        .iter()
+                        .for_each(|b| give(NonNull::new(*b as *mut u8).unwrap()));
+                }
+            });
+        });
+    }
+}
