@@ -11,7 +11,7 @@ use crate::view::LBLK_END;
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
-use ccfs_image::Mapping;
+use ccfs_image::{FastMap, Mapping};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ pub struct Applier {
     /// ... and this many records of the next one.
     pub applied_records: u64,
     /// For directories that other transactions are changing: the operation that set each field last (C1).
-    pub dir_seqs: HashMap<(Ino, DirField), u64>,
+    pub dir_seqs: FastMap<(Ino, DirField), u64>,
     /// In recovery: which accepted transactions set a field, and by which operation.
     pub later: HashMap<(Ino, DirField), Vec<(u64, u64)>>,
     /// Directories that should have a hash tree, but there was no room for it, or they cannot be read as a whole.

@@ -10,9 +10,9 @@ use crate::types::*;
 use crate::volume::Volume;
 use ccfs_device::{Slice, Write};
 use ccfs_ext4::Error;
-use ccfs_image::BlockImage;
+use ccfs_image::{BlockImage, FastMap};
 use ccfs_log::{Kind, Meta};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub struct Note {
     pub applied_id: u64,
     pub applied_records: u64,
     pub orphans: Vec<Ino>,
-    pub dir_seqs: HashMap<(Ino, DirField), u64>,
+    pub dir_seqs: FastMap<(Ino, DirField), u64>,
     pub rejected: HashSet<u64>,
     /// (block, first transaction whose bytes are not home)
     pub home: Vec<(u64, u64)>,
@@ -304,7 +304,7 @@ mod tests {
             applied_id: 7,
             applied_records: 3,
             orphans: vec![12, 13],
-            dir_seqs: HashMap::from([((2, DirField::Mtime), 9)]),
+            dir_seqs: [((2, DirField::Mtime), 9)].into_iter().collect(),
             rejected: HashSet::from([5]),
             home: vec![(100, 6)],
             image_blocks: vec![1, 9],

@@ -28,8 +28,10 @@ pub(crate) struct Cell {
 #[derive(Default)]
 struct Plan {
     cells: Vec<Cell>,
-    /// Blocks that need space.
+    /// Blocks that need space ...
     fresh: u64,
+    /// ... and where they are: nothing is there, and no block is promised.
+    holes: Vec<(u64, u64)>,
     /// Some blocks are allocated, but unwritten: an extent may be cut.
     unwritten: bool,
     /// Such blocks go on behind the end of file.
@@ -104,7 +106,10 @@ impl Volume {
             let (place, len) = self.view(inode, st, at, LBLK_END - at)?;
             let stop = (at + len).min(end);
             match place {
-                Where::Zero { allocated: false } => plan.fresh += stop - at,
+                Where::Zero { allocated: false } => {
+                    plan.fresh += stop - at;
+                    plan.holes.push((at, stop));
+                }
                 Where::Zero { allocated: true }
                 | Where::Block {
                     unwritten: true, ..
@@ -320,6 +325,7 @@ impl Volume {
         {
             op.assign_run(&layer, first.lblk, last.lblk + 1);
         }
+        let mut fresh = Vec::with_capacity(plan.fresh as usize);
         for cell in plan.cells {
             let block_start = cell.lblk * bs;
             // The part of `data` that lands in this block.
@@ -327,7 +333,33 @@ impl Volume {
             let hi = (offset + data.len() as u64).clamp(block_start, block_start + bs);
             let bytes = &data[(lo - offset.min(lo)) as usize..][..(hi - lo) as usize];
             let at = (lo - block_start) as usize;
-            self.change_block(op, inode, st, &layer, cell, at, bytes);
+            let hole = |(from, to): &(u64, u64)| (*from..*to).contains(&cell.lblk);
+            if plan.holes.iter().any(hole) && !planted::is(Bug::WrongVersion) {
+                let page = Page {
+                    start: at as u32,
+                    end: (at + bytes.len()) as u32,
+                    over: Over::Hole,
+                    buf: Arc::new(self.filled(cell.base, at, bytes)),
+                };
+                fresh.push((cell.lblk, page));
+            } else {
+                self.change_block(op, inode, st, &layer, cell, at, bytes);
+            }
+        }
+        self.count_blocks(st, fresh.len() as u64);
+        op.put_fresh(&layer, fresh);
+    }
+
+    /// A block's new content: `bytes` at `at`, around them what was there, or zeros.
+    fn filled(&self, base: Option<AlignedBuf>, at: usize, bytes: &[u8]) -> AlignedBuf {
+        let bs = self.block_size as usize;
+        match base {
+            None if bytes.len() == bs => AlignedBuf::from_bytes(bytes),
+            base => {
+                let mut buf = base.unwrap_or_else(|| AlignedBuf::zeroed(bs));
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
+                buf
+            }
         }
     }
 
@@ -381,16 +413,8 @@ impl Volume {
         if over == Over::Hole {
             self.count_blocks(st, 1);
         }
-        let buf = match cell.base {
-            None if bytes.len() == bs => AlignedBuf::from_bytes(bytes),
-            base => {
-                let mut buf = base.unwrap_or_else(|| AlignedBuf::zeroed(bs));
-                buf[at..at + bytes.len()].copy_from_slice(bytes);
-                buf
-            }
-        };
         let page = Page {
-            buf: Arc::new(buf),
+            buf: Arc::new(self.filled(cell.base, at, bytes)),
             start: start as u32,
             end: end as u32,
             over,

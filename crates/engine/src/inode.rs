@@ -7,7 +7,7 @@ use crate::txn::{Name, Phase, Txn};
 use crate::types::{Ino, Result, StreamId};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
-use ccfs_image::{Image, InodeAttr, Lblk, shard_of};
+use ccfs_image::{FastMap, Image, InodeAttr, Lblk, shard_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -228,11 +228,11 @@ const EPOCH: u64 = 1 << 24;
 
 #[derive(Default)]
 struct Shard {
-    map: HashMap<Ino, Arc<Inode>>,
+    map: FastMap<Ino, Arc<Inode>>,
     /// Size at which the next search for what can go is worth its time.
     limit: usize,
     /// Last writers (not the default stream) of inodes that were dropped and that the kernel may still know.
-    writers: HashMap<Ino, StreamId>,
+    writers: FastMap<Ino, StreamId>,
 }
 
 impl Shard {
@@ -349,8 +349,8 @@ pub struct References {
 /// The kernel can know every inode of a volume, so a count is small; one that does not fit says `u32::MAX`, and is in `large`.
 #[derive(Default)]
 struct Counts {
-    small: HashMap<Ino, u32>,
-    large: HashMap<Ino, u64>,
+    small: FastMap<Ino, u32>,
+    large: FastMap<Ino, u64>,
 }
 
 impl Counts {

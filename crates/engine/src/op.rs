@@ -7,6 +7,7 @@ use crate::types::{Context, Ino, Result, StreamId, Time};
 use crate::volume::Volume;
 use ccfs_ext4::Error;
 use std::cell::Cell;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -420,20 +421,22 @@ impl Op<'_> {
             None => 0,
         };
         let mut body = self.txn.body.lock();
-        let names = body.entries.entry(dir.ino).or_default();
-        let known = names.get(&name).map(|c| (c.fresh, c.structure));
+        let change = body.entries.entry(dir.ino).or_default().entry(name);
+        let known = match &change {
+            Entry::Occupied(known) => Some((known.get().fresh, known.get().structure)),
+            Entry::Vacant(_) => None,
+        };
         let (fresh, had) = known.unwrap_or((before.is_none(), 0));
         // However often a name changes, one record says what it is in the end; of one that came and went there is none.
         let structure = match fresh && value.is_none() {
             true => 0,
             false => had.max(own),
         };
-        let change = EntryChange {
+        change.insert_entry(EntryChange {
             value,
             fresh,
             structure,
-        };
-        names.insert(name, change);
+        });
         drop(body);
         self.give_back(had + own - structure);
     }
@@ -471,16 +474,37 @@ impl Op<'_> {
         }
     }
 
+    /// Puts pages into the layer where it has none, over nothing; their blocks are promised with the operation.
+    pub fn put_fresh(&self, layer: &FileLayer, pages: Vec<(u64, Page)>) {
+        if pages.is_empty() {
+            return;
+        }
+        let count = pages.len() as u64;
+        let bytes = count * u64::from(self.vol.block_size);
+        let mut body = layer.body.write();
+        body.tight |= self.short;
+        body.pages.extend(pages);
+        drop(body);
+        self.vol.dirty.add(bytes);
+        self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.count_bytes(48 * count);
+    }
+
     /// Forgets pages of the layer at and above `from`, below `to`: they need not be written any more. Returns how many blocks
     /// that were to be allocated are not.
     pub fn drop_pages(&self, layer: &FileLayer, from: u64, to: u64) -> u64 {
         let mut body = layer.body.write();
-        let doomed: Vec<u64> = body.pages.range(from..to).map(|(l, _)| *l).collect();
+        let doomed: Vec<Page> = match (from, to) {
+            (0, u64::MAX) => std::mem::take(&mut body.pages).into_values().collect(),
+            (_, u64::MAX) => body.pages.split_off(&from).into_values().collect(),
+            _ => {
+                let within: Vec<u64> = body.pages.range(from..to).map(|(l, _)| *l).collect();
+                let pages = within.iter().filter_map(|l| body.pages.remove(l));
+                pages.collect()
+            }
+        };
         let (mut bytes, mut fresh, mut remap, mut log_only) = (0, 0, 0, 0);
-        for lblk in &doomed {
-            let Some(page) = body.pages.remove(lblk) else {
-                continue;
-            };
+        for page in &doomed {
             bytes += page.buf.len() as u64;
             match page.over {
                 Over::Hole => fresh += 1,

@@ -3,7 +3,7 @@
 use crate::file::is_zero;
 use crate::sync::Mutex;
 use crate::types::Ino;
-use std::collections::HashMap;
+use ccfs_image::FastMap;
 
 /// Memory for them, bytes: a half for those that were kept since the halves changed places, a half for those from before.
 const BYTES: usize = 8 << 20;
@@ -19,8 +19,8 @@ struct Tail {
 
 #[derive(Default)]
 struct Shard {
-    young: HashMap<Ino, Tail>,
-    old: HashMap<Ino, Tail>,
+    young: FastMap<Ino, Tail>,
+    old: FastMap<Ino, Tail>,
 }
 
 /// Such blocks, by inode. What is kept of an inode changes under its lock, when its image does.

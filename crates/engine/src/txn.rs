@@ -15,6 +15,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::{Ino, StreamId};
 use crate::watch::{Cause, Rule, Syncer};
 use ccfs_device::{AlignedBuf, Ticket};
+use ccfs_image::FastMap;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -47,12 +48,12 @@ pub struct EntryChange {
 /// What a transaction changes. Emptied when it was applied.
 #[derive(Default)]
 pub struct Body {
-    pub files: HashMap<Ino, (Arc<Inode>, Arc<FileLayer>)>,
-    pub dirs: HashMap<Ino, Arc<Inode>>,
-    pub dir_fields: HashMap<(Ino, DirField), DirValue>,
-    pub entries: HashMap<Ino, HashMap<Name, EntryChange>>,
-    pub parents: HashMap<Ino, Ino>,
-    pub atimes: HashMap<Ino, (i64, u32)>,
+    pub files: FastMap<Ino, (Arc<Inode>, Arc<FileLayer>)>,
+    pub dirs: FastMap<Ino, Arc<Inode>>,
+    pub dir_fields: FastMap<(Ino, DirField), DirValue>,
+    pub entries: FastMap<Ino, HashMap<Name, EntryChange>>,
+    pub parents: FastMap<Ino, Ino>,
+    pub atimes: FastMap<Ino, (i64, u32)>,
     /// Blocks of the allocator promised to this transaction (released or used up by commit and apply).
     pub promised_data: u64,
     pub promised_structure: u64,

@@ -18,7 +18,7 @@ use crate::types::*;
 use crate::watch::{Cause, Event, Totals, Watch};
 use ccfs_device::Device;
 use ccfs_ext4::Error;
-use ccfs_image::Image;
+use ccfs_image::{FastMap, Image};
 use ccfs_log::Log;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -265,7 +265,7 @@ impl Volume {
         let applier = Applier {
             applied_id: log.as_ref().map_or(0, |l| l.next_id() - 1),
             applied_records: 0,
-            dir_seqs: HashMap::new(),
+            dir_seqs: FastMap::default(),
             later: HashMap::new(),
             linear: HashSet::new(),
             rejected: HashSet::new(),

@@ -4,8 +4,8 @@
 //! image but not yet released by the engine. Free blocks may be *promised* (counted, not chosen). Each group has its own lock;
 //! the order of locks is owner's window, group, cache.
 
+use crate::FastMap;
 use crate::alloc_view::{BitRun, View};
-use crate::cache::FastMap;
 use crate::core::{Core, corrupt};
 use crate::groups::GroupInfo;
 use crate::promises::Promises;

@@ -4,41 +4,16 @@
 //! reported as written). Only clean blocks are dropped, by a clock over each shard. A reader holds an `Arc` of the bytes;
 //! a change made while somebody holds one copies the block, otherwise it is made in place.
 
-use crate::{BlockImage, Pblk};
+use crate::{BlockImage, FastMap, Pblk};
 use ccfs_device::AlignedBuf;
 use parking_lot::RwLock;
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 const SHARDS: usize = 64;
 /// Clean blocks that a shard keeps at least.
 const SHARD_MIN: usize = 16;
-
-/// Multiplicative hashing: block numbers are not chosen by an enemy who could gain more than slowness.
-#[derive(Default)]
-pub(crate) struct BlockHasher(u64);
-
-impl Hasher for BlockHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &b in bytes {
-            self.write_u64(u64::from(b));
-        }
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(u64::from(n));
-    }
-    fn write_u64(&mut self, n: u64) {
-        let x = (self.0 ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = x ^ (x >> 29);
-    }
-}
-
-pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<BlockHasher>>;
 
 /// How the checksum of a block of another module is verified and made right.
 #[derive(Clone, Copy)]

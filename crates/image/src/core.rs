@@ -1,6 +1,7 @@
 //! The volume's blocks behind the cache: read and verify, change, free, hand out.
 
-use crate::cache::{Cache, FastMap, Found, Kind};
+use crate::FastMap;
+use crate::cache::{Cache, Found, Kind};
 use crate::groups::{GroupTable, Zones};
 use crate::{BlockImage, Geometry, Pblk, Run};
 use ccfs_device::{AlignedBuf, Device};

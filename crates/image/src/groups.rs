@@ -1,7 +1,8 @@
 //! Block groups: descriptors (read when first needed), bitmaps, uninitialised groups, fixed metadata.
 
+use crate::FastMap;
 use crate::alloc_view::View;
-use crate::cache::{FastMap, Kind};
+use crate::cache::Kind;
 use crate::core::{Core, corrupt};
 use crate::{Pblk, Run};
 use ccfs_device::AlignedBuf;

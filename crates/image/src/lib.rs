@@ -26,6 +26,7 @@ mod dirlinear;
 mod dirtree;
 mod extents;
 mod extree;
+mod fastmap;
 mod flight;
 mod groups;
 mod htree;
@@ -39,6 +40,7 @@ mod xattr;
 
 pub use alloc::Allocator;
 pub use dirtree::{Gathered, NewTree};
+pub use fastmap::FastMap;
 pub use open::OpenOptions;
 pub use scrub::{Damage, SCRUB_DAMAGE_MAX, ScrubAt, ScrubStep, Visited};
 pub use striped::Striped;
