@@ -228,6 +228,7 @@ impl Volume {
             return Ok(());
         }
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        let _under_way = self.pace.sync_call(cx.stream);
         let roots = self.fsync_roots(self.home_of(cx.stream), inos);
         let who = Syncer {
             call: SyncCall::File(*first),

@@ -77,6 +77,7 @@ impl Volume {
         if !self.claim(txn, cause) {
             // Whoever has it may be waiting for what is open here.
             self.dispatch_open(open, |_| true)?;
+            let _hurry = self.pace.hurry();
             return match txn.wait_phase(Phase::Dispatched) {
                 Phase::Failed => self.dead(),
                 _ => Ok(()),

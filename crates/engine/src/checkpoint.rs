@@ -4,6 +4,7 @@
 //! set each directory field last, ids that were rejected, which data blocks go home (their bytes are in the
 //! transactions' records), and the image's blocks themselves.
 use crate::apply::Applier;
+use crate::pace::Whose;
 use crate::planted::{self, Bug};
 use crate::record::DirField;
 use crate::types::*;
@@ -222,7 +223,7 @@ impl Volume {
             all.len() as u64 * u64::from(self.block_size),
             Ordering::Relaxed,
         );
-        ccfs_device::write_all(&*self.dev, block_writes(&all, self.block_size))?;
+        self.write_much(block_writes(&all, self.block_size), Whose::CHECKPOINT)?;
         if !planted::is(Bug::EarlyTail) {
             self.flush_device()?;
         }
@@ -285,7 +286,7 @@ impl Volume {
         self.counters
             .checkpoint_bytes
             .fetch_add(bytes, Ordering::Relaxed);
-        ccfs_device::write_all(&*self.dev, writes)?;
+        self.write_much(writes, Whose::CHECKPOINT)?;
         // With the commits' flushes: where one of those failed meanwhile, none that succeeds later covers these frames.
         if !planted::is(Bug::HomeBeforeLog) {
             self.flush_device()?;

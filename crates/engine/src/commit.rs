@@ -2,10 +2,11 @@
 //!
 //! seal -> dependencies first -> place (delayed allocation) -> direct data -> dispatch (the commit point) -> written -> flush -> durable
 use crate::bundle::join_adjacent;
+use crate::flush::Caller;
+use crate::pace::{Hurry, Whose};
 use crate::place::Built;
 use crate::planted::{self, Bug};
 use crate::record::Records;
-use crate::sync::{Condvar, Mutex};
 use crate::txn::{Phase, Steps, Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
@@ -34,59 +35,6 @@ impl Queue {
             }
             self.watermark = self.watermark.max(txn.progress().id);
         }
-    }
-}
-
-/// Concurrent syncs share a device flush.
-#[derive(Default)]
-pub struct FlushGroup {
-    state: Mutex<FlushState>,
-    /// Who waits for a flush of an even number, and of an odd one.
-    done: [Condvar; 2],
-}
-
-#[derive(Default)]
-struct FlushState {
-    running: bool,
-    /// A flush failed: what it covered is in an unknown state, and no later flush can vouch for it.
-    failed: bool,
-    started: u64,
-    finished: u64,
-}
-
-impl FlushGroup {
-    /// Returns after a flush that began after the call.
-    pub fn flush(&self, device_flush: impl Fn() -> Result<()>) -> Result<()> {
-        let mut state = self.state.lock();
-        let mine = state.started + 1;
-        while state.finished < mine {
-            if state.failed {
-                return Err(Error::Errno(libc::EIO));
-            }
-            if state.running {
-                self.done[mine as usize % 2].wait(&mut state);
-                continue;
-            }
-            state.running = true;
-            state.started += 1;
-            let number = state.started;
-            drop(state);
-            let result = device_flush();
-            state = self.state.lock();
-            state.running = false;
-            if result.is_err() {
-                state.failed = true;
-                for done in &self.done {
-                    done.notify_all();
-                }
-                return result;
-            }
-            state.finished = number;
-            self.done[number as usize % 2].notify_all();
-            // All others wait for the next one: one of them makes it.
-            self.done[(number as usize + 1) % 2].notify_one();
-        }
-        Ok(())
     }
 }
 
@@ -141,6 +89,7 @@ impl Volume {
     /// Places what claimed transactions of one stream changed, gives them one place in the log and submits all of it.
     pub(crate) fn build_and_dispatch(&self, members: &[Arc<Txn>]) -> Result<()> {
         let began = Instant::now();
+        let (whose, _hurry) = self.whose(&members[0]);
         let mut writes = Vec::new();
         let mut built = Vec::with_capacity(members.len());
         for txn in members {
@@ -151,13 +100,18 @@ impl Volume {
             let mut direct = std::mem::take(&mut b.direct);
             let unchecked = !b.sums && !self.dev.keeps_order();
             if unchecked && !direct.is_empty() && !planted::is(Bug::UncheckedData) {
-                ccfs_device::write_all(&*self.dev, std::mem::take(&mut direct))?;
+                self.write_much(std::mem::take(&mut direct), whose)?;
                 self.flush_device()?;
             }
             writes.append(&mut direct);
             built.push(b);
         }
         join_adjacent(&mut writes);
+        let much = self.is_much(writes.iter().map(Write::len).sum(), whose);
+        if much && !self.dev.keeps_order() && members[0].progress().barrier.is_none() {
+            // Checksums say what is there, so all but its pace is as if it went with the frames.
+            self.write_much(std::mem::take(&mut writes), whose)?;
+        }
         let built_in = began.elapsed();
         let deps = outer_deps(members);
         let mut parts: Vec<&[u8]> = built.iter().map(|b| &b.payload[..]).collect();
@@ -216,6 +170,20 @@ impl Volume {
         Ok(())
     }
 
+    /// For whom a claimed transaction is committed. What another stream's sync waits for is written in a hurry.
+    fn whose(&self, txn: &Arc<Txn>) -> (Whose, Option<Hurry<'_>>) {
+        let (stream, synced, tied) = match txn.progress().claimed {
+            Some(Cause::Sync(who)) => (who.stream, true, false),
+            Some(Cause::Tied { .. }) => (txn.stream, true, true),
+            _ => (txn.stream, false, false),
+        };
+        let whose = Whose {
+            stream: Some(stream),
+            synced,
+        };
+        (whose, tied.then(|| self.pace.hurry()))
+    }
+
     /// THE COMMIT POINT: here the transaction gets its place in the order of commits. It is durable when its frames and all that it
     /// depends on are flushed; what is dispatched later never takes it away.
     fn log_room(&self, members: &[Arc<Txn>], frames: u64) -> Result<(ccfs_log::Slot, u64)> {
@@ -263,7 +231,7 @@ impl Volume {
     }
 
     /// Waits until all of `order` is durable: their writes, then one flush.
-    pub(crate) fn wait_durable(&self, order: &[Arc<Txn>]) -> Result<()> {
+    pub(crate) fn wait_durable(&self, order: &[Arc<Txn>], caller: Caller) -> Result<()> {
         let mut order = with_bundles(order);
         let mut open = false;
         for txn in &order {
@@ -274,7 +242,7 @@ impl Volume {
         if open && !planted::is(Bug::SkippedFlush) {
             // The flush covers these as well; the watermark need not wait for them.
             order.extend(self.written_too(&order)?);
-            self.flush_device()?;
+            self.flush_for(caller)?;
             self.check_running()?;
         }
         let mut queue = self.queue.lock();
@@ -325,7 +293,15 @@ impl Volume {
     }
 
     pub(crate) fn flush_device(&self) -> Result<()> {
-        let result = self.flushes.flush(|| Ok(self.dev.flush()?));
+        self.flush_for(Caller::Background)
+    }
+
+    fn flush_for(&self, caller: Caller) -> Result<()> {
+        let caller = match self.options.paced {
+            true => caller,
+            false => Caller::Background,
+        };
+        let result = self.flushes.flush(caller, || Ok(self.dev.flush()?));
         if let Err(error) = &result {
             self.stop(&format!("a flush failed: {error}"));
         }
@@ -338,14 +314,19 @@ impl Volume {
         if roots.is_empty() {
             return self.check_running().map(|()| 0);
         }
+        let caller = match cause {
+            Cause::Sync(_) => Caller::Sync,
+            _ => Caller::Background,
+        };
+        let _coming = (caller == Caller::Sync).then(|| self.flushes.announce());
         let order = self.dispatch_all(roots, cause)?;
-        self.finish_commit(&order)?;
+        self.finish_commit(&order, caller)?;
         Ok(order.len() as u64)
     }
 
     /// Makes dispatched transactions durable, and has them applied.
-    pub(crate) fn finish_commit(&self, order: &[Arc<Txn>]) -> Result<()> {
-        self.wait_durable(order)?;
+    pub(crate) fn finish_commit(&self, order: &[Arc<Txn>], caller: Caller) -> Result<()> {
+        self.wait_durable(order, caller)?;
         self.durable_news()
     }
 
@@ -362,12 +343,13 @@ impl Volume {
     /// Helps every dispatched transaction to durability and applies them. Whoever needs log space calls this, holding no lock.
     pub(crate) fn drive(&self) -> Result<()> {
         let dispatched: Vec<_> = self.queue.lock().dispatched.iter().cloned().collect();
-        self.wait_durable(&dispatched)?;
+        self.wait_durable(&dispatched, Caller::Background)?;
         self.apply_ready()
     }
 
     /// Makes room for `frames` frames: what is in the log is applied and brought home.
     fn make_room(&self, frames: u64) -> Result<()> {
+        let _hurry = self.pace.hurry();
         self.drive()?;
         if self.log()?.free_frames() < frames {
             self.checkpoint()?;

@@ -1,4 +1,5 @@
 //! Sync calls (C3).
+use crate::flush::Caller;
 use crate::planted::{self, Bug};
 use crate::rounds::Part;
 use crate::txn::Txn;
@@ -26,6 +27,7 @@ impl Volume {
         }
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         self.tuned.note_sync();
+        let _under_way = self.pace.sync_call(cx.stream);
         let who = Syncer {
             call,
             pid,
@@ -70,10 +72,11 @@ impl Volume {
             self.check_running()?;
             0
         } else {
+            let _coming = self.flushes.announce();
             let order = self.dispatch_all(roots, cause)?;
             self.wait_all_written(&order)?;
             lead.written();
-            self.finish_commit(&order)?;
+            self.finish_commit(&order, Caller::Sync)?;
             order.len() as u64
         };
         lead.durable(commits);

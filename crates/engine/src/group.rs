@@ -183,6 +183,7 @@ impl Volume {
                 uid: 0,
                 stream: txn.stream,
             };
+            let _under_way = self.pace.sync_call(who.stream);
             self.commit(vec![txn], Cause::Sync(who)).map(drop)
         } else {
             self.want_commit();

@@ -14,11 +14,13 @@ mod commit;
 mod dir;
 mod durable;
 mod file;
+mod flush;
 mod group;
 mod index;
 mod inode;
 mod namespace;
 mod op;
+mod pace;
 mod path;
 mod place;
 #[cfg(feature = "planted")]

@@ -4,24 +4,28 @@ use crate::inode::{FileLayer, Inode, LayerBody, Over, Page, State};
 use crate::planted::{self, Bug};
 use crate::ranges::Placed;
 use crate::record::Record;
+use crate::tight::Under;
 use crate::txn::{Body, Txn};
 use crate::types::*;
 use crate::view::Located;
 use crate::volume::Volume;
 use ccfs_device::{AlignedBuf, Slice, Write};
 use ccfs_ext4::Error;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Direct data up to this size is verified by checksums in the records; more is flushed before the commit, bytes.
 const SUMS_MAX: u64 = 4 << 20;
 /// The same for transactions that barriers closed, for which nobody waits and nobody flushes; recovery reads that much.
 const ORDERED_SUMS_MAX: u64 = 64 << 20;
 /// Runs of overwritten blocks from this size on go to new blocks, bytes.
-const REMAP_MIN: u64 = 64 << 10;
+pub(crate) const REMAP_MIN: u64 = 64 << 10;
 /// Data in one transaction's log records before overwrites of any size are remapped, bytes.
 const LOGGED_DATA_MAX: u64 = 4 << 20;
+
+/// Pages of a file for which places are found at once, while its users wait: a tenth of a millisecond.
+const PAGES_AT_ONCE: usize = 2048;
 
 /// What a transaction becomes.
 #[derive(Default)]
@@ -98,13 +102,32 @@ impl Volume {
         Ok(b)
     }
 
+    /// Writes down what a layer says. Whoever uses the file waits meanwhile, so many pages are placed by the piece.
     fn build_file(&self, b: &mut Built, inode: &Arc<Inode>, layer: &Arc<FileLayer>) -> Result<()> {
-        let ino = inode.ino;
-        let st = inode.state.read();
-        let mut body = layer.body.write();
-        if body.dead {
-            return Ok(());
+        let mut next = Some(0);
+        let mut goal = None;
+        while let Some(from) = next {
+            let st = inode.state.read();
+            let mut body = layer.body.write();
+            let began = Instant::now();
+            if body.dead {
+                return Ok(());
+            }
+            if from == 0 {
+                self.build_attributes(b, inode, &st, &mut body);
+            }
+            next = self.build_content(b, (inode, &st, layer.serial), &mut body, from, &mut goal)?;
+            let stalled = began.elapsed().as_micros() as u64;
+            self.counters
+                .longest_stall_us
+                .fetch_max(stalled, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    /// Everything but the content.
+    fn build_attributes(&self, b: &mut Built, inode: &Inode, st: &State, body: &mut LayerBody) {
+        let ino = inode.ino;
         if planted::is(Bug::LateCapture) && !st.is_dir() && body.attr.is_some() {
             body.attr = Some(st.attr.clone());
         }
@@ -135,32 +158,57 @@ impl Volume {
                 .encode(&mut b.payload);
             }
         }
-        // Content last, and the set of xattrs after it: it may need the structure's space.
-        let body = &mut *body;
-        let mut goal = self.first_goal(inode, &st, layer.serial, body)?;
-        let prealloc: Vec<(u64, u64)> = body.prealloc.iter().collect();
-        for (from, to) in prealloc {
-            self.place_prealloc(b, body, ino, from, to, &mut goal)?;
+    }
+
+    /// Places a piece of the content, from block `from` on, and after its last one the set of xattrs: it may need the structure's space.
+    /// Returns where the next piece begins.
+    fn build_content(
+        &self,
+        b: &mut Built,
+        under: Under,
+        body: &mut LayerBody,
+        from: u64,
+        goal: &mut Option<u64>,
+    ) -> Result<Option<u64>> {
+        let (inode, st, serial) = under;
+        let ino = inode.ino;
+        let mut at = match *goal {
+            Some(goal) => goal,
+            None => self.first_goal(inode, st, serial, body)?,
+        };
+        if from == 0 {
+            let prealloc: Vec<(u64, u64)> = body.prealloc.iter().collect();
+            for (from, to) in prealloc {
+                self.place_prealloc(b, body, ino, from, to, &mut at)?;
+            }
         }
         let pages = std::mem::take(&mut body.pages);
         let result = match body.tight {
-            true => self.place_whole_extents(b, body, (inode, &st, layer.serial), &pages),
-            false => Ok(None),
+            true => self
+                .place_whole_extents(b, body, under, &pages)
+                .and_then(|left| {
+                    let all = left.as_ref().unwrap_or(&pages).iter();
+                    self.place_pages(b, body, under, all, &mut at)?;
+                    Ok(None)
+                }),
+            false => {
+                let mut rest = pages.range(from..);
+                let piece = rest.by_ref().take(PAGES_AT_ONCE);
+                self.place_pages(b, body, under, piece, &mut at)
+                    .map(|()| rest.next().map(|(lblk, _)| *lblk))
+            }
         };
-        let result = result.and_then(|left| {
-            let pages = left.as_ref().unwrap_or(&pages);
-            self.place_pages(b, body, inode, &st, layer.serial, pages, goal)
-        });
         body.pages = pages;
-        result?;
-        if let Some(set) = &body.xattrs {
+        *goal = Some(at);
+        let next = result?;
+        if let (None, Some(set)) = (next, &body.xattrs) {
             Record::Xattrs {
                 ino,
                 set: set.as_ref().clone(),
             }
             .encode(&mut b.payload);
         }
-        Ok(())
+        Ok(next)
     }
 
     /// Where the file's first new block should go: behind its last one before it.
@@ -221,16 +269,13 @@ impl Volume {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn place_pages(
+    fn place_pages<'p>(
         &self,
         b: &mut Built,
         body: &mut LayerBody,
-        inode: &Inode,
-        st: &State,
-        serial: u64,
-        pages: &BTreeMap<u64, Page>,
-        mut goal: u64,
+        (inode, st, serial): Under,
+        pages: impl Iterator<Item = (&'p u64, &'p Page)>,
+        goal: &mut u64,
     ) -> Result<()> {
         let mut run: Option<PageRun> = None;
         let mut known: Option<(u64, Located)> = None;
@@ -266,7 +311,7 @@ impl Volume {
                 .as_ref()
                 .is_some_and(|r| r.continues(lblk, place) && r.pages[0].over == page.over);
             if !joins && let Some(done) = run.take() {
-                self.place_run(b, body, inode.ino, done, &mut goal)?;
+                self.place_run(b, body, inode.ino, done, goal)?;
             }
             run.get_or_insert_with(|| PageRun {
                 lblk,
@@ -277,7 +322,7 @@ impl Volume {
             .push(page);
         }
         match run {
-            Some(done) => self.place_run(b, body, inode.ino, done, &mut goal),
+            Some(done) => self.place_run(b, body, inode.ino, done, goal),
             None => Ok(()),
         }
     }
@@ -310,7 +355,7 @@ impl Volume {
                 // Nobody waits, and many such transactions follow each other: what counts is bytes written, not their number of places.
                 let whole = |p: &&Page| p.start == 0 && p.end == self.block_size;
                 let large = body.remap
-                    || bytes >= REMAP_MIN
+                    || bytes >= self.options.remap_min
                     || b.ordered && run.pages.iter().all(whole)
                     || b.logged_data + bytes > LOGGED_DATA_MAX.min(self.limits.txn_log_bytes / 4);
                 if promised == len && large {

@@ -152,7 +152,7 @@ impl Volume {
     /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
     /// back, and the operation tried again (C9). `f` gets the blocks that it may use at most.
     pub(crate) fn with_space<T>(&self, cx: &Context, f: impl Fn(u64) -> Result<T>) -> Result<T> {
-        self.admit()?;
+        self.admit_to(cx.stream)?;
         let f = |left| self.unblocked(cx.stream, || f(left));
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
         let first = f(u64::MAX);
@@ -185,6 +185,7 @@ impl Volume {
     /// Commits everything, so that uncommitted frees become space.
     pub(crate) fn reclaim_space(&self) -> Result<()> {
         let _one = self.reclaiming.lock();
+        let _hurry = self.pace.hurry();
         let held = [
             &self.space.pending_blocks,
             &self.space.promised_data,

@@ -27,6 +27,8 @@ pub struct Counters {
     pub home_bytes: u64,
     /// Accepted data that was never written because it was overwritten, truncated or unlinked before its commit.
     pub avoided_bytes: u64,
+    /// Longest time that a commit kept a file's writers and readers waiting while it found places for the file's data.
+    pub longest_stall_us: u64,
     pub device_writes: u64,
     pub device_written_bytes: u64,
     pub device_reads: u64,

@@ -113,6 +113,11 @@ impl Streams {
         self.shard(stream).get(&stream).cloned()
     }
 
+    /// Memory that the stream's running transaction holds, bytes.
+    pub fn running_memory(&self, stream: StreamId) -> u64 {
+        self.running(stream).map_or(0, |t| t.memory())
+    }
+
     /// All but the atomic groups.
     fn all_running(&self) -> Vec<Arc<Txn>> {
         let shards = self.running.iter();

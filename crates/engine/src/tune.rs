@@ -9,6 +9,10 @@ const HABIT_MS: u64 = 10_000;
 /// Of data that can be committed or kept: the part that must have become needless lately for keeping it to be better.
 const WORTHWHILE: u64 = 8;
 
+/// How long a single sync call may take after a long time without one: what it may find to be written is bounded by what the device writes
+/// in that time.
+const SYNC_WAIT: Duration = Duration::from_secs(1);
+
 pub(crate) struct Tuned {
     /// See [`Options::commit_interval`], milliseconds.
     commit_interval_ms: AtomicU64,
@@ -60,12 +64,20 @@ impl Tuned {
         }
     }
 
-    /// `dirty` bytes could be committed now. True: what came before became needless to such a part that the limit rises instead.
-    fn rises(&self, dirty: u64) -> bool {
-        self.rises_at(self.now(), dirty)
+    /// What the limit may rise to: so much that the device writes it in [`SYNC_WAIT`].
+    fn most(&self, rate: Option<u64>) -> u64 {
+        let least = self.dirty_least.load(Relaxed);
+        let bound = rate.map_or(2 * least, |r| r.saturating_mul(SYNC_WAIT.as_secs()));
+        self.dirty_most.load(Relaxed).min(bound.max(least))
     }
 
-    fn rises_at(&self, now: u64, dirty: u64) -> bool {
+    /// `dirty` bytes could be committed now. True: what came before became needless to such a part that the limit rises instead.
+    /// `rate`: bytes a second that the device takes, if that is known.
+    fn rises(&self, dirty: u64, rate: Option<u64>) -> bool {
+        self.rises_at(self.now(), dirty, rate)
+    }
+
+    fn rises_at(&self, now: u64, dirty: u64, rate: Option<u64>) -> bool {
         let total = self.spared.get();
         let spared = total.saturating_sub(self.spared_before.swap(total, Relaxed));
         let habit = self.habit.load(Relaxed);
@@ -73,7 +85,7 @@ impl Tuned {
         let limit = self.dirty_limit.load(Relaxed);
         let worthwhile = spared.saturating_mul(WORTHWHILE) >= spared + dirty && !synced_often;
         let new = match worthwhile {
-            true => (limit * 2).min(self.dirty_most.load(Relaxed)),
+            true => (limit * 2).min(self.most(rate)),
             false => limit / 2,
         };
         let new = new.max(self.dirty_least.load(Relaxed));
@@ -115,7 +127,7 @@ impl Volume {
 
     /// The dirty bytes ask for a commit. True: it is better to wait, since much of what is accepted becomes needless soon.
     pub(crate) fn rather_waits(&self) -> bool {
-        let rises = self.tuned.rises(self.dirty.get());
+        let rises = self.tuned.rises(self.dirty.get(), self.pace.rate());
         if rises {
             self.room.notify_all();
         }
@@ -128,6 +140,7 @@ mod tests {
     use super::*;
 
     const MB: u64 = 1 << 20;
+    const FAST: Option<u64> = Some(1 << 40);
 
     fn tuned(least: u64, most: u64) -> Tuned {
         Tuned::new(&Options {
@@ -141,17 +154,17 @@ mod tests {
     fn the_limit_rises_while_data_becomes_needless_and_falls_when_it_does_not() {
         let t = tuned(128, 700);
         let limit = || t.dirty_limit.load(Relaxed) / MB;
-        assert!(!t.rises_at(1, 80 * MB), "nothing was spared");
+        assert!(!t.rises_at(1, 80 * MB, FAST), "nothing was spared");
         for expected in [256, 512, 700] {
             t.spared.add(20 * MB);
-            assert!(t.rises_at(2, 80 * MB));
+            assert!(t.rises_at(2, 80 * MB, FAST));
             assert_eq!(limit(), expected);
         }
         t.spared.add(20 * MB);
-        assert!(!t.rises_at(3, 80 * MB), "it is as high as it may be");
+        assert!(!t.rises_at(3, 80 * MB, FAST), "it is as high as it may be");
         t.spared.add(MB);
         for expected in [350, 175, 128, 128] {
-            assert!(!t.rises_at(4, 80 * MB));
+            assert!(!t.rises_at(4, 80 * MB, FAST));
             assert_eq!(limit(), expected);
         }
     }
@@ -162,15 +175,31 @@ mod tests {
         let limit = || t.dirty_limit.load(Relaxed) / MB;
         t.note_sync_at(50);
         t.spared.add(100 * MB);
-        assert!(t.rises_at(60, 80 * MB));
+        assert!(t.rises_at(60, 80 * MB, FAST));
         t.note_sync_at(50 + HABIT_MS);
         assert_eq!(limit(), 256);
         t.note_sync_at(60 + HABIT_MS);
         assert_eq!(limit(), 128);
         t.spared.add(100 * MB);
-        assert!(!t.rises_at(70 + HABIT_MS, 80 * MB));
+        assert!(!t.rises_at(70 + HABIT_MS, 80 * MB, FAST));
         t.spared.add(100 * MB);
-        assert!(t.rises_at(60 + 2 * HABIT_MS, 80 * MB));
+        assert!(t.rises_at(60 + 2 * HABIT_MS, 80 * MB, FAST));
         assert_eq!(limit(), 256);
+    }
+
+    #[test]
+    fn the_limit_is_what_the_device_writes_in_a_second() {
+        let limit_with = |rate: Option<u64>| {
+            let t = tuned(128, 1024);
+            for _ in 0..5 {
+                t.spared.add(100 * MB);
+                t.rises_at(1, 80 * MB, rate);
+            }
+            t.dirty_limit.load(Relaxed) / MB
+        };
+        assert_eq!(limit_with(None), 256, "nothing is known yet");
+        assert_eq!(limit_with(Some(80 * MB)), 128);
+        assert_eq!(limit_with(Some(600 * MB)), 600);
+        assert_eq!(limit_with(FAST), 1024);
     }
 }

@@ -2,9 +2,11 @@
 use crate::apply::{Applier, Home};
 use crate::background::Wakeup;
 use crate::barrier::Barriers;
-use crate::commit::{FlushGroup, Queue};
+use crate::commit::Queue;
+use crate::flush::FlushGroup;
 use crate::group::AbortListener;
 use crate::inode::{Inode, Inodes, References};
+use crate::pace::Pace;
 use crate::planted::{self, Bug};
 use crate::rounds::Rounds;
 use crate::space::{Gauge, Space};
@@ -47,6 +49,11 @@ pub struct Options {
     pub background: bool,
     /// Without background threads: transactions that barriers close are dispatched when so many wait, or when somebody needs them.
     pub gather: usize,
+    /// Much is written in pieces while others sync, and sync calls wait for each other's flush. Off: to measure what that is worth.
+    pub paced: bool,
+    /// Runs of overwritten blocks from this size on go to new blocks, smaller ones through the log, bytes. The default is what measuring
+    /// recommends (docs/performance.md).
+    pub remap_min: u64,
 }
 
 impl Default for Options {
@@ -62,6 +69,8 @@ impl Default for Options {
             group_timeout: None,
             background: true,
             gather: 1,
+            paced: true,
+            remap_min: crate::place::REMAP_MIN,
         }
     }
 }
@@ -97,7 +106,11 @@ pub(crate) struct AtomicCounters {
     pub direct_bytes: AtomicU64,
     pub home_bytes: AtomicU64,
     pub avoided_bytes: Gauge,
+    pub longest_stall_us: AtomicU64,
 }
+
+/// What a stream that syncs may hold while others have reached the dirty limit, bytes.
+const LITTLE: u64 = 1 << 20;
 
 /// Health: rising.
 const RUNNING: u8 = 0;
@@ -122,6 +135,7 @@ pub struct Volume {
     pub(crate) streams: Streams,
     pub(crate) queue: Mutex<Queue>,
     pub(crate) flushes: FlushGroup,
+    pub(crate) pace: Pace,
     pub(crate) rounds: Rounds,
     pub(crate) barriers: Barriers,
     pub(crate) applier: Mutex<Applier>,
@@ -291,6 +305,7 @@ impl Volume {
                 ..Queue::default()
             }),
             flushes: FlushGroup::default(),
+            pace: Pace::default(),
             rounds: Rounds::default(),
             barriers: Barriers::default(),
             applier: Mutex::new(applier),
@@ -333,6 +348,7 @@ impl Volume {
             return Ok(());
         }
         self.check_running()?;
+        let _hurry = self.pace.hurry();
         self.abort_all()?;
         self.close_atomic_files();
         self.commit_all(Cause::Unmount)?;
@@ -436,6 +452,21 @@ impl Volume {
 
     /// Every change passes here first, holding no lock: the volume's health, and back-pressure of the dirty limit.
     pub(crate) fn admit(&self) -> Result<()> {
+        self.admit_if(|| false)
+    }
+
+    /// The same for changes by a stream. One that syncs what it writes fills no memory, and waits for nobody who does.
+    pub(crate) fn admit_to(&self, stream: StreamId) -> Result<()> {
+        self.admit_if(|| {
+            let most = self.dirty_limit() / 8 * 9;
+            !self.dir_fields.at_least(self.limits.dir_fields_max)
+                && !self.dirty.at_least(most)
+                && self.pace.syncs(stream)
+                && self.streams.running_memory(stream) < LITTLE
+        })
+    }
+
+    fn admit_if(&self, exempt: impl Fn() -> bool) -> Result<()> {
         self.check_alive()?;
         if self.options.read_only || self.is_stopped() {
             return Err(Error::Errno(libc::EROFS));
@@ -448,7 +479,7 @@ impl Volume {
             return self.drive();
         }
         let mut guard = self.throttle.lock();
-        while self.over_limit() && !self.is_stopped() {
+        while self.over_limit() && !exempt() && !self.is_stopped() {
             self.want(|w| w.pressure = true);
             self.room.wait_for(&mut guard, Duration::from_millis(50));
         }
@@ -605,6 +636,7 @@ impl Volume {
                 direct_bytes: get(&c.direct_bytes),
                 home_bytes: get(&c.home_bytes),
                 avoided_bytes: c.avoided_bytes.get(),
+                longest_stall_us: get(&c.longest_stall_us),
                 device_writes: device.writes,
                 device_written_bytes: device.written_bytes,
                 device_reads: device.reads,

@@ -70,6 +70,51 @@ fn a_large_append_logs_only_pointers() {
     fsck(&dev);
 }
 
+/// Places are found by the piece (2048 pages); what is written does not show it, and neither does a crash.
+#[test]
+fn many_pages_of_a_file_are_placed_by_the_piece_and_stay_together() {
+    let (dev, v) = volume("512M");
+    let ino = create(&v, 1, "f");
+    let pages = 3 * 2048 + 17;
+    let content = |page: u64, version: u8| [version ^ (page % 251) as u8; 4096];
+    let write = |page: u64, version: u8| {
+        let bytes = content(page, version);
+        v.write(&cx(1), ino, page * 4096, &bytes, WriteFlags::default())
+            .unwrap();
+    };
+    // Not the last pages of the second piece: a hole at a boundary.
+    let hole = |page: u64| (4090..4100).contains(&page);
+    (0..pages)
+        .filter(|p| !hole(*p))
+        .for_each(|p| write(p, 0x55));
+    v.fsync(&cx(1), ino, false).unwrap();
+    let (copy, after) = common::crash(&dev);
+    let check = |v: &Volume, version: u8| {
+        let mut out = Vec::new();
+        for page in 0..pages {
+            v.read(ino, page * 4096, 4096, &mut out).unwrap();
+            let expected = match hole(page) {
+                true => [0; 4096],
+                false => content(page, version),
+            };
+            assert!(out == expected, "page {page}");
+        }
+    };
+    check(&after, 0x55);
+    after.unmount().unwrap();
+    let (_, text) = common::debugfs_says(&copy, &format!("dump_extents -l <{ino}>"));
+    let extents = text.lines().filter(|l| l.contains('-')).count();
+    assert!((2..=4).contains(&extents), "{extents} extents\n{text}");
+    (0..pages)
+        .filter(|p| !hole(*p))
+        .for_each(|p| write(p, 0xaa));
+    v.fsync(&cx(1), ino, false).unwrap();
+    check(&v, 0xaa);
+    let (_, after) = common::crash(&dev);
+    check(&after, 0xaa);
+    after.unmount().unwrap();
+}
+
 #[test]
 fn parallel_appenders_stay_contiguous() {
     let (dev, v) = volume("2G");
