@@ -22,6 +22,7 @@ help:
 	@echo "make test-transports   the tests of mounts over io_uring, then over /dev/fuse"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs"
 	@echo "make bench     ccfs against ext4 and fuse2fs, 15 minutes;  make bench-all  everything, 3 hours;  make scale  large volumes (docs/performance.md)"
+	@echo "make mesobenchmark   a map in a failure-atomic file beside SQLite, LevelDB and Kyoto Cabinet, on ext4 and ccfs"
 	@echo "make faults    device errors, flipped bits, full hosts: the table in docs/evidence.md"
 	@echo "make fuzz      fuzzing, FUZZ_SECONDS a target (docs/fuzzing.md)"
 
@@ -133,6 +134,14 @@ evidence:
 fuzz:
 	@scripts/deps.sh build
 	@scripts/fuzz.sh
+
+# The AdvFS paper's mesobenchmark on ext4 and ccfs: `make mesobenchmark MESO_ARGS="300 1"` for a short one.
+MESO_ARGS ?=
+.PHONY: mesobenchmark
+mesobenchmark:
+	@scripts/deps.sh test
+	cargo build --release -p ccfs -p ccfs-libccfs
+	@$(SUDO) env CCFS="$(abspath $(CCFS))" CCFS_LIB="$(abspath $(CARGO_TARGET_DIR)/release)" examples/mesobenchmark.sh $(MESO_ARGS)
 
 FAULTS_ARGS ?=
 faults:

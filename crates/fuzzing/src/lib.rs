@@ -5,6 +5,8 @@
 
 pub mod base;
 pub mod bytes;
+pub mod files;
+pub mod ioctls;
 pub mod parse;
 pub mod recovery;
 pub mod requests;
@@ -19,5 +21,5 @@ pub const TARGETS: [Target; 5] = [
     ("log_recovery", recovery::log_recovery),
     ("structures", parse::structures),
     ("fuse_requests", requests::fuse_requests),
-    ("ioctls", requests::ioctls),
+    ("ioctls", ioctls::ioctls),
 ];

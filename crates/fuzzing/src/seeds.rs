@@ -145,6 +145,37 @@ fn ioctls() -> Vec<Vec<u8>> {
         &[200, 205, 3, 207, 201],
         &[200, 200, 3, 203],
     ];
+    // O_ATOMIC files: opened, changed, synced alone and together, closed with changes, with and without a group around it.
+    let open = |node: u8, which: u8| vec![180, node, 2, 182, which, 0];
+    let write = |which: u8| vec![184, which, 100, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0];
+    let together = vec![186, 2, 2, 0, 1];
+    for (first, second) in [(12, 14), (13, 14), (11, 12), (14, 15)] {
+        let both = [open(first, 0), open(second, 1), write(0), write(1)].concat();
+        out.push([both.clone(), together.clone()].concat());
+        out.push([both.clone(), vec![187, 0, 185, 1, 50, 0, 181, 0, 181, 0]].concat());
+        out.push([call(200, 0), both.clone(), together.clone(), call(202, 0)].concat());
+        out.push(
+            [
+                both.clone(),
+                vec![183, 0, 0, 185, 0, 0, 1],
+                together.clone(),
+                call(3, 0),
+                vec![181, 1],
+            ]
+            .concat(),
+        );
+        out.push(
+            [
+                both,
+                call(205, 0),
+                write(0),
+                call(207, 0),
+                call(190, 0),
+                together.clone(),
+            ]
+            .concat(),
+        );
+    }
     let user = |seq: &[u8], user| seq.iter().flat_map(|n| call(*n, user)).collect();
     out.extend(sequences.iter().flat_map(|s| [user(s, 0), user(s, 1)]));
     out
