@@ -140,24 +140,24 @@ impl EpochQueue {
     }
 }
 
-/// The order in which a device may end commands that it got in this order: each simple one freely between the ordered ones around it.
-/// Returns for each command the number of ordered ones that end before it.
-pub fn ranks(commands: &[Command]) -> Vec<usize> {
-    let mut rank = 0;
-    let step = |c: &Command| {
-        let mine = rank;
-        rank += usize::from(c.priority == Priority::Ordered);
-        mine
-    };
-    commands.iter().map(step).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn all(queue: &mut EpochQueue) -> Vec<Command> {
         std::iter::from_fn(|| queue.dispatch()).collect()
+    }
+
+    /// The order in which a device may end commands that it got in this order: each simple one freely between the ordered ones around it.
+    /// Returns for each command the number of ordered ones that end before it.
+    fn ranks(commands: &[Command]) -> Vec<usize> {
+        let mut rank = 0;
+        let step = |c: &Command| {
+            let mine = rank;
+            rank += usize::from(c.priority == Priority::Ordered);
+            mine
+        };
+        commands.iter().map(step).collect()
     }
 
     /// The paper's Figure 6: w1 and w2 ordered, w3 and w5 orderless, w4 the barrier, w6 behind it.

@@ -13,7 +13,7 @@
 //! * [`MemoryDevice`]: sparse memory with cheap snapshots;
 //! * [`SimDevice`]: records what the caller does and builds every medium that a power cut may leave;
 //! * [`Timed`]: any of them with the timing of another kind of device; [`VirtualTime`]: the same without waiting;
-//! * [`EpochQueue`]: the queue in front of a device with a barrier command;
+//! * [`EpochQueue`]: the queue in front of a device with a barrier command, as the ordered `SimDevice` has one;
 //! * [`FlashDevice`]: transactional flash, emulated over any of them.
 #![deny(unsafe_code)]
 
@@ -35,7 +35,7 @@ mod uring;
 
 pub use buffer::AlignedBuf;
 pub use counters::Counters;
-pub use epoch::{Command, EpochQueue, Order, Priority, ranks};
+pub use epoch::{Command, EpochQueue, Order, Priority};
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use flash::{
     FLASH_MAGIC, FLASH_PAGE, FlashBug, FlashCounters, FlashDevice, FlashGeometry, Transactions,

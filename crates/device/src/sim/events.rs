@@ -35,9 +35,8 @@ pub(super) struct Events {
     /// Writes that were unflushed when a flush failed.
     lost_track: Vec<usize>,
     batches: usize,
-    epochs: usize,
-    /// Writes that are recorded now are in the epoch `epochs`.
-    in_epoch: bool,
+    /// Some write is in an epoch.
+    epochs: bool,
 }
 
 enum Event {
@@ -81,20 +80,10 @@ impl Events {
         self.batches - 1
     }
 
-    /// What is recorded until the end of the epoch is in it.
-    pub fn begin_epoch(&mut self) {
-        self.epochs += 1;
-        self.in_epoch = true;
-    }
-
-    pub fn end_epoch(&mut self) {
-        self.in_epoch = false;
-    }
-
     /// In-order recovery: what of the unflushed epochs survives. Those before one that is flushed do; behind the first of which something is
     /// missing, nothing does.
     fn keep_epochs(&self, at_event: usize, unflushed: &[usize], kept: &mut [Keep]) {
-        if self.epochs == 0 {
+        if !self.epochs {
             return;
         }
         let flushed = (0..at_event)
@@ -123,14 +112,14 @@ impl Events {
     pub fn push_write(
         &mut self,
         live: &MemoryDevice,
-        batch: usize,
+        (batch, epoch): (usize, usize),
         offset: u64,
         body: Body,
         torn: Option<u64>,
     ) {
         let write = Recorded {
             batch,
-            epoch: if self.in_epoch { self.epochs } else { 0 },
+            epoch,
             offset,
             body,
             torn,
@@ -140,6 +129,7 @@ impl Events {
         if write.sectors() == 0 {
             return;
         }
+        self.epochs |= epoch != 0;
         write.apply(live, Keep::All);
         self.pending.push(self.all.len());
         self.all.push(Event::Write(write));

@@ -17,6 +17,7 @@
 
 mod events;
 mod outcome;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,6 +31,7 @@ use crate::{Counters, Device, MemoryDevice, Pending, Ticket, Write, check_range,
 pub use events::Summary;
 use events::{Body, Events};
 pub use outcome::Outcome;
+use queue::Queue;
 
 /// What a discarded range is filled with: nobody may count on zeros.
 pub const DISCARDED: u8 = 0xdb;
@@ -65,8 +67,9 @@ struct Shared {
     bases: Mutex<BTreeMap<Option<usize>, MemoryDevice>>,
     counting: Counting,
     size: u64,
-    /// It has a barrier command.
+    /// It has a barrier command, and a queue before it that keeps epochs apart.
     keeps_order: bool,
+    queue: Mutex<Queue>,
 }
 
 impl SimDevice {
@@ -97,6 +100,7 @@ impl SimDevice {
             counting: Counting::default(),
             size: base.size_bytes(),
             keeps_order,
+            queue: Mutex::default(),
         }))
     }
 
@@ -191,18 +195,19 @@ impl SimDevice {
         self.0.counting.wrote(&writes);
         let mut events = self.0.events.write();
         let batch = events.next_batch();
-        if epoch {
-            events.begin_epoch();
-        }
         let first = events.len();
         let mut result = Ok(());
-        for write in writes {
+        let commands = match self.0.keeps_order {
+            true => self.0.queue.lock().pass(writes, epoch),
+            false => writes.into_iter().map(|w| (w, 0)).collect(),
+        };
+        for (write, epoch) in commands {
+            let body = Body::Data(write.parts);
             let done = self
                 .0
-                .write(&mut events, batch, write.offset, Body::Data(write.parts));
+                .write(&mut events, (batch, epoch), write.offset, body);
             result = result.and(done);
         }
-        events.end_epoch();
         let events = first..events.len();
         Ticket::pending(Box::new(Batch {
             shared: self.0.clone(),
@@ -253,7 +258,13 @@ impl Shared {
     }
 
     /// Records one write and makes it visible.
-    fn write(&self, events: &mut Events, batch: usize, offset: u64, body: Body) -> io::Result<()> {
+    fn write(
+        &self,
+        events: &mut Events,
+        place: (usize, usize),
+        offset: u64,
+        body: Body,
+    ) -> io::Result<()> {
         if self.is_dead(events) {
             return Err(gone());
         }
@@ -261,7 +272,7 @@ impl Shared {
         let plan = self.plan.read();
         let fails = plan.fail_writes.contains(&number);
         let torn = fails.then(|| outcome::mix(plan.seed, number));
-        events.push_write(&self.live, batch, offset, body, torn);
+        events.push_write(&self.live, place, offset, body, torn);
         if fails { Err(gone()) } else { Ok(()) }
     }
 }
@@ -294,7 +305,7 @@ impl Device for SimDevice {
     }
 
     fn submit_epoch(&self, writes: Vec<Write>) -> Ticket {
-        self.submit_in(writes, self.0.keeps_order)
+        self.submit_in(writes, true)
     }
 
     fn wait(&self, ticket: Ticket) -> io::Result<()> {
@@ -325,7 +336,7 @@ impl Device for SimDevice {
         let (batch, first) = (events.next_batch(), events.len());
         let result = self
             .0
-            .write(&mut events, batch, start, Body::Discard(end - start));
+            .write(&mut events, (batch, 0), start, Body::Discard(end - start));
         let range = first..events.len();
         events.waited(range);
         result
