@@ -66,14 +66,14 @@ install-libs:
 test:
 	@scripts/test.sh
 
-# The tests of mounts over each way to the kernel; `make test` takes the one that mounts take by themselves.
+# The tests of mounts over each way to the kernel; `make test` takes the one that mounts take by themselves, and for some of them io_uring as well.
 .PHONY: test-transports
 test-transports:
 	@scripts/deps.sh test
 	cargo build --release -p ccfs
 	@for way in uring dev; do echo "== transport=$$way"; \
 	CCFS_TEST_TRANSPORT=$$way cargo test --release -p ccfs -p ccfs-fuse -p ccfs-tests --test mounted --test life --test ioctls --test status_dir \
-	--test streams --test kill9 --test exercise --test posix --test pool --test rings || exit 1; done
+	--test streams --test kill9 --test exercise --test posix --test atomic --test pool --test rings --test cold || exit 1; done
 
 # Makes the pages in docs/man anew from the flag table.
 man: build

@@ -113,6 +113,7 @@ impl Volume {
             || !out.len().is_multiple_of(self.block_size as usize)
             || within != 0
         {
+            ccfs_image::may_wait()?;
             self.dev.read(start, out)?;
         }
         for (block, buf) in cached {

@@ -361,6 +361,7 @@ impl Volume {
         let Some(draft) = &mut st.draft else {
             return self.begin_sized(stream, promise, ties, expected);
         };
+        ccfs_image::decided()?;
         let used = self.draft_memory() + self.streams.group_memory();
         if used > self.dirty_least() / 2 {
             return errno(libc::EDQUOT);

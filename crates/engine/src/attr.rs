@@ -50,7 +50,7 @@ impl Volume {
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        let st = inode.state.read();
+        let st = inode.read()?;
         if st.dead {
             return errno(libc::ENOENT);
         }
@@ -83,7 +83,7 @@ impl Volume {
 
     fn try_setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let inode = self.inode(ino)?;
-        let mut st = inode.state.write();
+        let mut st = inode.write()?;
         self.check_setattr(&st, set)?;
         if st.is_dir() {
             self.set_dir_attr(cx, &inode, &mut st, set)?;
@@ -212,7 +212,7 @@ impl Volume {
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        let st = inode.state.read();
+        let st = inode.read()?;
         if !st.is_symlink() {
             return errno(libc::EINVAL);
         }
@@ -306,7 +306,7 @@ impl Volume {
         self.check_alive()?;
         let (index, rest) = split_name(name).ok_or(Error::Errno(libc::EOPNOTSUPP))?;
         let inode = self.inode(ino)?;
-        let st = inode.state.read();
+        let st = inode.read()?;
         let value = self
             .xattr_value(&inode, &st, index, rest)?
             .ok_or(Error::Errno(libc::ENODATA))?;
@@ -319,7 +319,7 @@ impl Volume {
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        let st = inode.state.read();
+        let st = inode.read()?;
         let set = self.xattrs(&inode, &st)?;
         Ok(set
             .iter()
@@ -381,7 +381,7 @@ impl Volume {
     ) -> Result<()> {
         let fits = self.with_space(cx, |_| {
             let inode = self.inode(ino)?;
-            let mut st = inode.state.write();
+            let mut st = inode.write()?;
             if st.dead {
                 return errno(libc::ENOENT);
             }

@@ -51,16 +51,13 @@ fn dtype_of(ftype: u8) -> u8 {
 pub(crate) struct Locked<'a>(Vec<(Ino, RwLockWriteGuard<'a, State>)>);
 
 impl<'a> Locked<'a> {
-    pub fn new(inodes: &[&'a Arc<Inode>]) -> Self {
+    /// Errors: EAGAIN, see [`Inode::write`].
+    pub fn new(inodes: &[&'a Arc<Inode>]) -> Result<Self> {
         let mut sorted: Vec<&'a Arc<Inode>> = inodes.to_vec();
         sorted.sort_by_key(|i| i.ino);
         sorted.dedup_by_key(|i| i.ino);
-        Locked(
-            sorted
-                .into_iter()
-                .map(|i| (i.ino, i.state.write()))
-                .collect(),
-        )
+        let locks = sorted.into_iter().map(|i| Ok((i.ino, i.write()?)));
+        Ok(Locked(locks.collect::<Result<_>>()?))
     }
 
     pub fn get(&mut self, inode: &Inode) -> &mut State {
@@ -192,7 +189,7 @@ impl Volume {
         }
         let dir = self.inode(parent)?;
         let found = {
-            let st = dir.state.read();
+            let st = dir.read()?;
             if !st.is_dir() {
                 return errno(libc::ENOTDIR);
             }
@@ -220,7 +217,7 @@ impl Volume {
     ) -> Result<()> {
         self.check_alive()?;
         let inode = self.inode(dir)?;
-        let st = inode.state.read();
+        let st = inode.read()?;
         if !st.is_dir() {
             return errno(libc::ENOTDIR);
         }
@@ -241,7 +238,7 @@ impl Volume {
         let stale = self.atime_is_stale(&st);
         drop(st);
         if stale {
-            self.update_atime(&inode);
+            ccfs_image::waiting(|| self.update_atime(&inode));
         }
         Ok(())
     }

@@ -173,11 +173,12 @@ impl Volume {
             return Ok(0);
         }
         let data = &data[..data.len().min(self.limits.write_max)];
-        let done = self.write_once(cx, ino, offset, data, flags);
-        if let (Err(error), true) = (&done, flags.writeback) {
-            self.lost_page(ino, error);
+        if !flags.writeback {
+            return self.write_once(cx, ino, offset, data, flags);
         }
-        done
+        // An error is remembered.
+        let done = ccfs_image::waiting(|| self.write_once(cx, ino, offset, data, flags));
+        done.inspect_err(|error| self.lost_page(ino, error))
     }
 
     fn write_once(
@@ -190,7 +191,7 @@ impl Volume {
     ) -> Result<usize> {
         self.with_space(cx, |left| {
             let inode = self.inode(ino)?;
-            let mut st = inode.state.write();
+            let mut st = inode.write()?;
             if flags.writeback && st.is_being_dropped() {
                 return Ok(data.len());
             }
@@ -481,7 +482,7 @@ impl Volume {
     ) -> Result<usize> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        let st = inode.state.read();
+        let st = inode.read()?;
         if st.is_dir() {
             return errno(libc::EISDIR);
         }
@@ -496,7 +497,7 @@ impl Volume {
         let stale = self.atime_is_stale(&st);
         drop(st);
         if stale {
-            self.update_atime(&inode);
+            ccfs_image::waiting(|| self.update_atime(&inode));
         }
         Ok(len)
     }
@@ -540,7 +541,7 @@ impl Volume {
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        let st = inode.state.read();
+        let st = inode.read()?;
         let size = st.attr.size;
         if offset >= size {
             return errno(libc::ENXIO);

@@ -2,15 +2,16 @@
 use crate::atomic::Draft;
 use crate::ranges::{PlaceMap, RangeSet};
 use crate::record::XattrSet;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::txn::{Name, Phase, Txn};
 use crate::types::{Ino, Result, StreamId};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
-use ccfs_image::{FastMap, Image, InodeAttr, Lblk, shard_of};
+use ccfs_image::{FastMap, Image, InodeAttr, Lblk, at_hand, may_wait, shard_of, waits};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.
 #[derive(Clone)]
@@ -182,7 +183,32 @@ pub struct Inode {
     pub state: RwLock<State>,
 }
 
+/// Locks are held for microseconds, but by who reads from the device meanwhile.
+const LOCK_WAIT: Duration = Duration::from_millis(1);
+
 impl Inode {
+    /// The state, to look at. Errors: EAGAIN, this thread waits for no device, and the lock's holder seems to.
+    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+        if !waits() {
+            match self.state.try_read_for(LOCK_WAIT) {
+                Some(state) => return Ok(state),
+                None => may_wait()?,
+            }
+        }
+        Ok(self.state.read())
+    }
+
+    /// The state, to change it. Errors: as for `read`.
+    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+        if !waits() {
+            match self.state.try_write_for(LOCK_WAIT) {
+                Some(state) => return Ok(state),
+                None => may_wait()?,
+            }
+        }
+        Ok(self.state.write())
+    }
+
     pub fn new(ino: Ino, attr: InodeAttr) -> Arc<Inode> {
         Arc::new(Inode {
             ino,
@@ -304,11 +330,26 @@ impl Inodes {
     /// The inode, from memory or the image. Errors: ENOENT for a free or impossible number.
     pub fn get(&self, image: &Image, ino: Ino) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
-        if let Some(inode) = shard.map.get(&ino) {
-            return Ok(inode.clone());
-        }
-        // Read under the shard's lock: an inode that is not in memory does not change in the image.
-        let attr = image.read_attr(ino)?;
+        let mut readable = true;
+        let attr = loop {
+            if let Some(inode) = shard.map.get(&ino) {
+                return Ok(inode.clone());
+            }
+            // Read under the shard's lock: an inode that is not in memory does not change in the image. The device is waited for without it,
+            // since other inodes have the same lock.
+            match readable {
+                true => match at_hand(|| image.read_attr(ino)) {
+                    Some(attr) => break attr?,
+                    None => {
+                        drop(shard);
+                        may_wait()?;
+                        readable = image.read_attr(ino).is_ok();
+                        shard = self.shard(ino).lock();
+                    }
+                },
+                false => break image.read_attr(ino)?,
+            }
+        };
         let geo = image.geometry();
         // Block numbers are computed from sizes everywhere: an impossible one stays outside (C10).
         if attr.size > geo.max_file_size_extents.max(geo.max_file_size_blockmap) {

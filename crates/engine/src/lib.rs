@@ -48,7 +48,7 @@ mod view;
 mod volume;
 pub mod watch;
 pub use ccfs_ext4::Error;
-pub use ccfs_image::{Damage, ScrubAt, ScrubStep};
+pub use ccfs_image::{Damage, ScrubAt, ScrubStep, at_hand, waiting};
 pub use group::{AbortListener, Aborted};
 pub use recover::{Facts, Recovery, Row, Verdict, recover, verdict};
 pub use status::{Counters, Status, StreamStatus, TieStatus};

@@ -116,7 +116,7 @@ impl Volume {
         check_name(name)?;
         let made = self.with_space(cx, |_| {
             let dir = self.inode(parent)?;
-            let mut st = dir.state.write();
+            let mut st = dir.write()?;
             Self::check_dir(&st, false)?;
             if self.entry(&dir, &st, name)?.is_some() || name == b"." || name == b".." {
                 return errno(libc::EEXIST);
@@ -157,7 +157,7 @@ impl Volume {
     pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> {
         let made = self.with_space(cx, |_| {
             let dir = self.inode(parent)?;
-            let mut st = dir.state.write();
+            let mut st = dir.write()?;
             Self::check_dir(&st, false)?;
             let mode = libc::S_IFREG as u16 | (mode & 0o7777);
             let made = self.new_inode(
@@ -236,7 +236,7 @@ impl Volume {
         let op = match self.begin_sized(cx.stream, promise, ties, expected) {
             Ok(op) => op,
             Err(refused) => {
-                self.image.alloc().release_inode(ino);
+                ccfs_image::waiting(|| self.image.alloc().release_inode(ino));
                 return Err(refused);
             }
         };
@@ -337,7 +337,7 @@ impl Volume {
             if ino == parent {
                 return errno(libc::EPERM);
             }
-            let mut l = Locked::new(&[&dir, &inode]);
+            let mut l = Locked::new(&[&dir, &inode])?;
             Self::check_dir(l.get(&dir), false)?;
             if l.get(&inode).is_dir() {
                 return errno(libc::EPERM);
@@ -394,7 +394,7 @@ impl Volume {
         loop {
             let dir = self.inode(parent)?;
             let found = {
-                let st = dir.state.read();
+                let st = dir.read()?;
                 Self::check_dir(&st, true)?;
                 self.entry(&dir, &st, name)?
                     .ok_or(Error::Errno(libc::ENOENT))?
@@ -403,7 +403,7 @@ impl Volume {
                 return Err(Error::Corrupt(format!("directory {parent} names itself")));
             }
             let inode = self.inode(found.0)?;
-            let mut l = Locked::new(&[&dir, &inode]);
+            let mut l = Locked::new(&[&dir, &inode])?;
             Self::check_dir(l.get(&dir), true)?;
             if self.entry(&dir, l.get(&dir), name)?.map(|e| e.0) != Some(found.0) {
                 continue;

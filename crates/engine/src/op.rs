@@ -154,6 +154,7 @@ impl Volume {
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
     ) -> Result<Op<'_>> {
+        ccfs_image::decided()?;
         let sizes = self.sizes(expected);
         let accepted = self
             .streams

@@ -69,12 +69,21 @@ impl Volume {
         found
     }
 
+    /// Errors: EAGAIN, this thread waits for no device, and the inode would have to be read.
+    pub fn is_at_hand(&self, ino: Ino) -> Result<()> {
+        if ccfs_image::waits() {
+            return Ok(());
+        }
+        let loaded = self.inode(ino);
+        ccfs_image::nothing_missed().and(loaded.map(drop).or(Ok(())))
+    }
+
     /// The attributes of an inode that has a name in `parent`. Error: ENOENT.
     pub fn entry_attr(&self, parent: Ino, ino: Ino) -> Result<Attr> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
         inode.named_in(parent);
-        let st = inode.state.read();
+        let st = inode.read()?;
         if st.dead {
             return crate::dir::errno(libc::ENOENT);
         }

@@ -54,7 +54,7 @@ impl Volume {
     fn side<'a>(&self, parent: Ino, name: &'a [u8]) -> Result<Side<'a>> {
         let dir = self.inode(parent)?;
         let entry = {
-            let st = dir.state.read();
+            let st = dir.read()?;
             if !st.is_dir() {
                 return errno(libc::ENOTDIR);
             }
@@ -113,7 +113,7 @@ impl Volume {
         }
         let mut all = vec![&old.dir, &new.dir, moved];
         all.extend(&new.inode);
-        let mut l = Locked::new(&all);
+        let mut l = Locked::new(&all)?;
         let unchanged = self
             .entry(&old.dir, l.get(&old.dir), old.name)?
             .map(|e| e.0)
@@ -142,7 +142,7 @@ impl Volume {
             Ok(op) => op,
             Err(refused) => {
                 if let Some(ino) = whiteout {
-                    self.image.alloc().release_inode(ino);
+                    ccfs_image::waiting(|| self.image.alloc().release_inode(ino));
                 }
                 return Err(refused);
             }
@@ -175,7 +175,7 @@ impl Volume {
                 return Ok(());
             }
             let dir = self.inode(at)?;
-            let st = dir.state.read();
+            let st = dir.read()?;
             at = self.parent_of(&dir, &st)?;
         }
         Err(Error::Corrupt("a loop of directories".into()))

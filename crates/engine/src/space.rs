@@ -159,6 +159,7 @@ impl Volume {
         if !full(&first) {
             return first;
         }
+        ccfs_image::may_wait()?;
         self.reclaim_space()?;
         let second = f(u64::MAX);
         if !full(&second) {

@@ -1,9 +1,11 @@
 //! The locks of the engine. With the feature `shuttle` they are shuttle's, so that a test can try interleavings of the same code
 //! (crates/crash/tests/interleavings.rs); else parking_lot's, by re-export.
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+pub(crate) use parking_lot::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 #[cfg(feature = "shuttle")]
-pub(crate) use scheduled::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+pub(crate) use scheduled::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// parking_lot's interface over shuttle's locks.
 #[cfg(feature = "shuttle")]
@@ -12,7 +14,7 @@ mod scheduled {
     use std::ops::{Deref, DerefMut};
     use std::time::Duration;
 
-    pub(crate) use inner::RwLockWriteGuard;
+    pub(crate) use inner::{RwLockReadGuard, RwLockWriteGuard};
 
     #[derive(Default)]
     pub(crate) struct Mutex<T>(inner::Mutex<T>);
@@ -86,6 +88,12 @@ mod scheduled {
         }
         pub fn try_read(&self) -> Option<inner::RwLockReadGuard<'_, T>> {
             self.0.try_read().ok()
+        }
+        pub fn try_read_for(&self, _: Duration) -> Option<inner::RwLockReadGuard<'_, T>> {
+            self.try_read()
+        }
+        pub fn try_write_for(&self, _: Duration) -> Option<inner::RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
         }
     }
 }

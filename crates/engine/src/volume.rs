@@ -474,6 +474,7 @@ impl Volume {
         if !self.over_limit() {
             return Ok(());
         }
+        ccfs_image::may_wait()?;
         if !self.options.background {
             self.commit_all(Cause::DirtyLimit)?;
             return self.drive();

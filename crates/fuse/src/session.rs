@@ -97,8 +97,10 @@ impl Session {
             });
         match server {
             Ok((server, transport)) => {
-                if let Some(why) = transport.why() {
-                    tracing::info!("serving over /dev/fuse: {why}");
+                match (transport.name(), transport.why()) {
+                    (_, Some(why)) => tracing::info!("serving over /dev/fuse: {why}"),
+                    ("uring", None) => tracing::info!("serving over io_uring"),
+                    _ => {}
                 }
                 Ok(Session {
                     volume,

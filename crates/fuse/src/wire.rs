@@ -168,6 +168,12 @@ pub trait Handler: Send + Sync {
     fn may_block(&self, request: &Request<'_>) -> bool;
     /// Serves a request. `reply` comes empty.
     fn handle(&self, request: &Request<'_>, reply: &mut Reply);
+    /// As `handle` for a thread that others wait for: what takes a read from the device is left. False: that came up, nothing has been done,
+    /// `handle` is to be called by another thread.
+    fn handle_at_hand(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
+        self.handle(request, reply);
+        true
+    }
     /// The kernel did not take this reply (its request was interrupted or the connection is gone).
     fn undelivered(&self, reply: &Reply);
 }

@@ -5,10 +5,9 @@ use ccfs_fuse::server::init::WANTED;
 use ccfs_fuse::transport::dev::{Pool, PoolConfig};
 use ccfs_fuse::transport::prepare_rings;
 use ccfs_fuse::transport::uring::Rings;
-use common::can_mount;
 use common::gate::{Gate, MIB, byte_at, mount_gate};
+use common::{can_mount, on_one_processor};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
@@ -94,15 +93,6 @@ fn syncs_are_parked() {
     });
     assert_eq!(*m.gate.synced.lock(), 4);
     m.works();
-}
-
-/// Runs on the first processor that it may: all requests of such threads come by one queue.
-fn on_one_processor() {
-    let allowed = sched_getaffinity(None).unwrap();
-    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
-    let mut one = CpuSet::new();
-    one.set(first.unwrap());
-    sched_setaffinity(None, &one).unwrap();
 }
 
 /// 500 syncs that wait on one processor, and a reader there: names, attributes, bytes. They start when the reader has, so that their
@@ -264,6 +254,29 @@ fn refused_half_way() {
 fn one_processor() -> bool {
     let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
     possible.trim() == "0"
+}
+
+/// A machine with 64 processors: what is reserved for it is not used.
+#[test]
+fn many_queues_take_little_memory() {
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+        let kib = line.split_whitespace().nth(1).unwrap();
+        kib.parse::<u64>().unwrap() << 10
+    };
+    let queues: Vec<u16> = (0..64).collect();
+    let before = resident();
+    match Rings::prepare(Some(&queues)) {
+        Ok(rings) => {
+            let grown = resident().saturating_sub(before);
+            println!("64 queues: {grown} bytes resident");
+            // Other tests run beside.
+            assert!(grown < 300 << 20, "{grown} bytes");
+            drop(rings);
+        }
+        Err(why) => println!("skipped: many_queues_take_little_memory: {why}"),
+    }
 }
 
 /// Rings that were made for nothing leave no threads behind.

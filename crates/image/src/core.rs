@@ -98,6 +98,7 @@ impl Core {
             }
             _ => {}
         }
+        crate::may_wait()?;
         let mut buf = AlignedBuf::zeroed(self.block_size());
         self.dev.read(pblk * self.block_size() as u64, &mut buf)?;
         Ok(buf)

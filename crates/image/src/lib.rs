@@ -16,6 +16,7 @@ use std::sync::Arc;
 mod alloc;
 mod alloc_inodes;
 mod alloc_view;
+mod at_hand;
 mod blockmap;
 mod cache;
 mod core;
@@ -39,6 +40,7 @@ mod trim;
 mod xattr;
 
 pub use alloc::Allocator;
+pub use at_hand::{at_hand, decided, may_wait, nothing_missed, waiting, waits};
 pub use dirtree::{Gathered, NewTree};
 pub use fastmap::FastMap;
 pub use open::OpenOptions;

@@ -33,7 +33,7 @@ use crate::show::recent::Recent;
 use crate::transport::InUse;
 use crate::wire::{Errno, Handler, Reply, Request};
 use ccfs_client::abi as client;
-use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume};
+use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume, at_hand};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -307,6 +307,67 @@ impl Handler for Server {
 
     fn handle(&self, request: &Request<'_>, reply: &mut Reply) {
         self.metrics.count(request.header.opcode);
+        self.answer(request, reply);
+    }
+
+    fn handle_at_hand(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
+        let header = &request.header;
+        if !can_be_left(header.opcode) || status_dir::is_ours(header.nodeid) {
+            self.handle(request, reply);
+            return true;
+        }
+        let done = at_hand(|| self.answer(request, reply)).is_some();
+        if done {
+            self.metrics.count(header.opcode);
+        } else {
+            self.undelivered(reply);
+            reply.clear();
+        }
+        done
+    }
+
+    fn undelivered(&self, reply: &Reply) {
+        for &ino in &reply.remembered {
+            self.volume.forget(ino, 1);
+        }
+        if let Some(node) = reply.remembered_text {
+            self.status_dir.forget(node, 1);
+        }
+    }
+}
+
+/// Requests that leave no trace where a read fails before the engine has accepted them, so they can be tried and left.
+fn can_be_left(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::READ
+            | op::LOOKUP
+            | op::GETATTR
+            | op::STATX
+            | op::READDIR
+            | op::READDIRPLUS
+            | op::READLINK
+            | op::GETXATTR
+            | op::LISTXATTR
+            | op::LSEEK
+            | op::WRITE
+            | op::SETATTR
+            | op::MKNOD
+            | op::MKDIR
+            | op::TMPFILE
+            | op::SYMLINK
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::SETXATTR
+            | op::REMOVEXATTR
+    )
+}
+
+impl Server {
+    fn answer(&self, request: &Request<'_>, reply: &mut Reply) {
         let answer = catch_unwind(AssertUnwindSafe(|| {
             let first = self.dispatch(request, reply);
             match self.left_its_group(request, &first) {
@@ -328,17 +389,6 @@ impl Handler for Server {
         }
     }
 
-    fn undelivered(&self, reply: &Reply) {
-        for &ino in &reply.remembered {
-            self.volume.forget(ino, 1);
-        }
-        if let Some(node) = reply.remembered_text {
-            self.status_dir.forget(node, 1);
-        }
-    }
-}
-
-impl Server {
     /// A bug in the engine: its state in memory cannot be trusted any more, what is durable can. Nothing more is written.
     fn stop_after_panic(&self, request: &Request<'_>, reply: &mut Reply) {
         if !self.panicked.swap(true, Ordering::Relaxed) {

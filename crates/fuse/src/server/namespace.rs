@@ -3,7 +3,7 @@ use super::data::check_range;
 use super::{Answer, FOREVER, LIST_MAX, Server, ino_of};
 use crate::abi::{self, fattr, op};
 use crate::wire::{Errno, Reply, Request, checked_name, name_and_string, one_name};
-use ccfs_engine::{Attr, Error, ListEntry, RenameFlags, SetAttr, SetTime, Time};
+use ccfs_engine::{Attr, Error, ListEntry, RenameFlags, SetAttr, SetTime, Time, waiting};
 use zerocopy::IntoBytes;
 
 /// Times that ext4 can store, seconds (years 1901 to 2446): the kernel does not know this limit of a FUSE file system.
@@ -39,7 +39,7 @@ impl Server {
     fn lookup_handle(&self, ino: ccfs_engine::Ino, reply: &mut Reply) -> Answer {
         self.volume.getattr(ino).map_err(stale)?;
         self.volume.remember(ino, 1);
-        let answer = match self.volume.getattr(ino) {
+        let answer = match waiting(|| self.volume.getattr(ino)) {
             // Nameless and not known to the kernel: nobody has it open, it is about to be freed.
             Ok(attr) if attr.nlink == 0 => Err(Errno(libc::ESTALE)),
             Ok(attr) => {
@@ -49,7 +49,8 @@ impl Server {
             }
             Err(e) => Err(stale(e)),
         };
-        self.volume.forget(ino, 1);
+        // It may be freed now.
+        waiting(|| self.volume.forget(ino, 1));
         answer
     }
 
@@ -280,12 +281,16 @@ impl Server {
             }
             taken <= room
         })?;
+        // What has to be read is found out before there are references: one that is taken back could be the last of an inode.
+        for entry in &entries {
+            self.volume.is_at_hand(entry.ino)?;
+        }
         for entry in &entries {
             let dots = entry.name == b"." || entry.name == b"..";
             match if dots {
                 None
             } else {
-                self.volume.entry_attr(dir, entry.ino).ok()
+                waiting(|| self.volume.entry_attr(dir, entry.ino)).ok()
             } {
                 Some(attr) => self.push_entry(reply, &attr),
                 // Node id 0: a name without attributes.

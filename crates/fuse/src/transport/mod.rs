@@ -10,6 +10,7 @@ use uring::Rings;
 /// The switch of the kernel (6.14 and later).
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
+/// What `Transport::Auto` means.
 const AUTO_WANTS_RINGS: bool = false;
 
 /// Which way requests shall come.
@@ -25,7 +26,6 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// What `Auto` chooses is decided by measurement (docs/performance.md).
     pub(crate) fn wants_rings(self) -> bool {
         match self {
             Transport::Auto => AUTO_WANTS_RINGS,
@@ -96,13 +96,41 @@ pub fn prepare_rings(queues: Option<&[u16]>) -> Result<Rings, String> {
         // The module may not be loaded yet; opening the device loads it.
         let _ = channel::Channel::open();
     }
-    let state = std::fs::read_to_string(ENABLE_URING)
+    switch_on(Path::new(ENABLE_URING))?;
+    Rings::prepare(queues)
+}
+
+fn switch_on(switch: &Path) -> Result<(), String> {
+    let state = std::fs::read_to_string(switch)
         .map_err(|_| "this kernel has no FUSE over io_uring (Linux 6.14 does)".to_string())?;
     if state.trim() != "Y" {
-        std::fs::write(ENABLE_URING, "Y").map_err(|e| {
-            format!("FUSE over io_uring is switched off (`echo Y >{ENABLE_URING}` as root): {e}")
+        let name = switch.display();
+        std::fs::write(switch, "Y").map_err(|e| {
+            format!("FUSE over io_uring is switched off (`echo Y >{name}` as root): {e}")
         })?;
-        tracing::info!("switched FUSE over io_uring on ({ENABLE_URING})");
+        tracing::info!("switched FUSE over io_uring on ({name})");
     }
-    Rings::prepare(queues)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_switch() {
+        let dir = tempfile::tempdir().unwrap();
+        let switch = dir.path().join("enable_uring");
+        let old_kernel = switch_on(&switch).unwrap_err();
+        assert!(old_kernel.contains("has no FUSE over io_uring"));
+        for state in ["N\n", "Y\n"] {
+            std::fs::write(&switch, state).unwrap();
+            switch_on(&switch).unwrap();
+            let now = std::fs::read_to_string(&switch).unwrap();
+            assert_eq!(now.trim(), "Y");
+        }
+        // Nobody writes there: as in a container.
+        let refused = switch_on(Path::new("/proc/self/stat")).unwrap_err();
+        assert!(refused.contains("is switched off"), "{refused}");
+    }
 }

@@ -3,15 +3,18 @@
 #![allow(unsafe_code)]
 pub mod gate;
 
-use ccfs_device::{FileDevice, OpenMode};
+use ccfs_device::{Device, FileDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, MountError, Transport};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::mount::UnmountFlags;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// False, and a line `skipped: why`, where nothing can be mounted.
 pub fn can_mount(test: &str) -> bool {
@@ -66,14 +69,23 @@ impl TestMount {
     }
 
     pub fn mount(&mut self) {
+        self.mount_over(transport(), |device| Arc::new(device));
+    }
+
+    /// As `mount`, by this way, with what `wrap` makes of the image's device.
+    pub fn mount_over(
+        &mut self,
+        transport: Transport,
+        wrap: impl FnOnce(FileDevice) -> Arc<dyn Device> + Send + 'static,
+    ) {
         let (image, mnt, fstype) = (self.image(), self.mnt(), self.fstype);
         let (ready, is_ready) = channel();
         self.server = Some(std::thread::spawn(move || {
             let device = FileDevice::open(&image, OpenMode::ReadWrite).unwrap();
-            let volume = Volume::mount(std::sync::Arc::new(device), Options::default())?;
+            let volume = Volume::mount(wrap(device), Options::default())?;
             let config = MountConfig {
                 fstype,
-                transport: transport(),
+                transport,
                 ..MountConfig::new(image)
             };
             ccfs_fuse::serve(volume, &mnt, &config, |_| {
@@ -100,12 +112,31 @@ impl TestMount {
 
     /// umount(8), then the image must be plain ext4. With fuseblk that holds the moment the system call returns.
     pub fn unmount(&mut self) {
+        self.until_only_here();
         rustix::mount::unmount(self.mnt(), UnmountFlags::empty()).unwrap();
         if self.fstype != FsType::Fuse {
             self.fsck();
         }
         self.server.take().unwrap().join().unwrap().unwrap();
         self.fsck();
+    }
+
+    /// A mount is at rest only when it has left every mount namespace, and a test of another program that makes one copies all mounts.
+    fn until_only_here(&self) {
+        let ours = std::fs::read_link("/proc/self/ns/mnt").unwrap();
+        let mnt = self.mnt();
+        let elsewhere = || {
+            let processes = std::fs::read_dir("/proc").unwrap().flatten();
+            processes.map(|p| p.path()).any(|p| {
+                std::fs::read_link(p.join("ns/mnt")).is_ok_and(|ns| ns != ours)
+                    && std::fs::read_to_string(p.join("mountinfo"))
+                        .is_ok_and(|all| all.contains(mnt.to_str().unwrap()))
+            })
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        while elsewhere() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends a mount whose volume was shut down: it must not come to rest as if nothing were.
@@ -117,6 +148,15 @@ impl TestMount {
     fn fsck(&self) {
         fsck(&self.image());
     }
+}
+
+/// Runs on the first processor that it may: all requests of such threads come by one queue.
+pub fn on_one_processor() {
+    let allowed = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    let mut one = CpuSet::new();
+    one.set(first.unwrap());
+    sched_setaffinity(None, &one).unwrap();
 }
 
 /// A fresh ext4 of 64 MiB.

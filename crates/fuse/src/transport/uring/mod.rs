@@ -436,7 +436,17 @@ impl Thread {
             // Replies that are there already do not wait for this one.
             self.ring.submit()?;
         }
-        serving.shared.serve(&mut buffer, &mut serving.reply);
+        let shared = &serving.shared;
+        if !shared.serve_at_hand(&mut buffer, &mut serving.reply) {
+            match serving.anywhere.give(buffer) {
+                None => {
+                    serving.away += 1;
+                    return Ok(());
+                }
+                Some(back) => buffer = back,
+            }
+            shared.serve(&mut buffer, &mut serving.reply);
+        }
         self.ring.commit(buffer)
     }
 

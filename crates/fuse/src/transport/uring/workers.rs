@@ -91,17 +91,39 @@ impl Shared {
 
     /// Serves the request in the buffer and puts the reply there. `reply` is this thread's, to work with.
     pub fn serve(&self, buffer: &mut Buffer, reply: &mut Reply) {
+        self.serve_by(buffer, reply, |handler, request, reply| {
+            handler.handle(request, reply);
+            true
+        });
+    }
+
+    /// As `serve`, for the thread of a queue. False: it takes a read from the device; the request is as it was.
+    pub fn serve_at_hand(&self, buffer: &mut Buffer, reply: &mut Reply) -> bool {
+        self.serve_by(buffer, reply, |handler, request, reply| {
+            handler.handle_at_hand(request, reply)
+        })
+    }
+
+    fn serve_by(
+        &self,
+        buffer: &mut Buffer,
+        reply: &mut Reply,
+        handle: impl FnOnce(&dyn Handler, &Request<'_>, &mut Reply) -> bool,
+    ) -> bool {
         reply.clear();
         reply.window = buffer.take_window();
         let Some(request) = buffer.request() else {
             // There is no number to answer to; the kernel finds that out as well.
             tracing::error!("a damaged request in a ring");
             buffer.put_window(reply.window.take());
-            return;
+            return true;
         };
         let unique = request.header.unique;
         let start = Instant::now();
-        self.handler.handle(&request, reply);
+        if !handle(&*self.handler, &request, reply) {
+            buffer.put_window(reply.window.take());
+            return false;
+        }
         let took = start.elapsed().as_micros().min(1 << 24) as u32;
         let average = self.average(&request);
         let before = average.load(Relaxed);
@@ -116,6 +138,7 @@ impl Shared {
             reply.clear();
         }
         buffer.keep_given(reply);
+        true
     }
 }
 
