@@ -64,6 +64,10 @@ pub struct MkfsArgs {
     /// Leave holes in the image file: less space, but writes fail when the host's disk is full
     #[arg(long)]
     pub sparse: bool,
+    /// Make a flash file: emulated transactional flash, on which the volume commits without a log (slower than a plain image; to
+    /// try and to measure)
+    #[arg(long)]
+    pub flash: bool,
     /// Overwrite what the target holds
     #[arg(long)]
     pub force: bool,

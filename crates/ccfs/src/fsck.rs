@@ -1,11 +1,12 @@
 //! `ccfs fsck`: recovery, then e2fsck. Each step can be killed and run again.
 use crate::cli::FsckArgs;
 use crate::failure::{Context, Failure, Outcome, fsck_code};
-use crate::{inspect, mounts, superblock, target, tools};
+use crate::{flash, inspect, mounts, superblock, target, tools};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_image::{Image, OpenOptions};
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Gives the exit code of fsck(8).
@@ -29,9 +30,9 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
     } else {
         OpenMode::ReadWrite
     };
-    let device = target::open(&args.target, mode, fsck_code::OPERATIONAL)?;
     // Kept open until the end: its lock keeps the volume from being mounted under e2fsck.
-    let device: Arc<dyn Device> = Arc::new(device);
+    let device = target::open_volume(&args.target, mode, fsck_code::OPERATIONAL)?;
+    let on_flash = device.transactions().is_some();
     // Where there is no super block e2fsck finds a backup, or says what is there instead.
     let in_flight = superblock::read(device.as_ref())
         .ok()
@@ -40,7 +41,9 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
         && args.no
     {
         say!("{shown}: in flight: a crash left changes in its log, and recovery has not run.");
-        say!("{}", inspect::recovery_plan(&device, sb)?);
+        if !on_flash {
+            say!("{}", inspect::recovery_plan(&device, sb)?);
+        }
         say!("To recover and check it: ccfs fsck -p {shown}, or mount it with ccfs.");
         return Ok(fsck_code::UNCORRECTED);
     }
@@ -52,9 +55,16 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
         say!("{shown}: gave up what the log held");
     } else if in_flight.is_some() {
         recover(device.clone(), args)?;
-        say!("{shown}: recovered its log; the volume is plain ext4 again");
+        let what = match on_flash {
+            true => "brought to rest",
+            false => "recovered its log",
+        };
+        say!("{shown}: {what}; the volume is plain ext4 again");
     }
-    e2fsck(args)
+    match on_flash {
+        true => flash::check(&device, fsck_code::OPERATIONAL, |copy| e2fsck(args, copy)),
+        false => e2fsck(args, &args.target),
+    }
 }
 
 fn recover(device: Arc<dyn Device>, args: &FsckArgs) -> Outcome<()> {
@@ -75,7 +85,7 @@ fn discard_log(device: Arc<dyn Device>) -> ccfs_engine::Result<()> {
     Image::open(device, OpenOptions::default())?.write_in_flight(false)
 }
 
-fn e2fsck(args: &FsckArgs) -> Outcome<u8> {
+fn e2fsck(args: &FsckArgs, target: &Path) -> Outcome<u8> {
     let mut command = tools::command("e2fsck");
     // Without a terminal e2fsck cannot ask, and would refuse.
     let answer = match (args.no, args.preen, args.yes) {
@@ -95,7 +105,7 @@ fn e2fsck(args: &FsckArgs) -> Outcome<u8> {
     if let Some(fd) = args.progress {
         command.arg("-C").arg(fd.to_string());
     }
-    let target = tools::plain_path(&args.target);
+    let target = tools::plain_path(target);
     let status = command.arg(target).status().or_fail(
         fsck_code::OPERATIONAL,
         "cannot run e2fsck; install the package e2fsprogs",

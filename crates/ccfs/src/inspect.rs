@@ -79,10 +79,11 @@ struct Superblock {
 }
 
 pub fn run(args: &InspectArgs) -> Outcome<()> {
-    let device: Arc<dyn Device> = Arc::new(target::open(&args.target, OpenMode::ReadOnly, 1)?);
+    let device: Arc<dyn Device> = target::open_volume(&args.target, OpenMode::ReadOnly, 1)?;
     let sb = superblock::read(device.as_ref())
         .map_err(|e| Failure::new(1, format!("{}: {e}", args.target.display())))?;
-    let (log, log_error) = match superblock::in_flight(&sb) {
+    let has_log = superblock::in_flight(&sb) && device.transactions().is_none();
+    let (log, log_error) = match has_log {
         false => (None, String::new()),
         true => match read_log(device.clone(), &sb) {
             Ok(content) => (Some(content), String::new()),

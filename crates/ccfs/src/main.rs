@@ -25,6 +25,7 @@ mod crash;
 mod crash_cli;
 mod daemon;
 mod failure;
+mod flash;
 mod fsck;
 mod helper;
 mod inspect;

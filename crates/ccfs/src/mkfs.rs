@@ -4,7 +4,7 @@
 //! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
 use crate::cli::MkfsArgs;
 use crate::failure::{Context, Failure, Outcome};
-use crate::{mounts, size, target, tools};
+use crate::{flash, mounts, size, target, tools};
 use ccfs_device::OpenMode;
 use rustix::fs::FallocateFlags;
 use std::ffi::OsString;
@@ -77,7 +77,15 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
         .mode(0o600)
         .open(&temporary)
         .or_fail(CODE, format_args!("cannot create {}", temporary.display()))?;
-    let made = build_image(args, &file, &temporary, bytes).and_then(|()| {
+    let made = build_image(args, &file, &temporary, bytes);
+    let made = made.and_then(|()| match args.flash {
+        true => flash::replace_by_flash(&temporary, CODE, |file, bytes| match args.sparse {
+            true => Ok(()),
+            false => allocate(file, bytes),
+        }),
+        false => Ok(()),
+    });
+    let made = made.and_then(|()| {
         // Not over a file that somebody put there meanwhile.
         rustix::fs::renameat_with(
             rustix::fs::CWD,
@@ -103,12 +111,13 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
 fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome<()> {
     file.set_len(bytes)
         .or_fail(CODE, "cannot set the size of the image file")?;
-    if !args.sparse {
+    let sparse = args.sparse || args.flash;
+    if !sparse {
         allocate(file, bytes)?;
     }
     let _lock = target::open(path, OpenMode::ReadWrite, CODE)?;
     mke2fs(args, path, bytes, true)?;
-    if !args.sparse {
+    if !sparse {
         // mke2fs may have punched holes.
         allocate(file, bytes)?;
     }
@@ -118,6 +127,14 @@ fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome
 /// A block device, or an image file that exists.
 fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
     let shown = args.target.display();
+    if args.flash {
+        return Err(Failure::new(
+            CODE,
+            format!(
+                "{shown} exists, and --flash makes a new file; remove it first, or choose another name"
+            ),
+        ));
+    }
     if let Some(mount) = mounts::of_target(&args.target)
         .or_fail(CODE, "cannot read the mount table")?
         .first()

@@ -3,7 +3,7 @@ use crate::cli::MountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::options::{self, MountOptions};
 use crate::{daemon, logging, mounts, remount, superblock, target, umount};
-use ccfs_device::{FileDevice, OpenMode};
+use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_fuse::{MountConfig, MountError, usermount};
 use std::path::{Path, PathBuf};
@@ -127,8 +127,8 @@ fn serve(
     if options.engine.read_only {
         recover_first(target);
     }
-    let device = target::open(target, mode, mount_code::FAILED)?;
-    let volume = Volume::mount(Arc::new(device), options.engine.clone())
+    let device = target::open_volume(target, mode, mount_code::FAILED)?;
+    let volume = Volume::mount(device, options.engine.clone())
         .map_err(|e| cannot_mount(target, &e, options.engine.read_only))?;
     let config = MountConfig {
         read_only: options.engine.read_only,
@@ -157,11 +157,12 @@ impl From<MountError> for Failure {
 /// A volume in flight cannot be read before its log is applied: as ext4 does, a read-only mount recovers first if the
 /// medium lets it. If not, the mount that follows says why.
 fn recover_first(target: &Path) {
-    let in_flight =
-        |device: &FileDevice| superblock::read(device).is_ok_and(|sb| superblock::in_flight(&sb));
-    if let Ok(device) = FileDevice::open(target, OpenMode::ReadWrite)
+    let in_flight = |device: &Arc<dyn Device>| {
+        superblock::read(device).is_ok_and(|sb| superblock::in_flight(&sb))
+    };
+    if let Ok(device) = target::open_volume(target, OpenMode::ReadWrite, mount_code::FAILED)
         && in_flight(&device)
-        && let Err(e) = Volume::recover(Arc::new(device))
+        && let Err(e) = Volume::recover(device)
     {
         tracing::warn!("{}: recovery: {e}", target.display());
     }

@@ -80,11 +80,23 @@ fn show(s: &Value) {
         },
     };
     say!("transport {way}");
-    say!(
-        "log       {} of {} frames used",
-        number(s, "log_frames_used"),
-        number(s, "log_frames")
-    );
+    let f = &s["flash"];
+    match number(f, "pages") {
+        0 => say!(
+            "log       {} of {} frames used",
+            number(s, "log_frames_used"),
+            number(s, "log_frames")
+        ),
+        pages => say!(
+            "flash     {} of {pages} pages used; {} written, {} programmed, {} erases; wear {} to {}",
+            number(f, "used_pages"),
+            number(f, "host_pages"),
+            number(f, "programmed_pages"),
+            number(f, "erases"),
+            number(f, "wear_least"),
+            number(f, "wear_most"),
+        ),
+    }
     say!(
         "dirty     {} of {}; {} image blocks to bring home; {} orphans",
         size::show(number(s, "dirty_bytes")),

@@ -1,5 +1,5 @@
 //! The super block as the commands look at it, before anything of the volume is trusted.
-use ccfs_device::Device;
+use ccfs_device::{Device, FLASH_MAGIC};
 use ccfs_ext4::superblock::{MAGIC, RawSuper, SUPER_OFFSET, SUPER_SIZE};
 use ccfs_ext4::{Error, Result, features};
 use zerocopy::FromBytes;
@@ -11,6 +11,13 @@ pub fn read(device: &dyn Device) -> Result<RawSuper> {
     let mut bytes = [0u8; SUPER_SIZE];
     if device.size_bytes() < SUPER_OFFSET + SUPER_SIZE as u64 {
         return Err(Error::Refused("too small for a file system".into()));
+    }
+    let mut head = [0; FLASH_MAGIC.len()];
+    device.read(0, &mut head)?;
+    if head == FLASH_MAGIC {
+        return Err(Error::Refused(
+            "it is a flash file, whose volume only `ccfs mount`, `fsck`, `inspect` and the commands that work without a mount read".into(),
+        ));
     }
     device.read(SUPER_OFFSET, &mut bytes)?;
     let sb = RawSuper::read_from_bytes(&bytes).map_err(|_| Error::Corrupt("super block".into()))?;

@@ -2,7 +2,7 @@
 use crate::cli::UmountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Mount};
-use crate::superblock;
+use crate::{superblock, target};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
 use ccfs_fuse::usermount;
 use rustix::mount::UnmountFlags;
@@ -165,7 +165,7 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
 }
 
 fn check_at_rest(volume: &Path) -> Outcome<()> {
-    let in_flight = FileDevice::open(volume, OpenMode::ReadOnly)
+    let in_flight = target::open_volume(volume, OpenMode::ReadOnly, mount_code::FAILED)
         .ok()
         .and_then(|d| superblock::read(&d).ok())
         .is_some_and(|sb| superblock::in_flight(&sb));

@@ -28,6 +28,8 @@ pub fn find(bug: &'static str, what: &'static str, limits: &Limits) -> Result<Ca
         threads: 1,
         quiet: true,
         state_file: None,
+        // Made only where a device commits by itself.
+        flash: bug.starts_with("device-"),
         ..limits.clone()
     })?;
     let found = long.run();

@@ -11,6 +11,7 @@ mod drive_groups;
 pub mod explore;
 #[cfg(feature = "planted")]
 pub mod fish;
+pub mod flash;
 pub mod generate;
 pub mod image;
 pub mod long;

@@ -29,6 +29,8 @@ pub struct Limits {
     pub keep_going: bool,
     /// No progress is printed.
     pub quiet: bool,
+    /// All workloads on transactional flash.
+    pub flash: bool,
 }
 
 impl Default for Limits {
@@ -45,6 +47,7 @@ impl Default for Limits {
             hang: Duration::from_secs(1800),
             keep_going: false,
             quiet: false,
+            flash: false,
         }
     }
 }
@@ -201,7 +204,12 @@ impl Long {
     fn work(&self) {
         while let Some(place) = self.begin() {
             let mut coverage = Coverage::default();
-            let explored = standard::explore_place(place, &mut coverage, self.limits.shrink);
+            let explored = standard::explore_place(
+                place,
+                &mut coverage,
+                self.limits.shrink,
+                self.limits.flash,
+            );
             let mut s = self.state();
             s.running.remove(&place);
             s.done.coverage.add(&coverage);

@@ -1,5 +1,6 @@
 //! One recorded run of a workload on the simulator, and the check of one crash state of it.
 use crate::drive::{Driver, Ended};
+use crate::flash;
 use crate::generate::{Action, Generator, Mix};
 use crate::image::{self, Config};
 use crate::observe::observe;
@@ -38,6 +39,8 @@ pub struct Setting {
     pub gather: usize,
     /// The device has a barrier command.
     pub ordered: bool,
+    /// The device is transactional flash, which commits by itself.
+    pub flash: bool,
 }
 
 impl Setting {
@@ -50,6 +53,7 @@ impl Setting {
             streams: 6,
             gather: 1,
             ordered: false,
+            flash: false,
         }
     }
 
@@ -179,12 +183,15 @@ impl Run {
         mut source: Source,
         done: &mut Vec<(usize, Action)>,
     ) -> Result<Run, String> {
-        let base = image::base(setting.config)?;
+        let base = match setting.flash {
+            true => flash::base(setting.config)?,
+            false => image::base(setting.config)?,
+        };
         let dev = Arc::new(match setting.ordered {
             true => SimDevice::ordered(&base),
             false => SimDevice::new(&base),
         });
-        let vol = mount(dev.clone(), setting.options())?;
+        let vol = mount(flash::attach(&setting, dev.clone())?, setting.options())?;
         let mounted = dev.events();
         let base = observe(&vol)?;
         let mut driver = Driver::new(vol, Some(dev.clone()), &base, setting.streams);
@@ -294,6 +301,7 @@ impl Run {
 
     /// Mounts, reads and judges; leaves as a crash does.
     fn read(&self, image: Arc<dyn Device>, at: usize, rows: &mut Rows) -> Result<Tree, String> {
+        let image = flash::attach(&self.setting, image)?;
         recover(image.clone(), rows)?;
         let vol = mount(image, self.setting.options())?;
         let seen = observe(&vol);
@@ -306,8 +314,8 @@ impl Run {
     /// Recovers; what it leaves must be plain ext4 (C8).
     fn fsck(&self, image: MemoryDevice, at: usize, rows: &mut Rows) -> Result<(), String> {
         let image = Arc::new(image);
-        recover(image.clone(), rows)?;
-        image::fsck(&image).map_err(|e| format!("after recovery: {e}"))?;
+        recover(flash::attach(&self.setting, image.clone())?, rows)?;
+        flash::fsck(&self.setting, &image).map_err(|e| format!("after recovery: {e}"))?;
         self.read(image, at, rows).map(drop)
     }
 
@@ -320,6 +328,9 @@ impl Run {
         seed: u64,
         rows: &mut Rows,
     ) -> Result<(), String> {
+        if self.setting.flash {
+            return self.damage_flash(image, at, seed, rows);
+        }
         // Magic of a frame; kind "transaction" (docs/format.md, section 5).
         let is_txn =
             |w: &Summary| w.head.starts_with(b"ccFR") && w.head.get(44..46) == Some(&[1, 0]);
@@ -362,12 +373,44 @@ impl Run {
         }
     }
 
+    /// One sector of the flash that a flush had covered is zeroed: the volume or a file of it is refused, or what it shows was legal once.
+    fn damage_flash(
+        &self,
+        image: MemoryDevice,
+        at: usize,
+        seed: u64,
+        rows: &mut Rows,
+    ) -> Result<(), String> {
+        let Some(sector) = flash::damage(&self.dev, &image, at, seed) else {
+            return self.read(Arc::new(image), at, rows).map(drop);
+        };
+        let seen = flash::attach(&self.setting, Arc::new(image))
+            .and_then(|dev| mount(dev, self.setting.options()))
+            .and_then(|vol| {
+                let seen = observe(&vol);
+                vol.shutdown();
+                seen
+            });
+        let Ok(seen) = seen else {
+            rows[Row::Damaged as usize] += 1;
+            return Ok(());
+        };
+        let crash = Crash {
+            synced: 0,
+            ..self.crash(at)
+        };
+        let judged = judge(&self.an, &crash, &seen).map(drop);
+        judged.map_err(|v| format!("damage at {sector}: {v}"))
+    }
+
     /// Life after the crash: the volume is plain ext4 once recovered, and can be worked on.
     fn live(&self, image: MemoryDevice, at: usize, seed: u64) -> Result<(), String> {
         let image = Arc::new(image);
-        Volume::recover(image.clone()).map_err(|e| format!("recover: {e}"))?;
-        image::fsck(&image).map_err(|e| format!("after recovery: {e}"))?;
-        let vol = mount(image.clone(), self.setting.options())?;
+        let attached = flash::attach(&self.setting, image.clone())?;
+        Volume::recover(attached).map_err(|e| format!("recover: {e}"))?;
+        flash::fsck(&self.setting, &image).map_err(|e| format!("after recovery: {e}"))?;
+        let attached = flash::attach(&self.setting, image.clone())?;
+        let vol = mount(attached, self.setting.options())?;
         let seen = observe(&vol)?;
         judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())?;
         let mut driver = Driver::new(vol, None, &seen, self.setting.streams);
@@ -391,8 +434,10 @@ impl Run {
             .vol
             .unmount()
             .map_err(|e| format!("unmount after recovery: {e}"))?;
-        image::fsck(&image).map_err(|e| format!("after recovery, work and unmount: {e}"))?;
-        let vol = mount(image, self.setting.options())?;
+        drop(driver.vol);
+        flash::fsck(&self.setting, &image)
+            .map_err(|e| format!("after recovery, work and unmount: {e}"))?;
+        let vol = mount(flash::attach(&self.setting, image)?, self.setting.options())?;
         let seen = observe(&vol)?;
         vol.shutdown();
         match driver.tree.difference(&seen, self.setting.config.times) {
@@ -413,7 +458,8 @@ impl Run {
         rows: &mut Rows,
     ) -> Result<(), String> {
         let dev = Arc::new(SimDevice::new(image));
-        let vol = mount(dev.clone(), self.setting.options())?;
+        let attached = flash::attach(&self.setting, dev.clone())?;
+        let vol = mount(attached, self.setting.options())?;
         let mounted = dev.events();
         let seen = observe(&vol)?;
         vol.shutdown();

@@ -93,6 +93,11 @@ impl Work {
             }
             Work::Random(seed) => {
                 let (setting, mix, length) = workload(*seed);
+                // A share of them on a device that commits by itself.
+                let setting = Setting {
+                    flash: seed % 24 == 5,
+                    ..setting
+                };
                 (setting, Source::Random(*seed, mix, length))
             }
         }
@@ -160,14 +165,19 @@ impl Work {
 }
 
 /// Explores the workload at a place; adds to `coverage` what was looked at, also up to a failure. The error is a report with a
-/// shortened workload.
+/// shortened workload. `flash`: on a device that commits by itself, whatever the place says.
 pub fn explore_place(
     place: u64,
     coverage: &mut Coverage,
     shrink_for: Duration,
+    flash: bool,
 ) -> Result<(), String> {
     let work = work(place);
     let (setting, source) = work.setting();
+    let setting = Setting {
+        flash: flash || setting.flash,
+        ..setting
+    };
     let effort = work.effort(place);
     let mut actions: Vec<(usize, Action)> = Vec::new();
     let done = Run::record_into(setting, source, &mut actions)

@@ -178,6 +178,22 @@ pub fn write_all(dev: &dyn Device, writes: Vec<Write>) -> io::Result<()> {
     dev.wait(ticket)
 }
 
+/// Copies what is not zero of a device to another one, at least as large, that reads as zeros elsewhere.
+pub fn copy_filled(from: &dyn Device, to: &dyn Device) -> io::Result<()> {
+    const PIECE: u64 = 256 << 10;
+    let mut at = 0;
+    while at < from.size_bytes() {
+        let len = PIECE.min(from.size_bytes() - at);
+        let mut buf = AlignedBuf::zeroed(len as usize);
+        from.read(at, &mut buf)?;
+        if buf.iter().any(|byte| *byte != 0) {
+            write_all(to, vec![Write::new(at, buf)])?;
+        }
+        at += len;
+    }
+    Ok(())
+}
+
 /// `InvalidInput` unless `offset..offset + len` lies within a device of `size` bytes.
 fn check_range(size: u64, offset: u64, len: u64) -> io::Result<()> {
     match offset.checked_add(len) {

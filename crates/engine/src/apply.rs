@@ -156,6 +156,21 @@ impl Volume {
     }
 
     fn apply_txn(&self, a: &mut Applier, txn: &Arc<Txn>) -> Result<()> {
+        // A device that commits has got what the records change, so they were applied before.
+        let on_device = self.device_commits().is_some();
+        if !on_device {
+            self.apply_records(a, txn)?;
+        }
+        self.finish_layers(txn)?;
+        if on_device {
+            self.finished_on_device(a, txn.progress().id);
+        }
+        txn.set_phase(Phase::Applied);
+        Ok(())
+    }
+
+    /// Executes a transaction's records on the image.
+    pub(crate) fn apply_records(&self, a: &mut Applier, txn: &Arc<Txn>) -> Result<()> {
         let (payload, pages, (id, first, last)) = {
             let mut body = txn.body.lock();
             (
@@ -171,10 +186,7 @@ impl Volume {
             skip: 0,
             last,
         };
-        self.apply_payload(a, part, &payload, &pages, Some(txn))?;
-        self.finish_layers(txn)?;
-        txn.set_phase(Phase::Applied);
-        Ok(())
+        self.apply_payload(a, part, &payload, &pages, Some(txn))
     }
 
     /// Applies records of the log. `live`: whose users see what becomes free.
@@ -229,6 +241,7 @@ impl Volume {
             body.freed_blocks -= counted;
             self.pending_free.sub(counted);
         }
+        self.trim_with_commit(&freed);
         self.space.freed(id, freed);
         if planted::is(Bug::EarlyBlocks) {
             self.space.release(&self.image, u64::MAX);
@@ -236,7 +249,9 @@ impl Volume {
     }
 
     pub(crate) fn room_for_record(&self, a: &mut Applier) -> Result<()> {
-        if self.image.dirty_len() == 0 && self.home.len() == 0 {
+        // No part of a transaction goes to a device that commits it as a whole.
+        let whole = self.device_commits().is_some() && self.is_live();
+        if whole || self.image.dirty_len() == 0 && self.home.len() == 0 {
             return Ok(());
         }
         let note = self.orphans.lock().len().min(self.limits.orphans_max) * 4

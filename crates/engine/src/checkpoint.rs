@@ -173,7 +173,10 @@ impl Volume {
     }
 
     pub(crate) fn checkpoint_locked(&self, a: &mut Applier) -> Result<()> {
-        let result = self.try_checkpoint(a);
+        let result = match self.device_commits() {
+            Some(_) => self.checkpoint_on_device(a),
+            None => self.try_checkpoint(a),
+        };
         if let Err(error) = &result {
             self.stop(&format!("a checkpoint failed: {error}"));
         }

@@ -28,6 +28,15 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// A bundle has its place in the order of commits.
+    pub fn enter(&mut self, members: &[Arc<Txn>]) {
+        for follower in &members[1..] {
+            follower.progress().leader = Some(members[0].clone());
+        }
+        members[0].progress().followers = members[1..].to_vec();
+        self.dispatched.extend(members.iter().cloned());
+    }
+
     fn advance(&mut self) {
         for txn in &self.dispatched {
             if !matches!(txn.phase(), Phase::Durable | Phase::Applied) {
@@ -98,7 +107,7 @@ impl Volume {
                 .direct_bytes
                 .fetch_add(b.direct_bytes, Ordering::Relaxed);
             let mut direct = std::mem::take(&mut b.direct);
-            let unchecked = !b.sums && !self.dev.keeps_order();
+            let unchecked = !b.sums && !self.dev.keeps_order() && self.device_commits().is_none();
             if unchecked && !direct.is_empty() && !planted::is(Bug::UncheckedData) {
                 self.write_much(std::mem::take(&mut direct), whose)?;
                 self.flush_device()?;
@@ -108,11 +117,19 @@ impl Volume {
         }
         join_adjacent(&mut writes);
         let much = self.is_much(writes.iter().map(Write::len).sum(), whose);
-        if much && !self.dev.keeps_order() && members[0].progress().barrier.is_none() {
+        let logged = self.device_commits().is_none();
+        if much && logged && !self.dev.keeps_order() && members[0].progress().barrier.is_none() {
             // Checksums say what is there, so all but its pace is as if it went with the frames.
             self.write_much(std::mem::take(&mut writes), whose)?;
         }
         let built_in = began.elapsed();
+        if !logged {
+            let steps = Steps {
+                built: built_in,
+                ..Steps::default()
+            };
+            return self.commit_on_device(members, built, writes, steps);
+        }
         let deps = outer_deps(members);
         let mut parts: Vec<&[u8]> = built.iter().map(|b| &b.payload[..]).collect();
         if planted::is(Bug::BundleOrder) {
@@ -200,11 +217,7 @@ impl Volume {
                     for txn in members {
                         txn.progress().id = slot.id;
                     }
-                    for follower in &members[1..] {
-                        follower.progress().leader = Some(members[0].clone());
-                    }
-                    members[0].progress().followers = members[1..].to_vec();
-                    queue.dispatched.extend(members.iter().cloned());
+                    queue.enter(members);
                     return Ok((slot, queue.watermark));
                 }
             }
@@ -377,7 +390,7 @@ fn outer_deps(members: &[Arc<Txn>]) -> Vec<Tie> {
 }
 
 /// Keeps what a commit needs until its members are applied.
-fn note_built(members: &[Arc<Txn>], built: Vec<Built>, steps: Steps, logged: u64) {
+pub(crate) fn note_built(members: &[Arc<Txn>], built: Vec<Built>, steps: Steps, logged: u64) {
     let mut first_record = 0;
     let count = built.len();
     for (n, (txn, built)) in members.iter().zip(built).enumerate() {

@@ -71,6 +71,7 @@ impl Volume {
         let ordered = txn.progress().barrier.is_some();
         let mut b = Built {
             sums: !self.dev.keeps_order()
+                && self.device_commits().is_none()
                 && dirty <= if ordered { ORDERED_SUMS_MAX } else { SUMS_MAX }
                 && !planted::is(Bug::UncheckedData),
             ordered,
@@ -354,17 +355,22 @@ impl Volume {
                 let bytes = len * u64::from(self.block_size);
                 // Nobody waits, and many such transactions follow each other: what counts is bytes written, not their number of places.
                 let whole = |p: &&Page| p.start == 0 && p.end == self.block_size;
+                // A device with transactions writes elsewhere by itself.
+                let in_place = self.device_commits().is_some();
                 let large = body.remap
                     || bytes >= self.options.remap_min
                     || b.ordered && run.pages.iter().all(whole)
                     || b.logged_data + bytes > LOGGED_DATA_MAX.min(self.limits.txn_log_bytes / 4);
-                if promised == len && large {
+                if promised == len && large && !in_place {
                     b.replaced += len;
                     return self.place_new(b, body, ino, &run, goal);
                 }
                 b.unused += promised;
                 for (i, page) in run.pages.iter().enumerate() {
-                    let part = &page.buf[page.start as usize..page.end as usize];
+                    let part = match in_place {
+                        true => &[],
+                        false => &page.buf[page.start as usize..page.end as usize],
+                    };
                     b.logged_data += part.len() as u64;
                     let pblk = pblk + i as u64;
                     Record::Data {

@@ -61,6 +61,8 @@ bugs! {
     AtomicAttr "atomic-attr" "a change of mode or name takes the unsynced size of an O_ATOMIC file along"
     AtomicClose "atomic-close" "closing an O_ATOMIC file leaves its unsynced content"
     AtomicHoles "atomic-holes" "a sync of an O_ATOMIC file forgets what was cut or punched"
+    DeviceSplit "device-split" "a device that commits gets a transaction's data after its structure, as two"
+    DeviceLate "device-late" "a block of the image misses its transaction on a device that commits, and goes with the next"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 

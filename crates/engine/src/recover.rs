@@ -5,6 +5,7 @@
 //! nameless files are freed; a last checkpoint leaves an empty log.
 use crate::apply::{Applier, Part};
 use crate::checkpoint::{MANY_ORPHANS, Note, block_writes};
+use crate::ondevice::Backend;
 use crate::planted::{self, Bug};
 use crate::record::{Record, Records};
 use crate::types::*;
@@ -141,6 +142,9 @@ pub fn recover(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
     if dev.read_only() {
         return Err(Error::Refused("the volume was not unmounted cleanly and must be recovered, but the device is read-only".into()));
     }
+    if dev.transactions().is_some() {
+        return crate::ondevice::recover_on_device(dev, image).map(Some);
+    }
     let geometry = log_geometry(&image)?;
     let (log, scan) = Log::find(dev.clone(), geometry)?;
     let note = repeat_checkpoint(&image, &log, &scan)?;
@@ -149,7 +153,7 @@ pub fn recover(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
     let volume = Volume::assemble(
         dev.clone(),
         image,
-        Some(log),
+        Backend::Log(log),
         Options {
             background: false,
             ..Options::default()
@@ -455,7 +459,7 @@ impl Volume {
         Ok(())
     }
 
-    fn free_orphans_at_rest(&self, a: &mut Applier) -> Result<u64> {
+    pub(crate) fn free_orphans_at_rest(&self, a: &mut Applier) -> Result<u64> {
         let orphans: Vec<Ino> = self.orphans.lock().iter().copied().collect();
         let none = HashMap::new();
         for &ino in orphans

@@ -47,6 +47,8 @@ pub struct Space {
     /// (commit id of the transaction that freed it, run)
     pending: Mutex<Vec<(u64, Run)>>,
     pending_blocks: Gauge,
+    /// Runs that a device with transactions is told of with the next one.
+    trims: Mutex<Vec<Run>>,
 }
 
 impl Space {
@@ -131,6 +133,14 @@ impl Space {
             image.alloc().release(run);
             false
         });
+    }
+
+    pub fn note_trims(&self, runs: &[Run]) {
+        self.trims.lock().extend_from_slice(runs);
+    }
+
+    pub fn take_trims(&self) -> Vec<Run> {
+        std::mem::take(&mut *self.trims.lock())
     }
 
     pub fn pending_blocks(&self) -> u64 {

@@ -2,6 +2,7 @@
 use crate::stream::StreamView;
 use crate::txn::{Phase, Txn};
 use crate::types::Ino;
+use ccfs_device::FlashCounters;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,6 +106,56 @@ fn ties_of(view: &StreamView) -> Vec<TieStatus> {
     ties
 }
 
+/// The device, where it is transactional flash; zeros elsewhere.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct FlashStatus {
+    /// Pages of 4096 bytes: of the flash, in use, and free without collecting garbage.
+    pub pages: u64,
+    pub used_pages: u64,
+    pub free_pages: u64,
+    /// Since the mount: pages written by the volume, and all that were programmed for it.
+    pub host_pages: u64,
+    pub programmed_pages: u64,
+    /// Of those: moved by garbage collection, lists of commits, tables and roots.
+    pub moved_pages: u64,
+    pub record_pages: u64,
+    pub table_pages: u64,
+    pub erases: u64,
+    pub commits: u64,
+    /// Flushes of what the flash lies on.
+    pub flushes: u64,
+    /// Erases of the least and the most worn block.
+    pub wear_least: u64,
+    pub wear_most: u64,
+    /// Since the flash was made.
+    pub life_host_pages: u64,
+    pub life_programmed_pages: u64,
+    pub life_erases: u64,
+}
+
+impl From<FlashCounters> for FlashStatus {
+    fn from(c: FlashCounters) -> FlashStatus {
+        FlashStatus {
+            pages: c.pages,
+            used_pages: c.used_pages,
+            free_pages: c.free_pages,
+            host_pages: c.host_pages,
+            programmed_pages: c.programmed,
+            moved_pages: c.moved_pages,
+            record_pages: c.record_pages,
+            table_pages: c.table_pages,
+            erases: c.erases,
+            commits: c.commits,
+            flushes: c.flushes,
+            wear_least: c.wear_least,
+            wear_most: c.wear_most,
+            life_host_pages: c.life_host_pages,
+            life_programmed_pages: c.life_programmed,
+            life_erases: c.life_erases,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     pub label: String,
@@ -115,6 +166,7 @@ pub struct Status {
     pub block_size: u32,
     pub log_frames: u64,
     pub log_frames_used: u64,
+    pub flash: FlashStatus,
     pub dirty_bytes: u64,
     pub dirty_limit_bytes: u64,
     pub dirty_image_blocks: u64,

@@ -14,6 +14,8 @@ const WORTHWHILE: u64 = 8;
 const SYNC_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Tuned {
+    /// What the limit of dirty bytes never exceeds, whoever asks.
+    dirty_bound: u64,
     /// See [`Options::commit_interval`], milliseconds.
     commit_interval_ms: AtomicU64,
     /// See [`Options::dirty_limit`] and [`Options::dirty_most`].
@@ -34,6 +36,7 @@ pub(crate) struct Tuned {
 impl Tuned {
     pub fn new(options: &Options) -> Tuned {
         Tuned {
+            dirty_bound: options.dirty_bound,
             commit_interval_ms: AtomicU64::new(options.commit_interval.as_millis() as u64),
             dirty_least: AtomicU64::new(options.dirty_limit),
             dirty_most: AtomicU64::new(options.dirty_most.max(options.dirty_limit)),
@@ -103,6 +106,7 @@ impl Volume {
         }
         if let Some(limit) = dirty_limit {
             let t = &self.tuned;
+            let limit = limit.min(t.dirty_bound);
             for value in [&t.dirty_least, &t.dirty_most, &t.dirty_limit] {
                 value.store(limit, Relaxed);
             }

@@ -6,6 +6,7 @@ use crate::commit::Queue;
 use crate::flush::FlushGroup;
 use crate::group::AbortListener;
 use crate::inode::{Inode, Inodes, References};
+use crate::ondevice::{self, Backend};
 use crate::pace::Pace;
 use crate::planted::{self, Bug};
 use crate::rounds::Rounds;
@@ -38,6 +39,8 @@ pub struct Options {
     pub dirty_limit: u64,
     /// What that rises to while much of the data becomes needless before it would be committed, and syncs are rare; 0: it is fixed.
     pub dirty_most: u64,
+    /// What the limit never exceeds, also when it is changed later: the engine lowers it to what the device commits as one.
+    pub dirty_bound: u64,
     pub noatime: bool,
     /// Clean metadata kept in memory, bytes.
     pub cache_bytes: usize,
@@ -63,6 +66,7 @@ impl Default for Options {
             commit_interval: Duration::from_secs(5),
             dirty_limit: 128 << 20,
             dirty_most: 0,
+            dirty_bound: u64::MAX,
             noatime: false,
             cache_bytes: 64 << 20,
             group_wait: Duration::from_secs(1),
@@ -122,7 +126,7 @@ const UNMOUNTED: u8 = 3;
 pub struct Volume {
     pub(crate) dev: Arc<dyn Device>,
     pub(crate) image: Image,
-    log: Option<Log>,
+    pub(crate) backend: Backend,
     live: bool,
     pub(crate) options: Options,
     pub(crate) tuned: Tuned,
@@ -189,8 +193,11 @@ impl Drop for StopOnPanic<'_> {
 }
 
 impl Limits {
-    fn new(log: Option<&Log>, block_size: u32) -> Self {
+    fn new(log: Option<&Log>, dev: &dyn Device, block_size: u32) -> Self {
         let bs = u64::from(block_size);
+        if let (None, Some(device)) = (log, dev.transactions()) {
+            return ondevice::limits(device);
+        }
         let Some(log) = log else {
             return Limits {
                 checkpoint_bytes: usize::MAX,
@@ -240,14 +247,14 @@ impl Volume {
                 cache_bytes: options.cache_bytes,
             },
         )?;
-        let log = if read_only {
-            None
+        let backend = if read_only {
+            Backend::None
         } else {
-            let log = Log::create(dev.clone(), crate::recover::log_geometry(&image)?, 1)?;
+            let backend = Backend::create(&dev, &image)?;
             image.write_in_flight(true)?;
-            Some(log)
+            backend
         };
-        let volume = Arc::new(Self::assemble(dev, image, log, options, true));
+        let volume = Arc::new(Self::assemble(dev, image, backend, options, true));
         if volume.options.background && !read_only {
             volume.start_threads();
         }
@@ -262,22 +269,24 @@ impl Volume {
     pub(crate) fn assemble(
         dev: Arc<dyn Device>,
         image: Image,
-        log: Option<Log>,
+        backend: Backend,
         options: Options,
         live: bool,
     ) -> Volume {
         let block_size = image.geometry().block_size;
         let space = Space::default();
-        let emergency = if live && log.is_some() {
+        let options = ondevice::fitting(&*dev, options);
+        let log = backend.log();
+        let emergency = if live && backend.writes() {
             (image.geometry().blocks_count / 64).min(1024)
         } else {
             0
         };
         space.keep(&image, emergency);
-        let limits = Limits::new(log.as_ref(), block_size);
+        let limits = Limits::new(log, &*dev, block_size);
         let seed = crate::op::now();
         let applier = Applier {
-            applied_id: log.as_ref().map_or(0, |l| l.next_id() - 1),
+            applied_id: log.map_or(0, |l| l.next_id() - 1),
             applied_records: 0,
             dir_seqs: FastMap::default(),
             later: HashMap::new(),
@@ -290,7 +299,7 @@ impl Volume {
         Volume {
             dev,
             image,
-            log,
+            backend,
             live,
             tuned: Tuned::new(&options),
             options,
@@ -443,7 +452,7 @@ impl Volume {
     }
 
     pub(crate) fn log(&self) -> Result<&Log> {
-        self.log.as_ref().ok_or(Error::Errno(libc::EROFS))
+        self.backend.log().ok_or(Error::Errno(libc::EROFS))
     }
 
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
@@ -609,7 +618,7 @@ impl Volume {
         let c = &self.counters;
         let device = self.dev.counters();
         let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
-        let (log_frames, log_frames_used) = self.log.as_ref().map_or((0, 0), |l| {
+        let (log_frames, log_frames_used) = self.backend.log().map_or((0, 0), |l| {
             (l.ring_len(), l.ring_len().saturating_sub(l.free_frames()))
         });
         Status {
@@ -620,6 +629,10 @@ impl Volume {
             block_size: self.block_size,
             log_frames,
             log_frames_used,
+            flash: self
+                .dev
+                .transactions()
+                .map_or_else(Default::default, |d| d.flash_counters().into()),
             dirty_bytes: self.dirty.get(),
             dirty_limit_bytes: self.dirty_limit(),
             dirty_image_blocks: self.image.dirty_len() as u64,

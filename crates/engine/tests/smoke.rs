@@ -2,6 +2,7 @@
 mod common;
 use ccfs_device::Device;
 use ccfs_engine::*;
+use common::flash::{device, on_flash};
 use common::{cx, fsck, image, mode, mount, quiet};
 use std::sync::Arc;
 
@@ -73,32 +74,42 @@ fn work_unmount_e2fsck_and_mount_again() {
         &["-b", "2048", "-I", "128"],
         &["-b", "1024", "-O", "^extents,^64bit,^metadata_csum"],
     ] {
-        let dev = Arc::new(image(args, "64M"));
-        let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
-        work(&v);
-        check(&v);
-        v.unmount().unwrap();
-        fsck(&dev);
-        let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
-        check(&v);
-        v.unmount().unwrap();
-        fsck(&dev);
+        let volume = image(args, "64M");
+        for medium in [on_flash(&volume), volume] {
+            let dev = Arc::new(medium);
+            let v = Volume::mount(device(dev.clone()), quiet()).unwrap();
+            work(&v);
+            check(&v);
+            v.unmount().unwrap();
+            drop(v);
+            fsck(&dev);
+            let v = Volume::mount(device(dev.clone()), quiet()).unwrap();
+            check(&v);
+            v.unmount().unwrap();
+            fsck(&dev);
+        }
     }
 }
 
 #[test]
 fn a_synced_state_survives_a_crash() {
-    let dev = Arc::new(image(&["-b", "4096"], "64M"));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let volume = image(&["-b", "4096"], "64M");
+    synced_and_crashed(on_flash(&volume));
+    synced_and_crashed(volume);
+}
+
+fn synced_and_crashed(medium: ccfs_device::MemoryDevice) {
+    let dev = Arc::new(medium);
+    let v = Volume::mount(device(dev.clone()), quiet()).unwrap();
     work(&v);
     v.syncfs(&cx(1)).unwrap();
     v.mknod(&cx(1), ROOT_INO, b"lost", 0o100644, 0).unwrap();
     v.shutdown();
     drop(v);
     let dev2 = Arc::new(dev.snapshot());
-    assert!(Volume::recover(dev2.clone() as Arc<dyn Device>).unwrap());
+    assert!(Volume::recover(device(dev2.clone())).unwrap());
     fsck(&dev2);
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, Options::default()).unwrap();
+    let v = Volume::mount(device(dev.clone()), Options::default()).unwrap();
     check(&v);
     assert!(v.lookup(ROOT_INO, b"lost").is_err());
     v.unmount().unwrap();

@@ -1,8 +1,9 @@
 //! Threads of several streams on one tree, with crashes at any instant; errors of the device; hostile sizes.
 mod common;
-use ccfs_device::Device;
+use ccfs_device::{Device, MemoryDevice};
 use ccfs_engine::*;
 use common::faulty::Faulty;
+use common::flash::{device, on_flash};
 use common::{cx, debugfs, fsck, image, quiet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -174,7 +175,11 @@ fn dump(v: &Volume, dir: Ino, path: &str, out: &mut Vec<String>) {
 }
 
 fn stress(args: &[&str], seed: u64, threads: u64) {
-    let dev = Arc::new(image(args, "48M"));
+    stress_on(image(args, "48M"), seed, threads);
+}
+
+fn stress_on(medium: MemoryDevice, seed: u64, threads: u64) {
+    let dev = Arc::new(medium);
     let options = Options {
         background: true,
         commit_interval: Duration::from_millis(60),
@@ -183,7 +188,7 @@ fn stress(args: &[&str], seed: u64, threads: u64) {
     };
     let slow = Faulty::new(dev.clone());
     slow.flush_us.store(300, Ordering::Relaxed);
-    let v = Volume::mount(slow as Arc<dyn Device>, options).unwrap();
+    let v = Volume::mount(device(slow), options).unwrap();
     let done = AtomicBool::new(false);
     let count = AtomicU64::new(0);
     let shots = std::thread::scope(|s| {
@@ -217,7 +222,7 @@ fn stress(args: &[&str], seed: u64, threads: u64) {
     let shot = Arc::new(dev.snapshot());
     let (mut live, mut back) = (Vec::new(), Vec::new());
     dump(&v, ROOT_INO, "", &mut live);
-    let w = Volume::mount(shot as Arc<dyn Device>, quiet()).unwrap();
+    let w = Volume::mount(device(shot), quiet()).unwrap();
     dump(&w, ROOT_INO, "", &mut back);
     assert_eq!(live, back);
     w.unmount().unwrap();
@@ -228,10 +233,11 @@ fn stress(args: &[&str], seed: u64, threads: u64) {
     );
     for shot in shots {
         let shot = Arc::new(shot);
-        Volume::recover(shot.clone() as Arc<dyn Device>).unwrap();
+        Volume::recover(device(shot.clone())).unwrap();
         fsck(&shot);
     }
     v.unmount().unwrap();
+    drop(v);
     fsck(&dev);
 }
 
@@ -271,16 +277,31 @@ fn threads_old_volume() {
     );
 }
 
+/// A device that commits by itself, and no log.
+#[test]
+fn threads_on_flash() {
+    stress_on(on_flash(&image(&["-b", "4096"], "48M")), 4, 6);
+}
+
+#[test]
+fn threads_on_flash_with_small_blocks() {
+    stress_on(on_flash(&image(&["-b", "1024"], "48M")), 5, 4);
+}
+
 /// A small volume that is full most of the time: ENOSPC is an answer, never the end.
 fn full(args: &[&str], size: &str, seed: u64) {
-    let dev = Arc::new(image(args, size));
+    full_on(image(args, size), seed);
+}
+
+fn full_on(medium: MemoryDevice, seed: u64) {
+    let dev = Arc::new(medium);
     let options = Options {
         background: true,
         commit_interval: Duration::from_millis(30),
         dirty_limit: 2 << 20,
         ..Options::default()
     };
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
+    let v = Volume::mount(device(dev.clone()), options).unwrap();
     let before = v.statfs().unwrap();
     let start = Instant::now();
     std::thread::scope(|s| {
@@ -345,7 +366,7 @@ fn full(args: &[&str], size: &str, seed: u64) {
     assert_eq!(v.status().stopped, "");
     v.syncfs(&cx(1)).unwrap();
     let shot = Arc::new(dev.snapshot());
-    Volume::recover(shot.clone() as Arc<dyn Device>).unwrap();
+    Volume::recover(device(shot.clone())).unwrap();
     fsck(&shot);
     for t in 0..4 {
         for i in 0..12 {
@@ -354,8 +375,9 @@ fn full(args: &[&str], size: &str, seed: u64) {
     }
     v.syncfs(&cx(1)).unwrap();
     v.unmount().unwrap();
+    drop(v);
     fsck(&dev);
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = Volume::mount(device(dev.clone()), quiet()).unwrap();
     let after = v.statfs().unwrap();
     assert_eq!(before.ffree, after.ffree);
     assert!(
@@ -368,6 +390,11 @@ fn full(args: &[&str], size: &str, seed: u64) {
 #[test]
 fn full_4k() {
     full(&["-b", "4096"], "24M", 1);
+}
+
+#[test]
+fn full_on_flash() {
+    full_on(on_flash(&image(&["-b", "4096"], "24M")), 4);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A volume that is open in this process, and the calls on single files.
 use crate::error::{Error, Result};
 use crate::path::{Last, Walked};
-use ccfs_device::{Device, FileDevice, OpenMode};
+use ccfs_device::{Device, FileDevice, FlashDevice, OpenMode};
 use ccfs_engine::{
     Attr, Context, DEFAULT_STREAM, Ino, Options, RenameFlags, StatFs, Volume, WriteFlags,
 };
@@ -49,6 +49,13 @@ pub(crate) fn bytes(path: &(impl AsRef<Path> + ?Sized)) -> &[u8] {
     path.as_ref().as_os_str().as_bytes()
 }
 
+/// An image file, a block device, or the flash in one.
+fn open_device(path: &Path, mode: OpenMode) -> Result<Arc<dyn Device>> {
+    let device = Arc::new(FileDevice::open(path, mode)?);
+    let device = FlashDevice::or_plain(device);
+    device.map_err(|e| Error::Volume(ccfs_engine::Error::Io(e)))
+}
+
 impl Offline {
     /// Opens and locks an image file or a block device; recovers it first if a crash left it in flight.
     ///
@@ -59,9 +66,9 @@ impl Offline {
             Access::ReadOnly => OpenMode::ReadOnly,
             Access::ReadWrite => OpenMode::ReadWrite,
         };
-        let device = FileDevice::open(path, mode)?;
+        let device = open_device(path, mode)?;
         let image = path.metadata().ok().map(|m| (m.dev(), m.ino()));
-        let mut opened = match Self::on_device(Arc::new(device), access) {
+        let mut opened = match Self::on_device(device, access) {
             Err(Error::Volume(ccfs_engine::Error::Refused(why))) if access == Access::ReadOnly => {
                 Self::recovered(path, why)?
             }
@@ -74,14 +81,14 @@ impl Offline {
     /// A volume in flight cannot be read before its log is applied. The first device, and its lock, are gone by now.
     fn recovered(path: &Path, why: String) -> Result<Offline> {
         let refused = || Error::Volume(ccfs_engine::Error::Refused(why));
-        let Ok(device) = FileDevice::open(path, OpenMode::ReadWrite) else {
+        let Ok(device) = open_device(path, OpenMode::ReadWrite) else {
             return Err(refused());
         };
-        if !Volume::recover(Arc::new(device))? {
+        if !Volume::recover(device)? {
             return Err(refused());
         }
-        let device = FileDevice::open(path, OpenMode::ReadOnly)?;
-        Self::on_device(Arc::new(device), Access::ReadOnly)
+        let device = open_device(path, OpenMode::ReadOnly)?;
+        Self::on_device(device, Access::ReadOnly)
     }
 
     /// A volume on any device. Its caller sees to it that nobody else uses it.

@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: ccfs-crash-explore [--from PLACE] [--places N] [--states N] [--minutes N] [--threads N]
-       [--state-file FILE] [--complete] [--shrink SECONDS] [--hang SECONDS] [--keep-going]
-       ccfs-crash-explore --script FILE|- [--volume NAME] [--states N]
+       [--state-file FILE] [--complete] [--shrink SECONDS] [--hang SECONDS] [--keep-going] [--flash]
+       ccfs-crash-explore --script FILE|- [--volume NAME] [--states N] [--flash]
        ccfs-crash-explore --bugs NAME,...|all [--states N]     (a build with `--features planted`)
 
 The first form explores the standard workloads from PLACE (0) on. --complete: it fails if something was never looked at.
+--flash: all of it on transactional flash, which commits without a log.
 The second performs the actions of a script. The third looks for planted bugs, each within N (20000) states.";
 
 struct Args {
@@ -61,6 +62,7 @@ fn parse() -> Result<Args, String> {
             "--shrink" => limits.shrink = Duration::from_secs(number(value()?)?),
             "--hang" => limits.hang = Duration::from_secs(number(value()?)?),
             "--keep-going" => limits.keep_going = true,
+            "--flash" => limits.flash = true,
             "--script" => args.script = Some(value()?),
             "--volume" => args.volume = value()?,
             "--bugs" => args.bugs = Some(value()?),
@@ -112,7 +114,13 @@ fn script(args: &Args, file: &str) -> Result<(), String> {
         )
     })?;
     let start = Instant::now();
-    let run = Run::record(Setting::new(config), Source::Text(text))?;
+    let run = {
+        let setting = Setting {
+            flash: args.limits.flash,
+            ..Setting::new(config)
+        };
+        Run::record(setting, Source::Text(text))?
+    };
     let mut coverage = Coverage::default();
     let effort = Effort {
         subsets_max: 8,

@@ -41,12 +41,12 @@ pub struct FlashGeometry {
 
 impl FlashGeometry {
     /// For `bytes` of content (rounded up to pages), with `spare_percent` of it as space that the device keeps for itself, but at
-    /// least what a transaction of 8 MiB needs on a full device.
+    /// least what a transaction of 16 MiB needs on a full device.
     ///
     /// # Errors
     /// `InvalidInput` where the device would be empty or larger than 128 GiB.
     pub fn for_size(bytes: u64, spare_percent: u32) -> io::Result<FlashGeometry> {
-        Self::with_spare(bytes, 128, u64::from(spare_percent), 2048)
+        Self::with_spare(bytes, 128, u64::from(spare_percent), 4096)
     }
 
     /// As `for_size`, with erase blocks of at least `block_pages` pages and room for transactions of `txn_pages` pages.
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(Root::decode(&root.encode().concat(), 3000), root);
         for bytes in [1, 1 << 20, 1 << 30, 128 << 30] {
             let g = FlashGeometry::for_size(bytes, 12).unwrap();
-            assert!(g.txn_pages() >= 2000, "{g:?}");
+            assert!(g.txn_pages() >= 4000, "{g:?}");
             let header = encode_header(&g, 5);
             assert_eq!(decode_header(&header).unwrap(), (g, 5));
             let mut half = header.clone();

@@ -157,6 +157,17 @@ impl FlashDevice {
         Ok(magic == FLASH_MAGIC)
     }
 
+    /// What a volume on `dev` is read from and written to: the flash, where `dev` holds one, else `dev` itself.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn or_plain(dev: Arc<dyn Device>) -> io::Result<Arc<dyn Device>> {
+        match Self::is_flash(&*dev)? {
+            true => Ok(Arc::new(Self::open(dev)?)),
+            false => Ok(dev),
+        }
+    }
+
     /// Opens a flash, after a power cut too.
     ///
     /// # Errors

@@ -2,8 +2,9 @@
 #![allow(dead_code)]
 pub mod barrier_programs;
 pub mod faulty;
+pub mod flash;
 pub mod virtual_time;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
 use std::process::Command;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub fn image(args: &[&str], size: &str) -> MemoryDevice {
 pub fn fsck(dev: &MemoryDevice) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("img");
-    dev.to_file(&path).unwrap();
+    flash::plain(dev).to_file(&path).unwrap();
     let out = Command::new("e2fsck")
         .args(["-fn"])
         .arg(&path)
@@ -58,13 +59,13 @@ pub fn quiet() -> Options {
 }
 
 pub fn mount(dev: &Arc<MemoryDevice>) -> Arc<Volume> {
-    Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap()
+    Volume::mount(flash::device(dev.clone()), quiet()).unwrap()
 }
 
 /// What a mount after a crash shows.
 pub fn crash(dev: &MemoryDevice) -> (Arc<MemoryDevice>, Arc<Volume>) {
     let copy = Arc::new(dev.snapshot());
-    Volume::recover(copy.clone() as Arc<dyn Device>).unwrap();
+    Volume::recover(flash::device(copy.clone())).unwrap();
     fsck(&copy);
     let v = mount(&copy);
     (copy, v)
