@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) enum Backend {
     /// Nothing: the volume is mounted read-only.
     None,
-    Log(Log),
+    Log(Box<Log>),
     /// The device; the number that the next of its transactions gets.
     Device(AtomicU64),
 }
@@ -47,7 +47,8 @@ impl Backend {
             return Ok(Backend::Device(AtomicU64::new(1)));
         }
         let geometry = crate::recover::log_geometry(image)?;
-        Ok(Backend::Log(Log::create(dev.clone(), geometry, 1)?))
+        let log = Log::create(dev.clone(), geometry, 1)?;
+        Ok(Backend::Log(Box::new(log)))
     }
 
     pub fn log(&self) -> Option<&Log> {

@@ -153,7 +153,7 @@ pub fn recover(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
     let volume = Volume::assemble(
         dev.clone(),
         image,
-        Backend::Log(log),
+        Backend::Log(Box::new(log)),
         Options {
             background: false,
             ..Options::default()
