@@ -32,6 +32,7 @@ __all__ = [
     "get_stream",
     "is_supported",
     "leave_stream",
+    "make_atomic",
     "new_stream",
     "open_atomic",
     "set_stream",
@@ -194,7 +195,7 @@ def open_atomic(path: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"
 
     What the disk holds of the file is at every moment its content of the last successful os.fsync (os.fdatasync, mmap.flush, syncv),
     whatever crashes, the program too. What was not synced at the last close is taken back. Others see unsynced changes at once. Where the mount has
-    no atomic_files=on OSError with ENOTSUP, EBUSY when the file is open O_ATOMIC already.
+    no atomic_files=on OSError with ENOTSUP, EBUSY when the file is open O_ATOMIC (a close under way is waited for).
     """
     fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_CLOEXEC, mode)
     try:
@@ -205,6 +206,14 @@ def open_atomic(path: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"
         os.close(fd)
         raise
     return fd
+
+
+def make_atomic(file: Union[int, _HasFileno]) -> None:
+    """As open_atomic, for a file that is open for writing (else OSError with EBADF). A file object is flushed first; what was written before is durable then.
+
+    What was stored through an mmap before has to be flushed before (mmap.flush).
+    """
+    _atomic_token(_flushed(file), _ATOMIC_OPEN)
 
 
 def syncv(files: Sequence[Union[int, _HasFileno]]) -> None:
@@ -222,7 +231,12 @@ def syncv(files: Sequence[Union[int, _HasFileno]]) -> None:
 
 def _atomic_token(fd: int, flags: int) -> int:
     arg = bytearray(_ATOMIC_ARG.pack(_VERSION, flags, 0, 0))
-    _ioctl(fd, _ATOMIC, arg)
+    try:
+        _ioctl(fd, _ATOMIC, arg)
+    except OSError as e:
+        if e.errno == errno.ENOTSUP:
+            raise OSError(errno.ENOTSUP, "not on a ccfs volume that is mounted with -o atomic_files=on") from None
+        raise
     token: int = _ATOMIC_ARG.unpack(arg)[2]
     return token
 

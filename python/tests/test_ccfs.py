@@ -40,10 +40,11 @@ class Elsewhere(unittest.TestCase):
                 call()
             self.assertEqual(caught.exception.errno, errno.ENOTSUP)
         with open(os.path.join(self.dir, "f"), "w", encoding="ascii") as f:
-            for barrier in (ccfs.fbarrier, ccfs.fdatabarrier):
+            for call in (ccfs.fbarrier, ccfs.fdatabarrier, ccfs.make_atomic):
                 with self.assertRaises(OSError) as caught:
-                    barrier(f)
+                    call(f)
                 self.assertEqual(caught.exception.errno, errno.ENOTSUP)
+            self.assertIn("atomic_files=on", str(caught.exception))
 
     def test_the_block_runs(self) -> None:
         before = len(os.listdir("/proc/self/fd"))
@@ -142,6 +143,34 @@ class Volume(unittest.TestCase):
             self.assertEqual(os.stat(f.fileno()).st_size, 290)
             os.fsync(f.fileno())
         self.assertRaises(OSError, ccfs.fbarrier, 987654)
+
+    def test_atomic_files(self) -> None:
+        path = Path(self.dir, "atomic-file")
+        path.write_text("before")
+        with open(path, "r+", encoding="ascii") as f, open(path, encoding="ascii") as reader:
+            with self.assertRaises(OSError) as caught:
+                ccfs.make_atomic(reader)
+            self.assertEqual(caught.exception.errno, errno.EBADF)
+            ccfs.make_atomic(f)
+            f.write("synced")
+            ccfs.syncv([f])
+            f.write(" and not synced")
+            f.flush()
+            self.assertEqual(path.read_text(), "synced and not synced")
+        again = ccfs.open_atomic(path)
+        try:
+            self.assertEqual(path.read_text(), "synced")
+            other = ccfs.open_atomic(Path(self.dir, "another"))
+            os.write(again, b"S")
+            os.write(other, b"O")
+            ccfs.syncv([again, other])
+            os.close(other)
+        finally:
+            os.close(again)
+        self.assertEqual(Path(self.dir, "another").read_text(), "O")
+        with self.assertRaises(OSError) as caught:
+            ccfs.syncv([])
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
 
     def test_atomic(self) -> None:
         a, b = Path(self.dir, "a"), Path(self.dir, "b")

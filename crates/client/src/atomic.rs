@@ -12,7 +12,7 @@ use std::path::Path;
 ///
 /// Others see unsynced changes at once; what they change of the content joins them. The volume must be mounted with `atomic_files=on`.
 ///
-/// Errors: `Unsupported` not such a mount; `EBUSY` the file is open O_ATOMIC already, or an open atomic group has changed it; `EIO`. Later, in writes:
+/// Errors: `Unsupported` not such a mount; `EBUSY` the file is open O_ATOMIC (a close under way is waited for), or an open atomic group has changed it; `EIO`. Later, in writes:
 /// `EDQUOT` so much unsynced content cannot be held.
 pub fn open_atomic(path: impl AsRef<Path>, create: bool) -> io::Result<File> {
     let mut how = OpenOptions::new();
@@ -36,7 +36,14 @@ fn call(fd: BorrowedFd<'_>, flags: u32) -> io::Result<u64> {
         flags,
         ..AtomicArg::default()
     };
-    supported(sys::ioctl(fd, abi::IOC_ATOMIC, &mut arg))?;
+    supported(sys::ioctl(fd, abi::IOC_ATOMIC, &mut arg)).map_err(|e| match e.kind() {
+        // The daemon's own refusal looks alike.
+        io::ErrorKind::Unsupported => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "not on a ccfs volume that is mounted with -o atomic_files=on",
+        ),
+        _ => e,
+    })?;
     Ok(arg.token)
 }
 

@@ -1,4 +1,5 @@
 //! What an exploration looked at, and what it must have looked at to count.
+use crate::marks::{Kinds, NEW_PROMISES, PROMISES};
 use crate::oracle::{Accepted, Op, Relation, SyncKind};
 use crate::run::{Rows, Run};
 use ccfs_engine::Row;
@@ -23,6 +24,8 @@ pub struct Coverage {
     pub syncs: Counts,
     /// Hard spots by number.
     pub spots: Counts,
+    /// What was done with groups, O_ATOMIC files and barriers.
+    pub promises: Counts,
 }
 
 /// Which relations an operation can have with an earlier one of another stream (C5).
@@ -80,7 +83,7 @@ pub(crate) fn count(counts: &mut Counts, name: &str, n: u64) {
 
 impl Coverage {
     /// The counts with their names, as they are printed and saved.
-    pub fn parts(&mut self) -> [(&'static str, &mut Counts); 7] {
+    pub fn parts(&mut self) -> [(&'static str, &mut Counts); 8] {
         [
             ("total", &mut self.totals),
             ("operation", &mut self.kinds),
@@ -89,6 +92,7 @@ impl Coverage {
             ("recovery", &mut self.rows),
             ("sync", &mut self.syncs),
             ("spot", &mut self.spots),
+            ("promise", &mut self.promises),
         ]
     }
 
@@ -103,6 +107,11 @@ impl Coverage {
 
     pub fn total(&self, name: &str) -> u64 {
         self.totals.get(name).copied().unwrap_or(0)
+    }
+
+    /// Distinct crash states of runs with groups, O_ATOMIC files or barriers.
+    pub fn states_of_new_promises(&self) -> u64 {
+        self.promises.get(NEW_PROMISES).copied().unwrap_or(0)
     }
 
     /// Distinct crash states.
@@ -125,6 +134,7 @@ impl Coverage {
         count(&mut c.totals, "aborts-by-conflict", run.conflicts);
         count(&mut c.totals, "taken-back", run.taken_back);
         count(&mut c.totals, "operations", run.an.placed.len() as u64);
+        Kinds::of(run).count_run(run, &mut c.promises);
         for (placed, accepted) in run.an.placed.iter().zip(&run.an.history.ops) {
             let foreign = |t: &&(usize, Relation)| run.an.placed[t.0].stream != placed.stream;
             let mut relations: Vec<&str> = placed
@@ -193,6 +203,11 @@ impl Coverage {
         let syncs = SYNCS.iter().chain(ORDERED);
         all.extend(syncs.map(|s| ("sync", &self.syncs, s.to_string())));
         all.extend((1..=28).map(|n| ("spot", &self.spots, format!("{n:02}"))));
+        all.extend(
+            PROMISES
+                .iter()
+                .map(|p| ("promise", &self.promises, p.to_string())),
+        );
         let totals = ["ENOSPC", "aborts", "aborts-by-conflict", "taken-back"];
         all.extend(totals.map(|t| ("total", &self.totals, t.into())));
         all.retain(|(_, counts, name)| !counts.contains_key(name));

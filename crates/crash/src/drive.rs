@@ -2,6 +2,7 @@
 use crate::drive_atomic::AtomicFile;
 use crate::drive_groups::OpenGroup;
 use crate::generate::Action;
+use crate::marks::Marks;
 use crate::oracle::*;
 use ccfs_device::SimDevice;
 use ccfs_engine::{
@@ -44,6 +45,7 @@ pub struct Driver {
     pub conflicts: u64,
     /// Closes that took unsynced content back.
     pub taken_back: u64,
+    pub marks: Marks,
     /// Keep the history (needed to judge; not by tests without crashes).
     pub keep: bool,
 }
@@ -121,6 +123,7 @@ impl Driver {
             aborts: 0,
             conflicts: 0,
             taken_back: 0,
+            marks: Marks::default(),
             keep: true,
         }
     }
@@ -242,11 +245,17 @@ impl Driver {
         let touches = self.tree.touches(&op);
         let targets = self.victims(&op);
         let expected = self.tree.check(&op);
-        let began = self.events();
+        let (began, mapped) = (self.events(), self.is_mapped(&op));
         let result = self.call(stream, &mut op);
+        if let (true, Err(e)) = (mapped, &result) {
+            self.lost_page(&op, e);
+        }
         // It may have been in the way of a group, which then is gone: what counts is the tree without that.
         let cancelled = self.settle_groups()?;
         self.conflicts += u64::from(cancelled);
+        if cancelled {
+            self.marks.conflict(self.groups.contains_key(&stream));
+        }
         let (touches, targets, expected) = if cancelled {
             let tree = &self.tree;
             (
@@ -281,8 +290,12 @@ impl Driver {
                 // A rename between two names of one file is no operation: Linux does not even pass it on.
                 if let Some(node) = draft {
                     self.drafted(node);
+                    if mapped {
+                        self.marks.mapped(node);
+                    }
                 } else if self.keep && !touches.is_empty() {
                     let stamps = self.committed_stamps(&op, stamps);
+                    self.marks.step(place, touches.iter().map(|t| t.node));
                     self.began.push(began);
                     self.history.ops.push(Accepted {
                         stream: place,
@@ -529,11 +542,17 @@ impl Driver {
             }
             Op::Write { node, offset, data } => {
                 let size = self.tree.get(*node).map_or(0, |n| n.size);
+                let writeback = self.is_mapped(&Op::Write {
+                    node: *node,
+                    offset: *offset,
+                    data: data.clone(),
+                });
                 let append = self.groups.is_empty()
                     && *offset == size
                     && data.first().is_some_and(|b| b & 2 == 0);
                 let flags = WriteFlags {
                     append,
+                    writeback,
                     ..WriteFlags::default()
                 };
                 let n = vol.write(&cx, self.ino(*node), *offset, data, flags)?;

@@ -12,6 +12,8 @@ pub struct AtomicFile {
     /// What a close takes it back to.
     base: Content,
     changed: bool,
+    /// A page of a mapping could not be taken in: nothing more can be synced.
+    lost: bool,
 }
 
 impl Driver {
@@ -43,8 +45,12 @@ impl Driver {
             Err(e) => return Err(format!("O_ATOMIC open of #{}: {e}", node.0)),
         }
         self.open.push(node);
-        let changed = false;
-        self.atomics.insert(node, AtomicFile { base, changed });
+        let file = AtomicFile {
+            base,
+            changed: false,
+            lost: false,
+        };
+        self.atomics.insert(node, file);
         if self.keep {
             let kind = SyncKind::File(node);
             self.has_synced(Sync {
@@ -106,6 +112,7 @@ impl Driver {
                 return Ok(Ended::Refused);
             }
             Err(e) if e.errno() == libc::EDQUOT && nodes.len() > 1 => return Ok(Ended::NoSpace),
+            Err(_) if nodes.iter().any(|n| self.atomics[n].lost) => return Ok(Ended::Refused),
             Err(e) => return Err(format!("{action:?} failed: {e}")),
         }
         self.published(stream, nodes, began);
@@ -139,6 +146,7 @@ impl Driver {
             });
             file.base = now.clone();
             files.push((*node, now));
+            self.marks.synced(*node);
         }
         if self.keep && !files.is_empty() {
             self.began.push(began);
@@ -156,6 +164,15 @@ impl Driver {
         match want.difference(&seen, true) {
             Some(d) => Err(format!("after {after} of #{} it is wrong: {d}", node.0)),
             None => Ok(()),
+        }
+    }
+
+    /// A write from a mapping failed: the kernel holds the page for written, and syncs fail from here on.
+    pub(crate) fn lost_page(&mut self, op: &Op, e: &ccfs_engine::Error) {
+        if let Op::Write { node, .. } = op
+            && let Some(file) = self.atomics.get_mut(node)
+        {
+            file.lost |= !is_stop(e);
         }
     }
 

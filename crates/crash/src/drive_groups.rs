@@ -44,6 +44,7 @@ impl Driver {
         }
         let number = self.history.streams;
         self.history.streams += 1;
+        self.marks.begun(number, !self.groups.is_empty());
         self.groups.insert(stream, OpenGroup { id, number });
         Ok(Ended::Accepted)
     }
@@ -55,6 +56,7 @@ impl Driver {
         durable: bool,
     ) -> Result<Ended, String> {
         self.groups.remove(&stream);
+        self.marks.committed(group.number);
         self.began.push(self.events());
         let after = self.history.ops.len() + 1;
         self.history.ops.push(Accepted {
@@ -107,6 +109,7 @@ impl Driver {
                 }
             }
             self.strike(group.number);
+            self.marks.aborted(group.number);
             self.aborts += 1;
         }
         if !gone.is_empty() {

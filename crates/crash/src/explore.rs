@@ -2,6 +2,7 @@
 use crate::coverage::{Coverage, count};
 use crate::generate::{Action, Mix};
 use crate::image::{CONFIGS, Config};
+use crate::marks::Kinds;
 use crate::rng::Rng;
 use crate::run::{Depth, Run, Setting, Source, any_outcome};
 use crate::shrink::shortened;
@@ -157,6 +158,7 @@ fn depth(effort: &Effort, nth: u64, rng: &mut Rng) -> Depth {
 /// Checks crash states of a run. What was looked at is counted in `coverage`, also up to a failure.
 pub fn explore_into(run: &Run, effort: &Effort, coverage: &mut Coverage) -> Result<(), String> {
     coverage.add(&Coverage::of(run));
+    let kinds = Kinds::of(run);
     let mut rng = Rng::new(effort.seed ^ 0x5eed);
     let prints = Fingerprints::new(&run.dev.crash_image(0, &Outcome::None));
     // Media that were looked at, with the sync calls that had returned: more of them promise more.
@@ -178,6 +180,8 @@ pub fn explore_into(run: &Run, effort: &Effort, coverage: &mut Coverage) -> Resu
         if before.is_none() {
             count(&mut coverage.totals, "states", 1);
             count(&mut coverage.outcomes, outcome_name(&outcome), 1);
+            let subset = matches!(outcome, Outcome::Mask(_));
+            kinds.count_state(subset, &mut coverage.promises);
         }
         count(&mut coverage.depths, depth.name(), 1);
         let rows = run.check_image(image, at, &outcome, depth)?;

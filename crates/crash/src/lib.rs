@@ -15,6 +15,7 @@ pub mod flash;
 pub mod generate;
 pub mod image;
 pub mod long;
+pub mod marks;
 pub mod observe;
 pub mod oracle;
 pub mod rng;

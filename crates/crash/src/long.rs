@@ -293,6 +293,12 @@ impl Long {
         if self.limits.complete && !missing.is_empty() {
             return Err(format!("never looked at: {}", missing.join(", ")));
         }
+        let (new, wanted) = (coverage.states_of_new_promises(), self.limits.states / 5);
+        if self.limits.complete && new < wanted {
+            return Err(format!(
+                "only {new} states with groups, O_ATOMIC files or barriers, of {wanted} that there have to be"
+            ));
+        }
         Ok(())
     }
 }

@@ -3,6 +3,7 @@ use crate::drive::{Driver, Ended};
 use crate::flash;
 use crate::generate::{Action, Generator, Mix};
 use crate::image::{self, Config};
+use crate::marks::Marks;
 use crate::observe::observe;
 use crate::oracle::*;
 use crate::rng::Rng;
@@ -85,6 +86,7 @@ pub struct Run {
     pub aborts: u64,
     pub conflicts: u64,
     pub taken_back: u64,
+    pub marks: Marks,
     /// False where the seed does not give the same events again: a failure then saves its crash image and all events in the
     /// directory for temporary files.
     pub replays: bool,
@@ -231,6 +233,7 @@ impl Run {
             aborts: driver.aborts,
             conflicts: driver.conflicts,
             taken_back: driver.taken_back,
+            marks: driver.marks,
             replays: true,
         })
     }

@@ -402,6 +402,7 @@ fn perform_on(
         aborts: driver.aborts,
         conflicts: driver.conflicts,
         taken_back: driver.taken_back,
+        marks: std::mem::take(&mut driver.marks),
         replays: false,
     })
 }

@@ -211,6 +211,7 @@ fn full(seed: u64, config: &'static Config) -> Result<u64, String> {
         aborts: 0,
         conflicts: 0,
         taken_back: 0,
+        marks: Default::default(),
         replays: true,
     };
     let effort = Effort {

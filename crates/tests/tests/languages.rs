@@ -421,8 +421,12 @@ fn python() {
 
 /// python/tests on a volume, or without one.
 fn package_tests(python: &str, path: &str, copy: &Path) {
-    let volume = (Fs::under_test() == Fs::Ccfs && Fs::Ccfs.ready("python"))
-        .then(|| Volume::new(Fs::Ccfs, "python", 64));
+    let volume = (Fs::under_test() == Fs::Ccfs && Fs::Ccfs.ready("python")).then(|| {
+        let mut v = Volume::unformatted(Fs::Ccfs, "python").options("atomic_files=on");
+        v.mkfs(64);
+        v.mount();
+        v
+    });
     let mount = volume.as_ref().map_or("", |v| text(v.mnt()));
     let mount = format!("CCFS_TEST_MOUNT={mount}");
     let header = source("crates/libccfs/include/ccfs.h");

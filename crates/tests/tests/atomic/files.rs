@@ -278,6 +278,7 @@ fn without_the_option_nothing_is_failure_atomic() {
     write(&v, "f", b"x");
     let refused = client::open_atomic(v.path("f"), false).expect_err("no such mount");
     assert_eq!(refused.kind(), std::io::ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("atomic_files=on"), "{refused}");
     v.finish();
 }
 
