@@ -40,9 +40,9 @@ class Elsewhere(unittest.TestCase):
                 call()
             self.assertEqual(caught.exception.errno, errno.ENOTSUP)
         with open(os.path.join(self.dir, "f"), "w", encoding="ascii") as f:
-            for call in (ccfs.fbarrier, ccfs.fdatabarrier, ccfs.make_atomic):
+            for on_file in (ccfs.fbarrier, ccfs.fdatabarrier, ccfs.make_atomic):
                 with self.assertRaises(OSError) as caught:
-                    call(f)
+                    on_file(f)
                 self.assertEqual(caught.exception.errno, errno.ENOTSUP)
             self.assertIn("atomic_files=on", str(caught.exception))
 
