@@ -109,6 +109,8 @@ impl Volume {
             let mut direct = std::mem::take(&mut b.direct);
             let unchecked = !b.sums && !self.dev.keeps_order() && self.device_commits().is_none();
             if unchecked && !direct.is_empty() && !planted::is(Bug::UncheckedData) {
+                // Many small files lie side by side.
+                join_adjacent(&mut direct);
                 self.write_much(std::mem::take(&mut direct), whose)?;
                 self.flush_device()?;
             }

@@ -115,6 +115,22 @@ fn many_pages_of_a_file_are_placed_by_the_piece_and_stay_together() {
     after.unmount().unwrap();
 }
 
+/// A tree that is unpacked: small files lie side by side, and go to the device together.
+#[test]
+fn many_small_files_are_few_writes() {
+    let (dev, v) = volume("512M");
+    let before = v.status().counters.device_writes;
+    for n in 0..3000 {
+        let ino = create(&v, 1, &format!("f{n}"));
+        append(&v, 1, ino, 0, 4096 + n % 2 * 4096);
+    }
+    v.syncfs(&cx(1)).unwrap();
+    let writes = v.status().counters.device_writes - before;
+    assert!(writes < 100, "{writes} writes for 3000 files");
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
 #[test]
 fn parallel_appenders_stay_contiguous() {
     let (dev, v) = volume("2G");

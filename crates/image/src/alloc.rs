@@ -34,6 +34,8 @@ const VIEWS_MAX: usize = 2048;
 pub(crate) const NEAR_GROUPS: u32 = 64;
 /// A run of this many blocks is never searched on for a longer one.
 const LONG_RUN: u64 = 2048;
+/// Shorter ones than this are all alike, blocks.
+const SHORT_RUN: u64 = 32;
 
 /// Blocks set aside for an owner.
 #[derive(Clone, Copy, Default)]
@@ -478,12 +480,16 @@ impl Allocator {
         let near = l.groups.min(NEAR_GROUPS);
         // All that is wished for in one piece, then a good piece of it: windows cut short make extents later.
         let whole = wish.want.min(u64::from(l.blocks_per_group) / 2);
-        let steps = [whole, wish.enough];
-        for least in &steps[usize::from(whole <= wish.enough)..] {
+        // On an aged volume no group has that, but some have longer pieces than others.
+        let good = wish.enough.min(whole);
+        let shorter = std::iter::successors(Some(good), |n| Some(n / 4));
+        let shorter = shorter.take_while(|n| *n == good || *n >= SHORT_RUN);
+        let longer = (whole > good).then_some(whole);
+        for least in longer.into_iter().chain(shorter) {
             for i in 0..near {
                 let group = ((u64::from(first) + u64::from(i)) % u64::from(l.groups)) as u32;
                 let goal = if i == 0 { bit } else { 0 };
-                if let Some(run) = self.try_group(group, goal, wish, *least as u32, true, &take)? {
+                if let Some(run) = self.try_group(group, goal, wish, least as u32, true, &take)? {
                     return Ok(Some(run));
                 }
             }
