@@ -124,3 +124,36 @@ fn every_example_runs() {
     let listed = common::ccfs_with(&["ls", "-l", &format!("{}:/usr/bin", place.text("image.img"))]);
     assert!(listed.out.contains("greet -> hello"), "{}", listed.out);
 }
+
+/// Tests that docs/design.md names beside the promises are there.
+#[test]
+fn every_named_test_exists() {
+    let design = fs::read_to_string(top().join("docs/design.md")).unwrap();
+    let mut sources = String::new();
+    let mut dirs = vec![top().join("crates")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                sources += &fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    let rows = design.lines().filter(|l| {
+        let number = l.strip_prefix("| C1").and_then(|l| l.split(' ').next());
+        number.is_some_and(|n| n.contains('.'))
+    });
+    let mut named = 0;
+    for row in rows {
+        let shown = row.split('|').nth(3).unwrap();
+        let names = shown.split('`').skip(1).step_by(2);
+        let tests = names.filter(|n| n.chars().all(|c| c == '_' || c.is_ascii_lowercase()));
+        for test in tests {
+            assert!(sources.contains(&format!("fn {test}()")), "{test}: {row}");
+            named += 1;
+        }
+    }
+    assert!(named >= 40, "only {named}");
+}
