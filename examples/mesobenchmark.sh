@@ -23,12 +23,12 @@ g++ -O2 -std=c++17 -Wall -o "$place/mesobenchmark" "$examples/mesobenchmark.cc" 
 
 # Both on loop devices over files that lie on the disk in full.
 before_finish() { [ -z "${ext4-}" ] || umount "$ext4" || umount -l "$ext4"; }
-fallocate -l 512M "$place/ext4.img"
+fallocate -l 256M "$place/ext4.img"
 mke2fs -q -F -t ext4 -E lazy_itable_init=0 "$place/ext4.img"
 mkdir "$place/ext4"
-mount -o loop "$place/ext4.img" "$place/ext4"
+wait_for mount -o loop "$place/ext4.img" "$place/ext4"
 ext4=$place/ext4
-"$CCFS" mkfs -s 512M "$place/img" >/dev/null
+"$CCFS" mkfs -s 256M "$place/img" >/dev/null
 "$CCFS" mount -o atomic_files=on "$place/img" "$mnt"
 
 # one SYSTEM STORE: a line "SYSTEM STORE insert replace delete" for the results

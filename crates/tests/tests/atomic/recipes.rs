@@ -106,7 +106,7 @@ const GIT: Recipe = Recipe {
         git clone -q "$OUT/upstream" tree
         (cd "$OUT/upstream"; mkdir d; seq 1000 >d/new; git rm -q f3; echo b >line; git add .; git commit -qm second; git branch good
          git checkout -q -b bad; echo theirs >mine; git add .; git commit -qm clash)
-        cd tree; echo ours >mine; git add .; git commit -qm ours
+        cd tree; git config gc.auto 0; git config maintenance.auto false; echo ours >mine; git add .; git commit -qm ours
         printf '#!/bin/sh\n[ $MODE = fail ] || sh "$OUT/pause"\n' >.git/hooks/post-checkout
         printf '#!/bin/sh\n[ $MODE = fail ] || sh "$OUT/pause"\n' >.git/hooks/post-rewrite
         chmod 755 .git/hooks/post-checkout .git/hooks/post-rewrite"#,
