@@ -422,7 +422,10 @@ impl Volume {
     /// A directory's link count follows from its entries.
     fn apply_entry(&self, dir: Ino, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
         const DIR: u8 = 2;
-        let old = self.image.dir_lookup(dir, name)?;
+        let old = match ino {
+            0 => self.image.dir_remove(dir, name)?,
+            _ => self.image.dir_insert(dir, name, ino, ftype)?,
+        };
         let was_dir = match old {
             Some((_, DIR)) => true,
             // Volumes without file types in entries: ask the inode.
@@ -432,11 +435,6 @@ impl Volume {
                 .is_ok_and(|a| u32::from(a.mode) & libc::S_IFMT == libc::S_IFDIR),
             _ => false,
         };
-        if ino == 0 {
-            self.image.dir_remove(dir, name)?;
-        } else {
-            self.image.dir_insert(dir, name, ino, ftype)?;
-        }
         let is_dir = ino != 0 && ftype == DIR;
         if was_dir == is_dir {
             return Ok(());

@@ -103,9 +103,15 @@ impl Image {
         Ok(found.map(|(_, ino, ftype)| (ino, ftype)))
     }
 
-    /// Adds a name, or gives an existing one another inode. Grows the directory, makes and splits its hash tree. EINVAL for
-    /// names that cannot be stored and for dots; ENOSPC when volume or tree is full.
-    pub fn dir_insert(&self, dir: Ino, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+    /// Adds a name, or gives an existing one another inode; returns inode and type that it had. Grows the directory, makes and splits its
+    /// hash tree. EINVAL for names that cannot be stored and for dots; ENOSPC when volume or tree is full.
+    pub fn dir_insert(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        ino: Ino,
+        ftype: u8,
+    ) -> Result<Option<(Ino, u8)>> {
         let mut dir = Dir::open_filled(self, dir)?;
         if !valid_name(name) || dots(name) || ino == 0 || ino > dir.format.inodes_count {
             return Err(Error::Errno(libc::EINVAL));
@@ -114,27 +120,31 @@ impl Image {
             return htree::insert(&mut dir, name, ino, ftype);
         }
         match dir.find_linear(name)? {
-            Some((lblk, ..)) => dir.replace_linear(lblk, name, ino, ftype),
-            None => dir.insert_unindexed(name, ino, ftype),
+            Some((lblk, ino_before, ftype_before)) => {
+                dir.replace_linear(lblk, name, ino, ftype)?;
+                Ok(Some((ino_before, ftype_before)))
+            }
+            None => dir.insert_unindexed(name, ino, ftype).map(|()| None),
         }
     }
 
-    /// Removes a name; false when it was absent. Its room goes to the entry before it; the directory does not shrink.
-    pub fn dir_remove(&self, dir: Ino, name: &[u8]) -> Result<bool> {
+    /// Removes a name; returns inode and type that it had. Its room goes to the entry before it; the directory does not shrink.
+    pub fn dir_remove(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, u8)>> {
         let dir = Dir::open_filled(self, dir)?;
         if !valid_name(name) || dots(name) {
             return Err(Error::Errno(libc::EINVAL));
         }
-        let Some((lblk, ..)) = dir.find(name)? else {
-            return Ok(false);
+        let Some((lblk, ino, ftype)) = dir.find(name)? else {
+            return Ok(None);
         };
-        if dir.indexed() {
-            dir.modify(lblk, BlockKind::Leaf, |block| {
-                dir.format.remove(block, name)
-            })
-        } else {
-            dir.remove_linear(lblk, name).map(|()| true)
+        if !dir.indexed() {
+            dir.remove_linear(lblk, name)?;
+        } else if !dir.modify(lblk, BlockKind::Leaf, |block| {
+            dir.format.remove(block, name)
+        })? {
+            return Err(dir.corrupt("lost a name"));
         }
+        Ok(Some((ino, ftype)))
     }
 
     /// Changes what `..` says.

@@ -98,6 +98,11 @@ impl Dir<'_> {
         Ok(())
     }
 
+    /// Long enough for an index.
+    fn is_long(&self) -> bool {
+        self.blocks >= INDEX_MIN_BLOCKS
+    }
+
     fn key(&self, name: &[u8]) -> Key {
         (crate::dir::cookie(&self.hasher, name), name.into())
     }
@@ -130,7 +135,7 @@ impl Dir<'_> {
     /// Runs `f` on the directory's index, which is made where it is missing. `None`: short or too long, there is none.
     /// `f` runs under the index's lock and must not use other directories.
     fn with_index<T>(&self, f: impl FnOnce(&mut Known) -> Result<T>) -> Result<Option<T>> {
-        if self.blocks < INDEX_MIN_BLOCKS {
+        if !self.is_long() {
             return Ok(None);
         }
         let indexes = &self.image.linear_indexes();
@@ -174,18 +179,24 @@ impl Dir<'_> {
 
     /// Finds a name (`.` and `..` included): its block, inode and type.
     pub fn find_linear(&self, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
-        let key = self.key(name);
-        if let Some(found) = self.with_index(|known| Ok(known.names.get(&key).copied()))? {
+        let get = |known: &mut Known| Ok(known.names.get(&self.key(name)).copied());
+        if let Some(found) = self.with_index(get)? {
             return Ok(found.map(|place| (place.lblk, place.ino, place.ftype)));
         }
-        let mut found = None;
-        self.scan_linear(&mut |lblk, entry| {
-            if entry.name == name {
-                found = Some((lblk, entry.ino, entry.ftype));
+        for lblk in 0..self.blocks {
+            if let Some(entry) = self.format.find(&self.read(lblk, LEAF)?, name)? {
+                return Ok(Some((lblk, entry.ino, entry.ftype)));
             }
-            Ok(found.is_none())
-        })?;
-        Ok(found)
+        }
+        Ok(None)
+    }
+
+    /// What an index knows of a block's room; short directories have none.
+    fn room_for_index(&self, block: &[u8]) -> Result<usize> {
+        match self.is_long() {
+            true => self.format.max_free(block),
+            false => Ok(0),
+        }
     }
 
     /// The first block with room for a record of `need` bytes.
@@ -211,13 +222,13 @@ impl Dir<'_> {
         };
         let (done, room) = self.modify(lblk, LEAF, |block| {
             let done = self.format.insert(block, name, ino, ftype)?;
-            Ok((done, self.format.max_free(block)?))
+            Ok((done, self.room_for_index(block)?))
         })?;
-        let key = self.key(name);
         let ftype = if self.format.filetype { ftype } else { 0 };
         self.with_index(|known| {
             known.room[lblk as usize] = room;
-            known.names.insert(key, Place { lblk, ino, ftype });
+            let place = Place { lblk, ino, ftype };
+            known.names.insert(self.key(name), place);
             Ok(())
         })?;
         if done {
@@ -244,10 +255,10 @@ impl Dir<'_> {
     /// Gives a name in block `lblk` another inode.
     pub fn replace_linear(&self, lblk: u32, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
         self.replace_in(lblk, LEAF, name, ino, ftype)?;
-        let key = self.key(name);
         let ftype = if self.format.filetype { ftype } else { 0 };
         self.with_index(|known| {
-            known.names.insert(key, Place { lblk, ino, ftype });
+            let place = Place { lblk, ino, ftype };
+            known.names.insert(self.key(name), place);
             Ok(())
         })?;
         Ok(())
@@ -259,11 +270,10 @@ impl Dir<'_> {
             if !self.format.remove(block, name)? {
                 return Err(self.corrupt("lost a name"));
             }
-            self.format.max_free(block)
+            self.room_for_index(block)
         })?;
-        let key = self.key(name);
         self.with_index(|known| {
-            known.names.remove(&key);
+            known.names.remove(&self.key(name));
             known.room[lblk as usize] = room;
             Ok(())
         })?;

@@ -239,26 +239,28 @@ fn find_from(dir: &Dir, path: &mut Path, name: &[u8]) -> Result<Option<(u32, Ino
     }
 }
 
-/// Adds a name, or gives an existing one another inode. ENOSPC: the volume is full, or a tree of two levels is.
-pub(crate) fn insert(dir: &mut Dir, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+/// Adds a name, or gives an existing one another inode; returns inode and type that it had. ENOSPC: the volume is full, or a tree of
+/// two levels is.
+pub(crate) fn insert(dir: &mut Dir, name: &[u8], ino: Ino, ftype: u8) -> Result<Option<(Ino, u8)>> {
     let mut path = Path::to_name(dir, name)?;
     let leaf = path.leaf;
     let block = path.read_leaf()?;
     let (found, room) = dir.format.survey(&block, name)?;
-    let mut found = found.map(|_| leaf);
+    let mut found = found.map(|entry| (leaf, entry.ino, entry.ftype));
     // Changes are made in place where nobody holds a snapshot.
     drop(block);
     if found.is_none() && path.advance_same()? {
-        found = find_from(dir, &mut path, name)?.map(|(leaf, ..)| leaf);
+        found = find_from(dir, &mut path, name)?;
     }
     drop(path);
     match (found, room) {
-        (Some(leaf), _) => dir.replace_in(leaf, LEAF, name, ino, ftype),
+        (Some((leaf, ..)), _) => dir.replace_in(leaf, LEAF, name, ino, ftype)?,
         (None, Some(room)) => dir.modify(leaf, LEAF, |block| {
             dir.format.insert_at(block, room, name, ino, ftype)
-        }),
-        (None, None) => insert_full(dir, name, ino, ftype),
+        })?,
+        (None, None) => insert_full(dir, name, ino, ftype)?,
     }
+    Ok(found.map(|(_, ino, ftype)| (ino, ftype)))
 }
 
 /// Adds an absent name whose leaf has no room for it.

@@ -416,7 +416,7 @@ impl<'a> Model<'a> {
         let Some(ino) = self.any() else { return };
         self.clear(Some(ino));
         let f = self.files.remove(&ino).unwrap();
-        assert!(self.image.dir_remove(2, &f.name).unwrap());
+        assert!(self.image.dir_remove(2, &f.name).unwrap().is_some());
         self.image.clear_inode(ino, 77).unwrap();
         assert_eq!(self.image.read_attr(ino).unwrap_err().errno(), 2);
         self.image.alloc().release_inode(ino);
