@@ -4,10 +4,27 @@ use crate::sys;
 use std::fmt;
 use std::time::Instant;
 
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    Fs(Fs),
+    /// ccfs on emulated transactional flash, without a log.
+    Flash,
+}
+
+impl From<Fs> for On {
+    fn from(fs: Fs) -> On {
+        On::Fs(fs)
+    }
+}
+
+/// Bytes of a flash page in the image: its data and a sector that says what it is.
+const FLASH_SLOT: f64 = 4608.0;
+
 /// What one transaction costs.
 pub struct Cost {
     pub way: &'static str,
-    /// Of 4 KiB, written to the device; all that the unmount writes is counted.
+    /// Of 4 KiB, written to the device (flash: programmed by it); all that the unmount writes is counted.
     pub pages: f64,
     pub flushes: f64,
     /// Transactions a second.
@@ -22,12 +39,19 @@ impl Cost {
     /// Measures `work`, which does so many transactions, on a new volume on a loop device of its own. What `prepare` does is durable before.
     pub fn of<T>(
         way: &'static str,
-        fs: Fs,
+        on: impl Into<On>,
         transactions: u64,
         prepare: impl FnOnce(&Volume) -> T,
         work: impl FnOnce(&Volume, &T),
     ) -> Cost {
-        let mut v = Volume::unformatted(fs, "cost").on_loop_device();
+        let (mut v, page) = match on.into() {
+            On::Fs(fs) => (Volume::unformatted(fs, "cost"), 4096.0),
+            On::Flash => (
+                Volume::unformatted(Fs::Ccfs, "flash-cost").on_flash(),
+                FLASH_SLOT,
+            ),
+        };
+        v = v.on_loop_device();
         v.mkfs(256);
         v.mount();
         let with = prepare(&v);
@@ -43,7 +67,7 @@ impl Cost {
         let each = |n: u64| n as f64 / transactions as f64;
         Cost {
             way,
-            pages: each(v.device_bytes_written() - before.0) / 4096.0,
+            pages: each(v.device_bytes_written() - before.0) / page,
             flushes: each(v.device_flushes() - before.1),
             rate: transactions as f64 / took.as_secs_f64(),
         }

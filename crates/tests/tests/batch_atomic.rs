@@ -1,6 +1,6 @@
 //! SQLite without any journal: built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE it uses F2FS's calls for atomic writes, which ccfs has.
 use ccfs_client as client;
-use ccfs_tests::cost::{Cost, HEADINGS};
+use ccfs_tests::cost::{Cost, HEADINGS, On};
 use ccfs_tests::harness::{Fs, Volume};
 use ccfs_tests::sys;
 use rusqlite::Connection;
@@ -175,7 +175,7 @@ const TRANSACTIONS: u64 = 300;
 
 fn cost(
     way: &'static str,
-    fs: Fs,
+    on: impl Into<On>,
     open: impl Fn(&Volume) -> Vec<Connection>,
     commit: impl Fn(&Volume, &[Connection], u64),
 ) -> Cost {
@@ -184,7 +184,7 @@ fn cost(
         commit(v, &dbs, 0);
         dbs
     };
-    Cost::of(way, fs, TRANSACTIONS, prepare, |v, dbs| {
+    Cost::of(way, on, TRANSACTIONS, prepare, |v, dbs| {
         (1..=TRANSACTIONS).for_each(|n| commit(v, dbs, n));
     })
 }
@@ -253,6 +253,12 @@ fn pages_and_flushes() {
             one_database,
             insert_into_one,
         ),
+        cost(
+            "ccfs on transactional flash, atomic writes",
+            On::Flash,
+            one_database,
+            insert_into_one,
+        ),
     ];
     let both = [
         cost(
@@ -264,6 +270,12 @@ fn pages_and_flushes() {
         cost(
             "ccfs, two databases, atomic group",
             Fs::Ccfs,
+            two,
+            insert_into_both_in_a_group,
+        ),
+        cost(
+            "ccfs on transactional flash, two databases, atomic group",
+            On::Flash,
             two,
             insert_into_both_in_a_group,
         ),

@@ -1,6 +1,6 @@
 //! What transactions of LevelDB and of dpkg cost the device as atomic groups, against ext4. Prints lines for the table in docs/performance.md:
 //! `cargo test --release -p ccfs-tests --test batch_atomic --test group_figures pages -- --nocapture`
-use ccfs_tests::cost::{Cost, HEADINGS};
+use ccfs_tests::cost::{Cost, HEADINGS, On};
 use ccfs_tests::harness::{Fs, Volume, WorkDir, ccfs_program, have, run, run_ok, sibling};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -62,26 +62,43 @@ fn pages_and_flushes_of_leveldb() {
     let Some(program) = leveldb_program(&place) else {
         return;
     };
-    let cost = |way, fs, how: &str, databases: u64| {
+    let cost = |way, on: On, how: &str, databases: u64| {
         let puts = |v: &Volume, count: u64| {
             let (mnt, count, databases) = (text(v.mnt()), count.to_string(), databases.to_string());
             run_ok(text(&program), &[how, mnt, &databases, &count]);
         };
-        Cost::of(way, fs, PUTS, |v| puts(v, 1), |v, ()| puts(v, PUTS))
+        Cost::of(way, on, PUTS, |v| puts(v, 1), |v, ()| puts(v, PUTS))
     };
     let one = [
-        cost("ext4, LevelDB, sync = true", Fs::Ext4, "sync", 1),
-        cost("ccfs, LevelDB, sync = true", Fs::Ccfs, "sync", 1),
-        cost("ccfs, LevelDB, atomic group", Fs::Ccfs, "group", 1),
+        cost("ext4, LevelDB, sync = true", Fs::Ext4.into(), "sync", 1),
+        cost("ccfs, LevelDB, sync = true", Fs::Ccfs.into(), "sync", 1),
+        cost("ccfs, LevelDB, atomic group", Fs::Ccfs.into(), "group", 1),
+        cost(
+            "ccfs on transactional flash, LevelDB, sync = true",
+            On::Flash,
+            "sync",
+            1,
+        ),
     ];
     let two = [
         cost(
             "ext4, two LevelDBs, sync = true, not atomic",
-            Fs::Ext4,
+            Fs::Ext4.into(),
             "sync",
             2,
         ),
-        cost("ccfs, two LevelDBs, atomic group", Fs::Ccfs, "group", 2),
+        cost(
+            "ccfs, two LevelDBs, atomic group",
+            Fs::Ccfs.into(),
+            "group",
+            2,
+        ),
+        cost(
+            "ccfs on transactional flash, two LevelDBs, atomic group",
+            On::Flash,
+            "group",
+            2,
+        ),
     ];
     println!("{HEADINGS}");
     one.iter().chain(&two).for_each(|c| println!("{c}"));
@@ -108,8 +125,8 @@ fn pages_and_flushes_of_packages() {
              : >root/var/lib/dpkg/status; : >root/var/lib/dpkg/available";
         assert_eq!(v.script(below).code, 0);
     };
-    let cost = |way, fs, before: &[&str]| {
-        Cost::of(way, fs, PACKAGES, prepare, |v, ()| {
+    let cost = |way, on: On, before: &[&str]| {
+        Cost::of(way, on, PACKAGES, prepare, |v, ()| {
             for n in 1..=PACKAGES {
                 install(v, before, &place.path().join(format!("sample-{n}.deb")));
             }
@@ -120,11 +137,17 @@ fn pages_and_flushes_of_packages() {
         })
     };
     let all = [
-        cost("ext4, dpkg", Fs::Ext4, &[]),
-        cost("ccfs, dpkg", Fs::Ccfs, &[]),
+        cost("ext4, dpkg", Fs::Ext4.into(), &[]),
+        cost("ccfs, dpkg", Fs::Ccfs.into(), &[]),
         cost(
             "ccfs, dpkg, atomic group",
-            Fs::Ccfs,
+            Fs::Ccfs.into(),
+            &[ccfs_program(), "atomic", "--"],
+        ),
+        cost("ccfs on transactional flash, dpkg", On::Flash, &[]),
+        cost(
+            "ccfs on transactional flash, dpkg, atomic group",
+            On::Flash,
             &[ccfs_program(), "atomic", "--"],
         ),
     ];

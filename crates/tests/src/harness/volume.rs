@@ -64,6 +64,8 @@ pub struct Volume {
     options: String,
     /// Mount the image through a loop device that the test owns, so that the kernel counts its traffic.
     own_loop: bool,
+    /// ccfs only: the image holds transactional flash.
+    flash: bool,
     /// The kernel's ext4 leaves extent trees that e2fsck would make smaller; ccfs does not.
     kernel_wrote: bool,
     daemon: Option<Child>,
@@ -91,6 +93,7 @@ impl Volume {
             mnt,
             options: String::new(),
             own_loop: false,
+            flash: false,
             kernel_wrote: fs == Fs::Ext4,
             daemon: None,
             mounted: false,
@@ -110,13 +113,18 @@ impl Volume {
         self.own_loop = true;
         self
     }
+    /// The volume will be on emulated transactional flash, in the image.
+    pub fn on_flash(mut self) -> Volume {
+        self.flash = true;
+        self
+    }
     pub fn mkfs(&mut self, size_mib: u64) {
         let image = self.image.to_str().expect("plain path").to_string();
         if self.fs == Fs::Ccfs {
-            run_ok(
-                ccfs_program(),
-                &["mkfs", "-s", &format!("{size_mib}M"), "--sparse", &image],
-            );
+            let size = format!("{size_mib}M");
+            let mut args = vec!["mkfs", "-s", &size, "--sparse", &image];
+            args.extend(self.flash.then_some("--flash"));
+            run_ok(ccfs_program(), &args);
         } else {
             self.mke2fs(size_mib, &["-t", "ext4", "-b", "4096"]);
         }
