@@ -134,6 +134,9 @@ pub struct State {
     /// A group that had changed it was taken back, and the kernel has not dropped its pages yet: what it writes back has bytes of the
     /// group in it, and is dropped.
     pub stale_pages: u32,
+    /// A directory that came back when a group was taken back: the kernel, which holds it for dead, is shown a generation that is so much
+    /// larger. What is on disk stays: checksums of the directory's blocks contain it.
+    pub reborn: u32,
     /// It is open O_ATOMIC: its content that is not published.
     pub draft: Option<Box<Draft>>,
 }
@@ -162,6 +165,7 @@ impl State {
     fn clean(&self) -> bool {
         !self.dead
             && self.stale_pages == 0
+            && self.reborn == 0
             && self.draft.is_none()
             && self.layers.is_empty()
             && self.last.is_none()
@@ -225,6 +229,7 @@ impl Inode {
                 parent: None,
                 seq: 0,
                 stale_pages: 0,
+                reborn: 0,
                 draft: None,
             }),
         })

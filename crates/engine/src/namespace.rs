@@ -565,7 +565,7 @@ impl Volume {
         };
         Attr {
             ino,
-            generation: a.generation,
+            generation: a.generation.wrapping_add(st.reborn),
             mode: a.mode,
             uid: a.uid,
             gid: a.gid,

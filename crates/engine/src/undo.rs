@@ -176,7 +176,7 @@ impl Volume {
         if let Some(links) = undo.links.remove(&ino) {
             st.attr.nlink = links;
             // The kernel holds the removed directory for dead as long as it knows it: what comes back must look like another one.
-            st.attr.generation = st.attr.generation.wrapping_add(txn.serial as u32 | 1);
+            st.reborn = st.reborn.wrapping_add(txn.serial as u32 | 1);
         }
         let names = undo.names.remove(&ino).unwrap_or_default();
         self.undo_names(txn, st, names);
