@@ -174,7 +174,7 @@ pub struct ScaleArgs {
         default_value = "ext4,ccfs"
     )]
     pub fs: Vec<System>,
-    /// Only these parts: directory, files, volume, streams, aged
+    /// Only these parts: directory, files, volume, streams, aged, overwritten
     #[arg(long, value_delimiter = ',', value_name = "PART", value_parser = PARTS)]
     pub part: Vec<String>,
     /// Entries of the largest directory
@@ -192,7 +192,7 @@ pub struct ScaleArgs {
     /// Measured time of each number of streams, seconds
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = positive)]
     pub seconds: f64,
-    /// How long a file server works on the aged volume, seconds
+    /// How long a file server works on the aged volume, and random writes on the overwritten file, seconds
     #[arg(long, value_name = "S", default_value_t = 3600.0, value_parser = positive)]
     pub age: f64,
     /// Multiplies the size of the aged volume and of what is on it (1: 4 GiB)

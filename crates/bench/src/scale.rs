@@ -1,5 +1,5 @@
 //! `make scale`: what grows without bound must not cost more. Directories, files, volumes and streams over powers of ten; mount time,
-//! memory; and what an aged volume still gives.
+//! memory; and what an aged volume, and a file that was overwritten for long, still give.
 use crate::cli::ScaleArgs;
 use crate::disk::DiskKind;
 use crate::experiment::Measured;
@@ -12,6 +12,7 @@ use crate::session::{progress, usable};
 use crate::state::{Key, Record, Settings, State};
 use crate::system::System;
 use crate::workload::fileserver::Fileserver;
+use crate::workload::randwrite::{self, Randwrite};
 use crate::workload::seqwrite::{self, Seqwrite};
 use crate::workload::{Scale, Worker, enter_stream};
 use crate::{Because, Result, doc, run};
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 const WIDTH: u64 = 1000;
 /// Things that are looked up, after a mount and again, for one figure.
 const LOOKUPS: u64 = 2000;
+/// How long a file is overwritten whose reading counts as that of a fresh one: at most a few hundred blocks go through the log.
+const FRESH_SECONDS: f64 = 0.05;
 /// Files that a large volume gets.
 const PROBES: u64 = 1000;
 const BLOCK: u64 = 4096;
@@ -66,7 +69,14 @@ pub fn run(args: &ScaleArgs) -> Result<()> {
     report::failures(&cells)
 }
 
-pub const PARTS: [&str; 5] = ["directory", "files", "volume", "streams", "aged"];
+pub const PARTS: [&str; 6] = [
+    "directory",
+    "files",
+    "volume",
+    "streams",
+    "aged",
+    "overwritten",
+];
 
 fn order(workload: &str) -> (usize, u32, String) {
     let part = PARTS
@@ -101,7 +111,8 @@ impl Part<'_> {
                 "files" => self.files(),
                 "volume" => self.volume(),
                 "streams" => self.streams(),
-                _ => self.aged(),
+                "aged" => self.aged(),
+                _ => self.overwritten(),
             };
             if let Err(e) = outcome {
                 eprintln!("{} {name}: FAILED: {e}", self.system.name());
@@ -118,7 +129,7 @@ impl Part<'_> {
             "files" => format!("scale-files/1e{}", self.args.files.ilog10()),
             "volume" => format!("scale-volume/gib-1e{}", self.args.volume_gib.ilog10()),
             "streams" => format!("scale-streams/1e{}", self.args.streams.ilog10()),
-            _ => "scale-aged/sequential".into(),
+            _ => format!("scale-{name}/sequential"),
         };
         let key = self.key(&last);
         self.state.has(&key)
@@ -346,6 +357,38 @@ impl Part<'_> {
             self.add(
                 workload,
                 "1 MiB written to a new file, synced at its end",
+                Ok(figures),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// How fast a large file is read in order after it was written in order, and after random writes of 4 KiB for long.
+    fn overwritten(&mut self) -> Result<()> {
+        let scale = Scale(self.args.aged_scale);
+        let work = WorkDir::new(&self.args.dir)?;
+        let image = Image::new(&work, DiskKind::Real, scale.image_bytes())?;
+        let mut fresh = None;
+        for (name, seconds) in [("fresh", FRESH_SECONDS), ("sequential", self.args.age)] {
+            image.mkfs(self.system, &[])?;
+            let mut mount = image.mount(&work, self.system, &[])?;
+            let dir = mount.dir().join("database");
+            std::fs::create_dir(&dir).because(dir.display())?;
+            let database = Randwrite::new(scale);
+            let time = Duration::from_secs_f64(seconds.max(FRESH_SECONDS));
+            let written = run::run(&database, &dir, 1, time)?;
+            mount.end()?;
+            mount = image.mount(&work, self.system, &[])?;
+            let read = read_through(&dir.join(randwrite::NAME))?;
+            mount.end()?;
+            let share = fresh.map(|then: f64| 100.0 * read / then);
+            fresh.get_or_insert(read);
+            let figures = Measured::new(written.ops_per_s())
+                .with("read_mib_per_s", read)
+                .with("read_percent_of_fresh", share);
+            self.add(
+                &format!("scale-overwritten/{name}"),
+                "4 KiB written at a random place, synced every 100; then read in order",
                 Ok(figures),
             )?;
         }

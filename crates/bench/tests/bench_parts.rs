@@ -178,6 +178,8 @@ fn tables_over_powers_of_ten_are_made_and_resumed() {
             "scale-streams/1e1",
             "scale-aged/fresh",
             "scale-aged/sequential",
+            "scale-overwritten/fresh",
+            "scale-overwritten/sequential",
         ] {
             let wanted = (workload.to_string(), system.to_string());
             assert!(first.contains(&wanted), "{wanted:?}: {first:?}");

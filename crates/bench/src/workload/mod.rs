@@ -6,7 +6,7 @@ mod createfiles;
 pub mod files;
 pub mod fileserver;
 mod micro;
-mod randwrite;
+pub mod randwrite;
 pub mod seqwrite;
 #[cfg(test)]
 mod tests;
