@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 const WIDTH: u64 = 1000;
 /// Things that are looked up, after a mount and again, for one figure.
 const LOOKUPS: u64 = 2000;
-/// How long a file is overwritten whose reading counts as that of a fresh one: at most a few hundred blocks go through the log.
-const FRESH_SECONDS: f64 = 0.05;
+/// How long a file is overwritten whose reading counts as that of a fresh one: too short to scatter it.
+const FRESH_SECONDS: f64 = 0.5;
 /// Files that a large volume gets.
 const PROBES: u64 = 1000;
 const BLOCK: u64 = 4096;

@@ -140,7 +140,11 @@ impl Pace {
 
     /// Do others sync, and does nobody wait for these writes?
     fn is_careful(&self, whose: Whose) -> bool {
-        self.hurried.load(Relaxed) == 0 && self.others_sync_at(whose, self.now())
+        self.is_careful_at(whose, self.now())
+    }
+
+    fn is_careful_at(&self, whose: Whose, now: u64) -> bool {
+        self.hurried.load(Relaxed) == 0 && self.others_sync_at(whose, now)
     }
 
     /// Lets the sync calls under way go first, for a while.
@@ -304,12 +308,12 @@ mod tests {
     fn who_waits_for_the_writes_is_no_reason_to_wait() {
         let pace = Pace::default();
         let _sync = pace.sync_call(StreamId(2));
-        assert!(pace.is_careful(OWN));
+        assert!(pace.is_careful_at(OWN, 0));
         let hurry = pace.hurry();
-        assert!(!pace.is_careful(OWN));
+        assert!(!pace.is_careful_at(OWN, 0));
         pace.step_aside(Whose::CHECKPOINT, ASIDE_MAX);
         drop(hurry);
-        assert!(pace.is_careful(OWN));
+        assert!(pace.is_careful_at(OWN, 0));
         pace.step_aside(OWN, ASIDE_MAX);
     }
 
