@@ -91,6 +91,7 @@ impl Ftl {
                 continue;
             }
             if self.bug(FlashBug::OpenPagesLost) && self.open_of.contains_key(&ppn) {
+                self.drop_page(ppn);
                 continue;
             }
             let (slot, found) = self.slot(ppn)?;
