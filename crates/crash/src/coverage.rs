@@ -1,5 +1,5 @@
 //! What an exploration looked at, and what it must have looked at to count.
-use crate::marks::{Kinds, NEW_PROMISES, PROMISES};
+use crate::marks::{ALL, Kinds, NEW_PROMISES, PROMISES};
 use crate::oracle::{Accepted, Op, Relation, SyncKind};
 use crate::run::{Rows, Run};
 use ccfs_engine::Row;
@@ -109,9 +109,10 @@ impl Coverage {
         self.totals.get(name).copied().unwrap_or(0)
     }
 
-    /// Distinct crash states of runs with groups, O_ATOMIC files or barriers.
-    pub fn states_of_new_promises(&self) -> u64 {
-        self.promises.get(NEW_PROMISES).copied().unwrap_or(0)
+    /// Distinct crash states of runs with groups, O_ATOMIC files or barriers; and all states among which these were counted.
+    pub fn states_of_new_promises(&self) -> (u64, u64) {
+        let states = |name| self.promises.get(name).copied().unwrap_or(0);
+        (states(NEW_PROMISES), states(ALL))
     }
 
     /// Distinct crash states.

@@ -293,7 +293,8 @@ impl Long {
         if self.limits.complete && !missing.is_empty() {
             return Err(format!("never looked at: {}", missing.join(", ")));
         }
-        let (new, wanted) = (coverage.states_of_new_promises(), self.limits.states / 5);
+        let (new, all) = coverage.states_of_new_promises();
+        let wanted = all / 5;
         if self.limits.complete && new < wanted {
             return Err(format!(
                 "only {new} states with groups, O_ATOMIC files or barriers, of {wanted} that there have to be"

@@ -32,6 +32,8 @@ pub const PROMISES: &[&str] = &[
 ];
 /// Crash states of runs with at least one of the three.
 pub const NEW_PROMISES: &str = "states/C11-C13";
+/// All states, since these rows are counted: a file of an older exploration has none.
+pub const ALL: &str = "states/all";
 
 /// Counted while a workload is driven.
 #[derive(Clone, Debug, Default)]
@@ -164,7 +166,7 @@ impl Kinds {
 
     /// A distinct state of it; `subset`: of all subsets of what is unflushed one.
     pub(crate) fn count_state(&self, subset: bool, counts: &mut Counts) {
-        for name in &self.states {
+        for name in self.states.iter().chain(&[ALL]) {
             count(counts, name, 1);
         }
         count(
