@@ -29,8 +29,9 @@ tests() {
 
 # Some tests of mounts over io_uring, where that is to be had.
 over_io_uring() {
-    if [ ! -e /sys/module/fuse/parameters/enable_uring ] || [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null)" != 0 ]; then
-        echo "skipped: the kernel has no FUSE over io_uring, or io_uring is forbidden"
+    local switch=/sys/module/fuse/parameters/enable_uring
+    if [ "$(cat $switch 2>/dev/null)" != Y ] && [ ! -w $switch ] || [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null)" != 0 ]; then
+        echo "skipped: the kernel has no FUSE over io_uring, or it is forbidden"
         return
     fi
     CCFS_TEST_TRANSPORT=uring cargo test --quiet --release --workspace --test mounted --test ioctls --test status_dir --test streams
