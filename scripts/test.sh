@@ -27,14 +27,9 @@ tests() {
     return "$status"
 }
 
-# Some tests of mounts over io_uring, where that is to be had.
-over_io_uring() {
-    local switch=/sys/module/fuse/parameters/enable_uring
-    if [ "$(cat $switch 2>/dev/null)" != Y ] && [ ! -w $switch ] || [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null)" != 0 ]; then
-        echo "skipped: the kernel has no FUSE over io_uring, or it is forbidden"
-        return
-    fi
-    CCFS_TEST_TRANSPORT=uring cargo test --quiet --release --workspace --test mounted --test ioctls --test status_dir --test streams
+# Mounts take io_uring by themselves where it is to be had; these tests go by /dev/fuse as well.
+over_dev_fuse() {
+    CCFS_TEST_TRANSPORT=dev cargo test --quiet --release --workspace --test mounted --test ioctls --test status_dir --test streams --test kill9
 }
 
 doc() { RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps; }
@@ -54,8 +49,7 @@ part "licenses and sources of dependencies" cargo deny --log-level error check l
 part "documentation" doc
 part "build" cargo build --quiet --release --workspace --all-targets
 part "tests" tests
-# Those went by /dev/fuse.
-part "tests over io_uring" over_io_uring
+part "tests over /dev/fuse" over_dev_fuse
 # A sample, each of another kind; `make fish` looks for all of them.
 part "planted bugs are found" cargo run --quiet --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- \
     --bugs skipped-flush,stale-checksum,tie-name,dropped-deps,early-block-reuse,wrong-version,home-before-log,field-order

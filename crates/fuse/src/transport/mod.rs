@@ -10,13 +10,10 @@ use uring::Rings;
 /// The switch of the kernel (6.14 and later).
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// What `Transport::Auto` means.
-const AUTO_WANTS_RINGS: bool = false;
-
 /// Which way requests shall come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// What is better as far as it is known; /dev/fuse where the better one is not to be had.
+    /// io_uring; /dev/fuse where that is not to be had.
     #[default]
     Auto,
     /// io_uring or no mount at all.
@@ -27,11 +24,7 @@ pub enum Transport {
 
 impl Transport {
     pub(crate) fn wants_rings(self) -> bool {
-        match self {
-            Transport::Auto => AUTO_WANTS_RINGS,
-            Transport::Uring => true,
-            Transport::Dev => false,
-        }
+        self != Transport::Dev
     }
 
     /// As `-o transport=` names it.
