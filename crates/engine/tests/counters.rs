@@ -1,9 +1,9 @@
 //! What the mechanisms save, counted at the device.
 mod common;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::MemoryDevice;
 use ccfs_engine::watch::Cause;
 use ccfs_engine::*;
-use common::{cx, fsck, image, quiet};
+use common::{cx, flash, fsck, image, mount_on, quiet};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const MB: u64 = 1 << 20;
 
 fn volume(size: &str) -> (Arc<MemoryDevice>, Arc<Volume>) {
     let dev = Arc::new(image(&["-b", "4096"], size));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     (dev, v)
 }
 
@@ -46,7 +46,9 @@ fn what_is_unlinked_before_its_commit_is_never_written() {
     let (_dev, v) = volume("512M");
     let before = written(&v);
     let ino = create(&v, 1, "f");
-    append(&v, 1, ino, 0, 64 * MB);
+    // On flash the dirty limit is half of what the device takes at once.
+    let size = if flash::chosen() { 4 * MB } else { 64 * MB };
+    append(&v, 1, ino, 0, size);
     v.unlink(&cx(1), ROOT_INO, b"f").unwrap();
     v.syncfs(&cx(1)).unwrap();
     assert!(
@@ -145,7 +147,7 @@ fn parallel_appenders_stay_contiguous() {
     fsck(&dev);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("img");
-    dev.to_file(&path).unwrap();
+    flash::plain(&dev).to_file(&path).unwrap();
     for ino in files {
         let out = Command::new("debugfs")
             .args(["-R", &format!("dump_extents -l <{ino}>")])
@@ -170,7 +172,7 @@ fn a_sync_carries_nothing_of_a_stream_that_shares_its_blocks() {
     append(&v, 20, a, 0, 8 * MB);
     v.fsync(&cx(21), b, false).unwrap();
     v.shutdown();
-    let after = Volume::mount(Arc::new(dev.snapshot()) as Arc<dyn Device>, quiet()).unwrap();
+    let after = mount_on(Arc::new(dev.snapshot()), quiet()).unwrap();
     assert!(after.lookup(ROOT_INO, b"b").is_ok());
     assert!(after.lookup(ROOT_INO, b"a").is_err());
     after.unmount().unwrap();
@@ -190,7 +192,10 @@ fn many_overwrites_of_a_block_are_logged_once() {
     v.fsync(&cx(1), ino, false).unwrap();
     let after = v.status().counters;
     let logged = after.logged_bytes - before.logged_bytes;
-    assert!((4096..=12288).contains(&logged), "{logged} bytes logged");
+    // On flash the block and its inode are written where they are.
+    let home = after.device_written_bytes - before.device_written_bytes;
+    let counted = if flash::chosen() { home } else { logged };
+    assert!((4096..=12288).contains(&counted), "{counted} bytes");
     assert!(after.avoided_bytes - before.avoided_bytes >= 999 * 4096);
     v.unmount().unwrap();
 }
@@ -221,6 +226,10 @@ fn what_is_not_needed_any_more_is_promised_to_nobody() {
 /// Bitmaps, tables and counts are never in the log; a checkpoint writes each of their blocks once.
 #[test]
 fn a_bitmap_that_changes_a_thousand_times_is_written_once_per_checkpoint() {
+    let test = "a_bitmap_that_changes_a_thousand_times_is_written_once_per_checkpoint";
+    if flash::is_about_the_log(test, "every commit writes what it changed") {
+        return;
+    }
     let (_dev, v) = volume("64M");
     let ino = create(&v, 1, "f");
     v.syncfs(&cx(1)).unwrap();
@@ -282,6 +291,10 @@ fn trim_discards_what_is_free_and_nothing_else() {
 /// The paper's Table 3 in bytes: 100 MB to A, one byte to B, fsync(B); in one stream and in two.
 #[test]
 fn table_3_in_bytes() {
+    let why = "100 MB are more than the device takes at once";
+    if flash::is_about_the_log("table_3_in_bytes", why) {
+        return;
+    }
     for (case, one_total, two_total) in [
         ("append", 98..=104, 98..=104),
         ("truncate", 98..=104, 0..=1),
@@ -293,7 +306,7 @@ fn table_3_in_bytes() {
                 dirty_limit: 512 << 20,
                 ..quiet()
             };
-            let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
+            let v = mount_on(dev.clone(), options).unwrap();
             let (a_stream, b_stream) = (30, 29 + streams);
             let (a, b) = (create(&v, a_stream, "a"), create(&v, b_stream, "b"));
             v.syncfs(&cx(1)).unwrap();
@@ -407,7 +420,7 @@ fn the_end_of_a_file_that_was_written_lately_is_not_read_from_the_device() {
     assert_eq!(content(&v, ino), b"anew");
     v.unmount().unwrap();
     // Nothing is remembered over a mount: this is what the device has.
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     let before = reads(&v);
     assert_eq!(content(&v, ino), b"anew");
     assert!(reads(&v) > before);

@@ -3,17 +3,22 @@ mod common;
 use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
 use ccfs_engine::*;
 use ccfs_image::{Image, OpenOptions};
-use common::{cx, debugfs, debugfs_says, image, mount, with_dir_index};
+use common::flash::{changed, device};
+use common::{cx, debugfs, debugfs_says, image, mount, recover, with_dir_index};
 use std::sync::Arc;
 
 const BLOCK: u64 = 1024;
 
-/// Changes one block of a device.
-fn patch(dev: &MemoryDevice, pblk: u64, change: impl FnOnce(&mut [u8])) {
-    let mut buf = AlignedBuf::zeroed(BLOCK as usize);
-    dev.read(pblk * BLOCK, &mut buf).unwrap();
-    change(&mut buf);
-    write_all(dev, vec![Write::new(pblk * BLOCK, Arc::new(buf))]).unwrap();
+/// The medium with one block of its volume changed.
+fn patch(medium: &MemoryDevice, pblk: u64, change: impl FnOnce(&mut [u8])) -> MemoryDevice {
+    let edit = |volume: &MemoryDevice| {
+        let mut buf = AlignedBuf::zeroed(BLOCK as usize);
+        volume.read(pblk * BLOCK, &mut buf).unwrap();
+        change(&mut buf);
+        write_all(volume, vec![Write::new(pblk * BLOCK, Arc::new(buf))]).unwrap();
+        (volume.snapshot(), ())
+    };
+    changed(medium, edit).0
 }
 
 /// Puts `new` in the place of the first `old` from byte `from` on.
@@ -64,7 +69,7 @@ fn change_and_crash(dev: MemoryDevice, d: Ino) {
     assert_eq!(v.status().stopped, "");
     let copy = Arc::new(dev.snapshot());
     v.unmount().unwrap();
-    Volume::recover(copy.clone() as Arc<dyn Device>).unwrap();
+    recover(copy.clone()).unwrap();
     for dev in [&dev, &copy] {
         let v = mount(dev);
         v.lookup(d, &name(0)).unwrap();
@@ -81,7 +86,7 @@ fn change_and_crash(dev: MemoryDevice, d: Ino) {
 fn a_linear_directory_with_an_impossible_name_in_a_later_block() {
     let (dev, d) = linear(",^metadata_csum");
     let (_, at) = debugfs_says(&dev, "bmap /d 2");
-    patch(&dev, number(&at), |b| replace(b, 0, b"-name-", b"/"));
+    let dev = patch(&dev, number(&at), |b| replace(b, 0, b"-name-", b"/"));
     change_and_crash(dev, d);
 }
 
@@ -89,7 +94,7 @@ fn a_linear_directory_with_an_impossible_name_in_a_later_block() {
 fn a_linear_directory_with_a_wrong_checksum_in_a_later_block() {
     let (dev, d) = linear("");
     let (_, at) = debugfs_says(&dev, "bmap /d 2");
-    patch(&dev, number(&at), |b| replace(b, 0, b"-name-", b"+"));
+    let dev = patch(&dev, number(&at), |b| replace(b, 0, b"-name-", b"+"));
     change_and_crash(dev, d);
 }
 
@@ -97,7 +102,7 @@ fn a_linear_directory_with_a_wrong_checksum_in_a_later_block() {
 fn a_linear_directory_without_its_parent() {
     let (dev, d) = linear(",^metadata_csum");
     let (_, at) = debugfs_says(&dev, "bmap /d 0");
-    patch(&dev, number(&at), |b| replace(b, 20, b"..", b"zz"));
+    let dev = patch(&dev, number(&at), |b| replace(b, 20, b"..", b"zz"));
     change_and_crash(dev, d);
 }
 
@@ -116,9 +121,9 @@ fn files_without_a_name_are_found_beside_a_damaged_inode() {
     let words = place.split("located at block ").nth(1).unwrap();
     let (pblk, offset) = words.split_once(", offset 0x").unwrap();
     let offset = usize::from_str_radix(offset.trim(), 16).unwrap();
-    patch(&dev, pblk.parse().unwrap(), |block| {
+    let dev = patch(&dev, pblk.parse().unwrap(), |block| {
         block[offset + 8] ^= 1; // the access time: the checksum is wrong then
     });
-    let image = Image::open(Arc::new(dev), OpenOptions::default()).unwrap();
+    let image = Image::open(device(Arc::new(dev)), OpenOptions::default()).unwrap();
     assert_eq!(image.nameless_inodes(), [b]);
 }

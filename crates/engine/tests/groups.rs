@@ -2,7 +2,7 @@
 mod common;
 use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
-use common::{crash, cx, fsck, image};
+use common::{crash, cx, fsck, image, mount_on};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const OTHER: u64 = 200;
 const GENEROUS: Duration = Duration::from_secs(120);
 
 fn mount_with(dev: &Arc<MemoryDevice>, options: Options) -> Arc<Volume> {
-    Volume::mount(dev.clone(), options).unwrap()
+    mount_on(dev.clone(), options).unwrap()
 }
 
 /// A volume without background threads, on which a conflict ends a group at once.

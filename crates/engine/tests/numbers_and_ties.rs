@@ -1,9 +1,9 @@
 //! Inode numbers used again, ties of directories, positions of the log without a checkpoint, interrupted recovery.
 mod common;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
-use common::{crash, cx, fsck, image, mode, mount, quiet};
+use common::{crash, cx, fsck, image, mode, mount, mount_on, quiet, recover};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,14 +167,14 @@ fn a_position_that_moved_without_a_checkpoint() {
     v.syncfs(&c).unwrap();
     v.checkpoint().unwrap();
     let copy = Arc::new(dev.snapshot());
-    Volume::recover(copy.clone() as Arc<dyn Device>).expect(DAMAGED);
+    recover(copy.clone()).expect(DAMAGED);
     fsck(&copy);
 }
 
 fn torn_after_a_checkpoint() -> MemoryDevice {
     let dev = Arc::new(image(&["-b", "4096"], "64M"));
     let cut = Faulty::new(dev.clone());
-    let v = Volume::mount(cut.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = mount_on(cut.clone(), quiet()).unwrap();
     let c = cx(1);
     v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
     v.syncfs(&c).unwrap();
@@ -196,8 +196,8 @@ fn a_recovery_that_discards_everything_can_be_interrupted() {
         let copy = Arc::new(dev.snapshot());
         let cut = Faulty::new(copy.clone());
         cut.cut_after(bytes, true);
-        let done = Volume::recover(cut as Arc<dyn Device>).is_ok();
-        let again = Volume::recover(copy.clone() as Arc<dyn Device>);
+        let done = recover(cut).is_ok();
+        let again = recover(copy.clone());
         assert!(again.is_ok(), "after {bytes} bytes: {again:?}");
         fsck(&copy);
         if done {
@@ -241,8 +241,8 @@ fn any_recovery_can_be_interrupted() {
         let copy = Arc::new(dev.snapshot());
         let cut = Faulty::new(copy.clone());
         cut.cut_after(bytes, true);
-        let done = Volume::recover(cut as Arc<dyn Device>).is_ok();
-        let again = Volume::recover(copy.clone() as Arc<dyn Device>);
+        let done = recover(cut).is_ok();
+        let again = recover(copy.clone());
         assert!(again.is_ok(), "after {bytes} bytes: {again:?}");
         fsck(&copy);
         let w = mount(&copy);

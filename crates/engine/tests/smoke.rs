@@ -1,9 +1,8 @@
 //! The engine end to end on an in-memory device: work, unmount, e2fsck; and a crash in between.
 mod common;
-use ccfs_device::Device;
 use ccfs_engine::*;
-use common::flash::{device, on_flash};
-use common::{cx, fsck, image, mode, mount, quiet};
+use common::flash::on_flash;
+use common::{cx, fsck, image, mode, mount, mount_on, quiet, recover};
 use std::sync::Arc;
 
 fn work(v: &Volume) {
@@ -77,13 +76,13 @@ fn work_unmount_e2fsck_and_mount_again() {
         let volume = image(args, "64M");
         for medium in [on_flash(&volume), volume] {
             let dev = Arc::new(medium);
-            let v = Volume::mount(device(dev.clone()), quiet()).unwrap();
+            let v = mount_on(dev.clone(), quiet()).unwrap();
             work(&v);
             check(&v);
             v.unmount().unwrap();
             drop(v);
             fsck(&dev);
-            let v = Volume::mount(device(dev.clone()), quiet()).unwrap();
+            let v = mount_on(dev.clone(), quiet()).unwrap();
             check(&v);
             v.unmount().unwrap();
             fsck(&dev);
@@ -100,16 +99,16 @@ fn a_synced_state_survives_a_crash() {
 
 fn synced_and_crashed(medium: ccfs_device::MemoryDevice) {
     let dev = Arc::new(medium);
-    let v = Volume::mount(device(dev.clone()), quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     work(&v);
     v.syncfs(&cx(1)).unwrap();
     v.mknod(&cx(1), ROOT_INO, b"lost", 0o100644, 0).unwrap();
     v.shutdown();
     drop(v);
     let dev2 = Arc::new(dev.snapshot());
-    assert!(Volume::recover(device(dev2.clone())).unwrap());
+    assert!(recover(dev2.clone()).unwrap());
     fsck(&dev2);
-    let v = Volume::mount(device(dev.clone()), Options::default()).unwrap();
+    let v = mount_on(dev.clone(), Options::default()).unwrap();
     check(&v);
     assert!(v.lookup(ROOT_INO, b"lost").is_err());
     v.unmount().unwrap();
@@ -121,7 +120,7 @@ fn synced_and_crashed(medium: ccfs_device::MemoryDevice) {
 #[test]
 fn what_one_transaction_makes_and_removes_leaves_nothing() {
     let dev = Arc::new(image(&["-b", "4096"], "64M"));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     let c = cx(1);
     let outer = v.mkdir(&c, ROOT_INO, b"outer", 0o755).unwrap().ino;
     let inner = v.mkdir(&c, ROOT_INO, b"inner", 0o755).unwrap().ino;
@@ -161,7 +160,7 @@ fn what_one_transaction_makes_and_removes_leaves_nothing() {
 #[test]
 fn a_new_file_may_begin_with_a_hole() {
     let dev = Arc::new(image(&["-b", "4096"], "64M"));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
     assert_eq!(
@@ -178,7 +177,7 @@ fn a_new_file_may_begin_with_a_hole() {
 #[test]
 fn a_copy_does_not_read_what_it_appends() {
     let dev = Arc::new(image(&["-b", "4096"], "64M"));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap().ino;
     v.write(&c, f, 0, &[7; 100], WriteFlags::default()).unwrap();

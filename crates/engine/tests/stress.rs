@@ -1,10 +1,10 @@
 //! Threads of several streams on one tree, with crashes at any instant; errors of the device; hostile sizes.
 mod common;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
-use common::flash::{device, on_flash};
-use common::{cx, debugfs, fsck, image, quiet};
+use common::flash::on_flash;
+use common::{cx, debugfs, fsck, image, mount_on, quiet, recover};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -188,7 +188,7 @@ fn stress_on(medium: MemoryDevice, seed: u64, threads: u64) {
     };
     let slow = Faulty::new(dev.clone());
     slow.flush_us.store(300, Ordering::Relaxed);
-    let v = Volume::mount(device(slow), options).unwrap();
+    let v = mount_on(slow, options).unwrap();
     let done = AtomicBool::new(false);
     let count = AtomicU64::new(0);
     let shots = std::thread::scope(|s| {
@@ -222,7 +222,7 @@ fn stress_on(medium: MemoryDevice, seed: u64, threads: u64) {
     let shot = Arc::new(dev.snapshot());
     let (mut live, mut back) = (Vec::new(), Vec::new());
     dump(&v, ROOT_INO, "", &mut live);
-    let w = Volume::mount(device(shot), quiet()).unwrap();
+    let w = mount_on(shot, quiet()).unwrap();
     dump(&w, ROOT_INO, "", &mut back);
     assert_eq!(live, back);
     w.unmount().unwrap();
@@ -233,7 +233,7 @@ fn stress_on(medium: MemoryDevice, seed: u64, threads: u64) {
     );
     for shot in shots {
         let shot = Arc::new(shot);
-        Volume::recover(device(shot.clone())).unwrap();
+        recover(shot.clone()).unwrap();
         fsck(&shot);
     }
     v.unmount().unwrap();
@@ -301,7 +301,7 @@ fn full_on(medium: MemoryDevice, seed: u64) {
         dirty_limit: 2 << 20,
         ..Options::default()
     };
-    let v = Volume::mount(device(dev.clone()), options).unwrap();
+    let v = mount_on(dev.clone(), options).unwrap();
     let before = v.statfs().unwrap();
     let start = Instant::now();
     std::thread::scope(|s| {
@@ -366,7 +366,7 @@ fn full_on(medium: MemoryDevice, seed: u64) {
     assert_eq!(v.status().stopped, "");
     v.syncfs(&cx(1)).unwrap();
     let shot = Arc::new(dev.snapshot());
-    Volume::recover(device(shot.clone())).unwrap();
+    recover(shot.clone()).unwrap();
     fsck(&shot);
     for t in 0..4 {
         for i in 0..12 {
@@ -377,7 +377,7 @@ fn full_on(medium: MemoryDevice, seed: u64) {
     v.unmount().unwrap();
     drop(v);
     fsck(&dev);
-    let v = Volume::mount(device(dev.clone()), quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     let after = v.statfs().unwrap();
     assert_eq!(before.ffree, after.ffree);
     assert!(
@@ -422,7 +422,7 @@ fn full_old_volume() {
 fn nobody_succeeds_after_a_failed_flush() {
     for _ in 0..20 {
         let dev = Faulty::new(Arc::new(image(&["-b", "4096"], "16M")));
-        let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+        let v = mount_on(dev.clone(), quiet()).unwrap();
         let files: Vec<_> = (0..8u64)
             .map(|i| {
                 v.mknod(
@@ -455,7 +455,7 @@ fn nobody_succeeds_after_a_failed_flush() {
 #[test]
 fn an_impossible_size_is_no_panic() {
     let dev = Arc::new(image(&["-b", "4096"], "16M"));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
     v.write(&c, f.ino, 0, &[1; 5000], WriteFlags::default())
@@ -463,7 +463,7 @@ fn an_impossible_size_is_no_panic() {
     v.unmount().unwrap();
     for size in ["0x7fffffffffffffff", "0xffffffffffffffff", "0x100000000001"] {
         let bad = Arc::new(debugfs(&dev, &format!("sif /f size {size}")));
-        let v = Volume::mount(bad as Arc<dyn Device>, quiet()).unwrap();
+        let v = mount_on(bad, quiet()).unwrap();
         let Ok(f) = v.lookup(ROOT_INO, b"f") else {
             continue;
         };
@@ -502,7 +502,7 @@ fn names_of_reserved_inodes_do_no_harm() {
     for ino in [1, 3, 7, 8] {
         let dev = image(&["-b", "4096"], "32M");
         let bad = Arc::new(debugfs(&dev, &format!("ln <{ino}> /x")));
-        let v = Volume::mount(bad.clone() as Arc<dyn Device>, quiet()).unwrap();
+        let v = mount_on(bad.clone(), quiet()).unwrap();
         let c = cx(1);
         v.mknod(&c, ROOT_INO, b"y", 0o100644, 0).unwrap();
         v.syncfs(&c).unwrap();
@@ -523,8 +523,8 @@ fn names_of_reserved_inodes_do_no_harm() {
         v.mknod(&c, ROOT_INO, b"z", 0o100644, 0).unwrap();
         v.syncfs(&c).unwrap();
         let shot = Arc::new(bad.snapshot());
-        Volume::recover(shot.clone() as Arc<dyn Device>).unwrap();
-        let w = Volume::mount(shot as Arc<dyn Device>, quiet()).unwrap();
+        recover(shot.clone()).unwrap();
+        let w = mount_on(shot, quiet()).unwrap();
         w.lookup(ROOT_INO, b"z").unwrap();
         v.unmount().unwrap();
     }
@@ -537,7 +537,7 @@ fn a_long_run_over_fragments_with_a_tiny_log() {
         &["-b", "1024", "-J", "size=1", "-g", "1024", "-N", "4096"],
         "64M",
     ));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, quiet()).unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
     let c = cx(1);
     let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
     // Other files between, so that each block of `f` lies somewhere else.

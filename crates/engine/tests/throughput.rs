@@ -1,9 +1,9 @@
 //! Operations a second of threads in streams of their own, on the memory device. A process of its own, so that no other test runs
 //! beside it. Reported, not judged: a busy machine makes any figure. What is judged is that nothing was miscounted on the way.
 mod common;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
-use common::{cx, fsck, image};
+use common::{cx, flash, fsck, image, mount_on};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -55,8 +55,10 @@ fn work(v: &Volume, thread: u64) -> u64 {
 }
 
 fn volume() -> (Arc<MemoryDevice>, Arc<Volume>) {
-    let dev = Arc::new(image(&["-b", "4096", "-N", "200000"], "16G"));
-    let v = Volume::mount(dev.clone() as Arc<dyn Device>, Options::default()).unwrap();
+    // On flash all of it is copied there first.
+    let size = if flash::chosen() { "1G" } else { "16G" };
+    let dev = Arc::new(image(&["-b", "4096", "-N", "200000"], size));
+    let v = mount_on(dev.clone(), Options::default()).unwrap();
     (dev, v)
 }
 

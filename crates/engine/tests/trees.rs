@@ -1,9 +1,9 @@
 //! Directories that were linear when the volume was mounted have a hash tree after unmount, whatever their length.
 mod common;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
-use common::{cx, debugfs_says, fsck, image, mount, quiet, with_dir_index};
+use common::{cx, debugfs_says, fsck, image, mount, mount_on, quiet, recover, with_dir_index};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -175,7 +175,7 @@ fn a_crash_at_any_point() {
     loop {
         let dev = Arc::new(start.snapshot());
         let cut = Faulty::new(dev.clone());
-        let v = Volume::mount(cut.clone() as Arc<dyn Device>, quiet()).unwrap();
+        let v = mount_on(cut.clone(), quiet()).unwrap();
         v.unlink(&cx(1), d, &name(5)).unwrap();
         cut.cut_after(bytes, true);
         let synced = v.syncfs(&cx(1)).is_ok();
@@ -184,9 +184,9 @@ fn a_crash_at_any_point() {
         let copy = Arc::new(dev.snapshot());
         let cut = Faulty::new(copy.clone());
         cut.cut_after(bytes / 2, true);
-        let _ = Volume::recover(cut as Arc<dyn Device>);
+        let _ = recover(cut);
         for dev in [dev, copy] {
-            Volume::recover(dev.clone() as Arc<dyn Device>).unwrap();
+            recover(dev.clone()).unwrap();
             fsck(&dev);
             let w = mount(&dev);
             let have = names(&w, d);

@@ -1,9 +1,9 @@
 //! What `ccfs top` and `ccfs stream trace` show: ties with their rule and file, reasons, sizes, paths.
 mod common;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::MemoryDevice;
 use ccfs_engine::watch::{Cause, Commit, Event, Rule, Synced, What};
 use ccfs_engine::*;
-use common::{cx, image, mount, quiet};
+use common::{cx, image, mount, mount_on, quiet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -179,7 +179,7 @@ fn avoided_writes_and_ignored_syncs_are_counted() {
 fn background_commits_say_why() {
     let run = |options: Options, work: &dyn Fn(&Volume), wanted: Cause| {
         let dev = Arc::new(image(&["-b", "4096"], "256M"));
-        let v = Volume::mount(dev as Arc<dyn Device>, options).unwrap();
+        let v = mount_on(dev, options).unwrap();
         let deadline = Instant::now() + Duration::from_secs(120);
         let found = |v: &Volume| {
             commits(&v.events(0, usize::MAX).0)

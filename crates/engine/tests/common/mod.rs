@@ -4,7 +4,7 @@ pub mod barrier_programs;
 pub mod faulty;
 pub mod flash;
 pub mod virtual_time;
-use ccfs_device::MemoryDevice;
+use ccfs_device::{Device, FlashDevice, MemoryDevice};
 use ccfs_engine::*;
 use std::process::Command;
 use std::sync::Arc;
@@ -24,7 +24,11 @@ pub fn image(args: &[&str], size: &str) -> MemoryDevice {
         "{}",
         String::from_utf8_lossy(&out.stderr)
     );
-    MemoryDevice::from_file(&path).unwrap()
+    let volume = MemoryDevice::from_file(&path).unwrap();
+    match flash::chosen() {
+        true => flash::on_flash(&volume),
+        false => volume,
+    }
 }
 
 pub fn fsck(dev: &MemoryDevice) {
@@ -59,13 +63,23 @@ pub fn quiet() -> Options {
 }
 
 pub fn mount(dev: &Arc<MemoryDevice>) -> Arc<Volume> {
-    Volume::mount(flash::device(dev.clone()), quiet()).unwrap()
+    mount_on(dev.clone(), quiet()).unwrap()
+}
+
+/// Mounts the volume on `medium`, or on the flash that is there.
+pub fn mount_on(medium: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
+    Volume::mount(FlashDevice::or_plain(medium)?, options)
+}
+
+/// As `mount_on`; true where there was something to do.
+pub fn recover(medium: Arc<dyn Device>) -> Result<bool> {
+    Volume::recover(FlashDevice::or_plain(medium)?)
 }
 
 /// What a mount after a crash shows.
 pub fn crash(dev: &MemoryDevice) -> (Arc<MemoryDevice>, Arc<Volume>) {
     let copy = Arc::new(dev.snapshot());
-    Volume::recover(flash::device(copy.clone())).unwrap();
+    recover(copy.clone()).unwrap();
     fsck(&copy);
     let v = mount(&copy);
     (copy, v)
@@ -102,29 +116,28 @@ pub fn debugfs(dev: &MemoryDevice, command: &str) -> MemoryDevice {
 
 /// As `debugfs`, with what it says.
 pub fn debugfs_says(dev: &MemoryDevice, command: &str) -> (MemoryDevice, String) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("img");
-    dev.to_file(&path).unwrap();
-    let out = Command::new("debugfs")
-        .args(["-w", "-R", command])
-        .arg(&path)
-        .output()
-        .expect("debugfs");
-    assert!(out.status.success());
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    (MemoryDevice::from_file(&path).unwrap(), text)
+    flash::changed(dev, |volume| {
+        by_program(volume, "debugfs", &["-w", "-R", command])
+    })
 }
 
 /// A volume whose directories are indexed from now on.
 pub fn with_dir_index(dev: &MemoryDevice) -> MemoryDevice {
+    let index = |volume: &MemoryDevice| by_program(volume, "tune2fs", &["-O", "dir_index"]);
+    flash::changed(dev, index).0
+}
+
+/// The volume after a program has changed it, and what that said.
+fn by_program(volume: &MemoryDevice, program: &str, args: &[&str]) -> (MemoryDevice, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("img");
-    dev.to_file(&path).unwrap();
-    let out = Command::new("tune2fs")
-        .args(["-O", "dir_index"])
+    volume.to_file(&path).unwrap();
+    let out = Command::new(program)
+        .args(args)
         .arg(&path)
         .output()
-        .expect("tune2fs");
+        .expect(program);
     assert!(out.status.success());
-    MemoryDevice::from_file(&path).unwrap()
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    (MemoryDevice::from_file(&path).unwrap(), text)
 }

@@ -1,5 +1,7 @@
 //! BarrierFS's measurements in virtual time: the same figures on any machine, however busy.
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Ordering, Params, VirtualTime, Write};
+use ccfs_device::{
+    AlignedBuf, Device, FlashDevice, MemoryDevice, Ordering, Params, VirtualTime, Write,
+};
 use ccfs_engine::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +89,7 @@ impl Rig {
             background: false,
             ..Options::default()
         };
-        let v = Volume::mount(dev.clone() as Arc<dyn Device>, options).unwrap();
+        let v = Volume::mount(FlashDevice::or_plain(dev.clone()).unwrap(), options).unwrap();
         let cx = cx();
         Rig { dev, v, cx, after }
     }
