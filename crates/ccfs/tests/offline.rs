@@ -361,3 +361,23 @@ fn a_killed_put_leaves_a_prefix() {
         tool("e2fsck", &["-fn", &image]);
     }
 }
+
+/// The host's file system has written every block of a new image's log, not only noted that it is zero: the first sync calls would
+/// wait for its metadata.
+#[test]
+fn the_log_of_a_new_image_is_written() {
+    let place = Place::new();
+    let image = place.volume("a.img", "64M");
+    let blocks = common::tool("debugfs", &["-R", "blocks <8>", &image]);
+    let blocks: Vec<u64> = blocks
+        .split_whitespace()
+        .map(|block| block.parse().expect("a number"))
+        .collect();
+    assert!(blocks.len() >= 1024, "{} blocks", blocks.len());
+    let file = fs::File::open(&image).unwrap();
+    for block in blocks {
+        let at = block * 4096;
+        let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at)).expect("a place");
+        assert!(hole >= at + 4096, "block {block} of the log is not written");
+    }
+}
