@@ -238,8 +238,10 @@ struct Thread {
 struct Serving {
     shared: Arc<Shared>,
     workers: Workers,
-    /// For what does not wait for durability.
+    /// For what takes long by itself.
     anywhere: Workers,
+    /// For what has to read a little from the device. On this processor: neither they nor this thread have to wake another one.
+    readers: Workers,
     done: Arc<Done>,
     /// Requests with the workers.
     away: usize,
@@ -283,6 +285,7 @@ impl Thread {
         if let Some(serving) = &self.serving {
             serving.workers.end();
             serving.anywhere.end();
+            serving.readers.end();
         }
     }
 
@@ -366,8 +369,9 @@ impl Thread {
             self.ring.connect(channel);
             let done = Arc::new(Done::new(self.ring.waker()));
             self.serving = Some(Serving {
-                workers: Workers::new(Some(self.qid), shared.clone(), done.clone()),
-                anywhere: Workers::new(None, shared.clone(), done.clone()),
+                workers: Workers::parking(self.qid, shared.clone(), done.clone()),
+                anywhere: Workers::serving(None, shared.clone(), done.clone()),
+                readers: Workers::serving(Some(self.qid), shared.clone(), done.clone()),
                 shared,
                 done,
                 away: 0,
@@ -438,7 +442,7 @@ impl Thread {
         }
         let shared = &serving.shared;
         if !shared.serve_at_hand(&mut buffer, &mut serving.reply) {
-            match serving.anywhere.give(buffer) {
+            match serving.readers.give(buffer) {
                 None => {
                     serving.away += 1;
                     return Ok(());

@@ -19,7 +19,7 @@ const REST: Duration = Duration::from_secs(10);
 /// Each queue may have so many threads for parked requests, whatever others have.
 const THREADS_MIN: usize = 4;
 /// And so many for requests that take long but wait for no sync: more of those would only take turns.
-const THREADS_ANYWHERE: usize = 16;
+const THREADS_UNCOUNTED: usize = 16;
 /// Requests of a kind that take longer than this on average (cold reads, say) do not hold up a queue.
 const SLOW_US: u32 = 5000;
 /// READs of so many bytes are served on any processor.
@@ -184,6 +184,8 @@ impl Done {
 /// The threads of one queue.
 pub struct Workers {
     cpu: Option<u16>,
+    /// For requests that wait for durability or room: they count for what all queues may have.
+    parks: bool,
     pool: Arc<Pool>,
     shared: Arc<Shared>,
     done: Arc<Done>,
@@ -204,10 +206,20 @@ struct State {
 }
 
 impl Workers {
-    /// Threads on processor `cpu`, or anywhere.
-    pub fn new(cpu: Option<u16>, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
+    /// Threads on processor `cpu`, for requests that wait for durability or room.
+    pub fn parking(cpu: u16, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
+        Workers::new(Some(cpu), true, shared, done)
+    }
+
+    /// Threads on processor `cpu`, or anywhere, for other requests.
+    pub fn serving(cpu: Option<u16>, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
+        Workers::new(cpu, false, shared, done)
+    }
+
+    fn new(cpu: Option<u16>, parks: bool, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
         Workers {
             cpu,
+            parks,
             pool: Arc::default(),
             shared,
             done,
@@ -228,11 +240,11 @@ impl Workers {
 
     /// Starts a thread if there may be one more. The first ones may always be: what other queues do leaves none without.
     fn hire(&self, state: &mut State) -> bool {
-        let parks = self.cpu.is_some();
+        let parks = self.parks;
         let others = self.shared.threads.fetch_add(usize::from(parks), SeqCst);
         let may = match parks {
             true => others < self.shared.threads_max || state.threads < THREADS_MIN,
-            false => state.threads < THREADS_ANYWHERE,
+            false => state.threads < THREADS_UNCOUNTED,
         };
         if !may {
             self.shared.threads.fetch_sub(usize::from(parks), SeqCst);
