@@ -162,7 +162,8 @@ fn page_with(text: &str) -> Vec<u8> {
 fn fill(mnt: &Path) {
     let apart = |name: &str| {
         fs::create_dir(mnt.join(name)).unwrap();
-        for i in 0..40 {
+        // More inodes than one read brings.
+        for i in 0..160 {
             fs::write(mnt.join(name).join(i.to_string()), "x").unwrap();
         }
     };

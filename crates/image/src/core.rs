@@ -8,6 +8,7 @@ use ccfs_device::{AlignedBuf, Device};
 use ccfs_ext4::superblock::{Layout, RawSuper};
 use ccfs_ext4::{Error, Result, bitmap, extent, group};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
@@ -61,6 +62,17 @@ impl Core {
 
     /// As `read`, with the set of verified inode slots.
     pub fn read_slots(&self, pblk: Pblk, kind: Kind) -> Result<(Arc<AlignedBuf>, u64)> {
+        self.read_among(pblk, kind, pblk..pblk + 1)
+    }
+
+    /// As `read_slots`. Where the device has to be asked it is asked for the other blocks of `run` as well: they are of the same kind, one
+    /// that is verified piece by piece when it is used.
+    pub fn read_among(
+        &self,
+        pblk: Pblk,
+        kind: Kind,
+        run: Range<Pblk>,
+    ) -> Result<(Arc<AlignedBuf>, u64)> {
         loop {
             match self.cache.get(pblk, kind.tag()) {
                 Found::Ready(buf, slots) => return Ok((buf, slots)),
@@ -70,7 +82,10 @@ impl Core {
                     return Ok((buf, 0));
                 }
                 Found::Absent(since) => {
-                    let buf = Arc::new(self.load(pblk, &kind)?);
+                    let buf = match self.load_run(pblk, kind, run.clone())? {
+                        Some(buf) => Arc::new(buf),
+                        None => Arc::new(self.load(pblk, &kind)?),
+                    };
                     match self.verify(pblk, &kind, &buf) {
                         // Old bytes beside a new descriptor: no damage, the cache has better ones by now.
                         Err(_) if self.cache.overtaken(pblk, since) => continue,
@@ -82,6 +97,32 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// A block from the device; others of `run` that the cache does not have go there. `None`: there are none, or not all can be read.
+    fn load_run(&self, pblk: Pblk, kind: Kind, run: Range<Pblk>) -> Result<Option<AlignedBuf>> {
+        let absent = |p: Pblk| match self.cache.get(p, kind.tag()) {
+            Found::Absent(since) if p != pblk => Some((p, since)),
+            _ => None,
+        };
+        let inside =
+            run.start >= self.layout.first_data_block && run.end <= self.layout.blocks_count;
+        let others: Vec<_> = run.filter_map(absent).collect();
+        let (Some((first, _)), Some((last, _)), true) = (others.first(), others.last(), inside)
+        else {
+            return Ok(None);
+        };
+        crate::may_wait()?;
+        let (bs, first, last) = (self.block_size(), pblk.min(*first), pblk.max(*last));
+        let mut bytes = AlignedBuf::zeroed((last + 1 - first) as usize * bs);
+        if self.dev.read(first * bs as u64, &mut bytes).is_err() {
+            return Ok(None);
+        }
+        let block = |p: Pblk| AlignedBuf::from_bytes(&bytes[(p - first) as usize * bs..][..bs]);
+        for (p, since) in others {
+            self.cache.insert_read(p, Arc::new(block(p)), kind, since);
+        }
+        Ok(Some(block(pblk)))
     }
 
     /// From the device; bitmaps that were never written are made up.

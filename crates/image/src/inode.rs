@@ -30,10 +30,15 @@ impl InodeSnap {
     }
 }
 
+/// Bytes of an inode table that are read at once: who asks for one inode of a directory asks for the next ones soon.
+const NEAR_BYTES: u64 = 32 << 10;
+
 /// Where an inode lies.
 #[derive(Clone, Copy)]
 struct Place {
     pblk: Pblk,
+    /// First, and behind the last, of the blocks of its table that are read with it.
+    near: (Pblk, Pblk),
     slot: u32,
     at: usize,
 }
@@ -47,9 +52,14 @@ impl Core {
         let index = (ino - 1) % l.inodes_per_group;
         let table = self.group((ino - 1) / l.inodes_per_group)?.inode_table;
         let slot = index % l.inodes_per_block();
-        let pblk = table + u64::from(index / l.inodes_per_block());
+        let block = u64::from(index / l.inodes_per_block());
+        let pblk = table + block;
+        let all = u64::from(l.inodes_per_group.div_ceil(l.inodes_per_block()));
+        let window = (NEAR_BYTES / u64::from(l.block_size)).max(1);
+        let start = block - block % window;
         Ok(Place {
             pblk,
+            near: (table + start, table + (start + window).min(all)),
             slot,
             at: (slot * l.inode_size) as usize,
         })
@@ -74,7 +84,8 @@ impl Core {
     /// A snapshot of an inode in use, verified when its block was read. ENOENT for a free one.
     pub fn inode(&self, ino: Ino) -> Result<InodeSnap> {
         let place = self.inode_place(ino)?;
-        let (buf, slots) = self.read_slots(place.pblk, Kind::InodeTable)?;
+        let near = place.near;
+        let (buf, slots) = self.read_among(place.pblk, Kind::InodeTable, near.0..near.1)?;
         let at = place.at..place.at + self.layout.inode_size as usize;
         // Block sizes above 8 KiB have more slots than the set has bits: those are verified every time.
         if place.slot >= 64 || slots & 1 << place.slot == 0 {

@@ -99,3 +99,117 @@ fn a_bitmap_that_changes_while_it_is_read() {
         assert!(reader.join().unwrap().unwrap(), "the inode is in use now");
     });
 }
+
+/// An inode's neighbours in the table come with it. One that is changed and written meanwhile stays as it was changed.
+#[test]
+fn a_neighbour_that_changes_while_it_is_read_along() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("volume");
+    mkfs(&path, 40, &["-b", "1024", "-I", "256"]);
+    let dev = Arc::new(MemoryDevice::from_file(&path).unwrap());
+    let first = image_common::open(&dev).unwrap();
+    // Behind the reserved ones: 4 inodes in a block.
+    let (asked, neighbour) = (40, 60);
+    for ino in [asked, neighbour] {
+        first.create_inode(ino, &attr(0o100_600)).unwrap();
+    }
+    home(&first, &dev);
+    let late = Arc::new(Late {
+        dev: dev.clone(),
+        read: AtomicU64::new(0),
+        go: AtomicU64::new(0),
+    });
+    let image = Image::open(late.clone() as Arc<dyn Device>, OpenOptions::default()).unwrap();
+    std::thread::scope(|s| {
+        let reader = std::thread::Builder::new().name(READER.into());
+        let reader = reader.spawn_scoped(s, || image.read_attr(asked)).unwrap();
+        Late::until(&late.read, 1);
+        let mut changed = image.read_attr(neighbour).unwrap();
+        changed.mode = 0o100_644;
+        image.write_attr(neighbour, &changed).unwrap();
+        home(&image, &dev);
+        late.go.store(u64::MAX, SeqCst);
+        assert_eq!(reader.join().unwrap().unwrap().mode, 0o100_600);
+    });
+    assert_eq!(image.read_attr(neighbour).unwrap().mode, 0o100_644);
+    assert_eq!(image.read_attr(asked).unwrap().mode, 0o100_600);
+}
+
+/// A device that cannot read one block.
+struct Bad {
+    dev: Arc<MemoryDevice>,
+    at: AtomicU64,
+}
+
+impl Device for Bad {
+    fn size_bytes(&self) -> u64 {
+        self.dev.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if (offset..offset + buf.len() as u64).contains(&self.at.load(SeqCst)) {
+            return Err(io::Error::other("planned"));
+        }
+        self.dev.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        self.dev.submit(writes)
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        self.dev.wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.dev.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.dev.discard(offset, len)
+    }
+    fn counters(&self) -> Counters {
+        self.dev.counters()
+    }
+    fn read_only(&self) -> bool {
+        self.dev.read_only()
+    }
+}
+
+/// One read brings the inodes of 32 KiB; where a part of that cannot be read the others still can.
+#[test]
+fn inodes_come_by_the_run() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("volume");
+    mkfs(&path, 40, &["-b", "1024", "-I", "256"]);
+    let dev = Arc::new(MemoryDevice::from_file(&path).unwrap());
+    let first = image_common::open(&dev).unwrap();
+    let inodes = 20..120;
+    for ino in inodes.clone() {
+        first.create_inode(ino, &attr(0o100_600)).unwrap();
+    }
+    home(&first, &dev);
+    let table = home_of(&dev, 117);
+    let bad = Arc::new(Bad {
+        dev: dev.clone(),
+        at: AtomicU64::new(u64::MAX),
+    });
+    let image = Image::open(bad.clone() as Arc<dyn Device>, OpenOptions::default()).unwrap();
+    let before = dev.counters().reads;
+    for ino in inodes.clone() {
+        image.read_attr(ino).unwrap();
+    }
+    let reads = dev.counters().reads - before;
+    // Besides, the bitmap.
+    assert!(reads <= 3, "{reads} reads for 25 blocks");
+    bad.at.store(table, SeqCst);
+    let image = Image::open(bad as Arc<dyn Device>, OpenOptions::default()).unwrap();
+    for ino in inodes {
+        // The block of 117 to 120.
+        assert_eq!(image.read_attr(ino).is_ok(), ino < 117, "inode {ino}");
+    }
+}
+
+/// Where the block with an inode of the first group is, bytes.
+fn home_of(dev: &MemoryDevice, ino: u64) -> u64 {
+    let mut descriptor = [0; 4];
+    // Blocks of 1 KiB: the descriptors are in block 2, and the table is the third number there.
+    dev.read(2048 + 8, &mut descriptor).unwrap();
+    let table = u64::from(u32::from_le_bytes(descriptor));
+    (table + (ino - 1) / 4) * 1024
+}
