@@ -176,9 +176,12 @@ impl Session {
         let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
         if let Some(rings) = &mut self.rings {
             let handler = self.server.clone();
-            if let Err(why) = rings.start(&self.channel, handler, self.pool.threads_max) {
-                tracing::warn!("serving over /dev/fuse, the kernel takes no rings: {why}");
-                self.transport.fall_back(why);
+            match rings.start(&self.channel, handler, self.pool.threads_max) {
+                Ok(()) => pool.expect_forgets(),
+                Err(why) => {
+                    tracing::warn!("serving over /dev/fuse, the kernel takes no rings: {why}");
+                    self.transport.fall_back(why);
+                }
             }
         }
         Ok(pool)

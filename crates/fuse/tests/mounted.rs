@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 #[test]
 fn everyday_operations() {
@@ -220,6 +221,36 @@ fn nameless_files() {
     .unwrap();
     drop(tmp);
     assert_eq!(fs::read(m.path("named")).unwrap(), b"tmp");
+    m.unmount();
+}
+
+/// What is removed in great numbers is forgotten by the kernel as fast, and all of it reaches the daemon: inodes come back.
+#[test]
+fn many_files_come_and_go() {
+    if !can_mount("many_files_come_and_go") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let free = || rustix::fs::statfs(m.mnt()).unwrap().f_ffree;
+    let before = free();
+    for round in 0..3 {
+        let name = |n| m.path(&format!("f{round}-{n}"));
+        // Held open: these are removed when they are forgotten.
+        let held: Vec<_> = (0..300).map(|n| File::create(name(n)).unwrap()).collect();
+        for n in 300..1500 {
+            File::create(name(n)).unwrap();
+        }
+        assert!(free() < before, "new files have inodes");
+        for n in 0..1500 {
+            fs::remove_file(name(n)).unwrap();
+        }
+        drop(held);
+        let end = Instant::now() + Duration::from_secs(120);
+        while free() != before {
+            assert!(Instant::now() < end, "{} inodes of {before}", free());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
     m.unmount();
 }
 

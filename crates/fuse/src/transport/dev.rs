@@ -5,13 +5,18 @@
 //! threads that turn out to wait (slow device, no room): who handles one request for [`SLOW_MS`] loses its place to another
 //! thread. So any number of waiting requests, up to [`PoolConfig::threads_max`], leaves the others served; beyond that they queue in the kernel. Waiting
 //! requests depend on the engine's own threads only, so the queue always moves on.
+//!
+//! Beside io_uring only FORGETs come this way, and INTERRUPTs. Nobody waits for a FORGET, but to wake a thread for each costs whoever removes many
+//! files a good part of the removal. So a thread that gets one FORGET soon after another rests for [`GATHER`]: the kernel gathers those
+//! that nobody reads into one request.
+use crate::abi::op;
 use crate::transport::channel::{Channel, REQUEST_MAX, Received};
 use crate::wire::{Handler, Reply, Request};
 use parking_lot::{Condvar, Mutex};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A request that takes longer (milliseconds) is waiting for something.
 const SLOW_MS: u64 = 5;
@@ -21,6 +26,8 @@ const WATCH_MAX: Duration = Duration::from_millis(64);
 /// Resting threads end after this time, as long as this many are left.
 const REST: Duration = Duration::from_secs(10);
 const RESTING_KEPT: usize = 2;
+/// How long FORGETs gather where nothing else is expected.
+const GATHER: Duration = Duration::from_millis(2);
 
 /// Size of the pool.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +54,8 @@ pub struct Pool {
     root: Channel,
     config: PoolConfig,
     state: Mutex<State>,
+    /// Requests that somebody waits for come another way.
+    beside_rings: AtomicBool,
     /// Wakes the watcher and `wait` when the connection ends.
     ended: Condvar,
 }
@@ -81,6 +90,7 @@ impl Pool {
             root,
             config,
             state,
+            beside_rings: AtomicBool::new(false),
             ended,
         });
         for _ in 0..config.places.max(1) {
@@ -95,6 +105,11 @@ impl Pool {
             .name("fuse-watch".into())
             .spawn(move || watched.watch())?;
         Ok(pool)
+    }
+
+    /// From now on requests that somebody waits for come over io_uring.
+    pub fn expect_forgets(&self) {
+        self.beside_rings.store(true, Relaxed);
     }
 
     /// Returns when the connection has ended and no request is in hand any more.
@@ -137,9 +152,19 @@ impl Pool {
         let channel = self.root.another();
         let mut buf = vec![0; REQUEST_MAX];
         let mut reply = Reply::default();
+        let mut forgot: Option<Instant> = None;
         loop {
             match channel.receive(&mut buf) {
-                Ok(Received::Request(len)) => self.serve(me, &channel, &buf[..len], &mut reply),
+                Ok(Received::Request(len)) => {
+                    let opcode = self.serve(me, &channel, &buf[..len], &mut reply);
+                    let forgets = matches!(opcode, Some(op::FORGET | op::BATCH_FORGET));
+                    if forgets && self.beside_rings.load(Relaxed) {
+                        if forgot.is_some_and(|before| before.elapsed() < GATHER) {
+                            std::thread::sleep(GATHER);
+                        }
+                        forgot = Some(Instant::now());
+                    }
+                }
                 Ok(Received::Closed) => return self.close(),
                 Err(e) => {
                     tracing::error!("reading requests: {e}");
@@ -152,17 +177,18 @@ impl Pool {
         }
     }
 
+    /// Serves a request. Gives what it was.
     fn serve(
         self: &Arc<Self>,
         me: &Arc<Worker>,
         channel: &Channel,
         bytes: &[u8],
         reply: &mut Reply,
-    ) {
+    ) -> Option<u32> {
         let Some(request) = Request::parse(bytes) else {
             // There is no number to answer to.
             tracing::error!("a damaged request of {} bytes", bytes.len());
-            return;
+            return None;
         };
         me.busy_since_ms.store(monotonic_ms(), Relaxed);
         if self.handler.may_block(&request) {
@@ -172,6 +198,7 @@ impl Pool {
         self.handler.handle(&request, reply);
         channel.send(request.header.unique, reply, &*self.handler);
         me.busy_since_ms.store(0, Relaxed);
+        Some(request.header.opcode)
     }
 
     /// Gives a thread's place to another one. Nothing happens if there is none, or if it has no place.
