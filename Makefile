@@ -19,6 +19,7 @@ help:
 	@echo "make deb       Debian packages in $(CARGO_TARGET_DIR)"
 	@echo "make install-libs   only libccfs for C and C++ programs"
 	@echo "make test      everything that CI checks, with the time of each part"
+	@echo "make test-flash   the tests of the engine and of mounts, with every volume on transactional flash"
 	@echo "make test-transports   the tests of mounts over io_uring, then over /dev/fuse"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs"
 	@echo "make bench     ccfs against ext4 and fuse2fs, 15 minutes;  make bench-all  everything, 3 hours;  make scale  large volumes (docs/performance.md)"
@@ -74,6 +75,13 @@ test-transports:
 	@for way in uring dev; do echo "== transport=$$way"; \
 	CCFS_TEST_TRANSPORT=$$way cargo test --release -p ccfs -p ccfs-fuse -p ccfs-tests --test mounted --test life --test ioctls --test status_dir \
 	--test streams --test kill9 --test exercise --test posix --test atomic --test pool --test rings --test cold || exit 1; done
+
+# The tests of the engine and of mounts with every volume on transactional flash; `make test` runs a part of them.
+.PHONY: test-flash
+test-flash:
+	@scripts/deps.sh test
+	cargo build --release -p ccfs -p ccfs-libccfs
+	CCFS_TEST_BACKEND=flash cargo test --release -p ccfs-engine -p ccfs-fuse -p ccfs-tests --tests
 
 # Makes the pages in docs/man anew from the flag table.
 man: build

@@ -1,10 +1,15 @@
-//! Does the net catch fish? Planted bugs of the engine, each to be found by the standard exploration.
+//! Does the net catch fish? Planted bugs of the engine, each to be found by the standard exploration, or, where it takes threads that
+//! meet, by the exploration of streams with threads of their own.
+use crate::explore::Effort;
 use crate::long::{Limits, Long};
-use ccfs_engine::planted::{BUGS, choose};
+use crate::threads::{crowded, explore_work};
+use ccfs_engine::planted::{BUGS, THREADED, choose};
 use std::time::{Duration, Instant};
 
 /// States within which a planted bug must be found.
 pub const STATES_MAX: u64 = 20_000;
+/// Crash states of each run of threads.
+const THREADS_STATES: usize = 300;
 
 /// How a bug was found.
 #[derive(Clone, Debug)]
@@ -21,6 +26,11 @@ pub struct Catch {
 pub fn find(bug: &'static str, what: &'static str, limits: &Limits) -> Result<Catch, String> {
     if !choose(Some(bug)) {
         return Err(format!("there is no planted bug {bug}"));
+    }
+    if THREADED.contains(&bug) {
+        let found = among_threads(bug, what, limits);
+        choose(None);
+        return Ok(found);
     }
     let long = Long::new(Limits {
         states: limits.states.min(STATES_MAX),
@@ -48,6 +58,30 @@ pub fn find(bug: &'static str, what: &'static str, limits: &Limits) -> Result<Ca
         states: found.is_err().then_some(states),
         by: long.failures().first().map_or(String::new(), |r| line(r)),
     })
+}
+
+/// Looks for a bug that shows where threads meet: streams with threads of their own, on a device that takes its time.
+fn among_threads(bug: &'static str, what: &'static str, limits: &Limits) -> Catch {
+    let effort = Effort {
+        states_max: THREADS_STATES,
+        ..Effort::default()
+    };
+    let (mut states, mut seed) = (0, limits.from);
+    let mut found = None;
+    while found.is_none() && states < limits.states.min(STATES_MAX) {
+        seed += 1;
+        match explore_work(&crowded(seed), &effort) {
+            Ok(seen) => states += seen.states().max(1),
+            Err(report) => found = Some(report),
+        }
+    }
+    let by = found.as_deref().and_then(|report| report.lines().next());
+    Catch {
+        bug,
+        what,
+        states: found.is_some().then_some(states),
+        by: by.unwrap_or("").into(),
+    }
 }
 
 /// Looks for the bugs of these names (`all`, or some with commas), and prints a table.

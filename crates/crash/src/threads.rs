@@ -7,6 +7,7 @@
 use crate::coverage::Coverage;
 use crate::drive::{Driver, Ended, is_stop};
 use crate::explore::{Effort, explore};
+use crate::flash;
 use crate::generate::{Action, Generator, Mix};
 use crate::image::{self, CONFIGS};
 use crate::observe::observe;
@@ -45,6 +46,12 @@ pub struct Work {
     pub mix: Mix,
     /// Actions of each thread.
     pub length: usize,
+    /// Threads in each stream.
+    pub hands: usize,
+    /// Longest time that the device goes on with a flush after what it covers is settled.
+    pub flush: Duration,
+    /// Least piece of paced writes, bytes.
+    pub piece: u64,
     /// With the engine's own threads, committing in this interval.
     pub background: Option<Duration>,
     pub disturbance: Disturbance,
@@ -101,15 +108,36 @@ pub fn work(seed: u64) -> Work {
         mix,
         length: *rng.pick(&[10, 30, 60, 120]),
         background: rng.chance(50).then(|| Duration::from_millis(20)),
+        hands: *rng.pick(&[1, 1, 2]),
+        flush: Duration::from_micros(*rng.pick(&[0, 0, 300, 1500])),
+        piece: *rng.pick(&[64 << 10, 8 << 10, 1 << 10]),
         disturbance: Disturbance::None,
         seed,
     }
+}
+
+/// As `work`, with much to meet: background threads, many sync calls, slow flushes, little that counts as much.
+pub fn crowded(seed: u64) -> Work {
+    let mut work = work(seed);
+    let mut rng = Rng::new(seed ^ 0x63_726f_7764);
+    work.mix.sync_percent = *rng.pick(&[30, 50]);
+    work.mix.barrier_percent = *rng.pick(&[0, 40]);
+    work.mix.ignore_percent = 0;
+    work.background = Some(Duration::from_millis(20));
+    work.flush = Duration::from_micros(1500);
+    if rng.chance(50) {
+        // Calls of one stream that come while another of its calls writes.
+        (work.setting.streams, work.mix.streams, work.hands) = (2, 2, 4);
+    }
+    work.piece = 1 << 10;
+    work
 }
 
 /// A device that takes a while, by chance, so that what can overlap does.
 struct Slow {
     dev: Arc<SimDevice>,
     state: AtomicU64,
+    flush: Duration,
 }
 
 impl Slow {
@@ -143,6 +171,12 @@ impl Device for Slow {
         self.pause();
         let done = self.dev.flush();
         self.pause();
+        // What is written from here on it does not cover.
+        if !self.flush.is_zero() {
+            let mut rng = Rng::new(self.state.fetch_add(1, Ordering::Relaxed));
+            let us = rng.below(self.flush.as_micros() as u64);
+            std::thread::sleep(Duration::from_micros(us));
+        }
         done
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -176,14 +210,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    fn work(&self, work: &Work, stream: usize) -> Result<(), String> {
-        let first = FIRST_NODE + ((stream as u64 + 1) << 32);
-        let mut generator = Generator::new(work.seed << 8 | stream as u64, work.mix.clone(), first);
+    fn work(&self, work: &Work, hand: usize) -> Result<(), String> {
+        let stream = hand % work.setting.streams;
+        let first = FIRST_NODE + ((hand as u64 + 1) << 32);
+        let mut generator = Generator::new(work.seed << 8 | hand as u64, work.mix.clone(), first);
         for _ in 0..work.length {
             if self.stopped.load(Ordering::Relaxed) {
                 break;
             }
-            if !self.step(&mut generator, stream)? {
+            if !self.step(&mut generator, stream, hand)? {
                 self.stopped.store(true, Ordering::Relaxed);
             }
         }
@@ -191,13 +226,13 @@ impl Shared {
     }
 
     /// One action. False: the volume has stopped.
-    fn step(&self, generator: &mut Generator, stream: usize) -> Result<bool, String> {
+    fn step(&self, generator: &mut Generator, stream: usize, hand: usize) -> Result<bool, String> {
         let mut driver = lock(&self.driver);
         if self.stopped.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let action = generator.next_of(&driver.tree, stream);
-        *lock(&self.doing[stream]) = format!("{action:?}").chars().take(200).collect();
+        *lock(&self.doing[hand]) = format!("{action:?}").chars().take(200).collect();
         let Some(call) = driver.sync_call(stream, &action) else {
             let goes_on = driver.act(stream, &action)? != Ended::Stopped;
             if !goes_on {
@@ -259,9 +294,9 @@ impl Shared {
 
     fn run(&self, work: &Work, mounted: usize) {
         std::thread::scope(|scope| {
-            for stream in 0..work.setting.streams {
+            for hand in 0..work.setting.streams * work.hands {
                 scope.spawn(move || {
-                    let done = guarded(|| self.work(work, stream));
+                    let done = guarded(|| self.work(work, hand));
                     if let Err(e) = done {
                         // After an error of the device whatever is asked may fail with it.
                         let injected = work.disturbance != Disturbance::None
@@ -271,7 +306,7 @@ impl Shared {
                             lock(&self.error).get_or_insert(e);
                         }
                     }
-                    *lock(&self.doing[stream]) = "ended".into();
+                    *lock(&self.doing[hand]) = "ended".into();
                     self.left.fetch_sub(1, Ordering::Relaxed);
                 });
             }
@@ -296,7 +331,7 @@ pub fn record(work: &Work) -> Result<Run, String> {
         Err(RecvTimeoutError::Timeout) => {
             let doing = watch.try_recv().map_or(String::new(), |shared| {
                 let all = shared.doing.iter().enumerate();
-                all.map(|(i, d)| format!("\n  stream {i}: {}", lock(d)))
+                all.map(|(i, d)| format!("\n  thread {i}: {}", lock(d)))
                     .collect()
             });
             Err(format!("hangs for {} s{doing}", HANG.as_secs()))
@@ -306,17 +341,24 @@ pub fn record(work: &Work) -> Result<Run, String> {
 }
 
 fn perform(work: &Work, started: &mpsc::Sender<Arc<Shared>>) -> Result<Run, String> {
-    let dev = Arc::new(SimDevice::new(&image::base(work.setting.config)?));
+    let config = work.setting.config;
+    let base = match work.setting.flash {
+        true => flash::base(config)?,
+        false => image::base(config)?,
+    };
+    let dev = Arc::new(SimDevice::new(&base));
     let options = Options {
         background: work.background.is_some(),
         commit_interval: work.background.unwrap_or(Duration::from_secs(5)),
+        piece_min: work.piece,
         ..work.setting.options()
     };
     let slow = Arc::new(Slow {
         dev: dev.clone(),
         state: AtomicU64::new(work.seed << 32),
+        flush: work.flush,
     });
-    let vol = mount(slow, options)?;
+    let vol = mount(flash::attach(&work.setting, slow)?, options)?;
     let done = perform_on(work, started, &dev, &vol);
     // Ends the background threads, which hold the volume.
     vol.shutdown();
@@ -331,6 +373,7 @@ fn perform_on(
 ) -> Result<Run, String> {
     let base = observe(vol)?;
     let streams = work.setting.streams;
+    let hands = streams * work.hands;
     let mut plan = Plan {
         seed: work.seed,
         ..Plan::default()
@@ -346,10 +389,10 @@ fn perform_on(
         dev: dev.clone(),
         driver: Mutex::new(Driver::new(vol.clone(), Some(dev.clone()), &base, streams)),
         returned: Mutex::default(),
-        doing: (0..streams).map(|_| Mutex::default()).collect(),
+        doing: (0..hands).map(|_| Mutex::default()).collect(),
         stopped: AtomicBool::new(false),
         error: Mutex::default(),
-        left: AtomicUsize::new(streams),
+        left: AtomicUsize::new(hands),
     });
     let _ = started.send(shared.clone());
     let mounted = dev.events();
@@ -416,10 +459,11 @@ pub fn explore_work(work: &Work, effort: &Effort) -> Result<Coverage, String> {
     let run = record(work).and_then(|run| explore(&run, &effort));
     run.map_err(|e| {
         format!(
-            "seed {}, volume {}, {} threads, background {:?}, {:?}: {e}",
+            "seed {}, volume {}, {} streams of {} threads, background {:?}, {:?}: {e}",
             work.seed,
             work.setting.config.name,
             work.setting.streams,
+            work.hands,
             work.background,
             work.disturbance
         )

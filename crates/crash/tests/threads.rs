@@ -3,7 +3,7 @@
 use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::Effort;
 use ccfs_crash::rng::Rng;
-use ccfs_crash::threads::{Disturbance, Work, explore_work, record, work};
+use ccfs_crash::threads::{Disturbance, Work, crowded, explore_work, record, work};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,6 +51,25 @@ fn explore_seeds(runs: u64, states: u64, make: impl Fn(u64) -> Work + Sync) {
 #[test]
 fn crashes_of_concurrent_streams() {
     explore_seeds(120, 100, work);
+}
+
+/// What `--bugs` takes for bugs that show where threads meet; here without one.
+#[test]
+fn crashes_of_crowded_streams() {
+    explore_seeds(40, 100, crowded);
+}
+
+#[test]
+fn crashes_of_concurrent_streams_on_flash() {
+    explore_seeds(40, 40, |seed| {
+        let mut work = if seed % 2 == 0 {
+            work(seed)
+        } else {
+            crowded(seed)
+        };
+        work.setting.flash = true;
+        work
+    });
 }
 
 /// Events, writes and flushes of a work that nothing disturbs.

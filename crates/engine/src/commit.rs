@@ -258,6 +258,9 @@ impl Volume {
             // The flush covers these as well; the watermark need not wait for them.
             order.extend(self.written_too(&order)?);
             self.flush_for(caller)?;
+            if planted::is(Bug::SharedLate) {
+                order.extend(self.written_too(&order)?);
+            }
             self.check_running()?;
         }
         let mut queue = self.queue.lock();
@@ -291,7 +294,8 @@ impl Volume {
             if !self.options.background && leader.is_transferred() {
                 self.wait_written(&leader)?;
             }
-            let bundle = with_bundles(std::slice::from_ref(&leader));
+            let mut bundle = vec![leader.clone()];
+            bundle.extend(leader.progress().followers.iter().cloned());
             let own = |serial: &u64| bundle.iter().any(|t| t.serial == *serial);
             let known = |d: &Tie| {
                 let durable = matches!(d.txn.phase(), Phase::Durable | Phase::Applied);
@@ -418,23 +422,24 @@ pub(crate) fn note_built(members: &[Arc<Txn>], built: Vec<Built>, steps: Steps, 
     }
 }
 
-/// The transactions, and with each all that lives or dies with it: they become durable together.
+/// Dispatched transactions, and with each all that lives or dies with it (they become durable together), and what these come after: a
+/// bundle is worth nothing without what any of its members depends on.
 fn with_bundles(order: &[Arc<Txn>]) -> Vec<Arc<Txn>> {
     let mut all = Vec::with_capacity(order.len());
-    let mut leaders = HashSet::new();
-    for txn in order {
-        let progress = txn.progress();
-        if progress.leader.is_none() && progress.followers.is_empty() {
-            drop(progress);
-            all.push(txn.clone());
+    let mut seen: HashSet<u64> = HashSet::with_capacity(order.len());
+    let mut open: Vec<Arc<Txn>> = order.iter().rev().cloned().collect();
+    while let Some(txn) = open.pop() {
+        if !seen.insert(txn.serial) {
             continue;
         }
-        let leader = progress.leader.clone().unwrap_or_else(|| txn.clone());
+        let progress = txn.progress();
+        let leader = progress.leader.iter();
+        let more = leader.chain(&progress.followers).cloned();
+        let earlier = progress.deps.iter().map(|d| d.txn.clone());
+        let earlier = earlier.filter(|t| !t.settled() || t.phase() == Phase::Failed);
+        open.extend(more.chain(earlier));
         drop(progress);
-        if leaders.insert(leader.serial) {
-            all.push(leader.clone());
-            all.extend(leader.progress().followers.iter().cloned());
-        }
+        all.push(txn);
     }
     all
 }

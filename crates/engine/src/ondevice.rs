@@ -25,6 +25,7 @@ use ccfs_image::{BlockImage, Image, Run};
 use ccfs_log::Log;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// What makes transactions durable.
 pub(crate) enum Backend {
@@ -37,6 +38,8 @@ pub(crate) enum Backend {
 
 /// Of what a transaction of the device can be, so much can be data: the rest is for what it changes in the image.
 const DATA_SHARE: u64 = 2;
+/// What ended streams leave is forgotten so often.
+const PRUNE_EVERY: Duration = Duration::from_millis(500);
 /// Bytes of a transaction of the device for each byte of records: what little a record can say, and dirty a block.
 const BYTES_PER_RECORD_BYTE: u64 = 64;
 
@@ -200,6 +203,11 @@ impl Volume {
         self.space.keep(&self.image, self.emergency);
         if a.dir_seqs.len() > 64 {
             self.prune_dir_seqs(a);
+        }
+        // No checkpoint does it.
+        if a.last_checkpoint.elapsed() > PRUNE_EVERY {
+            self.streams.prune();
+            a.last_checkpoint = Instant::now();
         }
     }
 

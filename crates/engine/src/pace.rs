@@ -6,6 +6,7 @@
 //! about as long as three flushes. Where nobody syncs pieces are large, nothing is flushed, and nobody waits.
 //!
 //! Pieces change nothing about order: what is written here is what no record depends on until a flush at the end has covered all of it.
+use crate::planted::{self, Bug};
 use crate::sync::{Condvar, Mutex};
 use crate::types::*;
 use crate::volume::Volume;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Sync calls count as going on for so long after the last one, milliseconds.
 const RECENT_MS: u64 = 10_000;
 /// A piece, bytes, and what a place of its own costs besides its bytes.
-const PIECE_MIN: u64 = 64 << 10;
+pub(crate) const PIECE_MIN: u64 = 64 << 10;
 const PIECE_MAX: u64 = 4 << 20;
 const PLACE_COST: u64 = 16 << 10;
 /// A piece where nobody syncs.
@@ -39,22 +40,25 @@ pub(crate) struct Pace {
     fewer: Condvar,
     /// The last two streams that synced, and when.
     recent: Mutex<[Option<(StreamId, u64)>; 2]>,
-    /// Bytes of a piece.
+    /// Bytes of a piece, and how few they can be.
     piece: AtomicU64,
+    least: u64,
     /// Bytes a second that large writes reached lately; 0: none yet.
     rate: AtomicU64,
     began: Instant,
 }
 
-impl Default for Pace {
-    fn default() -> Self {
+impl Pace {
+    /// Pieces have `least` bytes at least.
+    pub fn new(least: u64) -> Pace {
         Pace {
             syncing: AtomicU32::new(0),
             hurried: AtomicU32::new(0),
             aside: Mutex::default(),
             fewer: Condvar::new(),
             recent: Mutex::default(),
-            piece: AtomicU64::new(PIECE_MAX / 8),
+            piece: AtomicU64::new(8 * least),
+            least,
             rate: AtomicU64::new(0),
             began: Instant::now(),
         }
@@ -172,7 +176,7 @@ impl Pace {
         } else {
             piece
         };
-        self.piece.store(new.clamp(PIECE_MIN, PIECE_MAX), Relaxed);
+        self.piece.store(new.clamp(self.least, PIECE_MAX), Relaxed);
     }
 
     fn note_rate(&self, bytes: u64, took: Duration) {
@@ -260,8 +264,14 @@ impl Volume {
             };
             let piece = left.take(size);
             let start = Instant::now();
-            ccfs_device::write_all(&*self.dev, piece)?;
-            if careful && !left.0.is_empty() {
+            let more = careful && !left.0.is_empty();
+            let ticket = self.dev.submit(piece);
+            if more && planted::is(Bug::PieceUnawaited) {
+                std::mem::forget(ticket);
+            } else {
+                self.dev.wait(ticket)?;
+            }
+            if more {
                 self.flush_device()?;
                 let flush = self.flushes.usual();
                 self.pace.learn(start.elapsed(), flush);
@@ -288,7 +298,7 @@ mod tests {
 
     #[test]
     fn own_syncs_are_no_reason_to_go_slowly_and_those_of_others_are() {
-        let pace = Pace::default();
+        let pace = Pace::new(PIECE_MIN);
         assert!(!pace.others_sync_at(Whose::CHECKPOINT, 5));
         pace.note(StreamId(1), 5);
         pace.note(StreamId(1), 6);
@@ -306,7 +316,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_the_writes_is_no_reason_to_wait() {
-        let pace = Pace::default();
+        let pace = Pace::new(PIECE_MIN);
         let _sync = pace.sync_call(StreamId(2));
         assert!(pace.is_careful_at(OWN, 0));
         let hurry = pace.hurry();
@@ -319,7 +329,7 @@ mod tests {
 
     #[test]
     fn pieces_follow_what_they_take() {
-        let pace = Pace::default();
+        let pace = Pace::new(PIECE_MIN);
         let piece = || pace.piece.load(Relaxed);
         let ms = Duration::from_millis;
         for _ in 0..50 {

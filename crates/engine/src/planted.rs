@@ -63,6 +63,11 @@ bugs! {
     AtomicHoles "atomic-holes" "a sync of an O_ATOMIC file forgets what was cut or punched"
     DeviceSplit "device-split" "a device that commits gets a transaction's data after its structure, as two"
     DeviceLate "device-late" "a block of the image misses its transaction on a device that commits, and goes with the next"
+    SharedEarly "shared-flush-early" "a sync call takes the end of a flush that had begun before it had written"
+    SharedLate "shared-flush-late" "what was written while a flush was under way counts as covered by it"
+    CommitUnawaited "commit-unawaited" "a sync does not wait for what the dispatching thread, or another sync, is about to write"
+    RoundEarly "round-early" "sync calls of a stream that go together return when all is written, before the flush"
+    PieceUnawaited "piece-unawaited" "of a large write that goes by the piece only the last one is waited for before the flush"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 
@@ -73,6 +78,15 @@ mod chosen {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     static CHOSEN: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+    /// Bugs that show only where threads meet.
+    pub const THREADED: &[&str] = &[
+        "shared-flush-early",
+        "shared-flush-late",
+        "commit-unawaited",
+        "round-early",
+        "piece-unawaited",
+    ];
 
     /// Chooses the bug of that name for the whole process; `None` chooses none. False: there is no such bug.
     pub fn choose(name: Option<&str>) -> bool {
@@ -101,7 +115,7 @@ mod chosen {
 }
 
 #[cfg(feature = "planted")]
-pub use chosen::choose;
+pub use chosen::{THREADED, choose};
 #[cfg(feature = "planted")]
 pub(crate) use chosen::{freed_inode, is, reused_inode};
 

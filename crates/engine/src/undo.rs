@@ -272,7 +272,8 @@ impl Volume {
 
     /// The fields of a directory: each has the value of the latest operation on it that is not the group's.
     fn undo_fields(&self, a: &Applier, ino: Ino, st: &mut State, body: &Body) -> Result<()> {
-        let mut base = if unborn(st) {
+        let unborn = unborn(st);
+        let mut base = if unborn {
             self.attr_below(ino, st)?
         } else {
             self.image.read_attr(ino)?
@@ -289,7 +290,11 @@ impl Volume {
             if !own && !matches!(field, DirField::Mtime | DirField::Ctime) {
                 continue;
             }
-            let applied = a.dir_seqs.get(&(ino, field)).copied().unwrap_or(0);
+            // Where a device commits, the image can have what memory holds in layers yet: then these say all of it.
+            let applied = match unborn {
+                true => 0,
+                false => a.dir_seqs.get(&(ino, field)).copied().unwrap_or(0),
+            };
             let mut best = (applied, None);
             for other in st.dir.iter().flat_map(|d| &d.changers) {
                 let value = other.body.lock().dir_fields.get(&(ino, field)).copied();

@@ -54,6 +54,8 @@ pub struct Options {
     pub gather: usize,
     /// Much is written in pieces while others sync, and sync calls wait for each other's flush. Off: to measure what that is worth.
     pub paced: bool,
+    /// Bytes that such a piece has at least. Tests make it small, so that little is much.
+    pub piece_min: u64,
     /// Runs of overwritten blocks from this size on go to new blocks, smaller ones through the log, bytes. The default is what measuring
     /// recommends (docs/performance.md).
     pub remap_min: u64,
@@ -74,6 +76,7 @@ impl Default for Options {
             background: true,
             gather: 1,
             paced: true,
+            piece_min: crate::pace::PIECE_MIN,
             remap_min: crate::place::REMAP_MIN,
         }
     }
@@ -276,6 +279,7 @@ impl Volume {
         let block_size = image.geometry().block_size;
         let space = Space::default();
         let options = ondevice::fitting(&*dev, options);
+        let pace = Pace::new(options.piece_min);
         let log = backend.log();
         let emergency = if live && backend.writes() {
             (image.geometry().blocks_count / 64).min(1024)
@@ -314,7 +318,7 @@ impl Volume {
                 ..Queue::default()
             }),
             flushes: FlushGroup::default(),
-            pace: Pace::default(),
+            pace,
             rounds: Rounds::default(),
             barriers: Barriers::default(),
             applier: Mutex::new(applier),

@@ -253,6 +253,70 @@ fn callers_never_wait_for_transfers() {
     fsck(&dev.inner);
 }
 
+/// A device whose transfers end when somebody waits for them, and not before.
+struct Unready(Arc<SimDevice>);
+
+struct NotYet(Ticket);
+
+impl ccfs_device::Pending for NotYet {
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        self.0.finish()
+    }
+    fn is_ready(&self) -> bool {
+        false
+    }
+}
+
+impl Device for Unready {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        Ticket::pending(Box::new(NotYet(self.0.submit(writes))))
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        ticket.finish()
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn counters(&self) -> ccfs_device::Counters {
+        self.0.counters()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+}
+
+/// A bundle survives whole or not at all, so a sync of its first transaction needs what a later one depends on.
+#[test]
+fn a_sync_of_a_part_of_a_bundle_needs_what_all_of_it_depends_on() {
+    let sim = Arc::new(SimDevice::new(&small()));
+    let v = mount_on(Arc::new(Unready(sim.clone())), gathering(3)).unwrap();
+    let [f, g, h] = [b"f", b"g", b"h"].map(|name| create(&v, 5, name));
+    v.syncfs(&cx(5)).unwrap();
+    append(&v, 5, f, 0, 1, 4096);
+    barrier(&v, 5, f);
+    append(&v, 6, g, 0, 2, 4096);
+    barrier(&v, 6, g);
+    // What stream 5 does from here on comes after what the other one did.
+    barrier(&v, 5, g);
+    append(&v, 5, h, 0, 3, 4096);
+    barrier(&v, 5, h);
+    v.fsync(&cx(7), f, false).unwrap();
+    let state = sim.crash_image(sim.events(), &Outcome::None);
+    let back = mount_on(Arc::new(state), quiet()).unwrap();
+    assert_eq!(back.getattr(f).unwrap().size, 4096);
+    assert!(read(&back, f, 4096).iter().all(|b| *b == 1));
+    v.unmount().unwrap();
+}
+
 /// Overwriting behind barriers while nothing is flushed: each version stays whole, the log does not take the data twice.
 #[test]
 fn overwrites_go_to_new_blocks() {

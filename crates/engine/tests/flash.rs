@@ -3,7 +3,7 @@ mod common;
 use ccfs_device::{Device, FlashDevice, MemoryDevice, Plan, SimDevice, Transactions};
 use ccfs_engine::*;
 use common::flash::{on_flash, plain};
-use common::{crash, cx, fsck, image, quiet};
+use common::{crash, cx, fsck, image, mode, quiet};
 use std::sync::Arc;
 
 fn flash(args: &[&str], size: &str) -> Arc<MemoryDevice> {
@@ -174,5 +174,37 @@ fn a_volume_moves_between_flash_and_log() {
     let back = Arc::new(on_flash(&copy));
     let v = Volume::mount(open(&back), quiet()).unwrap();
     assert_eq!(get(&v, "g").unwrap(), vec![6; 30_000]);
+    v.unmount().unwrap();
+}
+
+/// On flash what is committed in order is in the image before it is durable, and layers hold it as well: an abort must find the latest.
+#[test]
+fn an_abort_after_ordered_commits_keeps_their_times() {
+    let medium = flash(&["-b", "4096"], "32M");
+    let v = Volume::mount(open(&medium), quiet()).unwrap();
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
+    let ordered = || v.barrier(&c, SyncCall::File(d), 0).unwrap();
+    ordered();
+    for name in [b"a", b"b"] {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        v.mknod(&c, d, name, 0o100644, 0).unwrap();
+        ordered();
+    }
+    let times = |v: &Volume| {
+        let a = v.getattr(d).unwrap();
+        (a.mtime, a.ctime)
+    };
+    let before = times(&v);
+    let group = v.group_begin(StreamId(1), None).unwrap();
+    let member = Context { stream: group, ..c };
+    v.mknod(&member, d, b"c", 0o100644, 0).unwrap();
+    v.setattr(&member, d, &mode(0o700)).unwrap();
+    v.group_abort(group).unwrap();
+    assert_eq!(times(&v), before);
+    v.unmount().unwrap();
+    drop(v);
+    let v = Volume::mount(open(&medium), quiet()).unwrap();
+    assert_eq!(times(&v), before);
     v.unmount().unwrap();
 }

@@ -1,6 +1,5 @@
 //! C10: whatever bytes come as a request, the answer is a reply or an error, and the volume stays whole.
 mod common;
-use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::abi::{InHeader, IoctlIn, op};
 use ccfs_fuse::server::init::{Negotiation, WANTED, negotiate};
@@ -23,9 +22,8 @@ impl Bench {
         let work = tempfile::tempdir().unwrap();
         let image = work.path().join("image");
         common::make_image(&image);
-        let device = Arc::new(FileDevice::open(&image, OpenMode::ReadWrite).unwrap());
         let volume = Volume::mount(
-            device,
+            common::open(&image),
             Options {
                 background: false,
                 ..Options::default()

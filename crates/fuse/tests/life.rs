@@ -1,6 +1,5 @@
 //! The daemon's life as a process of its own: signals, kill -9, a dead mount.
 mod common;
-use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{MountConfig, MountError};
 use common::can_mount;
@@ -8,7 +7,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const DIR: &str = "CCFS_TEST_SERVE_DIR";
@@ -21,8 +19,7 @@ fn serve_in_child() {
     };
     ccfs_fuse::prepare_process();
     ccfs_fuse::clear_dead(&dir.join("mnt")).unwrap();
-    let device = FileDevice::open(dir.join("image"), OpenMode::ReadWrite).unwrap();
-    let volume = Volume::mount(Arc::new(device), Options::default()).unwrap();
+    let volume = Volume::mount(common::open(&dir.join("image")), Options::default()).unwrap();
     let config = MountConfig {
         transport: common::transport(),
         ..MountConfig::new(dir.join("image"))

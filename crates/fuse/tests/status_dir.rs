@@ -1,7 +1,7 @@
 //! The directory `.ccfs`: there for who asks for it, and for nobody else.
 mod common;
 use ccfs_fuse::FsType;
-use common::{TestMount, can_mount, fsck};
+use common::{TestMount, can_mount, change_at_rest, fsck};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -162,14 +162,11 @@ fn a_real_entry_wins() {
     }
     let mut m = TestMount::new(FsType::Fuseblk);
     m.unmount();
-    let image = m.image();
-    let image = image.to_str().unwrap();
-    tool(
-        "debugfs",
-        &["-w", "-R", "mkdir .ccfs", image],
-        Path::new("/"),
-    );
-    fsck(Path::new(image));
+    change_at_rest(&m.image(), |image| {
+        let args = ["-w", "-R", "mkdir .ccfs", image.to_str().unwrap()];
+        tool("debugfs", &args, Path::new("/"));
+    });
+    fsck(&m.image());
     m.mount();
     let listed = tool("ls", &["-A"], &m.mnt());
     assert!(listed.contains(".ccfs"), "{listed}");

@@ -45,9 +45,9 @@ impl Cost {
         work: impl FnOnce(&Volume, &T),
     ) -> Cost {
         let (mut v, page) = match on.into() {
-            On::Fs(fs) => (Volume::unformatted(fs, "cost"), 4096.0),
+            On::Fs(fs) => (Volume::unformatted(fs, "cost").on_flash(false), 4096.0),
             On::Flash => (
-                Volume::unformatted(Fs::Ccfs, "flash-cost").on_flash(),
+                Volume::unformatted(Fs::Ccfs, "flash-cost").on_flash(true),
                 FLASH_SLOT,
             ),
         };

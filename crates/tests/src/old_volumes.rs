@@ -87,11 +87,13 @@ fn expect_same(kernel: &Tree, ours: &Tree, what: &str) {
 fn with_kernel_writing(v: &Volume, work: impl FnOnce(&Path)) -> Tree {
     let dir = v.outside("kernel-rw");
     std::fs::create_dir_all(&dir).expect("mount point");
-    kernel_mount(v.image(), &dir, "loop,user_xattr,acl").unwrap_or_else(|e| panic!("mount: {e}"));
-    work(&dir);
-    let tree = Tree::read(&dir);
-    umount_patiently(&dir);
-    tree
+    v.change_at_rest(|image| {
+        kernel_mount(image, &dir, "loop,user_xattr,acl").unwrap_or_else(|e| panic!("mount: {e}"));
+        work(&dir);
+        let tree = Tree::read(&dir);
+        umount_patiently(&dir);
+        tree
+    })
 }
 
 /// All kinds of inodes, deep extent trees, a large directory, holes, unwritten extents, attributes in and outside of inodes.

@@ -3,7 +3,9 @@
 #![allow(unsafe_code)]
 pub mod gate;
 
-use ccfs_device::{Device, FileDevice, OpenMode};
+use ccfs_device::{
+    Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, OpenMode, copy_filled,
+};
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, MountError, Transport};
 use parking_lot::{Mutex, MutexGuard};
@@ -36,6 +38,15 @@ pub fn transport() -> Transport {
     match std::env::var("CCFS_TEST_TRANSPORT") {
         Ok(name) => Transport::parse(&name).expect("CCFS_TEST_TRANSPORT is auto, uring or dev"),
         Err(_) => Transport::Auto,
+    }
+}
+
+/// Are volumes of these tests on transactional flash? `CCFS_TEST_BACKEND` = log (default) or flash.
+pub fn on_flash() -> bool {
+    match std::env::var("CCFS_TEST_BACKEND").as_deref() {
+        Ok("flash") => true,
+        Ok("log") | Err(_) => false,
+        Ok(other) => panic!("CCFS_TEST_BACKEND={other}: log or flash"),
     }
 }
 
@@ -82,7 +93,8 @@ impl TestMount {
         let (ready, is_ready) = channel();
         self.server = Some(std::thread::spawn(move || {
             let device = FileDevice::open(&image, OpenMode::ReadWrite).unwrap();
-            let volume = Volume::mount(wrap(device), Options::default())?;
+            let device = FlashDevice::or_plain(wrap(device)).unwrap();
+            let volume = Volume::mount(device, Options::default())?;
             let config = MountConfig {
                 fstype,
                 transport,
@@ -159,7 +171,7 @@ pub fn on_one_processor() {
     sched_setaffinity(None, &one).unwrap();
 }
 
-/// A fresh ext4 of 64 MiB.
+/// A fresh ext4 of 64 MiB, on flash where these tests are.
 pub fn make_image(image: &Path) {
     std::fs::File::create(image)
         .unwrap()
@@ -174,10 +186,57 @@ pub fn make_image(image: &Path) {
             .unwrap()
             .success()
     );
+    if on_flash() {
+        put_on_flash(image);
+    }
+}
+
+fn put_on_flash(image: &Path) {
+    let volume = MemoryDevice::from_file(image).unwrap();
+    let g = FlashGeometry::for_size(volume.size_bytes(), 12).unwrap();
+    let file = std::fs::File::create(image).unwrap();
+    file.set_len(g.file_bytes()).unwrap();
+    let below: Arc<dyn Device> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite).unwrap());
+    FlashDevice::format(below.clone(), g, 0x5eed).unwrap();
+    let flash = FlashDevice::open(below).unwrap();
+    copy_filled(&volume, &flash).unwrap();
+    flash.flush().unwrap();
+}
+
+/// What a volume in `image` is mounted from.
+pub fn open(image: &Path) -> Arc<dyn Device> {
+    let file = FileDevice::open(image, OpenMode::ReadWrite).unwrap();
+    FlashDevice::or_plain(Arc::new(file)).unwrap()
+}
+
+/// The volume at rest in a file as e2fsck takes it: the image, or a copy of what its flash holds.
+fn plain(image: &Path) -> PathBuf {
+    if !on_flash() {
+        return image.to_path_buf();
+    }
+    // The daemon may hold the file's lock for a moment yet.
+    let medium = MemoryDevice::from_file(image).unwrap();
+    let flash = FlashDevice::open(Arc::new(medium)).unwrap();
+    let volume = MemoryDevice::new(flash.size_bytes());
+    copy_filled(&flash, &volume).unwrap();
+    let plain = image.with_extension("plain");
+    volume.to_file(&plain).unwrap();
+    plain
+}
+
+/// Has `change` change the volume at rest.
+pub fn change_at_rest(image: &Path, change: impl FnOnce(&Path)) {
+    let plain = plain(image);
+    change(&plain);
+    if on_flash() {
+        std::fs::rename(&plain, image).unwrap();
+        put_on_flash(image);
+    }
 }
 
 /// e2fsck finds nothing.
 pub fn fsck(image: &Path) {
+    let image = plain(image);
     let out = Command::new("e2fsck")
         .arg("-fn")
         .arg(image)

@@ -1,11 +1,13 @@
 //! Exercisers' targets over the engine, without a mount: an ext4 image in memory.
 
 use super::{file, tree};
-use crate::harness::{WorkDir, kernel_mount, run, run_ok, umount_patiently};
+use crate::harness::{
+    WorkDir, copy_out, flash_chosen, in_memory, kernel_mount, run, run_ok, umount_patiently,
+};
 use crate::kill9::op::{Kind, Op, Seen};
 use crate::rng::hash;
 use crate::sys::R;
-use ccfs_device::MemoryDevice;
+use ccfs_device::{FlashDevice, MemoryDevice};
 use ccfs_engine::{
     Context, DEFAULT_STREAM, Fallocate, Ino, Options, ROOT_INO, RenameFlags, Seek, SetAttr,
     SetTime, StreamId, Volume, WriteFlags,
@@ -44,8 +46,13 @@ impl Mounted {
             "mke2fs",
             &[&["-q", "-F", "-t", "ext4"], mke2fs, &[text]].concat(),
         );
-        let device = Arc::new(MemoryDevice::from_file(&image).expect("load the image"));
-        let volume = Volume::mount(device.clone(), options()).expect("mount");
+        let plain = MemoryDevice::from_file(&image).expect("load the image");
+        let device = Arc::new(if flash_chosen() {
+            in_memory(&plain)
+        } else {
+            plain
+        });
+        let volume = mount(&device);
         Mounted {
             device,
             volume,
@@ -54,13 +61,18 @@ impl Mounted {
     }
     pub fn remount(&mut self) {
         self.volume.unmount().expect("unmount");
-        self.volume = Volume::mount(self.device.clone(), options()).expect("mount again");
+        self.volume = mount(&self.device);
     }
     /// Clean unmount, e2fsck without complaint, and `look` at the volume as the kernel's ext4 mounts it.
     pub fn finish(self, look: impl FnOnce(&Path)) {
         self.volume.unmount().expect("unmount");
-        let image = self.image();
+        let mut image = self.image();
         self.device.to_file(&image).expect("store the image");
+        if flash_chosen() {
+            let plain = self.work.path().join("plain");
+            copy_out(&image, &plain);
+            image = plain;
+        }
         let out = run(Command::new("e2fsck").arg("-fn").arg(&image));
         let quiet = |l: &str| {
             l.is_empty()
@@ -86,6 +98,11 @@ impl Mounted {
     fn image(&self) -> PathBuf {
         self.work.path().join("image")
     }
+}
+
+fn mount(medium: &Arc<MemoryDevice>) -> Arc<Volume> {
+    let device = FlashDevice::or_plain(medium.clone()).expect("open the flash");
+    Volume::mount(device, options()).expect("mount")
 }
 
 fn context(stream: StreamId) -> Context {

@@ -1,10 +1,12 @@
 //! Volumes for tests: images on disk, mounts, daemons, and their removal whatever happens.
 
+mod backend;
 mod cmd;
 mod guard;
 mod tree;
 mod volume;
 
+pub use backend::{copy_out, flash_chosen, in_memory, not_on_flash};
 pub use cmd::{Output, have, run, run_in, run_ok, shell, sibling};
 pub use guard::WorkDir;
 pub use tree::{Compare, Entry, Tree};

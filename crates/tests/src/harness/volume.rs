@@ -1,5 +1,6 @@
 //! A file system under test on an image file.
 
+use super::backend;
 use super::cmd::{Output, have, run, run_ok, sibling};
 use super::guard::{WorkDir, loops_below, mounts_below};
 use super::tree::{Compare, Tree};
@@ -93,7 +94,7 @@ impl Volume {
             mnt,
             options: String::new(),
             own_loop: false,
-            flash: false,
+            flash: fs == Fs::Ccfs && backend::flash_chosen(),
             kernel_wrote: fs == Fs::Ext4,
             daemon: None,
             mounted: false,
@@ -113,9 +114,9 @@ impl Volume {
         self.own_loop = true;
         self
     }
-    /// The volume will be on emulated transactional flash, in the image.
-    pub fn on_flash(mut self) -> Volume {
-        self.flash = true;
+    /// The volume will be on emulated transactional flash, in the image, or on none, whatever the run's volumes are on.
+    pub fn on_flash(mut self, flash: bool) -> Volume {
+        self.flash = flash;
         self
     }
     pub fn mkfs(&mut self, size_mib: u64) {
@@ -135,6 +136,19 @@ impl Volume {
         file.set_len(size_mib << 20).expect("image size");
         let image = self.image.to_str().expect("plain path");
         run_ok("mke2fs", &[&["-q", "-F"], args, &[image]].concat());
+        if self.flash {
+            backend::put_on_flash(&self.image);
+        }
+    }
+    /// A file with the volume at rest as the kernel and e2fsck take it: the image, or a copy of what the flash holds.
+    fn plain(&self) -> PathBuf {
+        assert!(!self.mounted, "only at rest");
+        if !self.flash {
+            return self.image.clone();
+        }
+        let copy = self.outside("plain");
+        backend::copy_out(&self.image, &copy);
+        copy
     }
     /// From now on e2fsck may find extent trees that could be smaller: the kernel makes such ones.
     pub fn kernel_wrote(&mut self) {
@@ -446,9 +460,8 @@ impl Volume {
 
     /// The volume at rest: e2fsck finds nothing.
     pub fn fsck_clean(&self) {
-        assert!(!self.mounted, "only at rest");
-        let out =
-            run(Command::new("e2fsck").args(["-fn", self.image.to_str().expect("plain path")]));
+        let plain = self.plain();
+        let out = run(Command::new("e2fsck").args(["-fn", plain.to_str().expect("plain path")]));
         // Pass 1..5 headings and the summary; anything else is a complaint.
         let complaint = out.stdout.lines().find(|l| {
             let quiet = l.is_empty()
@@ -464,13 +477,23 @@ impl Volume {
             out.all()
         );
     }
+    /// Has `work` change the volume at rest, in a file as the kernel takes it.
+    pub fn change_at_rest<T>(&self, work: impl FnOnce(&Path) -> T) -> T {
+        let plain = self.plain();
+        let done = work(&plain);
+        if self.flash {
+            std::fs::rename(&plain, &self.image).expect("put the volume back");
+            backend::put_on_flash(&self.image);
+        }
+        done
+    }
     /// Runs `look` on the volume as the kernel's ext4 shows it, read-only.
     pub fn with_kernel<T>(&self, look: impl FnOnce(&Path) -> T) -> T {
-        assert!(!self.mounted, "only at rest");
+        let plain = self.plain();
         let dir = self.outside("kernel");
         std::fs::create_dir_all(&dir).expect("mount point");
-        kernel_mount(&self.image, &dir, "ro,loop")
-            .unwrap_or_else(|e| panic!("mount {}: {e}", self.image.display()));
+        kernel_mount(&plain, &dir, "ro,loop")
+            .unwrap_or_else(|e| panic!("mount {}: {e}", plain.display()));
         let result = look(&dir);
         umount_patiently(&dir);
         result
