@@ -9,6 +9,7 @@ use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// i_flags: changes are refused; only appending is allowed.
 pub const FLAG_IMMUTABLE: u32 = 0x10;
@@ -191,6 +192,7 @@ impl Volume {
     ) -> Result<usize> {
         self.with_space(cx, |left| {
             let inode = self.inode(ino)?;
+            inode.note_seen();
             let mut st = inode.write()?;
             if flags.writeback && st.is_being_dropped() {
                 return Ok(data.len());
@@ -456,32 +458,54 @@ impl Volume {
     /// Reads up to `len` bytes into `out`; short only at end of file.
     pub fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
-        self.read_to(ino, offset, len, |len| {
+        self.read_to(ino, offset, len, true, |len| {
             out.resize(len, 0);
             out
         })?;
         Ok(())
     }
 
-    /// As `read`, into a place that is there. Gives how many bytes were read: fewer at the end of file.
-    pub fn read_into(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
-        self.read_to(ino, offset, out.len(), |len| {
-            let out = &mut out[..len];
-            out.fill(0);
+    /// As `read`, for a copy that stays here.
+    pub(crate) fn read_unseen(
+        &self,
+        ino: Ino,
+        offset: u64,
+        out: &mut Vec<u8>,
+        len: usize,
+    ) -> Result<()> {
+        out.clear();
+        self.read_to(ino, offset, len, false, |len| {
+            out.resize(len, 0);
             out
-        })
+        })?;
+        Ok(())
     }
 
-    /// Reads to the `place` that is given for a length, zeroed.
+    /// Bytes of the file were read or written from outside while it was in memory, so a cache may have them.
+    pub fn was_seen(&self, ino: Ino) -> bool {
+        let inode = self.inodes.peek(ino);
+        inode.is_some_and(|inode| inode.seen.load(Ordering::Relaxed))
+    }
+
+    /// As `read`, into a place that is there. Gives how many bytes were read: fewer at the end of file.
+    pub fn read_into(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.read_to(ino, offset, out.len(), true, |len| &mut out[..len])
+    }
+
+    /// Reads to the `place` that is given for a length. `seen`: the bytes go outside.
     fn read_to<'a>(
         &self,
         ino: Ino,
         offset: u64,
         len: usize,
+        seen: bool,
         place: impl FnOnce(usize) -> &'a mut [u8],
     ) -> Result<usize> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
+        if seen {
+            inode.note_seen();
+        }
         let st = inode.read()?;
         if st.is_dir() {
             return errno(libc::EISDIR);
@@ -502,7 +526,7 @@ impl Volume {
         Ok(len)
     }
 
-    /// Fills `out` (zeroed) from `offset`; the caller has cut the range at the end of file.
+    /// Fills all of `out` from `offset`; the caller has cut the range at the end of file.
     pub(crate) fn read_range(
         &self,
         inode: &Inode,

@@ -10,7 +10,7 @@ use ccfs_ext4::Error;
 use ccfs_image::{FastMap, Image, InodeAttr, Lblk, at_hand, may_wait, shard_of, waits};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.
@@ -184,6 +184,8 @@ pub struct Inode {
     pub ino: Ino,
     /// A directory in which it has or had a name, 0 if unknown. Only for showing paths.
     pub parent_hint: AtomicU32,
+    /// Bytes of it were read or written from outside, so whoever did may keep them in a cache. A hint.
+    pub seen: AtomicBool,
     pub state: RwLock<State>,
 }
 
@@ -217,6 +219,7 @@ impl Inode {
         Arc::new(Inode {
             ino,
             parent_hint: AtomicU32::new(0),
+            seen: AtomicBool::new(false),
             state: RwLock::new(State {
                 attr,
                 last: None,

@@ -10,6 +10,13 @@ const SCAN_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 64;
 
 impl Inode {
+    /// See [`Inode::seen`]. (All that share the line only read it once it is set.)
+    pub(crate) fn note_seen(&self) {
+        if !self.seen.load(Ordering::Relaxed) {
+            self.seen.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// A directory in which it has, or had, a name.
     pub(crate) fn named_in(&self, parent: Ino) {
         self.parent_hint.store(parent, Ordering::Relaxed);

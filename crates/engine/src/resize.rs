@@ -10,6 +10,7 @@ use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
 use ccfs_ext4::Error;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Most bytes that one call of copy_file_range copies; the caller goes on.
 const COPY_MAX: u64 = 64 << 20;
@@ -427,11 +428,13 @@ impl Volume {
         // What the copy itself appends is not its source.
         let left = self.getattr(from)?.size.saturating_sub(from_offset);
         let len = len.min(left).min(COPY_MAX);
+        let target = self.inode(to)?;
+        let was_seen = target.seen.load(Ordering::Relaxed);
         let mut done = 0;
         let mut buf = Vec::new();
         while done < len {
             let want = (len - done).min(self.limits.write_max as u64) as usize;
-            self.read(from, from_offset + done, want, &mut buf)?;
+            self.read_unseen(from, from_offset + done, &mut buf, want)?;
             if buf.is_empty() {
                 break;
             }
@@ -441,6 +444,8 @@ impl Volume {
                 Err(e) => return Err(e),
             }
         }
+        // Nobody has the copy.
+        target.seen.store(was_seen, Ordering::Relaxed);
         Ok(done)
     }
 }

@@ -224,6 +224,76 @@ fn nameless_files() {
     m.unmount();
 }
 
+/// copy_file_range, with the source in the daemon's memory, in the kernel's, in both or in none, and with holes.
+#[test]
+fn copies() {
+    if !can_mount("copies") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let sizes = [1, 4096, 5000, 128 << 10, (128 << 10) + 1, (1 << 20) + 3];
+    let content =
+        |n: usize| -> Vec<u8> { (0..sizes[n]).map(|i| (i * (n + 7) / 3) as u8).collect() };
+    for n in 0..sizes.len() {
+        fs::write(m.path(&format!("f{n}")), content(n)).unwrap();
+    }
+    let holes = File::create(m.path("holes")).unwrap();
+    holes.write_all_at(b"end", 70_000).unwrap();
+    drop(holes);
+    let copy = |m: &TestMount, from: &str, to: &str| {
+        let (from, to) = (
+            File::open(m.path(from)).unwrap(),
+            File::create(m.path(to)).unwrap(),
+        );
+        let (mut at, mut into) = (0, 100);
+        // Until nothing is left, in pieces and to another place within a block.
+        loop {
+            let piece = 300_000;
+            let n = rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut into), piece);
+            if n.unwrap() == 0 {
+                return;
+            }
+        }
+    };
+    let check = |m: &TestMount, to: &str, expected: &[u8]| {
+        let all = fs::read(m.path(to)).unwrap();
+        assert!(all[..100] == [0; 100] && all[100..] == *expected, "{to}");
+    };
+    // Not committed; committed; after a mount, when the kernel has nothing; and once it has read them.
+    for round in 0..4 {
+        match round {
+            1 => File::open(m.path("f0")).unwrap().sync_all().unwrap(),
+            2 => {
+                m.unmount();
+                m.mount();
+            }
+            3 => {
+                for n in 0..sizes.len() {
+                    assert!(fs::read(m.path(&format!("f{n}"))).unwrap() == content(n));
+                }
+            }
+            _ => {}
+        }
+        for n in 0..sizes.len() {
+            let name = format!("c{round}-{n}");
+            copy(&m, &format!("f{n}"), &name);
+            check(&m, &name, &content(n));
+        }
+        copy(&m, "holes", &format!("h{round}"));
+    }
+    m.unmount();
+    m.mount();
+    let mut end = vec![0; 70_000];
+    end.extend_from_slice(b"end");
+    for round in 0..4 {
+        for n in 0..sizes.len() {
+            check(&m, &format!("c{round}-{n}"), &content(n));
+        }
+        check(&m, &format!("h{round}"), &end);
+    }
+    m.unmount();
+}
+
 /// What is removed in great numbers is forgotten by the kernel as fast, and all of it reaches the daemon: inodes come back.
 #[test]
 fn many_files_come_and_go() {

@@ -4,10 +4,12 @@ use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
 use crate::wire::{Errno, Reply, Request};
-use ccfs_engine::{Context, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags};
+use ccfs_engine::{Context, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags, at_hand};
 
 /// Most that one copy_file_range request copies, bytes; callers go on after a short copy.
 const COPY_MAX: u64 = 16 << 20;
+/// Copies of so few bytes that would have to be read from the device are left to the kernel where it may have the source in its page cache.
+const COPY_SMALL: u64 = 128 << 10;
 const SETUID_SETGID: u16 = 0o6000;
 
 impl Server {
@@ -87,6 +89,24 @@ impl Server {
             .fallocate(&self.context(request, 0), ino, how, arg.offset, arg.length)?)
     }
 
+    /// A copy_file_range that waits for no device: it is carried out with what is in memory, or not at all.
+    pub(super) fn copies_at_once(&self, request: &Request<'_>) -> bool {
+        let from = self.target(request);
+        from.is_ok_and(|from| {
+            request
+                .arg()
+                .is_ok_and(|arg| self.is_small_copy(from, &arg))
+        })
+    }
+
+    fn is_small_copy(&self, from: Ino, arg: &abi::CopyIn) -> bool {
+        let left = || match at_hand(|| self.volume.getattr(from)) {
+            Some(Ok(attr)) => attr.size.saturating_sub(arg.off_in),
+            _ => u64::MAX,
+        };
+        self.volume.was_seen(from) && (arg.len <= COPY_SMALL || left() <= COPY_SMALL)
+    }
+
     pub(super) fn copy_file_range(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let arg: abi::CopyIn = request.arg()?;
         if arg.flags != 0 {
@@ -96,15 +116,20 @@ impl Server {
         check_range(arg.off_in, len)?;
         check_range(arg.off_out, len)?;
         let (from, to) = (self.target(request)?, ino_of(arg.nodeid_out)?);
-        self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;
-        let copied = self.volume.copy_range(
-            &self.context(request, 0),
-            from,
-            arg.off_in,
-            to,
-            arg.off_out,
-            len,
-        )?;
+        let small = self.is_small_copy(from, &arg);
+        let mut copy = || -> Result<u64, Errno> {
+            self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;
+            let cx = self.context(request, 0);
+            let (off_in, off_out) = (arg.off_in, arg.off_out);
+            Ok(self
+                .volume
+                .copy_range(&cx, from, off_in, to, off_out, len)?)
+        };
+        let copied = match small {
+            // The kernel reads and writes by itself then.
+            true => at_hand(copy).unwrap_or(Err(Errno(libc::EOPNOTSUPP)))?,
+            false => copy()?,
+        };
         if request.header.opcode == op::COPY_FILE_RANGE {
             reply.push(&abi::WriteOut {
                 size: copied as u32,

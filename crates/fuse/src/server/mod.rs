@@ -270,7 +270,9 @@ impl Handler for Server {
         match request.header.opcode {
             op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::DESTROY | op::FALLOCATE => true,
             op::RELEASE => self.mount.atomic_files,
-            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => true,
+            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
+                self.volume.writers_wait() || !self.copies_at_once(request)
+            }
             op::WRITE
             | op::SETATTR
             | op::MKNOD
