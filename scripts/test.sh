@@ -34,7 +34,7 @@ over_dev_fuse() {
 
 # Volumes have a log; these tests take volumes on transactional flash, which commit without one. `make test-flash` runs all that can.
 on_flash() {
-    CCFS_TEST_BACKEND=flash cargo test --quiet --release --workspace --exclude ccfs-crash --exclude ccfs-faults \
+    CCFS_TEST_BACKEND=flash CCFS_TEST_ROUNDS=9 cargo test --quiet --release --workspace --exclude ccfs-crash --exclude ccfs-faults \
         --test atomic --test barriers --test bounds --test counters --test damaged --test faults --test groups --test limits \
         --test numbers_and_ties --test smoke --test trees --test watch --test mounted --test posix --test kill9 --test exercise
 }

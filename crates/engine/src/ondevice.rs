@@ -10,7 +10,8 @@
 //!   until a flush has made it durable, so what users see is the same;
 //! * overwritten blocks keep their place: the device writes them elsewhere by itself;
 //! * freed blocks are trimmed in the same transaction, and free for others when it is durable;
-//! * nameless files are found after a crash by a search of the inode tables.
+//! * nameless files are found after a crash by a search of the inode tables;
+//! * the super block's free counts are those of the last unmount, or recovery: recovery sums up those of the groups.
 use crate::apply::Applier;
 use crate::commit::note_built;
 use crate::place::Built;
@@ -130,7 +131,9 @@ impl Volume {
             self.apply_records(&mut a, txn)?;
         }
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
-        self.write_as_one(id, data)?;
+        // Not for the volume's free counts: recovery counts anew.
+        let images = self.image.take_dirty_but_counts();
+        self.write_as_one(id, images, data)?;
         // Only now: whoever helps it to durability finds it on the device.
         self.queue.lock().enter(members);
         members[0].set_written();
@@ -140,10 +143,14 @@ impl Volume {
         Ok(())
     }
 
-    /// What the image has that the device has not, and `data`, as one transaction of the device. The caller holds the applier's mutex.
-    fn write_as_one(&self, number: u64, data: Vec<Write>) -> Result<()> {
+    /// `images`, the image's dirty blocks, and `data`, as one transaction of the device. The caller holds the applier's mutex.
+    fn write_as_one(
+        &self,
+        number: u64,
+        mut images: Vec<BlockImage>,
+        data: Vec<Write>,
+    ) -> Result<()> {
         let device = self.device_commits().ok_or(Error::Errno(libc::EROFS))?;
-        let mut images = self.image.take_dirty();
         let home: Vec<BlockImage> = {
             let pages = self.home.pages.read();
             pages.iter().map(|(p, h)| (*p, h.buf.clone())).collect()
@@ -189,7 +196,8 @@ impl Volume {
     pub(crate) fn checkpoint_on_device(&self, a: &mut Applier) -> Result<()> {
         self.check_running()?;
         self.prune_dir_seqs(a);
-        self.write_as_one(self.next_number(), Vec::new())?;
+        let images = self.image.take_dirty();
+        self.write_as_one(self.next_number(), images, Vec::new())?;
         self.flush_device()?;
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams.prune();
@@ -219,8 +227,9 @@ impl Volume {
     }
 }
 
-/// After a crash the device has every commit whole, in order. Files without a name are what is left to do.
+/// After a crash the device has every commit whole, in order. The super block's free counts and files without a name are left to do.
 pub(crate) fn recover_on_device(dev: &Arc<dyn Device>, image: Image) -> Result<Recovery> {
+    image.count_anew()?;
     let backend = Backend::create(dev, &image)?;
     let options = Options {
         background: false,

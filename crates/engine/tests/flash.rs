@@ -81,6 +81,30 @@ fn a_commit_is_one_command_and_one_flush() {
     fsck(&medium);
 }
 
+/// Free counts of the whole volume are no reason to write its super block; recovery and unmount make them right.
+#[test]
+fn a_commit_that_allocates_leaves_the_super_block() {
+    let medium = flash(&["-b", "4096"], "64M");
+    let dev = open(&medium);
+    let v = Volume::mount(dev.clone(), quiet()).unwrap();
+    let ino = file(&v, "f", &[1; 4096]);
+    v.syncfs(&cx(1)).unwrap();
+    let before = dev.flash_counters().host_pages;
+    for n in 1..51 {
+        put(&v, ino, n * 4096, &[2; 4096]);
+        v.fsync(&cx(1), ino, false).unwrap();
+    }
+    // The block, the inode, the bitmap, the descriptors.
+    assert_eq!(dev.flash_counters().host_pages - before, 200);
+    let free = v.statfs().unwrap();
+    let (_, w) = crash(&medium);
+    assert_eq!(w.statfs().unwrap().bfree, free.bfree);
+    w.unmount().unwrap();
+    v.unmount().unwrap();
+    drop(v);
+    fsck(&medium);
+}
+
 #[test]
 fn what_is_not_synced_is_lost_and_nameless_files_are_freed() {
     let medium = flash(&["-b", "1024"], "32M");

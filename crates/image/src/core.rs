@@ -242,7 +242,8 @@ impl Core {
         Some((self.super_block_at(), sup.block.clone()))
     }
 
-    pub fn take_dirty(&self) -> Vec<BlockImage> {
+    /// `counts`: the super block is among them also where only its free counts have changed.
+    pub fn take_dirty(&self, counts: bool) -> Vec<BlockImage> {
         let stale = std::mem::take(&mut *self.stale_bitmaps.lock());
         for key in stale.into_keys() {
             // Bitmap and descriptor are dirty, so they are in the cache and nothing can fail.
@@ -250,7 +251,9 @@ impl Core {
             debug_assert!(done.is_ok(), "{done:?}");
         }
         let mut out = self.cache.take(|kind, bytes| self.seal(kind, bytes));
-        out.extend(self.take_super());
+        if counts || self.sup.lock().changed {
+            out.extend(self.take_super());
+        }
         out.sort_unstable_by_key(|(pblk, _)| *pblk);
         out
     }

@@ -158,6 +158,19 @@ impl Core {
             .collect())
     }
 
+    /// The volume's free blocks and inodes, from its groups.
+    pub fn count_anew(&self) -> Result<()> {
+        let (mut blocks, mut inodes) = (0, 0);
+        for group in 0..self.layout.groups {
+            let info = self.group(group)?;
+            blocks += i64::from(info.avail.load(Relaxed));
+            inodes += i64::from(info.inodes_avail.load(Relaxed));
+        }
+        self.free_blocks.store(blocks, Relaxed);
+        self.free_inodes.store(inodes, Relaxed);
+        Ok(())
+    }
+
     /// Recovery has put another version of a descriptor block into the cache: take its counts. Nothing may be held yet.
     pub fn reload_chunk(&self, nr: u32) -> Result<()> {
         let l = &self.layout;

@@ -185,7 +185,22 @@ impl Image {
     /// Blocks changed since the last call, checksums and counts made right, in rising order. The caller writes them home
     /// and then calls `written`.
     pub fn take_dirty(&self) -> Vec<BlockImage> {
-        self.core.take_dirty()
+        self.core.take_dirty(true)
+    }
+    /// As `take_dirty`, but free counts of the whole volume are no reason to write the super block: whoever recovers the volume
+    /// has to call `count_anew`.
+    pub fn take_dirty_but_counts(&self) -> Vec<BlockImage> {
+        self.core.take_dirty(false)
+    }
+    /// Free blocks and inodes of the whole volume are what its groups have: after a crash in which the super block's are old. Only
+    /// before anything was changed or allocated.
+    ///
+    /// # Errors
+    /// I/O; a damaged descriptor.
+    pub fn count_anew(&self) -> ccfs_ext4::Result<()> {
+        self.core.count_anew()?;
+        self.alloc.reload_counts();
+        Ok(())
     }
     /// These blocks are home. One that was changed again meanwhile stays dirty.
     pub fn written(&self, blocks: &[BlockImage]) {
