@@ -121,7 +121,15 @@ fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome
         // mke2fs may have punched holes.
         allocate(file, bytes)?;
     }
-    file.sync_all().or_fail(CODE, "cannot write the image file")
+    file.sync_all()
+        .or_fail(CODE, "cannot write the image file")?;
+    forget_pages(file);
+    Ok(())
+}
+
+/// What was written leaves the host's page cache: the volume's own writes go past it, and would have to take it out block by block.
+fn forget_pages(file: &File) {
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
 /// A block device, or an image file that exists.
@@ -201,6 +209,7 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
     }
     file.sync_all()
         .or_fail(CODE, format_args!("cannot write {shown}"))?;
+    forget_pages(&file);
     report(args, bytes);
     Ok(())
 }
