@@ -340,15 +340,14 @@ pub fn choose(history: &History, choice: Choice) -> Vec<Spec> {
         points = (0..=steps).map(|i| points[i * last / steps]).collect();
     }
     let mut specs: Vec<Spec> = points.into_iter().map(Spec::in_order).collect();
+    // One of those that have the same content and the same marks.
+    let mut seen = HashSet::new();
+    let mut is_new = |spec: &Spec| seen.insert((history.split(spec), history.marks(spec.at).len()));
+    specs.retain(&mut is_new);
     if choice.reorder {
         let room = choice.images.map(|n| n.saturating_sub(specs.len()));
-        specs.extend(out_of_order(history, room, &mut rng));
+        specs.extend(out_of_order(history, room, &mut rng, &mut is_new));
     }
-    let mut seen = HashSet::new();
-    specs.retain(|spec| {
-        let key = (history.split(spec), history.marks(spec.at).len());
-        seen.insert(key)
-    });
     specs.sort_by_cached_key(|spec| (history.split(spec).0, spec.at));
     specs
 }
@@ -357,8 +356,13 @@ fn is_mark(history: &History, number: usize) -> bool {
     history.marks.binary_search(&number).is_ok()
 }
 
-/// At most `room` images, spread over the times between flushes.
-fn out_of_order(history: &History, room: Option<usize>, rng: &mut Rng) -> Vec<Spec> {
+/// At most `room` images that are new, spread over the times between flushes.
+fn out_of_order(
+    history: &History,
+    room: Option<usize>,
+    rng: &mut Rng,
+    is_new: &mut impl FnMut(&Spec) -> bool,
+) -> Vec<Spec> {
     let mut families: Vec<(usize, Vec<Recipe>)> = Vec::new();
     for at in history.epoch_ends() {
         let mut recipes = Vec::new();
@@ -386,7 +390,6 @@ fn out_of_order(history: &History, room: Option<usize>, rng: &mut Rng) -> Vec<Sp
     }
     rng.shuffle(&mut families);
     let mut specs = Vec::new();
-    let mut seen = HashSet::new();
     // One of each family in turn, so that a long time without a flush does not take all.
     while families.iter().any(|(_, recipes)| !recipes.is_empty()) {
         for (at, recipes) in &mut families {
@@ -397,7 +400,7 @@ fn out_of_order(history: &History, room: Option<usize>, rng: &mut Rng) -> Vec<Sp
                 continue;
             };
             let spec = cook(history, *at, recipe, rng);
-            if seen.insert(history.split(&spec)) {
+            if is_new(&spec) {
                 specs.push(spec);
             }
         }
@@ -411,7 +414,7 @@ fn out_of_order(history: &History, room: Option<usize>, rng: &mut Rng) -> Vec<Sp
         let at = families[rng.below(families.len() as u64) as usize].0;
         let chance = 2 + rng.below(13);
         let spec = cook(history, at, Recipe::Random(chance), rng);
-        if seen.insert(history.split(&spec)) {
+        if is_new(&spec) {
             specs.push(spec);
         }
     }

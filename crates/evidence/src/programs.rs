@@ -17,7 +17,7 @@ pub struct Program {
     driver: Option<(&'static str, &'static str, &'static str)>,
     /// Names of files that it maps and makes anew after a crash.
     pub mapped: &'static [&'static str],
-    /// A check of it takes seconds: few images, few kills, and no states by model.
+    /// A check of it takes seconds: few images, states and kills.
     pub slow: bool,
 }
 

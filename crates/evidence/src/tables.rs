@@ -20,6 +20,7 @@ pub const PARTS: [&str; 3] = ["images", "models", "kills"];
 const MODELS: [&str; 2] = ["ext4-ordered", "ccfs"];
 /// At most, of programs whose check takes seconds.
 const SLOW_IMAGES: usize = 50;
+const SLOW_STATES: usize = 200;
 const SLOW_KILLS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(1200);
 
@@ -118,7 +119,7 @@ pub fn measure(
         if is_crash_test {
             continue;
         }
-        if config.does("models") && !program.slow {
+        if config.does("models") {
             models(config, program, &ready, results)?;
             save(results)?;
         }
@@ -205,7 +206,10 @@ fn models(
                 .map(Into::into)
                 .to_vec(),
             mapped: program.mapped.iter().map(|m| m.to_string()).collect(),
-            states: config.images * 2,
+            states: match program.slow {
+                true => (config.images * 2).min(SLOW_STATES),
+                false => config.images * 2,
+            },
             jobs: config.jobs,
             limit: LIMIT,
         });
