@@ -135,3 +135,12 @@ fn a_file_without_a_name_that_only_a_group_named() {
         "A tmpfile %t; B begin; B link %t l; A close %t; A write l 29731 34; A create f; A tick",
     );
 }
+
+/// A group took a name away and has a file; by another's link of that file to that name it ends: both the name is taken and the file gone.
+#[test]
+fn a_file_of_a_group_gets_a_name_that_the_group_had_removed() {
+    check(
+        &["1k", "4k"],
+        "A symlink l 48; B begin; B unlink l; B mkdir d; B tmpfile %t d; A link %t l; A create f; A tick",
+    );
+}

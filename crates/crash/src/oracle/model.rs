@@ -230,12 +230,15 @@ impl Tree {
 
     fn link(&mut self, node: NodeId, parent: NodeId, name: &Bytes) -> Done {
         check_name(name)?;
-        if self.get(node)?.is_dir() {
+        let is_taken = self.dir(parent)?.entries.contains_key(name);
+        if self.get(node).is_ok_and(Node::is_dir) {
             return Err(libc::EPERM);
         }
-        if self.dir(parent)?.entries.contains_key(name) {
+        // As linkat(2) has it: a name that is taken comes before a file that is gone.
+        if is_taken {
             return Err(libc::EEXIST);
         }
+        self.get(node)?;
         self.get_mut(parent)?.entries.insert(name.clone(), node);
         self.get_mut(node)?.nlink += 1;
         Ok(())
