@@ -51,11 +51,7 @@ fn build(
     // As random as the volume's UUID.
     let (nonce, _) = sb.uuid.split_at(8);
     let nonce = nonce.iter().fold(0, |n, b| n << 8 | u64::from(*b));
-    FlashDevice::format(device.clone(), geometry, nonce).map_err(fail)?;
-    let flash = FlashDevice::open(device).map_err(fail)?;
-    copy_filled(&volume, &flash).map_err(fail)?;
-    flash.flush().map_err(fail)?;
-    drop(flash);
+    drop(FlashDevice::holding(device, geometry, nonce, &volume).map_err(fail)?);
     // Erasing has punched holes.
     allocate(&file, bytes)?;
     file.sync_all().or_fail(code, "cannot write the flash file")

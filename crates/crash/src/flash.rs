@@ -3,9 +3,7 @@
 use crate::image::{self, Config};
 use crate::rng::Rng;
 use crate::run::Setting;
-use ccfs_device::{
-    Device, FlashDevice, FlashGeometry, MemoryDevice, SECTOR, SimDevice, Tuning, copy_filled,
-};
+use ccfs_device::{Device, FlashDevice, FlashGeometry, MemoryDevice, SECTOR, SimDevice, Tuning};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -32,11 +30,7 @@ pub fn base(config: &Config) -> Result<MemoryDevice, String> {
 fn make(volume: &MemoryDevice) -> std::io::Result<MemoryDevice> {
     let g = FlashGeometry::with_spare(volume.size_bytes(), 32, 12, 4096)?;
     let below = Arc::new(MemoryDevice::new(g.file_bytes()));
-    FlashDevice::format(below.clone(), g, 0x5eed)?;
-    let flash = FlashDevice::open(below.clone())?;
-    copy_filled(volume, &flash)?;
-    flash.flush()?;
-    drop(flash);
+    FlashDevice::holding(below.clone(), g, 0x5eed, volume)?;
     Ok(below.snapshot())
 }
 
@@ -55,8 +49,7 @@ pub fn fsck(setting: &Setting, medium: &Arc<MemoryDevice>) -> Result<(), String>
         return image::fsck(medium);
     }
     let flash = attach(setting, medium.clone())?;
-    let plain = MemoryDevice::new(flash.size_bytes());
-    copy_filled(&*flash, &plain).map_err(|e| e.to_string())?;
+    let plain = MemoryDevice::copy_of(&*flash).map_err(|e| e.to_string())?;
     image::fsck(&plain)
 }
 

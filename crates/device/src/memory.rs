@@ -54,6 +54,13 @@ impl MemoryDevice {
         }
     }
 
+    /// The content of another device.
+    pub fn copy_of(dev: &dyn Device) -> io::Result<Self> {
+        let copy = Self::new(dev.size_bytes());
+        crate::copy_filled(dev, &copy)?;
+        Ok(copy)
+    }
+
     /// The content of an image file; holes of the file and blocks of zeros take no memory.
     pub fn from_file(path: impl AsRef<Path>) -> io::Result<Self> {
         let file = File::open(path)?;

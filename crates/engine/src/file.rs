@@ -457,24 +457,20 @@ impl Volume {
 
     /// Reads up to `len` bytes into `out`; short only at end of file.
     pub fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        out.clear();
-        self.read_to(ino, offset, len, true, |len| {
-            out.resize(len, 0);
-            out
-        })?;
-        Ok(())
+        self.read_vec(ino, offset, len, true, out)
     }
 
-    /// As `read`, for a copy that stays here.
-    pub(crate) fn read_unseen(
+    /// As `read`; `seen`: the bytes go outside, to who may keep them in a cache.
+    pub(crate) fn read_vec(
         &self,
         ino: Ino,
         offset: u64,
-        out: &mut Vec<u8>,
         len: usize,
+        seen: bool,
+        out: &mut Vec<u8>,
     ) -> Result<()> {
         out.clear();
-        self.read_to(ino, offset, len, false, |len| {
+        self.read_to(ino, offset, len, seen, |len| {
             out.resize(len, 0);
             out
         })?;

@@ -434,7 +434,7 @@ impl Volume {
         let mut buf = Vec::new();
         while done < len {
             let want = (len - done).min(self.limits.write_max as u64) as usize;
-            self.read_unseen(from, from_offset + done, &mut buf, want)?;
+            self.read_vec(from, from_offset + done, want, false, &mut buf)?;
             if buf.is_empty() {
                 break;
             }

@@ -12,14 +12,24 @@ use std::time::{Duration, Instant};
 
 const READER: &str = "reader";
 
-/// A reader's read ends late: when `go` has been called after it.
-struct Late {
+/// A reader's read ends late: when `go` has been called after it. And the byte at `bad` cannot be read.
+struct Slow {
     dev: Arc<MemoryDevice>,
     read: AtomicU64,
     go: AtomicU64,
+    bad: AtomicU64,
 }
 
-impl Late {
+impl Slow {
+    fn new(dev: &Arc<MemoryDevice>) -> Arc<Slow> {
+        Arc::new(Slow {
+            dev: dev.clone(),
+            read: AtomicU64::new(0),
+            go: AtomicU64::new(0),
+            bad: AtomicU64::new(u64::MAX),
+        })
+    }
+
     fn until(counter: &AtomicU64, least: u64) {
         let start = Instant::now();
         while counter.load(SeqCst) < least {
@@ -29,15 +39,18 @@ impl Late {
     }
 }
 
-impl Device for Late {
+impl Device for Slow {
     fn size_bytes(&self) -> u64 {
         self.dev.size_bytes()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if (offset..offset + buf.len() as u64).contains(&self.bad.load(SeqCst)) {
+            return Err(io::Error::other("planned"));
+        }
         self.dev.read(offset, buf)?;
         if std::thread::current().name() == Some(READER) {
             let number = self.read.fetch_add(1, SeqCst) + 1;
-            Late::until(&self.go, number);
+            Slow::until(&self.go, number);
         }
         Ok(())
     }
@@ -74,16 +87,12 @@ fn a_bitmap_that_changes_while_it_is_read() {
     let ino = 2 * first.geometry().inodes_per_group + 5;
     first.create_inode(ino - 1, &attr(0o100_644)).unwrap();
     home(&first, &dev);
-    let late = Arc::new(Late {
-        dev: dev.clone(),
-        read: AtomicU64::new(0),
-        go: AtomicU64::new(0),
-    });
+    let slow = Slow::new(&dev);
     let options = OpenOptions {
         cache_bytes: 1 << 20,
         ..OpenOptions::default()
     };
-    let image = Image::open(late.clone() as Arc<dyn Device>, options).unwrap();
+    let image = Image::open(slow.clone() as Arc<dyn Device>, options).unwrap();
     assert!(
         !image
             .inode_in_use(4 * first.geometry().inodes_per_group)
@@ -92,10 +101,10 @@ fn a_bitmap_that_changes_while_it_is_read() {
     std::thread::scope(|s| {
         let reader = std::thread::Builder::new().name(READER.into());
         let reader = reader.spawn_scoped(s, || image.inode_in_use(ino)).unwrap();
-        Late::until(&late.read, 1);
+        Slow::until(&slow.read, 1);
         image.create_inode(ino, &attr(0o100_644)).unwrap();
         home(&image, &dev);
-        late.go.store(u64::MAX, SeqCst);
+        slow.go.store(u64::MAX, SeqCst);
         assert!(reader.join().unwrap().unwrap(), "the inode is in use now");
     });
 }
@@ -114,61 +123,21 @@ fn a_neighbour_that_changes_while_it_is_read_along() {
         first.create_inode(ino, &attr(0o100_600)).unwrap();
     }
     home(&first, &dev);
-    let late = Arc::new(Late {
-        dev: dev.clone(),
-        read: AtomicU64::new(0),
-        go: AtomicU64::new(0),
-    });
-    let image = Image::open(late.clone() as Arc<dyn Device>, OpenOptions::default()).unwrap();
+    let slow = Slow::new(&dev);
+    let image = Image::open(slow.clone() as Arc<dyn Device>, OpenOptions::default()).unwrap();
     std::thread::scope(|s| {
         let reader = std::thread::Builder::new().name(READER.into());
         let reader = reader.spawn_scoped(s, || image.read_attr(asked)).unwrap();
-        Late::until(&late.read, 1);
+        Slow::until(&slow.read, 1);
         let mut changed = image.read_attr(neighbour).unwrap();
         changed.mode = 0o100_644;
         image.write_attr(neighbour, &changed).unwrap();
         home(&image, &dev);
-        late.go.store(u64::MAX, SeqCst);
+        slow.go.store(u64::MAX, SeqCst);
         assert_eq!(reader.join().unwrap().unwrap().mode, 0o100_600);
     });
     assert_eq!(image.read_attr(neighbour).unwrap().mode, 0o100_644);
     assert_eq!(image.read_attr(asked).unwrap().mode, 0o100_600);
-}
-
-/// A device that cannot read one block.
-struct Bad {
-    dev: Arc<MemoryDevice>,
-    at: AtomicU64,
-}
-
-impl Device for Bad {
-    fn size_bytes(&self) -> u64 {
-        self.dev.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        if (offset..offset + buf.len() as u64).contains(&self.at.load(SeqCst)) {
-            return Err(io::Error::other("planned"));
-        }
-        self.dev.read(offset, buf)
-    }
-    fn submit(&self, writes: Vec<Write>) -> Ticket {
-        self.dev.submit(writes)
-    }
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        self.dev.wait(ticket)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.dev.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.dev.discard(offset, len)
-    }
-    fn counters(&self) -> Counters {
-        self.dev.counters()
-    }
-    fn read_only(&self) -> bool {
-        self.dev.read_only()
-    }
 }
 
 /// One read brings the inodes of 32 KiB; where a part of that cannot be read the others still can.
@@ -185,11 +154,8 @@ fn inodes_come_by_the_run() {
     }
     home(&first, &dev);
     let table = home_of(&dev, 117);
-    let bad = Arc::new(Bad {
-        dev: dev.clone(),
-        at: AtomicU64::new(u64::MAX),
-    });
-    let image = Image::open(bad.clone() as Arc<dyn Device>, OpenOptions::default()).unwrap();
+    let slow = Slow::new(&dev);
+    let image = Image::open(slow.clone() as Arc<dyn Device>, OpenOptions::default()).unwrap();
     let before = dev.counters().reads;
     for ino in inodes.clone() {
         image.read_attr(ino).unwrap();
@@ -197,8 +163,8 @@ fn inodes_come_by_the_run() {
     let reads = dev.counters().reads - before;
     // Besides, the bitmap.
     assert!(reads <= 3, "{reads} reads for 25 blocks");
-    bad.at.store(table, SeqCst);
-    let image = Image::open(bad as Arc<dyn Device>, OpenOptions::default()).unwrap();
+    slow.bad.store(table, SeqCst);
+    let image = Image::open(slow as Arc<dyn Device>, OpenOptions::default()).unwrap();
     for ino in inodes {
         // The block of 117 to 120.
         assert_eq!(image.read_attr(ino).is_ok(), ino < 117, "inode {ino}");

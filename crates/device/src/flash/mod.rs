@@ -147,6 +147,23 @@ impl FlashDevice {
         dev.flush()
     }
 
+    /// Makes a flash, as `format`, that has the content of `volume`, durably.
+    ///
+    /// # Errors
+    /// As `format`; errors of reading `volume`.
+    pub fn holding(
+        dev: Arc<dyn Device>,
+        g: FlashGeometry,
+        nonce: u64,
+        volume: &dyn Device,
+    ) -> io::Result<FlashDevice> {
+        Self::format(dev.clone(), g, nonce)?;
+        let flash = Self::open(dev)?;
+        crate::copy_filled(volume, &flash)?;
+        flash.flush()?;
+        Ok(flash)
+    }
+
     /// Is there a flash on `dev`?
     pub fn is_flash(dev: &dyn Device) -> io::Result<bool> {
         let mut magic = [0; 8];

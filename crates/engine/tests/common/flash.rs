@@ -1,5 +1,5 @@
 //! Volumes on transactional flash: for tests that run on both, and for all of them with `CCFS_TEST_BACKEND=flash`.
-use ccfs_device::{Device, FlashDevice, FlashGeometry, MemoryDevice, copy_filled};
+use ccfs_device::{Device, FlashDevice, FlashGeometry, MemoryDevice};
 use std::sync::Arc;
 
 /// Are this run's volumes on flash? `CCFS_TEST_BACKEND` = log (default) or flash.
@@ -26,10 +26,7 @@ pub fn on_flash(volume: &MemoryDevice) -> MemoryDevice {
     }
     let g = FlashGeometry::with_spare(volume.size_bytes(), 64, 12, 4096).unwrap();
     let below = Arc::new(MemoryDevice::new(g.file_bytes()));
-    FlashDevice::format(below.clone(), g, 3).unwrap();
-    let flash = FlashDevice::open(below.clone()).unwrap();
-    copy_filled(volume, &flash).unwrap();
-    flash.flush().unwrap();
+    FlashDevice::holding(below.clone(), g, 3, volume).unwrap();
     below.snapshot()
 }
 
@@ -57,7 +54,5 @@ pub fn plain(medium: &MemoryDevice) -> MemoryDevice {
         return medium.snapshot();
     }
     let flash = device(medium);
-    let plain = MemoryDevice::new(flash.size_bytes());
-    copy_filled(&*flash, &plain).unwrap();
-    plain
+    MemoryDevice::copy_of(&*flash).unwrap()
 }

@@ -91,12 +91,10 @@ impl Server {
 
     /// A copy_file_range that waits for no device: it is carried out with what is in memory, or not at all.
     pub(super) fn copies_at_once(&self, request: &Request<'_>) -> bool {
-        let from = self.target(request);
-        from.is_ok_and(|from| {
-            request
-                .arg()
-                .is_ok_and(|arg| self.is_small_copy(from, &arg))
-        })
+        match (self.target(request), request.arg()) {
+            (Ok(from), Ok(arg)) => self.is_small_copy(from, &arg),
+            _ => false,
+        }
     }
 
     fn is_small_copy(&self, from: Ino, arg: &abi::CopyIn) -> bool {

@@ -3,9 +3,7 @@
 #![allow(unsafe_code)]
 pub mod gate;
 
-use ccfs_device::{
-    Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, OpenMode, copy_filled,
-};
+use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, MountError, Transport};
 use parking_lot::{Mutex, MutexGuard};
@@ -197,10 +195,7 @@ fn put_on_flash(image: &Path) {
     let file = std::fs::File::create(image).unwrap();
     file.set_len(g.file_bytes()).unwrap();
     let below: Arc<dyn Device> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite).unwrap());
-    FlashDevice::format(below.clone(), g, 0x5eed).unwrap();
-    let flash = FlashDevice::open(below).unwrap();
-    copy_filled(&volume, &flash).unwrap();
-    flash.flush().unwrap();
+    FlashDevice::holding(below, g, 0x5eed, &volume).unwrap();
 }
 
 /// What a volume in `image` is mounted from.
@@ -217,8 +212,7 @@ fn plain(image: &Path) -> PathBuf {
     // The daemon may hold the file's lock for a moment yet.
     let medium = MemoryDevice::from_file(image).unwrap();
     let flash = FlashDevice::open(Arc::new(medium)).unwrap();
-    let volume = MemoryDevice::new(flash.size_bytes());
-    copy_filled(&flash, &volume).unwrap();
+    let volume = MemoryDevice::copy_of(&flash).unwrap();
     let plain = image.with_extension("plain");
     volume.to_file(&plain).unwrap();
     plain

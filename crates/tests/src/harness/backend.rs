@@ -1,7 +1,5 @@
 //! What the volumes of tests lie on: images, or (`CCFS_TEST_BACKEND=flash`) emulated transactional flash in them.
-use ccfs_device::{
-    Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, OpenMode, copy_filled,
-};
+use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, OpenMode};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,10 +26,7 @@ fn geometry(volume: &dyn Device) -> FlashGeometry {
 }
 
 fn fill(below: Arc<dyn Device>, g: FlashGeometry, volume: &dyn Device) {
-    FlashDevice::format(below.clone(), g, 0x5eed).expect("make the flash");
-    let flash = FlashDevice::open(below).expect("open the flash");
-    copy_filled(volume, &flash).expect("copy the volume to the flash");
-    flash.flush().expect("flush the flash");
+    FlashDevice::holding(below, g, 0x5eed, volume).expect("put the volume on the flash");
 }
 
 /// The volume, on flash in memory.
@@ -56,7 +51,6 @@ pub fn put_on_flash(image: &Path) {
 pub fn copy_out(image: &Path, to: &Path) {
     let medium = MemoryDevice::from_file(image).expect("read the flash's file");
     let flash = FlashDevice::open(Arc::new(medium)).expect("open the flash");
-    let plain = MemoryDevice::new(flash.size_bytes());
-    copy_filled(&flash, &plain).expect("copy the volume");
+    let plain = MemoryDevice::copy_of(&flash).expect("copy the volume");
     plain.to_file(to).expect("store the volume");
 }
