@@ -186,10 +186,7 @@ fn killed_daemon_over(way: &'static str) {
     d.child = start(d.work.path(), d.way);
     assert_eq!(loops_of(&d.path("image")), 1);
     assert_eq!(fs::read(d.path("mnt/kept")).unwrap(), b"synced");
-    // A process that another test is just starting can hold the file for an instant.
-    wait("the mount leaves", || {
-        rustix::mount::unmount(d.path("mnt"), rustix::mount::UnmountFlags::empty()).is_ok()
-    });
+    common::unmount(&d.path("mnt"));
     d.ends_well();
     assert_eq!(loops_of(&d.path("image")), 0);
 }
@@ -210,20 +207,13 @@ fn aborted_connection_over(way: &'static str) {
     let number =
         u64::from(rustix::fs::major(stat.st_dev)) << 20 | u64::from(rustix::fs::minor(stat.st_dev));
     let connections = tempfile::tempdir().unwrap();
-    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-    mount(
-        c"none",
-        connections.path(),
-        c"fusectl",
-        MountFlags::empty(),
-        None,
-    )
-    .unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount(c"none", connections.path(), c"fusectl", flags, None).unwrap();
     let aborted = fs::write(
         connections.path().join(number.to_string()).join("abort"),
         b"1",
     );
-    unmount(connections.path(), UnmountFlags::empty()).unwrap();
+    common::unmount(connections.path());
     aborted.unwrap();
     wait("the daemon ends", || d.ended());
     assert!(d.child.wait().unwrap().success());

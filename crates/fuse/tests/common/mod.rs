@@ -7,6 +7,7 @@ use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, 
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, MountError, Transport};
 use parking_lot::{Mutex, MutexGuard};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::{Path, PathBuf};
@@ -123,7 +124,7 @@ impl TestMount {
     /// umount(8), then the image must be plain ext4. With fuseblk that holds the moment the system call returns.
     pub fn unmount(&mut self) {
         self.until_only_here();
-        rustix::mount::unmount(self.mnt(), UnmountFlags::empty()).unwrap();
+        unmount(&self.mnt());
         if self.fstype != FsType::Fuse {
             self.fsck();
         }
@@ -151,12 +152,21 @@ impl TestMount {
 
     /// Ends a mount whose volume was shut down: it must not come to rest as if nothing were.
     pub fn crash(&mut self) {
-        rustix::mount::unmount(self.mnt(), UnmountFlags::empty()).unwrap();
+        unmount(&self.mnt());
         assert!(self.server.take().unwrap().join().unwrap().is_err());
     }
 
     fn fsck(&self) {
         fsck(&self.image());
+    }
+}
+
+/// umount(8). A program that another test is just starting holds copies of our descriptors for an instant.
+pub fn unmount(dir: &Path) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while let Err(e) = rustix::mount::unmount(dir, UnmountFlags::empty()) {
+        assert!(e == Errno::BUSY && Instant::now() < end, "{e}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
