@@ -57,15 +57,25 @@ impl Bundle {
         self.members.iter().any(|m| m.serial == serial)
     }
 
-    fn takes(&self, txn: &Txn, log_max: u64) -> bool {
+    fn takes(&self, txn: &Txn, (log_max, data_max): (u64, u64)) -> bool {
         self.members[0].stream == txn.stream
             && self.members.len() < MEMBERS_MAX
-            && self.data + txn.dirty_bytes.load(Ordering::Relaxed) <= DATA_MAX
+            && self.data + txn.dirty_bytes.load(Ordering::Relaxed) <= data_max
             && self.log + txn.log_bytes_max() <= log_max
     }
 }
 
 impl Volume {
+    /// Most bytes of a bundle in the log, data aside, and of its data. All of that can go through the log, and a small log takes less at once
+    /// than the members of a bundle may have.
+    fn bundle_max(&self) -> (u64, u64) {
+        let log = self.limits.txn_log_bytes;
+        match self.device_commits() {
+            Some(_) => (log / 2, DATA_MAX),
+            None => (log / 2, DATA_MAX.min(log)),
+        }
+    }
+
     /// Dispatches sealed, quiet transactions, each after those that it depends on.
     pub(crate) fn dispatch_in_order(&self, order: &[(Arc<Txn>, Cause)]) -> Result<()> {
         let mut open: Vec<Bundle> = Vec::new();
@@ -105,7 +115,7 @@ impl Volume {
         let mine = mine.map(|at| open.swap_remove(at));
         self.dispatch_open(open, |b| deps.iter().any(|d| b.has(*d)))?;
         match mine {
-            Some(mut bundle) if ordered && bundle.takes(txn, self.limits.txn_log_bytes / 2) => {
+            Some(mut bundle) if ordered && bundle.takes(txn, self.bundle_max()) => {
                 own.members.clear();
                 bundle.push(txn);
                 open.push(bundle);

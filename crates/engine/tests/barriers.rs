@@ -496,3 +496,24 @@ fn epochs_of_the_device_take_the_place_of_checksums() {
     v.unmount().unwrap();
     fsck(&dev.live());
 }
+
+/// Small overwrites, which go through the log: what gathers is never more than the log takes at once.
+#[test]
+fn a_bundle_fits_the_smallest_log() {
+    let dev = Arc::new(image(&["-b", "1024", "-J", "size=1"], "64M"));
+    let v = mount_on(dev.clone(), gathering(64)).unwrap();
+    let f = create(&v, 5, b"f");
+    append(&v, 5, f, 0, 1, 50_000);
+    v.syncfs(&cx(5)).unwrap();
+    for byte in 2..70 {
+        // Not whole blocks, and fewer than are worth another place.
+        append(&v, 5, f, 1, byte, 49_998);
+        barrier(&v, 5, f);
+    }
+    v.fsync(&cx(5), f, false).unwrap();
+    let (_, back) = crash(&dev);
+    assert_eq!(read(&back, f, 50_000)[1..49_999], [69; 49_998]);
+    back.unmount().unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
