@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Groups that are open at the same time, at most.
 const GROUPS_MAX: usize = 64;
 
+/// How often a member that waits for another group looks whether its own is still open.
+const OWN_END_SEEN: Duration = Duration::from_millis(50);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GroupState {
@@ -320,6 +323,10 @@ impl Volume {
                 done => return done,
             };
             self.check_running()?;
+            // Its own group has ended meanwhile, and the other one may stay open for ever.
+            if by.is_group() && !self.group_is_open(by) {
+                return Err(Error::Errno(libc::ECANCELED));
+            }
             let blocks = |t: &Arc<Txn>| number(t.entry()) == n;
             let Some(txn) = self.streams.groups().into_iter().find(blocks) else {
                 continue;
@@ -334,8 +341,12 @@ impl Volume {
                 continue;
             }
             // Not open any more, or somebody else takes it back right now.
+            let most = match by.is_group() {
+                true => OWN_END_SEEN,
+                false => Duration::MAX,
+            };
             if let Some(group) = &txn.group {
-                group.wait_end(limit.max(Duration::from_millis(1)));
+                group.wait_end(limit.clamp(Duration::from_millis(1), most));
             }
         }
     }

@@ -99,12 +99,14 @@ impl Volume {
         let applier = self.applier.lock();
         let mut body = std::mem::take(&mut *txn.body.lock());
         let mut undo = std::mem::take(&mut *group.undo.lock());
-        if let Some(before) = undo.moves.take() {
+        // Held until all parents are what they were: whoever moves a directory looks at them under it, before he locks them.
+        let moves = undo.moves.take().map(|before| {
             let mut moves = self.moves.lock();
             if same(&moves, txn) {
                 *moves = unapplied(before);
             }
-        }
+            moves
+        });
         let mut inodes: Vec<Arc<Inode>> = body.dirs.values().cloned().collect();
         inodes.extend(body.files.values().map(|(inode, _)| inode.clone()));
         inodes.sort_by_key(|i| i.ino);
@@ -119,6 +121,7 @@ impl Volume {
             result = result.and(done);
         }
         drop(locked);
+        drop(moves);
         drop(applier);
         self.pending_free.sub(body.freed_blocks);
         self.dir_fields.sub(body.dir_fields.len() as u64);

@@ -2,7 +2,9 @@
 mod common;
 use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
+use common::faulty::Faulty;
 use common::{crash, cx, fsck, image, mount_on};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -445,6 +447,85 @@ fn the_size_of_a_group_follows_the_dirty_limit() {
     assert_eq!(refused.map(|e| e.errno()), Some(libc::EDQUOT), "{written}");
     assert!((3 << 20..=5 << 20).contains(&written), "{written}");
     v.group_abort(id).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// A member of a group that is taken back while it waits for another group is told so at once: that other one may stay open for ever.
+#[test]
+fn who_waits_for_another_group_is_told_of_the_end_of_its_own() {
+    let dev = Arc::new(image(&[], "64M"));
+    let options = Options {
+        background: false,
+        group_wait: GENEROUS,
+        ..Options::default()
+    };
+    let v = mount_with(&dev, options);
+    let f = file(&v, &cx(OTHER), "f", b"x");
+    v.syncfs(&cx(OTHER)).unwrap();
+    let ((first, a), (second, b)) = (begin(&v), begin(&v));
+    v.write(&b, f.ino, 0, b"y", WriteFlags::default()).unwrap();
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let outcome = v.write(&a, f.ino, 0, b"z", WriteFlags::default());
+            tell.send(errno(outcome)).unwrap();
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        v.group_abort(first).unwrap();
+        let outcome = told.recv_timeout(GENEROUS / 2);
+        v.group_abort(second).unwrap();
+        assert_eq!(outcome, Ok(libc::ECANCELED));
+    });
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// While a group is taken back that had moved a directory, nobody else moves one by what the tree looked like in the group.
+#[test]
+fn a_move_beside_an_abort_makes_no_loop() {
+    let dev = Arc::new(image(&[], "64M"));
+    let slow = Faulty::new(dev.clone());
+    let options = Options {
+        background: false,
+        group_wait: Duration::ZERO,
+        ..Options::default()
+    };
+    let v = mount_on(slow.clone(), options).unwrap();
+    let c = cx(OTHER);
+    // The lowest number, so that the abort locks it first.
+    let z = file(&v, &c, "z", &[1; 64 << 10]);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
+    let p = v.mkdir(&c, d.ino, b"p", 0o755).unwrap();
+    let q = v.mkdir(&c, p.ino, b"q", 0o755).unwrap();
+    assert!(z.ino < d.ino.min(p.ino).min(q.ino));
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    let (id, g) = begin(&v);
+    v.write(&g, z.ino, 0, &[2; 4096], WriteFlags::default())
+        .unwrap();
+    let plain = RenameFlags::default();
+    v.rename(&g, p.ino, b"q", d.ino, b"q", plain).unwrap();
+    slow.hold_reads.store(true, SeqCst);
+    let moved = std::thread::scope(|scope| {
+        // It holds the file while it reads.
+        scope.spawn(|| v.read(z.ino, 32 << 10, 4096, &mut Vec::new()).unwrap());
+        while slow.held.load(SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        scope.spawn(|| v.group_abort(id).unwrap());
+        while v.aborts_begun() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (tell, told) = channel();
+        let (v, c) = (&v, &c);
+        scope.spawn(move || tell.send(v.rename(c, d.ino, b"p", q.ino, b"p", plain)));
+        let early = told.recv_timeout(Duration::from_secs(1));
+        slow.hold_reads.store(false, SeqCst);
+        early.unwrap_or_else(|_| told.recv_timeout(GENEROUS).unwrap())
+    });
+    assert_eq!(errno(moved), libc::EINVAL, "q lies in p again");
+    assert_eq!(v.lookup(p.ino, b"q").unwrap().ino, q.ino);
     v.unmount().unwrap();
     fsck(&dev);
 }

@@ -19,6 +19,9 @@ pub struct Faulty {
     pub flush_us: AtomicU64,
     pub fail_reads: AtomicBool,
     pub panic_reads: AtomicBool,
+    /// Reads wait while this is set; how many do.
+    pub hold_reads: AtomicBool,
+    pub held: AtomicU64,
     hook: Mutex<Option<Hook>>,
 }
 
@@ -34,6 +37,8 @@ impl Faulty {
             flush_us: AtomicU64::new(0),
             fail_reads: AtomicBool::new(false),
             panic_reads: AtomicBool::new(false),
+            hold_reads: AtomicBool::new(false),
+            held: AtomicU64::new(0),
             hook: Mutex::new(None),
         })
     }
@@ -60,6 +65,11 @@ impl Device for Faulty {
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         assert!(!self.panic_reads.load(SeqCst), "the test's panic");
+        self.held.fetch_add(1, SeqCst);
+        while self.hold_reads.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.held.fetch_sub(1, SeqCst);
         if self.fail_reads.load(SeqCst) {
             return Err(Self::fail("read"));
         }
