@@ -355,7 +355,12 @@ impl Volume {
     pub(crate) fn durable_part(&self, txn: &Arc<Txn>, ino: Ino, xattrs: bool) -> Option<Arc<Txn>> {
         match &txn.group {
             Some(group) if txn.is_open_group() && !planted::is(Bug::GroupSync) => {
-                group.undo.lock().before(ino, xattrs)
+                let before = group.undo.lock().before(ino, xattrs);
+                // Once it is committed it knows no more what was before it, but comes after that itself.
+                match txn.is_open_group() {
+                    true => before,
+                    false => Some(txn.clone()),
+                }
             }
             _ => Some(txn.clone()),
         }

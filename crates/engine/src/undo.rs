@@ -76,6 +76,14 @@ impl Undo {
         self.names.remove(&ino);
     }
 
+    /// All of it; what `before` says stays until every inode says so itself.
+    fn taken(&mut self) -> Undo {
+        let all = std::mem::take(self);
+        self.last.clone_from(&all.last);
+        self.xattr_last.clone_from(&all.xattr_last);
+        all
+    }
+
     /// The transaction that changed an inode (or a directory's xattrs) last before the group.
     pub fn before(&self, ino: Ino, xattrs: bool) -> Option<Arc<Txn>> {
         let all = if xattrs { &self.xattr_last } else { &self.last };
@@ -98,7 +106,7 @@ impl Volume {
         // While nobody applies, what is applied and what is not does not change.
         let applier = self.applier.lock();
         let mut body = std::mem::take(&mut *txn.body.lock());
-        let mut undo = std::mem::take(&mut *group.undo.lock());
+        let mut undo = group.undo.lock().taken();
         // Held until all parents are what they were: whoever moves a directory looks at them under it, before he locks them.
         let moves = undo.moves.take().map(|before| {
             let mut moves = self.moves.lock();
@@ -123,6 +131,7 @@ impl Volume {
         drop(locked);
         drop(moves);
         drop(applier);
+        *group.undo.lock() = Undo::default();
         self.pending_free.sub(body.freed_blocks);
         self.dir_fields.sub(body.dir_fields.len() as u64);
         self.space

@@ -529,3 +529,56 @@ fn a_move_beside_an_abort_makes_no_loop() {
     v.unmount().unwrap();
     fsck(&dev);
 }
+
+/// A sync of a file takes along what others did to it before a group did, also while that group is being taken back.
+#[test]
+fn a_sync_beside_an_abort_takes_along_what_was_before_the_group() {
+    let dev = Arc::new(image(&[], "64M"));
+    let slow = Faulty::new(dev.clone());
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    let v = mount_on(slow.clone(), options).unwrap();
+    let c = cx(OTHER);
+    // The lowest number, so that the abort locks it first.
+    let z = file(&v, &c, "z", &[1; 64 << 10]);
+    let f = file(&v, &c, "f", b"old");
+    assert!(z.ino < f.ino);
+    v.syncfs(&c).unwrap();
+    v.checkpoint().unwrap();
+    v.write(&c, f.ino, 0, b"new", WriteFlags::default())
+        .unwrap();
+    let (id, g) = begin(&v);
+    v.write(&g, z.ino, 0, &[2; 4096], WriteFlags::default())
+        .unwrap();
+    v.write(&g, f.ino, 0, b"group", WriteFlags::default())
+        .unwrap();
+    slow.hold_reads.store(true, SeqCst);
+    let after = std::thread::scope(|scope| {
+        // It holds the file while it reads.
+        scope.spawn(|| v.read(z.ino, 32 << 10, 4096, &mut Vec::new()).unwrap());
+        while slow.held.load(SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        scope.spawn(|| v.group_abort(id).unwrap());
+        while v.aborts_begun() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let (tell, told) = channel();
+        let (v, dev) = (&v, &dev);
+        scope.spawn(move || {
+            v.fsync(&cx(HOME + 1), f.ino, false).unwrap();
+            tell.send(dev.snapshot())
+        });
+        let early = told.recv_timeout(Duration::from_secs(1));
+        slow.hold_reads.store(false, SeqCst);
+        early.unwrap_or_else(|_| told.recv_timeout(GENEROUS).unwrap())
+    });
+    let (_, back) = crash(&after);
+    assert_eq!(read(&back, f.ino), b"new");
+    back.unmount().unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
