@@ -413,7 +413,8 @@ impl Volume {
                 }
             }
         }
-        if over == Over::Hole {
+        // An own preallocation has been counted.
+        if over == Over::Hole && !layer.body.read().prealloc.contains(cell.lblk) {
             self.count_blocks(st, 1);
         }
         let page = Page {

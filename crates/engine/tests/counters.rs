@@ -427,3 +427,26 @@ fn the_end_of_a_file_that_was_written_lately_is_not_read_from_the_device() {
     v.unmount().unwrap();
     fsck(&dev);
 }
+
+/// What stat and df say of blocks that were allocated and then written before any commit, and of ones that go again.
+#[test]
+fn blocks_that_are_allocated_and_then_written_count_once() {
+    let (dev, v) = volume("64M");
+    let (f, gone) = (create(&v, 1, "f"), create(&v, 1, "gone"));
+    v.syncfs(&cx(1)).unwrap();
+    let free = v.statfs().unwrap().bfree;
+    let how = Fallocate::Allocate { keep_size: false };
+    let blocks = || v.getattr(f).unwrap().blocks512;
+    for ino in [f, gone] {
+        v.fallocate(&cx(1), ino, how, 0, MB).unwrap();
+        append(&v, 1, ino, 0, MB / 2);
+    }
+    let before = blocks();
+    v.unlink(&cx(1), ROOT_INO, b"gone").unwrap();
+    let left = free - MB / 4096;
+    assert_eq!((before, v.statfs().unwrap().bfree), (MB / 512, left));
+    v.syncfs(&cx(1)).unwrap();
+    assert_eq!((blocks(), v.statfs().unwrap().bfree), (MB / 512, left));
+    v.unmount().unwrap();
+    fsck(&dev);
+}
