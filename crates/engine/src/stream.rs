@@ -48,7 +48,7 @@ pub struct Sizes {
     pub log: u64,
     /// Most memory that all open groups may take, bytes.
     pub groups: u64,
-    /// Most fields of directories that one group may set.
+    /// Most fields of directories that one group may set, and half of what all may.
     pub fields: u64,
 }
 
@@ -199,9 +199,12 @@ impl Streams {
         let txn = txn.ok_or(Refused::Cancelled)?;
         let mut inner = self.inner.lock();
         let memory: u64 = inner.groups.values().map(|t| t.memory()).sum();
+        let fields = |t: &Arc<Txn>| t.fields.load(Ordering::Relaxed);
         if txn.log_bytes_max() + sizes.expected > sizes.log
             || memory > sizes.groups
-            || txn.fields.load(Ordering::Relaxed) > sizes.fields
+            || fields(&txn) > sizes.fields
+            // Where all of them together reach the volume's limit, others would wait for their end.
+            || inner.groups.values().map(fields).sum::<u64>() > 2 * sizes.fields
         {
             return Err(Refused::TooLarge);
         }

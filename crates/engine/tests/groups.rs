@@ -3,7 +3,7 @@ mod common;
 use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
-use common::{crash, cx, fsck, image, mount_on};
+use common::{crash, cx, flash, fsck, image, mount_on};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -579,6 +579,47 @@ fn a_sync_beside_an_abort_takes_along_what_was_before_the_group() {
     let (_, back) = crash(&after);
     assert_eq!(read(&back, f.ino), b"new");
     back.unmount().unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// Fields of directories are few in a small log. Groups that are open hold up nobody by them, however many groups there are.
+#[test]
+fn what_groups_change_in_directories_leaves_room_for_others() {
+    if flash::is_about_the_log("groups", "a small log") {
+        return;
+    }
+    const DIRS: u64 = 100;
+    let dev = Arc::new(image(&["-b", "1024", "-J", "size=1", "-N", "8192"], "64M"));
+    let v = mount_with(&dev, Options::default());
+    let c = cx(OTHER);
+    let make = |n| v.mkdir(&c, ROOT_INO, format!("{n}").as_bytes(), 0o755);
+    let dirs: Vec<Ino> = (0..16 * DIRS).map(|n| make(n).unwrap().ino).collect();
+    v.syncfs(&c).unwrap();
+    let groups: Vec<_> = (0..16).map(|_| begin(&v)).collect();
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut refused = 0;
+            for ((_, g), own) in groups.iter().zip(dirs.chunks(DIRS as usize)) {
+                for dir in own {
+                    let made = v.mknod(g, *dir, b"f", 0o100644, 0);
+                    refused += u64::from(made.is_err_and(|e| e.errno() == libc::EDQUOT));
+                }
+            }
+            v.mkdir(&c, ROOT_INO, b"other", 0o755).unwrap();
+            tell.send(refused).unwrap();
+        });
+        let refused = told.recv_timeout(GENEROUS);
+        for (id, _) in &groups {
+            let ended = match refused {
+                Ok(_) => v.group_commit(*id, false),
+                Err(_) => v.group_abort(*id),
+            };
+            ended.unwrap();
+        }
+        assert!(refused.is_ok_and(|n| n > 0), "somebody waits");
+    });
     v.unmount().unwrap();
     fsck(&dev);
 }
