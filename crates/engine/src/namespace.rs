@@ -405,7 +405,9 @@ impl Volume {
             let inode = self.inode(found.0)?;
             let mut l = Locked::new(&[&dir, &inode])?;
             Self::check_dir(l.get(&dir), true)?;
-            if self.entry(&dir, l.get(&dir), name)?.map(|e| e.0) != Some(found.0) {
+            if self.entry(&dir, l.get(&dir), name)?.map(|e| e.0) != Some(found.0)
+                || self.was_replaced(&inode, l.get(&inode))?
+            {
                 continue;
             }
             let st = l.get(&inode);
@@ -433,6 +435,18 @@ impl Volume {
                 op.give_back(op.assign(u64::MAX));
             }
             return Ok(());
+        }
+    }
+
+    /// The inode was freed since somebody looked its number up, and that is another one's by now. Error: ENOENT, it is nobody's: a damaged
+    /// volume has more names than it counts.
+    pub(crate) fn was_replaced(&self, inode: &Arc<Inode>, st: &State) -> Result<bool> {
+        if !st.dead {
+            return Ok(false);
+        }
+        match self.inodes.peek(inode.ino) {
+            Some(now) if Arc::ptr_eq(&now, inode) => errno(libc::ENOENT),
+            _ => Ok(true),
         }
     }
 

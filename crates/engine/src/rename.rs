@@ -125,6 +125,11 @@ impl Volume {
         if !unchanged {
             return Ok(None);
         }
+        for inode in old.inode.iter().chain(&new.inode) {
+            if self.was_replaced(inode, l.get(inode))? {
+                return Ok(None);
+            }
+        }
         if new.entry.map(|e| e.0) == Some(moved.ino) {
             return Ok(Some(())); // two names of one file: nothing to do (POSIX)
         }

@@ -127,3 +127,34 @@ fn files_without_a_name_are_found_beside_a_damaged_inode() {
     let image = Image::open(device(Arc::new(dev)), OpenOptions::default()).unwrap();
     assert_eq!(image.nameless_inodes(), [b]);
 }
+
+/// A file that has lost its last link by the count, and has names left: nothing is freed twice.
+#[test]
+fn a_file_with_more_names_than_links() {
+    let dev = Arc::new(image(&["-b", "1024"], "16M"));
+    let v = mount(&dev);
+    let f = v.mknod(&cx(1), ROOT_INO, b"a", 0o100644, 0).unwrap().ino;
+    v.unmount().unwrap();
+    // debugfs leaves the count as it is.
+    let mut dev = dev.snapshot();
+    for name in ["b", "c"] {
+        dev = debugfs(&dev, &format!("ln <{f}> {name}"));
+    }
+    let v = mount(&Arc::new(dev));
+    assert_eq!(v.lookup(ROOT_INO, b"c").unwrap().nlink, 1);
+    v.unlink(&cx(1), ROOT_INO, b"a").unwrap();
+    let gone = |r: Result<()>| assert_eq!(r.unwrap_err().errno(), libc::ENOENT);
+    gone(v.unlink(&cx(2), ROOT_INO, b"b"));
+    gone(v.rename(
+        &cx(2),
+        ROOT_INO,
+        b"c",
+        ROOT_INO,
+        b"d",
+        RenameFlags::default(),
+    ));
+    v.mknod(&cx(2), ROOT_INO, b"new", 0o100644, 0).unwrap();
+    v.syncfs(&cx(2)).unwrap();
+    assert_eq!(v.status().stopped, "");
+    v.unmount().unwrap();
+}

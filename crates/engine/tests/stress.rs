@@ -592,3 +592,51 @@ fn a_long_run_over_fragments_with_a_tiny_log() {
     v.unmount().unwrap();
     fsck(&dev);
 }
+
+/// Threads that make, rename and remove one name all the time, so that a number is another inode's soon after it was looked up.
+#[test]
+fn one_name_that_comes_and_goes() {
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount_on(dev.clone(), quiet()).unwrap();
+    let free = v.statfs().unwrap().ffree;
+    let c = cx(5);
+    let (a, b) = (b"a".as_slice(), b"b".as_slice());
+    let end = Instant::now() + Duration::from_secs(8);
+    // Whatever the others make of it.
+    let remove = |name| {
+        let _ = v.unlink(&c, ROOT_INO, name);
+        let _ = v.rmdir(&c, ROOT_INO, name);
+    };
+    let make = || {
+        let _ = v.mkdir(&c, ROOT_INO, a, 0o755);
+        if let Ok(f) = v.mknod(&c, ROOT_INO, a, 0o100644, 0) {
+            let _ = v.write(&c, f.ino, 0, b"x", WriteFlags::default());
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    make();
+                }
+            });
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    remove(a);
+                    let _ = v.rename(&c, ROOT_INO, a, ROOT_INO, b, RenameFlags::default());
+                    remove(b);
+                }
+            });
+        }
+        while Instant::now() < end && v.syncfs(&c).is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    assert_eq!(v.status().stopped, "");
+    remove(a);
+    remove(b);
+    v.syncfs(&c).unwrap();
+    assert_eq!(v.statfs().unwrap().ffree, free);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
