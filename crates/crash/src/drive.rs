@@ -4,11 +4,9 @@ use crate::drive_groups::OpenGroup;
 use crate::generate::Action;
 use crate::marks::Marks;
 use crate::oracle::*;
+use crate::request::Request;
 use ccfs_device::SimDevice;
-use ccfs_engine::{
-    Attr, Context, Error, Fallocate, Ino, RenameFlags, SetAttr, SetTime, StreamId, Volume,
-    WriteFlags,
-};
+use ccfs_engine::{Attr, Context, Error, Ino, StreamId, Volume};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +44,9 @@ pub struct Driver {
     /// Closes that took unsynced content back.
     pub taken_back: u64,
     pub marks: Marks,
+    /// What calls under way will have promised when they return.
+    pub(crate) promised: HashMap<u64, Sync>,
+    promises: u64,
     /// Keep the history (needed to judge; not by tests without crashes).
     pub keep: bool,
 }
@@ -124,6 +125,8 @@ impl Driver {
             conflicts: 0,
             taken_back: 0,
             marks: Marks::default(),
+            promised: HashMap::new(),
+            promises: 0,
             keep: true,
         }
     }
@@ -204,6 +207,23 @@ impl Driver {
         self.synced.push(self.events());
     }
 
+    /// A call has begun that promises this when it succeeds. What it covers changes where groups are taken back meanwhile.
+    pub fn promise(&mut self, call: Sync) -> u64 {
+        self.promises += 1;
+        self.promised.insert(self.promises, call);
+        self.promises
+    }
+
+    /// It has returned; `kept`: with success, when that was the number of device events.
+    pub fn promise_ends(&mut self, number: u64, kept: Option<usize>) -> Option<Sync> {
+        let call = self.promised.remove(&number)?;
+        if let Some(events) = kept {
+            self.history.syncs.push(call);
+            self.synced.push(events);
+        }
+        Some(call)
+    }
+
     /// A barrier has returned.
     pub fn ordered(&mut self, call: Sync) {
         let before = self.history.ops.len();
@@ -238,15 +258,44 @@ impl Driver {
     }
 
     fn op(&mut self, stream: usize, op: &Op) -> Result<Ended, String> {
-        let mut op = op.clone();
-        if !self.known(&op) {
+        let Some(mut request) = self.request(stream, op) else {
             return Ok(Ended::Refused);
-        }
-        let touches = self.tree.touches(&op);
-        let targets = self.victims(&op);
-        let expected = self.tree.check(&op);
-        let (began, mapped) = (self.events(), self.is_mapped(&op));
-        let result = self.call(stream, &mut op);
+        };
+        let result = request.perform(&self.vol.clone());
+        self.answer(request, result)
+    }
+
+    /// What a request gave, at the moment at which it ended, against the model.
+    pub fn answer(
+        &mut self,
+        mut request: Request,
+        result: Result<Option<Attr>, Error>,
+    ) -> Result<Ended, String> {
+        let held = std::mem::take(&mut request.held);
+        let ended = match result {
+            Err(e) if e.errno() == libc::ENOENT && held.any() && self.has_no_name(&request.op) => {
+                self.settle_groups().map(|_| Ended::Refused)
+            }
+            result => self.compare_answer(request, result),
+        };
+        self.release(held);
+        ended
+    }
+
+    fn compare_answer(
+        &mut self,
+        request: Request,
+        result: Result<Option<Attr>, Error>,
+    ) -> Result<Ended, String> {
+        let Request {
+            stream,
+            op,
+            group,
+            mapped,
+            ..
+        } = request;
+        // Others may have been accepted while it waited.
+        let began = request.began.max(self.began.last().copied().unwrap_or(0));
         if let (true, Err(e)) = (mapped, &result) {
             self.lost_page(&op, e);
         }
@@ -254,19 +303,15 @@ impl Driver {
         let cancelled = self.settle_groups()?;
         self.conflicts += u64::from(cancelled);
         if cancelled {
-            self.marks.conflict(self.groups.contains_key(&stream));
+            self.marks.conflict(group.is_some());
         }
-        let (touches, targets, expected) = if cancelled {
-            let tree = &self.tree;
-            (
-                tree.touches(&op),
-                self.victims(&op),
-                self.check_without(&op),
-            )
-        } else {
-            (touches, targets, expected)
-        };
-        let place = self.groups.get(&stream).map_or(stream, |g| g.number);
+        if group.is_some_and(|g| !self.is_open_group(stream, g)) {
+            return lost_its_group(&op, result.map(drop));
+        }
+        let touches = self.tree.touches(&op);
+        let targets = self.victims(&op);
+        let expected = self.check_without(&op);
+        let place = group.map_or(stream, |g| g.number);
         let draft = self.drafts(&op);
         match (result, expected) {
             (Ok(attr), Ok(())) => {
@@ -325,8 +370,7 @@ impl Driver {
                 Ok(Ended::NoSpace)
             }
             (Err(e), Ok(()))
-                if e.errno() == libc::EDQUOT
-                    && (draft.is_some() || self.groups.contains_key(&stream)) =>
+                if e.errno() == libc::EDQUOT && (draft.is_some() || group.is_some()) =>
             {
                 Ok(Ended::NoSpace)
             }
@@ -335,6 +379,8 @@ impl Driver {
                 Ok(Ended::Refused)
             }
             (Err(e), Err(errno)) if same_refusal(e.errno(), errno) => Ok(Ended::Refused),
+            // What it speaks of ended while it waited.
+            (Err(_), Err(_)) if !self.known(&op) => Ok(Ended::Refused),
             (Err(e), expected) => Err(format!(
                 "{op}: failed with {e}, the model says {:?}",
                 expected.map_err(name)
@@ -353,6 +399,14 @@ impl Driver {
         }
     }
 
+    /// A link to a file that may have lost its last name while the request waited. One that never had one could get it.
+    fn has_no_name(&self, op: &Op) -> bool {
+        let Op::Link { node, .. } = op else {
+            return false;
+        };
+        self.tree.get(*node).is_ok_and(|n| n.nlink == 0)
+    }
+
     fn is_block_mapped(&self, op: &Op) -> bool {
         let (Op::Allocate { node, .. } | Op::Zero { node, .. }) = op else {
             return false;
@@ -363,22 +417,8 @@ impl Driver {
     }
 
     /// Whether all inodes that the operation speaks of exist (a shortened script may have lost their making).
-    fn known(&self, op: &Op) -> bool {
-        let live = |n: &NodeId| self.inos.contains_key(n);
-        let parents = op.names().iter().all(|(d, _)| live(d));
-        parents
-            && match op {
-                Op::Tmpfile { parent, .. } => live(parent),
-                Op::Link { node, .. }
-                | Op::Write { node, .. }
-                | Op::Allocate { node, .. }
-                | Op::Punch { node, .. }
-                | Op::Zero { node, .. }
-                | Op::SetAttr { node, .. }
-                | Op::SetXattr { node, .. }
-                | Op::RemoveXattr { node, .. } => live(node),
-                _ => true,
-            }
+    pub(crate) fn known(&self, op: &Op) -> bool {
+        op.nodes().iter().all(|n| self.inos.contains_key(n))
     }
 
     /// Inodes that may lose their last name.
@@ -465,148 +505,6 @@ impl Driver {
         }
         Ok(())
     }
-
-    fn make(&self, stream: usize, make: &Make) -> Context {
-        Context {
-            uid: make.uid,
-            gid: make.gid,
-            ..self.cx(stream)
-        }
-    }
-
-    /// The request itself. A short write shortens the operation.
-    fn call(&self, stream: usize, op: &mut Op) -> Result<Option<Attr>, Error> {
-        let (vol, cx) = (&self.vol, self.cx(stream));
-        let none = |()| None;
-        match op {
-            Op::Mknod {
-                parent,
-                name,
-                make,
-                rdev,
-            } => vol
-                .mknod(
-                    &self.make(stream, make),
-                    self.ino(*parent),
-                    name,
-                    make.mode,
-                    *rdev,
-                )
-                .map(Some),
-            Op::Mkdir { parent, name, make } => vol
-                .mkdir(
-                    &self.make(stream, make),
-                    self.ino(*parent),
-                    name,
-                    make.mode & 0o7777,
-                )
-                .map(Some),
-            Op::Symlink {
-                parent,
-                name,
-                make,
-                target,
-            } => vol
-                .symlink(&self.make(stream, make), self.ino(*parent), name, target)
-                .map(Some),
-            Op::Tmpfile { parent, make } => {
-                let attr = vol.tmpfile(
-                    &self.make(stream, make),
-                    self.ino(*parent),
-                    make.mode & 0o7777,
-                )?;
-                vol.remember(attr.ino, 1);
-                make.gid = attr.gid;
-                Ok(Some(attr))
-            }
-            Op::Link { node, parent, name } => {
-                vol.link(&cx, self.ino(*node), self.ino(*parent), name)?;
-                Ok(None)
-            }
-            Op::Unlink { parent, name } => vol.unlink(&cx, self.ino(*parent), name).map(none),
-            Op::Rmdir { parent, name } => vol.rmdir(&cx, self.ino(*parent), name).map(none),
-            Op::Rename {
-                from,
-                name,
-                to,
-                new_name,
-                kind,
-            } => {
-                let flags = RenameFlags {
-                    noreplace: *kind == RenameKind::NoReplace,
-                    exchange: *kind == RenameKind::Exchange,
-                    whiteout: matches!(kind, RenameKind::Whiteout(_)),
-                };
-                vol.rename(&cx, self.ino(*from), name, self.ino(*to), new_name, flags)
-                    .map(none)
-            }
-            Op::Write { node, offset, data } => {
-                let size = self.tree.get(*node).map_or(0, |n| n.size);
-                let writeback = self.is_mapped(&Op::Write {
-                    node: *node,
-                    offset: *offset,
-                    data: data.clone(),
-                });
-                let append = self.groups.is_empty()
-                    && *offset == size
-                    && data.first().is_some_and(|b| b & 2 == 0);
-                let flags = WriteFlags {
-                    append,
-                    writeback,
-                    ..WriteFlags::default()
-                };
-                let n = vol.write(&cx, self.ino(*node), *offset, data, flags)?;
-                if n < data.len() {
-                    *data = data[..n].into();
-                }
-                Ok(None)
-            }
-            Op::Allocate {
-                node,
-                offset,
-                len,
-                keep_size,
-            } => {
-                let how = Fallocate::Allocate {
-                    keep_size: *keep_size,
-                };
-                vol.fallocate(&cx, self.ino(*node), how, *offset, *len)
-                    .map(none)
-            }
-            Op::Punch { node, offset, len } => vol
-                .fallocate(&cx, self.ino(*node), Fallocate::PunchHole, *offset, *len)
-                .map(none),
-            Op::Zero {
-                node,
-                offset,
-                len,
-                keep_size,
-            } => {
-                let how = Fallocate::ZeroRange {
-                    keep_size: *keep_size,
-                };
-                vol.fallocate(&cx, self.ino(*node), how, *offset, *len)
-                    .map(none)
-            }
-            Op::SetAttr { node, set } => {
-                let set = SetAttr {
-                    mode: set.mode,
-                    uid: set.uid,
-                    gid: set.gid,
-                    size: set.size,
-                    mtime: set.mtime.map(SetTime::At),
-                    ..SetAttr::default()
-                };
-                vol.setattr(&cx, self.ino(*node), &set).map(|_| None)
-            }
-            Op::SetXattr { node, name, value } => vol
-                .setxattr(&cx, self.ino(*node), name, value, false, false, false)
-                .map(none),
-            Op::RemoveXattr { node, name } => vol.removexattr(&cx, self.ino(*node), name).map(none),
-            // Performed as an action (`drive_groups.rs`).
-            Op::Commit { .. } | Op::Publish { .. } => Ok(None),
-        }
-    }
 }
 
 /// The volume has stopped or a read failed.
@@ -622,6 +520,16 @@ fn may_lack_space(op: &Op, tree: &Tree) -> bool {
             .size
             .is_none_or(|size| tree.get(*node).is_ok_and(|n| size > n.size)),
         _ => true,
+    }
+}
+
+/// Its group ended while it waited: nothing is accepted into it any more.
+fn lost_its_group(op: &Op, result: Result<(), Error>) -> Result<Ended, String> {
+    match result {
+        Err(e) if is_stop(&e) => Ok(Ended::Stopped),
+        // It may have been refused for another reason before.
+        Err(_) => Ok(Ended::Refused),
+        Ok(()) => Err(format!("{op}: accepted, but its group has ended")),
     }
 }
 

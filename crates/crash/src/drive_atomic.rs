@@ -1,10 +1,11 @@
 //! Failure-atomic files in a driven workload. The driver's tree shows their content as everybody sees it; the history, by which crashes are
 //! judged, gets it when a sync of the file publishes it, as one operation for all files of the call.
 use crate::drive::{Driver, Ended, is_stop};
+use crate::drive_groups::OpenGroup;
 use crate::generate::Action;
 use crate::observe::inode;
 use crate::oracle::*;
-use ccfs_engine::Context;
+use ccfs_engine::{Context, Error, Ino, Volume};
 
 /// A file that is open O_ATOMIC.
 #[derive(Clone, Debug)]
@@ -14,6 +15,33 @@ pub struct AtomicFile {
     changed: bool,
     /// A page of a mapping could not be taken in: nothing more can be synced.
     lost: bool,
+}
+
+/// A call on files: an O_ATOMIC open, or a sync of files that are open so, or may be.
+#[derive(Clone, Debug)]
+pub struct AtomicCall {
+    stream: usize,
+    /// The group that its caller is in.
+    group: Option<OpenGroup>,
+    pub nodes: Vec<NodeId>,
+    inos: Vec<Ino>,
+    pub action: Action,
+    began: usize,
+    cx: Context,
+}
+
+impl AtomicCall {
+    pub fn perform(&self, vol: &Volume) -> Result<(), Error> {
+        let cx = Context {
+            ignore_fsync: matches!(self.action, Action::IgnoredSync(_)),
+            ..self.cx
+        };
+        match &self.action {
+            Action::AtomicOpen(_) => vol.atomic_open(&cx, self.inos[0], 0),
+            Action::Syncv(_) => vol.syncv(&cx, &self.inos, 0),
+            _ => vol.fsync(&cx, self.inos[0], false),
+        }
+    }
 }
 
 impl Driver {
@@ -29,28 +57,15 @@ impl Driver {
     }
 
     fn atomic_open(&mut self, stream: usize, node: NodeId) -> Result<Ended, String> {
-        let (Some(ino), Some(base)) = (self.inos.get(&node), self.tree.content(node)) else {
+        let Some(call) = self.opening(stream, node) else {
             return Ok(Ended::Refused);
         };
         let after = self.history.ops.len();
-        match self.vol.atomic_open(&self.cx(stream), *ino, 0) {
-            Ok(()) => {}
-            Err(e) if is_stop(&e) => return Ok(Ended::Stopped),
-            Err(e) if e.errno() == libc::EBUSY => {
-                return match self.atomics.contains_key(&node) || !self.groups.is_empty() {
-                    true => Ok(Ended::Refused),
-                    false => Err(format!("O_ATOMIC open of #{}: {e}", node.0)),
-                };
-            }
-            Err(e) => return Err(format!("O_ATOMIC open of #{}: {e}", node.0)),
+        let done = call.perform(&self.vol);
+        if let Some(refused) = self.not_opened(node, &done)? {
+            return Ok(refused);
         }
-        self.open.push(node);
-        let file = AtomicFile {
-            base,
-            changed: false,
-            lost: false,
-        };
-        self.atomics.insert(node, file);
+        self.opened(&call);
         if self.keep {
             let kind = SyncKind::File(node);
             self.has_synced(Sync {
@@ -60,6 +75,46 @@ impl Driver {
             });
         }
         Ok(Ended::Accepted)
+    }
+
+    /// The call that opens a file O_ATOMIC, if it exists.
+    pub(crate) fn opening(&self, stream: usize, node: NodeId) -> Option<AtomicCall> {
+        self.tree.content(node)?;
+        self.atomic_call(stream, &[node], &Action::AtomicOpen(node))
+    }
+
+    /// How an O_ATOMIC open ended that did not succeed.
+    pub(crate) fn not_opened(
+        &self,
+        node: NodeId,
+        done: &Result<(), Error>,
+    ) -> Result<Option<Ended>, String> {
+        match done {
+            Ok(()) => Ok(None),
+            Err(e) if is_stop(e) => Ok(Some(Ended::Stopped)),
+            Err(e)
+                if e.errno() == libc::EBUSY
+                    && (self.atomics.contains_key(&node) || self.groups_about()) =>
+            {
+                Ok(Some(Ended::Refused))
+            }
+            Err(e) => Err(format!("O_ATOMIC open of #{}: {e}", node.0)),
+        }
+    }
+
+    /// From here on what is written to the file waits for a sync.
+    pub(crate) fn opened(&mut self, call: &AtomicCall) {
+        let node = call.nodes[0];
+        let Some(base) = self.tree.content(node) else {
+            return;
+        };
+        self.open.push(node);
+        let file = AtomicFile {
+            base,
+            changed: false,
+            lost: false,
+        };
+        self.atomics.insert(node, file);
     }
 
     fn atomic_close(&mut self, node: NodeId) -> Result<Ended, String> {
@@ -87,51 +142,88 @@ impl Driver {
         nodes: &[NodeId],
         action: &Action,
     ) -> Result<Ended, String> {
-        let (began, cx) = (self.events(), self.cx(stream));
-        let inos: Vec<_> = nodes.iter().map(|n| self.all_inos[n]).collect();
-        let ignored = matches!(action, Action::IgnoredSync(_));
-        let done = match action {
-            Action::Syncv(_) => self.vol.syncv(&cx, &inos, 0),
-            _ => {
-                let cx = Context {
-                    ignore_fsync: ignored,
-                    ..cx
-                };
-                self.vol.fsync(&cx, inos[0], false)
-            }
+        let Some(call) = self.atomic_call(stream, nodes, action) else {
+            return Ok(Ended::Refused);
         };
-        // A group that had changed the file's name or mode was in the way.
-        self.conflicts += u64::from(self.settle_groups()?);
-        match done {
-            Ok(()) => {}
-            Err(e) if is_stop(&e) => {
-                self.published(stream, nodes, began);
-                return Ok(Ended::Stopped);
-            }
-            Err(e) if e.errno() == libc::EBUSY && self.groups.contains_key(&stream) => {
-                return Ok(Ended::Refused);
-            }
-            Err(e) if e.errno() == libc::EDQUOT && nodes.len() > 1 => return Ok(Ended::NoSpace),
-            Err(_) if nodes.iter().any(|n| self.atomics[n].lost) => return Ok(Ended::Refused),
-            Err(e) => return Err(format!("{action:?} failed: {e}")),
+        let done = call.perform(&self.vol);
+        if let Err(e) = done {
+            return self.not_published(&call, e);
         }
-        self.published(stream, nodes, began);
-        for node in nodes {
-            self.check_content(*node, "a sync")?;
-            if self.keep && !ignored {
-                self.has_synced(Sync {
-                    stream,
-                    kind: SyncKind::File(*node),
-                    after: self.history.ops.len(),
-                });
+        for sync in self.placed(&call)? {
+            if self.keep {
+                self.has_synced(sync);
             }
         }
         Ok(Ended::Accepted)
     }
 
-    fn published(&mut self, stream: usize, nodes: &[NodeId], began: usize) {
+    /// The call of an action on files, all of which exist.
+    pub(crate) fn atomic_call(
+        &self,
+        stream: usize,
+        nodes: &[NodeId],
+        action: &Action,
+    ) -> Option<AtomicCall> {
+        let inos = nodes.iter().map(|n| self.inos.get(n).copied());
+        Some(AtomicCall {
+            stream,
+            group: self.groups.get(&stream).copied(),
+            nodes: nodes.to_vec(),
+            inos: inos.collect::<Option<_>>()?,
+            action: action.clone(),
+            began: self.events(),
+            cx: self.cx(stream),
+        })
+    }
+
+    /// How a sync of files that are open O_ATOMIC ended that did not succeed, and had not got its place.
+    pub(crate) fn not_published(&mut self, call: &AtomicCall, e: Error) -> Result<Ended, String> {
+        // A group that had changed the file's name or mode was in the way.
+        self.conflicts += u64::from(self.settle_groups()?);
+        let lost = |n: &NodeId| self.atomics.get(n).is_some_and(|a| a.lost);
+        let left = call
+            .group
+            .is_some_and(|g| !self.is_open_group(call.stream, g));
+        match e {
+            e if is_stop(&e) => {
+                self.published(call);
+                Ok(Ended::Stopped)
+            }
+            e if e.errno() == libc::EBUSY && call.group.is_some() => Ok(Ended::Refused),
+            e if e.errno() == libc::ECANCELED && left => Ok(Ended::Refused),
+            e if e.errno() == libc::EDQUOT && call.nodes.len() > 1 => Ok(Ended::NoSpace),
+            _ if call.nodes.iter().any(lost) => Ok(Ended::Refused),
+            e => Err(format!("{:?} failed: {e}", call.action)),
+        }
+    }
+
+    /// A sync of files has got its place; what it promises when it succeeds.
+    pub(crate) fn placed(&mut self, call: &AtomicCall) -> Result<Vec<Sync>, String> {
+        self.conflicts += u64::from(self.settle_groups()?);
+        self.published(call);
+        let after = self.history.ops.len();
+        let mut promises = Vec::new();
+        for node in &call.nodes {
+            if self.atomics.contains_key(node) {
+                self.check_content(*node, "a sync")?;
+            }
+            promises.push(Sync {
+                stream: call.stream,
+                kind: SyncKind::File(*node),
+                after,
+            });
+        }
+        if matches!(call.action, Action::IgnoredSync(_)) {
+            promises.clear();
+        }
+        Ok(promises)
+    }
+
+    fn published(&mut self, call: &AtomicCall) {
+        let (stream, began) = (call.stream, call.began);
+        let began = began.max(self.began.last().copied().unwrap_or(0));
         let (mut files, mut stamps) = (Vec::new(), Vec::new());
-        for node in nodes {
+        for node in &call.nodes {
             let (Some(file), Some(now)) = (self.atomics.get_mut(node), self.tree.content(*node))
             else {
                 continue;

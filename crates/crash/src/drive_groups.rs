@@ -55,10 +55,21 @@ impl Driver {
         group: OpenGroup,
         durable: bool,
     ) -> Result<Ended, String> {
+        let call = self.committing(stream, group);
+        if let Err(e) = self.vol.group_commit(group.id, durable) {
+            return stopped_or(e, "commit");
+        }
+        if durable {
+            self.has_synced(call);
+        }
+        Ok(Ended::Accepted)
+    }
+
+    /// The commit of a group takes its place now; what it promises when it is durable.
+    pub(crate) fn committing(&mut self, stream: usize, group: OpenGroup) -> Sync {
         self.groups.remove(&stream);
         self.marks.committed(group.number);
         self.began.push(self.events());
-        let after = self.history.ops.len() + 1;
         self.history.ops.push(Accepted {
             stream,
             op: Op::Commit {
@@ -66,18 +77,22 @@ impl Driver {
             },
             stamps: Vec::new(),
         });
-        if let Err(e) = self.vol.group_commit(group.id, durable) {
-            return stopped_or(e, "commit");
+        Sync {
+            stream,
+            kind: SyncKind::Stream,
+            after: self.history.ops.len(),
         }
-        if durable {
-            let kind = SyncKind::Stream;
-            self.has_synced(Sync {
-                stream,
-                kind,
-                after,
-            });
-        }
-        Ok(Ended::Accepted)
+    }
+
+    /// Are there groups that may have changed something?
+    pub(crate) fn groups_about(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
+    /// Is this still the group that the stream is in?
+    pub(crate) fn is_open_group(&self, stream: usize, group: OpenGroup) -> bool {
+        let now = self.groups.get(&stream);
+        now.is_some_and(|g| g.number == group.number)
     }
 
     /// Takes all open groups back.
@@ -121,7 +136,12 @@ impl Driver {
     /// Strikes the operations of a stream from the history.
     fn strike(&mut self, number: usize) {
         let doomed = |a: &Accepted| a.stream == number;
-        for sync in &mut self.history.syncs {
+        for sync in self
+            .history
+            .syncs
+            .iter_mut()
+            .chain(self.promised.values_mut())
+        {
             let before = &self.history.ops[..sync.after];
             sync.after -= before.iter().filter(|a| doomed(a)).count();
         }

@@ -2,8 +2,8 @@
 //! meet, by the exploration of streams with threads of their own.
 use crate::explore::Effort;
 use crate::long::{Limits, Long};
-use crate::threads::{crowded, explore_work};
-use ccfs_engine::planted::{BUGS, THREADED, choose};
+use crate::threads::{crowded, explore_work, grouped};
+use ccfs_engine::planted::{BUGS, GROUPED, THREADED, choose};
 use std::time::{Duration, Instant};
 
 /// States within which a planted bug must be found.
@@ -27,7 +27,7 @@ pub fn find(bug: &'static str, what: &'static str, limits: &Limits) -> Result<Ca
     if !choose(Some(bug)) {
         return Err(format!("there is no planted bug {bug}"));
     }
-    if THREADED.contains(&bug) {
+    if THREADED.contains(&bug) || GROUPED.contains(&bug) {
         let found = among_threads(bug, what, limits);
         choose(None);
         return Ok(found);
@@ -70,7 +70,11 @@ fn among_threads(bug: &'static str, what: &'static str, limits: &Limits) -> Catc
     let mut found = None;
     while found.is_none() && states < limits.states.min(STATES_MAX) {
         seed += 1;
-        match explore_work(&crowded(seed), &effort) {
+        let work = match GROUPED.contains(&bug) {
+            true => grouped(seed),
+            false => crowded(seed),
+        };
+        match explore_work(&work, &effort) {
             Ok(seen) => states += seen.states().max(1),
             Err(report) => found = Some(report),
         }

@@ -1,19 +1,22 @@
 //! Streams on threads of their own: parallel commits, racing sync calls and background threads under power cuts.
 //!
-//! Operations are performed one at a time, under the driver's mutex, so that their acceptance order is known. Everything that waits
-//! for the device (sync calls, commits by interval, checkpoints) runs outside it, all at once: such a call promises what had been
+//! Operations are performed one at a time, by who has the turn, so that their acceptance order is known. Everything that waits
+//! for the device (sync calls, commits by interval, checkpoints) runs without it, all at once: such a call promises what had been
 //! accepted when it began, from the device event on that was next when it had returned. A call that has not returned promises
-//! nothing. Seeds replay what each thread wants to do, not the interleaving; a failure therefore saves its crash image.
+//! nothing. How calls on atomic groups and failure-atomic files get their place is told in `hands.rs`. Seeds replay what each thread wants to do, not the interleaving; a failure therefore saves its crash image.
 use crate::coverage::Coverage;
 use crate::drive::{Driver, Ended, is_stop};
+use crate::drive_atomic::AtomicCall;
 use crate::explore::{Effort, explore};
 use crate::flash;
 use crate::generate::{Action, Generator, Mix};
 use crate::image::{self, CONFIGS};
 use crate::observe::observe;
 use crate::oracle::*;
+use crate::request::Held;
 use crate::rng::Rng;
 use crate::run::{FIRST_NODE, Run, Setting, guarded, mount};
+use crate::turn::Turn;
 use ccfs_device::{Counters, Device, Plan, SimDevice, Ticket, Write};
 use ccfs_engine::{Options, Volume};
 use std::io;
@@ -52,6 +55,8 @@ pub struct Work {
     pub flush: Duration,
     /// Least piece of paced writes, bytes.
     pub piece: u64,
+    /// How long an operation waits for another stream's atomic group, which then is taken back.
+    pub wait: Duration,
     /// With the engine's own threads, committing in this interval.
     pub background: Option<Duration>,
     pub disturbance: Disturbance,
@@ -111,6 +116,7 @@ pub fn work(seed: u64) -> Work {
         hands: *rng.pick(&[1, 1, 2]),
         flush: Duration::from_micros(*rng.pick(&[0, 0, 300, 1500])),
         piece: *rng.pick(&[64 << 10, 8 << 10, 1 << 10]),
+        wait: Duration::ZERO,
         disturbance: Disturbance::None,
         seed,
     }
@@ -130,6 +136,19 @@ pub fn crowded(seed: u64) -> Work {
         (work.setting.streams, work.mix.streams, work.hands) = (2, 2, 4);
     }
     work.piece = 1 << 10;
+    work
+}
+
+/// As `work` or `crowded`, with atomic groups, failure-atomic files, or both.
+pub fn grouped(seed: u64) -> Work {
+    let mut rng = Rng::new(seed ^ 0x67_726f_7570);
+    let mut work = match rng.chance(50) {
+        true => work(seed),
+        false => crowded(seed),
+    };
+    (work.mix.group_percent, work.mix.atomic_percent) =
+        *rng.pick(&[(12, 0), (20, 0), (0, 25), (8, 15), (15, 10)]);
+    work.wait = Duration::from_micros(*rng.pick(&[0, 0, 500, 20_000]));
     work
 }
 
@@ -191,26 +210,27 @@ impl Device for Slow {
 }
 
 /// What the threads of a run share.
-struct Shared {
-    vol: Arc<Volume>,
-    dev: Arc<SimDevice>,
-    driver: Mutex<Driver>,
-    /// Sync calls that returned success, with the next device event.
-    returned: Mutex<Vec<(usize, Sync)>>,
+pub(crate) struct Shared {
+    pub(crate) vol: Arc<Volume>,
+    pub(crate) dev: Arc<SimDevice>,
+    pub(crate) turn: Arc<Turn>,
+    pub(crate) driver: Mutex<Driver>,
+    /// With atomic groups or failure-atomic files.
+    atomic: bool,
     /// What each thread is doing, for the report of a hang.
     doing: Vec<Mutex<String>>,
-    stopped: AtomicBool,
+    pub(crate) stopped: AtomicBool,
     error: Mutex<Option<String>>,
     left: AtomicUsize,
 }
 
 /// A panic elsewhere is reported by whom it happened to.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    fn work(&self, work: &Work, hand: usize) -> Result<(), String> {
+    fn work(self: &Arc<Self>, work: &Work, hand: usize) -> Result<(), String> {
         let stream = hand % work.setting.streams;
         let first = FIRST_NODE + ((hand as u64 + 1) << 32);
         let mut generator = Generator::new(work.seed << 8 | hand as u64, work.mix.clone(), first);
@@ -226,49 +246,91 @@ impl Shared {
     }
 
     /// One action. False: the volume has stopped.
-    fn step(&self, generator: &mut Generator, stream: usize, hand: usize) -> Result<bool, String> {
-        let mut driver = lock(&self.driver);
+    fn step(
+        self: &Arc<Self>,
+        generator: &mut Generator,
+        stream: usize,
+        hand: usize,
+    ) -> Result<bool, String> {
+        let _turn = self.turn.take();
         if self.stopped.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let action = generator.next_of(&driver.tree, stream);
+        let (action, group) = {
+            let mut driver = lock(&self.driver);
+            // Who waits now may have ended one group and met another.
+            driver.settle_groups()?;
+            let action = generator.next_of(&driver.tree, stream);
+            (action, driver.groups.get(&stream).copied())
+        };
         *lock(&self.doing[hand]) = format!("{action:?}").chars().take(200).collect();
-        let Some(call) = driver.sync_call(stream, &action) else {
-            let goes_on = driver.act(stream, &action)? != Ended::Stopped;
-            if !goes_on {
-                // Before anybody else gets the driver: what this operation did nobody knows, so nothing may be built on it.
-                self.stopped.store(true, Ordering::Relaxed);
+        let ended = match (&action, group) {
+            (Action::Op(op), _) if self.atomic => self.operate(stream, op),
+            (Action::GroupCommit { durable }, Some(group)) => self.commit(stream, group, *durable),
+            _ => match self.files_call(stream, &action) {
+                Some(call) => self.sync_files(call),
+                None => self.perform(stream, &action),
+            },
+        };
+        let goes_on = ended? != Ended::Stopped;
+        if !goes_on {
+            // Before anybody else gets the turn: what this operation did nobody knows, so nothing may be built on it.
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+        Ok(goes_on)
+    }
+
+    /// The action as a call on files that are open O_ATOMIC, or may be then.
+    fn files_call(&self, stream: usize, action: &Action) -> Option<AtomicCall> {
+        let driver = lock(&self.driver);
+        let one = match action {
+            Action::AtomicOpen(node) => return driver.opening(stream, *node),
+            Action::Syncv(nodes) => {
+                let open = nodes.iter().all(|n| driver.atomics.contains_key(n));
+                return driver
+                    .atomic_call(stream, nodes, action)
+                    .filter(|_| open && !nodes.is_empty());
             }
-            return Ok(goes_on);
+            Action::Fsync { node, .. } | Action::IgnoredSync(node) if self.atomic => *node,
+            _ => return None,
+        };
+        driver.atomic_call(stream, &[one], action)
+    }
+
+    /// What does not wait, and calls that wait for the device and change nothing.
+    fn perform(&self, stream: usize, action: &Action) -> Result<Ended, String> {
+        let mut driver = lock(&self.driver);
+        let Some(call) = driver.sync_call(stream, action) else {
+            return match action {
+                Action::AtomicOpen(_) | Action::Syncv(_) => Ok(Ended::Refused),
+                _ => driver.act(stream, action),
+            };
         };
         // As the kernel does: who syncs a file holds it.
-        let held = match &action {
+        let held = match action {
             Action::Fsync { node, .. } | Action::Barrier(node) | Action::IgnoredSync(node) => {
-                Some(*node)
+                driver.hold(&[*node])
             }
-            _ => None,
+            _ => Held::default(),
         };
-        if let Some(node) = held {
-            driver.act(stream, &Action::Open(node))?;
-        }
+        let promise = call.sync.map(|sync| driver.promise(sync));
         drop(driver);
+        self.turn.give();
         let done = call.perform(&self.vol);
         let events = self.dev.events();
-        if let Some(node) = held {
-            lock(&self.driver).act(stream, &Action::Close(node))?;
-        }
+        self.turn.retake();
+        let mut driver = lock(&self.driver);
+        driver.release(held);
+        let kept = (done.is_ok() && !call.barrier).then_some(events);
+        let ordered = promise.and_then(|promise| driver.promise_ends(promise, kept));
         match done {
-            Ok(()) if call.barrier => {
-                if let Some(ordered) = call.sync {
-                    lock(&self.driver).ordered(ordered);
-                }
-                Ok(true)
-            }
             Ok(()) => {
-                lock(&self.returned).extend(call.sync.map(|s| (events, s)));
-                Ok(true)
+                if let Some(ordered) = ordered.filter(|_| call.barrier) {
+                    driver.ordered(ordered);
+                }
+                Ok(Ended::Accepted)
             }
-            Err(e) if is_stop(&e) => Ok(false),
+            Err(e) if is_stop(&e) => Ok(Ended::Stopped),
             Err(e) => Err(format!("{action:?} failed: {e}")),
         }
     }
@@ -292,7 +354,7 @@ impl Shared {
         }
     }
 
-    fn run(&self, work: &Work, mounted: usize) {
+    fn run(self: &Arc<Self>, work: &Work, mounted: usize) {
         std::thread::scope(|scope| {
             for hand in 0..work.setting.streams * work.hands {
                 scope.spawn(move || {
@@ -351,6 +413,7 @@ fn perform(work: &Work, started: &mpsc::Sender<Arc<Shared>>) -> Result<Run, Stri
         background: work.background.is_some(),
         commit_interval: work.background.unwrap_or(Duration::from_secs(5)),
         piece_min: work.piece,
+        group_wait: work.wait,
         ..work.setting.options()
     };
     let slow = Arc::new(Slow {
@@ -387,13 +450,15 @@ fn perform_on(
     let shared = Arc::new(Shared {
         vol: vol.clone(),
         dev: dev.clone(),
+        turn: Arc::default(),
         driver: Mutex::new(Driver::new(vol.clone(), Some(dev.clone()), &base, streams)),
-        returned: Mutex::default(),
+        atomic: work.mix.group_percent + work.mix.atomic_percent > 0,
         doing: (0..hands).map(|_| Mutex::default()).collect(),
         stopped: AtomicBool::new(false),
         error: Mutex::default(),
         left: AtomicUsize::new(hands),
     });
+    vol.listen_to_moments(Box::new(shared.turn.clone().follow()));
     let _ = started.send(shared.clone());
     let mounted = dev.events();
     shared.run(work, mounted);
@@ -408,7 +473,6 @@ fn perform_on(
         ));
     }
     let driver = &mut *lock(&shared.driver);
-    let mut returned = std::mem::take(&mut *lock(&shared.returned));
     if quiet && let Some(d) = driver.tree.difference(&observe(vol)?, true) {
         return Err(format!("before the unmount the tree is wrong: {d}"));
     }
@@ -419,13 +483,14 @@ fn perform_on(
             after: driver.history.ops.len(),
         };
         match vol.unmount() {
-            Ok(()) => returned.push((dev.events(), sync)),
+            Ok(()) => driver.has_synced(sync),
             Err(e) if quiet || !is_stop(&e) => return Err(format!("unmount: {e}")),
             Err(_) => {}
         }
     }
-    returned.sort_by_key(|r| r.0);
     let mut history = std::mem::take(&mut driver.history);
+    let mut returned: Vec<(usize, Sync)> = driver.synced.drain(..).zip(history.syncs).collect();
+    returned.sort_by_key(|r| r.0);
     history.syncs = returned.iter().map(|r| r.1).collect();
     // The times of what was in progress when the volume stopped are not known.
     let mut setting = work.setting;
@@ -459,11 +524,14 @@ pub fn explore_work(work: &Work, effort: &Effort) -> Result<Coverage, String> {
     let run = record(work).and_then(|run| explore(&run, &effort));
     run.map_err(|e| {
         format!(
-            "seed {}, volume {}, {} streams of {} threads, background {:?}, {:?}: {e}",
+            "seed {}, volume {}, {} streams of {} threads, gather {}, barriers {} %, wait {:?}, background {:?}, {:?}: {e}",
             work.seed,
             work.setting.config.name,
             work.setting.streams,
             work.hands,
+            work.setting.gather,
+            work.mix.barrier_percent,
+            work.wait,
             work.background,
             work.disturbance
         )

@@ -3,7 +3,7 @@
 use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::Effort;
 use ccfs_crash::rng::Rng;
-use ccfs_crash::threads::{Disturbance, Work, crowded, explore_work, record, work};
+use ccfs_crash::threads::{Disturbance, Work, crowded, explore_work, grouped, record, work};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,6 +57,30 @@ fn crashes_of_concurrent_streams() {
 #[test]
 fn crashes_of_crowded_streams() {
     explore_seeds(40, 100, crowded);
+}
+
+/// Atomic groups and failure-atomic files from several threads; `make soak` looks at more seeds, and at barriers among them.
+#[test]
+fn crashes_of_groups_and_atomic_files() {
+    explore_seeds(6, 60, without_barriers);
+}
+
+/// As `grouped`; all of it where the number of seeds is given.
+fn without_barriers(seed: u64) -> Work {
+    let mut work = grouped(seed);
+    if std::env::var_os("CCFS_CRASH_RUNS").is_none() {
+        work.mix.barrier_percent = 0;
+    }
+    work
+}
+
+#[test]
+fn crashes_of_groups_and_atomic_files_on_flash() {
+    explore_seeds(4, 40, |seed| {
+        let mut work = without_barriers(seed);
+        work.setting.flash = true;
+        work
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@
 use crate::dir::errno;
 use crate::group::Aborted;
 use crate::inode::{FileLayer, Inode, LayerBody, Over, State};
+use crate::moment::Moment;
 use crate::op::{LAYER_BYTES, Op, Promise};
 use crate::planted::{self, Bug};
 use crate::sync::RwLockWriteGuard;
@@ -223,19 +224,28 @@ impl Volume {
             }
         }
         self.publish(cx, inos)?;
+        self.at(Moment::Placed);
         if cx.ignore_fsync {
             self.counters.ignored_syncs.add(1);
             return Ok(());
         }
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         let _under_way = self.pace.sync_call(cx.stream);
-        let roots = self.fsync_roots(self.home_of(cx.stream), inos);
+        let home = self.home_of(cx.stream);
         let who = Syncer {
             call: SyncCall::File(*first),
             pid,
             uid: cx.uid,
             stream: cx.stream,
         };
+        if home.is_group() {
+            // As in `sync`: the caller's group has ended.
+            return self.commit_all(Cause::Sync(who)).map(drop);
+        }
+        let mut roots = self.fsync_roots(home, inos);
+        if planted::is(Bug::AtomicClaimed) {
+            roots.retain(|t| t.progress().claimed.is_none());
+        }
         self.commit(roots, Cause::Sync(who)).map(drop)
     }
 
@@ -349,7 +359,7 @@ impl Volume {
 
     /// Begins a change of a file's content, whose inode the caller has locked: in its draft, where it has one, else as `begin_sized`.
     ///
-    /// Errors, besides those: EDQUOT, the draft needs as much of the log as an operation may, or all drafts as much memory.
+    /// Errors, besides those: ECANCELED, the caller's atomic group has ended; EDQUOT, the draft needs as much of the log as an operation may, or all drafts as much memory.
     pub(crate) fn begin_content(
         &self,
         stream: StreamId,
@@ -361,6 +371,10 @@ impl Volume {
         let Some(draft) = &mut st.draft else {
             return self.begin_sized(stream, promise, ties, expected);
         };
+        // A draft is not its group's, but who was in one that has ended changes nothing.
+        if stream.is_group() && !self.group_is_open(stream) {
+            return errno(libc::ECANCELED);
+        }
         ccfs_image::decided()?;
         let used = self.draft_memory() + self.streams.group_memory();
         if used > self.dirty_least() / 2 {

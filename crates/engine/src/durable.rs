@@ -1,5 +1,6 @@
 //! Sync calls (C3).
 use crate::flush::Caller;
+use crate::moment::Moment;
 use crate::planted::{self, Bug};
 use crate::rounds::Part;
 use crate::txn::Txn;
@@ -20,6 +21,7 @@ impl Volume {
         }
         if let SyncCall::File(ino) = call {
             self.publish(cx, &[ino])?;
+            self.at(Moment::Placed);
         }
         if cx.ignore_fsync && matches!(call, SyncCall::File(_)) {
             self.counters.ignored_syncs.add(1);
@@ -36,8 +38,14 @@ impl Volume {
         };
         let began = Instant::now();
         let cause = Cause::Sync(who);
+        // Of a member whose group has ended meanwhile nobody knows any more where it was begun: then all of it is made durable.
+        let home = match call {
+            SyncCall::Stream(stream) => self.home_of(stream),
+            _ => self.home_of(cx.stream),
+        };
         let outcome = match call {
-            SyncCall::File(ino) => self.sync_file(cx, ino, cause),
+            SyncCall::File(_) | SyncCall::Stream(_) if home.is_group() => self.commit_all(cause),
+            SyncCall::File(ino) => self.sync_file(home, ino, cause),
             SyncCall::Volume => {
                 if planted::is(Bug::GroupSync) {
                     self.commit_groups();
@@ -47,7 +55,7 @@ impl Volume {
                 }
                 self.commit_all(cause)
             }
-            SyncCall::Stream(stream) => self.commit(self.stream_roots(self.home_of(stream)), cause),
+            SyncCall::Stream(_) => self.commit(self.stream_roots(home), cause),
         };
         self.watch.synced(Synced {
             who,
@@ -59,8 +67,7 @@ impl Volume {
     }
 
     /// fsync(2), together with those of the same stream that wait for the same turn. Returns how many transactions had to be waited for.
-    fn sync_file(&self, cx: &Context, ino: Ino, cause: Cause) -> Result<u64> {
-        let stream = self.home_of(cx.stream);
+    fn sync_file(&self, stream: StreamId, ino: Ino, cause: Cause) -> Result<u64> {
         let mut lead = match self.rounds.join(stream, ino) {
             Part::Leads(lead) => lead,
             Part::Durable(commits) => return Ok(commits),

@@ -68,6 +68,7 @@ bugs! {
     CommitUnawaited "commit-unawaited" "a sync does not wait for what the dispatching thread, or another sync, is about to write"
     RoundEarly "round-early" "sync calls of a stream that go together return when all is written, before the flush"
     PieceUnawaited "piece-unawaited" "of a large write that goes by the piece only the last one is waited for before the flush"
+    AtomicClaimed "atomic-unawaited" "syncv does not wait for what another call has begun to commit"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 
@@ -87,6 +88,9 @@ mod chosen {
         "round-early",
         "piece-unawaited",
     ];
+
+    /// Those of them that show with atomic groups and failure-atomic files only.
+    pub const GROUPED: &[&str] = &["atomic-unawaited"];
 
     /// Chooses the bug of that name for the whole process; `None` chooses none. False: there is no such bug.
     pub fn choose(name: Option<&str>) -> bool {
@@ -115,7 +119,7 @@ mod chosen {
 }
 
 #[cfg(feature = "planted")]
-pub use chosen::{THREADED, choose};
+pub use chosen::{GROUPED, THREADED, choose};
 #[cfg(feature = "planted")]
 pub(crate) use chosen::{freed_inode, is, reused_inode};
 

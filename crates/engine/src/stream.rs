@@ -400,12 +400,7 @@ impl Streams {
     pub fn seal_group(&self, id: StreamId, closed: &dyn Fn()) -> Option<Arc<Txn>> {
         let mut inner = self.inner.lock();
         let txn = inner.groups.get(&id)?.clone();
-        if !txn.group.as_ref()?.close(GroupState::Committed) {
-            return None;
-        }
-        closed();
-        inner.groups.remove(&id);
-        self.groups.store(inner.groups.len(), Ordering::SeqCst);
+        let group = txn.group.as_ref().filter(|g| g.is_open())?;
         if let Some(running) = self.running(txn.stream) {
             self.seal_one(&mut inner, &running);
         }
@@ -426,6 +421,11 @@ impl Streams {
                 progress.deps.push(tie);
             }
         }
+        // Whoever was a member and learns by `closed` where he is now must not get there before the group.
+        group.close(GroupState::Committed);
+        closed();
+        inner.groups.remove(&id);
+        self.groups.store(inner.groups.len(), Ordering::SeqCst);
         self.seal_one(&mut inner, &txn);
         Some(txn)
     }

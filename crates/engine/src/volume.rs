@@ -6,6 +6,7 @@ use crate::commit::Queue;
 use crate::flush::FlushGroup;
 use crate::group::AbortListener;
 use crate::inode::{Inode, Inodes, References};
+use crate::moment::MomentListener;
 use crate::ondevice::{self, Backend};
 use crate::pace::Pace;
 use crate::planted::{self, Bug};
@@ -24,8 +25,8 @@ use ccfs_ext4::Error;
 use ccfs_image::{FastMap, Image};
 use ccfs_log::Log;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -169,6 +170,7 @@ pub struct Volume {
     /// Memory of their drafts, bytes.
     pub(crate) draft_bytes: AtomicU64,
     pub(crate) abort_listener: Mutex<Option<Arc<AbortListener>>>,
+    pub(crate) moments: OnceLock<MomentListener>,
     pub(crate) reclaiming: Mutex<()>,
     /// What generation numbers of new inodes are made from.
     pub(crate) generation: u32,
@@ -336,6 +338,7 @@ impl Volume {
             atomic_files: Mutex::default(),
             draft_bytes: AtomicU64::new(0),
             abort_listener: Mutex::default(),
+            moments: OnceLock::new(),
             reclaiming: Mutex::new(()),
             generation: seed.1 ^ seed.0 as u32,
             counters: AtomicCounters::default(),
@@ -506,9 +509,16 @@ impl Volume {
     }
 
     fn over_limit(&self) -> bool {
-        // Drafts from before the limit was lowered hold up nobody.
-        let limit = self.dirty_limit().max(self.draft_memory() * 2);
-        self.dirty.at_least(limit) || self.dir_fields.at_least(self.limits.dir_fields_max)
+        if self.dir_fields.at_least(self.limits.dir_fields_max) {
+            return true;
+        }
+        if !self.dirty.at_least(self.dirty_limit()) {
+            return false;
+        }
+        // Drafts and open groups wait for their owners, so they hold up nobody else: those from before the limit was lowered, or whose
+        // last change was a large one.
+        let held = self.draft_memory() + self.streams.group_memory();
+        self.dirty.at_least(self.dirty_limit().max(2 * held))
     }
 
     /// Everything should be committed, before writers have to wait.

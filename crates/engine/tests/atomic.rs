@@ -482,3 +482,24 @@ fn a_full_volume_and_many_threads() {
     v.unmount().unwrap();
     fsck(&dev);
 }
+
+#[test]
+fn a_member_of_a_group_that_has_ended_changes_no_draft() {
+    let (_, v) = fresh();
+    let f = file(&v, &cx(1), "f", b"old");
+    v.atomic_open(&cx(1), f, 0).unwrap();
+    let id = v.group_begin(StreamId(2), None).unwrap();
+    let member = Context {
+        stream: id,
+        ..cx(2)
+    };
+    write(&v, &member, f, 0, b"new");
+    v.group_abort(id).unwrap();
+    let late = v.write(&member, f, 0, b"late", WriteFlags::default());
+    assert_eq!(errno(late), libc::ECANCELED);
+    // Content goes to the draft, not to the group.
+    assert_eq!(read(&v, f), b"new");
+    v.fsync(&cx(1), f, false).unwrap();
+    assert!(!v.atomic_close(f));
+    v.unmount().unwrap();
+}

@@ -623,3 +623,46 @@ fn what_groups_change_in_directories_leaves_room_for_others() {
     v.unmount().unwrap();
     fsck(&dev);
 }
+
+#[test]
+fn a_group_past_the_dirty_limit_holds_up_nobody() {
+    let dev = Arc::new(image(&[], "64M"));
+    let options = Options {
+        dirty_limit: 128 << 10,
+        ..Options::default()
+    };
+    let v = mount_with(&dev, options);
+    let (id, g) = begin(&v);
+    // One operation, which began when there was room.
+    file(&v, &g, "large", &[3; 512 << 10]);
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            file(&v, &cx(OTHER), "other", &[7; 4096]);
+            tell.send(()).unwrap();
+        });
+        let done = told.recv_timeout(GENEROUS);
+        v.group_commit(id, true).unwrap();
+        done.unwrap();
+    });
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn a_late_sync_of_a_member_makes_durable_what_its_stream_had() {
+    let (dev, v) = fresh();
+    file(&v, &cx(HOME), "before", b"1");
+    let other = file(&v, &cx(OTHER), "other", b"2").ino;
+    let (id, g) = begin(&v);
+    file(&v, &g, "member", b"3");
+    v.group_commit(id, false).unwrap();
+    // Its request was on its way when another member committed.
+    v.fsync(&g, other, false).unwrap();
+    let (_, after) = crash(&dev);
+    for name in ["before", "member", "other"] {
+        after.lookup(ROOT_INO, name.as_bytes()).unwrap();
+    }
+    after.shutdown();
+    v.unmount().unwrap();
+}

@@ -236,6 +236,24 @@ impl Op {
         }
     }
 
+    /// Inodes that must exist for it: what it changes, and the directories of its names.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self.names().into_iter().map(|(dir, _)| dir).collect();
+        match self {
+            Op::Tmpfile { parent, .. } => nodes.push(*parent),
+            Op::Link { node, .. }
+            | Op::Write { node, .. }
+            | Op::Allocate { node, .. }
+            | Op::Punch { node, .. }
+            | Op::Zero { node, .. }
+            | Op::SetAttr { node, .. }
+            | Op::SetXattr { node, .. }
+            | Op::RemoveXattr { node, .. } => nodes.push(*node),
+            _ => {}
+        }
+        nodes
+    }
+
     /// A short word for statistics.
     pub fn kind(&self) -> &'static str {
         match self {
