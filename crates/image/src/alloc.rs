@@ -495,12 +495,9 @@ impl Allocator {
             }
         }
         for avoid_soft in [true, false] {
-            for start in [first, self.rotor.load(Relaxed).min(l.groups - 1)] {
-                let count = if start == first && l.groups > near {
-                    near
-                } else {
-                    l.groups
-                };
+            // The second goes through all groups, wherever it begins: that may be where the goal is.
+            let rotor = self.rotor.load(Relaxed).min(l.groups - 1);
+            for (start, count) in [(first, near), (rotor, l.groups)] {
                 for i in 0..count {
                     let group = ((u64::from(start) + u64::from(i)) % u64::from(l.groups)) as u32;
                     if let Some(run) = self.try_group(group, 0, wish, 1, avoid_soft, &take)? {

@@ -215,7 +215,9 @@ fn geometry(raw: &RawSuper, l: &Layout) -> Geometry {
         let blocks = if l.huge_file {
             blocks
         } else {
-            blocks.min(sectors_limit - meta)
+            // With blocks of 32 KiB and more the largest map would count more sectors than there can be: of so many blocks it needs less.
+            let most = meta.min(sectors_limit / (bs / 4) * 2 + 8);
+            blocks.min(sectors_limit - most)
         };
         // Features are never changed: without large_file no file exceeds 31 bits.
         let most = if raw.has_ro_compat(ro_compat::LARGE_FILE) {

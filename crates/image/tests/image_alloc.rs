@@ -82,6 +82,65 @@ fn a_promise_is_kept_to_the_last_block() {
     assert!(!alloc.reserve(1, 0));
 }
 
+/// More groups than a search looks at around its goal, all of those full, and nobody has ever had to look further: at first the search
+/// over the whole volume begins in group 0, where the goal may lie as well.
+#[test]
+fn what_is_free_is_found_however_far_from_the_goal() {
+    let v = Volume::make(
+        32,
+        &[
+            "-b",
+            "1024",
+            "-g",
+            "256",
+            "-N",
+            "2048",
+            "-O",
+            "^resize_inode",
+        ],
+    );
+    let alloc = v.image.alloc();
+    let geometry = v.image.geometry();
+    assert!(geometry.groups > 100, "{} groups", geometry.groups);
+    let full = |group: u64| Run {
+        pblk: 1,
+        len: group * 256,
+    };
+    for (near, ino) in [(64, 2), (100, 2)] {
+        alloc.mark_held(full(near));
+        for _ in 0..3 {
+            let run = alloc.allocate(alloc.goal_for(ino), 1, 0).unwrap();
+            assert!(run.pblk > near * 256, "{run:?}");
+            alloc.drop_window(0);
+        }
+    }
+    // Here the last search ended, and here the next one's goal lies: only what is before it is free.
+    let goal = 90 * 256 + 1;
+    for _ in 0..2 {
+        alloc.release(Run {
+            pblk: 0,
+            len: u64::MAX,
+        });
+        alloc.mark_held(Run {
+            pblk: 1,
+            len: geometry.blocks_count - 1,
+        });
+        alloc.release(Run { pblk: goal, len: 8 });
+        while alloc.free_blocks() > 0 {
+            alloc.allocate(goal, 1, 1).unwrap();
+        }
+        // The group before the goal's is the farthest of all.
+        alloc.release(Run {
+            pblk: goal - 200,
+            len: 8,
+        });
+        assert!(alloc.free_blocks() > 0);
+        alloc.allocate(goal, 1, 2).unwrap();
+        alloc.drop_window(1);
+        alloc.drop_window(2);
+    }
+}
+
 #[test]
 fn held_blocks_and_inodes_are_not_given_out() {
     let v = Volume::make(16, &["-b", "1024", "-N", "128"]);

@@ -325,3 +325,25 @@ fn huge_sparse_volumes_open_at_once() {
     drop((image, dev));
     fsck(&path, "a volume of a TiB");
 }
+
+/// Without huge_file a file's blocks are counted in 32 bits of sectors, those of its map included: whatever the block size, no file may
+/// become so long that they do not suffice.
+#[test]
+fn without_huge_file_the_count_of_sectors_bounds_files() {
+    for bs in [1024u64, 4096, 16384, 32768, 65536] {
+        let v = Volume::make(96, &["-b", &bs.to_string(), "-O", "^huge_file"]);
+        let g = v.image.geometry();
+        let limit = u64::from(u32::MAX) * 512;
+        for most in [g.max_file_size_blockmap, g.max_file_size_extents] {
+            assert!(most <= limit, "{most} bytes with blocks of {bs}");
+        }
+        // As the kernel has it, to a few per cent: a limit that forbids what fits would be wrong as well.
+        let reach = (12 + bs / 4 + (bs / 4).pow(2) + (bs / 4).pow(3)).saturating_mul(bs);
+        let least = limit.min(reach) / 100 * 98;
+        assert!(
+            g.max_file_size_blockmap >= least,
+            "{} bytes with blocks of {bs}",
+            g.max_file_size_blockmap
+        );
+    }
+}
