@@ -5,6 +5,7 @@ use crate::dirblock::{BlockKind, Dir};
 use crate::dirbuild;
 use crate::htree::{self, Path};
 use crate::{DirEntry, Image, Ino};
+use ccfs_ext4::checksum::crc32c;
 use ccfs_ext4::dirent::{Entry, valid_name};
 use ccfs_ext4::hash::{HashVersion, Hasher, NameHash};
 use ccfs_ext4::htree::CONTINUED;
@@ -19,11 +20,17 @@ fn dots(name: &[u8]) -> bool {
 
 /// A name's place in the order of readdir: 31 bits of the major hash, 32 of the minor, at least 3, below 2^63-1.
 pub(crate) fn cookie(hasher: &Hasher, name: &[u8]) -> u64 {
-    cookie_from(hasher.hash(name))
+    cookie_from(hasher, hasher.hash(name), name)
 }
 
-fn cookie_from(hash: NameHash) -> u64 {
-    ((u64::from(hash.major >> 1) << 32) | u64::from(hash.minor)).max(FIRST_COOKIE)
+fn cookie_from(hasher: &Hasher, hash: NameHash, name: &[u8]) -> u64 {
+    // A listing goes on behind a cookie, so names that share one could be lost. The legacy function has no minor hash, and among
+    // a few ten thousand names some share the major one.
+    let minor = match hasher.version {
+        HashVersion::Legacy => crc32c(!0, name),
+        HashVersion::HalfMd4 | HashVersion::Tea => hash.minor,
+    };
+    ((u64::from(hash.major >> 1) << 32) | u64::from(minor)).max(FIRST_COOKIE)
 }
 
 /// Hands an entry to the caller of `dir_scan`.
@@ -330,7 +337,7 @@ impl Dir<'_> {
             if !bounds.hold(hash.major) {
                 return Err(self.corrupt("has a name in the wrong leaf"));
             }
-            let cookie = cookie_from(hash);
+            let cookie = cookie_from(&self.hasher, hash, entry.name);
             if cookie >= from {
                 give(&entry, cookie, &mut |entry| {
                     batch.push(entry);
