@@ -261,8 +261,9 @@ impl Volume {
             if planted::is(Bug::SharedLate) {
                 order.extend(self.written_too(&order)?);
             }
-            self.check_running()?;
         }
+        // Also where others have flushed: what failed on the way is not among these any more.
+        self.check_running()?;
         let mut queue = self.queue.lock();
         let mut news = Vec::new();
         for txn in &order {

@@ -267,8 +267,10 @@ impl Volume {
         let touched = self.touched(txn);
         let mut report = self.report(txn);
         let guard = self.stop_on_panic("an abort");
+        // Others wait for the end of the group, and it for who applies: a checkpoint goes at its own pace only while nobody waits.
+        let hurry = self.pace.hurry();
         let undone = self.undo(txn);
-        drop(guard);
+        drop((hurry, guard));
         self.streams.drop_group(txn);
         txn.set_phase(Phase::Failed);
         if let Some(group) = &txn.group {
