@@ -4,10 +4,11 @@
 //! everybody sees them: there is no isolation. What would come after it by C5 must not be built on it, as it may yet be taken back:
 //! such an operation waits for the group's end, up to `Options::group_wait`; then the group is taken back (`undo.rs`), and what its
 //! members do afterwards fails with ECANCELED. Whoever waits holds nothing.
+use crate::moment::Moment;
 use crate::planted::{self, Bug};
 use crate::stream::{Refused, Sizes};
 use crate::sync::{Condvar, Mutex};
-use crate::txn::{Phase, Txn};
+use crate::txn::{Phase, Tie, Txn};
 use crate::types::*;
 use crate::undo::Undo;
 use crate::volume::Volume;
@@ -179,6 +180,10 @@ impl Volume {
             group.announce_end();
         }
         self.free_nameless(&touched);
+        if planted::is(Bug::GroupClaimed) {
+            let unclaimed = |d: &Tie| d.txn.progress().claimed.is_none();
+            txn.progress().deps.retain(unclaimed);
+        }
         if durable {
             let who = Syncer {
                 call: SyncCall::Stream(txn.stream),
@@ -320,6 +325,7 @@ impl Volume {
     pub(crate) fn unblocked<T>(&self, by: StreamId, f: impl Fn() -> Result<T>) -> Result<T> {
         let mut waited: Option<(u64, Instant)> = None;
         loop {
+            planted::note_wait(waited.is_some());
             let n = match f() {
                 Err(Error::Errno(n)) if n < 0 => -n,
                 done => return done,
@@ -348,7 +354,9 @@ impl Volume {
                 false => Duration::MAX,
             };
             if let Some(group) = &txn.group {
+                self.at(Moment::Blocked);
                 group.wait_end(limit.clamp(Duration::from_millis(1), most));
+                self.at(Moment::Resumed);
             }
         }
     }

@@ -69,6 +69,8 @@ bugs! {
     RoundEarly "round-early" "sync calls of a stream that go together return when all is written, before the flush"
     PieceUnawaited "piece-unawaited" "of a large write that goes by the piece only the last one is waited for before the flush"
     AtomicClaimed "atomic-unawaited" "syncv does not wait for what another call has begun to commit"
+    GroupClaimed "group-unawaited" "a group's commit comes after nothing that another call has begun to commit"
+    GroupWaited "group-waited" "an operation that waited for a group is not ordered after its commit"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 
@@ -90,7 +92,7 @@ mod chosen {
     ];
 
     /// Those of them that show with atomic groups and failure-atomic files only.
-    pub const GROUPED: &[&str] = &["atomic-unawaited"];
+    pub const GROUPED: &[&str] = &["atomic-unawaited", "group-unawaited", "group-waited"];
 
     /// Chooses the bug of that name for the whole process; `None` chooses none. False: there is no such bug.
     pub fn choose(name: Option<&str>) -> bool {
@@ -106,10 +108,20 @@ mod chosen {
     thread_local! {
         /// The inode number that was freed last, for `EarlyInode`.
         static FREED: Cell<u32> = const { Cell::new(0) };
+        /// The operation under way has waited for a group, for `GroupWaited`.
+        static WAITED: Cell<bool> = const { Cell::new(false) };
     }
 
     pub(crate) fn freed_inode(ino: u32) {
         FREED.set(ino);
+    }
+
+    pub(crate) fn note_wait(waited: bool) {
+        WAITED.set(waited);
+    }
+
+    pub(crate) fn has_waited() -> bool {
+        WAITED.get() && is(Bug::GroupWaited)
     }
 
     /// A number for a new inode that is not free yet.
@@ -121,7 +133,7 @@ mod chosen {
 #[cfg(feature = "planted")]
 pub use chosen::{GROUPED, THREADED, choose};
 #[cfg(feature = "planted")]
-pub(crate) use chosen::{freed_inode, is, reused_inode};
+pub(crate) use chosen::{freed_inode, has_waited, is, note_wait, reused_inode};
 
 /// Whether this bug is to be made: never.
 #[cfg(not(feature = "planted"))]
@@ -138,4 +150,14 @@ pub(crate) const fn freed_inode(_: u32) {}
 #[inline(always)]
 pub(crate) const fn reused_inode() -> Option<u32> {
     None
+}
+
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn note_wait(_: bool) {}
+
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn has_waited() -> bool {
+    false
 }

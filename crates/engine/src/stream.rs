@@ -169,6 +169,9 @@ impl Streams {
         // A tie to `own` needs nothing, also when `own` is sealed by now: the stream's next transaction comes after it anyway.
         let open = |t: &Tie| t.txn.serial != own && !t.txn.settled();
         let mut ties: Vec<Tie> = ties.filter(open).collect();
+        if planted::has_waited() {
+            ties.retain(|t| t.txn.group.is_none() || t.txn.is_open_group());
+        }
         // The caller holds the locks of the objects: a group that changed them can be committed meanwhile, but not taken back.
         if planted::is(Bug::GroupConflict) {
             ties.retain(|t| !t.txn.is_open_group());
