@@ -542,3 +542,63 @@ fn the_reserve_is_filled_as_far_as_there_is_space() {
     }
     judge(&v, &dev);
 }
+
+/// Each group that a freed run lies in has a bitmap of its own to change: with small groups one extent lies in many, and one step of freeing
+/// must still fit a checkpoint of the smallest log.
+#[test]
+fn long_extents_over_many_small_groups_are_freed_in_steps() {
+    const BLOCKS: u64 = 80 << 10;
+    let kind = [
+        "-b",
+        "1024",
+        "-g",
+        "256",
+        "-G",
+        "512",
+        "-J",
+        "size=1",
+        "-N",
+        "4096",
+        "-O",
+        "sparse_super2,^resize_inode",
+    ];
+    // What is left of the file's blocks: from, to (the first of them removed).
+    for (from, to) in [(0, BLOCKS), (700, BLOCKS), (700, 79 << 10), (0, 79 << 10)] {
+        let dev = Arc::new(image(&kind, "96M"));
+        let v = mount(&dev);
+        let c = cx(1);
+        let f = v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+        let how = Fallocate::Allocate { keep_size: false };
+        v.fallocate(&c, f.ino, how, 0, BLOCKS * 1024).unwrap();
+        v.syncfs(&c).unwrap();
+        v.checkpoint().unwrap();
+        match (from, to) {
+            (0, BLOCKS) => v.unlink(&c, ROOT_INO, b"f").unwrap(),
+            (_, BLOCKS) => {
+                let size = SetAttr {
+                    size: Some(from * 1024),
+                    ..SetAttr::default()
+                };
+                v.setattr(&c, f.ino, &size).map(drop).unwrap();
+            }
+            _ => v
+                .fallocate(
+                    &c,
+                    f.ino,
+                    Fallocate::PunchHole,
+                    from * 1024,
+                    (to - from) * 1024,
+                )
+                .unwrap(),
+        }
+        v.syncfs(&c).unwrap();
+        v.checkpoint().unwrap();
+        assert_eq!(v.status().stopped, "", "{from} to {to}");
+        if (from, to) != (0, BLOCKS) {
+            let left = v.getattr(f.ino).unwrap().blocks512 / 2;
+            let want = BLOCKS - (to - from);
+            assert!((want..want + 8).contains(&left), "{left} and not {want}");
+        }
+        judge(&v, &dev);
+    }
+}

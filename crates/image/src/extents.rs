@@ -182,7 +182,7 @@ impl Image {
         let mut at = lblk;
         let mut changed = 0;
         while at < end {
-            // A leaf's extents may lie in as many groups, each with a bitmap and a descriptor.
+            // A leaf's extents may lie in as many groups, and one of them in several, each with a bitmap and a descriptor.
             let Some(m) = self.next_data(ino, at)?.filter(|m| m.lblk < end) else {
                 return Ok(None);
             };
@@ -190,25 +190,59 @@ impl Image {
                 return Ok(Some(m.lblk));
             }
             let room = (budget.saturating_sub(changed) / 3).max(1);
-            let stop = self.end_of_runs(ino, m, end, room)?;
+            let (from, stop) = self.step(ino, m, end, room as u64)?;
             let mut removed = Vec::new();
-            tree.remove_some(m.lblk, stop, &mut removed)?;
-            changed += 2 + 2 * removed.len();
+            tree.remove_some(from, stop, &mut removed)?;
+            let groups = |run: &Run| 1 + self.groups_in(run.pblk, run.len) as usize;
+            changed += 2 + removed.iter().map(groups).sum::<usize>();
             self.free_data(ino, &removed)?;
             at = m.lblk;
         }
         Ok(None)
     }
 
-    /// The end of at most `runs` mapped ranges from `first` on.
-    fn end_of_runs(&self, ino: Ino, first: Mapping, end: Lblk, runs: usize) -> Result<Lblk> {
-        let mut m = first;
-        for _ in 1..runs.min(1024) {
-            match self.next_data(ino, m.lblk + m.len)? {
+    /// How many groups blocks lie in: each has a bitmap and a descriptor of its own.
+    fn groups_in(&self, pblk: Pblk, len: u64) -> u64 {
+        let l = &self.core.layout;
+        u64::from(l.group_of(pblk + len - 1) - l.group_of(pblk)) + 1
+    }
+
+    /// What of `first..end` is to be unmapped next, so that the blocks lie in about `room` groups: from, to.
+    fn step(&self, ino: Ino, first: Mapping, end: Lblk, room: u64) -> Result<(Lblk, Lblk)> {
+        let (mut m, mut left) = (first, room);
+        for _ in 0..1024 {
+            let Some(pblk) = m.pblk else { break };
+            let len = m.len.min(end - m.lblk);
+            let groups = self.groups_in(pblk, len);
+            match left.checked_sub(groups) {
+                Some(rest) => left = rest,
+                None if m.lblk == first.lblk => {
+                    return self.part_of_run(ino, m.lblk, Run { pblk, len }, left);
+                }
+                None => break,
+            }
+            match self.next_data(ino, m.lblk + len)? {
                 Some(next) if next.lblk < end => m = next,
-                _ => return Ok(end),
+                _ => return Ok((first.lblk, end)),
             }
         }
-        Ok((m.lblk + m.len).min(end))
+        Ok((first.lblk, m.lblk))
+    }
+
+    /// The part of a mapped run that lies in `groups` groups, fewer than all of it: at that end where the extent is not cut in two by it.
+    fn part_of_run(&self, ino: Ino, lblk: Lblk, run: Run, groups: u64) -> Result<(Lblk, Lblk)> {
+        let l = &self.core.layout;
+        let before = match lblk.checked_sub(1) {
+            Some(before) => Some(self.lookup(ino, before)?),
+            None => None,
+        };
+        let begins = before.is_none_or(|b| b.pblk.is_none() || b.len == 1);
+        if begins {
+            let stop = l.group_first_block(l.group_of(run.pblk) + groups as u32);
+            return Ok((lblk, lblk + (stop - run.pblk)));
+        }
+        let last = l.group_of(run.pblk + run.len - 1);
+        let start = l.group_first_block(last + 1 - groups as u32);
+        Ok((lblk + (start - run.pblk), lblk + run.len))
     }
 }
