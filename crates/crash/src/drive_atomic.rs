@@ -94,7 +94,7 @@ impl Driver {
             Err(e) if is_stop(e) => Ok(Some(Ended::Stopped)),
             Err(e)
                 if e.errno() == libc::EBUSY
-                    && (self.atomics.contains_key(&node) || self.groups_about()) =>
+                    && (self.atomics.contains_key(&node) || !self.groups.is_empty()) =>
             {
                 Ok(Some(Ended::Refused))
             }

@@ -84,11 +84,6 @@ impl Driver {
         }
     }
 
-    /// Are there groups that may have changed something?
-    pub(crate) fn groups_about(&self) -> bool {
-        !self.groups.is_empty()
-    }
-
     /// Is this still the group that the stream is in?
     pub(crate) fn is_open_group(&self, stream: usize, group: OpenGroup) -> bool {
         let now = self.groups.get(&stream);
@@ -197,7 +192,7 @@ impl Driver {
     }
 }
 
-fn stopped_or(e: ccfs_engine::Error, what: &str) -> Result<Ended, String> {
+pub(crate) fn stopped_or(e: ccfs_engine::Error, what: &str) -> Result<Ended, String> {
     if is_stop(&e) {
         Ok(Ended::Stopped)
     } else {

@@ -5,7 +5,7 @@
 //! is accepted after its wait. Up to that moment the thread has the turn, then the others go on beside it.
 use crate::drive::{Driver, Ended, is_stop};
 use crate::drive_atomic::AtomicCall;
-use crate::drive_groups::OpenGroup;
+use crate::drive_groups::{OpenGroup, stopped_or};
 use crate::generate::Action;
 use crate::oracle::*;
 use crate::threads::{Shared, lock};
@@ -109,7 +109,6 @@ fn place(driver: &mut Driver, call: &AtomicCall, opens: bool) -> Promises {
 fn ended(done: Result<(), ccfs_engine::Error>, what: &str) -> Result<Ended, String> {
     match done {
         Ok(()) => Ok(Ended::Accepted),
-        Err(e) if is_stop(&e) => Ok(Ended::Stopped),
-        Err(e) => Err(format!("{what} failed: {e}")),
+        Err(e) => stopped_or(e, what),
     }
 }

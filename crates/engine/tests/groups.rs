@@ -5,8 +5,9 @@ use ccfs_engine::*;
 use common::faulty::Faulty;
 use common::{crash, cx, flash, fsck, image, mount_on};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 const HOME: u64 = 100;
@@ -481,6 +482,33 @@ fn who_waits_for_another_group_is_told_of_the_end_of_its_own() {
     fsck(&dev);
 }
 
+/// A group is being taken back, and waits for a file that somebody reads, until reads go on.
+fn abort_behind<'s>(
+    scope: &'s Scope<'s, '_>,
+    v: &'s Volume,
+    slow: &Faulty,
+    file: Ino,
+    group: StreamId,
+) {
+    slow.hold_reads.store(true, SeqCst);
+    // It holds the file while it reads.
+    scope.spawn(move || v.read(file, 32 << 10, 4096, &mut Vec::new()).unwrap());
+    while slow.held.load(SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    scope.spawn(move || v.group_abort(group).unwrap());
+    while v.aborts_begun() == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What a call beside that gives, before it goes on or after it.
+fn told_beside<T>(slow: &Faulty, told: &Receiver<T>) -> T {
+    let early = told.recv_timeout(Duration::from_secs(1));
+    slow.hold_reads.store(false, SeqCst);
+    early.unwrap_or_else(|_| told.recv_timeout(GENEROUS).unwrap())
+}
+
 /// While a group is taken back that had moved a directory, nobody else moves one by what the tree looked like in the group.
 #[test]
 fn a_move_beside_an_abort_makes_no_loop() {
@@ -506,23 +534,12 @@ fn a_move_beside_an_abort_makes_no_loop() {
         .unwrap();
     let plain = RenameFlags::default();
     v.rename(&g, p.ino, b"q", d.ino, b"q", plain).unwrap();
-    slow.hold_reads.store(true, SeqCst);
     let moved = std::thread::scope(|scope| {
-        // It holds the file while it reads.
-        scope.spawn(|| v.read(z.ino, 32 << 10, 4096, &mut Vec::new()).unwrap());
-        while slow.held.load(SeqCst) == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        scope.spawn(|| v.group_abort(id).unwrap());
-        while v.aborts_begun() == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        abort_behind(scope, &v, &slow, z.ino, id);
         let (tell, told) = channel();
         let (v, c) = (&v, &c);
         scope.spawn(move || tell.send(v.rename(c, d.ino, b"p", q.ino, b"p", plain)));
-        let early = told.recv_timeout(Duration::from_secs(1));
-        slow.hold_reads.store(false, SeqCst);
-        early.unwrap_or_else(|_| told.recv_timeout(GENEROUS).unwrap())
+        told_beside(&slow, &told)
     });
     assert_eq!(errno(moved), libc::EINVAL, "q lies in p again");
     assert_eq!(v.lookup(p.ino, b"q").unwrap().ino, q.ino);
@@ -554,17 +571,8 @@ fn a_sync_beside_an_abort_takes_along_what_was_before_the_group() {
         .unwrap();
     v.write(&g, f.ino, 0, b"group", WriteFlags::default())
         .unwrap();
-    slow.hold_reads.store(true, SeqCst);
     let after = std::thread::scope(|scope| {
-        // It holds the file while it reads.
-        scope.spawn(|| v.read(z.ino, 32 << 10, 4096, &mut Vec::new()).unwrap());
-        while slow.held.load(SeqCst) == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        scope.spawn(|| v.group_abort(id).unwrap());
-        while v.aborts_begun() == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        abort_behind(scope, &v, &slow, z.ino, id);
         std::thread::sleep(Duration::from_millis(300));
         let (tell, told) = channel();
         let (v, dev) = (&v, &dev);
@@ -572,9 +580,7 @@ fn a_sync_beside_an_abort_takes_along_what_was_before_the_group() {
             v.fsync(&cx(HOME + 1), f.ino, false).unwrap();
             tell.send(dev.snapshot())
         });
-        let early = told.recv_timeout(Duration::from_secs(1));
-        slow.hold_reads.store(false, SeqCst);
-        early.unwrap_or_else(|_| told.recv_timeout(GENEROUS).unwrap())
+        told_beside(&slow, &told)
     });
     let (_, back) = crash(&after);
     assert_eq!(read(&back, f.ino), b"new");

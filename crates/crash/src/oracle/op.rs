@@ -239,8 +239,16 @@ impl Op {
     /// Inodes that must exist for it: what it changes, and the directories of its names.
     pub fn nodes(&self) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self.names().into_iter().map(|(dir, _)| dir).collect();
+        nodes.extend(self.target());
+        if let Op::Tmpfile { parent, .. } = self {
+            nodes.push(*parent);
+        }
+        nodes
+    }
+
+    /// The inode that it changes and does not find by a name.
+    pub fn target(&self) -> Option<NodeId> {
         match self {
-            Op::Tmpfile { parent, .. } => nodes.push(*parent),
             Op::Link { node, .. }
             | Op::Write { node, .. }
             | Op::Allocate { node, .. }
@@ -248,10 +256,9 @@ impl Op {
             | Op::Zero { node, .. }
             | Op::SetAttr { node, .. }
             | Op::SetXattr { node, .. }
-            | Op::RemoveXattr { node, .. } => nodes.push(*node),
-            _ => {}
+            | Op::RemoveXattr { node, .. } => Some(*node),
+            _ => None,
         }
-        nodes
     }
 
     /// A short word for statistics.

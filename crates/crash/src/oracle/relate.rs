@@ -196,17 +196,9 @@ impl Analysis {
             .iter()
             .filter_map(|(d, n)| self.tree.lookup(*d, n).ok())
             .collect();
-        match op {
-            Op::Link { node, .. }
-            | Op::Write { node, .. }
-            | Op::Allocate { node, .. }
-            | Op::Punch { node, .. }
-            | Op::Zero { node, .. }
-            | Op::SetAttr { node, .. }
-            | Op::SetXattr { node, .. }
-            | Op::RemoveXattr { node, .. } => inodes.push(*node),
-            Op::Publish { files } => inodes.extend(files.iter().map(|f| f.0)),
-            _ => {}
+        inodes.extend(op.target());
+        if let Op::Publish { files } = op {
+            inodes.extend(files.iter().map(|f| f.0));
         }
         if let (Some(node), false) = (op.makes(), matches!(op, Op::Mkdir { .. })) {
             inodes.push(node);
