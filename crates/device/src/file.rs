@@ -4,7 +4,8 @@
 //! back; the guarantees are the same.
 //!
 //! A lock on the open file keeps two programs from using one volume: a write lock (F_OFD_SETLK, which virtual machine monitors take
-//! too), a read lock for read-only. Block devices are not kept open exclusively, because a fuseblk mount wants that for itself.
+//! too), a read lock for read-only. Block devices are not kept open exclusively, because a fuseblk mount wants that for itself. Who opens
+//! a loop device locks its part of the file behind it as well: the same volume can be opened by that file's name, or by another loop device.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
+use crate::backing::Part;
 use crate::counters::Counting;
 use crate::sys::{discard_block_range, lock_file};
 use crate::uring::{Flight, Target};
@@ -58,6 +60,8 @@ pub struct FileDevice {
     counting: Counting,
     /// Held while a unit is read, changed and written (`write_unaligned`).
     unaligned: Mutex<()>,
+    /// Locked files behind a loop device.
+    _behind: Vec<File>,
 }
 
 impl FileDevice {
@@ -74,7 +78,8 @@ impl FileDevice {
         let file = open_direct(path, mode).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
         check_kind(path, &meta)?;
-        take_lock(path, &file, mode)?;
+        take_lock(path, &file, mode == OpenMode::ReadWrite, 0, 0)?;
+        let behind = lock_behind(path, &meta, mode)?;
         if mode == OpenMode::ReadWrite {
             refuse_kernel_user(path, &meta)?;
         }
@@ -94,6 +99,7 @@ impl FileDevice {
             read_only: mode == OpenMode::ReadOnly,
             counting: Counting::default(),
             unaligned: Mutex::new(()),
+            _behind: behind,
         })
     }
 
@@ -303,13 +309,19 @@ fn open_direct(path: &Path, mode: OpenMode) -> io::Result<File> {
 /// The kernel lets go of a killed process's files only when its rings have ended: after what they still write or flush.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
-fn take_lock(path: &Path, file: &File, mode: OpenMode) -> Result<(), OpenError> {
-    let exclusive = mode == OpenMode::ReadWrite;
+/// Locks `len` bytes from `start` on; a `len` of 0 reaches to the end, wherever that will be.
+fn take_lock(
+    path: &Path,
+    file: &File,
+    exclusive: bool,
+    start: u64,
+    len: u64,
+) -> Result<(), OpenError> {
     let deadline = Instant::now() + LOCK_PATIENCE;
-    let mut answer = lock_file(file, exclusive);
+    let mut answer = lock_file(file, exclusive, start, len);
     while matches!(answer, Ok(Some(_))) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
-        answer = lock_file(file, exclusive);
+        answer = lock_file(file, exclusive, start, len);
     }
     let holder = match answer {
         Ok(None) => return Ok(()),
@@ -334,50 +346,109 @@ fn take_lock(path: &Path, file: &File, mode: OpenMode) -> Result<(), OpenError> 
     })
 }
 
+/// Loop devices over loop devices; nobody has more.
+const DEPTH_MAX: usize = 8;
+
+/// Locks the part of a file that a loop device shows, or a partition of one, and refuses to write to what the kernel uses by way of
+/// another loop device. Best effort: a file that cannot be reached from here does not count.
+fn lock_behind(path: &Path, meta: &Metadata, mode: OpenMode) -> Result<Vec<File>, OpenError> {
+    let mut held = Vec::new();
+    let (mut meta, mut start, mut len) = (meta.clone(), 0u64, u64::MAX);
+    while meta.file_type().is_block_device() && held.len() < DEPTH_MAX {
+        let (major, minor) = (
+            rustix::fs::major(meta.rdev()),
+            rustix::fs::minor(meta.rdev()),
+        );
+        let Some(part) = Part::of(major, minor) else {
+            break;
+        };
+        (start, len) = (start.saturating_add(part.start), len.min(part.len));
+        let Ok((file, exclusive)) = open_behind(&part.file, mode) else {
+            break;
+        };
+        // What can be asked of it, now that it is open.
+        let Ok(opened) = file.metadata() else {
+            break;
+        };
+        match take_lock(&part.file, &file, exclusive, start, len) {
+            Err(OpenError::Busy { holder, .. }) => {
+                return Err(OpenError::Busy {
+                    path: path.into(),
+                    holder: format!("{} is behind it, and {holder}", part.file.display()),
+                });
+            }
+            Err(_) => break,
+            Ok(()) => {}
+        }
+        if mode == OpenMode::ReadWrite && opened.is_file() {
+            refuse_loops(path, &opened, start, len, Some(&part))?;
+        }
+        held.push(file);
+        meta = opened;
+    }
+    Ok(held)
+}
+
+/// Opens a file to lock it, and tells whether for writing. Who may use a loop device may be forbidden to write its file.
+fn open_behind(file: &Path, mode: OpenMode) -> io::Result<(File, bool)> {
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    if mode == OpenMode::ReadWrite
+        && let Ok(opened) = OpenOptions::new().read(true).write(true).open(file)
+    {
+        return Ok((opened, true));
+    }
+    Ok((File::open(file)?, false))
+}
+
 /// Refuses to write to what the kernel has mounted or otherwise claimed. Read-only users take that risk knowingly.
 fn refuse_kernel_user(path: &Path, meta: &Metadata) -> Result<(), OpenError> {
-    let busy = |holder| {
-        Err(OpenError::Busy {
-            path: path.into(),
-            holder,
-        })
-    };
-    if meta.file_type().is_block_device() {
-        return match is_claimed(path) {
-            true => busy("the kernel uses it (mounted, swap, RAID or LVM)".into()),
-            false => Ok(()),
-        };
+    if !meta.file_type().is_block_device() {
+        return refuse_loops(path, meta, 0, u64::MAX, None);
     }
-    // An image file can be mounted by way of a loop device. Best effort: what cannot be read does not count.
-    let Ok(devices) = std::fs::read_dir("/sys/block") else {
-        return Ok(());
-    };
-    for name in devices.flatten().map(|entry| entry.file_name()) {
-        let backing = Path::new("/sys/block")
-            .join(&name)
-            .join("loop/backing_file");
-        let Ok(backing) = std::fs::read_to_string(backing) else {
-            continue;
-        };
-        let same = |other: Metadata| (other.dev(), other.ino()) == (meta.dev(), meta.ino());
-        let node = Path::new("/dev").join(&name);
-        if Path::new(backing.trim_end_matches('\n'))
-            .metadata()
-            .is_ok_and(same)
-            && !is_left_by_a_daemon(&name)
+    match is_claimed(path) {
+        true => Err(OpenError::Busy {
+            path: path.into(),
+            holder: "the kernel uses it (mounted, swap, RAID or LVM)".into(),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// An image file can be mounted by way of a loop device: refuses what the kernel has claimed of `len` bytes of it from `start` on, unless
+/// it is by way of `own`. Best effort: what cannot be read does not count.
+fn refuse_loops(
+    path: &Path,
+    meta: &Metadata,
+    start: u64,
+    len: u64,
+    own: Option<&Part>,
+) -> Result<(), OpenError> {
+    let same = |other: Metadata| (other.dev(), other.ino()) == (meta.dev(), meta.ino());
+    for part in Part::all() {
+        let node = Path::new("/dev").join(&part.disk);
+        if own.is_none_or(|own| own.disk != part.disk)
+            && part.overlaps(start, len)
+            && part.file.metadata().is_ok_and(same)
+            && !is_left_by_a_daemon(&part.disk)
             && is_claimed(&node)
         {
-            return busy(format!(
-                "the kernel uses it by way of {}, which is mounted",
-                node.display()
-            ));
+            return Err(OpenError::Busy {
+                path: path.into(),
+                holder: format!(
+                    "the kernel uses it by way of {}, which is mounted",
+                    node.display()
+                ),
+            });
         }
     }
     Ok(())
 }
 
-/// Whether a loop device is claimed by a fuseblk mount. Its daemon would hold the lock that the caller has, so it was killed, and the
-/// mount is there only until its last user leaves; nothing is written through it.
+/// Whether a loop device is claimed by a fuseblk mount. Its daemon would hold the lock that the caller has (of the file, or of the loop
+/// device and its part of the file), so it was killed, and the mount is there only until its last user leaves; nothing is written through it.
 fn is_left_by_a_daemon(loop_name: &std::ffi::OsStr) -> bool {
     let number = Path::new("/sys/block").join(loop_name).join("dev");
     std::fs::read_to_string(number).is_ok_and(|number| {

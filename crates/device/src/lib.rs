@@ -20,6 +20,7 @@
 use std::io;
 use std::sync::Arc;
 
+mod backing;
 mod buffer;
 mod counters;
 mod epoch;

@@ -14,9 +14,17 @@ pub struct LockHolder {
     pub pid: Option<i32>,
 }
 
-/// Takes a lock on the whole file that lives as long as the open file (F_OFD_SETLK): for writing if `exclusive`.
-/// `Ok(Some(..))`: someone else holds a lock that excludes it.
-pub fn lock_file(file: &File, exclusive: bool) -> io::Result<Option<LockHolder>> {
+/// Takes a lock on `len` bytes of a file from `start` on (0: all that follow) that lives as long as the open file (F_OFD_SETLK): for
+/// writing if `exclusive`. `Ok(Some(..))`: someone else holds a lock that excludes it.
+pub fn lock_file(
+    file: &File,
+    exclusive: bool,
+    start: u64,
+    len: u64,
+) -> io::Result<Option<LockHolder>> {
+    let offset = |bytes: u64| {
+        libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+    };
     let kind = if exclusive {
         libc::F_WRLCK
     } else {
@@ -25,8 +33,8 @@ pub fn lock_file(file: &File, exclusive: bool) -> io::Result<Option<LockHolder>>
     let mut lock = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
+        l_start: offset(start)?,
+        l_len: offset(len)?,
         l_pid: 0,
     };
     // SAFETY: the descriptor is open and `lock` is a valid flock that outlives the call.

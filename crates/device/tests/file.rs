@@ -297,8 +297,13 @@ struct Loop(PathBuf);
 
 impl Loop {
     fn new(image: &Path, sector: u32) -> Option<Loop> {
+        Loop::with(&["--sector-size", &sector.to_string()], image)
+    }
+
+    fn with(arguments: &[&str], image: &Path) -> Option<Loop> {
         let out = Command::new("losetup")
-            .args(["--find", "--show", "--sector-size", &sector.to_string()])
+            .args(["--find", "--show"])
+            .args(arguments)
             .arg(image)
             .output()
             .ok()?;
@@ -350,6 +355,76 @@ fn block_devices_with_both_sector_sizes() {
     }
 }
 
+/// An exclusive open is what a mount does.
+fn claim(node: &Loop) -> std::fs::File {
+    let mut options = std::fs::OpenOptions::new();
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), 0o200); // O_EXCL
+    options.open(&node.0).unwrap()
+}
+
+/// An image file can be attached any number of times, and whoever opens it by one of its names must see who has it by another one.
+#[test]
+fn a_file_and_its_loop_devices_are_one_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    // A name that is no UTF-8.
+    let path = dir
+        .path()
+        .join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"im\xffage"));
+    std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
+    let (Some(one), Some(two)) = (Loop::with(&[], &path), Loop::with(&[], &path)) else {
+        let _ = writeln!(std::io::stderr(), "skipped: no loop devices here");
+        return;
+    };
+    let refusal = |target: &Path, mode| match FileDevice::open(target, mode) {
+        Err(error @ OpenError::Busy { .. }) => error.to_string(),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("{} was opened a second time", target.display()),
+    };
+    use OpenMode::{ReadOnly, ReadWrite};
+    let writer = FileDevice::open(&path, ReadWrite).unwrap();
+    assert!(refusal(&one.0, ReadWrite).contains("another ccfs"));
+    refusal(&two.0, ReadOnly);
+    drop(writer);
+    let writer = FileDevice::open(&one.0, ReadWrite).unwrap();
+    refusal(&two.0, ReadWrite);
+    refusal(&path, ReadOnly);
+    drop(writer);
+    let readers = [&path, &one.0, &two.0].map(|target| FileDevice::open(target, ReadOnly).unwrap());
+    refusal(&two.0, ReadWrite);
+    drop(readers);
+    let claimed = claim(&one);
+    for target in [&path, &two.0] {
+        assert!(refusal(target, ReadWrite).contains("the kernel uses it"));
+    }
+    drop(claimed);
+    FileDevice::open(&two.0, ReadWrite).unwrap();
+}
+
+/// Parts of a file that have nothing in common, as partitions, are volumes of their own.
+#[test]
+fn parts_of_a_file_are_volumes_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path(), SIZE);
+    let half = (SIZE / 2).to_string();
+    let (Some(first), Some(second)) = (
+        Loop::with(&["--sizelimit", &half], &path),
+        Loop::with(&["--offset", &half], &path),
+    ) else {
+        let _ = writeln!(std::io::stderr(), "skipped: no loop devices here");
+        return;
+    };
+    let claimed = claim(&first);
+    let other = FileDevice::open(&second.0, OpenMode::ReadWrite).unwrap();
+    drop(claimed);
+    let both = FileDevice::open(&first.0, OpenMode::ReadWrite).unwrap();
+    assert_eq!(both.size_bytes(), SIZE / 2);
+    drop(both);
+    let whole = FileDevice::open(&path, OpenMode::ReadOnly);
+    assert!(matches!(whole, Err(OpenError::Busy { .. })));
+    drop(other);
+    FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+}
+
 #[test]
 fn what_the_kernel_has_claimed_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -359,13 +434,7 @@ fn what_the_kernel_has_claimed_is_refused() {
     };
     // Not claimed: both ways of opening work.
     drop(FileDevice::open(&path, OpenMode::ReadWrite).unwrap());
-    // An exclusive open is what a mount does.
-    let claim = std::os::unix::fs::OpenOptionsExt::custom_flags(
-        std::fs::OpenOptions::new().read(true),
-        0o200, // O_EXCL
-    )
-    .open(&node.0)
-    .unwrap();
+    let claim = claim(&node);
     for target in [&path, &node.0] {
         let error = FileDevice::open(target, OpenMode::ReadWrite)
             .err()

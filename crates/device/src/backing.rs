@@ -1,0 +1,71 @@
+//! What lies behind a loop device. An image file can be opened by its own name and by way of any number of loop devices over it, and
+//! all of them are one volume.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Sectors of sysfs, bytes, whatever the device's own are.
+const SYSFS_SECTOR: u64 = 512;
+
+/// The part of a file that a loop device shows, or a partition of one.
+pub struct Part {
+    pub file: PathBuf,
+    /// Bytes.
+    pub start: u64,
+    pub len: u64,
+    /// Name of the loop device (of the whole one), as in /sys/block.
+    pub disk: OsString,
+}
+
+impl Part {
+    /// Of the block device with this number; `None` where it is no loop device that is attached.
+    pub fn of(major: u32, minor: u32) -> Option<Part> {
+        let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        let dir = dir.canonicalize().ok()?;
+        let is_partition = dir.join("partition").exists();
+        let disk = if is_partition { dir.parent()? } else { &dir };
+        let first = match is_partition {
+            true => number(&dir.join("start"))?.checked_mul(SYSFS_SECTOR)?,
+            false => 0,
+        };
+        Some(Part {
+            file: file_of(disk)?,
+            start: number(&disk.join("loop/offset"))?.checked_add(first)?,
+            len: number(&dir.join("size"))?.checked_mul(SYSFS_SECTOR)?,
+            disk: disk.file_name()?.to_os_string(),
+        })
+    }
+
+    /// Of every attached loop device.
+    pub fn all() -> Vec<Part> {
+        let disks = std::fs::read_dir("/sys/block").into_iter().flatten();
+        let part = |disk: PathBuf| {
+            let numbers = std::fs::read_to_string(disk.join("dev")).ok()?;
+            let (major, minor) = numbers.trim_end().split_once(':')?;
+            Part::of(major.parse().ok()?, minor.parse().ok()?)
+        };
+        disks
+            .flatten()
+            .filter_map(|disk| part(disk.path()))
+            .collect()
+    }
+
+    /// Whether this part and `len` bytes from `start` on have bytes in common.
+    pub fn overlaps(&self, start: u64, len: u64) -> bool {
+        self.start < start.saturating_add(len) && start < self.start.saturating_add(self.len)
+    }
+}
+
+/// The name of any file, so bytes.
+fn file_of(disk: &Path) -> Option<PathBuf> {
+    let mut name = std::fs::read(disk.join("loop/backing_file")).ok()?;
+    if name.last() == Some(&b'\n') {
+        name.pop();
+    }
+    Some(OsString::from_vec(name).into())
+}
+
+fn number(file: &Path) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim_end().parse().ok()
+}
