@@ -26,6 +26,7 @@ pub fn start(args: &MountArgs, target: &Path, dir: &Path) -> Outcome<()> {
         command.arg("-o").arg(list);
     }
     command.arg("--").arg(target).arg(dir);
+    ccfs_fuse::keep_descriptors();
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

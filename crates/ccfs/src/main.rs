@@ -1,19 +1,11 @@
 //! The program `ccfs`: one module per subcommand. Under the names mkfs.ccfs, mount.ccfs and fsck.ccfs it is the helper
 //! that mkfs(8), mount(8) and fsck(8) look for.
 #![deny(unsafe_code)]
-/// Prints a line; a reader that has gone (`ccfs status | head`) is no failure.
 macro_rules! say {
-    ($($part:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($part)*);
-    }};
+    ($($part:tt)*) => { crate::output::say(format_args!($($part)*)) };
 }
-/// As `say!`, on stderr.
 macro_rules! warn {
-    ($($part:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($part)*);
-    }};
+    ($($part:tt)*) => { crate::output::warn(format_args!($($part)*)) };
 }
 
 mod adopt;
@@ -38,6 +30,7 @@ mod mount;
 mod mounts;
 mod offline;
 mod options;
+mod output;
 mod rehearsal;
 mod remount;
 mod scrub;
@@ -77,7 +70,7 @@ fn main() -> ExitCode {
         _ => command_line(&args),
     };
     match outcome {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => ExitCode::from(output::settle(name, code)),
         Err(failure) => {
             if !failure.text.is_empty() {
                 warn!("{name}: {failure}");

@@ -1,6 +1,7 @@
 //! `ccfs stream trace`: commits and sync calls as they happen.
 use crate::cli::StreamTraceArgs;
 use crate::failure::{Failure, Outcome};
+use crate::output::clean;
 use crate::{size, stream};
 use ccfs_client::abi::TRACE_NEW;
 use serde_json::{Value, json};
@@ -140,13 +141,6 @@ pub fn shown_us(us: u64) -> String {
         1000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
         _ => format!("{:.1} s", us as f64 / 1e6),
     }
-}
-
-/// Names of files and programs can hold anything: nothing in them may steer a terminal.
-pub fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

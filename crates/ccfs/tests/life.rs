@@ -91,11 +91,21 @@ fn the_daemon_is_detached_and_named_for_systemd() {
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     // Relative names, and no descriptor of ours stays with the daemon: `output()` returns.
-    let ran = run(common::ccfs()
-        .current_dir(place.path(""))
-        .args(["mount", "a.img", "mnt"]));
+    // A script may hold locks and pipes by any of its descriptors.
+    let script = "exec 9>held 8>&1 && exec \"$0\" mount a.img mnt";
+    let ran = run(Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_ccfs")])
+        .stdin(Stdio::null())
+        .current_dir(place.path("")));
     assert_eq!((ran.code, ran.out.as_str()), (0, ""), "{}", ran.err);
     let pid = daemon(&dir);
+    for fd in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let fd = fd.unwrap().path();
+        let to = fs::read_link(&fd).unwrap_or_default();
+        let text = to.to_str().unwrap();
+        let is_ours = text.starts_with("pipe:") || text.ends_with("/held");
+        assert!(!is_ours, "{} is {text}", fd.display());
+    }
     let name = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
     assert!(name.starts_with(b"@"), "{}", String::from_utf8_lossy(&name));
     assert_eq!(

@@ -18,6 +18,6 @@ pub use caller::{CallerConfig, Forks, Grouping, Rules};
 pub use mount::{FsType, MountConfig, MountError, Mounted, clear_dead};
 pub use server::{MountInfo, Server};
 pub use session::{Session, serve};
-pub use sys::prepare_process;
+pub use sys::{keep_descriptors, prepare_process};
 pub use transport::Transport;
 pub use transport::dev::PoolConfig;

@@ -1,0 +1,47 @@
+//! What commands print for people. Names, labels and messages can come from a hostile volume or another user's program: nothing in
+//! them may steer a terminal. Output that is lost is a failure.
+use crate::failure::fsck_code;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::OnceLock;
+
+/// Why a line could not be written.
+static LOST: OnceLock<String> = OnceLock::new();
+
+/// The same text without control characters.
+pub fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+/// Prints a line; a reader that has gone (`ccfs status | head`) is no failure.
+pub fn say(line: fmt::Arguments<'_>) {
+    match writeln!(io::stdout(), "{}", clean(&line.to_string())) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            LOST.get_or_init(|| e.to_string());
+        }
+        _ => {}
+    }
+}
+
+/// Prints a message, of several lines perhaps, on stderr.
+pub fn warn(text: fmt::Arguments<'_>) {
+    let text = text.to_string();
+    let lines: Vec<String> = text.split('\n').map(clean).collect();
+    // Where that cannot be written there is nobody to tell.
+    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
+}
+
+/// The exit code of a command that has done its work, if what it said reached its reader.
+pub fn settle(name: &str, code: u8) -> u8 {
+    let Some(why) = LOST.get() else {
+        return code;
+    };
+    warn(format_args!("{name}: cannot write to stdout: {why}"));
+    match name {
+        // Its codes are bits, and 1 has a meaning of its own.
+        "ccfs fsck" | "fsck.ccfs" | "ccfs scrub" => code | fsck_code::OPERATIONAL,
+        _ => code.max(1),
+    }
+}
