@@ -359,7 +359,7 @@ impl Volume {
         if zero.is_some() {
             for edge in [
                 (first < from).then_some(first),
-                (tail > 0 && last >= to && last != first).then_some(last),
+                (tail > 0 && last >= from).then_some(last),
             ] {
                 for (a, b) in edge
                     .map(|e| self.hole_runs(inode, st, e, e + 1))

@@ -475,6 +475,38 @@ fn a_short_fallocate_is_one_operation_wherever_it_begins() {
     judge(&v, &dev);
 }
 
+/// Blocks that a range touches in part are allocated too, as fallocate(2) says: at its beginning, at its end, and within one block.
+#[test]
+fn zero_range_allocates_the_blocks_that_it_touches_in_part() {
+    let dev = tiny();
+    let v = mount(&dev);
+    let c = cx(1);
+    for (i, (offset, len, blocks)) in [
+        (0, 100, 1),
+        (0, 1024, 1),
+        (100, 100, 1),
+        (100, 924, 1),
+        (0, 1025, 2),
+        (1023, 2, 2),
+        (1000, 2000, 3),
+        (1024, 3000, 3),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for keep_size in [false, true] {
+            let name = format!("{i}{keep_size}");
+            let f = v.mknod(&c, ROOT_INO, name.as_bytes(), 0o100644, 0).unwrap();
+            let how = Fallocate::ZeroRange { keep_size };
+            v.fallocate(&c, f.ino, how, offset, len).unwrap();
+            let attr = v.getattr(f.ino).unwrap();
+            assert_eq!(attr.blocks512, blocks * 2, "{offset} {len} {keep_size}");
+            assert_eq!(attr.size, if keep_size { 0 } else { offset + len });
+        }
+    }
+    judge(&v, &dev);
+}
+
 /// A write over many blocks of which one is new: where that one does not fit, the others do.
 #[test]
 fn a_write_that_mostly_overwrites_is_shortened() {

@@ -286,7 +286,7 @@ impl Ftl {
             Entry::At { lpn, .. } => (lpn, 1),
             Entry::Gone { lpn, len } => (lpn, len),
         };
-        if u64::from(lpn) + len > u64::from(self.g.logical_pages) {
+        if len > u64::from(self.g.logical_pages.saturating_sub(lpn)) {
             return Err(corrupt(
                 "a commit's record names a page outside of the device",
             ));
