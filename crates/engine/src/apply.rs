@@ -32,6 +32,8 @@ pub struct Applier {
     pub later: HashMap<(Ino, DirField), Vec<(u64, u64)>>,
     /// Directories that should have a hash tree, but there was no room for it, or they cannot be read as a whole.
     pub linear: HashSet<Ino>,
+    /// Whose blocks or size were changed since their extents were last arranged for e2fsck.
+    pub unsettled: Vec<Ino>,
     /// Ids that recovery rejected: whatever depends on them stays rejected, also if recovery is interrupted.
     pub rejected: HashSet<u64>,
     pub last_checkpoint: Instant,
@@ -203,6 +205,12 @@ impl Volume {
         for record in Records::new(payload) {
             let record = record?;
             number += 1;
+            if let Record::Attr { ino, .. } | Record::Map { ino, .. } | Record::Unmap { ino, .. } =
+                &record
+                && a.unsettled.last() != Some(ino)
+            {
+                a.unsettled.push(*ino);
+            }
             if number <= part.skip {
                 continue;
             }
@@ -221,10 +229,44 @@ impl Volume {
             (a.applied_id, a.applied_records) = (id - 1, number);
             self.room_for_record(a)?;
         }
+        // Recovery does so at its end: what the next transactions were promised is promised no more.
+        if live.is_some() {
+            self.settle_extents(a)?;
+        }
         if part.last {
             (a.applied_id, a.applied_records) = (id, 0);
         }
         Ok(())
+    }
+
+    /// For e2fsck (C8): see `Image::settle_extents`. Where that is not possible now it is tried again.
+    pub(crate) fn settle_extents(&self, a: &mut Applier) -> Result<()> {
+        let mut inodes = std::mem::take(&mut a.unsettled);
+        inodes.sort_unstable();
+        inodes.dedup();
+        inodes.retain(|ino| self.image.has_deep_extents(*ino));
+        for ino in inodes {
+            let settled = {
+                let inode = self.inodes.peek(ino);
+                let _locked = inode.as_ref().map(|i| i.state.write());
+                self.image.settle_extents(ino)? || self.settle_with_reserve(ino)?
+            };
+            if !settled {
+                a.unsettled.push(ino);
+            }
+            self.room_for_record(a)?;
+        }
+        Ok(())
+    }
+
+    /// As there is no other space, blocks of the engine's own reserve become everybody's.
+    fn settle_with_reserve(&self, ino: Ino) -> Result<bool> {
+        let most = u64::from(ccfs_ext4::extent::MAX_DEPTH) + 1;
+        if !self.space.draw(most) {
+            return Ok(false);
+        }
+        self.space.unpromise(&self.image, 0, most);
+        Ok(self.image.settle_extents(ino)?)
     }
 
     /// What a step has freed waits for a checkpoint; statfs has counted it as free since the operation.

@@ -19,8 +19,8 @@ impl Volume {
         Ok(())
     }
 
-    /// At unmount: those for which there was no room before, or that could not be read.
-    pub(crate) fn index_the_rest(&self) -> Result<()> {
+    /// At unmount: what there was no room for before, or could not be read. Errors: something is changed in part.
+    pub(crate) fn arrange_the_rest(&self) -> Result<()> {
         let mut applier = self.applier.lock();
         let _guard = self.stop_on_panic("indexing directories");
         for ino in std::mem::take(&mut applier.linear) {
@@ -28,7 +28,7 @@ impl Volume {
                 self.try_index(&mut applier, ino, false)?;
             }
         }
-        Ok(())
+        self.settle_extents(&mut applier)
     }
 
     /// False: there is no room, or the directory is damaged or cannot be read: no change of a name has asked for all of it. Errors:

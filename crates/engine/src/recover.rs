@@ -348,6 +348,7 @@ impl Volume {
             self.apply_payload(&mut applier, part, &payload, &none, None)?;
         }
         let freed_inodes = self.free_orphans_at_rest(&mut applier)?;
+        self.settle_extents(&mut applier)?;
         // Whatever else was seen in the log never happened.
         applier.applied_id = self.log()?.next_id() - 1;
         applier.applied_records = 0;

@@ -297,6 +297,7 @@ impl Volume {
             dir_seqs: FastMap::default(),
             later: HashMap::new(),
             linear: HashSet::new(),
+            unsettled: Vec::new(),
             rejected: HashSet::new(),
             last_checkpoint: Instant::now(),
         };
@@ -386,7 +387,10 @@ impl Volume {
         if planted::is(Bug::EarlyBit) {
             self.image.write_in_flight(false)?;
         }
-        self.index_the_rest()?;
+        if let Err(error) = self.arrange_the_rest() {
+            self.stop(&format!("arranging files and directories failed: {error}"));
+            return Err(error);
+        }
         // All is applied: this leaves the log empty.
         self.checkpoint()?;
         self.image.write_in_flight(false)?;

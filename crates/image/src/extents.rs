@@ -3,6 +3,7 @@
 use crate::extree::{self, Found, Tree};
 use crate::inode::is_mapped;
 use crate::{Image, Ino, Lblk, Mapping, Pblk, Run, blockmap};
+use ccfs_ext4::extent::Node;
 use ccfs_ext4::{Error, Result, inode as raw};
 
 /// A hole to the end of all block numbers.
@@ -155,6 +156,33 @@ impl Image {
             }
         }
         tree.insert(new.lblk, new.len, pblk, new.unwritten, !same)
+    }
+
+    /// Has a file's extent tree inner nodes besides its root? Only such trees need `settle_extents`.
+    pub fn has_deep_extents(&self, ino: Ino) -> bool {
+        self.core.inode(ino).is_ok_and(|snap| {
+            let core = snap.core();
+            is_mapped(core) && core.has_flag(raw::FLAG_EXTENTS) && Node(&core.block).depth() >= 2
+        })
+    }
+
+    /// Arranges the nodes of a file's extents so that e2fsck does not take what is preallocated behind the end of file for damage; to be called
+    /// when size and blocks are what they are to stay. A tree that cannot be read stays as it is. False: it takes blocks, and too few are free
+    /// and promised to nobody.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`: the tree is changed in part.
+    pub fn settle_extents(&self, ino: Ino) -> Result<bool> {
+        let Form::Extents { generation } = self.form(ino)? else {
+            return Ok(true);
+        };
+        let eof = self.core.inode(ino)?.core().size();
+        let tree = self.tree(ino, generation);
+        match tree.cut_at(eof.div_ceil(self.core.block_size() as u64)) {
+            Ok(None) => Ok(true),
+            Ok(Some(cut)) => tree.part(cut),
+            Err(_) => Ok(true),
+        }
     }
 
     fn free_data(&self, ino: Ino, runs: &[Run]) -> Result<()> {

@@ -9,6 +9,8 @@ use crate::{Ino, Lblk, Pblk, Run};
 use ccfs_ext4::extent::{self, Extent, Index, Node};
 use ccfs_ext4::{Error, Result, inode as raw};
 
+mod eof;
+
 /// First block number that a file with extents cannot have.
 pub(crate) const END: u64 = 1 << 32;
 
