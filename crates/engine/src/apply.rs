@@ -266,7 +266,7 @@ impl Volume {
             return Ok(false);
         }
         self.space.unpromise(&self.image, 0, most);
-        Ok(self.image.settle_extents(ino)?)
+        self.image.settle_extents(ino)
     }
 
     /// What a step has freed waits for a checkpoint; statfs has counted it as free since the operation.
