@@ -5,12 +5,12 @@
 use crate::cli::MkfsArgs;
 use crate::failure::{Context, Failure, Outcome};
 use crate::{flash, mounts, size, target, tools};
-use ccfs_device::OpenMode;
+use ccfs_device::{FileDevice, OpenError, OpenMode};
 use rustix::fs::FallocateFlags;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -67,37 +67,21 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
     };
     check_size(bytes)?;
     let temporary = temporary_name(&args.target)?;
-    // What a killed run left. A fresh file then, never through a link that somebody put there, and for its owner alone:
-    // it will hold other users' files.
-    let _ = std::fs::remove_file(&temporary);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .or_fail(CODE, format_args!("cannot create {}", temporary.display()))?;
-    let made = build_image(args, &file, &temporary, bytes);
-    let made = made.and_then(|()| match args.flash {
-        true => flash::replace_by_flash(&temporary, CODE, |file, bytes| match args.sparse {
-            true => Ok(()),
-            false => allocate(file, bytes),
-        }),
-        false => Ok(()),
-    });
-    let made = made.and_then(|()| {
-        // Not over a file that somebody put there meanwhile.
-        rustix::fs::renameat_with(
-            rustix::fs::CWD,
-            &temporary,
-            rustix::fs::CWD,
-            &args.target,
-            rustix::fs::RenameFlags::NOREPLACE,
-        )
-        .or_fail(
-            CODE,
-            format_args!("cannot create {}", args.target.display()),
-        )
+    let (file, lock) = temporary_file(&temporary, bytes)?;
+    let made = build_image(args, &file, &temporary, bytes).and_then(|()| match args.flash {
+        true => {
+            drop(lock);
+            flash::replace_by_flash(&temporary, CODE, |file, bytes| match args.sparse {
+                true => Ok(()),
+                false => allocate(file, bytes),
+            })?;
+            take_place(&temporary, &args.target)
+        }
+        false => {
+            let placed = take_place(&temporary, &args.target);
+            drop(lock);
+            placed
+        }
     });
     if made.is_err() {
         let _ = std::fs::remove_file(&temporary);
@@ -108,14 +92,62 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
     Ok(())
 }
 
-fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome<()> {
+/// Not over a file that somebody put there meanwhile.
+fn take_place(temporary: &Path, target: &Path) -> Outcome<()> {
+    let flags = rustix::fs::RenameFlags::NOREPLACE;
+    rustix::fs::renameat_with(rustix::fs::CWD, temporary, rustix::fs::CWD, target, flags)
+        .or_fail(CODE, format_args!("cannot create {}", target.display()))
+}
+
+/// A fresh file, never through a link that somebody put there, and for its owner alone: it will hold other users' files. What a killed run
+/// left goes; what another run is making does not, which its lock tells.
+fn temporary_file(path: &Path, bytes: u64) -> Outcome<(File, FileDevice)> {
+    let identity = |meta: std::io::Result<Metadata>| meta.map(|m| (m.dev(), m.ino())).ok();
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create_new(true).mode(0o600);
+    let cannot = |e| Failure::new(CODE, format!("cannot create {}: {e}", path.display()));
+    let file = match options.open(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            let before = identity(path.symlink_metadata());
+            let left = FileDevice::open(path, OpenMode::ReadWrite);
+            if let Err(OpenError::Busy { .. }) = left {
+                return Err(another(path));
+            }
+            // The one that is locked now, if it can be locked at all, and not one that was put there since.
+            if before == identity(path.symlink_metadata()) {
+                let _ = std::fs::remove_file(path);
+            }
+            drop(left);
+            options.open(path).map_err(cannot)?
+        }
+        opened => opened.map_err(cannot)?,
+    };
     file.set_len(bytes)
         .or_fail(CODE, "cannot set the size of the image file")?;
+    // Until there is a lock another run can take the file for one that was left.
+    let lock = match FileDevice::open(path, OpenMode::ReadWrite) {
+        Ok(lock) if identity(path.symlink_metadata()) == identity(file.metadata()) => lock,
+        Ok(_) | Err(OpenError::Busy { .. }) => return Err(another(path)),
+        Err(e) => return Err(Failure::new(CODE, e.to_string())),
+    };
+    Ok((file, lock))
+}
+
+fn another(path: &Path) -> Failure {
+    Failure::new(
+        CODE,
+        format!(
+            "cannot create {}: another ccfs mkfs is making it",
+            path.display()
+        ),
+    )
+}
+
+fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome<()> {
     let sparse = args.sparse || args.flash;
     if !sparse {
         allocate(file, bytes)?;
     }
-    let _lock = target::open(path, OpenMode::ReadWrite, CODE)?;
     mke2fs(args, path, bytes, true)?;
     if !sparse {
         // mke2fs may have punched holes.
@@ -196,7 +228,10 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
         file.set_len(bytes)
             .or_fail(CODE, format_args!("cannot set the size of {shown}"))?;
         if !args.sparse {
-            allocate(&file, bytes)?;
+            allocate(&file, bytes).inspect_err(|_| {
+                // What it got before it failed.
+                let _ = file.set_len(held.min(bytes));
+            })?;
         }
     }
     let _lock = match lock {
@@ -230,7 +265,11 @@ fn check_size(bytes: u64) -> Outcome<()> {
 
 /// Gives the whole file its space on the host, so that a write to the volume cannot fail for lack of it (C9).
 fn allocate(file: &File, bytes: u64) -> Outcome<()> {
-    rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(|e| match e {
+    let done = match has_room(file, bytes) {
+        true => rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes),
+        false => Err(rustix::io::Errno::NOSPC),
+    };
+    done.map_err(|e| match e {
         rustix::io::Errno::NOSPC => Failure::new(
             CODE,
             format!(
@@ -244,6 +283,21 @@ fn allocate(file: &File, bytes: u64) -> Outcome<()> {
         ),
         e => Failure::new(CODE, format!("cannot allocate the image file: {e}")),
     })
+}
+
+/// Whether the host's file system has the blocks that are missing. An allocation that fails has taken all that there was, which whoever
+/// else writes to that disk would feel.
+fn has_room(file: &File, bytes: u64) -> bool {
+    let (Ok(meta), Ok(host)) = (file.metadata(), rustix::fs::fstatvfs(file)) else {
+        return true;
+    };
+    let free = match rustix::process::geteuid().is_root() {
+        true => host.f_bfree,
+        false => host.f_bavail,
+    };
+    // Without blocks: a file system that has no limit.
+    host.f_blocks == 0
+        || bytes.saturating_sub(meta.blocks() * 512) <= free.saturating_mul(host.f_frsize)
 }
 
 /// Refuses a target that holds something: what libblkid knows, or a file whose first KiB (which no volume of ours uses)

@@ -185,3 +185,66 @@ fn a_reader_that_leaves_early_is_no_failure() {
         );
     }
 }
+
+/// Two runs of a build that make the same image: one of them makes it, and it is what that one says.
+#[test]
+fn of_several_mkfs_of_one_image_one_succeeds() {
+    let place = Place::new();
+    let image = place.text("a.img");
+    for round in 0..8 {
+        let _ = fs::remove_file(&image);
+        if round % 2 == 1 {
+            // What a killed run left.
+            fs::write(place.path(".a.img.mkfs"), vec![1; 1 << 20]).unwrap();
+        }
+        let runs = ["16M", "20M", "24M"].map(|size| {
+            let mut command = common::ccfs();
+            command.args(["mkfs", "-s", size, &image]);
+            std::thread::spawn(move || (size, run(&mut command)))
+        });
+        let ended = runs.map(|run| run.join().unwrap());
+        let told: Vec<_> = ended.iter().map(|(_, ran)| (ran.code, &ran.err)).collect();
+        let made: Vec<_> = ended.iter().filter(|(_, ran)| ran.code == 0).collect();
+        assert_eq!(made.len(), 1, "{told:?}");
+        let mib: u64 = made[0].0.trim_end_matches('M').parse().unwrap();
+        assert_eq!(fs::metadata(&image).unwrap().len(), mib << 20, "{told:?}");
+        tool("e2fsck", &["-fn", &image]);
+        for (_, ran) in &ended {
+            assert!(
+                ran.code == 0 || ran.err.contains("cannot create"),
+                "{told:?}"
+            );
+        }
+        let left = fs::read_dir(place.path("")).unwrap().count();
+        assert_eq!(left, 1, "{told:?}");
+    }
+}
+
+/// An image file that exists and is too large for its disk: that disk is no fuller after the refusal than before.
+#[test]
+fn mkfs_without_room_leaves_the_host_its_room() {
+    needs_mounts!();
+    let place = Place::new();
+    let (disk, host) = (place.text("host.img"), place.subdir("host"));
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", &disk, "60M"]);
+    common::kernel_mount(&disk, &host, "loop");
+    let free = || rustix::fs::statvfs(&*host).unwrap().f_bfree;
+    let before = free();
+    let image = format!("{host}/a.img");
+    for held in [0, 500 << 20] {
+        fs::File::create(&image).unwrap().set_len(held).unwrap();
+        refused(
+            "no room",
+            &ccfs_with(&["mkfs", "-s", "500M", &image]),
+            1,
+            &["no room"],
+        );
+        assert_eq!(fs::metadata(&image).unwrap().len(), held);
+        assert!(free() + 100 > before, "{} of {before} are left", free());
+        assert_eq!(
+            ccfs_with(&["mkfs", "-s", "32M", "--sparse", &image]).code,
+            0
+        );
+    }
+    common::umount8(&host);
+}
