@@ -82,7 +82,7 @@ fn recover(device: Arc<dyn Device>, args: &FsckArgs) -> Outcome<()> {
 
 /// Makes the volume plain ext4 as it was at some point of its last checkpoint, torn perhaps: e2fsck has to follow.
 fn discard_log(device: Arc<dyn Device>) -> ccfs_engine::Result<()> {
-    Image::open(device, OpenOptions::default())?.write_in_flight(false)
+    Image::open(device, OpenOptions::default())?.give_up_log()
 }
 
 fn e2fsck(args: &FsckArgs, target: &Path) -> Outcome<u8> {

@@ -18,7 +18,7 @@ use crate::Image;
 use crate::core::corrupt;
 use ccfs_device::{AlignedBuf, Slice, Write, write_all};
 use ccfs_ext4::features::{IN_FLIGHT, ro_compat};
-use ccfs_ext4::superblock::{MAGIC, RawSuper, SUPER_SIZE};
+use ccfs_ext4::superblock::{MAGIC, RawSuper, STATE_VALID, SUPER_SIZE};
 use ccfs_ext4::{Error, Result};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -63,22 +63,42 @@ impl Image {
     /// # Errors
     /// `Io`; `Corrupt` when the super block is still suspect after recovery.
     pub fn write_in_flight(&self, on: bool) -> Result<()> {
+        self.check_writable()?;
+        if on {
+            self.write_primary(|raw| with_bit(raw, on))?;
+            self.write_backups(on)
+        } else {
+            self.write_backups(on)?;
+            self.write_primary(|raw| with_bit(raw, on))
+        }
+    }
+
+    /// Takes the bit off a volume whose log is not recovered, and with it, in the same sector, the mark of a clean unmount: whatever
+    /// happens next, nobody takes the volume for sound before e2fsck has been through all of it.
+    ///
+    /// # Errors
+    /// As [`write_in_flight`](Image::write_in_flight).
+    pub fn give_up_log(&self) -> Result<()> {
+        self.check_writable()?;
+        self.write_backups(false)?;
+        self.write_primary(|raw| {
+            let mut raw = with_bit(raw, false);
+            raw.state = (raw.state.get() & !STATE_VALID).into();
+            raw
+        })
+    }
+
+    fn check_writable(&self) -> Result<()> {
         if self.core.sup.lock().suspect {
             return corrupt("super block: wrong checksum; run e2fsck -f on the volume");
         }
         if self.core.dev.read_only() {
             return Err(Error::Refused("the device is read-only".into()));
         }
-        if on {
-            self.write_primary(on)?;
-            self.write_backups(on)
-        } else {
-            self.write_backups(on)?;
-            self.write_primary(on)
-        }
+        Ok(())
     }
 
-    fn write_primary(&self, on: bool) -> Result<()> {
+    fn write_primary(&self, change: impl Fn(RawSuper) -> RawSuper) -> Result<()> {
         let at = if self.core.block_size() > SUPER_SIZE {
             SUPER_SIZE
         } else {
@@ -89,12 +109,12 @@ impl Image {
         let Ok(raw) = RawSuper::read_from_bytes(&buf[at..at + SUPER_SIZE]) else {
             return corrupt("super block");
         };
-        let mut raw = with_bit(raw, on);
+        let mut raw = change(raw);
         raw.seal();
         buf[at..at + SUPER_SIZE].copy_from_slice(raw.as_bytes());
         self.write_plain(vec![(block, buf)])?;
         let mut sup = self.core.sup.lock();
-        sup.raw = with_bit(sup.raw, on);
+        sup.raw = change(sup.raw);
         sup.raw.seal();
         sup.refresh();
         Ok(())

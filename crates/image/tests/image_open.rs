@@ -177,6 +177,29 @@ fn the_bit_goes_on_and_off_and_leaves_no_trace() {
 }
 
 #[test]
+fn a_volume_whose_log_was_given_up_is_not_taken_for_sound() {
+    for (name, mib, args) in SHAPES {
+        let v = Volume::make(*mib, args);
+        v.image.write_in_flight(true).unwrap();
+        v.image.give_up_log().unwrap();
+        assert!(!v.image.in_flight(), "{name}");
+        let refused = open(&v.dev).err().unwrap().to_string();
+        assert!(
+            refused.contains("not cleanly unmounted"),
+            "{name}: {refused}"
+        );
+        v.dev.to_file(&v.path).unwrap();
+        // Without being told to, e2fsck looks at all of it; then it is sound.
+        let out = run("e2fsck", &["-p", v.path.to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(said.contains("check forced"), "{name}: {said}");
+        assert!(out.status.code() <= Some(1), "{name}: {said}");
+        let out = run("e2fsck", &["-fn", v.path.to_str().unwrap()]);
+        assert!(out.status.success(), "{name}");
+    }
+}
+
+#[test]
 fn torn_bits_are_decided_by_the_checksum() {
     let v = Volume::make(32, &["-b", "4096"]);
     let off = raw_super(&v.dev);
