@@ -47,6 +47,9 @@ pub struct Driver {
     /// What calls under way will have promised when they return.
     pub(crate) promised: HashMap<u64, Sync>,
     promises: u64,
+    /// Open files are mapped as well (`is_mapped`), and the streams that wrote last to them.
+    pub maps: bool,
+    pub(crate) writers: HashMap<NodeId, usize>,
     /// Keep the history (needed to judge; not by tests without crashes).
     pub keep: bool,
 }
@@ -127,6 +130,8 @@ impl Driver {
             marks: Marks::default(),
             promised: HashMap::new(),
             promises: 0,
+            maps: false,
+            writers: HashMap::new(),
             keep: true,
         }
     }
@@ -148,7 +153,7 @@ impl Driver {
         }
     }
 
-    fn ino(&self, node: NodeId) -> Ino {
+    pub(crate) fn ino(&self, node: NodeId) -> Ino {
         // Nodes of the model that the engine never made do not pass the model's check before.
         self.inos.get(&node).copied().unwrap_or(0)
     }
@@ -157,6 +162,7 @@ impl Driver {
     pub fn act(&mut self, stream: usize, action: &Action) -> Result<Ended, String> {
         match action {
             Action::Op(op) => return self.op(stream, op),
+            Action::Copy { .. } => return self.copy(stream, action),
             Action::GroupBegin | Action::GroupCommit { .. } | Action::GroupAbort => {
                 return self.group_act(stream, action);
             }
@@ -177,6 +183,7 @@ impl Driver {
             Action::Close(node) => {
                 if let Some(i) = self.open.iter().position(|n| n == node) {
                     self.open.swap_remove(i);
+                    self.writers.remove(node);
                     self.vol.forget(self.ino(*node), 1);
                     self.forget_dead(&[*node]);
                 }
@@ -265,6 +272,40 @@ impl Driver {
         self.answer(request, result)
     }
 
+    /// copy_file_range: for the model a write of what the source holds now, as long as the call says that it is.
+    fn copy(&mut self, stream: usize, action: &Action) -> Result<Ended, String> {
+        let Action::Copy {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            len,
+        } = action
+        else {
+            return Ok(Ended::Refused);
+        };
+        let (Some(source), Some(_)) = (self.tree.content(*from), self.tree.content(*to)) else {
+            return Ok(Ended::Refused);
+        };
+        let len = (*len).min(source.size.saturating_sub(*from_offset));
+        let data = source.data.read(*from_offset, len as usize);
+        let op = Op::Write {
+            node: *to,
+            offset: *to_offset,
+            data: data.into(),
+            kill: false,
+        };
+        let Some(mut request) = self.request(stream, &op).filter(|_| len > 0) else {
+            return Ok(Ended::Refused);
+        };
+        request.mapped = false;
+        let result = request.copy(&self.vol.clone(), self.ino(*from), *from_offset);
+        if result.is_ok() {
+            self.marks.mark("file/copied");
+        }
+        self.answer(request, result)
+    }
+
     /// What a request gave, at the moment at which it ended, against the model.
     pub fn answer(
         &mut self,
@@ -311,7 +352,14 @@ impl Driver {
         let touches = self.tree.touches(&op);
         let targets = self.victims(&op);
         let expected = self.check_without(&op);
+        let writer = self.writers.get(op.target().as_ref().unwrap_or(&ROOT));
+        let stream = match (mapped, writer) {
+            (true, Some(writer)) => *writer,
+            _ => stream,
+        };
         let place = group.map_or(stream, |g| g.number);
+        let target = op.target().and_then(|n| self.tree.get(n).ok());
+        let bits = target.is_some_and(Node::has_bits_to_kill);
         let draft = self.drafts(&op);
         match (result, expected) {
             (Ok(attr), Ok(())) => {
@@ -332,6 +380,8 @@ impl Driver {
                     .map_err(|e| format!("{op}: accepted, the model says {}", name(e)))?;
                 self.forget_dead(&targets);
                 self.compare(&op, &touches)?;
+                self.note_writer(&op, stream);
+                self.mark_rights(&op, bits);
                 // A rename between two names of one file is no operation: Linux does not even pass it on.
                 if let Some(node) = draft {
                     self.drafted(node);
@@ -339,6 +389,9 @@ impl Driver {
                         self.marks.mapped(node);
                     }
                 } else if self.keep && !touches.is_empty() {
+                    if mapped {
+                        self.marks.mark("file/mapped");
+                    }
                     let stamps = self.committed_stamps(&op, stamps);
                     self.marks.step(place, touches.iter().map(|t| t.node));
                     self.began.push(began);
@@ -378,7 +431,17 @@ impl Driver {
             (Err(e), Ok(())) if e.errno() == libc::EOPNOTSUPP && self.is_block_mapped(&op) => {
                 Ok(Ended::Refused)
             }
-            (Err(e), Err(errno)) if same_refusal(e.errno(), errno) => Ok(Ended::Refused),
+            (Err(e), Err(errno)) if same_refusal(e.errno(), errno) => {
+                if e.errno() == libc::EPERM && self.tree.permits(&op) == Err(libc::EPERM) {
+                    self.marks.mark("rights/refused");
+                }
+                Ok(Ended::Refused)
+            }
+            (Err(e), Err(_))
+                if e.errno() == libc::EPERM && self.tree.permits(&op) == Err(libc::EPERM) =>
+            {
+                Ok(Ended::Refused)
+            }
             // What it speaks of ended while it waited.
             (Err(_), Err(_)) if !self.known(&op) => Ok(Ended::Refused),
             (Err(e), expected) => Err(format!(
@@ -486,9 +549,12 @@ impl Driver {
                 continue;
             };
             let size = if node.is_dir() { 0 } else { attr.size };
-            let seen = (attr.mode, attr.uid, attr.gid, size, attr.nlink, attr.rdev);
+            let flags = attr.flags & FLAGS;
+            let seen = (
+                attr.mode, attr.uid, attr.gid, size, attr.nlink, attr.rdev, flags,
+            );
             let want = (
-                node.mode, node.uid, node.gid, node.size, node.nlink, node.rdev,
+                node.mode, node.uid, node.gid, node.size, node.nlink, node.rdev, node.flags,
             );
             // What a removed directory shows to those that hold it is nobody's business.
             if seen != want && !(node.is_dir() && node.nlink == 0) {

@@ -231,6 +231,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         barrier_percent: 0,
         group_percent: 0,
         atomic_percent: 0,
+        rights_percent: 0,
     };
     let dirty_limit = *rng.pick(&[16 << 20, 16 << 20, 1 << 20, 128 << 10]);
     let cache_bytes = *rng.pick(&[4 << 20, 256 << 10]);
@@ -278,6 +279,20 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         group_percent: *rng.pick(&[0, 0, 6, 12]),
         atomic_percent: *rng.pick(&[0, 0, 8, 20]),
         ..mix
+    };
+    // And some of those without O_ATOMIC files are about rights.
+    let mut rng = Rng::new(seed ^ 0x0a11_0f12);
+    let rights = match mix.atomic_percent {
+        0 => *rng.pick(&[0, 20, 40]),
+        _ => 0,
+    };
+    let mix = Mix {
+        rights_percent: rights,
+        ..mix
+    };
+    let setting = Setting {
+        maps: rights > 0,
+        ..setting
     };
     (setting, mix, length)
 }

@@ -34,6 +34,8 @@ pub struct Mix {
     pub group_percent: u64,
     /// Percent of actions that open, close or sync files O_ATOMIC.
     pub atomic_percent: u64,
+    /// Percent of actions about rights and flags, what inherits or kills them, special files, copies and mappings.
+    pub rights_percent: u64,
 }
 
 impl Default for Mix {
@@ -54,6 +56,7 @@ impl Default for Mix {
             long_names: false,
             group_percent: 0,
             atomic_percent: 0,
+            rights_percent: 0,
         }
     }
 }
@@ -77,6 +80,14 @@ pub enum Action {
     Checkpoint,
     /// Discards everything that is free.
     Trim,
+    /// copy_file_range(2): writes of what the source holds at their moment.
+    Copy {
+        from: NodeId,
+        from_offset: u64,
+        to: NodeId,
+        to_offset: u64,
+        len: u64,
+    },
     /// The kernel takes a reference (an open file).
     Open(NodeId),
     /// The kernel drops it.
@@ -100,8 +111,8 @@ pub struct Generator {
     pub rng: Rng,
     pub mix: Mix,
     next_node: u64,
-    writes: u64,
-    open: Vec<NodeId>,
+    pub(crate) writes: u64,
+    pub(crate) open: Vec<NodeId>,
     /// Files that are open O_ATOMIC, or were meant to be.
     atomic: Vec<NodeId>,
 }
@@ -113,6 +124,16 @@ pub fn pattern(write: u64, offset: u64, len: usize) -> Bytes {
         word.to_le_bytes()[(at % 8) as usize] | 1
     };
     (offset..offset + len as u64).map(byte).collect()
+}
+
+/// Whoever gives a file another size or owner has no privileges, if that makes a difference.
+fn unprivileged(mut op: Op, tree: &Tree) -> Op {
+    if let Op::SetAttr { node, set } = &mut op
+        && (set.size.is_some() || set.uid.is_some() || set.gid.is_some())
+    {
+        set.kill = tree.nodes[node].has_bits_to_kill();
+    }
+    op
 }
 
 impl Generator {
@@ -147,6 +168,12 @@ impl Generator {
         if self.mix.atomic_percent > 0
             && self.rng.chance(self.mix.atomic_percent)
             && let Some(action) = self.atomic(tree, stream)
+        {
+            return action;
+        }
+        if self.mix.rights_percent > 0
+            && self.rng.chance(self.mix.rights_percent)
+            && let Some(action) = self.rights(tree, stream)
         {
             return action;
         }
@@ -240,7 +267,7 @@ impl Generator {
     }
 
     /// A directory, by a random walk from the stream's own or from the root.
-    fn dir(&mut self, tree: &Tree, stream: usize) -> NodeId {
+    pub(crate) fn dir(&mut self, tree: &Tree, stream: usize) -> NodeId {
         let own = tree.lookup(tree.root, format!("s{stream}").as_bytes()).ok();
         let mut at = match own.filter(|n| tree.nodes[n].is_dir()) {
             Some(own) if self.rng.chance(self.mix.own_percent) => own,
@@ -257,7 +284,7 @@ impl Generator {
         at
     }
 
-    fn child(&mut self, tree: &Tree, dir: NodeId) -> Option<(Bytes, NodeId)> {
+    pub(crate) fn child(&mut self, tree: &Tree, dir: NodeId) -> Option<(Bytes, NodeId)> {
         let entries = &tree.nodes[&dir].entries;
         let nth = self.rng.below(entries.len() as u64) as usize;
         entries
@@ -268,7 +295,7 @@ impl Generator {
     }
 
     /// A regular file with a name or held open.
-    fn file(&mut self, tree: &Tree, stream: usize) -> Option<NodeId> {
+    pub(crate) fn file(&mut self, tree: &Tree, stream: usize) -> Option<NodeId> {
         if !self.atomic.is_empty() && self.rng.chance(40) {
             let node = *self.rng.pick(&self.atomic);
             if tree.nodes.contains_key(&node) {
@@ -338,7 +365,7 @@ impl Generator {
                 _ => self.xattr(tree, stream),
             };
             // The model knows best whether it is valid.
-            if let Some(op) = found
+            if let Some(op) = found.map(|op| unprivileged(op, tree))
                 && tree.check(&op).is_ok()
             {
                 return op;
@@ -548,7 +575,12 @@ impl Generator {
             offset,
             len.min(room) as usize,
         );
-        Some(Op::Write { node, offset, data })
+        Some(Op::Write {
+            node,
+            offset,
+            data,
+            kill: tree.nodes[&node].has_bits_to_kill(),
+        })
     }
 
     fn reshape(&mut self, tree: &Tree, stream: usize) -> Option<Op> {

@@ -13,6 +13,7 @@ pub mod explore;
 pub mod fish;
 pub mod flash;
 pub mod generate;
+mod generate_rights;
 mod hands;
 pub mod image;
 pub mod long;

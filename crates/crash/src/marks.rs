@@ -22,6 +22,16 @@ pub const PROMISES: &[&str] = &[
     // Content of a file that is open O_ATOMIC, written back from a mapping; and a sync of such a file after it.
     "atomic/mapped",
     "atomic/mapped-synced",
+    // What a directory gave to a new inode; a list that chmod changed; a change of content, or owner, and the bits that it killed.
+    "rights/flags-inherited",
+    "rights/acl-inherited",
+    "rights/setgid-inherited",
+    "rights/acl-chmod",
+    "rights/killed",
+    // What flags refused; content from a mapping; a copy by the volume itself.
+    "rights/refused",
+    "file/mapped",
+    "file/copied",
     // Three barriers and no sync between; and all subsets of the unflushed writes of such a run.
     "barrier/chain",
     "barrier/every-subset",
@@ -46,7 +56,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    fn mark(&mut self, name: &str) {
+    pub(crate) fn mark(&mut self, name: &str) {
         count(&mut self.counts, name, 1);
     }
 
@@ -103,14 +113,72 @@ impl Marks {
 }
 
 impl Driver {
-    /// This write comes from a mapping: of a file that is open O_ATOMIC, within its length. Which ones do is in their bytes.
+    /// This write comes from a mapping: of a file that is open, within its length. Which ones do is in their bytes.
     pub(crate) fn is_mapped(&self, op: &Op) -> bool {
-        let Op::Write { node, offset, data } = op else {
+        let Op::Write {
+            node, offset, data, ..
+        } = op
+        else {
             return false;
         };
-        let size = self.tree.get(*node).map_or(0, |n| n.size);
-        let within = offset + data.len() as u64 <= size;
-        within && self.atomics.contains_key(node) && data.first().is_some_and(|b| b & 4 == 0)
+        let file = self.tree.get(*node);
+        let within = file.is_ok_and(|n| offset + data.len() as u64 <= n.size);
+        // What flags forbid is not mapped, but for by those who do not look.
+        let is_open = self.atomics.contains_key(node)
+            || self.maps
+                && self.history.groups == 0
+                && self.writers.contains_key(node)
+                && file.is_ok_and(|n| n.flags == 0);
+        within && is_open && data.first().is_some_and(|b| b & 4 == 0)
+    }
+
+    /// Who wrote last to a file that is open: the stream of what its mappings store. Of others nothing is known.
+    pub(crate) fn note_writer(&mut self, op: &Op, stream: usize) {
+        let node = match op {
+            Op::Write { node, .. }
+            | Op::Allocate { node, .. }
+            | Op::Punch { node, .. }
+            | Op::Zero { node, .. } => node,
+            Op::SetAttr { node, set } if set.size.is_some() => node,
+            _ => return,
+        };
+        if self.maps && self.history.groups == 0 && self.open.contains(node) {
+            self.writers.insert(*node, stream);
+        }
+    }
+
+    /// Rows of what rights did, once the tree has an operation.
+    pub(crate) fn mark_rights(&mut self, op: &Op, bits: bool) {
+        let made = op.makes().and_then(|n| self.tree.get(n).ok());
+        let inherited = |n: &Node| {
+            [
+                (n.flags != 0, "rights/flags-inherited"),
+                (n.xattrs.contains_key(ACL_ACCESS), "rights/acl-inherited"),
+                (
+                    n.is_dir() && n.mode & 0o2000 != 0,
+                    "rights/setgid-inherited",
+                ),
+            ]
+        };
+        let node = op.target().and_then(|n| self.tree.get(n).ok());
+        let listed = |n: &Node| n.xattrs.contains_key(ACL_ACCESS);
+        let chmod = matches!(op, Op::SetAttr { set, .. } if set.mode.is_some());
+        let done = [
+            (chmod && node.is_some_and(listed), "rights/acl-chmod"),
+            (
+                bits && node.is_some_and(|n| !n.has_bits_to_kill()),
+                "rights/killed",
+            ),
+        ];
+        let rows: Vec<(bool, &str)> = made
+            .map(inherited)
+            .into_iter()
+            .flatten()
+            .chain(done)
+            .collect();
+        for (_, row) in rows.into_iter().filter(|r| r.0) {
+            self.marks.mark(row);
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Reads the whole tree of a mounted volume through the engine, and checks on the way that its answers fit together.
-use crate::oracle::{Node, NodeId, S_IFLNK, S_IFMT, S_IFREG, Tree};
+use crate::oracle::{FLAGS, Node, NodeId, S_IFLNK, S_IFMT, S_IFREG, Tree};
 use ccfs_engine::{Error, Ino, ListEntry, ROOT_INO, Seek, Volume};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -50,6 +50,8 @@ pub fn inode(vol: &Volume, ino: Ino) -> Result<Node, Error> {
         rdev: attr.rdev,
         mtime: attr.mtime,
         ctime: attr.ctime,
+        crtime: attr.crtime,
+        flags: attr.flags & FLAGS,
         xattrs: BTreeMap::new(),
         data: Default::default(),
         entries: BTreeMap::new(),

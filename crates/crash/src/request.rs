@@ -40,7 +40,9 @@ impl Driver {
             return None;
         }
         let append = match op {
-            Op::Write { node, offset, data } => {
+            Op::Write {
+                node, offset, data, ..
+            } => {
                 let size = self.tree.get(*node).map_or(0, |n| n.size);
                 let marked = data.first().is_some_and(|b| b & 2 == 0);
                 self.groups.is_empty() && *offset == size && marked
@@ -102,6 +104,29 @@ impl Request {
             gid: make.gid,
             ..self.cx
         }
+    }
+
+    /// The same bytes by way of copy_file_range, from an inode of the volume.
+    pub(crate) fn copy(
+        &mut self,
+        vol: &Volume,
+        from: Ino,
+        from_offset: u64,
+    ) -> Result<Option<Attr>, Error> {
+        let Op::Write {
+            node, offset, data, ..
+        } = &self.op
+        else {
+            return Ok(None);
+        };
+        let (to, offset, len) = (self.ino(*node), *offset, data.len() as u64);
+        let n = vol.copy_range(&self.cx, from, from_offset, to, offset, len)?;
+        if let Op::Write { data, .. } = &mut self.op
+            && n < len
+        {
+            *data = data[..n as usize].into();
+        }
+        Ok(None)
     }
 
     /// The request itself. A short write shortens the operation.
@@ -167,11 +192,16 @@ impl Request {
                 vol.rename(&cx, self.ino(*from), name, self.ino(*to), new_name, flags)
                     .map(none)
             }
-            Op::Write { node, offset, data } => {
+            Op::Write {
+                node,
+                offset,
+                data,
+                kill,
+            } => {
                 let flags = WriteFlags {
                     append: self.append,
                     writeback: self.mapped,
-                    ..WriteFlags::default()
+                    kill_suidgid: *kill,
                 };
                 let n = vol.write(&cx, self.ino(*node), *offset, data, flags)?;
                 if n < data.len() {
@@ -213,6 +243,7 @@ impl Request {
                     gid: set.gid,
                     size: set.size,
                     mtime: set.mtime.map(SetTime::At),
+                    kill_suidgid: set.kill,
                     ..SetAttr::default()
                 };
                 vol.setattr(&cx, self.ino(*node), &set).map(|_| None)
@@ -221,6 +252,10 @@ impl Request {
                 .setxattr(&cx, self.ino(*node), name, value, false, false, false)
                 .map(none),
             Op::RemoveXattr { node, name } => vol.removexattr(&cx, self.ino(*node), name).map(none),
+            Op::SetFlags { node, flags } => {
+                let rest = vol.getflags(self.ino(*node))? & !FLAGS;
+                vol.setflags(&cx, self.ino(*node), rest | *flags).map(none)
+            }
             // Performed as an action (`drive_groups.rs`).
             Op::Commit { .. } | Op::Publish { .. } => Ok(None),
         }

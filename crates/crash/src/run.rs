@@ -42,6 +42,8 @@ pub struct Setting {
     pub ordered: bool,
     /// The device is transactional flash, which commits by itself.
     pub flash: bool,
+    /// Open files are mapped as well.
+    pub maps: bool,
 }
 
 impl Setting {
@@ -55,6 +57,7 @@ impl Setting {
             gather: 1,
             ordered: false,
             flash: false,
+            maps: false,
         }
     }
 
@@ -197,6 +200,7 @@ impl Run {
         let mounted = dev.events();
         let base = observe(&vol)?;
         let mut driver = Driver::new(vol, Some(dev.clone()), &base, setting.streams);
+        driver.maps = setting.maps;
         let mut next = source.start();
         while let Some((stream, action)) = next(&driver.tree)? {
             done.push((stream, action.clone()));
@@ -417,8 +421,10 @@ impl Run {
         let seen = observe(&vol)?;
         judge(&self.an, &self.crash(at), &seen).map_err(|v| v.to_string())?;
         let mut driver = Driver::new(vol, None, &seen, self.setting.streams);
+        driver.maps = self.setting.maps;
         let mix = Mix {
             streams: self.setting.streams,
+            rights_percent: if self.setting.maps { 20 } else { 0 },
             ..Mix::default()
         };
         let mut generator = Generator::new(seed, mix, FIRST_NODE * 2);

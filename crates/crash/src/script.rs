@@ -13,6 +13,10 @@
 //! A make d/f 100644 0 0 0 %f     any inode: mode, uid, gid, device number, handle; a handle can begin a path (%d/f)
 //! A setattr f 640 - 5 - -        mode, uid, gid, size, mtime (seconds); `-`: left as it is
 //! A zerokeep f 0 8192            zero without changing the size
+//! A setflags f 20                the flags that can be set, hexadecimal: 10 immutable, 20 append-only ...
+//! A acl f access 1:6 2:6:7 4:5 16:6 32:0     also: default; entries are tag:permissions[:id]
+//! A write f 0 10 kill; A setattr f - - - 10 - kill     without privileges: setuid and setgid go
+//! A copy f 0 g 100 3000          from, offset, to, offset, length
 //! A atomic f; A syncv f g; A release f       O_ATOMIC open, sync of several such files, close
 //! ```
 use crate::generate::{Action, pattern};
@@ -105,6 +109,13 @@ impl Script {
                 let all = args.iter().map(|path| self.find(tree, path));
                 Action::Syncv(all.collect::<Option<_>>()?)
             }
+            "copy" => Action::Copy {
+                from: self.find(tree, args.first()?)?,
+                from_offset: number(1)?,
+                to: self.find(tree, args.get(2)?)?,
+                to_offset: number(3)?,
+                len: number(4)?,
+            },
             "ignored" => Action::IgnoredSync(self.find(tree, args.first()?)?),
             "open" => {
                 let node = self.find(tree, args.first()?)?;
@@ -239,6 +250,7 @@ impl Script {
     ) -> Option<Op> {
         let set = |set: Set| Some(Op::SetAttr { node, set });
         let text = |i: usize| Some(Bytes::from(args.get(i)?.as_bytes()));
+        let kill = |i: usize| args.get(i) == Some(&"kill");
         // Bytes that no other line writes.
         let data = |offset, len: u64| pattern(self.next as u64 + 1000, offset, len as usize);
         match verb {
@@ -248,6 +260,7 @@ impl Script {
                     node,
                     offset,
                     data: data(offset, number(2)?),
+                    kill: kill(3),
                 })
             }
             "append" => {
@@ -256,6 +269,7 @@ impl Script {
                     node,
                     offset,
                     data: data(offset, number(1)?),
+                    kill: kill(2),
                 })
             }
             "truncate" => set(Set {
@@ -297,7 +311,24 @@ impl Script {
                 gid: number(3).map(|n| n as u32),
                 size: number(4),
                 mtime: number(5).map(|s| (s as i64, 123_456_789)),
+                kill: kill(6),
             }),
+            "setflags" => Some(Op::SetFlags {
+                node,
+                flags: u32::from_str_radix(args.get(1)?, 16).ok()?,
+            }),
+            "acl" => {
+                let name = if *args.get(1)? == "default" {
+                    ACL_DEFAULT
+                } else {
+                    ACL_ACCESS
+                };
+                Some(Op::SetXattr {
+                    node,
+                    name: name.into(),
+                    value: acl_of(&args[2..])?,
+                })
+            }
             "chmod" => set(Set {
                 mode: u16::from_str_radix(args.get(1)?, 8).ok(),
                 ..Set::default()
@@ -352,6 +383,17 @@ fn line(action: &Action) -> String {
         } => format!("fsync {}", handle(node)),
         Action::Fsync { node, .. } => format!("fdatasync {}", handle(node)),
         Action::Barrier(node) => format!("fbarrier {}", handle(node)),
+        Action::Copy {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            len,
+        } => format!(
+            "copy {} {from_offset} {} {to_offset} {len}",
+            handle(from),
+            handle(to)
+        ),
         Action::StreamSync => "streamsync".into(),
         Action::VolumeSync => "syncfs".into(),
         Action::IgnoredSync(node) => format!("ignored {}", handle(node)),
@@ -416,8 +458,14 @@ fn op_line(op: &Op) -> String {
             };
             format!("{verb} {} {}", path(from, name), path(to, new_name))
         }
-        Op::Write { node, offset, data } => {
-            format!("write {} {offset} {}", handle(node), data.len())
+        Op::Write {
+            node,
+            offset,
+            data,
+            kill,
+        } => {
+            let kill = if *kill { " kill" } else { "" };
+            format!("write {} {offset} {}{kill}", handle(node), data.len())
         }
         Op::Allocate {
             node,
@@ -439,14 +487,22 @@ fn op_line(op: &Op) -> String {
             format!("{verb} {} {offset} {len}", handle(node))
         }
         Op::SetAttr { node, set } => format!(
-            "setattr {} {} {} {} {} {}",
+            "setattr {} {} {} {} {} {}{}",
             handle(node),
             set.mode.map_or("-".into(), |m| format!("{m:o}")),
             or_dash(set.uid.map(u64::from)),
             or_dash(set.gid.map(u64::from)),
             or_dash(set.size),
             or_dash(set.mtime.map(|t| t.0 as u64)),
+            if set.kill { " kill" } else { "" },
         ),
+        Op::SetFlags { node, flags } => format!("setflags {} {flags:x}", handle(node)),
+        Op::SetXattr { node, name, value } if **name == *ACL_ACCESS => {
+            format!("acl {} access{}", handle(node), acl_words(value))
+        }
+        Op::SetXattr { node, name, value } if **name == *ACL_DEFAULT => {
+            format!("acl {} default{}", handle(node), acl_words(value))
+        }
         Op::SetXattr { node, name, value } => format!(
             "setxattr {} {} {}",
             handle(node),
@@ -470,4 +526,30 @@ fn make_line(parent: &NodeId, name: &[u8], make: &Make, rdev: u32) -> String {
         make.gid,
         handle(&make.node)
     )
+}
+
+/// An access control list from entries `tag:permissions[:id]`.
+fn acl_of(entries: &[&str]) -> Option<Bytes> {
+    let mut out = 2u32.to_le_bytes().to_vec();
+    for entry in entries {
+        let mut parts = entry.split(':').map(|p| p.parse::<u32>().ok());
+        let (tag, perm) = (parts.next()??, parts.next()??);
+        out.extend((tag as u16).to_le_bytes());
+        out.extend((perm as u16).to_le_bytes());
+        out.extend(parts.next().flatten().unwrap_or(u32::MAX).to_le_bytes());
+    }
+    Some(out.into())
+}
+
+fn acl_words(value: &[u8]) -> String {
+    let word = |e: &[u8]| {
+        let id = u32::from_le_bytes([e[4], e[5], e[6], e[7]]);
+        let id = if id == u32::MAX {
+            String::new()
+        } else {
+            format!(":{id}")
+        };
+        format!(" {}:{}{id}", u16::from_le_bytes([e[0], e[1]]), e[2])
+    };
+    value[4..].chunks_exact(8).map(word).collect()
 }

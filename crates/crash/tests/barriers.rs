@@ -25,6 +25,7 @@ fn write(node: u64, byte: u8) -> Op {
         node: NodeId(node),
         offset: 0,
         data: Arc::from([byte; 10]),
+        kill: false,
     }
 }
 

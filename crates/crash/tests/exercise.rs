@@ -33,6 +33,7 @@ fn exercise(index: usize, ops: u64) -> Result<(), String> {
             tick_percent: 1,
             size_max: 256 << 10,
             long_names: round % 2 == 1,
+            rights_percent: if round % 3 == 1 { 10 } else { 0 },
             ..Mix::default()
         };
         let vol = mount(dev.clone(), setting.options())?;

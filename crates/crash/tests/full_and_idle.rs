@@ -45,7 +45,12 @@ impl Full {
     fn write(&mut self, node: NodeId, offset: u64, len: u64) -> Result<Ended, String> {
         self.writes += 1;
         let data = pattern(self.writes, offset, len as usize);
-        self.act(Op::Write { node, offset, data })
+        self.act(Op::Write {
+            node,
+            offset,
+            data,
+            kill: false,
+        })
     }
 
     /// Makes directories, some of them empty, and files, until nothing more fits.
@@ -288,6 +293,7 @@ fn idle(dev: &Arc<SimDevice>, vol: &Arc<Volume>, patience: Duration) -> Result<(
                 node: make.node,
                 offset: 0,
                 data: pattern(n, 0, 1 + rng.below(9000) as usize),
+                kill: false,
             },
         ];
         let start = Instant::now();

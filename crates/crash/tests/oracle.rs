@@ -48,6 +48,7 @@ fn write(node: u64, offset: u64, text: &str) -> Op {
         node: NodeId(node),
         offset,
         data: name(text),
+        kill: false,
     }
 }
 
@@ -323,11 +324,13 @@ fn a_tearing_store_is_caught() {
         node: NodeId(1),
         offset: 0,
         data: data.clone(),
+        kill: false,
     };
     let half = Op::Write {
         node: NodeId(1),
         offset: 0,
         data: data[..512].into(),
+        kill: false,
     };
     let history = |op| History {
         streams: 1,

@@ -1,4 +1,5 @@
-//! What the random workloads lack: flags, ACLs, killed setuid bits, write-back, copies; each before and after a power cut.
+//! Flags, ACLs, killed setuid bits, write-back, copies by the engine's calls, each before and after a power cut. (Random workloads have
+//! them too: `rights_percent`.)
 use ccfs_crash::image::{self, CONFIGS};
 use ccfs_crash::run::{Setting, mount};
 use ccfs_device::{Outcome, SimDevice};

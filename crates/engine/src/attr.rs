@@ -4,6 +4,7 @@ use crate::file::{FLAG_APPEND, FLAG_IMMUTABLE, kill_suidgid, touch};
 use crate::inode::{Inode, State};
 use crate::namespace::{ACL_ACCESS, ACL_DEFAULT};
 use crate::op::Op;
+use crate::planted::{self, Bug};
 use crate::record::{DirField, XattrSet, set_bytes};
 use crate::txn::Tie;
 use crate::types::*;
@@ -155,7 +156,8 @@ impl Volume {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let acl = self.chmod_acl(inode, st, set)?;
         let mut ties: Vec<Tie> = Self::inode_tie(inode, st).into_iter().collect();
-        if let (Some(_), Some(d)) = (&acl, &st.dir) {
+        let listed = acl.is_some() || set.mode.is_some() && self.had_list(inode, st)?;
+        if let (true, Some(d)) = (listed, &st.dir) {
             let xattrs = d.xattr_last.iter();
             ties.extend(xattrs.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
         }
@@ -184,6 +186,21 @@ impl Volume {
             st.dir().rights_changed_by(&op.txn);
         }
         Ok(())
+    }
+
+    /// Has a directory's access ACL been removed and could come back? Then a change of its mode comes after that, or it would have to change
+    /// the ACL.
+    fn had_list(&self, inode: &Inode, st: &State) -> Result<bool> {
+        if planted::is(Bug::TieList) || st.dir.as_ref().is_none_or(|d| d.xattr_last.is_none()) {
+            return Ok(false);
+        }
+        let is_list = |set: &XattrSet| set.iter().any(|x| x.0 == ACL_ACCESS);
+        let mut layers = st.layers.iter();
+        if layers.any(|l| l.body.read().xattrs.as_deref().is_some_and(is_list)) {
+            return Ok(true);
+        }
+        let unborn = crate::dir::unborn(st);
+        Ok(!unborn && self.image.xattr_get(inode.ino, ACL_ACCESS, b"")?.is_some())
     }
 
     /// chmod of an inode with an access ACL changes the ACL too. The new set of xattrs.
@@ -267,6 +284,10 @@ impl Volume {
         if st.is_dir() {
             op.dir_field(&inode, &mut st, DirField::Flags);
             op.dir_field(&inode, &mut st, DirField::Ctime);
+            // What is made in it inherits flags, or could not be made before.
+            if !planted::is(Bug::TieFlags) {
+                st.dir().rights_changed_by(&op.txn);
+            }
         } else {
             op.capture(&inode, &mut st);
         }
@@ -417,7 +438,10 @@ impl Volume {
             } else {
                 self.promise_structure(2)?
             };
-            let ties = xattr_ties(&inode, &st);
+            let mut ties = xattr_ties(&inode, &st);
+            if mode.is_some() {
+                ties.extend(mode_ties(&inode, &st));
+            }
             let expected = self.expected_for(0) + set_bytes(&all);
             let op = self.begin_sized(cx.stream, promise, ties, expected)?;
             st.attr.ctime = op.now;
@@ -497,6 +521,17 @@ fn xattr_ties(inode: &Inode, st: &State) -> Vec<Tie> {
         ties.extend(last.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
     }
     ties
+}
+
+/// An access ACL replaces a part of a directory's mode: it comes after what changed the rest.
+fn mode_ties(inode: &Inode, st: &State) -> Vec<Tie> {
+    let key = (inode.ino, DirField::Mode);
+    let rights = st.dir.iter().flat_map(|d| &d.attr_changers);
+    let modes = rights.filter(|t| t.body.lock().dir_fields.contains_key(&key));
+    let modes = modes.filter(|_| !planted::is(Bug::TieList));
+    modes
+        .map(|t| Tie::new(t, Rule::Directory, inode.ino))
+        .collect()
 }
 
 fn set_fields(st: &mut State, set: &SetAttr, op: &Op) {

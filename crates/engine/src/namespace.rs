@@ -4,7 +4,7 @@ use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
 use crate::inode::{Inode, Over, Page, State};
 use crate::op::{ENTRY_BLOCKS, Op};
 use crate::planted::{self, Bug};
-use crate::record::set_bytes;
+use crate::record::{XattrSet, set_bytes};
 use crate::txn::Tie;
 use crate::types::*;
 use crate::volume::Volume;
@@ -31,6 +31,25 @@ struct New<'a> {
     mode: u16,
     rdev: u32,
     target: Option<&'a [u8]>,
+}
+
+fn is_setgid(dir: &State) -> bool {
+    dir.attr.mode & libc::S_ISGID as u16 != 0
+}
+
+/// A setgid directory gives its group.
+pub(crate) fn inherited_gid(cx: &Context, dir: &State) -> u32 {
+    if is_setgid(dir) { dir.attr.gid } else { cx.gid }
+}
+
+/// What a new inode of this mode gets of its directory's flags (ext4_mask_flags of Linux).
+pub(crate) fn inherited_flags(dir: &State, mode: u16) -> u32 {
+    let inherited = dir.attr.flags & INHERITED_FLAGS;
+    match u32::from(mode) & libc::S_IFMT {
+        libc::S_IFDIR => inherited,
+        libc::S_IFREG => inherited & !0x0001_0000,
+        _ => inherited & (0x40 | 0x80),
+    }
 }
 
 impl Volume {
@@ -197,31 +216,16 @@ impl Volume {
         let kind = u32::from(new.mode) & libc::S_IFMT;
         let is_dir = kind == libc::S_IFDIR;
         let is_link = kind == libc::S_IFLNK;
-        let mut xattrs = Vec::new();
-        let mut mode = new.mode;
-        let default = if is_link {
-            None
-        } else {
-            self.acl(dir, st, ACL_DEFAULT)?
+        let (xattrs, mut mode) = match self.inherited_lists(dir, st, new.mode)? {
+            Some(lists) => lists,
+            None if is_link => (Vec::new(), new.mode),
+            None => (Vec::new(), new.mode & !(cx.umask as u16 & 0o777)),
         };
-        match default {
-            Some(acl) => {
-                let (access, permission) = acl.create_masq(mode);
-                mode = (mode & !0o777) | (permission & 0o777);
-                xattrs.extend(access.map(|a| (ACL_ACCESS, Vec::new(), a.to_disk())));
-                if is_dir {
-                    xattrs.push((ACL_DEFAULT, Vec::new(), acl.to_disk()));
-                }
-            }
-            None if !is_link => mode &= !(cx.umask as u16 & 0o777),
-            None => {}
-        }
         if !self.image.xattr_fits_new(&xattrs)? {
             return Ok(None);
         }
-        let setgid = st.attr.mode & libc::S_ISGID as u16 != 0;
-        let gid = if setgid { st.attr.gid } else { cx.gid };
-        if setgid && is_dir {
+        let gid = inherited_gid(cx, st);
+        if is_setgid(st) && is_dir {
             mode |= libc::S_ISGID as u16;
         }
         let slow_link = new.target.is_some_and(|t| t.len() >= FAST_SYMLINK_END);
@@ -240,13 +244,7 @@ impl Volume {
                 return Err(refused);
             }
         };
-        let mut inherited = st.attr.flags & INHERITED_FLAGS;
-        if !is_dir {
-            inherited &= !0x0001_0000;
-        }
-        if is_link {
-            inherited &= 0x40 | 0x80;
-        }
+        let inherited = inherited_flags(st, new.mode);
         let extents =
             self.image.geometry().has_extents && matches!(kind, libc::S_IFREG | libc::S_IFDIR);
         let attr = InodeAttr {
@@ -280,14 +278,30 @@ impl Volume {
         Ok(Some((inode, op)))
     }
 
-    fn fill_new(
+    /// The ACLs that a new inode gets from its directory's default one, if it has one, and its mode with that.
+    pub(crate) fn inherited_lists(
         &self,
-        op: &Op,
-        inode: &Arc<Inode>,
-        parent: Ino,
-        new: &New,
-        xattrs: crate::record::XattrSet,
-    ) {
+        dir: &Inode,
+        st: &State,
+        mode: u16,
+    ) -> Result<Option<(XattrSet, u16)>> {
+        let kind = u32::from(mode) & libc::S_IFMT;
+        if kind == libc::S_IFLNK {
+            return Ok(None);
+        }
+        let Some(acl) = self.acl(dir, st, ACL_DEFAULT)? else {
+            return Ok(None);
+        };
+        let mut lists = Vec::new();
+        let (access, permission) = acl.create_masq(mode);
+        lists.extend(access.map(|a| (ACL_ACCESS, Vec::new(), a.to_disk())));
+        if kind == libc::S_IFDIR {
+            lists.push((ACL_DEFAULT, Vec::new(), acl.to_disk()));
+        }
+        Ok(Some((lists, (mode & !0o777) | (permission & 0o777))))
+    }
+
+    fn fill_new(&self, op: &Op, inode: &Arc<Inode>, parent: Ino, new: &New, xattrs: XattrSet) {
         let mut st = inode.state.write();
         let layer = op.layer(inode, &mut st);
         let mut body = layer.body.write();

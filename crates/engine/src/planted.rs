@@ -23,6 +23,8 @@ bugs! {
     TieName "tie-name" "an entry is not tied to the last change of the same name"
     TieCreation "tie-creation" "an entry is not tied to the creation of its directory"
     TieRights "tie-rights" "an entry is not tied to the last change of its directory's mode or owner"
+    TieFlags "tie-flags" "an entry is not tied to the last change of its directory's flags"
+    TieList "tie-list" "mode and access ACL of a directory are not tied to each other"
     TieRemoval "tie-removal" "a directory's removal is not tied to the changes of its entries"
     TieMove "tie-move" "moves of directories between parents are not tied to each other"
     TieStream "tie-stream" "a stream's transaction does not depend on the one before"

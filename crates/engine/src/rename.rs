@@ -1,9 +1,12 @@
 //! rename(2) with all of its flags.
 use crate::dir::{Locked, check_name, errno, ftype_of};
 use crate::inode::{Inode, State};
-use crate::namespace::{lower_dir_links, raise_dir_links, removal_ties};
+use crate::namespace::{
+    inherited_flags, inherited_gid, lower_dir_links, raise_dir_links, removal_ties,
+};
 use crate::op::Op;
 use crate::planted::{self, Bug};
+use crate::record::{XattrSet, set_bytes};
 use crate::txn::{Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
@@ -138,6 +141,14 @@ impl Volume {
         if new.inode.is_none() {
             self.check_headroom(&new.dir, l.get(&new.dir))?;
         }
+        let lists = match flags.whiteout {
+            true => self.inherited_lists(&old.dir, l.get(&old.dir), libc::S_IFCHR as u16)?,
+            false => None,
+        };
+        let lists = lists.map_or(Vec::new(), |(lists, _)| lists);
+        if !self.image.xattr_fits_new(&lists)? {
+            return errno(libc::ENOSPC);
+        }
         let promise = self.promise(cx, 0, 8)?;
         let whiteout = flags
             .whiteout
@@ -161,6 +172,7 @@ impl Volume {
         if flags.exchange {
             self.exchange(&op, &mut l, old, new);
         } else {
+            let whiteout = whiteout.map(|ino| (ino, lists));
             self.replace(cx, &op, &mut l, old, new, whiteout);
         }
         Ok(Some(()))
@@ -298,11 +310,14 @@ impl Volume {
         l: &mut Locked,
         old: &Side,
         new: &Side,
-        whiteout: Option<Ino>,
+        whiteout: Option<(Ino, XattrSet)>,
     ) {
         let moved = old.inode.as_ref().expect("exists");
         let entry = entry_of(moved, l.get(moved));
-        let whiteout = whiteout.map(|ino| self.make_whiteout(cx, op, &old.dir, ino));
+        let whiteout = whiteout.map(|(ino, lists)| {
+            let dir = (&old.dir, &*l.get(&old.dir));
+            self.make_whiteout(cx, op, dir, ino, lists)
+        });
         op.set_entry(&old.dir, l.get(&old.dir), old.name, old.entry, whiteout);
         op.set_entry(&new.dir, l.get(&new.dir), new.name, new.entry, Some(entry));
         let moved_dir = l.get(moved).is_dir();
@@ -334,12 +349,20 @@ impl Volume {
     }
 
     /// overlayfs's mark of a removed name: a character device 0/0.
-    fn make_whiteout(&self, cx: &Context, op: &Op, dir: &Arc<Inode>, ino: Ino) -> (Ino, u8) {
+    fn make_whiteout(
+        &self,
+        cx: &Context,
+        op: &Op,
+        (dir, st): (&Arc<Inode>, &State),
+        ino: Ino,
+        lists: XattrSet,
+    ) -> (Ino, u8) {
         let mode = libc::S_IFCHR as u16;
         let attr = ccfs_image::InodeAttr {
             mode,
             uid: cx.uid,
-            gid: cx.gid,
+            gid: inherited_gid(cx, st),
+            flags: inherited_flags(st, mode),
             nlink: 1,
             atime: op.now,
             mtime: op.now,
@@ -355,6 +378,13 @@ impl Volume {
             let mut body = layer.body.write();
             body.created = Some(dir.ino);
             body.attr = Some(st.attr.clone());
+            body.structure += op.assign(1);
+            if !lists.is_empty() {
+                op.count_bytes(set_bytes(&lists));
+                let lists = Arc::new(lists);
+                body.xattrs = Some(lists.clone());
+                st.xattrs = Some(lists);
+            }
         }
         st.last = Some(op.txn.clone());
         drop(st);

@@ -17,6 +17,7 @@ mod judge;
 mod model;
 mod op;
 mod relate;
+mod rights;
 mod tree;
 mod verdict;
 
@@ -24,5 +25,6 @@ pub use judge::{Order, Rules};
 pub use model::{Errno, Touch};
 pub use op::*;
 pub use relate::{Analysis, Cut, Placed, Relation};
+pub use rights::{ACL_ACCESS, ACL_DEFAULT, APPEND, FLAGS, IMMUTABLE};
 pub use tree::*;
 pub use verdict::{Crash, Promise, Violation, floor, judge};

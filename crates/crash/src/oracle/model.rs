@@ -1,5 +1,6 @@
 //! What operations do to a tree, as POSIX and the Linux manual pages say it: the executable half of the oracle.
 use super::op::*;
+use super::rights::FLAGS;
 use super::tree::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -87,12 +88,15 @@ impl Tree {
                 n.size = target.len() as u64;
                 n.data.write(0, target);
             })?,
-            // The group is the one that the reply showed; the directory gives nothing else and need not survive.
-            Op::Tmpfile { make, .. } => {
-                let node = Node {
+            // The group is the one that the reply showed; the directory need not survive.
+            Op::Tmpfile { parent, make } => {
+                let mut node = Node {
                     nlink: 0,
                     ..new_node(make.mode, make.uid, make.gid)
                 };
+                if let Ok(dir) = self.dir(*parent) {
+                    node.inherit(dir);
+                }
                 self.nodes.insert(make.node, Arc::new(node));
             }
             Op::Link { node, parent, name } => self.link(*node, *parent, name)?,
@@ -105,8 +109,16 @@ impl Tree {
                 new_name,
                 kind,
             } => self.rename((*from, name), (*to, new_name), *kind)?,
-            Op::Write { node, offset, data } => {
+            Op::Write {
+                node,
+                offset,
+                data,
+                kill,
+            } => {
                 let n = self.regular(*node)?;
+                if *kill {
+                    n.kill_bits();
+                }
                 n.data.write(*offset, data);
                 if !data.is_empty() {
                     n.size = n.size.max(offset + data.len() as u64);
@@ -142,15 +154,20 @@ impl Tree {
             }
             Op::SetAttr { node, set } => self.set_attr(*node, set)?,
             Op::SetXattr { node, name, value } => {
-                self.get_mut(*node)?
-                    .xattrs
-                    .insert(name.clone(), value.clone());
+                self.get_mut(*node)?.set_xattr(name, value)?;
             }
             Op::RemoveXattr { node, name } => {
                 self.get_mut(*node)?
                     .xattrs
                     .remove(name)
                     .ok_or(libc::ENODATA)?;
+            }
+            Op::SetFlags { node, flags } => {
+                let n = self.get_mut(*node)?;
+                if !matches!(n.mode & S_IFMT, S_IFREG | S_IFDIR) {
+                    return Err(libc::EOPNOTSUPP);
+                }
+                n.flags = *flags & FLAGS;
             }
             Op::Commit { .. } => {}
             Op::Publish { files } => {
@@ -163,6 +180,9 @@ impl Tree {
             }
         }
         self.stamp(stamps);
+        if let Some(n) = op.makes().and_then(|made| self.get_mut(made).ok()) {
+            n.crtime = n.ctime;
+        }
         Ok(())
     }
 
@@ -186,7 +206,8 @@ impl Tree {
 
     /// Whether the operation could be executed now.
     pub fn check(&self, op: &Op) -> Done {
-        self.clone().apply(op, &[])
+        self.clone().apply(op, &[])?;
+        self.permits(op)
     }
 
     /// A new inode as a child of `parent`: a setgid directory passes its group on.
@@ -199,6 +220,7 @@ impl Tree {
                 node.mode |= 0o2000;
             }
         }
+        node.inherit(dir);
         if node.is_dir() {
             node.parent = Some(parent);
         }
@@ -365,8 +387,11 @@ impl Tree {
             n.size = size;
         }
         let n = self.get_mut(node)?;
+        if set.kill && !n.is_dir() {
+            n.kill_bits();
+        }
         if let Some(mode) = set.mode {
-            n.mode = n.mode & S_IFMT | mode & 0o7777;
+            n.chmod(mode);
         }
         n.uid = set.uid.unwrap_or(n.uid);
         n.gid = set.gid.unwrap_or(n.gid);
@@ -437,7 +462,9 @@ impl Tree {
                     ..touch
                 }]
             }
-            Op::SetXattr { node, .. } | Op::RemoveXattr { node, .. } => vec![changed(*node)],
+            Op::SetXattr { node, .. }
+            | Op::RemoveXattr { node, .. }
+            | Op::SetFlags { node, .. } => vec![changed(*node)],
             Op::Publish { files } => files.iter().map(|f| both(f.0)).collect(),
             Op::Commit { .. } => Vec::new(),
         }
@@ -454,6 +481,8 @@ fn new_node(mode: u16, uid: u32, gid: u32) -> Node {
         rdev: 0,
         mtime: (0, 0),
         ctime: (0, 0),
+        crtime: (0, 0),
+        flags: 0,
         xattrs: BTreeMap::new(),
         data: Data::default(),
         entries: BTreeMap::new(),

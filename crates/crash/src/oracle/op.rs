@@ -86,6 +86,8 @@ pub enum Op {
         node: NodeId,
         offset: u64,
         data: Bytes,
+        /// By somebody without privileges: setuid and setgid go.
+        kill: bool,
     },
     /// fallocate(2) without flags or with FALLOC_FL_KEEP_SIZE.
     Allocate {
@@ -119,6 +121,11 @@ pub enum Op {
         node: NodeId,
         name: Bytes,
     },
+    /// FS_IOC_SETFLAGS; other flags than `FLAGS` stay.
+    SetFlags {
+        node: NodeId,
+        flags: u32,
+    },
     /// The commit of an atomic group, in the place that it gets in its own stream. The group's operations are those of the stream `group`,
     /// which is no other's: all of them survive with this, or none does.
     Commit {
@@ -139,6 +146,8 @@ pub struct Set {
     pub gid: Option<u32>,
     pub size: Option<u64>,
     pub mtime: Option<Time>,
+    /// By somebody without privileges: setuid and setgid of a file go.
+    pub kill: bool,
 }
 
 /// Times that an operation gave an inode, as stat(2) showed them after its reply.
@@ -256,7 +265,8 @@ impl Op {
             | Op::Zero { node, .. }
             | Op::SetAttr { node, .. }
             | Op::SetXattr { node, .. }
-            | Op::RemoveXattr { node, .. } => Some(*node),
+            | Op::RemoveXattr { node, .. }
+            | Op::SetFlags { node, .. } => Some(*node),
             _ => None,
         }
     }
@@ -295,6 +305,7 @@ impl Op {
             Op::SetAttr { .. } => "setattr",
             Op::SetXattr { .. } => "setxattr",
             Op::RemoveXattr { .. } => "removexattr",
+            Op::SetFlags { .. } => "setflags",
             Op::Commit { .. } => "commit",
             Op::Publish { .. } => "publish",
         }
@@ -360,8 +371,14 @@ impl std::fmt::Display for Op {
                     s(new_name)
                 )
             }
-            Op::Write { node, offset, data } => {
-                write!(f, "write #{} {}+{}", node.0, offset, data.len())
+            Op::Write {
+                node,
+                offset,
+                data,
+                kill,
+            } => {
+                let kill = if *kill { " kill" } else { "" };
+                write!(f, "write #{} {}+{}{kill}", node.0, offset, data.len())
             }
             Op::Allocate {
                 node,
@@ -383,6 +400,7 @@ impl std::fmt::Display for Op {
                 write!(f, "setxattr #{} {} {} bytes", node.0, s(name), value.len())
             }
             Op::RemoveXattr { node, name } => write!(f, "removexattr #{} {}", node.0, s(name)),
+            Op::SetFlags { node, flags } => write!(f, "setflags #{} {flags:x}", node.0),
             Op::Commit { group } => write!(f, "commit of the operations of stream {group}"),
             Op::Publish { files } => {
                 write!(f, "publish")?;

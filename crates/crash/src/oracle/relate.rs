@@ -1,6 +1,7 @@
 //! Promise C5: which operations of different streams keep their order, and what a history makes of every object.
 use super::model::Errno;
 use super::op::*;
+use super::rights::{ACL_ACCESS, ACL_DEFAULT};
 use super::tree::*;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,6 +22,7 @@ pub enum Field {
     Mode,
     Uid,
     Gid,
+    Flags,
     Mtime,
     Ctime,
     Xattr(Bytes),
@@ -35,7 +37,7 @@ pub enum Relation {
     Name,
     /// The making of a directory, and what is done in or to it.
     Creation,
-    /// A change of a directory's mode, owner or ACL, and an entry in it.
+    /// A change of a directory's mode, owner, ACL or flags, and an entry in it.
     Rights,
     /// An entry change in a directory, and its removal or replacement.
     Removal,
@@ -104,6 +106,9 @@ struct TieState {
     created: HashMap<NodeId, usize>,
     /// Changes of mode, owner or ACL, by directory.
     attrs: HashMap<NodeId, Vec<usize>>,
+    /// Changes of mode, and of the access list, by directory.
+    modes: HashMap<NodeId, Vec<usize>>,
+    lists: HashMap<NodeId, Vec<usize>>,
     /// Entry changes, by directory.
     changes: HashMap<NodeId, Vec<usize>>,
     dir_move: Option<usize>,
@@ -119,9 +124,21 @@ struct Footprint {
     dirs: Vec<NodeId>,
     /// ... in mode, owner or ACL.
     dir_attrs: bool,
+    /// ... in its mode, in its access list.
+    dir_mode: bool,
+    dir_list: Option<List>,
     /// Directories that lose their name.
     gone: Vec<NodeId>,
     moves_dir: bool,
+    /// Directories that get entries, or that give rights to a new inode without a name.
+    within: Vec<NodeId>,
+}
+
+/// What becomes of an access list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum List {
+    Set,
+    Removed,
 }
 
 impl Analysis {
@@ -192,6 +209,10 @@ impl Analysis {
     fn footprint(&self, op: &Op) -> Footprint {
         let is_dir = |n: &NodeId| self.tree.nodes.get(n).is_some_and(|n| n.is_dir());
         let names = op.names();
+        let mut within: Vec<NodeId> = names.iter().map(|n| n.0).collect();
+        if let Op::Tmpfile { parent, .. } = op {
+            within.push(*parent);
+        }
         let mut inodes: Vec<NodeId> = names
             .iter()
             .filter_map(|(d, n)| self.tree.lookup(*d, n).ok())
@@ -210,9 +231,16 @@ impl Analysis {
         let dir_attrs = match op {
             Op::SetAttr { set, .. } => set.mode.is_some() || set.uid.is_some() || set.gid.is_some(),
             Op::SetXattr { name, .. } | Op::RemoveXattr { name, .. } => {
-                name.starts_with(b"system.posix_acl")
+                **name == *ACL_ACCESS || **name == *ACL_DEFAULT
             }
+            Op::SetFlags { .. } => true,
             _ => false,
+        };
+        let dir_mode = matches!(op, Op::SetAttr { set, .. } if set.mode.is_some());
+        let dir_list = match op {
+            Op::SetXattr { name, .. } if **name == *ACL_ACCESS => Some(List::Set),
+            Op::RemoveXattr { name, .. } if **name == *ACL_ACCESS => Some(List::Removed),
+            _ => None,
         };
         let (gone, moves_dir) = match op {
             Op::Rmdir { .. } => (dirs.clone(), false),
@@ -235,8 +263,11 @@ impl Analysis {
             names,
             dirs,
             dir_attrs,
+            dir_mode,
+            dir_list,
             gone,
             moves_dir,
+            within,
         }
     }
 
@@ -253,6 +284,19 @@ impl Analysis {
             if print.dir_attrs {
                 t.attrs.entry(*dir).or_default().push(i);
             }
+            // Mode and list are one (acl(5)): what chmod does depends on the list, and what a list leaves of the mode on chmod. No sentence
+            // of C5, but no other order can be told from what operations do (C1).
+            let others = |all: &HashMap<NodeId, Vec<usize>>| all.get(dir).cloned();
+            if print.dir_mode {
+                let lists = others(&t.lists).into_iter().flatten();
+                ties.extend(lists.map(|e| (e, Relation::Rights)));
+                t.modes.entry(*dir).or_default().push(i);
+            }
+            if let Some(list) = print.dir_list {
+                let modes = others(&t.modes).filter(|_| list == List::Set);
+                ties.extend(modes.into_iter().flatten().map(|e| (e, Relation::Rights)));
+                t.lists.entry(*dir).or_default().push(i);
+            }
         }
         for gone in &print.gone {
             let changes = t.changes.get(gone).into_iter().flatten();
@@ -261,10 +305,12 @@ impl Analysis {
         for (dir, name) in &print.names {
             let last = t.entry.insert((*dir, name.clone()), i);
             ties.extend(last.filter(|e| *e != i).map(|e| (e, Relation::Name)));
+            t.changes.entry(*dir).or_default().push(i);
+        }
+        for dir in &print.within {
             ties.extend(t.created.get(dir).map(|e| (*e, Relation::Creation)));
             let rights = t.attrs.get(dir).into_iter().flatten();
             ties.extend(rights.map(|e| (*e, Relation::Rights)));
-            t.changes.entry(*dir).or_default().push(i);
         }
         if print.moves_dir {
             ties.extend(t.dir_move.replace(i).map(|e| (e, Relation::Move)));
@@ -313,11 +359,20 @@ impl Analysis {
                 for (_, field) in fields.into_iter().filter(|f| f.0) {
                     self.note(*node, field, i);
                 }
+                if set.mode.is_some() && self.tree.nodes[node].xattrs.contains_key(ACL_ACCESS) {
+                    self.note(*node, Field::Xattr(ACL_ACCESS.into()), i);
+                }
+            }
+            Op::SetFlags { node, .. } if self.fields.contains_key(node) => {
+                self.note(*node, Field::Flags, i);
             }
             Op::SetXattr { node, name, .. } | Op::RemoveXattr { node, name }
                 if self.fields.contains_key(node) =>
             {
                 self.note(*node, Field::Xattr(name.clone()), i);
+                if **name == *ACL_ACCESS && matches!(accepted.op, Op::SetXattr { .. }) {
+                    self.note(*node, Field::Mode, i);
+                }
             }
             _ => {}
         }
@@ -358,7 +413,7 @@ impl Analysis {
 
     fn dir_fields(&self, dir: NodeId) -> Vec<(Field, u64)> {
         let node = &self.tree.nodes[&dir];
-        let mut fields = vec![Field::Mode, Field::Uid, Field::Gid];
+        let mut fields = vec![Field::Mode, Field::Uid, Field::Gid, Field::Flags];
         if self.times {
             fields.extend([Field::Mtime, Field::Ctime]);
         }
@@ -402,6 +457,7 @@ pub fn field_value(node: &Node, field: &Field) -> u64 {
         Field::Mode => u64::from(node.mode),
         Field::Uid => u64::from(node.uid),
         Field::Gid => u64::from(node.gid),
+        Field::Flags => u64::from(node.flags),
         Field::Mtime => fingerprint(&node.mtime),
         Field::Ctime => fingerprint(&node.ctime),
         Field::Xattr(name) => fingerprint(&node.xattrs.get(name)),

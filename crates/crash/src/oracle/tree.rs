@@ -124,6 +124,9 @@ pub struct Node {
     pub rdev: u32,
     pub mtime: Time,
     pub ctime: Time,
+    pub crtime: Time,
+    /// Of `FLAGS`.
+    pub flags: u32,
     pub xattrs: BTreeMap<Bytes, Bytes>,
     pub data: Data,
     pub entries: BTreeMap<Bytes, NodeId>,
@@ -140,11 +143,11 @@ impl Node {
     pub fn fingerprint(&self, times: bool) -> u64 {
         let mut h = DefaultHasher::new();
         (
-            self.mode, self.uid, self.gid, self.size, self.nlink, self.rdev,
+            self.mode, self.uid, self.gid, self.size, self.nlink, self.rdev, self.flags,
         )
             .hash(&mut h);
         if times {
-            (self.mtime, self.ctime).hash(&mut h);
+            (self.mtime, self.ctime, self.crtime).hash(&mut h);
         }
         self.xattrs.hash(&mut h);
         self.data.hash(&mut h);
@@ -169,6 +172,19 @@ impl Node {
         field("size", self.size.to_string(), seen.size.to_string());
         field("nlink", self.nlink.to_string(), seen.nlink.to_string());
         field("rdev", self.rdev.to_string(), seen.rdev.to_string());
+        field(
+            "flags",
+            format!("{:x}", self.flags),
+            format!("{:x}", seen.flags),
+        );
+        // An inode without room for it loses it when it leaves memory.
+        if times && seen.crtime != (0, 0) {
+            field(
+                "crtime",
+                format!("{:?}", self.crtime),
+                format!("{:?}", seen.crtime),
+            );
+        }
         if times {
             field(
                 "mtime",
