@@ -1,7 +1,7 @@
 //! Promise C5: which operations of different streams keep their order, and what a history makes of every object.
 use super::model::Errno;
 use super::op::*;
-use super::rights::{ACL_ACCESS, ACL_DEFAULT};
+use super::rights::{ACL_ACCESS, ACL_DEFAULT, is_minimal};
 use super::tree::*;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -138,6 +138,8 @@ struct Footprint {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum List {
     Set,
+    /// There was none, and it says no more than permission bits do, which it becomes.
+    Mode,
     Removed,
 }
 
@@ -238,7 +240,14 @@ impl Analysis {
         };
         let dir_mode = matches!(op, Op::SetAttr { set, .. } if set.mode.is_some());
         let dir_list = match op {
-            Op::SetXattr { name, .. } if **name == *ACL_ACCESS => Some(List::Set),
+            Op::SetXattr { node, name, value } if **name == *ACL_ACCESS => {
+                let has_list = |n: &Node| n.xattrs.contains_key(ACL_ACCESS);
+                let had = self.tree.get(*node).is_ok_and(has_list);
+                Some(match had || !is_minimal(value) {
+                    true => List::Set,
+                    false => List::Mode,
+                })
+            }
             Op::RemoveXattr { name, .. } if **name == *ACL_ACCESS => Some(List::Removed),
             _ => None,
         };
@@ -293,9 +302,13 @@ impl Analysis {
                 t.modes.entry(*dir).or_default().push(i);
             }
             if let Some(list) = print.dir_list {
-                let modes = others(&t.modes).filter(|_| list == List::Set);
+                let modes = others(&t.modes).filter(|_| list != List::Removed);
                 ties.extend(modes.into_iter().flatten().map(|e| (e, Relation::Rights)));
-                t.lists.entry(*dir).or_default().push(i);
+                let changes = match list {
+                    List::Mode => &mut t.modes,
+                    _ => &mut t.lists,
+                };
+                changes.entry(*dir).or_default().push(i);
             }
         }
         for gone in &print.gone {

@@ -26,6 +26,11 @@ const OTHER: u16 = 32;
 const HEAD: usize = 4;
 const ENTRY: usize = 8;
 
+/// The bits of a mode say all that this list says.
+pub(super) fn is_minimal(list: &[u8]) -> bool {
+    list.len() == HEAD + 3 * ENTRY
+}
+
 /// An access control list as its attribute holds it: version, entries in order.
 struct Acl(Vec<u8>);
 
@@ -60,11 +65,6 @@ impl Acl {
         mode & !0o777 | bits[0] | bits[1] | bits[2]
     }
 
-    /// The bits of a mode say all that it says.
-    fn is_minimal(&self) -> bool {
-        self.entries().count() == 3
-    }
-
     fn limit(&mut self, mode: u16, keep: bool) {
         for (tag, shift) in self.classes() {
             if let Some(at) = self.place(tag) {
@@ -78,7 +78,7 @@ impl Acl {
 impl Node {
     fn set_access(&mut self, acl: Acl) {
         self.mode = acl.mode(self.mode);
-        match acl.is_minimal() {
+        match is_minimal(&acl.0) {
             true => self.xattrs.remove(ACL_ACCESS),
             false => self.xattrs.insert(ACL_ACCESS.into(), acl.0.into()),
         };
