@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 /// One line of /proc/self/mountinfo (proc(5)).
 #[derive(Debug, Clone)]
 pub struct Mount {
+    /// The kernel's number of the mount.
+    pub id: u64,
+    /// Numbers of the device, `MAJOR:MINOR`.
+    pub device: String,
     pub dir: PathBuf,
     pub fstype: String,
     pub source: PathBuf,
@@ -18,6 +22,15 @@ impl Mount {
     /// True for a mount that ccfs serves.
     pub fn is_ccfs(&self) -> bool {
         matches!(self.fstype.as_str(), "fuseblk.ccfs" | "fuse.ccfs")
+    }
+    /// True while the file system lives: by this mount, by a bind mount of it, or in another mount namespace. Its end is part of the last
+    /// mount's.
+    pub fn is_alive_somewhere(&self) -> bool {
+        let suffix = match self.fstype.starts_with("fuseblk") {
+            true => "-fuseblk",
+            false => "",
+        };
+        Path::new(&format!("/sys/class/bdi/{}{suffix}", self.device)).exists()
     }
     /// True when the daemon of a FUSE mount is gone.
     pub fn is_dead(&self) -> bool {
@@ -48,11 +61,15 @@ pub fn at(dir: &Path) -> io::Result<Option<Mount>> {
 
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
-    let dir = unescape(fields.nth(4)?);
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
+    let dir = unescape(fields.nth(1)?);
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let fstype = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = unescape(rest.next()?);
     Some(Mount {
+        id,
+        device,
         dir,
         fstype,
         source,
@@ -169,6 +186,15 @@ pub fn users_below(dir: &Path) -> Vec<(u32, String)> {
     })
 }
 
+/// Processes that see a mount of this device, wherever.
+pub fn users_of_device(device: &str) -> Vec<(u32, String)> {
+    processes(|pid| {
+        let table = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        let mut mounts = table.split(|b| *b == b'\n').filter_map(parse_line);
+        mounts.any(|m| m.device == device)
+    })
+}
+
 fn processes(matches: impl Fn(u32) -> bool) -> Vec<(u32, String)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -206,7 +232,10 @@ mod tests {
     fn mountinfo_is_parsed_with_its_escapes() {
         let line = br"98 31 7:0 / /mnt/with\040space rw,relatime shared:1 master:2 - fuseblk.ccfs /dev/loop0 rw,user_id=0";
         let m = parse_line(line).unwrap();
-        assert_eq!(m.dir, Path::new("/mnt/with space"));
+        assert_eq!(
+            (m.id, m.device.as_str(), m.dir.as_path()),
+            (98, "7:0", Path::new("/mnt/with space"))
+        );
         assert_eq!(
             (m.fstype.as_str(), m.source.as_path()),
             ("fuseblk.ccfs", Path::new("/dev/loop0"))

@@ -38,12 +38,6 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
         ));
     }
     let (commit, dirty) = changes(&wanted, &status["mount"]["options"])?;
-    if (commit, dirty) != (0, 0) {
-        ccfs_client::tune(&at, commit, dirty).or_fail(
-            mount_code::FAILED,
-            format_args!("cannot change options of the volume on {shown}"),
-        )?;
-    }
     drop(at);
     // FUSE knows no options of its own here. Going read-only syncs first.
     rustix::mount::mount_remount(&dir, flags(&wanted), "").map_err(|e| {
@@ -55,7 +49,16 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
             mount_code::FAILED,
             format!("cannot remount {shown}: {e}{hint}"),
         )
-    })
+    })?;
+    // Last, since it cannot be refused as the kernel's part can: what fails changes nothing.
+    if (commit, dirty) != (0, 0) {
+        let at = stream::open(&args.dir)?;
+        ccfs_client::tune(&at, commit, dirty).or_fail(
+            mount_code::FAILED,
+            format_args!("cannot change options of the volume on {shown}"),
+        )?;
+    }
+    Ok(())
 }
 
 /// What is in force, so that options that are not named stay as they are.

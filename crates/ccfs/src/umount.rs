@@ -50,7 +50,21 @@ pub fn run(args: &UmountArgs) -> Outcome<()> {
             ),
         ));
     }
+    let others = others_of(&mount);
     detach(&dir)?;
+    let left = others_of(&mount);
+    // One that was there before, since another volume can have got the same device by now.
+    if let Some(other) = left.iter().find(|m| others.iter().any(|o| o.id == m.id)) {
+        return Err(Failure::new(
+            mount_code::FAILED,
+            format!(
+                "{} is unmounted, but {} is still mounted on {2}; unmount that, too: umount {2}",
+                dir.display(),
+                volume.display(),
+                other.dir.display()
+            ),
+        ));
+    }
     wait_until_released(&mount, &volume);
     check_at_rest(&volume)
 }
@@ -119,6 +133,13 @@ fn detach(dir: &Path) -> Outcome<()> {
     }
 }
 
+/// Bind mounts of it.
+fn others_of(mount: &Mount) -> Vec<Mount> {
+    let mut all = mounts::all().unwrap_or_default();
+    all.retain(|m| m.device == mount.device && m.id != mount.id);
+    all
+}
+
 /// Takes a mount whose daemon is gone out of the tree, and its loop device with it.
 pub fn clear_dead(mount: &Mount) -> Outcome<()> {
     let cleared = match usermount::is_needed() {
@@ -144,6 +165,10 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
             FileDevice::open(volume, OpenMode::ReadOnly),
             Err(OpenError::Busy { .. })
         );
+        // Somebody was quick to mount it again: that is another daemon's lock.
+        if !closed && mounts::of_target(volume).is_ok_and(|found| !found.is_empty()) {
+            return;
+        }
         let attached = mount.source != volume
             && mounts::backing_file(&mount.source).is_some_and(|file| file == volume);
         let late = start.elapsed() > PATIENCE;
@@ -158,7 +183,14 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
         }
         if late && !told {
             told = true;
-            warn!("ccfs umount: still writing to {}", volume.display());
+            match mount.is_alive_somewhere() {
+                true => warn!(
+                    "ccfs umount: {} is still mounted in another mount namespace ({}); waiting for its end",
+                    volume.display(),
+                    mounts::show_processes(&mounts::users_of_device(&mount.device))
+                ),
+                false => warn!("ccfs umount: still writing to {}", volume.display()),
+            }
         }
         sleep(POLL);
     }

@@ -2,7 +2,7 @@
 mod common;
 use common::{PATIENCE, Place, ccfs_with, run, tool, unmount, wait_for};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -469,4 +469,72 @@ fn order_survives_a_crash_as_the_readme_says() {
     }
     unmount(&dir);
     tool("e2fsck", &["-fn", &image]);
+}
+
+/// `ccfs umount`, which has to end; again, while somebody looks at the mount in the same moment.
+fn umount_that_ends(dir: &str) -> (Option<i32>, String) {
+    loop {
+        let mut ends = common::ccfs()
+            .args(["umount", dir])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let code = wait_for(&mut ends).code();
+        let mut told = String::new();
+        ends.stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut told)
+            .unwrap();
+        if !told.contains("in use by") {
+            return (code, told);
+        }
+    }
+}
+
+/// The volume is not at rest while another mount of it is there.
+#[test]
+fn umount_tells_of_a_bind_mount() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir, other) = (
+        place.volume("a.img", "32M"),
+        place.subdir("mnt"),
+        place.subdir("other"),
+    );
+    mount(&image, &dir);
+    tool("mount", &["--bind", &dir, &other]);
+    let (code, told) = umount_that_ends(&dir);
+    assert_eq!(code, Some(32), "{told}");
+    assert!(
+        told.contains("is still mounted on") && told.contains(&other),
+        "{told}"
+    );
+    assert!(!is_mounted(&dir));
+    fs::write(place.path("other/file"), "served").unwrap();
+    unmount(&other);
+    assert_eq!(plain_ext4(&place, &image), ["file"]);
+}
+
+/// Who waits for the unmount can mount the volume again before the one who unmounts has looked: that one has done its work.
+#[test]
+fn umount_does_not_wait_for_the_next_mount() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    for _ in 0..6 {
+        mount(&image, &dir);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let start = Instant::now();
+                while ccfs_with(&["mount", &image, &dir]).code != 0 {
+                    assert!(start.elapsed() < 2 * PATIENCE, "it stays unmounted");
+                }
+            });
+            let (code, told) = umount_that_ends(&dir);
+            assert_eq!(code, Some(0), "{told}");
+        });
+        unmount(&dir);
+    }
+    assert!(plain_ext4(&place, &image).is_empty());
 }
