@@ -1,7 +1,7 @@
 //! Which crash states of a run are looked at, in what order.
 use crate::coverage::{Coverage, count};
 use crate::generate::{Action, Mix};
-use crate::image::{CONFIGS, Config};
+use crate::image::{self, CONFIGS, Config};
 use crate::marks::Kinds;
 use crate::rng::Rng;
 use crate::run::{Depth, Run, Setting, Source, any_outcome};
@@ -279,6 +279,15 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         group_percent: *rng.pick(&[0, 0, 6, 12]),
         atomic_percent: *rng.pick(&[0, 0, 8, 20]),
         ..mix
+    };
+    // Some are of volumes that others have used before.
+    let mut rng = Rng::new(seed ^ 0x0075_edf5);
+    let setting = match rng.below(10) {
+        0 => Setting {
+            config: image::config("used").unwrap_or(config),
+            ..setting
+        },
+        _ => setting,
     };
     // And some of those without O_ATOMIC files are about rights.
     let mut rng = Rng::new(seed ^ 0x0a11_0f12);

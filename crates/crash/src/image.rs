@@ -1,4 +1,5 @@
 //! Volumes to test on, made by mke2fs, and e2fsck as a judge.
+use crate::used;
 use ccfs_device::MemoryDevice;
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,6 +23,8 @@ pub struct Config {
     pub features: &'static str,
     /// Whether inodes hold nanoseconds, so that times can be compared.
     pub times: bool,
+    /// Others have worked on it: see [`USED`].
+    pub used: bool,
 }
 
 const SMALL: Config = Config {
@@ -33,6 +36,7 @@ const SMALL: Config = Config {
     inodes: 1024,
     features: "",
     times: true,
+    used: false,
 };
 
 /// All volumes, the most useful first.
@@ -86,9 +90,19 @@ pub const CONFIGS: &[Config] = &[
     },
 ];
 
+/// A volume that was ext3 and is ext4 since, with what ccfs never makes: in its root `a` (block map), `b` (with two levels), `hole` (with
+/// a hole); `old`, a linear directory of several blocks; `x1`, `x2` and `x3`, which share a block of attributes.
+pub const USED: Config = Config {
+    name: "used",
+    features: "^extent,^metadata_csum,^64bit,^flex_bg,^huge_file,^dir_nlink",
+    used: true,
+    ..SMALL
+};
+
 /// The volume with that name.
 pub fn config(name: &str) -> Option<&'static Config> {
-    CONFIGS.iter().find(|c| c.name == name)
+    const ALSO: &[Config] = &[USED];
+    CONFIGS.iter().chain(ALSO).find(|c| c.name == name)
 }
 
 static BASES: LazyLock<Mutex<HashMap<Config, MemoryDevice>>> = LazyLock::new(Mutex::default);
@@ -135,11 +149,14 @@ fn make(config: &Config) -> Result<MemoryDevice, String> {
         .arg(format!("{}M", config.size_mib))
         .env("E2FSPROGS_FAKE_TIME", "1700000000");
     run(&mut command, 0)?;
+    if config.used {
+        used::fill(file.path(), config)?;
+    }
     MemoryDevice::from_file(file.path()).map_err(|e| e.to_string())
 }
 
 /// Runs a program, which must end with `code`; an error is its output.
-fn run(command: &mut Command, code: i32) -> Result<(), String> {
+pub(crate) fn run(command: &mut Command, code: i32) -> Result<(), String> {
     let out = command
         .stdin(Stdio::null())
         .output()

@@ -29,3 +29,4 @@ pub mod spots;
 pub mod standard;
 pub mod threads;
 mod turn;
+mod used;

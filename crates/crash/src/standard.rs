@@ -1,7 +1,8 @@
 //! The standard exploration: an endless list of workloads. Each *place* in it stands for one, always the same.
 //!
 //! The first places hold the directed sequences, all short sequences of one operation, and random workloads, mixed; `make test`
-//! comes to their end. Behind them come all sequences of two operations, random ones of three, and further random workloads.
+//! comes to their end. Behind them come all sequences of two operations, random ones of three, further random workloads, and the sequences
+//! of one operation again with all subsets of what is unflushed.
 use crate::ace;
 use crate::coverage::{Coverage, count};
 use crate::explore::{Effort, explore_into, thorough, workload};
@@ -28,6 +29,8 @@ pub enum Work {
     Spot(usize, &'static str),
     /// A short sequence: operations, number.
     Ace(u32, u64),
+    /// One of the short sequences of one operation, with all subsets wherever no more than twelve writes are unflushed.
+    Whole(u64),
     Random(u64),
 }
 
@@ -67,6 +70,7 @@ pub fn work(place: u64) -> Work {
     let (turn, within) = (n / 9, n % 9);
     let pair = turn * 8 + within;
     match within {
+        8 if turn % 4 == 2 && turn / 4 < ace::sequences(1) => Work::Whole(turn / 4),
         8 if turn % 4 == 0 => Work::Ace(3, Rng::new(place).below(ace::sequences(3))),
         8 => Work::Random(RANDOM_FIRST + turn),
         // A step through all of them that has no factor with their number.
@@ -82,6 +86,7 @@ impl Work {
                 let spot = &SPOTS[*i];
                 (spot.setting(volume), Source::Text(spot.text.clone()))
             }
+            Work::Whole(number) => Work::Ace(1, *number).setting(),
             Work::Ace(length, number) => {
                 let config = &CONFIGS[(number / 2 % 2) as usize];
                 let setting = Setting {
@@ -117,15 +122,18 @@ impl Work {
             seed: place,
             ..Effort::default()
         };
+        // The limit is one that none comes to.
+        let whole = Effort {
+            subsets_max: 12,
+            states_max: 20_000,
+            after_syncs: ace::SETUP_SYNCS,
+            ..effort
+        };
         match self {
             Work::Spot(i, _) => self.directed(&SPOTS[*i], effort),
-            // A small case in each twenty: all subsets.
-            Work::Ace(1, n) if n % 20 == 7 => Effort {
-                subsets_max: 12,
-                states_max: 1500,
-                after_syncs: ace::SETUP_SYNCS,
-                ..effort
-            },
+            // A small case in each twenty, and later all of them: all subsets.
+            Work::Whole(_) => whole,
+            Work::Ace(1, n) if n % 20 == 7 => whole,
             Work::Ace(length, _) => Effort {
                 states_max: if *length == 1 { 50 } else { 25 },
                 after_syncs: ace::SETUP_SYNCS,
@@ -184,7 +192,7 @@ pub fn explore_place(
         .and_then(|run| explore_into(&run, &effort, coverage));
     match (&work, done) {
         // Some short sequences make no sense, e.g. two that make the same name.
-        (Work::Ace(..), Err(e)) if e.starts_with("script: cannot do") => {
+        (Work::Ace(..) | Work::Whole(_), Err(e)) if e.starts_with("script: cannot do") => {
             count(&mut coverage.totals, "impossible", 1);
             Ok(())
         }
@@ -236,5 +244,12 @@ mod tests {
             })
             .collect();
         assert_eq!(pairs.len() as u64, ace::sequences(2));
+        let whole: HashSet<u64> = (first_places()..end)
+            .filter_map(|p| match work(p) {
+                Work::Whole(n) => Some(n),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(whole.len() as u64, ace::sequences(1));
     }
 }

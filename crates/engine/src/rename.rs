@@ -137,7 +137,8 @@ impl Volume {
             return Ok(Some(())); // two names of one file: nothing to do (POSIX)
         }
         self.check_rename(&mut l, old, new, flags)?;
-        let ties = self.rename_ties(&mut l, old, new, token.as_ref().and_then(|t| t.as_ref()));
+        let last = token.as_ref().and_then(|t| t.as_ref());
+        let ties = self.rename_ties(&mut l, old, new, last, flags.exchange);
         if new.inode.is_none() {
             self.check_headroom(&new.dir, l.get(&new.dir))?;
         }
@@ -262,6 +263,7 @@ impl Volume {
         old: &Side,
         new: &Side,
         moves: Option<&Arc<Txn>>,
+        exchange: bool,
     ) -> Vec<Tie> {
         let moves = moves.filter(|_| !planted::is(Bug::TieMove));
         let moved = old.inode.as_ref().map_or(0, |i| i.ino);
@@ -275,7 +277,8 @@ impl Volume {
                 ties.extend(Self::inode_tie(inode, l.get(inode)));
             }
         }
-        if let Some(target) = &new.inode {
+        // What changes places stays.
+        if let (Some(target), false) = (&new.inode, exchange) {
             ties.extend(removal_ties(target, l.get(target)));
         }
         ties
