@@ -10,6 +10,8 @@ use std::process::Command;
 const SHARING: [&str; 3] = ["x1", "x2", "x3"];
 /// h_refcount in the head of a block of attributes.
 const REFCOUNT: u64 = 4;
+/// Equal bytes in every run.
+const TIME: (&str, &str) = ("E2FSPROGS_FAKE_TIME", "1700000000");
 
 /// Fills a fresh volume that has no extents yet, and turns them on.
 pub(crate) fn fill(image: &Path, config: &Config) -> Result<(), String> {
@@ -47,10 +49,9 @@ pub(crate) fn fill(image: &Path, config: &Config) -> Result<(), String> {
     let shared = (SHARING.len() as u32).to_le_bytes();
     file.and_then(|f| f.write_all_at(&shared, block * u64::from(config.block_size) + REFCOUNT))
         .map_err(|e| e.to_string())?;
-    run(
-        Command::new("tune2fs").args(["-O", "extents"]).arg(image),
-        0,
-    )?;
+    let mut tune = Command::new("tune2fs");
+    tune.args(["-O", "extents"]).arg(image);
+    run(tune.env(TIME.0, TIME.1), 0)?;
     run(Command::new("e2fsck").args(["-f", "-n"]).arg(image), 0)
 }
 
@@ -60,7 +61,7 @@ fn debugfs(image: &Path, script: &str) -> Result<(), String> {
         Command::new("debugfs")
             .args(["-w", "-f", script])
             .arg(image)
-            .env("E2FSPROGS_FAKE_TIME", "1700000000"),
+            .env(TIME.0, TIME.1),
         0,
     )
 }
