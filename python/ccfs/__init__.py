@@ -19,7 +19,7 @@ import os
 import struct
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Optional, Protocol, Sequence, Type, Union
+from typing import Optional, Protocol, Sequence, Tuple, Type, Union
 
 __all__ = [
     "DEFAULT",
@@ -197,15 +197,36 @@ def open_atomic(path: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"
     whatever crashes, the program too. What was not synced at the last close is taken back. Others see unsynced changes at once. Where the mount has
     no atomic_files=on OSError with ENOTSUP, EBUSY when the file is open O_ATOMIC (a close under way is waited for).
     """
-    fd = os.open(path, (flags & ~os.O_TRUNC) | os.O_CLOEXEC, mode)
+    fd, made = _open_or_make(path, (flags & ~os.O_TRUNC) | os.O_CLOEXEC, mode)
     try:
-        _atomic_token(fd, _ATOMIC_OPEN)
+        try:
+            _atomic_token(fd, _ATOMIC_OPEN)
+        except OSError:
+            # Nothing is left of a file that could not be made so.
+            if made and os.fstat(fd).st_size == 0 and os.path.samestat(os.fstat(fd), os.lstat(path)):
+                os.unlink(path)
+            raise
         if flags & os.O_TRUNC:
             os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def _open_or_make(path: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"], flags: int, mode: int) -> Tuple[int, bool]:
+    if not flags & os.O_CREAT or flags & os.O_EXCL:
+        return os.open(path, flags, mode), bool(flags & os.O_CREAT)
+    for _ in range(16):  # Others can make and remove it in between.
+        try:
+            return os.open(path, flags & ~os.O_CREAT), False
+        except FileNotFoundError:
+            pass
+        try:
+            return os.open(path, flags | os.O_EXCL, mode), True
+        except FileExistsError:
+            pass
+    return os.open(path, flags, mode), False  # A symlink that leads to no file.
 
 
 def make_atomic(file: Union[int, _HasFileno]) -> None:

@@ -45,6 +45,13 @@ class Elsewhere(unittest.TestCase):
                     on_file(f)
                 self.assertEqual(caught.exception.errno, errno.ENOTSUP)
             self.assertIn("atomic_files=on", str(caught.exception))
+        # Nothing is left of a file that could not be made so, and what was there stays.
+        for name, there in (("new", False), ("f", True)):
+            path = os.path.join(self.dir, name)
+            with self.assertRaises(OSError) as caught:
+                ccfs.open_atomic(path)
+            self.assertEqual(caught.exception.errno, errno.ENOTSUP)
+            self.assertEqual(os.path.exists(path), there)
 
     def test_the_block_runs(self) -> None:
         before = len(os.listdir("/proc/self/fd"))

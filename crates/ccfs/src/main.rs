@@ -34,6 +34,7 @@ mod output;
 mod rehearsal;
 mod remount;
 mod scrub;
+mod signals;
 mod size;
 mod status;
 mod stream;

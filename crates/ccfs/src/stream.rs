@@ -4,6 +4,7 @@ use crate::cli::{
     StreamShowArgs, StreamSyncArgs,
 };
 use crate::failure::{Failure, Outcome};
+use crate::signals::LeftToCommand;
 use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -129,7 +130,9 @@ fn become_command(words: &[OsString]) -> Failure {
 }
 
 pub fn wait_for_command(words: &[OsString]) -> Outcome<u8> {
-    let status = command(words)?.status();
+    let mut command = command(words)?;
+    let _left = LeftToCommand::now();
+    let status = command.status();
     let status = status.map_err(|e| cannot_run(words, e))?;
     let signal = || status.signal().map_or(1, |s| 128 + s);
     Ok(status.code().unwrap_or_else(signal) as u8)

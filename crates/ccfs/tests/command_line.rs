@@ -248,3 +248,26 @@ fn mkfs_without_room_leaves_the_host_its_room() {
     }
     common::umount8(&host);
 }
+
+/// Ctrl-C at a terminal goes to all of the foreground. What the command makes of it counts.
+#[test]
+fn an_interrupt_is_the_commands() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
+    let file = place.text("mnt/file");
+    let script = "kill -INT $PPID; kill -QUIT $PPID; echo done >\"$0\"";
+    for how in [&["atomic"][..], &["stream", "run", "--sync"]] {
+        let rest = ["--on", &dir, "--", "sh", "-c", script, &file];
+        let ran = ccfs_with(&[how, &rest].concat());
+        assert_eq!(ran.code, 0, "{how:?}: {}", ran.err);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "done\n");
+        fs::remove_file(&file).unwrap();
+    }
+    let script = "echo half >\"$0\"; kill -TERM $$";
+    let ran = ccfs_with(&["atomic", "--on", &dir, "--", "sh", "-c", script, &file]);
+    assert_eq!(ran.code, 128 + 15, "{}", ran.err);
+    assert!(!place.path("mnt/file").exists());
+    common::unmount(&dir);
+}

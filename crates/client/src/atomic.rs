@@ -15,11 +15,54 @@ use std::path::Path;
 /// Errors: `Unsupported` not such a mount; `EBUSY` the file is open O_ATOMIC (a close under way is waited for), or an open atomic group has changed it; `EIO`. Later, in writes:
 /// `EDQUOT` so much unsynced content cannot be held.
 pub fn open_atomic(path: impl AsRef<Path>, create: bool) -> io::Result<File> {
-    let mut how = OpenOptions::new();
-    how.read(true).write(true).create(create);
-    let file = how.truncate(false).open(path)?;
-    make_atomic(&file)?;
+    let path = path.as_ref();
+    let flags = if create { libc::O_CREAT } else { 0 };
+    let (file, made) = open_or_make(flags, |flags| {
+        let mut how = OpenOptions::new();
+        let exclusive = flags & libc::O_EXCL != 0;
+        how.read(true).write(true).truncate(false);
+        how.create(flags & libc::O_CREAT != 0).create_new(exclusive);
+        how.open(path)
+    })?;
+    make_atomic(&file).inspect_err(|_| {
+        if made {
+            take_back(path, &file);
+        }
+    })?;
     Ok(file)
+}
+
+/// Opens a file by `open`, which gets the flags of open(2), and tells whether it was made by that: a call that fails afterwards leaves
+/// no file that was not there.
+#[doc(hidden)]
+pub fn open_or_make<F>(flags: i32, open: impl Fn(i32) -> io::Result<F>) -> io::Result<(F, bool)> {
+    if flags & libc::O_CREAT == 0 || flags & libc::O_EXCL != 0 {
+        return Ok((open(flags)?, flags & libc::O_CREAT != 0));
+    }
+    // Others can make and remove it in between.
+    for _ in 0..16 {
+        match open(flags & !libc::O_CREAT) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            opened => return Ok((opened?, false)),
+        }
+        match open(flags | libc::O_EXCL) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((made?, true)),
+        }
+    }
+    // A symlink that leads to no file.
+    Ok((open(flags)?, false))
+}
+
+/// Removes a file that was made a moment ago, unless somebody has written to it or put another one there.
+#[doc(hidden)]
+pub fn take_back(path: &Path, file: &impl AsFd) {
+    let now = (rustix::fs::fstat(file), rustix::fs::lstat(path));
+    if let (Ok(ours), Ok(named)) = now
+        && (ours.st_dev, ours.st_ino, ours.st_size) == (named.st_dev, named.st_ino, 0)
+    {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// As [`open_atomic`], for a file that is open for writing. What was written before is durable when the call returns.

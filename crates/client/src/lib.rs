@@ -38,6 +38,8 @@ pub use at::{
     get_stream_at, is_supported, new_stream_at, set_stream_at, stream_of_process_at, stream_sync_at,
 };
 pub use atomic::{make_atomic, open_atomic, syncv};
+#[doc(hidden)]
+pub use atomic::{open_or_make, take_back};
 pub use barrier::{fbarrier, fdatabarrier};
 pub use group::{Group, group_abort, group_begin, group_changes, group_commit, group_enter};
 pub use guard::Entered;
@@ -305,6 +307,27 @@ mod tests {
         // Any other error is not that of something below the directory.
         let e = open(&at("loop")).unwrap_err();
         assert_eq!(e.raw_os_error(), Some(libc::ELOOP));
+    }
+
+    /// Whoever falls back to an open of its own finds everything as it was.
+    #[test]
+    fn a_file_that_cannot_be_atomic_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new");
+        let unsupported = |path: &Path| {
+            let e = open_atomic(path, true).unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::Unsupported);
+        };
+        unsupported(&path);
+        assert!(!path.exists());
+        std::fs::write(&path, "").unwrap();
+        unsupported(&path);
+        assert!(path.exists(), "it was there before");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("nothing", &link).unwrap();
+        unsupported(&link);
+        let e = open_atomic(dir.path().join("missing"), false).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -225,15 +225,25 @@ unsafe fn open_atomic(path: *const c_char, flags: c_int, mode: c_uint) -> io::Re
     if path.is_null() {
         return Err(bad(libc::EFAULT));
     }
-    // Truncation is content: it comes when the file is O_ATOMIC.
     // SAFETY: the caller's promise.
-    let fd = unsafe { libc::open(path, flags & !libc::O_TRUNC, mode) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    make_atomic(Place::Fd(fd.as_fd()))?;
+    let name = Path::new(OsStr::from_bytes(
+        unsafe { CStr::from_ptr(path) }.to_bytes(),
+    ));
+    // Truncation is content: it comes when the file is O_ATOMIC.
+    let (fd, made) = ccfs_client::open_or_make(flags & !libc::O_TRUNC, |flags| {
+        // SAFETY: the caller's promise.
+        let fd = unsafe { libc::open(path, flags, mode) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    })?;
+    make_atomic(Place::Fd(fd.as_fd())).inspect_err(|_| {
+        if made {
+            ccfs_client::take_back(name, &fd);
+        }
+    })?;
     if flags & libc::O_TRUNC == 0 {
         return Ok(fd);
     }

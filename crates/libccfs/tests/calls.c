@@ -49,6 +49,12 @@ static void elsewhere(const char *path) {
     FAILS(ccfs_enter_fd(fd, 7) == -1, ENOTSUP);
     FAILS(ccfs_make_atomic(fd) == -1, ENOTSUP);
     FAILS(ccfs_syncv(&fd, 1) == -1, ENOTSUP);
+    /* Nothing is left of a file that could not be made so. */
+    char made[64];
+    snprintf(made, sizeof made, "/tmp/ccfs-made-%ld", (long)getpid());
+    FAILS(ccfs_open_atomic(made, O_RDWR | O_CREAT, 0600) == -1, ENOTSUP);
+    FAILS(ccfs_open_atomic(made, O_RDWR | O_CREAT | O_EXCL, 0600) == -1, ENOTSUP);
+    FAILS(access(made, F_OK) == -1, ENOENT);
     close(fd);
 }
 
