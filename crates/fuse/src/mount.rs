@@ -18,11 +18,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Share of the machine's dirty page limit that mapped writes of one mount may take, percent (the kernel gives FUSE 1).
 const MAX_RATIO_PERCENT: u32 = 40;
 /// Read-ahead, KiB: one READ request of the largest size.
 const READ_AHEAD_KIB: u32 = 1024;
+
+/// How often, and after which pause, a device is mounted again that is busy.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Which kind of mount to make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,6 +123,10 @@ impl MountError {
             what: what.into(),
             error: error.into(),
         }
+    }
+
+    fn is_busy(&self) -> bool {
+        matches!(self, MountError::System { error, .. } if error.kind() == io::ErrorKind::ResourceBusy)
     }
 }
 
@@ -216,6 +225,8 @@ fn as_root(
         FsType::Fuseblk => Some(mount_blocks(&channel, mountpoint, config, block_size)?),
         FsType::Auto => match mount_blocks(&channel, mountpoint, config, block_size) {
             Ok(source) => Some(source),
+            // Somebody else claims it by now: the kernel's own mount, say. Serving it all the same would be a second user.
+            Err(e) if e.is_busy() && is_block(config).unwrap_or(true) => return Err(e),
             Err(e) => {
                 tracing::warn!("{e}");
                 None
@@ -262,13 +273,7 @@ fn mount_blocks(
             e,
         )
     };
-    let is_block = config
-        .source
-        .metadata()
-        .map_err(fail)?
-        .file_type()
-        .is_block_device();
-    let attached: Option<LoopDevice> = if is_block {
+    let attached: Option<LoopDevice> = if is_block(config).map_err(fail)? {
         None
     } else {
         Some(loopdev::attach(&config.source, config.read_only).map_err(fail)?)
@@ -277,8 +282,24 @@ fn mount_blocks(
         .as_ref()
         .map_or(&config.source, |device| &device.path);
     let options = format!("{},blksize={block_size}", options(channel, config));
-    system_mount(source, dir, "fuseblk.ccfs", config, &options).map_err(fail)?;
+    let mount = || system_mount(source, dir, "fuseblk.ccfs", config, &options);
+    let mut mounted = mount();
+    for _ in 0..BUSY_TRIES {
+        // Who looks whether a device is in use claims it for an instant.
+        match &mounted {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(BUSY_PAUSE);
+                mounted = mount();
+            }
+            _ => break,
+        }
+    }
+    mounted.map_err(fail)?;
     Ok(source.clone())
+}
+
+fn is_block(config: &MountConfig) -> io::Result<bool> {
+    Ok(config.source.metadata()?.file_type().is_block_device())
 }
 
 fn mount_plain(channel: &Channel, dir: &Path, config: &MountConfig) -> Result<(), MountError> {

@@ -219,3 +219,45 @@ fn aborted_connection_over(way: &'static str) {
     assert!(d.child.wait().unwrap().success());
     common::fsck(&d.path("image"));
 }
+
+/// A loop device of the test's own.
+struct Loop(String);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+/// Between the look whether a block device is free and the mount the kernel can mount it: then nobody else serves it, as plain FUSE either.
+#[test]
+fn a_device_that_the_kernel_claims_meanwhile_is_not_served() {
+    if !can_mount("a_device_that_the_kernel_claims_meanwhile_is_not_served") {
+        return;
+    }
+    let work = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (image, mnt) = (work.path().join("image"), work.path().join("mnt"));
+    fs::create_dir(&mnt).unwrap();
+    common::make_image(&image);
+    let device = common::open(&image);
+    let out = Command::new("losetup")
+        .args(["--find", "--show"])
+        .arg(&image)
+        .output()
+        .unwrap();
+    let node = Loop(String::from_utf8(out.stdout).unwrap().trim().to_string());
+    let mut exclusive = File::options();
+    std::os::unix::fs::OpenOptionsExt::custom_flags(exclusive.read(true), libc::O_EXCL);
+    let claim = exclusive.open(&node.0).unwrap();
+    let volume = Volume::mount(device, Options::default()).unwrap();
+    let config = MountConfig {
+        transport: common::transport(),
+        ..MountConfig::new(&node.0)
+    };
+    let refused = ccfs_fuse::Session::mount(volume.clone(), &mnt, &config).err();
+    let text = refused.expect("a second user").to_string();
+    assert!(text.contains("resource busy"), "{text}");
+    assert!(!mounted(&mnt));
+    drop(claim);
+    volume.unmount().unwrap();
+}
