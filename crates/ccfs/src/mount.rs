@@ -119,6 +119,7 @@ fn serve(
 ) -> Outcome<()> {
     ccfs_fuse::prepare_process();
     crate::memory::give_back_soon();
+    lift_file_size_limit();
     let mode = if options.engine.read_only {
         OpenMode::ReadOnly
     } else {
@@ -146,6 +147,21 @@ fn serve(
         ..MountConfig::new(target)
     };
     ccfs_fuse::serve(volume, dir, &config, |_| ready())
+}
+
+/// A limit of the shell that mounts (`ulimit -f`) is none of the volume's: its image file is larger, and a write to it that is refused
+/// stops the volume. Who may not lift it all the way does what is allowed.
+fn lift_file_size_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let none = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    if setrlimit(Resource::Fsize, none).is_err() {
+        let mut limit = getrlimit(Resource::Fsize);
+        limit.current = limit.maximum;
+        let _ = setrlimit(Resource::Fsize, limit);
+    }
 }
 
 impl From<MountError> for Failure {

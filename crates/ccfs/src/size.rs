@@ -2,7 +2,7 @@
 
 /// Parses a size in bytes with an optional binary suffix K, M, G or T (`KiB` and `kB` forms are not taken).
 ///
-/// Errors: a text for the user, when it is no number, has an unknown suffix, or exceeds 64 bits.
+/// Errors: a text for the user, when it is no number, has an unknown suffix, or exceeds 63 bits.
 pub fn parse(text: &str) -> Result<u64, String> {
     let bad = || {
         format!(
@@ -24,6 +24,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let number: u64 = digits.parse().map_err(|_| bad())?;
     number
         .checked_mul(1 << shift)
+        // No file and no device is larger.
+        .filter(|bytes| *bytes <= i64::MAX as u64)
         .ok_or_else(|| format!("\"{text}\" is too large"))
 }
 
@@ -60,6 +62,8 @@ mod tests {
             "1GB",
             "99999999999T",
             "18446744073709551616",
+            "18446744073709551615",
+            "8388608T",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }

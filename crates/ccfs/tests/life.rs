@@ -538,3 +538,28 @@ fn umount_does_not_wait_for_the_next_mount() {
     }
     assert!(plain_ext4(&place, &image).is_empty());
 }
+
+/// `ulimit -f` of the shell that mounts.
+#[test]
+fn a_limit_of_the_shell_does_not_stop_the_volume() {
+    needs_mounts!();
+    let may = run(Command::new("sh").args(["-c", "ulimit -f 64 && ulimit -f unlimited"]));
+    if may.code != 0 {
+        println!("skipped: root may not lift limits here");
+        return;
+    }
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let script = "ulimit -f 64 && exec \"$0\" mount \"$@\"";
+    let program = env!("CARGO_BIN_EXE_ccfs");
+    let ran = run(Command::new("sh")
+        .args(["-c", script, program, &image, &dir])
+        .stdin(Stdio::null()));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let mut file = fs::File::create(place.path("mnt/file")).unwrap();
+    file.write_all(&[7; 1 << 20]).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    unmount(&dir);
+    assert_eq!(plain_ext4(&place, &image), ["file"]);
+}
