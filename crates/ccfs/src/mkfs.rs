@@ -215,12 +215,15 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
         None => held,
     };
     check_size(bytes)?;
-    // Before anything is changed: somebody may be using the volume. A file that is shorter than a sector holds none, and cannot
-    // be locked yet.
-    let lock = match held < SECTOR {
-        true => None,
-        false => Some(target::open(&args.target, OpenMode::ReadWrite, CODE)?),
-    };
+    // A file that is shorter than a sector holds no volume, and cannot be locked as it is.
+    if held < SECTOR {
+        if !args.force {
+            refuse_content(&args.target, &mut file)?;
+        }
+        grow(&file).or_fail(CODE, format_args!("cannot set the size of {shown}"))?;
+    }
+    // Before anything is changed: somebody may be using the volume.
+    let _lock = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
     if !args.force {
         refuse_content(&args.target, &mut file)?;
     }
@@ -234,10 +237,6 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
             })?;
         }
     }
-    let _lock = match lock {
-        Some(lock) => lock,
-        None => target::open(&args.target, OpenMode::ReadWrite, CODE)?,
-    };
     mke2fs(args, &args.target, bytes, is_file)?;
     if is_file && !args.sparse {
         allocate(&file, bytes)?;
@@ -247,6 +246,16 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
     forget_pages(&file);
     report(args, bytes);
     Ok(())
+}
+
+/// Gives a file a sector. What another run has made of it meanwhile stays as it is.
+fn grow(file: &File) -> std::io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, SECTOR) {
+        Err(rustix::io::Errno::OPNOTSUPP) if file.metadata()?.len() < SECTOR => {
+            file.set_len(SECTOR)
+        }
+        grown => Ok(grown?),
+    }
 }
 
 fn check_size(bytes: u64) -> Outcome<()> {
