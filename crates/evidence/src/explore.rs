@@ -76,6 +76,8 @@ pub struct Window {
     pub from_s: f64,
     pub to_s: f64,
     pub failure: String,
+    /// Only if the crash also loses, or tears, writes that no flush has covered yet.
+    pub loses: bool,
 }
 
 impl Explored {
@@ -111,8 +113,48 @@ impl Explored {
             .collect()
     }
 
-    /// Times in which a crash (with nothing lost that was written) is harmful.
+    /// Times in which a crash is harmful: with nothing lost that was written, and (`loses`) with what a crash may lose, as far as it was
+    /// tried.
     pub fn windows(&self) -> Vec<Window> {
+        let mut windows = self.windows_in_order();
+        windows.extend(self.windows_with_losses());
+        windows.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
+        windows
+    }
+
+    /// An image that lost writes is there until a flush covers the first of them.
+    fn windows_with_losses(&self) -> Vec<Window> {
+        let mut windows: Vec<Window> = Vec::new();
+        let others = self.tested.iter().filter(|t| t.spec.kind() != "in order");
+        for tested in others {
+            let Some(failure) = &tested.failure else {
+                continue;
+            };
+            let until = self.history.possible_until(&tested.spec);
+            let from_s = self
+                .history
+                .time_s(self.history.possible_from(&tested.spec));
+            let to_s = self.history.time_s(until).max(from_s);
+            // In the order of crash points.
+            let same = windows.iter_mut().rev();
+            let mut same = same.filter(|w| w.failure == failure.signature);
+            match same.next() {
+                Some(last) if from_s <= last.to_s => {
+                    last.from_s = last.from_s.min(from_s);
+                    last.to_s = last.to_s.max(to_s);
+                }
+                _ => windows.push(Window {
+                    from_s,
+                    to_s,
+                    failure: failure.signature.clone(),
+                    loses: true,
+                }),
+            }
+        }
+        windows
+    }
+
+    fn windows_in_order(&self) -> Vec<Window> {
         let mut windows: Vec<Window> = Vec::new();
         let mut open = false;
         for (from_s, to_s, failure) in self.spans() {
@@ -127,6 +169,7 @@ impl Explored {
                         from_s,
                         to_s,
                         failure: failure.signature.clone(),
+                        loses: false,
                     });
                 }
             }
@@ -134,9 +177,13 @@ impl Explored {
         windows
     }
 
-    /// Seconds in which a crash is harmless.
+    /// Seconds in which a crash is harmless that loses nothing.
     pub fn consistent_s(&self) -> f64 {
-        let bad: f64 = self.windows().iter().map(|w| w.to_s - w.from_s).sum();
+        let bad: f64 = self
+            .windows_in_order()
+            .iter()
+            .map(|w| w.to_s - w.from_s)
+            .sum();
         self.seconds() - bad
     }
 }
@@ -507,5 +554,54 @@ mod tests {
         assert_eq!(a, b);
         assert_ne!(a, general("fatal: loose object is corrupt"));
         assert_eq!(general("row 17 of 90"), "row N of N");
+    }
+
+    /// Two writes at 1 and 2 s, a flush that ends at 5 s and covers them, a write at 6 s and its flush at 7 s.
+    #[test]
+    fn a_crash_is_harmful_until_a_flush_covers_what_it_loses() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace");
+        let writer = crate::trace::TraceWriter::create(&path).unwrap();
+        writer.write(0, &[&[1; 512]], 0);
+        writer.write(512, &[&[2; 512]], 0);
+        writer.flush(2);
+        writer.write(0, &[&[3; 512]], 3);
+        writer.flush(4);
+        writer.close().unwrap();
+        let mut trace = Trace::open(&path).unwrap();
+        for (entry, seconds) in trace.entries.iter_mut().zip([1, 2, 5, 6, 7]) {
+            // Times count from the first entry.
+            entry.time_ns = (seconds - 1) * 1_000_000_000;
+        }
+        let tested = |spec: &str, bad: bool| Tested {
+            spec: spec.parse().unwrap(),
+            failure: bad.then(|| Failure {
+                signature: "broken".into(),
+                text: String::new(),
+            }),
+        };
+        let explored = Explored {
+            history: History::new(trace).unwrap(),
+            fs: Kind::Ccfs,
+            tested: vec![
+                tested("1", false),
+                tested("2", false),
+                tested("2-0", true),
+                // Without the second write too: as from the first one on.
+                tested("2-1", true),
+                tested("3", false),
+                tested("4", true),
+                tested("4-3", false),
+                tested("5", false),
+            ],
+            distinct: Vec::new(),
+        };
+        let windows = explored.windows();
+        let windows: Vec<_> = windows
+            .iter()
+            .map(|w| (w.from_s, w.to_s, w.loses))
+            .collect();
+        assert_eq!(windows, [(0.0, 4.0, true), (5.0, 6.0, false)]);
+        assert_eq!((explored.seconds(), explored.consistent_s()), (6.0, 5.0));
     }
 }

@@ -193,6 +193,30 @@ impl History {
             .collect()
     }
 
+    /// From when on a crash can leave this image, with the same marks reached: after the last write that it has, or the last mark.
+    pub fn possible_from(&self, spec: &Spec) -> usize {
+        let there = self.pending(spec.at).filter(|n| !spec.lost.contains(n));
+        let last = there.max().map_or(self.durable[spec.at], |n| n + 1);
+        let mark = self.marks.iter().rev().find(|m| **m < spec.at);
+        let begin = last.max(mark.map_or(self.first, |m| m + 1));
+        if spec.early.is_some() {
+            spec.at
+        } else {
+            begin.min(spec.at)
+        }
+    }
+
+    /// Until when a crash can leave this image: the number of entries at which a flush covers what it lost or tore, or the end.
+    pub fn possible_until(&self, spec: &Spec) -> usize {
+        let torn = spec.torn.iter().map(|t| t.0);
+        let Some(first) = spec.lost.iter().copied().chain(torn).min() else {
+            return spec.at;
+        };
+        (spec.at..=self.end())
+            .find(|k| self.durable[*k] > first)
+            .unwrap_or(self.end())
+    }
+
     /// Writes that a crash at `at` may lose.
     pub fn pending(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
         (self.durable[at]..at).filter(|n| {

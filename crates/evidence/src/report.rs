@@ -88,15 +88,18 @@ pub fn text(found: &Explored, trace: &Path, check: &str) -> String {
     }
     let _ = writeln!(
         out,
-        "a crash is harmless in {:.2} of {:.2} s",
+        "a crash that loses nothing is harmless in {:.2} of {:.2} s",
         found.consistent_s(),
         found.seconds()
     );
     for w in found.windows() {
         let _ = writeln!(
             out,
-            "  harmful from {:.3} to {:.3} s: {}",
-            w.from_s, w.to_s, w.failure
+            "  harmful{} from {:.3} to {:.3} s: {}",
+            if w.loses { ", with lost writes," } else { "" },
+            w.from_s,
+            w.to_s,
+            w.failure
         );
     }
     for d in &found.distinct {
@@ -175,7 +178,7 @@ pub fn escape(text: &str) -> String {
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222;background:#fff}\
 table{border-collapse:collapse}td,th{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}\
-pre{background:#f4f4f4;padding:.6em;overflow:auto;white-space:pre-wrap}.good{fill:#2a8f4f}.bad{fill:#c33}.mark{stroke:#36c}\
+pre{background:#f4f4f4;padding:.6em;overflow:auto;white-space:pre-wrap}.good{fill:#2a8f4f}.bad{fill:#c33}.lossy{fill:#c33;opacity:.25}.mark{stroke:#36c}\
 text{font:11px sans-serif}@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#262626}\
 td,th{border-color:#444}text{fill:#ccc}}";
 
@@ -240,11 +243,13 @@ fn time_line(out: &mut String, found: &Explored) {
          <rect class=good x=0 y=18 width=1000 height=26 />"
     );
     for w in found.windows() {
+        let (class, y) = if w.loses { ("lossy", 70) } else { ("bad", 18) };
         let _ = write!(
             out,
-            "<rect class=bad x={:.2} y=18 width={:.2} height=26><title>{:.3} to {:.3} s: {}</title></rect>",
+            "<rect class={class} x={:.2} y={y} width={:.2} height={}><title>{:.3} to {:.3} s: {}</title></rect>",
             x(w.from_s),
             x(w.to_s - w.from_s).max(1.0),
+            if w.loses { 50 } else { 26 },
             w.from_s,
             w.to_s,
             escape(&w.failure)
