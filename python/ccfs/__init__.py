@@ -117,7 +117,9 @@ def _open(path: Union[str, bytes]) -> int:
     try:
         return os.open(path, flags)
     except (NotADirectoryError, FileNotFoundError):
-        parent = os.path.dirname(os.fsencode(path)) or b"."
+        # A symlink can lie on another volume than its file.
+        real = os.path.realpath(path) if os.path.exists(path) else path
+        parent = os.path.dirname(os.fsencode(real)) or b"."
         return os.open(parent, flags)
 
 

@@ -63,6 +63,14 @@ class Elsewhere(unittest.TestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
         self.assertEqual(Path(self.dir, "f").read_text(), "x")
 
+    def test_a_symlink_stands_for_its_file(self) -> None:
+        Path(self.dir, "f").write_text("x")
+        with tempfile.TemporaryDirectory() as other:
+            os.symlink(os.path.join(self.dir, "f"), os.path.join(other, "link"))
+            fd = ccfs._open(os.path.join(other, "link"))
+            self.addCleanup(os.close, fd)
+            self.assertTrue(os.path.samestat(os.fstat(fd), os.stat(self.dir)))
+
     def test_errors_of_the_path(self) -> None:
         self.assertRaises(FileNotFoundError, ccfs.get_stream, os.path.join(self.dir, "a", "b"))
         self.assertRaises(ValueError, ccfs.set_stream, self.dir, 0)

@@ -40,6 +40,9 @@ pub fn open(path: &Path) -> Outcome<File> {
     };
     let opened = match directory(path) {
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+            // A symlink can lie on another volume than its file.
+            let real = path.canonicalize();
+            let path = real.as_deref().unwrap_or(path);
             let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
             directory(parent.unwrap_or(Path::new(".")))
         }

@@ -244,7 +244,7 @@ impl Scrub {
     }
 }
 
-/// Opens a path for the calls above: a directory as it is, of anything else the directory that holds it.
+/// Opens a path for the calls above: a directory as it is, of anything else the directory that holds it (of a symlink, what it leads to).
 /// Errors: those of open(2); `ENOTCONN` for the root of a mount whose daemon died.
 pub fn open(path: &Path) -> io::Result<File> {
     let directory = |path: &Path| {
@@ -254,6 +254,9 @@ pub fn open(path: &Path) -> io::Result<File> {
     };
     match directory(path) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTDIR | libc::ENOENT)) => {
+            // A symlink can lie on another volume than its file.
+            let real = path.canonicalize();
+            let path = real.as_deref().unwrap_or(path);
             let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
             directory(parent.unwrap_or(Path::new(".")))
         }
@@ -304,6 +307,11 @@ mod tests {
             let opened = open(&path).unwrap().metadata().unwrap();
             assert!(opened.is_dir() && opened.ino() == ino, "{}", path.display());
         }
+        // The directory of the file, not that of a link to it.
+        let other = tempfile::tempdir().unwrap();
+        let link = other.path().join("link");
+        std::os::unix::fs::symlink(at("file"), &link).unwrap();
+        assert_eq!(open(&link).unwrap().metadata().unwrap().ino(), ino);
         // Any other error is not that of something below the directory.
         let e = open(&at("loop")).unwrap_err();
         assert_eq!(e.raw_os_error(), Some(libc::ELOOP));
