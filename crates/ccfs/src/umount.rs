@@ -184,11 +184,16 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
         if late && !told {
             told = true;
             match mount.is_alive_somewhere() {
-                true => warn!(
-                    "ccfs umount: {} is still mounted in another mount namespace ({}); waiting for its end",
-                    volume.display(),
-                    mounts::show_processes(&mounts::users_of_device(&mount.device))
-                ),
+                true => {
+                    let who = match mounts::users_of_device(&mount.device) {
+                        list if list.is_empty() => "or below an overlay".to_string(),
+                        list => mounts::show_processes(&list),
+                    };
+                    warn!(
+                        "ccfs umount: {} is still mounted in another mount namespace ({who}); waiting for its end",
+                        volume.display()
+                    );
+                }
                 false => warn!("ccfs umount: still writing to {}", volume.display()),
             }
         }
