@@ -68,24 +68,23 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
     check_size(bytes)?;
     let temporary = temporary_name(&args.target)?;
     let (file, lock) = temporary_file(&temporary, bytes)?;
-    let made = build_image(args, &file, &temporary, bytes).and_then(|()| match args.flash {
-        true => {
-            drop(lock);
+    let mut lock = Some(lock);
+    let made = build_image(args, &file, &temporary, bytes).and_then(|()| {
+        if args.flash {
+            // Another file takes its place.
+            drop(lock.take());
             flash::replace_by_flash(&temporary, CODE, |file, bytes| match args.sparse {
                 true => Ok(()),
                 false => allocate(file, bytes),
             })?;
-            take_place(&temporary, &args.target)
         }
-        false => {
-            let placed = take_place(&temporary, &args.target);
-            drop(lock);
-            placed
-        }
+        take_place(&temporary, &args.target)
     });
     if made.is_err() {
         let _ = std::fs::remove_file(&temporary);
     }
+    // Not before: without it another run may put its own file there.
+    drop(lock);
     made?;
     sync_parent(&args.target);
     report(args, bytes);
@@ -109,7 +108,14 @@ fn temporary_file(path: &Path, bytes: u64) -> Outcome<(File, FileDevice)> {
     let file = match options.open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
             let before = identity(path.symlink_metadata());
-            let left = FileDevice::open(path, OpenMode::ReadWrite);
+            let mut left = FileDevice::open(path, OpenMode::ReadWrite);
+            if let Err(OpenError::Empty { .. }) = left {
+                // Too short to be locked: another run's first moment, or what one left that was killed in it.
+                let mut opened = OpenOptions::new();
+                opened.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+                let _ = opened.open(path).and_then(|file| grow(&file));
+                left = FileDevice::open(path, OpenMode::ReadWrite);
+            }
             if let Err(OpenError::Busy { .. }) = left {
                 return Err(another(path));
             }
@@ -124,12 +130,15 @@ fn temporary_file(path: &Path, bytes: u64) -> Outcome<(File, FileDevice)> {
     };
     file.set_len(bytes)
         .or_fail(CODE, "cannot set the size of the image file")?;
-    // Until there is a lock another run can take the file for one that was left.
-    let lock = match FileDevice::open(path, OpenMode::ReadWrite) {
-        Ok(lock) if identity(path.symlink_metadata()) == identity(file.metadata()) => lock,
-        Ok(_) | Err(OpenError::Busy { .. }) => return Err(another(path)),
-        Err(e) => return Err(Failure::new(CODE, e.to_string())),
-    };
+    // Until there is a lock another run can take the file for one that was left, and what is opened here is that run's.
+    let lock = FileDevice::open(path, OpenMode::ReadWrite);
+    if identity(path.symlink_metadata()) != identity(file.metadata()) {
+        return Err(another(path));
+    }
+    let lock = lock.map_err(|e| match e {
+        OpenError::Busy { .. } => another(path),
+        e => Failure::new(CODE, e.to_string()),
+    })?;
     Ok((file, lock))
 }
 

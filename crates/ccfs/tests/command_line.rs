@@ -191,11 +191,13 @@ fn a_reader_that_leaves_early_is_no_failure() {
 fn of_several_mkfs_of_one_image_one_succeeds() {
     let place = Place::new();
     let image = place.text("a.img");
+    let mut successes = 0;
     for round in 0..12 {
         let _ = fs::remove_file(&image);
         match round % 4 {
-            // What a killed run left.
+            // What killed runs left.
             1 => fs::write(place.path(".a.img.mkfs"), vec![1; 1 << 20]).unwrap(),
+            3 => fs::write(place.path(".a.img.mkfs"), "").unwrap(),
             // A file that is there, and empty.
             2 => fs::write(&image, "").unwrap(),
             _ => {}
@@ -208,18 +210,23 @@ fn of_several_mkfs_of_one_image_one_succeeds() {
         let ended = runs.map(|run| run.join().unwrap());
         let told: Vec<_> = ended.iter().map(|(_, ran)| (ran.code, &ran.err)).collect();
         let made: Vec<_> = ended.iter().filter(|(_, ran)| ran.code == 0).collect();
-        assert_eq!(made.len(), 1, "{told:?}");
-        let mib: u64 = made[0].0.trim_end_matches('M').parse().unwrap();
-        assert_eq!(fs::metadata(&image).unwrap().len(), mib << 20, "{told:?}");
-        tool("e2fsck", &["-fn", &image]);
+        // None, where a machine is so slow that all of them give up waiting for each other.
+        assert!(made.len() <= 1, "{told:?}");
         for (_, ran) in &ended {
-            let why = ["cannot create", "holds a file system", "in use"];
+            let why = ["cannot create", "holds ", "in use"];
             let is_told = why.iter().any(|text| ran.err.contains(text));
             assert!(ran.code == 0 || is_told, "{told:?}");
         }
-        let left = fs::read_dir(place.path("")).unwrap().count();
-        assert_eq!(left, 1, "{told:?}");
+        if let Some((size, _)) = made.first() {
+            successes += 1;
+            let mib: u64 = size.trim_end_matches('M').parse().unwrap();
+            assert_eq!(fs::metadata(&image).unwrap().len(), mib << 20, "{told:?}");
+            tool("e2fsck", &["-fn", &image]);
+            let left = fs::read_dir(place.path("")).unwrap().count();
+            assert_eq!(left, 1, "{told:?}");
+        }
     }
+    assert!(successes > 0);
 }
 
 /// An image file that exists and is too large for its disk: that disk is no fuller after the refusal than before.
