@@ -22,8 +22,8 @@ pub enum Access {
 
 /// Largest piece of a file in memory, bytes.
 pub(crate) const PIECE: usize = 1 << 20;
-/// A file whose name is taken gets this one first and replaces the other then. What a killed process left is replaced.
-pub(crate) const TEMPORARY: &[u8] = b".ccfs-new";
+/// A file whose name is taken gets this one first and replaces the other then, or this one with a number where somebody uses it.
+const TEMPORARY: &str = ".ccfs-new";
 
 /// An open volume. [`Offline::close`] brings it to rest and tells whether that worked; dropping it does the same without telling.
 pub struct Offline {
@@ -246,19 +246,25 @@ impl Offline {
             Err(e) => Err(e),
             Ok(old) if is_dir(&old) => errno(libc::EISDIR),
             Ok(_) => {
-                self.clear_temporary(dir)?;
-                self.volume.link(&self.cx, ino, dir, TEMPORARY)?;
+                let temporary = self.temporary(dir)?;
+                self.volume.link(&self.cx, ino, dir, &temporary)?;
                 self.volume
-                    .rename(&self.cx, dir, TEMPORARY, dir, name, RenameFlags::default())
+                    .rename(&self.cx, dir, &temporary, dir, name, RenameFlags::default())
             }
         }
     }
 
-    pub(crate) fn clear_temporary(&self, dir: Ino) -> ccfs_engine::Result<()> {
-        match self.volume.unlink(&self.cx, dir, TEMPORARY) {
-            Err(ccfs_engine::Error::Errno(libc::ENOENT)) => Ok(()),
-            other => other,
+    /// A name that the directory does not have.
+    pub(crate) fn temporary(&self, dir: Ino) -> ccfs_engine::Result<Vec<u8>> {
+        let mut name = TEMPORARY.to_string();
+        for n in 1u64.. {
+            match self.volume.lookup(dir, name.as_bytes()) {
+                Err(ccfs_engine::Error::Errno(libc::ENOENT)) => break,
+                taken => taken?,
+            };
+            name = format!("{TEMPORARY}-{n}");
         }
+        Ok(name.into_bytes())
     }
 
     /// Makes a directory. Error: EEXIST.

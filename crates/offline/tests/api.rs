@@ -144,13 +144,32 @@ fn files_are_replaced_whole() {
     volume.write("/to-made", b"through a symlink").unwrap();
     assert_eq!(volume.read("/made").unwrap(), b"through a symlink");
     assert_eq!(code(volume.read("/")), libc::EISDIR);
+    // Names that replacing could want for itself are somebody's.
+    let own = [".ccfs-new", ".ccfs-new-1"];
+    for name in own {
+        volume.write(name, name.as_bytes()).unwrap();
+    }
+    volume.write("/f", b"again").unwrap();
+    volume.write(own[0], b"replaced").unwrap();
+    assert_eq!(volume.read("/f").unwrap(), b"again");
+    assert_eq!(volume.read(own[0]).unwrap(), b"replaced");
+    assert_eq!(volume.read(own[1]).unwrap(), own[1].as_bytes());
     volume.close().unwrap();
     e2fsck(&image);
     let volume = Offline::open(&image, Access::ReadOnly).unwrap();
     assert_eq!(volume.read("/other-name").unwrap(), large);
     assert_eq!(
         names(&volume, "/"),
-        ["f", "link", "lost+found", "made", "other-name", "to-made"]
+        [
+            own[0],
+            own[1],
+            "f",
+            "link",
+            "lost+found",
+            "made",
+            "other-name",
+            "to-made"
+        ]
     );
     assert_eq!(code(volume.write("/f", b"")), libc::EROFS);
 }

@@ -90,7 +90,9 @@ impl Ftl {
         let block = self.free.pop_front().ok_or_else(|| self.full(1))?;
         let start = self.g.offset(block * self.g.block_pages);
         let len = u64::from(self.g.block_pages) * SLOT as u64;
-        self.dev.discard(start, len)?;
+        let erased = self.dev.discard(start, len);
+        self.failed |= erased.is_err();
+        erased?;
         self.erases[block as usize] += 1;
         self.state[block as usize] = BlockState::Used;
         self.note_block(block);

@@ -2,7 +2,7 @@
 use super::{Goal, Meta, Outcome, Sink, Source, Xattrs};
 use crate::error::{Error, Result};
 use crate::path::Last;
-use crate::volume::{Offline, TEMPORARY, errno, is_dir};
+use crate::volume::{Offline, errno, is_dir};
 use ccfs_engine::{Attr, Ino, ROOT_INO, RenameFlags, Seek, SetAttr, SetTime, WriteFlags};
 
 /// The kernel's 32-bit form of a device number, which ext4 stores.
@@ -242,25 +242,22 @@ impl Sink for VolumeSink<'_> {
             return Ok(NewFile { ino, named: None });
         }
         let named = match volume.lookup(*into, name) {
-            Err(ccfs_engine::Error::Errno(libc::ENOENT)) => name,
+            Err(ccfs_engine::Error::Errno(libc::ENOENT)) => name.to_vec(),
             Ok(old) if is_dir(&old) => return errno(libc::EISDIR),
-            Ok(_) => {
-                self.into.clear_temporary(*into)?;
-                TEMPORARY
-            }
+            Ok(_) => self.into.temporary(*into)?,
             Err(e) => return Err(e),
         };
         let attr = match target {
-            Some(target) => volume.symlink(cx, *into, named, target)?,
+            Some(target) => volume.symlink(cx, *into, &named, target)?,
             None => {
                 let mode = (meta.kind() | 0o600) as u16;
-                volume.mknod(cx, *into, named, mode, pack(meta.rdev))?
+                volume.mknod(cx, *into, &named, mode, pack(meta.rdev))?
             }
         };
         volume.remember(attr.ino, 1);
         Ok(NewFile {
             ino: attr.ino,
-            named: Some(named.to_vec()),
+            named: Some(named),
         })
     }
 
