@@ -42,6 +42,16 @@ fn loops_of(image: &str) -> String {
     tool("losetup", &["-j", image])
 }
 
+/// The kernel detaches a loop device with its last user: programs that other tests are just starting have copies of all descriptors for an
+/// instant.
+fn wait_for_no_loops(image: &str) {
+    let start = Instant::now();
+    while !loops_of(image).is_empty() {
+        assert!(start.elapsed() < PATIENCE, "{}", loops_of(image));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// At rest: e2fsck finds nothing, and the kernel shows the same.
 fn plain_ext4(place: &Place, image: &str) -> Vec<String> {
     tool("e2fsck", &["-fn", image]);
@@ -80,7 +90,7 @@ fn umount_leaves_plain_ext4_and_no_loop_device() {
             common::umount8(&dir);
         }
         assert_eq!(plain_ext4(&place, &image).len(), round + 1);
-        assert_eq!(loops_of(&image), "");
+        wait_for_no_loops(&image);
         wait_for_end(pid);
     }
 }
@@ -220,7 +230,7 @@ fn mount_clears_what_a_killed_daemon_left() {
         }
         assert!(!is_mounted(&dir));
         assert_eq!(plain_ext4(&place, &image).len(), n + 1);
-        assert_eq!(loops_of(&image), "");
+        wait_for_no_loops(&image);
     }
 }
 
@@ -463,9 +473,12 @@ fn order_survives_a_crash_as_the_readme_says() {
         entries > 100 && (entries == done || entries == done + 1),
         "{entries} entries, {done} done"
     );
-    assert!(journal.ends_with('\n'));
-    for (n, line) in journal.lines().enumerate() {
-        assert_eq!(line, format!("entry {}", n + 1));
+    // A write over the end of a page is two requests (C2).
+    let whole = journal.ends_with('\n');
+    assert!(whole || journal.len().is_multiple_of(4096) && entries == done + 1);
+    for (n, line) in journal.split_inclusive('\n').enumerate() {
+        let entry = format!("entry {}\n", n + 1);
+        assert!(entry.starts_with(line), "{line:?}");
     }
     unmount(&dir);
     tool("e2fsck", &["-fn", &image]);

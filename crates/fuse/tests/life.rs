@@ -115,6 +115,14 @@ fn mounted(dir: &Path) -> bool {
         .contains(dir.to_str().unwrap())
 }
 
+/// The kernel detaches a loop device with its last user: programs that other tests are just starting have copies of all descriptors for an
+/// instant.
+fn wait_for_loops(d: &Daemon, count: usize) {
+    wait("the image's loop devices", || {
+        loops_of(&d.path("image")) == count
+    });
+}
+
 fn loops_of(image: &Path) -> usize {
     let out = Command::new("losetup")
         .arg("-j")
@@ -134,10 +142,10 @@ fn sigterm_unmounts() {
 fn sigterm_unmounts_over(way: &'static str) {
     let mut d = Daemon::new(way);
     fs::write(d.path("mnt/f"), b"f").unwrap();
-    assert_eq!(loops_of(&d.path("image")), 1);
+    wait_for_loops(&d, 1);
     d.signal(Signal::TERM);
     d.ends_well();
-    assert_eq!(loops_of(&d.path("image")), 0);
+    wait_for_loops(&d, 0);
 }
 
 #[test]
@@ -184,11 +192,11 @@ fn killed_daemon_over(way: &'static str) {
     drop(file);
     // A new daemon clears the dead mount, and with it its loop device.
     d.child = start(d.work.path(), d.way);
-    assert_eq!(loops_of(&d.path("image")), 1);
+    wait_for_loops(&d, 1);
     assert_eq!(fs::read(d.path("mnt/kept")).unwrap(), b"synced");
     common::unmount(&d.path("mnt"));
     d.ends_well();
-    assert_eq!(loops_of(&d.path("image")), 0);
+    wait_for_loops(&d, 0);
 }
 
 /// The kernel can end a connection at any time (/sys/fs/fuse/connections): then all is brought to rest as well.
