@@ -119,6 +119,7 @@ fn serve(
 ) -> Outcome<()> {
     ccfs_fuse::prepare_process();
     crate::memory::give_back_soon();
+    crate::memory::small_pages();
     lift_file_size_limit();
     let mode = if options.engine.read_only {
         OpenMode::ReadOnly

@@ -1,8 +1,9 @@
 //! What is mounted, and which loop device stands for which file: /proc and /sys, read only.
+use ccfs_device::Part;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -103,12 +104,7 @@ fn unescape(field: &[u8]) -> PathBuf {
 
 /// The file behind a loop device; `None` for any other device.
 pub fn backing_file(device: &Path) -> Option<PathBuf> {
-    let name = device.file_name()?;
-    let mut text = fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()?;
-    while text.last() == Some(&b'\n') {
-        text.pop();
-    }
-    Some(PathBuf::from(OsString::from_vec(text)))
+    ccfs_device::loop_file(device.file_name()?)
 }
 
 /// True for a loop device that the kernel detaches after its last use, as those that ccfs attaches are.
@@ -122,22 +118,9 @@ pub fn is_autoclear(device: &Path) -> bool {
 
 /// Loop devices whose backing file is the file at `path` (compared by device and inode number).
 pub fn loops_of(path: &Path) -> Vec<PathBuf> {
-    let Ok(wanted) = fs::metadata(path) else {
-        return Vec::new();
-    };
-    let Ok(entries) = fs::read_dir("/sys/block") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter(|e| e.file_name().as_bytes().starts_with(b"loop"))
-        .map(|e| Path::new("/dev").join(e.file_name()))
-        .filter(|dev| {
-            backing_file(dev)
-                .and_then(|f| fs::metadata(f).ok())
-                .is_some_and(|m| m.dev() == wanted.dev() && m.ino() == wanted.ino())
-        })
-        .collect()
+    let over = fs::metadata(path).map(|file| Part::all_over(&file));
+    let over = over.into_iter().flatten();
+    over.map(|part| Path::new("/dev").join(part.disk)).collect()
 }
 
 /// Mounts of the volume `target` (image file or block device), whoever serves them.

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,18 +33,8 @@ pub fn run(args: &StreamArgs) -> Outcome<u8> {
 /// Opens a directory of a mounted volume for the stream and status calls: `path`, or the one that holds it. Asks for no
 /// attributes, since a stopped volume may not give them.
 pub fn open(path: &Path) -> Outcome<File> {
-    let directory = |path: &Path| {
-        let flags = libc::O_DIRECTORY | libc::O_NONBLOCK;
-        File::options().read(true).custom_flags(flags).open(path)
-    };
-    let opened = match directory(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
-            // A symlink can lie on another volume than its file.
-            let real = path.canonicalize();
-            let path = real.as_deref().unwrap_or(path);
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-            directory(parent.unwrap_or(Path::new(".")))
-        }
+    let opened = match ccfs_client::open_directory(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => ccfs_client::open_holder(path),
         opened => opened,
     };
     opened.map_err(|e| explain(path, e))

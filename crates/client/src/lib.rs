@@ -247,21 +247,29 @@ impl Scrub {
 /// Opens a path for the calls above: a directory as it is, of anything else the directory that holds it (of a symlink, what it leads to).
 /// Errors: those of open(2); `ENOTCONN` for the root of a mount whose daemon died.
 pub fn open(path: &Path) -> io::Result<File> {
-    let directory = |path: &Path| {
-        let mut options = File::options();
-        options.read(true).custom_flags(libc::O_DIRECTORY);
-        options.open(path)
-    };
-    match directory(path) {
+    match open_directory(path) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTDIR | libc::ENOENT)) => {
-            // A symlink can lie on another volume than its file.
-            let real = path.canonicalize();
-            let path = real.as_deref().unwrap_or(path);
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-            directory(parent.unwrap_or(Path::new(".")))
+            open_holder(path)
         }
         opened => opened,
     }
+}
+
+#[doc(hidden)]
+pub fn open_directory(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_DIRECTORY);
+    options.open(path)
+}
+
+/// Opens the directory that holds what a path leads to.
+#[doc(hidden)]
+pub fn open_holder(path: &Path) -> io::Result<File> {
+    // A symlink can lie on another volume than its file.
+    let real = path.canonicalize();
+    let path = real.as_deref().unwrap_or(path);
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    open_directory(parent.unwrap_or(Path::new(".")))
 }
 
 fn stream_call(fd: BorrowedFd<'_>, number: u32, id: u64, flags: u32) -> io::Result<Stream> {

@@ -48,12 +48,8 @@ impl Generator {
         if tree.nodes[&node].xattrs.contains_key(&name) && self.rng.chance(35) {
             return Some(Op::RemoveXattr { node, name });
         }
-        let mut value = 2u32.to_le_bytes().to_vec();
-        let mut entry = |tag: u16, perm: u64, id: u32| {
-            value.extend(tag.to_le_bytes());
-            value.extend((perm as u16).to_le_bytes());
-            value.extend(id.to_le_bytes());
-        };
+        let mut entries = Vec::new();
+        let mut entry = |tag: u16, perm: u64, id: u32| entries.push((tag, perm as u16, id));
         let bits = self.rng.bits();
         let perm = |n: u32| bits >> (8 * n) & 7;
         let named = self.rng.below(4) as u32;
@@ -64,7 +60,7 @@ impl Generator {
             entry(16, perm(3), u32::MAX);
         }
         entry(32, perm(4), u32::MAX);
-        let value = value.into();
+        let value = list_of(entries);
         Some(Op::SetXattr { node, name, value })
     }
 

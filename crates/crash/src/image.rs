@@ -27,6 +27,9 @@ pub struct Config {
     pub used: bool,
 }
 
+/// For the programs of e2fsprogs that make volumes: equal bytes in every run.
+pub(crate) const TIME: (&str, &str) = ("E2FSPROGS_FAKE_TIME", "1700000000");
+
 const SMALL: Config = Config {
     name: "1k",
     block_size: 1024,
@@ -147,7 +150,7 @@ fn make(config: &Config) -> Result<MemoryDevice, String> {
     command
         .arg(file.path())
         .arg(format!("{}M", config.size_mib))
-        .env("E2FSPROGS_FAKE_TIME", "1700000000");
+        .env(TIME.0, TIME.1);
     run(&mut command, 0)?;
     if config.used {
         used::fill(file.path(), config)?;

@@ -530,15 +530,14 @@ fn make_line(parent: &NodeId, name: &[u8], make: &Make, rdev: u32) -> String {
 
 /// An access control list from entries `tag:permissions[:id]`.
 fn acl_of(entries: &[&str]) -> Option<Bytes> {
-    let mut out = 2u32.to_le_bytes().to_vec();
-    for entry in entries {
-        let mut parts = entry.split(':').map(|p| p.parse::<u32>().ok());
+    let entry = |text: &&str| {
+        let mut parts = text.split(':').map(|p| p.parse::<u32>().ok());
         let (tag, perm) = (parts.next()??, parts.next()??);
-        out.extend((tag as u16).to_le_bytes());
-        out.extend((perm as u16).to_le_bytes());
-        out.extend(parts.next().flatten().unwrap_or(u32::MAX).to_le_bytes());
-    }
-    Some(out.into())
+        let id = parts.next().flatten().unwrap_or(u32::MAX);
+        Some((tag as u16, perm as u16, id))
+    };
+    let entries: Option<Vec<_>> = entries.iter().map(entry).collect();
+    entries.map(list_of)
 }
 
 fn acl_words(value: &[u8]) -> String {

@@ -1,6 +1,6 @@
 //! A volume with a past: what debugfs and tune2fs can make of it and ccfs never would (hard spots 21 and 27).
 use crate::generate::pattern;
-use crate::image::{Config, run};
+use crate::image::{Config, TIME, run};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,8 +10,6 @@ use std::process::Command;
 const SHARING: [&str; 3] = ["x1", "x2", "x3"];
 /// h_refcount in the head of a block of attributes.
 const REFCOUNT: u64 = 4;
-/// Equal bytes in every run.
-const TIME: (&str, &str) = ("E2FSPROGS_FAKE_TIME", "1700000000");
 
 /// Fills a fresh volume that has no extents yet, and turns them on.
 pub(crate) fn fill(image: &Path, config: &Config) -> Result<(), String> {

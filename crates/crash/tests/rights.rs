@@ -1,6 +1,7 @@
 //! Flags, ACLs, killed setuid bits, write-back, copies by the engine's calls, each before and after a power cut. (Random workloads have
 //! them too: `rights_percent`.)
 use ccfs_crash::image::{self, CONFIGS};
+use ccfs_crash::oracle::list_of;
 use ccfs_crash::run::{Setting, mount};
 use ccfs_device::{Outcome, SimDevice};
 use ccfs_engine::*;
@@ -108,28 +109,18 @@ fn flags_refuse_before_and_after_a_crash() {
     vol.unmount().unwrap();
 }
 
-/// Version 2, then tag, permissions and id of each entry, as in the value of the xattr.
-fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-    let mut out = 2u32.to_le_bytes().to_vec();
-    for (tag, perm, id) in entries {
-        out.extend(tag.to_le_bytes());
-        out.extend(perm.to_le_bytes());
-        out.extend(id.to_le_bytes());
-    }
-    out
-}
-
 #[test]
 fn default_acls_pass_on_before_and_after_a_crash() {
     const NONE: u32 = u32::MAX;
     // user::rwx user:1000:rwx group::r-x mask::rwx other::---
-    let default = acl(&[
+    let default = list_of([
         (1, 7, NONE),
         (2, 7, 1000),
         (4, 5, NONE),
         (16, 7, NONE),
         (32, 0, NONE),
-    ]);
+    ])
+    .to_vec();
     let (dev, vol) = fresh();
     let c = cx(&vol);
     let d = vol.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
@@ -147,13 +138,14 @@ fn default_acls_pass_on_before_and_after_a_crash() {
     let e = vol.mkdir(&c, d, b"e", 0o777).unwrap();
     // The mask takes the place of the group's bits; the umask does not count.
     assert_eq!((f.mode & 0o777, e.mode & 0o777), (0o660, 0o770));
-    let access = acl(&[
+    let access = list_of([
         (1, 6, NONE),
         (2, 7, 1000),
         (4, 5, NONE),
         (16, 6, NONE),
         (32, 0, NONE),
-    ]);
+    ])
+    .to_vec();
     let holds = |vol: &Volume| {
         let [f, e] = [b"f", b"e"].map(|n| {
             let d = vol.lookup(ROOT_INO, b"d").unwrap().ino;

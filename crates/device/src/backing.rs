@@ -1,8 +1,10 @@
 //! What lies behind a loop device. An image file can be opened by its own name and by way of any number of loop devices over it, and
 //! all of them are one volume.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Sectors of sysfs, bytes, whatever the device's own are.
@@ -30,7 +32,7 @@ impl Part {
             false => 0,
         };
         Some(Part {
-            file: file_of(disk)?,
+            file: loop_file(disk.file_name()?)?,
             start: number(&disk.join("loop/offset"))?.checked_add(first)?,
             len: number(&dir.join("size"))?.checked_mul(SYSFS_SECTOR)?,
             disk: disk.file_name()?.to_os_string(),
@@ -51,14 +53,23 @@ impl Part {
             .collect()
     }
 
+    /// Of every attached loop device over this file.
+    pub fn all_over(file: &Metadata) -> Vec<Part> {
+        let same = |other: Metadata| (other.dev(), other.ino()) == (file.dev(), file.ino());
+        let mut all = Part::all();
+        all.retain(|part| part.file.metadata().is_ok_and(same));
+        all
+    }
+
     /// Whether this part and `len` bytes from `start` on have bytes in common.
     pub fn overlaps(&self, start: u64, len: u64) -> bool {
         self.start < start.saturating_add(len) && start < self.start.saturating_add(self.len)
     }
 }
 
-/// The name of any file, so bytes.
-fn file_of(disk: &Path) -> Option<PathBuf> {
+/// The file behind the loop device of this name in /sys/block; `None` for any other device. The name of any file, so bytes.
+pub fn loop_file(disk: &OsStr) -> Option<PathBuf> {
+    let disk = Path::new("/sys/block").join(disk);
     let mut name = std::fs::read(disk.join("loop/backing_file")).ok()?;
     if name.last() == Some(&b'\n') {
         name.pop();

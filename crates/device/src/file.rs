@@ -426,12 +426,10 @@ fn refuse_loops(
     len: u64,
     own: Option<&Part>,
 ) -> Result<(), OpenError> {
-    let same = |other: Metadata| (other.dev(), other.ino()) == (meta.dev(), meta.ino());
-    for part in Part::all() {
+    for part in Part::all_over(meta) {
         let node = Path::new("/dev").join(&part.disk);
         if own.is_none_or(|own| own.disk != part.disk)
             && part.overlaps(start, len)
-            && part.file.metadata().is_ok_and(same)
             && !is_left_by_a_daemon(&part.disk)
             && is_claimed(&node)
         {

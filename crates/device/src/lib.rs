@@ -34,6 +34,7 @@ mod ticket;
 mod timing;
 mod uring;
 
+pub use backing::{Part, loop_file};
 pub use buffer::AlignedBuf;
 pub use counters::Counters;
 pub use epoch::{Command, EpochQueue, Order, Priority};

@@ -536,7 +536,7 @@ fn pieces_behind_the_end_of_file_are_sound_to_e2fsck() {
         let v = mount(&dev);
         let c = cx(1);
         let make = |name: &[u8]| v.mknod(&c, ROOT_INO, name, 0o100644, 0).unwrap().ino;
-        let (f, fill) = (make(b"f"), make(b"fill"));
+        let (f, rest) = (make(b"f"), make(b"rest"));
         let ahead = |i: u64| {
             let how = Fallocate::Allocate { keep_size: true };
             v.fallocate(&c, f, how, i * 2048, 1024).unwrap();
@@ -552,10 +552,7 @@ fn pieces_behind_the_end_of_file_are_sound_to_e2fsck() {
             ahead(i);
         }
         if full {
-            let mut at = 0;
-            while let Ok(n) = v.write(&c, fill, at, &[7; 1 << 16], WriteFlags::default()) {
-                at += n as u64;
-            }
+            fill(&v, &c, rest);
         }
         crash(&dev);
         for i in 0..12 {

@@ -31,6 +31,17 @@ pub(super) fn is_minimal(list: &[u8]) -> bool {
     list.len() == HEAD + 3 * ENTRY
 }
 
+/// The bytes of a list with these entries: tag, permissions, id.
+pub fn list_of(entries: impl IntoIterator<Item = (u16, u16, u32)>) -> Bytes {
+    let mut out = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(perm.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out.into()
+}
+
 /// An access control list as its attribute holds it: version, entries in order.
 struct Acl(Vec<u8>);
 
@@ -213,15 +224,9 @@ impl Tree {
 mod tests {
     use super::*;
 
-    fn acl(entries: &[(u16, u8)]) -> Bytes {
-        let mut out = 2u32.to_le_bytes().to_vec();
-        for (tag, perm) in entries {
-            let id = if *tag == 2 { 1000 } else { u32::MAX };
-            out.extend(tag.to_le_bytes());
-            out.extend([*perm, 0]);
-            out.extend(id.to_le_bytes());
-        }
-        out.into()
+    fn acl(entries: &[(u16, u16)]) -> Bytes {
+        let id = |tag: u16| if tag == 2 { 1000 } else { u32::MAX };
+        list_of(entries.iter().map(|(tag, perm)| (*tag, *perm, id(*tag))))
     }
 
     #[test]
