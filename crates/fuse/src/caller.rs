@@ -466,6 +466,12 @@ pub(crate) fn monotonic_ms() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
+/// Nanoseconds of the monotonic clock.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
 }

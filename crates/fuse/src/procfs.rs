@@ -3,6 +3,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// Flag of a thread in exit(2).
+const PF_EXITING: u64 = 4;
+
 /// A mounted proc file system (tests use a made-up one).
 #[derive(Debug)]
 pub struct Proc {
@@ -17,6 +20,8 @@ pub struct Stat {
     pub comm: Vec<u8>,
     /// It has ended and waits for its parent to notice.
     pub ended: bool,
+    /// It is in exit(2); set before the kernel tells anybody of its end.
+    pub ending: bool,
     /// Process id of the parent process.
     pub parent: u32,
     /// Its session (getsid(2)); 0 for what the kernel started.
@@ -161,10 +166,13 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     let ended = matches!(fields.next()?, "Z" | "X" | "x");
     let parent = fields.next()?.parse().ok()?;
     let session: i64 = fields.nth(1)?.parse().ok()?;
-    let start_ticks = fields.nth(22 - 7)?.parse().ok()?;
+    let flags: u64 = fields.nth(9 - 7)?.parse().ok()?;
+    let ending = flags & PF_EXITING != 0;
+    let start_ticks = fields.nth(22 - 10)?.parse().ok()?;
     Some(Stat {
         comm,
         ended,
+        ending,
         parent,
         session: u32::try_from(session).unwrap_or(0),
         start_ticks,
@@ -184,11 +192,19 @@ mod tests {
             Stat {
                 comm: b"a) R 1 (b".to_vec(),
                 ended: false,
+                ending: false,
                 parent: 7,
                 session: 43,
                 start_ticks: 987_654
             }
         );
+        let zombie = b"42 (a) R 1 (b) Z 7 42 43 0 -1 4194308 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
+        let ended = Stat {
+            ended: true,
+            ending: true,
+            ..stat
+        };
+        assert_eq!(parse_stat(zombie), Some(ended));
         for cut in 0..text.len() - 4 {
             let _ = parse_stat(&text[..cut]);
         }

@@ -190,7 +190,9 @@ struct Told {
 pub(super) struct Bell {
     rings: Vec<Ring>,
     told: Mutex<Told>,
+    /// The last `take_in` found that records were lost, and when one did last, nanoseconds of the monotonic clock.
     lost: AtomicBool,
+    lost_ns: AtomicU64,
 }
 
 impl Bell {
@@ -207,6 +209,7 @@ impl Bell {
             rings,
             told: Mutex::default(),
             lost: AtomicBool::new(false),
+            lost_ns: AtomicU64::new(0),
         })
     }
 
@@ -217,6 +220,7 @@ impl Bell {
             rings: Vec::new(),
             told: Mutex::default(),
             lost: AtomicBool::new(false),
+            lost_ns: AtomicU64::new(0),
         }
     }
 
@@ -280,6 +284,14 @@ impl Bell {
             lost = true;
         }
         self.lost.store(lost, Ordering::Relaxed);
+        if lost {
+            self.lost_ns.store(super::monotonic_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// No record was lost by a `take_in` since this instant.
+    pub fn is_complete_since(&self, ns: u64) -> bool {
+        self.lost_ns.load(Ordering::Relaxed) < ns
     }
 
     /// No record was lost by the last `take_in`.
@@ -309,6 +321,16 @@ impl Bell {
             told.creators.remove(&child);
         }
         found
+    }
+
+    /// (thread, by whom) of the forks after this instant, nanoseconds of the monotonic clock, that `creator` has not told.
+    pub fn forks_since(&self, ns: u64) -> HashMap<u32, u32> {
+        let told = self.told.lock();
+        let latest = |(&child, queue): (&u32, &VecDeque<(u64, u32)>)| {
+            let &(time, creator) = queue.back()?;
+            (time >= ns).then_some((child, creator))
+        };
+        told.creators.iter().filter_map(latest).collect()
     }
 
     /// A thread of that number ended between these instants, nanoseconds of the monotonic clock. False also if that was long ago.
@@ -417,6 +439,7 @@ mod tests {
             rings: Vec::new(),
             told,
             lost: AtomicBool::new(false),
+            lost_ns: AtomicU64::new(0),
         };
         assert_eq!(
             bell.creator(7, 45),

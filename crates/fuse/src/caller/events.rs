@@ -8,7 +8,7 @@
 //! fork is seen at once.
 //!
 //! If events were lost, threads that started since they were last known to be complete are looked up in /proc: nobody changed
-//! its stream meanwhile (that takes in events first), so a parent's stream of now is that of then.
+//! its stream meanwhile (that takes in events first), so the stream of now of whoever started them is that of then.
 //!
 //! An exec by another thread than the first gives it the first one's number without a fork, and the first one's end is told before
 //! the exec. So who has ended is *doubted*: each request of that number takes in events, until the exec has been told.
@@ -18,11 +18,10 @@ use super::bell::Bell;
 use super::connector::{Event, Source};
 use super::policy::Policy;
 use super::streams::{Origin, Place, Registry};
-use super::{Caller, io_uring_owner, monotonic_ms};
-use crate::procfs::Proc;
+use super::{Caller, io_uring_owner, monotonic_ms, monotonic_ns};
+use crate::procfs::{Proc, Stat};
 use crate::wire::Errno;
 use parking_lot::{Mutex, RwLock};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::OwnedFd;
@@ -31,7 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// How long events may be on their way before a known thread's number is doubted, milliseconds.
 const TRUST_MS: u64 = 4;
-/// How long the bell may take to tell who started a thread, nanoseconds. Later, that record is lost.
+/// How long the bell may take to tell who started a thread, nanoseconds; later, that record is lost. And how long the connector may
+/// take to tell of an end that rang.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Events that wait for the bell at most.
 const WAITING_MAX: usize = 4096;
@@ -94,8 +94,8 @@ struct Intake {
     ended: Vec<u32>,
     /// (until when, milliseconds of the monotonic clock; thread), oldest first.
     doubted: VecDeque<(u64, u32)>,
-    /// Up to then events are complete, clock ticks since boot.
-    complete_ticks: u64,
+    /// Up to then events are complete, clock ticks since boot and nanoseconds of the monotonic clock.
+    complete: (u64, u64),
 }
 
 /// Counters for `status`.
@@ -128,7 +128,7 @@ impl EventTracker {
     ) -> EventTracker {
         let intake = Intake {
             source: Some(source),
-            complete_ticks: super::now_ticks(),
+            complete: (super::now_ticks(), monotonic_ns()),
             ..Intake::default()
         };
         EventTracker {
@@ -266,7 +266,7 @@ impl EventTracker {
 
     /// Looks at a thread that made its first request. False: there is no such thread.
     fn introduce(&self, intake: &mut Intake, tid: u32) -> bool {
-        let (Some(stat), Some(process)) = (self.proc.stat(tid), self.proc.process(tid)) else {
+        let (Some((stat, since)), Some(process)) = (self.look(tid), self.proc.process(tid)) else {
             return false;
         };
         if stat.ended {
@@ -294,7 +294,7 @@ impl EventTracker {
             let place = self.first_seen(intake, process, tid);
             // The first thread of a process whose other threads are known may be one of those, in the middle of an exec.
             let doubted = tid == process && intake.processes.contains_key(&process);
-            self.enter_as_seen(intake, tid, process, place, stat.start_ticks);
+            self.enter(intake, tid, process, place, (stat.start_ticks, since));
             if doubted {
                 self.doubt(intake, tid);
             }
@@ -316,8 +316,9 @@ impl EventTracker {
                 && !self.shard(process).read().contains_key(&process)
                 && let Some(place) = self.by_rule(process)
             {
-                let born = self.born(process);
-                self.enter_as_seen(intake, process, process, place.clone(), born);
+                let seen = self.look(process);
+                let times = seen.map_or((0, 0), |(stat, since)| (stat.start_ticks, since));
+                self.enter(intake, process, process, place.clone(), times);
                 return place;
             }
             let leader = self.shard(process).read();
@@ -343,9 +344,13 @@ impl EventTracker {
         Some(Place::by_rule(stream))
     }
 
-    /// Somebody of whom nothing but the start time is known.
-    fn enter_as_seen(&self, intake: &mut Intake, tid: u32, process: u32, place: Place, born: u64) {
-        self.enter(intake, tid, process, place, (born, monotonic(born)));
+    /// What /proc says of a thread, and since when the number is its own, nanoseconds of the monotonic clock: what ended before we
+    /// looked was another, unless this one is in exit(2).
+    fn look(&self, tid: u32) -> Option<(Stat, u64)> {
+        let now = monotonic_ns();
+        let stat = self.proc.stat(tid)?;
+        let since = if stat.ended || stat.ending { 0 } else { now };
+        Some((stat, since))
     }
 
     /// `times`: when it started, clock ticks since boot, and since when the number is its own, nanoseconds of the monotonic clock.
@@ -402,7 +407,7 @@ impl EventTracker {
 
     /// Everything that the kernel has told up to now.
     fn take_in(&self, intake: &mut Intake) {
-        let (now_ms, now_ticks) = (monotonic_ms(), super::now_ticks());
+        let (now_ms, now) = (monotonic_ms(), (super::now_ticks(), monotonic_ns()));
         // What rings from here on may be told of in the connector's next events only.
         self.bell.iter().for_each(Bell::listen);
         let mut batch = std::mem::take(&mut intake.batch);
@@ -441,10 +446,9 @@ impl EventTracker {
         intake.batch = batch;
         if lost {
             self.counters.overruns.fetch_add(1, Relaxed);
-            intake.waiting.clear();
             self.rescan(intake);
         }
-        intake.complete_ticks = now_ticks;
+        intake.complete = now;
         self.bell.iter().for_each(Bell::heard);
         self.taken_in_ms.store(now_ms, Relaxed);
     }
@@ -467,12 +471,19 @@ impl EventTracker {
         let Some(since) = self.shard(tid).read().get(&tid).map(|t| t.since) else {
             return;
         };
-        intake.ended.push(tid);
-        // The bell told before; what it did not tell of this thread is the end of whoever had the number before it.
-        let bell = self.bell.as_ref();
-        if bell.is_some_and(|b| b.knows_end(tid) && !b.ended_between(tid, since, u64::MAX)) {
-            return;
+        if let Some(bell) = &self.bell
+            && !bell.ended_between(tid, since, u64::MAX)
+        {
+            // The bell told before: it is the end of whoever had the number before this thread, or has it since. After an exec by
+            // another thread the first one ends with that thread's number; the exec is told after it.
+            if bell.knows_end(tid) {
+                return;
+            }
+            if bell.is_complete_since(monotonic_ns().saturating_sub(PATIENCE_NS)) {
+                return self.doubt(intake, tid);
+            }
         }
+        intake.ended.push(tid);
         if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
             thread.ended = true;
         }
@@ -669,18 +680,6 @@ fn boot_ticks(ns: u64) -> u64 {
     let now = monotonic_ns();
     super::now_ticks()
         .saturating_sub(now.saturating_sub(ns) * super::ticks_per_second() / 1_000_000_000)
-}
-
-/// An instant in clock ticks since boot as nanoseconds of the monotonic clock.
-fn monotonic(ticks: u64) -> u64 {
-    let ago = super::now_ticks().saturating_sub(ticks);
-    let ago = ago.saturating_mul(1_000_000_000) / super::ticks_per_second();
-    monotonic_ns().saturating_sub(ago)
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// What a caller with this uid sees of a thread's place; `None`: the policy must be asked first.

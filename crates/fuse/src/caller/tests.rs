@@ -74,11 +74,6 @@ fn with_source(
     }
 }
 
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 /// Puts the process of a directory of /proc into a user namespace.
 fn namespace(process: &std::path::Path, name: &str) {
     fs::create_dir_all(process.join("ns")).unwrap();
@@ -170,6 +165,12 @@ impl World {
     /// A user as the thread `tid` of it calls.
     fn user(&self, tid: u32, uid: u32) -> User {
         self.callers.user(tid, uid)
+    }
+
+    /// A thread that is not the first one ends, or goes by another number from now on.
+    fn forget(&self, tid: u32, process: u32) {
+        self.end(tid);
+        fs::remove_dir(self.dir.path().join(format!("{process}/task/{tid}"))).unwrap();
     }
 
     fn end(&self, tid: u32) {

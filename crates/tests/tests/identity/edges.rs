@@ -5,6 +5,9 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::channel;
 use std::thread::Scope;
 
+/// How long events are lost in a test.
+const LONG_ENOUGH: Duration = Duration::from_secs(4);
+
 /// Uncommitted operations of a stream.
 fn operations(p: &Place, id: u64) -> u64 {
     let status = p.v.status();
@@ -182,6 +185,77 @@ fn exec_beside_threads_in_other_streams() {
             let seen = p.walk("set 77 beside 78 thread set 79 exec show other fork show child");
             is_all(&seen, "other child", 79);
         }
+    }
+    p.v.finish();
+}
+
+/// Who starts whom while events are lost, and in which stream all that have names are then.
+const LIVES: [(&str, &str, u64); 5] = [
+    (
+        "set 77 beside 78 beside 79 exec show a fork show b",
+        "a b",
+        77,
+    ),
+    (
+        "set 77 beside 78 thread set 79 exec show a fork show b",
+        "a b",
+        79,
+    ),
+    (
+        "set 77 thread set 78 thread show a fork show b daemon show c",
+        "a b c",
+        78,
+    ),
+    (
+        "thread set 77 fork fork thread exec show a daemon daemon show b",
+        "a b",
+        77,
+    ),
+    (
+        "set 77 fork thread set 78 sibling thread show a vfork show b",
+        "a b",
+        78,
+    ),
+];
+
+/// Events are lost again and again while threads and processes are started, call exec and end.
+#[test]
+fn nobody_is_mistaken_while_events_are_lost() {
+    let Some(p) = Place::new("flood", "commit=600") else {
+        return;
+    };
+    if !p.is_exact("nobody_is_mistaken_while_events_are_lost") {
+        return p.v.finish();
+    }
+    let rescans = || p.identity()["rescans"].as_u64().expect("a number");
+    let before = rescans();
+    let flood: [Talk; 2] = std::array::from_fn(|_| Talk::start(&p, "bursts 60000"));
+    let start = Instant::now();
+    let walker = |lives: &[(&str, &str, u64)]| {
+        let mut rounds = 0;
+        while start.elapsed() < LONG_ENOUGH {
+            for (steps, names, id) in lives {
+                let seen = p.walk(steps);
+                for name in names.split(' ') {
+                    let place = seen.get(name);
+                    assert_eq!(place, Some(id), "{name} of {steps}, round {rounds}");
+                }
+            }
+            rounds += 1;
+        }
+        rounds
+    };
+    let rounds = std::thread::scope(|scope| {
+        // An exec by another thread than the first is what takes the most care.
+        let execs = scope.spawn(|| walker(&LIVES[1..2]));
+        let all = walker(&LIVES);
+        (all, execs.join().expect("a walker"))
+    });
+    drop(flood);
+    let losses = rescans() - before;
+    println!("{losses} losses in {rounds:?} rounds");
+    if losses == 0 {
+        println!("skipped: nothing was lost in {rounds:?} rounds");
     }
     p.v.finish();
 }

@@ -18,6 +18,7 @@
  *   say NAME            print NAME=0, without asking for anything
  *   pause               wait for a line on stdin
  *   forks N             N children that end at once
+ *   bursts N            for ever N changes of this thread's name and a rest
  *   names N             N changes of this thread's name, each an event for who listens to the kernel
  */
 #define _GNU_SOURCE
@@ -328,6 +329,12 @@ static void forks(int count)
     }
 }
 
+static void names(int count)
+{
+    while (count-- > 0)
+        prctl(PR_SET_NAME, count % 2 ? "odd" : "even");
+}
+
 static void walk(char **step)
 {
     for (; *step; step++) {
@@ -357,9 +364,11 @@ static void walk(char **step)
             wait_for_line();
         else if (!strcmp(word, "forks"))
             forks(atoi(*++step));
-        else if (!strcmp(word, "names")) {
-            for (int left = atoi(*++step); left > 0; left--)
-                prctl(PR_SET_NAME, left % 2 ? "odd" : "even");
+        else if (!strcmp(word, "names"))
+            names(atoi(*++step));
+        else if (!strcmp(word, "bursts")) {
+            for (;; usleep(20000))
+                names(atoi(step[1]));
         } else if (!strcmp(word, "sibling")) {
             struct clone_args args = {.flags = CLONE_PARENT};
             if (syscall(SYS_clone3, &args, sizeof args) != 0)

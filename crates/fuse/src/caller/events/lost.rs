@@ -1,51 +1,82 @@
-//! Events that the kernel could not deliver: /proc makes up for them.
-use super::{EventTracker, Intake, monotonic_ns};
+//! Events that the kernel could not deliver: /proc makes up for them, and the bell, which is another way and seldom loses anything.
+use super::{EventTracker, Intake};
 use crate::caller::streams::Place;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Longest chain of parents that a scan of /proc follows.
+/// Longest chain of parents that is followed.
 const DEPTH_MAX: u32 = 64;
 
+/// A thread that started since events were complete.
+struct Fresh {
+    process: u32,
+    /// Process id of its process's parent.
+    parent: u32,
+    /// When it started, clock ticks since boot, and since when the number is its own, nanoseconds of the monotonic clock.
+    times: (u64, u64),
+    ended: bool,
+}
+
+/// What happened meanwhile, as far as it can be found out.
+#[derive(Default)]
+struct Found {
+    /// Thread -> process.
+    alive: HashMap<u32, u32>,
+    fresh: HashMap<u32, Fresh>,
+    /// Thread -> who started it, also of those that ended: what the bell told and no event.
+    forks: HashMap<u32, u32>,
+    places: HashMap<u32, Option<Place>>,
+}
+
 impl EventTracker {
-    /// Finds out from /proc what lost events would have told: threads that started since.
+    /// Finds out what lost events would have told: threads that started since, and execs.
     pub(super) fn rescan(&self, intake: &mut Intake) {
         self.counters.rescans.fetch_add(1, Relaxed);
-        // Start times are rounded down to a tick.
-        let since = intake.complete_ticks.saturating_sub(1);
-        let mut fresh = HashMap::new();
-        let now = monotonic_ns();
-        let all = self.proc.threads();
-        let alive: HashSet<u32> = all.iter().map(|(_, tid)| *tid).collect();
-        self.find_execs(intake, &alive, now);
-        for (process, tid) in all {
-            let Some(stat) = self.proc.stat(tid).filter(|s| s.start_ticks >= since) else {
-                continue;
-            };
-            let known = self.shard(tid).read().get(&tid).map(|t| t.born);
-            if known.is_none_or(|born| born.abs_diff(stat.start_ticks) > 1) {
-                fresh.insert(tid, (process, stat.parent, stat.start_ticks));
-            }
+        let mut found = Found::default();
+        if let Some(bell) = &self.bell {
+            found.forks = bell.forks_since(intake.complete.1);
         }
-        let mut places: HashMap<u32, Option<Place>> = HashMap::new();
-        for &tid in fresh.keys() {
-            self.find_place(&fresh, &mut places, tid, 0);
-        }
-        for (tid, (process, _, born)) in &fresh {
-            match places.remove(tid).flatten() {
-                Some(place) => self.enter_as_seen(intake, *tid, *process, place, *born),
+        self.find_living(intake, &mut found);
+        self.find_execs(intake, &found);
+        self.find_fresh(intake, &mut found);
+        let fresh: Vec<u32> = found.fresh.keys().copied().collect();
+        for tid in fresh {
+            let place = self.find_place(&mut found, tid, 0);
+            match (place, &found.fresh[&tid]) {
+                (Some(place), thread) if !thread.ended => {
+                    self.enter(intake, tid, thread.process, place, thread.times);
+                }
                 // What is known of an earlier thread of that number goes; the policy is asked again.
-                None => self.leave(intake, *tid),
+                _ => self.leave(intake, tid),
             }
         }
-        let known: Vec<u32> = intake.processes.values().flatten().copied().collect();
-        for tid in known.into_iter().filter(|tid| !alive.contains(tid)) {
-            self.leave(intake, tid);
+        for tid in known(intake) {
+            if !found.alive.contains_key(&tid) {
+                self.leave(intake, tid);
+            }
         }
     }
 
-    /// Threads that were not among the living at `now` or later and whose end did not ring: they go by their processes' numbers since.
-    fn find_execs(&self, intake: &mut Intake, alive: &HashSet<u32>, now: u64) {
+    fn find_living(&self, intake: &Intake, found: &mut Found) {
+        let all = self.proc.threads();
+        found.alive = all
+            .into_iter()
+            .map(|(process, tid)| (tid, process))
+            .collect();
+        // A list of a process's threads may lack some if others end meanwhile.
+        for tid in known(intake).into_iter().chain(found.forks.keys().copied()) {
+            if !found.alive.contains_key(&tid)
+                && self.proc.runs(tid)
+                && let Some(process) = self.proc.process(tid)
+            {
+                found.alive.insert(tid, process);
+            }
+        }
+    }
+
+    /// Who is not among the living, and whose end did not ring, goes by its process's number since: it called exec. A first thread
+    /// whose end did ring, and whose number runs, has given it to one that is not known.
+    fn find_execs(&self, intake: &mut Intake, found: &Found) {
         let Some(bell) = &self.bell else { return };
         let complete = bell.is_complete();
         // Who ended before that look at /proc.
@@ -53,43 +84,77 @@ impl EventTracker {
         if !complete || !bell.is_complete() {
             return;
         }
-        let took_over = |(&process, tids): (&u32, &HashSet<u32>)| {
-            let mut gone = tids.iter().filter(|&tid| !alive.contains(tid));
-            let tid = *gone.find(|&&tid| tid != process && self.runs_at(tid, u64::MAX))?;
-            let place = self.shard(tid).read().get(&tid)?.place.clone();
-            alive.contains(&process).then_some((process, place))
+        let survivor = |(&process, tids): (&u32, &HashSet<u32>)| {
+            found.alive.get(&process)?;
+            let mut gone = tids.iter().filter(|&tid| !found.alive.contains_key(tid));
+            let tid = gone.find(|&&tid| tid != process && self.runs_at(tid, u64::MAX));
+            let shard = self.shard(*tid.unwrap_or(&process)).read();
+            let thread = shard.get(tid.unwrap_or(&process))?;
+            let gone = tid.is_none() && self.end_rang(process, thread.since, u64::MAX);
+            (tid.is_some() || gone).then(|| (process, tid.map(|_| thread.place.clone())))
         };
-        let all: Vec<(u32, Place)> = intake.processes.iter().filter_map(took_over).collect();
+        let all: Vec<(u32, Option<Place>)> = intake.processes.iter().filter_map(survivor).collect();
         for (process, place) in all {
-            let born = self.born(process);
-            self.enter(intake, process, process, place, (born, now));
+            // It may be told yet. The first thread's end, even one that rang just now, is not the end of who has its number now.
+            let now = self.look(process);
+            let now = now.filter(|(stat, _)| !stat.ended && !stat.ending);
+            match (now, place) {
+                (Some((stat, since)), Some(place)) => {
+                    self.enter(intake, process, process, place, (stat.start_ticks, since));
+                }
+                (Some(_), None) => self.leave(intake, process),
+                (None, _) => {}
+            }
         }
     }
 
-    /// The explicit stream that a fresh thread inherited, by way of fresh parents.
-    fn find_place(
-        &self,
-        fresh: &HashMap<u32, (u32, u32, u64)>,
-        places: &mut HashMap<u32, Option<Place>>,
-        tid: u32,
-        depth: u32,
-    ) -> Option<Place> {
-        if let Some(place) = places.get(&tid) {
+    fn find_fresh(&self, intake: &Intake, found: &mut Found) {
+        // Start times are rounded down to a tick.
+        let complete = intake.complete.0.saturating_sub(1);
+        for (&tid, &process) in &found.alive {
+            let Some((stat, since)) = self.look(tid) else {
+                continue;
+            };
+            let born = stat.start_ticks;
+            let known = self.shard(tid).read().get(&tid).map(|t| t.born);
+            if born >= complete && known.is_none_or(|known| known.abs_diff(born) > 1) {
+                let fresh = Fresh {
+                    process,
+                    parent: stat.parent,
+                    times: (born, since),
+                    ended: stat.ended,
+                };
+                found.fresh.insert(tid, fresh);
+            }
+        }
+    }
+
+    /// The explicit stream that a thread inherited, by way of others that are fresh or were. Without the bell a process is taken for its
+    /// parent's of now, and a thread for the first one's.
+    fn find_place(&self, found: &mut Found, tid: u32, depth: u32) -> Option<Place> {
+        if let Some(place) = found.places.get(&tid) {
             return place.clone();
         }
-        let place = match fresh.get(&tid) {
-            _ if depth > DEPTH_MAX => None,
-            Some(&(process, parent, _)) => {
-                let from = if process == tid { parent } else { process };
-                self.find_place(fresh, places, from, depth + 1)
-            }
-            None => {
-                let shard = self.shard(tid).read();
-                let thread = shard.get(&tid).filter(|t| t.place.explicit);
-                thread.map(|t| t.place.clone())
-            }
+        let told = found.forks.get(&tid).copied();
+        let by_proc = |fresh: &Fresh| match fresh.process == tid {
+            true => fresh.parent,
+            false => fresh.process,
         };
-        places.insert(tid, place.clone());
+        let known = self.shard(tid).read().get(&tid).map(|t| t.place.clone());
+        let place = match (found.fresh.get(&tid), known) {
+            _ if depth > DEPTH_MAX => None,
+            (Some(fresh), _) => {
+                let creator = told.unwrap_or(by_proc(fresh));
+                self.find_place(found, creator, depth + 1)
+            }
+            (None, Some(place)) => Some(place).filter(|place| place.explicit),
+            (None, None) => told.and_then(|creator| self.find_place(found, creator, depth + 1)),
+        };
+        found.places.insert(tid, place.clone());
         place
     }
+}
+
+fn known(intake: &Intake) -> Vec<u32> {
+    intake.processes.values().flatten().copied().collect()
 }

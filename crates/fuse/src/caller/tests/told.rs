@@ -118,6 +118,30 @@ fn exec_beside_siblings_that_are_dying() {
     assert_eq!(w.stream(10, 5), 79);
 }
 
+/// The first thread's end is told with the number of the one that called exec: that was given to it meanwhile, and then to nobody.
+#[test]
+fn the_first_threads_end_is_told_with_the_others_number() {
+    for tidy in [false, true] {
+        let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+        for (tid, stream) in [(10, 77), (11, 78), (12, 79)] {
+            w.thread(tid, 10, 1, 50, "x");
+            w.callers.set(tid, 5, stream, 0).unwrap();
+        }
+        w.bell().ring_end(11, monotonic_ns());
+        w.bell().ring_end(10, monotonic_ns());
+        w.forget(11, 10);
+        w.forget(12, 10);
+        w.tell(Event::Exit { tid: 11 });
+        w.tell(Event::Exit { tid: 12 });
+        if tidy {
+            w.callers.shared.tidy();
+        }
+        w.exec(10);
+        assert_eq!(w.stream(10, 5), 79, "{tidy}");
+        assert_eq!(w.callers.identity().threads, 1);
+    }
+}
+
 /// What is told of the first thread's end before its exec, and of the exec without a ring, is not overlooked while events are trusted.
 #[test]
 fn an_exec_is_noticed_by_the_first_request_after_it() {
@@ -219,13 +243,11 @@ fn a_lost_exec_is_made_up_for() {
             w.thread(tid, first, 1, 50, "x");
             w.callers.set(tid, 5, stream, 0).unwrap();
         }
-        w.end(third);
-        fs::remove_dir(w.dir.path().join(format!("{first}/task/{third}"))).unwrap();
+        w.forget(third, first);
         w.bell().ring_end(third, monotonic_ns());
     }
     w.bell().ring_end(10, monotonic_ns());
-    w.end(11);
-    fs::remove_dir(w.dir.path().join("10/task/11")).unwrap();
+    w.forget(11, 10);
     w.told.0.lock().1 = true;
     sleep(Duration::from_millis(10));
     assert_eq!(
@@ -233,6 +255,97 @@ fn a_lost_exec_is_made_up_for() {
         (78, 77, 78)
     );
     assert_eq!(w.callers.identity().threads, 3);
+}
+
+/// Events were lost in the middle of an exec by another thread than the first: the first one's end rings while /proc is looked through, the
+/// number is the other's already, and the exec itself is told afterwards.
+#[test]
+fn an_exec_is_told_after_the_loss_that_showed_it() {
+    for known_before in [true, false] {
+        for round in 0..3 {
+            let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+            // The look takes a while.
+            for tid in 1000..1100 {
+                w.thread(tid, tid, 1, 50, "another");
+            }
+            w.thread(9, 9, 1, 50, "parent");
+            w.callers.set(9, 5, 79, 0).unwrap();
+            if known_before {
+                w.thread(10, 10, 9, 50, "first");
+                w.thread(11, 10, 9, 50, "second");
+                w.callers.set(10, 5, 77, 0).unwrap();
+                w.callers.set(11, 5, 79, 0).unwrap();
+                w.forget(11, 10);
+            } else {
+                // It all happened meanwhile: a process of two threads, both where their parent is, of which one called exec.
+                w.bell().ring_fork(10, 9, monotonic_ns());
+                w.thread(10, 10, 9, now_ticks(), "second");
+            }
+            w.bell().ring_end(10, monotonic_ns() + 200_000);
+            w.told.0.lock().1 = true;
+            w.callers.shared.tidy();
+            w.exec(10);
+            w.tell(Event::Exit { tid: 10 });
+            w.callers.shared.tidy();
+            assert_eq!(w.stream(10, 5), 79, "round {round}, {known_before}");
+        }
+    }
+}
+
+/// A thread in no stream of its own called exec, and that was lost.
+#[test]
+fn a_lost_exec_by_a_stranger() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    for first in [10, 20] {
+        w.thread(first, first, 1, 50, "first");
+        w.callers.set(first, 5, 77, 0).unwrap();
+    }
+    w.bell().ring_end(10, monotonic_ns());
+    w.told.0.lock().1 = true;
+    w.callers.shared.tidy();
+    assert_eq!((w.stream(10, 5), w.stream(20, 5)), (1, 77));
+}
+
+/// Lost forks of which the bell told: by a thread that is not the first, by parents that have ended, by a creator that is not the parent.
+#[test]
+fn the_bell_tells_of_lost_forks() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    w.thread(10, 10, 1, 50, "first");
+    w.thread(11, 10, 1, 50, "second");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.callers.set(11, 5, 78, 0).unwrap();
+    sleep(Duration::from_millis(10));
+    for (child, creator) in [(12, 11), (20, 11), (21, 20), (22, 21), (30, 11)] {
+        w.bell().ring_fork(child, creator, monotonic_ns());
+    }
+    w.thread(12, 10, 1, now_ticks(), "a thread of the second one's");
+    w.thread(22, 22, 1, now_ticks(), "a daemon");
+    w.thread(30, 30, 1, now_ticks(), "a sibling");
+    w.thread(40, 40, 1, now_ticks(), "a stranger");
+    w.told.0.lock().1 = true;
+    w.callers.shared.tidy();
+    let streams = [12, 22, 30, 40, 10, 11].map(|tid| w.stream(tid, 5));
+    assert_eq!(streams, [78, 78, 78, 1, 77, 78]);
+}
+
+/// While events are lost a fork that was told waits for the bell, longer ago than the loss; and the list of a process's threads lacks one.
+#[test]
+fn a_loss_takes_nobody_away() {
+    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    w.thread(10, 10, 1, 50, "first");
+    w.thread(11, 10, 1, 50, "second");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.callers.set(11, 5, 78, 0).unwrap();
+    w.fork(10, 20, 20);
+    w.thread(20, 20, 1, now_ticks(), "child");
+    sleep(Duration::from_millis(50));
+    w.callers.shared.tidy();
+    fs::remove_dir(w.dir.path().join("10/task/11")).unwrap();
+    w.told.0.lock().1 = true;
+    w.callers.shared.tidy();
+    w.bell().ring_fork(20, 11, monotonic_ns());
+    let streams = [10, 11, 20].map(|tid| w.stream(tid, 5));
+    assert_eq!(streams, [77, 78, 78]);
 }
 
 /// With CLONE_PARENT the connector names the creator's parent; the bell names the creator.
