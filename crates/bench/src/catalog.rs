@@ -72,7 +72,8 @@ fn threaded(call: Call, threads: usize) -> Plain {
         name: format!("threads/{}-{threads}", call.name()),
         group: Group::Threads,
         op: call.op(),
-        on_models: false,
+        // Elsewhere the disk is not waited for.
+        on_models: call == Call::Fsync,
         share: MICRO_SHARE,
         make: Box::new(move |scale: Scale, variant: &str| {
             let mut inner = Micro::new(call, false, scale);
