@@ -60,7 +60,8 @@ pub struct RunArgs {
     /// latency and applications, about 15 minutes
     #[arg(long, conflicts_with = "all")]
     pub quick: bool,
-    /// Everything: all systems, all workloads, modelled disks too; about 3 hours. Use it with --state
+    /// Everything: all workloads, all systems that tell something there, one round on each modelled disk too; about 3 hours. Use it
+    /// with --state
     #[arg(long)]
     pub all: bool,
     /// Systems to compare
@@ -78,7 +79,7 @@ pub struct RunArgs {
     /// Measured time of a run, seconds
     #[arg(long, value_name = "S", value_parser = positive)]
     pub seconds: Option<f64>,
-    /// Runs of each workload on each system
+    /// Runs of each workload on each system and disk
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
     /// Multiplies the sizes of files, sets and images (1 is a sixteenth of the paper's)
@@ -147,12 +148,19 @@ impl RunArgs {
             Extent::Standard => (3, 2.0, 0.25),
             Extent::All => (3, 5.0, 1.0),
         };
+        // A modelled disk does the same each time, and takes its time for it.
+        let model_rounds = match extent {
+            Extent::All => 1,
+            _ => rounds,
+        };
         Plan {
             systems,
+            usual: extent == Extent::All && self.fs.is_empty(),
             disks,
             groups,
             only: self.only.clone(),
             rounds: self.rounds.unwrap_or(rounds),
+            model_rounds: self.rounds.unwrap_or(model_rounds),
             seconds: self.seconds.unwrap_or(seconds),
             scale: self.scale.unwrap_or(scale),
             dir: self.dir.clone(),

@@ -19,11 +19,15 @@ const MODEL_SCALE_MAX: f64 = 0.25;
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub systems: Vec<System>,
+    /// The systems were not asked for by name: each is measured only where it tells something ([`tells`]).
+    pub usual: bool,
     pub disks: Vec<DiskKind>,
     pub groups: Vec<Group>,
     /// Beginnings of names; empty: all.
     pub only: Vec<String>,
     pub rounds: u32,
+    /// Rounds on modelled disks.
+    pub model_rounds: u32,
     pub seconds: f64,
     pub scale: f64,
     pub dir: PathBuf,
@@ -55,6 +59,26 @@ impl Plan {
         all
     }
 
+    /// The measurements on a disk, in their order.
+    fn jobs<'a>(
+        &self,
+        experiments: &'a [Box<dyn Experiment>],
+        systems: &[System],
+        disk: DiskKind,
+    ) -> Vec<Job<'a>> {
+        let rounds = match disk {
+            DiskKind::Real => self.rounds,
+            _ => self.model_rounds,
+        };
+        let wanted = experiments.iter().filter(|e| e.fits(disk));
+        let of = |e: &'a dyn Experiment| {
+            let mut those = systems.to_vec();
+            those.retain(|s| !self.usual || tells(*s, e.group(), disk));
+            jobs(e, &those, rounds)
+        };
+        wanted.flat_map(|e| of(&**e)).collect()
+    }
+
     pub fn usable(&self) -> Vec<System> {
         usable(&self.systems)
     }
@@ -71,6 +95,18 @@ pub fn usable(wanted: &[System]) -> Vec<System> {
         }
     }
     systems
+}
+
+/// Whether measuring a system tells what the others do not: how requests travel shows where there are many, and what fuse2fs writes and
+/// when is no question for a modelled disk.
+fn tells(system: System, group: Group, disk: DiskKind) -> bool {
+    match system {
+        System::CcfsDevice | System::CcfsDev | System::CcfsUring => {
+            disk == DiskKind::Real && matches!(group, Group::Personalities | Group::Micro)
+        }
+        System::Fuse2fs => disk == DiskKind::Real,
+        _ => true,
+    }
 }
 
 /// The label of a system used in a certain way.
@@ -95,10 +131,7 @@ pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
             DiskKind::Real => Scale(plan.scale),
             _ => Scale(plan.scale.min(MODEL_SCALE_MAX)),
         };
-        let wanted = experiments.iter().filter(|e| e.fits(disk));
-        let jobs: Vec<Job> = wanted
-            .flat_map(|e| jobs(&**e, &systems, plan.rounds))
-            .collect();
+        let jobs = plan.jobs(&experiments, &systems, disk);
         if jobs.iter().all(|job| state.has(&job.key(disk))) {
             continue;
         }
@@ -178,4 +211,58 @@ fn jobs<'a>(experiment: &'a dyn Experiment, systems: &[System], rounds: u32) -> 
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::{Parser, ValueEnum};
+
+    /// Workload and label of each measurement, and how many there are.
+    fn keys(line: &str, disk: DiskKind) -> Vec<(String, String)> {
+        let plan = Cli::parse_from(line.split_whitespace()).run.plan();
+        let experiments = catalog::all(Scale(plan.scale));
+        let jobs = plan.jobs(&experiments, &plan.systems, disk);
+        let key = |job: &Job| (job.key(disk).workload, job.key(disk).system);
+        jobs.iter().map(key).collect()
+    }
+
+    fn times(keys: &[(String, String)], workload: &str, system: &str) -> usize {
+        let those = keys.iter().filter(|(w, s)| w == workload && s == system);
+        those.count()
+    }
+
+    #[test]
+    fn all_measures_each_system_where_it_tells_something() {
+        let real = keys("ccfs-bench --all", DiskKind::Real);
+        let hdd = keys("ccfs-bench --all", DiskKind::Hdd);
+        for system in System::value_variants() {
+            assert_eq!(times(&real, "varmail", system.name()), 3, "{system:?}");
+            assert_eq!(times(&real, "micro/create", system.name()), 3);
+        }
+        for (workload, system, on_real, on_hdd) in [
+            ("threads/fsync-4k-2", "ccfs+streams", 3, 1),
+            ("threads/fsync-4k-2", "xfs", 3, 1),
+            ("threads/fsync-4k-2", "fuse2fs", 3, 0),
+            ("threads/fsync-4k-2", "ccfs-uring", 0, 0),
+            ("table4/git", "ccfs-device", 0, 0),
+            ("table4/git", "ext4+unsafe", 3, 1),
+            ("figure4/truncate", "ccfs+streams", 0, 1),
+        ] {
+            let name = format!("{workload} {system}");
+            assert_eq!(times(&real, workload, system), on_real, "{name}");
+            let modelled = format!("{workload}@hdd");
+            assert_eq!(times(&hdd, &modelled, system), on_hdd, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_by_name_is_measured_everywhere() {
+        let line = "ccfs-bench --all --fs fuse2fs,ccfs-uring --rounds 2 --only table4/git";
+        let hdd = keys(line, DiskKind::Hdd);
+        for system in ["fuse2fs", "ccfs-uring", "ccfs-uring+ignore-fsync"] {
+            assert_eq!(times(&hdd, "table4/git@hdd", system), 2, "{system}");
+        }
+    }
 }
