@@ -153,3 +153,12 @@ fn a_minimal_list_is_a_mode() {
         "A mkdir d; A syncfs; A acl d default 1:7 4:5 32:5; A acl d access 1:7 4:5 32:0; B chmod d 755; B streamsync; A mkdir d/e",
     );
 }
+
+/// Removing a list that is not there succeeds, changes nothing and orders nothing (place 93125): of B's removal nothing is tied to A.
+#[test]
+fn a_list_that_is_not_there_is_removed() {
+    check(
+        &["1k", "4k"],
+        "A create f; A mkdir d; A syncfs; A write f 0 5000; A chmod f 640; B removexattr f system.posix_acl_access; B removexattr d system.posix_acl_default; B create g; B streamsync; A tick",
+    );
+}

@@ -1,6 +1,6 @@
 //! What operations do to a tree, as POSIX and the Linux manual pages say it: the executable half of the oracle.
 use super::op::*;
-use super::rights::FLAGS;
+use super::rights::{FLAGS, is_acl};
 use super::tree::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -157,10 +157,11 @@ impl Tree {
                 self.get_mut(*node)?.set_xattr(name, value)?;
             }
             Op::RemoveXattr { node, name } => {
-                self.get_mut(*node)?
-                    .xattrs
-                    .remove(name)
-                    .ok_or(libc::ENODATA)?;
+                let was = self.get_mut(*node)?.xattrs.remove(name);
+                // What says no more than the mode is there in a way: no error, as on Linux's file systems.
+                if was.is_none() && !is_acl(name) {
+                    return Err(libc::ENODATA);
+                }
             }
             Op::SetFlags { node, flags } => {
                 let n = self.get_mut(*node)?;
@@ -462,9 +463,12 @@ impl Tree {
                     ..touch
                 }]
             }
-            Op::SetXattr { node, .. }
-            | Op::RemoveXattr { node, .. }
-            | Op::SetFlags { node, .. } => vec![changed(*node)],
+            Op::RemoveXattr { node, name } => {
+                let node_has = |n: &Arc<Node>| n.xattrs.contains_key(name);
+                let nothing = is_acl(name) && !self.nodes.get(node).is_some_and(node_has);
+                (!nothing).then(|| changed(*node)).into_iter().collect()
+            }
+            Op::SetXattr { node, .. } | Op::SetFlags { node, .. } => vec![changed(*node)],
             Op::Publish { files } => files.iter().map(|f| both(f.0)).collect(),
             Op::Commit { .. } => Vec::new(),
         }

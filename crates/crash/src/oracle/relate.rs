@@ -1,7 +1,7 @@
 //! Promise C5: which operations of different streams keep their order, and what a history makes of every object.
 use super::model::Errno;
 use super::op::*;
-use super::rights::{ACL_ACCESS, ACL_DEFAULT, is_minimal};
+use super::rights::{ACL_ACCESS, is_acl, is_minimal};
 use super::tree::*;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -232,9 +232,7 @@ impl Analysis {
         let files = inodes.into_iter().filter(|n| !is_dir(n)).collect();
         let dir_attrs = match op {
             Op::SetAttr { set, .. } => set.mode.is_some() || set.uid.is_some() || set.gid.is_some(),
-            Op::SetXattr { name, .. } | Op::RemoveXattr { name, .. } => {
-                **name == *ACL_ACCESS || **name == *ACL_DEFAULT
-            }
+            Op::SetXattr { name, .. } | Op::RemoveXattr { name, .. } => is_acl(name),
             Op::SetFlags { .. } => true,
             _ => false,
         };

@@ -6,6 +6,11 @@ use super::tree::*;
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
+/// Whether an attribute is an access control list.
+pub fn is_acl(name: &[u8]) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
 /// Nothing of the file changes.
 pub const IMMUTABLE: u32 = 0x10;
 /// Bytes are added and nothing else changes.
