@@ -25,6 +25,8 @@ const PERF_RECORD_EXIT: u32 = 4;
 /// Bytes of a record's header, and of a FORK or EXIT: header, pid, ppid, tid, ptid, time.
 const HEADER: usize = 8;
 const FORK_LEN: usize = 32;
+/// More than any record takes, bytes.
+const RECORD_MAX: usize = 256;
 const PERF_FLAG_FD_CLOEXEC: u64 = 8;
 /// Records that wait for their event at most; more means that events are not read, and nothing is lost by forgetting.
 const WAITING_MAX: usize = 1 << 16;
@@ -154,10 +156,12 @@ impl Ring {
         self.word(HEAD).load(Ordering::Acquire) != self.heard.load(Ordering::Acquire)
     }
 
-    /// All new records, back to back; the caller holds the Bell's mutex.
-    fn take(&self, out: &mut Vec<u8>) {
+    /// All new records, back to back; the caller holds the Bell's mutex. True: there was no room for more, and the kernel says only with the
+    /// next record that finds room whether others found none.
+    fn take(&self, out: &mut Vec<u8>) -> bool {
         let head = self.word(HEAD).load(Ordering::Acquire);
         let mut at = self.taken.load(Ordering::Relaxed);
+        let full = head - at > (RING - RECORD_MAX) as u64;
         out.clear();
         while at < head {
             let start = at as usize % RING;
@@ -172,6 +176,7 @@ impl Ring {
         }
         self.taken.store(head, Ordering::Relaxed);
         self.word(TAIL).store(head, Ordering::Release);
+        full
     }
 }
 
@@ -185,6 +190,8 @@ struct Told {
     /// Those of them that nobody took yet.
     fresh_ends: Vec<(u32, u64)>,
     buf: Vec<u8>,
+    /// How many ends there may be before old ones are looked for.
+    ends_max: usize,
 }
 
 pub(super) struct Bell {
@@ -273,7 +280,7 @@ impl Bell {
         let mut buf = std::mem::take(&mut told.buf);
         let mut lost = false;
         for ring in &self.rings {
-            ring.take(&mut buf);
+            lost |= ring.take(&mut buf);
             lost |= told.read(&buf);
         }
         told.buf = buf;
@@ -323,14 +330,23 @@ impl Bell {
         found
     }
 
-    /// (thread, by whom) of the forks after this instant, nanoseconds of the monotonic clock, that `creator` has not told.
-    pub fn forks_since(&self, ns: u64) -> HashMap<u32, u32> {
+    /// (thread, by whom) of the forks after this instant, nanoseconds of the monotonic clock, that `creator` has not told; in their order.
+    pub fn forks_since(&self, ns: u64) -> Vec<(u32, u32)> {
         let told = self.told.lock();
-        let latest = |(&child, queue): (&u32, &VecDeque<(u64, u32)>)| {
-            let &(time, creator) = queue.back()?;
-            (time >= ns).then_some((child, creator))
-        };
-        told.creators.iter().filter_map(latest).collect()
+        let mut forks = Vec::new();
+        for (&child, queue) in &told.creators {
+            let later = queue.iter().filter(|(time, _)| *time >= ns);
+            forks.extend(later.map(|&(time, creator)| (time, child, creator)));
+        }
+        drop(told);
+        forks.sort_unstable();
+        let pair = |(_, child, creator)| (child, creator);
+        forks.into_iter().map(pair).collect()
+    }
+
+    /// A record that must be there by now is not: a ring is silent, such as that of a processor that came back.
+    pub fn has_missed(&self) {
+        self.lost_ns.store(super::monotonic_ns(), Ordering::Relaxed);
     }
 
     /// A thread of that number ended between these instants, nanoseconds of the monotonic clock. False also if that was long ago.
@@ -348,12 +364,14 @@ impl Bell {
 
 impl Told {
     fn forget_old_ends(&mut self) {
-        if self.ends.len() <= ENDS_MAX {
+        if self.ends.len() <= self.ends_max.max(ENDS_MAX) {
             return;
         }
         let newest = self.ends.iter().map(|(_, end)| *end).max().unwrap_or(0);
         let since = newest.saturating_sub(END_KEPT_NS);
         self.ends.retain(|(_, end)| *end >= since);
+        // All of them may be new: then not at every request.
+        self.ends_max = self.ends.len() * 2;
     }
 
     /// True: records were lost.

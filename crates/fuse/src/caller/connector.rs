@@ -10,6 +10,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recvfrom, send,
     socket_with, sockopt,
 };
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -69,6 +70,31 @@ pub(super) trait Source: Send {
 pub(super) struct Connector {
     socket: OwnedFd,
     buf: Vec<u8>,
+    numbers: Numbers,
+}
+
+/// The kernel numbers what it reports on each processor. Where it has no memory for a message nothing else tells that it is missing.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// Processor -> number of its last message.
+    last: HashMap<u32, u32>,
+    /// Numbers went back: on this kernel they say nothing.
+    useless: bool,
+}
+
+impl Numbers {
+    /// True: messages are missing before this one.
+    fn skips(&mut self, datagram: &[u8]) -> bool {
+        let Some((cpu, number)) = number(datagram) else {
+            return false;
+        };
+        let Some(last) = self.last.insert(cpu, number) else {
+            return false;
+        };
+        let step = number.wrapping_sub(last) as i32;
+        self.useless |= step <= 0;
+        step > 1 && !self.useless
+    }
 }
 
 impl Connector {
@@ -89,6 +115,7 @@ impl Connector {
         let mut this = Connector {
             socket,
             buf: vec![0; 4096],
+            numbers: Numbers::default(),
         };
         this.listen()?;
         Ok(this)
@@ -144,13 +171,22 @@ impl Connector {
 
 impl Source for Connector {
     fn drain(&mut self, out: &mut Vec<Event>) -> io::Result<bool> {
-        let mut lost = false;
+        let (mut overrun, mut lost) = (false, false);
         loop {
             match self.receive() {
-                Ok(Some(len)) => out.extend(decode(&self.buf[..len])),
-                Ok(None) => return Ok(lost),
+                Ok(Some(len)) => {
+                    lost |= self.numbers.skips(&self.buf[..len]);
+                    out.extend(decode(&self.buf[..len]));
+                }
+                Ok(None) => {
+                    if overrun {
+                        // What is missing then is told already.
+                        self.numbers.last.clear();
+                    }
+                    return Ok(lost || overrun);
+                }
                 // Reported before the events that did find room, which are older.
-                Err(Errno::NOBUFS) => lost = true,
+                Err(Errno::NOBUFS) => overrun = true,
                 Err(e) => return Err(e.into()),
             }
         }
@@ -189,6 +225,13 @@ fn event(datagram: &[u8]) -> Option<&[u8]> {
         return None;
     }
     body.get(CN_MSG_LEN..)
+}
+
+/// (processor, number) of a message; an answer to LISTEN is not numbered.
+fn number(datagram: &[u8]) -> Option<(u32, u32)> {
+    let event = event(datagram)?;
+    let number = word(datagram, NLMSG_LEN + 8)?;
+    (word(event, 0)? != PROC_EVENT_NONE).then_some((word(event, 4)?, number))
 }
 
 /// The kernel's answer to LISTEN: 0 or an error number.
@@ -294,6 +337,33 @@ mod tests {
         assert_eq!(listen_message().len(), NLMSG_LEN + CN_MSG_LEN + 4);
     }
 
+    /// A message of a processor with a number.
+    fn numbered(cpu: u32, number: u32) -> Vec<u8> {
+        let mut datagram = bytes(RECORDED[1].0);
+        datagram[NLMSG_LEN + 8..NLMSG_LEN + 12].copy_from_slice(&number.to_ne_bytes());
+        let at = NLMSG_LEN + CN_MSG_LEN + 4;
+        datagram[at..at + 4].copy_from_slice(&cpu.to_ne_bytes());
+        datagram
+    }
+
+    #[test]
+    fn a_missing_number_is_a_loss() {
+        if cfg!(target_endian = "big") {
+            println!("skipped: recorded on a little-endian machine");
+            return;
+        }
+        let mut numbers = Numbers::default();
+        let mut skips = |cpu, number| numbers.skips(&numbered(cpu, number));
+        let some = [(0, 3), (1, 9), (0, 4), (1, 10), (0, 6), (0, 7), (1, 12)];
+        let missing = some.map(|(cpu, number)| skips(cpu, number));
+        assert_eq!(missing, [false, false, false, false, true, false, true]);
+        assert!(!skips(2, u32::MAX) && !skips(2, 0), "they begin anew");
+        assert!(!numbers.skips(&bytes(RECORDED[0].0)), "an answer");
+        // A kernel that does not number them so.
+        let mut skips = |cpu, number| numbers.skips(&numbered(cpu, number));
+        assert!(!skips(0, 5) && !skips(0, 20) && !skips(1, 40));
+    }
+
     /// The live socket: a child process is reported with its parent, before it can do anything.
     #[test]
     fn a_child_is_reported() {
@@ -307,6 +377,34 @@ mod tests {
         let started = |e: &Event| matches!(*e, Event::Fork { child: tid, process, .. } if tid == child.id() && process == tid);
         assert!(lost || events.iter().any(started), "{events:?}");
         child.wait().unwrap();
+    }
+
+    /// The live socket: what the kernel numbers as this expects is no false alarm, on whatever processors it happens.
+    #[test]
+    fn nothing_is_missing() {
+        let mut connector = match Connector::open() {
+            Ok(connector) => connector,
+            Err(e) => return println!("skipped: no process connector: {e}"),
+        };
+        let mut events = Vec::new();
+        let children = || {
+            for _ in 0..200 {
+                let mut child = std::process::Command::new("true").spawn().unwrap();
+                child.wait().unwrap();
+            }
+        };
+        std::thread::scope(|s| {
+            (0..3).for_each(|_| drop(s.spawn(children)));
+            for _ in 0..200 {
+                assert!(!connector.drain(&mut events).unwrap());
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        });
+        assert!(!connector.drain(&mut events).unwrap());
+        assert!(events.len() > 1000 && !connector.numbers.last.is_empty());
+        if connector.numbers.useless {
+            println!("skipped: this kernel does not number its messages by processor");
+        }
     }
 
     /// The live socket, with room for a few events only: that some were lost is told once, and those that come later are there.

@@ -12,15 +12,18 @@
 //!
 //! An exec by another thread than the first gives it the first one's number without a fork, and the first one's end is told before
 //! the exec. So who has ended is *doubted*: each request of that number takes in events, until the exec has been told.
+mod ends;
+mod first;
 mod lost;
 
 use super::bell::Bell;
 use super::connector::{Event, Source};
 use super::policy::Policy;
-use super::streams::{Origin, Place, Registry};
-use super::{Caller, io_uring_owner, monotonic_ms, monotonic_ns};
-use crate::procfs::{Proc, Stat};
+use super::streams::{Place, Registry};
+use super::{Caller, monotonic_ms, monotonic_ns};
+use crate::procfs::Proc;
 use crate::wire::Errno;
+use ends::Late;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -34,10 +37,7 @@ const TRUST_MS: u64 = 4;
 /// take to tell of an end that rang.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Events that wait for the bell at most.
-const WAITING_MAX: usize = 4096;
-/// How long a thread is doubted that runs on after its end was told, milliseconds. An exec takes less, between the end of the other
-/// threads and its own event.
-const DOUBT_MS: u64 = 10_000;
+const WAITING_MAX: usize = 512;
 const SHARDS: usize = 64;
 
 #[derive(Debug)]
@@ -56,8 +56,16 @@ struct Thread {
     since: u64,
     /// The connector reported an exit; it may have been that of an earlier thread of that number.
     ended: bool,
-    /// Its end was told by whoever: the number may be another thread's, after an exec that is not told yet.
-    doubted: bool,
+    /// Its end was told by whoever: until then (milliseconds of the monotonic clock) the number may be another thread's, after an exec that
+    /// is not told yet. 0: it is not doubted.
+    doubted_until: u64,
+}
+
+impl Thread {
+    /// It may have started one that did so at this clock tick.
+    fn is_not_after(&self, ticks: u64) -> bool {
+        self.born <= ticks.saturating_add(1)
+    }
 }
 
 type Threads = HashMap<u32, Thread, BuildHasherDefault<Spread>>;
@@ -96,6 +104,9 @@ struct Intake {
     doubted: VecDeque<(u64, u32)>,
     /// Up to then events are complete, clock ticks since boot and nanoseconds of the monotonic clock.
     complete: (u64, u64),
+    /// Where threads began whose forks may be lost; until events are taken in again, which is before anybody changes its stream.
+    began: HashMap<u32, Option<Place>>,
+    late: Late,
 }
 
 /// Counters for `status`.
@@ -189,7 +200,7 @@ impl EventTracker {
     /// The stream of a request. The common case is one lookup.
     pub fn caller(&self, tid: u32, uid: u32) -> Caller {
         if self.is_current()
-            && let Some(caller) = self.known(tid, uid, |thread| !thread.doubted)
+            && let Some(caller) = self.known(tid, uid, |thread| thread.doubted_until == 0)
         {
             return caller;
         }
@@ -201,21 +212,24 @@ impl EventTracker {
         match self.introduce(&mut intake, tid) {
             true => self.with_base(tid, uid),
             // Ended, or not visible from here.
-            false => Caller::default(),
+            false => intake.late.caller(tid, uid).unwrap_or_default(),
         }
     }
 
     fn known(&self, tid: u32, uid: u32, trusted: impl Fn(&Thread) -> bool) -> Option<Caller> {
-        let owner = {
+        let (owner, process, born) = {
             let shard = self.shard(tid).read();
             let thread = shard.get(&tid).filter(|t| t.ready && trusted(t))?;
             if thread.works_for == 0 {
                 return seen(thread, uid);
             }
-            thread.works_for
+            (thread.works_for, thread.process, thread.born)
         };
         let shard = self.shard(owner).read();
-        seen(shard.get(&owner).filter(|t| trusted(t))?, uid)
+        // The owner's number may be a later thread's.
+        let is_it = |t: &&Thread| t.process == process && t.is_not_after(born) && trusted(t);
+        let owner = shard.get(&owner).filter(is_it)?;
+        seen(owner, uid)
     }
 
     /// `known`, with the policy's stream found out where the thread's own is another user's.
@@ -264,95 +278,6 @@ impl EventTracker {
         self.shard(tid).read().get(&tid).is_some_and(|t| t.ready)
     }
 
-    /// Looks at a thread that made its first request. False: there is no such thread.
-    fn introduce(&self, intake: &mut Intake, tid: u32) -> bool {
-        let (Some((stat, since)), Some(process)) = (self.look(tid), self.proc.process(tid)) else {
-            return false;
-        };
-        if stat.ended {
-            // Its exit was told already: nothing would ever take it out of the table.
-            return false;
-        }
-        self.resolve(intake, tid);
-        let owner = io_uring_owner(&stat.comm).filter(|&owner| {
-            // Names can be chosen: only a thread of the same process is believed.
-            owner != tid && self.proc.process(owner) == Some(process)
-        });
-        if let Some(owner) = owner
-            && !self.is_ready(owner)
-            && !self.introduce(intake, owner)
-        {
-            return false;
-        }
-        // A worker of a ring's polling thread works for whom that one works.
-        let owner = owner.map(|owner| {
-            let shard = self.shard(owner).read();
-            let works_for = shard.get(&owner).map_or(0, |t| t.works_for);
-            if works_for == 0 { owner } else { works_for }
-        });
-        if !self.shard(tid).read().contains_key(&tid) {
-            let place = self.first_seen(intake, process, tid);
-            // The first thread of a process whose other threads are known may be one of those, in the middle of an exec.
-            let doubted = tid == process && intake.processes.contains_key(&process);
-            self.enter(intake, tid, process, place, (stat.start_ticks, since));
-            if doubted {
-                self.doubt(intake, tid);
-            }
-        }
-        if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
-            thread.born = stat.start_ticks;
-            thread.works_for = owner.unwrap_or(0);
-            thread.ready = true;
-            thread.ended = false;
-        }
-        true
-    }
-
-    /// Where a thread belongs that no event told of.
-    fn first_seen(&self, intake: &mut Intake, process: u32, tid: u32) -> Place {
-        if !self.policy.rules.is_empty() {
-            // A rule speaks about the process; its first thread holds what it said.
-            if tid != process
-                && !self.shard(process).read().contains_key(&process)
-                && let Some(place) = self.by_rule(process)
-            {
-                let seen = self.look(process);
-                let times = seen.map_or((0, 0), |(stat, since)| (stat.start_ticks, since));
-                self.enter(intake, process, process, place.clone(), times);
-                return place;
-            }
-            let leader = self.shard(process).read();
-            let by_rule = leader
-                .get(&process)
-                .filter(|t| t.place.explicit && t.place.stream.origin == Origin::Rule);
-            if let Some(leader) = by_rule {
-                return leader.place.clone();
-            }
-            drop(leader);
-            if tid == process
-                && let Some(place) = self.by_rule(process)
-            {
-                return place;
-            }
-        }
-        self.base(process)
-    }
-
-    fn by_rule(&self, process: u32) -> Option<Place> {
-        let stream = self.policy.by_rule(&self.proc, &self.registry, process)?;
-        stream.entered.store(true, Relaxed);
-        Some(Place::by_rule(stream))
-    }
-
-    /// What /proc says of a thread, and since when the number is its own, nanoseconds of the monotonic clock: what ended before we
-    /// looked was another, unless this one is in exit(2).
-    fn look(&self, tid: u32) -> Option<(Stat, u64)> {
-        let now = monotonic_ns();
-        let stat = self.proc.stat(tid)?;
-        let since = if stat.ended || stat.ending { 0 } else { now };
-        Some((stat, since))
-    }
-
     /// `times`: when it started, clock ticks since boot, and since when the number is its own, nanoseconds of the monotonic clock.
     fn enter(&self, intake: &mut Intake, tid: u32, process: u32, place: Place, times: (u64, u64)) {
         self.leave(intake, tid);
@@ -366,7 +291,7 @@ impl EventTracker {
             born,
             since,
             ended: false,
-            doubted: false,
+            doubted_until: 0,
         };
         self.shard(tid).write().insert(tid, thread);
         intake.processes.entry(process).or_default().insert(tid);
@@ -379,16 +304,6 @@ impl EventTracker {
     fn end_rang(&self, tid: u32, since: u64, until: u64) -> bool {
         let bell = self.bell.as_ref();
         bell.is_some_and(|bell| bell.ended_between(tid, since, until))
-    }
-
-    fn doubt(&self, intake: &mut Intake, tid: u32) {
-        if let Some(thread) = self.shard(tid).write().get_mut(&tid)
-            && !thread.doubted
-        {
-            thread.doubted = true;
-            let until = monotonic_ms() + DOUBT_MS;
-            intake.doubted.push_back((until, tid));
-        }
     }
 
     fn leave(&self, intake: &mut Intake, tid: u32) {
@@ -435,6 +350,11 @@ impl EventTracker {
             }
         }
         self.counters.events.fetch_add(batch.len() as u64, Relaxed);
+        // Before what was told takes the bell's records, and changes who has which number.
+        let began = match lost {
+            true => self.began_since(intake.complete.1),
+            false => HashMap::new(),
+        };
         if !waiting.is_empty() {
             // Whose number was given again is no more, and the bell speaks of the later one.
             let again: HashSet<u32> = batch.iter().filter_map(started).collect();
@@ -446,8 +366,9 @@ impl EventTracker {
         intake.batch = batch;
         if lost {
             self.counters.overruns.fetch_add(1, Relaxed);
-            self.rescan(intake);
+            self.rescan(intake, &began);
         }
+        intake.began = began;
         intake.complete = now;
         self.bell.iter().for_each(Bell::heard);
         self.taken_in_ms.store(now_ms, Relaxed);
@@ -477,11 +398,15 @@ impl EventTracker {
             // The bell told before: it is the end of whoever had the number before this thread, or has it since. After an exec by
             // another thread the first one ends with that thread's number; the exec is told after it.
             if bell.knows_end(tid) {
-                return;
+                return self.look_later(intake, tid);
             }
-            if bell.is_complete_since(monotonic_ns().saturating_sub(PATIENCE_NS)) {
+            let first = self.shard(tid).read().get(&tid).map(|t| t.process);
+            if first.is_some_and(|first| bell.knows_end(first))
+                && bell.is_complete_since(monotonic_ns().saturating_sub(PATIENCE_NS))
+            {
                 return self.doubt(intake, tid);
             }
+            // So its own record is lost.
         }
         intake.ended.push(tid);
         if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
@@ -500,6 +425,7 @@ impl EventTracker {
     ) {
         // Whoever had that number is no more.
         self.leave(intake, child);
+        intake.late.forget(child);
         let told = self.bell.as_ref().and_then(|bell| bell.creator(child, ns));
         let patient = patient
             && monotonic_ns().saturating_sub(ns) < PATIENCE_NS
@@ -518,18 +444,22 @@ impl EventTracker {
                 return;
             }
             // The creator's parent, if it said CLONE_PARENT.
-            None if child == process => parent,
+            None if child == process => self.missed(parent),
             // Its record is lost, and it ended meanwhile.
             None if self.bell.is_some() && self.proc.process(child) != Some(process) => return,
             // The kernel does not say which thread it was: the process's first one.
-            None => process,
+            None => self.missed(process),
         };
         // Who starts something runs.
         self.resolve(intake, creator);
-        let inherited = {
-            let shard = self.shard(creator).read();
-            let explicit = shard.get(&creator).filter(|t| t.place.explicit);
-            explicit.map(|t| t.place.clone())
+        let inherited = match self.shard(creator).read().get(&creator) {
+            Some(thread) => Some(&thread.place).filter(|p| p.explicit).cloned(),
+            // Its own start was lost; or the process's first thread was only a guess, and has ended.
+            None => match intake.began.get(&creator) {
+                Some(place) => place.clone(),
+                None if told.is_none() && child != process => self.shared(intake, process),
+                None => None,
+            },
         };
         if let Some(place) = inherited {
             self.enter(intake, child, process, place, (boot_ticks(ns), ns));
@@ -538,6 +468,21 @@ impl EventTracker {
                 intake.ended.push(child);
             }
         }
+    }
+
+    /// A guess instead of what the bell never told.
+    fn missed(&self, guess: u32) -> u32 {
+        self.bell.iter().for_each(Bell::has_missed);
+        guess
+    }
+
+    /// The explicit stream that all known threads of a process are in.
+    fn shared(&self, intake: &Intake, process: u32) -> Option<Place> {
+        let place = |tid: &u32| self.shard(*tid).read().get(tid).map(|t| t.place.clone());
+        let mut places = intake.processes.get(&process)?.iter().filter_map(place);
+        let first = places.next().filter(|p| p.explicit)?;
+        let same = |p: Place| p.explicit && p.stream.id == first.stream.id;
+        places.all(same).then_some(first)
     }
 
     /// A thread whose creator was never told runs: that record is lost.
@@ -561,11 +506,18 @@ impl EventTracker {
         self.resolve(intake, process);
         let others = intake.processes.get(&process).into_iter().flatten();
         let others: Vec<u32> = others.copied().filter(|&tid| tid != process).collect();
-        let survivor = others.iter().copied().find(|&tid| self.runs_at(tid, ns));
-        let leader = |t: &Thread| (t.ended, t.since);
+        let leader = |t: &Thread| (t.ended, t.since, t.doubted_until != 0);
         let leader = self.shard(process).read().get(&process).map(leader);
         let leader_ended =
-            leader.is_some_and(|(ended, since)| ended || self.end_rang(process, since, ns));
+            leader.is_some_and(|(ended, since, _)| ended || self.end_rang(process, since, ns));
+        // Where the bell tells of all ends, a first thread that has not ended is who called exec.
+        let recently = ns.saturating_sub(PATIENCE_NS);
+        let complete = |bell: &Bell| bell.is_complete_since(recently);
+        let leader_may_have_ended = leader_ended
+            || leader.is_none_or(|(.., doubted)| doubted)
+            || !self.bell.as_ref().is_some_and(complete);
+        let mut survivors = others.iter().copied();
+        let survivor = survivors.find(|&tid| leader_may_have_ended && self.runs_at(tid, ns));
         // exec leaves one thread: it takes the first one's number, and takes its stream with it.
         let from = survivor.and_then(|tid| {
             let shard = self.shard(tid).read();
@@ -580,7 +532,7 @@ impl EventTracker {
             None => {}
         }
         for tid in others {
-            self.leave(intake, tid);
+            self.has_ended(intake, tid);
         }
         if !self.policy.rules.is_empty() {
             self.apply_rules(intake, process, ns);
@@ -613,6 +565,7 @@ impl EventTracker {
 
     /// The policy looks again at the process's threads.
     fn new_session(&self, intake: &mut Intake, process: u32) {
+        self.policy.begin_session(process);
         let tids = intake.processes.get(&process).into_iter().flatten();
         for tid in tids.copied().collect::<Vec<_>>() {
             let explicit = {
@@ -629,41 +582,12 @@ impl EventTracker {
         }
     }
 
-    /// From time to time: takes in events, forgets threads that ended.
-    pub fn tidy(&self) {
-        self.tidy_at(monotonic_ms());
-    }
-
-    pub(super) fn tidy_at(&self, now_ms: u64) {
-        let mut intake = self.intake.lock();
-        self.take_in(&mut intake);
-        for tid in std::mem::take(&mut intake.ended) {
-            self.check_end(&mut intake, tid, |thread| thread.ended = false);
-        }
-        while let Some((until, tid)) = intake.doubted.front().copied() {
-            if until > now_ms {
-                break;
-            }
-            intake.doubted.pop_front();
-            self.check_end(&mut intake, tid, |thread| thread.doubted = false);
-        }
-    }
-
-    /// Forgets a thread that has ended; what was said of one that runs was said of another.
-    fn check_end(&self, intake: &mut Intake, tid: u32, absolve: impl Fn(&mut Thread)) {
-        if !self.shard(tid).read().contains_key(&tid) {
-            return;
-        }
-        if !self.proc.runs(tid) {
-            self.leave(intake, tid);
-        } else if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
-            absolve(thread);
-        }
-    }
-
     #[cfg(test)]
     pub fn is_doubted(&self, tid: u32) -> bool {
-        self.shard(tid).read().get(&tid).is_some_and(|t| t.doubted)
+        self.shard(tid)
+            .read()
+            .get(&tid)
+            .is_some_and(|t| t.doubted_until != 0)
     }
 }
 

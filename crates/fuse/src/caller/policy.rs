@@ -152,6 +152,11 @@ impl Policy {
         stream
     }
 
+    /// The process has begun a session: what is known of its number was an earlier one's.
+    pub fn begin_session(&self, process: u32) {
+        self.state.lock().sessions.remove(&process);
+    }
+
     fn group(&self, proc: &Proc, session: u32, process: u32) -> Option<Group> {
         // A session is named by its leader, which may have ended.
         let spokesman = if session == 0 { process } else { session };

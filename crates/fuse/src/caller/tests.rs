@@ -1,4 +1,5 @@
 //! Who is in which stream, in a made-up /proc.
+mod rare;
 mod told;
 
 use super::by_proc::TRUST_MS;
@@ -171,6 +172,12 @@ impl World {
     fn forget(&self, tid: u32, process: u32) {
         self.end(tid);
         fs::remove_dir(self.dir.path().join(format!("{process}/task/{tid}"))).unwrap();
+    }
+
+    /// As `forget`, and the connector tells.
+    fn forget_in(&self, tid: u32, process: u32) {
+        self.forget(tid, process);
+        self.tell(Event::Exit { tid });
     }
 
     fn end(&self, tid: u32) {

@@ -18,30 +18,56 @@ struct Fresh {
 }
 
 /// What happened meanwhile, as far as it can be found out.
-#[derive(Default)]
-struct Found {
+struct Found<'a> {
     /// Thread -> process.
     alive: HashMap<u32, u32>,
     fresh: HashMap<u32, Fresh>,
-    /// Thread -> who started it, also of those that ended: what the bell told and no event.
-    forks: HashMap<u32, u32>,
+    /// What the bell told: thread -> the explicit stream in which it began, also of those that ended.
+    began: &'a HashMap<u32, Option<Place>>,
     places: HashMap<u32, Option<Place>>,
 }
 
 impl EventTracker {
-    /// Finds out what lost events would have told: threads that started since, and execs.
-    pub(super) fn rescan(&self, intake: &mut Intake) {
-        self.counters.rescans.fetch_add(1, Relaxed);
-        let mut found = Found::default();
-        if let Some(bell) = &self.bell {
-            found.forks = bell.forks_since(intake.complete.1);
+    /// Where each thread began whose start the bell told of after this instant (nanoseconds of the monotonic clock), and no event so far:
+    /// its explicit stream. Nobody changed its stream since.
+    pub(super) fn began_since(&self, ns: u64) -> HashMap<u32, Option<Place>> {
+        let mut began: HashMap<u32, Option<Place>> = HashMap::new();
+        let forks = self.bell.iter().flat_map(|bell| bell.forks_since(ns));
+        for (child, creator) in forks {
+            let place = match began.get(&creator) {
+                Some(place) => place.clone(),
+                None => self.explicit(creator),
+            };
+            began.insert(child, place);
         }
+        began
+    }
+
+    fn explicit(&self, tid: u32) -> Option<Place> {
+        let shard = self.shard(tid).read();
+        let thread = shard.get(&tid).filter(|t| t.place.explicit);
+        thread.map(|t| t.place.clone())
+    }
+
+    /// Finds out what lost events would have told: threads that started since, and execs.
+    pub(super) fn rescan(&self, intake: &mut Intake, began: &HashMap<u32, Option<Place>>) {
+        self.counters.rescans.fetch_add(1, Relaxed);
+        let mut found = Found {
+            alive: HashMap::new(),
+            fresh: HashMap::new(),
+            began,
+            places: HashMap::new(),
+        };
         self.find_living(intake, &mut found);
-        self.find_execs(intake, &found);
         self.find_fresh(intake, &mut found);
         let fresh: Vec<u32> = found.fresh.keys().copied().collect();
-        for tid in fresh {
-            let place = self.find_place(&mut found, tid, 0);
+        // Before an exec gives a number to another thread.
+        let places: Vec<Option<Place>> = fresh
+            .iter()
+            .map(|tid| self.find_place(&mut found, *tid, 0))
+            .collect();
+        self.find_execs(intake, &found);
+        for (tid, place) in fresh.into_iter().zip(places) {
             match (place, &found.fresh[&tid]) {
                 (Some(place), thread) if !thread.ended => {
                     self.enter(intake, tid, thread.process, place, thread.times);
@@ -52,7 +78,7 @@ impl EventTracker {
         }
         for tid in known(intake) {
             if !found.alive.contains_key(&tid) {
-                self.leave(intake, tid);
+                self.has_ended(intake, tid);
             }
         }
     }
@@ -64,7 +90,7 @@ impl EventTracker {
             .map(|(process, tid)| (tid, process))
             .collect();
         // A list of a process's threads may lack some if others end meanwhile.
-        for tid in known(intake).into_iter().chain(found.forks.keys().copied()) {
+        for tid in known(intake).into_iter().chain(found.began.keys().copied()) {
             if !found.alive.contains_key(&tid)
                 && self.proc.runs(tid)
                 && let Some(process) = self.proc.process(tid)
@@ -117,7 +143,8 @@ impl EventTracker {
             };
             let born = stat.start_ticks;
             let known = self.shard(tid).read().get(&tid).map(|t| t.born);
-            if born >= complete && known.is_none_or(|known| known.abs_diff(born) > 1) {
+            let is_new = born >= complete && known.is_none_or(|known| known.abs_diff(born) > 1);
+            if is_new || found.began.contains_key(&tid) {
                 let fresh = Fresh {
                     process,
                     parent: stat.parent,
@@ -135,20 +162,20 @@ impl EventTracker {
         if let Some(place) = found.places.get(&tid) {
             return place.clone();
         }
-        let told = found.forks.get(&tid).copied();
+        if let Some(place) = found.began.get(&tid) {
+            return place.clone();
+        }
         let by_proc = |fresh: &Fresh| match fresh.process == tid {
             true => fresh.parent,
             false => fresh.process,
         };
-        let known = self.shard(tid).read().get(&tid).map(|t| t.place.clone());
-        let place = match (found.fresh.get(&tid), known) {
-            _ if depth > DEPTH_MAX => None,
-            (Some(fresh), _) => {
-                let creator = told.unwrap_or(by_proc(fresh));
+        let place = match found.fresh.get(&tid) {
+            _ if depth > DEPTH_MAX => return None,
+            Some(fresh) => {
+                let creator = by_proc(fresh);
                 self.find_place(found, creator, depth + 1)
             }
-            (None, Some(place)) => Some(place).filter(|place| place.explicit),
-            (None, None) => told.and_then(|creator| self.find_place(found, creator, depth + 1)),
+            None => self.explicit(tid),
         };
         found.places.insert(tid, place.clone());
         place

@@ -1,0 +1,250 @@
+//! With the kernel's events, what seldom happens: hostile names, threads that end at once, records that are missing, numbers that come again.
+use super::*;
+
+fn with_bell() -> World {
+    World::with_bell(CallerConfig::default(), Some(Bell::silent()))
+}
+
+/// A process of two threads, 10 and 11, in the streams 77 and 78.
+fn two_threads(w: &World) {
+    for (tid, stream) in [(10, 77), (11, 78)] {
+        w.thread(tid, 10, 1, 50, "x");
+        w.callers.set(tid, 5, stream, 0).unwrap();
+    }
+}
+
+/// Threads that are named as workers of each other, and of the next one, thousands of times.
+#[test]
+fn names_that_lead_in_a_circle() {
+    for config in [Forks::Auto, Forks::Proc] {
+        let w = World::with(CallerConfig {
+            forks: config,
+            ..CallerConfig::default()
+        });
+        w.thread(10, 10, 1, 50, "a");
+        w.callers.set(10, 5, 77, 0).unwrap();
+        w.thread(500, 500, 1, 50, "first");
+        w.thread(501, 500, 1, 50, "iou-wrk-502");
+        w.thread(502, 500, 1, 50, "iou-wrk-501");
+        assert_eq!((w.stream(501, 5), w.stream(502, 5)), (1, 1));
+        for tid in 1000..2000 {
+            w.thread(tid, 500, 1, 50, &format!("iou-wrk-{}", tid + 1));
+        }
+        let streams = [1000, 1001, 1999].map(|tid| w.stream(tid, 5));
+        assert_eq!(streams, [1, 1, 1]);
+    }
+}
+
+/// A worker is where its owner is, by way of the polling thread; but not where a later thread of the owner's number is.
+#[test]
+fn a_worker_whose_owners_number_is_given_again() {
+    let w = World::with_events();
+    two_threads(&w);
+    w.thread(12, 10, 1, 60, "iou-sqp-11");
+    w.thread(13, 10, 1, 60, "iou-wrk-12");
+    assert_eq!((w.stream(13, 5), w.stream(12, 5)), (78, 78));
+    w.forget(11, 10);
+    w.tell(Event::Exit { tid: 11 });
+    w.callers.shared.tidy();
+    w.thread(50, 50, 1, 50, "other");
+    w.callers.set(50, 5, 99, 0).unwrap();
+    w.fork(50, 11, 11);
+    w.thread(11, 11, 50, now_ticks(), "its child");
+    assert_eq!(w.stream(11, 5), 99);
+    assert_eq!((w.stream(12, 5), w.stream(13, 5)), (1, 1));
+}
+
+/// What a thread has asked for may come when it has ended, until its number is another's.
+#[test]
+fn requests_of_a_thread_that_has_ended() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, 50, "first");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    for tid in [11, 12] {
+        w.fork(10, tid, 10);
+        w.thread(tid, 10, 1, now_ticks(), "thread");
+        w.forget_in(tid, 10);
+    }
+    w.callers.shared.tidy();
+    assert_eq!(w.callers.identity().threads, 1);
+    assert_eq!((w.stream(11, 5), w.stream(12, 5)), (77, 77));
+    assert_eq!(w.stream(11, 6), 1, "another user");
+    w.fork(1, 12, 12);
+    w.tell(Event::Exit { tid: 12 });
+    assert_eq!((w.stream(11, 5), w.stream(12, 5)), (77, 1));
+    w.tracker().tidy_at(monotonic_ms() + 60_000);
+    assert_eq!(w.stream(11, 5), 1);
+}
+
+/// Siblings that exec kills, of whose ends the bell's records are missing: the connector's word is enough, unless the first thread has
+/// ended, too.
+#[test]
+fn an_exec_beside_an_end_that_did_not_ring() {
+    for told in [true, false] {
+        let w = with_bell();
+        two_threads(&w);
+        w.forget(11, 10);
+        if told {
+            w.tell(Event::Exit { tid: 11 });
+        }
+        w.exec(10);
+        assert_eq!(w.stream(10, 5), 77, "{told}");
+    }
+    // The bell is known to have missed something: whoever is left may be who called exec.
+    let w = with_bell();
+    two_threads(&w);
+    w.bell().has_missed();
+    w.forget(11, 10);
+    w.exec(10);
+    assert_eq!(w.stream(10, 5), 78);
+}
+
+/// One that got its number by exec ends, and only the connector tells; an end of that number rang before.
+#[test]
+fn an_end_that_did_not_ring_is_found_later() {
+    let w = with_bell();
+    two_threads(&w);
+    w.bell().ring_end(10, monotonic_ns());
+    w.forget(11, 10);
+    w.exec(10);
+    assert_eq!(w.stream(10, 5), 78);
+    w.end(10);
+    w.tell(Event::Exit { tid: 10 });
+    w.callers.shared.tidy();
+    w.tracker().tidy_at(monotonic_ms() + 20_000);
+    assert_eq!(w.callers.identity().threads, 0);
+}
+
+/// A doubt about an earlier thread of a number does not end the one about a later thread.
+#[test]
+fn each_doubt_has_its_time() {
+    let w = with_bell();
+    two_threads(&w);
+    let start = monotonic_ms();
+    w.bell().ring_end(10, monotonic_ns());
+    w.callers.shared.tidy();
+    w.exec(10);
+    assert_eq!(w.stream(10, 5), 78);
+    assert!(!w.tracker().is_doubted(10));
+    sleep(Duration::from_millis(1500));
+    w.bell().ring_end(10, monotonic_ns());
+    w.callers.shared.tidy();
+    assert!(w.tracker().is_doubted(10));
+    w.tracker().tidy_at(start + 10_700);
+    assert!(w.tracker().is_doubted(10));
+    w.tracker().tidy_at(start + 30_000);
+    assert!(!w.tracker().is_doubted(10));
+}
+
+/// A fork is lost, and that of its child is told in the same batch; or it comes with the next one, when the child's creator has ended.
+#[test]
+fn a_child_of_one_whose_start_was_lost() {
+    for next_batch in [false, true] {
+        let w = with_bell();
+        w.thread(10, 10, 1, 50, "a");
+        w.callers.set(10, 5, 77, 0).unwrap();
+        w.bell().ring_fork(20, 10, monotonic_ns());
+        if next_batch {
+            w.told.0.lock().1 = true;
+            w.callers.shared.tidy();
+        }
+        let ns = monotonic_ns();
+        w.bell().ring_fork(21, 20, ns + 1);
+        w.thread(21, 21, 1, now_ticks(), "daemon");
+        {
+            let mut told = w.told.0.lock();
+            let fork = Event::Fork {
+                parent: 20,
+                child: 21,
+                process: 21,
+                ns,
+            };
+            told.0.push(fork);
+            told.1 = !next_batch;
+        }
+        sleep(Duration::from_millis(10));
+        assert_eq!(w.stream(21, 5), 77, "{next_batch}");
+    }
+}
+
+/// A fork is lost, and an exec after it by another thread, or only the fork: the child is where its creator was.
+#[test]
+fn a_lost_fork_before_an_exec() {
+    for told in [false, true] {
+        let w = with_bell();
+        two_threads(&w);
+        let creator = if told { 11 } else { 10 };
+        w.bell().ring_fork(20, creator, monotonic_ns());
+        w.thread(20, 20, 1, now_ticks(), "child");
+        w.bell().ring_end(10, monotonic_ns());
+        w.forget(11, 10);
+        {
+            let mut batch = w.told.0.lock();
+            if told {
+                let ns = monotonic_ns();
+                batch.0.push(Event::Exec { process: 10, ns });
+            }
+            batch.1 = true;
+        }
+        sleep(Duration::from_millis(10));
+        let child = if told { 78 } else { 77 };
+        assert_eq!((w.stream(20, 5), w.stream(10, 5)), (child, 78), "{told}");
+    }
+}
+
+/// Without the bell the first thread counts as who starts threads; when it has ended, those that are left.
+#[test]
+fn a_thread_of_a_process_whose_first_one_has_ended() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, 50, "first");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.fork(10, 11, 10);
+    w.thread(11, 10, 1, now_ticks(), "second");
+    w.end(10);
+    w.tell(Event::Exit { tid: 10 });
+    w.callers.shared.tidy();
+    w.fork(1, 12, 10);
+    w.thread(12, 10, 1, now_ticks(), "third");
+    assert_eq!((w.stream(12, 5), w.stream(11, 5)), (77, 77));
+}
+
+/// A session's number comes again, and its new leader has ended before anybody asks.
+#[test]
+fn a_later_session_of_the_same_number() {
+    let w = World::with(CallerConfig {
+        grouping: Grouping::Uid,
+        ..CallerConfig::default()
+    });
+    w.thread_of_session(10, 10, 1, 50, "a", 10);
+    w.thread_of_session(20, 20, 1, 50, "b", 20);
+    let five = w.stream(10, 5);
+    assert_eq!(w.stream(20, 5), five);
+    w.end(20);
+    w.tell(Event::Exit { tid: 20 });
+    w.callers.shared.tidy();
+    w.tell(Event::Session { process: 20 });
+    w.thread_of_session(21, 21, 1, now_ticks(), "daemon", 20);
+    let status = w.dir.path().join("21/status");
+    fs::write(status, "Name:\td\nTgid:\t21\nPPid:\t1\nUid:\t6\t6\t6\t6\n").unwrap();
+    assert_ne!(w.stream(21, 6), five);
+    assert_eq!(w.stream(10, 5), five);
+}
+
+/// A rule's process whose first thread has ended: nothing is kept of that one, and the others stay together.
+#[test]
+fn a_rules_process_without_its_first_thread() {
+    let w = World::with(CallerConfig {
+        rules: Rules::parse("uid=5 -> own").unwrap(),
+        ..CallerConfig::default()
+    });
+    w.thread(10, 10, 1, 50, "first");
+    w.thread(11, 10, 1, 50, "second");
+    w.thread(12, 10, 1, 50, "third");
+    let stat = w.dir.path().join("10/stat");
+    let zombie = fs::read_to_string(&stat).unwrap().replace(") S ", ") Z ");
+    fs::write(stat, zombie).unwrap();
+    let stream = w.stream(11, 5);
+    assert_ne!(stream, 1);
+    w.tracker().tidy_at(monotonic_ms() + 20_000);
+    assert_eq!((w.stream(12, 5), w.callers.identity().threads), (stream, 2));
+}
