@@ -307,6 +307,37 @@ fn threads_of_a_pool() {
     p.v.finish();
 }
 
+/// Threads that are named as workers of each other, which anybody may do, are where they are, and the daemon lives.
+#[test]
+fn names_of_workers_in_a_circle() {
+    for options in ["commit=600", "commit=600,identity=proc"] {
+        let Some(p) = Place::new("circle", options) else {
+            return;
+        };
+        p.walk("new");
+        let (mnt, met) = (p.v.mnt(), std::sync::Barrier::new(2));
+        let tids = std::sync::Mutex::new(Vec::new());
+        let named = || {
+            let link = std::fs::read_link("/proc/thread-self").expect("a thread");
+            let own = link.file_name().expect("its number").to_owned();
+            tids.lock().expect("a list").push(own.clone());
+            met.wait();
+            let all = tids.lock().expect("a list").clone();
+            let other = all.iter().find(|tid| **tid != own).expect("two threads");
+            let name = format!("iou-wrk-{}", other.display());
+            std::fs::write("/proc/thread-self/comm", name).expect("a name");
+            met.wait();
+            std::fs::write(mnt.join(own), "x").expect("a file");
+            ccfs_client::get_stream_at(mnt).expect("a stream").id
+        };
+        let streams = std::thread::scope(|scope| {
+            [scope.spawn(named), scope.spawn(named)].map(|t| t.join().expect("a thread"))
+        });
+        assert_eq!(streams, [1, 1]);
+        p.v.finish();
+    }
+}
+
 /// A process that is made as a sibling inherits from who made it, not from the parent that it is given.
 #[test]
 fn a_child_for_the_parent() {
