@@ -33,6 +33,8 @@ const WAITING_MAX: usize = 1 << 16;
 /// Ends that are remembered at most, and for how long at least if there are more, nanoseconds.
 const ENDS_MAX: usize = 1 << 14;
 const END_KEPT_NS: u64 = 1_000_000_000;
+/// How long the bell is not relied on after a record was missed, nanoseconds.
+const SILENT_NS: u64 = 60_000_000_000;
 
 /// `struct perf_event_attr`, version 3.
 #[repr(C)]
@@ -197,7 +199,7 @@ struct Told {
 pub(super) struct Bell {
     rings: Vec<Ring>,
     told: Mutex<Told>,
-    /// The last `take_in` found that records were lost, and when one did last, nanoseconds of the monotonic clock.
+    /// The last `take_in` found that records were lost; and up to when some may be, nanoseconds of the monotonic clock.
     lost: AtomicBool,
     lost_ns: AtomicU64,
 }
@@ -292,7 +294,8 @@ impl Bell {
         }
         self.lost.store(lost, Ordering::Relaxed);
         if lost {
-            self.lost_ns.store(super::monotonic_ns(), Ordering::Relaxed);
+            let now = super::monotonic_ns();
+            self.lost_ns.fetch_max(now, Ordering::Relaxed);
         }
     }
 
@@ -310,8 +313,9 @@ impl Bell {
     pub fn creator(&self, child: u32, ns: u64) -> Option<u32> {
         let mut told = self.told.lock();
         let told = &mut *told;
-        // Whoever had the number before.
-        while let Some(&end) = told.ends.range((child, 0)..(child, ns)).next() {
+        // Whoever had the number long before; the connector may still tell of an end.
+        let long_ago = ns.saturating_sub(END_KEPT_NS);
+        while let Some(&end) = told.ends.range((child, 0)..(child, long_ago)).next() {
             told.ends.remove(&end);
         }
         let queue = told.creators.get_mut(&child)?;
@@ -330,8 +334,9 @@ impl Bell {
         found
     }
 
-    /// (thread, by whom) of the forks after this instant, nanoseconds of the monotonic clock, that `creator` has not told; in their order.
-    pub fn forks_since(&self, ns: u64) -> Vec<(u32, u32)> {
+    /// (when, thread, by whom) of the forks after this instant, nanoseconds of the monotonic clock, that `creator` has not told; in their
+    /// order.
+    pub fn forks_since(&self, ns: u64) -> Vec<(u64, u32, u32)> {
         let told = self.told.lock();
         let mut forks = Vec::new();
         for (&child, queue) in &told.creators {
@@ -340,13 +345,13 @@ impl Bell {
         }
         drop(told);
         forks.sort_unstable();
-        let pair = |(_, child, creator)| (child, creator);
-        forks.into_iter().map(pair).collect()
+        forks
     }
 
-    /// A record that must be there by now is not: a ring is silent, such as that of a processor that came back.
+    /// A record that must be there by now is not: a ring may be silent, such as that of a processor that came back.
     pub fn has_missed(&self) {
-        self.lost_ns.store(super::monotonic_ns(), Ordering::Relaxed);
+        let until = super::monotonic_ns() + SILENT_NS;
+        self.lost_ns.fetch_max(until, Ordering::Relaxed);
     }
 
     /// A thread of that number ended between these instants, nanoseconds of the monotonic clock. False also if that was long ago.
@@ -465,7 +470,7 @@ mod tests {
             "the one of 40 is another fork's"
         );
         assert_eq!(bell.creator(7, 0), None);
-        assert!(!bell.knows_end(7) && bell.knows_end(9));
+        assert!(bell.knows_end(7) && bell.knows_end(9));
         assert!(bell.ended_between(9, 4, 6) && bell.ended_between(9, 0, 6));
         assert!(!bell.ended_between(9, 5, 6) && !bell.ended_between(9, 4, 5));
         assert!(!bell.ended_between(9, u64::MAX, 0));

@@ -104,7 +104,8 @@ struct Intake {
     doubted: VecDeque<(u64, u32)>,
     /// Up to then events are complete, clock ticks since boot and nanoseconds of the monotonic clock.
     complete: (u64, u64),
-    /// Where threads began whose forks may be lost; until events are taken in again, which is before anybody changes its stream.
+    /// The explicit streams in which threads began whose forks may be lost; until events are taken in again, which is before anybody
+    /// changes its stream.
     began: HashMap<u32, Option<Place>>,
     late: Late,
 }
@@ -350,11 +351,11 @@ impl EventTracker {
             }
         }
         self.counters.events.fetch_add(batch.len() as u64, Relaxed);
-        // Before what was told takes the bell's records, and changes who has which number.
-        let began = match lost {
-            true => self.began_since(intake.complete.1),
-            false => HashMap::new(),
-        };
+        let execs: HashMap<u32, u64> = batch.iter().filter(|_| lost).filter_map(exec).collect();
+        if lost {
+            // Before what was told takes the bell's records, and changes who has which number.
+            self.note_beginnings(intake);
+        }
         if !waiting.is_empty() {
             // Whose number was given again is no more, and the bell speaks of the later one.
             let again: HashSet<u32> = batch.iter().filter_map(started).collect();
@@ -366,9 +367,10 @@ impl EventTracker {
         intake.batch = batch;
         if lost {
             self.counters.overruns.fetch_add(1, Relaxed);
-            self.rescan(intake, &began);
+            self.rescan(intake, &execs);
+        } else {
+            intake.began.clear();
         }
-        intake.began = began;
         intake.complete = now;
         self.bell.iter().for_each(Bell::heard);
         self.taken_in_ms.store(now_ms, Relaxed);
@@ -426,6 +428,7 @@ impl EventTracker {
         // Whoever had that number is no more.
         self.leave(intake, child);
         intake.late.forget(child);
+        intake.began.remove(&child);
         let told = self.bell.as_ref().and_then(|bell| bell.creator(child, ns));
         let patient = patient
             && monotonic_ns().saturating_sub(ns) < PATIENCE_NS
@@ -445,29 +448,37 @@ impl EventTracker {
             }
             // The creator's parent, if it said CLONE_PARENT.
             None if child == process => self.missed(parent),
-            // Its record is lost, and it ended meanwhile.
-            None if self.bell.is_some() && self.proc.process(child) != Some(process) => return,
             // The kernel does not say which thread it was: the process's first one.
             None => self.missed(process),
         };
         // Who starts something runs.
         self.resolve(intake, creator);
-        let inherited = match self.shard(creator).read().get(&creator) {
-            Some(thread) => Some(&thread.place).filter(|p| p.explicit).cloned(),
+        let known = self
+            .shard(creator)
+            .read()
+            .get(&creator)
+            .map(|t| t.place.clone());
+        let inherited = match known {
+            Some(place) => Some(place).filter(|p| p.explicit),
             // Its own start was lost; or the process's first thread was only a guess, and has ended.
             None => match intake.began.get(&creator) {
                 Some(place) => place.clone(),
-                None if told.is_none() && child != process => self.shared(intake, process),
+                None if told.is_none() && child != process && !self.proc.runs(process) => {
+                    self.shared(intake, process)
+                }
                 None => None,
             },
         };
-        if let Some(place) = inherited {
-            self.enter(intake, child, process, place, (boot_ticks(ns), ns));
-            if told.is_none() && self.bell.is_some() {
-                // Its end may have been told while its creator was waited for.
-                intake.ended.push(child);
+        let Some(place) = inherited else { return };
+        if told.is_none() && self.bell.is_some() {
+            if child != process && self.proc.process(child) != Some(process) {
+                // Its record is lost, and it ended meanwhile.
+                return;
             }
+            // Its end may have been told while its creator was waited for.
+            intake.ended.push(child);
         }
+        self.enter(intake, child, process, place, (boot_ticks(ns), ns));
     }
 
     /// A guess instead of what the bell never told.
@@ -565,7 +576,7 @@ impl EventTracker {
 
     /// The policy looks again at the process's threads.
     fn new_session(&self, intake: &mut Intake, process: u32) {
-        self.policy.begin_session(process);
+        self.policy.begin_session(&self.proc, process);
         let tids = intake.processes.get(&process).into_iter().flatten();
         for tid in tids.copied().collect::<Vec<_>>() {
             let explicit = {
@@ -595,6 +606,14 @@ impl EventTracker {
 fn started(event: &Event) -> Option<u32> {
     match event {
         Event::Fork { child, .. } => Some(*child),
+        _ => None,
+    }
+}
+
+/// Whose exec was told, and when.
+fn exec(event: &Event) -> Option<(u32, u64)> {
+    match *event {
+        Event::Exec { process, ns } => Some((process, ns)),
         _ => None,
     }
 }

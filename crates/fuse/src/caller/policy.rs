@@ -152,9 +152,14 @@ impl Policy {
         stream
     }
 
-    /// The process has begun a session: what is known of its number was an earlier one's.
-    pub fn begin_session(&self, process: u32) {
-        self.state.lock().sessions.remove(&process);
+    /// The process has begun a session: what is known of its number was an earlier one's, unless somebody has asked already.
+    pub fn begin_session(&self, proc: &Proc, process: u32) {
+        let leader = proc.stat(process).map(|stat| stat.start_ticks);
+        let mut state = self.state.lock();
+        let known = state.sessions.get(&process).map(|s| s.leader);
+        if known.is_some_and(|known| known.is_none() || known != leader) {
+            state.sessions.remove(&process);
+        }
     }
 
     fn group(&self, proc: &Proc, session: u32, process: u32) -> Option<Group> {

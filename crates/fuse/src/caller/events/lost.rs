@@ -28,15 +28,31 @@ struct Found<'a> {
 }
 
 impl EventTracker {
-    /// Where each thread began whose start the bell told of after this instant (nanoseconds of the monotonic clock), and no event so far:
-    /// its explicit stream. Nobody changed its stream since.
-    pub(super) fn began_since(&self, ns: u64) -> HashMap<u32, Option<Place>> {
-        let mut began: HashMap<u32, Option<Place>> = HashMap::new();
-        let forks = self.bell.iter().flat_map(|bell| bell.forks_since(ns));
-        for (child, creator) in forks {
-            let place = match began.get(&creator) {
+    /// Where each thread began whose start the bell told of since events were complete, and no event so far: nobody changed its stream.
+    pub(super) fn note_beginnings(&self, intake: &mut Intake) {
+        let forks = self.bell.iter();
+        for (_, child, creator) in forks.flat_map(|bell| bell.forks_since(intake.complete.1)) {
+            let place = match intake.began.get(&creator) {
                 Some(place) => place.clone(),
                 None => self.explicit(creator),
+            };
+            intake.began.insert(child, place);
+        }
+    }
+
+    /// Those of them of which no event told either. `execs` were told: later the number is another program's.
+    fn beginnings(
+        &self,
+        intake: &Intake,
+        execs: &HashMap<u32, u64>,
+    ) -> HashMap<u32, Option<Place>> {
+        let mut began: HashMap<u32, Option<Place>> = HashMap::new();
+        let forks = self.bell.iter();
+        for (time, child, creator) in forks.flat_map(|bell| bell.forks_since(intake.complete.1)) {
+            let place = match (execs.get(&creator), began.get(&creator)) {
+                (Some(exec), _) if *exec < time => self.explicit(creator),
+                (_, Some(place)) => place.clone(),
+                _ => intake.began.get(&child).cloned().flatten(),
             };
             began.insert(child, place);
         }
@@ -50,12 +66,13 @@ impl EventTracker {
     }
 
     /// Finds out what lost events would have told: threads that started since, and execs.
-    pub(super) fn rescan(&self, intake: &mut Intake, began: &HashMap<u32, Option<Place>>) {
+    pub(super) fn rescan(&self, intake: &mut Intake, execs: &HashMap<u32, u64>) {
         self.counters.rescans.fetch_add(1, Relaxed);
+        let began = self.beginnings(intake, execs);
         let mut found = Found {
             alive: HashMap::new(),
             fresh: HashMap::new(),
-            began,
+            began: &began,
             places: HashMap::new(),
         };
         self.find_living(intake, &mut found);
@@ -68,6 +85,7 @@ impl EventTracker {
             .collect();
         self.find_execs(intake, &found);
         for (tid, place) in fresh.into_iter().zip(places) {
+            intake.late.forget(tid);
             match (place, &found.fresh[&tid]) {
                 (Some(place), thread) if !thread.ended => {
                     self.enter(intake, tid, thread.process, place, thread.times);
@@ -81,6 +99,7 @@ impl EventTracker {
                 self.has_ended(intake, tid);
             }
         }
+        intake.began = began;
     }
 
     fn find_living(&self, intake: &Intake, found: &mut Found) {

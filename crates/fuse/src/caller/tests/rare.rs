@@ -1,5 +1,6 @@
 //! With the kernel's events, what seldom happens: hostile names, threads that end at once, records that are missing, numbers that come again.
 use super::*;
+use std::os::unix::fs::symlink;
 
 fn with_bell() -> World {
     World::with_bell(CallerConfig::default(), Some(Bell::silent()))
@@ -247,4 +248,158 @@ fn a_rules_process_without_its_first_thread() {
     assert_ne!(stream, 1);
     w.tracker().tidy_at(monotonic_ms() + 20_000);
     assert_eq!((w.stream(12, 5), w.callers.identity().threads), (stream, 2));
+}
+
+/// What a batch tells stands, although events after it were lost: a rule's program and its child, told or lost.
+#[test]
+fn a_rules_program_before_a_loss() {
+    for told in [true, false] {
+        let config = CallerConfig {
+            rules: Rules::parse("exe=/bin/git -> own").unwrap(),
+            ..CallerConfig::default()
+        };
+        let w = World::with_bell(config, Some(Bell::silent()));
+        w.thread(5, 5, 1, 50, "shell");
+        symlink("/bin/sh", w.dir.path().join("5/exe")).unwrap();
+        assert_eq!(w.stream(5, 5), 1);
+        for (tid, parent) in [(20, 5), (21, 20)] {
+            w.thread(tid, tid, parent, now_ticks(), "git");
+        }
+        symlink("/bin/git", w.dir.path().join("20/exe")).unwrap();
+        symlink("/bin/less", w.dir.path().join("21/exe")).unwrap();
+        let fork = |parent, child| {
+            let ns = monotonic_ns();
+            w.bell().ring_fork(child, parent, monotonic_ns() + 1);
+            Event::Fork {
+                parent,
+                child,
+                process: child,
+                ns,
+            }
+        };
+        let first = fork(5, 20);
+        let exec = Event::Exec {
+            process: 20,
+            ns: monotonic_ns() + 10,
+        };
+        sleep(Duration::from_millis(1));
+        let second = fork(20, 21);
+        {
+            let mut batch = w.told.0.lock();
+            batch.0.extend([first, exec]);
+            batch.0.extend(told.then_some(second));
+            batch.1 = true;
+        }
+        sleep(Duration::from_millis(10));
+        let stream = w.stream(20, 5);
+        assert!(stream > 1);
+        assert_eq!(w.stream(21, 5), stream, "{told}");
+    }
+}
+
+/// After an exec by another thread than the first the new program starts a child: told, or lost.
+#[test]
+fn a_child_after_an_exec_before_a_loss() {
+    for told in [true, false] {
+        let w = with_bell();
+        two_threads(&w);
+        w.bell().ring_end(10, monotonic_ns());
+        w.forget(11, 10);
+        let ns = monotonic_ns();
+        w.bell().ring_fork(20, 10, ns + 2_000);
+        w.thread(20, 20, 10, now_ticks(), "child");
+        {
+            let mut batch = w.told.0.lock();
+            batch.0.push(Event::Exec { process: 10, ns });
+            let fork = Event::Fork {
+                parent: 10,
+                child: 20,
+                process: 20,
+                ns: ns + 1_000,
+            };
+            batch.0.extend(told.then_some(fork));
+            batch.1 = true;
+        }
+        sleep(Duration::from_millis(10));
+        assert_eq!((w.stream(20, 5), w.stream(10, 5)), (78, 78), "{told}");
+    }
+}
+
+/// Without the bell: a first thread that runs and is in no stream of its own counts, not those that are.
+#[test]
+fn a_first_thread_that_is_not_known_runs() {
+    let w = World::with_events();
+    w.thread(10, 10, 1, 50, "first");
+    w.thread(11, 10, 1, 50, "second");
+    w.callers.set(11, 5, 78, 0).unwrap();
+    w.fork(1, 12, 10);
+    w.thread(12, 10, 1, now_ticks(), "third");
+    assert_eq!(w.stream(12, 5), 1);
+}
+
+/// The number of a thread that has just ended is given again, and the end is told only now; then the new one calls exec.
+#[test]
+fn the_end_of_the_one_before_is_told_late() {
+    let w = with_bell();
+    w.thread(5, 5, 1, 50, "parent");
+    w.callers.set(5, 5, 77, 0).unwrap();
+    w.bell().ring_end(10, monotonic_ns());
+    sleep(Duration::from_millis(2));
+    let ns = monotonic_ns();
+    w.bell().ring_fork(10, 5, ns + 1);
+    w.thread(10, 10, 5, now_ticks(), "child");
+    let fork = Event::Fork {
+        parent: 5,
+        child: 10,
+        process: 10,
+        ns,
+    };
+    let exec = Event::Exec {
+        process: 10,
+        ns: ns + 2,
+    };
+    let batch = [fork, Event::Exit { tid: 10 }, exec];
+    w.told.0.lock().0.extend(batch);
+    sleep(Duration::from_millis(10));
+    assert_eq!(w.stream(10, 5), 77);
+}
+
+/// What a loss left to be known of a number does not hold for a later thread of it.
+#[test]
+fn a_number_is_given_again_after_a_loss() {
+    let w = with_bell();
+    w.thread(10, 10, 1, 50, "a");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.bell().ring_fork(20, 10, monotonic_ns());
+    w.told.0.lock().1 = true;
+    w.callers.shared.tidy();
+    for (parent, child) in [(5, 20), (20, 21)] {
+        let ns = monotonic_ns();
+        w.bell().ring_fork(child, parent, monotonic_ns() + 1);
+        w.told.0.lock().0.push(Event::Fork {
+            parent,
+            child,
+            process: child,
+            ns,
+        });
+        sleep(Duration::from_millis(1));
+    }
+    w.thread(21, 21, 1, now_ticks(), "daemon");
+    sleep(Duration::from_millis(10));
+    assert_eq!(w.stream(21, 5), 1);
+}
+
+/// A session that was asked about before its beginning was told stays as it is.
+#[test]
+fn a_session_is_told_of_late() {
+    let w = World::with(CallerConfig {
+        grouping: Grouping::Session,
+        ..CallerConfig::default()
+    });
+    w.thread_of_session(20, 20, 1, 50, "leader", 20);
+    let stream = w.stream(20, 5);
+    assert!(stream > 1);
+    w.tell(Event::Session { process: 20 });
+    w.thread_of_session(21, 21, 20, now_ticks(), "member", 20);
+    assert_eq!((w.stream(21, 5), w.stream(20, 5)), (stream, stream));
 }
