@@ -299,6 +299,11 @@ impl Bell {
         }
     }
 
+    /// A ring may tell nothing.
+    pub fn may_be_silent(&self) -> bool {
+        self.lost_ns.load(Ordering::Relaxed) > super::monotonic_ns()
+    }
+
     /// No record was lost by a `take_in` since this instant.
     pub fn is_complete_since(&self, ns: u64) -> bool {
         self.lost_ns.load(Ordering::Relaxed) < ns

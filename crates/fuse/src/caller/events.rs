@@ -213,7 +213,7 @@ impl EventTracker {
         match self.introduce(&mut intake, tid) {
             true => self.with_base(tid, uid),
             // Ended, or not visible from here.
-            false => intake.late.caller(tid, uid).unwrap_or_default(),
+            false => self.late(&intake, tid, uid).unwrap_or_default(),
         }
     }
 
@@ -351,7 +351,11 @@ impl EventTracker {
             }
         }
         self.counters.events.fetch_add(batch.len() as u64, Relaxed);
-        let execs: HashMap<u32, u64> = batch.iter().filter(|_| lost).filter_map(exec).collect();
+        // The first one of each process: then its number became another program's.
+        let mut execs: HashMap<u32, u64> = HashMap::new();
+        for (process, ns) in batch.iter().filter(|_| lost).filter_map(exec) {
+            execs.entry(process).or_insert(ns);
+        }
         if lost {
             // Before what was told takes the bell's records, and changes who has which number.
             self.note_beginnings(intake);
@@ -463,9 +467,9 @@ impl EventTracker {
             // Its own start was lost; or the process's first thread was only a guess, and has ended.
             None => match intake.began.get(&creator) {
                 Some(place) => place.clone(),
-                None if told.is_none() && child != process && !self.proc.runs(process) => {
-                    self.shared(intake, process)
-                }
+                None if told.is_none() && child != process => self
+                    .shared(intake, process)
+                    .filter(|_| !self.proc.runs(process)),
                 None => None,
             },
         };
@@ -483,7 +487,9 @@ impl EventTracker {
 
     /// A guess instead of what the bell never told.
     fn missed(&self, guess: u32) -> u32 {
-        self.bell.iter().for_each(Bell::has_missed);
+        // What the last look found lost is known already, and over.
+        let silent = self.bell.iter().filter(|bell| bell.is_complete());
+        silent.for_each(Bell::has_missed);
         guess
     }
 
@@ -515,6 +521,13 @@ impl EventTracker {
 
     fn executed(&self, intake: &mut Intake, process: u32, ns: u64) {
         self.resolve(intake, process);
+        if !self.shard(process).read().contains_key(&process)
+            && let Some(Some(place)) = intake.began.get(&process).cloned()
+        {
+            // Its start was lost.
+            let born = self.born(process);
+            self.enter(intake, process, process, place, (born, ns));
+        }
         let others = intake.processes.get(&process).into_iter().flatten();
         let others: Vec<u32> = others.copied().filter(|&tid| tid != process).collect();
         let leader = |t: &Thread| (t.ended, t.since, t.doubted_until != 0);

@@ -154,10 +154,12 @@ impl Policy {
 
     /// The process has begun a session: what is known of its number was an earlier one's, unless somebody has asked already.
     pub fn begin_session(&self, proc: &Proc, process: u32) {
-        let leader = proc.stat(process).map(|stat| stat.start_ticks);
         let mut state = self.state.lock();
-        let known = state.sessions.get(&process).map(|s| s.leader);
-        if known.is_some_and(|known| known.is_none() || known != leader) {
+        let Some(known) = state.sessions.get(&process).map(|s| s.leader) else {
+            return;
+        };
+        let leader = proc.stat(process).map(|stat| stat.start_ticks);
+        if known.is_none() || known != leader {
             state.sessions.remove(&process);
         }
     }

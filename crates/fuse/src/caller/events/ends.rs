@@ -1,5 +1,5 @@
 //! Threads that have ended, or are said to have.
-use super::{EventTracker, Intake, Thread};
+use super::{EventTracker, Intake, Thread, seen};
 use crate::caller::streams::{Place, Stream};
 use crate::caller::{Caller, monotonic_ms};
 use std::collections::{HashMap, VecDeque};
@@ -89,6 +89,13 @@ impl EventTracker {
     /// Its end was told of, and may be another's: in a while it is looked whether it still runs.
     pub(super) fn look_later(&self, intake: &mut Intake, tid: u32) {
         intake.doubted.push_back((monotonic_ms() + DOUBT_MS, tid));
+    }
+
+    /// The stream of a request whose thread has ended, or is ending: where it is known to be, or was.
+    pub(super) fn late(&self, intake: &Intake, tid: u32, uid: u32) -> Option<Caller> {
+        let shard = self.shard(tid).read();
+        let known = shard.get(&tid).and_then(|thread| seen(thread, uid));
+        known.or_else(|| intake.late.caller(tid, uid))
     }
 
     /// Forgets a thread that has ended.

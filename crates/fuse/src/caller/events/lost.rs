@@ -30,14 +30,18 @@ struct Found<'a> {
 impl EventTracker {
     /// Where each thread began whose start the bell told of since events were complete, and no event so far: nobody changed its stream.
     pub(super) fn note_beginnings(&self, intake: &mut Intake) {
+        let mut noted: HashMap<u32, Option<Place>> = HashMap::new();
         let forks = self.bell.iter();
         for (_, child, creator) in forks.flat_map(|bell| bell.forks_since(intake.complete.1)) {
-            let place = match intake.began.get(&creator) {
+            let place = match noted.get(&creator) {
                 Some(place) => place.clone(),
-                None => self.explicit(creator),
+                None if self.shard(creator).read().contains_key(&creator) => self.explicit(creator),
+                // Its own start was lost before, and it may have ended since.
+                None => intake.began.get(&creator).cloned().flatten(),
             };
-            intake.began.insert(child, place);
+            noted.insert(child, place);
         }
+        intake.began.extend(noted);
     }
 
     /// Those of them of which no event told either. `execs` were told: later the number is another program's.
@@ -52,7 +56,11 @@ impl EventTracker {
             let place = match (execs.get(&creator), began.get(&creator)) {
                 (Some(exec), _) if *exec < time => self.explicit(creator),
                 (_, Some(place)) => place.clone(),
-                _ => intake.began.get(&child).cloned().flatten(),
+                (told, _) => {
+                    let noted = intake.began.get(&child).cloned().flatten();
+                    // Or its creator's start was told meanwhile.
+                    noted.or_else(|| self.explicit(creator).filter(|_| told.is_none()))
+                }
             };
             began.insert(child, place);
         }
@@ -90,6 +98,11 @@ impl EventTracker {
                 (Some(place), thread) if !thread.ended => {
                     self.enter(intake, tid, thread.process, place, thread.times);
                 }
+                // Its exec was told, and a rule spoke.
+                (None, thread)
+                    if !thread.ended
+                        && execs.contains_key(&tid)
+                        && self.explicit(tid).is_some() => {}
                 // What is known of an earlier thread of that number goes; the policy is asked again.
                 _ => self.leave(intake, tid),
             }
@@ -126,7 +139,7 @@ impl EventTracker {
         let complete = bell.is_complete();
         // Who ended before that look at /proc.
         bell.take_in();
-        if !complete || !bell.is_complete() {
+        if !complete || !bell.is_complete() || bell.may_be_silent() {
             return;
         }
         let survivor = |(&process, tids): (&u32, &HashSet<u32>)| {

@@ -66,6 +66,8 @@ fn requests_of_a_thread_that_has_ended() {
         w.thread(tid, 10, 1, now_ticks(), "thread");
         w.forget_in(tid, 10);
     }
+    // At once, and when they have been forgotten.
+    assert_eq!((w.stream(11, 5), w.callers.identity().threads), (77, 3));
     w.callers.shared.tidy();
     assert_eq!(w.callers.identity().threads, 1);
     assert_eq!((w.stream(11, 5), w.stream(12, 5)), (77, 77));
@@ -253,7 +255,7 @@ fn a_rules_process_without_its_first_thread() {
 /// What a batch tells stands, although events after it were lost: a rule's program and its child, told or lost.
 #[test]
 fn a_rules_program_before_a_loss() {
-    for told in [true, false] {
+    for (first_told, told) in [(true, true), (true, false), (false, true), (false, false)] {
         let config = CallerConfig {
             rules: Rules::parse("exe=/bin/git -> own").unwrap(),
             ..CallerConfig::default()
@@ -286,14 +288,118 @@ fn a_rules_program_before_a_loss() {
         let second = fork(20, 21);
         {
             let mut batch = w.told.0.lock();
-            batch.0.extend([first, exec]);
+            batch.0.extend(first_told.then_some(first));
+            batch.0.push(exec);
             batch.0.extend(told.then_some(second));
             batch.1 = true;
         }
         sleep(Duration::from_millis(10));
         let stream = w.stream(20, 5);
         assert!(stream > 1);
-        assert_eq!(w.stream(21, 5), stream, "{told}");
+        assert_eq!(w.stream(21, 5), stream, "{first_told} {told}");
+        let seen = w.callers.members(stream, 9);
+        assert_eq!(seen, [(20, 20), (21, 21)], "{first_told} {told}");
+    }
+}
+
+/// A process whose start was lost calls exec, which is told, and starts a child, told or lost: it is where its parent was, and no rule
+/// takes it out of there.
+#[test]
+fn an_exec_of_one_whose_start_was_lost() {
+    for (rules, told) in [
+        ("", true),
+        ("", false),
+        ("uid=5 -> own", true),
+        ("uid=5 -> own", false),
+    ] {
+        let config = CallerConfig {
+            rules: Rules::parse(rules).unwrap(),
+            ..CallerConfig::default()
+        };
+        let w = World::with_bell(config, Some(Bell::silent()));
+        w.thread(10, 10, 1, 50, "a");
+        w.callers.set(10, 5, 77, 0).unwrap();
+        for (tid, parent) in [(20, 10), (21, 20)] {
+            w.thread(tid, tid, parent, now_ticks(), "x");
+        }
+        let ns = monotonic_ns();
+        w.bell().ring_fork(20, 10, ns);
+        w.bell().ring_fork(21, 20, ns + 3_000);
+        {
+            let mut batch = w.told.0.lock();
+            batch.0.push(Event::Exec {
+                process: 20,
+                ns: ns + 1_000,
+            });
+            let fork = Event::Fork {
+                parent: 20,
+                child: 21,
+                process: 21,
+                ns: ns + 2_000,
+            };
+            batch.0.extend(told.then_some(fork));
+            batch.1 = true;
+        }
+        sleep(Duration::from_millis(10));
+        let streams = [20, 21].map(|tid| w.stream(tid, 5));
+        assert_eq!(streams, [77, 77], "{rules} {told}");
+    }
+}
+
+/// A thread whose start was lost chooses a stream, while events are still being lost, and starts another one, which is lost, too.
+#[test]
+fn a_choice_between_two_losses() {
+    let w = with_bell();
+    w.thread(10, 10, 1, 50, "a");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    w.bell().ring_fork(20, 10, monotonic_ns());
+    w.thread(20, 20, 10, now_ticks(), "b");
+    w.told.0.lock().1 = true;
+    w.callers.set(20, 5, 78, 0).unwrap();
+    w.bell().ring_fork(21, 20, monotonic_ns());
+    w.thread(21, 21, 20, now_ticks(), "c");
+    w.told.0.lock().1 = true;
+    sleep(Duration::from_millis(10));
+    assert_eq!((w.stream(21, 5), w.stream(20, 5)), (78, 78));
+}
+
+/// Of a child only the connector tells, of its child only the bell.
+#[test]
+fn each_loses_another_fork() {
+    let w = with_bell();
+    w.thread(10, 10, 1, 50, "a");
+    w.callers.set(10, 5, 77, 0).unwrap();
+    for (tid, parent) in [(20, 10), (21, 20)] {
+        w.thread(tid, tid, parent, now_ticks(), "x");
+    }
+    let ns = monotonic_ns();
+    w.bell().ring_fork(21, 20, ns);
+    // So long ago that its record is lost.
+    let fork = Event::Fork {
+        parent: 10,
+        child: 20,
+        process: 20,
+        ns: ns.saturating_sub(2_000_000_000),
+    };
+    w.told.0.lock().0.push(fork);
+    w.told.0.lock().1 = true;
+    sleep(Duration::from_millis(10));
+    assert_eq!((w.stream(21, 5), w.stream(20, 5)), (77, 77));
+}
+
+/// While a ring may be silent nobody is taken for one who called exec only because no end of it rang.
+#[test]
+fn a_silent_ring_and_a_loss() {
+    for silent in [true, false] {
+        let w = with_bell();
+        two_threads(&w);
+        if silent {
+            w.bell().has_missed();
+        }
+        w.forget(11, 10);
+        w.told.0.lock().1 = true;
+        sleep(Duration::from_millis(10));
+        assert_eq!(w.stream(10, 5), if silent { 77 } else { 78 });
     }
 }
 
