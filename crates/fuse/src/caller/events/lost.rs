@@ -174,8 +174,12 @@ impl EventTracker {
                 continue;
             };
             let born = stat.start_ticks;
-            let known = self.shard(tid).read().get(&tid).map(|t| t.born);
-            let is_new = born >= complete && known.is_none_or(|known| known.abs_diff(born) > 1);
+            let known = self.shard(tid).read().get(&tid).map(|t| (t.born, t.since));
+            // Who was told of since is that one: a later start would have rung. (A creator may be kept waiting between the instant that
+            // /proc shows and the one that is told.)
+            let is_told = |since: u64| self.bell.is_some() && since >= intake.complete.1;
+            let is_other = |(b, since): (u64, u64)| b.abs_diff(born) > 1 && !is_told(since);
+            let is_new = born >= complete && known.is_none_or(is_other);
             if is_new || found.began.contains_key(&tid) {
                 let fresh = Fresh {
                     process,
