@@ -70,13 +70,13 @@ impl Plan {
             DiskKind::Real => self.rounds,
             _ => self.model_rounds,
         };
-        let wanted = experiments.iter().filter(|e| e.fits(disk));
-        let of = |e: &'a dyn Experiment| {
+        let mut all = Vec::new();
+        for experiment in experiments.iter().filter(|e| e.fits(disk)) {
             let mut those = systems.to_vec();
-            those.retain(|s| !self.usual || tells(*s, e.group(), disk));
-            jobs(e, &those, rounds)
-        };
-        wanted.flat_map(|e| of(&**e)).collect()
+            those.retain(|s| !self.usual || tells(*s, experiment.group(), disk));
+            all.extend(jobs(&**experiment, &those, rounds));
+        }
+        all
     }
 
     pub fn usable(&self) -> Vec<System> {

@@ -62,9 +62,9 @@ struct Thread {
 }
 
 impl Thread {
-    /// It may have started one that did so at this clock tick.
-    fn is_not_after(&self, ticks: u64) -> bool {
-        self.born <= ticks.saturating_add(1)
+    /// An io_uring worker of this process that started at this clock tick may be its own. The number of its owner may be a later thread's.
+    fn may_own(&self, process: u32, ticks: u64) -> bool {
+        self.process == process && self.born <= ticks.saturating_add(1)
     }
 }
 
@@ -227,10 +227,8 @@ impl EventTracker {
             (thread.works_for, thread.process, thread.born)
         };
         let shard = self.shard(owner).read();
-        // The owner's number may be a later thread's.
-        let is_it = |t: &&Thread| t.process == process && t.is_not_after(born) && trusted(t);
-        let owner = shard.get(&owner).filter(is_it)?;
-        seen(owner, uid)
+        let is_it = |t: &&Thread| t.may_own(process, born) && trusted(t);
+        seen(shard.get(&owner).filter(is_it)?, uid)
     }
 
     /// `known`, with the policy's stream found out where the thread's own is another user's.
@@ -277,6 +275,16 @@ impl EventTracker {
 
     fn is_ready(&self, tid: u32) -> bool {
         self.shard(tid).read().get(&tid).is_some_and(|t| t.ready)
+    }
+
+    /// Where a known thread is.
+    fn place_of(&self, tid: u32) -> Option<Place> {
+        let shard = self.shard(tid).read();
+        shard.get(&tid).map(|t| t.place.clone())
+    }
+
+    fn explicit(&self, tid: u32) -> Option<Place> {
+        self.place_of(tid).filter(|place| place.explicit)
     }
 
     /// `times`: when it started, clock ticks since boot, and since when the number is its own, nanoseconds of the monotonic clock.
@@ -351,15 +359,11 @@ impl EventTracker {
             }
         }
         self.counters.events.fetch_add(batch.len() as u64, Relaxed);
-        // The first one of each process: then its number became another program's.
-        let mut execs: HashMap<u32, u64> = HashMap::new();
-        for (process, ns) in batch.iter().filter(|_| lost).filter_map(exec) {
-            execs.entry(process).or_insert(ns);
-        }
         if lost {
             // Before what was told takes the bell's records, and changes who has which number.
             self.note_beginnings(intake);
         }
+        let execs = lost.then(|| first_execs(&batch));
         if !waiting.is_empty() {
             // Whose number was given again is no more, and the bell speaks of the later one.
             let again: HashSet<u32> = batch.iter().filter_map(started).collect();
@@ -369,11 +373,12 @@ impl EventTracker {
             self.apply(intake, event);
         }
         intake.batch = batch;
-        if lost {
-            self.counters.overruns.fetch_add(1, Relaxed);
-            self.rescan(intake, &execs);
-        } else {
-            intake.began.clear();
+        match execs {
+            Some(execs) => {
+                self.counters.overruns.fetch_add(1, Relaxed);
+                self.rescan(intake, &execs);
+            }
+            None => intake.began.clear(),
         }
         intake.complete = now;
         self.bell.iter().for_each(Bell::heard);
@@ -395,7 +400,8 @@ impl EventTracker {
     }
 
     fn exited(&self, intake: &mut Intake, tid: u32) {
-        let Some(since) = self.shard(tid).read().get(&tid).map(|t| t.since) else {
+        let known = |t: &Thread| (t.since, t.process);
+        let Some((since, first)) = self.shard(tid).read().get(&tid).map(known) else {
             return;
         };
         if let Some(bell) = &self.bell
@@ -406,8 +412,7 @@ impl EventTracker {
             if bell.knows_end(tid) {
                 return self.look_later(intake, tid);
             }
-            let first = self.shard(tid).read().get(&tid).map(|t| t.process);
-            if first.is_some_and(|first| bell.knows_end(first))
+            if bell.knows_end(first)
                 && bell.is_complete_since(monotonic_ns().saturating_sub(PATIENCE_NS))
             {
                 return self.doubt(intake, tid);
@@ -457,12 +462,7 @@ impl EventTracker {
         };
         // Who starts something runs.
         self.resolve(intake, creator);
-        let known = self
-            .shard(creator)
-            .read()
-            .get(&creator)
-            .map(|t| t.place.clone());
-        let inherited = match known {
+        let inherited = match self.place_of(creator) {
             Some(place) => Some(place).filter(|p| p.explicit),
             // Its own start was lost; or the process's first thread was only a guess, and has ended.
             None => match intake.began.get(&creator) {
@@ -495,8 +495,8 @@ impl EventTracker {
 
     /// The explicit stream that all known threads of a process are in.
     fn shared(&self, intake: &Intake, process: u32) -> Option<Place> {
-        let place = |tid: &u32| self.shard(*tid).read().get(tid).map(|t| t.place.clone());
-        let mut places = intake.processes.get(&process)?.iter().filter_map(place);
+        let tids = intake.processes.get(&process)?.iter();
+        let mut places = tids.filter_map(|tid| self.place_of(*tid));
         let first = places.next().filter(|p| p.explicit)?;
         let same = |p: Place| p.explicit && p.stream.id == first.stream.id;
         places.all(same).then_some(first)
@@ -525,8 +525,7 @@ impl EventTracker {
             && let Some(Some(place)) = intake.began.get(&process).cloned()
         {
             // Its start was lost.
-            let born = self.born(process);
-            self.enter(intake, process, process, place, (born, ns));
+            self.enter_program(intake, process, place, ns);
         }
         let others = intake.processes.get(&process).into_iter().flatten();
         let others: Vec<u32> = others.copied().filter(|&tid| tid != process).collect();
@@ -543,15 +542,8 @@ impl EventTracker {
         let mut survivors = others.iter().copied();
         let survivor = survivors.find(|&tid| leader_may_have_ended && self.runs_at(tid, ns));
         // exec leaves one thread: it takes the first one's number, and takes its stream with it.
-        let from = survivor.and_then(|tid| {
-            let shard = self.shard(tid).read();
-            shard.get(&tid).map(|t| t.place.clone())
-        });
-        match from {
-            Some(place) => {
-                let born = self.born(process);
-                self.enter(intake, process, process, place, (born, ns));
-            }
+        match survivor.and_then(|tid| self.place_of(tid)) {
+            Some(place) => self.enter_program(intake, process, place, ns),
             None if leader_ended => self.leave(intake, process),
             None => {}
         }
@@ -573,18 +565,17 @@ impl EventTracker {
 
     /// A program begins. In an explicit stream it stays there: a rule never takes it out of one, nor out of another rule's.
     fn apply_rules(&self, intake: &mut Intake, process: u32, ns: u64) {
-        let explicit = {
-            let shard = self.shard(process).read();
-            shard.get(&process).is_some_and(|t| t.place.explicit)
-        };
-        if !explicit && let Some(place) = self.by_rule(process) {
-            let born = self.born(process);
-            self.enter(intake, process, process, place, (born, ns));
+        if self.explicit(process).is_none()
+            && let Some(place) = self.by_rule(process)
+        {
+            self.enter_program(intake, process, place, ns);
         }
     }
 
-    fn born(&self, tid: u32) -> u64 {
-        self.proc.stat(tid).map_or(0, |stat| stat.start_ticks)
+    /// Who has the process's number since an exec.
+    fn enter_program(&self, intake: &mut Intake, process: u32, place: Place, ns: u64) {
+        let born = self.proc.stat(process).map_or(0, |s| s.start_ticks);
+        self.enter(intake, process, process, place, (born, ns));
     }
 
     /// The policy looks again at the process's threads.
@@ -623,12 +614,15 @@ fn started(event: &Event) -> Option<u32> {
     }
 }
 
-/// Whose exec was told, and when.
-fn exec(event: &Event) -> Option<(u32, u64)> {
-    match *event {
-        Event::Exec { process, ns } => Some((process, ns)),
-        _ => None,
+/// When the first exec of each process was told: then its number became another program's.
+fn first_execs(batch: &[Event]) -> HashMap<u32, u64> {
+    let mut execs = HashMap::new();
+    for event in batch {
+        if let Event::Exec { process, ns } = *event {
+            execs.entry(process).or_insert(ns);
+        }
     }
+    execs
 }
 
 /// An instant of the monotonic clock as clock ticks since boot.

@@ -26,11 +26,10 @@ impl EventTracker {
         let owner = io_uring_owner(&stat.comm)
             .filter(|_| depth < OWNERS_MAX)
             .and_then(|owner| self.owner(intake, owner, (tid, process), depth));
-        // The number may be a later thread's.
         let owner = owner.filter(|owner| {
             let shard = self.shard(*owner).read();
             let thread = shard.get(owner);
-            thread.is_some_and(|t| t.process == process && t.is_not_after(stat.start_ticks))
+            thread.is_some_and(|t| t.may_own(process, stat.start_ticks))
         });
         if !self.shard(tid).read().contains_key(&tid) {
             let place = self.first_seen(intake, process, tid);
@@ -69,25 +68,20 @@ impl EventTracker {
 
     /// Where a thread belongs that no event told of.
     fn first_seen(&self, intake: &mut Intake, process: u32, tid: u32) -> Place {
-        let first = self
-            .shard(process)
-            .read()
-            .get(&process)
-            .map(|t| t.place.clone());
-        let is_rules = |p: &Place| p.explicit && p.stream.origin == Origin::Rule;
         if self.policy.rules.is_empty() {
             return self.base(process);
         }
         // A rule speaks about the process; its first thread holds what it said, or those that are left of it.
-        let said = match (&first, tid == process) {
-            (Some(place), false) => {
-                return Some(place)
-                    .filter(|p| is_rules(p))
-                    .cloned()
-                    .unwrap_or_else(|| self.base(process));
-            }
-            _ => self.shared(intake, process).filter(is_rules),
-        };
+        let is_rules = |p: &Place| p.explicit && p.stream.origin == Origin::Rule;
+        if tid != process
+            && let Some(place) = self.place_of(process)
+        {
+            return match is_rules(&place) {
+                true => place,
+                false => self.base(process),
+            };
+        }
+        let said = self.shared(intake, process).filter(is_rules);
         match said.or_else(|| self.by_rule(process)) {
             None => self.base(process),
             Some(place) => {

@@ -1,5 +1,6 @@
 //! Events that the kernel could not deliver: /proc makes up for them, and the bell, which is another way and seldom loses anything.
 use super::{EventTracker, Intake};
+use crate::caller::bell::Bell;
 use crate::caller::streams::Place;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,17 +32,22 @@ impl EventTracker {
     /// Where each thread began whose start the bell told of since events were complete, and no event so far: nobody changed its stream.
     pub(super) fn note_beginnings(&self, intake: &mut Intake) {
         let mut noted: HashMap<u32, Option<Place>> = HashMap::new();
-        let forks = self.bell.iter();
-        for (_, child, creator) in forks.flat_map(|bell| bell.forks_since(intake.complete.1)) {
-            let place = match noted.get(&creator) {
-                Some(place) => place.clone(),
-                None if self.shard(creator).read().contains_key(&creator) => self.explicit(creator),
+        for (_, child, creator) in self.untold_forks(intake) {
+            let place = match (noted.get(&creator), self.place_of(creator)) {
+                (Some(place), _) => place.clone(),
+                (None, Some(place)) => Some(place).filter(|place| place.explicit),
                 // Its own start was lost before, and it may have ended since.
-                None => intake.began.get(&creator).cloned().flatten(),
+                (None, None) => intake.began.get(&creator).cloned().flatten(),
             };
             noted.insert(child, place);
         }
         intake.began.extend(noted);
+    }
+
+    /// (when, thread, by whom) of the forks that the bell told since events were complete, and no event so far; in their order.
+    fn untold_forks(&self, intake: &Intake) -> Vec<(u64, u32, u32)> {
+        let forks = |bell: &Bell| bell.forks_since(intake.complete.1);
+        self.bell.as_ref().map(forks).unwrap_or_default()
     }
 
     /// Those of them of which no event told either. `execs` were told: later the number is another program's.
@@ -51,8 +57,7 @@ impl EventTracker {
         execs: &HashMap<u32, u64>,
     ) -> HashMap<u32, Option<Place>> {
         let mut began: HashMap<u32, Option<Place>> = HashMap::new();
-        let forks = self.bell.iter();
-        for (time, child, creator) in forks.flat_map(|bell| bell.forks_since(intake.complete.1)) {
+        for (time, child, creator) in self.untold_forks(intake) {
             let place = match (execs.get(&creator), began.get(&creator)) {
                 (Some(exec), _) if *exec < time => self.explicit(creator),
                 (_, Some(place)) => place.clone(),
@@ -65,12 +70,6 @@ impl EventTracker {
             began.insert(child, place);
         }
         began
-    }
-
-    fn explicit(&self, tid: u32) -> Option<Place> {
-        let shard = self.shard(tid).read();
-        let thread = shard.get(&tid).filter(|t| t.place.explicit);
-        thread.map(|t| t.place.clone())
     }
 
     /// Finds out what lost events would have told: threads that started since, and execs.
