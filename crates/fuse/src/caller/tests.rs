@@ -83,6 +83,16 @@ fn namespace(process: &std::path::Path, name: &str) {
     std::os::unix::fs::symlink(name, link).unwrap();
 }
 
+/// The event of a process that another one starts at this instant, nanoseconds of the monotonic clock.
+fn start(parent: u32, child: u32, ns: u64) -> Event {
+    Event::Fork {
+        parent,
+        child,
+        process: child,
+        ns,
+    }
+}
+
 /// A made-up /proc.
 struct World {
     dir: tempfile::TempDir,
@@ -123,6 +133,19 @@ impl World {
             callers,
             told,
             ids,
+        }
+    }
+
+    /// With the connector and a bell that rings when a test says so.
+    fn with_silent_bell() -> Self {
+        Self::with_bell(CallerConfig::default(), Some(Bell::silent()))
+    }
+
+    /// A process of two threads, 10 and 11, of the user 5 in the streams 77 and 78.
+    fn two_threads(&self) {
+        for (tid, stream) in [(10, 77), (11, 78)] {
+            self.thread(tid, 10, 1, 50, "x");
+            self.callers.set(tid, 5, stream, 0).unwrap();
         }
     }
 
@@ -188,6 +211,13 @@ impl World {
         self.told.0.lock().0.push(event);
         // As if the trust had run out.
         sleep(Duration::from_millis(10));
+    }
+
+    /// Events of which later ones were lost, told when they are asked for.
+    fn lose(&self, told: impl IntoIterator<Item = Event>) {
+        let mut batch = self.told.0.lock();
+        batch.0.extend(told);
+        batch.1 = true;
     }
 
     fn fork(&self, parent: u32, child: u32, process: u32) {

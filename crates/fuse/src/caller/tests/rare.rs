@@ -2,18 +2,6 @@
 use super::*;
 use std::os::unix::fs::symlink;
 
-fn with_bell() -> World {
-    World::with_bell(CallerConfig::default(), Some(Bell::silent()))
-}
-
-/// A process of two threads, 10 and 11, in the streams 77 and 78.
-fn two_threads(w: &World) {
-    for (tid, stream) in [(10, 77), (11, 78)] {
-        w.thread(tid, 10, 1, 50, "x");
-        w.callers.set(tid, 5, stream, 0).unwrap();
-    }
-}
-
 /// Threads that are named as workers of each other, and of the next one, thousands of times.
 #[test]
 fn names_that_lead_in_a_circle() {
@@ -40,7 +28,7 @@ fn names_that_lead_in_a_circle() {
 #[test]
 fn a_worker_whose_owners_number_is_given_again() {
     let w = World::with_events();
-    two_threads(&w);
+    w.two_threads();
     w.thread(12, 10, 1, 60, "iou-sqp-11");
     w.thread(13, 10, 1, 60, "iou-wrk-12");
     assert_eq!((w.stream(13, 5), w.stream(12, 5)), (78, 78));
@@ -84,8 +72,8 @@ fn requests_of_a_thread_that_has_ended() {
 #[test]
 fn an_exec_beside_an_end_that_did_not_ring() {
     for told in [true, false] {
-        let w = with_bell();
-        two_threads(&w);
+        let w = World::with_silent_bell();
+        w.two_threads();
         w.forget(11, 10);
         if told {
             w.tell(Event::Exit { tid: 11 });
@@ -94,8 +82,8 @@ fn an_exec_beside_an_end_that_did_not_ring() {
         assert_eq!(w.stream(10, 5), 77, "{told}");
     }
     // The bell is known to have missed something: whoever is left may be who called exec.
-    let w = with_bell();
-    two_threads(&w);
+    let w = World::with_silent_bell();
+    w.two_threads();
     w.bell().has_missed();
     w.forget(11, 10);
     w.exec(10);
@@ -105,8 +93,8 @@ fn an_exec_beside_an_end_that_did_not_ring() {
 /// One that got its number by exec ends, and only the connector tells; an end of that number rang before.
 #[test]
 fn an_end_that_did_not_ring_is_found_later() {
-    let w = with_bell();
-    two_threads(&w);
+    let w = World::with_silent_bell();
+    w.two_threads();
     w.bell().ring_end(10, monotonic_ns());
     w.forget(11, 10);
     w.exec(10);
@@ -121,8 +109,8 @@ fn an_end_that_did_not_ring_is_found_later() {
 /// A doubt about an earlier thread of a number does not end the one about a later thread.
 #[test]
 fn each_doubt_has_its_time() {
-    let w = with_bell();
-    two_threads(&w);
+    let w = World::with_silent_bell();
+    w.two_threads();
     let start = monotonic_ms();
     w.bell().ring_end(10, monotonic_ns());
     w.callers.shared.tidy();
@@ -143,12 +131,12 @@ fn each_doubt_has_its_time() {
 #[test]
 fn a_child_of_one_whose_start_was_lost() {
     for next_batch in [false, true] {
-        let w = with_bell();
+        let w = World::with_silent_bell();
         w.thread(10, 10, 1, 50, "a");
         w.callers.set(10, 5, 77, 0).unwrap();
         w.bell().ring_fork(20, 10, monotonic_ns());
         if next_batch {
-            w.told.0.lock().1 = true;
+            w.lose([]);
             w.callers.shared.tidy();
         }
         let ns = monotonic_ns();
@@ -156,12 +144,7 @@ fn a_child_of_one_whose_start_was_lost() {
         w.thread(21, 21, 1, now_ticks(), "daemon");
         {
             let mut told = w.told.0.lock();
-            let fork = Event::Fork {
-                parent: 20,
-                child: 21,
-                process: 21,
-                ns,
-            };
+            let fork = start(20, 21, ns);
             told.0.push(fork);
             told.1 = !next_batch;
         }
@@ -174,21 +157,15 @@ fn a_child_of_one_whose_start_was_lost() {
 #[test]
 fn a_lost_fork_before_an_exec() {
     for told in [false, true] {
-        let w = with_bell();
-        two_threads(&w);
+        let w = World::with_silent_bell();
+        w.two_threads();
         let creator = if told { 11 } else { 10 };
         w.bell().ring_fork(20, creator, monotonic_ns());
         w.thread(20, 20, 1, now_ticks(), "child");
         w.bell().ring_end(10, monotonic_ns());
         w.forget(11, 10);
-        {
-            let mut batch = w.told.0.lock();
-            if told {
-                let ns = monotonic_ns();
-                batch.0.push(Event::Exec { process: 10, ns });
-            }
-            batch.1 = true;
-        }
+        let ns = monotonic_ns();
+        w.lose(told.then_some(Event::Exec { process: 10, ns }));
         sleep(Duration::from_millis(10));
         let child = if told { 78 } else { 77 };
         assert_eq!((w.stream(20, 5), w.stream(10, 5)), (child, 78), "{told}");
@@ -272,12 +249,7 @@ fn a_rules_program_before_a_loss() {
         let fork = |parent, child| {
             let ns = monotonic_ns();
             w.bell().ring_fork(child, parent, monotonic_ns() + 1);
-            Event::Fork {
-                parent,
-                child,
-                process: child,
-                ns,
-            }
+            start(parent, child, ns)
         };
         let first = fork(5, 20);
         let exec = Event::Exec {
@@ -286,13 +258,8 @@ fn a_rules_program_before_a_loss() {
         };
         sleep(Duration::from_millis(1));
         let second = fork(20, 21);
-        {
-            let mut batch = w.told.0.lock();
-            batch.0.extend(first_told.then_some(first));
-            batch.0.push(exec);
-            batch.0.extend(told.then_some(second));
-            batch.1 = true;
-        }
+        let (first, second) = (first_told.then_some(first), told.then_some(second));
+        w.lose([first, Some(exec), second].into_iter().flatten());
         sleep(Duration::from_millis(10));
         let stream = w.stream(20, 5);
         assert!(stream > 1);
@@ -325,21 +292,12 @@ fn an_exec_of_one_whose_start_was_lost() {
         let ns = monotonic_ns();
         w.bell().ring_fork(20, 10, ns);
         w.bell().ring_fork(21, 20, ns + 3_000);
-        {
-            let mut batch = w.told.0.lock();
-            batch.0.push(Event::Exec {
-                process: 20,
-                ns: ns + 1_000,
-            });
-            let fork = Event::Fork {
-                parent: 20,
-                child: 21,
-                process: 21,
-                ns: ns + 2_000,
-            };
-            batch.0.extend(told.then_some(fork));
-            batch.1 = true;
-        }
+        let exec = Event::Exec {
+            process: 20,
+            ns: ns + 1_000,
+        };
+        let fork = told.then_some(start(20, 21, ns + 2_000));
+        w.lose([Some(exec), fork].into_iter().flatten());
         sleep(Duration::from_millis(10));
         let streams = [20, 21].map(|tid| w.stream(tid, 5));
         assert_eq!(streams, [77, 77], "{rules} {told}");
@@ -349,16 +307,16 @@ fn an_exec_of_one_whose_start_was_lost() {
 /// A thread whose start was lost chooses a stream, while events are still being lost, and starts another one, which is lost, too.
 #[test]
 fn a_choice_between_two_losses() {
-    let w = with_bell();
+    let w = World::with_silent_bell();
     w.thread(10, 10, 1, 50, "a");
     w.callers.set(10, 5, 77, 0).unwrap();
     w.bell().ring_fork(20, 10, monotonic_ns());
     w.thread(20, 20, 10, now_ticks(), "b");
-    w.told.0.lock().1 = true;
+    w.lose([]);
     w.callers.set(20, 5, 78, 0).unwrap();
     w.bell().ring_fork(21, 20, monotonic_ns());
     w.thread(21, 21, 20, now_ticks(), "c");
-    w.told.0.lock().1 = true;
+    w.lose([]);
     sleep(Duration::from_millis(10));
     assert_eq!((w.stream(21, 5), w.stream(20, 5)), (78, 78));
 }
@@ -366,7 +324,7 @@ fn a_choice_between_two_losses() {
 /// Of a child only the connector tells, of its child only the bell.
 #[test]
 fn each_loses_another_fork() {
-    let w = with_bell();
+    let w = World::with_silent_bell();
     w.thread(10, 10, 1, 50, "a");
     w.callers.set(10, 5, 77, 0).unwrap();
     for (tid, parent) in [(20, 10), (21, 20)] {
@@ -375,14 +333,7 @@ fn each_loses_another_fork() {
     let ns = monotonic_ns();
     w.bell().ring_fork(21, 20, ns);
     // So long ago that its record is lost.
-    let fork = Event::Fork {
-        parent: 10,
-        child: 20,
-        process: 20,
-        ns: ns.saturating_sub(2_000_000_000),
-    };
-    w.told.0.lock().0.push(fork);
-    w.told.0.lock().1 = true;
+    w.lose([start(10, 20, ns.saturating_sub(2_000_000_000))]);
     sleep(Duration::from_millis(10));
     assert_eq!((w.stream(21, 5), w.stream(20, 5)), (77, 77));
 }
@@ -391,13 +342,13 @@ fn each_loses_another_fork() {
 #[test]
 fn a_silent_ring_and_a_loss() {
     for silent in [true, false] {
-        let w = with_bell();
-        two_threads(&w);
+        let w = World::with_silent_bell();
+        w.two_threads();
         if silent {
             w.bell().has_missed();
         }
         w.forget(11, 10);
-        w.told.0.lock().1 = true;
+        w.lose([]);
         sleep(Duration::from_millis(10));
         assert_eq!(w.stream(10, 5), if silent { 77 } else { 78 });
     }
@@ -407,25 +358,16 @@ fn a_silent_ring_and_a_loss() {
 #[test]
 fn a_child_after_an_exec_before_a_loss() {
     for told in [true, false] {
-        let w = with_bell();
-        two_threads(&w);
+        let w = World::with_silent_bell();
+        w.two_threads();
         w.bell().ring_end(10, monotonic_ns());
         w.forget(11, 10);
         let ns = monotonic_ns();
         w.bell().ring_fork(20, 10, ns + 2_000);
         w.thread(20, 20, 10, now_ticks(), "child");
-        {
-            let mut batch = w.told.0.lock();
-            batch.0.push(Event::Exec { process: 10, ns });
-            let fork = Event::Fork {
-                parent: 10,
-                child: 20,
-                process: 20,
-                ns: ns + 1_000,
-            };
-            batch.0.extend(told.then_some(fork));
-            batch.1 = true;
-        }
+        let exec = Event::Exec { process: 10, ns };
+        let fork = told.then_some(start(10, 20, ns + 1_000));
+        w.lose([Some(exec), fork].into_iter().flatten());
         sleep(Duration::from_millis(10));
         assert_eq!((w.stream(20, 5), w.stream(10, 5)), (78, 78), "{told}");
     }
@@ -446,7 +388,7 @@ fn a_first_thread_that_is_not_known_runs() {
 /// The number of a thread that has just ended is given again, and the end is told only now; then the new one calls exec.
 #[test]
 fn the_end_of_the_one_before_is_told_late() {
-    let w = with_bell();
+    let w = World::with_silent_bell();
     w.thread(5, 5, 1, 50, "parent");
     w.callers.set(5, 5, 77, 0).unwrap();
     w.bell().ring_end(10, monotonic_ns());
@@ -454,12 +396,7 @@ fn the_end_of_the_one_before_is_told_late() {
     let ns = monotonic_ns();
     w.bell().ring_fork(10, 5, ns + 1);
     w.thread(10, 10, 5, now_ticks(), "child");
-    let fork = Event::Fork {
-        parent: 5,
-        child: 10,
-        process: 10,
-        ns,
-    };
+    let fork = start(5, 10, ns);
     let exec = Event::Exec {
         process: 10,
         ns: ns + 2,
@@ -473,21 +410,16 @@ fn the_end_of_the_one_before_is_told_late() {
 /// What a loss left to be known of a number does not hold for a later thread of it.
 #[test]
 fn a_number_is_given_again_after_a_loss() {
-    let w = with_bell();
+    let w = World::with_silent_bell();
     w.thread(10, 10, 1, 50, "a");
     w.callers.set(10, 5, 77, 0).unwrap();
     w.bell().ring_fork(20, 10, monotonic_ns());
-    w.told.0.lock().1 = true;
+    w.lose([]);
     w.callers.shared.tidy();
     for (parent, child) in [(5, 20), (20, 21)] {
         let ns = monotonic_ns();
         w.bell().ring_fork(child, parent, monotonic_ns() + 1);
-        w.told.0.lock().0.push(Event::Fork {
-            parent,
-            child,
-            process: child,
-            ns,
-        });
+        w.told.0.lock().0.push(start(parent, child, ns));
         sleep(Duration::from_millis(1));
     }
     w.thread(21, 21, 1, now_ticks(), "daemon");

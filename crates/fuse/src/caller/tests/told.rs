@@ -77,10 +77,7 @@ fn a_reused_number_is_another_thread() {
 #[test]
 fn exec_by_another_thread_takes_the_first_ones_number() {
     let w = World::with_events();
-    w.thread(10, 10, 1, 50, "first");
-    w.thread(11, 10, 1, 50, "second");
-    w.callers.set(10, 5, 77, 0).unwrap();
-    w.callers.set(11, 5, 78, 0).unwrap();
+    w.two_threads();
     w.end(11);
     w.tell(Event::Exit { tid: 10 });
     w.exec(10);
@@ -98,11 +95,8 @@ fn exec_by_another_thread_takes_the_first_ones_number() {
 /// The connector may tell of siblings' ends after the exec that made room; the bell tells before.
 #[test]
 fn exec_beside_siblings_that_are_dying() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
-    w.thread(10, 10, 1, 50, "first");
-    w.thread(11, 10, 1, 50, "second");
-    w.callers.set(10, 5, 77, 0).unwrap();
-    w.callers.set(11, 5, 78, 0).unwrap();
+    let w = World::with_silent_bell();
+    w.two_threads();
     w.bell().ring_end(11, monotonic_ns());
     w.end(11);
     w.exec(10);
@@ -122,7 +116,7 @@ fn exec_beside_siblings_that_are_dying() {
 #[test]
 fn the_first_threads_end_is_told_with_the_others_number() {
     for tidy in [false, true] {
-        let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+        let w = World::with_silent_bell();
         for (tid, stream) in [(10, 77), (11, 78), (12, 79)] {
             w.thread(tid, 10, 1, 50, "x");
             w.callers.set(tid, 5, stream, 0).unwrap();
@@ -149,10 +143,7 @@ fn an_exec_is_noticed_by_the_first_request_after_it() {
         for round in 0..20 {
             let bell = told_by_the_bell.then(Bell::silent);
             let w = World::with_bell(CallerConfig::default(), bell);
-            w.thread(10, 10, 1, 50, "first");
-            w.thread(11, 10, 1, 50, "second");
-            w.callers.set(10, 5, 77, 0).unwrap();
-            w.callers.set(11, 5, 78, 0).unwrap();
+            w.two_threads();
             match told_by_the_bell {
                 true => w.bell().ring_end(10, monotonic_ns()),
                 false => w.told.0.lock().0.push(Event::Exit { tid: 10 }),
@@ -171,11 +162,8 @@ fn an_exec_is_noticed_by_the_first_request_after_it() {
 /// The end of the first thread is told after the exec that made room for it; then the new program calls exec itself.
 #[test]
 fn an_end_that_is_told_late_is_not_the_new_programs() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
-    w.thread(10, 10, 1, 50, "first");
-    w.thread(11, 10, 1, 50, "second");
-    w.callers.set(10, 5, 77, 0).unwrap();
-    w.callers.set(11, 5, 78, 0).unwrap();
+    let w = World::with_silent_bell();
+    w.two_threads();
     w.bell().ring_end(10, monotonic_ns());
     w.exec(10);
     w.tell(Event::Exit { tid: 10 });
@@ -186,12 +174,7 @@ fn an_end_that_is_told_late_is_not_the_new_programs() {
     // All at once: it calls exec, starts a child and ends.
     w.bell().ring_fork(20, 10, monotonic_ns() + 1);
     let ns = monotonic_ns();
-    let fork = Event::Fork {
-        parent: 10,
-        child: 20,
-        process: 20,
-        ns,
-    };
+    let fork = start(10, 20, ns);
     let all = [
         Event::Exec { process: 10, ns },
         fork,
@@ -208,7 +191,7 @@ fn an_end_that_is_told_late_is_not_the_new_programs() {
 /// One that runs although an end of its number was told is believed again, but not before any exec must have been told.
 #[test]
 fn doubts_end() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    let w = World::with_silent_bell();
     let start = monotonic_ms();
     w.thread(10, 10, 1, 50, "first");
     w.callers.set(10, 5, 77, 0).unwrap();
@@ -237,7 +220,7 @@ fn doubts_end() {
 /// An exec that the kernel could not report.
 #[test]
 fn a_lost_exec_is_made_up_for() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    let w = World::with_silent_bell();
     for (first, second, third) in [(10, 11, 12), (20, 21, 22)] {
         for (tid, stream) in [(first, 77), (second, 78), (third, 79)] {
             w.thread(tid, first, 1, 50, "x");
@@ -248,7 +231,7 @@ fn a_lost_exec_is_made_up_for() {
     }
     w.bell().ring_end(10, monotonic_ns());
     w.forget(11, 10);
-    w.told.0.lock().1 = true;
+    w.lose([]);
     sleep(Duration::from_millis(10));
     assert_eq!(
         (w.stream(10, 5), w.stream(20, 5), w.stream(21, 5)),
@@ -263,7 +246,7 @@ fn a_lost_exec_is_made_up_for() {
 fn an_exec_is_told_after_the_loss_that_showed_it() {
     for known_before in [true, false] {
         for round in 0..3 {
-            let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+            let w = World::with_silent_bell();
             // The look takes a while.
             for tid in 1000..1100 {
                 w.thread(tid, tid, 1, 50, "another");
@@ -282,7 +265,7 @@ fn an_exec_is_told_after_the_loss_that_showed_it() {
                 w.thread(10, 10, 9, now_ticks(), "second");
             }
             w.bell().ring_end(10, monotonic_ns() + 200_000);
-            w.told.0.lock().1 = true;
+            w.lose([]);
             w.callers.shared.tidy();
             w.exec(10);
             w.tell(Event::Exit { tid: 10 });
@@ -295,13 +278,13 @@ fn an_exec_is_told_after_the_loss_that_showed_it() {
 /// A thread in no stream of its own called exec, and that was lost.
 #[test]
 fn a_lost_exec_by_a_stranger() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    let w = World::with_silent_bell();
     for first in [10, 20] {
         w.thread(first, first, 1, 50, "first");
         w.callers.set(first, 5, 77, 0).unwrap();
     }
     w.bell().ring_end(10, monotonic_ns());
-    w.told.0.lock().1 = true;
+    w.lose([]);
     w.callers.shared.tidy();
     assert_eq!((w.stream(10, 5), w.stream(20, 5)), (1, 77));
 }
@@ -309,11 +292,8 @@ fn a_lost_exec_by_a_stranger() {
 /// Lost forks of which the bell told: by a thread that is not the first, by parents that have ended, by a creator that is not the parent.
 #[test]
 fn the_bell_tells_of_lost_forks() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
-    w.thread(10, 10, 1, 50, "first");
-    w.thread(11, 10, 1, 50, "second");
-    w.callers.set(10, 5, 77, 0).unwrap();
-    w.callers.set(11, 5, 78, 0).unwrap();
+    let w = World::with_silent_bell();
+    w.two_threads();
     sleep(Duration::from_millis(10));
     for (child, creator) in [(12, 11), (20, 11), (21, 20), (22, 21), (30, 11)] {
         w.bell().ring_fork(child, creator, monotonic_ns());
@@ -322,7 +302,7 @@ fn the_bell_tells_of_lost_forks() {
     w.thread(22, 22, 1, now_ticks(), "a daemon");
     w.thread(30, 30, 1, now_ticks(), "a sibling");
     w.thread(40, 40, 1, now_ticks(), "a stranger");
-    w.told.0.lock().1 = true;
+    w.lose([]);
     w.callers.shared.tidy();
     let streams = [12, 22, 30, 40, 10, 11].map(|tid| w.stream(tid, 5));
     assert_eq!(streams, [78, 78, 78, 1, 77, 78]);
@@ -331,17 +311,14 @@ fn the_bell_tells_of_lost_forks() {
 /// While events are lost a fork that was told waits for the bell, longer ago than the loss; and the list of a process's threads lacks one.
 #[test]
 fn a_loss_takes_nobody_away() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
-    w.thread(10, 10, 1, 50, "first");
-    w.thread(11, 10, 1, 50, "second");
-    w.callers.set(10, 5, 77, 0).unwrap();
-    w.callers.set(11, 5, 78, 0).unwrap();
+    let w = World::with_silent_bell();
+    w.two_threads();
     w.fork(10, 20, 20);
     w.thread(20, 20, 1, now_ticks(), "child");
     sleep(Duration::from_millis(50));
     w.callers.shared.tidy();
     fs::remove_dir(w.dir.path().join("10/task/11")).unwrap();
-    w.told.0.lock().1 = true;
+    w.lose([]);
     w.callers.shared.tidy();
     w.bell().ring_fork(20, 11, monotonic_ns());
     let streams = [10, 11, 20].map(|tid| w.stream(tid, 5));
@@ -351,7 +328,7 @@ fn a_loss_takes_nobody_away() {
 /// With CLONE_PARENT the connector names the creator's parent; the bell names the creator.
 #[test]
 fn a_child_that_was_given_to_the_parent() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    let w = World::with_silent_bell();
     w.thread(9, 9, 1, 50, "parent");
     w.thread(10, 10, 9, 50, "creator");
     w.callers.set(10, 5, 77, 0).unwrap();
@@ -400,7 +377,7 @@ fn lost_events_are_made_up_for() {
     w.thread(50, 50, 1, now, "stranger");
     w.thread(40, 40, 1, now, "another");
     w.end(20);
-    w.told.0.lock().1 = true;
+    w.lose([]);
     sleep(Duration::from_millis(10));
     let streams: Vec<u64> = [10, 30, 31, 11, 50, 40]
         .into_iter()
@@ -424,15 +401,10 @@ fn a_stream_of_ones_own_survives_lost_events() {
             break (ns, before);
         }
     };
-    w.tell(Event::Fork {
-        parent: 10,
-        child: 20,
-        process: 20,
-        ns,
-    });
+    w.tell(start(10, 20, ns));
     w.callers.set(10, 5, 78, 0).unwrap();
     w.thread(20, 20, 10, born, "child");
-    w.told.0.lock().1 = true;
+    w.lose([]);
     sleep(Duration::from_millis(10));
     assert_eq!((w.stream(10, 5), w.stream(20, 5)), (78, 77));
 }
@@ -600,7 +572,7 @@ fn rules_give_streams_to_programs() {
 
 #[test]
 fn threads_whose_creator_is_never_told() {
-    let w = World::with_bell(CallerConfig::default(), Some(Bell::silent()));
+    let w = World::with_silent_bell();
     w.thread(9, 9, 1, 50, "stranger");
     w.thread(10, 10, 1, 50, "first");
     w.callers.set(10, 5, 77, 0).unwrap();
