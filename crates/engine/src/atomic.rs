@@ -14,7 +14,7 @@ use crate::moment::Moment;
 use crate::op::{LAYER_BYTES, Op, Promise};
 use crate::planted::{self, Bug};
 use crate::sync::RwLockWriteGuard;
-use crate::txn::{Phase, Tie, Txn};
+use crate::txn::{Deps, Phase, Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::{Cause, SyncCall, Syncer};
@@ -39,7 +39,7 @@ impl Draft {
     fn new(serial: u64, base: InodeAttr) -> Box<Draft> {
         Box::new(Draft {
             base,
-            txn: Arc::new(Txn::new(serial, SYSTEM_STREAM, Vec::new())),
+            txn: Arc::new(Txn::new(serial, SYSTEM_STREAM, Deps::default())),
             layer: Arc::new(FileLayer {
                 serial,
                 body: Default::default(),

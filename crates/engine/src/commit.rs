@@ -65,7 +65,7 @@ impl Volume {
             }
             self.streams.seal(&txn);
             txn.wait_quiet();
-            let deps = txn.progress().deps.clone();
+            let deps = txn.progress().deps.to_vec();
             let to = txn.stream;
             stack.push((txn, cause, true));
             stack.extend(deps.into_iter().map(|d| {
@@ -144,10 +144,7 @@ impl Volume {
         // Not `settled`: what failed will never be in the log whole, and no record may look as if it did not need it.
         let deps: Vec<u64> = deps
             .iter()
-            .map(|d| &d.txn)
-            // Also what is durable, as long as no watermark says so: a log that loses it must not keep what came after it.
-            .filter(|d| d.phase() != Phase::Applied)
-            .map(|d| d.progress().id)
+            .map(|d| d.txn.progress().id)
             .filter(|id| *id > watermark && !planted::is(Bug::DroppedDeps))
             .collect();
         let watermark = if planted::is(Bug::EarlyWatermark) {
@@ -380,15 +377,17 @@ impl Volume {
 
 /// What the members of a bundle depend on besides each other.
 fn outer_deps(members: &[Arc<Txn>]) -> Vec<Tie> {
+    let mut known: HashSet<u64> = members.iter().map(|m| m.serial).collect();
     let mut outer: Vec<Tie> = Vec::new();
     for txn in members {
-        for dep in &txn.progress().deps {
-            let serial = dep.txn.serial;
-            let known = |t: &Tie| t.txn.serial == serial;
-            if !members.iter().any(|m| m.serial == serial) && !outer.iter().any(known) {
-                outer.push(dep.clone());
-            }
-        }
+        let progress = txn.progress();
+        // Also what is durable, as long as no watermark says so: a log that loses it must not keep what came after it.
+        let open = progress
+            .deps
+            .iter()
+            .filter(|d| d.txn.phase() != Phase::Applied);
+        outer.extend(open.filter(|d| known.insert(d.txn.serial)).cloned());
+        drop(progress);
         if planted::is(Bug::BundleDeps) {
             break;
         }

@@ -331,6 +331,7 @@ impl Volume {
                 done => return done,
             };
             self.check_running()?;
+            ccfs_image::may_wait()?;
             // Its own group has ended meanwhile, and the other one may stay open for ever.
             if by.is_group() && !self.group_is_open(by) {
                 return Err(Error::Errno(libc::ECANCELED));

@@ -53,6 +53,7 @@ pub use ccfs_ext4::Error;
 pub use ccfs_image::{Damage, ScrubAt, ScrubStep, at_hand, waiting};
 pub use group::{AbortListener, Aborted};
 pub use moment::{Moment, MomentListener};
+pub use path::PathSteps;
 pub use recover::{Facts, Recovery, Row, Verdict, recover, verdict};
 pub use status::{Counters, FlashStatus, Status, StreamStatus, TieStatus};
 pub use types::*;

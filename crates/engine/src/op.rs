@@ -154,12 +154,17 @@ impl Volume {
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
     ) -> Result<Op<'_>> {
-        ccfs_image::decided()?;
+        let decided = ccfs_image::decided()?;
         let sizes = self.sizes(expected);
         let accepted = self
             .streams
             .accept(stream, ties.into_iter(), &sizes)
-            .map_err(crate::group::refusal)?;
+            .map_err(|refused| {
+                if decided {
+                    ccfs_image::undecided();
+                }
+                crate::group::refusal(refused)
+            })?;
         if accepted.sealed_full {
             self.want_commit();
         }

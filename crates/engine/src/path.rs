@@ -6,6 +6,17 @@ use std::sync::atomic::Ordering;
 
 /// Entries of a directory that are searched for a name.
 const SCAN_MAX: usize = 20_000;
+
+/// How many entries and levels may still be gone through.
+#[derive(Clone, Copy, Debug)]
+pub struct PathSteps(pub usize);
+
+impl PathSteps {
+    fn take(&mut self, n: usize) {
+        self.0 = self.0.saturating_sub(n);
+    }
+}
+
 /// Directories on the way to the root that are followed.
 const DEPTH_MAX: usize = 64;
 
@@ -25,12 +36,18 @@ impl Inode {
 
 impl Volume {
     /// The path of an inode below the volume's root, without a slash at its start, for display. `None`: it has no name, nobody looked
-    /// it up lately, or `may_see` says no of it or of a directory on the way. Names that are not UTF-8 are shown with U+FFFD.
-    pub fn path(&self, ino: Ino, may_see: &dyn Fn(&Attr) -> bool) -> Option<String> {
+    /// it up lately, nothing is `left`, or `may_see` says no of it or of a directory on the way. Names that are not UTF-8 are shown with U+FFFD.
+    pub fn path(
+        &self,
+        ino: Ino,
+        may_see: &dyn Fn(&Attr) -> bool,
+        left: &mut PathSteps,
+    ) -> Option<String> {
         let mut parts = Vec::new();
         let mut at = ino;
         for _ in 0..DEPTH_MAX {
-            if !may_see(&self.getattr(at).ok()?) {
+            left.take(1);
+            if left.0 == 0 || !may_see(&self.getattr(at).ok()?) {
                 return None;
             }
             if at == ROOT_INO {
@@ -38,7 +55,7 @@ impl Volume {
                 return Some(parts.join("/"));
             }
             let parent = self.some_parent(at)?;
-            parts.push(self.name_in(parent, at)?);
+            parts.push(self.name_in(parent, at, left)?);
             at = parent;
         }
         None
@@ -56,23 +73,26 @@ impl Volume {
         }
     }
 
-    fn name_in(&self, parent: Ino, ino: Ino) -> Option<String> {
+    fn name_in(&self, parent: Ino, ino: Ino, left: &mut PathSteps) -> Option<String> {
         let dir = self.inode(parent).ok()?;
         let st = dir.state.read();
         if !st.is_dir() {
             return None;
         }
+        let most = left.0.min(SCAN_MAX);
         let (mut seen, mut found) = (0, None);
         let mut each = |entry: ListEntry| {
             seen += 1;
             if entry.ino == ino {
                 found = Some(String::from_utf8_lossy(&entry.name).into_owned());
             }
-            found.is_none() && seen < SCAN_MAX
+            found.is_none() && seen < most
         };
         // From behind "." and "..".
         let first = crate::dir::COOKIE_DOTDOT + 1;
-        self.merge_entries(&dir, &st, first, &mut each).ok()?;
+        let listed = self.merge_entries(&dir, &st, first, &mut each);
+        left.take(seen);
+        listed.ok()?;
         found
     }
 

@@ -90,7 +90,10 @@ fn ties_of(view: &StreamView) -> Vec<TieStatus> {
     let mut ties = Vec::new();
     let all = view.running.iter().chain(&view.committing);
     for txn in all.map(Arc::clone) {
-        let deps = txn.progress().deps.clone();
+        if ties.len() >= TIES_MAX {
+            break;
+        }
+        let deps = txn.progress().deps.to_vec();
         for dep in deps {
             let tie = TieStatus {
                 stream: dep.txn.stream.0,

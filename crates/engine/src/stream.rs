@@ -7,7 +7,7 @@
 use crate::group::{Group, GroupState};
 use crate::planted::{self, Bug};
 use crate::sync::{Mutex, MutexGuard};
-use crate::txn::{Phase, Tie, Txn};
+use crate::txn::{DEP_BYTES, Phase, Tie, Txn};
 use crate::types::StreamId;
 use crate::watch::Rule;
 use std::collections::HashMap;
@@ -203,7 +203,8 @@ impl Streams {
         let mut inner = self.inner.lock();
         let memory: u64 = inner.groups.values().map(|t| t.memory()).sum();
         let fields = |t: &Arc<Txn>| t.fields.load(Ordering::Relaxed);
-        if txn.log_bytes_max() + sizes.expected > sizes.log
+        let deps = txn.progress().deps.bytes() + ties.len() as u64 * DEP_BYTES;
+        if txn.log_bytes_max() + deps + sizes.expected > sizes.log
             || memory > sizes.groups
             || fields(&txn) > sizes.fields
             // Where all of them together reach the volume's limit, others would wait for their end.
@@ -231,9 +232,10 @@ impl Streams {
         limit: u64,
     ) -> Accepted {
         let mut inner = self.inner.lock();
+        let named = ties.len() as u64 * DEP_BYTES;
         let full = self
             .running(stream)
-            .filter(|t| t.log_bytes_max() + expected > limit);
+            .filter(|t| t.log_bytes_max() + t.progress().deps.bytes() + named + expected > limit);
         if let Some(full) = &full {
             full.full.store(true, Ordering::Relaxed);
             self.seal_one(&mut inner, full);
@@ -411,18 +413,13 @@ impl Streams {
             && !before.settled()
             && !planted::is(Bug::GroupPlace)
         {
-            let mut progress = txn.progress();
-            if !progress.deps.iter().any(|d| d.txn.serial == before.serial) {
-                progress.deps.push(Tie::new(before, Rule::Stream, 0));
-            }
+            let before = Tie::new(before, Rule::Stream, 0);
+            txn.progress().deps.add(&before);
         }
         // What a barrier put before all that the stream does later.
         let ordered = inner.after.remove(&txn.stream).into_iter().flatten();
         for tie in ordered.filter(|t| !t.txn.settled()) {
-            let mut progress = txn.progress();
-            if !progress.deps.iter().any(|d| d.txn.serial == tie.txn.serial) {
-                progress.deps.push(tie);
-            }
+            txn.progress().deps.add(&tie);
         }
         // Whoever was a member and learns by `closed` where he is now must not get there before the group.
         group.close(GroupState::Committed);

@@ -16,7 +16,7 @@ use crate::types::{Ino, StreamId};
 use crate::watch::{Cause, Rule, Syncer};
 use ccfs_device::{AlignedBuf, Ticket};
 use ccfs_image::FastMap;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -100,6 +100,62 @@ impl Tie {
     }
 }
 
+/// What a transaction comes after, each other transaction once. What is applied is left out when there are many: a group may live for long.
+#[derive(Default)]
+pub struct Deps {
+    ties: Vec<Tie>,
+    serials: HashSet<u64>,
+    /// How many there may be before applied ones are looked for.
+    most: usize,
+}
+
+/// Bytes of a record for each transaction that it comes after.
+pub const DEP_BYTES: u64 = 8;
+const DEPS_FEW: usize = 64;
+
+impl Deps {
+    pub fn add(&mut self, tie: &Tie) {
+        if self.serials.insert(tie.txn.serial) {
+            self.ties.push(tie.clone());
+        }
+        if self.ties.len() > self.most.max(DEPS_FEW) {
+            self.retain(|t| t.txn.phase() != Phase::Applied);
+            self.most = self.ties.len() * 2;
+        }
+    }
+
+    pub fn retain(&mut self, keep: impl Fn(&Tie) -> bool) {
+        self.ties.retain(keep);
+        self.serials = self.ties.iter().map(|t| t.txn.serial).collect();
+    }
+
+    pub fn clear(&mut self) {
+        *self = Deps::default();
+    }
+
+    /// Bytes of the record that names them.
+    pub fn bytes(&self) -> u64 {
+        self.ties.len() as u64 * DEP_BYTES
+    }
+}
+
+impl std::ops::Deref for Deps {
+    type Target = [Tie];
+    fn deref(&self) -> &[Tie] {
+        &self.ties
+    }
+}
+
+impl FromIterator<Tie> for Deps {
+    fn from_iter<T: IntoIterator<Item = Tie>>(ties: T) -> Deps {
+        let mut deps = Deps::default();
+        for tie in ties {
+            deps.add(&tie);
+        }
+        deps
+    }
+}
+
 /// How long the steps of a commit took; for those who ask why a sync was slow.
 #[derive(Clone, Copy, Default)]
 pub struct Steps {
@@ -119,7 +175,7 @@ pub struct Steps {
 pub struct Progress {
     /// Accepted operations that have not ended.
     pub active: u32,
-    pub deps: Vec<Tie>,
+    pub deps: Deps,
     /// Somebody commits it, for this reason.
     pub claimed: Option<Cause>,
     pub steps: Steps,
@@ -174,7 +230,7 @@ pub struct Txn {
 }
 
 impl Txn {
-    pub fn new(serial: u64, stream: StreamId, deps: Vec<Tie>) -> Self {
+    pub fn new(serial: u64, stream: StreamId, deps: Deps) -> Self {
         Txn {
             serial,
             stream,
@@ -202,7 +258,7 @@ impl Txn {
     pub fn of_group(serial: u64, stream: StreamId, group: Group) -> Self {
         Txn {
             group: Some(Box::new(group)),
-            ..Txn::new(serial, stream, Vec::new())
+            ..Txn::new(serial, stream, Deps::default())
         }
     }
 
@@ -274,16 +330,14 @@ impl Txn {
     /// done: it takes no more (a log of `limit` bytes), or one of `ties` still runs.
     pub fn join(&self, ties: &[Tie], expected: u64, limit: u64) -> Option<u64> {
         let mut progress = self.progress.lock();
-        let full = self.log_bytes_max().saturating_add(expected) > limit;
+        let most = self.log_bytes_max() + progress.deps.bytes() + ties.len() as u64 * DEP_BYTES;
+        let full = most.saturating_add(expected) > limit;
         let running = |t: &Txn| t.phase() == Phase::Running;
         if full || !running(self) || self.is_ended_group() || ties.iter().any(|t| running(&t.txn)) {
             return None;
         }
         for tie in ties {
-            let known = |d: &Tie| d.txn.serial == tie.txn.serial;
-            if !progress.deps.iter().any(known) {
-                progress.deps.push(tie.clone());
-            }
+            progress.deps.add(tie);
         }
         progress.active += 1;
         self.expected_bytes.fetch_add(expected, Ordering::Relaxed);
@@ -355,4 +409,38 @@ impl Txn {
 /// Is this the same transaction?
 pub fn same(a: &Option<Arc<Txn>>, b: &Txn) -> bool {
     a.as_ref().is_some_and(|t| t.serial == b.serial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ties(first: u64, phase: Phase) -> Vec<Tie> {
+        let txn = |serial| {
+            let txn = Arc::new(Txn::new(serial, StreamId(serial), Deps::default()));
+            txn.set_phase(phase);
+            Tie::new(&txn, Rule::Directory, 2)
+        };
+        (first..first + 1000).map(txn).collect()
+    }
+
+    /// A group that lives for long comes after ever more: what is applied need not be named, and the rest needs room in its record.
+    #[test]
+    fn what_a_transaction_comes_after_is_bounded() {
+        let group = Txn::new(1, StreamId(1), Deps::default());
+        for round in 0..100 {
+            let applied = ties(10_000 + round * 1000, Phase::Applied);
+            assert_eq!(group.join(&applied, 0, 1 << 20), Some(round));
+        }
+        assert!(group.progress().deps.len() < 3000);
+        let durable = ties(1_000_000, Phase::Durable);
+        assert!(group.join(&durable, 0, 1 << 20).is_some());
+        assert!(group.join(&durable, 0, 1 << 20).is_some());
+        let named = |t: &&Tie| t.txn.serial >= 1_000_000;
+        assert_eq!(group.progress().deps.iter().filter(named).count(), 1000);
+        let limit = group.progress().deps.bytes() + 999 * DEP_BYTES;
+        let more = ties(2_000_000, Phase::Durable);
+        assert_eq!(group.join(&more, 0, limit), None);
+        assert!(group.join(&more, 0, limit + DEP_BYTES).is_some());
+    }
 }

@@ -416,7 +416,7 @@ mod tests {
     fn totals_of_streams_are_bounded() {
         let watch = Watch::default();
         for n in 0..STREAMS_MAX as u64 * 2 {
-            let txn = Txn::new(n, StreamId(n), Vec::new());
+            let txn = Txn::new(n, StreamId(n), Default::default());
             watch.committed(&txn);
         }
         let totals = watch.totals();

@@ -584,3 +584,48 @@ fn pieces_behind_the_end_of_file_are_sound_to_e2fsck() {
         fsck(&dev);
     }
 }
+
+/// What a group comes after goes into the log with it: others change its directory in very many streams, and it looks at that each time.
+#[test]
+fn a_group_comes_after_very_many() {
+    let dev = tiny();
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    let v = common::mount_on(dev.clone(), options).unwrap();
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
+    v.mkdir(&c, d.ino, b"a", 0o755).unwrap();
+    v.syncfs(&c).unwrap();
+    let group = v.group_begin(StreamId(2), None).unwrap();
+    let g = Context {
+        stream: group,
+        ..cx(2)
+    };
+    let mut refused = None;
+    for round in 0..8u64 {
+        for n in 0..2000 {
+            let set = SetAttr {
+                mode: Some(0o700 + (n & 7) as u16),
+                ..SetAttr::default()
+            };
+            v.setattr(&cx(1000 + n), d.ino, &set).unwrap();
+        }
+        let names: [&[u8]; 2] = [b"a", b"b"];
+        let (from, to) = (names[round as usize % 2], names[(round as usize + 1) % 2]);
+        if let Err(e) = v.rename(&g, d.ino, from, d.ino, to, RenameFlags::default()) {
+            refused = Some(e.errno());
+            break;
+        }
+        v.syncfs(&c).unwrap();
+    }
+    match refused {
+        Some(errno) => assert_eq!(errno, libc::EDQUOT),
+        None => v.group_commit(group, true).unwrap(),
+    }
+    v.mknod(&c, ROOT_INO, b"f", 0o100644, 0).unwrap();
+    v.syncfs(&c).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}

@@ -672,3 +672,21 @@ fn a_late_sync_of_a_member_makes_durable_what_its_stream_had() {
     after.shutdown();
     v.unmount().unwrap();
 }
+
+/// Whoever must not wait for the device does not wait for a group's end either, and the group stays.
+#[test]
+fn a_group_is_not_waited_for_at_hand() {
+    let dev = Arc::new(image(&[], "64M"));
+    let options = Options {
+        background: false,
+        group_wait: GENEROUS,
+        ..Options::default()
+    };
+    let v = mount_with(&dev, options);
+    let (id, g) = begin(&v);
+    let d = v.mkdir(&g, ROOT_INO, b"d", 0o755).unwrap();
+    assert!(at_hand(|| v.tmpfile(&cx(OTHER), d.ino, 0o100600)).is_none());
+    v.group_commit(id, false).unwrap();
+    assert!(at_hand(|| v.tmpfile(&cx(OTHER), d.ino, 0o100600)).is_some());
+    v.unmount().unwrap();
+}

@@ -240,6 +240,33 @@ fn background_commits_say_why() {
     run(roomy, &names, Cause::LogLimit);
 }
 
+fn path_of(v: &Volume, ino: Ino, may_see: &dyn Fn(&Attr) -> bool) -> Option<String> {
+    v.path(ino, may_see, &mut PathSteps(1_000_000))
+}
+
+/// What is spent on paths is bounded by the caller.
+#[test]
+fn paths_cost_what_may_be_spent() {
+    let dev = Arc::new(image(&[], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
+    let mut last = d;
+    for n in 0..3000 {
+        let name = format!("f{n}");
+        last = v.mknod(&c, d, name.as_bytes(), 0o100644, 0).unwrap().ino;
+    }
+    let all = |_: &Attr| true;
+    let mut left = PathSteps(1_000_000);
+    assert!(v.path(last, &all, &mut left).is_some());
+    let spent = 1_000_000 - left.0;
+    assert!((3..=3010).contains(&spent), "{spent}");
+    let mut left = PathSteps(2);
+    assert_eq!(v.path(last, &all, &mut left), None);
+    assert_eq!((v.path(last, &all, &mut left), left.0), (None, 0));
+    v.unmount().unwrap();
+}
+
 #[test]
 fn paths_are_found_and_kept_from_those_who_may_not_see_them() {
     let (dev, v) = volume();
@@ -248,23 +275,23 @@ fn paths_are_found_and_kept_from_those_who_may_not_see_them() {
     let e = v.mkdir(&c, d, b"e", 0o700).unwrap().ino;
     let f = create(&v, 1, e, "f");
     let all = |_: &Attr| true;
-    assert_eq!(v.path(f, &all).as_deref(), Some("d/e/f"));
-    assert_eq!(v.path(e, &all).as_deref(), Some("d/e"));
-    assert_eq!(v.path(ROOT_INO, &all).as_deref(), Some(""));
-    assert_eq!(v.path(f, &|a: &Attr| a.mode & 0o777 != 0o700), None);
-    assert_eq!(v.path(f, &|a: &Attr| a.ino != f), None);
+    assert_eq!(path_of(&v, f, &all).as_deref(), Some("d/e/f"));
+    assert_eq!(path_of(&v, e, &all).as_deref(), Some("d/e"));
+    assert_eq!(path_of(&v, ROOT_INO, &all).as_deref(), Some(""));
+    assert_eq!(path_of(&v, f, &|a: &Attr| a.mode & 0o777 != 0o700), None);
+    assert_eq!(path_of(&v, f, &|a: &Attr| a.ino != f), None);
     v.rename(&c, e, b"f", ROOT_INO, b"g", RenameFlags::default())
         .unwrap();
-    assert_eq!(v.path(f, &all).as_deref(), Some("g"));
+    assert_eq!(path_of(&v, f, &all).as_deref(), Some("g"));
     v.link(&c, f, d, b"h").unwrap();
     v.unlink(&c, ROOT_INO, b"g").unwrap();
-    assert_eq!(v.path(f, &all).as_deref(), Some("d/h"));
+    assert_eq!(path_of(&v, f, &all).as_deref(), Some("d/h"));
     v.unmount().unwrap();
     drop(v);
     let v = mount(&dev);
-    assert_eq!(v.path(f, &all), None, "nobody looked it up yet");
+    assert_eq!(path_of(&v, f, &all), None, "nobody looked it up yet");
     v.lookup(d, b"h").unwrap();
-    assert_eq!(v.path(f, &all).as_deref(), Some("d/h"));
-    assert_eq!(v.path(4_000_000, &all), None);
+    assert_eq!(path_of(&v, f, &all).as_deref(), Some("d/h"));
+    assert_eq!(path_of(&v, 4_000_000, &all), None);
     v.unmount().unwrap();
 }

@@ -8,6 +8,8 @@ enum Waiting {
     Allowed,
     /// What is not in memory is an error.
     Refused,
+    /// It was, until there were traces.
+    Decided,
     /// It was needed.
     Missed,
 }
@@ -41,7 +43,7 @@ pub fn waiting<R>(f: impl FnOnce() -> R) -> R {
 
 /// Before a read from the device or another long wait. Errors: EAGAIN within [`at_hand`].
 pub fn may_wait() -> Result<()> {
-    if WAITING.get() == Waiting::Allowed {
+    if waits() {
         return Ok(());
     }
     WAITING.set(Waiting::Missed);
@@ -50,7 +52,7 @@ pub fn may_wait() -> Result<()> {
 
 /// False within [`at_hand`].
 pub fn waits() -> bool {
-    WAITING.get() == Waiting::Allowed
+    matches!(WAITING.get(), Waiting::Allowed | Waiting::Decided)
 }
 
 /// Errors: EAGAIN within [`at_hand`], something was missing.
@@ -61,13 +63,24 @@ pub fn nothing_missed() -> Result<()> {
     }
 }
 
-/// Within [`at_hand`]: from here on there are traces, so what comes now may wait. Errors: EAGAIN, something was missing before.
-pub fn decided() -> Result<()> {
+/// Within [`at_hand`]: from here on there are traces, so what comes now may wait. True: there were none before. Errors: EAGAIN, something was
+/// missing before.
+pub fn decided() -> Result<bool> {
+    let first = WAITING.get() == Waiting::Refused;
     if WAITING.get() == Waiting::Missed {
         return Err(Error::Errno(libc::EAGAIN));
     }
-    WAITING.set(Waiting::Allowed);
-    Ok(())
+    if first {
+        WAITING.set(Waiting::Decided);
+    }
+    Ok(first)
+}
+
+/// What was [`decided`] first left no traces.
+pub fn undecided() {
+    if WAITING.get() == Waiting::Decided {
+        WAITING.set(Waiting::Refused);
+    }
 }
 
 #[cfg(test)]
@@ -98,9 +111,17 @@ mod tests {
     fn after_the_decision_it_waits() {
         assert!(decided().is_ok());
         assert_eq!(
-            at_hand(|| decided().and_then(|()| may_wait()).is_ok()),
+            at_hand(|| decided().and_then(|_| may_wait()).is_ok()),
             Some(true)
         );
+        let again = || {
+            assert!(decided().unwrap() && !decided().unwrap());
+            undecided();
+            may_wait().is_err()
+        };
+        assert_eq!(at_hand(again), None);
+        undecided();
+        assert!(may_wait().is_ok());
         let missed_before = at_hand(|| {
             let _ = may_wait();
             decided().is_ok()

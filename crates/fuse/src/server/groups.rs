@@ -5,7 +5,7 @@
 //! none. Pages that the kernel writes back meanwhile are dropped (engine).
 use super::ioctl::{F2FS_ABORT, F2FS_COMMIT, F2FS_START, put_line, versioned};
 use super::{Answer, Server, node_of};
-use crate::show::Viewer;
+use crate::show::Paths;
 use crate::transport::channel::Channel;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{self as client, GroupArg, TraceArg};
@@ -324,11 +324,17 @@ impl Server {
         let (tid, uid) = (request.header.pid, request.header.uid);
         let found = self.callers.group(tid, uid, arg.lost)?;
         let changes = self.volume.group_changes(found.id)?;
-        let lines = self.lines_of(self.user(request), &changes);
         (arg.length, arg.data) = (0, [0; client::STATUS_CHUNK]);
+        let paths = Paths::new(&self.volume, self.user(request));
+        let names = changes
+            .names
+            .iter()
+            .map(|(dir, name)| Change::Name(*dir, name));
+        let files = changes.inodes.iter().map(|ino| Change::File(*ino));
         let first = usize::try_from(arg.next).unwrap_or(usize::MAX);
-        for line in lines.iter().skip(first) {
-            if !put_line(&mut arg, line) {
+        for change in names.chain(files).skip(first) {
+            let line = self.line_of(&paths, change);
+            if line.is_some_and(|line| !put_line(&mut arg, &line)) {
                 break;
             }
             arg.next += 1;
@@ -337,30 +343,26 @@ impl Server {
         Ok(())
     }
 
-    fn lines_of(&self, viewer: Viewer, changes: &Aborted) -> Vec<String> {
-        let path = |ino: Ino| {
-            let path = viewer.path(&self.volume, ino);
-            path.unwrap_or_else(|| format!("inode {ino}"))
-        };
-        let mut lines = Vec::new();
-        for (dir, name) in &changes.names {
-            let there = match self.volume.lookup(*dir, name) {
-                Ok(_) => "set",
-                Err(_) => "removed",
-            };
-            let name = String::from_utf8_lossy(name).replace('\n', "?");
-            let path = format!("{}/{name}", path(*dir));
-            let path = path.trim_start_matches('/');
-            lines.push(format!("{there} {path}\n"));
-        }
-        for ino in &changes.inodes {
-            let file = self.volume.getattr(*ino);
-            if file.is_ok_and(|a| u32::from(a.mode) & libc::S_IFMT != libc::S_IFDIR) {
-                let path = path(*ino).replace('\n', "?");
-                lines.push(format!("changed {path}\n"));
+    /// `None`: a directory, of which its names speak.
+    fn line_of(&self, paths: &Paths, change: Change) -> Option<String> {
+        let path = |ino: Ino| paths.of(ino).unwrap_or_else(|| format!("inode {ino}"));
+        match change {
+            Change::Name(dir, name) => {
+                let there = match self.volume.lookup(dir, name) {
+                    Ok(_) => "set",
+                    Err(_) => "removed",
+                };
+                let name = String::from_utf8_lossy(name).replace('\n', "?");
+                let path = format!("{}/{name}", path(dir));
+                Some(format!("{there} {}\n", path.trim_start_matches('/')))
+            }
+            Change::File(ino) => {
+                let attr = self.volume.getattr(ino).ok()?;
+                let is_dir = u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR;
+                let line = || format!("changed {}\n", path(ino).replace('\n', "?"));
+                (!is_dir).then(line)
             }
         }
-        lines
     }
 
     /// Runs a request on names. If a group was taken back meanwhile, the kernel may have changed its names by what the group had
@@ -378,4 +380,10 @@ impl Server {
         }
         done
     }
+}
+
+/// Something that a group has changed.
+enum Change<'a> {
+    Name(Ino, &'a [u8]),
+    File(Ino),
 }

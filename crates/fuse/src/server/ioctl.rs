@@ -308,8 +308,9 @@ impl Server {
         }
         let (events, lost) = self.volume.events(arg.next, EVENTS);
         (arg.lost, arg.length, arg.data) = (lost, 0, [0; STATUS_CHUNK]);
+        let paths = show::Paths::new(&self.volume, viewer);
         for event in &events {
-            let line = show::event(&self.volume, &self.syncers, viewer, event);
+            let line = show::event(&paths, &self.syncers, event);
             if !put_line(&mut arg, &format!("{line}\n")) {
                 break;
             }
@@ -372,7 +373,8 @@ impl Server {
         });
         status["requests"] = requests.into();
         self.add_streams(&mut status, viewer);
-        show::add_streams(&mut status, &self.volume, &self.recent, viewer);
+        let paths = show::Paths::new(&self.volume, viewer);
+        show::add_streams(&mut status, &paths, &self.recent);
         status
     }
 }

@@ -276,6 +276,7 @@ impl Handler for Server {
             op::WRITE
             | op::SETATTR
             | op::MKNOD
+            | op::TMPFILE
             | op::MKDIR
             | op::SYMLINK
             | op::LINK
@@ -295,6 +296,9 @@ impl Handler for Server {
                                 | client::IOC_SCRUB
                                 | client::IOC_GROUP_COMMIT
                                 | client::IOC_GROUP_ABORT
+                                | client::IOC_GROUP_CHANGES
+                                | client::IOC_STATUS
+                                | client::IOC_TRACE
                                 | ioctl::F2FS_COMMIT
                                 | ioctl::F2FS_ABORT
                                 | client::IOC_ATOMIC

@@ -274,7 +274,8 @@ impl Server {
             Text::Trace => {
                 let from = self.volume.next_event().saturating_sub(EVENTS_SHOWN);
                 let (events, _) = self.volume.events(from, EVENTS_SHOWN as usize);
-                let line = |e| show::event(&self.volume, &self.syncers, viewer, e);
+                let paths = show::Paths::new(&self.volume, viewer);
+                let line = |e| show::event(&paths, &self.syncers, e);
                 events.iter().map(|e| format!("{}\n", line(e))).collect()
             }
         }

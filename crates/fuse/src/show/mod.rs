@@ -1,20 +1,20 @@
 //! What a mount shows of itself: status, events and metrics, as JSON and as text, for one viewer.
 //!
 //! A viewer who is not root sees sizes and numbers of all streams, but the paths and programs only of its own user.
+mod paths;
 pub mod prometheus;
 pub mod recent;
+pub use paths::Paths;
 
 use ccfs_engine::watch::{BUCKETS_US, Cause, Commit, Event, Histogram, StreamTotals, What};
-use ccfs_engine::{Attr, Ino, ROOT_INO, SyncCall, Volume};
+use ccfs_engine::{Ino, SyncCall};
 use parking_lot::Mutex;
-use recent::{Process, cut, process_of};
+use recent::{Process, process_of};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Instant, UNIX_EPOCH};
 
-/// Longest path that is shown, bytes.
-const PATH_MAX: usize = 512;
 /// How long after the last question for events callers of sync are remembered, seconds.
 const WATCHED_FOR: u64 = 10;
 /// Callers of sync that are remembered.
@@ -27,18 +27,6 @@ impl Viewer {
     /// What is this user's may be shown.
     pub fn is(self, uid: u32) -> bool {
         self.is_root || self.uid == uid
-    }
-
-    /// The path of a file if this viewer may know it: its own file, and `ls` would have shown it every name on the way.
-    pub fn path(self, volume: &Volume, ino: Ino) -> Option<String> {
-        let may_see = |attr: &Attr| {
-            if self.is(attr.uid) {
-                return true;
-            }
-            attr.ino == ROOT_INO || attr.ino != ino && attr.mode & 0o055 == 0o055
-        };
-        let path = (ino != 0).then(|| volume.path(ino, &may_see))??;
-        Some(cut(path, PATH_MAX))
     }
 }
 
@@ -90,11 +78,12 @@ impl Syncers {
 }
 
 /// What `status` says of streams and commits besides the engine's own words.
-pub fn add_streams(status: &mut Value, volume: &Volume, recent: &recent::Recent, viewer: Viewer) {
+pub fn add_streams(status: &mut Value, paths: &Paths, recent: &recent::Recent) {
+    let (volume, viewer) = (paths.volume, paths.viewer);
     for stream in status["streams"].as_array_mut().into_iter().flatten() {
         for tie in stream["ties"].as_array_mut().into_iter().flatten() {
             let ino = tie["inode"].as_u64().and_then(|n| Ino::try_from(n).ok());
-            tie["file"] = ino.and_then(|ino| viewer.path(volume, ino)).into();
+            tie["file"] = ino.and_then(|ino| paths.of(ino)).into();
         }
     }
     let processes = recent.list().into_iter();
@@ -140,9 +129,9 @@ fn histogram(h: &Histogram) -> Value {
 }
 
 /// An event as one JSON object (docs/json.md).
-pub fn event(volume: &Volume, syncers: &Syncers, viewer: Viewer, event: &Event) -> Value {
+pub fn event(paths: &Paths, syncers: &Syncers, event: &Event) -> Value {
     let mut line = match event.what {
-        What::Commit(c) => commit(volume, syncers, viewer, &c),
+        What::Commit(c) => commit(paths, syncers, &c),
         What::Sync(s) => {
             let mut line = json!({
                 "kind": "sync",
@@ -151,7 +140,7 @@ pub fn event(volume: &Volume, syncers: &Syncers, viewer: Viewer, event: &Event) 
                 "latency_us": s.latency.as_micros() as u64,
                 "failed": s.failed,
             });
-            add_caller(&mut line, volume, syncers, viewer, &s.who);
+            add_caller(&mut line, paths, syncers, &s.who);
             line
         }
     };
@@ -161,7 +150,7 @@ pub fn event(volume: &Volume, syncers: &Syncers, viewer: Viewer, event: &Event) 
     line
 }
 
-fn commit(volume: &Volume, syncers: &Syncers, viewer: Viewer, c: &Commit) -> Value {
+fn commit(paths: &Paths, syncers: &Syncers, c: &Commit) -> Value {
     let us = |d: std::time::Duration| d.as_micros() as u64;
     let mut line = json!({
         "kind": "commit",
@@ -189,13 +178,13 @@ fn commit(volume: &Volume, syncers: &Syncers, viewer: Viewer, c: &Commit) -> Val
     match c.cause {
         Cause::Sync(who) => {
             line["for_stream"] = who.stream.0.into();
-            add_caller(&mut line, volume, syncers, viewer, &who);
+            add_caller(&mut line, paths, syncers, &who);
         }
         Cause::Tied { to, rule, inode } => {
             line["for_stream"] = to.0.into();
             line["rule"] = rule.name().into();
             line["inode"] = inode.into();
-            line["file"] = viewer.path(volume, inode).into();
+            line["file"] = paths.of(inode).into();
         }
         _ => {}
     }
@@ -205,11 +194,11 @@ fn commit(volume: &Volume, syncers: &Syncers, viewer: Viewer, c: &Commit) -> Val
 /// Who called for a sync, and of what.
 fn add_caller(
     line: &mut Value,
-    volume: &Volume,
+    paths: &Paths,
     syncers: &Syncers,
-    viewer: Viewer,
     who: &ccfs_engine::watch::Syncer,
 ) {
+    let viewer = paths.viewer;
     line["call"] = who.call.name().into();
     let (mut pid, mut exe) = (Value::Null, Value::Null);
     if who.pid != 0 && viewer.is(who.uid) {
@@ -225,7 +214,7 @@ fn add_caller(
         SyncCall::Volume | SyncCall::Stream(_) => None,
     };
     line["inode"] = inode.into();
-    line["file"] = inode.and_then(|ino| viewer.path(volume, ino)).into();
+    line["file"] = inode.and_then(|ino| paths.of(ino)).into();
 }
 
 /// The streams of a status as a table for people (the file `.ccfs/streams`).
