@@ -79,7 +79,12 @@ impl Volume {
         if !st.is_dir() {
             return None;
         }
+        // Also blocks in which no entry is left are read.
+        left.take((st.attr.size / u64::from(self.block_size)) as usize);
         let most = left.0.min(SCAN_MAX);
+        if most == 0 {
+            return None;
+        }
         let (mut seen, mut found) = (0, None);
         let mut each = |entry: ListEntry| {
             seen += 1;

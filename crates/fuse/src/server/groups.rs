@@ -334,7 +334,9 @@ impl Server {
         let first = usize::try_from(arg.next).unwrap_or(usize::MAX);
         for change in names.chain(files).skip(first) {
             let line = self.line_of(&paths, change);
-            if line.is_some_and(|line| !put_line(&mut arg, &line)) {
+            // The next part has paths again.
+            let spent = paths.is_spent() && arg.length > 0;
+            if line.is_some_and(|line| spent || !put_line(&mut arg, &line)) {
                 break;
             }
             arg.next += 1;

@@ -311,7 +311,9 @@ impl Server {
         let paths = show::Paths::new(&self.volume, viewer);
         for event in &events {
             let line = show::event(&paths, &self.syncers, event);
-            if !put_line(&mut arg, &format!("{line}\n")) {
+            // The next part has paths again.
+            let spent = paths.is_spent() && arg.length > 0;
+            if spent || !put_line(&mut arg, &format!("{line}\n")) {
                 break;
             }
             arg.next = event.number + 1;

@@ -270,6 +270,8 @@ impl Handler for Server {
         match request.header.opcode {
             op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::DESTROY | op::FALLOCATE => true,
             op::RELEASE => self.mount.atomic_files,
+            // A text is made then.
+            op::LOOKUP => status_dir::is_ours(request.header.nodeid),
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
                 self.volume.writers_wait() || !self.copies_at_once(request)
             }

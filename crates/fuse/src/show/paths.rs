@@ -28,6 +28,11 @@ impl<'a> Paths<'a> {
         }
     }
 
+    /// What is asked for now may have no path although another answer would have it.
+    pub fn is_spent(&self) -> bool {
+        self.left.get() == 0
+    }
+
     /// The path of a file if this viewer may know it: its own file, and `ls` would have shown it every name on the way.
     pub fn of(&self, ino: Ino) -> Option<String> {
         if ino == 0 {

@@ -382,3 +382,28 @@ fn on_a_thread_of_its_own(at: &File, id: u64) {
     // A member still, since root began it; or, where it is not known who started it, none.
     assert!([libc::EBUSY, libc::EPERM].contains(&refused), "{refused}");
 }
+
+/// A group that changed many files of a large directory: the list of its changes names all of them, whatever finding the names costs.
+#[test]
+fn many_changes_have_paths() {
+    let Some(v) = volume("many-changes", "") else {
+        return;
+    };
+    fs::create_dir(v.path("large")).expect("a directory");
+    let name = |n: u32| v.path(&format!("large/f{n}"));
+    (0..3000).for_each(|n| fs::write(name(n), "old").expect("a file"));
+    on_a_thread(|| {
+        let at = root(&v);
+        let handle = client::group_begin(&at, None).expect("begin");
+        (0..600).for_each(|n| fs::write(name(n * 5), "new").expect("a file"));
+        let changes = client::group_changes(&at, 0).expect("changes");
+        let mut lines: Vec<&str> = changes.lines().collect();
+        lines.sort_unstable();
+        lines.dedup();
+        let named = |l: &&&str| l.starts_with("changed large/f");
+        assert_eq!(lines.iter().filter(named).count(), 600, "{changes}");
+        assert!(!changes.contains("inode "), "{changes}");
+        client::group_abort(&at, handle).expect("abort");
+    });
+    v.finish();
+}
