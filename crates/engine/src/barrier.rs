@@ -78,6 +78,11 @@ impl Volume {
         self.close(roots, who)
     }
 
+    /// So many transactions have been closed by barriers that one more would wait.
+    pub fn barriers_wait(&self) -> bool {
+        self.barriers.state.lock().closed.len() > WAITING_MAX
+    }
+
     /// Hands transactions over to whoever dispatches them.
     fn close(&self, roots: Vec<Arc<Txn>>, who: Syncer) -> Result<()> {
         let mut state = self.barriers.state.lock();

@@ -42,7 +42,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use streams::{Place, Registry};
+use streams::{Place, Registry, STREAMS_MAX};
 
 /// How often ended streams are looked for.
 const SWEEP_MS: u64 = 1000;
@@ -228,6 +228,11 @@ impl Callers {
         let made = self.with_room(|registry| registry.make(Some(uid), flags, Origin::Program))?;
         self.start();
         Ok(StreamId(made.id))
+    }
+
+    /// One stream more may have to wait for the commit of others.
+    pub fn is_crowded(&self) -> bool {
+        self.shared.registry.len() >= STREAMS_MAX
     }
 
     /// Where a user has too many streams, those that have ended make room.

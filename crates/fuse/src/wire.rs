@@ -166,6 +166,10 @@ pub trait Handler: Send + Sync {
     /// True if serving the request may wait long (for durability, for room): the transport then frees the thread's or
     /// the ring's place before it calls `handle`.
     fn may_block(&self, request: &Request<'_>) -> bool;
+    /// True if serving the request takes long without waiting for other requests: whoever waits does not keep it from being served.
+    fn is_long(&self, _request: &Request<'_>) -> bool {
+        false
+    }
     /// Serves a request. `reply` comes empty.
     fn handle(&self, request: &Request<'_>, reply: &mut Reply);
     /// As `handle` for a thread that others wait for: what takes a read from the device is left. False: that came up, nothing has been done,

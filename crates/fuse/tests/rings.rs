@@ -12,6 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 struct Mount {
     dir: tempfile::TempDir,
@@ -25,6 +26,10 @@ struct Mount {
 impl Mount {
     /// `queues`: as for `Rings::prepare`. `None`, and a line, where there is no io_uring.
     fn new(test: &str, queues: Option<&[u16]>) -> Option<Mount> {
+        Mount::with_threads(test, queues, 512)
+    }
+
+    fn with_threads(test: &str, queues: Option<&[u16]>, threads_max: usize) -> Option<Mount> {
         if !can_mount(test) {
             return None;
         }
@@ -39,7 +44,7 @@ impl Mount {
         assert!(agreed.has(init::OVER_IO_URING));
         let gate = Arc::new(Gate::default());
         let pool = Pool::start(channel.clone(), gate.clone(), PoolConfig::default()).unwrap();
-        let started = rings.start(&channel, gate.clone(), 512);
+        let started = rings.start(&channel, gate.clone(), threads_max);
         Some(Mount {
             dir,
             gate,
@@ -93,6 +98,44 @@ fn syncs_are_parked() {
     });
     assert_eq!(*m.gate.synced.lock(), 4);
     m.works();
+}
+
+/// More syncs than may be parked: what takes long but waits for nobody is served beside them.
+#[test]
+fn long_requests_do_not_wait_for_parked_ones() {
+    let Some(m) = Mount::with_threads("long_requests_do_not_wait_for_parked_ones", None, 0) else {
+        return;
+    };
+    m.started.clone().unwrap();
+    let start = Barrier::new(20);
+    let (long, other) = (m.path("long"), m.path("other"));
+    std::thread::scope(|scope| {
+        for i in 0..20 {
+            let (path, start) = (m.path(&format!("f{i}")), &start);
+            scope.spawn(move || {
+                on_one_processor();
+                let file = File::open(path).unwrap();
+                start.wait();
+                file.sync_all().unwrap();
+            });
+        }
+        let parked = || *m.gate.waiting.lock();
+        m.until("some syncs are parked", || parked() >= 4);
+        std::thread::sleep(Duration::from_millis(100));
+        let before = parked();
+        m.until("the others queue", || before < 20);
+        scope.spawn(move || {
+            on_one_processor();
+            std::fs::metadata(long).unwrap();
+        });
+        m.until("the long request is served", || parked() == before + 1);
+        let other = scope.spawn(move || {
+            on_one_processor();
+            std::fs::metadata(other).unwrap();
+        });
+        m.until("the queue serves others", || other.is_finished());
+        m.gate.open();
+    });
 }
 
 /// 500 syncs that wait on one processor, and a reader there: names, attributes, bytes. They start when the reader has, so that their

@@ -270,8 +270,6 @@ impl Handler for Server {
         match request.header.opcode {
             op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::DESTROY | op::FALLOCATE => true,
             op::RELEASE => self.mount.atomic_files,
-            // A text is made then.
-            op::LOOKUP => status_dir::is_ours(request.header.nodeid),
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
                 self.volume.writers_wait() || !self.copies_at_once(request)
             }
@@ -291,16 +289,21 @@ impl Handler for Server {
             op::IOCTL => request
                 .arg_and_rest::<abi::IoctlIn>()
                 .is_ok_and(|(arg, _)| {
-                    ioctl::changes_flags(arg.cmd) && self.volume.groups_open() > 0
+                    let at_times = match arg.cmd {
+                        cmd if ioctl::changes_flags(cmd) => self.volume.groups_open() > 0,
+                        client::IOC_SET_STREAM | client::IOC_NEW_STREAM => {
+                            self.callers.is_crowded()
+                        }
+                        client::IOC_BARRIER => self.volume.barriers_wait(),
+                        _ => false,
+                    };
+                    at_times
                         || matches!(
                             arg.cmd,
                             client::IOC_STREAM_SYNC
                                 | client::IOC_SCRUB
                                 | client::IOC_GROUP_COMMIT
                                 | client::IOC_GROUP_ABORT
-                                | client::IOC_GROUP_CHANGES
-                                | client::IOC_STATUS
-                                | client::IOC_TRACE
                                 | ioctl::F2FS_COMMIT
                                 | ioctl::F2FS_ABORT
                                 | client::IOC_ATOMIC
@@ -309,6 +312,22 @@ impl Handler for Server {
                                 | ioctl::FS_IOC_SHUTDOWN
                         )
                 }),
+            _ => false,
+        }
+    }
+
+    /// Texts are made.
+    fn is_long(&self, request: &Request<'_>) -> bool {
+        let texts = [
+            client::IOC_GROUP_CHANGES,
+            client::IOC_STATUS,
+            client::IOC_TRACE,
+        ];
+        match request.header.opcode {
+            op::LOOKUP => status_dir::is_ours(request.header.nodeid),
+            op::IOCTL => request
+                .arg_and_rest::<abi::IoctlIn>()
+                .is_ok_and(|(arg, _)| texts.contains(&arg.cmd)),
             _ => false,
         }
     }

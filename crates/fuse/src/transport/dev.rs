@@ -191,7 +191,7 @@ impl Pool {
             return None;
         };
         me.busy_since_ms.store(monotonic_ms(), Relaxed);
-        if self.handler.may_block(&request) {
+        if self.handler.may_block(&request) || self.handler.is_long(&request) {
             self.replace(&mut self.state.lock(), me);
         }
         reply.clear();

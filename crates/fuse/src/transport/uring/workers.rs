@@ -82,8 +82,9 @@ impl Shared {
             && request
                 .arg::<abi::ReadIn>()
                 .is_ok_and(|arg| arg.size >= LARGE_READ);
+        let long = large || self.handler.is_long(request);
         match self.average(request).load(Relaxed) {
-            us if large || us > SLOW_US => Pace::Slow,
+            us if long || us > SLOW_US => Pace::Slow,
             us if us > BATCH.as_micros() as u32 => Pace::Long,
             _ => Pace::Short,
         }
