@@ -3,10 +3,30 @@
 use ccfs_ext4::bitmap;
 use std::cell::Cell;
 
+/// How many lengths of runs a view remembers places for.
+const LENGTHS: usize = 27;
+
+/// The lengths are 1 to 16, 32, 64 and so on.
+fn length(i: usize) -> u32 {
+    match i {
+        0..16 => i as u32 + 1,
+        _ => 16 << (i - 15),
+    }
+}
+
+/// The longest of the lengths that is not above `len`.
+fn length_below(len: u32) -> usize {
+    let i = match len {
+        0..=16 => len.max(1) as usize - 1,
+        _ => 11 + len.ilog2() as usize,
+    };
+    i.min(LENGTHS - 1)
+}
+
 /// A group's bits (blocks or inodes) in the allocator's eyes.
 ///
 /// V1: every bit that is set in the image is set here. V2: `held` is the number of bits set here and not in the image.
-/// V3: no bit of `soft` is set in `used`.
+/// V3: no bit of `soft` is set in `used`. V4: no run of `length(i)` bits or more that are in neither of them begins below `first[i]`.
 pub(crate) struct View {
     used: Box<[u64]>,
     bits: u32,
@@ -16,6 +36,8 @@ pub(crate) struct View {
     soft_count: u32,
     /// No bit below it is free.
     low: Cell<u32>,
+    /// Without it each search would go through all the short runs at the beginning of a group again.
+    first: [Cell<u32>; LENGTHS],
 }
 
 /// A run of bits in a group.
@@ -35,6 +57,7 @@ impl View {
             soft: None,
             soft_count: 0,
             low: Cell::new(0),
+            first: Default::default(),
         }
     }
 
@@ -51,7 +74,7 @@ impl View {
     pub fn hold(&mut self, r: BitRun) -> u32 {
         let n = bitmap::set(&mut self.used, r.from, r.len);
         self.held += n;
-        self.unsoften(r);
+        self.clear_soft(r);
         n
     }
 
@@ -59,7 +82,7 @@ impl View {
     pub fn image_set(&mut self, r: BitRun) -> u32 {
         let n = bitmap::set(&mut self.used, r.from, r.len);
         self.held = self.held.saturating_sub(r.len - n);
-        self.unsoften(r);
+        self.clear_soft(r);
         n
     }
 
@@ -75,7 +98,7 @@ impl View {
         while let Some(from) = bitmap::next_clear(|i| image[i], at, end) {
             let to = bitmap::next_set(|i| image[i], from, end).unwrap_or(end);
             n += bitmap::clear(&mut self.used, from, to - from);
-            self.low.set(self.low.get().min(from));
+            self.freed(from);
             at = to;
         }
         self.held = self.held.saturating_sub(n);
@@ -85,7 +108,7 @@ impl View {
     /// As `release`, for one bit that is clear in the image.
     pub fn release_bit(&mut self, bit: u32) -> u32 {
         let n = bitmap::clear(&mut self.used, bit, 1);
-        self.low.set(self.low.get().min(bit));
+        self.freed(bit);
         self.held = self.held.saturating_sub(n);
         n
     }
@@ -100,6 +123,20 @@ impl View {
     }
 
     pub fn unsoften(&mut self, r: BitRun) {
+        self.clear_soft(r);
+        self.freed(r.from);
+    }
+
+    /// Bits from `at` on are free now.
+    fn freed(&self, at: u32) {
+        self.low.set(self.low.get().min(at));
+        for (i, first) in self.first.iter().enumerate() {
+            // A longer run that ended there would have been one before.
+            first.set(first.get().min(at.saturating_sub(length(i) - 1)));
+        }
+    }
+
+    fn clear_soft(&mut self, r: BitRun) {
         let Some(soft) = &mut self.soft else { return };
         self.soft_count -= bitmap::clear(soft, r.from, r.len);
         if self.soft_count == 0 {
@@ -133,6 +170,11 @@ impl View {
     /// A run of up to `want` bits: the first one of at least `enough` bits from `goal` on, around the end; if there is none the
     /// longest.
     pub fn find(&self, goal: u32, want: u32, enough: u32, avoid_soft: bool) -> Option<BitRun> {
+        if (avoid_soft || self.soft.is_none())
+            && let found @ Some(_) = self.first_fit(goal, want, enough)
+        {
+            return found;
+        }
         let mut best: Option<BitRun> = None;
         for (start, end) in [(goal, self.bits), (0, goal.min(self.bits))] {
             let mut at = start;
@@ -147,6 +189,36 @@ impl View {
             }
         }
         best
+    }
+
+    /// As `find`, with no second best.
+    fn first_fit(&self, goal: u32, want: u32, enough: u32) -> Option<BitRun> {
+        let i = length_below(enough);
+        let (first, mut skipped) = (self.first[i].get(), 0);
+        for (start, end) in [(goal.max(first), self.bits), (first, goal.min(self.bits))] {
+            let mut at = start;
+            while let Some(run) = self.next_run(at, end, want, true) {
+                if run.len >= enough {
+                    if start == first {
+                        self.begin_at(run.from, i, skipped);
+                    }
+                    return Some(run);
+                }
+                skipped = skipped.max(run.len);
+                at = run.from + run.len;
+            }
+        }
+        self.begin_at(self.bits, i, skipped);
+        None
+    }
+
+    /// From the place remembered for length `i` on there was no run of more than `skipped` bits that begins below `at`.
+    fn begin_at(&self, at: u32, i: usize, skipped: u32) {
+        for (i, first) in self.first.iter().enumerate().skip(i) {
+            if length(i) > skipped {
+                first.set(first.get().max(at));
+            }
+        }
     }
 }
 
@@ -190,6 +262,59 @@ mod tests {
         v.hold(run(0, 8));
         v.unsoften(run(0, 32));
         assert_eq!(v.find(0, 8, 8, true), Some(run(8, 8)));
+    }
+
+    /// As `View::find`, from the bits alone.
+    fn find_slowly(v: &View, goal: u32, want: u32, enough: u32, avoid_soft: bool) -> Option<u32> {
+        let free = |bit: &u32| v.word(*bit as usize / 64, avoid_soft) & (1u64 << (bit % 64)) == 0;
+        let fits = |at: u32| (at..at + enough).all(|bit| bit < v.bits && free(&bit));
+        assert!(enough <= want);
+        (goal..v.bits).chain(0..goal).find(|at| fits(*at))
+    }
+
+    #[test]
+    fn what_searches_remember_changes_nothing() {
+        let mut random = 7u64;
+        let mut next = move |below: u32| {
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (random >> 33) as u32 % below
+        };
+        for bits in [200, 1000, 4000] {
+            let image = vec![0u8; 512];
+            let words = bitmap::load(&image, bits);
+            let mut v = View::new(&image, bits);
+            for step in 0..6000 {
+                let from = next(bits);
+                let r = run(from, (1 + next(40)).min(bits - from));
+                match next(8) {
+                    0 => drop(v.hold(r)),
+                    1 => drop(v.release(&words, r)),
+                    2 => drop(v.release_bit(from)),
+                    3 => {
+                        let free =
+                            |bit| v.word(bit as usize / 64, true) & (1u64 << (bit % 64)) == 0;
+                        if (r.from..r.from + r.len).all(free) {
+                            v.soften(r);
+                        }
+                    }
+                    4 => v.unsoften(r),
+                    _ => {
+                        let enough = 1 + next(60);
+                        let (want, avoid_soft) = (enough + next(9), next(4) > 0);
+                        let goal = if next(2) == 0 { 0 } else { from };
+                        let found = v.find(goal, want, enough, avoid_soft);
+                        let fits = found.filter(|r| r.len >= enough).map(|r| r.from);
+                        let slowly = find_slowly(&v, goal, want, enough, avoid_soft);
+                        assert_eq!(fits, slowly, "step {step} of {bits} bits");
+                        if let Some(r) = found.filter(|_| next(3) > 0) {
+                            v.hold(r);
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]
