@@ -31,6 +31,9 @@ mod scheduled {
         pub fn new(value: T) -> Self {
             Mutex(inner::Mutex::new(value))
         }
+        pub fn get_mut(&mut self) -> &mut T {
+            self.0.get_mut().unwrap_or_else(|p| p.into_inner())
+        }
         pub fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard(&self.0, Some(unpoisoned(self.0.lock())))
         }

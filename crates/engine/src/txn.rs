@@ -139,6 +139,20 @@ impl Deps {
     }
 }
 
+impl Drop for Deps {
+    /// Not one within the other: what a stop leaves behind can be a chain that is longer than the stack.
+    fn drop(&mut self) {
+        let mut left: Vec<Arc<Txn>> = self.ties.drain(..).map(|tie| tie.txn).collect();
+        while let Some(txn) = left.pop() {
+            if let Some(mut txn) = Arc::into_inner(txn) {
+                let progress = txn.progress.get_mut();
+                left.extend(progress.deps.ties.drain(..).map(|tie| tie.txn));
+                left.extend(progress.leader.take());
+            }
+        }
+    }
+}
+
 impl std::ops::Deref for Deps {
     type Target = [Tie];
     fn deref(&self) -> &[Tie] {
@@ -422,6 +436,22 @@ mod tests {
             Tie::new(&txn, Rule::Directory, 2)
         };
         (first..first + 1000).map(txn).collect()
+    }
+
+    #[test]
+    fn a_long_chain_is_dropped_without_recursion() {
+        let drop_chain = || {
+            let mut last = None;
+            for serial in 0..200_000 {
+                let before = last.map(|txn| Tie::new(&txn, Rule::Stream, 0));
+                let deps = before.into_iter().collect();
+                let txn = Arc::new(Txn::new(serial, StreamId(1), deps));
+                txn.progress().leader = txn.progress().deps.first().map(|tie| tie.txn.clone());
+                last = Some(txn);
+            }
+        };
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        small.spawn(drop_chain).unwrap().join().unwrap();
     }
 
     /// A group that lives for long comes after ever more: what is applied need not be named, and the rest needs room in its record.

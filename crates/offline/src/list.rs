@@ -30,11 +30,7 @@ impl Offline {
         if !is_dir(&attr) {
             return errno(libc::ENOTDIR).map_err(|e| Error::file(path, e));
         }
-        self.list_dir(path, attr.ino)
-    }
-
-    fn list_dir(&self, path: &[u8], dir: Ino) -> Result<Vec<Entry>> {
-        let names = self.names(dir).map_err(|e| Error::file(path, e))?;
+        let names = self.names(attr.ino).map_err(|e| Error::file(path, e))?;
         let entry = |e: ListEntry| Entry {
             attr: self
                 .volume
@@ -80,28 +76,30 @@ impl Offline {
             return errno(libc::ENOTDIR).map_err(|e| Error::file(path, e));
         }
         let mut seen = HashSet::from([attr.ino]);
-        // (path from the start, entries that are left)
-        let mut stack = vec![(Vec::new(), self.list_dir(path, attr.ino)?.into_iter())];
-        while let Some((base, entries)) = stack.last_mut() {
-            let Some(entry) = entries.next() else {
+        // The path from the start; of a directory on the way only how long its is.
+        let mut below = Vec::new();
+        let fail = |below: &[u8], e| Error::file(&join(path, below), e);
+        let first = self.names(attr.ino).map_err(|e| fail(&below, e))?;
+        let mut stack = vec![(0, first.into_iter())];
+        while let Some((len, names)) = stack.last_mut() {
+            below.truncate(*len);
+            let Some(ListEntry { name, ino, .. }) = names.next() else {
                 stack.pop();
                 continue;
             };
-            let below = join(base, &entry.name);
+            add_name(&mut below, &name);
             let depth = stack.len() - 1;
+            let attr = self.volume.getattr(ino).map_err(|e| fail(&below, e));
+            let entry = Entry { name, attr };
             each(depth, &below, Ok(&entry));
-            if let Ok(attr) = &entry.attr
-                && is_dir(attr)
-            {
-                let full = join(path, &below);
-                let listed = if seen.insert(attr.ino) {
-                    self.list_dir(&full, attr.ino)
-                } else {
-                    Err(Error::file(&full, twice(attr.ino)))
+            if entry.attr.as_ref().is_ok_and(is_dir) {
+                let listed = match seen.insert(ino) {
+                    true => self.names(ino),
+                    false => Err(twice(ino)),
                 };
                 match listed {
-                    Ok(list) => stack.push((below, list.into_iter())),
-                    Err(e) => each(depth + 1, &below, Err(e)),
+                    Ok(names) => stack.push((below.len(), names.into_iter())),
+                    Err(e) => each(depth + 1, &below, Err(fail(&below, e))),
                 }
             }
         }
@@ -118,9 +116,14 @@ pub(crate) fn twice(ino: Ino) -> ccfs_engine::Error {
 
 pub(crate) fn join(base: &[u8], name: &[u8]) -> Vec<u8> {
     let mut out = base.to_vec();
-    if !out.is_empty() && !out.ends_with(b"/") {
-        out.push(b'/');
-    }
-    out.extend_from_slice(name);
+    add_name(&mut out, name);
     out
+}
+
+/// Makes the path of a directory that of an entry.
+pub(crate) fn add_name(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() && !path.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
 }

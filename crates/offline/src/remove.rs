@@ -1,6 +1,6 @@
 //! Removing files and trees.
 use crate::error::{Error, Result};
-use crate::list::{join, twice};
+use crate::list::{add_name, twice};
 use crate::volume::{Offline, bytes, errno, is_dir};
 use ccfs_engine::{Ino, ListEntry};
 use std::collections::HashSet;
@@ -8,7 +8,8 @@ use std::path::Path;
 
 /// A directory on the way down.
 struct Level {
-    path: Vec<u8>,
+    /// Length of its path, bytes. A path for each level would take memory with the square of their number.
+    path_len: usize,
     parent: Ino,
     name: Vec<u8>,
     ino: Ino,
@@ -51,23 +52,24 @@ impl Offline {
         }
         // A directory that holds itself must not be gone through for ever, nor anything above it be emptied.
         let mut seen: HashSet<Ino> = at.trail.iter().copied().collect();
-        let mut stack = vec![self.level(path.to_vec(), dir, name, attr.ino, &mut seen)?];
+        let mut at = path.to_vec();
+        let mut stack = vec![self.level(&at, dir, name, attr.ino, &mut seen)?];
         while let Some(top) = stack.last_mut() {
-            let (path, ino) = (top.path.clone(), top.ino);
+            at.truncate(top.path_len);
             let Some(entry) = top.left.next() else {
                 self.remove_one(top.parent, &top.name, true)
-                    .map_err(|e| Error::file(&path, e))?;
+                    .map_err(|e| Error::file(&at, e))?;
                 stack.pop();
                 continue;
             };
-            let below = join(&path, &entry.name);
-            let attr = self.volume.getattr(entry.ino);
+            add_name(&mut at, &entry.name);
+            let (dir, attr) = (top.ino, self.volume.getattr(entry.ino));
             // A damaged inode that is no directory as far as its entry knows: removing the name will tell.
             if attr.as_ref().is_ok_and(is_dir) {
-                stack.push(self.level(below, ino, entry.name, entry.ino, &mut seen)?);
+                stack.push(self.level(&at, dir, entry.name, entry.ino, &mut seen)?);
             } else {
-                self.remove_one(ino, &entry.name, false)
-                    .map_err(|e| Error::file(&below, e))?;
+                self.remove_one(dir, &entry.name, false)
+                    .map_err(|e| Error::file(&at, e))?;
             }
         }
         Ok(())
@@ -75,18 +77,18 @@ impl Offline {
 
     fn level(
         &self,
-        path: Vec<u8>,
+        path: &[u8],
         parent: Ino,
         name: Vec<u8>,
         ino: Ino,
         seen: &mut HashSet<Ino>,
     ) -> Result<Level> {
         if !seen.insert(ino) {
-            return Err(Error::file(&path, twice(ino)));
+            return Err(Error::file(path, twice(ino)));
         }
-        let left = self.names(ino).map_err(|e| Error::file(&path, e))?;
+        let left = self.names(ino).map_err(|e| Error::file(path, e))?;
         Ok(Level {
-            path,
+            path_len: path.len(),
             parent,
             name,
             ino,

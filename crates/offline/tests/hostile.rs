@@ -223,3 +223,48 @@ fn a_deep_tree_is_copied_and_removed_without_recursion() {
     volume.close().unwrap();
     common::e2fsck(&place.path("a.img"));
 }
+
+/// Peak memory of this process, MiB.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
+    let kib = line.split_whitespace().nth(1).unwrap();
+    kib.parse::<u64>().unwrap() / 1024
+}
+
+/// A path of 1.5 MB: no copy of it for each of its directories.
+#[test]
+fn a_deep_tree_of_long_names_takes_little_memory() {
+    let place = Place::new();
+    let volume = open(&place.image_with("a.img", "256M", &["-N", "20000"]));
+    let top = format!("/{}", "d".repeat(250));
+    let piece = top.repeat(750);
+    volume.mkdir_all(&piece).unwrap();
+    let mut path = String::from("/deep");
+    volume.mkdir_all(&path).unwrap();
+    let options = CopyOptions::default();
+    for _ in 0..8 {
+        volume
+            .copy(&top, &volume, &path, &options, &mut ())
+            .unwrap();
+        path += &piece;
+    }
+    let before = peak();
+    let mut deepest = 0;
+    volume
+        .visit("/", &mut |depth, at, entry| {
+            entry.unwrap();
+            deepest = deepest.max(depth);
+            assert!(at.len() <= path.len());
+        })
+        .unwrap();
+    assert_eq!(deepest, 6000);
+    let done = volume
+        .copy("/deep", &volume, "/copy", &options, &mut ())
+        .unwrap();
+    assert_eq!(done.directories, 6001);
+    volume.remove_all("/deep").unwrap();
+    assert!(peak() - before < 1000, "{before} MiB, then {}", peak());
+    volume.close().unwrap();
+    common::e2fsck(&place.path("a.img"));
+}

@@ -275,7 +275,24 @@ pub(super) struct HostSink {
 pub(super) struct HostDir {
     fd: Arc<OwnedFd>,
     top: Arc<OwnedFd>,
-    path: Vec<Vec<u8>>,
+    /// `None`: it is the top.
+    way: Option<Arc<Step>>,
+}
+
+/// A directory below the top, by name. Those below it share it.
+struct Step {
+    up: Option<Arc<Step>>,
+    name: Vec<u8>,
+}
+
+impl Drop for Step {
+    /// Not one within the other: there can be more than fit the stack.
+    fn drop(&mut self) {
+        let mut up = self.up.take();
+        while let Some(mut step) = up.and_then(Arc::into_inner) {
+            up = step.up.take();
+        }
+    }
 }
 
 impl HostDir {
@@ -284,7 +301,7 @@ impl HostDir {
         HostDir {
             top: fd.clone(),
             fd,
-            path: Vec::new(),
+            way: None,
         }
     }
 }
@@ -299,7 +316,7 @@ pub(super) struct HostFile {
 /// Where a file was placed.
 pub(super) struct Placed {
     top: Arc<OwnedFd>,
-    path: Vec<Vec<u8>>,
+    way: Option<Arc<Step>>,
     name: Vec<u8>,
     id: (u64, u64),
 }
@@ -401,12 +418,14 @@ impl Sink for HostSink {
             Err(Errno::LOOP) => return errno(libc::ENOTDIR),
             opened => system(opened)?,
         };
-        let mut path = into.path.clone();
-        path.push(name.to_vec());
+        let step = Step {
+            up: into.way.clone(),
+            name: name.to_vec(),
+        };
         Ok(HostDir {
             fd: Arc::new(fd),
             top: into.top.clone(),
-            path,
+            way: Some(Arc::new(step)),
         })
     }
 
@@ -501,7 +520,7 @@ impl Sink for HostSink {
         match settled {
             Ok(id) => Ok(Placed {
                 top: into.top.clone(),
-                path: into.path.clone(),
+                way: into.way.clone(),
                 name: name.to_vec(),
                 id,
             }),
@@ -519,8 +538,10 @@ impl Sink for HostSink {
 
     fn link(&self, first: &Placed, into: &HostDir, name: &[u8]) -> Outcome<()> {
         let mut dir = first.top.clone();
-        for part in &first.path {
-            dir = Arc::new(system(open_dir_at(&*dir, part))?);
+        let steps = std::iter::successors(first.way.as_deref(), |step| step.up.as_deref());
+        let names: Vec<&[u8]> = steps.map(|step| &step.name[..]).collect();
+        for name in names.into_iter().rev() {
+            dir = Arc::new(system(open_dir_at(&*dir, name))?);
         }
         // Somebody else may have put another file there meanwhile.
         if system(stat_at(&*dir, &first.name)).map(|st| id_of(&st))? != first.id {

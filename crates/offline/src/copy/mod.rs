@@ -4,7 +4,7 @@ mod host;
 mod inside;
 
 use crate::error::{Error, Result};
-use crate::list::join;
+use crate::list::{add_name, join};
 use crate::path::Last;
 use crate::volume::{Offline, PIECE, bytes, errno, is_dir};
 use host::{HostSink, HostSource};
@@ -143,8 +143,8 @@ struct Level<S: Source, D: Sink> {
     from: S::Node,
     into: D::Dir,
     meta: Meta,
-    /// Relative to the start.
-    path: Vec<u8>,
+    /// Length of its path, bytes. A path for each level would take memory with the square of their number.
+    path_len: usize,
     left: std::vec::IntoIter<Vec<u8>>,
     /// The sink's directory gets the source's attributes.
     dressed: bool,
@@ -157,6 +157,10 @@ struct Job<'a, S: Source, D: Sink> {
     base: Vec<u8>,
     watch: &'a mut dyn Watch,
     done: Progress,
+    /// What is at hand, relative to the start.
+    path: Vec<u8>,
+    /// The directories on the way there.
+    above: HashSet<(u64, u64)>,
     /// The first copies of files with several names.
     links: HashMap<(u64, u64), D::Key>,
     seen: HashSet<(u64, u64)>,
@@ -174,40 +178,51 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
     ) -> Result<Progress> {
         let mut stack: Vec<Level<S, D>> = Vec::new();
         let first = match name {
-            Some(name) => self.entry(from, &into, &name, Vec::new()),
-            None => self.enter(from, into, Vec::new(), fresh).map(Some),
+            Some(name) => self.entry(from, &into, &name),
+            None => self.enter(from, into, fresh).map(Some),
         };
-        match first {
-            Ok(level) => stack.extend(level),
-            Err(fault) => self.failed(&[], fault)?,
-        }
+        self.descend(first, &mut stack)?;
         while let Some(level) = stack.last_mut() {
+            self.path.truncate(level.path_len);
             let Some(name) = level.left.next() else {
                 if let Some(level) = stack.pop() {
+                    self.above.remove(&level.meta.id);
                     self.leave(&level)?;
                 }
                 continue;
             };
-            let path = join(&level.path, &name);
+            add_name(&mut self.path, &name);
             let next = match source(self.source.child(&level.from, &name)) {
-                Ok(node) => self.entry(node, &level.into, &name, path.clone()),
+                Ok(node) => self.entry(node, &level.into, &name),
                 Err(fault) => Err(fault),
             };
-            match next {
-                Ok(Some(next)) if stack.iter().any(|l| l.meta.id == next.meta.id) => {
-                    let loops = ccfs_engine::Error::Errno(libc::ELOOP);
-                    self.failed(&path, Fault::Source(loops))?;
-                }
-                Ok(next) => stack.extend(next),
-                Err(fault) => self.failed(&path, fault)?,
-            }
+            self.descend(next, &mut stack)?;
         }
         self.watch.progress(&self.done);
         Ok(self.done)
     }
 
-    fn failed(&mut self, path: &[u8], fault: Fault) -> Result<()> {
-        let name = join(&self.base, path);
+    /// A directory is gone through next.
+    fn descend(
+        &mut self,
+        next: std::result::Result<Option<Level<S, D>>, Fault>,
+        stack: &mut Vec<Level<S, D>>,
+    ) -> Result<()> {
+        match next {
+            Ok(Some(next)) if !self.above.insert(next.meta.id) => {
+                let loops = ccfs_engine::Error::Errno(libc::ELOOP);
+                self.failed(Fault::Source(loops))
+            }
+            Ok(next) => {
+                stack.extend(next);
+                Ok(())
+            }
+            Err(fault) => self.failed(fault),
+        }
+    }
+
+    fn failed(&mut self, fault: Fault) -> Result<()> {
+        let name = join(&self.base, &self.path);
         let (error, hopeless) = match fault {
             Fault::Source(e) => (e, false),
             Fault::Sink(e) => {
@@ -238,7 +253,6 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
         from: S::Node,
         into: &D::Dir,
         name: &[u8],
-        path: Vec<u8>,
     ) -> std::result::Result<Option<Level<S, D>>, Fault> {
         let meta = source(self.source.meta(&from))?;
         if meta.is_dir() {
@@ -247,12 +261,12 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
                 return Err(Fault::Source(crate::list::twice(ino)));
             }
             let dir = sink(self.sink.make_dir(into, name))?;
-            return self.enter(from, dir, path, true).map(Some);
+            return self.enter(from, dir, true).map(Some);
         }
         if let Some(first) = self.links.get(&meta.id) {
             sink(self.sink.link(first, into, name))?;
         } else {
-            let key = self.file(&from, &meta, into, name, &path)?;
+            let key = self.file(&from, &meta, into, name)?;
             if meta.nlink > 1 {
                 self.links.insert(meta.id, key);
             }
@@ -266,7 +280,6 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
         &mut self,
         from: S::Node,
         into: D::Dir,
-        path: Vec<u8>,
         dressed: bool,
     ) -> std::result::Result<Level<S, D>, Fault> {
         let meta = source(self.source.meta(&from))?;
@@ -276,7 +289,7 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
             from,
             into,
             meta,
-            path,
+            path_len: self.path.len(),
             left: names.into_iter(),
             dressed,
         })
@@ -288,8 +301,8 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
             let dressed = source(self.source.xattrs(&level.from))
                 .and_then(|xattrs| sink(self.sink.dress_dir(&level.into, &level.meta, &xattrs)));
             match dressed {
-                Ok(warnings) => self.warn(&level.path, &warnings),
-                Err(fault) => return self.failed(&level.path, fault),
+                Ok(warnings) => self.warn(&warnings),
+                Err(fault) => return self.failed(fault),
             }
         }
         self.done.directories += 1;
@@ -297,9 +310,9 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
         Ok(())
     }
 
-    fn warn(&mut self, path: &[u8], warnings: &[String]) {
+    fn warn(&mut self, warnings: &[String]) {
         for text in warnings {
-            let name = crate::show_name(&join(&self.base, path));
+            let name = crate::show_name(&join(&self.base, &self.path));
             self.watch.warning(&format!("{name}: {text}"));
         }
     }
@@ -310,7 +323,6 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
         meta: &Meta,
         into: &D::Dir,
         name: &[u8],
-        path: &[u8],
     ) -> std::result::Result<D::Key, Fault> {
         let target = match meta.kind() {
             libc::S_IFLNK => Some(source(self.source.target(from))?),
@@ -324,7 +336,7 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
         };
         let dressed = content.and_then(|()| sink(self.sink.dress(into, &file, meta, &xattrs)));
         match dressed {
-            Ok(warnings) => self.warn(path, &warnings),
+            Ok(warnings) => self.warn(&warnings),
             Err(fault) => {
                 self.sink.discard(into, file);
                 return Err(fault);
@@ -380,6 +392,8 @@ fn new_job<'a, S: Source, D: Sink>(
         base: base.to_vec(),
         watch,
         done: Progress::default(),
+        path: Vec::new(),
+        above: HashSet::new(),
         links: HashMap::new(),
         seen: HashSet::new(),
     }
