@@ -139,20 +139,6 @@ impl Deps {
     }
 }
 
-impl Drop for Deps {
-    /// Not one within the other: what a stop leaves behind can be a chain that is longer than the stack.
-    fn drop(&mut self) {
-        let mut left: Vec<Arc<Txn>> = self.ties.drain(..).map(|tie| tie.txn).collect();
-        while let Some(txn) = left.pop() {
-            if let Some(mut txn) = Arc::into_inner(txn) {
-                let progress = txn.progress.get_mut();
-                left.extend(progress.deps.ties.drain(..).map(|tie| tie.txn));
-                left.extend(progress.leader.take());
-            }
-        }
-    }
-}
-
 impl std::ops::Deref for Deps {
     type Target = [Tie];
     fn deref(&self) -> &[Tie] {
@@ -209,9 +195,28 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// The transactions that it keeps.
+    fn take_others(&mut self) -> Vec<Arc<Txn>> {
+        let ties = self.deps.ties.drain(..).map(|tie| tie.txn);
+        let bundle = self.followers.drain(..).chain(self.leader.take());
+        ties.chain(bundle).collect()
+    }
+
     /// Where it lies in the log: commit id, number of its first record there, and whether its last one is the last there.
     pub fn place(&self) -> (u64, u64, bool) {
         (self.id, self.first_record, self.last)
+    }
+}
+
+impl Drop for Progress {
+    /// Not one within the other: what a stop leaves behind can be a chain that is longer than the stack.
+    fn drop(&mut self) {
+        let mut left = self.take_others();
+        while let Some(txn) = left.pop() {
+            if let Some(mut txn) = Arc::into_inner(txn) {
+                left.extend(txn.progress.get_mut().take_others());
+            }
+        }
     }
 }
 
@@ -245,6 +250,8 @@ pub struct Txn {
 
 impl Txn {
     pub fn new(serial: u64, stream: StreamId, deps: Deps) -> Self {
+        let mut progress = Progress::default();
+        progress.deps = deps;
         Txn {
             serial,
             stream,
@@ -260,10 +267,7 @@ impl Txn {
             full: AtomicBool::new(false),
             group: None,
             body: Mutex::default(),
-            progress: Mutex::new(Progress {
-                deps,
-                ..Progress::default()
-            }),
+            progress: Mutex::new(progress),
             changed: Condvar::new(),
         }
     }
@@ -446,7 +450,9 @@ mod tests {
                 let before = last.map(|txn| Tie::new(&txn, Rule::Stream, 0));
                 let deps = before.into_iter().collect();
                 let txn = Arc::new(Txn::new(serial, StreamId(1), deps));
-                txn.progress().leader = txn.progress().deps.first().map(|tie| tie.txn.clone());
+                let mut progress = txn.progress();
+                progress.leader = progress.deps.first().map(|tie| tie.txn.clone());
+                drop(progress);
                 last = Some(txn);
             }
         };
