@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Sync calls that follow each other within this time are a habit: whoever waits for the next one should not wait for much, milliseconds.
 const HABIT_MS: u64 = 10_000;
-/// Of data that can be committed or kept: the part that must have become needless lately for keeping it to be better.
+/// Of data that can be committed or kept: the part that must become needless for keeping it to be better, with the limit as high as it may be.
+/// Twice the limit makes it about twice as much: with a lower limit a smaller part shows that it will be so.
 const WORTHWHILE: u64 = 8;
 
 /// How long a single sync call may take after a long time without one: what it may find to be written is bounded by what the device writes
@@ -86,9 +87,11 @@ impl Tuned {
         let habit = self.habit.load(Relaxed);
         let synced_often = habit != 0 && now.saturating_sub(habit) < HABIT_MS;
         let limit = self.dirty_limit.load(Relaxed);
-        let worthwhile = spared.saturating_mul(WORTHWHILE) >= spared + dirty && !synced_often;
+        let most = self.most(rate);
+        let steps = WORTHWHILE * (most / limit.max(1)).max(1);
+        let worthwhile = spared.saturating_mul(steps) >= spared + dirty && !synced_often;
         let new = match worthwhile {
-            true => (limit * 2).min(self.most(rate)),
+            true => (limit * 2).min(most),
             false => limit / 2,
         };
         let new = new.max(self.dirty_least.load(Relaxed));
@@ -166,11 +169,27 @@ mod tests {
         }
         t.spared.add(20 * MB);
         assert!(!t.rises_at(3, 80 * MB, FAST), "it is as high as it may be");
-        t.spared.add(MB);
-        for expected in [350, 175, 128, 128] {
+        t.spared.add(10 * MB);
+        assert!(!t.rises_at(4, 80 * MB, FAST), "less than an eighth");
+        assert_eq!(limit(), 350);
+        for expected in [175, 128, 128] {
             assert!(!t.rises_at(4, 80 * MB, FAST));
             assert_eq!(limit(), expected);
         }
+    }
+
+    /// Where the data is spread over more than the limit, ever more of it becomes needless as it rises.
+    #[test]
+    fn a_small_part_shows_that_more_is_worthwhile() {
+        let t = tuned(128, 1024);
+        for (spared, limit) in [(2, 256), (4, 512), (8, 1024)] {
+            t.spared.add(spared * MB);
+            assert!(t.rises_at(1, 80 * MB, FAST));
+            assert_eq!(t.dirty_limit.load(Relaxed) / MB, limit);
+        }
+        let t = tuned(128, 1024);
+        t.spared.add(MB);
+        assert!(!t.rises_at(1, 80 * MB, FAST));
     }
 
     #[test]

@@ -120,9 +120,9 @@ pub(crate) fn join(base: &[u8], name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Makes the path of a directory that of an entry.
+/// Makes the path of a directory that of an entry; without a name it is that of the directory itself.
 pub(crate) fn add_name(path: &mut Vec<u8>, name: &[u8]) {
-    if !path.is_empty() && !path.ends_with(b"/") {
+    if !name.is_empty() && !path.is_empty() && !path.ends_with(b"/") {
         path.push(b'/');
     }
     path.extend_from_slice(name);
