@@ -4,7 +4,7 @@ use crate::report::{self, Cell};
 use crate::session::{self, Plan};
 use crate::state::State;
 use crate::workload::{PAPER_DIVISOR, Scale};
-use crate::{Because, Result, catalog, doc, html};
+use crate::{Because, Result, catalog, doc, goals, html};
 
 /// Errors: nothing could be measured, or some run failed (after all others were made and reported).
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -24,6 +24,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let conditions = conditions(&plan, &state);
     println!("{conditions}\n");
     print!("{}\n{}", report::table(&cells), report::summary(&cells));
+    print!("\n{}", goals::markdown(&cells));
     if let Some(file) = &args.json {
         report::write_json(&cells, file)?;
     }
@@ -49,7 +50,8 @@ fn document_part(extent: Extent, conditions: &str, cells: &[Cell]) -> String {
         .map(|l| format!("* {l}"))
         .collect();
     format!(
-        "`{command}`. {conditions}\n\n{}\n{}",
+        "`{command}`. {conditions}\n\n{}{}\n{}",
+        goals::markdown(cells),
         report::markdown(cells),
         summary.join("\n")
     )

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod doc;
 pub mod experiment;
 pub mod front;
+pub mod goals;
 pub mod growth;
 pub mod guard;
 pub mod html;
