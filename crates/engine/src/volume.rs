@@ -43,7 +43,7 @@ pub struct Options {
     /// What the limit never exceeds, also when it is changed later: the engine lowers it to what the device commits as one.
     pub dirty_bound: u64,
     pub noatime: bool,
-    /// Clean metadata kept in memory, bytes.
+    /// Clean metadata kept in memory, bytes; as much again for the last blocks of files that were written lately.
     pub cache_bytes: usize,
     /// How long an operation waits for another stream's open group that has changed the same before that group is taken back.
     pub group_wait: Duration,
@@ -309,6 +309,7 @@ impl Volume {
             backend,
             live,
             tuned: Tuned::new(&options),
+            tails: Tails::new(options.cache_bytes),
             options,
             block_size,
             limits,
@@ -326,7 +327,6 @@ impl Volume {
             barriers: Barriers::default(),
             applier: Mutex::new(applier),
             home: Home::default(),
-            tails: Tails::new(block_size),
             space,
             orphans: Mutex::default(),
             moves: Mutex::default(),
