@@ -5,7 +5,10 @@
 //! `make shuttle` runs them; CCFS_SHUTTLE is the number of schedules of each scenario.
 use ccfs_crash::image::{CONFIGS, base};
 use ccfs_crash::observe::observe;
-use ccfs_device::{Counters, Device, MemoryDevice, Outcome, SimDevice, Ticket, Write};
+use ccfs_device::{
+    Counters, Device, FlashDevice, FlashGeometry, MemoryDevice, Outcome, SimDevice, Ticket,
+    Transactions, Write,
+};
 use ccfs_engine::{
     Context, Ino, Options, ROOT_INO, RenameFlags, SetAttr, StreamId, Volume, WriteFlags,
 };
@@ -13,6 +16,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Gives way at each call, as a device does that takes its time.
@@ -105,17 +109,8 @@ impl Hand {
     }
 }
 
-type Part = fn(&Hand);
-
-/// `before` by one stream, then each part in a thread and stream of its own.
-fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part]) {
-    let dev = Arc::new(SimDevice::new(volume));
-    let options = Options {
-        background: false,
-        ..Options::default()
-    };
-    let vol = Volume::mount(Arc::new(Slow(dev.clone())), options.clone()).unwrap();
-    let hand = |stream| Hand {
+fn hand(vol: &Arc<Volume>, stream: u64) -> Hand {
+    Hand {
         vol: vol.clone(),
         cx: Context {
             stream: StreamId(stream),
@@ -125,14 +120,30 @@ fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part]) {
             ignore_fsync: false,
             privileged: true,
         },
-    };
-    before(&hand(100));
-    vol.syncfs(&hand(100).cx).unwrap();
+    }
+}
+
+fn quiet() -> Options {
+    Options {
+        background: false,
+        ..Options::default()
+    }
+}
+
+type Part = fn(&Hand);
+
+/// `before` by one stream, then each part in a thread and stream of its own.
+fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part]) {
+    let dev = Arc::new(SimDevice::new(volume));
+    let vol = Volume::mount(Arc::new(Slow(dev.clone())), quiet()).unwrap();
+    let first = hand(&vol, 100);
+    before(&first);
+    vol.syncfs(&first.cx).unwrap();
     let threads: Vec<_> = parts
         .iter()
         .enumerate()
         .map(|(i, part)| {
-            let (hand, part) = (hand(101 + i as u64), *part);
+            let (hand, part) = (hand(&vol, 101 + i as u64), *part);
             thread::spawn(move || {
                 part(&hand);
                 hand.streamsync();
@@ -145,31 +156,40 @@ fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part]) {
     let end = observe(&vol).unwrap();
     vol.shutdown();
     let crashed = Arc::new(dev.crash_image(dev.events(), &Outcome::None));
-    let again = Volume::mount(crashed, options).unwrap();
+    let again = Volume::mount(crashed, quiet()).unwrap();
     let seen = observe(&again).unwrap();
     again.shutdown();
     assert_eq!(end.difference(&seen, true), None, "all of it was synced");
 }
 
 /// Tries schedules: random ones, and ones with few preemptions at bad places (Burckhardt et al., ASPLOS 2010).
-fn explore(before: Part, parts: &'static [Part]) {
+fn both_schedulers(run: impl Fn() + Send + Sync + 'static) {
     let schedules = std::env::var("CCFS_SHUTTLE")
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(300);
-    // Made outside: it runs a program.
-    let volume = Arc::new(base(&CONFIGS[0]).unwrap());
+    let run = Arc::new(run);
     for random in [true, false] {
-        let mut config = Config::new();
-        config.stack_size = 2 << 20;
-        config.max_steps = shuttle::MaxSteps::FailAfter(1_000_000);
-        let volume = volume.clone();
-        let run = move || scenario(&volume, before, parts);
+        let run = run.clone();
+        let run = move || run();
         match random {
-            true => Runner::new(RandomScheduler::new(schedules), config).run(run),
-            false => Runner::new(PctScheduler::new(3, schedules), config).run(run),
+            true => Runner::new(RandomScheduler::new(schedules), config()).run(run),
+            false => Runner::new(PctScheduler::new(3, schedules), config()).run(run),
         };
     }
+}
+
+fn config() -> Config {
+    let mut config = Config::new();
+    config.stack_size = 2 << 20;
+    config.max_steps = shuttle::MaxSteps::FailAfter(1_000_000);
+    config
+}
+
+fn explore(before: Part, parts: &'static [Part]) {
+    // Made outside: it runs a program.
+    let volume = base(&CONFIGS[0]).unwrap();
+    both_schedulers(move || scenario(&volume, before, parts));
 }
 
 #[test]
@@ -268,4 +288,110 @@ fn links_and_removals_of_one_file() {
         h.vol.syncfs(&h.cx).unwrap();
     }
     explore(before, &[link, remove, sync]);
+}
+
+/// Fails reads on demand, of a device that may commit by itself.
+struct Failing {
+    dev: Arc<dyn Device>,
+    /// So many reads from now on fail.
+    left: AtomicU32,
+}
+
+impl Device for Failing {
+    fn size_bytes(&self) -> u64 {
+        self.dev.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        thread::yield_now();
+        let failed = self
+            .left
+            .fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
+        match failed {
+            Ok(_) => Err(io::Error::other("a bad sector")),
+            Err(_) => self.dev.read(offset, buf),
+        }
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        self.dev.submit(writes)
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        thread::yield_now();
+        self.dev.wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        thread::yield_now();
+        self.dev.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.dev.discard(offset, len)
+    }
+    fn counters(&self) -> Counters {
+        self.dev.counters()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.dev.transactions()
+    }
+}
+
+/// A commit that fails half-way stops the volume before anybody else commits: what it did to the image goes nowhere.
+#[test]
+fn nobody_commits_what_a_failed_commit_has_left() {
+    let volume = base(&CONFIGS[0]).unwrap();
+    let geometry = FlashGeometry::with_spare(volume.size_bytes(), 32, 12, 4096).unwrap();
+    let below = Arc::new(MemoryDevice::new(geometry.file_bytes()));
+    FlashDevice::holding(below.clone(), geometry, 1, &volume).unwrap();
+    let medium = below.clone();
+    let used = move || {
+        // So that new inodes lie in blocks that have to be read.
+        let flash = FlashDevice::open(below.clone()).unwrap();
+        let vol = Volume::mount(Arc::new(flash), quiet()).unwrap();
+        let h = hand(&vol, 100);
+        for n in 0..400 {
+            h.create(ROOT_INO, &format!("old{n}"));
+        }
+        vol.syncfs(&h.cx).unwrap();
+        for n in 0..400 {
+            let name = format!("old{n}");
+            vol.unlink(&h.cx, ROOT_INO, name.as_bytes()).unwrap();
+        }
+        vol.unmount().unwrap();
+    };
+    Runner::new(RandomScheduler::new(1), config()).run(used);
+    let failures = Arc::new(AtomicU32::new(0));
+    let seen = failures.clone();
+    both_schedulers(move || {
+        let sim = Arc::new(SimDevice::new(&medium));
+        let flash = FlashDevice::open(sim.clone()).unwrap();
+        let dev = Arc::new(Failing {
+            dev: Arc::new(flash),
+            left: AtomicU32::new(0),
+        });
+        let vol = Volume::mount(dev.clone(), quiet()).unwrap();
+        let (a, b) = (hand(&vol, 101), hand(&vol, 102));
+        let homes = [a.mkdir(ROOT_INO, "a"), a.mkdir(ROOT_INO, "b")];
+        vol.syncfs(&a.cx).unwrap();
+        // So many that their inodes are in blocks that nobody has read in this mount.
+        for n in 0..200 {
+            a.create(homes[0], &format!("n{n}"));
+        }
+        b.create(homes[1], "one");
+        dev.left.store(1, Relaxed);
+        let parts = [a, b].map(|h| thread::spawn(move || h.vol.streamsync(h.cx.stream).is_ok()));
+        let done = parts.map(|part| part.join().unwrap());
+        seen.fetch_add(u32::from(!done[0]), Relaxed);
+        vol.shutdown();
+        let crashed = Arc::new(sim.crash_image(sim.events(), &Outcome::All));
+        let crashed: Arc<dyn Device> = Arc::new(FlashDevice::open(crashed).unwrap());
+        let again = Volume::mount(crashed, quiet()).unwrap();
+        observe(&again).unwrap();
+        let there = |dir: Ino, name: &str| again.lookup(dir, name.as_bytes()).is_ok();
+        let names = (0..200).filter(|n| there(homes[0], &format!("n{n}")));
+        assert_eq!(names.count(), if done[0] { 200 } else { 0 });
+        assert!(!done[1] || there(homes[1], "one"));
+        again.shutdown();
+    });
+    assert!(failures.load(Relaxed) > 0, "no commit failed");
 }

@@ -81,6 +81,7 @@ pub trait Device: Send + Sync {
     }
     /// Starts a batch that is an *epoch*, without waiting for anything: where the device [keeps order](Device::keeps_order), nothing
     /// of a later epoch survives a power cut unless all of this one does. Batches of `submit` are in no epoch. Elsewhere it is `submit`.
+    /// Such a device takes no further epoch once a write of one has failed: what it cannot have may not be gone past.
     fn submit_epoch(&self, writes: Vec<Write>) -> Ticket {
         self.submit(writes)
     }

@@ -244,8 +244,10 @@ impl Volume {
         let mut inodes = std::mem::take(&mut a.unsettled);
         inodes.sort_unstable();
         inodes.dedup();
-        inodes.retain(|ino| self.image.has_deep_extents(*ino));
         for ino in inodes {
+            if !self.image.has_deep_extents(ino)? {
+                continue;
+            }
             let settled = {
                 let inode = self.inodes.peek(ino);
                 let _locked = inode.as_ref().map(|i| i.state.write());
@@ -412,9 +414,14 @@ impl Volume {
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
             Record::Free { ino } => return self.apply_free(a, *ino),
             Record::Atime { ino, atime } => {
-                if let Ok(mut attr) = image.read_attr(*ino) {
-                    attr.atime = *atime;
-                    image.write_attr(*ino, &attr)?;
+                // The file can be gone already.
+                match image.read_attr(*ino) {
+                    Ok(mut attr) => {
+                        attr.atime = *atime;
+                        image.write_attr(*ino, &attr)?;
+                    }
+                    Err(Error::Errno(libc::ENOENT)) => {}
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -432,8 +439,10 @@ impl Volume {
 
     fn apply_dir_field(&self, ino: Ino, field: DirField, value: i64, nanos: u32) -> Result<()> {
         // A removed directory can be gone already; its fields matter to nobody then.
-        let Ok(mut attr) = self.image.read_attr(ino) else {
-            return Ok(());
+        let mut attr = match self.image.read_attr(ino) {
+            Ok(attr) => attr,
+            Err(Error::Errno(libc::ENOENT)) => return Ok(()),
+            Err(error) => return Err(error),
         };
         field.put(&mut attr, (value, nanos));
         self.image.write_attr(ino, &attr)
@@ -471,10 +480,11 @@ impl Volume {
         let was_dir = match old {
             Some((_, DIR)) => true,
             // Volumes without file types in entries: ask the inode.
-            Some((ino, 0)) => self
-                .image
-                .read_attr(ino)
-                .is_ok_and(|a| u32::from(a.mode) & libc::S_IFMT == libc::S_IFDIR),
+            Some((ino, 0)) => match self.image.read_attr(ino) {
+                Ok(attr) => u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR,
+                Err(error @ Error::Io(_)) => return Err(error),
+                Err(_) => false,
+            },
             _ => false,
         };
         let is_dir = ino != 0 && ftype == DIR;

@@ -281,10 +281,7 @@ impl Volume {
         if let Some(group) = &txn.group {
             group.announce_end();
         }
-        if let Err(error) = undone {
-            self.stop(&format!("an abort failed: {error}"));
-            return Err(error);
-        }
+        undone?;
         self.free_nameless(&touched);
         let listener = self.abort_listener.lock().clone();
         if let Some(listener) = listener {

@@ -122,13 +122,31 @@ impl Volume {
     ) -> Result<()> {
         let mut a = self.applier.lock();
         self.check_running()?;
+        // Before the applier is anybody else's: half of these changes may be in the image by now, and would go along with another commit.
+        let guard = self.stop_on_panic("a commit");
+        let done = self.apply_and_write(&mut a, members, built, data, steps);
+        drop(guard);
+        if let Err(error) = &done {
+            self.stop(&format!("a commit failed: {error}"));
+        }
+        done
+    }
+
+    fn apply_and_write(
+        &self,
+        a: &mut Applier,
+        members: &[Arc<Txn>],
+        built: Vec<Built>,
+        data: Vec<Write>,
+        steps: Steps,
+    ) -> Result<()> {
         let id = self.next_number();
         for txn in members {
             txn.progress().id = id;
         }
         note_built(members, built, steps, 0);
         for txn in members {
-            self.apply_records(&mut a, txn)?;
+            self.apply_records(a, txn)?;
         }
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         // Not for the volume's free counts: recovery counts anew.
@@ -236,7 +254,7 @@ pub(crate) fn recover_on_device(dev: &Arc<dyn Device>, image: Image) -> Result<R
         ..Options::default()
     };
     let volume = Volume::assemble(dev.clone(), image, backend, options, false);
-    let nameless = volume.image.nameless_inodes();
+    let nameless = volume.image.nameless_inodes()?;
     volume.orphans.lock().extend(nameless);
     let mut applier = volume.applier.lock();
     let freed_inodes = volume.free_orphans_at_rest(&mut applier)?;

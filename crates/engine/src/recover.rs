@@ -10,7 +10,7 @@ use crate::planted::{self, Bug};
 use crate::record::{Record, Records};
 use crate::types::*;
 use crate::volume::{Options, Volume};
-use ccfs_device::{AlignedBuf, Device};
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
 use ccfs_ext4::Error;
 use ccfs_image::{Image, Run};
 use ccfs_log::{Found, Log, Scan};
@@ -200,7 +200,7 @@ fn repeat_checkpoint(image: &Image, log: &Log, scan: &Scan) -> Result<Note> {
         }
         let blocks: Vec<_> = home.into_iter().collect();
         let dev = image.device();
-        ccfs_device::write_all(&**dev, block_writes(&blocks, image.geometry().block_size))?;
+        write_all(&**dev, block_writes(&blocks, image.geometry().block_size))?;
         dev.flush()?;
         log.set_tail(
             log.tail_after(note.applied_id),
@@ -315,7 +315,7 @@ impl Volume {
         applier.dir_seqs = note.dir_seqs;
         applier.rejected = note.rejected;
         *self.orphans.lock() = if note.orphans.contains(&MANY_ORPHANS) {
-            self.image.nameless_inodes().into_iter().collect()
+            self.image.nameless_inodes()?.into_iter().collect()
         } else {
             note.orphans.into_iter().collect()
         };
@@ -414,7 +414,8 @@ impl Volume {
         Ok((order, rows))
     }
 
-    /// Do the blocks that it placed hold what its checksums say?
+    /// Do the blocks that it placed hold what its checksums say? Those that do are written once more: after a flush that failed nobody
+    /// knows whether what is read here is on the medium or only in a cache, and the next checkpoint vouches for it.
     fn data_is_good(&self, found: &Found) -> Result<bool> {
         let payload = self.log()?.read_payload(found)?;
         let bs = u64::from(self.block_size);
@@ -431,15 +432,15 @@ impl Volume {
             self.check_block(pblk, len)?;
             // In pieces: the length is what the log says.
             let piece = (VERIFY_BYTES / bs).max(1);
-            let mut buf = AlignedBuf::zeroed((piece.min(len) * bs) as usize);
             let parts = sums.chunks(piece as usize);
             for (at, sums) in (pblk..).step_by(piece as usize).zip(parts) {
-                let part = &mut buf[..sums.len() * bs as usize];
-                self.dev.read(at * bs, part)?;
-                let mut blocks = part.chunks_exact(bs as usize).zip(sums);
+                let mut buf = AlignedBuf::zeroed(sums.len() * bs as usize);
+                self.dev.read(at * bs, &mut buf)?;
+                let mut blocks = buf.chunks_exact(bs as usize).zip(sums);
                 if blocks.any(|(block, sum)| crc32c::crc32c(block) != *sum) {
                     return Ok(false);
                 }
+                write_all(&*self.dev, vec![Write::new(at * bs, buf)])?;
             }
         }
         Ok(true)
@@ -451,9 +452,9 @@ impl Volume {
             match record? {
                 Record::Map { pblk, len, .. } => {
                     self.check_block(pblk, len)?;
-                    self.image.alloc().mark_held(Run { pblk, len });
+                    self.image.alloc().mark_held(Run { pblk, len })?;
                 }
-                Record::Create { ino, .. } => self.image.alloc().hold_inode(ino),
+                Record::Create { ino, .. } => self.image.alloc().hold_inode(ino)?,
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
 //! Order without durability (C13): what a barrier closes, how it goes out, and what a power cut leaves.
 mod common;
-use ccfs_device::{Device, MemoryDevice, Outcome, Params, SimDevice, Ticket, Timed, Write};
+use ccfs_device::{Device, MemoryDevice, Outcome, Params, Plan, SimDevice, Ticket, Timed, Write};
 use ccfs_engine::*;
 use common::*;
 use std::io;
@@ -516,4 +516,27 @@ fn a_bundle_fits_the_smallest_log() {
     back.unmount().unwrap();
     v.unmount().unwrap();
     fsck(&dev);
+}
+
+/// Data that the device could not take: the frames behind it, in the next epoch, would vouch for it.
+#[test]
+fn nothing_survives_an_epoch_that_failed() {
+    let test = "nothing_survives_an_epoch_that_failed";
+    if flash::is_about_the_log(test, "commits of the flash carry their order themselves") {
+        return;
+    }
+    let dev = Arc::new(SimDevice::ordered(&small()));
+    let v = mount_on(dev.clone(), gathering(1)).unwrap();
+    let f = create(&v, 5, b"f");
+    v.syncfs(&cx(5)).unwrap();
+    append(&v, 5, f, 0, 9, 16384);
+    dev.set_plan(Plan {
+        fail_writes: vec![0],
+        ..Plan::default()
+    });
+    assert!(v.fsync(&cx(5), f, false).is_err());
+    v.shutdown();
+    let state = Arc::new(dev.crash_image(dev.events(), &Outcome::All));
+    let back = mount_on(state, quiet()).unwrap();
+    assert_eq!(back.getattr(f).unwrap().size, 0);
 }

@@ -288,11 +288,14 @@ impl Allocator {
     }
 
     /// Blocks named by log records are not free.
-    pub fn mark_held(&self, run: Run) {
-        let _ = self.each_group(run, |_, info, view, bits| {
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt` of a bitmap: some are not held.
+    pub fn mark_held(&self, run: Run) -> Result<()> {
+        self.each_group(run, |_, info, view, bits| {
             self.hold(info, view, bits);
             Ok(())
-        });
+        })
     }
 
     /// Held blocks are free again, as far as they are free in the image.

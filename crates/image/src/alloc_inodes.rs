@@ -119,13 +119,17 @@ impl Allocator {
     }
 
     /// A number named by log records is not free.
-    pub fn hold_inode(&self, ino: Ino) {
-        if self.valid(ino) {
-            let (group, from) = self.core.inode_bit(ino);
-            let _ = self.with_inode_view(group, |info, view| {
-                self.count_inodes(info, view.hold(BitRun { from, len: 1 }))
-            });
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt` of the bitmap.
+    pub fn hold_inode(&self, ino: Ino) -> Result<()> {
+        if !self.valid(ino) {
+            return Ok(());
         }
+        let (group, from) = self.core.inode_bit(ino);
+        self.with_inode_view(group, |info, view| {
+            self.count_inodes(info, view.hold(BitRun { from, len: 1 }))
+        })
     }
 
     /// Marks the inode as used in the image. It may be held or free here.

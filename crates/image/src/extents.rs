@@ -158,16 +158,24 @@ impl Image {
         tree.insert(new.lblk, new.len, pblk, new.unwritten, !same)
     }
 
-    /// Has a file's extent tree inner nodes besides its root? Only such trees need `settle_extents`.
-    pub fn has_deep_extents(&self, ino: Ino) -> bool {
-        self.core.inode(ino).is_ok_and(|snap| {
-            let core = snap.core();
-            is_mapped(core) && core.has_flag(raw::FLAG_EXTENTS) && Node(&core.block).depth() >= 2
-        })
+    /// Has a file's extent tree inner nodes besides its root? Only such trees need `settle_extents`. One that is damaged or gone has none.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn has_deep_extents(&self, ino: Ino) -> Result<bool> {
+        match self.core.inode(ino) {
+            Ok(snap) => {
+                let core = snap.core();
+                let extents = is_mapped(core) && core.has_flag(raw::FLAG_EXTENTS);
+                Ok(extents && Node(&core.block).depth() >= 2)
+            }
+            Err(error @ Error::Io(_)) => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Arranges the nodes of a file's extents so that e2fsck does not take what is preallocated behind the end of file for damage; to be called
-    /// when size and blocks are what they are to stay. A tree that cannot be read stays as it is. False: it takes blocks, and too few are free
+    /// when size and blocks are what they are to stay. A damaged tree stays as it is. False: it takes blocks, and too few are free
     /// and promised to nobody.
     ///
     /// # Errors
@@ -181,6 +189,7 @@ impl Image {
         match tree.cut_at(eof.div_ceil(self.core.block_size() as u64)) {
             Ok(None) => Ok(true),
             Ok(Some(cut)) => tree.part(cut),
+            Err(error @ Error::Io(_)) => Err(error),
             Err(_) => Ok(true),
         }
     }

@@ -451,26 +451,35 @@ impl Image {
         self.alloc.free_inode_in_image(ino, dir)
     }
 
-    /// All inodes in use that no directory names, by a search through the inode tables. What cannot be read or is damaged is passed over:
-    /// it stays for e2fsck.
-    pub fn nameless_inodes(&self) -> Vec<Ino> {
+    /// All inodes in use that no directory names, by a search through the inode tables. What is damaged is passed over: it stays for e2fsck.
+    ///
+    /// # Errors
+    /// `Io`: what cannot be read now may hold some.
+    pub fn nameless_inodes(&self) -> Result<Vec<Ino>> {
         let l = &self.core.layout;
         let mut found = Vec::new();
         for group in 0..l.groups {
-            let Ok(bits) = self.core.inode_bitmap(group) else {
-                continue;
+            let bits = match self.core.inode_bitmap(group) {
+                Ok(bits) => bits,
+                Err(Error::Corrupt(_)) => continue,
+                Err(error) => return Err(error),
             };
             let bits = bitmap::load(&bits, l.inodes_per_group);
             let mut at = 0;
             while let Some(bit) = bitmap::next_set(|i| bits[i], at, l.inodes_per_group) {
                 let ino = group * l.inodes_per_group + bit + 1;
-                if ino >= l.first_ino && self.read_attr(ino).is_ok_and(|a| a.nlink == 0) {
-                    found.push(ino);
-                }
                 at = bit + 1;
+                if ino < l.first_ino {
+                    continue;
+                }
+                match self.read_attr(ino) {
+                    Ok(attr) if attr.nlink == 0 => found.push(ino),
+                    Err(error @ Error::Io(_)) => return Err(error),
+                    _ => {}
+                }
             }
         }
-        found
+        Ok(found)
     }
 
     /// Is the inode's bit set? False out of range.

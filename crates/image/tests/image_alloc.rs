@@ -107,7 +107,7 @@ fn what_is_free_is_found_however_far_from_the_goal() {
         len: group * 256,
     };
     for (near, ino) in [(64, 2), (100, 2)] {
-        alloc.mark_held(full(near));
+        alloc.mark_held(full(near)).unwrap();
         for _ in 0..3 {
             let run = alloc.allocate(alloc.goal_for(ino), 1, 0).unwrap();
             assert!(run.pblk > near * 256, "{run:?}");
@@ -121,10 +121,12 @@ fn what_is_free_is_found_however_far_from_the_goal() {
             pblk: 0,
             len: u64::MAX,
         });
-        alloc.mark_held(Run {
-            pblk: 1,
-            len: geometry.blocks_count - 1,
-        });
+        alloc
+            .mark_held(Run {
+                pblk: 1,
+                len: geometry.blocks_count - 1,
+            })
+            .unwrap();
         alloc.release(Run { pblk: goal, len: 8 });
         while alloc.free_blocks() > 0 {
             alloc.allocate(goal, 1, 1).unwrap();
@@ -148,8 +150,8 @@ fn held_blocks_and_inodes_are_not_given_out() {
     let free = alloc.free_blocks();
     let hole = alloc.allocate(9000, 20, 1).unwrap();
     alloc.release(hole);
-    alloc.mark_held(hole);
-    alloc.mark_held(hole);
+    alloc.mark_held(hole).unwrap();
+    alloc.mark_held(hole).unwrap();
     assert_eq!(alloc.free_blocks(), free - hole.len);
     let next = alloc.allocate(hole.pblk, 1, 2).unwrap();
     assert!(next.pblk < hole.pblk || next.pblk >= hole.pblk + hole.len);
@@ -163,8 +165,8 @@ fn held_blocks_and_inodes_are_not_given_out() {
         "a release of everything frees only what is held"
     );
     let inodes = alloc.free_inodes();
-    alloc.hold_inode(15);
-    alloc.hold_inode(15);
+    alloc.hold_inode(15).unwrap();
+    alloc.hold_inode(15).unwrap();
     let mut seen = HashSet::from([15]);
     while let Ok(ino) = alloc.allocate_inode(2, seen.len() % 2 == 0) {
         assert!(

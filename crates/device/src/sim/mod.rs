@@ -70,6 +70,8 @@ struct Shared {
     /// It has a barrier command, and a queue before it that keeps epochs apart.
     keeps_order: bool,
     queue: Mutex<Queue>,
+    /// A write of an epoch has failed.
+    broken: AtomicBool,
 }
 
 impl SimDevice {
@@ -101,6 +103,7 @@ impl SimDevice {
             size: base.size_bytes(),
             keeps_order,
             queue: Mutex::default(),
+            broken: AtomicBool::new(false),
         }))
     }
 
@@ -128,6 +131,7 @@ impl SimDevice {
         *events = Events::default();
         *bases = BTreeMap::from([(None, self.0.live.snapshot())]);
         self.0.dead.store(false, Relaxed);
+        self.0.broken.store(false, Relaxed);
     }
 
     /// Events so far.
@@ -196,6 +200,13 @@ impl SimDevice {
         let mut events = self.0.events.write();
         let batch = events.next_batch();
         let first = events.len();
+        if epoch && self.0.broken.load(Relaxed) {
+            return Ticket::pending(Box::new(Batch {
+                shared: self.0.clone(),
+                events: first..first,
+                result: Err(gone()),
+            }));
+        }
         let mut result = Ok(());
         let commands = match self.0.keeps_order {
             true => self.0.queue.lock().pass(writes, epoch),
@@ -207,6 +218,9 @@ impl SimDevice {
                 .0
                 .write(&mut events, (batch, epoch), write.offset, body);
             result = result.and(done);
+        }
+        if self.0.keeps_order && epoch && result.is_err() {
+            self.0.broken.store(true, Relaxed);
         }
         let events = first..events.len();
         Ticket::pending(Box::new(Batch {
