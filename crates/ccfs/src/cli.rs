@@ -91,7 +91,8 @@ pub struct MountArgs {
     pub foreground: bool,
     /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, relatime,
     /// errors=remount-ro, log=FILE, status=on|off, streams=shared|session|cgroup|uid, rules=FILE,
-    /// transport=auto|uring|dev, nosuid, nodev, noexec, allow_other, remount
+    /// transport=auto|uring|dev, group_timeout=SECONDS, atomic_files=on|off, nosuid, nodev, noexec,
+    /// allow_other, remount; docs/using.md says what each of them does
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Image file or block device

@@ -89,9 +89,10 @@ fn changes(wanted: &MountOptions, in_force: &Value) -> Outcome<(u32, u64)> {
     for (name, value) in &wanted.named {
         let now = in_force[name].as_str().unwrap_or("unknown");
         match *name {
+            // Also where the limit is that now: from here on it is fixed.
+            "dirty" => dirty = wanted.engine.dirty_limit,
             _ if now == value => {}
             "commit" => commit = wanted.engine.commit_interval.as_secs() as u32,
-            "dirty" => dirty = wanted.engine.dirty_limit,
             _ => {
                 let now = if now.is_empty() { "not set" } else { now };
                 return Err(Failure::new(
@@ -125,6 +126,8 @@ mod tests {
             (0, 0)
         );
         assert_eq!(changed("commit=3,dirty=2M").unwrap(), (3, 2 << 20));
+        // The limit that is in force now may move by itself; one that was asked for does not.
+        assert_eq!(changed("dirty=128M").unwrap(), (0, 128 << 20));
         for (refused, word) in [
             ("streams=session", "it is uid"),
             ("cache=1M", "cache=1048576"),

@@ -208,7 +208,7 @@ fn two_streams_write_and_sync_one_file() {
 fn ties_in_both_directions_between_three_streams() {
     fn part(h: &Hand) {
         let (a, b) = (h.name("a").unwrap(), h.name("b").unwrap());
-        let (first, second) = if h.cx.stream.0 % 2 == 0 {
+        let (first, second) = if h.cx.stream.0.is_multiple_of(2) {
             (a, b)
         } else {
             (b, a)

@@ -21,6 +21,7 @@ const SPEAKERS: &[(&str, &str)] = &[
     ("ccfs/src/", "Err("),
     ("ccfs/src/", "ok_or_else("),
     ("ccfs/src/size.rs", "format!("),
+    ("ccfs/src/remount.rs", "refuse("),
 ];
 
 /// The first string literal behind `start`, within the parentheses that open there.

@@ -84,9 +84,9 @@ fn main() -> ExitCode {
         println!("WRONG: {text}\n");
     }
     let intro = format!(
-        "`make faults` from seed {} on, {} seeds, {} faults in {} seconds; `no effect`: not reached by the run, or in bytes that nobody uses.",
-        args.seed,
+        "`make faults FAULTS_ARGS=\"--seeds {}\"`, from seed {} on, {} faults in {} seconds; `no effect`: not reached by the run, or in bytes that nobody uses.",
         args.seeds,
+        args.seed,
         table.injected(""),
         start.elapsed().as_secs()
     );

@@ -101,7 +101,8 @@ fn switch_on(switch: &Path) -> Result<(), String> {
         std::fs::write(switch, "Y").map_err(|e| {
             format!("FUSE over io_uring is switched off (`echo Y >{name}` as root): {e}")
         })?;
-        tracing::info!("switched FUSE over io_uring on ({name})");
+        // Others see it, too: it is a setting of the whole system.
+        tracing::warn!("switched FUSE over io_uring on ({name})");
     }
     Ok(())
 }
