@@ -569,7 +569,6 @@ fn errors_while_a_flash_is_recovered() {
 }
 
 #[test]
-#[ignore = "a flash that is opened again takes pages for written that a failed flush has lost"]
 fn failed_flushes_while_a_flash_is_recovered() {
     let effort = Effort {
         reads: 4,

@@ -462,7 +462,9 @@ impl Volume {
     }
 
     pub(crate) fn free_orphans_at_rest(&self, a: &mut Applier) -> Result<u64> {
-        let orphans: Vec<Ino> = self.orphans.lock().iter().copied().collect();
+        let mut orphans: Vec<Ino> = self.orphans.lock().iter().copied().collect();
+        // Neighbours share blocks of the inode tables.
+        orphans.sort_unstable();
         let none = HashMap::new();
         for &ino in orphans
             .iter()

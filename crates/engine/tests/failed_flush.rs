@@ -190,7 +190,6 @@ fn what_a_mount_after_a_failed_flush_shows_and_syncs_is_there_for_good_with_smal
 
 /// The same of the flash, which keeps its own map of what it has written.
 #[test]
-#[ignore = "a flash that is opened again takes pages for written that a failed flush has lost"]
 fn what_a_mount_after_a_failed_flush_shows_and_syncs_is_there_for_good_on_flash() {
     judge(&on_flash(&image(&["-b", "4096"], "64M")));
 }

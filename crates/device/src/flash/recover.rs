@@ -2,7 +2,7 @@
 use super::format::*;
 use super::ftl::{BlockState, Ftl};
 use super::{FlashBug, FlashCounters, Tuning};
-use crate::{AlignedBuf, Device};
+use crate::{AlignedBuf, Device, Write, write_all};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -250,7 +250,9 @@ impl Ftl {
         Ok(any)
     }
 
-    /// The list of a commit of which everything is there. Above the last durable one the pages themselves are looked at.
+    /// The list of a commit of which everything is there. Above the last durable one the pages themselves are looked at, and written to the
+    /// file once more: after a flush that failed nobody knows whether what is read is on its disk or only in a cache, and the next root
+    /// vouches for it. (A flash chip has no such cache.)
     fn whole(&self, records: &Records, number: u64) -> io::Result<Option<Vec<Entry>>> {
         let Some(pages) = records.pages.get(&number) else {
             return Ok(None);
@@ -273,8 +275,13 @@ impl Ftl {
                 let good = |t: Tag| {
                     t.kind == Kind::Data && (t.index, t.seq, t.epoch) == (lpn, seq, self.epoch)
                 };
-                if !self.slot(ppn)?.1.is_some_and(good) {
+                let mut slot = AlignedBuf::zeroed(SLOT);
+                self.dev.read(self.g.offset(ppn), &mut slot)?;
+                if !open(&slot, ppn, self.nonce).is_some_and(good) {
                     return Ok(None);
+                }
+                if !self.dev.read_only() {
+                    write_all(&*self.dev, vec![Write::new(self.g.offset(ppn), slot)])?;
                 }
             }
         }
