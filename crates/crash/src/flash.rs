@@ -31,6 +31,8 @@ fn make(volume: &MemoryDevice) -> std::io::Result<MemoryDevice> {
     let g = FlashGeometry::with_spare(volume.size_bytes(), 32, 12, 4096)?;
     let below = Arc::new(MemoryDevice::new(g.file_bytes()));
     FlashDevice::holding(below.clone(), g, 0x5eed, volume)?;
+    // Opened once more it begins with a root that says all: a run's own mount has nothing to write again.
+    FlashDevice::open(below.clone())?;
     Ok(below.snapshot())
 }
 
