@@ -1,5 +1,6 @@
 //! What ccfs is to reach, beside what was measured.
 use crate::report::{self, Cell, find};
+use crate::stats::Verdict;
 use std::collections::BTreeSet;
 
 /// How a goal is measured, on one disk.
@@ -135,6 +136,17 @@ impl Goal {
         }
     }
 
+    /// The rates overlap: which of the two is larger cannot be said.
+    fn in_noise(&self, cells: &[Cell], disk: &str) -> bool {
+        let Figure::Rates(workload, systems) = &self.figure else {
+            return false;
+        };
+        let workload = format!("{workload}{disk}");
+        let [mine, other] = systems.map(|s| find(cells, &workload, s)?.sample());
+        mine.zip(other)
+            .is_some_and(|(mine, other)| mine.against(&other) == Verdict::Same)
+    }
+
     /// Whether a figure is at a bar: some are to be large, some small.
     fn at(&self, figure: f64, bar: usize) -> bool {
         let [first, goal] = self.bars;
@@ -157,6 +169,8 @@ pub fn markdown(cells: &[Cell]) -> String {
                 continue;
             };
             let state = match (goal.at(figure, 0), goal.at(figure, 1)) {
+                // Noise: neither reached nor missed.
+                _ if goal.in_noise(cells, disk) => "no difference",
                 (_, true) => "the goal",
                 (true, false) => "the first bar",
                 (false, false) => "**missed**",
@@ -213,5 +227,10 @@ mod tests {
             ]
         );
         assert_eq!(markdown(&cells[..1]), "");
+        let mut noisy = cells[..2].to_vec();
+        for (cell, rates) in noisy.iter_mut().zip([[90.0, 130.0], [85.0, 120.0]]) {
+            cell.runs = rates.map(Measured::new).to_vec();
+        }
+        assert!(markdown(&noisy).contains("| no difference |"));
     }
 }
