@@ -1,7 +1,7 @@
 //! What ccfs is to reach, beside what was measured.
+use crate::paper::FIGURE_5A;
 use crate::report::{self, Cell, find};
 use crate::stats::Verdict;
-use std::collections::BTreeSet;
 
 /// How a goal is measured, on one disk.
 enum Figure {
@@ -22,21 +22,8 @@ struct Goal {
     bars: [f64; 2],
 }
 
-const SERVERS: [&str; 6] = [
-    "varmail",
-    "randwrite",
-    "createfiles",
-    "seqwrite",
-    "fileserver",
-    "webserver",
-];
-
 const fn server(workload: &'static str, bars: [f64; 2]) -> Goal {
-    Goal {
-        what: workload,
-        figure: Figure::Rates(workload, ["ccfs", report::BASE]),
-        bars,
-    }
+    program(workload, workload, ["ccfs", report::BASE], bars)
 }
 
 const fn program(
@@ -61,12 +48,12 @@ const GOALS: [Goal; 14] = [
         figure: Figure::Fuse2fs,
         bars: [3.0, 10.0],
     },
-    server(SERVERS[0], [1.0, 1.5]),
-    server(SERVERS[1], [0.9, 1.2]),
-    server(SERVERS[2], [0.5, 1.0]),
-    server(SERVERS[3], [0.9, 1.0]),
-    server(SERVERS[4], [0.4, 1.0]),
-    server(SERVERS[5], [0.8, 1.0]),
+    server("varmail", [1.0, 1.5]),
+    server("randwrite", [0.9, 1.2]),
+    server("createfiles", [0.5, 1.0]),
+    server("seqwrite", [0.9, 1.0]),
+    server("fileserver", [0.4, 1.0]),
+    server("webserver", [0.8, 1.0]),
     Goal {
         what: "time of an fsync of B beside 100 MB of another stream, to that of B alone",
         figure: Figure::Values(
@@ -114,37 +101,31 @@ const GOALS: [Goal; 14] = [
 ];
 
 impl Goal {
-    fn measured(&self, cells: &[Cell], disk: &str) -> Option<f64> {
-        let cell = |workload: &str, system| find(cells, &format!("{workload}{disk}"), system);
-        let over = |workload, systems: [&'static str; 2]| {
-            let [mine, other] = systems.map(|s| Some(cell(workload, s)?.sample()?.median()));
-            Some(mine? / other?)
+    /// The figure, and whether it says which of two rates is the larger one.
+    fn measured(&self, cells: &[Cell], disk: &str) -> Option<(f64, bool)> {
+        let cell = |workload: &str, system: &str| find(cells, &format!("{workload}{disk}"), system);
+        let over = |workload, [mine, other]: [&str; 2]| {
+            report::compare(cells, cell(workload, mine)?, other)
         };
-        match &self.figure {
-            Figure::Rates(workload, systems) => over(workload, *systems),
+        let figure = match &self.figure {
+            Figure::Rates(workload, systems) => {
+                let (ratio, verdict) = over(workload, *systems)?;
+                return Some((ratio, verdict != Verdict::Same));
+            }
             Figure::Fuse2fs => {
-                let all = SERVERS.map(|w| over(w, ["ccfs", "fuse2fs"]));
-                all.into_iter().flatten().reduce(f64::min)
+                let all = FIGURE_5A.map(|row| over(row.workload, ["ccfs", "fuse2fs"]));
+                let ratios = all.into_iter().flatten().map(|(ratio, _)| ratio);
+                ratios.reduce(f64::min)?
             }
             Figure::Values(value, system, workloads) => {
                 let [mine, other] = workloads.map(|w| cell(w, system)?.value(value));
-                Some(mine? / other?)
+                mine? / other?
             }
             Figure::Value(value, system, workload, divisor) => {
-                Some(cell(workload, system)?.value(value)? / divisor)
+                cell(workload, system)?.value(value)? / divisor
             }
-        }
-    }
-
-    /// The rates overlap: which of the two is larger cannot be said.
-    fn in_noise(&self, cells: &[Cell], disk: &str) -> bool {
-        let Figure::Rates(workload, systems) = &self.figure else {
-            return false;
         };
-        let workload = format!("{workload}{disk}");
-        let [mine, other] = systems.map(|s| find(cells, &workload, s)?.sample());
-        mine.zip(other)
-            .is_some_and(|(mine, other)| mine.against(&other) == Verdict::Same)
+        Some((figure, true))
     }
 
     /// Whether a figure is at a bar: some are to be large, some small.
@@ -160,17 +141,15 @@ impl Goal {
 
 /// A table of what there is of it in these measurements, for a document; empty without any.
 pub fn markdown(cells: &[Cell]) -> String {
-    let disk = |c: &Cell| c.workload.find('@').map(|at| c.workload[at..].to_string());
-    let disks: BTreeSet<String> = cells.iter().map(|c| disk(c).unwrap_or_default()).collect();
     let mut out = String::new();
-    for disk in &disks {
+    for disk in &report::disks(cells) {
         for goal in &GOALS {
-            let Some(figure) = goal.measured(cells, disk) else {
+            let Some((figure, told)) = goal.measured(cells, disk) else {
                 continue;
             };
             let state = match (goal.at(figure, 0), goal.at(figure, 1)) {
                 // Noise: neither reached nor missed.
-                _ if goal.in_noise(cells, disk) => "no difference",
+                _ if !told => "no difference",
                 (_, true) => "the goal",
                 (true, false) => "the first bar",
                 (false, false) => "**missed**",

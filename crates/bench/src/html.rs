@@ -28,15 +28,15 @@ pub fn page(conditions: &str, busy: bool, cells: &[Cell]) -> String {
     let _ = writeln!(out, "<p{class}>{}</p>", escape(conditions));
     out += "<p>Paper: Pillai and others, <i>Application Crash Consistency and Performance with CCFS</i>, FAST'17. Its machine was another one: what can be \
             compared is who wins, and by what factor. So bars are ratios to ext4 (data=ordered) in the same run. On modelled disks the name has the disk: varmail@hdd.</p>\n";
-    for disk in disks(cells) {
+    for disk in report::disks(cells) {
         figure5(&mut out, cells, &disk);
     }
     written(&mut out, cells);
-    for disk in disks(cells) {
+    for disk in report::disks(cells) {
         table3(&mut out, cells, &disk);
     }
     figure4(&mut out, cells);
-    for disk in disks(cells) {
+    for disk in report::disks(cells) {
         table4(&mut out, cells, &disk);
         figure6(&mut out, cells, &disk);
     }
@@ -44,19 +44,6 @@ pub fn page(conditions: &str, busy: bool, cells: &[Cell]) -> String {
     out += "<h2>Everything</h2>\n";
     everything(&mut out, cells);
     out
-}
-
-/// What follows the names of workloads: nothing for the real disk, else `@hdd` and so on.
-fn disks(cells: &[Cell]) -> Vec<String> {
-    let all: BTreeSet<String> = cells
-        .iter()
-        .map(|c| {
-            c.workload
-                .find('@')
-                .map_or(String::new(), |at| c.workload[at..].into())
-        })
-        .collect();
-    all.into_iter().collect()
 }
 
 fn disk_name(disk: &str) -> String {

@@ -4,7 +4,7 @@ use crate::state::Record;
 use crate::stats::{Sample, Verdict};
 use crate::{Because, Result};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -91,6 +91,18 @@ pub struct Entry {
 pub fn find<'a>(cells: &'a [Cell], workload: &str, system: &str) -> Option<&'a Cell> {
     let mut all = cells.iter();
     all.find(|c| c.workload == workload && c.system == system)
+}
+
+/// What follows the names of workloads: nothing for the real disk, else `@hdd` and so on.
+pub fn disks(cells: &[Cell]) -> BTreeSet<String> {
+    cells
+        .iter()
+        .map(|c| {
+            c.workload
+                .find('@')
+                .map_or(String::new(), |at| c.workload[at..].into())
+        })
+        .collect()
 }
 
 /// Ratio of the medians, and whether it means anything.

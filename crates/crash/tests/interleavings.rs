@@ -19,39 +19,61 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Gives way at each call, as a device does that takes its time.
-struct Slow(Arc<SimDevice>);
+/// Gives way at each call, as a device does that takes its time, and fails reads on demand. Not in reads that succeed: the image
+/// reads under locks that shuttle does not know.
+struct Slow {
+    dev: Arc<dyn Device>,
+    /// So many reads from now on fail.
+    failing: AtomicU32,
+}
+
+impl Slow {
+    fn new(dev: Arc<dyn Device>) -> Arc<Slow> {
+        let failing = AtomicU32::new(0);
+        Arc::new(Slow { dev, failing })
+    }
+}
 
 impl Device for Slow {
     fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
+        self.dev.size_bytes()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, buf)
+        let failing = &self.failing;
+        match failing.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)) {
+            Ok(_) => {
+                thread::yield_now();
+                Err(io::Error::other("a bad sector"))
+            }
+            Err(_) => self.dev.read(offset, buf),
+        }
     }
     fn submit(&self, writes: Vec<Write>) -> Ticket {
-        let ticket = self.0.submit(writes);
+        let ticket = self.dev.submit(writes);
         thread::yield_now();
         ticket
     }
     fn wait(&self, ticket: Ticket) -> io::Result<()> {
         thread::yield_now();
-        self.0.wait(ticket)
+        self.dev.wait(ticket)
     }
     fn flush(&self) -> io::Result<()> {
         thread::yield_now();
-        let done = self.0.flush();
+        let done = self.dev.flush();
         thread::yield_now();
         done
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.discard(offset, len)
+        self.dev.discard(offset, len)
     }
     fn counters(&self) -> Counters {
-        self.0.counters()
+        self.dev.counters()
     }
     fn read_only(&self) -> bool {
         false
+    }
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.dev.transactions()
     }
 }
 
@@ -135,7 +157,7 @@ type Part = fn(&Hand);
 /// `before` by one stream, then each part in a thread and stream of its own.
 fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part]) {
     let dev = Arc::new(SimDevice::new(volume));
-    let vol = Volume::mount(Arc::new(Slow(dev.clone())), quiet()).unwrap();
+    let vol = Volume::mount(Slow::new(dev.clone()), quiet()).unwrap();
     let first = hand(&vol, 100);
     before(&first);
     vol.syncfs(&first.cx).unwrap();
@@ -290,52 +312,6 @@ fn links_and_removals_of_one_file() {
     explore(before, &[link, remove, sync]);
 }
 
-/// Fails reads on demand, of a device that may commit by itself.
-struct Failing {
-    dev: Arc<dyn Device>,
-    /// So many reads from now on fail.
-    left: AtomicU32,
-}
-
-impl Device for Failing {
-    fn size_bytes(&self) -> u64 {
-        self.dev.size_bytes()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        thread::yield_now();
-        let failed = self
-            .left
-            .fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
-        match failed {
-            Ok(_) => Err(io::Error::other("a bad sector")),
-            Err(_) => self.dev.read(offset, buf),
-        }
-    }
-    fn submit(&self, writes: Vec<Write>) -> Ticket {
-        self.dev.submit(writes)
-    }
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        thread::yield_now();
-        self.dev.wait(ticket)
-    }
-    fn flush(&self) -> io::Result<()> {
-        thread::yield_now();
-        self.dev.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.dev.discard(offset, len)
-    }
-    fn counters(&self) -> Counters {
-        self.dev.counters()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn transactions(&self) -> Option<&dyn Transactions> {
-        self.dev.transactions()
-    }
-}
-
 /// A commit that fails half-way stops the volume before anybody else commits: what it did to the image goes nowhere.
 #[test]
 fn nobody_commits_what_a_failed_commit_has_left() {
@@ -364,11 +340,7 @@ fn nobody_commits_what_a_failed_commit_has_left() {
     let seen = failures.clone();
     both_schedulers(move || {
         let sim = Arc::new(SimDevice::new(&medium));
-        let flash = FlashDevice::open(sim.clone()).unwrap();
-        let dev = Arc::new(Failing {
-            dev: Arc::new(flash),
-            left: AtomicU32::new(0),
-        });
+        let dev = Slow::new(Arc::new(FlashDevice::open(sim.clone()).unwrap()));
         let vol = Volume::mount(dev.clone(), quiet()).unwrap();
         let (a, b) = (hand(&vol, 101), hand(&vol, 102));
         let homes = [a.mkdir(ROOT_INO, "a"), a.mkdir(ROOT_INO, "b")];
@@ -378,7 +350,7 @@ fn nobody_commits_what_a_failed_commit_has_left() {
             a.create(homes[0], &format!("n{n}"));
         }
         b.create(homes[1], "one");
-        dev.left.store(1, Relaxed);
+        dev.failing.store(1, Relaxed);
         let parts = [a, b].map(|h| thread::spawn(move || h.vol.streamsync(h.cx.stream).is_ok()));
         let done = parts.map(|part| part.join().unwrap());
         seen.fetch_add(u32::from(!done[0]), Relaxed);

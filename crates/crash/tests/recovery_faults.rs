@@ -2,7 +2,7 @@
 //! given at first; one that reports success has done all of it. So whatever fails, the tree is in the end that of a recovery without errors.
 use ccfs_crash::explore::workload;
 use ccfs_crash::flash;
-use ccfs_crash::image::{self, Config, config};
+use ccfs_crash::image::{self, CONFIGS, Config, config};
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::Tree;
 use ccfs_crash::rng::Rng;
@@ -377,7 +377,7 @@ impl Case {
         all
     }
 
-    fn campaign(&self, effort: &Effort, tally: &mut Tally) {
+    fn try_all(&self, effort: &Effort, tally: &mut Tally) {
         for fault in self.faults(effort) {
             match self.recover_with(fault) {
                 Ok(end) => *tally.ends.entry((fault.kind(), end)).or_default() += 1,
@@ -392,19 +392,23 @@ impl Case {
     }
 }
 
+fn campaign(cases: impl IntoIterator<Item = Case>, effort: &Effort) {
+    let mut tally = Tally::default();
+    for case in cases {
+        case.try_all(effort, &mut tally);
+    }
+    tally.assert_good();
+}
+
 // --- the workloads
 
 /// A volume with so large a log that no checkpoint comes by itself: recovery applies all that came after the last one.
 const DEEP: Config = Config {
     name: "deep",
-    block_size: 1024,
     size_mib: 32,
     log_mib: 4,
-    inode_size: 256,
     inodes: 2048,
-    features: "",
-    times: true,
-    used: false,
+    ..CONFIGS[0]
 };
 
 fn named(volume: &str) -> &'static Config {
@@ -522,18 +526,14 @@ fn errors_while_a_rich_volume_is_recovered() {
         writes: 8,
         flushes: 8,
     };
-    let mut tally = Tally::default();
-    for (config, more) in [
+    let volumes = [
         (&DEEP, 2),
         (named("1k"), 1),
         (named("4k"), 1),
         (named("ext3"), 1),
-    ] {
-        for case in made(rich(), config, false, more) {
-            case.campaign(&effort, &mut tally);
-        }
-    }
-    tally.assert_good();
+    ];
+    let cases = |(config, more)| made(rich(), config, false, more);
+    campaign(volumes.into_iter().flat_map(cases), &effort);
 }
 
 #[test]
@@ -544,11 +544,12 @@ fn errors_of_reads_that_are_done_once_in_a_recovery() {
         writes: 4,
         flushes: 4,
     };
-    let mut tally = Tally::default();
-    for case in made(corners(), &DEEP, false, 0) {
-        case.campaign(&effort, &mut tally);
-    }
-    tally.assert_good();
+    campaign(made(corners(), &DEEP, false, 0), &effort);
+}
+
+fn rich_on_flash() -> impl Iterator<Item = Case> {
+    let volumes = ["1k", "4k"].into_iter();
+    volumes.flat_map(|volume| made(rich(), named(volume), true, 1))
 }
 
 #[test]
@@ -559,13 +560,7 @@ fn errors_while_a_flash_is_recovered() {
         writes: 12,
         flushes: 0,
     };
-    let mut tally = Tally::default();
-    for config in [named("1k"), named("4k")] {
-        for case in made(rich(), config, true, 1) {
-            case.campaign(&effort, &mut tally);
-        }
-    }
-    tally.assert_good();
+    campaign(rich_on_flash(), &effort);
 }
 
 #[test]
@@ -576,13 +571,7 @@ fn failed_flushes_while_a_flash_is_recovered() {
         writes: 0,
         flushes: 20,
     };
-    let mut tally = Tally::default();
-    for config in [named("1k"), named("4k")] {
-        for case in made(rich(), config, true, 1) {
-            case.campaign(&effort, &mut tally);
-        }
-    }
-    tally.assert_good();
+    campaign(rich_on_flash(), &effort);
 }
 
 #[test]
@@ -593,8 +582,7 @@ fn errors_while_volumes_of_random_workloads_are_recovered() {
         writes: 6,
         flushes: 6,
     };
-    let mut tally = Tally::default();
-    for seed in 9100..9108 {
+    let cases = |seed| {
         let (setting, mix, length) = workload(seed);
         let setting = Setting {
             unmount: false,
@@ -602,11 +590,9 @@ fn errors_while_volumes_of_random_workloads_are_recovered() {
         };
         let run = Run::record(setting, Source::Random(seed, mix, length));
         let cases = run.and_then(|run| images(&format!("seed {seed}"), &run, 1, seed));
-        for case in cases.unwrap_or_else(|e| panic!("seed {seed}: {e}")) {
-            case.campaign(&effort, &mut tally);
-        }
-    }
-    tally.assert_good();
+        cases.unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+    };
+    campaign((9100..9108).flat_map(cases), &effort);
 }
 
 /// More than the smallest log can list, so that recovery searches the tables of inodes for them.
@@ -615,14 +601,9 @@ const NAMELESS: u32 = 33_500;
 /// A volume for so many files with the smallest log.
 const WIDE: Config = Config {
     name: "wide",
-    block_size: 1024,
     size_mib: 64,
-    log_mib: 1,
-    inode_size: 256,
     inodes: 60_000,
-    features: "",
-    times: true,
-    used: false,
+    ..CONFIGS[0]
 };
 
 fn with_nameless_files() -> Result<Case, String> {
@@ -657,7 +638,5 @@ fn errors_while_recovery_searches_for_nameless_files() {
         flushes: 2,
     };
     let case = with_nameless_files().unwrap_or_else(|e| panic!("{e}"));
-    let mut tally = Tally::default();
-    case.campaign(&effort, &mut tally);
-    tally.assert_good();
+    campaign([case], &effort);
 }

@@ -10,8 +10,8 @@ use crate::types::*;
 use crate::view::LBLK_END;
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
-use ccfs_ext4::Error;
-use ccfs_image::{FastMap, Mapping};
+use ccfs_ext4::{Error, unless_io};
+use ccfs_image::{FastMap, InodeAttr, Mapping};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -414,15 +414,7 @@ impl Volume {
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
             Record::Free { ino } => return self.apply_free(a, *ino),
             Record::Atime { ino, atime } => {
-                // The file can be gone already.
-                match image.read_attr(*ino) {
-                    Ok(mut attr) => {
-                        attr.atime = *atime;
-                        image.write_attr(*ino, &attr)?;
-                    }
-                    Err(Error::Errno(libc::ENOENT)) => {}
-                    Err(error) => return Err(error),
-                }
+                self.change_attr(*ino, |attr| attr.atime = *atime)?;
             }
         }
         Ok(true)
@@ -438,13 +430,16 @@ impl Volume {
     }
 
     fn apply_dir_field(&self, ino: Ino, field: DirField, value: i64, nanos: u32) -> Result<()> {
-        // A removed directory can be gone already; its fields matter to nobody then.
+        self.change_attr(ino, |attr| field.put(attr, (value, nanos)))
+    }
+
+    /// What is removed can be gone already; its attributes matter to nobody then.
+    fn change_attr(&self, ino: Ino, change: impl FnOnce(&mut InodeAttr)) -> Result<()> {
         let mut attr = match self.image.read_attr(ino) {
-            Ok(attr) => attr,
             Err(Error::Errno(libc::ENOENT)) => return Ok(()),
-            Err(error) => return Err(error),
+            attr => attr?,
         };
-        field.put(&mut attr, (value, nanos));
+        change(&mut attr);
         self.image.write_attr(ino, &attr)
     }
 
@@ -480,11 +475,10 @@ impl Volume {
         let was_dir = match old {
             Some((_, DIR)) => true,
             // Volumes without file types in entries: ask the inode.
-            Some((ino, 0)) => match self.image.read_attr(ino) {
-                Ok(attr) => u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR,
-                Err(error @ Error::Io(_)) => return Err(error),
-                Err(_) => false,
-            },
+            Some((ino, 0)) => {
+                let dir = |a: InodeAttr| u32::from(a.mode) & libc::S_IFMT == libc::S_IFDIR;
+                unless_io(self.image.read_attr(ino).map(dir), false)?
+            }
             _ => false,
         };
         let is_dir = ino != 0 && ftype == DIR;

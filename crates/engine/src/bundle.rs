@@ -146,14 +146,10 @@ impl Volume {
     /// Brings a bundle to `Dispatched`; what it depends on is there already.
     fn dispatch_bundle(&self, bundle: Bundle) -> Result<()> {
         // After a panic nobody may wait for it for ever.
-        let guard = self.stop_on_panic("a commit");
-        let result = self
-            .check_running()
-            .and_then(|()| self.build_and_dispatch(&bundle.members));
-        drop(guard);
-        if let Err(error) = &result {
-            self.stop(&format!("a commit failed: {error}"));
-        }
+        let result = self.or_stop("a commit", || {
+            self.check_running()?;
+            self.build_and_dispatch(&bundle.members)
+        });
         drop(bundle);
         result
     }

@@ -123,13 +123,9 @@ impl Volume {
         let mut a = self.applier.lock();
         self.check_running()?;
         // Before the applier is anybody else's: half of these changes may be in the image by now, and would go along with another commit.
-        let guard = self.stop_on_panic("a commit");
-        let done = self.apply_and_write(&mut a, members, built, data, steps);
-        drop(guard);
-        if let Err(error) = &done {
-            self.stop(&format!("a commit failed: {error}"));
-        }
-        done
+        self.or_stop("a commit", || {
+            self.apply_and_write(&mut a, members, built, data, steps)
+        })
     }
 
     fn apply_and_write(

@@ -121,19 +121,17 @@ impl Volume {
         inodes.dedup_by_key(|i| i.ino);
         let mut locked: Vec<RwLockWriteGuard<State>> =
             inodes.iter().map(|i| i.state.write()).collect();
-        let guard = self.stop_on_panic("an abort");
-        let mut result = Ok(());
-        for (inode, st) in inodes.iter().zip(&mut locked) {
-            let layer = body.files.remove(&inode.ino).map(|(_, layer)| layer);
-            let done = self.undo_inode(&applier, txn, (inode, st), layer, &mut undo, &body);
-            st.stale_pages += u32::from(stale && st.is_file() && !st.dead);
-            result = result.and(done);
-        }
-        if let Err(error) = &result {
-            // Before anybody sees an inode that still has what the group made of it.
-            self.stop(&format!("an abort failed: {error}"));
-        }
-        drop(guard);
+        // If it fails the volume stops before anybody sees an inode that still has what the group made of it.
+        let result = self.or_stop("an abort", || {
+            let mut result = Ok(());
+            for (inode, st) in inodes.iter().zip(&mut locked) {
+                let layer = body.files.remove(&inode.ino).map(|(_, layer)| layer);
+                let done = self.undo_inode(&applier, txn, (inode, st), layer, &mut undo, &body);
+                st.stale_pages += u32::from(stale && st.is_file() && !st.dead);
+                result = result.and(done);
+            }
+            result
+        });
         drop(locked);
         drop(moves);
         drop(applier);

@@ -430,6 +430,21 @@ impl Volume {
         }
     }
 
+    /// Does what the volume cannot go on without: an error or a panic stops it, before any lock taken earlier is released.
+    pub(crate) fn or_stop<T>(
+        &self,
+        doing: &'static str,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let guard = self.stop_on_panic(doing);
+        let result = work();
+        drop(guard);
+        if let Err(error) = &result {
+            self.stop(&format!("{doing} failed: {error}"));
+        }
+        result
+    }
+
     /// Mounted, not in recovery (where nobody but the applier changes anything, and nothing is in memory).
     pub(crate) fn is_live(&self) -> bool {
         self.live

@@ -30,3 +30,14 @@ impl Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// For what may be damaged or missing: then it is `other`. That the device cannot read it now says nothing, so `Io` stays an error.
+///
+/// # Errors
+/// `Io`.
+pub fn unless_io<T>(result: Result<T>, other: T) -> Result<T> {
+    match result {
+        Err(error @ Error::Io(_)) => Err(error),
+        result => Ok(result.unwrap_or(other)),
+    }
+}

@@ -14,4 +14,4 @@ pub mod htree;
 pub mod inode;
 pub mod superblock;
 pub mod xattr;
-pub use error::{Error, Result};
+pub use error::{Error, Result, unless_io};

@@ -4,7 +4,7 @@ use crate::extree::{self, Found, Tree};
 use crate::inode::is_mapped;
 use crate::{Image, Ino, Lblk, Mapping, Pblk, Run, blockmap};
 use ccfs_ext4::extent::Node;
-use ccfs_ext4::{Error, Result, inode as raw};
+use ccfs_ext4::{Error, Result, inode as raw, unless_io};
 
 /// A hole to the end of all block numbers.
 fn endless(lblk: Lblk) -> Mapping {
@@ -163,15 +163,11 @@ impl Image {
     /// # Errors
     /// `Io`.
     pub fn has_deep_extents(&self, ino: Ino) -> Result<bool> {
-        match self.core.inode(ino) {
-            Ok(snap) => {
-                let core = snap.core();
-                let extents = is_mapped(core) && core.has_flag(raw::FLAG_EXTENTS);
-                Ok(extents && Node(&core.block).depth() >= 2)
-            }
-            Err(error @ Error::Io(_)) => Err(error),
-            Err(_) => Ok(false),
-        }
+        let deep = self.core.inode(ino).map(|snap| {
+            let core = snap.core();
+            is_mapped(core) && core.has_flag(raw::FLAG_EXTENTS) && Node(&core.block).depth() >= 2
+        });
+        unless_io(deep, false)
     }
 
     /// Arranges the nodes of a file's extents so that e2fsck does not take what is preallocated behind the end of file for damage; to be called
@@ -186,11 +182,10 @@ impl Image {
         };
         let eof = self.core.inode(ino)?.core().size();
         let tree = self.tree(ino, generation);
-        match tree.cut_at(eof.div_ceil(self.core.block_size() as u64)) {
-            Ok(None) => Ok(true),
-            Ok(Some(cut)) => tree.part(cut),
-            Err(error @ Error::Io(_)) => Err(error),
-            Err(_) => Ok(true),
+        let cut = tree.cut_at(eof.div_ceil(self.core.block_size() as u64));
+        match unless_io(cut, None)? {
+            Some(cut) => tree.part(cut),
+            None => Ok(true),
         }
     }
 

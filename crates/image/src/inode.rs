@@ -7,7 +7,7 @@ use ccfs_device::AlignedBuf;
 use ccfs_ext4::checksum::inode_seed;
 use ccfs_ext4::group::{INODE_UNINIT, INODE_ZEROED};
 use ccfs_ext4::inode::{self as raw, RawInode};
-use ccfs_ext4::{Error, Result, bitmap, extent};
+use ccfs_ext4::{Error, Result, bitmap, extent, unless_io};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -472,10 +472,8 @@ impl Image {
                 if ino < l.first_ino {
                     continue;
                 }
-                match self.read_attr(ino) {
-                    Ok(attr) if attr.nlink == 0 => found.push(ino),
-                    Err(error @ Error::Io(_)) => return Err(error),
-                    _ => {}
+                if unless_io(self.read_attr(ino).map(|a| a.nlink == 0), false)? {
+                    found.push(ino);
                 }
             }
         }
