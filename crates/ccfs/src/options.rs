@@ -86,24 +86,30 @@ impl MountOptions {
     }
 }
 
-/// What the limit of dirty bytes may rise to where `dirty=` does not say it: an eighth of the memory that can be had, 1 GiB at most.
-fn dirty_most() -> u64 {
-    const MOST: u64 = 1 << 30;
+/// Memory that can be had, bytes; 0: unknown.
+fn available_memory() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo
         .lines()
         .find_map(|l| l.strip_prefix("MemAvailable:"))
         .and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    (available.unwrap_or(0) / 8)
-        .saturating_mul(1 << 10)
-        .min(MOST)
+    available.unwrap_or(0).saturating_mul(1 << 10)
+}
+
+/// The limit of dirty bytes where `dirty=` does not say it, and what it may rise to: an eighth of the memory that can be had, within
+/// bounds. Writing begins at five eighths of the limit: at 192 MiB 100 MB of one stream are not at the device yet while another one syncs.
+fn dirty_limits(available: u64) -> (u64, u64) {
+    let share = available / 8;
+    (share.clamp(128 << 20, 192 << 20), share.min(1 << 30))
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
+        let (dirty_limit, dirty_most) = dirty_limits(available_memory());
         MountOptions {
             engine: Options {
-                dirty_most: dirty_most(),
+                dirty_limit,
+                dirty_most,
                 ..Options::default()
             },
             nosuid: false,
@@ -291,6 +297,19 @@ mod tests {
 
     fn one(text: &str) -> Outcome<MountOptions> {
         parse(&[text.to_string()])
+    }
+
+    #[test]
+    fn the_dirty_limit_follows_memory() {
+        let mib = |available: u64| {
+            let (limit, most) = dirty_limits(available << 20);
+            (limit >> 20, most >> 20)
+        };
+        assert_eq!(mib(0), (128, 0));
+        assert_eq!(mib(512), (128, 64));
+        assert_eq!(mib(1200), (150, 150));
+        assert_eq!(mib(4096), (192, 512));
+        assert_eq!(mib(65536), (192, 1024));
     }
 
     #[test]

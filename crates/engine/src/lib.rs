@@ -1,6 +1,6 @@
 //! The engine: streams, transactions, commit, checkpoint, recovery and the operations. It knows nothing of FUSE.
 //!
-//! Downwards: `volume` (life and health) and the operations (`namespace`, `rename`, `attr`, `file`, `dir`) -> `op` (begin, record, end) ->
+//! Downwards: `volume` (life), `health` and the operations (`namespace`, `rename`, `attr`, `file`, `dir`) -> `op` (begin, record, end) ->
 //! `stream` (acceptance and ties), `txn`, `inode` (layers), `view` (what is where) -> `commit` -> `apply` -> `checkpoint`, `recover`.
 #![deny(unsafe_code)]
 mod apply;
@@ -16,6 +16,7 @@ mod durable;
 mod file;
 mod flush;
 mod group;
+mod health;
 mod index;
 mod inode;
 mod moment;

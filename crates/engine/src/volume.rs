@@ -5,6 +5,7 @@ use crate::barrier::Barriers;
 use crate::commit::Queue;
 use crate::flush::FlushGroup;
 use crate::group::AbortListener;
+use crate::health::{RUNNING, UNMOUNTED};
 use crate::inode::{Inode, Inodes, References};
 use crate::moment::MomentListener;
 use crate::ondevice::{self, Backend};
@@ -120,18 +121,12 @@ pub(crate) struct AtomicCounters {
 /// What a stream that syncs may hold while others have reached the dirty limit, bytes.
 const LITTLE: u64 = 1 << 20;
 
-/// Health: rising.
-const RUNNING: u8 = 0;
-const STOPPED: u8 = 1;
-const SHUT_DOWN: u8 = 2;
-const UNMOUNTED: u8 = 3;
-
 /// A mounted volume. All calls may come from any thread; calls that wait for durability block the calling thread.
 pub struct Volume {
     pub(crate) dev: Arc<dyn Device>,
     pub(crate) image: Image,
     pub(crate) backend: Backend,
-    live: bool,
+    pub(crate) live: bool,
     pub(crate) options: Options,
     pub(crate) tuned: Tuned,
     pub(crate) block_size: u32,
@@ -176,25 +171,12 @@ pub struct Volume {
     pub(crate) generation: u32,
     pub(crate) counters: AtomicCounters,
     pub(crate) watch: Watch,
-    health: AtomicU8,
-    stop_reason: Mutex<String>,
+    pub(crate) health: AtomicU8,
+    pub(crate) stop_reason: Mutex<String>,
     throttle: Mutex<()>,
     pub(crate) room: Condvar,
     pub(crate) wakeup: Wakeup,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-pub(crate) struct StopOnPanic<'v> {
-    volume: &'v Volume,
-    doing: &'static str,
-}
-
-impl Drop for StopOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.volume.stop(&format!("{} panicked", self.doing));
-        }
-    }
 }
 
 impl Limits {
@@ -387,94 +369,14 @@ impl Volume {
         if planted::is(Bug::EarlyBit) {
             self.image.write_in_flight(false)?;
         }
-        if let Err(error) = self.arrange_the_rest() {
-            self.stop(&format!("arranging files and directories failed: {error}"));
-            return Err(error);
-        }
+        self.or_stop("arranging files and directories", || {
+            self.arrange_the_rest()
+        })?;
         // All is applied: this leaves the log empty.
         self.checkpoint()?;
         self.image.write_in_flight(false)?;
         self.health.store(UNMOUNTED, Ordering::Release);
         Ok(())
-    }
-
-    /// FS_IOC_SHUTDOWN and power-cut tests: stops at once, writes nothing more; every later call fails with EIO.
-    pub fn shutdown(&self) {
-        // At once what it will be: nobody may see a volume that is merely stopped, and answer EROFS.
-        if self.health.fetch_max(SHUT_DOWN, Ordering::AcqRel) == RUNNING {
-            *self.stop_reason.lock() = "it was shut down by request".into();
-            tracing::warn!("volume stopped: it was shut down by request");
-        }
-        self.room.notify_all();
-        self.stop_threads();
-    }
-
-    // --- health
-
-    /// After an error that leaves the device's state unknown (C9): no more changes.
-    pub(crate) fn stop(&self, reason: &str) {
-        let mut text = self.stop_reason.lock();
-        if self.health.fetch_max(STOPPED, Ordering::AcqRel) == RUNNING {
-            tracing::error!("volume stopped: {reason}");
-            *text = reason.to_string();
-        }
-        drop(text);
-        self.room.notify_all();
-    }
-
-    /// A guard: a panic of the thread that holds it stops the volume (C9), before any lock taken earlier is released.
-    pub(crate) fn stop_on_panic(&self, doing: &'static str) -> StopOnPanic<'_> {
-        StopOnPanic {
-            volume: self,
-            doing,
-        }
-    }
-
-    /// Does what the volume cannot go on without: an error or a panic stops it, before any lock taken earlier is released.
-    pub(crate) fn or_stop<T>(
-        &self,
-        doing: &'static str,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let guard = self.stop_on_panic(doing);
-        let result = work();
-        drop(guard);
-        if let Err(error) = &result {
-            self.stop(&format!("{doing} failed: {error}"));
-        }
-        result
-    }
-
-    /// Mounted, not in recovery (where nobody but the applier changes anything, and nothing is in memory).
-    pub(crate) fn is_live(&self) -> bool {
-        self.live
-    }
-
-    /// A device error, a shutdown or a bug has stopped it: nothing is changed any more.
-    pub fn is_stopped(&self) -> bool {
-        self.health.load(Ordering::Acquire) != RUNNING
-    }
-
-    pub(crate) fn dead<T>(&self) -> Result<T> {
-        Err(Error::Errno(libc::EIO))
-    }
-
-    /// Reading is possible. Error: EIO.
-    pub(crate) fn check_alive(&self) -> Result<()> {
-        if self.health.load(Ordering::Acquire) >= SHUT_DOWN {
-            self.dead()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Committing is possible. Error: EIO.
-    pub(crate) fn check_running(&self) -> Result<()> {
-        if self.is_stopped() {
-            self.dead()
-        } else {
-            Ok(())
-        }
     }
 
     pub(crate) fn log(&self) -> Result<&Log> {
