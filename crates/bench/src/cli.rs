@@ -33,6 +33,8 @@ pub enum Command {
     #[command(hide = true)]
     Disk(DiskArgs),
     #[command(hide = true)]
+    Null(NullArgs),
+    #[command(hide = true)]
     Man(ManArgs),
 }
 
@@ -228,6 +230,12 @@ pub struct DiskArgs {
     #[arg(long)]
     pub bytes: u64,
     pub below: PathBuf,
+}
+
+/// Serves the null server on a directory until it is unmounted.
+#[derive(Args, Debug)]
+pub struct NullArgs {
+    pub dir: PathBuf,
 }
 
 /// Writes the manual pages into a directory.

@@ -4,7 +4,7 @@
 //! ends with its stdin, and what it mounted lies below the working directory, which takes everything with it.
 use crate::guard::{self, WorkDir};
 use crate::image::Counters;
-use crate::system::beside;
+use crate::system::bench_program;
 use crate::{Because, Result};
 use ccfs_device::{Device, MemoryDevice, Params, Timed};
 use ccfs_evidence::vdisk::VirtualDisk;
@@ -62,9 +62,7 @@ impl Served {
     pub fn start(work: &WorkDir, timing: &str, bytes: u64, below: &Path) -> Result<Served> {
         use std::os::unix::process::CommandExt;
         std::fs::create_dir(below).because(below.display())?;
-        let program = beside("ccfs-bench")
-            .ok_or("ccfs-bench is not built: cargo build --release -p ccfs-bench")?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(bench_program()?);
         command.args(["disk", "--timing", timing, "--bytes", &bytes.to_string()]);
         command.arg(below).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

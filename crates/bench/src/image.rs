@@ -3,7 +3,7 @@
 //! There is one image per disk: every system's blocks are the very same ones.
 use crate::disk::{DiskKind, Served};
 use crate::guard::{self, WorkDir, loops_below, mounts_below};
-use crate::system::{System, ccfs_program, check, command};
+use crate::system::{System, bench_program, ccfs_program, check, command};
 use crate::{Because, Result};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
@@ -131,6 +131,10 @@ impl Image {
             run.arg("-f").arg(&target).arg(&self.mnt);
             run.args(["-o", &all("rw,allow_other,default_permissions")]);
             mount.spawn(run, work)?;
+        } else if system == System::Null {
+            let mut run = Command::new(bench_program()?);
+            run.arg("null").arg(&self.mnt);
+            mount.spawn(run, work)?;
         } else {
             let mut run = Command::new(ccfs_program()?);
             run.args(["mount", "-f"]).arg(&target).arg(&self.mnt);
@@ -195,7 +199,7 @@ impl Mount<'_> {
     /// What the device was told so far. Of the kernel's file systems, on a loop device, the block layer counts. None of fuse2fs:
     /// the kernel does not forward syncfs to it, so what a run has left to write is not known before the unmount.
     pub fn counters(&self) -> Option<Counters> {
-        if self.system == System::Fuse2fs {
+        if matches!(self.system, System::Fuse2fs | System::Null) {
             return None;
         }
         if let Some(served) = &self.image.served {

@@ -19,6 +19,7 @@ pub mod image;
 pub mod latency;
 pub mod machine;
 pub mod man;
+pub mod null;
 pub mod paper;
 pub mod recovery;
 pub mod report;

@@ -1,7 +1,7 @@
 //! The program `ccfs-bench`, which `ccfs bench` starts.
 #![deny(unsafe_code)]
 use ccfs_bench::cli::{Cli, Command};
-use ccfs_bench::{disk, front, guard, man, scale};
+use ccfs_bench::{disk, front, guard, man, null, scale};
 use clap::Parser;
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.command {
         Some(Command::Disk(args)) => disk::serve(&args.timing, args.bytes, &args.below),
+        Some(Command::Null(args)) => null::serve(&args.dir),
         Some(Command::Man(args)) => man::write(&args.dir),
         Some(Command::Scale(args)) => guard::watch_signals().and_then(|()| scale::run(args)),
         // Signals before any thread exists: they inherit what is blocked.

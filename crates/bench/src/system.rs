@@ -34,6 +34,8 @@ pub enum System {
     CcfsDev,
     /// ccfs on an image file, requests through io_uring
     CcfsUring,
+    /// A FUSE server over io_uring that throws data away: what FUSE itself costs
+    Null,
 }
 
 impl System {
@@ -48,6 +50,7 @@ impl System {
             System::CcfsDevice => "ccfs-device",
             System::CcfsDev => "ccfs-dev",
             System::CcfsUring => "ccfs-uring",
+            System::Null => "null",
         }
     }
 
@@ -61,12 +64,12 @@ impl System {
 
     /// Served by a process.
     pub fn is_fuse(self) -> bool {
-        self.is_ccfs() || self == System::Fuse2fs
+        self.is_ccfs() || matches!(self, System::Fuse2fs | System::Null)
     }
 
     /// Gets the image file itself; the others a loop device on it.
     pub fn takes_file(self) -> bool {
-        self.is_ccfs() && self != System::CcfsDevice
+        self == System::Null || self.is_ccfs() && self != System::CcfsDevice
     }
 
     /// The name that mount(8) knows, and options, of the kernel's own file systems.
@@ -105,6 +108,7 @@ impl System {
             System::Xfs => ("mkfs.xfs", "xfsprogs"),
             System::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
             System::Fuse2fs => ("fuse2fs", "fuse2fs"),
+            System::Null => return bench_program().err(),
             _ => return ccfs_program().err().or_else(|| self.no_transport()),
         };
         if find(tool).is_none() {
@@ -128,6 +132,7 @@ impl System {
             _ if self.is_ccfs() => ccfs_program()
                 .map(|p| output_of(Command::new(p).arg("version")))
                 .unwrap_or_default(),
+            System::Null => return "no disk".into(),
             _ => return "the kernel's".into(),
         };
         let own = output.lines().find(|l| l.starts_with(self.name()));
@@ -151,6 +156,7 @@ impl System {
         let inodes = (!sparse).then_some(["-i", BYTES_PER_INODE]);
         let inodes = inodes.iter().flatten();
         let mut make = match self {
+            System::Null => return Ok(()),
             System::Ext4 | System::Ext4Journal | System::Fuse2fs => {
                 let mut c = command("mke2fs");
                 c.args(ext4).args(inodes);
@@ -236,6 +242,12 @@ pub fn ccfs_program() -> Result<PathBuf> {
     beside("ccfs")
         .or_else(|| find("ccfs"))
         .ok_or_else(|| "ccfs is not built: cargo build --release -p ccfs".into())
+}
+
+/// The program `ccfs-bench`, which serves modelled disks and the null server.
+pub fn bench_program() -> Result<PathBuf> {
+    let program = beside("ccfs-bench");
+    program.ok_or_else(|| "ccfs-bench is not built: cargo build --release -p ccfs-bench".into())
 }
 
 /// A program that the same build made.
