@@ -66,6 +66,11 @@ impl Volume {
         outcome.map(drop)
     }
 
+    /// False: a sync call of the file by this caller has nothing to do, so nothing to wait for.
+    pub fn sync_waits(&self, cx: &Context, ino: Ino) -> bool {
+        !self.options.read_only && (!cx.ignore_fsync || self.atomic_state(ino).1)
+    }
+
     /// fsync(2), together with those of the same stream that wait for the same turn. Returns how many transactions had to be waited for.
     fn sync_file(&self, stream: StreamId, ino: Ino, cause: Cause) -> Result<u64> {
         let mut lead = match self.rounds.join(stream, ino) {

@@ -184,6 +184,12 @@ impl Server {
         self.sync(request, &self.context(request, 0), call)
     }
 
+    /// A program that does without its sync calls is not kept from going on by another thread's waking up.
+    pub(super) fn fsync_waits(&self, request: &Request<'_>) -> bool {
+        self.target(request)
+            .is_ok_and(|ino| self.volume.sync_waits(&self.context(request, 0), ino))
+    }
+
     pub(super) fn syncfs(&self, request: &Request<'_>) -> Answer {
         request.arg::<abi::SyncfsIn>()?;
         self.sync(request, &self.context(request, 0), SyncCall::Volume)

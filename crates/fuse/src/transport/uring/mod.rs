@@ -449,7 +449,7 @@ impl Thread {
                 }
                 Some(back) => buffer = back,
             }
-            shared.serve(&mut buffer, &mut serving.reply);
+            shared.serve(&mut buffer, &mut serving.reply, false);
         }
         self.ring.commit(buffer)
     }

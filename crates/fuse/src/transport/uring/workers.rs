@@ -90,9 +90,10 @@ impl Shared {
         }
     }
 
-    /// Serves the request in the buffer and puts the reply there. `reply` is this thread's, to work with.
-    pub fn serve(&self, buffer: &mut Buffer, reply: &mut Reply) {
-        self.serve_by(buffer, reply, |handler, request, reply| {
+    /// Serves the request in the buffer and puts the reply there. `reply` is this thread's, to work with. `parked`: it may have waited, which
+    /// says nothing of how long requests of its kind take that do not.
+    pub fn serve(&self, buffer: &mut Buffer, reply: &mut Reply, parked: bool) {
+        self.serve_by(buffer, reply, !parked, |handler, request, reply| {
             handler.handle(request, reply);
             true
         });
@@ -100,7 +101,7 @@ impl Shared {
 
     /// As `serve`, for the thread of a queue. False: it takes a read from the device; the request is as it was.
     pub fn serve_at_hand(&self, buffer: &mut Buffer, reply: &mut Reply) -> bool {
-        self.serve_by(buffer, reply, |handler, request, reply| {
+        self.serve_by(buffer, reply, true, |handler, request, reply| {
             handler.handle_at_hand(request, reply)
         })
     }
@@ -109,6 +110,7 @@ impl Shared {
         &self,
         buffer: &mut Buffer,
         reply: &mut Reply,
+        counts: bool,
         handle: impl FnOnce(&dyn Handler, &Request<'_>, &mut Reply) -> bool,
     ) -> bool {
         reply.clear();
@@ -125,10 +127,12 @@ impl Shared {
             buffer.put_window(reply.window.take());
             return false;
         }
-        let took = start.elapsed().as_micros().min(1 << 24) as u32;
-        let average = self.average(&request);
-        let before = average.load(Relaxed);
-        average.store(before - before / 8 + took / 8, Relaxed);
+        if counts {
+            let took = start.elapsed().as_micros().min(1 << 24) as u32;
+            let average = self.average(&request);
+            let before = average.load(Relaxed);
+            average.store(before - before / 8 + took / 8, Relaxed);
+        }
         buffer.put_window(reply.window.take());
         for &nodeid in &reply.stale_attrs {
             self.channel.invalidate_attrs(nodeid);
@@ -259,7 +263,7 @@ impl Workers {
                 if let Some(cpu) = cpu {
                     pin(cpu);
                 }
-                pool.work(&shared, &done);
+                pool.work(&shared, &done, parks);
                 shared.threads.fetch_sub(usize::from(parks), SeqCst);
             });
         match started {
@@ -283,10 +287,10 @@ impl Workers {
 }
 
 impl Pool {
-    fn work(&self, shared: &Shared, done: &Done) {
+    fn work(&self, shared: &Shared, done: &Done, parks: bool) {
         let mut reply = Reply::default();
         while let Some(mut job) = self.next() {
-            shared.serve(&mut job, &mut reply);
+            shared.serve(&mut job, &mut reply, parks);
             done.put(job);
         }
     }
