@@ -76,7 +76,9 @@ impl Default for Null {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Null {
@@ -129,7 +131,13 @@ impl Null {
         });
     }
 
-    fn make(&self, parent: u64, name: &[u8], mode: u32, reply: &mut Reply) -> std::result::Result<(), Errno> {
+    fn make(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        reply: &mut Reply,
+    ) -> std::result::Result<(), Errno> {
         let parent = self.get(parent)?;
         let id = self.last.fetch_add(1, Relaxed) + 1;
         let node = self.put(id, mode);

@@ -397,7 +397,10 @@ impl Keeper {
         let events = shared.descriptor();
         let thread = std::thread::Builder::new()
             .name("ccfs-streams".into())
-            .spawn(move || keep(&weak, &stopped, events.as_ref()));
+            .spawn(move || {
+                crate::sys::leave_idle_class();
+                keep(&weak, &stopped, events.as_ref());
+            });
         match thread {
             Ok(thread) => Some(Keeper { stop, thread }),
             Err(e) => {

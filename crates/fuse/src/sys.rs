@@ -4,7 +4,7 @@ use crate::abi;
 use crate::wire::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 const LOOP_CONFIGURE: u32 = 0x4C0A;
@@ -69,6 +69,53 @@ pub fn configure_loop(device: BorrowedFd<'_>, config: &LoopConfig) -> io::Result
         )
     })
     .map(drop)
+}
+
+/// A thread of this process has been in the class SCHED_IDLE.
+static IDLE_CLASS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Puts a thread (0: the calling one) into the class SCHED_IDLE, or back among the usual ones with the priority that it had.
+pub fn set_idle_class(tid: i32, idle: bool) -> io::Result<()> {
+    IDLE_CLASS_USED.store(true, Ordering::Relaxed);
+    let class = match idle {
+        true => libc::SCHED_IDLE,
+        false => libc::SCHED_OTHER,
+    };
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads a struct sched_param, which lives through it.
+    checked(unsafe { libc::sched_setscheduler(tid, class, &raw const priority) }).map(drop)
+}
+
+/// The calling thread is in no class but the usual one.
+pub fn in_usual_class() -> bool {
+    // SAFETY: it takes an integer.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
+}
+
+/// For a new thread, which may have got the class from the one that started it.
+pub fn leave_idle_class() {
+    if IDLE_CLASS_USED.load(Ordering::Relaxed) && !in_usual_class() {
+        let _ = set_idle_class(0, false);
+    }
+}
+
+/// Whether a thread that enters the class may leave it: without privileges it needs a limit (RLIMIT_NICE) for that.
+pub fn may_use_idle_class() -> bool {
+    let tried = std::thread::spawn(|| {
+        in_usual_class()
+            && set_idle_class(0, true).is_ok()
+            && set_idle_class(0, false).is_ok()
+            && in_usual_class()
+    });
+    tried.join().unwrap_or(false)
+}
+
+/// Whether a thread of this process has a processor or waits for one.
+pub fn is_runnable(tid: i32) -> bool {
+    let stat = std::fs::read(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    // The name, which stands in brackets before the state, may hold some, too.
+    let after = stat.iter().rposition(|&b| b == b')').unwrap_or(0);
+    stat.get(after + 2) == Some(&b'R')
 }
 
 /// Tells the kernel that this process does I/O for others: threads that are started from now on do not wait for their own

@@ -15,6 +15,7 @@
 //! Memory: a buffer is 1 MiB of address space that becomes resident as far as it is used. The kernel takes the buffer that came back last, so
 //! few are used; [`Ring`] gives memory back.
 pub mod ring;
+mod stay;
 mod workers;
 
 use crate::server::init::{MAX_PAGES, MAX_WRITE};
@@ -22,6 +23,7 @@ use crate::transport::channel::Channel;
 use crate::wire::{Handler, Reply};
 use ring::{Buffer, Event, Ring};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use stay::{Stay, Stays};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -69,6 +71,7 @@ pub struct Rings {
     /// All possible processors have one.
     complete: bool,
     shared: Option<Arc<Shared>>,
+    stays: Option<Arc<Stays>>,
 }
 
 impl Rings {
@@ -86,9 +89,10 @@ impl Rings {
             queues: Vec::new(),
             complete: possible.iter().all(|cpu| wanted.contains(cpu)),
             shared: None,
+            stays: Stays::new(wanted.len()),
         };
         for &qid in wanted {
-            match Queue::start(qid, buffers(wanted.len())) {
+            match Queue::start(qid, buffers(wanted.len()), rings.stays.clone()) {
                 Ok(queue) => rings.queues.push(queue),
                 Err(e) => return Err(format!("no ring for processor {qid}: {e}")),
             }
@@ -141,11 +145,14 @@ impl Drop for Rings {
                 tracing::error!("a thread of the transport ended in a panic");
             }
         }
+        if let Some(stays) = &self.stays {
+            stays.end();
+        }
     }
 }
 
 impl Queue {
-    fn start(qid: u16, buffers: usize) -> io::Result<Queue> {
+    fn start(qid: u16, buffers: usize, stays: Option<Arc<Stays>>) -> io::Result<Queue> {
         let (orders, to_do) = channel();
         let (answer, answers) = channel();
         let (made, is_made) = channel();
@@ -153,7 +160,8 @@ impl Queue {
             .name(format!("fuse-ring-{qid}"))
             .spawn(move || {
                 pin(qid);
-                match Thread::new(qid, buffers, to_do, answer) {
+                let stay = stays.and_then(|stays| Stay::new(stays, qid));
+                match Thread::new(qid, buffers, stay, to_do, answer) {
                     Ok(thread) => {
                         let _ = made.send(Ok(thread.ring.waker()));
                         thread.run();
@@ -218,6 +226,7 @@ struct Thread {
     ring: Ring,
     /// How many buffers it shall have.
     buffers: usize,
+    stay: Option<Stay>,
     orders: Receiver<Order>,
     answer: Sender<Result<(), String>>,
     serving: Option<Serving>,
@@ -252,6 +261,7 @@ impl Thread {
     fn new(
         qid: u16,
         buffers: usize,
+        stay: Option<Stay>,
         orders: Receiver<Order>,
         answer: Sender<Result<(), String>>,
     ) -> io::Result<Thread> {
@@ -259,6 +269,7 @@ impl Thread {
             qid,
             ring: Ring::new(qid, buffers + REFUSALS_MAX, payload_size())?,
             buffers,
+            stay,
             orders,
             answer,
             serving: None,
@@ -324,11 +335,18 @@ impl Thread {
     /// Takes all events that are there.
     fn events(&mut self) -> io::Result<()> {
         let mut since = None;
+        let mut count = self.ring.events();
         while let Some(event) = self.ring.event()? {
             match event {
                 Event::Woken => self.orders()?,
                 Event::Request(buffer) => {
                     let start = *since.get_or_insert_with(Instant::now);
+                    // The first one of those that are here says what there is to say.
+                    if let Some(stay) = &mut self.stay
+                        && count > 0
+                    {
+                        stay.requests(std::mem::take(&mut count), buffer.caller(), start);
+                    }
                     self.request(buffer)?;
                     if start.elapsed() > BATCH {
                         self.ring.submit()?;

@@ -181,6 +181,11 @@ impl Buffer {
         InHeader::read_from_prefix(&self.head).map_or_else(|_| InHeader::default(), |(h, _)| h)
     }
 
+    /// The thread that made the request in it; 0: nobody.
+    pub fn caller(&self) -> u32 {
+        self.header().pid
+    }
+
     /// The request in it. `None`: it is damaged.
     pub fn request(&self) -> Option<Request<'_>> {
         let header = self.header();
@@ -486,6 +491,11 @@ impl Ring {
             Ok(_) | Err(Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => Ok(true),
             Err(code) => Err(io::Error::from_raw_os_error(code.unwrap_or(libc::EIO))),
         }
+    }
+
+    /// How many events are there.
+    pub fn events(&mut self) -> usize {
+        self.ring.completion().len()
     }
 
     /// The next event that is there.

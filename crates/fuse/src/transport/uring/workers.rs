@@ -2,6 +2,7 @@
 use super::ring::Buffer;
 use super::{BATCH, pin};
 use crate::abi::{self, op};
+use crate::sys;
 use crate::transport::channel::Channel;
 use crate::wire::{Handler, Reply, Request};
 use parking_lot::{Condvar, Mutex};
@@ -260,6 +261,7 @@ impl Workers {
         let started = std::thread::Builder::new()
             .name("fuse-parked".into())
             .spawn(move || {
+                sys::leave_idle_class();
                 if let Some(cpu) = cpu {
                     pin(cpu);
                 }

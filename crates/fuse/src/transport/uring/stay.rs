@@ -1,0 +1,495 @@
+//! Keeps callers on their processor.
+//!
+//! The kernel puts a thread that is woken on another processor if that one is idle and its own is not; and when a reply wakes its caller, its
+//! own is busy: with the queue's thread, which is about to sleep. So a program that makes one request after the other moves with nearly each
+//! of them. Where an idle processor takes long to wake (virtual machines, deep sleep) each then takes two to three times as long. A processor on
+//! which nothing but threads of the class SCHED_IDLE is runnable counts as idle: with the queue's thread in that class the caller stays.
+//!
+//! Threads of that class run when no other wants the processor. So a queue's thread is in it only while
+//!
+//! 1. it serves one caller that makes one request after the other, which had moved before ([`Watch`]);
+//! 2. requests follow each other faster than before: tried in vain, it is left alone for a while, each time longer;
+//! 3. it gets a processor when it wants one. A [`guard`](Stays::guard) looks at it every millisecond, and takes it out of the class when it finds it waiting twice
+//!    in a row, or resting. So what others do holds up a request for some milliseconds at most, and rarely.
+//!
+//! Threads inherit the class: whoever starts one from here calls [`sys::leave_idle_class`] in it.
+use crate::sys;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Callers whose last request is remembered, by number.
+const PLACES: usize = 1024;
+/// Requests of a caller that are further apart are not one after the other, microseconds.
+const GAP_MAX_US: u32 = 250;
+/// Requests that are looked at before a change, and those that are until the next look at its use.
+const LOOKED_AT: u32 = 32;
+const ROUND: u32 = 256;
+/// After so many rounds it is seen again how it is without.
+const ROUNDS_MAX: u32 = 64;
+/// Longest time, in rounds, for which it is not tried again.
+const PAUSE_MAX: u32 = 256;
+const TICK: Duration = Duration::from_millis(1);
+/// Found waiting for a processor, and with nothing to do, so many times in a row.
+const WAITING_MAX: u32 = 2;
+const RESTING_MAX: u32 = 16;
+
+/// What shall be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Enter,
+    Leave,
+}
+
+/// Whether it is of use, from what a queue's thread sees. All times are microseconds.
+#[derive(Debug, Default)]
+struct Watch {
+    entered: bool,
+    /// Since the last look: requests of one caller one after the other, those of them that came from another processor, the time between
+    /// them, and all other requests.
+    followed: u32,
+    moved: u32,
+    gaps_us: u64,
+    others: u32,
+    /// The time between requests before it was entered, on average.
+    before_us: u64,
+    /// Rounds since then; rounds in which nothing is tried, and how many after the next vain try.
+    rounds: u32,
+    pause: u32,
+    next_pause: u32,
+}
+
+impl Watch {
+    /// A request. `gap_us`: since the last one of the same caller, if it was this queue's last one, too. `moved`: that came from another processor.
+    fn request(&mut self, gap_us: Option<u32>, moved: bool) -> Option<Change> {
+        match gap_us {
+            Some(gap) if gap <= GAP_MAX_US => {
+                self.followed += 1;
+                self.gaps_us += u64::from(gap);
+                self.moved += u32::from(moved);
+            }
+            _ => self.others += 1,
+        }
+        let looked_at = match self.entered || self.pause > 0 {
+            true => ROUND,
+            false => LOOKED_AT,
+        };
+        if self.followed + self.others < looked_at {
+            return None;
+        }
+        let one_caller = self.others * 8 <= looked_at;
+        let average_us = self.gaps_us / u64::from(self.followed.max(1));
+        let moves = self.moved * 2 >= self.followed;
+        (self.followed, self.moved, self.gaps_us, self.others) = (0, 0, 0, 0);
+        if self.pause > 0 {
+            self.pause -= 1;
+            return None;
+        }
+        if !self.entered {
+            if !(one_caller && moves) {
+                return None;
+            }
+            (self.entered, self.before_us, self.rounds) = (true, average_us, 0);
+            return Some(Change::Enter);
+        }
+        self.rounds += 1;
+        // An eighth is what it should bring.
+        if one_caller && average_us * 8 > self.before_us * 7 {
+            self.in_vain();
+        } else if one_caller && self.rounds < ROUNDS_MAX {
+            self.next_pause = 0;
+            return None;
+        }
+        self.entered = false;
+        Some(Change::Leave)
+    }
+
+    /// Somebody else has left the class for it. `in_vain`: since it waited for a processor.
+    fn left(&mut self, in_vain: bool) {
+        let (pause, next_pause) = (self.pause, self.next_pause);
+        *self = Watch {
+            pause,
+            next_pause,
+            ..Watch::default()
+        };
+        if in_vain {
+            self.in_vain();
+        }
+    }
+
+    fn in_vain(&mut self) {
+        self.next_pause = (2 * self.next_pause).clamp(1, PAUSE_MAX);
+        self.pause = self.next_pause;
+    }
+}
+
+/// Where callers made their last requests. Each is a word: the thread's number, the queue's, and the time, microseconds.
+struct Places(Box<[AtomicU64]>);
+
+impl Places {
+    /// Notes a request; gives the time since the same caller's last one, and whether that came to another queue.
+    fn note(&self, tid: u32, qid: u16, now_us: u32) -> Option<(u32, bool)> {
+        let who = u64::from(tid) << 42;
+        let word = who | u64::from(qid & 0x3ff) << 32 | u64::from(now_us);
+        let place = &self.0[tid as usize % self.0.len()];
+        let last = place.load(Relaxed);
+        place.store(word, Relaxed);
+        (last >> 42 == word >> 42 && last != 0).then(|| {
+            let moved = (last ^ word) >> 32 != 0;
+            (now_us.wrapping_sub(last as u32), moved)
+        })
+    }
+}
+
+/// The class of a queue's thread.
+struct Seat {
+    tid: i32,
+    /// Counts up while it works.
+    served: AtomicU64,
+    class: Mutex<Class>,
+}
+
+#[derive(Default)]
+struct Class {
+    idle: bool,
+    /// The guard has taken it out, since it waited (or rested), and it does not know yet.
+    taken_out: Option<bool>,
+}
+
+impl Seat {
+    /// False: it cannot be.
+    fn enter(&self) -> bool {
+        let mut class = self.class.lock();
+        class.idle = sys::set_idle_class(self.tid, true).is_ok();
+        class.idle
+    }
+
+    fn leave(&self) {
+        self.leave_locked(&mut self.class.lock());
+    }
+
+    fn leave_locked(&self, class: &mut Class) {
+        if class.idle
+            && let Err(e) = sys::set_idle_class(self.tid, false)
+        {
+            tracing::error!("a thread stays in the scheduling class of idle processors: {e}");
+        }
+        class.idle = false;
+    }
+
+    /// By the guard.
+    fn take_out(&self, waited: bool) {
+        let mut class = self.class.lock();
+        if class.idle {
+            self.leave_locked(&mut class);
+            class.taken_out = Some(waited);
+        }
+    }
+}
+
+/// A thread that the guard looks at.
+struct Watched {
+    seat: Arc<Seat>,
+    served: u64,
+    waiting: u32,
+    resting: u32,
+}
+
+impl Watched {
+    /// False: it is not in the class any more.
+    fn look(&mut self) -> bool {
+        let served = self.seat.served.load(Relaxed);
+        if served != std::mem::replace(&mut self.served, served) {
+            (self.waiting, self.resting) = (0, 0);
+            return self.seat.class.lock().idle;
+        }
+        match sys::is_runnable(self.seat.tid) {
+            true => (self.waiting, self.resting) = (self.waiting + 1, 0),
+            false => (self.waiting, self.resting) = (0, self.resting + 1),
+        }
+        if self.waiting >= WAITING_MAX || self.resting >= RESTING_MAX {
+            self.seat.take_out(self.waiting >= WAITING_MAX);
+        }
+        self.seat.class.lock().idle
+    }
+}
+
+#[derive(Default)]
+struct Guarded {
+    watched: Vec<Watched>,
+    thread: Option<JoinHandle<()>>,
+    over: bool,
+}
+
+/// What the queues of a connection share.
+pub struct Stays {
+    epoch: Instant,
+    places: Places,
+    guarded: Mutex<Guarded>,
+    changed: Condvar,
+}
+
+impl Stays {
+    /// For so many queues. `None`: there is no other processor to go to, or threads may not leave the class again.
+    pub fn new(queues: usize) -> Option<Arc<Stays>> {
+        if queues < 2 || !sys::may_use_idle_class() {
+            return None;
+        }
+        let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
+        Some(Arc::new(Stays {
+            epoch: Instant::now(),
+            places: Places(places),
+            guarded: Mutex::default(),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// A thread has entered. False: nobody would guard it.
+    fn watch(self: &Arc<Self>, seat: &Arc<Seat>) -> bool {
+        let mut guarded = self.guarded.lock();
+        if guarded.over {
+            return false;
+        }
+        if guarded.thread.is_none() {
+            let this = self.clone();
+            let thread = std::thread::Builder::new().name("fuse-guard".into());
+            let started = thread.spawn(move || {
+                sys::leave_idle_class();
+                this.guard();
+            });
+            match started {
+                Ok(thread) => guarded.thread = Some(thread),
+                Err(_) => return false,
+            }
+        }
+        // It may still be there from before, when it left by itself.
+        guarded.watched.retain(|w| !Arc::ptr_eq(&w.seat, seat));
+        guarded.watched.push(Watched {
+            seat: seat.clone(),
+            served: seat.served.load(Relaxed),
+            waiting: 0,
+            resting: 0,
+        });
+        self.changed.notify_one();
+        true
+    }
+
+    /// Looks at all threads that are in the class.
+    fn guard(&self) {
+        let mut guarded = self.guarded.lock();
+        while !guarded.over {
+            if guarded.watched.is_empty() {
+                self.changed.wait(&mut guarded);
+                continue;
+            }
+            self.changed.wait_for(&mut guarded, TICK);
+            guarded.watched.retain_mut(Watched::look);
+        }
+    }
+
+    /// Nobody enters any more.
+    pub fn end(&self) {
+        let mut guarded = self.guarded.lock();
+        guarded.over = true;
+        let thread = guarded.thread.take();
+        for watched in guarded.watched.drain(..) {
+            watched.seat.take_out(false);
+        }
+        drop(guarded);
+        self.changed.notify_one();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A queue's thread's part.
+pub struct Stay {
+    stays: Arc<Stays>,
+    qid: u16,
+    seat: Arc<Seat>,
+    watch: Watch,
+    last: u32,
+}
+
+impl Stay {
+    /// For the calling thread. `None`: it has a class of its own.
+    pub fn new(stays: Arc<Stays>, qid: u16) -> Option<Stay> {
+        sys::in_usual_class().then(|| Stay {
+            stays,
+            qid,
+            seat: Arc::new(Seat {
+                tid: rustix::thread::gettid().as_raw_nonzero().get(),
+                served: AtomicU64::new(0),
+                class: Mutex::default(),
+            }),
+            watch: Watch::default(),
+            last: 0,
+        })
+    }
+
+    /// Requests are here: how many of them at once, by which thread the first one was made, and now.
+    pub fn requests(&mut self, count: usize, tid: u32, now: Instant) {
+        if self.watch.entered {
+            let served = &self.seat.served;
+            served.store(served.load(Relaxed) + 1, Relaxed);
+            if let Some(waited) = self.seat.class.lock().taken_out.take() {
+                self.watch.left(waited);
+            }
+        }
+        let same = std::mem::replace(&mut self.last, tid) == tid;
+        let now_us = now.saturating_duration_since(self.stays.epoch).as_micros();
+        let noted = self.stays.places.note(tid, self.qid, now_us as u32);
+        let (gap, moved) = match noted {
+            Some((gap, moved)) if same && count == 1 && tid != 0 => (Some(gap), moved),
+            _ => (None, false),
+        };
+        match self.watch.request(gap, moved) {
+            Some(Change::Enter) if !self.enter() => {
+                self.leave();
+                self.watch.left(true);
+            }
+            Some(Change::Leave) => self.leave(),
+            _ => {}
+        }
+    }
+
+    fn enter(&self) -> bool {
+        self.seat.enter() && self.stays.watch(&self.seat)
+    }
+
+    /// Before whatever takes long.
+    fn leave(&self) {
+        self.seat.leave();
+        self.seat.class.lock().taken_out = None;
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn feed(watch: &mut Watch, count: u32, gap: u32, moved: bool) -> Vec<Change> {
+        (0..count)
+            .filter_map(|_| watch.request(Some(gap), moved))
+            .collect()
+    }
+
+    #[test]
+    fn a_caller_that_moves_is_kept_while_that_helps() {
+        let mut watch = Watch::default();
+        assert_eq!(feed(&mut watch, LOOKED_AT, 30, true), [Change::Enter]);
+        assert_eq!(feed(&mut watch, ROUND * 10, 12, false), []);
+        // Now and then it is seen how it would be without.
+        let rest = ROUND * (ROUNDS_MAX - 10);
+        assert_eq!(feed(&mut watch, rest, 12, false), [Change::Leave]);
+        assert_eq!(feed(&mut watch, LOOKED_AT, 30, true), [Change::Enter]);
+    }
+
+    #[test]
+    fn what_does_not_help_becomes_rare() {
+        let mut watch = Watch::default();
+        let mut tries = Vec::new();
+        let mut count = 0;
+        while tries.len() < 10 {
+            count += 1;
+            if watch.request(Some(30), true) == Some(Change::Enter) {
+                tries.push(std::mem::take(&mut count));
+            }
+        }
+        let pauses: Vec<u32> = tries[1..].iter().map(|n| n / ROUND - 1).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+    }
+
+    #[test]
+    fn others_are_left_alone() {
+        let mut watch = Watch::default();
+        assert_eq!(feed(&mut watch, 10_000, 12, false), [], "it does not move");
+        assert_eq!(feed(&mut watch, 10_000, 300, true), [], "it is slow");
+        for _ in 0..10_000 {
+            assert_eq!(watch.request(None, false), None, "many callers");
+            assert_eq!(watch.request(Some(30), true), None);
+        }
+        // One that comes to an end.
+        let mut watch = Watch::default();
+        feed(&mut watch, LOOKED_AT, 30, true);
+        assert!(watch.entered);
+        let left: Vec<_> = (0..ROUND)
+            .filter_map(|_| watch.request(None, false))
+            .collect();
+        assert_eq!(left, [Change::Leave]);
+        assert_eq!(watch.pause, 0);
+    }
+
+    #[test]
+    fn places_tell_callers_apart() {
+        let places = Places((0..4).map(|_| AtomicU64::new(0)).collect());
+        assert_eq!(places.note(5, 1, 100), None);
+        assert_eq!(places.note(5, 1, 130), Some((30, false)));
+        assert_eq!(places.note(5, 2, 150), Some((20, true)));
+        assert_eq!(places.note(9, 2, 160), None, "another one in its place");
+        assert_eq!(places.note(5, 2, 170), None);
+        places.note(5, 2, u32::MAX);
+        assert_eq!(
+            places.note(5, 2, 4),
+            Some((5, false)),
+            "the clock begins again"
+        );
+        // The largest number of a thread, and of a queue.
+        places.note(4_194_303, 255, 0);
+        assert_eq!(places.note(4_194_303, 255, 7), Some((7, false)));
+    }
+
+    /// A thread in the class with the processor taken by another one, or with nothing to do, is back among the others before long.
+    #[test]
+    fn the_guard_takes_threads_out() {
+        let Some(stays) = Stays::new(2) else {
+            println!("skipped: threads may not leave SCHED_IDLE here (CAP_SYS_NICE)");
+            return;
+        };
+        for works in [false, true] {
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let hogs = works.then(|| {
+                    scope.spawn(|| {
+                        super::super::pin(0);
+                        while !stop.load(Relaxed) {
+                            std::hint::spin_loop();
+                        }
+                    })
+                });
+                let stays = &stays;
+                let taken_out = scope.spawn(move || {
+                    super::super::pin(0);
+                    let stay = Stay::new(stays.clone(), 0).expect("an ordinary thread");
+                    assert!(stay.enter());
+                    let begun = Instant::now();
+                    while begun.elapsed() < Duration::from_secs(60) {
+                        if let Some(waited) = stay.seat.class.lock().taken_out {
+                            return Some((waited, sys::in_usual_class()));
+                        }
+                        match works {
+                            true => std::hint::spin_loop(),
+                            false => std::thread::sleep(Duration::from_millis(5)),
+                        }
+                    }
+                    None
+                });
+                let taken_out = taken_out.join().unwrap();
+                stop.store(true, Relaxed);
+                assert_eq!(taken_out, Some((works, true)), "works: {works}");
+                drop(hogs);
+            });
+        }
+        stays.end();
+    }
+}
