@@ -35,6 +35,8 @@ const BLOCK: u64 = 4096;
 const BYTES_PER_FILE: u64 = 1024;
 /// Room besides.
 const ROOM: u64 = 2 << 30;
+/// More files than any system makes in a second.
+const FILES_PER_S_MAX: f64 = 250e3;
 /// Tables are made by their first use: the image is a new file, of zeros.
 const LAZY: [&str; 2] = ["-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"];
 
@@ -293,7 +295,10 @@ impl Part<'_> {
         for exponent in 0..=self.args.streams.ilog10() {
             let threads = 10u64.pow(exponent);
             let work = WorkDir::new(&self.args.dir)?;
-            let (image, _) = self.volume_of(&work, ROOM, &[])?;
+            let files = (self.args.seconds * FILES_PER_S_MAX).ceil() as u64;
+            let bytes = ROOM + files * 2 * BLOCK;
+            // An inode for each block: nobody is to run out of them.
+            let (image, _) = self.volume_of(&work, bytes, &["-i", "4096"])?;
             let mount = image.mount(&work, self.system, &[])?;
             let begun = Instant::now();
             let ops = many(
