@@ -81,7 +81,7 @@ impl Watch {
         }
         let one_caller = self.others * 8 <= looked_at;
         let average_us = self.gaps_us / u64::from(self.followed.max(1));
-        let moves = self.moved * 2 >= self.followed;
+        let moves = self.moved * 6 >= self.followed;
         (self.followed, self.moved, self.gaps_us, self.others) = (0, 0, 0, 0);
         if self.pause > 0 {
             self.pause -= 1;
