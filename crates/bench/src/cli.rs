@@ -125,7 +125,10 @@ impl RunArgs {
         };
         let systems = match extent {
             Extent::Quick => or(&self.fs, &[System::Ext4, System::Ccfs]),
-            Extent::Standard => or(&self.fs, &[System::Ext4, System::Fuse2fs, System::Ccfs]),
+            Extent::Standard => or(
+                &self.fs,
+                &[System::Ext4, System::Fuse2fs, System::Ccfs, System::Null],
+            ),
             Extent::All => or(&self.fs, System::value_variants()),
         };
         let groups = match extent {
