@@ -449,6 +449,29 @@ mod tests {
         assert_eq!(places.note(4_194_303, 255, 7), Some((7, false)));
     }
 
+    /// A thread gets the class of the one that starts it, and those that are started from here leave it.
+    #[test]
+    fn threads_that_are_started_leave_the_class() {
+        let Some(stays) = Stays::new(2) else {
+            println!("skipped: threads may not leave SCHED_IDLE here (CAP_SYS_NICE)");
+            return;
+        };
+        let classes = std::thread::spawn(move || {
+            let stay = Stay::new(stays, 0).expect("an ordinary thread");
+            assert!(stay.seat.enter());
+            assert!(Stay::new(stay.stays.clone(), 1).is_none(), "not ordinary");
+            let started = std::thread::spawn(|| {
+                let before = sys::in_usual_class();
+                sys::leave_idle_class();
+                (before, sys::in_usual_class())
+            });
+            let started = started.join().unwrap();
+            drop(stay);
+            (started, sys::in_usual_class())
+        });
+        assert_eq!(classes.join().unwrap(), ((false, true), true));
+    }
+
     /// A thread in the class with the processor taken by another one, or with nothing to do, is back among the others before long.
     #[test]
     fn the_guard_takes_threads_out() {
