@@ -16,7 +16,10 @@
 use crate::sys;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU8, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,7 +33,7 @@ const ROUND: u32 = 256;
 /// After so many rounds it is seen again how it is without.
 const ROUNDS_MAX: u32 = 64;
 /// Longest time, in rounds, for which it is not tried again.
-const PAUSE_MAX: u32 = 256;
+const PAUSE_MAX: u32 = 64;
 const TICK: Duration = Duration::from_millis(1);
 /// Found waiting for a processor, and with nothing to do, so many times in a row.
 const WAITING_MAX: u32 = 2;
@@ -96,9 +99,9 @@ impl Watch {
         }
         self.rounds += 1;
         // An eighth is what it should bring.
-        if one_caller && average_us * 8 > self.before_us * 7 {
+        if !one_caller || average_us * 8 > self.before_us * 7 {
             self.in_vain();
-        } else if one_caller && self.rounds < ROUNDS_MAX {
+        } else if self.rounds < ROUNDS_MAX {
             self.next_pause = 0;
             return None;
         }
@@ -143,48 +146,57 @@ impl Places {
     }
 }
 
-/// The class of a queue's thread.
+/// The class of a queue's thread (`class`), and who changes what:
+///
+/// | from | to | by | with |
+/// |---|---|---|---|
+/// | USUAL | ASKED | the thread | |
+/// | ASKED | IDLE | the guard | the thread's change to SCHED_IDLE, which is taken back where the state has changed meanwhile |
+/// | ASKED, IDLE | USUAL | the thread | its change back |
+/// | IDLE | WAITED, RESTED | the guard | the thread's change back |
+/// | WAITED, RESTED | USUAL | the thread | |
+///
+/// The thread takes no lock while it may be in the class: who waits for a processor with it could keep the guard waiting.
 struct Seat {
     tid: i32,
     /// Counts up while it works.
     served: AtomicU64,
-    class: Mutex<Class>,
+    class: AtomicU8,
 }
 
-#[derive(Default)]
-struct Class {
-    idle: bool,
-    /// The guard has taken it out, since it waited (or rested), and it does not know yet.
-    taken_out: Option<bool>,
-}
+const USUAL: u8 = 0;
+const ASKED: u8 = 1;
+const IDLE: u8 = 2;
+const WAITED: u8 = 3;
+const RESTED: u8 = 4;
 
 impl Seat {
-    /// False: it cannot be.
-    fn enter(&self) -> bool {
-        let mut class = self.class.lock();
-        class.idle = sys::set_idle_class(self.tid, true).is_ok();
-        class.idle
+    fn change(&self, from: u8, to: u8) -> bool {
+        let changed = self.class.compare_exchange(from, to, SeqCst, SeqCst);
+        changed.is_ok()
     }
 
-    fn leave(&self) {
-        self.leave_locked(&mut self.class.lock());
-    }
-
-    fn leave_locked(&self, class: &mut Class) {
-        if class.idle
-            && let Err(e) = sys::set_idle_class(self.tid, false)
-        {
-            tracing::error!("a thread stays in the scheduling class of idle processors: {e}");
+    /// By the guard: what was asked for. It is tried before whether a thread may leave again; one that cannot be moved stays where it is.
+    fn enter(&self) {
+        if self.change(ASKED, IDLE) {
+            let _ = sys::set_idle_class(self.tid, true);
+            if self.class.load(SeqCst) != IDLE {
+                let _ = sys::set_idle_class(self.tid, false);
+            }
         }
-        class.idle = false;
     }
 
     /// By the guard.
-    fn take_out(&self, waited: bool) {
-        let mut class = self.class.lock();
-        if class.idle {
-            self.leave_locked(&mut class);
-            class.taken_out = Some(waited);
+    fn take_out(&self, why: u8) {
+        if self.change(IDLE, why) {
+            let _ = sys::set_idle_class(self.tid, false);
+        }
+    }
+
+    /// By the thread.
+    fn leave(&self) {
+        if self.class.swap(USUAL, SeqCst) == IDLE {
+            let _ = sys::set_idle_class(self.tid, false);
         }
     }
 }
@@ -200,19 +212,21 @@ struct Watched {
 impl Watched {
     /// False: it is not in the class any more.
     fn look(&mut self) -> bool {
+        self.seat.enter();
         let served = self.seat.served.load(Relaxed);
         if served != std::mem::replace(&mut self.served, served) {
             (self.waiting, self.resting) = (0, 0);
-            return self.seat.class.lock().idle;
+        } else if sys::is_runnable(self.seat.tid) {
+            (self.waiting, self.resting) = (self.waiting + 1, 0);
+        } else {
+            (self.waiting, self.resting) = (0, self.resting + 1);
         }
-        match sys::is_runnable(self.seat.tid) {
-            true => (self.waiting, self.resting) = (self.waiting + 1, 0),
-            false => (self.waiting, self.resting) = (0, self.resting + 1),
+        if self.waiting >= WAITING_MAX {
+            self.seat.take_out(WAITED);
+        } else if self.resting >= RESTING_MAX {
+            self.seat.take_out(RESTED);
         }
-        if self.waiting >= WAITING_MAX || self.resting >= RESTING_MAX {
-            self.seat.take_out(self.waiting >= WAITING_MAX);
-        }
-        self.seat.class.lock().idle
+        matches!(self.seat.class.load(SeqCst), ASKED | IDLE)
     }
 }
 
@@ -246,8 +260,8 @@ impl Stays {
         }))
     }
 
-    /// A thread has entered. False: nobody would guard it.
-    fn watch(self: &Arc<Self>, seat: &Arc<Seat>) -> bool {
+    /// A thread, the calling one, asks to be in the class. False: nobody would guard it.
+    fn ask(self: &Arc<Self>, seat: &Arc<Seat>) -> bool {
         let mut guarded = self.guarded.lock();
         if guarded.over {
             return false;
@@ -255,11 +269,7 @@ impl Stays {
         if guarded.thread.is_none() {
             let this = self.clone();
             let thread = std::thread::Builder::new().name("fuse-guard".into());
-            let started = thread.spawn(move || {
-                sys::leave_idle_class();
-                this.guard();
-            });
-            match started {
+            match thread.spawn(move || this.guard()) {
                 Ok(thread) => guarded.thread = Some(thread),
                 Err(_) => return false,
             }
@@ -272,20 +282,25 @@ impl Stays {
             waiting: 0,
             resting: 0,
         });
+        seat.class.store(ASKED, SeqCst);
+        drop(guarded);
         self.changed.notify_one();
         true
     }
 
-    /// Looks at all threads that are in the class.
+    /// Looks at all threads that are in the class, or want to be.
     fn guard(&self) {
         let mut guarded = self.guarded.lock();
         while !guarded.over {
             if guarded.watched.is_empty() {
                 self.changed.wait(&mut guarded);
-                continue;
+            } else {
+                self.changed.wait_for(&mut guarded, TICK);
             }
-            self.changed.wait_for(&mut guarded, TICK);
             guarded.watched.retain_mut(Watched::look);
+        }
+        for watched in guarded.watched.drain(..) {
+            watched.seat.take_out(RESTED);
         }
     }
 
@@ -294,9 +309,6 @@ impl Stays {
         let mut guarded = self.guarded.lock();
         guarded.over = true;
         let thread = guarded.thread.take();
-        for watched in guarded.watched.drain(..) {
-            watched.seat.take_out(false);
-        }
         drop(guarded);
         self.changed.notify_one();
         if let Some(thread) = thread {
@@ -323,7 +335,7 @@ impl Stay {
             seat: Arc::new(Seat {
                 tid: rustix::thread::gettid().as_raw_nonzero().get(),
                 served: AtomicU64::new(0),
-                class: Mutex::default(),
+                class: AtomicU8::new(USUAL),
             }),
             watch: Watch::default(),
             last: 0,
@@ -335,8 +347,10 @@ impl Stay {
         if self.watch.entered {
             let served = &self.seat.served;
             served.store(served.load(Relaxed) + 1, Relaxed);
-            if let Some(waited) = self.seat.class.lock().taken_out.take() {
-                self.watch.left(waited);
+            let class = self.seat.class.load(SeqCst);
+            if matches!(class, WAITED | RESTED) {
+                self.seat.leave();
+                self.watch.left(class == WAITED);
             }
         }
         let same = std::mem::replace(&mut self.last, tid) == tid;
@@ -347,29 +361,16 @@ impl Stay {
             _ => (None, false),
         };
         match self.watch.request(gap, moved) {
-            Some(Change::Enter) if !self.enter() => {
-                self.leave();
-                self.watch.left(true);
-            }
-            Some(Change::Leave) => self.leave(),
+            Some(Change::Enter) if !self.stays.ask(&self.seat) => self.watch.left(true),
+            Some(Change::Leave) => self.seat.leave(),
             _ => {}
         }
-    }
-
-    fn enter(&self) -> bool {
-        self.seat.enter() && self.stays.watch(&self.seat)
-    }
-
-    /// Before whatever takes long.
-    fn leave(&self) {
-        self.seat.leave();
-        self.seat.class.lock().taken_out = None;
     }
 }
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        self.leave();
+        self.seat.leave();
     }
 }
 
@@ -407,7 +408,7 @@ mod tests {
             }
         }
         let pauses: Vec<u32> = tries[1..].iter().map(|n| n / ROUND - 1).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
     }
 
     #[test]
@@ -427,7 +428,7 @@ mod tests {
             .filter_map(|_| watch.request(None, false))
             .collect();
         assert_eq!(left, [Change::Leave]);
-        assert_eq!(watch.pause, 0);
+        assert_eq!(watch.pause, 1);
     }
 
     #[test]
@@ -457,19 +458,16 @@ mod tests {
             return;
         };
         let classes = std::thread::spawn(move || {
-            let stay = Stay::new(stays, 0).expect("an ordinary thread");
-            assert!(stay.seat.enter());
-            assert!(Stay::new(stay.stays.clone(), 1).is_none(), "not ordinary");
+            sys::set_idle_class(0, true).unwrap();
+            assert!(Stay::new(stays, 0).is_none(), "not ordinary");
             let started = std::thread::spawn(|| {
                 let before = sys::in_usual_class();
                 sys::leave_idle_class();
                 (before, sys::in_usual_class())
             });
-            let started = started.join().unwrap();
-            drop(stay);
-            (started, sys::in_usual_class())
+            started.join().unwrap()
         });
-        assert_eq!(classes.join().unwrap(), ((false, true), true));
+        assert_eq!(classes.join().unwrap(), (false, true));
     }
 
     /// A thread in the class with the processor taken by another one, or with nothing to do, is back among the others before long.
@@ -494,11 +492,14 @@ mod tests {
                 let taken_out = scope.spawn(move || {
                     super::super::pin(0);
                     let stay = Stay::new(stays.clone(), 0).expect("an ordinary thread");
-                    assert!(stay.enter());
+                    assert!(stays.ask(&stay.seat));
                     let begun = Instant::now();
                     while begun.elapsed() < Duration::from_secs(60) {
-                        if let Some(waited) = stay.seat.class.lock().taken_out {
-                            return Some((waited, sys::in_usual_class()));
+                        let class = stay.seat.class.load(SeqCst);
+                        if matches!(class, WAITED | RESTED) {
+                            // The guard's next step.
+                            while !sys::in_usual_class() && begun.elapsed().as_secs() < 60 {}
+                            return Some((class == WAITED, sys::in_usual_class()));
                         }
                         match works {
                             true => std::hint::spin_loop(),
