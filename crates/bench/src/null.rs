@@ -190,8 +190,15 @@ impl Null {
             op::READ => {
                 let arg: abi::ReadIn = request.arg()?;
                 let left = self.get(id)?.size.load(Relaxed).saturating_sub(arg.offset);
-                let len = u64::from(arg.size.min(MAX_WRITE)).min(left);
-                reply.body.resize(len as usize, 0);
+                let len = u64::from(arg.size.min(MAX_WRITE)).min(left) as usize;
+                let window = reply.window.as_mut();
+                match window.and_then(|window| window.get_mut(..len)) {
+                    Some(place) => {
+                        place.fill(0);
+                        reply.filled = Some(len);
+                    }
+                    None => reply.body.resize(len, 0),
+                }
             }
             op::WRITE => {
                 let (arg, data) = request.arg_and_rest::<abi::WriteIn>()?;

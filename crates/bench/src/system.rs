@@ -108,7 +108,10 @@ impl System {
             System::Xfs => ("mkfs.xfs", "xfsprogs"),
             System::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
             System::Fuse2fs => ("fuse2fs", "fuse2fs"),
-            System::Null => return bench_program().err(),
+            System::Null => {
+                let rings = ccfs_fuse::transport::allow_rings();
+                return bench_program().err().or(rings.err());
+            }
             _ => return ccfs_program().err().or_else(|| self.no_transport()),
         };
         if find(tool).is_none() {

@@ -206,6 +206,15 @@ impl Volume {
         })
     }
 
+    /// As the second of `atomic_state`; `None`: somebody holds the inode, who may be reading from the device.
+    pub(crate) fn draft_at_hand(&self, ino: Ino) -> Option<bool> {
+        let Some(inode) = self.inodes.peek(ino) else {
+            return Some(false);
+        };
+        let st = inode.state.try_read()?;
+        Some(st.draft.as_ref().is_some_and(|d| d.changed))
+    }
+
     /// Makes the changes of several files that are open O_ATOMIC durable, together or not at all, with what fsync of each would make durable.
     ///
     /// # Errors

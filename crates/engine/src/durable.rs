@@ -66,9 +66,12 @@ impl Volume {
         outcome.map(drop)
     }
 
-    /// False: a sync call of the file by this caller has nothing to do, so nothing to wait for.
+    /// False: a sync call of the file by this caller has nothing to do, so nothing to wait for. Waits for nobody itself.
     pub fn sync_waits(&self, cx: &Context, ino: Ino) -> bool {
-        !self.options.read_only && (!cx.ignore_fsync || self.atomic_state(ino).1)
+        if self.options.read_only || !cx.ignore_fsync {
+            return !self.options.read_only;
+        }
+        self.draft_at_hand(ino).unwrap_or(true)
     }
 
     /// fsync(2), together with those of the same stream that wait for the same turn. Returns how many transactions had to be waited for.

@@ -395,10 +395,12 @@ impl Keeper {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
         let (weak, stopped) = (Arc::downgrade(shared), stop.clone());
         let events = shared.descriptor();
+        // The caller may be a queue's thread.
+        crate::sys::leave_idle_class();
         let thread = std::thread::Builder::new()
             .name("ccfs-streams".into())
             .spawn(move || {
-                crate::sys::leave_idle_class();
+                crate::sys::use_all_processors();
                 keep(&weak, &stopped, events.as_ref());
             });
         match thread {

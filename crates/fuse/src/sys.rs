@@ -2,8 +2,10 @@
 #![allow(unsafe_code)]
 use crate::abi;
 use crate::wire::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
@@ -92,22 +94,41 @@ pub fn in_usual_class() -> bool {
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
 }
 
-/// For a new thread, which may have got the class from the one that started it.
+/// For a thread that is about to start another one, which would get its class. Who keeps account of the class finds that it has left.
 pub fn leave_idle_class() {
-    if IDLE_CLASS_USED.load(Ordering::Relaxed) && !in_usual_class() {
+    // SAFETY: it takes an integer.
+    let idle = || unsafe { libc::sched_getscheduler(0) == libc::SCHED_IDLE };
+    if IDLE_CLASS_USED.load(Ordering::Relaxed) && idle() {
         let _ = set_idle_class(0, false);
+    }
+}
+
+/// The processors that threads may use which are bound to none; noted before any is bound.
+static PROCESSORS: OnceLock<CpuSet> = OnceLock::new();
+
+/// To be called by a thread that is bound to no processor.
+pub fn note_processors() {
+    if let Ok(all) = sched_getaffinity(None) {
+        let _ = PROCESSORS.set(all);
+    }
+}
+
+/// For a new thread, which may have been bound as the one that started it.
+pub fn use_all_processors() {
+    if let Some(all) = PROCESSORS.get() {
+        let _ = sched_setaffinity(None, all);
     }
 }
 
 /// Whether a thread that enters the class may leave it: without privileges it needs a limit (RLIMIT_NICE) for that.
 pub fn may_use_idle_class() -> bool {
-    let tried = std::thread::spawn(|| {
+    let tried = std::thread::Builder::new().spawn(|| {
         in_usual_class()
             && set_idle_class(0, true).is_ok()
             && set_idle_class(0, false).is_ok()
             && in_usual_class()
     });
-    tried.join().unwrap_or(false)
+    tried.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
 /// Whether a thread of this process has a processor or waits for one.

@@ -5,6 +5,7 @@ use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_engine::{Context, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags, at_hand};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Most that one copy_file_range request copies, bytes; callers go on after a short copy.
 const COPY_MAX: u64 = 16 << 20;
@@ -184,10 +185,14 @@ impl Server {
         self.sync(request, &self.context(request, 0), call)
     }
 
-    /// A program that does without its sync calls is not kept from going on by another thread's waking up.
+    /// A program that does without its sync calls is not kept from going on by another thread's waking up. A panic is met again where the
+    /// request is served, and dealt with there.
     pub(super) fn fsync_waits(&self, request: &Request<'_>) -> bool {
-        self.target(request)
-            .is_ok_and(|ino| self.volume.sync_waits(&self.context(request, 0), ino))
+        let waits = || {
+            self.target(request)
+                .is_ok_and(|ino| self.volume.sync_waits(&self.context(request, 0), ino))
+        };
+        catch_unwind(AssertUnwindSafe(waits)).unwrap_or(true)
     }
 
     pub(super) fn syncfs(&self, request: &Request<'_>) -> Answer {

@@ -85,12 +85,17 @@ impl InUse {
 
 /// Before the mount is made: switches io_uring on in the kernel if need be, and makes the rings. Errors: why it cannot be.
 pub fn prepare_rings(queues: Option<&[u16]>) -> Result<Rings, String> {
+    allow_rings()?;
+    Rings::prepare(queues)
+}
+
+/// Switches io_uring on in the kernel if need be. Errors: why it cannot be.
+pub fn allow_rings() -> Result<(), String> {
     if !Path::new(ENABLE_URING).exists() {
         // The module may not be loaded yet; opening the device loads it.
         let _ = channel::Channel::open();
     }
-    switch_on(Path::new(ENABLE_URING))?;
-    Rings::prepare(queues)
+    switch_on(Path::new(ENABLE_URING))
 }
 
 fn switch_on(switch: &Path) -> Result<(), String> {

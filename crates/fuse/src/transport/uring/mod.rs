@@ -85,6 +85,7 @@ impl Rings {
         if wanted.len() > QUEUES_MAX {
             return Err(format!("more than {QUEUES_MAX} possible processors"));
         }
+        crate::sys::note_processors();
         let mut rings = Rings {
             queues: Vec::new(),
             complete: possible.iter().all(|cpu| wanted.contains(cpu)),

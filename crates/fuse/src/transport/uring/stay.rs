@@ -12,14 +12,13 @@
 //! 3. it gets a processor when it wants one. A [`guard`](Stays::guard) looks at it every millisecond, and takes it out of the class when it finds it waiting twice
 //!    in a row, or resting. So what others do holds up a request for some milliseconds at most, and rarely.
 //!
-//! Threads inherit the class: whoever starts one from here calls [`sys::leave_idle_class`] in it.
+//! Threads inherit the class: whoever may be starting one from here calls [`sys::leave_idle_class`] before.
 use crate::sys;
-use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU8, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -176,12 +175,12 @@ impl Seat {
         changed.is_ok()
     }
 
-    /// By the guard: what was asked for. It is tried before whether a thread may leave again; one that cannot be moved stays where it is.
+    /// By the guard: what was asked for.
     fn enter(&self) {
         if self.change(ASKED, IDLE) {
-            let _ = sys::set_idle_class(self.tid, true);
+            self.put(true);
             if self.class.load(SeqCst) != IDLE {
-                let _ = sys::set_idle_class(self.tid, false);
+                self.put(false);
             }
         }
     }
@@ -189,14 +188,24 @@ impl Seat {
     /// By the guard.
     fn take_out(&self, why: u8) {
         if self.change(IDLE, why) {
-            let _ = sys::set_idle_class(self.tid, false);
+            self.put(false);
         }
     }
 
     /// By the thread.
     fn leave(&self) {
         if self.class.swap(USUAL, SeqCst) == IDLE {
-            let _ = sys::set_idle_class(self.tid, false);
+            self.put(false);
+        }
+    }
+
+    fn put(&self, idle: bool) {
+        match sys::set_idle_class(self.tid, idle) {
+            // That it may be left was tried before; somebody has changed that.
+            Err(e) if !idle => {
+                tracing::error!("a thread stays in the scheduling class SCHED_IDLE: {e}")
+            }
+            _ => {}
         }
     }
 }
@@ -212,7 +221,6 @@ struct Watched {
 impl Watched {
     /// False: it is not in the class any more.
     fn look(&mut self) -> bool {
-        self.seat.enter();
         let served = self.seat.served.load(Relaxed);
         if served != std::mem::replace(&mut self.served, served) {
             (self.waiting, self.resting) = (0, 0);
@@ -233,46 +241,50 @@ impl Watched {
 #[derive(Default)]
 struct Guarded {
     watched: Vec<Watched>,
-    thread: Option<JoinHandle<()>>,
     over: bool,
 }
 
-/// What the queues of a connection share.
+/// What the queues of a connection share. Its lock is of std, which shares no table of waiters with other locks.
 pub struct Stays {
     epoch: Instant,
     places: Places,
     guarded: Mutex<Guarded>,
     changed: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Stays {
-    /// For so many queues. `None`: there is no other processor to go to, or threads may not leave the class again.
+    /// For so many queues; the caller is bound to no processor, and the guard is neither. `None`: there is no other processor to go to, threads
+    /// may not leave the class again, or there can be no guard.
     pub fn new(queues: usize) -> Option<Arc<Stays>> {
         if queues < 2 || !sys::may_use_idle_class() {
             return None;
         }
         let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-        Some(Arc::new(Stays {
+        let stays = Arc::new(Stays {
             epoch: Instant::now(),
             places: Places(places),
             guarded: Mutex::default(),
             changed: Condvar::new(),
-        }))
+            thread: Mutex::default(),
+        });
+        let this = stays.clone();
+        let thread = std::thread::Builder::new().name("fuse-guard".into());
+        *locked(&stays.thread) = Some(thread.spawn(move || this.guard()).ok()?);
+        Some(stays)
     }
 
-    /// A thread, the calling one, asks to be in the class. False: nobody would guard it.
-    fn ask(self: &Arc<Self>, seat: &Arc<Seat>) -> bool {
-        let mut guarded = self.guarded.lock();
+    /// A thread, the calling one, asks to be in the class.
+    fn ask(&self, seat: &Arc<Seat>) {
+        let mut guarded = locked(&self.guarded);
         if guarded.over {
-            return false;
-        }
-        if guarded.thread.is_none() {
-            let this = self.clone();
-            let thread = std::thread::Builder::new().name("fuse-guard".into());
-            match thread.spawn(move || this.guard()) {
-                Ok(thread) => guarded.thread = Some(thread),
-                Err(_) => return false,
-            }
+            return;
         }
         // It may still be there from before, when it left by itself.
         guarded.watched.retain(|w| !Arc::ptr_eq(&w.seat, seat));
@@ -285,19 +297,28 @@ impl Stays {
         seat.class.store(ASKED, SeqCst);
         drop(guarded);
         self.changed.notify_one();
-        true
     }
 
     /// Looks at all threads that are in the class, or want to be.
     fn guard(&self) {
-        let mut guarded = self.guarded.lock();
+        let mut guarded = locked(&self.guarded);
+        let mut looked = Instant::now();
         while !guarded.over {
+            guarded.watched.iter().for_each(|w| w.seat.enter());
             if guarded.watched.is_empty() {
-                self.changed.wait(&mut guarded);
-            } else {
-                self.changed.wait_for(&mut guarded, TICK);
+                let woken = self.changed.wait(guarded);
+                guarded = woken.unwrap_or_else(|poisoned| poisoned.into_inner());
+                looked = Instant::now();
+                continue;
             }
-            guarded.watched.retain_mut(Watched::look);
+            // Who asks meanwhile wakes it, and the others are not looked at sooner or later for that.
+            let left = TICK.saturating_sub(looked.elapsed());
+            let woken = self.changed.wait_timeout(guarded, left);
+            guarded = woken.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            if looked.elapsed() >= TICK {
+                guarded.watched.retain_mut(Watched::look);
+                looked = Instant::now();
+            }
         }
         for watched in guarded.watched.drain(..) {
             watched.seat.take_out(RESTED);
@@ -306,12 +327,9 @@ impl Stays {
 
     /// Nobody enters any more.
     pub fn end(&self) {
-        let mut guarded = self.guarded.lock();
-        guarded.over = true;
-        let thread = guarded.thread.take();
-        drop(guarded);
+        locked(&self.guarded).over = true;
         self.changed.notify_one();
-        if let Some(thread) = thread {
+        if let Some(thread) = locked(&self.thread).take() {
             let _ = thread.join();
         }
     }
@@ -361,7 +379,7 @@ impl Stay {
             _ => (None, false),
         };
         match self.watch.request(gap, moved) {
-            Some(Change::Enter) if !self.stays.ask(&self.seat) => self.watch.left(true),
+            Some(Change::Enter) => self.stays.ask(&self.seat),
             Some(Change::Leave) => self.seat.leave(),
             _ => {}
         }
@@ -459,13 +477,13 @@ mod tests {
         };
         let classes = std::thread::spawn(move || {
             sys::set_idle_class(0, true).unwrap();
-            assert!(Stay::new(stays, 0).is_none(), "not ordinary");
-            let started = std::thread::spawn(|| {
-                let before = sys::in_usual_class();
-                sys::leave_idle_class();
-                (before, sys::in_usual_class())
-            });
-            started.join().unwrap()
+            assert!(Stay::new(stays.clone(), 0).is_none(), "not ordinary");
+            let started = || std::thread::spawn(sys::in_usual_class).join().unwrap();
+            let before = started();
+            sys::leave_idle_class();
+            let after = started();
+            stays.end();
+            (before, after)
         });
         assert_eq!(classes.join().unwrap(), (false, true));
     }
@@ -492,7 +510,7 @@ mod tests {
                 let taken_out = scope.spawn(move || {
                     super::super::pin(0);
                     let stay = Stay::new(stays.clone(), 0).expect("an ordinary thread");
-                    assert!(stays.ask(&stay.seat));
+                    stays.ask(&stay.seat);
                     let begun = Instant::now();
                     while begun.elapsed() < Duration::from_secs(60) {
                         let class = stay.seat.class.load(SeqCst);

@@ -258,12 +258,13 @@ impl Workers {
         }
         let (pool, shared, done) = (self.pool.clone(), self.shared.clone(), self.done.clone());
         let cpu = self.cpu;
+        sys::leave_idle_class();
         let started = std::thread::Builder::new()
             .name("fuse-parked".into())
             .spawn(move || {
-                sys::leave_idle_class();
-                if let Some(cpu) = cpu {
-                    pin(cpu);
+                match cpu {
+                    Some(cpu) => pin(cpu),
+                    None => sys::use_all_processors(),
                 }
                 pool.work(&shared, &done, parks);
                 shared.threads.fetch_sub(usize::from(parks), SeqCst);
