@@ -66,9 +66,9 @@ impl Volume {
         outcome.map(drop)
     }
 
-    /// False: a sync call of the file by this caller has nothing to do, so nothing to wait for. Waits for nobody itself.
-    pub fn sync_waits(&self, cx: &Context, ino: Ino) -> bool {
-        if self.options.read_only || !cx.ignore_fsync {
+    /// False: a sync call of the file by a caller that does without them, or not, has nothing to do, so nothing to wait for. Waits for nobody itself.
+    pub fn sync_waits(&self, ignore_fsync: bool, ino: Ino) -> bool {
+        if self.options.read_only || !ignore_fsync {
             return !self.options.read_only;
         }
         self.draft_at_hand(ino).unwrap_or(true)

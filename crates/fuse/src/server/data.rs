@@ -189,8 +189,9 @@ impl Server {
     /// request is served, and dealt with there.
     pub(super) fn fsync_waits(&self, request: &Request<'_>) -> bool {
         let waits = || {
+            let caller = self.callers.caller(request.header.pid, request.header.uid);
             self.target(request)
-                .is_ok_and(|ino| self.volume.sync_waits(&self.context(request, 0), ino))
+                .is_ok_and(|ino| self.volume.sync_waits(caller.ignore_fsync, ino))
         };
         catch_unwind(AssertUnwindSafe(waits)).unwrap_or(true)
     }

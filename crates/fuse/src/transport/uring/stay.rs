@@ -468,7 +468,7 @@ mod tests {
         assert_eq!(places.note(4_194_303, 255, 7), Some((7, false)));
     }
 
-    /// A thread gets the class of the one that starts it, and those that are started from here leave it.
+    /// A thread gets the class of the one that starts it, unless that leaves it before.
     #[test]
     fn threads_that_are_started_leave_the_class() {
         let Some(stays) = Stays::new(2) else {
