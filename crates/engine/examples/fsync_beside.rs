@@ -1,8 +1,8 @@
 //! How long an fsync of 4 KiB takes in one stream while another stream writes much, with and without pacing, on the disk here and on
 //! emulated ones.
 //!
-//! `cargo run --release -p ccfs-engine --example fsync_beside -- DIRECTORY [SECONDS [ROUNDS [DEVICE...]]]`: makes an image of 1 GiB in DIRECTORY
-//! (mke2fs) and removes it. The other stream writes over a file of 256 MiB at 100 MB/s, on the hard disk at 20 MB/s, in pieces of 64 KiB,
+//! `cargo run --release -p ccfs-engine --example fsync_beside -- DIRECTORY [SECONDS [ROUNDS [DEVICE[=MB]...]]]`: makes an image of 1 GiB in DIRECTORY
+//! (mke2fs) and removes it. The other stream writes over a file of 256 MiB at 100 MB/s, on the hard disk at 20 MB/s, or as it is said, in pieces of 64 KiB,
 //! and never syncs; the first one appends, syncs and rests for a millisecond. In real time: only on an idle machine are latencies the device's.
 use ccfs_device::{Device, FileDevice, MemoryDevice, OpenMode, Params, Timed};
 use ccfs_engine::*;
@@ -140,10 +140,14 @@ fn all(image: &Path, time: Duration, rounds: u32, asked: &[String]) -> Outcome<(
     println!(
         "| device | writes | syncs | median ms | 99 % ms | ratio | longest ms | other stream MB/s | flushes | checkpoints | longest stall ms |\n|---|---|---|---|---|---|---|---|---|---|---|"
     );
-    for (name, rate) in DEVICES {
-        if !asked.is_empty() && !asked.iter().any(|a| a == name) {
+    for (name, usual) in DEVICES {
+        let ask = asked.iter().find_map(|a| {
+            let (device, rate) = a.split_once('=').unwrap_or((a, ""));
+            (device == name).then(|| rate.parse().unwrap_or(usual))
+        });
+        let Some(rate) = ask.or(asked.is_empty().then_some(usual)) else {
             continue;
-        }
+        };
         for _ in 0..rounds {
             for paced in [false, true] {
                 let device: Arc<dyn Device> = match name {

@@ -313,6 +313,13 @@ impl Volume {
         self.flush_for(Caller::Background)
     }
 
+    /// A piece of more, for which a sync call waits or not.
+    pub(crate) fn flush_piece(&self, synced: bool) -> Result<()> {
+        self.flush_for(Caller::Piece {
+            own: u32::from(synced),
+        })
+    }
+
     fn flush_for(&self, caller: Caller) -> Result<()> {
         let caller = match self.options.paced {
             true => caller,

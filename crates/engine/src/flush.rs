@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const WORTHWHILE: Duration = Duration::from_micros(250);
 /// Longest wait for others.
 const WAIT_MAX: Duration = Duration::from_millis(5);
+/// Longest wait of a piece for sync calls.
+const PIECE_WAIT_MAX: Duration = Duration::from_millis(20);
 /// Flushes without a wait after waits in vain, at most.
 const PAUSE_MAX: u32 = 64;
 
@@ -27,6 +29,8 @@ pub enum Caller {
     Sync,
     /// A checkpoint or a background commit.
     Background,
+    /// A piece of much data. Where sync calls are about to flush, besides so many that wait for the piece itself, it goes along.
+    Piece { own: u32 },
 }
 
 /// Concurrent syncs share a device flush.
@@ -59,6 +63,8 @@ struct FlushState {
     failed: bool,
     started: u64,
     finished: u64,
+    /// Pieces that the next flush covers.
+    pieces: u32,
     gather: Gather,
 }
 
@@ -136,18 +142,34 @@ impl FlushGroup {
         let mut state = self.state.lock();
         let too_late = planted::is(Bug::SharedEarly) && state.running;
         let mine = state.started + u64::from(!too_late);
-        if caller == Caller::Sync {
-            state.gather.waiting += 1;
-            if state.gathering && state.gather.waiting >= state.gather.expected {
-                self.gathered.notify_one();
+        match caller {
+            Caller::Sync => {
+                state.gather.waiting += 1;
+                if state.gathering && state.gather.waiting >= state.gather.expected {
+                    self.gathered.notify_one();
+                }
             }
+            Caller::Piece { .. } => state.pieces += 1,
+            Caller::Background => {}
         }
+        let mut patient = true;
         while state.finished < mine {
             if state.failed {
                 return Err(Error::Errno(libc::EIO));
             }
             if state.running || state.gathering {
                 self.done[mine as usize % 2].wait(&mut state);
+                continue;
+            }
+            if let Caller::Piece { own } = caller
+                && std::mem::take(&mut patient)
+                // Nobody waits already, whom this wait would hold up.
+                && state.gather.waiting == 0
+                && self.under_way.load(Ordering::Relaxed) > own
+            {
+                // They are still writing, behind the piece. Two flushes, one after the other, would take them longer.
+                let longest = state.gather.took.clamp(WORTHWHILE, PIECE_WAIT_MAX);
+                self.done[mine as usize % 2].wait_for(&mut state, longest);
                 continue;
             }
             if caller == Caller::Sync
@@ -169,6 +191,7 @@ impl FlushGroup {
             state.started += 1;
             let number = state.started;
             let covered = std::mem::take(&mut state.gather.waiting);
+            let pieces = std::mem::take(&mut state.pieces);
             drop(state);
             let began = Instant::now();
             let result = device_flush();
@@ -183,9 +206,11 @@ impl FlushGroup {
             }
             state.finished = number;
             let under_way = self.under_way.load(Ordering::Relaxed);
+            // How long it took with a piece of much data says nothing about others.
+            let telling = if pieces == 0 { covered } else { 0 };
             state
                 .gather
-                .flushed(covered, under_way, began, Instant::now());
+                .flushed(telling, under_way, began, Instant::now());
             self.done[number as usize % 2].notify_all();
             // All others wait for the next one: one of them makes it.
             self.done[(number as usize + 1) % 2].notify_one();
@@ -289,6 +314,7 @@ mod tests {
                 scope.spawn(move || {
                     let caller = match thread {
                         0 => Caller::Background,
+                        1 => Caller::Piece { own: 0 },
                         _ => Caller::Sync,
                     };
                     for _ in 0..40 {
@@ -302,8 +328,47 @@ mod tests {
         });
         let state = group.state.lock();
         assert!(!state.running && !state.gathering && state.gather.waiting == 0);
+        assert_eq!(state.pieces, 0);
         assert_eq!(group.under_way.load(Ordering::SeqCst), 0);
         assert_eq!(begun.load(SeqCst), state.finished);
+    }
+
+    /// A piece goes along with a sync call that still writes, does not wait for one that waits for it, and long only where one comes.
+    #[test]
+    fn a_piece_shares_the_flush_of_a_sync_call_that_is_about_to_make_one() {
+        let (group, flushes) = (FlushGroup::default(), AtomicU64::default());
+        group.state.lock().gather.took = PIECE_WAIT_MAX * 100;
+        let device = || {
+            flushes.fetch_add(1, SeqCst);
+            Ok(())
+        };
+        let coming = group.announce();
+        group.flush(Caller::Piece { own: 1 }, device).unwrap();
+        assert_eq!(flushes.load(SeqCst), 1, "nobody else is coming");
+        let began = Instant::now();
+        group.flush(Caller::Piece { own: 0 }, device).unwrap();
+        assert_eq!(flushes.load(SeqCst), 2, "the call has found nothing");
+        assert!(began.elapsed() >= PIECE_WAIT_MAX);
+        // Unless a machine stops this test for 20 ms in the wrong place; of twenty times not each.
+        let before = flushes.load(SeqCst);
+        for _ in 0..20 {
+            let now = flushes.load(SeqCst);
+            std::thread::scope(|scope| {
+                scope.spawn(|| group.flush(Caller::Piece { own: 0 }, device).unwrap());
+                while group.state.lock().pieces == 0 && flushes.load(SeqCst) == now {
+                    std::thread::yield_now();
+                }
+                group.flush(Caller::Sync, device).unwrap();
+            });
+        }
+        let each = flushes.load(SeqCst) - before;
+        assert!(each < 40, "{each} flushes for 20 pairs");
+        drop(coming);
+        let took = group.usual();
+        assert!(
+            took > PIECE_WAIT_MAX,
+            "with a piece nothing is learned: {took:?}"
+        );
     }
 
     #[test]

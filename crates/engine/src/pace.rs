@@ -23,8 +23,11 @@ const PIECE_MAX: u64 = 4 << 20;
 const PLACE_COST: u64 = 16 << 10;
 /// A piece where nobody syncs.
 const CALM_PIECE: u64 = 8 << 20;
-/// What a piece may take at least, where flushes are fast.
+/// What a piece may take at least, where flushes are fast; and where others sync right now.
 const PIECE_TIME_MIN: Duration = Duration::from_micros(400);
+const PIECE_TIME_NOW: Duration = Duration::from_micros(200);
+/// Others sync right now when they did so long ago, milliseconds.
+const NOW_MS: u64 = 100;
 /// Longest wait for sync calls between two pieces.
 const ASIDE_MAX: Duration = Duration::from_millis(20);
 /// Writes from which on their rate says what the device can do, bytes.
@@ -135,11 +138,29 @@ impl Pace {
         Hurry(self)
     }
 
+    /// Milliseconds since another stream's last sync call began.
+    fn others_synced_at(&self, whose: Whose, now: u64) -> Option<u64> {
+        let recent = self.recent.lock();
+        let others = recent
+            .iter()
+            .flatten()
+            .filter(|r| Some(r.0) != whose.stream);
+        others.map(|r| now.saturating_sub(r.1)).min()
+    }
+
     fn others_sync_at(&self, whose: Whose, now: u64) -> bool {
-        let other = |(stream, at): (StreamId, u64)| {
-            Some(stream) != whose.stream && now.saturating_sub(at) < RECENT_MS
+        let ago = self.others_synced_at(whose, now);
+        ago.is_some_and(|ago| ago < RECENT_MS)
+    }
+
+    /// What a piece may take, where the flush of a sync call takes `flush`.
+    fn wanted(&self, whose: Whose, flush: Duration) -> Duration {
+        let ago = self.others_synced_at(whose, self.now());
+        let least = match ago.is_some_and(|ago| ago < NOW_MS) {
+            true => PIECE_TIME_NOW,
+            false => PIECE_TIME_MIN,
         };
-        self.recent.lock().iter().flatten().any(|r| other(*r))
+        (3 * flush).max(least)
     }
 
     /// Do others sync, and does nobody wait for these writes?
@@ -165,11 +186,10 @@ impl Pace {
         }
     }
 
-    /// A piece and its flush took so long, where the flush of a sync call takes `flush`.
-    fn learn(&self, took: Duration, flush: Duration) {
-        let wanted = (3 * flush).max(PIECE_TIME_MIN);
+    /// A piece and its flush took so long.
+    fn learn(&self, took: Duration, wanted: Duration) {
         let piece = self.piece.load(Relaxed);
-        let new = if took > wanted * 5 / 4 {
+        let new = if took > wanted {
             piece * 3 / 4
         } else if took < wanted * 3 / 4 {
             piece * 5 / 4
@@ -272,9 +292,10 @@ impl Volume {
                 self.dev.wait(ticket)?;
             }
             if more {
-                self.flush_device()?;
+                self.flush_piece(whose.synced)?;
                 let flush = self.flushes.usual();
-                self.pace.learn(start.elapsed(), flush);
+                let wanted = self.pace.wanted(whose, flush);
+                self.pace.learn(start.elapsed(), wanted);
                 self.pace.step_aside(whose, 2 * flush.max(PIECE_TIME_MIN));
             }
         }
@@ -333,15 +354,29 @@ mod tests {
         let piece = || pace.piece.load(Relaxed);
         let ms = Duration::from_millis;
         for _ in 0..50 {
-            pace.learn(ms(100), ms(1));
+            pace.learn(ms(100), ms(3));
         }
         assert_eq!(piece(), PIECE_MIN);
-        pace.learn(ms(3), ms(1));
+        pace.learn(ms(3), ms(3));
         assert_eq!(piece(), PIECE_MIN, "as wanted");
         for _ in 0..50 {
-            pace.learn(ms(1), ms(10));
+            pace.learn(ms(1), ms(30));
         }
         assert_eq!(piece(), PIECE_MAX);
+        // How long they may take: three flushes, or what is worth a piece.
+        let other = StreamId(2);
+        assert_eq!(pace.wanted(OWN, ms(1)), ms(3));
+        assert_eq!(pace.wanted(OWN, ms(0)), PIECE_TIME_MIN);
+        drop(pace.sync_call(other));
+        // Unless this takes 100 ms here.
+        let wanted = pace.wanted(OWN, ms(0));
+        assert!(
+            wanted == PIECE_TIME_NOW || pace.now() >= NOW_MS,
+            "{wanted:?}"
+        );
+        pace.note(other, 0);
+        std::thread::sleep(ms(NOW_MS));
+        assert_eq!(pace.wanted(OWN, ms(0)), PIECE_TIME_MIN);
     }
 
     #[test]
