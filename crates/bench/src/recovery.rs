@@ -1,16 +1,21 @@
-//! How long a recovery takes: the daemon is killed with a log of some size nearly full, and the volume is mounted again.
+//! How long a recovery takes: the daemon is killed with a log of some size as full as it may be, and the volume is mounted again.
 use crate::experiment::{Experiment, Group, Measured, Place};
 use crate::image::Mount;
 use crate::system::System;
-use crate::workload::{Call, Micro, Scale, Worker, Workload};
+use crate::workload::Scale;
 use crate::{Because, Result};
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// The log is filled to this share of its ring.
-const FULL_PERCENT: u64 = 80;
-/// Creates between two syncs, and two looks at the log.
-const PER_SYNC: u64 = 256;
+/// The log is filled to this share of its ring: at half a checkpoint begins.
+const FULL_PERCENT: u64 = 45;
+/// Bytes of a write, and writes over the same few blocks between two syncs. They go through the log: a run of 64 KiB would not.
+const WRITE: usize = 4096;
+const WRITES: u64 = 16;
+/// Files made and removed between two syncs.
+const FILES: u64 = 4;
 /// Filling ends here at the latest: then the log is as full as it gets.
 const FILL_MAX: Duration = Duration::from_secs(60);
 
@@ -63,32 +68,37 @@ impl Experiment for Recovery {
     }
 }
 
-/// Durable transactions of one file each, until the log is nearly full; gives the bytes of it that are in use.
+/// Durable transactions until the log is as full as it may be; gives the bytes of it that are in use.
 fn fill(mount: &Mount, longest: Duration) -> Result<u64> {
-    let work = Micro::new(Call::Create, false, Scale(0.01));
-    let dir = mount.dir().join("run");
-    std::fs::create_dir(&dir).because(dir.display())?;
-    work.prepare(&dir).because(dir.display())?;
-    let mut worker = Worker::new(&dir, 0, 1);
+    let path = |name: &str| mount.dir().join(name);
+    let write = |file: &File, n: u64| {
+        let at = n * 2 * WRITE as u64;
+        file.write_all_at(&[n as u8; WRITE], at)
+    };
+    let over = File::create_new(path("over")).because("over")?;
+    (0..WRITES)
+        .try_for_each(|n| write(&over, n))
+        .and_then(|()| over.sync_all())
+        .because("over")?;
     let root = ccfs_client::open(mount.dir()).because("the volume")?;
     let begun = Instant::now();
     let mut used = 0;
     while begun.elapsed() < longest {
-        for _ in 0..PER_SYNC {
-            // No inode is left: the log is as full as it gets.
-            if work.step(&mut worker).because(dir.display())?.is_none() {
-                return Ok(used);
+        let turn = || -> io::Result<()> {
+            (0..WRITES).try_for_each(|n| write(&over, n))?;
+            for n in 0..FILES {
+                let path = path(&format!("file-{n}"));
+                File::create_new(&path)?;
+                std::fs::remove_file(&path)?;
             }
-        }
-        File::open(&dir)
-            .and_then(|d| d.sync_all())
-            .because(dir.display())?;
+            over.sync_all()
+        };
+        turn().because(mount.dir().display())?;
         let text = ccfs_client::status_json(&root).because("the volume's status")?;
         let status: serde_json::Value =
             serde_json::from_str(&text).because("the volume's status")?;
         let number = |name: &str| status.get(name).and_then(|v| v.as_u64()).unwrap_or(0);
         let (frames, all) = (number("log_frames_used"), number("log_frames"));
-        // It never goes down but by a checkpoint: what was before is what a crash then had met.
         used = frames * number("block_size");
         if all > 0 && frames * 100 >= all * FULL_PERCENT {
             break;
