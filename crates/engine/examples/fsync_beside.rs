@@ -18,9 +18,10 @@ static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
 type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// The disk here, and the emulated ones; megabytes that the other stream writes in a second.
-const DEVICES: [(&str, f64); 5] = [
+const DEVICES: [(&str, f64); 6] = [
     ("disk", 100.0),
     ("ssd", 100.0),
+    ("ssd-capacitor", 100.0),
     ("ssd-plain", 100.0),
     ("ufs", 100.0),
     ("hdd", 20.0),
@@ -109,7 +110,7 @@ fn run(device: Arc<dyn Device>, name: &str, rate: f64, paced: bool, time: Durati
 fn main() -> Outcome<()> {
     let mut args = std::env::args().skip(1);
     let Some(dir) = args.next() else {
-        return Err("usage: fsync_beside DIRECTORY [SECONDS [ROUNDS [DEVICE...]]]".into());
+        return Err("usage: fsync_beside DIRECTORY [SECONDS [ROUNDS [DEVICE[=MB]...]]]".into());
     };
     let seconds = args.next().map_or(Ok(6), |s| s.parse())?;
     let rounds: u32 = args.next().map_or(Ok(2), |s| s.parse())?;
@@ -143,10 +144,15 @@ fn all(image: &Path, time: Duration, rounds: u32, asked: &[String]) -> Outcome<(
     for (name, usual) in DEVICES {
         let ask = asked.iter().find_map(|a| {
             let (device, rate) = a.split_once('=').unwrap_or((a, ""));
-            (device == name).then(|| rate.parse().unwrap_or(usual))
+            (device == name).then(|| match rate {
+                "" => Ok(usual),
+                rate => rate.parse(),
+            })
         });
-        let Some(rate) = ask.or(asked.is_empty().then_some(usual)) else {
-            continue;
+        let rate = match ask {
+            Some(rate) => rate?,
+            None if asked.is_empty() => usual,
+            None => continue,
         };
         for _ in 0..rounds {
             for paced in [false, true] {

@@ -17,7 +17,7 @@ use ccfs_log::{Kind, Meta};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Dispatched transactions, in order of their commit ids, until they are applied.
 #[derive(Default)]
@@ -190,7 +190,7 @@ impl Volume {
     fn whose(&self, txn: &Arc<Txn>) -> (Whose, Option<Hurry<'_>>) {
         let (stream, synced, tied) = match txn.progress().claimed {
             Some(Cause::Sync(who)) => (who.stream, true, false),
-            Some(Cause::Tied { .. }) => (txn.stream, true, true),
+            Some(Cause::Tied { .. }) => (txn.stream, false, true),
             _ => (txn.stream, false, false),
         };
         let whose = Whose {
@@ -310,17 +310,10 @@ impl Volume {
     }
 
     pub(crate) fn flush_device(&self) -> Result<()> {
-        self.flush_for(Caller::Background)
+        self.flush_for(Caller::Background).map(drop)
     }
 
-    /// A piece of more, for which a sync call waits or not.
-    pub(crate) fn flush_piece(&self, synced: bool) -> Result<()> {
-        self.flush_for(Caller::Piece {
-            own: u32::from(synced),
-        })
-    }
-
-    fn flush_for(&self, caller: Caller) -> Result<()> {
+    pub(crate) fn flush_for(&self, caller: Caller) -> Result<Duration> {
         let caller = match self.options.paced {
             true => caller,
             false => Caller::Background,

@@ -6,6 +6,7 @@
 //! about as long as three flushes. Where nobody syncs pieces are large, nothing is flushed, and nobody waits.
 //!
 //! Pieces change nothing about order: what is written here is what no record depends on until a flush at the end has covered all of it.
+use crate::flush::Caller;
 use crate::planted::{self, Bug};
 use crate::sync::{Condvar, Mutex};
 use crate::types::*;
@@ -23,7 +24,8 @@ const PIECE_MAX: u64 = 4 << 20;
 const PLACE_COST: u64 = 16 << 10;
 /// A piece where nobody syncs.
 const CALM_PIECE: u64 = 8 << 20;
-/// What a piece may take at least, where flushes are fast; and where others sync right now.
+/// What a piece may take at least, where flushes are fast; and one of data where others sync right now. (A checkpoint has a write for each
+/// block: in so little time it would be more flushes than writes.)
 const PIECE_TIME_MIN: Duration = Duration::from_micros(400);
 const PIECE_TIME_NOW: Duration = Duration::from_micros(200);
 /// Others sync right now when they did so long ago, milliseconds.
@@ -43,8 +45,8 @@ pub(crate) struct Pace {
     fewer: Condvar,
     /// The last two streams that synced, and when.
     recent: Mutex<[Option<(StreamId, u64)>; 2]>,
-    /// Bytes of a piece, and how few they can be.
-    piece: AtomicU64,
+    /// Bytes of a piece of data, and of a checkpoint, which is scattered; and how few they can be.
+    piece: [AtomicU64; 2],
     least: u64,
     /// Bytes a second that large writes reached lately; 0: none yet.
     rate: AtomicU64,
@@ -60,7 +62,7 @@ impl Pace {
             aside: Mutex::default(),
             fewer: Condvar::new(),
             recent: Mutex::default(),
-            piece: AtomicU64::new(8 * least),
+            piece: [8 * least, 8 * least].map(AtomicU64::new),
             least,
             rate: AtomicU64::new(0),
             began: Instant::now(),
@@ -92,7 +94,7 @@ impl Drop for Hurry<'_> {
 pub(crate) struct Whose {
     /// Its own syncs are no reason to go slowly.
     pub stream: Option<StreamId>,
-    /// A sync call under way waits for it.
+    /// It is written by a sync call, which has been announced.
     pub synced: bool,
 }
 
@@ -157,8 +159,8 @@ impl Pace {
     fn wanted(&self, whose: Whose, flush: Duration) -> Duration {
         let ago = self.others_synced_at(whose, self.now());
         let least = match ago.is_some_and(|ago| ago < NOW_MS) {
-            true => PIECE_TIME_NOW,
-            false => PIECE_TIME_MIN,
+            true if whose != Whose::CHECKPOINT => PIECE_TIME_NOW,
+            _ => PIECE_TIME_MIN,
         };
         (3 * flush).max(least)
     }
@@ -186,9 +188,15 @@ impl Pace {
         }
     }
 
+    /// Bytes of a piece, and where they are kept.
+    fn piece(&self, whose: Whose) -> &AtomicU64 {
+        &self.piece[usize::from(whose == Whose::CHECKPOINT)]
+    }
+
     /// A piece and its flush took so long.
-    fn learn(&self, took: Duration, wanted: Duration) {
-        let piece = self.piece.load(Relaxed);
+    fn learn(&self, whose: Whose, took: Duration, wanted: Duration) {
+        let kept = self.piece(whose);
+        let piece = kept.load(Relaxed);
         let new = if took > wanted {
             piece * 3 / 4
         } else if took < wanted * 3 / 4 {
@@ -196,7 +204,7 @@ impl Pace {
         } else {
             piece
         };
-        self.piece.store(new.clamp(self.least, PIECE_MAX), Relaxed);
+        kept.store(new.clamp(self.least, PIECE_MAX), Relaxed);
     }
 
     fn note_rate(&self, bytes: u64, took: Duration) {
@@ -262,7 +270,9 @@ impl Volume {
 
     /// Should so many bytes be written by the piece?
     pub(crate) fn is_much(&self, bytes: u64, whose: Whose) -> bool {
-        self.is_paced() && bytes > 2 * self.pace.piece.load(Relaxed) && self.pace.is_careful(whose)
+        self.is_paced()
+            && bytes > 2 * self.pace.piece(whose).load(Relaxed)
+            && self.pace.is_careful(whose)
     }
 
     /// Writes that the caller flushes afterwards, and that nothing depends on before: in pieces while others sync. Returns when all are in
@@ -271,6 +281,7 @@ impl Volume {
         if !self.is_paced() {
             return Ok(ccfs_device::write_all(&*self.dev, writes)?);
         }
+        let _absent = whose.synced.then(|| self.flushes.absent());
         let bytes: u64 = writes.iter().map(Write::len).sum();
         let began = Instant::now();
         let mut left = Pieces(writes.into());
@@ -279,7 +290,7 @@ impl Volume {
             let careful = self.pace.is_careful(whose);
             at_ease &= !careful;
             let size = match careful {
-                true => self.pace.piece.load(Relaxed),
+                true => self.pace.piece(whose).load(Relaxed),
                 false => CALM_PIECE,
             };
             let piece = left.take(size);
@@ -292,10 +303,15 @@ impl Volume {
                 self.dev.wait(ticket)?;
             }
             if more {
-                self.flush_piece(whose.synced)?;
+                let caller = match self.pace.hurried.load(Relaxed) {
+                    0 => Caller::Piece,
+                    _ => Caller::Background,
+                };
+                let waited = self.flush_for(caller)?;
                 let flush = self.flushes.usual();
                 let wanted = self.pace.wanted(whose, flush);
-                self.pace.learn(start.elapsed(), wanted);
+                let took = start.elapsed().saturating_sub(waited);
+                self.pace.learn(whose, took, wanted);
                 self.pace.step_aside(whose, 2 * flush.max(PIECE_TIME_MIN));
             }
         }
@@ -351,16 +367,19 @@ mod tests {
     #[test]
     fn pieces_follow_what_they_take() {
         let pace = Pace::new(PIECE_MIN);
-        let piece = || pace.piece.load(Relaxed);
+        let piece = || pace.piece(OWN).load(Relaxed);
         let ms = Duration::from_millis;
         for _ in 0..50 {
-            pace.learn(ms(100), ms(3));
+            pace.learn(OWN, ms(100), ms(3));
         }
         assert_eq!(piece(), PIECE_MIN);
-        pace.learn(ms(3), ms(3));
-        assert_eq!(piece(), PIECE_MIN, "as wanted");
+        pace.piece(OWN).store(1 << 20, Relaxed);
+        pace.learn(OWN, ms(3), ms(3));
+        assert_eq!(piece(), 1 << 20, "as wanted");
+        pace.learn(OWN, ms(3) + ms(1) / 10, ms(3));
+        assert_eq!(piece(), 3 << 18, "longer than wanted");
         for _ in 0..50 {
-            pace.learn(ms(1), ms(30));
+            pace.learn(OWN, ms(1), ms(30));
         }
         assert_eq!(piece(), PIECE_MAX);
         // How long they may take: three flushes, or what is worth a piece.
@@ -374,6 +393,9 @@ mod tests {
             wanted == PIECE_TIME_NOW || pace.now() >= NOW_MS,
             "{wanted:?}"
         );
+        assert_eq!(pace.wanted(Whose::CHECKPOINT, ms(0)), PIECE_TIME_MIN);
+        let scattered = pace.piece(Whose::CHECKPOINT);
+        assert_eq!(scattered.load(Relaxed), 8 * PIECE_MIN, "learns by itself");
         pace.note(other, 0);
         std::thread::sleep(ms(NOW_MS));
         assert_eq!(pace.wanted(OWN, ms(0)), PIECE_TIME_MIN);
