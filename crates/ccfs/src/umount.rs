@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(5);
 /// A large backlog on a slow disk takes its time; then say so, and go on waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Whoever holds the loop device for longer after the daemon has closed it does not just look at it.
+const GLANCE: Duration = Duration::from_secs(1);
 
 pub fn run(args: &UmountArgs) -> Outcome<()> {
     let dir = resolve(&args.dir)?;
@@ -158,6 +160,7 @@ pub fn clear_dead(mount: &Mount) -> Outcome<()> {
 /// can delay that; it does not matter for the volume, so patience with it ends.
 fn wait_until_released(mount: &Mount, volume: &Path) {
     let start = Instant::now();
+    let mut closed_at = None;
     let mut told = false;
     loop {
         // The daemon's lock. A volume that cannot be opened for another reason is nothing to wait for.
@@ -172,14 +175,26 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
         let attached = mount.source != volume
             && mounts::backing_file(&mount.source).is_some_and(|file| file == volume);
         let late = start.elapsed() > PATIENCE;
-        if closed && (!attached || late) {
-            if attached {
+        if closed {
+            let since = *closed_at.get_or_insert_with(Instant::now);
+            let holders = match attached && since.elapsed() > GLANCE {
+                true => mounts::holders_of(&mount.source),
+                false => Vec::new(),
+            };
+            if attached && (late || !holders.is_empty()) {
+                let who = match holders.is_empty() {
+                    true => "another program".to_string(),
+                    false => mounts::show_processes(&holders),
+                };
                 warn!(
-                    "ccfs umount: {} is still held by another program",
+                    "ccfs umount: {} is still held by {who}",
                     mount.source.display()
                 );
+                return;
             }
-            return;
+            if !attached {
+                return;
+            }
         }
         if late && !told {
             told = true;

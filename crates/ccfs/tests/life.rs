@@ -95,6 +95,34 @@ fn umount_leaves_plain_ext4_and_no_loop_device() {
     }
 }
 
+/// A loop device that goes with its last user, who is somebody else: the volume is at rest, and nobody waits for that.
+#[test]
+fn umount_does_not_wait_for_somebody_elses_loop_device() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let device = tool("losetup", &["--find", "--show", &image]);
+    let device = device.trim();
+    let held = fs::File::open(device).unwrap();
+    tool("losetup", &["-d", device]);
+    mount(device, &dir);
+    let start = Instant::now();
+    let ran = ccfs_with(&["umount", &dir]);
+    let took = start.elapsed();
+    let own = format!("(pid {})", std::process::id());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(
+        ran.err.contains("still held by") && ran.err.contains(&own),
+        "{}",
+        ran.err
+    );
+    // The patience with a device that is only looked at is ten seconds.
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    drop(held);
+    wait_for_no_loops(&image);
+    tool("e2fsck", &["-fn", &image]);
+}
+
 #[test]
 fn the_daemon_is_detached_and_named_for_systemd() {
     needs_mounts!();

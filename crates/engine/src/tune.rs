@@ -11,8 +11,8 @@ const HABIT_MS: u64 = 10_000;
 const WORTHWHILE: u64 = 8;
 
 /// How long a single sync call may take after a long time without one: what it may find to be written is bounded by what the device writes
-/// in that time.
-const SYNC_WAIT: Duration = Duration::from_secs(1);
+/// in that time. As long as a commit interval, in which as much collects at the device's own rate.
+const SYNC_WAIT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Tuned {
     /// What the limit of dirty bytes never exceeds, whoever asks.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_what_the_device_writes_in_a_second() {
+    fn the_limit_is_what_the_device_writes_in_five_seconds() {
         let limit_with = |rate: Option<u64>| {
             let t = tuned(128, 1024);
             for _ in 0..5 {
@@ -221,8 +221,8 @@ mod tests {
             t.dirty_limit.load(Relaxed) / MB
         };
         assert_eq!(limit_with(None), 256, "nothing is known yet");
-        assert_eq!(limit_with(Some(80 * MB)), 128);
-        assert_eq!(limit_with(Some(600 * MB)), 600);
+        assert_eq!(limit_with(Some(20 * MB)), 128);
+        assert_eq!(limit_with(Some(120 * MB)), 600);
         assert_eq!(limit_with(FAST), 1024);
     }
 }
