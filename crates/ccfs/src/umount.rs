@@ -175,13 +175,16 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
         let attached = mount.source != volume
             && mounts::backing_file(&mount.source).is_some_and(|file| file == volume);
         let late = start.elapsed() > PATIENCE;
+        if closed && !attached {
+            return;
+        }
         if closed {
             let since = *closed_at.get_or_insert_with(Instant::now);
-            let holders = match attached && since.elapsed() > GLANCE {
+            let holders = match since.elapsed() > GLANCE {
                 true => mounts::holders_of(&mount.source),
                 false => Vec::new(),
             };
-            if attached && (late || !holders.is_empty()) {
+            if late || !holders.is_empty() {
                 let who = match holders.is_empty() {
                     true => "another program".to_string(),
                     false => mounts::show_processes(&holders),
@@ -190,9 +193,6 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
                     "ccfs umount: {} is still held by {who}",
                     mount.source.display()
                 );
-                return;
-            }
-            if !attached {
                 return;
             }
         }

@@ -168,9 +168,13 @@ impl FlushGroup {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
         if self.patient.load(Ordering::Relaxed) > 0 {
             let _state = self.state.lock();
-            self.done.iter().for_each(|done| {
-                done.notify_all();
-            });
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&self) {
+        for done in &self.done {
+            done.notify_all();
         }
     }
 
@@ -238,12 +242,10 @@ impl FlushGroup {
             let result = device_flush();
             state = self.state.lock();
             state.running = false;
-            if result.is_err() {
+            if let Err(error) = result {
                 state.failed = true;
-                for done in &self.done {
-                    done.notify_all();
-                }
-                return result.map(|()| Duration::ZERO);
+                self.wake_all();
+                return Err(error);
             }
             state.finished = number;
             let under_way = self.under_way.load(Ordering::Relaxed);
@@ -389,50 +391,71 @@ mod tests {
         assert!(first.took <= 40 * MS);
     }
 
-    /// A piece asks for a flush, and then something happens beside it.
-    fn beside(group: &FlushGroup, flushes: &AtomicU64, then: impl FnOnce()) {
-        let now = flushes.load(SeqCst);
-        let device = || {
-            flushes.fetch_add(1, SeqCst);
-            Ok(())
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(|| group.flush(Caller::Piece, device).unwrap());
-            let begun = || group.state.lock().pieces > 0 || flushes.load(SeqCst) > now;
-            while !begun() {
-                std::thread::yield_now();
+    /// A group on a device that counts its flushes, which seem to take long.
+    struct Counted {
+        group: FlushGroup,
+        flushes: AtomicU64,
+    }
+
+    impl Counted {
+        fn new() -> Counted {
+            let group = FlushGroup::default();
+            group.state.lock().gather.took = PIECE_WAIT_MAX * 100;
+            Counted {
+                group,
+                flushes: AtomicU64::default(),
             }
-            then();
-        });
+        }
+
+        fn count(&self) -> u64 {
+            self.flushes.load(SeqCst)
+        }
+
+        /// How long a piece waited in vain.
+        fn flush(&self, caller: Caller) -> Duration {
+            let device = || {
+                self.flushes.fetch_add(1, SeqCst);
+                Ok(())
+            };
+            self.group.flush(caller, device).unwrap()
+        }
+
+        /// A piece asks for a flush, and then something happens beside it.
+        fn beside(&self, then: impl FnOnce()) {
+            let now = self.count();
+            std::thread::scope(|scope| {
+                scope.spawn(|| self.flush(Caller::Piece));
+                let begun = || self.group.state.lock().pieces > 0 || self.count() > now;
+                while !begun() {
+                    std::thread::yield_now();
+                }
+                then();
+            });
+        }
     }
 
     /// A piece goes along with a sync call that still writes, and waits for nobody else. The bounds are for a machine that may stop a
     /// thread anywhere: of twenty times not each.
     #[test]
     fn a_piece_shares_the_flush_of_a_sync_call_that_is_about_to_make_one() {
-        let (group, flushes) = (FlushGroup::default(), AtomicU64::default());
-        let device = || {
-            flushes.fetch_add(1, SeqCst);
-            Ok(())
-        };
-        group.state.lock().gather.took = PIECE_WAIT_MAX * 100;
-        assert!(group.flush(Caller::Piece, device).unwrap().is_zero());
-        let coming = group.announce();
-        let waited = group.flush(Caller::Piece, device).unwrap();
+        let counted = Counted::new();
+        assert!(counted.flush(Caller::Piece).is_zero());
+        let coming = counted.group.announce();
+        let waited = counted.flush(Caller::Piece);
         assert!(
             waited >= PIECE_WAIT_MAX,
             "the call finds nothing: {waited:?}"
         );
-        let absent = group.absent();
-        assert!(group.flush(Caller::Piece, device).unwrap().is_zero());
+        let absent = counted.group.absent();
+        assert!(counted.flush(Caller::Piece).is_zero());
         drop(absent);
         let mut shared = 0;
         for _ in 0..20 {
-            let before = flushes.load(SeqCst);
-            beside(&group, &flushes, || {
-                group.flush(Caller::Sync, device).unwrap();
+            let before = counted.count();
+            counted.beside(|| {
+                counted.flush(Caller::Sync);
             });
-            shared += u64::from(flushes.load(SeqCst) == before + 1);
+            shared += u64::from(counted.count() == before + 1);
         }
         assert!(shared >= 10, "{shared} of 20");
         drop(coming);
@@ -441,24 +464,19 @@ mod tests {
     /// Whoever comes besides makes the flush at once, whatever else is to come; and so does the piece where nobody is to come any more.
     #[test]
     fn a_piece_that_waits_holds_nobody_up() {
-        let (group, flushes) = (FlushGroup::default(), AtomicU64::default());
-        let device = || {
-            flushes.fetch_add(1, SeqCst);
-            Ok(())
-        };
-        group.state.lock().gather.took = PIECE_WAIT_MAX * 100;
+        let counted = Counted::new();
         let (mut quick, mut ended) = (0, 0);
         for _ in 0..20 {
-            let coming = group.announce();
+            let coming = counted.group.announce();
             for caller in [Caller::Background, Caller::Piece] {
-                beside(&group, &flushes, || {
+                counted.beside(|| {
                     let began = Instant::now();
-                    group.flush(caller, device).unwrap();
+                    counted.flush(caller);
                     quick += u64::from(began.elapsed() < PIECE_WAIT_MAX / 2);
                 });
             }
             let began = Instant::now();
-            beside(&group, &flushes, || drop(coming));
+            counted.beside(|| drop(coming));
             ended += u64::from(began.elapsed() < PIECE_WAIT_MAX / 2);
         }
         assert!(quick >= 20 && ended >= 10, "{quick} of 40, {ended} of 20");
@@ -466,17 +484,11 @@ mod tests {
 
     #[test]
     fn a_piece_that_waits_is_told_of_a_failure() {
-        let (group, flushes) = (FlushGroup::default(), AtomicU64::default());
-        group.state.lock().gather.took = PIECE_WAIT_MAX * 100;
+        let group = Counted::new().group;
         let _coming = group.announce();
         let fail = || Err(Error::Errno(libc::EIO));
         std::thread::scope(|scope| {
-            let piece = scope.spawn(|| {
-                group.flush(Caller::Piece, || {
-                    flushes.fetch_add(1, SeqCst);
-                    fail()
-                })
-            });
+            let piece = scope.spawn(|| group.flush(Caller::Piece, fail));
             assert!(group.flush(Caller::Sync, fail).is_err());
             assert!(piece.join().unwrap().is_err());
         });

@@ -88,17 +88,20 @@ pub fn set_idle_class(tid: i32, idle: bool) -> io::Result<()> {
     checked(unsafe { libc::sched_setscheduler(tid, class, &raw const priority) }).map(drop)
 }
 
+/// The scheduling class of the calling thread.
+fn own_class() -> i32 {
+    // SAFETY: it takes an integer.
+    unsafe { libc::sched_getscheduler(0) }
+}
+
 /// The calling thread is in no class but the usual one.
 pub fn in_usual_class() -> bool {
-    // SAFETY: it takes an integer.
-    unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
+    own_class() == libc::SCHED_OTHER
 }
 
 /// For a thread that is about to start another one, which would get its class. Who keeps account of the class finds that it has left.
 pub fn leave_idle_class() {
-    // SAFETY: it takes an integer.
-    let idle = || unsafe { libc::sched_getscheduler(0) == libc::SCHED_IDLE };
-    if IDLE_CLASS_USED.load(Ordering::Relaxed) && idle() {
+    if IDLE_CLASS_USED.load(Ordering::Relaxed) && own_class() == libc::SCHED_IDLE {
         let _ = set_idle_class(0, false);
     }
 }

@@ -200,12 +200,11 @@ impl Seat {
     }
 
     fn put(&self, idle: bool) {
-        match sys::set_idle_class(self.tid, idle) {
-            // That it may be left was tried before; somebody has changed that.
-            Err(e) if !idle => {
-                tracing::error!("a thread stays in the scheduling class SCHED_IDLE: {e}")
-            }
-            _ => {}
+        // That it may be left was tried before; somebody has changed that.
+        if let Err(e) = sys::set_idle_class(self.tid, idle)
+            && !idle
+        {
+            tracing::error!("a thread stays in the scheduling class SCHED_IDLE: {e}");
         }
     }
 }
