@@ -60,11 +60,11 @@ pub struct Served {
 impl Served {
     /// `below`: a directory to make, for its mount.
     pub fn start(work: &WorkDir, timing: &str, bytes: u64, below: &Path) -> Result<Served> {
-        use std::os::unix::process::CommandExt;
         std::fs::create_dir(below).because(below.display())?;
         let mut command = Command::new(bench_program()?);
         command.args(["disk", "--timing", timing, "--bytes", &bytes.to_string()]);
-        command.arg(below).process_group(0);
+        command.arg(below);
+        crate::sys::in_its_own_session(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let held = guard::hold();
         let mut child = command.spawn().because("cannot start a modelled disk")?;

@@ -224,14 +224,13 @@ impl Mount<'_> {
     }
 
     fn spawn(&mut self, mut command: Command, work: &WorkDir) -> Result<()> {
-        use std::os::unix::process::CommandExt;
         let log = File::options()
             .create(true)
             .append(true)
             .open(&self.image.log);
         let log = log.because("log file")?;
-        // A group of its own: ctrl-C is for us, we end it.
-        command.process_group(0).stdin(Stdio::null());
+        crate::sys::in_its_own_session(&mut command);
+        command.stdin(Stdio::null());
         command
             .stdout(log.try_clone().because("log file")?)
             .stderr(log);

@@ -337,6 +337,9 @@ impl Part<'_> {
             if seconds > 0.0 {
                 let server = Fileserver::new(scale);
                 run::run(&server, &home, 1, Duration::from_secs_f64(seconds))?;
+                // What it has left in memory is not what is asked here.
+                mount.end()?;
+                mount = image.mount(&work, self.system, &[])?;
             }
             let dir = mount.dir().join("stream");
             std::fs::create_dir(&dir).because(dir.display())?;

@@ -80,6 +80,15 @@ impl Plan {
         all
     }
 
+    /// The systems for which there is nothing to measure.
+    fn idle(&self, experiments: &[Box<dyn Experiment>], systems: &[System]) -> Vec<System> {
+        let jobs = |disk: &DiskKind| self.jobs(experiments, systems, *disk);
+        let measured: Vec<System> = self.disks.iter().flat_map(jobs).map(|j| j.system).collect();
+        let mut idle = systems.to_vec();
+        idle.retain(|s| !measured.contains(s));
+        idle
+    }
+
     pub fn usable(&self) -> Vec<System> {
         usable(&self.systems)
     }
@@ -101,6 +110,15 @@ pub fn usable(wanted: &[System]) -> Vec<System> {
 /// Whether a system can be measured: what has no disk forgets everything, and keeps no data for programs.
 fn can(system: System, group: Group, disk: DiskKind) -> bool {
     system != System::Null || group == Group::Personalities && disk == DiskKind::Real
+}
+
+fn no_job(system: System) -> &'static str {
+    match system {
+        System::Null => {
+            "it has no disk and keeps no data: only the server workloads run on it, on the real disk (--group personalities)"
+        }
+        _ => "none of these workloads runs on it on these disks (--list names all)",
+    }
 }
 
 /// Whether measuring a system tells what the others do not: how requests travel shows where there are many, and what fuse2fs writes and
@@ -131,6 +149,9 @@ pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
     }
     state.begin(&plan.settings(), Machine::look(&systems))?;
     let experiments = plan.experiments();
+    for system in plan.idle(&experiments, &systems) {
+        println!("skipped: {}: {}", system.name(), no_job(system));
+    }
     let started = Instant::now();
     for &disk in &plan.disks {
         let scale = match disk {
@@ -261,6 +282,25 @@ mod tests {
             assert_eq!(times(&real, workload, system), on_real, "{name}");
             let modelled = format!("{workload}@hdd");
             assert_eq!(times(&hdd, &modelled, system), on_hdd, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_system_with_nothing_to_measure_is_named() {
+        for (line, idle) in [
+            (
+                "ccfs-bench --fs ext4,null --group micro",
+                vec![System::Null],
+            ),
+            (
+                "ccfs-bench --fs null --disk hdd --only varmail",
+                vec![System::Null],
+            ),
+            ("ccfs-bench --fs ext4,null --only varmail", vec![]),
+        ] {
+            let plan = Cli::parse_from(line.split_whitespace()).run.plan();
+            let experiments = plan.experiments();
+            assert_eq!(plan.idle(&experiments, &plan.systems), idle, "{line}");
         }
     }
 

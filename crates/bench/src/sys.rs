@@ -1,6 +1,20 @@
 //! The system calls that the standard library does not have.
 #![allow(unsafe_code)]
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Has the program begin a session of its own: a daemon has one, and the scheduler gives each session an equal part. Ctrl-C is not for it
+/// then, we end it.
+pub fn in_its_own_session(command: &mut Command) {
+    // SAFETY: setsid is safe to call between fork and exec, and touches no memory.
+    unsafe {
+        command.pre_exec(|| match libc::setsid() {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+}
 
 /// Blocks the signals that end a program in this thread and those that it starts, and gives `act` a thread of its own that
 /// waits for them. Children start with nothing blocked (the standard library sees to that).

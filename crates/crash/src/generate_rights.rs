@@ -93,12 +93,17 @@ impl Generator {
 
     fn flags(&mut self, tree: &Tree, stream: usize) -> Option<Op> {
         let node = self.either(tree, stream, 60)?;
-        let flags = match tree.nodes[&node].flags & (IMMUTABLE | APPEND) {
+        let of_node = &tree.nodes[&node];
+        let flags = match of_node.flags & (IMMUTABLE | APPEND) {
             // What is fixed is let go soon, or nothing could happen any more.
             0 => *self.rng.pick(&[
                 0x8, 0x40, 0x80, 0xc0, 0x10080, IMMUTABLE, APPEND, 0x20040, 0,
             ]),
             _ => *self.rng.pick(&[0, 0, 0, 0x40]),
+        };
+        let flags = match of_node.is_dir() {
+            true => flags,
+            false => flags & !FLAGS_OF_DIRS,
         };
         Some(Op::SetFlags { node, flags })
     }

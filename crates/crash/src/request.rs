@@ -202,6 +202,7 @@ impl Request {
                     append: self.append,
                     writeback: self.mapped,
                     kill_suidgid: *kill,
+                    ..WriteFlags::default()
                 };
                 let n = vol.write(&cx, self.ino(*node), *offset, data, flags)?;
                 if n < data.len() {

@@ -14,24 +14,28 @@ use ccfs_ext4::Error;
 use ccfs_ext4::acl::Acl;
 use std::sync::Arc;
 
-/// Flags that FS_IOC_SETFLAGS may change: sync, immutable, append, nodump, noatime, nocow is refused, dirsync, topdir.
-const FLAGS_SETTABLE: u32 = 0x8 | FLAG_IMMUTABLE | FLAG_APPEND | 0x40 | 0x80 | 0x1_0000 | 0x2_0000;
+/// Flags that FS_IOC_SETFLAGS may change: sync, immutable, append, nodump, noatime; nocow is refused.
+const FLAGS_SETTABLE: u32 = 0x8 | FLAG_IMMUTABLE | FLAG_APPEND | 0x40 | 0x80 | FLAGS_OF_DIRS;
+/// Those that only a directory can get: dirsync, topdir.
+const FLAGS_OF_DIRS: u32 = 0x1_0000 | 0x2_0000;
 /// Flags shown by FS_IOC_GETFLAGS (EXT4_FL_USER_VISIBLE).
 const FLAGS_VISIBLE: u32 = 0x705B_DFFF;
 /// Largest xattr value (XATTR_SIZE_MAX) and name (XATTR_NAME_MAX).
 const XATTR_VALUE_MAX: usize = 65_536;
 const XATTR_NAME_MAX: usize = 255;
 
-/// ext4's name index and the rest of the name. `None`: a namespace that the volume does not have.
-fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
+/// ext4's name index and the rest of the name. Errors: EOPNOTSUPP for a namespace that the volume does not have, EINVAL for its name alone.
+fn split_name(name: &[u8]) -> Result<(u8, &[u8])> {
     match name {
-        b"system.posix_acl_access" => return Some((ACL_ACCESS, b"")),
-        b"system.posix_acl_default" => return Some((ACL_DEFAULT, b"")),
+        b"system.posix_acl_access" => return Ok((ACL_ACCESS, b"")),
+        b"system.posix_acl_default" => return Ok((ACL_DEFAULT, b"")),
+        b"user." | b"trusted." | b"security." => return errno(libc::EINVAL),
         _ => {}
     }
     [(1u8, &b"user."[..]), (4, b"trusted."), (6, b"security.")]
         .into_iter()
         .find_map(|(index, prefix)| name.strip_prefix(prefix).map(|rest| (index, rest)))
+        .ok_or(Error::Errno(libc::EOPNOTSUPP))
 }
 
 fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
@@ -271,7 +275,12 @@ impl Volume {
         }
         let old = st.attr.flags;
         let changed = (old ^ flags) & FLAGS_VISIBLE;
-        if changed & !FLAGS_SETTABLE != 0 {
+        let misplaced = if st.is_dir() {
+            0
+        } else {
+            FLAGS_OF_DIRS & flags
+        };
+        if changed & (!FLAGS_SETTABLE | misplaced) != 0 {
             return errno(libc::EOPNOTSUPP);
         }
         if changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 && !cx.privileged {
@@ -325,7 +334,7 @@ impl Volume {
     /// Error: ENODATA.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.check_alive()?;
-        let (index, rest) = split_name(name).ok_or(Error::Errno(libc::EOPNOTSUPP))?;
+        let (index, rest) = split_name(name)?;
         let inode = self.inode(ino)?;
         let st = inode.read()?;
         let value = self
@@ -360,15 +369,12 @@ impl Volume {
         replace: bool,
         kill_sgid: bool,
     ) -> Result<()> {
-        let (index, rest) = split_name(name).ok_or(Error::Errno(libc::EOPNOTSUPP))?;
+        let (index, rest) = split_name(name)?;
         if rest.len() > XATTR_NAME_MAX {
             return errno(libc::ERANGE);
         }
         if value.len() > XATTR_VALUE_MAX {
             return errno(libc::E2BIG);
-        }
-        if index != ACL_ACCESS && index != ACL_DEFAULT && rest.is_empty() {
-            return errno(libc::EINVAL);
         }
         self.change_xattr(
             cx,
@@ -378,13 +384,14 @@ impl Volume {
             Some(value),
             create,
             replace,
-            kill_sgid,
+            // A default list says nothing about the directory itself.
+            kill_sgid && index == ACL_ACCESS,
         )
     }
 
     /// Error: ENODATA.
     pub fn removexattr(&self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
-        let (index, rest) = split_name(name).ok_or(Error::Errno(libc::EOPNOTSUPP))?;
+        let (index, rest) = split_name(name)?;
         self.change_xattr(cx, ino, index, rest, None, false, true, false)
     }
 
@@ -539,8 +546,8 @@ fn set_fields(st: &mut State, set: &SetAttr, op: &Op) {
         SetTime::Now => op.now,
         SetTime::At(t) => op.vol.held(t),
     };
-    if set.kill_suidgid && !st.is_dir() {
-        kill_suidgid(st);
+    if !st.is_dir() {
+        kill_suidgid(st, set.kill_suidgid, set.kill_sgid);
     }
     if let Some(mode) = set.mode {
         st.attr.mode = (st.attr.mode & libc::S_IFMT as u16) | (mode & 0o7777);

@@ -234,9 +234,7 @@ impl Volume {
             let end = offset + data.len() as u64;
             st.attr.size = st.attr.size.max(end);
             touch(&mut st, op.now);
-            if flags.kill_suidgid {
-                kill_suidgid(&mut st);
-            }
+            kill_suidgid(&mut st, flags.kill_suidgid, flags.kill_sgid);
             op.capture(&inode, &mut st);
             Ok(data.len())
         })
@@ -647,11 +645,14 @@ pub(crate) fn touch(st: &mut State, now: Time) {
     st.attr.ctime = now;
 }
 
-/// What a write by an unprivileged caller does to the mode: setuid goes, setgid goes if the group may execute.
-pub(crate) fn kill_suidgid(st: &mut State) {
-    let mode = st.attr.mode;
-    st.attr.mode &= !(libc::S_ISUID as u16);
-    if mode & libc::S_IXGRP as u16 != 0 {
+/// What a write by an unprivileged caller (`suidgid`) does to the mode: setuid goes, and setgid if the group may execute. With `sgid` that
+/// goes in any case.
+pub(crate) fn kill_suidgid(st: &mut State, suidgid: bool, sgid: bool) {
+    let executable = st.attr.mode & libc::S_IXGRP as u16 != 0;
+    if suidgid {
+        st.attr.mode &= !(libc::S_ISUID as u16);
+    }
+    if sgid || suidgid && executable {
         st.attr.mode &= !(libc::S_ISGID as u16);
     }
 }

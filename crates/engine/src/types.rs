@@ -84,8 +84,10 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
     pub ctime: Option<SetTime>,
-    /// Clear setuid and setgid as a write by an unprivileged caller does (FUSE_HANDLE_KILLPRIV_V2).
+    /// Clear setuid, and setgid where the group may execute, as a write by an unprivileged caller does (FUSE_HANDLE_KILLPRIV_V2).
     pub kill_suidgid: bool,
+    /// Clear setgid also where the group may not execute: the caller is not of the file's group.
+    pub kill_sgid: bool,
 }
 
 /// How a write is done.
@@ -94,6 +96,8 @@ pub struct WriteFlags {
     /// At the end of file, whatever the offset says (O_APPEND is resolved by the kernel; this is for callers without one).
     pub append: bool,
     pub kill_suidgid: bool,
+    /// As [`SetAttr::kill_sgid`].
+    pub kill_sgid: bool,
     /// From the kernel's write-back of a shared mapping: goes to the stream of the inode's last writer, `Context::stream` is ignored.
     pub writeback: bool,
 }

@@ -70,6 +70,15 @@ impl Proc {
         uids.split_ascii_whitespace().nth(3)?.parse().ok()
     }
 
+    /// Whether requests of it come with this group, as the first one or a supplementary one.
+    pub fn is_in_group(&self, tid: u32, gid: u32) -> Option<bool> {
+        let is = |word: &str| word.parse() == Ok(gid);
+        let first = self.status_field(tid, b"Gid:")?;
+        let others = self.status_field(tid, b"Groups:")?;
+        let first = first.split_ascii_whitespace().nth(3).is_some_and(is);
+        Some(first || others.split_ascii_whitespace().any(is))
+    }
+
     /// The effective capabilities, as bits.
     pub fn capabilities(&self, tid: u32) -> Option<u64> {
         u64::from_str_radix(&self.status_field(tid, b"CapEff:")?, 16).ok()

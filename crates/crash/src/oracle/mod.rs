@@ -25,6 +25,6 @@ pub use judge::{Order, Rules};
 pub use model::{Errno, Touch};
 pub use op::*;
 pub use relate::{Analysis, Cut, Placed, Relation};
-pub use rights::{ACL_ACCESS, ACL_DEFAULT, APPEND, FLAGS, IMMUTABLE, list_of};
+pub use rights::{ACL_ACCESS, ACL_DEFAULT, APPEND, FLAGS, FLAGS_OF_DIRS, IMMUTABLE, list_of};
 pub use tree::*;
 pub use verdict::{Crash, Promise, Violation, floor, judge};

@@ -16,7 +16,9 @@ pub const IMMUTABLE: u32 = 0x10;
 /// Bytes are added and nothing else changes.
 pub const APPEND: u32 = 0x20;
 /// Flags that a caller may set: synchronous, immutable, append-only, nodump, noatime, dirsync, top of a hierarchy.
-pub const FLAGS: u32 = 0x8 | IMMUTABLE | APPEND | 0x40 | 0x80 | DIRSYNC | 0x2_0000;
+pub const FLAGS: u32 = 0x8 | IMMUTABLE | APPEND | 0x40 | 0x80 | FLAGS_OF_DIRS;
+/// Those that only directories have.
+pub const FLAGS_OF_DIRS: u32 = DIRSYNC | 0x2_0000;
 const DIRSYNC: u32 = 0x1_0000;
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;

@@ -4,7 +4,7 @@ use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
 use crate::wire::{Errno, Reply, Request};
-use ccfs_engine::{Context, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags, at_hand};
+use ccfs_engine::{Attr, Context, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags, at_hand};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Most that one copy_file_range request copies, bytes; callers go on after a short copy.
@@ -38,13 +38,9 @@ impl Server {
         let before = self.notifier.look();
         let flags = WriteFlags {
             append: appends && self.appends_by_itself(ino, arg.offset, before)?,
-            kill_suidgid: arg.write_flags & abi::WRITE_KILL_SUIDGID != 0,
             writeback,
+            ..self.killed_by_write(request, ino, arg.write_flags, reply)?
         };
-        // The kernel does not know that the bits go; exec looks at the mode that it remembers.
-        if flags.kill_suidgid && self.volume.getattr(ino)?.mode & SETUID_SETGID != 0 {
-            reply.stale_attrs.push(request.header.nodeid);
-        }
         let size = self
             .volume
             .write(&self.context(request, 0), ino, arg.offset, data, flags)?;
@@ -146,6 +142,40 @@ impl Server {
         self.drop_privileges_of(request, ino, request.header.nodeid, reply)
     }
 
+    /// What a write does to setuid and setgid.
+    fn killed_by_write(
+        &self,
+        request: &Request<'_>,
+        ino: Ino,
+        write_flags: u32,
+        reply: &mut Reply,
+    ) -> Result<WriteFlags, Errno> {
+        let mut flags = WriteFlags {
+            kill_suidgid: write_flags & abi::WRITE_KILL_SUIDGID != 0,
+            ..WriteFlags::default()
+        };
+        if !flags.kill_suidgid {
+            return Ok(flags);
+        }
+        let attr = self.volume.getattr(ino)?;
+        if attr.mode & SETUID_SETGID != 0 {
+            flags.kill_sgid = self.is_foreign_setgid(request, &attr);
+            // The kernel does not know that the bits go; exec looks at the mode that it remembers.
+            reply.stale_attrs.push(request.header.nodeid);
+        }
+        Ok(flags)
+    }
+
+    /// A setgid file whose group may not execute it, changed by somebody who is not of that group, or not known to be: setgid goes, too (Linux
+    /// since 6.2). The caller has no CAP_FSETID.
+    pub(super) fn is_foreign_setgid(&self, request: &Request<'_>, attr: &Attr) -> bool {
+        let header = &request.header;
+        let bits = attr.mode & (libc::S_ISGID | libc::S_IXGRP) as u16;
+        bits == libc::S_ISGID as u16
+            && attr.gid != header.gid
+            && self.callers.proc().is_in_group(header.pid, attr.gid) != Some(true)
+    }
+
     /// With HANDLE_KILLPRIV_V2 the kernel leaves setuid and setgid to us also where the request has no flag for it.
     fn drop_privileges_of(
         &self,
@@ -154,11 +184,16 @@ impl Server {
         nodeid: u64,
         reply: &mut Reply,
     ) -> Answer {
-        if request.header.uid == 0 || self.volume.getattr(ino)?.mode & SETUID_SETGID == 0 {
+        if request.header.uid == 0 {
+            return Ok(());
+        }
+        let attr = self.volume.getattr(ino)?;
+        if attr.mode & SETUID_SETGID == 0 {
             return Ok(());
         }
         let set = SetAttr {
             kill_suidgid: true,
+            kill_sgid: self.is_foreign_setgid(request, &attr),
             ..Default::default()
         };
         self.volume.setattr(&self.context(request, 0), ino, &set)?;
@@ -173,7 +208,7 @@ impl Server {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        check_range(arg.offset, 0)?;
+        // A negative one is past the end, too.
         let offset = self.volume.seek(self.target(request)?, arg.offset, what)?;
         reply.push(&abi::LseekOut { offset });
         Ok(())

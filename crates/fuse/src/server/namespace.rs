@@ -134,10 +134,13 @@ impl Server {
         let arg: abi::SetattrIn = request.arg()?;
         let ino = self.target(request)?;
         let mut set = changes(&arg)?;
-        if set.uid.is_some() || set.gid.is_some() {
-            // HANDLE_KILLPRIV_V2: a change of owner clears setuid and setgid of everything but directories, root's too.
-            set.kill_suidgid |=
-                self.volume.getattr(ino)?.mode & libc::S_IFMT as u16 != libc::S_IFDIR as u16;
+        // HANDLE_KILLPRIV_V2: a change of owner clears setuid and setgid of everything but directories, root's too.
+        let chown = set.uid.is_some() || set.gid.is_some();
+        if chown || set.kill_suidgid {
+            let attr = self.volume.getattr(ino)?;
+            let unprivileged = !chown || request.header.uid != 0;
+            set.kill_sgid = unprivileged && self.is_foreign_setgid(request, &attr);
+            set.kill_suidgid |= attr.mode & libc::S_IFMT as u16 != libc::S_IFDIR as u16;
         }
         let attr = self.volume.setattr(&self.context(request, 0), ino, &set)?;
         self.push_attr(reply, &attr);
@@ -389,6 +392,7 @@ fn changes(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
             None
         },
         kill_suidgid: has(fattr::KILL_SUIDGID),
+        kill_sgid: false,
     })
 }
 

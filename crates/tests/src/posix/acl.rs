@@ -221,6 +221,18 @@ pub fn default(c: &mut Checks) {
         sys::stat(d.join("h")).map(|s| s.perm()),
         Ok(0o644),
     );
+    // An access ACL by an owner outside the group takes setgid away, a default one leaves it.
+    let s = c.at("s");
+    dir_of(&s, ALICE, TEAM, 0o2755);
+    let by_owner = |name: &'static str, value: Vec<u8>| {
+        sys::as_user(ALICE, ALICE, &[], || sys::setxattr(&s, name, &value, 0))
+    };
+    for value in [inherit.clone(), full(7, &[], 5, 5, 5)] {
+        c.ok("a default ACL", by_owner(DEFAULT, value));
+        c.eq("setgid stays", sys::stat(&s).map(|s| s.perm()), Ok(0o2755));
+    }
+    c.ok("an access ACL", by_owner(ACCESS, full(7, &[], 5, 5, 5)));
+    c.eq("setgid goes", sys::stat(&s).map(|s| s.perm()), Ok(0o755));
     if crate::harness::have("setfacl") {
         crate::harness::shell(&d, "setfacl -m u:60002:rwx,g:60100:r-- h");
         let text = crate::harness::shell(&d, "getfacl -n -c h");

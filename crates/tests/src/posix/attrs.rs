@@ -10,6 +10,11 @@ pub fn xattr(c: &mut Checks) {
     c.eq("none", sys::listxattr(&f), Ok(vec![]));
     c.err("missing", sys::getxattr(&f, "user.a"), ENODATA);
     c.err("remove missing", sys::removexattr(&f, "user.a"), ENODATA);
+    for alone in ["user.", "trusted.", "security."] {
+        c.err("set a prefix", sys::setxattr(&f, alone, b"", 0), EINVAL);
+        c.err("get a prefix", sys::getxattr(&f, alone), EINVAL);
+        c.err("remove a prefix", sys::removexattr(&f, alone), EINVAL);
+    }
     c.ok("set", sys::setxattr(&f, "user.a", b"one", 0));
     c.eq("get", sys::getxattr(&f, "user.a"), Ok(b"one".to_vec()));
     c.eq(
@@ -251,6 +256,8 @@ const GETFLAGS: u64 = 0x8008_6601;
 const SETFLAGS: u64 = 0x4008_6602;
 const IMMUTABLE: u32 = 0x10;
 const APPEND: u32 = 0x20;
+const DIRSYNC: u32 = 0x1_0000;
+const TOPDIR: u32 = 0x2_0000;
 
 fn flags(path: impl AsRef<Path>) -> sys::R<u32> {
     let fd = sys::open(path, O_RDONLY | O_NONBLOCK, 0)?;
@@ -292,6 +299,16 @@ pub fn inode_flags(c: &mut Checks) {
     c.err("utimens", sys::utimens(&f, (1, 1), (1, 1)), EPERM);
     c.eq("content", bytes_of(&f), b"data".to_vec());
     c.ok("mutable again", set_flags(&f, base));
+    for of_dirs in [DIRSYNC, TOPDIR] {
+        c.err(
+            "a flag of directories",
+            set_flags(&f, base | of_dirs),
+            EOPNOTSUPP,
+        );
+        let before = flags(&d).unwrap_or(0);
+        c.ok("on a directory", set_flags(&d, before | of_dirs));
+        c.ok("and away", set_flags(&d, before));
+    }
     c.ok("write", write());
     c.ok("append-only", set_flags(&f, base | APPEND));
     let append = || -> sys::R<usize> { sys::write(&sys::open(&f, O_WRONLY | O_APPEND, 0)?, b"+") };

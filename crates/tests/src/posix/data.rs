@@ -96,6 +96,10 @@ pub fn holes(c: &mut Checks) {
         sys::lseek(&fd, 5 << 20, SEEK_HOLE),
         ENXIO,
     );
+    for at in [-1, i64::MIN, i64::MAX] {
+        c.err("SEEK_DATA far out", sys::lseek(&fd, at, SEEK_DATA), ENXIO);
+        c.err("SEEK_HOLE far out", sys::lseek(&fd, at, SEEK_HOLE), ENXIO);
+    }
     sys::ftruncate(&fd, (3 << 20) + 100).expect("ftruncate");
     c.eq(
         "the end is a hole",

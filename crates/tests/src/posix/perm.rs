@@ -177,6 +177,54 @@ pub fn suid_clearing(c: &mut Checks) {
         mode_of(&f),
         Ok(0o2666),
     );
+    // Of somebody who is not of the group it goes, too: by whichever call, and of nothing but that.
+    let changes: [(&str, &(dyn Fn() + Sync)); 6] = [
+        ("write", &|| {
+            let fd = sys::open(&f, O_WRONLY, 0).expect("open");
+            sys::pwrite(&fd, b"y", 0).expect("write");
+        }),
+        ("truncate", &|| sys::truncate(&f, 0).expect("truncate")),
+        ("O_TRUNC", &|| {
+            drop(sys::open(&f, O_WRONLY | O_TRUNC, 0).expect("open"));
+        }),
+        ("fallocate", &|| {
+            let fd = sys::open(&f, O_WRONLY, 0).expect("open");
+            sys::fallocate(&fd, 0, 0, 10_000).expect("fallocate");
+        }),
+        ("punch", &|| {
+            let fd = sys::open(&f, O_WRONLY, 0).expect("open");
+            let how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+            sys::fallocate(&fd, how, 0, 1).expect("fallocate");
+        }),
+        ("append", &|| {
+            let fd = sys::open(&f, O_WRONLY | O_APPEND, 0).expect("open");
+            sys::write(&fd, b"y").expect("write");
+        }),
+    ];
+    for (what, change) in changes {
+        for (mode, want) in [(0o2666, 0o666), (0o6646, 0o646), (0o2646, 0o646)] {
+            fresh(mode);
+            sys::as_user(BOB, BOB, &[], change);
+            let called = format!("{what} by a stranger, {mode:o}");
+            c.eq(&called, mode_of(&f), Ok(want));
+        }
+        fresh(0o2666);
+        sys::as_user(BOB, BOB, &[TEAM, ALICE], change);
+        let called = format!("{what} by a member, by a supplementary group");
+        c.eq(&called, mode_of(&f), Ok(0o2666));
+        fresh(0o2666);
+        change();
+        c.eq(&format!("{what} by root"), mode_of(&f), Ok(0o2666));
+    }
+    let _ = sys::unlink(&f);
+    file_of(&f, ALICE, TEAM, 0o2646);
+    let own = || sys::chown(&f, u32::MAX, ALICE);
+    sys::as_user(ALICE, ALICE, &[], own).expect("chown");
+    c.eq(
+        "chown of a group's file by an owner outside",
+        mode_of(&f),
+        Ok(0o646),
+    );
     dir_of(c.at("d"), ALICE, ALICE, 0o6777);
     sys::chown(c.at("d"), BOB, TEAM).expect("chown");
     c.eq(
