@@ -77,6 +77,11 @@ impl Examiner<'_> {
     /// Features: each one that stands in the way, with what takes it off.
     fn features(&mut self, sb: &RawSuper) {
         let mut clean = true;
+        if sb.rev_level.get() == 0 {
+            self.found("features", Mark::Repair, "none, since it is revision 0");
+            self.advise("tune2fs -O large_file");
+            clean = false;
+        }
         for (name, support) in superblock::feature_names(sb) {
             let removable = REMOVABLE.contains(&&name[..]);
             let cure = if removable {

@@ -111,27 +111,68 @@ fn the_advice_leads_to_a_usable_volume() {
     let place = Place::new();
     let bare = volume(&place, "a.img", &["-O", "^has_journal"]);
     tool("debugfs", &["-w", "-R", "ssv state 0", &bare]);
-    let next = adopt(&bare, &[]).1["next"].clone();
-    let steps: Vec<&str> = next
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|s| s.as_str().unwrap())
-        .collect();
-    let (last, before) = steps.split_last().unwrap();
-    assert!(
-        last.starts_with("ccfs mount ") && before.len() == 2,
-        "{steps:?}"
-    );
-    let program = format!("{} ", env!("CARGO_BIN_EXE_ccfs"));
-    for step in before {
-        let line = step.replacen("ccfs ", &program, 1);
-        let ran = run(Command::new("sh")
-            .args(["-c", &line])
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"));
-        assert!(ran.code <= 1, "{line}: {}{}", ran.out, ran.err);
+    let old = place.text("old.img");
+    tool("mke2fs", &["-q", "-F", "-r", "0", &old, "64M"]);
+    let quota = volume(&place, "quota.img", &["-O", "quota,project"]);
+    for image in [&bare, &old, &quota] {
+        let next = adopt(image, &[]).1["next"].clone();
+        let steps: Vec<&str> = next
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| s.as_str().unwrap())
+            .collect();
+        let (last, before) = steps.split_last().unwrap();
+        assert!(
+            last.starts_with("ccfs mount ") && before.len() == 2,
+            "{steps:?}"
+        );
+        let program = format!("{} ", env!("CARGO_BIN_EXE_ccfs"));
+        for step in before {
+            let line = step.replacen("ccfs ", &program, 1);
+            let ran = run(Command::new("sh")
+                .args(["-c", &line])
+                .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"));
+            assert!(ran.code <= 1, "{line}: {}{}", ran.out, ran.err);
+        }
+        verdict(image, 0, "usable", "clean");
     }
-    verdict(&bare, 0, "usable", "clean");
+}
+
+#[test]
+fn what_can_only_be_read_is_read() {
+    needs_mounts!();
+    let place = Place::new();
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/f"), "content").unwrap();
+    let with = ["-d", &place.text("src"), "-O"];
+    for name in ["quota", "project", "verity", "read-only"] {
+        let image = match name {
+            "read-only" => volume(&place, name, &with[..2]),
+            _ => volume(&place, name, &[&with[..], &[name]].concat()),
+        };
+        if name == "read-only" {
+            tool("tune2fs", &["-O", name, &image]);
+        }
+        verdict(&image, 1, "read-only", name);
+        let before = fs::read(&image).unwrap();
+        let cat = ccfs_with(&["cat", &format!("{image}:/f")]);
+        assert_eq!((cat.code, &cat.out[..]), (0, "content"), "{}", cat.err);
+        refused(
+            "put",
+            &ccfs_with(&["put", "/etc/passwd", &image]),
+            1,
+            &[name],
+        );
+        let dir = place.subdir(&format!("mnt-{name}"));
+        refused("rw", &ccfs_with(&["mount", &image, &dir]), 32, &[name]);
+        let mount = ccfs_with(&["mount", "-o", "ro", &image, &dir]);
+        assert_eq!(mount.code, 0, "{name}: {}", mount.err);
+        let read = fs::read_to_string(format!("{dir}/f"));
+        unmount(&dir);
+        assert_eq!(read.unwrap(), "content");
+        assert!(fs::read(&image).unwrap() == before, "{name} was changed");
+    }
 }
 
 #[test]

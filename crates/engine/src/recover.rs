@@ -135,13 +135,18 @@ pub struct Recovery {
 
 /// Brings a crashed volume to rest. `None`: it was at rest.
 pub fn recover(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
-    let image = Image::open(dev.clone(), ccfs_image::OpenOptions::default())?;
-    if !image.in_flight() {
+    // Only to look: a volume with features that can but be read is never in flight.
+    let look = ccfs_image::OpenOptions {
+        read_only: true,
+        ..Default::default()
+    };
+    if !Image::open(dev.clone(), look)?.in_flight() {
         return Ok(None);
     }
     if dev.read_only() {
         return Err(Error::Refused("the volume was not unmounted cleanly and must be recovered, but the device is read-only".into()));
     }
+    let image = Image::open(dev.clone(), ccfs_image::OpenOptions::default())?;
     if dev.transactions().is_some() {
         return crate::ondevice::recover_on_device(dev, image).map(Some);
     }

@@ -233,7 +233,10 @@ impl Layout {
             ));
         }
         if sb.rev_level.get() == 0 {
-            return Err(Error::Refused("revision 0 of ext2 is not supported".into()));
+            return Err(Error::Refused(
+                "revision 0 of ext2 is not supported (tune2fs -O large_file makes it revision 1)"
+                    .into(),
+            ));
         }
         if sb.rev_level.get() > 1 {
             return Err(Error::Refused(format!(
