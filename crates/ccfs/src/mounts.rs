@@ -35,18 +35,33 @@ impl Mount {
     }
     /// True when the daemon of a FUSE mount is gone.
     pub fn is_dead(&self) -> bool {
-        is_dead(&self.dir)
+        self.stopped_daemon().is_none() && is_dead(&self.dir)
+    }
+    /// The daemon's process id where it is stopped (SIGSTOP, a debugger): whatever it is asked waits until it goes on, and cannot be
+    /// interrupted.
+    pub fn stopped_daemon(&self) -> Option<u32> {
+        let behind = backing_file(&self.source);
+        let holders = holders_of(behind.as_ref().unwrap_or(&self.source));
+        let mut stopped = holders.into_iter().map(|(pid, _)| pid).filter(is_stopped);
+        stopped.next().filter(|_| self.is_ccfs())
     }
 }
 
 /// True when the daemon of the FUSE mount at `dir` is gone. Asks with statfs(2), which no cache of the kernel answers. (A daemon that is
 /// just being killed interrupts what is on its way to it.)
-pub fn is_dead(dir: &Path) -> bool {
+fn is_dead(dir: &Path) -> bool {
     use rustix::io::{Errno, retry_on_intr};
     matches!(
         retry_on_intr(|| rustix::fs::statfs(dir)),
         Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
     )
+}
+
+/// Whether a process is in state T or t (proc(5)), the first field after its name, which may have brackets itself.
+fn is_stopped(pid: &u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(") ").next().unwrap_or_default();
+    state.starts_with(['T', 't'])
 }
 
 /// All mounts of this process's namespace, in mount order. Lines that do not parse are left out.

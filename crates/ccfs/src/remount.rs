@@ -20,9 +20,10 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
     let dir = umount::resolve(&args.dir)?;
     let shown = dir.display();
     let mount = mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?;
-    if !mount.is_some_and(|m| m.is_ccfs() && !m.is_dead()) {
+    let Some(mount) = mount.filter(|m| m.is_ccfs() && !m.is_dead()) else {
         return refuse(format!("no ccfs volume is mounted on {shown}"));
-    }
+    };
+    umount::refuse_stopped(&mount)?;
     let now = rustix::fs::statvfs(&dir)
         .or_fail(
             mount_code::FAILED,

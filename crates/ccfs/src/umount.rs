@@ -52,6 +52,7 @@ pub fn run(args: &UmountArgs) -> Outcome<()> {
             ),
         ));
     }
+    refuse_stopped(&mount)?;
     let others = others_of(&mount);
     detach(&dir)?;
     let left = others_of(&mount);
@@ -69,6 +70,20 @@ pub fn run(args: &UmountArgs) -> Outcome<()> {
     }
     wait_until_released(&mount, &volume);
     check_at_rest(&volume)
+}
+
+/// Nothing is asked of a daemon that is stopped: that could not even be interrupted.
+pub fn refuse_stopped(mount: &Mount) -> Outcome<()> {
+    let Some(pid) = mount.stopped_daemon() else {
+        return Ok(());
+    };
+    Err(Failure::new(
+        mount_code::FAILED,
+        format!(
+            "the daemon of {} is stopped; let it go on first: kill -CONT {pid}",
+            mount.dir.display()
+        ),
+    ))
 }
 
 /// The directory with links resolved; a dead mount cannot be looked at, then only its parent is resolved.

@@ -262,6 +262,70 @@ fn mount_clears_what_a_killed_daemon_left() {
     }
 }
 
+/// Lets a process go on, whatever becomes of the test.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(pid: u32) -> Stopped {
+        signal(pid, "STOP");
+        let start = Instant::now();
+        let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        while !state().contains(") T ") {
+            assert!(start.elapsed() < PATIENCE, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, "CONT");
+    }
+}
+
+/// Whoever asks a daemon that is stopped hangs, and cannot even be killed: nobody does.
+#[test]
+fn a_stopped_daemon_is_not_asked() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, other) = (place.volume("a.img", "32M"), place.volume("b.img", "32M"));
+    let (dir, second) = (place.subdir("mnt"), place.subdir("mnt2"));
+    mount(&image, &dir);
+    fs::write(place.path("mnt/f"), "kept").unwrap();
+    let stopped = Stopped::new(daemon(&dir));
+    for (args, code, word) in [
+        (&["mount", &image, &second][..], 32, "already mounted"),
+        (&["mount", &other, &dir], 32, "another volume"),
+        (
+            &["mount", "-o", "remount,ro", &image, &dir],
+            32,
+            "kill -CONT",
+        ),
+        (&["umount", &dir], 32, "kill -CONT"),
+        (&["fsck", "-n", &image], 8, "in use"),
+        (&["ls", &image], 1, "mounted on"),
+        (&["mkfs", "--force", &image], 1, "mounted on"),
+    ] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let ran = std::thread::scope(|scope| {
+            scope.spawn(move || sender.send(ccfs_with(args)));
+            let ran = receiver.recv_timeout(PATIENCE);
+            if ran.is_err() {
+                signal(stopped.0, "CONT");
+            }
+            ran
+        });
+        let ran = ran.unwrap_or_else(|_| panic!("{args:?} waits for the daemon"));
+        assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(word), "{args:?}: {}", ran.err);
+    }
+    drop(stopped);
+    assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "kept");
+    unmount(&dir);
+    plain_ext4(&place, &image);
+}
+
 #[test]
 fn umount_of_a_dead_mount_clears_it_and_names_the_way_out() {
     needs_mounts!();
