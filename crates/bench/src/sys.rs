@@ -9,10 +9,7 @@ use std::process::Command;
 pub fn in_its_own_session(command: &mut Command) {
     // SAFETY: setsid is safe to call between fork and exec, and touches no memory.
     unsafe {
-        command.pre_exec(|| match libc::setsid() {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        });
+        command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
     }
 }
 

@@ -33,18 +33,33 @@ impl Mount {
         };
         Path::new(&format!("/sys/class/bdi/{}{suffix}", self.device)).exists()
     }
+    /// What has become of the daemon of a FUSE mount. One that is stopped is not asked.
+    pub fn daemon(&self) -> Daemon {
+        match self.stopped_daemon() {
+            Some(pid) => Daemon::Stopped(pid),
+            None if is_dead(&self.dir) => Daemon::Gone,
+            None => Daemon::Serves,
+        }
+    }
     /// True when the daemon of a FUSE mount is gone.
     pub fn is_dead(&self) -> bool {
-        self.stopped_daemon().is_none() && is_dead(&self.dir)
+        matches!(self.daemon(), Daemon::Gone)
     }
-    /// The daemon's process id where it is stopped (SIGSTOP, a debugger): whatever it is asked waits until it goes on, and cannot be
-    /// interrupted.
-    pub fn stopped_daemon(&self) -> Option<u32> {
+    fn stopped_daemon(&self) -> Option<u32> {
+        if !self.is_ccfs() {
+            return None;
+        }
         let behind = backing_file(&self.source);
         let holders = holders_of(behind.as_ref().unwrap_or(&self.source));
-        let mut stopped = holders.into_iter().map(|(pid, _)| pid).filter(is_stopped);
-        stopped.next().filter(|_| self.is_ccfs())
+        holders.into_iter().map(|(pid, _)| pid).find(is_stopped)
     }
+}
+
+pub enum Daemon {
+    Serves,
+    /// Its process (SIGSTOP, a debugger): whatever it is asked waits until it goes on, and cannot be interrupted.
+    Stopped(u32),
+    Gone,
 }
 
 /// True when the daemon of the FUSE mount at `dir` is gone. Asks with statfs(2), which no cache of the kernel answers. (A daemon that is

@@ -5,8 +5,9 @@
 //! mount. Whoever asks for other ones is told. (mount(8) repeats what fstab has: what is in force already is no change.)
 use crate::cli::MountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::mounts::{self, Daemon};
 use crate::options::{self, MountOptions};
-use crate::{mounts, stream, umount};
+use crate::{stream, umount};
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 use serde_json::Value;
@@ -20,10 +21,14 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
     let dir = umount::resolve(&args.dir)?;
     let shown = dir.display();
     let mount = mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?;
-    let Some(mount) = mount.filter(|m| m.is_ccfs() && !m.is_dead()) else {
-        return refuse(format!("no ccfs volume is mounted on {shown}"));
-    };
-    umount::refuse_stopped(&mount)?;
+    let mount = mount.filter(|m| m.is_ccfs());
+    match mount.as_ref().map(|m| (m, m.daemon())) {
+        Some((_, Daemon::Serves)) => {}
+        Some((m, Daemon::Stopped(pid))) => return Err(umount::stopped(m, pid)),
+        Some((_, Daemon::Gone)) | None => {
+            return refuse(format!("no ccfs volume is mounted on {shown}"));
+        }
+    }
     let now = rustix::fs::statvfs(&dir)
         .or_fail(
             mount_code::FAILED,

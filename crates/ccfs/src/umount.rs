@@ -1,7 +1,7 @@
 //! `ccfs umount`: returns when the volume is plain ext4 and nobody holds it.
 use crate::cli::UmountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
-use crate::mounts::{self, Mount};
+use crate::mounts::{self, Daemon, Mount};
 use crate::{superblock, target};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
 use ccfs_fuse::usermount;
@@ -41,18 +41,21 @@ pub fn run(args: &UmountArgs) -> Outcome<()> {
     let volume = mounts::backing_file(&mount.source)
         .filter(|_| mounts::is_autoclear(&mount.source))
         .unwrap_or_else(|| mount.source.clone());
-    if mount.is_dead() {
-        clear_dead(&mount)?;
-        return Err(Failure::new(
-            mount_code::FAILED,
-            format!(
-                "the daemon of {} was killed; the mount is cleared. Recover the volume: ccfs fsck -p {}, or mount it again",
-                dir.display(),
-                volume.display()
-            ),
-        ));
+    match mount.daemon() {
+        Daemon::Serves => {}
+        Daemon::Stopped(pid) => return Err(stopped(&mount, pid)),
+        Daemon::Gone => {
+            clear_dead(&mount)?;
+            return Err(Failure::new(
+                mount_code::FAILED,
+                format!(
+                    "the daemon of {} was killed; the mount is cleared. Recover the volume: ccfs fsck -p {}, or mount it again",
+                    dir.display(),
+                    volume.display()
+                ),
+            ));
+        }
     }
-    refuse_stopped(&mount)?;
     let others = others_of(&mount);
     detach(&dir)?;
     let left = others_of(&mount);
@@ -72,18 +75,15 @@ pub fn run(args: &UmountArgs) -> Outcome<()> {
     check_at_rest(&volume)
 }
 
-/// Nothing is asked of a daemon that is stopped: that could not even be interrupted.
-pub fn refuse_stopped(mount: &Mount) -> Outcome<()> {
-    let Some(pid) = mount.stopped_daemon() else {
-        return Ok(());
-    };
-    Err(Failure::new(
+/// Nothing can be done with a mount whose daemon, this process, is stopped.
+pub fn stopped(mount: &Mount, pid: u32) -> Failure {
+    Failure::new(
         mount_code::FAILED,
         format!(
             "the daemon of {} is stopped; let it go on first: kill -CONT {pid}",
             mount.dir.display()
         ),
-    ))
+    )
 }
 
 /// The directory with links resolved; a dead mount cannot be looked at, then only its parent is resolved.

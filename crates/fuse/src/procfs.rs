@@ -70,13 +70,12 @@ impl Proc {
         uids.split_ascii_whitespace().nth(3)?.parse().ok()
     }
 
-    /// Whether requests of it come with this group, as the first one or a supplementary one.
-    pub fn is_in_group(&self, tid: u32, gid: u32) -> Option<bool> {
-        let is = |word: &str| word.parse() == Ok(gid);
-        let first = self.status_field(tid, b"Gid:")?;
-        let others = self.status_field(tid, b"Groups:")?;
-        let first = first.split_ascii_whitespace().nth(3).is_some_and(is);
-        Some(first || others.split_ascii_whitespace().any(is))
+    /// Whether this is one of its supplementary groups. False also where that cannot be seen.
+    pub fn has_supplementary_group(&self, tid: u32, gid: u32) -> bool {
+        let groups = self.status_field(tid, b"Groups:").unwrap_or_default();
+        groups
+            .split_ascii_whitespace()
+            .any(|word| word.parse() == Ok(gid))
     }
 
     /// The effective capabilities, as bits.

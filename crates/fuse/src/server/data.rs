@@ -173,7 +173,10 @@ impl Server {
         let bits = attr.mode & (libc::S_ISGID | libc::S_IXGRP) as u16;
         bits == libc::S_ISGID as u16
             && attr.gid != header.gid
-            && self.callers.proc().is_in_group(header.pid, attr.gid) != Some(true)
+            && !self
+                .callers
+                .proc()
+                .has_supplementary_group(header.pid, attr.gid)
     }
 
     /// With HANDLE_KILLPRIV_V2 the kernel leaves setuid and setgid to us also where the request has no flag for it.
