@@ -1,6 +1,8 @@
 //! All experiments.
 use crate::apps::{Git, LevelDb, Sqlite, Together};
-use crate::experiment::{Experiment, Group, Plain, STREAMS, but_fuse2fs, everywhere, in_streams};
+use crate::experiment::{
+    Experiment, Group, Plain, STREAMS, everywhere, in_streams, on_disks, with_large_directories,
+};
 use crate::growth::Growth;
 use crate::latency::{Figure4, Table3, Update};
 use crate::recovery::Recovery;
@@ -61,7 +63,8 @@ fn micro(call: Call, cold: bool) -> Plain {
         share: MICRO_SHARE,
         make: Box::new(move |scale: Scale, _: &str| Box::new(Micro::new(call, cold, scale))),
         variants: match call {
-            Call::Readdir => but_fuse2fs,
+            Call::Readdir => with_large_directories,
+            _ if cold => on_disks,
             _ => everywhere,
         },
     }

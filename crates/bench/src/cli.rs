@@ -238,6 +238,9 @@ pub struct DiskArgs {
 /// Serves the null server on a directory until it is unmounted.
 #[derive(Args, Debug)]
 pub struct NullArgs {
+    /// Keep what is written, in memory, instead of throwing it away
+    #[arg(long)]
+    pub keep: bool,
     pub dir: PathBuf,
 }
 

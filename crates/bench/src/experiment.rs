@@ -1,7 +1,7 @@
 //! What can be measured: an experiment runs on a place (one system on one disk) and gives one figure, with others beside it.
 use crate::disk::DiskKind;
 use crate::guard::WorkDir;
-use crate::image::{Counters, Image, Mount};
+use crate::image::{Counters, Image, KEEP, Mount};
 use crate::run::{self, Outcome};
 use crate::system::System;
 use crate::workload::{Scale, Workload};
@@ -112,6 +112,8 @@ pub struct Place<'a> {
     pub seconds: f64,
     /// Differs from round to round.
     pub seed: u64,
+    /// What is written is read again: for the null server, which else throws it away.
+    pub keep: bool,
 }
 
 impl Place<'_> {
@@ -125,7 +127,12 @@ impl Place<'_> {
     }
 
     pub fn mount(&self) -> Result<Mount<'_>> {
-        let mount = self.image.mount(self.work, self.system, &[])?;
+        let options: &[&str] = if self.keep && self.system == System::Null {
+            &[KEEP]
+        } else {
+            &[]
+        };
+        let mount = self.image.mount(self.work, self.system, options)?;
         if mount.direct_io() == Some(false) {
             eprintln!(
                 "the loop device of {} has no direct I/O here: its writes go to the host's page cache",
@@ -230,10 +237,18 @@ pub fn everywhere(_: System) -> Vec<&'static str> {
     vec![""]
 }
 
-/// The plain way, but not where making very many files takes minutes.
-pub fn but_fuse2fs(system: System) -> Vec<&'static str> {
+/// The plain way, but not where an unmount forgets everything.
+pub fn on_disks(system: System) -> Vec<&'static str> {
     match system {
-        System::Fuse2fs => Vec::new(),
+        System::Null => Vec::new(),
+        _ => vec![""],
+    }
+}
+
+/// The plain way, but not where making very many files takes minutes, nor where each piece of a list costs as much as all of it.
+pub fn with_large_directories(system: System) -> Vec<&'static str> {
+    match system {
+        System::Fuse2fs | System::Null => Vec::new(),
         _ => vec![""],
     }
 }

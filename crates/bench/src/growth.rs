@@ -1,6 +1,6 @@
 //! How the cost of an operation grows: directories, volumes and files over powers of ten.
 use crate::Result;
-use crate::experiment::{Experiment, Group, Measured, Place, but_fuse2fs};
+use crate::experiment::{Experiment, Group, Measured, Place, with_large_directories};
 use crate::system::System;
 use crate::workload::files::Files;
 use crate::workload::{Scale, Worker, Workload};
@@ -81,7 +81,7 @@ impl Experiment for Growth {
         }
     }
     fn variants(&self, system: System) -> Vec<&'static str> {
-        but_fuse2fs(system)
+        with_large_directories(system)
     }
     fn measure(&self, place: &Place, _variant: &str) -> Result<Measured> {
         let seconds = place.seconds * 0.3;

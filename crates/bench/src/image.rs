@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Longest mount, unmount or end of a daemon. An unmount brings home what the run left in memory.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// The one mount option of the null server: what is written is kept in memory.
+pub const KEEP: &str = "keep";
 
 /// What a device was told since some moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -134,6 +136,7 @@ impl Image {
         } else if system == System::Null {
             let mut run = Command::new(bench_program()?);
             run.arg("null").arg(&self.mnt);
+            run.args(options.contains(&KEEP).then_some("--keep"));
             mount.spawn(run, work)?;
         } else {
             let mut run = Command::new(ccfs_program()?);

@@ -9,7 +9,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.command {
         Some(Command::Disk(args)) => disk::serve(&args.timing, args.bytes, &args.below),
-        Some(Command::Null(args)) => null::serve(&args.dir),
+        Some(Command::Null(args)) => null::serve(args),
         Some(Command::Man(args)) => man::write(&args.dir),
         Some(Command::Scale(args)) => guard::watch_signals().and_then(|()| scale::run(args)),
         // Signals before any thread exists: they inherit what is blocked.

@@ -1,36 +1,44 @@
 //! The null server: a FUSE server over io_uring that keeps names and sizes in memory, throws data away and has no disk.
 //!
 //! What the kernel and the transport cost by themselves: no server that gives the kernel the same answers is faster on this machine. Reads
-//! give zeros, lists are empty, a sync does nothing. `ccfs-bench null DIR` serves it until DIR is unmounted.
+//! give zeros, a sync does nothing. For programs, which read what they wrote, it keeps the data in memory too (`--keep`).
+//! `ccfs-bench null DIR` serves it until DIR is unmounted.
+use crate::cli::NullArgs;
 use crate::{Because, Result};
 use ccfs_fuse::abi::{self, op};
 use ccfs_fuse::server::init::{MAX_WRITE, WANTED};
 use ccfs_fuse::transport::dev::{Pool, PoolConfig};
 use ccfs_fuse::transport::prepare_rings;
-use ccfs_fuse::wire::{Errno, Handler, Reply, Request, one_name};
+use ccfs_fuse::wire::{
+    Errno, Handler, Reply, Request, checked_name, name_and_string, one_name, padded, push_dirent,
+};
 use ccfs_fuse::{FsType, MountConfig, Mounted};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+use zerocopy::FromBytes;
 
 const FOREVER: u64 = u32::MAX as u64;
 const SHARDS: u64 = 256;
 const BLOCK_BYTES: u32 = 4096;
+const NS: u64 = 1_000_000_000;
 /// What statfs says is there.
 const BLOCKS: u64 = 1 << 28;
 
 /// Serves an empty file system on `dir` until it is unmounted.
-pub fn serve(dir: &Path) -> Result<()> {
+pub fn serve(args: &NullArgs) -> Result<()> {
     ccfs_fuse::prepare_process();
     let config = MountConfig {
         fstype: FsType::Fuse,
         ..MountConfig::new("null")
     };
     let mut rings = prepare_rings(None)?;
-    let (channel, mounted) = Mounted::make(dir, &config, BLOCK_BYTES).map_err(|e| e.to_string())?;
+    let (channel, mounted) =
+        Mounted::make(&args.dir, &config, BLOCK_BYTES).map_err(|e| e.to_string())?;
     let wanted = WANTED | abi::init::OVER_IO_URING;
-    let handler: Arc<dyn Handler> = Arc::new(Null::default());
+    let handler: Arc<dyn Handler> = Arc::new(Null::new(args.keep));
     let started = channel
         .handshake(wanted, MAX_WRITE as usize)
         .and_then(|_| Pool::start(channel.clone(), handler.clone(), PoolConfig::default()))
@@ -53,37 +61,86 @@ pub fn serve(dir: &Path) -> Result<()> {
     }
 }
 
-/// A file or a directory.
+/// A file, a directory or a symlink. It is there as long as it has a name or the kernel knows it.
 struct Node {
     mode: AtomicU32,
     size: AtomicU64,
     names: Mutex<HashMap<Vec<u8>, u64>>,
+    links: AtomicU32,
+    lookups: AtomicU64,
+    /// When the contents changed last, ns since 1970.
+    changed: AtomicU64,
+    /// What was written, if it is kept; a symlink's target always is.
+    data: Mutex<Vec<u8>>,
 }
 
 struct Null {
+    keep: bool,
     shards: Vec<Mutex<HashMap<u64, Arc<Node>>>>,
     last: AtomicU64,
 }
 
-impl Default for Null {
-    fn default() -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let last = AtomicU64::new(abi::ROOT_ID);
-        let null = Null { shards, last };
-        null.put(abi::ROOT_ID, libc::S_IFDIR | 0o755);
-        null
+type Answer = std::result::Result<(), Errno>;
+
+const NOT_THERE: Errno = Errno(libc::ENOENT);
+
+impl Node {
+    fn attr(&self, id: u64) -> abi::Attr {
+        let (size, changed) = (self.size.load(Relaxed), self.changed.load(Relaxed));
+        let (seconds, ns) = (changed / NS, (changed % NS) as u32);
+        abi::Attr {
+            ino: id,
+            size,
+            blocks: size.div_ceil(512),
+            mtime: seconds,
+            ctime: seconds,
+            mtimensec: ns,
+            ctimensec: ns,
+            mode: self.mode.load(Relaxed),
+            nlink: self.links.load(Relaxed),
+            blksize: BLOCK_BYTES,
+            ..Default::default()
+        }
+    }
+
+    /// The kernel knows it once more.
+    fn push_entry(&self, reply: &mut Reply, id: u64) {
+        self.lookups.fetch_add(1, Relaxed);
+        reply.push(&abi::EntryOut {
+            nodeid: id,
+            entry_valid: FOREVER,
+            attr_valid: FOREVER,
+            attr: self.attr(id),
+            ..Default::default()
+        });
+    }
+
+    fn push_attr(&self, reply: &mut Reply, id: u64) {
+        reply.push(&abi::AttrOut {
+            attr_valid: FOREVER,
+            attr: self.attr(id),
+            ..Default::default()
+        });
+    }
+
+    fn touch(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |since| since.as_nanos() as u64);
+        self.changed.store(now, Relaxed);
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 impl Null {
+    fn new(keep: bool) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let last = AtomicU64::new(abi::ROOT_ID);
+        let null = Null { keep, shards, last };
+        null.put(abi::ROOT_ID, libc::S_IFDIR | 0o755);
+        null
+    }
+
     fn shard(&self, id: u64) -> MutexGuard<'_, HashMap<u64, Arc<Node>>> {
-        locked(&self.shards[(id % SHARDS) as usize])
+        self.shards[(id % SHARDS) as usize].lock()
     }
 
     fn put(&self, id: u64, mode: u32) -> Arc<Node> {
@@ -91,44 +148,18 @@ impl Null {
             mode: AtomicU32::new(mode),
             size: AtomicU64::new(0),
             names: Mutex::default(),
+            links: AtomicU32::new(1),
+            lookups: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
+            data: Mutex::default(),
         });
+        node.touch();
         self.shard(id).insert(id, node.clone());
         node
     }
 
     fn get(&self, id: u64) -> std::result::Result<Arc<Node>, Errno> {
-        self.shard(id).get(&id).cloned().ok_or(Errno(libc::ENOENT))
-    }
-
-    fn attr(id: u64, node: &Node) -> abi::Attr {
-        let size = node.size.load(Relaxed);
-        abi::Attr {
-            ino: id,
-            size,
-            blocks: size.div_ceil(512),
-            mode: node.mode.load(Relaxed),
-            nlink: 1,
-            blksize: BLOCK_BYTES,
-            ..Default::default()
-        }
-    }
-
-    fn push_entry(reply: &mut Reply, id: u64, node: &Node) {
-        reply.push(&abi::EntryOut {
-            nodeid: id,
-            entry_valid: FOREVER,
-            attr_valid: FOREVER,
-            attr: Null::attr(id, node),
-            ..Default::default()
-        });
-    }
-
-    fn push_attr(reply: &mut Reply, id: u64, node: &Node) {
-        reply.push(&abi::AttrOut {
-            attr_valid: FOREVER,
-            attr: Null::attr(id, node),
-            ..Default::default()
-        });
+        self.shard(id).get(&id).cloned().ok_or(NOT_THERE)
     }
 
     fn make(
@@ -136,24 +167,117 @@ impl Null {
         parent: u64,
         name: &[u8],
         mode: u32,
-        reply: &mut Reply,
-    ) -> std::result::Result<(), Errno> {
+    ) -> std::result::Result<(u64, Arc<Node>), Errno> {
         let parent = self.get(parent)?;
         let id = self.last.fetch_add(1, Relaxed) + 1;
         let node = self.put(id, mode);
-        locked(&parent.names).insert(name.to_vec(), id);
-        Null::push_entry(reply, id, &node);
+        parent.names.lock().insert(name.to_vec(), id);
+        Ok((id, node))
+    }
+
+    /// A node has lost a name.
+    fn unlinked(&self, id: u64) {
+        if let Ok(node) = self.get(id) {
+            node.links.fetch_sub(1, Relaxed);
+            self.forget(id, 0);
+        }
+    }
+
+    fn forget(&self, id: u64, lookups: u64) {
+        let mut shard = self.shard(id);
+        let Some(node) = shard.get(&id) else { return };
+        let left = node.lookups.load(Relaxed).saturating_sub(lookups);
+        node.lookups.store(left, Relaxed);
+        if left == 0 && node.links.load(Relaxed) == 0 {
+            shard.remove(&id);
+        }
+    }
+
+    fn rename(&self, from: u64, to: u64, names: &[u8]) -> Answer {
+        let (name, new_name) = name_and_string(names)?;
+        let new_name = checked_name(new_name)?.to_vec();
+        let (from, to) = (self.get(from)?, self.get(to)?);
+        let moved = from.names.lock().remove(name).ok_or(NOT_THERE)?;
+        if let Some(replaced) = to.names.lock().insert(new_name, moved) {
+            self.unlinked(replaced);
+        }
         Ok(())
     }
 
-    fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> std::result::Result<(), Errno> {
+    /// The names in order, from the `offset`-th on, as many as there is room for; `plus`: with their attributes.
+    fn list(&self, id: u64, arg: &abi::ReadIn, plus: bool, reply: &mut Reply) -> Answer {
+        let node = self.get(id)?;
+        let mut all: Vec<(Vec<u8>, u64)> = node
+            .names
+            .lock()
+            .iter()
+            .map(|(name, id)| (name.clone(), *id))
+            .collect();
+        all.sort_unstable();
+        let room = (arg.size.min(MAX_WRITE)) as usize;
+        for (n, (name, id)) in all.iter().enumerate().skip(arg.offset as usize) {
+            let node = self.get(*id)?;
+            let fixed = size_of::<abi::EntryOut>() * usize::from(plus) + size_of::<abi::Dirent>();
+            if reply.body.len() + padded(fixed + name.len()) > room {
+                break;
+            }
+            if plus {
+                node.push_entry(reply, *id);
+            }
+            let kind = (node.mode.load(Relaxed) & libc::S_IFMT) >> 12;
+            push_dirent(&mut reply.body, *id, n as u64 + 1, kind, name);
+        }
+        Ok(())
+    }
+
+    fn read(&self, id: u64, arg: &abi::ReadIn, reply: &mut Reply) -> Answer {
+        let node = self.get(id)?;
+        let left = node.size.load(Relaxed).saturating_sub(arg.offset);
+        let len = u64::from(arg.size.min(MAX_WRITE)).min(left) as usize;
+        let data = node.data.lock();
+        let from = (arg.offset as usize).min(data.len());
+        let kept = &data[from..data.len().min(from + len)];
+        let fill = |place: &mut [u8]| {
+            place[..kept.len()].copy_from_slice(kept);
+            place[kept.len()..].fill(0);
+        };
+        let window = reply.window.as_mut();
+        match window.and_then(|window| window.get_mut(..len)) {
+            Some(place) => {
+                fill(place);
+                reply.filled = Some(len);
+            }
+            None => {
+                reply.body.resize(len, 0);
+                fill(&mut reply.body);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, id: u64, offset: u64, bytes: &[u8]) -> Answer {
+        let node = self.get(id)?;
+        let end = offset.saturating_add(bytes.len() as u64);
+        if self.keep {
+            let mut data = node.data.lock();
+            if (data.len() as u64) < end {
+                data.resize(end as usize, 0);
+            }
+            data[offset as usize..end as usize].copy_from_slice(bytes);
+        }
+        node.touch();
+        node.size.fetch_max(end, Relaxed);
+        Ok(())
+    }
+
+    fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let id = request.header.nodeid;
         match request.header.opcode {
             op::LOOKUP => {
                 let name = one_name(request.bare())?;
-                let found = locked(&self.get(id)?.names).get(name).copied();
+                let found = self.get(id)?.names.lock().get(name).copied();
                 match found {
-                    Some(found) => Null::push_entry(reply, found, &*self.get(found)?),
+                    Some(found) => self.get(found)?.push_entry(reply, found),
                     // A name that is not there, for ever.
                     None => reply.push(&abi::EntryOut {
                         entry_valid: FOREVER,
@@ -161,56 +285,80 @@ impl Null {
                     }),
                 }
             }
-            op::GETATTR => Null::push_attr(reply, id, &*self.get(id)?),
+            op::GETATTR => self.get(id)?.push_attr(reply, id),
             op::SETATTR => {
                 let arg: abi::SetattrIn = request.arg()?;
                 let node = self.get(id)?;
                 if arg.valid & abi::fattr::SIZE != 0 {
                     node.size.store(arg.size, Relaxed);
+                    node.data.lock().truncate(arg.size as usize);
+                    node.touch();
                 }
                 if arg.valid & abi::fattr::MODE != 0 {
                     node.mode.store(arg.mode, Relaxed);
                 }
-                Null::push_attr(reply, id, &node);
+                node.push_attr(reply, id);
             }
             op::MKNOD => {
                 let (arg, name) = request.arg_and_rest::<abi::MknodIn>()?;
-                return self.make(id, one_name(name)?, arg.mode & !arg.umask, reply);
+                let (id, node) = self.make(id, one_name(name)?, arg.mode & !arg.umask)?;
+                node.push_entry(reply, id);
             }
             op::MKDIR => {
                 let (arg, name) = request.arg_and_rest::<abi::MkdirIn>()?;
                 let mode = libc::S_IFDIR | arg.mode & !arg.umask;
-                return self.make(id, one_name(name)?, mode, reply);
+                let (id, node) = self.make(id, one_name(name)?, mode)?;
+                node.push_entry(reply, id);
+            }
+            op::SYMLINK => {
+                let (name, target) = name_and_string(request.bare())?;
+                let (id, node) = self.make(id, name, libc::S_IFLNK | 0o777)?;
+                node.size.store(target.len() as u64, Relaxed);
+                node.data.lock().extend_from_slice(target);
+                node.push_entry(reply, id);
+            }
+            op::READLINK => {
+                let node = self.get(id)?;
+                reply.body.extend_from_slice(&node.data.lock());
+            }
+            op::LINK => {
+                let (arg, name) = request.arg_and_rest::<abi::LinkIn>()?;
+                let node = self.get(arg.oldnodeid)?;
+                node.links.fetch_add(1, Relaxed);
+                self.get(id)?
+                    .names
+                    .lock()
+                    .insert(one_name(name)?.to_vec(), arg.oldnodeid);
+                node.push_entry(reply, arg.oldnodeid);
+            }
+            op::RENAME => {
+                let (arg, names) = request.arg_and_rest::<abi::RenameIn>()?;
+                return self.rename(id, arg.newdir, names);
+            }
+            op::RENAME2 => {
+                let (arg, names) = request.arg_and_rest::<abi::Rename2In>()?;
+                if arg.flags & !libc::RENAME_NOREPLACE != 0 {
+                    return Err(Errno(libc::EINVAL));
+                }
+                return self.rename(id, arg.newdir, names);
             }
             op::UNLINK | op::RMDIR => {
-                let gone = locked(&self.get(id)?.names).remove(one_name(request.bare())?);
-                let gone = gone.ok_or(Errno(libc::ENOENT))?;
-                self.shard(gone).remove(&gone);
+                let gone = self.get(id)?.names.lock().remove(one_name(request.bare())?);
+                self.unlinked(gone.ok_or(NOT_THERE)?);
             }
-            op::READ => {
-                let arg: abi::ReadIn = request.arg()?;
-                let left = self.get(id)?.size.load(Relaxed).saturating_sub(arg.offset);
-                let len = u64::from(arg.size.min(MAX_WRITE)).min(left) as usize;
-                let window = reply.window.as_mut();
-                match window.and_then(|window| window.get_mut(..len)) {
-                    Some(place) => {
-                        place.fill(0);
-                        reply.filled = Some(len);
-                    }
-                    None => reply.body.resize(len, 0),
-                }
-            }
+            op::READ => return self.read(id, &request.arg()?, reply),
             op::WRITE => {
-                let (arg, data) = request.arg_and_rest::<abi::WriteIn>()?;
-                let end = arg.offset.saturating_add(data.len() as u64);
-                self.get(id)?.size.fetch_max(end, Relaxed);
+                let (arg, bytes) = request.arg_and_rest::<abi::WriteIn>()?;
+                self.write(id, arg.offset, bytes)?;
                 reply.push(&abi::WriteOut {
                     size: arg.size,
                     padding: 0,
                 });
             }
+            op::READDIR => return self.list(id, &request.arg()?, false, reply),
+            op::READDIRPLUS => return self.list(id, &request.arg()?, true, reply),
             op::GETXATTR => return Err(Errno(libc::ENODATA)),
-            op::READDIR | op::READDIRPLUS | op::FSYNC | op::FSYNCDIR | op::DESTROY => {}
+            op::FSYNC | op::FSYNCDIR | op::DESTROY => {}
             op::STATFS => reply.push(&abi::Kstatfs {
                 bsize: BLOCK_BYTES,
                 frsize: BLOCK_BYTES,
@@ -220,7 +368,20 @@ impl Null {
                 bavail: BLOCKS,
                 ..Default::default()
             }),
-            op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::NOTIFY_REPLY => reply.silent = true,
+            op::FORGET => {
+                reply.silent = true;
+                self.forget(id, request.arg::<abi::ForgetIn>()?.nlookup);
+            }
+            op::BATCH_FORGET => {
+                reply.silent = true;
+                let (_, rest) = request.arg_and_rest::<abi::BatchForgetIn>()?;
+                for one in rest.chunks_exact(size_of::<abi::ForgetOne>()) {
+                    if let Ok(one) = abi::ForgetOne::read_from_bytes(one) {
+                        self.forget(one.nodeid, one.nlookup);
+                    }
+                }
+            }
+            op::INTERRUPT | op::NOTIFY_REPLY => reply.silent = true,
             _ => return Err(Errno(libc::ENOSYS)),
         }
         Ok(())

@@ -10,6 +10,7 @@ use crate::report;
 use crate::rng::Rng;
 use crate::session::{progress, usable};
 use crate::state::{Key, Record, Settings, State};
+use crate::stats::Sample;
 use crate::system::System;
 use crate::workload::fileserver::Fileserver;
 use crate::workload::randwrite::{self, Randwrite};
@@ -28,6 +29,11 @@ const WIDTH: u64 = 1000;
 const LOOKUPS: u64 = 2000;
 /// How long a file is overwritten whose reading counts as that of a fresh one: too short to scatter it.
 const FRESH_SECONDS: f64 = 0.5;
+/// How often a large file is written or read for one figure: single runs differ by a half on virtual disks.
+const REPEATED: usize = 5;
+/// Where the large file is that is written in order, and the one that is written at random places.
+const STREAM: &str = "stream";
+const DATABASE: &str = "database";
 /// Files that a large volume gets.
 const PROBES: u64 = 1000;
 const BLOCK: u64 = 4096;
@@ -323,84 +329,123 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Sequential throughput, writing and reading, of a fresh volume and of one on which a file server has worked.
+    /// Sequential throughput, writing and reading, of a volume on which a file server has worked, and of a fresh one: one right after the
+    /// other, since what a virtual machine's disk gives changes within an hour.
     fn aged(&mut self) -> Result<()> {
         let scale = Scale(self.args.aged_scale);
         let work = WorkDir::new(&self.args.dir)?;
         let image = Image::new(&work, DiskKind::Real, scale.image_bytes())?;
-        let mut fresh = None;
-        for (name, seconds) in [("fresh", 0.0), ("aged", self.args.age)] {
-            image.mkfs(self.system, &[])?;
-            let mut mount = image.mount(&work, self.system, &[])?;
-            let home = mount.dir().join("server");
-            std::fs::create_dir(&home).because(home.display())?;
-            if seconds > 0.0 {
-                let server = Fileserver::new(scale);
-                run::run(&server, &home, 1, Duration::from_secs_f64(seconds))?;
-                // What it has left in memory is not what is asked here.
-                mount.end()?;
-                mount = image.mount(&work, self.system, &[])?;
-            }
-            let dir = mount.dir().join("stream");
-            std::fs::create_dir(&dir).because(dir.display())?;
-            let stream = Seqwrite {
-                bytes: Seqwrite::new(scale).bytes / 2,
-            };
-            let written = run::run(&stream, &dir, 1, Duration::from_secs(600))?;
-            mount.end()?;
-            mount = image.mount(&work, self.system, &[])?;
-            let read = read_through(&dir.join(seqwrite::NAME))?;
-            mount.end()?;
-            let share = |now: f64, then: Option<f64>| then.map(|t| 100.0 * now / t);
-            let (w, r) = (written.ops_per_s(), read);
-            let figures = Measured::new(w)
-                .with("read_mib_per_s", r)
-                .with("written_percent_of_fresh", share(w, fresh.map(|(w, _)| w)))
-                .with("read_percent_of_fresh", share(r, fresh.map(|(_, r)| r)));
-            fresh.get_or_insert((w, r));
-            let workload = match name {
-                "fresh" => "scale-aged/fresh",
-                _ => "scale-aged/sequential",
-            };
-            self.add(
-                workload,
-                "1 MiB written to a new file, synced at its end",
-                Ok(figures),
-            )?;
-        }
-        Ok(())
+        image.mkfs(self.system, &[])?;
+        let mount = image.mount(&work, self.system, &[])?;
+        let home = mount.dir().join("server");
+        std::fs::create_dir(&home).because(home.display())?;
+        let server = Fileserver::new(scale);
+        let time = Duration::from_secs_f64(self.args.age);
+        run::run(&server, &home, 1, time)?;
+        mount.end()?;
+        let aged = self.sequential(&work, &image, scale)?;
+        image.mkfs(self.system, &[])?;
+        let fresh = self.sequential(&work, &image, scale)?;
+        let op = "1 MiB written to a new file, synced at its end";
+        self.add("scale-aged/fresh", op, Ok(fresh.figures()))?;
+        let share = |now: f64, then: f64| 100.0 * now / then;
+        let figures = aged
+            .figures()
+            .with(
+                "written_percent_of_fresh",
+                share(aged.written, fresh.written),
+            )
+            .with("read_percent_of_fresh", share(aged.read, fresh.read));
+        self.add("scale-aged/sequential", op, Ok(figures))
     }
 
-    /// How fast a large file is read in order after it was written in order, and after random writes of 4 KiB for long.
+    /// Writes a large file on an unmounted volume, and reads it.
+    fn sequential(&self, work: &WorkDir, image: &Image, scale: Scale) -> Result<Sequential> {
+        let stream = Seqwrite {
+            bytes: Seqwrite::new(scale).bytes / 2,
+        };
+        let time = Duration::from_secs(600);
+        let written = self.repeated(work, image, |root| {
+            let dir = root.join(STREAM);
+            if dir.exists() {
+                std::fs::remove_dir_all(&dir).because(dir.display())?;
+                run::sync(root)?;
+            }
+            std::fs::create_dir(&dir).because(dir.display())?;
+            Ok(run::run(&stream, &dir, 1, time)?.ops_per_s())
+        })?;
+        let read = self.repeated(work, image, |root| {
+            read_through(&root.join(STREAM).join(seqwrite::NAME))
+        })?;
+        Ok(Sequential { written, read })
+    }
+
+    /// The median of some measurements, each right after a mount.
+    fn repeated(
+        &self,
+        work: &WorkDir,
+        image: &Image,
+        measure: impl Fn(&Path) -> Result<f64>,
+    ) -> Result<f64> {
+        let mut all = Vec::new();
+        for _ in 0..REPEATED {
+            let mount = image.mount(work, self.system, &[])?;
+            all.push(measure(mount.dir())?);
+            mount.end()?;
+        }
+        let sample = Sample::new(all).ok_or("nothing was measured")?;
+        Ok(sample.median())
+    }
+
+    /// How fast a large file is read in order after random writes of 4 KiB for long, and after it was written in order.
     fn overwritten(&mut self) -> Result<()> {
         let scale = Scale(self.args.aged_scale);
         let work = WorkDir::new(&self.args.dir)?;
         let image = Image::new(&work, DiskKind::Real, scale.image_bytes())?;
-        let mut fresh = None;
-        for (name, seconds) in [("fresh", FRESH_SECONDS), ("sequential", self.args.age)] {
-            image.mkfs(self.system, &[])?;
-            let mut mount = image.mount(&work, self.system, &[])?;
-            let dir = mount.dir().join("database");
-            std::fs::create_dir(&dir).because(dir.display())?;
-            let database = Randwrite::new(scale);
-            let time = Duration::from_secs_f64(seconds.max(FRESH_SECONDS));
-            let written = run::run(&database, &dir, 1, time)?;
-            mount.end()?;
-            mount = image.mount(&work, self.system, &[])?;
-            let read = read_through(&dir.join(randwrite::NAME))?;
-            mount.end()?;
-            let share = fresh.map(|then: f64| 100.0 * read / then);
-            fresh.get_or_insert(read);
-            let figures = Measured::new(written.ops_per_s())
-                .with("read_mib_per_s", read)
-                .with("read_percent_of_fresh", share);
-            self.add(
-                &format!("scale-overwritten/{name}"),
-                "4 KiB written at a random place, synced every 100; then read in order",
-                Ok(figures),
-            )?;
-        }
-        Ok(())
+        let age = self.args.age.max(FRESH_SECONDS);
+        let (writes, read) = self.written_at_random(&work, &image, scale, age)?;
+        let (few, fresh) = self.written_at_random(&work, &image, scale, FRESH_SECONDS)?;
+        let op = "4 KiB written at a random place, synced every 100; then read in order";
+        let figures = Measured::new(few).with("read_mib_per_s", fresh);
+        self.add("scale-overwritten/fresh", op, Ok(figures))?;
+        let figures = Measured::new(writes)
+            .with("read_mib_per_s", read)
+            .with("read_percent_of_fresh", 100.0 * read / fresh);
+        self.add("scale-overwritten/sequential", op, Ok(figures))
+    }
+
+    /// Writes a file on a new volume in order, and then at random places for so long: writes a second, and MiB a second of reading it in order.
+    fn written_at_random(
+        &self,
+        work: &WorkDir,
+        image: &Image,
+        scale: Scale,
+        seconds: f64,
+    ) -> Result<(f64, f64)> {
+        image.mkfs(self.system, &[])?;
+        let mount = image.mount(work, self.system, &[])?;
+        let dir = mount.dir().join(DATABASE);
+        std::fs::create_dir(&dir).because(dir.display())?;
+        let database = Randwrite::new(scale);
+        let time = Duration::from_secs_f64(seconds);
+        let written = run::run(&database, &dir, 1, time)?;
+        mount.end()?;
+        let read = self.repeated(work, image, |root| {
+            read_through(&root.join(DATABASE).join(randwrite::NAME))
+        })?;
+        Ok((written.ops_per_s(), read))
+    }
+}
+
+/// How a volume writes and reads a large file, MiB a second.
+struct Sequential {
+    written: f64,
+    read: f64,
+}
+
+impl Sequential {
+    fn figures(&self) -> Measured {
+        Measured::new(self.written).with("read_mib_per_s", self.read)
     }
 }
 

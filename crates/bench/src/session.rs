@@ -107,15 +107,16 @@ pub fn usable(wanted: &[System]) -> Vec<System> {
     systems
 }
 
-/// Whether a system can be measured: what has no disk forgets everything, and keeps no data for programs.
+/// Whether a system can be measured: what has no disk forgets everything when it is unmounted, and nothing waits for it.
 fn can(system: System, group: Group, disk: DiskKind) -> bool {
-    system != System::Null || group == Group::Personalities && disk == DiskKind::Real
+    let groups = [Group::Personalities, Group::Micro, Group::Apps];
+    system != System::Null || groups.contains(&group) && disk == DiskKind::Real
 }
 
 fn no_job(system: System) -> &'static str {
     match system {
         System::Null => {
-            "it has no disk and keeps no data: only the server workloads run on it, on the real disk (--group personalities)"
+            "it has no disk: only server workloads, single calls and programs run on it, beside the real disk (--group personalities,micro,apps)"
         }
         _ => "none of these workloads runs on it on these disks (--list names all)",
     }
@@ -177,6 +178,7 @@ pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
                 scale,
                 seconds: plan.seconds,
                 seed: u64::from(job.round),
+                keep: job.experiment.group() == Group::Apps,
             };
             let outcome = job.experiment.measure(&place, job.variant);
             let said = match &outcome {
@@ -266,8 +268,9 @@ mod tests {
         let hdd = keys("ccfs-bench --all", DiskKind::Hdd);
         for system in System::value_variants() {
             assert_eq!(times(&real, "varmail", system.name()), 3, "{system:?}");
-            let calls = if *system == System::Null { 0 } else { 3 };
-            assert_eq!(times(&real, "micro/create", system.name()), calls);
+            assert_eq!(times(&real, "micro/create", system.name()), 3);
+            let cold = if *system == System::Null { 0 } else { 3 };
+            assert_eq!(times(&real, "micro/stat-cold", system.name()), cold);
         }
         for (workload, system, on_real, on_hdd) in [
             ("threads/fsync-4k-2", "ccfs+streams", 3, 1),
@@ -276,6 +279,9 @@ mod tests {
             ("threads/fsync-4k-2", "ccfs-uring", 0, 0),
             ("table4/git", "ccfs-device", 0, 0),
             ("table4/git", "ext4+unsafe", 3, 1),
+            ("table4/git", "null", 3, 0),
+            ("figure6/sqlite-beside-git", "null", 0, 0),
+            ("threads/create-2", "null", 0, 0),
             ("figure4/truncate", "ccfs+streams", 0, 1),
         ] {
             let name = format!("{workload} {system}");
@@ -289,7 +295,7 @@ mod tests {
     fn a_system_with_nothing_to_measure_is_named() {
         for (line, idle) in [
             (
-                "ccfs-bench --fs ext4,null --group micro",
+                "ccfs-bench --fs ext4,null --group threads",
                 vec![System::Null],
             ),
             (

@@ -45,7 +45,8 @@ impl Mount {
     pub fn is_dead(&self) -> bool {
         matches!(self.daemon(), Daemon::Gone)
     }
-    fn stopped_daemon(&self) -> Option<u32> {
+    /// The daemon of a ccfs mount, if it is stopped. Nothing is asked of the mount.
+    pub fn stopped_daemon(&self) -> Option<u32> {
         if !self.is_ccfs() {
             return None;
         }
@@ -88,6 +89,13 @@ pub fn all() -> io::Result<Vec<Mount>> {
 /// The topmost mount whose root is `dir`.
 pub fn at(dir: &Path) -> io::Result<Option<Mount>> {
     Ok(all()?.into_iter().rfind(|m| m.dir == dir))
+}
+
+/// The mount on which a path lies, as far as its text tells.
+pub fn over(path: &Path) -> io::Result<Option<Mount>> {
+    let path = std::path::absolute(path)?;
+    let over = all()?.into_iter().filter(|m| path.starts_with(&m.dir));
+    Ok(over.max_by_key(|m| m.dir.components().count()))
 }
 
 fn parse_line(line: &[u8]) -> Option<Mount> {

@@ -24,7 +24,9 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
     let mount = mount.filter(|m| m.is_ccfs());
     match mount.as_ref().map(|m| (m, m.daemon())) {
         Some((_, Daemon::Serves)) => {}
-        Some((m, Daemon::Stopped(pid))) => return Err(umount::stopped(m, pid)),
+        Some((m, Daemon::Stopped(pid))) => {
+            return Err(umount::stopped(mount_code::FAILED, m, pid));
+        }
         Some((_, Daemon::Gone)) | None => {
             return refuse(format!("no ccfs volume is mounted on {shown}"));
         }

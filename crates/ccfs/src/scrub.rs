@@ -1,7 +1,8 @@
 //! `ccfs scrub`: verifies the metadata of a mounted volume, step by step, and names what is damaged.
 use crate::cli::{ProgressWhen, ScrubArgs};
 use crate::failure::{Context, Failure, Outcome, fsck_code};
-use crate::{mounts, stream};
+use crate::mounts::{self, Mount};
+use crate::stream;
 use ccfs_client::{Damage, Scrub};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,13 +116,9 @@ fn explain(args: &ScrubArgs, e: std::io::Error) -> Failure {
 /// The mount that `dir` is on.
 fn mountpoint(dir: &Path) -> Outcome<PathBuf> {
     let full = fs::canonicalize(dir).or_fail(fsck_code::OPERATIONAL, dir.display())?;
-    let all = mounts::all().or_fail(fsck_code::OPERATIONAL, "cannot read the mount table")?;
-    let below = all
-        .into_iter()
-        .filter(|m| m.is_ccfs() && full.starts_with(&m.dir));
-    Ok(below
-        .max_by_key(|m| m.dir.components().count())
-        .map_or(full, |m| m.dir))
+    let over =
+        mounts::over(&full).or_fail(fsck_code::OPERATIONAL, "cannot read the mount table")?;
+    Ok(over.filter(Mount::is_ccfs).map_or(full, |m| m.dir))
 }
 
 /// Names of these inodes. What cannot be listed (because it is damaged) is passed over.

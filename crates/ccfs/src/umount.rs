@@ -43,7 +43,7 @@ pub fn run(args: &UmountArgs) -> Outcome<()> {
         .unwrap_or_else(|| mount.source.clone());
     match mount.daemon() {
         Daemon::Serves => {}
-        Daemon::Stopped(pid) => return Err(stopped(&mount, pid)),
+        Daemon::Stopped(pid) => return Err(stopped(mount_code::FAILED, &mount, pid)),
         Daemon::Gone => {
             clear_dead(&mount)?;
             return Err(Failure::new(
@@ -76,9 +76,9 @@ pub fn run(args: &UmountArgs) -> Outcome<()> {
 }
 
 /// Nothing can be done with a mount whose daemon, this process, is stopped.
-pub fn stopped(mount: &Mount, pid: u32) -> Failure {
+pub fn stopped(code: u8, mount: &Mount, pid: u32) -> Failure {
     Failure::new(
-        mount_code::FAILED,
+        code,
         format!(
             "the daemon of {} is stopped; let it go on first: kill -CONT {pid}",
             mount.dir.display()

@@ -303,6 +303,7 @@ fn a_stopped_daemon_is_not_asked() {
             "kill -CONT",
         ),
         (&["umount", &dir], 32, "kill -CONT"),
+        (&["status", &dir], 1, "kill -CONT"),
         (&["fsck", "-n", &image], 8, "in use"),
         (&["ls", &image], 1, "mounted on"),
         (&["mkfs", "--force", &image], 1, "mounted on"),

@@ -102,6 +102,24 @@ pub fn name_and_string(bytes: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     }
 }
 
+/// Entries of listings start at multiples of 8.
+pub fn padded(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
+
+/// Puts an entry behind what is in a listing. `next`: where the list goes on after it; `kind`: a DT_* value.
+pub fn push_dirent(body: &mut Vec<u8>, ino: u64, next: u64, kind: u32, name: &[u8]) {
+    let head = abi::Dirent {
+        ino,
+        off: next,
+        namelen: name.len() as u32,
+        kind,
+    };
+    body.extend_from_slice(head.as_bytes());
+    body.extend_from_slice(name);
+    body.resize(padded(body.len()), 0);
+}
+
 /// What ext4 takes as a name of a directory entry.
 pub fn checked_name(name: &[u8]) -> Result<&[u8], Errno> {
     if name.is_empty() || name.contains(&0) || name.contains(&b'/') {

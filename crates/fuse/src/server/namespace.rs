@@ -2,9 +2,10 @@
 use super::data::check_range;
 use super::{Answer, FOREVER, LIST_MAX, Server, ino_of};
 use crate::abi::{self, fattr, op};
-use crate::wire::{Errno, Reply, Request, checked_name, name_and_string, one_name};
+use crate::wire::{
+    Errno, Reply, Request, checked_name, name_and_string, one_name, padded, push_dirent,
+};
 use ccfs_engine::{Attr, Error, ListEntry, RenameFlags, SetAttr, SetTime, Time, waiting};
-use zerocopy::IntoBytes;
 
 /// Times that ext4 can store, seconds (years 1901 to 2446): the kernel does not know this limit of a FUSE file system.
 const TIME_MIN: i64 = -(1 << 31);
@@ -261,7 +262,7 @@ impl Server {
                 if body.len() + padded(size_of::<abi::Dirent>() + entry.name.len()) > room {
                     return false;
                 }
-                push_dirent(body, &entry);
+                push_entry_of(body, &entry);
                 true
             })?;
         Ok(())
@@ -299,7 +300,7 @@ impl Server {
                 // Node id 0: a name without attributes.
                 None => reply.push(&abi::EntryOut::default()),
             }
-            push_dirent(&mut reply.body, entry);
+            push_entry_of(&mut reply.body, entry);
         }
         Ok(())
     }
@@ -396,19 +397,7 @@ fn changes(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
     })
 }
 
-/// Entries of listings start at multiples of 8.
-pub(super) fn padded(len: usize) -> usize {
-    len.next_multiple_of(8)
-}
-
-pub(super) fn push_dirent(body: &mut Vec<u8>, entry: &ListEntry) {
-    let head = abi::Dirent {
-        ino: entry.ino.into(),
-        off: entry.next,
-        namelen: entry.name.len() as u32,
-        kind: entry.dtype.into(),
-    };
-    body.extend_from_slice(head.as_bytes());
-    body.extend_from_slice(&entry.name);
-    body.resize(padded(body.len()), 0);
+fn push_entry_of(body: &mut Vec<u8>, entry: &ListEntry) {
+    let (ino, kind) = (entry.ino.into(), entry.dtype.into());
+    push_dirent(body, ino, entry.next, kind, &entry.name);
 }

@@ -4,12 +4,11 @@
 //! No open costs a request here, so a text is made when its name is looked up: each LOOKUP gives a node of its own with the text
 //! of that moment, its exact size, and no time to live, so the next open looks it up anew. A node belongs to the user that looked it up
 //! (mode 0400) and is dropped with the kernel's last reference; so an open file reads one text, however often.
-use super::namespace::{padded, push_dirent};
 use super::{Answer, FOREVER, LIST_MAX, Server};
 use crate::abi::{self, op};
 use crate::show::{self, Viewer, prometheus};
-use crate::wire::{Errno, Reply, Request, one_name};
-use ccfs_engine::{Attr, Ino, ListEntry, ROOT_INO, Volume};
+use crate::wire::{Errno, Reply, Request, one_name, padded, push_dirent};
+use ccfs_engine::{Attr, Ino, ROOT_INO, Volume};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -315,13 +314,8 @@ impl Server {
             if plus {
                 reply.push(&abi::EntryOut::default());
             }
-            let entry = ListEntry {
-                name: name.to_vec(),
-                ino,
-                dtype,
-                next: at as u64 + 1,
-            };
-            push_dirent(&mut reply.body, &entry);
+            let next = at as u64 + 1;
+            push_dirent(&mut reply.body, ino.into(), next, dtype.into(), name);
         }
         Ok(())
     }
