@@ -1,5 +1,6 @@
 //! Where messages go: stderr in the foreground; a file, or the system log (/dev/log, which journald serves too), for the
 //! daemon. Until the mount is ready the daemon's messages go to the user's terminal as well.
+use crate::options::open_file;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -34,11 +35,11 @@ pub fn to_terminal() {
 
 /// Messages of the daemon: to `file`, else to the system log.
 ///
-/// Errors: `file` cannot be opened for appending.
+/// Errors: `file` cannot be opened for appending, or is a pipe or the like.
 pub fn of_daemon(file: Option<&Path>) -> io::Result<()> {
     let sink = match file {
         Some(path) => {
-            let file = OpenOptions::new().create(true).append(true).open(path)?;
+            let file = open_file(path, OpenOptions::new().create(true).append(true))?;
             Sink::File(Arc::new(Mutex::new(file)))
         }
         None => Sink::System,

@@ -21,6 +21,7 @@ mod flash;
 mod fsck;
 mod helper;
 mod inspect;
+mod limits;
 mod logging;
 mod man;
 mod memory;

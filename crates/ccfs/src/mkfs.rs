@@ -10,7 +10,8 @@ use rustix::fs::FallocateFlags;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -24,6 +25,9 @@ const SMALL_BLOCKS_BELOW: u64 = 64 << 20;
 const SIZE_MIN: u64 = 16 << 20;
 /// Largest unit of I/O of a host's file system; a smaller file cannot be opened as a volume.
 const SECTOR: u64 = 4096;
+
+/// Longest name of a file, bytes (Linux's file systems).
+const NAME_MAX: usize = 255;
 
 pub fn run(args: &MkfsArgs) -> Outcome<()> {
     if let Some(label) = &args.label
@@ -318,8 +322,8 @@ fn has_room(file: &File, bytes: u64) -> bool {
         || bytes.saturating_sub(meta.blocks() * 512) <= free.saturating_mul(host.f_frsize)
 }
 
-/// Refuses a target that holds something: what libblkid knows, or a file whose first KiB (which no volume of ours uses)
-/// is not empty.
+/// Refuses a target that holds something: what libblkid knows, a file with any byte that is not 0, or a device whose first KiB (which no
+/// volume of ours uses) is not empty.
 fn refuse_content(target: &Path, file: &mut File) -> Outcome<()> {
     let shown = target.display();
     let found = tools::command("blkid")
@@ -341,7 +345,7 @@ fn refuse_content(target: &Path, file: &mut File) -> Outcome<()> {
         _ => None,
     };
     let what = match what {
-        None if !begins_empty(file) => Some("data".to_string()),
+        None if holds_data(file) => Some("data".to_string()),
         what => what,
     };
     match what {
@@ -353,12 +357,42 @@ fn refuse_content(target: &Path, file: &mut File) -> Outcome<()> {
     }
 }
 
-fn begins_empty(file: &mut File) -> bool {
+/// What cannot be read may be data. Of a device, which can be huge and is never new, as mke2fs does, only the beginning counts.
+fn holds_data(file: &mut File) -> bool {
+    let device = file
+        .metadata()
+        .is_ok_and(|meta| meta.file_type().is_block_device());
+    if !device {
+        return has_data(file).unwrap_or(true);
+    }
     let mut head = Vec::new();
     let read = file
         .seek(SeekFrom::Start(0))
         .and_then(|_| file.take(1024).read_to_end(&mut head));
-    read.is_ok() && head.iter().all(|b| *b == 0)
+    read.is_err() || head.iter().any(|b| *b != 0)
+}
+
+/// Whether a file has a byte that is not 0. Holes are passed over, so a sparse or freshly allocated file costs nothing.
+fn has_data(file: &mut File) -> std::io::Result<bool> {
+    use rustix::fs::SeekFrom::{Data, Hole};
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let begin = match rustix::fs::seek(&*file, Data(at)) {
+            Err(rustix::io::Errno::NXIO) => return Ok(false),
+            begin => begin?,
+        };
+        let end = rustix::fs::seek(&*file, Hole(begin))?;
+        at = begin;
+        while at < end {
+            let most = buffer.len().min((end - at) as usize);
+            match file.read_at(&mut buffer[..most], at)? {
+                0 => return Ok(false),
+                got if buffer[..got].iter().any(|b| *b != 0) => return Ok(true),
+                got => at += got as u64,
+            }
+        }
+    }
 }
 
 /// Size of the log: an eighth of the volume, from 4 to 128 MiB, and 64 MiB as soon as that is no more than a quarter.
@@ -452,14 +486,17 @@ fn has_orphan_file() -> Outcome<bool> {
     Ok((numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (1, 47))
 }
 
+/// Of a name that is as long as names may be, the beginning.
 fn temporary_name(target: &Path) -> Outcome<PathBuf> {
+    const BEFORE: &[u8] = b".";
+    const BEHIND: &[u8] = b".mkfs";
     let name = target
         .file_name()
-        .ok_or_else(|| Failure::new(CODE, format!("{} is no file name", target.display())))?;
-    let mut hidden = OsString::from(".");
-    hidden.push(name);
-    hidden.push(".mkfs");
-    Ok(target.with_file_name(hidden))
+        .ok_or_else(|| Failure::new(CODE, format!("{} is no file name", target.display())))?
+        .as_bytes();
+    let most = NAME_MAX - BEFORE.len() - BEHIND.len();
+    let hidden = [BEFORE, &name[..name.len().min(most)], BEHIND].concat();
+    Ok(target.with_file_name(OsString::from_vec(hidden)))
 }
 
 fn sync_parent(target: &Path) {

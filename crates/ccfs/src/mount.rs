@@ -2,7 +2,7 @@
 use crate::cli::MountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::options::{self, MountOptions};
-use crate::{daemon, logging, mounts, remount, superblock, target, umount};
+use crate::{daemon, limits, logging, mounts, remount, superblock, target, umount};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_fuse::{MountConfig, MountError, usermount};
@@ -120,7 +120,7 @@ fn serve(
     ccfs_fuse::prepare_process();
     crate::memory::give_back_soon();
     crate::memory::small_pages();
-    lift_file_size_limit();
+    limits::lift(target, options.engine.read_only)?;
     let mode = if options.engine.read_only {
         OpenMode::ReadOnly
     } else {
@@ -148,21 +148,6 @@ fn serve(
         ..MountConfig::new(target)
     };
     ccfs_fuse::serve(volume, dir, &config, |_| ready())
-}
-
-/// A limit of the shell that mounts (`ulimit -f`) is none of the volume's: its image file is larger, and a write to it that is refused
-/// stops the volume. Who may not lift it all the way does what is allowed.
-fn lift_file_size_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let none = Rlimit {
-        current: None,
-        maximum: None,
-    };
-    if setrlimit(Resource::Fsize, none).is_err() {
-        let mut limit = getrlimit(Resource::Fsize);
-        limit.current = limit.maximum;
-        let _ = setrlimit(Resource::Fsize, limit);
-    }
 }
 
 impl From<MountError> for Failure {

@@ -1,4 +1,4 @@
-//! Signals of the terminal while a command is waited for.
+//! Signals: those of the terminal while a command is waited for, and one that a daemon does without.
 #![allow(unsafe_code)]
 use libc::{SIGINT, SIGQUIT, c_int, sigaction};
 
@@ -38,4 +38,10 @@ impl Drop for LeftToCommand {
             unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
         }
     }
+}
+
+/// A write that `ulimit -f` refuses fails, and does not end this process (SIGXFSZ).
+pub fn ignore_file_size() {
+    // SAFETY: a signal's disposition is set to a constant; no handler runs.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

@@ -5,6 +5,7 @@ use crate::cli::{
 };
 use crate::failure::{Failure, Outcome};
 use crate::signals::LeftToCommand;
+use crate::{mounts, umount};
 use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,8 +32,13 @@ pub fn run(args: &StreamArgs) -> Outcome<u8> {
 }
 
 /// Opens a directory of a mounted volume for the stream and status calls: `path`, or the one that holds it. Asks for no
-/// attributes, since a stopped volume may not give them.
+/// attributes, since a stopped volume may not give them; and nothing of a daemon that is stopped, which would be waited for.
 pub fn open(path: &Path) -> Outcome<File> {
+    if let Ok(Some(mount)) = mounts::over(path)
+        && let Some(pid) = mount.stopped_daemon()
+    {
+        return Err(umount::stopped(1, &mount, pid));
+    }
     let opened = match ccfs_client::open_directory(path) {
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => ccfs_client::open_holder(path),
         opened => opened,

@@ -2,7 +2,7 @@
 mod common;
 use common::{Place, Ran, Random, ccfs_with, filled, refused, run, tool, unmount};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 
 /// Every command that takes a target, with its exit code for a target that it cannot use.
@@ -446,4 +446,73 @@ fn a_volume_in_flight_is_only_looked_at_by_fsck_n() {
     let ran = ccfs_with(&["fsck", "--discard-log", "-y", &image]);
     assert!(ran.code <= 1, "{}{}", ran.out, ran.err);
     tool("e2fsck", &["-fn", &image]);
+}
+
+/// A file with any byte of data is not taken for an empty one, wherever that byte is.
+#[test]
+fn mkfs_overwrites_no_data() {
+    let place = Place::new();
+    let (path, size) = (place.path("file"), 20 << 20);
+    let file = fs::File::create_new(&path).unwrap();
+    let write = |at: u64, bytes: &[u8]| file.write_all_at(bytes, at).unwrap();
+    let refuses = |name: &str| {
+        let before = fs::read(&path).unwrap();
+        for more in [&[][..], &["-s", "16M"], &["-s", "32M"], &["--sparse"]] {
+            let ran = ccfs_with(&[&["mkfs"], more, &[&place.text("file")]].concat());
+            refused(name, &ran, 1, &["holds data; to overwrite it: --force"]);
+        }
+        assert!(
+            fs::read(&path).unwrap() == before,
+            "{name}: it is as it was"
+        );
+    };
+    let mut random = Random(7);
+    let places = [1024, 64 << 10, size / 2 + 1, size - 1, random.next() % size];
+    for at in places {
+        // Behind a hole, and behind zeros that were written.
+        for zeros in [0, at.min(3 << 20)] {
+            file.set_len(0).unwrap();
+            file.set_len(size).unwrap();
+            write(0, &vec![0; zeros as usize]);
+            write(at, b"x");
+            refuses(&format!("a byte at {at} behind {zeros} zeros"));
+        }
+    }
+    // Shorter than a volume may be, and than a sector.
+    for len in [4097, 700] {
+        file.set_len(0).unwrap();
+        write(len - 1, b"x");
+        let ran = ccfs_with(&["mkfs", "-s", "16M", &place.text("file")]);
+        refused(&format!("{len} bytes"), &ran, 1, &["holds data"]);
+        assert_eq!(file.metadata().unwrap().len(), len);
+    }
+    // Nothing but zeros: a hole, allocated, written.
+    for make in [
+        "truncate -s 16M",
+        "fallocate -l 16M",
+        "head -c 16M /dev/zero >",
+    ] {
+        file.set_len(0).unwrap();
+        tool(
+            "sh",
+            &["-c", &format!("{make} \"$0\""), &place.text("file")],
+        );
+        let ran = ccfs_with(&["mkfs", &place.text("file")]);
+        assert_eq!(ran.code, 0, "{make}: {}", ran.err);
+    }
+}
+
+#[test]
+fn mkfs_takes_the_longest_names() {
+    let place = Place::new();
+    for len in [249, 250, 254, 255] {
+        let image = place.text(&"n".repeat(len));
+        let ran = ccfs_with(&["mkfs", "-s", "16M", &image]);
+        assert_eq!(ran.code, 0, "{len}: {}", ran.err);
+        tool("e2fsck", &["-fn", &image]);
+    }
+    let image = place.text(&"n".repeat(256));
+    let ran = ccfs_with(&["mkfs", "-s", "16M", &image]);
+    refused("256", &ran, 1, &["File name too long"]);
+    assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 4);
 }

@@ -304,6 +304,9 @@ fn a_stopped_daemon_is_not_asked() {
         ),
         (&["umount", &dir], 32, "kill -CONT"),
         (&["status", &dir], 1, "kill -CONT"),
+        (&["stream", "list", &dir], 1, "kill -CONT"),
+        (&["scrub", &dir], 8, "kill -CONT"),
+        (&["top", "--once", &dir], 1, "kill -CONT"),
         (&["fsck", "-n", &image], 8, "in use"),
         (&["ls", &image], 1, "mounted on"),
         (&["mkfs", "--force", &image], 1, "mounted on"),
@@ -643,29 +646,4 @@ fn umount_does_not_wait_for_the_next_mount() {
         unmount(&dir);
     }
     assert!(plain_ext4(&place, &image).is_empty());
-}
-
-/// `ulimit -f` of the shell that mounts.
-#[test]
-fn a_limit_of_the_shell_does_not_stop_the_volume() {
-    needs_mounts!();
-    let may = run(Command::new("sh").args(["-c", "ulimit -f 64 && ulimit -f unlimited"]));
-    if may.code != 0 {
-        println!("skipped: root may not lift limits here");
-        return;
-    }
-    let place = Place::new();
-    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
-    let script = "ulimit -f 64 && exec \"$0\" mount \"$@\"";
-    let program = env!("CARGO_BIN_EXE_ccfs");
-    let ran = run(Command::new("sh")
-        .args(["-c", script, program, &image, &dir])
-        .stdin(Stdio::null()));
-    assert_eq!(ran.code, 0, "{}", ran.err);
-    let mut file = fs::File::create(place.path("mnt/file")).unwrap();
-    file.write_all(&[7; 1 << 20]).unwrap();
-    file.sync_all().unwrap();
-    drop(file);
-    unmount(&dir);
-    assert_eq!(plain_ext4(&place, &image), ["file"]);
 }

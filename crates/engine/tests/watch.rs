@@ -261,7 +261,8 @@ fn paths_cost_what_may_be_spent() {
     assert!(v.path(last, &all, &mut left).is_some());
     let spent = 1_000_000 - left.0;
     // Three levels, the entries, and the blocks of both directories; how many the splits of hashed names leave differs from volume to volume.
-    let blocks = |ino| (v.getattr(ino).unwrap().size / u64::from(v.statfs().unwrap().block_size)) as usize;
+    let blocks =
+        |ino| (v.getattr(ino).unwrap().size / u64::from(v.statfs().unwrap().block_size)) as usize;
     let most = 3 + 3000 + 2 + blocks(d) + blocks(ROOT_INO);
     assert!((3..=most).contains(&spent), "{spent} of {most}");
     let mut left = PathSteps(2);
