@@ -253,6 +253,6 @@ pub struct ManArgs {
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(n) if n > 0.0 && n <= 1e6 => Ok(n),
-        _ => Err("a number above 0 is needed".into()),
+        _ => Err("a number above 0 is needed, 1000000 at most".into()),
     }
 }

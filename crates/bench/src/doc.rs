@@ -9,10 +9,10 @@ fn marks(name: &str) -> (String, String) {
     )
 }
 
-/// Puts `text` between the markers of `name`.
+/// What stands before and behind the table of `name`, with the markers.
 ///
-/// Errors: the document cannot be read or written, or has no such markers.
-pub fn insert(document: &Path, name: &str, text: &str) -> Result<()> {
+/// Errors: the document cannot be read, or has no such markers.
+pub fn parts(document: &Path, name: &str) -> Result<(String, String)> {
     let old = std::fs::read_to_string(document).because(document.display())?;
     let (begin, end) = marks(name);
     let (Some(from), Some(to)) = (old.find(&begin), old.find(&end)) else {
@@ -24,8 +24,16 @@ pub fn insert(document: &Path, name: &str, text: &str) -> Result<()> {
     if to < from {
         return Err(format!("{}: `{end}` comes first", document.display()));
     }
-    let (head, tail) = (&old[..from], &old[to..]);
-    let new = format!("{head}{begin}\n\n{}\n\n{tail}", text.trim());
+    let head = &old[..from + begin.len()];
+    Ok((head.to_string(), old[to..].to_string()))
+}
+
+/// Puts `text` between the markers of `name`.
+///
+/// Errors: as [`parts`], or the document cannot be written.
+pub fn insert(document: &Path, name: &str, text: &str) -> Result<()> {
+    let (head, tail) = parts(document, name)?;
+    let new = format!("{head}\n\n{}\n\n{tail}", text.trim());
     std::fs::write(document, new).because(document.display())
 }
 

@@ -2,6 +2,7 @@
 use crate::disk::DiskKind;
 use crate::guard::WorkDir;
 use crate::image::{Counters, Image, KEEP, Mount};
+use crate::outputs::warn;
 use crate::run::{self, Outcome};
 use crate::system::System;
 use crate::workload::{Scale, Workload};
@@ -134,10 +135,10 @@ impl Place<'_> {
         };
         let mount = self.image.mount(self.work, self.system, options)?;
         if mount.direct_io() == Some(false) {
-            eprintln!(
+            warn(format!(
                 "the loop device of {} has no direct I/O here: its writes go to the host's page cache",
                 self.system.name()
-            );
+            ));
         }
         Ok(mount)
     }

@@ -1,5 +1,6 @@
 //! `ccfs bench`: measures, then prints and writes what came of it.
 use crate::cli::{Extent, RunArgs};
+use crate::outputs::{check_document, check_files, say};
 use crate::report::{self, Cell};
 use crate::session::{self, Plan};
 use crate::state::State;
@@ -10,10 +11,12 @@ use crate::{Because, Result, catalog, doc, goals, html};
 pub fn run(args: &RunArgs) -> Result<()> {
     if args.list {
         for experiment in catalog::all(Scale(args.plan().scale)) {
-            println!("{:<32} {}", experiment.name(), experiment.op());
+            say(format!("{:<32} {}", experiment.name(), experiment.op()))?;
         }
         return Ok(());
     }
+    check_files(&[args.json.as_deref(), args.html.as_deref()])?;
+    check_document(args.doc.as_deref(), args.extent().name())?;
     let plan = args.plan();
     let mut state = State::at(args.state.as_deref())?;
     session::run(&plan, &mut state)?;
@@ -22,9 +25,6 @@ pub fn run(args: &RunArgs) -> Result<()> {
         return Err("nothing was measured; the lines above say why".into());
     }
     let conditions = conditions(&plan, &state);
-    println!("{conditions}\n");
-    print!("{}\n{}", report::table(&cells), report::summary(&cells));
-    print!("\n{}", goals::markdown(&cells));
     if let Some(file) = &args.json {
         report::write_json(&cells, file)?;
     }
@@ -36,6 +36,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let text = document_part(args.extent(), &conditions, &cells);
         doc::insert(document, args.extent().name(), &text)?;
     }
+    let (table, summary) = (report::table(&cells), report::summary(&cells));
+    let goals = goals::markdown(&cells);
+    say(format!("{conditions}\n\n{table}\n{summary}\n{goals}"))?;
     report::failures(&cells)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! It is named `ccfs-bench-<pid>-<n>` and goes when it is dropped, when a signal ends the program, or, if the program was
 //! killed, at the start of the next run in the same place, which finds that `<pid>` lives no more.
+use crate::outputs::warn;
 use crate::{Because, Result, sys};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,7 +20,7 @@ pub fn watch_signals() -> Result<()> {
         // Held to the end: nobody makes a directory any more.
         let live = live();
         live.iter().for_each(|dir| remove(dir));
-        eprintln!("ccfs-bench: ended by signal {signal}");
+        warn(format!("ccfs-bench: ended by signal {signal}"));
         std::process::exit(128 + signal);
     })
     .because("cannot watch for signals")

@@ -20,6 +20,7 @@ pub mod latency;
 pub mod machine;
 pub mod man;
 pub mod null;
+pub mod outputs;
 pub mod paper;
 pub mod recovery;
 pub mod report;

@@ -1,6 +1,7 @@
 //! The program `ccfs-bench`, which `ccfs bench` starts.
 #![deny(unsafe_code)]
 use ccfs_bench::cli::{Cli, Command};
+use ccfs_bench::outputs::warn;
 use ccfs_bench::{disk, front, guard, man, null, scale};
 use clap::Parser;
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("ccfs-bench: {e}");
+            warn(format!("ccfs-bench: {e}"));
             ExitCode::FAILURE
         }
     }

@@ -6,6 +6,7 @@ use crate::experiment::Measured;
 use crate::guard::WorkDir;
 use crate::image::{Image, Mount};
 use crate::machine::Machine;
+use crate::outputs::{check_document, check_files, say, warn};
 use crate::report;
 use crate::rng::Rng;
 use crate::session::{progress, usable};
@@ -48,7 +49,9 @@ const LAZY: [&str; 2] = ["-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1
 
 /// Measures, prints, and writes what was asked for.
 pub fn run(args: &ScaleArgs) -> Result<()> {
-    let systems = usable(&args.fs);
+    check_files(&[args.json.as_deref()])?;
+    check_document(args.doc.as_deref(), "scale")?;
+    let systems = usable(&args.fs)?;
     if systems.is_empty() {
         return Err("nothing was measured; the lines above say why".into());
     }
@@ -66,7 +69,6 @@ pub fn run(args: &ScaleArgs) -> Result<()> {
     state.records.sort_by_key(|r| order(&r.key.workload));
     let cells = report::cells(&state.records);
     let conditions = state.machine().text();
-    println!("{conditions}\n\n{}", report::table(&cells));
     if let Some(file) = &args.json {
         report::write_json(&cells, file)?;
     }
@@ -74,6 +76,7 @@ pub fn run(args: &ScaleArgs) -> Result<()> {
         let text = format!("`make scale`. {conditions}\n\n{}", report::markdown(&cells));
         doc::insert(document, "scale", &text)?;
     }
+    say(format!("{conditions}\n\n{}", report::table(&cells)))?;
     report::failures(&cells)
 }
 
@@ -123,7 +126,7 @@ impl Part<'_> {
                 _ => self.overwritten(),
             };
             if let Err(e) = outcome {
-                eprintln!("{} {name}: FAILED: {e}", self.system.name());
+                warn(format!("{} {name}: FAILED: {e}", self.system.name()));
                 self.add(&format!("scale-{name}/failed"), "", Err(e))?;
             }
         }

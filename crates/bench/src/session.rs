@@ -4,6 +4,7 @@ use crate::experiment::{Experiment, Group, Place};
 use crate::guard::WorkDir;
 use crate::image::Image;
 use crate::machine::Machine;
+use crate::outputs::{say, warn};
 use crate::state::{Record, Settings, State};
 use crate::system::System;
 use crate::workload::Scale;
@@ -43,20 +44,19 @@ impl Plan {
     }
 
     /// The experiments that were asked for, and can be made here; a line for each of the others.
-    fn experiments(&self) -> Vec<Box<dyn Experiment>> {
+    fn experiments(&self) -> Result<Vec<Box<dyn Experiment>>> {
         let mut all = catalog::all(Scale(self.scale));
         all.retain(|e| {
             let named = self.only.iter().any(|o| e.name().starts_with(o.as_str()));
             self.groups.contains(&e.group()) && (self.only.is_empty() || named)
         });
-        all.retain(|e| match e.missing() {
-            Some(why) => {
-                println!("skipped: {}: {why}", e.name());
-                false
+        for experiment in &all {
+            if let Some(why) = experiment.missing() {
+                say(format!("skipped: {}: {why}", experiment.name()))?;
             }
-            None => true,
-        });
-        all
+        }
+        all.retain(|e| e.missing().is_none());
+        Ok(all)
     }
 
     /// The measurements on a disk, in their order.
@@ -89,22 +89,22 @@ impl Plan {
         idle
     }
 
-    pub fn usable(&self) -> Vec<System> {
+    pub fn usable(&self) -> Result<Vec<System>> {
         usable(&self.systems)
     }
 }
 
 /// The systems that this machine can mount, each once; a line for each of the others.
-pub fn usable(wanted: &[System]) -> Vec<System> {
+pub fn usable(wanted: &[System]) -> Result<Vec<System>> {
     let mut systems = Vec::new();
     for &system in wanted {
         match system.missing() {
-            Some(why) => println!("skipped: {}: {why}", system.name()),
+            Some(why) => say(format!("skipped: {}: {why}", system.name()))?,
             None if systems.contains(&system) => {}
             None => systems.push(system),
         }
     }
-    systems
+    Ok(systems)
 }
 
 /// Whether a system can be measured: what has no disk forgets everything when it is unmounted, and nothing waits for it.
@@ -144,14 +144,14 @@ pub fn label(system: System, variant: &str) -> String {
 
 /// Measures all that the state does not have yet.
 pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
-    let systems = plan.usable();
+    let systems = plan.usable()?;
     if systems.is_empty() {
         return Ok(());
     }
     state.begin(&plan.settings(), Machine::look(&systems))?;
-    let experiments = plan.experiments();
+    let experiments = plan.experiments()?;
     for system in plan.idle(&experiments, &systems) {
-        println!("skipped: {}: {}", system.name(), no_job(system));
+        say(format!("skipped: {}: {}", system.name(), no_job(system)))?;
     }
     let started = Instant::now();
     for &disk in &plan.disks {
@@ -203,7 +203,7 @@ pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
 /// A line for who waits at a terminal.
 pub fn progress(line: &str) {
     if std::io::stderr().is_terminal() {
-        eprintln!("{line}");
+        warn(line);
     }
 }
 
@@ -305,7 +305,7 @@ mod tests {
             ("ccfs-bench --fs ext4,null --only varmail", vec![]),
         ] {
             let plan = Cli::parse_from(line.split_whitespace()).run.plan();
-            let experiments = plan.experiments();
+            let experiments = plan.experiments().unwrap();
             assert_eq!(plan.idle(&experiments, &plan.systems), idle, "{line}");
         }
     }

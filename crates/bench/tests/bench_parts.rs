@@ -197,3 +197,36 @@ fn tables_over_powers_of_ten_are_made_and_resumed() {
     assert_eq!(std::fs::read_to_string(at("state")).unwrap(), state);
     assert_eq!(measured(&at("json")), first);
 }
+
+/// What cannot be written is found before hours of measuring, and a reader of stdout that goes away does not cost the files.
+#[test]
+fn results_are_not_lost() {
+    if !can_mount("results_are_not_lost") {
+        return;
+    }
+    let base = place();
+    let at = |name: &str| base.path().join(name).to_str().unwrap().to_string();
+    let bench = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ccfs-bench"));
+        let tiny = "--fs ext4 --only micro/create --rounds 1 --seconds 0.1 --scale 0.03 --dir";
+        command.args(tiny.split(' ')).arg(base.path()).args(more);
+        command.stdin(std::process::Stdio::null());
+        command
+    };
+    let bad = at("nowhere/file");
+    for option in ["--json", "--html", "--doc"] {
+        let ran = bench(&[option, &bad]).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(1), "{option}: {said}");
+        assert!(ran.stdout.is_empty() && said.contains(&bad), "{said}");
+        assert!(!said.contains("micro/create"), "measured first: {said}");
+    }
+    let json = at("out.json");
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let mut run = bench(&["--json", &json]);
+    let ran = run.stdout(write).output().unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+    let entries = std::fs::read_to_string(&json).unwrap();
+    assert!(entries.contains("micro/create"), "{entries}");
+}

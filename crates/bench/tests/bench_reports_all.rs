@@ -59,7 +59,7 @@ fn personalities_run_on_ext4_ccfs_and_fuse2fs() {
         "--fs ext4,ccfs,fuse2fs,ccfs-device --group personalities",
     );
     let cells = measure(&plan);
-    assert_eq!(cells.len(), 6 * plan.usable().len());
+    assert_eq!(cells.len(), 6 * plan.usable().unwrap().len());
     let varmail = report::find(&cells, "varmail", "ccfs").unwrap();
     for value in [
         "p50_us",
