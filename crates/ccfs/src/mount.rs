@@ -5,7 +5,7 @@ use crate::options::{self, MountOptions};
 use crate::{daemon, logging, mounts, remount, superblock, target, umount};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
-use ccfs_fuse::{MountConfig, MountError, usermount};
+use ccfs_fuse::{MountConfig, MountError, apart, usermount};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -118,6 +118,7 @@ fn serve(
     ready: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
     ccfs_fuse::prepare_process();
+    apart::unmount_by_running_again(daemon::NAME, &["umount", "--for-daemon"]);
     crate::memory::give_back_soon();
     crate::memory::small_pages();
     lift_file_size_limit();

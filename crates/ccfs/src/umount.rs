@@ -4,7 +4,7 @@ use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Daemon, Mount};
 use crate::{superblock, target};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
-use ccfs_fuse::usermount;
+use ccfs_fuse::{apart, usermount};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -17,8 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Whoever holds the loop device for longer after the daemon has closed it does not just look at it.
 const GLANCE: Duration = Duration::from_secs(1);
 
-pub fn run(args: &UmountArgs) -> Outcome<()> {
-    let dir = resolve(&args.dir)?;
+pub fn run(args: &UmountArgs) -> Outcome<u8> {
+    match args.for_daemon {
+        Some(flags) => Ok(apart::carry_out(flags, &args.dir)),
+        None => leave(&args.dir).map(|()| 0),
+    }
+}
+
+fn leave(dir: &Path) -> Outcome<()> {
+    let dir = resolve(dir)?;
     let Some(mount) =
         mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?
     else {

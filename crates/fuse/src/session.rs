@@ -113,9 +113,8 @@ impl Session {
                 })
             }
             Err(e) => {
-                // Nobody serves DESTROY: without its channel the connection is dead and unmounting waits for nothing.
                 drop(channel);
-                let _ = mounted.detach();
+                mounted.discard();
                 Err(e)
             }
         }
@@ -262,7 +261,8 @@ impl Session {
         drop(self.rings);
         self.server.stop_groups();
         drop(self.channel);
-        let _ = self.mounted.detach();
+        // Threads that did start may have a way to the kernel, and nobody knows how far they get.
+        self.mounted.discard();
         if let Err(e) = self.server.end() {
             tracing::error!("unmount: {e}");
         }
