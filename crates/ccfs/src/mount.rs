@@ -131,6 +131,14 @@ fn serve(
         recover_first(target);
     }
     let device = target::open_volume(target, mode, mount_code::FAILED)?;
+    if let Ok(sb) = superblock::read(&device)
+        && let Some(cut) = superblock::cut_off(&sb, &device, target)
+    {
+        return Err(Failure::new(
+            mount_code::FAILED,
+            format!("{}: {cut}", target.display()),
+        ));
+    }
     let volume = Volume::mount(device, options.engine.clone())
         .map_err(|e| cannot_mount(target, &e, options.engine.read_only))?;
     let config = MountConfig {
