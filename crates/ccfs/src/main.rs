@@ -27,6 +27,7 @@ mod memory;
 mod metrics;
 mod mkfs;
 mod mount;
+mod mountpoint;
 mod mounts;
 mod offline;
 mod options;

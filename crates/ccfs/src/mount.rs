@@ -1,6 +1,7 @@
 //! `ccfs mount`: recovers if need be, mounts, serves.
 use crate::cli::MountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::mountpoint::{self, Turn};
 use crate::options::{self, MountOptions};
 use crate::{daemon, logging, mounts, remount, superblock, target, umount};
 use ccfs_device::{Device, OpenMode};
@@ -85,13 +86,7 @@ fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
     {
         if !mount.is_dead() {
             if mount.is_ccfs() {
-                return Err(Failure::new(
-                    mount_code::FAILED,
-                    format!(
-                        "another volume is mounted on {}; unmount it first, or choose another directory",
-                        dir.display()
-                    ),
-                ));
+                return Err(mountpoint::taken(&dir));
             }
             break;
         }
@@ -156,7 +151,15 @@ fn serve(
         allow_other: options.allow_other || !usermount::is_needed(),
         ..MountConfig::new(target)
     };
-    ccfs_fuse::serve(volume, dir, &config, |_| ready())
+    // Only now: recovery can take long, and nobody else has to wait for it.
+    let turn = Turn::take(dir).inspect_err(|_| {
+        // The reason why it is not mounted is what counts.
+        let _ = volume.unmount();
+    })?;
+    ccfs_fuse::serve(volume, dir, &config, |_| {
+        drop(turn);
+        ready()
+    })
 }
 
 /// A limit of the shell that mounts (`ulimit -f`) is none of the volume's: its image file is larger, and a write to it that is refused
