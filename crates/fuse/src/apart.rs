@@ -7,9 +7,9 @@
 //! That process has to run a program anew. One that was only forked would share or copy the memory, and a mapped ring keeps its
 //! io_uring, which keeps the connection.
 use rustix::mount::{UnmountFlags, unmount as unmount_here};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -44,34 +44,47 @@ pub fn carry_out(flags: u32, dir: &Path) -> u8 {
     }
 }
 
-/// Unmounts what is on top at `dir`; returns when that has ended, as umount2(2) does.
-pub(crate) fn unmount(dir: &Path, flags: UnmountFlags) -> io::Result<()> {
-    let Some(again) = AGAIN.get() else {
-        return Ok(unmount_here(dir, flags)?);
+/// Unmounts what is on top at `dir`; returns when that has ended, as umount2(2) does. Where the other process did not come to it (too little
+/// memory, no /proc) this one does, if `is_there` says that there is something left to do.
+pub(crate) fn unmount(
+    dir: &Path,
+    flags: UnmountFlags,
+    is_there: impl Fn() -> bool,
+) -> io::Result<()> {
+    let ended = AGAIN.get().map(|again| {
+        let mut command = Command::new(PROGRAM);
+        command.arg0(&again.name).args(&again.args);
+        command.arg(flags.bits().to_string()).arg("--").arg(dir);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::null()).status()
+    });
+    let why = match &ended {
+        None => String::new(),
+        Some(Err(e)) => e.to_string(),
+        Some(Ok(status)) => match status.code() {
+            Some(0) => return Ok(()),
+            Some(errno @ 1..=ERRNO_MAX) => return Err(io::Error::from_raw_os_error(errno)),
+            _ if !is_there() => return Ok(()),
+            _ => status.to_string(),
+        },
     };
-    let ended = Command::new(PROGRAM)
-        .arg0(&again.name)
-        .args(&again.args)
-        .arg(flags.bits().to_string())
-        .arg(OsStr::new("--"))
-        .arg(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    let status = match ended {
-        Ok(status) => status,
-        Err(e) => {
-            tracing::debug!("no process to unmount {}: {e}", dir.display());
-            return Ok(unmount_here(dir, flags)?);
-        }
-    };
-    match status.code() {
-        Some(0) => Ok(()),
-        Some(errno @ 1..=ERRNO_MAX) => Err(io::Error::from_raw_os_error(errno)),
-        _ => Err(io::Error::other(match status.signal() {
-            Some(signal) => format!("the process that unmounts was ended by signal {signal}"),
-            None => "the process that unmounts could not be run".to_string(),
-        })),
+    tracing::debug!("no other process unmounts {}: {why}", dir.display());
+    Ok(unmount_here(dir, flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The other process is this one's program, which does not know the option and says nothing of an unmount.
+    #[test]
+    fn what_another_process_does_not_do_is_done_here() {
+        unmount_by_running_again("test", &["--no-such-option"]);
+        let dir = tempfile::tempdir().unwrap();
+        let error = unmount(dir.path(), UnmountFlags::NOFOLLOW, || true).unwrap_err();
+        // No mount point; or no right to unmount anything.
+        let errno = error.raw_os_error();
+        assert!(matches!(errno, Some(libc::EINVAL | libc::EPERM)), "{error}");
+        unmount(dir.path(), UnmountFlags::NOFOLLOW, || false).unwrap();
     }
 }

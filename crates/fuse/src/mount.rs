@@ -201,7 +201,9 @@ impl Mounted {
         if self.by_user {
             return usermount::unmount(&self.mountpoint, false);
         }
-        apart::unmount(&self.mountpoint, UnmountFlags::NOFOLLOW)
+        apart::unmount(&self.mountpoint, UnmountFlags::NOFOLLOW, || {
+            self.is_on_top()
+        })
     }
 
     /// umount -l: out of the tree now, at an end when the last user leaves.
@@ -212,6 +214,7 @@ impl Mounted {
         apart::unmount(
             &self.mountpoint,
             UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+            || self.is_on_top(),
         )
     }
 
