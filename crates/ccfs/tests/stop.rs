@@ -78,7 +78,8 @@ impl Drop for Frozen {
 
 /// Kills a process and waits until it is gone; false: it stays.
 fn killed(pid: u32) -> bool {
-    signal(pid, "KILL");
+    // It may have ended meanwhile.
+    run(Command::new("kill").args(["-KILL", &pid.to_string()]));
     let start = Instant::now();
     while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z ")) {
         if start.elapsed() > SOON {
@@ -205,10 +206,10 @@ fn a_daemon_without_memory_ends() {
             kib.to_string(),
             ["mount", "-o", "transport=dev", &image, &dir],
         );
-        // Whether it mounts is another matter.
-        let _ = run(Command::new("sh")
-            .args(["-c", script, &kib, program])
-            .args(args));
+        // Whether it mounts is another matter, and how the command ends.
+        let mut limited = Command::new("sh");
+        limited.args(["-c", script, &kib, program]).args(args);
+        limited.output().unwrap();
         std::thread::sleep(Duration::from_millis(200));
         if is_mounted(&dir) {
             common::try_unmount(&dir);
