@@ -386,13 +386,16 @@ pub fn release(args: &ReleaseArgs) -> Outcome<()> {
             format!("{shown}: {e}; `ccfs inspect {shown}` shows its state"),
         )
     };
-    // Only a volume in flight needs to be written to.
-    let in_flight =
-        |device: &dyn Device| superblock::read(device).map(|sb| superblock::in_flight(&sb));
+    let look = |device: &dyn Device| {
+        let sb = superblock::read(device)?;
+        let cut = superblock::cut_off(&sb, device, &args.target);
+        Ok((superblock::in_flight(&sb), cut))
+    };
     let device = target::open(&args.target, OpenMode::ReadOnly, CODE)?;
-    let found = in_flight(&device).map_err(fail)?;
+    let (found, cut) = look(&device).map_err(fail)?;
     drop(device);
-    let recovered = match found {
+    // Only a volume in flight needs to be written to, and what is not whole is left as it is.
+    let recovered = match found && cut.is_none() {
         false => false,
         true => {
             let device = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
@@ -400,15 +403,17 @@ pub fn release(args: &ReleaseArgs) -> Outcome<()> {
         }
     };
     let device = target::open(&args.target, OpenMode::ReadOnly, CODE)?;
-    let still = in_flight(&device).map_err(fail)?;
-    let checked = match args.no_check || still {
+    let (still, _) = look(&device).map_err(fail)?;
+    let checked = match args.no_check || still || cut.is_some() {
         true => None,
         false => Some(e2fsck_n(&args.target)?),
     };
-    let plain_ext4 = !still && checked.as_ref().is_none_or(|(code, _)| *code == 0);
-    let text = match (&checked, plain_ext4) {
-        (_, false) if still => "still in flight".to_string(),
-        (Some((_, said)), false) => {
+    let sound = checked.as_ref().is_none_or(|(code, _)| *code == 0);
+    let plain_ext4 = cut.is_none() && !still && sound;
+    let text = match (&checked, cut) {
+        (_, Some(cut)) => cut,
+        _ if still => "still in flight".to_string(),
+        (Some((_, said)), _) if !sound => {
             format!("e2fsck is not content ({said}); run: ccfs fsck -f -y {shown}")
         }
         (None, _) => "plain ext4; e2fsck was not asked".to_string(),

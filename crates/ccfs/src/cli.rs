@@ -109,6 +109,9 @@ pub struct MountArgs {
 /// Unmounts a volume and waits until it is plain ext4
 #[derive(Args, Debug)]
 pub struct UmountArgs {
+    /// Flags of umount2(2): call that for a daemon, and nothing else (internal).
+    #[arg(long, value_name = "FLAGS", hide = true)]
+    pub for_daemon: Option<u32>,
     /// Directory that a volume is mounted on
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// First byte of the daemon's name (systemd's rule for daemons of root file systems).
-const NAME: &str = "@ccfs";
+pub const NAME: &str = "@ccfs";
 const READY: &str = "ok\n";
 
 /// Starts the daemon and waits until it serves. `target` and `dir` are absolute, for it changes its directory.

@@ -34,9 +34,17 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
     let device = target::open_volume(&args.target, mode, fsck_code::OPERATIONAL)?;
     let on_flash = device.transactions().is_some();
     // Where there is no super block e2fsck finds a backup, or says what is there instead.
-    let in_flight = superblock::read(device.as_ref())
-        .ok()
-        .filter(superblock::in_flight);
+    let sb = superblock::read(device.as_ref()).ok();
+    let cut = sb.and_then(|sb| superblock::cut_off(&sb, &device, &args.target));
+    if let Some(cut) = &cut {
+        // Whatever wrote to it would take what is missing for lost.
+        if !args.no {
+            let code = fsck_code::UNCORRECTED | fsck_code::OPERATIONAL;
+            return Err(Failure::new(code, format!("{shown}: {cut}")));
+        }
+        say!("{shown}: {cut}");
+    }
+    let in_flight = sb.filter(superblock::in_flight);
     if let Some(sb) = &in_flight
         && args.no
     {
@@ -61,10 +69,17 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
         };
         say!("{shown}: {what}; the volume is plain ext4 again");
     }
-    match on_flash {
+    let code = match on_flash {
         true => flash::check(&device, fsck_code::OPERATIONAL, |copy| e2fsck(args, copy)),
         false => e2fsck(args, &args.target),
-    }
+    }?;
+    // e2fsck -n tells the sizes and calls the file system clean.
+    let missing = if cut.is_some() {
+        fsck_code::UNCORRECTED
+    } else {
+        0
+    };
+    Ok(code | missing)
 }
 
 fn recover(device: Arc<dyn Device>, args: &FsckArgs) -> Outcome<()> {

@@ -2,6 +2,7 @@
 //! is too little the mount is refused, since a daemon that meets one later stops the volume.
 use crate::failure::{Failure, Outcome, mount_code};
 use crate::{signals, size};
+use ccfs_engine::Options;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::Metadata;
 use std::path::Path;
@@ -12,8 +13,11 @@ const FILES_MIN: u64 = 64;
 /// Asked for where a limit on open files may be raised: each possible processor takes three.
 const FILES_WANTED: u64 = 4096;
 
-/// Errors: what is left is too little for a volume in `target`.
-pub fn lift(target: &Path, read_only: bool) -> Outcome<()> {
+/// Address space besides what the options allow for data and metadata: the program, the stacks of its threads, and what allocators keep, bytes.
+const SPACE_MIN: u64 = 256 << 20;
+
+/// Errors: what is left is too little for a volume in `target`, mounted like this.
+pub fn lift(target: &Path, options: &Options) -> Outcome<()> {
     // What is refused for its size is an error of the one write then, not the daemon's end: its log file can meet the limit.
     signals::ignore_file_size();
     for resource in [Resource::Fsize, Resource::Cpu, Resource::As, Resource::Data] {
@@ -21,27 +25,35 @@ pub fn lift(target: &Path, read_only: bool) -> Outcome<()> {
     }
     lift_one(Resource::Nofile, Some(FILES_WANTED));
     let left = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
-    let (bytes, files) = (left(Resource::Fsize), left(Resource::Nofile));
+    let files = left(Resource::Nofile);
     if files < FILES_MIN {
-        return Err(Failure::new(
-            mount_code::SYSTEM,
-            format!(
-                "the limit on open files is {files}, a mount needs {FILES_MIN}: ulimit -n {FILES_MIN}"
-            ),
+        return refuse(format!(
+            "the limit on open files is {files}, a mount needs {FILES_MIN}: ulimit -n {FILES_MIN}"
         ));
     }
+    let space = left(Resource::As).min(left(Resource::Data));
+    let held = options.dirty_limit.max(options.dirty_most) + options.cache_bytes as u64;
+    if space < SPACE_MIN + held {
+        return refuse(format!(
+            "the limit on memory is {}, this mount can need {}: ulimit -v unlimited -d unlimited, or smaller dirty= and cache=",
+            size::show(space),
+            size::show(SPACE_MIN + held)
+        ));
+    }
+    let bytes = left(Resource::Fsize);
     let image = target.metadata().ok().filter(Metadata::is_file);
-    match image.filter(|image| image.len() > bytes && !read_only) {
-        Some(image) => Err(Failure::new(
-            mount_code::SYSTEM,
-            format!(
-                "the limit on the size of files is {}, the image has {}: ulimit -f unlimited",
-                size::show(bytes),
-                size::show(image.len())
-            ),
+    match image.filter(|image| image.len() > bytes && !options.read_only) {
+        Some(image) => refuse(format!(
+            "the limit on the size of files is {}, the image has {}: ulimit -f unlimited",
+            size::show(bytes),
+            size::show(image.len())
         )),
         None => Ok(()),
     }
+}
+
+fn refuse(why: String) -> Outcome<()> {
+    Err(Failure::new(mount_code::SYSTEM, why))
 }
 
 /// Raises a limit to what is wanted (`None`: no limit); who may not raise it does what is allowed.

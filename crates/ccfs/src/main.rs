@@ -28,6 +28,7 @@ mod memory;
 mod metrics;
 mod mkfs;
 mod mount;
+mod mountpoint;
 mod mounts;
 mod offline;
 mod options;
@@ -100,7 +101,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
     let done = |outcome: Outcome<()>| outcome.map(|()| 0);
     match cli.command {
         Command::Mkfs(a) => ("ccfs mkfs", done(mkfs::run(&a))),
-        Command::Umount(a) => ("ccfs umount", done(umount::run(&a))),
+        Command::Umount(a) => ("ccfs umount", umount::run(&a)),
         Command::Fsck(a) => ("ccfs fsck", fsck::run(&a)),
         Command::Inspect(a) => ("ccfs inspect", done(inspect::run(&a))),
         Command::Bench(a) => ("ccfs bench", bench::run(&a)),

@@ -1,11 +1,12 @@
 //! `ccfs mount`: recovers if need be, mounts, serves.
 use crate::cli::MountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::mountpoint::{self, Turn};
 use crate::options::{self, MountOptions};
 use crate::{daemon, limits, logging, mounts, remount, superblock, target, umount};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
-use ccfs_fuse::{MountConfig, MountError, usermount};
+use ccfs_fuse::{MountConfig, MountError, apart, usermount};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -85,13 +86,7 @@ fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
     {
         if !mount.is_dead() {
             if mount.is_ccfs() {
-                return Err(Failure::new(
-                    mount_code::FAILED,
-                    format!(
-                        "another volume is mounted on {}; unmount it first, or choose another directory",
-                        dir.display()
-                    ),
-                ));
+                return Err(mountpoint::taken(&dir));
             }
             break;
         }
@@ -118,9 +113,10 @@ fn serve(
     ready: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
     ccfs_fuse::prepare_process();
+    apart::unmount_by_running_again(daemon::NAME, &["umount", "--for-daemon"]);
     crate::memory::give_back_soon();
     crate::memory::small_pages();
-    limits::lift(target, options.engine.read_only)?;
+    limits::lift(target, &options.engine)?;
     let mode = if options.engine.read_only {
         OpenMode::ReadOnly
     } else {
@@ -130,6 +126,14 @@ fn serve(
         recover_first(target);
     }
     let device = target::open_volume(target, mode, mount_code::FAILED)?;
+    if let Ok(sb) = superblock::read(&device)
+        && let Some(cut) = superblock::cut_off(&sb, &device, target)
+    {
+        return Err(Failure::new(
+            mount_code::FAILED,
+            format!("{}: {cut}", target.display()),
+        ));
+    }
     let volume = Volume::mount(device, options.engine.clone())
         .map_err(|e| cannot_mount(target, &e, options.engine.read_only))?;
     let config = MountConfig {
@@ -147,7 +151,15 @@ fn serve(
         allow_other: options.allow_other || !usermount::is_needed(),
         ..MountConfig::new(target)
     };
-    ccfs_fuse::serve(volume, dir, &config, |_| ready())
+    // Only now: recovery can take long, and nobody else has to wait for it.
+    let turn = Turn::take(dir).inspect_err(|_| {
+        // The reason why it is not mounted is what counts.
+        let _ = volume.unmount();
+    })?;
+    ccfs_fuse::serve(volume, dir, &config, |_| {
+        drop(turn);
+        ready()
+    })
 }
 
 impl From<MountError> for Failure {

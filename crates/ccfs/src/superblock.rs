@@ -2,6 +2,7 @@
 use ccfs_device::{Device, FLASH_MAGIC};
 use ccfs_ext4::superblock::{MAGIC, RawSuper, SUPER_OFFSET, SUPER_SIZE};
 use ccfs_ext4::{Error, Result, features};
+use std::path::Path;
 use zerocopy::FromBytes;
 
 /// Reads the primary super block.
@@ -35,6 +36,23 @@ pub fn in_flight(sb: &RawSuper) -> bool {
     let mut with_bit = *sb;
     with_bit.feature_incompat = (sb.feature_incompat.get() | features::IN_FLIGHT).into();
     sb.has_incompat(features::IN_FLIGHT) || (!sb.checksum_ok() && with_bit.checksum_ok())
+}
+
+/// What there is to say where the file or device ends before its file system does. (What is missing may be less than a unit of the device:
+/// nobody sees that.) A damaged super block says nothing.
+pub fn cut_off(sb: &RawSuper, device: &dyn Device, target: &Path) -> Option<String> {
+    let block_size = 1024u64.checked_shl(sb.log_block_size.get())?;
+    let wanted = sb.blocks_count().checked_mul(block_size)?;
+    let there = device.size_bytes();
+    let sound = sb.checksum_ok() || in_flight(sb);
+    if !sound || wanted < there + device.min_io() {
+        return None;
+    }
+    Some(format!(
+        "cut off: its file system has {wanted} bytes, and only {there} are there; restore the rest, or a copy. Without one, as the last \
+         resort: `truncate -s {wanted} {0}` puts zeros there, and `ccfs fsck -fy {0}` repairs what can be repaired",
+        target.display()
+    ))
 }
 
 /// Names of the features that are set, each with what ccfs does with it; bits without a name by number.

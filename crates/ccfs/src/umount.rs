@@ -2,11 +2,12 @@
 use crate::cli::UmountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Daemon, Mount};
-use crate::{superblock, target};
-use ccfs_device::{FileDevice, OpenError, OpenMode};
-use ccfs_fuse::usermount;
+use crate::superblock;
+use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
+use ccfs_fuse::{apart, usermount};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Whoever holds the loop device for longer after the daemon has closed it does not just look at it.
 const GLANCE: Duration = Duration::from_secs(1);
 
-pub fn run(args: &UmountArgs) -> Outcome<()> {
-    let dir = resolve(&args.dir)?;
+pub fn run(args: &UmountArgs) -> Outcome<u8> {
+    match args.for_daemon {
+        Some(flags) => Ok(apart::carry_out(flags, &args.dir)),
+        None => leave(&args.dir).map(|()| 0),
+    }
+}
+
+fn leave(dir: &Path) -> Outcome<()> {
+    let dir = resolve(dir)?;
     let Some(mount) =
         mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?
     else {
@@ -231,19 +239,32 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
     }
 }
 
+/// Looks at the volume as the next one would who wants to use it.
 fn check_at_rest(volume: &Path) -> Outcome<()> {
-    let in_flight = target::open_volume(volume, OpenMode::ReadOnly, mount_code::FAILED)
-        .ok()
-        .and_then(|d| superblock::read(&d).ok())
-        .is_some_and(|sb| superblock::in_flight(&sb));
-    if in_flight {
-        return Err(Failure::new(
-            mount_code::FAILED,
-            format!(
-                "{} could not be brought to rest, it may have had a write error; run: ccfs fsck -p {0}",
-                volume.display()
-            ),
-        ));
+    let shown = volume.display();
+    let opened = FileDevice::open(volume, OpenMode::ReadOnly);
+    if matches!(opened, Err(OpenError::Busy { .. })) {
+        // It is mounted again already.
+        return Ok(());
     }
-    Ok(())
+    let looked = opened.map_err(|e| e.to_string()).and_then(|device| {
+        let device = FlashDevice::or_plain(Arc::new(device)).map_err(|e| e.to_string())?;
+        let sb = superblock::read(&device).map_err(|e| match e {
+            ccfs_ext4::Error::Io(e) => e.to_string(),
+            _ => "it does not begin with a file system any more".to_string(),
+        })?;
+        let cut = superblock::cut_off(&sb, &device, volume);
+        Ok((cut, superblock::in_flight(&sb)))
+    });
+    let failed = |text| Err(Failure::new(mount_code::FAILED, text));
+    match looked {
+        Ok((None, false)) => Ok(()),
+        Ok((Some(cut), _)) => failed(format!("{shown} is unmounted, but {cut}")),
+        Ok((None, true)) => failed(format!(
+            "{shown} could not be brought to rest, it may have had a write error; run: ccfs fsck -p {shown}"
+        )),
+        Err(e) => failed(format!(
+            "{shown} is unmounted, but whether it is at rest cannot be told: {e}; when it is there again, run: ccfs fsck -p {shown}"
+        )),
+    }
 }

@@ -1,72 +1,15 @@
 //! The life of a mount, from the command line: daemon, helpers, crash, recovery, unmount.
 mod common;
-use common::{PATIENCE, Place, ccfs_with, run, tool, unmount, wait_for};
+use common::{
+    PATIENCE, Place, ccfs_with, daemon, is_mounted, loops_of, mount, plain_ext4, run, signal, tool,
+    unmount, wait_for, wait_for_end, wait_for_no_loops,
+};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn mount(image: &str, dir: &str) {
-    let ran = ccfs_with(&["mount", image, dir]);
-    assert_eq!(ran.code, 0, "{}", ran.err);
-}
-
-/// The daemon's process id, as `status` tells it.
-fn daemon(dir: &str) -> u32 {
-    let status = ccfs_with(&["status", "--json", dir]);
-    let value: serde_json::Value = serde_json::from_str(&status.out).unwrap();
-    value["mount"]["pid"].as_u64().unwrap() as u32
-}
-
-fn signal(pid: u32, name: &str) {
-    tool("kill", &[&format!("-{name}"), &pid.to_string()]);
-}
-
-/// Waits until the process is gone.
-fn wait_for_end(pid: u32) {
-    let start = Instant::now();
-    while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z ")) {
-        assert!(start.elapsed() < PATIENCE, "the daemon does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn is_mounted(dir: &str) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|l| l.split(' ').nth(4) == Some(dir))
-}
-
-fn loops_of(image: &str) -> String {
-    tool("losetup", &["-j", image])
-}
-
-/// The kernel detaches a loop device with its last user: programs that other tests are just starting have copies of all descriptors for an
-/// instant.
-fn wait_for_no_loops(image: &str) {
-    let start = Instant::now();
-    while !loops_of(image).is_empty() {
-        assert!(start.elapsed() < PATIENCE, "{}", loops_of(image));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// At rest: e2fsck finds nothing, and the kernel shows the same.
-fn plain_ext4(place: &Place, image: &str) -> Vec<String> {
-    tool("e2fsck", &["-fn", image]);
-    let dir = place.text("kernel");
-    let _ = fs::create_dir(&dir);
-    common::kernel_mount(image, &dir, "loop,ro");
-    let mut names: Vec<String> = fs::read_dir(&dir)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().into_string().unwrap())
-        .filter(|n| n != "lost+found")
-        .collect();
-    names.sort();
-    common::umount8(&dir);
-    names
-}
 
 #[test]
 fn umount_leaves_plain_ext4_and_no_loop_device() {

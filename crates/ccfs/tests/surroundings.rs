@@ -1,14 +1,9 @@
 //! What a mount gets from its surroundings: the limits of the shell, and files that options name.
 mod common;
-use common::{Place, ccfs_with, run, tool, unmount, wait_for};
+use common::{Place, ccfs_with, is_mounted, run, tool, unmount, wait_for};
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
-
-fn is_mounted(dir: &str) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    mounts.lines().any(|m| m.split(' ').nth(4) == Some(dir))
-}
 
 /// `ulimit` of the shell that mounts: lifted where that is allowed, and else named at once, not when the volume meets it.
 #[test]
@@ -30,6 +25,8 @@ fn limits_of_the_shell_do_not_stop_the_volume() {
     let cases = [
         ("-f 64", "-f unlimited", "ulimit -f unlimited"),
         ("-n 20", "-n 100", "ulimit -n 64"),
+        ("-v 36000", "-v 50000", "ulimit -v unlimited"),
+        ("-v 300000", "-v 400000", "smaller dirty="),
     ];
     for (limit, none, help) in cases {
         let ran = under(limit, &["mount", &image, &dir]);
@@ -51,7 +48,7 @@ fn limits_of_the_shell_do_not_stop_the_volume() {
         assert!(listed.contains("1048576"), "{limit}: {listed}");
     }
     // Soft limits are lifted by anybody, and one that is large enough is none.
-    for limit in ["-S -f 64", "-S -n 20", "-f 80000", "-n 64"] {
+    for limit in ["-S -f 64", "-S -n 20", "-S -v 300000", "-f 80000", "-n 64"] {
         let ran = under(limit, &["mount", &image, &dir]);
         assert_eq!(ran.code, 0, "{limit}: {}", ran.err);
         assert!(!ran.err.contains("plain FUSE"), "{limit}: {}", ran.err);

@@ -118,6 +118,21 @@ impl FileDevice {
         self.target.refuse_rings();
     }
 
+    /// What was behind the end of a file that somebody cut is lost, and later writes there leave holes: nothing may count as durable.
+    fn check_whole(&self) -> io::Result<()> {
+        if self.block {
+            return Ok(());
+        }
+        let there = self.target.file.metadata()?.len();
+        if there < self.size {
+            return Err(io::Error::other(format!(
+                "somebody cut the image file: {there} of {} bytes are left",
+                self.size
+            )));
+        }
+        Ok(())
+    }
+
     fn aligned(&self, write: &Write) -> bool {
         let whole = |bytes: u64| bytes.is_multiple_of(self.min_io);
         whole(write.offset)
@@ -235,6 +250,7 @@ impl Device for FileDevice {
         self.counting.flush();
         if !self.read_only {
             self.target.file.sync_data()?;
+            self.check_whole()?;
         }
         Ok(())
     }
@@ -541,6 +557,26 @@ mod tests {
         for number in 0..200 {
             assert!(bytes[number * 4096..][..4096] == [number as u8; 4096]);
         }
+    }
+
+    /// What is behind the new end is gone, whatever is written there later.
+    #[test]
+    fn a_file_that_was_cut_is_not_flushed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dev = image(dir.path());
+        let cut = |bytes| {
+            let file = OpenOptions::new()
+                .write(true)
+                .open(dir.path().join("image"));
+            file.unwrap().set_len(bytes).unwrap();
+        };
+        dev.flush().unwrap();
+        cut(512 << 10);
+        let error = dev.flush().unwrap_err();
+        assert!(error.to_string().contains("cut the image file"), "{error}");
+        // A file that grows is whole.
+        cut(2 << 20);
+        dev.flush().unwrap();
     }
 
     /// Where the file system refuses O_DIRECT.

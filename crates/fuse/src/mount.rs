@@ -2,6 +2,7 @@
 //!
 //! Only a `fuseblk` mount is told of syncfs(2) and sync(2), and of its end (DESTROY), so that umount(8) returns when the
 //! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device.
+use crate::apart;
 use crate::caller::CallerConfig;
 use crate::loopdev::{self, LoopDevice};
 use crate::transport::Transport;
@@ -172,6 +173,8 @@ impl Mounted {
                 Ok((channel, mounted))
             }
             Err(e) => {
+                // INIT was not answered: nobody is told of the end.
+                drop(channel);
                 let _ = mounted.detach();
                 Err(MountError::system("cannot look at the mount", e))
             }
@@ -193,12 +196,14 @@ impl Mounted {
         self.describe().is_ok_and(|(id, _)| id == self.id)
     }
 
-    /// umount(8). `fuseblk`: returns when the server has served DESTROY. Errors: EBUSY.
+    /// umount(8). `fuseblk`: returns when the server has served DESTROY. The server itself may call it. Errors: EBUSY.
     pub fn unmount(&self) -> io::Result<()> {
         if self.by_user {
             return usermount::unmount(&self.mountpoint, false);
         }
-        Ok(unmount(&self.mountpoint, UnmountFlags::NOFOLLOW)?)
+        apart::unmount(&self.mountpoint, UnmountFlags::NOFOLLOW, || {
+            self.is_on_top()
+        })
     }
 
     /// umount -l: out of the tree now, at an end when the last user leaves.
@@ -206,10 +211,28 @@ impl Mounted {
         if self.by_user {
             return usermount::unmount(&self.mountpoint, true);
         }
-        Ok(unmount(
+        apart::unmount(
             &self.mountpoint,
             UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-        )?)
+            || self.is_on_top(),
+        )
+    }
+
+    /// Takes away a mount that is not served, or no longer: ends its connection first, so that nobody is asked. (By fusermount3 it is a plain
+    /// mount, whose server is not told of the end.) One that is covered by another mount stays, dead.
+    pub(crate) fn discard(&self) {
+        let gone = match self.by_user {
+            _ if !self.is_on_top() => Err(Errno::BUSY.into()),
+            true => self.detach(),
+            false => unmount(
+                &self.mountpoint,
+                UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
+            )
+            .map_err(io::Error::from),
+        };
+        if let Err(e) = gone {
+            tracing::debug!("{} stays, dead: {e}", self.mountpoint.display());
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Session {
     transport: Arc<InUse>,
 }
 
-/// Mounts, calls `ready`, and serves until the volume is unmounted; then it is at rest.
+/// Mounts, serves, calls `ready`, and returns when the volume is unmounted; then it is at rest.
 ///
 /// SIGTERM, SIGINT and SIGHUP sync and unmount. While the volume is in use that fails, which is logged, and serving goes on;
 /// a second signal takes the mount out of the tree (lazy unmount) and the last user's leaving ends it.
@@ -36,7 +36,7 @@ pub struct Session {
 /// [`crate::prepare_process`] there. If its name (`argv[0]`) begins with '@', systemd leaves it alone at shutdown until the
 /// volume is unmounted.
 ///
-/// Errors: if mounting or `ready` fails the volume is unmounted, too.
+/// Errors: if mounting or `ready` fails the volume is unmounted, too. What fails after `ready` was called could not have been known before.
 pub fn serve<E: From<MountError>>(
     volume: Arc<Volume>,
     mountpoint: &Path,
@@ -47,11 +47,7 @@ pub fn serve<E: From<MountError>>(
         // The reason why it is not mounted is what counts.
         let _ = volume.unmount();
     })?;
-    if let Err(e) = ready(&session) {
-        session.abandon();
-        return Err(e);
-    }
-    Ok(session.serve()?)
+    session.serve_and(ready)
 }
 
 impl Session {
@@ -113,9 +109,8 @@ impl Session {
                 })
             }
             Err(e) => {
-                // Nobody serves DESTROY: without its channel the connection is dead and unmounting waits for nothing.
                 drop(channel);
-                let _ = mounted.detach();
+                mounted.discard();
                 Err(e)
             }
         }
@@ -127,14 +122,28 @@ impl Session {
     }
 
     /// Serves until the volume is unmounted, then it is at rest. See [`serve`] for signals.
-    pub fn serve(mut self) -> Result<(), MountError> {
+    pub fn serve(self) -> Result<(), MountError> {
+        self.serve_and(|_| Ok(()))
+    }
+
+    /// As [`Session::serve`]; `ready` is called as soon as requests are served. If it fails the volume is unmounted.
+    fn serve_and<E: From<MountError>>(
+        mut self,
+        ready: impl FnOnce(&Session) -> Result<(), E>,
+    ) -> Result<(), E> {
         let (events, ended, signals, pool) = match self.start() {
             Ok(started) => started,
             Err(e) => {
                 self.abandon();
-                return Err(MountError::system("cannot start serving", e));
+                return Err(MountError::system("cannot start serving", e).into());
             }
         };
+        let refused = ready(&self).err();
+        if refused.is_some()
+            && let Err(e) = self.mounted.detach()
+        {
+            tracing::error!("cannot detach {}: {e}", self.mounted.mountpoint.display());
+        }
         let rings = self.rings.take();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -147,7 +156,11 @@ impl Session {
             });
             self.control(&events, &ended, &signals);
         });
-        self.server.end().map_err(MountError::Unclean)
+        let at_rest = self.server.end().map_err(MountError::Unclean);
+        match refused {
+            Some(why) => Err(why),
+            None => Ok(at_rest?),
+        }
     }
 
     /// As [`Session::serve`], for a process that serves several volumes and has its own signals: it unmounts by itself.
@@ -262,7 +275,8 @@ impl Session {
         drop(self.rings);
         self.server.stop_groups();
         drop(self.channel);
-        let _ = self.mounted.detach();
+        // Threads that did start may have a way to the kernel, and nobody knows how far they get.
+        self.mounted.discard();
         if let Err(e) = self.server.end() {
             tracing::error!("unmount: {e}");
         }

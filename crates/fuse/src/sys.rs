@@ -175,6 +175,14 @@ pub fn give_back_memory() {
     }
 }
 
+/// SIGTERM, SIGINT and SIGHUP are nothing to this process any more.
+pub fn ignore_end_signals() {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: takes two integers; no handler runs.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// Where the signal handler reports: an eventfd, or -1.
 static SIGNAL_FD: AtomicI32 = AtomicI32::new(-1);
 static LAST_SIGNAL: AtomicU32 = AtomicU32::new(0);
