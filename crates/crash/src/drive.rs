@@ -269,6 +269,14 @@ impl Driver {
             return Ok(Ended::Refused);
         };
         let result = request.perform(&self.vol.clone());
+        if let (Op::Write { data, .. }, Op::Write { data: done, .. }) = (op, &request.op)
+            && done.len() < data.len()
+        {
+            self.marks.mark("file/shortened");
+            if (request.whole || request.mapped) && data.len() <= self.vol.write_max() {
+                return Err(format!("{op}: {} bytes of it were taken", done.len()));
+            }
+        }
         self.answer(request, result)
     }
 

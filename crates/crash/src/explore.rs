@@ -232,6 +232,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         group_percent: 0,
         atomic_percent: 0,
         rights_percent: 0,
+        pages: false,
     };
     let dirty_limit = *rng.pick(&[16 << 20, 16 << 20, 1 << 20, 128 << 10]);
     let cache_bytes = *rng.pick(&[4 << 20, 256 << 10]);

@@ -36,6 +36,8 @@ pub struct Mix {
     pub atomic_percent: u64,
     /// Percent of actions about rights and flags, what inherits or kills them, special files, copies and mappings.
     pub rights_percent: u64,
+    /// Writes come as the kernel sends them: one that begins inside a page ends with it, and what follows is a request of its own.
+    pub pages: bool,
 }
 
 impl Default for Mix {
@@ -57,6 +59,7 @@ impl Default for Mix {
             group_percent: 0,
             atomic_percent: 0,
             rights_percent: 0,
+            pages: false,
         }
     }
 }
@@ -115,6 +118,8 @@ pub struct Generator {
     pub(crate) open: Vec<NodeId>,
     /// Files that are open O_ATOMIC, or were meant to be.
     atomic: Vec<NodeId>,
+    /// Second requests of writes, with their streams.
+    pub(crate) rest: Vec<(usize, Op)>,
 }
 
 /// Bytes that tell where they come from: word by word the number of the write and the place in the file.
@@ -146,6 +151,7 @@ impl Generator {
             writes: 0,
             open: Vec::new(),
             atomic: Vec::new(),
+            rest: Vec::new(),
         }
     }
 
@@ -157,6 +163,9 @@ impl Generator {
 
     /// The next action of that stream.
     pub fn next_of(&mut self, tree: &Tree, stream: usize) -> Action {
+        if let Some(at) = self.rest.iter().position(|r| r.0 == stream) {
+            return Action::Op(self.rest.remove(at).1);
+        }
         if self.mix.group_percent > 0 && self.rng.chance(self.mix.group_percent) {
             return match self.rng.below(8) {
                 0..4 => Action::GroupBegin,
@@ -190,7 +199,11 @@ impl Generator {
         } else if roll == 99 {
             self.open_or_close(tree, stream)
         } else {
-            Action::Op(self.op(tree, stream))
+            let op = self.op(tree, stream);
+            Action::Op(match self.mix.pages {
+                true => self.first_request(op, stream),
+                false => op,
+            })
         }
     }
 

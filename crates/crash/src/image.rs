@@ -1,5 +1,5 @@
 //! Volumes to test on, made by mke2fs, and e2fsck as a judge.
-use crate::used;
+use crate::{brim, used};
 use ccfs_device::MemoryDevice;
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,6 +25,8 @@ pub struct Config {
     pub times: bool,
     /// Others have worked on it: see [`USED`].
     pub used: bool,
+    /// Files have taken all but this much, KiB; 0: nothing has. See `brim.rs`.
+    pub left_kib: u32,
 }
 
 /// For the programs of e2fsprogs that make volumes: equal bytes in every run.
@@ -40,6 +42,7 @@ const SMALL: Config = Config {
     features: "",
     times: true,
     used: false,
+    left_kib: 0,
 };
 
 /// All volumes, the most useful first.
@@ -102,9 +105,29 @@ pub const USED: Config = Config {
     ..SMALL
 };
 
+/// Volumes that are full but for little, with small logs and few inodes.
+pub const BRIM: &[Config] = &[
+    Config {
+        name: "brim",
+        size_mib: 24,
+        inodes: 400,
+        left_kib: 500,
+        ..SMALL
+    },
+    Config {
+        name: "brim-4k",
+        block_size: 4096,
+        size_mib: 24,
+        log_mib: 4,
+        inodes: 400,
+        left_kib: 500,
+        ..SMALL
+    },
+];
+
 /// The volume with that name.
 pub fn config(name: &str) -> Option<&'static Config> {
-    const ALSO: &[Config] = &[USED];
+    const ALSO: &[Config] = &[USED, BRIM[0], BRIM[1]];
     CONFIGS.iter().chain(ALSO).find(|c| c.name == name)
 }
 
@@ -154,6 +177,9 @@ fn make(config: &Config) -> Result<MemoryDevice, String> {
     run(&mut command, 0)?;
     if config.used {
         used::fill(file.path(), config)?;
+    }
+    if config.left_kib > 0 {
+        brim::fill(file.path(), config)?;
     }
     MemoryDevice::from_file(file.path()).map_err(|e| e.to_string())
 }

@@ -4,6 +4,7 @@
 //! states of it (`explore`), reads the tree that a mount of each shows (`observe`) and asks the oracle.
 #![deny(unsafe_code)]
 pub mod ace;
+pub mod brim;
 pub mod coverage;
 pub mod drive;
 mod drive_atomic;

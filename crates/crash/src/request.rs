@@ -18,6 +18,8 @@ pub struct Request {
     /// It is a write from a mapping.
     pub(crate) mapped: bool,
     append: bool,
+    /// All of it, or ENOSPC.
+    pub(crate) whole: bool,
     cx: Context,
     inos: HashMap<NodeId, Ino>,
     pub(crate) held: Held,
@@ -57,6 +59,7 @@ impl Driver {
             began: self.events(),
             mapped: self.is_mapped(op),
             append,
+            whole: is_direct(op),
             cx: self.cx(stream),
             inos: op.nodes().into_iter().filter_map(ino).collect(),
             held: Held::default(),
@@ -86,6 +89,11 @@ impl Driver {
             self.forget_dead(&[node]);
         }
     }
+}
+
+/// This write comes from a descriptor with O_DIRECT. Which ones do is in their bytes.
+fn is_direct(op: &Op) -> bool {
+    matches!(op, Op::Write { data, .. } if data.get(1).is_some_and(|b| b & 6 == 0))
 }
 
 impl Request {
@@ -201,6 +209,7 @@ impl Request {
                 let flags = WriteFlags {
                     append: self.append,
                     writeback: self.mapped,
+                    whole: self.whole,
                     kill_suidgid: *kill,
                     ..WriteFlags::default()
                 };

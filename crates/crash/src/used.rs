@@ -54,7 +54,7 @@ pub(crate) fn fill(image: &Path, config: &Config) -> Result<(), String> {
 }
 
 /// Runs a script; debugfs tells of errors in its output only, so what it made is looked at by e2fsck in the end.
-fn debugfs(image: &Path, script: &str) -> Result<(), String> {
+pub(crate) fn debugfs(image: &Path, script: &str) -> Result<(), String> {
     run(
         Command::new("debugfs")
             .args(["-w", "-f", script])

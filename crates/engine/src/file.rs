@@ -206,6 +206,8 @@ impl Volume {
             // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
             let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, left) {
                 (data, plan)
+            } else if flags.whole || flags.writeback {
+                return errno(libc::ENOSPC);
             } else {
                 let data = &data[..self.shorten(&inode, &st, offset, data.len(), left)?];
                 let plan = self.plan_write(&inode, &st, offset, data.len())?;

@@ -100,6 +100,8 @@ pub struct WriteFlags {
     pub kill_sgid: bool,
     /// From the kernel's write-back of a shared mapping: goes to the stream of the inode's last writer, `Context::stream` is ignored.
     pub writeback: bool,
+    /// All of it or ENOSPC: the caller cannot pass on that a full volume took a part. (The kernel's write-back never can.)
+    pub whole: bool,
 }
 
 /// rename(2) flags.

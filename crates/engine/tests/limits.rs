@@ -575,6 +575,43 @@ fn the_reserve_is_filled_as_far_as_there_is_space() {
     judge(&v, &dev);
 }
 
+/// Who cannot pass on that only a part was taken gets all of it taken, or ENOSPC: direct writes, and the kernel's write-back of pages.
+#[test]
+fn a_write_that_cannot_be_cut_short_is_whole_or_refused() {
+    let dev = Arc::new(image(&["-b", "1024", "-m", "0", "-J", "size=1"], "24M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let make = |name: &[u8]| v.mknod(&c, ROOT_INO, name, 0o100644, 0).unwrap().ino;
+    let (f, g) = (make(b"f"), make(b"g"));
+    write(&v, f, 0, &[1; 3000]).unwrap();
+    fill(&v, g);
+    v.fallocate(&c, g, Fallocate::PunchHole, 100 << 10, 20 << 10)
+        .unwrap();
+    let (whole, writeback) = (true, true);
+    let direct = WriteFlags {
+        whole,
+        ..WriteFlags::default()
+    };
+    let mapped = WriteFlags {
+        writeback,
+        ..WriteFlags::default()
+    };
+    let before = v.getattr(f).unwrap();
+    for flags in [direct, mapped] {
+        let refused = v.write(&c, f, 1000, &[2; 64 << 10], flags);
+        assert_eq!(errno(refused), libc::ENOSPC);
+    }
+    let mut bytes = Vec::new();
+    v.read(f, 0, 4096, &mut bytes).unwrap();
+    assert_eq!(bytes, [1; 3000]);
+    assert_eq!(v.getattr(f).unwrap().mtime, before.mtime);
+    assert_eq!(v.write(&c, f, 1000, &[2; 4000], direct).unwrap(), 4000);
+    assert_eq!(v.write(&c, f, 5000, &[2; 4000], mapped).unwrap(), 4000);
+    let taken = write(&v, f, 9000, &[3; 64 << 10]).unwrap();
+    assert!((1024..64 << 10).contains(&taken), "{taken} bytes");
+    judge(&v, &dev);
+}
+
 /// Each group that a freed run lies in has a bitmap of its own to change: with small groups one extent lies in many, and one step of freeing
 /// must still fit a checkpoint of the smallest log.
 #[test]

@@ -39,11 +39,17 @@ impl Server {
         let flags = WriteFlags {
             append: appends && self.appends_by_itself(ino, arg.offset, before)?,
             writeback,
+            // The kernel makes EIO of a direct write that comes back short, and cuts the file to its size from before (`fuse_get_res_by_io`,
+            // `fuse_direct_IO`): its caller would not know of the bytes that stay.
+            whole: arg.flags & libc::O_DIRECT as u32 != 0,
             ..self.killed_by_write(request, ino, arg.write_flags, reply)?
         };
-        let size = self
-            .volume
-            .write(&self.context(request, 0), ino, arg.offset, data, flags)?;
+        let cx = self.context(request, 0);
+        let size = if writeback {
+            self.write_back(&cx, ino, arg.offset, data, flags)?
+        } else {
+            self.volume.write(&cx, ino, arg.offset, data, flags)?
+        };
         if flags.append && self.notifier.is_doubtful(&self.volume, ino, before) {
             // It keeps the bytes where it believed the end to be.
             self.notifier.pages(ino);
@@ -53,6 +59,31 @@ impl Server {
             padding: 0,
         });
         Ok(())
+    }
+
+    /// Pages of a mapping. Where there is no space for all of it, each block for which there is, or which needs none (C9), is written: stores
+    /// have no order among themselves, and who syncs the mapping gets the error for the rest.
+    fn write_back(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> ccfs_engine::Result<usize> {
+        let done = self.volume.write(cx, ino, offset, data, flags);
+        if !matches!(&done, Err(e) if e.errno() == libc::ENOSPC) {
+            return done;
+        }
+        let block = u64::from(self.volume.statfs()?.block_size);
+        let middle = (offset + data.len() as u64 / 2).next_multiple_of(block) - offset;
+        if middle == 0 || middle >= data.len() as u64 {
+            return done;
+        }
+        let (head, tail) = data.split_at(middle as usize);
+        let head = self.write_back(cx, ino, offset, head, flags);
+        let tail = self.write_back(cx, ino, offset + middle, tail, flags);
+        head.and(tail).map(|_| data.len())
     }
 
     /// The kernel appends (O_APPEND) where it believes the end of file to be. When an atomic group was, or is, taken back it can be wrong; then

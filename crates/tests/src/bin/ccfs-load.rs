@@ -1,12 +1,18 @@
-//! The load of the crash tests as a process of its own: `ccfs-load DIR RECORD SETTINGS`, where SETTINGS is JSON.
-use ccfs_tests::kill9::load;
+//! The loads of the crash tests as processes of their own: `ccfs-load [full] DIR RECORD SETTINGS`, where SETTINGS is JSON.
+use ccfs_tests::kill9::{full, load};
 use std::path::Path;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [dir, record, settings] = &args[..] else {
-        eprintln!("usage: ccfs-load DIR RECORD SETTINGS");
-        std::process::exit(2);
+    let (dir, record, settings) = match &args[..] {
+        [word, dir, record, settings] if word == "full" => {
+            return full::main(Path::new(dir), Path::new(record), settings);
+        }
+        [dir, record, settings] => (dir, record, settings),
+        _ => {
+            eprintln!("usage: ccfs-load [full] DIR RECORD SETTINGS");
+            std::process::exit(2);
+        }
     };
     let settings = serde_json::from_str(settings).expect("settings");
     let out = load::run(Path::new(dir), &settings);

@@ -413,6 +413,20 @@ impl tree::Target for EngineTree {
                 *at,
                 *len,
             )),
+            Op::Allocate {
+                path,
+                at,
+                len,
+                keep_size,
+                zero,
+            } => {
+                let keep_size = *keep_size;
+                let how = match zero {
+                    true => Fallocate::ZeroRange { keep_size },
+                    false => Fallocate::Allocate { keep_size },
+                };
+                errno(v.fallocate(cx, self.find(path, true)?.ino, how, *at, *len))
+            }
             Op::Fsync { path, data_only } => errno(
                 v.fsync(
                     cx,

@@ -560,7 +560,9 @@ fn expected(model: &Model, op: &Op, thread: usize) -> R<()> {
                 Ok(())
             }
         }
-        Op::Punch { .. } | Op::Fsync { .. } | Op::StreamSync | Op::SyncFs => Ok(()),
+        Op::Punch { .. } | Op::Allocate { .. } | Op::Fsync { .. } | Op::StreamSync | Op::SyncFs => {
+            Ok(())
+        }
     }
 }
 

@@ -582,7 +582,7 @@ impl<'a> Stream<'a> {
 }
 
 /// Moves the thread into a stream of its own where the file system has streams. False if the volume is gone.
-fn enter_own_stream(root: &Path) -> bool {
+pub(super) fn enter_own_stream(root: &Path) -> bool {
     let Ok(fd) = sys::open(root, libc::O_RDONLY, 0) else {
         return false;
     };

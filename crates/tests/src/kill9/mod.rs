@@ -1,6 +1,7 @@
 //! `kill -9` of the daemon at random moments under a load of several streams, recovery, and a checker that reads files only.
 
 pub mod check;
+pub mod full;
 pub mod load;
 pub mod op;
 

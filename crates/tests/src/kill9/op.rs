@@ -55,6 +55,14 @@ pub enum Op {
         at: u64,
         len: u64,
     },
+    /// fallocate, with or without FALLOC_FL_KEEP_SIZE and FALLOC_FL_ZERO_RANGE.
+    Allocate {
+        path: String,
+        at: u64,
+        len: u64,
+        keep_size: bool,
+        zero: bool,
+    },
     Chmod {
         path: String,
         mode: u32,
@@ -123,6 +131,7 @@ impl Op {
             | Op::Write { path, .. }
             | Op::Truncate { path, .. }
             | Op::Punch { path, .. }
+            | Op::Allocate { path, .. }
             | Op::Chmod { path, .. }
             | Op::Xattr { path, .. }
             | Op::Utimes { path, .. } => vec![path],
@@ -165,6 +174,21 @@ impl Op {
                     *offset as i64,
                     *len as i64,
                 )
+            }
+            Op::Allocate {
+                path,
+                at: offset,
+                len,
+                keep_size,
+                zero,
+            } => {
+                let mode = if *keep_size {
+                    libc::FALLOC_FL_KEEP_SIZE
+                } else {
+                    0
+                } | if *zero { libc::FALLOC_FL_ZERO_RANGE } else { 0 };
+                let fd = sys::open(at(path), libc::O_WRONLY, 0)?;
+                sys::fallocate(&fd, mode, *offset as i64, *len as i64)
             }
             Op::Chmod { path, mode } => sys::chmod(at(path), *mode),
             Op::Xattr { path, .. } => sys::setxattr(at(path), "user.load", bytes, 0),
@@ -359,6 +383,25 @@ impl Model {
                 let size = node.content.len() as u64;
                 let (from, to) = ((*at).min(size), (at + len).min(size));
                 node.content[from as usize..to as usize].fill(0);
+                node.mtime = None;
+                touched.extend(node.names.iter().cloned());
+            }
+            Op::Allocate {
+                path,
+                at,
+                len,
+                keep_size,
+                zero,
+            } => {
+                let node = self.node_mut(path);
+                let end = (at + len) as usize;
+                if !keep_size && node.content.len() < end {
+                    node.content.resize(end, 0);
+                }
+                let size = node.content.len();
+                if *zero {
+                    node.content[(*at as usize).min(size)..end.min(size)].fill(0);
+                }
                 node.mtime = None;
                 touched.extend(node.names.iter().cloned());
             }

@@ -1,0 +1,90 @@
+//! Nearly full volumes under power cuts, one action after the other and by threads (C1, C2, C9).
+//! CCFS_CRASH_SEED is the first seed, CCFS_CRASH_RUNS the number of seeds, CCFS_CRASH_STATES crash states of each.
+use ccfs_crash::brim;
+use ccfs_crash::coverage::Coverage;
+use ccfs_crash::explore::{Effort, explore_into, thorough};
+use ccfs_crash::generate::Action;
+use ccfs_crash::run::{Run, Source};
+use ccfs_crash::shrink::shortened;
+use ccfs_crash::threads::explore_work;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default)
+}
+
+/// Explores many seeds, two at a time.
+fn explore_seeds(
+    runs: u64,
+    states: u64,
+    one: fn(u64, &Effort, &mut Coverage) -> Result<(), String>,
+) {
+    let first = number("CCFS_CRASH_SEED", 1);
+    let last = first + number("CCFS_CRASH_RUNS", runs);
+    let next = AtomicU64::new(first);
+    let total = Mutex::new(Coverage::default());
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= last || !failures.lock().unwrap().is_empty() {
+                        break;
+                    }
+                    let effort = Effort {
+                        states_max: number("CCFS_CRASH_STATES", states) as usize,
+                        mount: false,
+                        seed,
+                        ..Effort::default()
+                    };
+                    let mut coverage = Coverage::default();
+                    if let Err(e) = one(seed, &effort, &mut coverage) {
+                        failures.lock().unwrap().push(e);
+                    }
+                    total.lock().unwrap().add(&coverage);
+                }
+            });
+        }
+    });
+    if let Some(e) = failures.lock().unwrap().pop() {
+        panic!("{e}");
+    }
+    let total = total.lock().unwrap();
+    println!("{total}");
+    assert!(total.totals["ENOSPC"] > 0, "the volumes were never full");
+}
+
+#[test]
+fn crashes_of_nearly_full_volumes() {
+    explore_seeds(16, 40, |seed, effort, coverage| {
+        let (setting, mix, length) = brim::workload(seed);
+        let mut actions: Vec<(usize, Action)> = Vec::new();
+        let source = Source::Random(seed, mix, length);
+        let done = Run::record_into(setting, source, &mut actions)
+            .and_then(|run| explore_into(&run, effort, coverage));
+        done.map_err(|e| {
+            let again = |source| {
+                let run = Run::record(setting, source)?;
+                explore_into(&run, &thorough(effort), &mut Coverage::default())
+            };
+            let shrink_for = Duration::from_secs(number("CCFS_CRASH_SHRINK", 20));
+            let text = shortened(&e, setting, &actions, shrink_for, again);
+            format!("seed {seed}: {text}")
+        })
+    });
+}
+
+#[test]
+fn crashes_of_nearly_full_volumes_by_threads() {
+    explore_seeds(16, 40, |seed, effort, coverage| {
+        let done = explore_work(&brim::work(seed), effort)?;
+        coverage.add(&done);
+        Ok(())
+    });
+}

@@ -1,0 +1,47 @@
+//! Volumes filled to the brim under SIGKILL of the daemon (C1, C2, C3, C9). CCFS_TEST_SEED is the first seed, CCFS_TEST_ROUNDS the number of
+//! seeds.
+use ccfs_tests::harness::Fs;
+use ccfs_tests::kill9::full::{self, Summary};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default)
+}
+
+#[test]
+fn direct_writes_that_find_too_little_space() {
+    if Fs::under_test() == Fs::Ccfs && Fs::Ccfs.ready("direct writes") {
+        full::direct_writes();
+    }
+}
+
+#[test]
+fn mapped_stores_that_find_too_little_space() {
+    if Fs::under_test() == Fs::Ccfs && Fs::Ccfs.ready("mapped stores") {
+        full::mapped_stores();
+    }
+}
+
+#[test]
+fn killed_on_a_full_volume() {
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("killed_on_a_full_volume") {
+        return;
+    }
+    let first = number("CCFS_TEST_SEED", 0) + 700;
+    let rounds = number("CCFS_TEST_ROUNDS", 5);
+    let mut sum = Summary::default();
+    for seed in first..first + rounds {
+        println!("seed {seed}");
+        if let Err(e) = full::round(seed, &mut sum) {
+            panic!("{e}\n({sum:?})");
+        }
+    }
+    println!("full volumes: {sum:?}");
+    let full = sum.short + sum.refused;
+    assert!(
+        full > 0 && sum.lossy > 0,
+        "rounds that prove nothing: {sum:?}"
+    );
+}
