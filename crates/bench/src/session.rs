@@ -50,13 +50,14 @@ impl Plan {
             let named = self.only.iter().any(|o| e.name().starts_with(o.as_str()));
             self.groups.contains(&e.group()) && (self.only.is_empty() || named)
         });
-        for experiment in &all {
-            if let Some(why) = experiment.missing() {
-                say(format!("skipped: {}: {why}", experiment.name()))?;
+        let mut possible = Vec::new();
+        for experiment in all {
+            match experiment.missing() {
+                Some(why) => say(format!("skipped: {}: {why}", experiment.name()))?,
+                None => possible.push(experiment),
             }
         }
-        all.retain(|e| e.missing().is_none());
-        Ok(all)
+        Ok(possible)
     }
 
     /// The measurements on a disk, in their order.

@@ -51,8 +51,10 @@ impl Mount {
             return None;
         }
         let behind = backing_file(&self.source);
-        let holders = holders_of(behind.as_ref().unwrap_or(&self.source));
-        holders.into_iter().map(|(pid, _)| pid).find(is_stopped)
+        let wanted = behind.as_ref().unwrap_or(&self.source);
+        // Few processes are stopped: of all others the descriptors are not looked at.
+        let stopped = holders_among(wanted, is_stopped);
+        stopped.first().map(|(pid, _)| *pid)
     }
 }
 
@@ -74,7 +76,7 @@ fn is_dead(dir: &Path) -> bool {
 }
 
 /// Whether a process is in state T or t (proc(5)), the first field after its name, which may have brackets itself.
-fn is_stopped(pid: &u32) -> bool {
+fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().unwrap_or_default();
     state.starts_with(['T', 't'])
@@ -178,10 +180,17 @@ pub fn of_target(target: &Path) -> io::Result<Vec<Mount>> {
 
 /// Processes that have the file at `path` open: process id and name. Needs root to see those of other users.
 pub fn holders_of(path: &Path) -> Vec<(u32, String)> {
+    holders_among(path, |_| true)
+}
+
+fn holders_among(path: &Path, looked_at: fn(u32) -> bool) -> Vec<(u32, String)> {
     let Ok(wanted) = fs::metadata(path) else {
         return Vec::new();
     };
     processes(|pid| {
+        if !looked_at(pid) {
+            return false;
+        }
         let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
             return false;
         };

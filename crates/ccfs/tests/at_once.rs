@@ -1,16 +1,9 @@
 //! Several mounts on one directory in the same moment: one volume is mounted, the others are refused and at rest.
 mod common;
-use common::{Place, ccfs, ccfs_with, tool, unmount};
+use common::{Place, ccfs, ccfs_with, mounts_on, tool, unmount};
 use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::process::{Child, Stdio};
-
-/// How many mounts there are on a directory.
-fn mounts_on(dir: &str) -> usize {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let dirs = table.lines().map(|l| l.split(' ').nth(4));
-    dirs.filter(|d| *d == Some(dir)).count()
-}
 
 fn mounted_at_once(images: &[String], dir: &str) -> Vec<(Option<i32>, String)> {
     let started: Vec<Child> = images

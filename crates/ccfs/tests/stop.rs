@@ -81,7 +81,7 @@ fn killed(pid: u32) -> bool {
     // It may have ended meanwhile.
     run(Command::new("kill").args(["-KILL", &pid.to_string()]));
     let start = Instant::now();
-    while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z ")) {
+    while common::is_running(pid) {
         if start.elapsed() > SOON {
             return false;
         }

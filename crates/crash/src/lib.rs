@@ -25,6 +25,7 @@ pub mod request;
 pub mod rng;
 pub mod run;
 pub mod script;
+pub mod seeds;
 pub mod shrink;
 pub mod spots;
 pub mod standard;

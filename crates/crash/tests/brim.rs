@@ -5,64 +5,34 @@ use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::{Effort, explore_into, thorough};
 use ccfs_crash::generate::Action;
 use ccfs_crash::run::{Run, Source};
+use ccfs_crash::seeds::{explore_seeds, number};
 use ccfs_crash::shrink::shortened;
 use ccfs_crash::threads::explore_work;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(default)
-}
-
-/// Explores many seeds, two at a time.
-fn explore_seeds(
+/// Explores many seeds.
+fn explore_full(
     runs: u64,
     states: u64,
     one: fn(u64, &Effort, &mut Coverage) -> Result<(), String>,
 ) {
-    let first = number("CCFS_CRASH_SEED", 1);
-    let last = first + number("CCFS_CRASH_RUNS", runs);
-    let next = AtomicU64::new(first);
-    let total = Mutex::new(Coverage::default());
-    let failures = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= last || !failures.lock().unwrap().is_empty() {
-                        break;
-                    }
-                    let effort = Effort {
-                        states_max: number("CCFS_CRASH_STATES", states) as usize,
-                        mount: false,
-                        seed,
-                        ..Effort::default()
-                    };
-                    let mut coverage = Coverage::default();
-                    if let Err(e) = one(seed, &effort, &mut coverage) {
-                        failures.lock().unwrap().push(e);
-                    }
-                    total.lock().unwrap().add(&coverage);
-                }
-            });
-        }
+    let total = explore_seeds(runs, |seed| {
+        let effort = Effort {
+            states_max: number("CCFS_CRASH_STATES", states) as usize,
+            mount: false,
+            seed,
+            ..Effort::default()
+        };
+        let mut coverage = Coverage::default();
+        one(seed, &effort, &mut coverage).map(|()| coverage)
     });
-    if let Some(e) = failures.lock().unwrap().pop() {
-        panic!("{e}");
-    }
-    let total = total.lock().unwrap();
     println!("{total}");
     assert!(total.totals["ENOSPC"] > 0, "the volumes were never full");
 }
 
 #[test]
 fn crashes_of_nearly_full_volumes() {
-    explore_seeds(16, 40, |seed, effort, coverage| {
+    explore_full(16, 40, |seed, effort, coverage| {
         let (setting, mix, length) = brim::workload(seed);
         let mut actions: Vec<(usize, Action)> = Vec::new();
         let source = Source::Random(seed, mix, length);
@@ -82,7 +52,7 @@ fn crashes_of_nearly_full_volumes() {
 
 #[test]
 fn crashes_of_nearly_full_volumes_by_threads() {
-    explore_seeds(16, 40, |seed, effort, coverage| {
+    explore_full(16, 40, |seed, effort, coverage| {
         let done = explore_work(&brim::work(seed), effort)?;
         coverage.add(&done);
         Ok(())

@@ -6,15 +6,9 @@ use ccfs_crash::generate::{Generator, Mix};
 use ccfs_crash::image::{self, CONFIGS};
 use ccfs_crash::observe::observe;
 use ccfs_crash::run::{FIRST_NODE, Setting, guarded, mount};
+use ccfs_crash::seeds::number;
 use std::sync::Arc;
 use std::time::Duration;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(default)
-}
 
 /// `ops` actions on one volume, remounted eight times.
 fn exercise(index: usize, ops: u64) -> Result<(), String> {

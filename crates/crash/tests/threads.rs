@@ -1,68 +1,36 @@
 //! A thread per stream, with power cuts, a volume that is shut down and a device that fails in the middle of concurrent syncs.
 //! CCFS_CRASH_SEED is the first seed, CCFS_CRASH_RUNS the number of seeds, CCFS_CRASH_STATES crash states of each.
-use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::Effort;
 use ccfs_crash::rng::Rng;
+use ccfs_crash::seeds::{explore_seeds, number};
 use ccfs_crash::threads::{Disturbance, Work, crowded, explore_work, grouped, record, work};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(default)
-}
-
-/// Explores the work of many seeds, two at a time.
-fn explore_seeds(runs: u64, states: u64, make: impl Fn(u64) -> Work + Sync) {
-    let first = number("CCFS_CRASH_SEED", 1);
-    let last = first + number("CCFS_CRASH_RUNS", runs);
+/// Explores the work of many seeds.
+fn explore_work_of(runs: u64, states: u64, make: impl Fn(u64) -> Work + Sync) {
     let effort = Effort {
         states_max: number("CCFS_CRASH_STATES", states) as usize,
         deep_every: 15,
         ..Effort::default()
     };
-    let next = AtomicU64::new(first);
-    let total = Mutex::new(Coverage::default());
-    let failure = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= last || failure.lock().unwrap().is_some() {
-                        break;
-                    }
-                    match explore_work(&make(seed), &effort) {
-                        Ok(c) => total.lock().unwrap().add(&c),
-                        Err(e) => *failure.lock().unwrap() = Some(e),
-                    }
-                }
-            });
-        }
-    });
-    if let Some(e) = failure.lock().unwrap().take() {
-        panic!("{e}");
-    }
-    println!("{}", total.lock().unwrap());
+    let total = explore_seeds(runs, |seed| explore_work(&make(seed), &effort));
+    println!("{total}");
 }
 
 #[test]
 fn crashes_of_concurrent_streams() {
-    explore_seeds(120, 100, work);
+    explore_work_of(120, 100, work);
 }
 
 /// What `--bugs` takes for bugs that show where threads meet; here without one.
 #[test]
 fn crashes_of_crowded_streams() {
-    explore_seeds(40, 100, crowded);
+    explore_work_of(40, 100, crowded);
 }
 
 /// Atomic groups and failure-atomic files from several threads; `make soak` looks at more seeds, and at barriers among them.
 #[test]
 fn crashes_of_groups_and_atomic_files() {
-    explore_seeds(6, 60, without_barriers);
+    explore_work_of(6, 60, without_barriers);
 }
 
 /// As `grouped`; all of it where the number of seeds is given.
@@ -76,7 +44,7 @@ fn without_barriers(seed: u64) -> Work {
 
 #[test]
 fn crashes_of_groups_and_atomic_files_on_flash() {
-    explore_seeds(4, 40, |seed| {
+    explore_work_of(4, 40, |seed| {
         let mut work = without_barriers(seed);
         work.setting.flash = true;
         work
@@ -85,7 +53,7 @@ fn crashes_of_groups_and_atomic_files_on_flash() {
 
 #[test]
 fn crashes_of_concurrent_streams_on_flash() {
-    explore_seeds(40, 40, |seed| {
+    explore_work_of(40, 40, |seed| {
         let mut work = if seed % 2 == 0 {
             work(seed)
         } else {
@@ -116,7 +84,7 @@ fn disturbed(seed: u64, make: impl Fn(&mut Rng, u64, u64) -> Disturbance) -> Wor
 
 #[test]
 fn power_cut_under_way() {
-    explore_seeds(40, 40, |seed| {
+    explore_work_of(40, 40, |seed| {
         disturbed(seed, |rng, events, _| {
             Disturbance::PowerCut(rng.below(events) as usize)
         })
@@ -125,7 +93,7 @@ fn power_cut_under_way() {
 
 #[test]
 fn shutdown_during_syncs() {
-    explore_seeds(40, 40, |seed| {
+    explore_work_of(40, 40, |seed| {
         disturbed(seed, |rng, events, _| {
             Disturbance::Shutdown(rng.below(events) as usize)
         })
@@ -134,7 +102,7 @@ fn shutdown_during_syncs() {
 
 #[test]
 fn failing_writes_during_syncs() {
-    explore_seeds(60, 40, |seed| {
+    explore_work_of(60, 40, |seed| {
         disturbed(seed, |rng, events, flushes| {
             Disturbance::FailWrite(rng.below(events - flushes))
         })
@@ -143,7 +111,7 @@ fn failing_writes_during_syncs() {
 
 #[test]
 fn failing_flushes_during_syncs() {
-    explore_seeds(40, 40, |seed| {
+    explore_work_of(40, 40, |seed| {
         disturbed(seed, |rng, _, flushes| {
             Disturbance::FailFlush(rng.below(flushes))
         })

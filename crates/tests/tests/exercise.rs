@@ -1,13 +1,10 @@
 //! Exercisers: one file and a tree against models, mounted and over the engine alone.
 use ccfs_tests::exercise::{engine, file, mounted, tree};
-use ccfs_tests::harness::{Fs, Volume};
+use ccfs_tests::harness::{Fs, Volume, number};
 
 /// `CCFS_TEST_SEED` repeats a failed run.
 fn seed(of_test: u64) -> u64 {
-    std::env::var("CCFS_TEST_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(of_test)
+    number("CCFS_TEST_SEED", of_test)
 }
 
 /// A share of the full length; the kernel's ext4 only proves the exerciser.

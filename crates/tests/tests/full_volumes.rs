@@ -1,14 +1,7 @@
 //! Volumes filled to the brim under SIGKILL of the daemon (C1, C2, C3, C9). CCFS_TEST_SEED is the first seed, CCFS_TEST_ROUNDS the number of
 //! seeds.
-use ccfs_tests::harness::Fs;
+use ccfs_tests::harness::{Fs, number};
 use ccfs_tests::kill9::full::{self, Summary};
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(default)
-}
 
 #[test]
 fn direct_writes_that_find_too_little_space() {

@@ -1,5 +1,5 @@
 //! Crashes of the daemon under load (C1, C2, C3, C5, C6), and the checker's own tests.
-use ccfs_tests::harness::{Fs, Volume};
+use ccfs_tests::harness::{Fs, Volume, number};
 use ccfs_tests::kill9::{self, check, load::Settings};
 
 fn small(seed: u64) -> Settings {
@@ -78,15 +78,8 @@ fn crash_rounds(seed: u64) {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("kill9") {
         return;
     }
-    let base: u64 = std::env::var("CCFS_TEST_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(0);
-    let count: usize = std::env::var("CCFS_TEST_ROUNDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(15);
-    let sum = kill9::rounds(base + seed, count);
+    let count = number("CCFS_TEST_ROUNDS", 15) as usize;
+    let sum = kill9::rounds(number("CCFS_TEST_SEED", 0) + seed, count);
     println!("kill -9: {sum:?}");
     assert!(
         sum.survived > 0 && (count < 10 || sum.lossy > 0),

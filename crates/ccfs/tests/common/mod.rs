@@ -276,18 +276,29 @@ pub fn signal(pid: u32, name: &str) {
     tool("kill", &[&format!("-{name}"), &pid.to_string()]);
 }
 
+/// Whether a process has not ended yet.
+pub fn is_running(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+}
+
 /// Waits until the process is gone.
 pub fn wait_for_end(pid: u32) {
     let start = Instant::now();
-    while std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z ")) {
+    while is_running(pid) {
         assert!(start.elapsed() < PATIENCE, "the daemon does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-pub fn is_mounted(dir: &str) -> bool {
+/// How many mounts there are on a directory.
+pub fn mounts_on(dir: &str) -> usize {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|l| l.split(' ').nth(4) == Some(dir))
+    let dirs = table.lines().map(|l| l.split(' ').nth(4));
+    dirs.filter(|d| *d == Some(dir)).count()
+}
+
+pub fn is_mounted(dir: &str) -> bool {
+    mounts_on(dir) > 0
 }
 
 pub fn loops_of(image: &str) -> String {

@@ -149,3 +149,11 @@ pub fn sibling(name: &str) -> PathBuf {
         panic!("{name} is not built: run `cargo build --release --workspace` first")
     })
 }
+
+/// The number in an environment variable, or the default.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default)
+}

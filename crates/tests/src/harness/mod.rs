@@ -7,7 +7,7 @@ mod tree;
 mod volume;
 
 pub use backend::{copy_out, flash_chosen, in_memory, not_on_flash};
-pub use cmd::{Output, have, run, run_in, run_ok, shell, sibling};
+pub use cmd::{Output, have, number, run, run_in, run_ok, shell, sibling};
 pub use guard::WorkDir;
 pub use tree::{Compare, Entry, Tree};
 pub use volume::{Fs, Volume, ccfs_program, kernel_mount, umount_patiently};

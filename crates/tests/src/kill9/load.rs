@@ -169,17 +169,7 @@ impl<'a> Stream<'a> {
                 true
             }
             Err(e) => {
-                let gone = [
-                    // Over io_uring: the daemon was killed while the kernel handed it this request, or took the reply.
-                    libc::EINTR,
-                    libc::ENOTCONN,
-                    libc::ECONNABORTED,
-                    libc::ECANCELED,
-                    libc::EIO,
-                    libc::ENODEV,
-                    libc::EROFS,
-                ];
-                if !gone.contains(&e) {
+                if !is_gone(e) {
                     let text = format!("stream {} seq {seq} {op:?}: errno {e}", self.id);
                     self.common
                         .unexpected
@@ -579,6 +569,21 @@ impl<'a> Stream<'a> {
             }
         }
     }
+}
+
+/// What a call of a volume says whose daemon is gone.
+pub fn is_gone(errno: i32) -> bool {
+    const GONE: [i32; 7] = [
+        // Over io_uring: the daemon was killed while the kernel handed it this request, or took the reply.
+        libc::EINTR,
+        libc::ENOTCONN,
+        libc::ECONNABORTED,
+        libc::ECANCELED,
+        libc::EIO,
+        libc::ENODEV,
+        libc::EROFS,
+    ];
+    GONE.contains(&errno)
 }
 
 /// Moves the thread into a stream of its own where the file system has streams. False if the volume is gone.

@@ -9,8 +9,10 @@ use crate::harness::{Fs, Volume, run, run_ok, sibling};
 use crate::rng::Rng;
 use crate::sys;
 use load::{Record, Settings};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What several rounds showed.
@@ -141,36 +143,59 @@ fn disturb_recovery(volume: &mut Volume, rng: &mut Rng, context: &str) {
         volume.mount_and_kill(Duration::from_micros(rng.size(60_000)));
     }
     if rng.chance(20) {
-        volume.clear_dead_mount();
-        let out = run(Command::new(crate::harness::ccfs_program())
-            .args(["fsck", "-p"])
-            .arg(volume.image()));
-        // Bit 1: the file system was corrected; recovery counts as that.
-        assert!(
-            out.code == 0 || out.code == 1,
-            "{context}: ccfs fsck -p: exit {}\n{}",
-            out.code,
-            out.all()
-        );
-        volume.fsck_clean();
+        recover_by_fsck(volume, context);
     }
 }
 
-fn start(volume: &Volume, root: &Path, settings: &Settings) -> std::process::Child {
+fn recover_by_fsck(volume: &mut Volume, context: &str) {
+    volume.clear_dead_mount();
+    let out = run(Command::new(crate::harness::ccfs_program())
+        .args(["fsck", "-p"])
+        .arg(volume.image()));
+    // Bit 1: the file system was corrected; recovery counts as that.
+    assert!(
+        out.code == 0 || out.code == 1,
+        "{context}: ccfs fsck -p: exit {}\n{}",
+        out.code,
+        out.all()
+    );
+    volume.fsck_clean();
+}
+
+fn start(volume: &Volume, root: &Path, settings: &Settings) -> Child {
+    start_load(volume, &[], root, &volume.outside("record"), settings)
+}
+
+fn finish(volume: &Volume, child: Child, context: &str) -> Record {
+    let patience = Duration::from_secs(300);
+    finish_load(child, &volume.outside("record"), patience, context)
+}
+
+/// Starts `ccfs-load`. `kind`: the word for which load, if it is not this one.
+fn start_load(
+    volume: &Volume,
+    kind: &[&str],
+    root: &Path,
+    record: &Path,
+    settings: &impl Serialize,
+) -> Child {
     let json = serde_json::to_string(settings).expect("settings");
     let mut command = Command::new(sibling("ccfs-load"));
-    command
-        .arg(root)
-        .arg(volume.outside("record"))
-        .arg(json)
-        .stdin(Stdio::null());
-    let child = command.spawn().expect("start the load");
+    command.args(kind).arg(root).arg(record).arg(json);
+    let child = command.stdin(Stdio::null()).spawn();
+    let child = child.expect("start the load");
     volume.adopt(child.id());
     child
 }
 
-fn finish(volume: &Volume, mut child: std::process::Child, context: &str) -> Record {
-    let end = Instant::now() + Duration::from_secs(300);
+/// Waits for the end of a load, and reads what it did.
+fn finish_load<R: DeserializeOwned>(
+    mut child: Child,
+    record: &Path,
+    patience: Duration,
+    context: &str,
+) -> R {
+    let end = Instant::now() + patience;
     let status = loop {
         if let Some(status) = child.try_wait().expect("wait for the load") {
             break status;
@@ -182,7 +207,7 @@ fn finish(volume: &Volume, mut child: std::process::Child, context: &str) -> Rec
         std::thread::sleep(Duration::from_millis(2));
     };
     assert!(status.success(), "{context}: the load: {status}");
-    let text = std::fs::read(volume.outside("record")).expect("the load's record");
+    let text = std::fs::read(record).expect("the load's record");
     serde_json::from_slice(&text).expect("the load's record")
 }
 

@@ -1,7 +1,7 @@
 //! One stream's load on a nearly full volume. It notes what each call returned, short counts too, and looks at what the page cache
 //! holds after calls that were cut short or refused.
 
-use crate::kill9::load::enter_own_stream;
+use crate::kill9::load::{enter_own_stream, is_gone};
 use crate::kill9::op::{How, Kind, Model, Op, data};
 use crate::rng::Rng;
 use crate::sys;
@@ -62,21 +62,6 @@ struct Load<'a> {
     /// The last call found no space.
     full: bool,
     record: Record,
-}
-
-/// What a call of a volume says whose daemon is gone.
-fn is_gone(errno: i32) -> bool {
-    const GONE: [i32; 7] = [
-        // Over io_uring: the daemon was killed while the kernel handed it this request, or took the reply.
-        libc::EINTR,
-        libc::ENOTCONN,
-        libc::ECONNABORTED,
-        libc::ECANCELED,
-        libc::EIO,
-        libc::ENODEV,
-        libc::EROFS,
-    ];
-    GONE.contains(&errno)
 }
 
 /// Runs until the volume goes away, or the time is over.

@@ -5,15 +5,15 @@
 pub mod check;
 pub mod load;
 
-use super::check::look;
-use crate::harness::{Fs, Volume, ccfs_program, run, run_ok, sibling};
+use super::{check::look, finish_load, recover_by_fsck, start_load};
+use crate::harness::{Fs, Volume, run_ok};
 use crate::rng::Rng;
 use crate::sys;
 use check::Unit;
 use load::{Record, Returned, Settings};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// What rounds showed.
@@ -92,12 +92,12 @@ pub fn round(seed: u64, sum: &mut Summary) -> Result<(), String> {
     if killed {
         volume.kill9();
     }
-    let records = finish(&volume, children)?;
-    keep(&records);
     let context = format!(
         "seed {seed}, blocks of {}, {} streams",
         shape.block, streams
     );
+    let records = finish(&volume, children, &context);
+    keep(&records);
     let mut judge = |volume: &Volume, what: &str, synced: bool| {
         judge(volume, &records, &shape, synced, sum).map_err(|e| format!("{context}, {what}: {e}"))
     };
@@ -112,7 +112,7 @@ pub fn round(seed: u64, sum: &mut Summary) -> Result<(), String> {
         volume.umount();
     } else {
         save(volume.image());
-        recover(&mut volume, &mut rng);
+        recover(&mut volume, &mut rng, &context);
         volume.mount();
         judge(&volume, "after the kill", true)?;
         volume.umount();
@@ -125,13 +125,13 @@ pub fn round(seed: u64, sum: &mut Summary) -> Result<(), String> {
         let mut other = Volume::unformatted(Fs::Ccfs, "copy").on_flash(false);
         std::fs::rename(&copy, other.image()).map_err(|e| e.to_string())?;
         save(other.image());
-        recover(&mut other, &mut rng);
+        recover(&mut other, &mut rng, &context);
         other.mount();
         judge(&other, "a copy of the image", false)?;
         other.umount();
         other.fsck_clean();
     }
-    let _ = std::fs::remove_file(saved());
+    forget();
     sum.rounds += 1;
     let steps = || records.iter().flat_map(|r| &r.steps);
     sum.calls += steps().count();
@@ -244,39 +244,23 @@ fn fill(volume: &Volume, left: u64) {
 }
 
 fn start(volume: &Volume, settings: &Settings) -> Child {
-    let json = serde_json::to_string(settings).expect("settings");
-    let child = Command::new(sibling("ccfs-load"))
-        .arg("full")
-        .arg(volume.mnt())
-        .arg(record_of(volume, settings.stream))
-        .arg(json)
-        .stdin(Stdio::null())
-        .spawn()
-        .expect("start the load");
-    volume.adopt(child.id());
-    child
+    let record = record_of(volume, settings.stream);
+    start_load(volume, &["full"], volume.mnt(), &record, settings)
 }
 
 fn record_of(volume: &Volume, stream: usize) -> PathBuf {
     volume.outside(&format!("record{stream}"))
 }
 
-fn finish(volume: &Volume, children: Vec<Child>) -> Result<Vec<Record>, String> {
+/// Two minutes for all.
+fn finish(volume: &Volume, children: Vec<Child>, context: &str) -> Vec<Record> {
     let end = Instant::now() + Duration::from_secs(120);
-    let mut records = Vec::new();
-    for (stream, mut child) in children.into_iter().enumerate() {
-        let status = loop {
-            match child.try_wait().expect("wait for the load") {
-                Some(status) => break status,
-                None if Instant::now() > end => return Err("the load hangs".into()),
-                None => std::thread::sleep(Duration::from_millis(2)),
-            }
-        };
-        assert!(status.success(), "the load: {status}");
-        let text = std::fs::read(record_of(volume, stream)).expect("the load's record");
-        records.push(serde_json::from_slice(&text).expect("the load's record"));
-    }
-    Ok(records)
+    let streams = children.into_iter().enumerate();
+    let records = streams.map(|(stream, child)| {
+        let patience = end.saturating_duration_since(Instant::now());
+        finish_load(child, &record_of(volume, stream), patience, context)
+    });
+    records.collect()
 }
 
 /// Stops the daemon at random moments of that time, and copies its image: what a cut of the power could have left then, since what is on
@@ -319,17 +303,12 @@ fn wait_until_stopped(pid: i32) {
 }
 
 /// Sometimes recovery is killed, or done by fsck; the next mount does the rest.
-fn recover(volume: &mut Volume, rng: &mut Rng) {
+fn recover(volume: &mut Volume, rng: &mut Rng, context: &str) {
     if rng.chance(25) {
         volume.mount_and_kill(Duration::from_micros(rng.size(40_000)));
     }
     if rng.chance(40) {
-        volume.clear_dead_mount();
-        let mut fsck = Command::new(ccfs_program());
-        let out = run(fsck.args(["fsck", "-p"]).arg(volume.image()));
-        // 1: something was corrected, and a recovery counts as that.
-        assert!(out.code <= 1, "ccfs fsck -p: {}\n{}", out.code, out.all());
-        volume.fsck_clean();
+        recover_by_fsck(volume, context);
     }
 }
 
@@ -349,11 +328,10 @@ fn judge(
             return Err(format!("stream {}: {e}", record.settings.stream));
         }
         let own = check::own(&seen, record.settings.stream);
-        let fits = check::fits(record, &own, shape.unit()).inspect_err(|_| keep(records))?;
+        let fits = check::fits(record, &own, shape.unit())?;
         let most = fits.last().map_or(0, |f| f.calls);
         let least = check::synced(record);
         if synced && most < least {
-            keep(records);
             return Err(format!("C3: {most} calls are there, {least} were synced"));
         }
         lossy |= most < record.steps.len();
@@ -378,13 +356,24 @@ fn saved() -> PathBuf {
     format!("/var/tmp/ccfs-full-{}.img", std::process::id()).into()
 }
 
+fn saved_records() -> PathBuf {
+    saved().with_extension("json")
+}
+
 fn save(image: &Path) {
     std::fs::copy(image, saved()).expect("copy the image");
 }
 
 fn keep(records: &[Record]) {
     let text = serde_json::to_vec(records).expect("records");
-    let _ = std::fs::write(saved().with_extension("json"), text);
+    let _ = std::fs::write(saved_records(), text);
+}
+
+/// The round has gone well.
+fn forget() {
+    for file in [saved(), saved_records()] {
+        let _ = std::fs::remove_file(file);
+    }
 }
 
 /// Nothing is lost: the tree is what all calls leave.
