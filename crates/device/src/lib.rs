@@ -13,6 +13,7 @@
 //! * [`MemoryDevice`]: sparse memory with cheap snapshots;
 //! * [`SimDevice`]: records what the caller does and builds every medium that a power cut may leave;
 //! * [`Timed`]: any of them with the timing of another kind of device; [`VirtualTime`]: the same without waiting;
+//! * [`NearDevice`]: any of them, small files that lie beside each other are read together;
 //! * [`EpochQueue`]: the queue in front of a device with a barrier command, as the ordered `SimDevice` has one;
 //! * [`FlashDevice`]: transactional flash, emulated over any of them.
 #![deny(unsafe_code)]
@@ -27,6 +28,7 @@ mod epoch;
 mod file;
 mod flash;
 mod memory;
+mod near;
 mod pool;
 mod sim;
 mod sys;
@@ -44,6 +46,7 @@ pub use flash::{
     Tuning,
 };
 pub use memory::{Fingerprints, MemoryDevice};
+pub use near::NearDevice;
 pub use pool::give_back_memory;
 pub use sim::{DISCARDED, Outcome, Plan, SimDevice, Summary};
 pub use ticket::{Pending, Ticket};

@@ -59,6 +59,11 @@ impl Ticket {
         }
     }
 
+    /// The batch had ended when the ticket was made.
+    pub(crate) fn has_ended(&self) -> bool {
+        !matches!(self.0, Some(Kind::Pending(_)))
+    }
+
     /// What [`Device::wait`](crate::Device::wait) does, for every device.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()

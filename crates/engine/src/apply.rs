@@ -92,11 +92,17 @@ impl Home {
 impl Volume {
     /// Reads one block of file data.
     pub(crate) fn read_home(&self, pblk: u64, buf: &mut [u8]) -> Result<()> {
-        self.read_blocks(pblk, 0, buf)
+        self.read_blocks(pblk, 0, buf, false)
     }
 
-    /// Reads bytes from `within` of block `pblk` on, over adjacent blocks.
-    pub(crate) fn read_blocks(&self, pblk: u64, within: usize, out: &mut [u8]) -> Result<()> {
+    /// Reads bytes from `within` of block `pblk` on, over adjacent blocks. `small`: they are of a small file.
+    pub(crate) fn read_blocks(
+        &self,
+        pblk: u64,
+        within: usize,
+        out: &mut [u8],
+        small: bool,
+    ) -> Result<()> {
         let bs = u64::from(self.block_size);
         let start = pblk * bs + within as u64;
         // Looked up before the device is read: what comes into the cache later was a layer when the caller looked.
@@ -115,8 +121,15 @@ impl Volume {
             || !out.len().is_multiple_of(self.block_size as usize)
             || within != 0
         {
-            ccfs_image::may_wait()?;
-            self.dev.read(start, out)?;
+            if !small {
+                ccfs_image::may_wait()?;
+                self.dev.read(start, out)?;
+            } else {
+                if !self.near.is_near(start, out.len()) {
+                    ccfs_image::may_wait()?;
+                }
+                self.near.read_near(start, out)?;
+            }
         }
         for (block, buf) in cached {
             let (lo, hi) = (

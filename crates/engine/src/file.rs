@@ -11,6 +11,9 @@ use ccfs_device::AlignedBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Files of at most so many bytes are read together with what lies beside them.
+const SMALL_FILE: u64 = 64 << 10;
+
 /// i_flags: changes are refused; only appending is allowed.
 pub const FLAG_IMMUTABLE: u32 = 0x10;
 pub const FLAG_APPEND: u32 = 0x20;
@@ -549,7 +552,7 @@ impl Volume {
                 Where::Block { pblk, .. } => {
                     let single = within + part.len() <= bs as usize;
                     if !single || !self.tails.read(inode.ino, lblk, pblk, within, part) {
-                        self.read_blocks(pblk, within, part)?;
+                        self.read_blocks(pblk, within, part, st.attr.size <= SMALL_FILE)?;
                     }
                 }
             }

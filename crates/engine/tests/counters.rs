@@ -1,6 +1,6 @@
 //! What the mechanisms save, counted at the device.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_device::{Device, MemoryDevice};
 use ccfs_engine::watch::Cause;
 use ccfs_engine::*;
 use common::{cx, flash, fsck, image, mount_on, quiet};
@@ -447,6 +447,73 @@ fn blocks_that_are_allocated_and_then_written_count_once() {
     assert_eq!((before, v.statfs().unwrap().bfree), (MB / 512, left));
     v.syncfs(&cx(1)).unwrap();
     assert_eq!((blocks(), v.statfs().unwrap().bfree), (MB / 512, left));
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// Small files that lie beside each other are read together, in whatever order; what changes meanwhile is read as it is, by way of the log
+/// and by way of new blocks.
+#[test]
+fn small_files_are_read_together() {
+    const FILES: u64 = 240;
+    let size = |i: u64| 3000 + i * 20;
+    let content = |i: u64, with: u8| vec![with ^ i as u8; size(i) as usize];
+    let (dev, v) = volume("512M");
+    let files: Vec<Ino> = (0..FILES)
+        .map(|i| create(&v, 1, &format!("f{i}")))
+        .collect();
+    for (i, ino) in (0..).zip(&files) {
+        let flags = WriteFlags::default();
+        v.write(&cx(1), *ino, 0, &content(i, 1), flags).unwrap();
+    }
+    v.unmount().unwrap();
+    let v = mount_on(dev.clone(), quiet()).unwrap();
+    let read = |i: u64| {
+        let mut out = Vec::new();
+        let ino = files[i as usize];
+        assert!(v.getattr(ino).is_ok());
+        v.read(ino, 0, 1 << 20, &mut out).unwrap();
+        out
+    };
+    let mixed = |i: u64| i * 101 % FILES;
+    let before = dev.counters().reads;
+    for i in (0..FILES).map(mixed) {
+        assert!(read(i) == content(i, 1), "file {i}");
+    }
+    let reads = dev.counters().reads - before;
+    if !flash::chosen() {
+        assert!(reads < FILES / 4, "{reads} reads, structure included");
+    }
+    // Each third is overwritten, each third replaced; the others lie between them.
+    for i in 0..FILES {
+        let (ino, flags) = (files[i as usize], WriteFlags::default());
+        match i % 3 {
+            0 => drop(v.write(&cx(1), ino, 0, &content(i, 2), flags).unwrap()),
+            1 => {
+                let empty = SetAttr {
+                    size: Some(0),
+                    ..SetAttr::default()
+                };
+                v.setattr(&cx(1), ino, &empty).unwrap();
+                v.write(&cx(1), ino, 0, &content(i, 2), flags).unwrap();
+            }
+            _ => {}
+        }
+        if i % 40 == 0 {
+            v.syncfs(&cx(1)).unwrap();
+            v.tick(std::time::Duration::ZERO).unwrap();
+            v.checkpoint().unwrap();
+        }
+        let near = mixed(i);
+        let with = if near > i || near % 3 == 2 { 1 } else { 2 };
+        assert!(read(near) == content(near, with), "file {near} at {i}");
+    }
+    v.syncfs(&cx(1)).unwrap();
+    v.checkpoint().unwrap();
+    for i in (0..FILES).map(mixed) {
+        let with = if i % 3 == 2 { 1 } else { 2 };
+        assert!(read(i) == content(i, with), "file {i}");
+    }
     v.unmount().unwrap();
     fsck(&dev);
 }

@@ -1,0 +1,563 @@
+//! Small files that lie beside each other are read together.
+//!
+//! Who reads one small file reads others of the same directory soon (tar, grep, cp, backups), and the allocator has put them side by side,
+//! though seldom in the order in which they are read: a directory lists its names by hash. So a read of a small file's blocks
+//! ([`NearDevice::read_near`]) reads the whole [`CHUNK`] that they lie in, which is kept for the next ones.
+//!
+//! What is kept is what the device holds: a write or a discard drops the chunks that it touches when it begins, and what is read while it is
+//! in flight is not kept. All of the volume's writes have to go by this device for that.
+//!
+//! Reading more than was asked for costs something where nobody wants it, a database of small files, say. So bytes that were read ahead are
+//! a debt, and bytes that were used pay it back; whoever owes too much reads plainly for a while.
+use crate::{AlignedBuf, Counters, Device, Pending, Ticket, Transactions, Write};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes that are read together, at a multiple of it: on flash it takes little longer than a block, on a hard disk far less than the way of
+/// the arm.
+const CHUNK: u64 = 128 << 10;
+/// A byte that was used pays for so many that were read ahead: two files of 8 KiB for a chunk.
+const WORTH: i64 = 8;
+/// Debt, bytes, at which reading ahead pauses.
+const DEBT_MAX: i64 = 4 << 20;
+/// What is left of it after a pause: a few chunks can be tried.
+const DEBT_LEFT: i64 = 3 << 20;
+/// Credit is bounded as well, so that a change of habits is seen soon.
+const CREDIT_MAX: i64 = 4 << 20;
+/// Reads that a pause lasts, at first and at most: it doubles each time that trying was in vain.
+const PAUSE: u32 = 256;
+const PAUSE_MAX: u32 = 16 << 10;
+/// What nobody has used for so long is dropped.
+const KEPT: Duration = Duration::from_secs(10);
+
+/// Any device, with reads of what lies together.
+pub struct NearDevice {
+    below: Arc<dyn Device>,
+    /// Most chunks that are kept; 0: nothing is read ahead.
+    most: usize,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    kept: HashMap<u64, Kept>,
+    /// Chunks that are being read, and whether something was written there meanwhile.
+    loading: HashMap<u64, bool>,
+    /// Chunks that writes in flight touch, by number of the batch.
+    writing: HashMap<u64, Vec<u64>>,
+    batches: u64,
+    debt: Debt,
+}
+
+struct Kept {
+    bytes: Arc<AlignedBuf>,
+    used: Instant,
+}
+
+impl State {
+    fn is_being_written(&self, chunk: u64) -> bool {
+        let mut batches = self.writing.values();
+        batches.any(|chunks| chunks.binary_search(&chunk).is_ok())
+    }
+
+    fn touch(&mut self, chunks: &[u64]) {
+        for chunk in chunks {
+            self.kept.remove(chunk);
+            if let Some(spoilt) = self.loading.get_mut(chunk) {
+                *spoilt = true;
+            }
+        }
+    }
+}
+
+/// What reading ahead costs, and what it was good for.
+#[derive(Default)]
+struct Debt {
+    bytes: i64,
+    /// Reads for which nothing is read ahead any more, and how long the pause before was.
+    left: u32,
+    pause: u32,
+}
+
+impl Debt {
+    /// Whether a read may read ahead.
+    fn may(&mut self) -> bool {
+        if self.left > 0 {
+            self.left -= 1;
+            return false;
+        }
+        true
+    }
+
+    fn ahead(&mut self, bytes: u64) {
+        self.bytes += bytes as i64;
+        if self.bytes > DEBT_MAX {
+            self.pause(DEBT_LEFT);
+        }
+    }
+
+    fn used(&mut self, bytes: usize) {
+        self.bytes = (self.bytes - WORTH * bytes as i64).max(-CREDIT_MAX);
+        if self.bytes <= 0 {
+            (self.left, self.pause) = (0, 0);
+        }
+    }
+
+    fn pause(&mut self, left: i64) {
+        self.bytes = left;
+        self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
+        self.left = self.pause;
+    }
+}
+
+/// A batch of writes that is in flight.
+struct Batch {
+    number: u64,
+    state: Arc<Mutex<State>>,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.state.lock().writing.remove(&self.number);
+    }
+}
+
+/// In this order: what is dropped has ended before it counts as such.
+struct Tracked {
+    ticket: Ticket,
+    _batch: Batch,
+}
+
+impl Pending for Tracked {
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        let Tracked { ticket, _batch } = *self;
+        ticket.finish()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ticket.is_ready()
+    }
+}
+
+impl NearDevice {
+    /// Keeps at most `bytes`. Nothing on a device with transactions, whose writes go another way.
+    pub fn over(below: Arc<dyn Device>, bytes: usize) -> NearDevice {
+        let most = match below.transactions() {
+            Some(_) => 0,
+            None => bytes / CHUNK as usize,
+        };
+        NearDevice {
+            below,
+            most,
+            state: Arc::default(),
+        }
+    }
+
+    /// Whether `read_near` would take it from memory.
+    pub fn is_near(&self, offset: u64, len: usize) -> bool {
+        let mut chunks = chunks(offset..offset + len as u64);
+        self.most > 0 && {
+            let state = self.state.lock();
+            chunks.all(|chunk| state.kept.contains_key(&chunk))
+        }
+    }
+
+    /// As `read`, of blocks of a small file.
+    pub fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if self.most == 0 {
+            return self.below.read(offset, buf);
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let within = at % CHUNK;
+            let len = (buf.len() - done).min((CHUNK - within) as usize);
+            let part = &mut buf[done..done + len];
+            match self.chunk(at / CHUNK, len) {
+                Some(bytes) => part.copy_from_slice(&bytes[within as usize..][..len]),
+                None => self.below.read(at, part)?,
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// The chunk, from memory or from the device. `None`: it is not to be had as a whole, or not worth it.
+    fn chunk(&self, chunk: u64, wanted: usize) -> Option<Arc<AlignedBuf>> {
+        let start = chunk * CHUNK;
+        let len = self.below.size_bytes().saturating_sub(start).min(CHUNK);
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            if let Some(kept) = state.kept.get_mut(&chunk) {
+                kept.used = Instant::now();
+                state.debt.used(wanted);
+                return Some(kept.bytes.clone());
+            }
+            if !state.debt.may()
+                || state.loading.contains_key(&chunk)
+                || state.is_being_written(chunk)
+            {
+                return None;
+            }
+            state.loading.insert(chunk, false);
+        }
+        let mut bytes = AlignedBuf::zeroed(len as usize);
+        let read = self.below.read(start, &mut bytes);
+        let bytes = Arc::new(bytes);
+        let mut state = self.state.lock();
+        let spoilt = state.loading.remove(&chunk) == Some(true);
+        if read.is_err() {
+            // Perhaps what was asked for can be read; what is beside it would be tried again and again.
+            state.debt.pause(DEBT_LEFT);
+            return None;
+        }
+        state.debt.ahead(len - (wanted as u64).min(len));
+        if !spoilt {
+            if state.kept.len() >= self.most {
+                let oldest = state.kept.iter().min_by_key(|(_, kept)| kept.used);
+                let oldest = oldest.map(|(chunk, _)| *chunk);
+                oldest.and_then(|chunk| state.kept.remove(&chunk));
+            }
+            let used = Instant::now();
+            let bytes = bytes.clone();
+            state.kept.insert(chunk, Kept { bytes, used });
+        }
+        // Read while somebody writes there, it is what any read would have got.
+        Some(bytes)
+    }
+
+    /// Drops what nobody has used for a while.
+    pub fn give_back_memory(&self) {
+        self.state
+            .lock()
+            .kept
+            .retain(|_, kept| kept.used.elapsed() < KEPT);
+    }
+
+    fn begin(&self, ranges: impl Iterator<Item = Range<u64>>) -> Option<Batch> {
+        if self.most == 0 {
+            return None;
+        }
+        let mut touched: Vec<u64> = ranges.flat_map(chunks).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let mut state = self.state.lock();
+        state.touch(&touched);
+        state.batches += 1;
+        let number = state.batches;
+        state.writing.insert(number, touched);
+        Some(Batch {
+            number,
+            state: self.state.clone(),
+        })
+    }
+
+    fn track(
+        &self,
+        writes: Vec<Write>,
+        submit: impl FnOnce(&dyn Device, Vec<Write>) -> Ticket,
+    ) -> Ticket {
+        let ranges = |w: &Write| w.offset..w.offset.saturating_add(w.len());
+        let batch = self.begin(writes.iter().map(ranges));
+        let ticket = submit(&*self.below, writes);
+        match batch {
+            Some(batch) if !ticket.has_ended() => Ticket::pending(Box::new(Tracked {
+                ticket,
+                _batch: batch,
+            })),
+            _ => ticket,
+        }
+    }
+}
+
+/// Numbers of the chunks that a range touches.
+fn chunks(range: Range<u64>) -> impl Iterator<Item = u64> {
+    range.start / CHUNK..range.end.div_ceil(CHUNK)
+}
+
+impl Device for NearDevice {
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.below.read(offset, buf)
+    }
+    fn submit(&self, writes: Vec<Write>) -> Ticket {
+        self.track(writes, |below, writes| below.submit(writes))
+    }
+    fn keeps_order(&self) -> bool {
+        self.below.keeps_order()
+    }
+    fn submit_epoch(&self, writes: Vec<Write>) -> Ticket {
+        self.track(writes, |below, writes| below.submit_epoch(writes))
+    }
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        self.below.wait(ticket)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.below.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _batch = self.begin(std::iter::once(offset..offset.saturating_add(len)));
+        self.below.discard(offset, len)
+    }
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+    fn read_only(&self) -> bool {
+        self.below.read_only()
+    }
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.below.transactions()
+    }
+    fn min_io(&self) -> u64 {
+        self.below.min_io()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryDevice, SECTOR};
+    use proptest::prelude::*;
+
+    const SIZE: u64 = 6 * CHUNK + 64 * 1024;
+    const FILE: usize = 8 << 10;
+
+    /// Writes land, or fail, when they are waited for; reads of a bad range fail.
+    struct Late {
+        below: Arc<MemoryDevice>,
+        bad: Mutex<Option<Range<u64>>>,
+        /// While a read goes on.
+        during: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    struct Landing(Arc<MemoryDevice>, Vec<Write>);
+
+    impl Pending for Landing {
+        fn finish(self: Box<Self>) -> io::Result<()> {
+            crate::write_all(&*self.0, self.1)
+        }
+    }
+
+    impl Device for Late {
+        fn size_bytes(&self) -> u64 {
+            self.below.size_bytes()
+        }
+        fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+            let bad = self.bad.lock().clone();
+            if bad.is_some_and(|bad| offset < bad.end && bad.start < offset + buf.len() as u64) {
+                return Err(io::Error::other("a bad block"));
+            }
+            self.below.read(offset, buf)?;
+            let during = self.during.lock().take();
+            during.into_iter().for_each(|during| during());
+            Ok(())
+        }
+        fn submit(&self, writes: Vec<Write>) -> Ticket {
+            Ticket::pending(Box::new(Landing(self.below.clone(), writes)))
+        }
+        fn wait(&self, ticket: Ticket) -> io::Result<()> {
+            ticket.finish()
+        }
+        fn flush(&self) -> io::Result<()> {
+            self.below.flush()
+        }
+        fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+            self.below.fill(offset, len, 0xdd)
+        }
+        fn counters(&self) -> Counters {
+            self.below.counters()
+        }
+        fn read_only(&self) -> bool {
+            false
+        }
+    }
+
+    fn devices(kept: u64) -> (Arc<MemoryDevice>, Arc<Late>, NearDevice) {
+        let memory = Arc::new(MemoryDevice::new(SIZE));
+        for at in (0..SIZE).step_by(4096) {
+            memory.fill(at, 4096, (at / 4096) as u8).unwrap();
+        }
+        let late = Arc::new(Late {
+            below: memory.clone(),
+            bad: Mutex::default(),
+            during: Mutex::default(),
+        });
+        let near = NearDevice::over(late.clone(), (kept * CHUNK) as usize);
+        (memory, late, near)
+    }
+
+    fn read(near: &NearDevice, at: u64, len: usize) -> Vec<u8> {
+        let mut buf = vec![0; len];
+        near.read_near(at, &mut buf).unwrap();
+        buf
+    }
+
+    fn plainly(memory: &MemoryDevice, at: u64, len: usize) -> Vec<u8> {
+        let mut buf = vec![0; len];
+        memory.read(at, &mut buf).unwrap();
+        buf
+    }
+
+    fn write(at: u64, len: usize, byte: u8) -> Vec<Write> {
+        vec![Write::new(at, AlignedBuf::from_bytes(&vec![byte; len]))]
+    }
+
+    #[test]
+    fn what_lies_together_is_read_once() {
+        let (memory, _, near) = devices(4);
+        let before = memory.counters().reads;
+        for at in (0..2 * CHUNK).step_by(FILE) {
+            assert_eq!(near.is_near(at, FILE), at % CHUNK != 0);
+            assert_eq!(
+                read(&near, at, FILE - 100),
+                plainly(&memory, at, FILE - 100)
+            );
+        }
+        assert_eq!(memory.counters().reads - before - 32, 2);
+        // Over a border, and to the end of the device.
+        assert!(near.is_near(CHUNK - 4096, FILE) && !near.is_near(2 * CHUNK - 4096, FILE));
+        assert_eq!(
+            read(&near, 2 * CHUNK - 4096, FILE),
+            plainly(&memory, 2 * CHUNK - 4096, FILE)
+        );
+        assert!(near.is_near(2 * CHUNK, FILE));
+        let last = SIZE - FILE as u64;
+        assert_eq!(read(&near, last, FILE), plainly(&memory, last, FILE));
+        assert!(near.is_near(last - 4096, FILE));
+        // The one that was used longest ago goes.
+        for chunk in 3..5 {
+            read(&near, chunk * CHUNK, FILE);
+        }
+        let kept: Vec<_> = (0..7).filter(|c| near.is_near(c * CHUNK, 1)).collect();
+        assert_eq!(kept, [2, 3, 4, 6]);
+    }
+
+    /// Older bytes than the device's are never kept: of a write in flight, of one that begins while the chunk is read, of a discard.
+    #[test]
+    fn what_is_written_is_not_kept() {
+        let (memory, late, near) = devices(4);
+        let near = Arc::new(near);
+        read(&near, 0, FILE);
+        let ticket = near.submit(write(4096, 4096, 1));
+        assert!(!near.is_near(0, FILE), "a write has begun");
+        read(&near, 0, FILE);
+        assert!(!near.is_near(0, FILE), "it is in flight");
+        near.wait(ticket).unwrap();
+        assert_eq!(read(&near, 4096, 4096), [1; 4096]);
+        assert!(near.is_near(0, FILE));
+        drop(near.submit_epoch(write(4096, 4096, 2)));
+        assert_eq!(read(&near, 4096, 4096), [2; 4096]);
+        near.discard(4096, 4096).unwrap();
+        assert_eq!(read(&near, 4096, 4096), [0xdd; 4096]);
+
+        let during = near.clone();
+        *late.during.lock() = Some(Box::new(move || {
+            let ticket = during.submit(write(CHUNK, 4096, 3));
+            during.wait(ticket).unwrap();
+        }));
+        read(&near, CHUNK + 8192, 4096);
+        assert!(!near.is_near(CHUNK, FILE), "somebody wrote meanwhile");
+        assert_eq!(read(&near, CHUNK, 4096), [3; 4096]);
+        assert_eq!(plainly(&memory, CHUNK, 4096), [3; 4096]);
+        assert!(near.state.lock().writing.is_empty());
+    }
+
+    /// Who asks for a good block gets it, and a bad one beside it is not tried each time.
+    #[test]
+    fn a_bad_neighbour_harms_nobody() {
+        let (memory, late, near) = devices(4);
+        *late.bad.lock() = Some(4096..8192);
+        let mut failed = [0];
+        assert!(near.read_near(4096, &mut failed).is_err());
+        assert_eq!(read(&near, 16384, FILE), plainly(&memory, 16384, FILE));
+        assert!(!near.is_near(16384, FILE) && near.state.lock().loading.is_empty());
+        let asked = near.state.lock().debt.left;
+        read(&near, 16384, FILE);
+        assert_eq!(near.state.lock().debt.left, asked - 1, "a pause");
+    }
+
+    /// Where nobody reads what lies beside, it is soon not read any more, and the tries become rare. Where somebody does, it always is.
+    #[test]
+    fn what_is_not_used_is_not_read() {
+        let memory = Arc::new(MemoryDevice::new(4 << 30));
+        let near = NearDevice::over(memory.clone(), 16 << 20);
+        let ahead = |reads: std::ops::Range<u64>, step: u64| {
+            let before = memory.counters().read_bytes;
+            let count = reads.end - reads.start;
+            for at in reads {
+                read(&near, at * step % (4 << 30), FILE);
+            }
+            (memory.counters().read_bytes - before) / (count * FILE as u64)
+        };
+        assert!(ahead(0..1000, CHUNK) < 3, "times what was asked for");
+        assert!(ahead(1000..30_000, CHUNK) < 2);
+        assert!(ahead(0..40_000, FILE as u64) < 2);
+        assert!(near.is_near(40_000 * FILE as u64 - CHUNK, FILE));
+        near.give_back_memory();
+        assert!(near.is_near(40_000 * FILE as u64 - CHUNK, FILE));
+    }
+
+    #[test]
+    fn nothing_is_kept_where_there_is_no_memory_for_it() {
+        let (memory, _, near) = devices(0);
+        assert_eq!(read(&near, 4096, FILE), plainly(&memory, 4096, FILE));
+        assert!(!near.is_near(4096, FILE));
+        drop(near.submit(write(0, 4096, 9)));
+        assert_eq!(read(&near, 0, 4096), [9; 4096]);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Read(u64, usize),
+        Submit(u64, u64),
+        /// A write of those that are in flight is waited for, or dropped.
+        Wait(usize),
+        Discard(u64, u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let at = 0..(SIZE - (70 << 10)) / SECTOR;
+        prop_oneof![
+            4 => (at.clone(), 1..70_000usize).prop_map(|(at, len)| Step::Read(at * SECTOR, len)),
+            2 => (at.clone(), 1..140u64).prop_map(|(at, n)| Step::Submit(at * SECTOR, n * SECTOR)),
+            2 => any::<usize>().prop_map(Step::Wait),
+            1 => (at, 1..140u64).prop_map(|(at, n)| Step::Discard(at * SECTOR, n * SECTOR)),
+        ]
+    }
+
+    proptest! {
+        /// At every moment it reads what the device would.
+        #[test]
+        fn it_reads_what_the_device_holds(steps in prop::collection::vec(step(), 1..120)) {
+            let (memory, _, near) = devices(3);
+            let mut flying = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Read(at, len) => {
+                        prop_assert_eq!(read(&near, at, len), plainly(&memory, at, len));
+                    }
+                    Step::Submit(at, len) => {
+                        flying.push(near.submit(write(at, len as usize, number as u8)));
+                    }
+                    Step::Wait(which) if !flying.is_empty() => {
+                        let ticket = flying.swap_remove(which % flying.len());
+                        if which % 3 > 0 {
+                            near.wait(ticket).unwrap();
+                        }
+                    }
+                    Step::Wait(_) => {}
+                    Step::Discard(at, len) => near.discard(at, len).unwrap(),
+                }
+            }
+            drop(flying);
+            prop_assert!(near.state.lock().writing.is_empty());
+        }
+    }
+}
