@@ -59,7 +59,8 @@ fn micro(call: Call, cold: bool) -> Plain {
         name: format!("micro/{}{when}", call.name()),
         group: Group::Micro,
         op: call.op(),
-        on_models: false,
+        // Of the others what counts elsewhere is in other workloads.
+        on_models: cold && call == Call::Files,
         share: MICRO_SHARE,
         make: Box::new(move |scale: Scale, _: &str| Box::new(Micro::new(call, cold, scale))),
         variants: match call {

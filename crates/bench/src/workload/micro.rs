@@ -13,6 +13,9 @@ const READDIR: u64 = 100_000;
 const READDIR_SCALE_MIN: f64 = 0.1;
 /// Size of the file that is read or overwritten, at scale 1.
 const FILE_BYTES: u64 = 256 << 20;
+/// Small files that a directory has where they are read, and bytes that the largest has; half of that on average.
+const SMALL_FILES: u64 = 100;
+const SMALL_MAX: u64 = 16 << 10;
 const BLOCK: u64 = 4096;
 const PIECE: u64 = 1 << 20;
 /// An appended file that reaches this begins anew.
@@ -34,6 +37,8 @@ pub enum Call {
     Fsync,
     /// All names of a directory; counted are names.
     Readdir,
+    /// A small file as a whole: directory by directory, in each in no order, as it lists its names.
+    Files,
     /// A file from its beginning, 1 MiB a call.
     SeqRead,
     /// 4 KiB at a random block.
@@ -41,7 +46,7 @@ pub enum Call {
 }
 
 impl Call {
-    pub const ALL: [Call; 9] = [
+    pub const ALL: [Call; 10] = [
         Call::Create,
         Call::Stat,
         Call::Unlink,
@@ -49,6 +54,7 @@ impl Call {
         Call::Overwrite,
         Call::Fsync,
         Call::Readdir,
+        Call::Files,
         Call::SeqRead,
         Call::RandRead,
     ];
@@ -62,6 +68,7 @@ impl Call {
             Call::Overwrite => "overwrite-4k",
             Call::Fsync => "fsync-4k",
             Call::Readdir => "readdir-100k",
+            Call::Files => "read-files",
             Call::SeqRead => "read-sequential",
             Call::RandRead => "read-random-4k",
         }
@@ -76,6 +83,7 @@ impl Call {
             Call::Overwrite => "4 KiB overwritten, in memory",
             Call::Fsync => "4 KiB overwritten and synced",
             Call::Readdir => "a name read",
+            Call::Files => "a file of 8 KiB (on average) opened and read",
             Call::SeqRead => "1 MiB read",
             Call::RandRead => "4 KiB read",
         }
@@ -85,7 +93,7 @@ impl Call {
     pub fn reads(self) -> bool {
         matches!(
             self,
-            Call::Stat | Call::Readdir | Call::SeqRead | Call::RandRead
+            Call::Stat | Call::Readdir | Call::Files | Call::SeqRead | Call::RandRead
         )
     }
 }
@@ -137,7 +145,15 @@ impl Micro {
         if !self.cold {
             return Some(w.rng.below(all));
         }
-        (w.turns <= all).then(|| (w.turns - 1) * stride(all) % all)
+        let turn = w.turns - 1;
+        (turn < all).then(|| match self.call {
+            Call::Files => {
+                let dir = turn - turn % SMALL_FILES;
+                let here = SMALL_FILES.min(all - dir);
+                dir + (turn - dir) * stride(here) % here
+            }
+            _ => turn * stride(all) % all,
+        })
     }
 
     fn made(&self) -> u64 {
@@ -157,6 +173,10 @@ fn stride(all: u64) -> u64 {
     fit.unwrap_or(1)
 }
 
+fn small(home: &Path, n: u64) -> PathBuf {
+    home.join(name(n / SMALL_FILES)).join(name(n))
+}
+
 fn name(n: u64) -> String {
     format!("f{n:08}")
 }
@@ -172,6 +192,17 @@ impl Workload for Micro {
             std::fs::create_dir(&home)?;
             for n in 0..self.made() {
                 File::create_new(home.join(name(n)))?;
+            }
+            if self.call == Call::Files {
+                let w = Worker::new(dir, index, 0);
+                for n in 0..self.files {
+                    let path = small(&home, n);
+                    if n % SMALL_FILES == 0 {
+                        path.parent().map_or(Ok(()), std::fs::create_dir)?;
+                    }
+                    let bytes = 1 + n * stride(SMALL_MAX) % SMALL_MAX;
+                    File::create_new(path)?.write_all_at(w.data(bytes), 0)?;
+                }
             }
             if matches!(
                 self.call,
@@ -222,6 +253,13 @@ impl Workload for Micro {
                 }
                 let n = (w.turns - 1) * stride(self.files) % self.files;
                 std::fs::remove_file(self.home(&w.dir, w.index).join(name(n)))?;
+            }
+            Call::Files => {
+                let Some(n) = self.next(w, self.files) else {
+                    return Ok(None);
+                };
+                let path = small(&self.home(&w.dir, w.index), n);
+                w.read_whole(&mut File::open(path)?)?;
             }
             Call::Readdir => {
                 if self.cold && w.turns > 1 {
