@@ -76,6 +76,16 @@ pub trait Device: Send + Sync {
     fn size_bytes(&self) -> u64;
     /// Fills `buf` from `offset`; both need no alignment (an unaligned request goes through a bounce buffer).
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+    /// As `read`, of something small that lies among its like: who reads one of them will soon read others.
+    fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.read(offset, buf)
+    }
+    /// Whether `read_near` would take it from memory.
+    fn is_near(&self, _offset: u64, _len: usize) -> bool {
+        false
+    }
+    /// Memory that has not been of use for a while goes back to the system.
+    fn give_back_memory(&self) {}
     /// Starts a batch of writes, in no order among themselves. They complete by themselves; `wait` tells the outcome.
     fn submit(&self, writes: Vec<Write>) -> Ticket;
     /// True where the device has a barrier command: it keeps the order of epochs, see [`submit_epoch`](Device::submit_epoch).
@@ -113,6 +123,15 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         (**self).read(offset, buf)
+    }
+    fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        (**self).read_near(offset, buf)
+    }
+    fn is_near(&self, offset: u64, len: usize) -> bool {
+        (**self).is_near(offset, len)
+    }
+    fn give_back_memory(&self) {
+        (**self).give_back_memory();
     }
     fn submit(&self, writes: Vec<Write>) -> Ticket {
         (**self).submit(writes)

@@ -1,13 +1,14 @@
-//! Small files that lie beside each other are read together.
+//! Small things that lie beside each other are read together: small files, and blocks of directories.
 //!
 //! Who reads one small file reads others of the same directory soon (tar, grep, cp, backups), and the allocator has put them side by side,
-//! though seldom in the order in which they are read: a directory lists its names by hash. So a read of a small file's blocks
-//! ([`NearDevice::read_near`]) reads the whole [`CHUNK`] that they lie in, which is kept for the next ones.
+//! though seldom in the order in which they are read: a directory lists its names by hash. So do directories, whose blocks are placed by
+//! the checkpoint, one after the other. So [`read_near`](Device::read_near) reads the whole [`CHUNK`] that something lies in, which is kept
+//! for the next ones.
 //!
 //! What is kept is what the device holds: a write or a discard drops the chunks that it touches when it begins, and what is read while it is
 //! in flight is not kept. All of the volume's writes have to go by this device for that.
 //!
-//! Reading more than was asked for costs something where nobody wants it, a database of small files, say. So bytes that were read ahead are
+//! Reading more than was asked for costs something where nobody wants it, random names of a huge directory, say. So bytes that were read ahead are
 //! a debt, and bytes that were used pay it back; whoever owes too much reads plainly for a while.
 use crate::{AlignedBuf, Counters, Device, Pending, Ticket, Transactions, Write};
 use parking_lot::Mutex;
@@ -34,7 +35,7 @@ const PAUSE_MAX: u32 = 16 << 10;
 /// What nobody has used for so long is dropped.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Any device, with reads of what lies together.
+/// Any device, with a memory of what lies together.
 pub struct NearDevice {
     below: Arc<dyn Device>,
     /// Most chunks that are kept; 0: nothing is read ahead.
@@ -157,35 +158,6 @@ impl NearDevice {
         }
     }
 
-    /// Whether `read_near` would take it from memory.
-    pub fn is_near(&self, offset: u64, len: usize) -> bool {
-        let mut chunks = chunks(offset..offset + len as u64);
-        self.most > 0 && {
-            let state = self.state.lock();
-            chunks.all(|chunk| state.kept.contains_key(&chunk))
-        }
-    }
-
-    /// As `read`, of blocks of a small file.
-    pub fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        if self.most == 0 {
-            return self.below.read(offset, buf);
-        }
-        let mut done = 0;
-        while done < buf.len() {
-            let at = offset + done as u64;
-            let within = at % CHUNK;
-            let len = (buf.len() - done).min((CHUNK - within) as usize);
-            let part = &mut buf[done..done + len];
-            match self.chunk(at / CHUNK, len) {
-                Some(bytes) => part.copy_from_slice(&bytes[within as usize..][..len]),
-                None => self.below.read(at, part)?,
-            }
-            done += len;
-        }
-        Ok(())
-    }
-
     /// The chunk, from memory or from the device. `None`: it is not to be had as a whole, or not worth it.
     fn chunk(&self, chunk: u64, wanted: usize) -> Option<Arc<AlignedBuf>> {
         let start = chunk * CHUNK;
@@ -229,14 +201,6 @@ impl NearDevice {
         }
         // Read while somebody writes there, it is what any read would have got.
         Some(bytes)
-    }
-
-    /// Drops what nobody has used for a while.
-    pub fn give_back_memory(&self) {
-        self.state
-            .lock()
-            .kept
-            .retain(|_, kept| kept.used.elapsed() < KEPT);
     }
 
     fn begin(&self, ranges: impl Iterator<Item = Range<u64>>) -> Option<Batch> {
@@ -286,6 +250,37 @@ impl Device for NearDevice {
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.below.read(offset, buf)
+    }
+    fn is_near(&self, offset: u64, len: usize) -> bool {
+        let mut chunks = chunks(offset..offset + len as u64);
+        self.most > 0 && {
+            let state = self.state.lock();
+            chunks.all(|chunk| state.kept.contains_key(&chunk))
+        }
+    }
+    fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if self.most == 0 {
+            return self.below.read(offset, buf);
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let within = at % CHUNK;
+            let len = (buf.len() - done).min((CHUNK - within) as usize);
+            let part = &mut buf[done..done + len];
+            match self.chunk(at / CHUNK, len) {
+                Some(bytes) => part.copy_from_slice(&bytes[within as usize..][..len]),
+                None => self.below.read(at, part)?,
+            }
+            done += len;
+        }
+        Ok(())
+    }
+    fn give_back_memory(&self) {
+        self.state
+            .lock()
+            .kept
+            .retain(|_, kept| kept.used.elapsed() < KEPT);
     }
     fn submit(&self, writes: Vec<Write>) -> Ticket {
         self.track(writes, |below, writes| below.submit(writes))

@@ -125,10 +125,10 @@ impl Volume {
                 ccfs_image::may_wait()?;
                 self.dev.read(start, out)?;
             } else {
-                if !self.near.is_near(start, out.len()) {
+                if !self.dev.is_near(start, out.len()) {
                     ccfs_image::may_wait()?;
                 }
-                self.near.read_near(start, out)?;
+                self.dev.read_near(start, out)?;
             }
         }
         for (block, buf) in cached {

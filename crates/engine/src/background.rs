@@ -148,7 +148,7 @@ impl Volume {
             }
             self.wakeup.state.lock().apply = false;
             let _ = self.apply_ready();
-            self.near.give_back_memory();
+            self.dev.give_back_memory();
             ccfs_device::give_back_memory();
             if self.is_stopped() {
                 return;

@@ -20,7 +20,7 @@ use crate::recover::Recovery;
 use crate::txn::{Phase, Steps, Txn};
 use crate::types::*;
 use crate::volume::{Limits, Options, Volume};
-use ccfs_device::{Device, NearDevice, Transactions, Write};
+use ccfs_device::{Device, Transactions, Write};
 use ccfs_ext4::Error;
 use ccfs_image::{BlockImage, Image, Run};
 use ccfs_log::Log;
@@ -249,8 +249,7 @@ pub(crate) fn recover_on_device(dev: &Arc<dyn Device>, image: Image) -> Result<R
         background: false,
         ..Options::default()
     };
-    let near = Arc::new(NearDevice::over(dev.clone(), 0));
-    let volume = Volume::assemble(near, image, backend, options, false);
+    let volume = Volume::assemble(dev.clone(), image, backend, options, false);
     let nameless = volume.image.nameless_inodes()?;
     volume.orphans.lock().extend(nameless);
     let mut applier = volume.applier.lock();

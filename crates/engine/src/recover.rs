@@ -10,7 +10,7 @@ use crate::planted::{self, Bug};
 use crate::record::{Record, Records};
 use crate::types::*;
 use crate::volume::{Options, Volume};
-use ccfs_device::{AlignedBuf, Device, NearDevice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
 use ccfs_ext4::Error;
 use ccfs_image::{Image, Run};
 use ccfs_log::{Found, Log, Scan};
@@ -156,7 +156,7 @@ pub fn recover(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
     drop(image);
     let image = Image::open(dev.clone(), ccfs_image::OpenOptions::default())?;
     let volume = Volume::assemble(
-        Arc::new(NearDevice::over(dev.clone(), 0)),
+        dev.clone(),
         image,
         Backend::Log(Box::new(log)),
         Options {

@@ -45,7 +45,7 @@ pub struct Options {
     pub dirty_bound: u64,
     pub noatime: bool,
     /// Clean metadata kept in memory, bytes; as much again for the last blocks of files that were written lately, and a
-    /// quarter for small files that lie beside those that are read.
+    /// quarter for what lies beside small files and directories that are read.
     pub cache_bytes: usize,
     /// How long an operation waits for another stream's open group that has changed the same before that group is taken back.
     pub group_wait: Duration,
@@ -125,8 +125,6 @@ const LITTLE: u64 = 1 << 20;
 /// A mounted volume. All calls may come from any thread; calls that wait for durability block the calling thread.
 pub struct Volume {
     pub(crate) dev: Arc<dyn Device>,
-    /// The same, for blocks of small files.
-    pub(crate) near: Arc<NearDevice>,
     pub(crate) image: Image,
     pub(crate) backend: Backend,
     pub(crate) live: bool,
@@ -225,8 +223,7 @@ impl Volume {
     /// `Refused` with the way out for volumes that ccfs does not take; `Corrupt`; device errors.
     pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
         Self::recover(dev.clone())?;
-        let near = Arc::new(NearDevice::over(dev, options.cache_bytes / 4));
-        let dev: Arc<dyn Device> = near.clone();
+        let dev: Arc<dyn Device> = Arc::new(NearDevice::over(dev, options.cache_bytes / 4));
         let read_only = options.read_only || dev.read_only();
         let options = Options {
             read_only,
@@ -246,7 +243,7 @@ impl Volume {
             image.write_in_flight(true)?;
             backend
         };
-        let volume = Arc::new(Self::assemble(near, image, backend, options, true));
+        let volume = Arc::new(Self::assemble(dev, image, backend, options, true));
         if volume.options.background && !read_only {
             volume.start_threads();
         }
@@ -258,15 +255,13 @@ impl Volume {
         Ok(crate::recover::recover(&dev)?.is_some())
     }
 
-    /// The image and the backend are of this device.
     pub(crate) fn assemble(
-        near: Arc<NearDevice>,
+        dev: Arc<dyn Device>,
         image: Image,
         backend: Backend,
         options: Options,
         live: bool,
     ) -> Volume {
-        let dev: Arc<dyn Device> = near.clone();
         let block_size = image.geometry().block_size;
         let space = Space::default();
         let options = ondevice::fitting(&*dev, options);
@@ -294,7 +289,6 @@ impl Volume {
         let refs = Arc::new(References::new());
         Volume {
             dev,
-            near,
             image,
             backend,
             live,

@@ -206,6 +206,8 @@ fn check(transport: Transport) {
     let mut m = TestMount::new(FsType::Fuse);
     fill(&m.mnt());
     m.unmount();
+    // So little that nothing is read that was not asked for.
+    m.options.cache_bytes = 256 << 10;
     let hold = Arc::new(Hold::default());
     let held = hold.clone();
     m.mount_over(transport, move |inner| {

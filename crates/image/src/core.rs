@@ -139,9 +139,23 @@ impl Core {
             }
             _ => {}
         }
-        crate::may_wait()?;
-        let mut buf = AlignedBuf::zeroed(self.block_size());
-        self.dev.read(pblk * self.block_size() as u64, &mut buf)?;
+        let (at, mut buf) = (
+            pblk * self.block_size() as u64,
+            AlignedBuf::zeroed(self.block_size()),
+        );
+        // Blocks of directories, of attributes and of extent trees lie among their like.
+        let together = matches!(
+            kind,
+            Kind::Checked(_) | Kind::Extents { .. } | Kind::Indirect
+        );
+        if !(together && self.dev.is_near(at, buf.len())) {
+            crate::may_wait()?;
+        }
+        if together {
+            self.dev.read_near(at, &mut buf)?;
+        } else {
+            self.dev.read(at, &mut buf)?;
+        }
         Ok(buf)
     }
 

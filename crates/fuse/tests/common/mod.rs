@@ -58,6 +58,8 @@ pub struct TestMount {
     work: tempfile::TempDir,
     server: Option<JoinHandle<Result<(), MountError>>>,
     fstype: FsType,
+    /// Of the next mounts.
+    pub options: Options,
 }
 
 impl TestMount {
@@ -73,6 +75,7 @@ impl TestMount {
             work,
             server: None,
             fstype,
+            options: Options::default(),
         };
         this.mount();
         this
@@ -89,11 +92,12 @@ impl TestMount {
         wrap: impl FnOnce(FileDevice) -> Arc<dyn Device> + Send + 'static,
     ) {
         let (image, mnt, fstype) = (self.image(), self.mnt(), self.fstype);
+        let options = self.options.clone();
         let (ready, is_ready) = channel();
         self.server = Some(std::thread::spawn(move || {
             let device = FileDevice::open(&image, OpenMode::ReadWrite).unwrap();
             let device = FlashDevice::or_plain(wrap(device)).unwrap();
-            let volume = Volume::mount(device, Options::default())?;
+            let volume = Volume::mount(device, options)?;
             let config = MountConfig {
                 fstype,
                 transport,
