@@ -24,8 +24,13 @@ fn into_full(args: &[&str]) -> Ran {
 fn lost_output_is_a_failure() {
     let place = Place::new();
     let image = place.volume("a.img", "32M");
+    let (file, inside) = (place.text("file"), format!("{image}:/file"));
+    fs::write(&file, vec![b'x'; 200_000]).unwrap();
+    assert_eq!(ccfs_with(&["put", &file, &inside]).code, 0);
     for (args, code) in [
-        (&["ls", &image][..], 1),
+        (&["cat", &inside][..], 1),
+        (&["cat", &inside, &inside], 1),
+        (&["ls", &image], 1),
         (&["ls", "-l", &image], 1),
         (&["ls", "--json", &image], 1),
         (&["tree", &image], 1),

@@ -91,31 +91,57 @@ fn for_all(
     }
 }
 
+/// Standard output, which remembers why it could not be written: that is not the volume's error.
+struct Out<'a> {
+    stdout: std::io::StdoutLock<'a>,
+    lost: Option<std::io::Error>,
+}
+
+impl Out<'_> {
+    fn noting<T>(&mut self, done: std::io::Result<T>) -> std::io::Result<T> {
+        done.map_err(|e| {
+            let kind = e.kind();
+            if kind != std::io::ErrorKind::Interrupted {
+                self.lost = Some(e);
+            }
+            kind.into()
+        })
+    }
+}
+
+impl Write for Out<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let done = self.stdout.write(bytes);
+        self.noting(done)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        let done = self.stdout.flush();
+        self.noting(done)
+    }
+}
+
 pub fn cat(args: &CatArgs) -> Outcome<()> {
     let places = place::all(&args.places)?;
-    let mut out = std::io::stdout().lock();
-    let mut gone = false;
-    for_all(&places, Access::ReadOnly, "ccfs cat", &mut |volume, p| {
-        if gone {
+    let mut out = Out {
+        stdout: std::io::stdout().lock(),
+        lost: None,
+    };
+    let printed = for_all(&places, Access::ReadOnly, "ccfs cat", &mut |volume, p| {
+        if out.lost.is_some() {
             return Ok(());
         }
         match volume.read_to(&p.path, &mut out) {
-            Ok(_) => Ok(()),
-            Err(Error::File {
-                error: ccfs_engine::Error::Io(e),
-                ..
-            }) if e.kind() == std::io::ErrorKind::BrokenPipe => {
-                gone = true;
-                Ok(())
-            }
-            Err(e) => Err(explain(&p.image, &e)),
+            Err(e) if out.lost.is_none() => Err(explain(&p.image, &e)),
+            _ => Ok(()),
         }
-    })?;
-    match out.flush() {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+    });
+    let _ = out.flush();
+    match out.lost {
+        // Whoever has closed it wants no more.
+        Some(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(e).or_fail(CODE, "cannot write to stdout")
         }
-        _ => Ok(()),
+        _ => printed,
     }
 }
 
