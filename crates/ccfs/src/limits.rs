@@ -25,6 +25,11 @@ pub fn lift(target: &Path, options: &Options) -> Outcome<()> {
     }
     lift_one(Resource::Nofile, Some(FILES_WANTED));
     let left = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
+    if let Some(seconds) = getrlimit(Resource::Cpu).current {
+        return refuse(format!(
+            "the limit on processor time is {seconds} s, and a daemon goes on as long as its mount: ulimit -t unlimited"
+        ));
+    }
     let files = left(Resource::Nofile);
     if files < FILES_MIN {
         return refuse(format!(
@@ -32,7 +37,9 @@ pub fn lift(target: &Path, options: &Options) -> Outcome<()> {
         ));
     }
     let space = left(Resource::As).min(left(Resource::Data));
-    let held = options.dirty_limit.max(options.dirty_most) + options.cache_bytes as u64;
+    // What lies beside what is read, and the ends of files, besides structure (`Options::cache_bytes`).
+    let cached = options.cache_bytes as u64 * 9 / 4;
+    let held = options.dirty_limit.max(options.dirty_most) + cached;
     if space < SPACE_MIN + held {
         return refuse(format!(
             "the limit on memory is {}, this mount can need {}: ulimit -v unlimited -d unlimited, or smaller dirty= and cache=",

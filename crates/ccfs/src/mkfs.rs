@@ -4,8 +4,10 @@
 //! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
 use crate::cli::MkfsArgs;
 use crate::failure::{Context, Failure, Outcome};
-use crate::{flash, mounts, size, target, tools};
+use crate::{flash, mounts, size, superblock, target, tools};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
+use ccfs_ext4::features;
+use ccfs_ext4::superblock::{SUPER_OFFSET, SUPER_SIZE};
 use rustix::fs::FallocateFlags;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -465,7 +467,35 @@ fn mke2fs(args: &MkfsArgs, path: &Path, bytes: u64, is_file: bool) -> Outcome<()
             format!("mke2fs failed ({}): {text}", made.status),
         ));
     }
-    Ok(())
+    check_usable(path)
+}
+
+/// What the user's options made of it may be no file system at all (`-n`), or one that ccfs does not write.
+fn check_usable(path: &Path) -> Outcome<()> {
+    let file = File::open(path).or_fail(CODE, format_args!("cannot open {}", path.display()))?;
+    let mut bytes = [0; SUPER_SIZE];
+    file.read_exact_at(&mut bytes, SUPER_OFFSET)
+        .or_fail(CODE, "cannot read what mke2fs has made")?;
+    let why = match superblock::parse(&bytes) {
+        Err(e) => e.to_string(),
+        Ok(sb) => {
+            let names = superblock::feature_names(&sb).into_iter();
+            let not: Vec<_> = names
+                .filter(|(_, support)| *support != features::Support::Full)
+                .map(|(name, _)| name)
+                .collect();
+            match not.is_empty() {
+                true => return Ok(()),
+                false => format!("it does not write volumes with {}", not.join(", ")),
+            }
+        }
+    };
+    Err(Failure::new(
+        CODE,
+        format!(
+            "ccfs cannot use what mke2fs makes with these options: {why}; leave out what asks for it behind --"
+        ),
+    ))
 }
 
 const MISSING: &str = "cannot run mke2fs; install the package e2fsprogs";

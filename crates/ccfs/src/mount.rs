@@ -93,12 +93,12 @@ fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
         umount::clear_dead(&mount)?;
     }
     let meta = dir.metadata().or_fail(
-        mount_code::USAGE,
+        mount_code::FAILED,
         format_args!("cannot use {}", dir.display()),
     )?;
     if !meta.is_dir() {
         return Err(Failure::new(
-            mount_code::USAGE,
+            mount_code::FAILED,
             format!("{} is not a directory", dir.display()),
         ));
     }

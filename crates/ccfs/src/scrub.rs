@@ -59,7 +59,7 @@ pub fn run(args: &ScrubArgs) -> Outcome<u8> {
     report.seconds = start.elapsed().as_secs_f64();
     report.damaged = found.into_iter().map(|d| named(d, &paths)).collect();
     if args.json {
-        crate::print_json(&report)?;
+        crate::print_json(&report).map_err(fail)?;
     } else {
         show(&report);
     }

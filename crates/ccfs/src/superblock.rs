@@ -21,7 +21,12 @@ pub fn read(device: &dyn Device) -> Result<RawSuper> {
         ));
     }
     device.read(SUPER_OFFSET, &mut bytes)?;
-    let sb = RawSuper::read_from_bytes(&bytes).map_err(|_| Error::Corrupt("super block".into()))?;
+    parse(&bytes)
+}
+
+/// Errors: `Refused` where these bytes are no super block.
+pub fn parse(bytes: &[u8; SUPER_SIZE]) -> Result<RawSuper> {
+    let sb = RawSuper::read_from_bytes(bytes).map_err(|_| Error::Corrupt("super block".into()))?;
     if sb.magic.get() != MAGIC {
         return Err(Error::Refused(
             "no ext2, ext3 or ext4 file system is on it; `ccfs mkfs` makes one".into(),

@@ -98,7 +98,7 @@ pub fn stopped(code: u8, mount: &Mount, pid: u32) -> Failure {
 pub fn resolve(dir: &Path) -> Outcome<PathBuf> {
     let missing = |e: std::io::Error| {
         Failure::new(
-            mount_code::USAGE,
+            mount_code::FAILED,
             format!("cannot use {}: {e}", dir.display()),
         )
     };

@@ -55,13 +55,13 @@ fn a_bad_directory_is_refused() {
     refused(
         "missing",
         &ccfs_with(&["mount", &image, &place.text("nowhere")]),
-        1,
+        32,
         &["No such file"],
     );
     refused(
         "a file",
         &ccfs_with(&["mount", &image, &place.text("file")]),
-        1,
+        32,
         &["not a directory"],
     );
     refused(
@@ -557,4 +557,26 @@ fn mkfs_takes_the_longest_names() {
     let ran = ccfs_with(&["mkfs", "-s", "16M", &image]);
     refused("256", &ran, 1, &["File name too long"]);
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 4);
+}
+
+/// Options for mke2fs that make no volume, or one that ccfs does not write, are no success, and leave no image.
+#[test]
+fn mkfs_makes_what_can_be_mounted() {
+    let place = Place::new();
+    let image = place.text("new.img");
+    let cases: [(&[&str], &str); 6] = [
+        (&["-n"], "no ext2, ext3 or ext4"),
+        (&["-V"], "no ext2, ext3 or ext4"),
+        (&["-E", "offset=1048576"], "no ext2, ext3 or ext4"),
+        (&["-O", "inline_data"], "inline_data"),
+        (&["-O", "bigalloc,mmp"], "mmp"),
+        (&["-O", "quota"], "quota"),
+    ];
+    for (options, why) in cases {
+        let ran = ccfs_with(&[&["mkfs", "-s", "64M", &image, "--"], options].concat());
+        refused("mkfs", &ran, 1, &["ccfs cannot use", why]);
+        assert!(!place.path("new.img").exists(), "{options:?}");
+    }
+    let ran = ccfs_with(&["mkfs", "-s", "64M", &image, "--", "-m", "0", "-I", "512"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
 }

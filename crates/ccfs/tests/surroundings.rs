@@ -1,6 +1,8 @@
 //! What a mount gets from its surroundings: the limits of the shell, and files that options name.
 mod common;
-use common::{Place, ccfs_with, is_mounted, run, tool, unmount, wait_for};
+use common::{
+    Place, ccfs_with, daemon, is_mounted, run, signal, tool, unmount, wait_for, wait_for_end,
+};
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -25,6 +27,7 @@ fn limits_of_the_shell_do_not_stop_the_volume() {
     let cases = [
         ("-f 64", "-f unlimited", "ulimit -f unlimited"),
         ("-n 20", "-n 100", "ulimit -n 64"),
+        ("-t 10", "-t unlimited", "ulimit -t unlimited"),
         ("-v 36000", "-v 50000", "ulimit -v unlimited"),
         ("-v 300000", "-v 400000", "smaller dirty="),
     ];
@@ -91,4 +94,23 @@ fn pipes_are_no_files_of_options() {
     let ran = ccfs_with(&["mount", "-o", "log=/dev/null", &image, &dir]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     unmount(&dir);
+}
+
+/// Who starts a mount may have blocked signals, and a mask is inherited: the daemon takes those that end it all the same.
+#[test]
+fn a_daemon_takes_signals_that_were_blocked() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let block = "use POSIX; sigprocmask(SIG_BLOCK, POSIX::SigSet->new(SIGTERM, SIGINT, SIGHUP)); exec @ARGV";
+    for name in ["TERM", "INT", "HUP"] {
+        let program = env!("CARGO_BIN_EXE_ccfs");
+        let ran = run(Command::new("perl").args(["-e", block, program, "mount", &image, &dir]));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let pid = daemon(&dir);
+        signal(pid, name);
+        wait_for_end(pid);
+        assert!(!is_mounted(&dir), "{name}");
+        tool("e2fsck", &["-fn", &image]);
+    }
 }

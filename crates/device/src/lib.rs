@@ -80,8 +80,8 @@ pub trait Device: Send + Sync {
     fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.read(offset, buf)
     }
-    /// Whether `read_near` would take it from memory.
-    fn is_near(&self, _offset: u64, _len: usize) -> bool {
+    /// As `read_near`, from memory; false: it is not there, or not all of it.
+    fn read_if_near(&self, _offset: u64, _buf: &mut [u8]) -> bool {
         false
     }
     /// Memory that has not been of use for a while goes back to the system.
@@ -127,8 +127,8 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         (**self).read_near(offset, buf)
     }
-    fn is_near(&self, offset: u64, len: usize) -> bool {
-        (**self).is_near(offset, len)
+    fn read_if_near(&self, offset: u64, buf: &mut [u8]) -> bool {
+        (**self).read_if_near(offset, buf)
     }
     fn give_back_memory(&self) {
         (**self).give_back_memory();

@@ -10,7 +10,7 @@
 //!
 //! Reading more than was asked for costs something where nobody wants it, random names of a huge directory, say. So bytes that were read ahead are
 //! a debt, and bytes that were used pay it back; whoever owes too much reads plainly for a while.
-use crate::{AlignedBuf, Counters, Device, Pending, Ticket, Transactions, Write};
+use crate::{AlignedBuf, Counters, Device, Pending, Ticket, Transactions, Write, check_range};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 /// Bytes that are read together, at a multiple of it: on flash it takes little longer than a block, on a hard disk far less than the way of
 /// the arm.
 const CHUNK: u64 = 128 << 10;
+/// Most chunks that are kept, however much memory there is: a directory's files are read one soon after the other.
+const CHUNKS_MAX: usize = 512;
 /// A byte that was used pays for so many that were read ahead: two files of 8 KiB for a chunk.
 const WORTH: i64 = 8;
 /// Debt, bytes, at which reading ahead pauses.
@@ -32,6 +34,8 @@ const CREDIT_MAX: i64 = 4 << 20;
 /// Reads that a pause lasts, at first and at most: it doubles each time that trying was in vain.
 const PAUSE: u32 = 256;
 const PAUSE_MAX: u32 = 16 << 10;
+/// Most chunks that are known to have a block that cannot be read.
+const BAD_MAX: usize = 64;
 /// What nobody has used for so long is dropped.
 const KEPT: Duration = Duration::from_secs(10);
 
@@ -48,6 +52,8 @@ struct State {
     kept: HashMap<u64, Kept>,
     /// Chunks that are being read, and whether something was written there meanwhile.
     loading: HashMap<u64, bool>,
+    /// Chunks that cannot be read as a whole: trying takes seconds on some disks. A write may have mended them.
+    bad: Vec<u64>,
     /// Chunks that writes in flight touch, by number of the batch.
     writing: HashMap<u64, Vec<u64>>,
     batches: u64,
@@ -65,7 +71,9 @@ impl State {
         batches.any(|chunks| chunks.binary_search(&chunk).is_ok())
     }
 
+    /// `chunks` are in order.
     fn touch(&mut self, chunks: &[u64]) {
+        self.bad.retain(|bad| chunks.binary_search(bad).is_err());
         for chunk in chunks {
             self.kept.remove(chunk);
             if let Some(spoilt) = self.loading.get_mut(chunk) {
@@ -97,7 +105,9 @@ impl Debt {
     fn ahead(&mut self, bytes: u64) {
         self.bytes += bytes as i64;
         if self.bytes > DEBT_MAX {
-            self.pause(DEBT_LEFT);
+            self.bytes = DEBT_LEFT;
+            self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
+            self.left = self.pause;
         }
     }
 
@@ -106,12 +116,6 @@ impl Debt {
         if self.bytes <= 0 {
             (self.left, self.pause) = (0, 0);
         }
-    }
-
-    fn pause(&mut self, left: i64) {
-        self.bytes = left;
-        self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
-        self.left = self.pause;
     }
 }
 
@@ -145,11 +149,11 @@ impl Pending for Tracked {
 }
 
 impl NearDevice {
-    /// Keeps at most `bytes`. Nothing on a device with transactions, whose writes go another way.
+    /// Keeps at most `bytes`, and never more than 64 MiB. Nothing on a device with transactions, whose writes go another way.
     pub fn over(below: Arc<dyn Device>, bytes: usize) -> NearDevice {
         let most = match below.transactions() {
             Some(_) => 0,
-            None => bytes / CHUNK as usize,
+            None => (bytes / CHUNK as usize).min(CHUNKS_MAX),
         };
         NearDevice {
             below,
@@ -171,6 +175,7 @@ impl NearDevice {
                 return Some(kept.bytes.clone());
             }
             if !state.debt.may()
+                || state.bad.contains(&chunk)
                 || state.loading.contains_key(&chunk)
                 || state.is_being_written(chunk)
             {
@@ -184,8 +189,11 @@ impl NearDevice {
         let mut state = self.state.lock();
         let spoilt = state.loading.remove(&chunk) == Some(true);
         if read.is_err() {
-            // Perhaps what was asked for can be read; what is beside it would be tried again and again.
-            state.debt.pause(DEBT_LEFT);
+            if state.bad.len() == BAD_MAX {
+                state.bad.remove(0);
+            }
+            state.bad.push(chunk);
+            // Perhaps what was asked for can be read.
             return None;
         }
         state.debt.ahead(len - (wanted as u64).min(len));
@@ -203,11 +211,23 @@ impl NearDevice {
         Some(bytes)
     }
 
+    /// Drops what nobody has used for so long.
+    fn drop_older(&self, than: Duration) {
+        let mut state = self.state.lock();
+        let old = state.kept.extract_if(|_, kept| kept.used.elapsed() >= than);
+        let old: Vec<_> = old.collect();
+        // Much memory takes its time.
+        drop(state);
+        drop(old);
+    }
+
     fn begin(&self, ranges: impl Iterator<Item = Range<u64>>) -> Option<Batch> {
         if self.most == 0 {
             return None;
         }
-        let mut touched: Vec<u64> = ranges.flat_map(chunks).collect();
+        let size = self.below.size_bytes();
+        let inside = ranges.map(|range| range.start..range.end.min(size));
+        let mut touched: Vec<u64> = inside.flat_map(chunks).collect();
         touched.sort_unstable();
         touched.dedup();
         let mut state = self.state.lock();
@@ -244,6 +264,16 @@ fn chunks(range: Range<u64>) -> impl Iterator<Item = u64> {
     range.start / CHUNK..range.end.div_ceil(CHUNK)
 }
 
+/// The parts of `len` bytes at `offset` that lie in one chunk each: its number, which bytes, and where they begin in it.
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, usize)> {
+    chunks(offset..offset + len as u64).map(move |chunk| {
+        let place = |at: u64| at.saturating_sub(offset).min(len as u64) as usize;
+        let part = place(chunk * CHUNK)..place((chunk + 1) * CHUNK);
+        let within = offset.saturating_sub(chunk * CHUNK) as usize;
+        (chunk, part, within)
+    })
+}
+
 impl Device for NearDevice {
     fn size_bytes(&self) -> u64 {
         self.below.size_bytes()
@@ -251,36 +281,46 @@ impl Device for NearDevice {
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.below.read(offset, buf)
     }
-    fn is_near(&self, offset: u64, len: usize) -> bool {
-        let mut chunks = chunks(offset..offset + len as u64);
-        self.most > 0 && {
-            let state = self.state.lock();
-            chunks.all(|chunk| state.kept.contains_key(&chunk))
+    fn read_if_near(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let wanted = offset..offset.saturating_add(buf.len() as u64);
+        if self.most == 0 || wanted.end > self.size_bytes() {
+            return false;
         }
+        let kept: Option<Vec<_>> = {
+            let state = &mut *self.state.lock();
+            let kept = chunks(wanted).map(|chunk| {
+                let kept = state.kept.get_mut(&chunk)?;
+                kept.used = Instant::now();
+                Some(kept.bytes.clone())
+            });
+            let kept: Option<Vec<_>> = kept.collect();
+            if kept.is_some() {
+                state.debt.used(buf.len());
+            }
+            kept
+        };
+        for ((_, part, within), bytes) in parts(offset, buf.len()).zip(kept.iter().flatten()) {
+            let len = part.len();
+            buf[part].copy_from_slice(&bytes[within..][..len]);
+        }
+        kept.is_some()
     }
     fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         if self.most == 0 {
             return self.below.read(offset, buf);
         }
-        let mut done = 0;
-        while done < buf.len() {
-            let at = offset + done as u64;
-            let within = at % CHUNK;
-            let len = (buf.len() - done).min((CHUNK - within) as usize);
-            let part = &mut buf[done..done + len];
-            match self.chunk(at / CHUNK, len) {
-                Some(bytes) => part.copy_from_slice(&bytes[within as usize..][..len]),
+        check_range(self.size_bytes(), offset, buf.len() as u64)?;
+        for (chunk, part, within) in parts(offset, buf.len()) {
+            let (at, part) = (offset + part.start as u64, &mut buf[part]);
+            match self.chunk(chunk, part.len()) {
+                Some(bytes) => part.copy_from_slice(&bytes[within..][..part.len()]),
                 None => self.below.read(at, part)?,
             }
-            done += len;
         }
         Ok(())
     }
     fn give_back_memory(&self) {
-        self.state
-            .lock()
-            .kept
-            .retain(|_, kept| kept.used.elapsed() < KEPT);
+        self.drop_older(KEPT);
     }
     fn submit(&self, writes: Vec<Write>) -> Ticket {
         self.track(writes, |below, writes| below.submit(writes))
@@ -320,6 +360,7 @@ mod tests {
     use super::*;
     use crate::{MemoryDevice, SECTOR};
     use proptest::prelude::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
     const SIZE: u64 = 6 * CHUNK + 64 * 1024;
     const FILE: usize = 8 << 10;
@@ -327,16 +368,19 @@ mod tests {
     /// Writes land, or fail, when they are waited for; reads of a bad range fail.
     struct Late {
         below: Arc<MemoryDevice>,
+        reads: AtomicU64,
+        fails: AtomicBool,
         bad: Mutex<Option<Range<u64>>>,
         /// While a read goes on.
         during: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     }
 
-    struct Landing(Arc<MemoryDevice>, Vec<Write>);
+    struct Landing(Option<Arc<MemoryDevice>>, Vec<Write>);
 
     impl Pending for Landing {
         fn finish(self: Box<Self>) -> io::Result<()> {
-            crate::write_all(&*self.0, self.1)
+            let lost = || io::Error::other("a failed write");
+            crate::write_all(&*self.0.ok_or_else(lost)?, self.1)
         }
     }
 
@@ -345,6 +389,7 @@ mod tests {
             self.below.size_bytes()
         }
         fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+            self.reads.fetch_add(1, Relaxed);
             let bad = self.bad.lock().clone();
             if bad.is_some_and(|bad| offset < bad.end && bad.start < offset + buf.len() as u64) {
                 return Err(io::Error::other("a bad block"));
@@ -355,7 +400,8 @@ mod tests {
             Ok(())
         }
         fn submit(&self, writes: Vec<Write>) -> Ticket {
-            Ticket::pending(Box::new(Landing(self.below.clone(), writes)))
+            let below = (!self.fails.load(Relaxed)).then(|| self.below.clone());
+            Ticket::pending(Box::new(Landing(below, writes)))
         }
         fn wait(&self, ticket: Ticket) -> io::Result<()> {
             ticket.finish()
@@ -364,6 +410,7 @@ mod tests {
             self.below.flush()
         }
         fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+            check_range(self.size_bytes(), offset, len)?;
             self.below.fill(offset, len, 0xdd)
         }
         fn counters(&self) -> Counters {
@@ -375,12 +422,18 @@ mod tests {
     }
 
     fn devices(kept: u64) -> (Arc<MemoryDevice>, Arc<Late>, NearDevice) {
-        let memory = Arc::new(MemoryDevice::new(SIZE));
-        for at in (0..SIZE).step_by(4096) {
+        devices_of(SIZE, kept)
+    }
+
+    fn devices_of(size: u64, kept: u64) -> (Arc<MemoryDevice>, Arc<Late>, NearDevice) {
+        let memory = Arc::new(MemoryDevice::new(size));
+        for at in (0..size).step_by(4096) {
             memory.fill(at, 4096, (at / 4096) as u8).unwrap();
         }
         let late = Arc::new(Late {
             below: memory.clone(),
+            reads: AtomicU64::new(0),
+            fails: AtomicBool::new(false),
             bad: Mutex::default(),
             during: Mutex::default(),
         });
@@ -392,6 +445,10 @@ mod tests {
         let mut buf = vec![0; len];
         near.read_near(at, &mut buf).unwrap();
         buf
+    }
+
+    fn is_near(near: &NearDevice, at: u64, len: usize) -> bool {
+        near.read_if_near(at, &mut vec![0; len])
     }
 
     fn plainly(memory: &MemoryDevice, at: u64, len: usize) -> Vec<u8> {
@@ -409,7 +466,7 @@ mod tests {
         let (memory, _, near) = devices(4);
         let before = memory.counters().reads;
         for at in (0..2 * CHUNK).step_by(FILE) {
-            assert_eq!(near.is_near(at, FILE), at % CHUNK != 0);
+            assert_eq!(is_near(&near, at, FILE), at % CHUNK != 0);
             assert_eq!(
                 read(&near, at, FILE - 100),
                 plainly(&memory, at, FILE - 100)
@@ -417,20 +474,24 @@ mod tests {
         }
         assert_eq!(memory.counters().reads - before - 32, 2);
         // Over a border, and to the end of the device.
-        assert!(near.is_near(CHUNK - 4096, FILE) && !near.is_near(2 * CHUNK - 4096, FILE));
+        assert!(is_near(&near, CHUNK - 4096, FILE) && !is_near(&near, 2 * CHUNK - 4096, FILE));
         assert_eq!(
             read(&near, 2 * CHUNK - 4096, FILE),
             plainly(&memory, 2 * CHUNK - 4096, FILE)
         );
-        assert!(near.is_near(2 * CHUNK, FILE));
+        assert!(is_near(&near, 2 * CHUNK, FILE));
         let last = SIZE - FILE as u64;
         assert_eq!(read(&near, last, FILE), plainly(&memory, last, FILE));
-        assert!(near.is_near(last - 4096, FILE));
+        assert!(is_near(&near, last - 4096, FILE));
+        for past in [last + 1, SIZE, 100 * SIZE, u64::MAX - 10] {
+            let error = near.read_near(past, &mut [0; FILE]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{past}");
+        }
         // The one that was used longest ago goes.
         for chunk in 3..5 {
             read(&near, chunk * CHUNK, FILE);
         }
-        let kept: Vec<_> = (0..7).filter(|c| near.is_near(c * CHUNK, 1)).collect();
+        let kept: Vec<_> = (0..7).filter(|c| is_near(&near, c * CHUNK, 1)).collect();
         assert_eq!(kept, [2, 3, 4, 6]);
     }
 
@@ -441,12 +502,12 @@ mod tests {
         let near = Arc::new(near);
         read(&near, 0, FILE);
         let ticket = near.submit(write(4096, 4096, 1));
-        assert!(!near.is_near(0, FILE), "a write has begun");
+        assert!(!is_near(&near, 0, FILE), "a write has begun");
         read(&near, 0, FILE);
-        assert!(!near.is_near(0, FILE), "it is in flight");
+        assert!(!is_near(&near, 0, FILE), "it is in flight");
         near.wait(ticket).unwrap();
         assert_eq!(read(&near, 4096, 4096), [1; 4096]);
-        assert!(near.is_near(0, FILE));
+        assert!(is_near(&near, 0, FILE));
         drop(near.submit_epoch(write(4096, 4096, 2)));
         assert_eq!(read(&near, 4096, 4096), [2; 4096]);
         near.discard(4096, 4096).unwrap();
@@ -458,9 +519,45 @@ mod tests {
             during.wait(ticket).unwrap();
         }));
         read(&near, CHUNK + 8192, 4096);
-        assert!(!near.is_near(CHUNK, FILE), "somebody wrote meanwhile");
+        assert!(!is_near(&near, CHUNK, FILE), "somebody wrote meanwhile");
         assert_eq!(read(&near, CHUNK, 4096), [3; 4096]);
         assert_eq!(plainly(&memory, CHUNK, 4096), [3; 4096]);
+
+        // It begins while the chunk is read, and ends later, or fails.
+        for (fails, after) in [(false, 4), (true, 4)] {
+            let (flying, during) = (Arc::new(Mutex::new(None)), near.clone());
+            late.fails.store(fails, Relaxed);
+            let ticket = flying.clone();
+            *late.during.lock() = Some(Box::new(move || {
+                *ticket.lock() = Some(during.submit(write(2 * CHUNK, 4096, 4)));
+            }));
+            near.drop_older(Duration::ZERO);
+            read(&near, 2 * CHUNK, 4096);
+            assert!(!is_near(&near, 2 * CHUNK, FILE), "spoilt");
+            read(&near, 2 * CHUNK, 4096);
+            assert!(!is_near(&near, 2 * CHUNK, FILE), "in flight");
+            let ticket = flying.lock().take().unwrap();
+            assert_eq!(near.wait(ticket).is_err(), fails);
+            assert_eq!(read(&near, 2 * CHUNK, 4096), [after; 4096]);
+            assert!(is_near(&near, 2 * CHUNK, FILE));
+        }
+        late.fails.store(false, Relaxed);
+        let during = near.clone();
+        *late.during.lock() = Some(Box::new(move || {
+            during.discard(3 * CHUNK, 4096).unwrap();
+        }));
+        read(&near, 3 * CHUNK, 4096);
+        assert!(!is_near(&near, 3 * CHUNK, FILE));
+        // Somebody else reads it: both get it, one keeps it.
+        let (during, expected) = (near.clone(), plainly(&memory, 4 * CHUNK, FILE));
+        let same = expected.clone();
+        *late.during.lock() = Some(Box::new(move || {
+            assert_eq!(read(&during, 4 * CHUNK, FILE), same);
+            assert!(!is_near(&during, 4 * CHUNK, FILE));
+        }));
+        assert_eq!(read(&near, 4 * CHUNK, FILE), expected);
+        assert!(is_near(&near, 4 * CHUNK, FILE));
+        near.discard(0, u64::MAX).unwrap_err();
         assert!(near.state.lock().writing.is_empty());
     }
 
@@ -469,13 +566,33 @@ mod tests {
     fn a_bad_neighbour_harms_nobody() {
         let (memory, late, near) = devices(4);
         *late.bad.lock() = Some(4096..8192);
-        let mut failed = [0];
-        assert!(near.read_near(4096, &mut failed).is_err());
-        assert_eq!(read(&near, 16384, FILE), plainly(&memory, 16384, FILE));
-        assert!(!near.is_near(16384, FILE) && near.state.lock().loading.is_empty());
-        let asked = near.state.lock().debt.left;
-        read(&near, 16384, FILE);
-        assert_eq!(near.state.lock().debt.left, asked - 1, "a pause");
+        assert!(near.read_near(4096, &mut [0]).is_err());
+        let good = |count: u64| {
+            let tried = late.reads.load(Relaxed);
+            for _ in 0..count {
+                assert_eq!(read(&near, 16384, FILE), plainly(&memory, 16384, FILE));
+            }
+            late.reads.load(Relaxed) - tried
+        };
+        assert_eq!(good(3), 3, "by itself each time, and nothing besides");
+        assert!(near.state.lock().loading.is_empty());
+        // Others are read together as ever, which changes nothing here.
+        for at in (0..3 * CHUNK).step_by(FILE) {
+            read(&near, CHUNK + at, FILE);
+        }
+        assert!(is_near(&near, 3 * CHUNK, FILE));
+        assert_eq!(good(2), 2);
+        // Written anew it may be good.
+        *late.bad.lock() = None;
+        drop(near.submit(write(4096, 4096, 7)));
+        assert_eq!(good(5), 1);
+
+        let (_, late, near) = devices_of(200 * CHUNK, 4);
+        *late.bad.lock() = Some(0..200 * CHUNK);
+        for chunk in 0..200 {
+            assert!(near.read_near(chunk * CHUNK, &mut [0]).is_err());
+        }
+        assert_eq!(near.state.lock().bad, Vec::from_iter(136..200));
     }
 
     /// Where nobody reads what lies beside, it is soon not read any more, and the tries become rare. Where somebody does, it always is.
@@ -494,16 +611,19 @@ mod tests {
         assert!(ahead(0..1000, CHUNK) < 3, "times what was asked for");
         assert!(ahead(1000..30_000, CHUNK) < 2);
         assert!(ahead(0..40_000, FILE as u64) < 2);
-        assert!(near.is_near(40_000 * FILE as u64 - CHUNK, FILE));
+        assert!(is_near(&near, 40_000 * FILE as u64 - CHUNK, FILE));
         near.give_back_memory();
-        assert!(near.is_near(40_000 * FILE as u64 - CHUNK, FILE));
+        assert!(is_near(&near, 40_000 * FILE as u64 - CHUNK, FILE));
+        near.drop_older(Duration::ZERO);
+        assert!(!is_near(&near, 40_000 * FILE as u64 - CHUNK, FILE));
+        assert!(near.state.lock().kept.is_empty());
     }
 
     #[test]
     fn nothing_is_kept_where_there_is_no_memory_for_it() {
         let (memory, _, near) = devices(0);
         assert_eq!(read(&near, 4096, FILE), plainly(&memory, 4096, FILE));
-        assert!(!near.is_near(4096, FILE));
+        assert!(!is_near(&near, 4096, FILE));
         drop(near.submit(write(0, 4096, 9)));
         assert_eq!(read(&near, 0, 4096), [9; 4096]);
     }
@@ -536,7 +656,10 @@ mod tests {
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Read(at, len) => {
-                        prop_assert_eq!(read(&near, at, len), plainly(&memory, at, len));
+                        let (mut there, holds) = (vec![0; len], plainly(&memory, at, len));
+                        prop_assert!(!near.read_if_near(at, &mut there) || there == holds);
+                        prop_assert_eq!(read(&near, at, len), holds);
+                        prop_assert!(!near.read_if_near(at, &mut there) || there == plainly(&memory, at, len));
                     }
                     Step::Submit(at, len) => {
                         flying.push(near.submit(write(at, len as usize, number as u8)));

@@ -124,10 +124,8 @@ impl Volume {
             if !small {
                 ccfs_image::may_wait()?;
                 self.dev.read(start, out)?;
-            } else {
-                if !self.dev.is_near(start, out.len()) {
-                    ccfs_image::may_wait()?;
-                }
+            } else if !self.dev.read_if_near(start, out) {
+                ccfs_image::may_wait()?;
                 self.dev.read_near(start, out)?;
             }
         }

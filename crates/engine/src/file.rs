@@ -4,6 +4,7 @@ use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::op::Op;
 use crate::planted::{self, Bug};
 use crate::space::SPARE_BLOCKS;
+use crate::sync::RwLockWriteGuard;
 use crate::types::*;
 use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
@@ -521,7 +522,7 @@ impl Volume {
         let stale = self.atime_is_stale(&st);
         drop(st);
         if stale {
-            ccfs_image::waiting(|| self.update_atime(&inode));
+            self.update_atime(&inode);
         }
         Ok(len)
     }
@@ -608,8 +609,15 @@ impl Volume {
         a <= st.attr.mtime || a <= st.attr.ctime || a.0.saturating_add(DAY_S) < crate::op::now().0
     }
 
+    /// Notes an access time that is stale. At hand nobody is waited for who holds the inode: the next read finds it stale again.
     pub(crate) fn update_atime(&self, inode: &Arc<Inode>) {
-        let mut st = inode.state.write();
+        let Some(st) = inode.write_if_free() else {
+            return;
+        };
+        ccfs_image::waiting(|| self.note_atime(inode, st));
+    }
+
+    fn note_atime(&self, inode: &Arc<Inode>, mut st: RwLockWriteGuard<'_, State>) {
         if st.dead || self.is_stopped() || !self.atime_is_stale(&st) {
             return;
         }

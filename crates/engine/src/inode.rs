@@ -215,6 +215,14 @@ impl Inode {
         Ok(self.state.write())
     }
 
+    /// The state, to change it. `None`: this thread waits for no device, and somebody holds it.
+    pub fn write_if_free(&self) -> Option<RwLockWriteGuard<'_, State>> {
+        match waits() {
+            true => Some(self.state.write()),
+            false => self.state.try_write_for(LOCK_WAIT),
+        }
+    }
+
     pub fn new(ino: Ino, attr: InodeAttr) -> Arc<Inode> {
         Arc::new(Inode {
             ino,

@@ -200,15 +200,21 @@ extern "C" fn on_signal(signal: libc::c_int) {
     }
 }
 
-/// Makes SIGTERM, SIGINT and SIGHUP write to `event` until dropped, then they are as they were.
+/// Makes SIGTERM, SIGINT and SIGHUP write to `event` until dropped, then they are as they were. The calling thread takes them, also if whoever
+/// started this process had blocked them (a mask is inherited).
 pub struct SignalEvents {
     before: Vec<(libc::c_int, libc::sigaction)>,
+    mask: libc::sigset_t,
 }
 
 impl SignalEvents {
     pub fn install(event: &impl AsFd) -> io::Result<Self> {
         SIGNAL_FD.store(event.as_fd().as_raw_fd(), Ordering::Relaxed);
-        let mut this = SignalEvents { before: Vec::new() };
+        // SAFETY: zero is a valid set of signals.
+        let mut this = SignalEvents {
+            before: Vec::new(),
+            mask: unsafe { std::mem::zeroed() },
+        };
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
             // SAFETY: zero is a valid sigaction (no flags, empty mask), and both structures live through the call. The
             // handler does nothing that is forbidden in one.
@@ -221,6 +227,14 @@ impl SignalEvents {
                 before
             };
             this.before.push((signal, before));
+        }
+        // SAFETY: the sets live through the calls, and the signals are valid ones.
+        unsafe {
+            let mut taken: libc::sigset_t = std::mem::zeroed();
+            for (signal, _) in &this.before {
+                libc::sigaddset(&mut taken, *signal);
+            }
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &taken, &mut this.mask);
         }
         Ok(this)
     }
@@ -237,6 +251,8 @@ impl Drop for SignalEvents {
             // SAFETY: restores what sigaction(2) gave us for this signal.
             unsafe { libc::sigaction(*signal, before, std::ptr::null_mut()) };
         }
+        // SAFETY: restores the set that pthread_sigmask(3) gave us.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
         SIGNAL_FD.store(-1, Ordering::Relaxed);
     }
 }

@@ -86,7 +86,8 @@ fn make(name: &str) -> Base {
 pub fn options() -> ccfs_engine::Options {
     ccfs_engine::Options {
         background: false,
-        cache_bytes: 256 << 10,
+        // Room for what lies together, too.
+        cache_bytes: 1 << 20,
         group_wait: Duration::ZERO,
         ..ccfs_engine::Options::default()
     }

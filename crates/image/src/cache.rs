@@ -55,6 +55,14 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Blocks of directories, of attributes and of extent trees lie among their like.
+    pub fn lies_together(&self) -> bool {
+        matches!(
+            self,
+            Kind::Checked(_) | Kind::Extents { .. } | Kind::Indirect
+        )
+    }
+
     /// Two kinds with the same tag are verified alike.
     pub fn tag(&self) -> u64 {
         let (class, seed) = match self {

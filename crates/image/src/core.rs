@@ -73,6 +73,7 @@ impl Core {
         kind: Kind,
         run: Range<Pblk>,
     ) -> Result<(Arc<AlignedBuf>, u64)> {
+        let mut alone = false;
         loop {
             match self.cache.get(pblk, kind.tag()) {
                 Found::Ready(buf, slots) => return Ok((buf, slots)),
@@ -84,11 +85,16 @@ impl Core {
                 Found::Absent(since) => {
                     let buf = match self.load_run(pblk, kind, run.clone())? {
                         Some(buf) => Arc::new(buf),
-                        None => Arc::new(self.load(pblk, &kind)?),
+                        None => Arc::new(self.load(pblk, &kind, alone)?),
                     };
                     match self.verify(pblk, &kind, &buf) {
                         // Old bytes beside a new descriptor: no damage, the cache has better ones by now.
                         Err(_) if self.cache.overtaken(pblk, since) => continue,
+                        // It may have come long ago with others: what was damaged on the way is not damaged on the device.
+                        Err(_) if !alone && kind.lies_together() => {
+                            alone = true;
+                            continue;
+                        }
                         verified => verified?,
                     }
                     if let Some(buf) = self.cache.insert_read(pblk, buf, kind, since) {
@@ -125,8 +131,8 @@ impl Core {
         Ok(Some(block(pblk)))
     }
 
-    /// From the device; bitmaps that were never written are made up.
-    fn load(&self, pblk: Pblk, kind: &Kind) -> Result<AlignedBuf> {
+    /// From the device, `alone`: not with what lies beside it; bitmaps that were never written are made up.
+    fn load(&self, pblk: Pblk, kind: &Kind, alone: bool) -> Result<AlignedBuf> {
         if pblk < self.layout.first_data_block || pblk >= self.layout.blocks_count {
             return corrupt(format!("block {pblk} lies outside of the volume"));
         }
@@ -143,18 +149,12 @@ impl Core {
             pblk * self.block_size() as u64,
             AlignedBuf::zeroed(self.block_size()),
         );
-        // Blocks of directories, of attributes and of extent trees lie among their like.
-        let together = matches!(
-            kind,
-            Kind::Checked(_) | Kind::Extents { .. } | Kind::Indirect
-        );
-        if !(together && self.dev.is_near(at, buf.len())) {
+        if alone || !kind.lies_together() {
             crate::may_wait()?;
-        }
-        if together {
-            self.dev.read_near(at, &mut buf)?;
-        } else {
             self.dev.read(at, &mut buf)?;
+        } else if !self.dev.read_if_near(at, &mut buf) {
+            crate::may_wait()?;
+            self.dev.read_near(at, &mut buf)?;
         }
         Ok(buf)
     }

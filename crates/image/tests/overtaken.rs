@@ -7,13 +7,15 @@ use ccfs_image::{Image, OpenOptions};
 use image_common::{attr, home, mkfs};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const READER: &str = "reader";
 
-/// A reader's read ends late: when `go` has been called after it. And the byte at `bad` cannot be read.
+/// A reader's read ends late: when `go` has been called after it. And the byte at `bad` cannot be read. What was read with other things was
+/// damaged on the way, if `garbles`.
 struct Slow {
+    garbles: AtomicBool,
     dev: Arc<MemoryDevice>,
     read: AtomicU64,
     go: AtomicU64,
@@ -23,6 +25,7 @@ struct Slow {
 impl Slow {
     fn new(dev: &Arc<MemoryDevice>) -> Arc<Slow> {
         Arc::new(Slow {
+            garbles: AtomicBool::new(false),
             dev: dev.clone(),
             read: AtomicU64::new(0),
             go: AtomicU64::new(0),
@@ -53,6 +56,10 @@ impl Device for Slow {
             Slow::until(&self.go, number);
         }
         Ok(())
+    }
+    fn read_if_near(&self, _: u64, buf: &mut [u8]) -> bool {
+        buf.fill(0x5a);
+        self.garbles.load(SeqCst)
     }
     fn submit(&self, writes: Vec<Write>) -> Ticket {
         self.dev.submit(writes)
@@ -178,4 +185,24 @@ fn home_of(dev: &MemoryDevice, ino: u64) -> u64 {
     dev.read(2048 + 8, &mut descriptor).unwrap();
     let table = u64::from(u32::from_le_bytes(descriptor));
     (table + (ino - 1) / 4) * 1024
+}
+
+/// A block of a directory whose checksum is wrong is read once more by itself before it counts as damaged.
+#[test]
+fn what_was_damaged_on_the_way_is_read_by_itself() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("volume");
+    mkfs(&path, 40, &["-b", "1024", "-O", "metadata_csum"]);
+    let dev = Arc::new(MemoryDevice::from_file(&path).unwrap());
+    let slow = Slow::new(&dev);
+    slow.garbles.store(true, SeqCst);
+    let open = || Image::open(slow.clone() as Arc<dyn Device>, OpenOptions::default()).unwrap();
+    let found = open().dir_lookup(2, b"lost+found").unwrap();
+    assert_eq!(found.map(|(ino, _)| ino), Some(11));
+    // Damage on the device stays what it is.
+    let image = open();
+    let root = image.lookup(2, 0).unwrap().pblk.unwrap();
+    dev.fill(root * 1024 + 500, 4, 0x77).unwrap();
+    let error = image.dir_lookup(2, b"lost+found").unwrap_err();
+    assert!(error.to_string().contains("checksum"), "{error}");
 }

@@ -242,10 +242,34 @@ impl Server {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        // A negative one is past the end, too.
-        let offset = self.volume.seek(self.target(request)?, arg.offset, what)?;
+        let offset = self.seek_written(self.target(request)?, arg.offset, what)?;
         reply.push(&abi::LseekOut { offset });
         Ok(())
+    }
+
+    /// What a mapping has written to a hole is data, and nobody here knows of it before the kernel writes it back, which it does not do by
+    /// itself for this call. So it is asked to, hole by hole, where one decides. (A negative offset is past the end, too.)
+    fn seek_written(&self, ino: Ino, from: u64, what: Seek) -> ccfs_engine::Result<u64> {
+        let mut asked = 0..0;
+        loop {
+            let found = self.volume.seek(ino, from, what);
+            let end_of = |at| match self.volume.seek(ino, at, Seek::Data) {
+                Err(e) if e.errno() == libc::ENXIO => Ok(self.volume.getattr(ino)?.size),
+                end => end,
+            };
+            let hole = match (&found, what) {
+                (Ok(data), Seek::Data) => from..*data,
+                (Err(e), Seek::Data) if e.errno() == libc::ENXIO => from..end_of(from)?,
+                (Ok(hole), Seek::Hole) => *hole..end_of(*hole)?,
+                _ => return found,
+            };
+            let known = asked.contains(&hole.start) && hole.end <= asked.end;
+            if hole.is_empty() || known {
+                return found;
+            }
+            self.notifier.write_back(ino, hole.clone());
+            asked = hole;
+        }
     }
 
     pub(super) fn fsync(&self, request: &Request<'_>) -> Answer {

@@ -1,4 +1,4 @@
-//! Atomic groups: the calls, and the kernel's caches after an abort.
+//! Atomic groups: the calls, and the kernel's caches after an abort; and what the kernel keeps of a mapping.
 //!
 //! When a group is taken back, the kernel still has what it showed: pages, sizes, names. A thread of its own tells it to forget them; that can wait for
 //! locks which callers of requests under way hold, so nobody who serves a request waits for it, but the call that asked for the abort, which holds
@@ -12,6 +12,7 @@ use ccfs_client::abi::{self as client, GroupArg, TraceArg};
 use ccfs_engine::{Aborted, Ino, Volume};
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Weak};
@@ -26,6 +27,8 @@ enum Message {
     Names(Vec<(Ino, Vec<u8>)>),
     /// An inode whose pages are wrong in the kernel.
     Pages(Ino),
+    /// A range of an inode of which the kernel may keep what a mapping has written.
+    Range(Ino, Range<u64>),
     /// Everything before it is done.
     Barrier(SyncSender<()>),
 }
@@ -102,6 +105,15 @@ impl Notifier {
         self.0.send(Message::Pages(ino));
     }
 
+    /// Has the kernel write back what mappings have written to a range. The caller holds no page, and serves no queue.
+    pub fn write_back(&self, ino: Ino, range: Range<u64>) {
+        let (done, wait) = sync_channel(1);
+        self.0.send(Message::Range(ino, range));
+        self.0.send(Message::Barrier(done));
+        // Not answered: there is no thread any more, or the kernel takes long; then the answer is that of a moment ago.
+        let _ = wait.recv_timeout(FORGET_WAIT);
+    }
+
     /// Waits until the kernel has forgotten all groups that anybody began to take back before the call.
     pub fn settle(&self, volume: &Volume) {
         let (begun, end) = (volume.aborts_begun(), Instant::now() + FORGET_WAIT);
@@ -153,6 +165,7 @@ fn notify(volume: &Weak<Volume>, kernel: &Channel, messages: &Receiver<Message>,
             }
             Message::Names(names) => forget_names(&names),
             Message::Pages(ino) => kernel.invalidate_inode(node_of(ino)),
+            Message::Range(ino, range) => kernel.invalidate_range(node_of(ino), range),
             Message::Barrier(done) => drop(done.send(())),
         }
     }

@@ -269,7 +269,7 @@ impl Handler for Server {
     fn may_block(&self, request: &Request<'_>) -> bool {
         match request.header.opcode {
             op::FSYNC | op::FSYNCDIR => self.fsync_waits(request),
-            op::SYNCFS | op::DESTROY | op::FALLOCATE => true,
+            op::SYNCFS | op::DESTROY | op::FALLOCATE | op::LSEEK => true,
             op::RELEASE => self.mount.atomic_files,
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
                 self.volume.writers_wait() || !self.copies_at_once(request)

@@ -11,6 +11,7 @@ use crate::wire::{Body, Handler, Reply, Request};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -97,20 +98,28 @@ impl Channel {
     /// The kernel forgets an inode's attributes, not its pages. (Attributes only: that never waits for a lock of a page or an
     /// inode that the caller of the request in hand may hold.)
     pub(super) fn invalidate_attrs(&self, nodeid: u64) {
-        self.invalidate(nodeid, -1);
+        self.invalidate(nodeid, -1, 0);
     }
 
     /// The kernel forgets an inode's attributes and pages. It waits for requests under way that hold pages of it, so this is for a
     /// thread that serves none.
     pub fn invalidate_inode(&self, nodeid: u64) {
-        self.invalidate(nodeid, 0);
+        self.invalidate(nodeid, 0, 0);
     }
 
-    fn invalidate(&self, nodeid: u64, off: i64) {
+    /// As `invalidate_inode`, for a range. What a mapping has written there is written back first.
+    pub fn invalidate_range(&self, nodeid: u64, range: Range<u64>) {
+        let len = range.end.saturating_sub(range.start);
+        if len > 0 {
+            self.invalidate(nodeid, range.start as i64, len as i64);
+        }
+    }
+
+    fn invalidate(&self, nodeid: u64, off: i64, len: i64) {
         let body = InvalInodeOut {
             ino: nodeid,
             off,
-            len: 0,
+            len,
         };
         // NOENT: it does not remember the inode at all.
         let _ = self.notify(NOTIFY_INVAL_INODE, body.as_bytes(), b"");

@@ -384,6 +384,39 @@ pub fn large_files(c: &mut Checks) {
     c.eq("no blocks", sys::fstat(&fd).map(|s| s.blocks), Ok(0));
 }
 
+/// What a mapping has written to holes is found by SEEK_DATA before anybody syncs it (cp and tar go by that).
+fn stores_are_data(c: &mut Checks) {
+    const MIB: u64 = 1 << 20;
+    let f = c.at("sparse");
+    let fd = sys::open(&f, O_RDWR | O_CREAT, 0o600).expect("open");
+    sys::ftruncate(&fd, 4 * MIB as i64).expect("ftruncate");
+    sys::pwrite(&fd, &[1; 4096], MIB).expect("write");
+    let map = sys::Map::new(&fd, 0, 4 * MIB as usize, true).expect("mmap");
+    let seek = |at, whence| sys::lseek(&fd, at, whence);
+    c.eq("one block", seek(0, libc::SEEK_DATA), Ok(MIB));
+    map.store(65_536, b"before it");
+    map.store(3 << 20, b"behind it");
+    c.eq("a store is data", seek(0, libc::SEEK_DATA), Ok(65_536));
+    c.eq("up to its end", seek(65_536, libc::SEEK_HOLE), Ok(69_632));
+    c.eq("another one", seek(2 << 20, libc::SEEK_DATA), Ok(3 * MIB));
+    map.store((1 << 20) + 4096, b"beside it");
+    c.eq(
+        "the hole moves",
+        seek(1 << 20, libc::SEEK_HOLE),
+        Ok(MIB + 8192),
+    );
+    c.eq(
+        "no more data",
+        seek((3 << 20) + 4096, libc::SEEK_DATA),
+        Err(libc::ENXIO),
+    );
+    let mut b = [0; 9];
+    map.load(65_536, &mut b);
+    c.eq("the mapping has it", &b, b"before it");
+    c.eq("and read", sys::pread(&fd, &mut b, 3 << 20), Ok(9));
+    c.eq("bytes", &b, b"behind it");
+}
+
 pub fn mmap(c: &mut Checks) {
     let f = c.at("f");
     make(&f, &[1; 20_000]);
@@ -416,6 +449,7 @@ pub fn mmap(c: &mut Checks) {
         "bytes past the end never appear",
         bytes[19_997..20_000] == *b"end" && bytes[20_000..].iter().all(|x| *x == 0),
     );
+    stores_are_data(c);
     sys::ftruncate(&fd, 100_000).expect("ftruncate");
     let hole = sys::Map::new(&fd, 40_960, 8192, true).expect("mmap");
     hole.store(4000, &[9; 200]);
