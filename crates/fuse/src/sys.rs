@@ -211,10 +211,9 @@ impl SignalEvents {
     pub fn install(event: &impl AsFd) -> io::Result<Self> {
         SIGNAL_FD.store(event.as_fd().as_raw_fd(), Ordering::Relaxed);
         // SAFETY: zero is a valid set of signals.
-        let mut this = SignalEvents {
-            before: Vec::new(),
-            mask: unsafe { std::mem::zeroed() },
-        };
+        let mask = unsafe { std::mem::zeroed() };
+        let before = Vec::new();
+        let mut this = SignalEvents { before, mask };
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
             // SAFETY: zero is a valid sigaction (no flags, empty mask), and both structures live through the call. The
             // handler does nothing that is forbidden in one.
