@@ -381,3 +381,32 @@ fn the_log_of_a_new_image_is_written() {
         assert!(hole >= at + 4096, "block {block} of the log is not written");
     }
 }
+
+/// `ccfs get` never replaces a device, pipe or socket by a file, whoever asks (root and /dev/null), and goes through symlinks as cp(1) does.
+#[test]
+fn get_replaces_files_and_nothing_else() {
+    let place = Place::new();
+    let image = place.volume("a.img", "16M");
+    fs::write(place.path("file"), b"content").unwrap();
+    let inside = format!("{image}:/file");
+    ok(&["put", &place.text("file"), &inside]);
+    let dir = place.subdir("out");
+    let at = |name: &str| format!("{dir}/{name}");
+    run(std::process::Command::new("mkfifo").args([at("file"), at("pipe")]));
+    std::os::unix::fs::symlink("pipe", at("to-pipe")).unwrap();
+    let kind = |name: &str| fs::symlink_metadata(at(name)).unwrap().file_type();
+    for to in [at("pipe"), at("to-pipe"), dir.clone()] {
+        let ran = ccfs_with(&["get", &inside, &to]);
+        refused(&to, &ran, 1, &["is a device, pipe or socket", "ccfs cat"]);
+    }
+    for name in ["file", "pipe"] {
+        assert!(!kind(name).is_file(), "{name}");
+    }
+    let left = fs::read_dir(&dir).unwrap().count();
+    assert_eq!(left, 3, "temporary files are left");
+    fs::write(at("old"), b"old").unwrap();
+    std::os::unix::fs::symlink("old", at("to-old")).unwrap();
+    ok(&["get", &inside, &at("to-old")]);
+    assert!(kind("to-old").is_symlink() && kind("old").is_file());
+    assert_eq!(fs::read(at("old")).unwrap(), b"content");
+}

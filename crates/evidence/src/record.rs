@@ -77,9 +77,12 @@ pub fn record(config: &Config) -> Result<Recorded, Fail> {
     if let Some(setup) = &config.setup {
         let ended = run::shell(setup, &mount.root, &[], scratch.path(), SETUP_MAX)?;
         if !ended.ok() {
+            let how = match ended.code {
+                Some(code) => format!("exit code {code}"),
+                None => "ended by a signal".to_string(),
+            };
             return Err(Fail::new(format!(
-                "the setup failed (exit code {:?}): {}",
-                ended.code,
+                "the setup failed ({how}): {}",
                 ended.text.trim()
             )));
         }

@@ -224,12 +224,33 @@ fn is_carried(name: &[u8]) -> bool {
         || name == b"system.posix_acl_default"
 }
 
+/// cp(1) would write into it. Here a file appears whole under its name, and a device in /dev is nobody's to replace.
+fn no_regular_file() -> ccfs_engine::Error {
+    ccfs_engine::Error::Refused(
+        "is a device, pipe or socket, which is not replaced; `ccfs cat` prints what can go there"
+            .into(),
+    )
+}
+
 /// Where a copy named `name` goes if the user says `to`. That path itself is the user's word: symlinks in it are followed.
 pub(super) fn goal(to: &Path, name: Option<Vec<u8>>, from_dir: bool) -> Result<Goal<HostDir>> {
     let shown = to.as_os_str().as_bytes();
     let fail = |e: Errno| Error::file(shown, ccfs_engine::Error::Errno(e.raw_os_error()));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &Path| rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(fail);
+    // As with cp(1) a symlink stays, and what it leads to is replaced.
+    let led = match std::fs::symlink_metadata(to).is_ok_and(|meta| meta.is_symlink()) {
+        true => std::fs::metadata(to).ok().filter(|meta| !meta.is_dir()),
+        false => None,
+    };
+    let resolved = match led {
+        Some(meta) if meta.is_file() => to
+            .canonicalize()
+            .map_err(|e| Error::file(shown, ccfs_engine::Error::Io(e)))?,
+        Some(_) => return Err(Error::file(shown, no_regular_file())),
+        None => to.to_path_buf(),
+    };
+    let to = resolved.as_path();
     match std::fs::metadata(to) {
         Ok(meta) if meta.is_dir() => Ok(Goal {
             dir: HostDir::top(open(to)?),
@@ -345,9 +366,22 @@ impl HostSink {
 
     /// Moves a temporary name to its place.
     fn settle(&self, into: &HostDir, temporary: &[u8], name: &[u8]) -> Outcome<()> {
-        if self.image.is_some()
-            && stat_at(&*into.fd, name).is_ok_and(|st| Some(id_of(&st)) == self.image)
+        let there = stat_at(&*into.fd, name).ok();
+        let kind = |st: &Statx| FileType::from_raw_mode(st.stx_mode.into());
+        let special = |st: &Statx| {
+            let plain = [
+                FileType::RegularFile,
+                FileType::Directory,
+                FileType::Symlink,
+            ];
+            !plain.contains(&kind(st))
+        };
+        if there.as_ref().is_some_and(special)
+            && stat_at(&*into.fd, temporary).is_ok_and(|st| !special(&st))
         {
+            return Err(no_regular_file());
+        }
+        if self.image.is_some() && there.is_some_and(|st| Some(id_of(&st)) == self.image) {
             return Err(ccfs_engine::Error::Refused(
                 "would replace the image itself; it is left out".into(),
             ));
