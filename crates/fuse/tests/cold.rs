@@ -171,11 +171,15 @@ fn fill(mnt: &Path) {
     fs::create_dir(mnt.join("warm")).unwrap();
     fs::write(mnt.join("warm/file"), "warm").unwrap();
     apart("apart1");
+    // Nothing that others need comes along with it.
+    let filler = vec![b'-'; 512 << 10];
+    fs::write(mnt.join("cold/before"), &filler).unwrap();
     fs::write(
         mnt.join("cold/file"),
         page_with("the bytes of a file").repeat(16),
     )
     .unwrap();
+    fs::write(mnt.join("cold/behind"), &filler).unwrap();
     let part = page_with("a block that is changed in part").repeat(2);
     fs::write(mnt.join("cold/part"), part).unwrap();
     fs::create_dir(mnt.join("cold/names")).unwrap();
@@ -207,7 +211,13 @@ fn check(transport: Transport) {
     fill(&m.mnt());
     m.unmount();
     // So little that nothing is read that was not asked for.
-    m.options.cache_bytes = 256 << 10;
+    check_cases(&mut m, transport, 256 << 10, &CASES);
+    // Together with what lies beside it.
+    check_cases(&mut m, transport, 64 << 20, &CASES[..1]);
+}
+
+fn check_cases(m: &mut TestMount, transport: Transport, cache_bytes: usize, cases: &[Case]) {
+    m.options.cache_bytes = cache_bytes;
     let hold = Arc::new(Hold::default());
     let held = hold.clone();
     m.mount_over(transport, move |inner| {
@@ -215,7 +225,7 @@ fn check(transport: Transport) {
     });
     let mnt = m.mnt();
     work(&mnt, 0);
-    for (i, case) in CASES.iter().enumerate() {
+    for (i, case) in cases.iter().enumerate() {
         hold.hold(Some(case.needle));
         std::thread::scope(|scope| {
             let (mnt, hold) = (&mnt, &hold);
