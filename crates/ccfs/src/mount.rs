@@ -52,6 +52,17 @@ fn run_daemon(args: &MountArgs, options: &MountOptions) -> Outcome<()> {
     })
 }
 
+/// Who makes a request, and so its stream and its atomic group, is found by way of /proc: one of another PID namespace would name others.
+fn check_proc() -> Outcome<()> {
+    match std::fs::read_link("/proc/self") {
+        Ok(me) if me != Path::new(&std::process::id().to_string()) => Err(Failure::new(
+            mount_code::SYSTEM,
+            "/proc shows another PID namespace than this one; mount its own first: mount -t proc proc /proc",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Checks the arguments and clears what a killed daemon left. Gives absolute paths.
 fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
     if usermount::is_needed() && usermount::find().is_none() {
@@ -60,6 +71,7 @@ fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
             "only root can mount without fusermount3; install the package fuse3, or try with sudo",
         ));
     }
+    check_proc()?;
     let target = args.target.canonicalize().or_fail(
         mount_code::FAILED,
         format_args!("cannot use {}", args.target.display()),

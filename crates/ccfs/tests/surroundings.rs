@@ -114,3 +114,21 @@ fn a_daemon_takes_signals_that_were_blocked() {
         tool("e2fsck", &["-fn", &image]);
     }
 }
+
+/// A daemon that took others for its callers would put their changes into wrong streams and groups.
+#[test]
+fn a_proc_of_another_namespace_is_refused() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let program = env!("CARGO_BIN_EXE_ccfs");
+    let within = |more: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "-p", "-f"]).args(more);
+        run(command.args([program, "mount", &image, &dir]))
+    };
+    let ran = within(&[]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("mount -t proc proc /proc"), "{}", ran.err);
+    assert_eq!(within(&["--mount-proc"]).code, 0);
+}
