@@ -149,7 +149,7 @@ impl Volume {
 
     /// A hash tree has a limit: a name that it could not take when it is applied is refused now. ENOSPC; what is uncommitted is
     /// applied before that is final.
-    pub(crate) fn check_headroom(&self, dir: &Inode, st: &State) -> Result<()> {
+    pub(crate) fn check_headroom(&self, dir: &Inode, st: &State, name: &[u8]) -> Result<()> {
         /// No tree is full below so many blocks and names.
         const SAFE: u64 = 2000;
         let waiting = st.dir.as_ref().map_or(0, |d| d.present.len() as u64);
@@ -161,7 +161,8 @@ impl Volume {
         } else {
             self.image.dir_headroom(dir.ino)?
         };
-        if waiting < room {
+        // A full tree still takes what its leaf has room for, one name after the other: those that wait could take that room.
+        if waiting < room || waiting == 0 && self.image.dir_takes(dir.ino, name)? {
             Ok(())
         } else {
             errno(libc::ENOSPC)

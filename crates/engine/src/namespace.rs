@@ -144,7 +144,7 @@ impl Volume {
             if is_dir {
                 self.check_dir_links(&st)?;
             }
-            self.check_headroom(&dir, &st)?;
+            self.check_headroom(&dir, &st, name)?;
             let tie = Self::entry_tie(&dir, &st, name);
             let Some((inode, op)) = self.new_inode(cx, &dir, &mut st, &new, ENTRY_BLOCKS, tie)?
             else {
@@ -366,7 +366,7 @@ impl Volume {
             if l.get(&inode).attr.nlink >= LINK_MAX {
                 return errno(libc::EMLINK);
             }
-            self.check_headroom(&dir, l.get(&dir))?;
+            self.check_headroom(&dir, l.get(&dir), name)?;
             let promise = self.promise(cx, 0, ENTRY_BLOCKS)?;
             let tie = Self::entry_tie(&dir, l.get(&dir), name);
             let last = Self::inode_tie(&inode, l.get(&inode));

@@ -140,7 +140,7 @@ impl Volume {
         let last = token.as_ref().and_then(|t| t.as_ref());
         let ties = self.rename_ties(&mut l, old, new, last, flags.exchange);
         if new.inode.is_none() {
-            self.check_headroom(&new.dir, l.get(&new.dir))?;
+            self.check_headroom(&new.dir, l.get(&new.dir), new.name)?;
         }
         let lists = match flags.whiteout {
             true => self.inherited_lists(&old.dir, l.get(&old.dir), libc::S_IFCHR as u16)?,

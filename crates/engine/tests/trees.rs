@@ -1,4 +1,4 @@
-//! Directories that were linear when the volume was mounted have a hash tree after unmount, whatever their length.
+//! Directories that were linear when the volume was mounted have a hash tree after unmount, whatever their length; and what a full tree takes.
 mod common;
 use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
@@ -225,6 +225,57 @@ fn directories_do_not_change_by_themselves() {
     v.unmount().unwrap();
     let v = mount(&dev);
     assert_eq!(seen(&v), before);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// A directory whose hash tree is full takes what its leaves have room for, and anything when names are gone, also right after that.
+#[test]
+fn a_full_directory_is_of_use_again() {
+    let dev = Arc::new(image(&["-b", "1024", "-N", "2000", "-J", "size=4"], "64M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
+    let name = |i: u64| format!("{:0>250}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes();
+    let mut source = v.mknod(&c, ROOT_INO, b"s0", 0o100644, 0).unwrap().ino;
+    let mut count = 0;
+    loop {
+        match v.link(&c, source, d, &name(count)) {
+            Ok(_) => count += 1,
+            Err(e) if e.errno() == libc::EMLINK => {
+                let next = format!("s{count}");
+                let made = v.mknod(&c, ROOT_INO, next.as_bytes(), 0o100644, 0);
+                source = made.unwrap().ino;
+            }
+            Err(e) => {
+                assert_eq!(e.errno(), libc::ENOSPC);
+                break;
+            }
+        }
+        assert!(count < 200_000);
+    }
+    assert!(count > 15_000, "{count}");
+    let new = |range: std::ops::Range<u64>| {
+        let made = range.filter(|i| {
+            let name = format!("new-{i}");
+            let made = v.mknod(&c, d, name.as_bytes(), 0o100644, 0);
+            made.is_ok_and(|_| v.unlink(&c, d, name.as_bytes()).is_ok())
+        });
+        made.count()
+    };
+    let at_the_limit = new(0..100);
+    assert!(at_the_limit > 80, "{at_the_limit}");
+    for i in (0..count).step_by(2) {
+        v.unlink(&c, d, &name(i)).unwrap();
+    }
+    let half = new(100..200);
+    assert!(half > 98, "{half}");
+    v.rename(&c, d, &name(1), d, b"renamed", RenameFlags::default())
+        .unwrap();
+    for i in (3..count).step_by(2) {
+        v.unlink(&c, d, &name(i)).unwrap();
+    }
+    assert_eq!(new(200..300), 100);
     v.unmount().unwrap();
     fsck(&dev);
 }

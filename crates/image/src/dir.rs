@@ -211,6 +211,15 @@ impl Image {
         Ok(htree::headroom(&dir)?.min(by_size / 2))
     }
 
+    /// Whether this name, which is absent, can be added next, where `dir_headroom` says that not every name can.
+    pub fn dir_takes(&self, dir: Ino, name: &[u8]) -> Result<bool> {
+        let dir = Dir::open_filled(self, dir)?;
+        match dir.indexed() {
+            true => htree::takes(&dir, name),
+            false => Ok(false),
+        }
+    }
+
     /// The volume's default hash. A number that names none is taken for half MD4, mke2fs's default.
     pub(crate) fn hasher(&self) -> Hasher {
         let layout = &self.core.layout;

@@ -453,6 +453,19 @@ pub(crate) fn headroom(dir: &Dir) -> Result<u64> {
     Ok(least)
 }
 
+/// Whether this name, which is absent, can be added to the tree as it is: its own leaf has room for it, or can be split.
+pub(crate) fn takes(dir: &Dir, name: &[u8]) -> Result<bool> {
+    let path = Path::to_name(dir, name)?;
+    let entries = leaf_entries(&path, Moved::new(&path.hasher, name, 0, 0))?;
+    if entries.iter().map(Moved::size).sum::<usize>() <= dir.format.end() {
+        return Ok(true);
+    }
+    match path.steps.last() {
+        Some(step) if dir.spare_blocks() > 0 => index_has_room(dir, step.lblk, step.kind),
+        _ => Ok(false),
+    }
+}
+
 /// As `headroom`, for the tree that a linear directory would get. `None`: it would have little room.
 pub(crate) fn headroom_of_linear(dir: &Dir) -> Option<u64> {
     let node = htree::limit(&dir.format, Kind::Node) as u64;

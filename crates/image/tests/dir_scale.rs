@@ -195,6 +195,31 @@ fn a_full_tree_says_so() {
     assert!(promised <= inserted, "{promised} {inserted}");
     assert!(inserted > 15_000, "{inserted}");
     assert_eq!(volume.image.dir_headroom(dir).unwrap(), 0);
+    // Which names it still takes is known before, and after some are gone it takes more.
+    let others = |tag: &str, len: usize, links: &mut Links| {
+        let mut taken = 0;
+        for i in 0..600 {
+            let name = format!("{tag}{i:0>len$}");
+            let takes = volume.image.dir_takes(dir, name.as_bytes()).unwrap();
+            let ino = links.take(&volume);
+            let done = volume.image.dir_insert(dir, name.as_bytes(), ino, 1);
+            assert_eq!(done.is_ok(), takes, "{name}: {done:?}");
+            match takes {
+                true => taken += 1,
+                false => links.give(ino),
+            }
+        }
+        taken
+    };
+    let (short, long) = (others("a", 8, &mut links), others("b", 240, &mut links));
+    assert!(short > 500 && long < 600, "{short} {long}");
+    for i in (0..inserted).step_by(2) {
+        let name = format!("{i:0>250}");
+        let gone = volume.image.dir_remove(dir, name.as_bytes()).unwrap();
+        links.give(gone.unwrap().0);
+    }
+    let after = others("c", 240, &mut links);
+    assert!(after > 500, "{after}");
     links.settle(&volume, 2);
     volume.check();
 }
