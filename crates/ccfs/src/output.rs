@@ -17,11 +17,15 @@ pub fn clean(text: &str) -> String {
 
 /// Prints a line; a reader that has gone (`ccfs status | head`) is no failure.
 pub fn say(line: fmt::Arguments<'_>) {
-    match writeln!(io::stdout(), "{}", clean(&line.to_string())) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            LOST.get_or_init(|| e.to_string());
-        }
-        _ => {}
+    if let Err(e) = writeln!(io::stdout(), "{}", clean(&line.to_string())) {
+        lost(&e);
+    }
+}
+
+/// Stdout could not be written: [`settle`] says so.
+pub fn lost(why: &io::Error) {
+    if why.kind() != io::ErrorKind::BrokenPipe {
+        LOST.get_or_init(|| why.to_string());
     }
 }
 

@@ -121,13 +121,7 @@ impl Volume {
             || !out.len().is_multiple_of(self.block_size as usize)
             || within != 0
         {
-            if !small {
-                ccfs_image::may_wait()?;
-                self.dev.read(start, out)?;
-            } else if !self.dev.read_if_near(start, out) {
-                ccfs_image::may_wait()?;
-                self.dev.read_near(start, out)?;
-            }
+            ccfs_image::read_device(&*self.dev, start, out, small)?;
         }
         for (block, buf) in cached {
             let (lo, hi) = (

@@ -175,9 +175,12 @@ pub fn give_back_memory() {
     }
 }
 
+/// What ends a mount.
+const END_SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
 /// SIGTERM, SIGINT and SIGHUP are nothing to this process any more.
 pub fn ignore_end_signals() {
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+    for signal in END_SIGNALS {
         // SAFETY: takes two integers; no handler runs.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
@@ -214,7 +217,7 @@ impl SignalEvents {
         let mask = unsafe { std::mem::zeroed() };
         let before = Vec::new();
         let mut this = SignalEvents { before, mask };
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        for signal in END_SIGNALS {
             // SAFETY: zero is a valid sigaction (no flags, empty mask), and both structures live through the call. The
             // handler does nothing that is forbidden in one.
             let before = unsafe {
@@ -230,8 +233,8 @@ impl SignalEvents {
         // SAFETY: the sets live through the calls, and the signals are valid ones.
         unsafe {
             let mut taken: libc::sigset_t = std::mem::zeroed();
-            for (signal, _) in &this.before {
-                libc::sigaddset(&mut taken, *signal);
+            for signal in END_SIGNALS {
+                libc::sigaddset(&mut taken, signal);
             }
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &taken, &mut this.mask);
         }

@@ -1,4 +1,5 @@
 //! Work that waits for nothing: a thread that others wait for tries with what is in memory first, and leaves the rest to another one.
+use ccfs_device::Device;
 use ccfs_ext4::{Error, Result};
 use std::cell::Cell;
 
@@ -48,6 +49,20 @@ pub fn may_wait() -> Result<()> {
     }
     WAITING.set(Waiting::Missed);
     Err(Error::Errno(libc::EAGAIN))
+}
+
+/// Reads from the device, where that may be waited for; of what lies `together` with its like, from memory if it is there. Errors: the device's;
+/// EAGAIN as for [`may_wait`].
+pub fn read_device(dev: &dyn Device, offset: u64, buf: &mut [u8], together: bool) -> Result<()> {
+    if together && dev.read_if_near(offset, buf) {
+        return Ok(());
+    }
+    may_wait()?;
+    match together {
+        true => dev.read_near(offset, buf)?,
+        false => dev.read(offset, buf)?,
+    }
+    Ok(())
 }
 
 /// False within [`at_hand`].

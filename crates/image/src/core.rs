@@ -145,17 +145,9 @@ impl Core {
             }
             _ => {}
         }
-        let (at, mut buf) = (
-            pblk * self.block_size() as u64,
-            AlignedBuf::zeroed(self.block_size()),
-        );
-        if alone || !kind.lies_together() {
-            crate::may_wait()?;
-            self.dev.read(at, &mut buf)?;
-        } else if !self.dev.read_if_near(at, &mut buf) {
-            crate::may_wait()?;
-            self.dev.read_near(at, &mut buf)?;
-        }
+        let mut buf = AlignedBuf::zeroed(self.block_size());
+        let (at, together) = (pblk * buf.len() as u64, !alone && kind.lies_together());
+        crate::read_device(&*self.dev, at, &mut buf, together)?;
         Ok(buf)
     }
 

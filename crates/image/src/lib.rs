@@ -40,7 +40,9 @@ mod trim;
 mod xattr;
 
 pub use alloc::Allocator;
-pub use at_hand::{at_hand, decided, may_wait, nothing_missed, undecided, waiting, waits};
+pub use at_hand::{
+    at_hand, decided, may_wait, nothing_missed, read_device, undecided, waiting, waits,
+};
 pub use dirtree::{Gathered, NewTree};
 pub use fastmap::FastMap;
 pub use open::OpenOptions;

@@ -81,14 +81,19 @@ impl Device for Slow {
     }
 }
 
+/// A volume of 40 MiB.
+fn made(args: &[&str]) -> Arc<MemoryDevice> {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("volume");
+    mkfs(&path, 40, args);
+    Arc::new(MemoryDevice::from_file(&path).unwrap())
+}
+
 /// A bitmap that is read from the device while it is changed and written together with its descriptor: the reader's bytes do not match
 /// the descriptor any more, and that is no damage.
 #[test]
 fn a_bitmap_that_changes_while_it_is_read() {
-    let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("volume");
-    mkfs(&path, 40, &["-b", "1024"]);
-    let dev = Arc::new(MemoryDevice::from_file(&path).unwrap());
+    let dev = made(&["-b", "1024"]);
     // The group has a bitmap on the device; one without is made up.
     let first = image_common::open(&dev).unwrap();
     let ino = 2 * first.geometry().inodes_per_group + 5;
@@ -119,10 +124,7 @@ fn a_bitmap_that_changes_while_it_is_read() {
 /// An inode's neighbours in the table come with it. One that is changed and written meanwhile stays as it was changed.
 #[test]
 fn a_neighbour_that_changes_while_it_is_read_along() {
-    let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("volume");
-    mkfs(&path, 40, &["-b", "1024", "-I", "256"]);
-    let dev = Arc::new(MemoryDevice::from_file(&path).unwrap());
+    let dev = made(&["-b", "1024", "-I", "256"]);
     let first = image_common::open(&dev).unwrap();
     // Behind the reserved ones: 4 inodes in a block.
     let (asked, neighbour) = (40, 60);
@@ -150,10 +152,7 @@ fn a_neighbour_that_changes_while_it_is_read_along() {
 /// One read brings the inodes of 32 KiB; where a part of that cannot be read the others still can.
 #[test]
 fn inodes_come_by_the_run() {
-    let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("volume");
-    mkfs(&path, 40, &["-b", "1024", "-I", "256"]);
-    let dev = Arc::new(MemoryDevice::from_file(&path).unwrap());
+    let dev = made(&["-b", "1024", "-I", "256"]);
     let first = image_common::open(&dev).unwrap();
     let inodes = 20..120;
     for ino in inodes.clone() {
@@ -190,10 +189,7 @@ fn home_of(dev: &MemoryDevice, ino: u64) -> u64 {
 /// A block of a directory whose checksum is wrong is read once more by itself before it counts as damaged.
 #[test]
 fn what_was_damaged_on_the_way_is_read_by_itself() {
-    let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("volume");
-    mkfs(&path, 40, &["-b", "1024", "-O", "metadata_csum"]);
-    let dev = Arc::new(MemoryDevice::from_file(&path).unwrap());
+    let dev = made(&["-b", "1024", "-O", "metadata_csum"]);
     let slow = Slow::new(&dev);
     slow.garbles.store(true, SeqCst);
     let open = || Image::open(slow.clone() as Arc<dyn Device>, OpenOptions::default()).unwrap();

@@ -146,13 +146,13 @@ impl Micro {
             return Some(w.rng.below(all));
         }
         let turn = w.turns - 1;
-        (turn < all).then(|| match self.call {
-            Call::Files => {
-                let dir = turn - turn % SMALL_FILES;
-                let here = SMALL_FILES.min(all - dir);
-                dir + (turn - dir) * stride(here) % here
-            }
-            _ => turn * stride(all) % all,
+        (turn < all).then(|| {
+            let (from, count) = match self.call {
+                Call::Files => (turn - turn % SMALL_FILES, SMALL_FILES),
+                _ => (0, all),
+            };
+            let count = count.min(all - from);
+            from + (turn - from) * stride(count) % count
         })
     }
 

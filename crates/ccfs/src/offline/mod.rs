@@ -8,7 +8,7 @@ pub use show::{ls, tree};
 
 use crate::cli::{CatArgs, MkdirArgs, RmArgs};
 use crate::failure::{Context, Failure, Outcome};
-use crate::mounts;
+use crate::{mounts, output};
 use ccfs_offline::{Access, Error, Offline};
 use place::Place;
 use std::io::Write;
@@ -91,20 +91,19 @@ fn for_all(
     }
 }
 
-/// Standard output, which remembers why it could not be written: that is not the volume's error.
+/// Standard output, which remembers that it could not be written: that is not the volume's error.
 struct Out<'a> {
     stdout: std::io::StdoutLock<'a>,
-    lost: Option<std::io::Error>,
+    lost: bool,
 }
 
 impl Out<'_> {
     fn noting<T>(&mut self, done: std::io::Result<T>) -> std::io::Result<T> {
-        done.map_err(|e| {
-            let kind = e.kind();
-            if kind != std::io::ErrorKind::Interrupted {
-                self.lost = Some(e);
+        done.inspect_err(|e| {
+            if e.kind() != std::io::ErrorKind::Interrupted {
+                self.lost = true;
+                output::lost(e);
             }
-            kind.into()
         })
     }
 }
@@ -124,25 +123,19 @@ pub fn cat(args: &CatArgs) -> Outcome<()> {
     let places = place::all(&args.places)?;
     let mut out = Out {
         stdout: std::io::stdout().lock(),
-        lost: None,
+        lost: false,
     };
     let printed = for_all(&places, Access::ReadOnly, "ccfs cat", &mut |volume, p| {
-        if out.lost.is_some() {
+        if out.lost {
             return Ok(());
         }
         match volume.read_to(&p.path, &mut out) {
-            Err(e) if out.lost.is_none() => Err(explain(&p.image, &e)),
+            Err(e) if !out.lost => Err(explain(&p.image, &e)),
             _ => Ok(()),
         }
     });
     let _ = out.flush();
-    match out.lost {
-        // Whoever has closed it wants no more.
-        Some(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(e).or_fail(CODE, "cannot write to stdout")
-        }
-        _ => printed,
-    }
+    printed
 }
 
 pub fn rm(args: &RmArgs) -> Outcome<()> {

@@ -107,21 +107,24 @@ impl Notifier {
 
     /// Has the kernel write back what mappings have written to a range. The caller holds no page, and serves no queue.
     pub fn write_back(&self, ino: Ino, range: Range<u64>) {
-        let (done, wait) = sync_channel(1);
         self.0.send(Message::Range(ino, range));
+        // If not, there is no thread any more, or the kernel takes long; then the answer is that of a moment ago.
+        self.is_told(FORGET_WAIT);
+    }
+
+    /// Whether all that was sent before is done within this time.
+    fn is_told(&self, within: Duration) -> bool {
+        let (done, wait) = sync_channel(1);
         self.0.send(Message::Barrier(done));
-        // Not answered: there is no thread any more, or the kernel takes long; then the answer is that of a moment ago.
-        let _ = wait.recv_timeout(FORGET_WAIT);
+        wait.recv_timeout(within).is_ok()
     }
 
     /// Waits until the kernel has forgotten all groups that anybody began to take back before the call.
     pub fn settle(&self, volume: &Volume) {
         let (begun, end) = (volume.aborts_begun(), Instant::now() + FORGET_WAIT);
         loop {
-            let (done, wait) = sync_channel(1);
-            self.0.send(Message::Barrier(done));
             let left = end.saturating_duration_since(Instant::now());
-            let told = wait.recv_timeout(left).is_ok();
+            let told = self.is_told(left);
             if self.0.done.load(Ordering::SeqCst) >= begun || !self.works() || volume.is_stopped() {
                 return;
             }

@@ -367,14 +367,11 @@ impl HostSink {
     /// Moves a temporary name to its place.
     fn settle(&self, into: &HostDir, temporary: &[u8], name: &[u8]) -> Outcome<()> {
         let there = stat_at(&*into.fd, name).ok();
-        let kind = |st: &Statx| FileType::from_raw_mode(st.stx_mode.into());
         let special = |st: &Statx| {
-            let plain = [
-                FileType::RegularFile,
-                FileType::Directory,
-                FileType::Symlink,
-            ];
-            !plain.contains(&kind(st))
+            !matches!(
+                FileType::from_raw_mode(st.stx_mode.into()),
+                FileType::RegularFile | FileType::Directory | FileType::Symlink
+            )
         };
         if there.as_ref().is_some_and(special)
             && stat_at(&*into.fd, temporary).is_ok_and(|st| !special(&st))
