@@ -1,5 +1,7 @@
 //! What /proc says about a thread. Every look is counted: a request of a known thread needs none.
-use std::fs;
+use crate::wire::Errno;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -81,6 +83,15 @@ impl Proc {
     /// The effective capabilities, as bits.
     pub fn capabilities(&self, tid: u32) -> Option<u64> {
         u64::from_str_radix(&self.status_field(tid, b"CapEff:")?, 16).ok()
+    }
+
+    /// An integer in a thread's memory. Errors: EFAULT nothing is there; EPERM its memory may not be read from here.
+    pub fn integer_at(&self, tid: u32, address: u64) -> Result<u32, Errno> {
+        let memory = File::open(self.path(tid, "mem")).map_err(|_| Errno(libc::EPERM))?;
+        let mut bytes = [0; 4];
+        let read = memory.read_exact_at(&mut bytes, address);
+        read.map_err(|_| Errno(libc::EFAULT))?;
+        Ok(u32::from_ne_bytes(bytes))
     }
 
     fn status_field(&self, tid: u32, name: &[u8]) -> Option<String> {
@@ -233,6 +244,13 @@ mod tests {
         assert!(proc.capabilities(pid).is_some());
         assert_eq!(proc.exe(pid), std::env::current_exe().ok());
         assert!(proc.threads().contains(&(pid, pid)));
+        let number = 0x0123_4567_u32;
+        let address = (&raw const number) as u64;
+        assert_eq!(proc.integer_at(pid, address), Ok(number));
+        for nowhere in [0, 8, u64::MAX] {
+            assert_eq!(proc.integer_at(pid, nowhere), Err(Errno(libc::EFAULT)));
+        }
+        assert_eq!(proc.integer_at(0, address), Err(Errno(libc::EPERM)));
         let before = proc.reads();
         proc.stat(pid);
         assert_eq!(proc.reads(), before + 1);

@@ -94,8 +94,11 @@ pub fn ioctls(data: &[u8]) {
                 arg[..4].copy_from_slice(&client::VERSION.to_ne_bytes());
             }
         }
+        // Where the call's argument is not sent along (FS_IOC_SHUTDOWN) it is read there.
+        let flag = u32::from(input.0.first().copied().unwrap_or(4)) % 5;
         let head = IoctlIn {
             cmd,
+            arg: (&raw const flag) as u64,
             in_size: arg.len() as u32,
             out_size: size as u32,
             ..Default::default()

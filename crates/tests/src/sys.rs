@@ -5,7 +5,7 @@ pub use objects::{Dir, Direct, Map};
 pub use process::{as_user, geteuid, gettid, kill, on_termination, umask, umount_lazy};
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -51,6 +51,15 @@ pub fn openat(dir: &OwnedFd, name: &str, flags: i32, mode: u32) -> R<OwnedFd> {
     ))?;
     // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The reading end of a pipe.
+pub fn pipe() -> R<OwnedFd> {
+    let mut fds = [0i32; 2];
+    call!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC))?;
+    // SAFETY: fresh descriptors, owned by nobody else.
+    let [reader, _] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(reader)
 }
 
 /// Closes and tells what close(2) said.
@@ -427,6 +436,21 @@ pub fn ioctl(fd: &OwnedFd, request: u64, arg: &mut [u8]) -> R<i32> {
         request as libc::Ioctl,
         arg.as_mut_ptr()
     ))
+}
+
+/// An ioctl whose argument should be where nothing is: in the first page of memory.
+pub fn ioctl_nowhere(fd: &OwnedFd, request: u64) -> R<i32> {
+    call!(libc::ioctl(
+        fd.as_raw_fd(),
+        request as libc::Ioctl,
+        std::ptr::without_provenance_mut::<u8>(8)
+    ))
+}
+
+/// A descriptor that nobody has open.
+pub fn not_open() -> BorrowedFd<'static> {
+    // SAFETY: nothing is behind the number, so that nothing can be closed behind its back.
+    unsafe { BorrowedFd::borrow_raw(987_654) }
 }
 
 /// flock(2); `how`: LOCK_SH, LOCK_EX, LOCK_UN, with LOCK_NB.

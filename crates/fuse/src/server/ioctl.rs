@@ -25,6 +25,10 @@ const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 pub(super) const FITRIM: u32 = 0xc018_5879;
 pub(super) const FS_IOC_SHUTDOWN: u32 = 0x8004_587d;
+/// Its flags (EXT4_GOING_FLAGS_*): what was accepted is made durable first, in two ways that are one here, or nothing more is written.
+const GOING_DEFAULT: u32 = 0;
+const GOING_LOGFLUSH: u32 = 1;
+const GOING_NOLOGFLUSH: u32 = 2;
 /// F2FS_IOC_START_ATOMIC_WRITE, _COMMIT_ATOMIC_WRITE, _ABORT_VOLATILE_WRITE, and _GET_FEATURES with the one feature that is meant.
 pub(super) const F2FS_START: u32 = 0xf501;
 pub(super) const F2FS_COMMIT: u32 = 0xf502;
@@ -105,11 +109,7 @@ impl Server {
                 reply.body.extend_from_slice(&label);
             }
             FITRIM => self.trim(request, input, reply)?,
-            FS_IOC_SHUTDOWN => {
-                // The argument (which kind of shutdown) does not arrive: the number says that the call returns it.
-                self.needs(request, CAP_SYS_ADMIN)?;
-                self.volume.shutdown();
-            }
+            FS_IOC_SHUTDOWN => self.shut_down(request, arg.arg)?,
             client::IOC_GET_STREAM_OF_PROCESS => self.stream_of_process(request, input, reply)?,
             client::IOC_TUNE => self.tune(request, input)?,
             client::IOC_SCRUB => self.scrub(request, input, reply)?,
@@ -203,6 +203,26 @@ impl Server {
         let range = exactly::<TrimRange>(input)?;
         let len = self.volume.trim(range.start, range.len, range.min_len)?;
         reply.push(&TrimRange { len, ..range });
+        Ok(())
+    }
+
+    /// Stops the volume. With two of the three flags what was accepted before the call survives, as on ext4. The number says that the
+    /// call returns its argument, so the kernel does not send it: it is read where the caller has it. Errors: EPERM, EFAULT, EINVAL; EIO
+    /// what was accepted is not durable.
+    fn shut_down(&self, request: &Request<'_>, address: u64) -> Answer {
+        self.needs(request, CAP_SYS_ADMIN)?;
+        match self
+            .callers
+            .proc()
+            .integer_at(request.header.pid, address)?
+        {
+            GOING_DEFAULT | GOING_LOGFLUSH if !self.volume.is_stopped() => {
+                self.sync(request, &self.context(request, 0), SyncCall::Volume)?;
+            }
+            GOING_DEFAULT | GOING_LOGFLUSH | GOING_NOLOGFLUSH => {}
+            _ => return Err(Errno(libc::EINVAL)),
+        }
+        self.volume.shutdown();
         Ok(())
     }
 

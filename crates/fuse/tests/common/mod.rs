@@ -270,9 +270,9 @@ pub fn label(file: &std::fs::File) -> std::io::Result<Vec<u8>> {
     Ok(label)
 }
 
-/// FS_IOC_SHUTDOWN.
+/// FS_IOC_SHUTDOWN, writing nothing more.
 pub fn shut_down(file: &std::fs::File) -> std::io::Result<()> {
-    sys::ioctl(file, 0x8004_587d, &mut [1, 0, 0, 0])
+    sys::ioctl(file, 0x8004_587d, &mut [2, 0, 0, 0])
 }
 
 /// F2FS_IOC_GET_PIN_FILE.

@@ -13,6 +13,12 @@ use std::time::{Duration, Instant};
 /// Longest mount (recovery included), unmount or end of a daemon.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+pub const FS_IOC_SHUTDOWN: u64 = 0x8004_587D;
+/// Its flags: make durable what is there (in two ways, which are one on ccfs), or write nothing more.
+pub const GOING_DEFAULT: u32 = 0;
+pub const GOING_LOGFLUSH: u32 = 1;
+pub const GOING_NOLOGFLUSH: u32 = 2;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fs {
     /// The kernel's ext4 on a loop device.
@@ -381,19 +387,21 @@ impl Volume {
         child.wait().expect("wait");
         self.mounted = false;
     }
-    /// FS_IOC_SHUTDOWN: the volume stops at once and writes nothing more; then the mount is taken away.
-    pub fn shut_down(&mut self) {
-        const FS_IOC_SHUTDOWN: u64 = 0x8004_587D;
-        let root = sys::open(&self.mnt, libc::O_RDONLY, 0).expect("open the mount");
-        sys::ioctl(&root, FS_IOC_SHUTDOWN, &mut [0; 4]).expect("FS_IOC_SHUTDOWN");
+    /// FS_IOC_SHUTDOWN with one of its flags (`EXT4_GOING_FLAGS_*`, or not). The volume stops; the mount stays.
+    pub fn shut_down(&self, flag: u32) -> sys::R<()> {
+        let root = sys::open(&self.mnt, libc::O_RDONLY, 0)?;
+        sys::ioctl(&root, FS_IOC_SHUTDOWN, &mut flag.to_ne_bytes()).map(drop)
     }
-    /// Unmounts what was shut down; the daemon may end with an error, but it has to end.
+    /// Unmounts what was shut down; the daemon may end with an error, but it has to end. Returns when the image is free.
     pub fn umount_stopped(&mut self) {
         let end = Instant::now() + PATIENCE;
         umount_patiently(&self.mnt);
         self.mounted = false;
         if let Some(mut child) = self.daemon.take() {
             wait_for(&mut child, end).unwrap_or_else(|| panic!("the daemon outlives its mount"));
+        }
+        if self.fs == Fs::Ext4 && !self.own_loop {
+            self.wait_detached(end);
         }
     }
     /// Forgets the mount after the daemon has died by itself. True if it had.

@@ -110,7 +110,8 @@ fn one_round(
             .max(volume.daemon_rss().map_or(0, |(_, peak)| peak));
         if rng.chance(20) {
             // Stopped from inside; the load sees EIO.
-            volume.shut_down();
+            let flag = rng.below(3) as u32;
+            volume.shut_down(flag).expect("FS_IOC_SHUTDOWN");
             let record = finish(volume, child, context);
             volume.umount_stopped();
             record
