@@ -110,9 +110,15 @@ fn what_fuse_cannot_carry() {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    // SAFETY: the vector points to a buffer that outlives the call. 0x40 is RWF_ATOMIC.
-    let atomic = errno(unsafe { libc::pwritev2(f.as_raw_fd(), &part, 1, 0, 0x40) } as i64);
-    assert_eq!(atomic, libc::EOPNOTSUPP, "RWF_ATOMIC");
+    // RWF_ATOMIC and RWF_DONTCACHE.
+    for flag in [0x40, 0x80] {
+        // SAFETY: the vector points to a buffer that outlives the call.
+        let write = errno(unsafe { libc::pwritev2(f.as_raw_fd(), &part, 1, 0, flag) } as i64);
+        assert_eq!(write, libc::EOPNOTSUPP, "{flag:x}");
+    }
+    // SAFETY: as above; what is read goes nowhere, since the call fails.
+    let read = unsafe { libc::preadv2(f.as_raw_fd(), &part, 1, 0, libc::RWF_NOWAIT) };
+    assert_eq!(errno(read as i64), libc::EOPNOTSUPP, "RWF_NOWAIT");
     assert_ne!(run(Command::new("swapon").arg(m.at("f"))).code, 0, "swapon");
     // Q_GETFMT of user quotas.
     let mut format = 0u32;
@@ -404,5 +410,49 @@ fn shutdown_stops_the_volume() {
     f.write_all_at(b"x", 0).unwrap();
     assert_eq!(f.metadata().unwrap().size(), 64 << 10);
     drop(f);
+    m.finish();
+}
+
+/// How many operations a write(2) is: as many as the kernel makes requests of it (the section "What one write is" of docs/using.md).
+#[test]
+fn what_one_write_is() {
+    needs_mounts!();
+    let m = Mounted::new("64M");
+    let requests = || {
+        let said = ccfs_with(&["status", "--json", &m.dir]);
+        let status: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        status["requests"]["WRITE"].as_u64().unwrap_or(0)
+    };
+    let whole = file(&m.at("f"));
+    whole.write_all_at(&vec![1; 3 << 20], 0).unwrap();
+    whole.sync_all().unwrap();
+    let made_by = |write: &dyn Fn()| {
+        // SAFETY: an open file and numbers.
+        let dropped = unsafe { libc::posix_fadvise(whole.as_raw_fd(), 0, 0, 4) };
+        assert_eq!(dropped, 0, "POSIX_FADV_DONTNEED");
+        let before = requests();
+        write();
+        requests() - before
+    };
+    let write = |len, at| whole.write_all_at(&vec![2; len], at).unwrap();
+    for (len, at) in [(5000, 0), (5000, 8192), (1 << 20, 4096), (100, 5000)] {
+        assert_eq!(made_by(&|| write(len, at)), 1, "{len} at {at}");
+    }
+    // Across the end of a page that the kernel has not got: two today.
+    let cut = made_by(&|| write(5000, 5000));
+    assert!((1..=2).contains(&cut), "{cut}");
+    let read_first = || {
+        whole.read_exact_at(&mut [0], 4096).unwrap();
+        write(5000, 5000);
+    };
+    assert_eq!(made_by(&read_first), 1, "with the page in the cache");
+    let direct = || {
+        let mut options = File::options();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_DIRECT);
+        let f = options.write(true).open(m.at("f")).unwrap();
+        f.write_all_at(&vec![3; (1 << 20) - 4096], 5000).unwrap();
+    };
+    assert_eq!(made_by(&direct), 1, "O_DIRECT");
+    drop(whole);
     m.finish();
 }
