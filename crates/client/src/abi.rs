@@ -80,7 +80,7 @@ pub struct AtomicArg {
 pub struct SyncvArg {
     /// [`VERSION`].
     pub version: u32,
-    /// How many tokens are valid.
+    /// How many tokens are valid, from 1 to [`SYNCV_MAX`].
     pub count: u32,
     pub tokens: [u64; SYNCV_MAX],
 }
@@ -122,7 +122,7 @@ pub const STREAM_POLICY: u64 = 0;
 pub struct StreamArg {
     /// [`VERSION`].
     pub version: u32,
-    /// `STREAM_*`; in for SET and NEW, out for GET.
+    /// `STREAM_*`; in for SET and NEW, out for GET, zero for SYNC.
     pub flags: u32,
     /// SET: the stream to enter ([`STREAM_POLICY`], [`STREAM_DEFAULT`]; an id that nobody uses becomes the caller's own). GET, NEW: out.
     pub id: u64,
@@ -143,7 +143,7 @@ pub struct GroupArg {
     pub flags: u32,
     /// The group. Nobody can guess it; it is worth nothing to another user.
     pub handle: u64,
-    /// BEGIN: the group is taken back when it is open for so long, milliseconds; 0: it may stay open.
+    /// BEGIN: the group is taken back when it is open for so long, milliseconds; 0: it may stay open. Zero for the others.
     pub timeout_ms: u64,
 }
 
@@ -212,6 +212,7 @@ pub struct TraceArg {
     pub next: u64,
     /// Out: events that were wanted and are no longer kept.
     pub lost: u64,
+    /// Zero.
     pub reserved: u64,
     pub data: [u8; STATUS_CHUNK],
 }
@@ -258,6 +259,7 @@ pub struct ScrubArg {
     pub newer: u32,
     /// Out: damages that are valid.
     pub damages: u32,
+    /// Zero.
     pub reserved: u32,
     pub damage: [ScrubDamage; SCRUB_DAMAGES],
 }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 const FLAGS_SETTABLE: u32 = 0x8 | FLAG_IMMUTABLE | FLAG_APPEND | 0x40 | 0x80 | FLAGS_OF_DIRS;
 /// Those that only a directory can get: dirsync, topdir.
 const FLAGS_OF_DIRS: u32 = 0x1_0000 | 0x2_0000;
-/// Flags shown by FS_IOC_GETFLAGS (EXT4_FL_USER_VISIBLE).
-const FLAGS_VISIBLE: u32 = 0x705B_DFFF;
+/// Flags shown by FS_IOC_GETFLAGS, and known to FS_IOC_SETFLAGS (EXT4_FL_USER_VISIBLE).
+const FLAGS_VISIBLE: u32 = 0x725B_DFFF;
 /// Largest xattr value (XATTR_SIZE_MAX) and name (XATTR_NAME_MAX).
 const XATTR_VALUE_MAX: usize = 65_536;
 const XATTR_NAME_MAX: usize = 255;
@@ -258,7 +258,8 @@ impl Volume {
         Ok(self.getattr(ino)?.flags & FLAGS_VISIBLE)
     }
 
-    /// Errors: EPERM for immutable and append-only by an unprivileged caller, EOPNOTSUPP for what ccfs does not have.
+    /// Errors: EOPNOTSUPP for what ccfs does not have; EPERM for immutable and append-only by an unprivileged caller, and for other
+    /// changes of what is immutable and stays so.
     pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
         self.admit()?;
         self.unblocked(cx.stream, || self.try_setflags(cx, ino, flags))
@@ -280,7 +281,13 @@ impl Volume {
         } else {
             FLAGS_OF_DIRS & flags
         };
-        if changed & (!FLAGS_SETTABLE | misplaced) != 0 {
+        if flags & !FLAGS_VISIBLE != 0 || changed & misplaced != 0 {
+            return errno(libc::EOPNOTSUPP);
+        }
+        if old & flags & FLAG_IMMUTABLE != 0 && changed != 0 {
+            return errno(libc::EPERM);
+        }
+        if changed & !FLAGS_SETTABLE != 0 {
             return errno(libc::EOPNOTSUPP);
         }
         if changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 && !cx.privileged {

@@ -23,7 +23,7 @@ use crate::types::*;
 use crate::watch::{Cause, Event, Totals, Watch};
 use ccfs_device::{Device, NearDevice};
 use ccfs_ext4::Error;
-use ccfs_image::{FastMap, Image};
+use ccfs_image::{FastMap, Image, Run};
 use ccfs_log::Log;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -527,18 +527,20 @@ impl Volume {
         self.limits.write_max
     }
 
-    /// FITRIM: discards free blocks in the byte range, pieces of at least `min_len`; returns bytes discarded.
+    /// FITRIM: discards free blocks in the byte range, pieces of at least `min_len`; returns bytes discarded. All three are rounded
+    /// down to blocks, as the kernel's ext4 does. Error: EINVAL, no whole block, nothing of the volume, or longer pieces than a group.
     pub fn trim(&self, start: u64, len: u64, min_len: u64) -> Result<u64> {
-        self.admit()?;
         let bs = u64::from(self.block_size);
-        let end = start.saturating_add(len) / bs;
-        let blocks = self.image.alloc().discard_free(
-            start.div_ceil(bs),
-            end,
-            min_len.div_ceil(bs),
-            &mut |run| Ok(self.dev.discard(run.pblk * bs, run.len * bs)?),
-        )?;
-        Ok(blocks * bs)
+        let (first, blocks, least) = (start / bs, len / bs, min_len / bs);
+        let g = self.image.geometry();
+        if first >= g.blocks_count || blocks == 0 || least > g.blocks_per_group.into() {
+            return Err(Error::Errno(libc::EINVAL));
+        }
+        self.admit()?;
+        let end = first.saturating_add(blocks);
+        let discard = &mut |run: Run| Ok(self.dev.discard(run.pblk * bs, run.len * bs)?);
+        let alloc = self.image.alloc();
+        Ok(alloc.discard_free(first, end, least, discard)? * bs)
     }
 
     /// A stream with a new id.

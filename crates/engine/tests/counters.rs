@@ -288,6 +288,34 @@ fn trim_discards_what_is_free_and_nothing_else() {
     fsck(&dev);
 }
 
+/// As the kernel's ext4 takes them (the group `posix/arguments` compares).
+#[test]
+fn trim_takes_whole_blocks_of_the_volume() {
+    let (dev, v) = volume("256M");
+    let (size, group) = (dev.size_bytes(), 128 * MB);
+    let refused = |start, len, min_len| {
+        let outcome = v.trim(start, len, min_len).map_err(|e| e.errno());
+        assert_eq!(outcome, Err(libc::EINVAL), "{start} {len} {min_len}");
+    };
+    for (start, len, min_len) in [
+        (size, u64::MAX, 0),
+        (u64::MAX, u64::MAX, 0),
+        (0, 0, 0),
+        (0, 4095, 0),
+        (0, u64::MAX, group + 4096),
+    ] {
+        refused(start, len, min_len);
+    }
+    let trimmed = |start, len, min_len| v.trim(start, len, min_len).unwrap();
+    assert!(trimmed(size - 1, 4096, 0) <= 4096);
+    assert_eq!(trimmed(0, u64::MAX, group + 4095), 0);
+    // A run is looked at as a whole, and trimmed to its end.
+    let (long, all) = (trimmed(0, u64::MAX, 100 * MB), trimmed(0, u64::MAX, 0));
+    assert!(long > 100 * MB && long <= all, "{long} of {all}");
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
 /// The paper's Table 3 in bytes: 100 MB to A, one byte to B, fsync(B); in one stream and in two.
 #[test]
 fn table_3_in_bytes() {

@@ -1,13 +1,13 @@
 //! ioctls of other people's programs on a mounted volume.
 mod common;
-use ccfs_client::abi::{IOC_STATUS, StatusArg};
+use ccfs_client::abi::{self, IOC_STATUS, StatusArg};
 use ccfs_fuse::FsType;
 use common::{TestMount, can_mount};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 fn run(program: &str, args: &[&str]) -> String {
     let out = Command::new(program).args(args).output().unwrap();
@@ -203,5 +203,207 @@ fn shutdown_needs_root_of_the_machine() {
         assert_eq!(out.stdout, b"refused\nrefused\n", "{who:?}: {out:?}");
     }
     fs::write(m.path("f"), b"it goes on").unwrap();
+    m.unmount();
+}
+
+/// A call of ccfs's own.
+struct Own {
+    number: u32,
+    /// An argument that is one.
+    arg: Vec<u8>,
+    /// What the call gives with it where nothing is open or grouped; 0 is success.
+    gives: i32,
+    /// What is no argument: (offset in the structure, bytes that stand there then).
+    wrong: Vec<(usize, Vec<u8>)>,
+}
+
+fn own<T: FromZeros + IntoBytes + Immutable>(
+    number: u32,
+    gives: i32,
+    fill: impl Fn(&mut T),
+    wrong: &[(usize, &[u8])],
+) -> Own {
+    let mut arg = T::new_zeroed();
+    fill(&mut arg);
+    let mut arg = arg.as_bytes().to_vec();
+    arg[..4].copy_from_slice(&abi::VERSION.to_ne_bytes());
+    let wrong = wrong.iter().map(|(at, bytes)| (*at, bytes.to_vec()));
+    Own {
+        number,
+        arg,
+        gives,
+        wrong: wrong.collect(),
+    }
+}
+
+/// Where a field stands, and what shall stand there.
+macro_rules! at {
+    ($type:ident, $field:ident, $value:expr) => {
+        (
+            std::mem::offset_of!(abi::$type, $field),
+            &$value.to_ne_bytes()[..],
+        )
+    };
+}
+
+fn own_calls() -> Vec<Own> {
+    use abi::*;
+    let pid = std::process::id();
+    vec![
+        own::<StreamArg>(
+            IOC_SET_STREAM,
+            0,
+            |a| a.flags = STREAM_KEEP_FLAGS,
+            &[
+                at!(StreamArg, flags, 2u32),
+                at!(StreamArg, flags, 1u32 << 29),
+                // The policy's stream has no flags.
+                at!(StreamArg, flags, STREAM_IGNORE_FSYNC),
+            ],
+        ),
+        own::<StreamArg>(IOC_GET_STREAM, 0, |_| {}, &[]),
+        own::<StreamArg>(
+            IOC_NEW_STREAM,
+            0,
+            |_| {},
+            &[
+                at!(StreamArg, flags, 2u32),
+                at!(StreamArg, flags, STREAM_KEEP_FLAGS),
+                at!(StreamArg, flags, STREAM_CHOSEN),
+            ],
+        ),
+        own::<StreamArg>(
+            IOC_STREAM_SYNC,
+            0,
+            |_| {},
+            &[
+                at!(StreamArg, flags, STREAM_IGNORE_FSYNC),
+                at!(StreamArg, flags, STREAM_KEEP_FLAGS),
+            ],
+        ),
+        own::<ProcessArg>(
+            IOC_GET_STREAM_OF_PROCESS,
+            0,
+            |a| a.pid = pid,
+            &[at!(ProcessArg, pid, 0u32), at!(ProcessArg, reserved, 1u32)],
+        ),
+        own::<StatusArg>(IOC_STATUS, 0, |_| {}, &[]),
+        own::<TraceArg>(IOC_TRACE, 0, |_| {}, &[at!(TraceArg, reserved, 1u64)]),
+        own::<GroupArg>(
+            IOC_GROUP_BEGIN,
+            0,
+            |_| {},
+            &[at!(GroupArg, flags, GROUP_ORDERED)],
+        ),
+        own::<TraceArg>(
+            IOC_GROUP_CHANGES,
+            0,
+            |_| {},
+            &[at!(TraceArg, reserved, 1u64 << 63)],
+        ),
+        own::<GroupArg>(
+            IOC_GROUP_ENTER,
+            libc::EBUSY,
+            |a| a.handle = 7,
+            &[
+                at!(GroupArg, flags, 1u32),
+                at!(GroupArg, timeout_ms, 1u64),
+                at!(GroupArg, handle, 0u64),
+            ],
+        ),
+        own::<GroupArg>(
+            IOC_GROUP_COMMIT,
+            0,
+            |a| a.flags = GROUP_ORDERED,
+            &[at!(GroupArg, flags, 2u32), at!(GroupArg, timeout_ms, 1u64)],
+        ),
+        own::<GroupArg>(
+            IOC_GROUP_ABORT,
+            libc::ENOENT,
+            |_| {},
+            &[
+                at!(GroupArg, flags, GROUP_ORDERED),
+                at!(GroupArg, timeout_ms, 1u64),
+            ],
+        ),
+        own::<ScrubArg>(
+            IOC_SCRUB,
+            0,
+            |a| a.blocks = 1,
+            &[at!(ScrubArg, reserved, 1u32)],
+        ),
+        own::<TuneArg>(
+            IOC_TUNE,
+            0,
+            |_| {},
+            &[
+                at!(TuneArg, commit_seconds, 3601u32),
+                at!(TuneArg, dirty_bytes, 4095u64),
+                at!(TuneArg, dirty_bytes, 1u64 << 41),
+            ],
+        ),
+        own::<BarrierArg>(
+            IOC_BARRIER,
+            0,
+            |a| a.flags = BARRIER_DATA,
+            &[at!(BarrierArg, flags, 2u32)],
+        ),
+        // The mount has no atomic_files=on.
+        own::<AtomicArg>(
+            IOC_ATOMIC,
+            libc::EOPNOTSUPP,
+            |a| a.flags = ATOMIC_OPEN,
+            &[at!(AtomicArg, flags, 2u32), at!(AtomicArg, reserved, 1u64)],
+        ),
+        // Nobody has such a token.
+        own::<SyncvArg>(
+            IOC_SYNCV,
+            libc::EINVAL,
+            |a| a.count = 1,
+            &[
+                at!(SyncvArg, count, 0u32),
+                at!(SyncvArg, count, 257u32),
+                at!(SyncvArg, count, u32::MAX),
+            ],
+        ),
+    ]
+}
+
+/// Unknown flags, reserved words that are not zero, other versions and other sizes.
+#[test]
+fn arguments_of_own_calls() {
+    if !can_mount("arguments_of_own_calls") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let file = File::create(m.path("f")).unwrap();
+    let give = |number, arg: &[u8]| {
+        let mut arg = arg.to_vec();
+        let result = common::any_ioctl(&file, number, &mut arg);
+        result.map_or_else(|e| e.raw_os_error().unwrap(), |()| 0)
+    };
+    for call in own_calls() {
+        let number = call.number;
+        let mut wrong = call.wrong;
+        for version in [0, abi::VERSION + 1, u32::MAX] {
+            wrong.push((0, version.to_ne_bytes().to_vec()));
+        }
+        for (at, bytes) in wrong {
+            let mut arg = call.arg.clone();
+            arg[at..at + bytes.len()].copy_from_slice(&bytes);
+            let got = give(number, &arg);
+            assert_eq!(got, libc::EINVAL, "{number:x}: {bytes:?} at {at}");
+        }
+        for (larger, arg) in [
+            (8 << 16, [&call.arg[..], &[0; 8]].concat()),
+            (0u32.wrapping_sub(4 << 16), call.arg[4..].to_vec()),
+        ] {
+            let other = number.wrapping_add(larger);
+            assert_eq!(give(other, &arg), libc::ENOTTY, "{other:x}");
+        }
+        // Last: it may begin or end a group.
+        assert_eq!(give(number, &call.arg), call.gives, "{number:x}");
+    }
+    drop(file);
     m.unmount();
 }

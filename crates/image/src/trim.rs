@@ -8,8 +8,8 @@ use ccfs_ext4::Result;
 const RUN_MAX: u32 = 8192;
 
 impl Allocator {
-    /// Calls `discard` for the free runs of at least `min_len` blocks in `[from, to)`, each held during the call. Returns the
-    /// number of blocks. Blocks that were promised away are passed over when space is that short.
+    /// Calls `discard` for the free runs of at least `min_len` blocks (a group's at most) in `[from, to)`, in pieces that are held during
+    /// the call. Returns the number of blocks. Blocks that were promised away are passed over when space is that short.
     ///
     /// # Errors
     /// What `discard` returns; errors of reading bitmaps.
@@ -22,11 +22,15 @@ impl Allocator {
     ) -> Result<u64> {
         let (mut at, mut total) = (from.max(self.core.layout.first_data_block), 0);
         let end = to.min(self.core.layout.blocks_count);
+        // A piece shows that a run is long enough.
+        let piece = u64::from(RUN_MAX).max(min_len) as u32;
+        let mut run_goes_on_at = None;
         while at < end {
-            let (run, next) = self.hold_free(at, end, RUN_MAX)?;
+            let (run, next) = self.hold_free(at, end, piece)?;
             at = next;
             let Some(run) = run else { continue };
-            let result = if run.len >= min_len {
+            let result = if run.len >= min_len || run_goes_on_at == Some(run.pblk) {
+                run_goes_on_at = Some(next);
                 discard(run).map(|()| total += run.len)
             } else {
                 Ok(())

@@ -1,6 +1,6 @@
 //! What operations do to a tree, as POSIX and the Linux manual pages say it: the executable half of the oracle.
 use super::op::*;
-use super::rights::{FLAGS, is_acl};
+use super::rights::{FLAGS, IMMUTABLE, is_acl};
 use super::tree::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -168,7 +168,11 @@ impl Tree {
                 if !matches!(n.mode & S_IFMT, S_IFREG | S_IFDIR) {
                     return Err(libc::EOPNOTSUPP);
                 }
-                n.flags = *flags & FLAGS;
+                let flags = *flags & FLAGS;
+                if n.flags & flags & IMMUTABLE != 0 && n.flags != flags {
+                    return Err(libc::EPERM);
+                }
+                n.flags = flags;
             }
             Op::Commit { .. } => {}
             Op::Publish { files } => {

@@ -172,6 +172,7 @@ impl Server {
     pub(super) fn syncv(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
         let arg = versioned::<SyncvArg>(input)?;
         let tokens = arg.tokens.get(..arg.count as usize);
+        let tokens = tokens.filter(|t| !t.is_empty());
         let tokens = tokens.ok_or(Errno(libc::EINVAL))?;
         let inos: Option<Vec<Ino>> = {
             let atomic = self.handles.atomic.lock();

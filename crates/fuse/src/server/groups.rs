@@ -3,12 +3,12 @@
 //! When a group is taken back, the kernel still has what it showed: pages, sizes, names. A thread of its own tells it to forget them; that can wait for
 //! locks which callers of requests under way hold, so nobody who serves a request waits for it, but the call that asked for the abort, which holds
 //! none. Pages that the kernel writes back meanwhile are dropped (engine).
-use super::ioctl::{F2FS_ABORT, F2FS_COMMIT, F2FS_START, put_line, versioned};
+use super::ioctl::{F2FS_ABORT, F2FS_COMMIT, F2FS_START, put_line, trace_arg, versioned};
 use super::{Answer, Server, node_of};
 use crate::show::Paths;
 use crate::transport::channel::Channel;
 use crate::wire::{Errno, Reply, Request};
-use ccfs_client::abi::{self as client, GroupArg, TraceArg};
+use ccfs_client::abi::{self as client, GroupArg};
 use ccfs_engine::{Aborted, Ino, Volume};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -217,7 +217,8 @@ impl Server {
             client::IOC_GROUP_COMMIT => client::GROUP_ORDERED,
             _ => 0,
         };
-        if arg.flags & !flags != 0 {
+        let timed = arg.timeout_ms != 0 && number != client::IOC_GROUP_BEGIN;
+        if arg.flags & !flags != 0 || timed {
             return Err(Errno(libc::EINVAL));
         }
         let (tid, uid) = (request.header.pid, request.header.uid);
@@ -336,7 +337,7 @@ impl Server {
         input: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        let mut arg = versioned::<TraceArg>(input)?;
+        let mut arg = trace_arg(input)?;
         let (tid, uid) = (request.header.pid, request.header.uid);
         let found = self.callers.group(tid, uid, arg.lost)?;
         let changes = self.volume.group_changes(found.id)?;

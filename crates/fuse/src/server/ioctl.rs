@@ -243,6 +243,7 @@ impl Server {
                 (stream.id, stream.flags) = (id.0, flags);
             }
             client::IOC_NEW_STREAM => stream.id = callers.make(uid, stream.flags)?.0,
+            client::IOC_STREAM_SYNC if stream.flags != 0 => return Err(Errno(libc::EINVAL)),
             client::IOC_STREAM_SYNC => self.stream_sync(request, stream.id)?,
             _ => return Err(Errno(libc::ENOTTY)),
         }
@@ -321,7 +322,7 @@ impl Server {
     fn trace(&self, viewer: Viewer, input: &[u8], reply: &mut Reply) -> Answer {
         /// More events than the shortest lines that fit.
         const EVENTS: usize = 64;
-        let mut arg = versioned::<TraceArg>(input)?;
+        let mut arg = trace_arg(input)?;
         self.syncers.watch();
         if arg.next == client::TRACE_NEW {
             arg.next = self.volume.next_event();
@@ -405,6 +406,15 @@ impl Server {
 pub(super) fn versioned<T: FromBytes>(input: &[u8]) -> Result<T, Errno> {
     match input.first_chunk() {
         Some(first) if u32::from_ne_bytes(*first) == client::VERSION => exactly(input),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// The argument of a call that answers with lines. Error: EINVAL.
+pub(super) fn trace_arg(input: &[u8]) -> Result<TraceArg, Errno> {
+    let arg = versioned::<TraceArg>(input)?;
+    match arg.reserved {
+        0 => Ok(arg),
         _ => Err(Errno(libc::EINVAL)),
     }
 }

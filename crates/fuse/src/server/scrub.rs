@@ -1,7 +1,7 @@
 //! The scrub call: one step of verifying the volume's metadata.
 use super::ioctl::{CAP_SYS_ADMIN, versioned};
 use super::{Answer, Server};
-use crate::wire::{Reply, Request};
+use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{self as client, SCRUB_DAMAGES, SCRUB_TEXT, ScrubArg};
 use ccfs_engine::{Damage, ScrubAt};
 
@@ -10,6 +10,9 @@ impl Server {
     pub(super) fn scrub(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
         self.needs(request, CAP_SYS_ADMIN)?;
         let mut arg = versioned::<ScrubArg>(input)?;
+        if arg.reserved != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
         let at = ScrubAt {
             phase: arg.phase,
             item: arg.item,

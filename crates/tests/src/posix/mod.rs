@@ -7,6 +7,7 @@
 #![allow(dropping_copy_types)]
 
 mod acl;
+mod arguments;
 mod attrs;
 mod data;
 mod misc;
@@ -149,6 +150,7 @@ pub const GROUPS: &[Group] = &[
     ("no_space", misc::no_space),
     ("overlayfs_upper", misc::overlayfs_upper),
     ("ioctls", misc::ioctls),
+    ("arguments", arguments::arguments),
     ("sync_calls", misc::sync_calls),
 ];
 
