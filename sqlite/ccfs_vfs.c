@@ -18,7 +18,8 @@
  *    stream did to that file, so processes in different streams can share a database.
  * 5. A transaction over several databases takes effect when its super-journal is deleted: made durable there. If the databases
  *    are on several file systems, no stream orders them: while a super-journal is open, nothing is put off then.
- * 6. If home cannot be entered any more (the process has become another user), the volume's open files are synced at once, and from
+ * 6. An SQLite that writes to databases through mappings (SQLITE_MMAP_READWRITE) is refused: no stream orders such stores.
+ * 7. If home cannot be entered any more (the process has become another user), the volume's open files are synced at once, and from
  *    then on SQLite's syncs are made as they are, those of directories too: nothing orders what was done at home and what follows.
  *
  * Build: cc -O2 -fPIC -shared -o ccfs_vfs.so ccfs_vfs.c -I<where ccfs.h is>
@@ -44,7 +45,7 @@ struct volume {
     int fd; /* a directory of it */
     int refs;
     ccfs_stream_t home;
-    atomic_int lost; /* rule 6 */
+    atomic_int lost; /* rule 7 */
 };
 
 /* A database's name: what its connections and their journals share. Only the connection that holds SQLite's write lock
@@ -112,7 +113,7 @@ static int sync_files(struct volume *v, struct database *db) {
     return rc;
 }
 
-/* Rule 6. What was done at home is durable before anything is done elsewhere; if this fails, so will the syncs that follow. (syncfs
+/* Rule 7. What was done at home is durable before anything is done elsewhere; if this fails, so will the syncs that follow. (syncfs
  * would not do: on mounts without a block device the kernel does not pass it on.) */
 static void lose(struct volume *v) {
     sync_files(v, NULL);
@@ -630,6 +631,15 @@ static sqlite3_vfs ccfs_vfs = {
     .xCurrentTimeInt64 = ccfs_current_time_int64,
 };
 
+/* Why the VFS that is the default now cannot be wrapped; NULL: it can. */
+static const char *unfit(const sqlite3_vfs *vfs) {
+    if (vfs == NULL || vfs->iVersion < 2)
+        return "no default VFS of version 2 or later to wrap";
+    if (sqlite3_compileoption_used("MMAP_READWRITE"))
+        return "this SQLite writes through mappings (SQLITE_MMAP_READWRITE), which no stream orders";
+    return NULL;
+}
+
 /* Makes "ccfs" the VFS of all databases that are opened from now on; file:NAME?vfs=unix takes the old one. */
 int sqlite3_ccfsvfs_init(sqlite3 *db, char **error, const sqlite3_api_routines *api) {
     int rc = SQLITE_OK;
@@ -637,13 +647,14 @@ int sqlite3_ccfsvfs_init(sqlite3 *db, char **error, const sqlite3_api_routines *
     SQLITE_EXTENSION_INIT2(api);
     pthread_mutex_lock(&table);
     if (real_vfs == NULL) {
-        real_vfs = sqlite3_vfs_find(NULL);
-        if (real_vfs == NULL || real_vfs->iVersion < 2) {
-            real_vfs = NULL;
+        sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+        const char *why = unfit(vfs);
+        if (why != NULL) {
             if (error != NULL)
-                *error = sqlite3_mprintf("ccfs: no default VFS of version 2 or later to wrap");
+                *error = sqlite3_mprintf("ccfs: %s", why);
             rc = SQLITE_ERROR;
         } else {
+            real_vfs = vfs;
             ccfs_vfs.iVersion = 2;
             ccfs_vfs.szOsFile = (int)sizeof(struct file) + real_vfs->szOsFile;
             ccfs_vfs.mxPathname = real_vfs->mxPathname;

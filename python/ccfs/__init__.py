@@ -18,14 +18,18 @@ import fcntl
 import os
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
-from typing import Optional, Protocol, Sequence, Tuple, Type, Union
+from typing import Callable, Optional, Protocol, Sequence, Tuple, Type, Union
 
 __all__ = [
     "DEFAULT",
     "Cancelled",
     "StreamInfo",
+    "abort_atomic",
     "atomic",
+    "begin_atomic",
+    "commit_atomic",
     "enter_atomic",
     "fbarrier",
     "fdatabarrier",
@@ -124,6 +128,8 @@ def _open(path: Union[str, bytes]) -> int:
 
 
 def _ioctl(fd: int, number: int, arg: bytearray) -> None:
+    if fd < 0:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     try:
         fcntl.ioctl(fd, number, arg)
     except OSError as e:
@@ -181,8 +187,8 @@ def fbarrier(file: Union[int, _HasFileno]) -> None:
     """Order without durability, where a program would call os.fsync only for the order; it waits for no device.
 
     What os.fsync(file) would make durable is never missing after a crash in which something survives that the calling thread's
-    stream does later. A file object is flushed first. On other file systems OSError with ENOTSUP: os.fsync orders as well.
-    What was stored through an mmap has to be flushed before (mmap.flush).
+    stream does later: what was stored through an mmap, too. A file object is flushed first. On other file systems OSError with
+    ENOTSUP: os.fsync orders as well.
     """
     _barrier(file, 0)
 
@@ -232,22 +238,27 @@ def _open_or_make(path: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes
 
 
 def make_atomic(file: Union[int, _HasFileno]) -> None:
-    """As open_atomic, for a file that is open for writing (else OSError with EBADF). A file object is flushed first; what was written before is durable then.
+    """As open_atomic, for a file that is open for writing (else OSError with EBADF).
 
-    What was stored through an mmap before has to be flushed before (mmap.flush).
+    A file object is flushed first; what was written before, or stored through an mmap, is durable then.
     """
-    _atomic_token(_flushed(file), _ATOMIC_OPEN)
+    fd = _flushed(file)
+    _write_back(fd)
+    _atomic_token(fd, _ATOMIC_OPEN)
 
 
 def syncv(files: Sequence[Union[int, _HasFileno]]) -> None:
     """Makes the changes of several files of one volume that are open O_ATOMIC durable together: a crash leaves all of them, or none.
 
-    At most 256. File objects are flushed first; what was stored through an mmap has to be flushed before (mmap.flush), which is a sync of that file.
+    At most 256. File objects are flushed first; what was stored through an mmap is among the changes.
     """
     fds = [_flushed(file) for file in files]
     if not 0 < len(fds) <= _SYNCV_MAX:
         raise OSError(errno.EINVAL, "1 to 256 files")
-    tokens = [_atomic_token(fd, 0) for fd in fds]
+    tokens = []
+    for fd in fds:
+        _write_back(fd)
+        tokens.append(_atomic_token(fd, 0))
     tokens += [0] * (_SYNCV_MAX - len(fds))
     _ioctl(fds[0], _SYNCV, bytearray(_SYNCV_ARG.pack(_VERSION, len(fds), *tokens)))
 
@@ -274,8 +285,29 @@ def _flushed(file: Union[int, _HasFileno]) -> int:
 
 
 def _barrier(file: Union[int, _HasFileno], flags: int) -> None:
-    file = _flushed(file)
-    _ioctl(file, _BARRIER, bytearray(_BARRIER_ARG.pack(_VERSION, flags)))
+    fd = _flushed(file)
+    _write_back(fd)
+    _ioctl(fd, _BARRIER, bytearray(_BARRIER_ARG.pack(_VERSION, flags)))
+
+
+@lru_cache(maxsize=None)
+def _sync_file_range() -> "Callable[[int], int]":
+    """sync_file_range(2) of a whole file, which Python does not have; returns the errno."""
+    import ctypes
+
+    call = ctypes.CDLL(None, use_errno=True).sync_file_range
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    wait_before, write, wait_after = 1, 2, 4
+    flags = wait_before | write | wait_after
+    return lambda fd: 0 if call(fd, 0, 0, flags) == 0 else ctypes.get_errno()
+
+
+def _write_back(fd: int) -> None:
+    """Hands what was stored through shared mappings to the file system, and waits until it has it; not until it is durable."""
+    number = _sync_file_range()(fd)
+    # Directories, pipes and the like have no pages.
+    if number not in (0, errno.ESPIPE, errno.EINVAL, errno.ENOSYS):
+        raise OSError(number, os.strerror(number))
 
 
 def sync(where: Where, stream_id: int = 0) -> None:
@@ -381,6 +413,34 @@ def _group(fd: int, number: int, handle: int, flags: int = 0, timeout_ms: int = 
     return result
 
 
+def begin_atomic(where: Where, *, timeout: Optional[float] = None) -> int:
+    """Opens an atomic group, moves the calling thread into it, and returns its handle. `atomic` is the same as a block."""
+    if timeout is not None and timeout <= 0:
+        raise ValueError("a timeout is more than 0 seconds")
+    with _At(where) as fd:
+        return _group(fd, _GROUP_BEGIN, 0, 0, 0 if timeout is None else max(1, int(timeout * 1000)))
+
+
+def commit_atomic(where: Where, handle: int = 0, *, ordered: bool = False) -> None:
+    """Commits a group (0: the caller's) and leaves it: it is durable, or (ordered) only has its place in the order.
+
+    Cancelled: it was taken back, and nothing of it is there. OSError with ENOENT: there is no such group; EALREADY: it has been committed.
+    """
+    with _At(where) as fd:
+        try:
+            _group(fd, _GROUP_COMMIT, handle, _ORDERED if ordered else 0)
+        except OSError as e:
+            if e.errno == errno.ECANCELED:
+                raise Cancelled(errno.ECANCELED, "the atomic group was taken back") from None
+            raise
+
+
+def abort_atomic(where: Where, handle: int = 0) -> None:
+    """Takes a group (0: the caller's) back and leaves it. One that was taken back already is no error."""
+    with _At(where) as fd:
+        _group(fd, _GROUP_ABORT, handle)
+
+
 class atomic:
     """A with block whose changes survive a crash together, or not at all.
 
@@ -408,7 +468,7 @@ class atomic:
             raise ValueError("a timeout is more than 0 seconds")
         self._where = where
         self._ordered = ordered
-        self._timeout_ms = 0 if timeout is None else max(1, int(timeout * 1000))
+        self._timeout = timeout
         self._at: Optional[_At] = None
         self._over = False
         self.handle = 0
@@ -419,7 +479,7 @@ class atomic:
             raise RuntimeError("this atomic block is entered already")
         at = _At(self._where)
         try:
-            self.handle = _group(at.fd, _GROUP_BEGIN, 0, 0, self._timeout_ms)
+            self.handle = begin_atomic(at.fd, timeout=self._timeout)
         except BaseException:
             at.close()
             raise
@@ -432,7 +492,7 @@ class atomic:
             raise RuntimeError("outside of the block")
         if not self._over:
             self._over = True
-            _group(self._at.fd, _GROUP_ABORT, self.handle)
+            abort_atomic(self._at.fd, self.handle)
 
     def __exit__(
         self,
@@ -448,16 +508,13 @@ class atomic:
             return
         try:
             if kind is None:
-                _group(at.fd, _GROUP_COMMIT, handle, _ORDERED if self._ordered else 0)
+                commit_atomic(at.fd, handle, ordered=self._ordered)
             else:
-                _group(at.fd, _GROUP_ABORT, handle)
-        except OSError as e:
-            if kind is not None:
-                # An error inside the block says more; nobody commits what is left.
-                return
-            if e.errno == errno.ECANCELED:
-                raise Cancelled(errno.ECANCELED, "the atomic group was taken back") from None
-            raise
+                abort_atomic(at.fd, handle)
+        except OSError:
+            # An error inside the block says more; nobody commits what is left.
+            if kind is None:
+                raise
         finally:
             at.close()
 

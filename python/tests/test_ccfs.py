@@ -34,6 +34,9 @@ class Elsewhere(unittest.TestCase):
             lambda: ccfs.leave_stream(self.dir),
             lambda: ccfs.enter_atomic(self.dir, 7),
             lambda: ccfs.atomic(self.dir).__enter__(),
+            lambda: ccfs.begin_atomic(self.dir),
+            lambda: ccfs.commit_atomic(self.dir),
+            lambda: ccfs.abort_atomic(self.dir),
         ]
         for call in calls:
             with self.assertRaises(OSError) as caught:
@@ -107,7 +110,20 @@ class Header(unittest.TestCase):
         for name, value in names.items():
             at = next(i for i, w in enumerate(words) if w == name and words[i - 1] == "#define")
             self.assertEqual(int(words[at + 1].rstrip("u"), 0), value, name)
-        self.assertEqual((ccfs._SET >> 16) & 0x3FFF, ccfs._ARG.size)
+        # Every call of the header, and structures of the size that its number states.
+        calls = {words[i + 1] for i, w in enumerate(words) if w == "#define" and words[i + 1].startswith("CCFS_IOC_")}
+        self.assertEqual(calls, {name for name in names if name.startswith("CCFS_IOC_")})
+        sizes = [
+            ((ccfs._SET, ccfs._GET, ccfs._NEW, ccfs._SYNC), ccfs._ARG),
+            ((ccfs._BARRIER,), ccfs._BARRIER_ARG),
+            ((ccfs._GROUP_BEGIN, ccfs._GROUP_COMMIT, ccfs._GROUP_ABORT, ccfs._GROUP_ENTER), ccfs._GROUP_ARG),
+            ((ccfs._ATOMIC,), ccfs._ATOMIC_ARG),
+            ((ccfs._SYNCV,), ccfs._SYNCV_ARG),
+        ]
+        self.assertEqual(sum(len(numbers) for numbers, _ in sizes), len(calls))
+        for numbers, structure in sizes:
+            for number in numbers:
+                self.assertEqual((number >> 16) & 0x3FFF, structure.size, hex(number))
 
 
 @unittest.skipUnless(MOUNT, "CCFS_TEST_MOUNT is not set")
@@ -193,6 +209,20 @@ class Volume(unittest.TestCase):
             ccfs.syncv([])
         self.assertEqual(caught.exception.errno, errno.EINVAL)
 
+    def test_groups_without_a_block(self) -> None:
+        name = Path(self.dir, "grouped")
+        handle = ccfs.begin_atomic(self.dir, timeout=600)
+        name.write_text("1")
+        ccfs.commit_atomic(self.dir, handle)
+        ccfs.begin_atomic(self.dir)
+        name.write_text("2")
+        ccfs.abort_atomic(self.dir)
+        self.assertEqual(name.read_text(), "1")
+        with self.assertRaises(OSError) as caught:
+            ccfs.commit_atomic(self.dir)
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+        self.assertRaises(ValueError, ccfs.begin_atomic, self.dir, timeout=-1)
+
     def test_atomic(self) -> None:
         a, b = Path(self.dir, "a"), Path(self.dir, "b")
         before = len(os.listdir("/proc/self/fd"))
@@ -242,7 +272,7 @@ class Volume(unittest.TestCase):
 
         def ccfs_abort(handle: int) -> None:
             with ccfs._At(self.dir) as fd:
-                thread = threading.Thread(target=lambda: ccfs._group(fd, ccfs._GROUP_ABORT, handle))
+                thread = threading.Thread(target=lambda: ccfs.abort_atomic(fd, handle))
                 thread.start()
                 thread.join()
 

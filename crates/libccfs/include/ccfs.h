@@ -68,7 +68,8 @@ int ccfs_streamsync_path(const char *path, ccfs_stream_t stream);
 /* Order without durability: what fsync(fd) would make durable is never missing after a crash in which something survives that the
  * caller's stream does after this call. Nothing is durable when it returns, and it waits for no device. A later fsync makes durable
  * all that the barriers before it ordered. CCFS_IGNORE_FSYNC does not concern it. On ccfs both calls are the same; fdatabarrier
- * stands where fdatasync would. ENOTSUP elsewhere: fsync instead orders as well. */
+ * stands where fdatasync would. What was stored through shared mappings of the file counts. ENOTSUP elsewhere: fsync instead orders
+ * as well. */
 int fbarrier(int fd);
 int fdatabarrier(int fd);
 
@@ -112,7 +113,7 @@ int ccfs_open_atomic(const char *path, int flags, unsigned int mode);
 int ccfs_make_atomic(int fd);
 
 /* Makes the changes of several files of one volume that are open O_ATOMIC durable together: after a crash all of them are there, or
- * none. At most 256 files.
+ * none. What was stored through shared mappings of the files is among the changes. At most 256 files.
  * Errors: EINVAL no file, too many, one that is not open O_ATOMIC, or of another volume; EDQUOT together they are too large, nothing
  * was done; EBUSY the caller's own atomic group has changed the name or mode of one. */
 int ccfs_syncv(const int *fds, int count);
@@ -151,6 +152,7 @@ struct ccfs_group_arg {
 #define CCFS_IOC_GROUP_COMMIT 0xc018cc8bu
 #define CCFS_IOC_GROUP_ABORT 0xc018cc8cu
 #define CCFS_IOC_GROUP_ENTER 0xc018cc8du
+/* As for the barrier: what was stored through shared mappings has to be written back first. */
 #define CCFS_ATOMIC_OPEN 1u
 struct ccfs_atomic_arg {
     uint32_t version;

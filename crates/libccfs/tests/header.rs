@@ -129,6 +129,36 @@ fn the_header_has_the_numbers_of_the_daemon() {
     }
 }
 
+/// What the program `ccfs` alone asks for.
+const OF_THE_PROGRAM: [&str; 6] = [
+    "IOC_GET_STREAM_OF_PROCESS",
+    "IOC_GROUP_CHANGES",
+    "IOC_SCRUB",
+    "IOC_STATUS",
+    "IOC_TRACE",
+    "IOC_TUNE",
+];
+
+#[test]
+fn the_header_has_every_call_of_programs() {
+    let abi = std::fs::read_to_string(here("../client/src/abi.rs")).unwrap();
+    let mut numbers: Vec<&str> = abi
+        .lines()
+        .filter_map(|l| l.strip_prefix("pub const ")?.split(':').next())
+        .filter(|name| name.starts_with("IOC_") && !OF_THE_PROGRAM.contains(name))
+        .collect();
+    let text = std::fs::read_to_string(here("include/ccfs.h")).unwrap();
+    let mut defined: Vec<&str> = text
+        .lines()
+        .filter_map(|l| l.strip_prefix("#define CCFS_")?.split(' ').next())
+        .filter(|name| name.starts_with("IOC_"))
+        .collect();
+    numbers.sort_unstable();
+    defined.sort_unstable();
+    assert!(numbers.len() >= 10);
+    assert_eq!(numbers, defined);
+}
+
 /// One line of words.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")

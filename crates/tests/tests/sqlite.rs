@@ -292,3 +292,22 @@ fn elsewhere() {
         assert_eq!(look(&dir.join("two.db")), [(0, 10)].into());
     }
 }
+
+/// An SQLite that stores to its databases through mappings: the extension says so, and the program can go on without it.
+#[test]
+fn an_sqlite_that_writes_through_mappings_is_refused() {
+    const USED: &str = "#include <string.h>\n\
+        int sqlite3_compileoption_used(const char *name) { return strcmp(name, \"MMAP_READWRITE\") == 0; }\n";
+    let Some(tools) = tools() else { return };
+    let place = WorkDir::new("sqlite-mapped");
+    let (source, library) = (place.path().join("used.c"), place.path().join("used.so"));
+    std::fs::write(&source, USED).expect("write");
+    let files = [text(&library), text(&source)];
+    run_ok("gcc", &[&["-fPIC", "-shared", "-o"], &files[..]].concat());
+    let mut program = Command::new(&tools.program);
+    program.env("LD_PRELOAD", &library);
+    program.arg("--extension").arg(&tools.extension);
+    let out = run(program.args(["--commits", "1"]).arg(place.path()));
+    assert_ne!(out.code, 0, "{}", out.all());
+    assert!(out.all().contains("SQLITE_MMAP_READWRITE"), "{}", out.all());
+}
