@@ -241,6 +241,19 @@ const CASES: &[Case] = &[
         after: &[("f", Has(0, "one"))],
     },
     Case {
+        name: "a-mapping-in-a-group",
+        steps: &[
+            ("begin g", 0),
+            ("open grouped f new", 0),
+            ("size grouped 8192", 0),
+            ("map grouped", 0),
+            ("store grouped 4096 G1", 0),
+            ("fsync grouped", 0),
+            ("commit g", 0),
+        ],
+        after: &[("f", Has(4096, "G1"))],
+    },
+    Case {
         name: "groups-in-order-and-taken-back",
         steps: &[
             ("begin g", 0),
