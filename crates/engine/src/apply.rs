@@ -418,8 +418,12 @@ impl Volume {
             }
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
             Record::Free { ino } => return self.apply_free(a, *ino),
+            // No tie orders it: where the inode shows another one, something else has set that, and brings it along.
             Record::Atime { ino, atime } => {
-                self.change_attr(*ino, |attr| attr.atime = *atime)?;
+                let shown = locked.as_ref().map(|st| st.attr.atime == *atime);
+                if shown.unwrap_or(!self.is_live()) {
+                    self.change_attr(*ino, |attr| attr.atime = *atime)?;
+                }
             }
         }
         Ok(true)

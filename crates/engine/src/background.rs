@@ -105,6 +105,7 @@ impl Volume {
             };
             // Errors stop the volume where they happen.
             let _ = self.abort_expired();
+            self.log_atimes();
             let old = self.streams.seal_older(age);
             let old: Vec<_> = old
                 .into_iter()

@@ -4,7 +4,6 @@ use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::op::Op;
 use crate::planted::{self, Bug};
 use crate::space::SPARE_BLOCKS;
-use crate::sync::RwLockWriteGuard;
 use crate::types::*;
 use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
@@ -597,40 +596,6 @@ impl Volume {
         } else {
             errno(libc::ENXIO)
         }
-    }
-
-    /// relatime: the access time is older than a change, or than a day.
-    pub(crate) fn atime_is_stale(&self, st: &State) -> bool {
-        const DAY_S: i64 = 86_400;
-        if self.options.noatime || self.options.read_only || st.attr.flags & 0x80 != 0 {
-            return false;
-        }
-        let a = st.attr.atime;
-        a <= st.attr.mtime || a <= st.attr.ctime || a.0.saturating_add(DAY_S) < crate::op::now().0
-    }
-
-    /// Notes an access time that is stale. At hand nobody is waited for who holds the inode: the next read finds it stale again.
-    pub(crate) fn update_atime(&self, inode: &Arc<Inode>) {
-        let Some(st) = inode.write_if_free() else {
-            return;
-        };
-        ccfs_image::waiting(|| self.note_atime(inode, st));
-    }
-
-    fn note_atime(&self, inode: &Arc<Inode>, mut st: RwLockWriteGuard<'_, State>) {
-        if st.dead || self.is_stopped() || !self.atime_is_stale(&st) {
-            return;
-        }
-        if st.last.is_some() {
-            // Its creation may not be durable yet; the time goes along with the next captured attributes.
-            st.attr.atime = self.held(crate::op::now());
-            return;
-        }
-        let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_possible(0), []) else {
-            return;
-        };
-        st.attr.atime = op.now;
-        op.set_atime(inode, &st);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Downwards: `volume` (life), `health` and the operations (`namespace`, `rename`, `attr`, `file`, `dir`) -> `op` (begin, record, end) ->
 //! `stream` (acceptance and ties), `txn`, `inode` (layers), `view` (what is where) -> `commit` -> `apply` -> `checkpoint`, `recover`.
 #![deny(unsafe_code)]
+mod access;
 mod apply;
 mod atomic;
 mod attr;

@@ -148,6 +148,8 @@ pub struct Volume {
     pub(crate) space: Space,
     /// Durable inodes without a name.
     pub(crate) orphans: Mutex<HashSet<Ino>>,
+    /// Inodes whose access time waits to be logged until what is uncommitted about them is applied.
+    pub(crate) unlogged_atimes: Mutex<FastMap<Ino, Arc<Inode>>>,
     /// The last move of a directory to another parent (C5).
     pub(crate) moves: Mutex<Option<Arc<Txn>>>,
     /// Bytes of pages in layers.
@@ -313,6 +315,7 @@ impl Volume {
             home: Home::default(),
             space,
             orphans: Mutex::default(),
+            unlogged_atimes: Mutex::default(),
             moves: Mutex::default(),
             dirty: Gauge::new(64 << 10),
             dir_fields: Gauge::new(32),
@@ -354,6 +357,8 @@ impl Volume {
         self.close_atomic_files();
         self.commit_all(Cause::Unmount)?;
         self.drive()?;
+        // All is applied now, so none has to wait any more.
+        self.log_atimes();
         self.refs.clear();
         let nameless: Vec<Ino> = self.orphans.lock().iter().copied().collect();
         for ino in nameless {
@@ -507,6 +512,7 @@ impl Volume {
     pub fn tick(&self, age: Duration) -> Result<()> {
         self.check_running()?;
         self.abort_expired()?;
+        self.log_atimes();
         let old = self.streams.seal_older(age);
         self.commit(old, Cause::Interval)?;
         self.apply_ready()

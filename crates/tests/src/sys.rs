@@ -320,6 +320,20 @@ pub fn fstat(fd: &OwnedFd) -> R<Stat> {
     Ok(Stat::from(&s))
 }
 
+/// Time of birth (statx). Does not follow a symlink.
+pub fn birth(path: impl AsRef<Path>) -> R<Time> {
+    // SAFETY: a struct of integers; all zeros is a value of it.
+    let mut s: libc::statx = unsafe { std::mem::zeroed() };
+    call!(libc::statx(
+        libc::AT_FDCWD,
+        c(path).as_ptr(),
+        libc::AT_SYMLINK_NOFOLLOW,
+        libc::STATX_BTIME,
+        &mut s
+    ))?;
+    Ok((s.stx_btime.tv_sec, s.stx_btime.tv_nsec.into()))
+}
+
 /// What statvfs tells; blocks in units of `frsize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatVfs {

@@ -43,7 +43,8 @@ fn tree_on(fs: Fs, of_test: u64, operations: u64) {
     };
     let expected = tree::exercise(&target, run);
     expected.compare(target.root());
-    v.remount();
+    v.check_at_rest();
+    v.mount();
     expected.compare(target.root());
     v.finish();
 }

@@ -1,7 +1,7 @@
 //! What a directory tree shows, for comparing two of them.
 
 use crate::rng::Hasher;
-use crate::sys::{self, Stat};
+use crate::sys::{self, Stat, Time};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read;
@@ -11,6 +11,7 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub stat: Stat,
+    pub birth: Time,
     /// Hash of a file's bytes or of a symlink's target.
     pub content: u64,
     pub xattrs: BTreeMap<String, Vec<u8>>,
@@ -29,6 +30,8 @@ pub struct Compare {
     pub nlink: bool,
     /// Also of directories.
     pub inode_numbers: bool,
+    /// Access times, times of birth and blocks of data: everything else that stat shows.
+    pub rest: bool,
 }
 
 impl Compare {
@@ -39,6 +42,14 @@ impl Compare {
             ctime: true,
             nlink: true,
             inode_numbers: true,
+            rest: false,
+        }
+    }
+    /// One volume at rest, seen twice: nothing that stat shows may differ.
+    pub fn at_rest() -> Compare {
+        Compare {
+            rest: true,
+            ..Compare::everything()
         }
     }
     /// The same work done on two volumes.
@@ -48,6 +59,7 @@ impl Compare {
             ctime: false,
             nlink: true,
             inode_numbers: false,
+            rest: false,
         }
     }
     /// A copy that preserves times.
@@ -96,6 +108,13 @@ impl Tree {
         Tree(tree)
     }
 
+    /// What stat shows now: reading the tree has changed access times. Looking does not.
+    pub fn look_again(&mut self, root: &Path) {
+        for (name, entry) in &mut self.0 {
+            (entry.stat, entry.birth) = stat_of(&root.join(name));
+        }
+    }
+
     /// What differs, one line each (at most 30).
     pub fn differences(&self, other: &Tree, how: Compare) -> Vec<String> {
         let mut lines = Vec::new();
@@ -123,8 +142,13 @@ impl Entry {
     }
 }
 
+fn stat_of(path: &Path) -> (Stat, Time) {
+    let both = sys::lstat(path).and_then(|stat| Ok((stat, sys::birth(path)?)));
+    both.unwrap_or_else(|e| panic!("stat {}: errno {e}", path.display()))
+}
+
 fn read_entry(path: &Path, name: &str) -> Entry {
-    let stat = sys::lstat(path).unwrap_or_else(|e| panic!("lstat {}: errno {e}", path.display()));
+    let (stat, birth) = stat_of(path);
     let content = match stat.kind() {
         libc::S_IFREG => hash_file(path, stat.size),
         libc::S_IFLNK => {
@@ -150,6 +174,7 @@ fn read_entry(path: &Path, name: &str) -> Entry {
     }
     Entry {
         stat,
+        birth,
         content,
         xattrs,
         first_name: name.to_string(),
@@ -218,6 +243,15 @@ fn compare_entry(name: &str, a: &Entry, b: &Entry, how: Compare, lines: &mut Vec
     }
     if how.ctime {
         differ("ctime", format!("{:?}", s.ctime), format!("{:?}", t.ctime));
+    }
+    if how.rest {
+        differ("atime", format!("{:?}", s.atime), format!("{:?}", t.atime));
+        differ("birth", format!("{:?}", a.birth), format!("{:?}", b.birth));
+        // Blocks of structure count when they have their place: attributes, trees of extents.
+        let is_data = !s.is_dir() && a.xattrs.is_empty() && s.blocks * 512 <= 4 * s.blksize;
+        if is_data {
+            differ("blocks", s.blocks.to_string(), t.blocks.to_string());
+        }
     }
     if how.inode_numbers {
         differ("inode", s.ino.to_string(), t.ino.to_string());

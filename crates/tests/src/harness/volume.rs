@@ -506,20 +506,21 @@ impl Volume {
         umount_patiently(&dir);
         result
     }
-    /// The end of a test: clean unmount, e2fsck without complaint, and the kernel shows the same tree.
+    /// The end of a test: clean unmount, e2fsck without complaint, and the kernel shows the same tree, with all that stat showed before.
     pub fn finish(mut self) {
         self.check_at_rest();
     }
     /// As `finish`, and the volume stays for more.
     pub fn check_at_rest(&mut self) {
-        let seen = Tree::read(&self.mnt);
+        let mut seen = Tree::read(&self.mnt);
+        seen.look_again(&self.mnt);
         self.umount();
         self.fsck_clean();
         if self.fs == Fs::Ext4 {
             return;
         }
         let kernel = self.with_kernel(Tree::read);
-        let differences = seen.differences(&kernel, Compare::everything());
+        let differences = seen.differences(&kernel, Compare::at_rest());
         let what = format!(
             "the kernel's ext4 shows another tree than {}",
             self.fs.name()
