@@ -1,6 +1,7 @@
 //! File data: read, write, truncate, fallocate, seek.
 use crate::dir::errno;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
+use crate::mapped::writer_of_mapped;
 use crate::op::Op;
 use crate::planted::{self, Bug};
 use crate::space::SPARE_BLOCKS;
@@ -8,6 +9,7 @@ use crate::types::*;
 use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
+use ccfs_ext4::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -201,8 +203,17 @@ impl Volume {
                 return Ok(data.len());
             }
             let offset = if flags.append { st.attr.size } else { offset };
-            let data = &data[..self.check_write(&st, offset, data.len())?];
-            if st.attr.flags & FLAG_APPEND != 0 && offset < st.attr.size {
+            let data = &data[..self.check_write(&st, offset, data.len(), flags)?];
+            let content = match flags.writeback {
+                true => inode.content_of(offset, data),
+                false => {
+                    // Whoever writes waits for the call that set the size.
+                    inode.has_no_void();
+                    data.into()
+                }
+            };
+            let data = &*content;
+            if st.attr.flags & FLAG_APPEND != 0 && offset < st.attr.size && !flags.writeback {
                 return errno(libc::EPERM);
             }
             let plan = self.plan_write(&inode, &st, offset, data.len())?;
@@ -277,14 +288,18 @@ impl Volume {
         }
     }
 
-    fn check_write(&self, st: &State, offset: u64, len: usize) -> Result<usize> {
+    fn check_write(&self, st: &State, offset: u64, len: usize, flags: WriteFlags) -> Result<usize> {
         if st.is_dir() {
             return errno(libc::EISDIR);
         }
         if !st.is_file() {
             return errno(libc::EINVAL);
         }
-        self.check_change(st)?;
+        match self.check_change(st) {
+            // Stored before the file became immutable: a caller was told so long ago.
+            Err(Error::Errno(libc::EPERM)) if flags.writeback => {}
+            checked => checked?,
+        }
         let max = self.max_size(st);
         if offset >= max {
             return errno(libc::EFBIG);
@@ -505,6 +520,7 @@ impl Volume {
         let inode = self.inode(ino)?;
         if seen {
             inode.note_seen();
+            inode.note_read(offset, offset.saturating_add(len as u64));
         }
         let st = inode.read()?;
         if st.is_dir() {
@@ -596,15 +612,6 @@ impl Volume {
         } else {
             errno(libc::ENXIO)
         }
-    }
-}
-
-/// To whom the pages belong that the kernel writes back from shared mappings: the last writer, but where an open group has changed the
-/// file, they carry its bytes and go with it.
-fn writer_of_mapped(st: &State) -> StreamId {
-    match &st.last {
-        Some(txn) if txn.is_open_group() => txn.entry(),
-        _ => st.last_writer,
     }
 }
 

@@ -186,6 +186,12 @@ pub struct Inode {
     pub parent_hint: AtomicU32,
     /// Bytes of it were read or written from outside, so whoever did may keep them in a cache. A hint.
     pub seen: AtomicBool,
+    /// Up to where the kernel may have read it since it gave its pages back, bytes.
+    pub read_end: AtomicU64,
+    /// Bytes `[from, to)` of the page that the end of file was in, which the file got when its size was set: what the kernel has in that page
+    /// there is not content. To the end of the page; 0 where there are none.
+    pub void_from: AtomicU64,
+    pub void_to: AtomicU64,
     pub state: RwLock<State>,
 }
 
@@ -228,6 +234,9 @@ impl Inode {
             ino,
             parent_hint: AtomicU32::new(0),
             seen: AtomicBool::new(false),
+            read_end: AtomicU64::new(0),
+            void_from: AtomicU64::new(0),
+            void_to: AtomicU64::new(0),
             state: RwLock::new(State {
                 attr,
                 last: None,
@@ -283,6 +292,10 @@ impl Shard {
         let inode = Inode::new(ino, attr);
         if let Some(writer) = self.writers.remove(&ino) {
             inode.state.write().last_writer = writer;
+        }
+        if refs.any(ino) {
+            // It was in memory before, and may have been read then.
+            inode.note_read(0, u64::MAX);
         }
         self.insert(inode.clone(), refs);
         inode

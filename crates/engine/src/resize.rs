@@ -127,6 +127,8 @@ impl Volume {
         if plan.size <= st.attr.size {
             // Equal sizes too: blocks that fallocate put past the end go, as with ext4.
             self.make_hole(op, inode, st, plan.size.div_ceil(bs), LBLK_END);
+        } else {
+            inode.note_growth(st.attr.size);
         }
         for cell in plan.cell {
             let layer = op.layer(inode, st);

@@ -1,5 +1,5 @@
 //! File data and durability.
-use super::groups::Look;
+use super::groups::{FORGET_WAIT, Look};
 use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
@@ -35,6 +35,9 @@ impl Server {
         let ino = self.target(request)?;
         let writeback = arg.write_flags & abi::WRITE_CACHE != 0;
         let appends = !writeback && arg.flags & libc::O_APPEND as u32 != 0;
+        if !writeback {
+            self.before_write(ino, arg.offset)?;
+        }
         let before = self.notifier.look();
         let flags = WriteFlags {
             append: appends && self.appends_by_itself(ino, arg.offset, before)?,
@@ -112,6 +115,9 @@ impl Server {
         }
         let ino = self.target(request)?;
         self.drop_privileges(request, ino, reply)?;
+        if !keep_size {
+            self.before_growth(ino, arg.offset + arg.length)?;
+        }
         Ok(self
             .volume
             .fallocate(&self.context(request, 0), ino, how, arg.offset, arg.length)?)
@@ -145,6 +151,7 @@ impl Server {
         let small = self.is_small_copy(from, &arg);
         let mut copy = || -> Result<u64, Errno> {
             self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;
+            self.before_growth(to, arg.off_out)?;
             let cx = self.context(request, 0);
             let (off_in, off_out) = (arg.off_in, arg.off_out);
             Ok(self
@@ -267,7 +274,7 @@ impl Server {
             if hole.is_empty() || known {
                 return found;
             }
-            self.notifier.write_back(ino, hole.clone());
+            self.notifier.write_back(ino, hole.clone(), FORGET_WAIT);
             asked = hole;
         }
     }

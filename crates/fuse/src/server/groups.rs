@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How long the call that asked for an abort waits for the kernel to forget what it knew.
-const FORGET_WAIT: Duration = Duration::from_secs(30);
+pub(super) const FORGET_WAIT: Duration = Duration::from_secs(30);
 
 enum Message {
     Aborted(Aborted),
@@ -27,8 +27,8 @@ enum Message {
     Names(Vec<(Ino, Vec<u8>)>),
     /// An inode whose pages are wrong in the kernel.
     Pages(Ino),
-    /// A range of an inode of which the kernel may keep what a mapping has written.
-    Range(Ino, Range<u64>),
+    /// A range of an inode of which the kernel may keep what a mapping has written, if somebody waits for it; told when it begins and ends.
+    Range(Ino, Range<u64>, SyncSender<()>),
     /// Everything before it is done.
     Barrier(SyncSender<()>),
 }
@@ -105,11 +105,18 @@ impl Notifier {
         self.0.send(Message::Pages(ino));
     }
 
-    /// Has the kernel write back what mappings have written to a range. The caller holds no page, and serves no queue.
-    pub fn write_back(&self, ino: Ino, range: Range<u64>) {
-        self.0.send(Message::Range(ino, range));
+    /// Has the kernel write back what mappings have written to a range, and give those pages back; waits so long once it has begun. The caller
+    /// holds no page, or waits for a short time, and serves no queue. False: the kernel is busy with others. It will not be asked later, when
+    /// it could be in the way of another call.
+    pub fn write_back(&self, ino: Ino, range: Range<u64>, within: Duration) -> bool {
+        let (steps, wait) = sync_channel(2);
+        self.0.send(Message::Range(ino, range, steps));
         // If not, there is no thread any more, or the kernel takes long; then the answer is that of a moment ago.
-        self.is_told(FORGET_WAIT);
+        let began = wait.recv_timeout(FORGET_WAIT).is_ok();
+        if began {
+            let _ = wait.recv_timeout(within);
+        }
+        began
     }
 
     /// Whether all that was sent before is done within this time.
@@ -168,7 +175,12 @@ fn notify(volume: &Weak<Volume>, kernel: &Channel, messages: &Receiver<Message>,
             }
             Message::Names(names) => forget_names(&names),
             Message::Pages(ino) => kernel.invalidate_inode(node_of(ino)),
-            Message::Range(ino, range) => kernel.invalidate_range(node_of(ino), range),
+            Message::Range(ino, range, steps) => {
+                if steps.send(()).is_ok() {
+                    kernel.invalidate_range(node_of(ino), range);
+                    let _ = steps.send(());
+                }
+            }
             Message::Barrier(done) => drop(done.send(())),
         }
     }

@@ -17,6 +17,7 @@ mod data;
 mod groups;
 pub mod init;
 mod ioctl;
+mod mapped;
 mod namespace;
 mod scrub;
 mod snapshots;
@@ -274,8 +275,8 @@ impl Handler for Server {
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
                 self.volume.writers_wait() || !self.copies_at_once(request)
             }
+            op::SETATTR => self.volume.writers_wait() || self.setattr_waits(request),
             op::WRITE
-            | op::SETATTR
             | op::MKNOD
             | op::TMPFILE
             | op::MKDIR

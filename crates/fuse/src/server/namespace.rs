@@ -143,7 +143,12 @@ impl Server {
             set.kill_sgid = unprivileged && self.is_foreign_setgid(request, &attr);
             set.kill_suidgid |= attr.mode & libc::S_IFMT as u16 != libc::S_IFDIR as u16;
         }
+        self.before_setattr(ino, &set)?;
+        let before = self.notifier.look();
         let attr = self.volume.setattr(&self.context(request, 0), ino, &set)?;
+        if set.size.is_some() && self.notifier.is_doubtful(&self.volume, ino, before) {
+            self.volume.was_as_long(ino);
+        }
         self.push_attr(reply, &attr);
         Ok(())
     }

@@ -111,7 +111,7 @@ impl Channel {
     pub fn invalidate_range(&self, nodeid: u64, range: Range<u64>) {
         let len = range.end.saturating_sub(range.start);
         if len > 0 {
-            self.invalidate(nodeid, range.start as i64, len as i64);
+            self.invalidate(nodeid, range.start as i64, len.min(i64::MAX as u64) as i64);
         }
     }
 

@@ -259,14 +259,14 @@ const APPEND: u32 = 0x20;
 const DIRSYNC: u32 = 0x1_0000;
 const TOPDIR: u32 = 0x2_0000;
 
-fn flags(path: impl AsRef<Path>) -> sys::R<u32> {
+pub(super) fn flags(path: impl AsRef<Path>) -> sys::R<u32> {
     let fd = sys::open(path, O_RDONLY | O_NONBLOCK, 0)?;
     let mut arg = [0u8; 8];
     sys::ioctl(&fd, GETFLAGS, &mut arg)?;
     Ok(u32::from_le_bytes(arg[..4].try_into().expect("four bytes")))
 }
 
-fn set_flags(path: impl AsRef<Path>, flags: u32) -> sys::R<()> {
+pub(super) fn set_flags(path: impl AsRef<Path>, flags: u32) -> sys::R<()> {
     let fd = sys::open(path, O_RDONLY | O_NONBLOCK, 0)?;
     let mut arg = [0u8; 8];
     arg[..4].copy_from_slice(&flags.to_le_bytes());

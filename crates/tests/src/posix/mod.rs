@@ -10,6 +10,7 @@ mod acl;
 mod arguments;
 mod attrs;
 mod data;
+mod mapped;
 mod misc;
 mod names;
 mod perm;
@@ -135,6 +136,8 @@ pub const GROUPS: &[Group] = &[
     ("append_direct_sync", data::append_direct_sync),
     ("large_files", data::large_files),
     ("mmap", data::mmap),
+    ("stores_past_the_end", mapped::past_the_end),
+    ("calls_after_stores", mapped::calls_after_stores),
     ("unlinked_open", data::unlinked_open),
     ("xattr", attrs::xattr),
     ("xattr_limits", attrs::xattr_limits),

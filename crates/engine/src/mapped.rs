@@ -1,0 +1,115 @@
+//! What a shared mapping may have changed without anybody's knowing.
+//!
+//! A page can be mapped when the kernel has all of it: because it has read it from here, or because it was written whole. What a mapping
+//! writes is known when the kernel writes it back. Noted is how far a file was read; files that are only written cost nothing.
+use crate::inode::{Inode, State};
+use crate::types::*;
+use crate::volume::Volume;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+impl Inode {
+    /// The kernel reads `[offset, end)`. Of a page that it has it reads nothing, so it has given back what it had there.
+    pub(crate) fn note_read(&self, offset: u64, end: u64) {
+        if self.read_end.load(Ordering::Relaxed) < end {
+            self.read_end.fetch_max(end, Ordering::Relaxed);
+        }
+        let void = self.void();
+        if offset < void.end && void.start < end {
+            self.has_no_void();
+        }
+    }
+
+    fn void(&self) -> Range<u64> {
+        let load = |at: &AtomicU64| at.load(Ordering::Acquire);
+        load(&self.void_from)..load(&self.void_to)
+    }
+
+    /// What the kernel has in its pages is content.
+    pub(crate) fn has_no_void(&self) {
+        if self.void_to.load(Ordering::Relaxed) > 0 {
+            self.void_to.store(0, Ordering::Release);
+        }
+    }
+
+    /// The size is set to more than `end`, where the file ended. The kernel drops all pages before the call returns, and writes the page with
+    /// the old end back then, or meanwhile, as far as the new size goes.
+    pub(crate) fn note_growth(&self, end: u64) {
+        let page = rustix::param::page_size() as u64;
+        let start = end - end % page;
+        if start < end && start < self.read_end.load(Ordering::Relaxed) {
+            self.void_from.store(end, Ordering::Release);
+            self.void_to.store(start + page, Ordering::Release);
+        }
+    }
+
+    /// What the kernel writes back at `offset`, with zeros for what is not content.
+    pub(crate) fn content_of<'d>(&self, offset: u64, data: &'d [u8]) -> Cow<'d, [u8]> {
+        let (void, end) = (self.void(), offset + data.len() as u64);
+        let (from, to) = (void.start.max(offset), void.end.min(end));
+        if from >= to {
+            return Cow::Borrowed(data);
+        }
+        let mut data = data.to_vec();
+        data[(from - offset) as usize..(to - offset) as usize].fill(0);
+        Cow::Owned(data)
+    }
+}
+
+impl Volume {
+    /// The kernel has read from the file, so it may have pages that a mapping has changed.
+    pub fn may_be_mapped(&self, ino: Ino) -> bool {
+        match self.inodes.peek(ino) {
+            Some(inode) => inode.read_end.load(Ordering::Relaxed) > 0,
+            None => self.refs.any(ino),
+        }
+    }
+
+    /// The bytes behind the end of file in its last page of `page` bytes, where the kernel has read that page.
+    ///
+    /// Errors: those of finding the inode; EAGAIN, this thread waits for no device.
+    pub fn tail_that_may_be_mapped(&self, ino: Ino, page: u64) -> Result<Option<Range<u64>>> {
+        let inode = self.inode(ino)?;
+        let read_end = inode.read_end.load(Ordering::Relaxed);
+        if read_end == 0 {
+            return Ok(None);
+        }
+        let st = inode.read()?;
+        let size = st.attr.size;
+        let start = size - size % page;
+        let mapped = st.is_file() && start < size && start < read_end;
+        Ok(mapped.then_some(size..start + page))
+    }
+
+    /// The kernel is about to give back the pages that it has from `from` on, and reads them again when it wants them. To be called before
+    /// it does.
+    pub fn gives_pages_back(&self, ino: Ino, from: u64) {
+        if let Some(inode) = self.inodes.peek(ino) {
+            inode.read_end.fetch_min(from, Ordering::Relaxed);
+        }
+    }
+
+    /// It did not.
+    pub fn keeps_pages(&self, ino: Ino) {
+        if let Some(inode) = self.inodes.peek(ino) {
+            inode.read_end.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel believed the file to be as long already, so it drops no page when the size is set.
+    pub fn was_as_long(&self, ino: Ino) {
+        if let Some(inode) = self.inodes.peek(ino) {
+            inode.has_no_void();
+        }
+    }
+}
+
+/// To whom the pages belong that the kernel writes back from shared mappings: the last writer, but where an open group has changed the
+/// file, they carry its bytes and go with it.
+pub(crate) fn writer_of_mapped(st: &State) -> StreamId {
+    match &st.last {
+        Some(txn) if txn.is_open_group() => txn.entry(),
+        _ => st.last_writer,
+    }
+}

@@ -1,0 +1,71 @@
+//! What must be known of stores through mappings before a call is carried out.
+//!
+//! The kernel sends such a store when it writes the page back, some time later, and with what the page holds then. Two calls need it earlier:
+//!
+//! * *A file grows.* Bytes that were stored behind the end of file, in its last page, must be zeros when they become content (C6). The kernel
+//!   cuts a page that it writes back at the end of file of that moment. So before the file grows it gives that page back; what it keeps
+//!   is what it reads again. Not so where the size is set: while that request is under way the kernel sends no page, and would wait for
+//!   itself. There the engine takes what it writes of that page afterwards for zeros, until the kernel reads it again.
+//! * *A time of change is set by hand.* What was stored before it must not change it later, so all pages are given back first.
+//!
+//! A file that the kernel has not read has no such pages (`ccfs_engine::Volume::may_be_mapped`), and costs nothing.
+use super::Server;
+use super::groups::FORGET_WAIT;
+use crate::wire::{Errno, Request};
+use ccfs_engine::{Ino, SetAttr, may_wait};
+use std::ops::Range;
+use std::time::Duration;
+
+/// How long a WRITE waits for the page with the end of file once the kernel was asked. Where its caller holds that page itself, the kernel has
+/// not all of it: nobody can have mapped it, and nothing has to be waited for. That is rare, since the kernel has read the page before.
+const HELD_WAIT: Duration = Duration::from_millis(200);
+
+impl Server {
+    /// Before a file grows to `size` by a call of which the kernel lets pages be written back meanwhile.
+    pub(super) fn before_growth(&self, ino: Ino, size: u64) -> Result<(), Errno> {
+        self.take_tail(ino, size, FORGET_WAIT)
+    }
+
+    /// Before a write at `offset`. What it writes itself it writes to the kernel's page, too.
+    pub(super) fn before_write(&self, ino: Ino, offset: u64) -> Result<(), Errno> {
+        self.take_tail(ino, offset, HELD_WAIT)
+    }
+
+    fn take_tail(&self, ino: Ino, size: u64, patience: Duration) -> Result<(), Errno> {
+        let page = rustix::param::page_size() as u64;
+        let tail = self.volume.tail_that_may_be_mapped(ino, page)?;
+        if let Some(tail) = tail.filter(|t| t.start < size) {
+            may_wait()?;
+            let start = tail.start - tail.start % page;
+            self.give_back(ino, start..tail.end, patience);
+        }
+        Ok(())
+    }
+
+    /// The kernel gives back its pages of a range that goes on to the last one that it has.
+    fn give_back(&self, ino: Ino, range: Range<u64>, patience: Duration) {
+        self.volume.gives_pages_back(ino, range.start);
+        if !self.notifier.write_back(ino, range, patience) {
+            self.volume.keeps_pages(ino);
+        }
+    }
+
+    /// SETATTR has to wait for the kernel.
+    pub(super) fn setattr_waits(&self, request: &Request<'_>) -> bool {
+        use crate::abi::fattr::{MTIME, MTIME_NOW, SIZE};
+        let by_hand = |valid: u32| valid & (MTIME | MTIME_NOW) != 0 && valid & SIZE == 0;
+        let arg = request.arg::<crate::abi::SetattrIn>();
+        let target = self.target(request);
+        arg.is_ok_and(|arg| by_hand(arg.valid))
+            && target.is_ok_and(|ino| self.volume.may_be_mapped(ino))
+    }
+
+    /// Before attributes are set.
+    pub(super) fn before_setattr(&self, ino: Ino, set: &SetAttr) -> Result<(), Errno> {
+        if set.mtime.is_some() && set.size.is_none() && self.volume.may_be_mapped(ino) {
+            may_wait()?;
+            self.give_back(ino, 0..u64::MAX, FORGET_WAIT);
+        }
+        Ok(())
+    }
+}
