@@ -129,7 +129,7 @@ impl Examiner<'_> {
         } else if sb.has_incompat(incompat::NEEDS_RECOVERY) {
             "the kernel had it mounted and was interrupted, or has it mounted now"
         } else if state & STATE_ERROR != 0 {
-            "the kernel has recorded errors"
+            "errors are recorded in the super block"
         } else if state & STATE_VALID == 0 {
             "it was not unmounted cleanly"
         } else if orphans {

@@ -3,6 +3,7 @@ use crate::cli::InspectArgs;
 use crate::failure::{Failure, Outcome};
 use crate::{size, superblock, target};
 use ccfs_device::{Device, OpenMode};
+use ccfs_engine::ErrorStatus;
 use ccfs_ext4::Result as Ext4Result;
 use ccfs_ext4::features::{Support, incompat};
 use ccfs_ext4::superblock::{RawSuper, STATE_ERROR};
@@ -76,6 +77,9 @@ struct Superblock {
     inode_size: u64,
     features: Vec<String>,
     unsupported_features: Vec<String>,
+    error_count: u32,
+    first_error: Option<ErrorStatus>,
+    last_error: Option<ErrorStatus>,
 }
 
 pub fn run(args: &InspectArgs) -> Outcome<()> {
@@ -133,6 +137,7 @@ fn describe(sb: &RawSuper) -> Superblock {
         .filter(|(_, s)| *s == Support::Refused)
         .map(|(n, _)| n.clone())
         .collect();
+    let (first, last) = sb.errors().unzip();
     Superblock {
         label: superblock::show_text(&sb.volume_name),
         uuid: superblock::show_uuid(&sb.uuid),
@@ -145,6 +150,9 @@ fn describe(sb: &RawSuper) -> Superblock {
         inode_size: sb.inode_size.get().into(),
         features: features.into_iter().map(|(name, _)| name).collect(),
         unsupported_features: refused,
+        error_count: sb.error_count.get(),
+        first_error: first.map(Into::into),
+        last_error: last.map(Into::into),
     }
 }
 
@@ -183,6 +191,19 @@ fn show(seen: &Inspection) {
     }
     if !sb.checksum_ok {
         say!("checksum    of the super block is wrong");
+    }
+    if sb.error_count > 0 {
+        say!(
+            "errors      {}; run ccfs fsck {}",
+            sb.error_count,
+            seen.target
+        );
+        for (name, error) in [("first", &sb.first_error), ("last", &sb.last_error)] {
+            let error = serde_json::to_value(error).unwrap_or_default();
+            if let Some(line) = superblock::error_line(&error) {
+                say!("{name:<11} {line}");
+            }
+        }
     }
     if let Some(log) = &seen.log {
         show_log(log);

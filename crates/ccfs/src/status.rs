@@ -1,7 +1,7 @@
 //! `ccfs status`: what the daemon of a mounted volume says of itself.
 use crate::cli::StatusArgs;
 use crate::failure::{Context, Outcome};
-use crate::{size, stream};
+use crate::{size, stream, superblock};
 use serde_json::Value;
 
 pub fn run(args: &StatusArgs) -> Outcome<()> {
@@ -23,6 +23,25 @@ fn number(v: &Value, key: &str) -> u64 {
 
 fn text<'a>(v: &'a Value, key: &str) -> &'a str {
     v[key].as_str().unwrap_or("")
+}
+
+/// What the super block remembers of damage; nothing while all is well.
+fn damage(d: &Value) -> Vec<String> {
+    let (count, met) = (number(d, "error_count"), number(d, "met"));
+    if count == 0 && met == 0 {
+        return Vec::new();
+    }
+    let advice = match d["recorded"] == false {
+        true => "not in the super block yet",
+        false => "unmount the volume and run ccfs fsck",
+    };
+    let mut lines = vec![format!(
+        "{count} errors in the super block, {met} places met since the mount; {advice}"
+    )];
+    for key in ["first_error", "last_error"] {
+        lines.extend(superblock::error_line(&d[key]).map(|line| format!("{key}: {line}")));
+    }
+    lines
 }
 
 /// How callers are told apart, in a line.
@@ -69,6 +88,9 @@ fn show(s: &Value) {
         _ => "in use".to_string(),
     };
     say!("state     {state}");
+    for line in damage(&s["damage"]) {
+        say!("damage    {line}");
+    }
     if s["mount"]["syncfs_works"] == false {
         say!("WARNING   a plain FUSE mount: syncfs and sync make nothing durable, fsync does");
     }

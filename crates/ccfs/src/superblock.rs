@@ -26,7 +26,7 @@ pub fn read(device: &dyn Device) -> Result<RawSuper> {
 
 /// Errors: `Refused` where these bytes are no super block.
 pub fn parse(bytes: &[u8; SUPER_SIZE]) -> Result<RawSuper> {
-    let sb = RawSuper::read_from_bytes(bytes).map_err(|_| Error::Corrupt("super block".into()))?;
+    let sb = RawSuper::read_from_bytes(bytes).map_err(|_| Error::corrupt("super block".into()))?;
     if sb.magic.get() != MAGIC {
         return Err(Error::Refused(
             "no ext2, ext3 or ext4 file system is on it; `ccfs mkfs` makes one".into(),
@@ -100,4 +100,23 @@ pub fn show_uuid(uuid: &[u8; 16]) -> String {
 pub fn show_text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// One of the errors that the super block remembers, from its JSON form; `None` for null.
+pub fn error_line(error: &serde_json::Value) -> Option<String> {
+    let number = |key: &str| error[key].as_u64().unwrap_or(0);
+    let function = error["function"].as_str()?;
+    let what = match number("code") {
+        0 => String::new(),
+        2 => "read or write error, ".into(),
+        4 => "wrong checksum, ".into(),
+        5 => "impossible value, ".into(),
+        other => format!("error code {other}, "),
+    };
+    let (inode, block) = (number("inode"), number("block"));
+    Some(format!(
+        "{what}inode {inode}, block {block}, found by {function}:{} at {} s since 1970",
+        number("line"),
+        number("time")
+    ))
 }

@@ -86,7 +86,7 @@ fn volumes_are_judged_and_not_changed() {
     verdict(&dirty, 1, "after preparation", "ccfs fsck -p");
     let erring = volume(&place, "erring.img", &[]);
     tool("debugfs", &["-w", "-R", "ssv state 3", &erring]);
-    verdict(&erring, 1, "after preparation", "recorded errors");
+    verdict(&erring, 1, "after preparation", "errors are recorded");
     let damaged = volume(&place, "damaged.img", &[]);
     tool("debugfs", &["-w", "-R", "clri <8>", &damaged]);
     verdict(&damaged, 1, "not usable", "rehearsal");

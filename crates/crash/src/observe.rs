@@ -83,7 +83,7 @@ fn read_file(vol: &Volume, ino: Ino, node: &mut Node) -> Result<(), Error> {
         };
         let end = vol.seek(ino, start, Seek::Hole)?;
         if start < at || end <= start {
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "seek from {at}: data {start}, hole {end}"
             )));
         }
@@ -99,7 +99,7 @@ fn read_range(vol: &Volume, ino: Ino, node: &mut Node, mut at: u64, end: u64) ->
         let want = READ_BYTES.min((end - at) as usize);
         vol.read(ino, at, want, &mut buf)?;
         if buf.len() != want {
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "read of {want} bytes at {at} gave {}, size {}",
                 buf.len(),
                 node.size

@@ -468,7 +468,7 @@ impl Volume {
         self.check_block(pblk, 1)?;
         self.read_home(pblk, &mut buf)?;
         let part = buf.get_mut(offset as usize..offset as usize + bytes.len());
-        part.ok_or_else(|| Error::Corrupt("a data record exceeds its block".into()))?
+        part.ok_or_else(|| Error::corrupt("a data record exceeds its block".into()))?
             .copy_from_slice(bytes);
         self.home.insert(pblk, Arc::new(buf), id);
         Ok(())
@@ -618,7 +618,7 @@ impl Volume {
         if end.is_none_or(|e| e > self.image.geometry().blocks_count)
             || pblk < self.image.geometry().first_data_block
         {
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "a log record names block {pblk}, which is outside of the volume"
             )));
         }

@@ -245,9 +245,8 @@ impl Volume {
         }
         let size = usize::try_from(st.attr.size).unwrap_or(usize::MAX);
         if size >= self.block_size as usize {
-            return Err(Error::Corrupt(format!(
-                "symlink {ino} has a target of {size} bytes"
-            )));
+            let what = format!("symlink {ino} has a target of {size} bytes");
+            return self.image.corrupt(ino, what);
         }
         let mut target = vec![0; size];
         self.read_range(&inode, &st, 0, &mut target)?;
@@ -348,7 +347,7 @@ impl Volume {
             .xattr_value(&inode, &st, index, rest)?
             .ok_or(Error::Errno(libc::ENODATA))?;
         if index == ACL_ACCESS || index == ACL_DEFAULT {
-            return Ok(Acl::from_disk(&value)?.to_syscall());
+            return Ok(self.image.met(ino, Acl::from_disk(&value))?.to_syscall());
         }
         Ok(value)
     }

@@ -24,17 +24,23 @@ pub(crate) struct Wanted {
     pub pressure: bool,
 }
 
-impl Volume {
+impl Wakeup {
     pub(crate) fn want(&self, set: impl FnOnce(&mut Wanted)) {
-        let mut wanted = self.wakeup.state.lock();
+        let mut wanted = self.state.lock();
         let before = (wanted.apply, wanted.pressure);
         set(&mut wanted);
         if before.0 != wanted.apply || wanted.quit {
-            self.wakeup.apply.notify_all();
+            self.apply.notify_all();
         }
         if before.1 != wanted.pressure || wanted.quit {
-            self.wakeup.commit.notify_all();
+            self.commit.notify_all();
         }
+    }
+}
+
+impl Volume {
+    pub(crate) fn want(&self, set: impl FnOnce(&mut Wanted)) {
+        self.wakeup.want(set);
     }
 
     pub(crate) fn start_threads(self: &Arc<Self>) {
@@ -148,6 +154,7 @@ impl Volume {
                 std::thread::sleep(APPLY_PAUSE);
             }
             self.wakeup.state.lock().apply = false;
+            self.image.tell();
             let _ = self.apply_ready();
             self.dev.give_back_memory();
             ccfs_device::give_back_memory();

@@ -13,6 +13,7 @@ use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Cause;
 use ccfs_device::Write;
+use ccfs_ext4::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -148,7 +149,12 @@ impl Volume {
         // After a panic nobody may wait for it for ever.
         let result = self.or_stop("a commit", || {
             self.check_running()?;
-            self.build_and_dispatch(&bundle.members)
+            let done = self.build_and_dispatch(&bundle.members);
+            if matches!(done, Err(Error::Corrupt(_))) && self.log().is_ok() {
+                // While the image is whole: after the stop nothing goes home, the mark of this damage neither.
+                self.checkpoint()?;
+            }
+            done
         });
         drop(bundle);
         result

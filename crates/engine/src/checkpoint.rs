@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// A checkpoint is made at least this often while there is something to bring home.
 const INTERVAL: Duration = Duration::from_secs(30);
 
+/// A checkpoint for nothing but further damage that was met is made no more often than this.
+const MARK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Freed blocks that are no reason for a checkpoint yet.
 const PENDING_MIN: u64 = 4096;
 
@@ -108,8 +111,9 @@ impl Note {
     }
 }
 
+#[track_caller]
 fn corrupt() -> Error {
-    Error::Corrupt("a checkpoint does not parse".into())
+    Error::corrupt("a checkpoint does not parse".into())
 }
 
 /// Takes integers from a payload.
@@ -152,6 +156,9 @@ pub(crate) fn block_writes(blocks: &[BlockImage], block_size: u32) -> Vec<Write>
 
 impl Volume {
     pub(crate) fn checkpoint_is_due(&self, a: &Applier) -> bool {
+        if self.mark_is_due(a) {
+            return true;
+        }
         let Ok(log) = self.log() else { return false };
         let something = self.image.dirty_len() > 0 || self.home.len() > 0;
         let large = self.image.dirty_len() * (self.block_size as usize + 8)
@@ -162,6 +169,12 @@ impl Volume {
         let pending =
             self.space.pending_blocks() > (self.image.alloc().free_blocks() / 4).max(PENDING_MIN);
         large || log_full || pending || (something && a.last_checkpoint.elapsed() > INTERVAL)
+    }
+
+    /// Damage was met that the super block at home does not remember: the first at once, further ones together.
+    fn mark_is_due(&self, a: &Applier) -> bool {
+        let unmarked = self.image.unmarked();
+        unmarked.is_some_and(|first| first || a.last_checkpoint.elapsed() > MARK_INTERVAL)
     }
 
     /// Brings everything that is applied home now.
@@ -188,6 +201,7 @@ impl Volume {
         let log = self.log()?;
         a.last_checkpoint = Instant::now();
         self.prune_dir_seqs(a);
+        let marks = self.image.marks();
         let images = self.image.take_dirty();
         let home: Vec<(u64, u64, BlockImage)> = self
             .home
@@ -231,6 +245,7 @@ impl Volume {
             self.flush_device()?;
         }
         self.image.written(&images);
+        self.image.marked(marks);
         for (pblk, _, _) in &home {
             self.home.remove(*pblk, 1);
         }

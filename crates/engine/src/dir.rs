@@ -204,9 +204,24 @@ impl Volume {
             }
         };
         match found {
-            Ok(ino) => self.entry_attr(parent, ino),
+            Ok(ino) => match self.entry_attr(parent, ino) {
+                Err(Error::Errno(libc::ENOENT)) => self.lost(&dir, name, ino),
+                attr => attr,
+            },
             Err(dots) => self.getattr(dots),
         }
+    }
+
+    /// The inode that a name gave is free. Removed meanwhile: ENOENT. But as long as the directory has the name it is damage.
+    fn lost(&self, dir: &Inode, name: &[u8], ino: Ino) -> Result<Attr> {
+        let st = dir.read()?;
+        if self.entry(dir, &st, name)?.map(|e| e.0) == Some(ino)
+            && matches!(self.inode(ino), Err(Error::Errno(libc::ENOENT)))
+        {
+            let what = format!("directory {} names inode {ino}, which is free", dir.ino);
+            return self.image.corrupt(dir.ino, what);
+        }
+        errno(libc::ENOENT)
     }
 
     /// Entries after the cookie `after`, in the order of cookies, which never changes for a name.

@@ -1,13 +1,13 @@
 //! Inodes in memory: the current state, and the layers that transactions have put over the image.
 use crate::atomic::Draft;
+use crate::noted::NotedImage;
 use crate::ranges::{PlaceMap, RangeSet};
 use crate::record::XattrSet;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::txn::{Name, Phase, Txn};
 use crate::types::{Ino, Result, StreamId};
 use ccfs_device::AlignedBuf;
-use ccfs_ext4::Error;
-use ccfs_image::{FastMap, Image, InodeAttr, Lblk, at_hand, may_wait, shard_of, waits};
+use ccfs_image::{FastMap, InodeAttr, Lblk, at_hand, may_wait, shard_of, waits};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -357,7 +357,7 @@ impl Inodes {
     }
 
     /// The inode, from memory or the image. Errors: ENOENT for a free or impossible number.
-    pub fn get(&self, image: &Image, ino: Ino) -> Result<Arc<Inode>> {
+    pub fn get(&self, image: &NotedImage, ino: Ino) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
         let mut readable = true;
         let attr = loop {
@@ -382,10 +382,10 @@ impl Inodes {
         let geo = image.geometry();
         // Block numbers are computed from sizes everywhere: an impossible one stays outside (C10).
         if attr.size > geo.max_file_size_extents.max(geo.max_file_size_blockmap) {
-            return Err(Error::Corrupt(format!(
-                "inode {ino} has a size of {} bytes",
-                attr.size
-            )));
+            return image.corrupt(
+                ino,
+                format!("inode {ino} has a size of {} bytes", attr.size),
+            );
         }
         Ok(shard.load(ino, attr, &self.refs))
     }

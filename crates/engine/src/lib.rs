@@ -23,6 +23,7 @@ mod inode;
 mod mapped;
 mod moment;
 mod namespace;
+mod noted;
 mod ondevice;
 mod op;
 mod pace;
@@ -58,7 +59,9 @@ pub use group::{AbortListener, Aborted};
 pub use moment::{Moment, MomentListener};
 pub use path::PathSteps;
 pub use recover::{Facts, Recovery, Row, Verdict, recover, verdict};
-pub use status::{Counters, FlashStatus, Status, StreamStatus, TieStatus};
+pub use status::{
+    Counters, DamageStatus, ErrorStatus, FlashStatus, Status, StreamStatus, TieStatus,
+};
 pub use types::*;
 pub use volume::{Options, Volume};
 pub use watch::SyncCall;

@@ -414,7 +414,8 @@ impl Volume {
                     .ok_or(Error::Errno(libc::ENOENT))?
             };
             if found.0 == parent {
-                return Err(Error::Corrupt(format!("directory {parent} names itself")));
+                let what = format!("directory {parent} names itself");
+                return self.image.corrupt(parent, what);
             }
             let inode = self.inode(found.0)?;
             let mut l = Locked::new(&[&dir, &inode])?;
@@ -575,7 +576,10 @@ impl Volume {
     /// An inode's ACL of a kind, if it has one.
     pub(crate) fn acl(&self, inode: &Inode, st: &State, index: u8) -> Result<Option<Acl>> {
         match self.xattr_value(inode, st, index, b"")? {
-            Some(value) => Acl::from_disk(&value).map(Some),
+            Some(value) => {
+                let acl = self.image.met(inode.ino, Acl::from_disk(&value));
+                acl.map(Some)
+            }
             None => Ok(None),
         }
     }

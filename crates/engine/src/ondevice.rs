@@ -210,9 +210,11 @@ impl Volume {
     pub(crate) fn checkpoint_on_device(&self, a: &mut Applier) -> Result<()> {
         self.check_running()?;
         self.prune_dir_seqs(a);
+        let marks = self.image.marks();
         let images = self.image.take_dirty();
         self.write_as_one(self.next_number(), images, Vec::new())?;
         self.flush_device()?;
+        self.image.marked(marks);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams.prune();
         self.room.notify_all();

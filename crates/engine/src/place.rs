@@ -10,7 +10,6 @@ use crate::types::*;
 use crate::view::Located;
 use crate::volume::Volume;
 use ccfs_device::{AlignedBuf, Slice, Write};
-use ccfs_ext4::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -291,12 +290,11 @@ impl Volume {
                         },
                         _ => {
                             let l = self.locate_below(inode, st, serial, lblk)?;
-                            let l = l.ok_or_else(|| {
-                                Error::Corrupt(format!(
-                                    "block {lblk} of inode {} has no place",
-                                    inode.ino
-                                ))
-                            })?;
+                            let Some(l) = l else {
+                                let ino = inode.ino;
+                                let what = format!("block {lblk} of inode {ino} has no place");
+                                return self.image.corrupt(ino, what);
+                            };
                             known = Some((lblk, l));
                             l
                         }

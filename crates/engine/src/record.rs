@@ -147,8 +147,9 @@ pub enum Record<'a> {
     },
 }
 
+#[track_caller]
 fn corrupt() -> Error {
-    Error::Corrupt("a log record does not parse".into())
+    Error::corrupt("a log record does not parse".into())
 }
 
 /// Appends fields.

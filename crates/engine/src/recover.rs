@@ -193,13 +193,13 @@ fn repeat_checkpoint(image: &Image, log: &Log, scan: &Scan) -> Result<Note> {
         for (i, &pblk) in note.image_blocks.iter().enumerate() {
             let bytes = blocks
                 .get(i * bs..(i + 1) * bs)
-                .ok_or_else(|| Error::Corrupt("a checkpoint lacks blocks".into()))?;
+                .ok_or_else(|| Error::corrupt("a checkpoint lacks blocks".into()))?;
             home.insert(pblk, Arc::new(AlignedBuf::from_bytes(bytes)));
         }
         collect_home_data(image, log, scan, &note, &mut home)?;
         let limit = image.geometry().blocks_count;
         if home.keys().any(|p| *p >= limit) {
-            return Err(Error::Corrupt(
+            return Err(Error::corrupt(
                 "a checkpoint names a block outside of the volume".into(),
             ));
         }
@@ -277,7 +277,7 @@ fn collect_home_data(
                 continue;
             }
             if pblk >= image.geometry().blocks_count {
-                return Err(Error::Corrupt(format!(
+                return Err(Error::corrupt(format!(
                     "a log record names block {pblk}, which is outside of the volume"
                 )));
             }
@@ -288,7 +288,7 @@ fn collect_home_data(
             }
             let buf = home.get_mut(&pblk).map(Arc::make_mut);
             let part = buf.and_then(|b| b.get_mut(offset as usize..offset as usize + bytes.len()));
-            part.ok_or_else(|| Error::Corrupt("a data record exceeds its block".into()))?
+            part.ok_or_else(|| Error::corrupt("a data record exceeds its block".into()))?
                 .copy_from_slice(bytes);
         }
     }
@@ -300,13 +300,13 @@ fn check_position(note: &Note, from: u64, log: &Log) -> Result<()> {
     if (from..log.next_id()).contains(&note.applied_id) {
         return Ok(());
     }
-    Err(Error::Corrupt(
+    Err(Error::corrupt(
         "a checkpoint's position does not fit the log".into(),
     ))
 }
 
 fn damaged(id: u64) -> Error {
-    Error::Corrupt(format!(
+    Error::corrupt(format!(
         "transaction {id} was durable, but the log has lost part of it; nothing was changed. \
          Save an image of the volume first; `ccfs fsck --discard-log` gives up what the log holds"
     ))

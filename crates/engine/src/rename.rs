@@ -11,7 +11,6 @@ use crate::txn::{Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Rule;
-use ccfs_ext4::Error;
 use std::sync::Arc;
 
 /// One side: a name in a directory and what it is.
@@ -196,7 +195,7 @@ impl Volume {
             let st = dir.read()?;
             at = self.parent_of(&dir, &st)?;
         }
-        Err(Error::Corrupt("a loop of directories".into()))
+        self.image.corrupt(at, "a loop of directories".into())
     }
 
     fn check_rename(

@@ -1,11 +1,12 @@
 //! Space: promises to operations, what statfs shows, and getting room when there is none (C9).
+use crate::noted::NotedImage;
 use crate::planted::{self, Bug};
 use crate::sync::Mutex;
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Cause;
 use ccfs_ext4::Error;
-use ccfs_image::{Image, Run, Striped};
+use ccfs_image::{Run, Striped};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Blocks that an operation tried for the last time leaves for structure, and one of 32 of the others.
@@ -52,7 +53,7 @@ pub struct Space {
 }
 
 impl Space {
-    pub fn promise(&self, image: &Image, data: u64, structure: u64) -> bool {
+    pub fn promise(&self, image: &NotedImage, data: u64, structure: u64) -> bool {
         if data + structure > 0
             && !planted::is(Bug::LostReservation)
             && !image.alloc().reserve(data, structure)
@@ -74,7 +75,7 @@ impl Space {
     }
 
     /// Fills the engine's own reserve up to `blocks`, as far as there is space.
-    pub fn keep(&self, image: &Image, blocks: u64) {
+    pub fn keep(&self, image: &NotedImage, blocks: u64) {
         let missing = blocks.saturating_sub(self.emergency.load(Relaxed));
         if missing == 0 {
             return;
@@ -86,13 +87,13 @@ impl Space {
     }
 
     /// Free blocks that nobody was promised, the engine's own reserve aside.
-    fn unpromised(&self, image: &Image) -> u64 {
+    fn unpromised(&self, image: &NotedImage) -> u64 {
         let promised =
             self.promised_data.get() + self.promised_structure.get() + self.emergency.load(Relaxed);
         image.alloc().free_blocks().saturating_sub(promised)
     }
 
-    pub fn unpromise(&self, image: &Image, data: u64, structure: u64) {
+    pub fn unpromise(&self, image: &NotedImage, data: u64, structure: u64) {
         self.count(data, structure, Gauge::sub);
         if data + structure > 0 && !planted::is(Bug::LostReservation) {
             image.alloc().unreserve(data, structure);
@@ -124,7 +125,7 @@ impl Space {
     }
 
     /// A checkpoint covers all transactions up to `id`: what they freed is free.
-    pub fn release(&self, image: &Image, id: u64) {
+    pub fn release(&self, image: &NotedImage, id: u64) {
         self.pending.lock().retain(|&(freed_by, run)| {
             if freed_by > id {
                 return true;

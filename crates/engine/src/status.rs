@@ -3,6 +3,7 @@ use crate::stream::StreamView;
 use crate::txn::{Phase, Txn};
 use crate::types::Ino;
 use ccfs_device::FlashCounters;
+use ccfs_ext4::errors::ErrorFields;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -159,6 +160,48 @@ impl From<FlashCounters> for FlashStatus {
     }
 }
 
+/// Damage: what the super block's error fields say.
+#[derive(Clone, Debug, Serialize)]
+pub struct DamageStatus {
+    /// Damaged places met since the mount.
+    pub met: u64,
+    /// Errors counted since the last check, those of earlier mounts and of the kernel included (`s_error_count`).
+    pub error_count: u32,
+    /// All of this is in the super block on the device; false on a read-only mount that met damage.
+    pub recorded: bool,
+    pub first_error: Option<ErrorStatus>,
+    pub last_error: Option<ErrorStatus>,
+}
+
+/// One of the errors that the super block remembers.
+#[derive(Clone, Debug, Serialize)]
+pub struct ErrorStatus {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// 0: it is no inode's.
+    pub inode: u32,
+    /// 0: no single one.
+    pub block: u64,
+    /// What found it.
+    pub function: String,
+    pub line: u32,
+    /// The kernel's EXT4_ERR_*: 4 for a wrong checksum, 5 for an impossible value.
+    pub code: u8,
+}
+
+impl From<ErrorFields> for ErrorStatus {
+    fn from(e: ErrorFields) -> ErrorStatus {
+        ErrorStatus {
+            time: e.time,
+            inode: e.inode,
+            block: e.block,
+            function: e.function,
+            line: e.line,
+            code: e.code,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     pub label: String,
@@ -166,6 +209,7 @@ pub struct Status {
     pub read_only: bool,
     /// Why the volume was stopped, and what to do; empty while all is well.
     pub stopped: String,
+    pub damage: DamageStatus,
     pub block_size: u32,
     pub log_frames: u64,
     pub log_frames_used: u64,

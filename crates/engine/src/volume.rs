@@ -8,6 +8,7 @@ use crate::group::AbortListener;
 use crate::health::{RUNNING, UNMOUNTED};
 use crate::inode::{Inode, Inodes, References};
 use crate::moment::MomentListener;
+use crate::noted::NotedImage;
 use crate::ondevice::{self, Backend};
 use crate::pace::Pace;
 use crate::planted::{self, Bug};
@@ -125,7 +126,7 @@ const LITTLE: u64 = 1 << 20;
 /// A mounted volume. All calls may come from any thread; calls that wait for durability block the calling thread.
 pub struct Volume {
     pub(crate) dev: Arc<dyn Device>,
-    pub(crate) image: Image,
+    pub(crate) image: NotedImage,
     pub(crate) backend: Backend,
     pub(crate) live: bool,
     pub(crate) options: Options,
@@ -178,7 +179,7 @@ pub struct Volume {
     pub(crate) stop_reason: Mutex<String>,
     throttle: Mutex<()>,
     pub(crate) room: Condvar,
-    pub(crate) wakeup: Wakeup,
+    pub(crate) wakeup: Arc<Wakeup>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -238,6 +239,12 @@ impl Volume {
                 cache_bytes: options.cache_bytes,
             },
         )?;
+        if image.has_errors() {
+            tracing::warn!(
+                "a file system with errors ({} recorded): running ccfs fsck is recommended",
+                image.recorded_errors().0
+            );
+        }
         let backend = if read_only {
             Backend::None
         } else {
@@ -265,7 +272,6 @@ impl Volume {
         live: bool,
     ) -> Volume {
         let block_size = image.geometry().block_size;
-        let space = Space::default();
         let options = ondevice::fitting(&*dev, options);
         let pace = Pace::new(options.piece_min);
         let log = backend.log();
@@ -274,7 +280,6 @@ impl Volume {
         } else {
             0
         };
-        space.keep(&image, emergency);
         let limits = Limits::new(log, &*dev, block_size);
         let seed = crate::op::now();
         let applier = Applier {
@@ -289,6 +294,10 @@ impl Volume {
         };
         let watermark = applier.applied_id;
         let refs = Arc::new(References::new());
+        let wakeup = Arc::new(Wakeup::default());
+        let image = NotedImage::new(image, wakeup.clone(), options.read_only);
+        let space = Space::default();
+        space.keep(&image, emergency);
         Volume {
             dev,
             image,
@@ -335,7 +344,7 @@ impl Volume {
             stop_reason: Mutex::default(),
             throttle: Mutex::new(()),
             room: Condvar::new(),
-            wakeup: Wakeup::default(),
+            wakeup,
             threads: Mutex::default(),
         }
     }
@@ -369,7 +378,7 @@ impl Volume {
         let left = self.orphans.lock().len();
         if left > 0 {
             // Still marked as in flight: recovery frees them, or says why not.
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "{left} files without a name cannot be freed; run ccfs fsck"
             )));
         }
@@ -571,6 +580,7 @@ impl Volume {
             uuid: format_uuid(&self.uuid()),
             read_only: self.options.read_only,
             stopped: self.stop_reason.lock().clone(),
+            damage: self.image.damage(),
             block_size: self.block_size,
             log_frames,
             log_frames_used,

@@ -1,10 +1,11 @@
 //! Damage that an accepted operation has nothing to do with: it is applied, and recovered, all the same.
 mod common;
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, MemoryDevice, Plan, SimDevice, Write, write_all};
 use ccfs_engine::*;
+use ccfs_ext4::errors::{CODE_CHECKSUM, CODE_CORRUPTED, ErrorFields};
 use ccfs_image::{Image, OpenOptions};
 use common::flash::{changed, device};
-use common::{cx, debugfs, debugfs_says, image, mount, recover, with_dir_index};
+use common::{cx, debugfs, debugfs_says, image, mount, mount_on, quiet, recover, with_dir_index};
 use std::sync::Arc;
 
 const BLOCK: u64 = 1024;
@@ -157,4 +158,84 @@ fn a_file_with_more_names_than_links() {
     v.syncfs(&cx(2)).unwrap();
     assert_eq!(v.status().stopped, "");
     v.unmount().unwrap();
+}
+
+/// What the super block of the volume on a medium remembers: how many errors, the first and the last.
+fn remembered(medium: Arc<dyn Device>) -> (u32, Option<(ErrorFields, ErrorFields)>) {
+    let image = Image::open(device(medium), OpenOptions::default()).unwrap();
+    assert_eq!(image.has_errors(), image.recorded_errors().0 > 0);
+    image.recorded_errors()
+}
+
+/// What a call meets is in the super block: after the next commit, so after a crash, and after the unmount. A place counts once a mount.
+#[test]
+fn met_damage_is_remembered_in_the_super_block() {
+    for features in ["", ",^metadata_csum"] {
+        let (dev, d) = linear(features);
+        let (dev, said) = debugfs_says(&dev, "bmap /d 1");
+        let block = number(&said);
+        let dev = patch(&dev, block, |b| b[4..6].copy_from_slice(&[3, 0]));
+        let dev = Arc::new(dev);
+        assert_eq!(remembered(dev.clone()), (0, None));
+        for mounts in 1..=2 {
+            let v = mount(&dev);
+            let c = cx(1);
+            for _ in 0..3 {
+                let met = v.lookup(d, b"no such name").unwrap_err();
+                assert_eq!(met.errno(), libc::EUCLEAN, "{met}");
+            }
+            let damage = v.status().damage;
+            assert_eq!(
+                (damage.met, damage.error_count, damage.recorded),
+                (1, mounts, false)
+            );
+            let made = format!("new {mounts}");
+            v.mkdir(&c, ROOT_INO, made.as_bytes(), 0o755).unwrap();
+            v.syncfs(&c).unwrap();
+            assert!(v.status().damage.recorded, "{features}");
+            let copy = Arc::new(dev.snapshot());
+            assert!(recover(copy.clone()).unwrap());
+            v.unmount().unwrap();
+            for (how, medium) in [("crash", &copy), ("unmount", &dev)] {
+                let (count, errors) = remembered((*medium).clone());
+                let (first, last) = errors.expect(how);
+                assert_eq!(count, mounts, "{how}");
+                for error in [&first, &last] {
+                    assert_eq!((error.inode, error.block), (d, block), "{how} {features}");
+                    assert!(
+                        error.function.starts_with("ccfs ") && error.line > 0,
+                        "{error:?}"
+                    );
+                }
+                let wrong_checksum = features.is_empty();
+                let code = if wrong_checksum {
+                    CODE_CHECKSUM
+                } else {
+                    CODE_CORRUPTED
+                };
+                assert_eq!(last.code, code, "{how}");
+            }
+        }
+    }
+}
+
+/// A device that cannot read now says nothing of what lies on it.
+#[test]
+fn a_read_error_is_no_damage() {
+    let (dev, d) = linear("");
+    let sim = Arc::new(SimDevice::new(&dev));
+    let v = mount_on(sim.clone(), quiet()).unwrap();
+    sim.set_plan(Plan {
+        fail_reads: (0..1000).collect(),
+        ..Plan::default()
+    });
+    assert_eq!(v.lookup(d, b"none").unwrap_err().errno(), libc::EIO);
+    sim.set_plan(Plan::default());
+    assert_eq!(v.lookup(d, b"none").unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(
+        (v.status().damage.met, v.status().damage.error_count),
+        (0, 0)
+    );
+    v.unmount().unwrap();
+    assert_eq!(remembered(Arc::new(sim.live())), (0, None));
 }

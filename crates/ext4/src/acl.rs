@@ -121,7 +121,7 @@ impl Acl {
 
     /// From the value of ext4's attribute (version 1: only named entries carry an id).
     pub fn from_disk(value: &[u8]) -> Result<Acl> {
-        let bad = || Error::Corrupt("malformed access control list".into());
+        let bad = || Error::corrupt("malformed access control list".into());
         if value.len() < 4 || u32_at(value, 0) != DISK_VERSION {
             return Err(bad());
         }

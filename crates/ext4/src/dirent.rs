@@ -74,7 +74,7 @@ impl Entry<'_> {
         if valid_name(self.name) {
             return Ok(());
         }
-        Err(Error::Corrupt(format!(
+        Err(Error::corrupt(format!(
             "directory entry at byte {} has an impossible name",
             self.offset
         )))
@@ -243,7 +243,7 @@ impl DirFormat {
                 }
             }
         };
-        Error::Corrupt(format!("directory entry at byte {offset} {what}"))
+        Error::corrupt(format!("directory entry at byte {offset} {what}"))
     }
 
     /// Calls `f` with the records of a leaf until it returns false.
@@ -392,7 +392,7 @@ impl DirFormat {
         if now.is_none_or(|r| r.rec_len != room.rec_len || r.spare() != room.spare)
             || room.spare < record_size(name.len())
         {
-            return Err(Error::Corrupt(
+            return Err(Error::corrupt(
                 "a directory block changed during an insertion".into(),
             ));
         }

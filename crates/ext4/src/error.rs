@@ -1,5 +1,23 @@
 //! The one error type of the crates below the operations.
 
+use std::panic::Location;
+
+/// A damaged structure: what `Error::Corrupt` says. Made by [`Error::corrupt`] only, so that it always knows who found it.
+#[derive(Clone, Debug)]
+pub struct Corruption {
+    pub what: String,
+    /// The block of the volume that it lies in; 0: no single one.
+    pub block: u64,
+    /// Where in the source it was found.
+    pub at: &'static Location<'static>,
+}
+
+impl std::fmt::Display for Corruption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
 /// What can go wrong with a volume. `errno()` gives what a system call returns for it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -8,7 +26,7 @@ pub enum Error {
     Io(#[from] std::io::Error),
     /// A structure on disk is damaged (bad checksum, impossible value).
     #[error("corrupt volume: {0}")]
-    Corrupt(String),
+    Corrupt(Corruption),
     /// The volume or the request is refused for a stated reason; the text says what to do.
     #[error("{0}")]
     Refused(String),
@@ -18,6 +36,27 @@ pub enum Error {
 }
 
 impl Error {
+    /// A structure on disk is damaged. Whoever made the call that met it must find it in the super block's error fields afterwards: the
+    /// image notes it (`Image::met`).
+    #[track_caller]
+    pub fn corrupt(what: String) -> Error {
+        Error::Corrupt(Corruption {
+            what,
+            block: 0,
+            at: Location::caller(),
+        })
+    }
+
+    /// The same, lying in `block` of the volume, where that was not known yet.
+    pub fn in_block(mut self, block: u64) -> Error {
+        if let Error::Corrupt(met) = &mut self
+            && met.block == 0
+        {
+            met.block = block;
+        }
+        self
+    }
+
     /// The error number that a system call returns for this error.
     pub fn errno(&self) -> i32 {
         match self {

@@ -31,7 +31,7 @@ impl HashVersion {
             6 => Err(Error::Refused(
                 "directories hashed with SipHash are not supported".into(),
             )),
-            n => Err(Error::Corrupt(format!(
+            n => Err(Error::corrupt(format!(
                 "unknown directory hash version {n}"
             ))),
         }

@@ -145,7 +145,7 @@ fn rec_len(format: &DirFormat, block: &[u8], at: usize) -> usize {
 
 /// Reads the facts of a root; checks that the block is one.
 pub fn root_info(format: &DirFormat, block: &[u8]) -> Result<RootInfo> {
-    let bad = |what: &str| Error::Corrupt(format!("root of a hash tree {what}"));
+    let bad = |what: &str| Error::corrupt(format!("root of a hash tree {what}"));
     if block.len() != format.block_size
         || rec_len(format, block, 0) != 12
         || rec_len(format, block, 12) != format.block_size - 12
@@ -171,7 +171,7 @@ pub fn root_info(format: &DirFormat, block: &[u8]) -> Result<RootInfo> {
 
 /// The pairs of a root or node, their numbers checked (walks check the order of hashes).
 pub fn pairs<'a>(format: &DirFormat, kind: Kind, block: &'a [u8]) -> Result<Pairs<'a>> {
-    let bad = |what: &str| Error::Corrupt(format!("index block of a directory {what}"));
+    let bad = |what: &str| Error::corrupt(format!("index block of a directory {what}"));
     if kind == Kind::Node && (word(block, 0) != 0 || rec_len(format, block, 0) != format.block_size)
     {
         return Err(bad("is not behind a free record"));
@@ -224,7 +224,7 @@ pub fn insert_pair(
         (now.len(), now.limit)
     };
     if count >= most || index == 0 || index > count {
-        return Err(Error::Corrupt("no room in an index block".into()));
+        return Err(Error::corrupt("no room in an index block".into()));
     }
     let at = pairs_at(kind);
     let from = at + index * PAIR;

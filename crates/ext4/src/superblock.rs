@@ -90,7 +90,16 @@ pub struct RawSuper {
     pub snapshot_r_blocks_count: U64,
     pub snapshot_list: U32,
     pub error_count: U32,
-    pub error_details: [u8; 104],
+    pub first_error_time: U32,
+    pub first_error_ino: U32,
+    pub first_error_block: U64,
+    pub first_error_func: [u8; 32],
+    pub first_error_line: U32,
+    pub last_error_time: U32,
+    pub last_error_ino: U32,
+    pub last_error_line: U32,
+    pub last_error_block: U64,
+    pub last_error_func: [u8; 32],
     pub mount_opts: [u8; 64],
     pub usr_quota_inum: U32,
     pub grp_quota_inum: U32,
@@ -101,8 +110,12 @@ pub struct RawSuper {
     pub lpf_ino: U32,
     pub prj_quota_inum: U32,
     pub checksum_seed: U32,
-    pub time_hi: [u8; 6],
-    pub error_codes: [u8; 2],
+    /// Bits 32 to 39 of wtime, mtime, mkfs_time and lastcheck.
+    pub time_hi: [u8; 4],
+    pub first_error_time_hi: u8,
+    pub last_error_time_hi: u8,
+    pub first_error_code: u8,
+    pub last_error_code: u8,
     pub encoding: U16,
     pub encoding_flags: U16,
     pub orphan_file_inum: U32,
@@ -117,8 +130,13 @@ const _: () = {
     assert!(std::mem::offset_of!(RawSuper, blocks_count_hi) == 0x150);
     assert!(std::mem::offset_of!(RawSuper, mmp_block) == 0x168);
     assert!(std::mem::offset_of!(RawSuper, error_count) == 0x194);
+    assert!(std::mem::offset_of!(RawSuper, first_error_block) == 0x1A0);
+    assert!(std::mem::offset_of!(RawSuper, last_error_time) == 0x1CC);
+    assert!(std::mem::offset_of!(RawSuper, last_error_func) == 0x1E0);
     assert!(std::mem::offset_of!(RawSuper, mount_opts) == 0x200);
     assert!(std::mem::offset_of!(RawSuper, checksum_seed) == 0x270);
+    assert!(std::mem::offset_of!(RawSuper, first_error_time_hi) == 0x278);
+    assert!(std::mem::offset_of!(RawSuper, last_error_code) == 0x27B);
     assert!(std::mem::offset_of!(RawSuper, orphan_file_inum) == 0x280);
     assert!(std::mem::offset_of!(RawSuper, checksum) == 0x3FC);
 };
@@ -217,8 +235,9 @@ pub struct Layout {
     pub unsigned_hash: bool,
 }
 
+#[track_caller]
 fn corrupt<T>(what: impl std::fmt::Display) -> Result<T> {
-    Err(Error::Corrupt(format!("super block: {what}")))
+    Err(Error::corrupt(format!("super block: {what}")))
 }
 
 impl Layout {

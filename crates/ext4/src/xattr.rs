@@ -67,7 +67,7 @@ fn cost(attr: &Attr) -> usize {
 
 /// Reads entries from `start`; value offsets count from `base`.
 fn parse(region: &[u8], start: usize, base: usize) -> Result<Vec<AttrRef<'_>>> {
-    let bad = |what: &str| Error::Corrupt(format!("extended attribute {what}"));
+    let bad = |what: &str| Error::corrupt(format!("extended attribute {what}"));
     let mut out = Vec::new();
     let (mut at, mut lowest) = (start, region.len());
     loop {
@@ -127,7 +127,7 @@ fn header(block: &[u8]) -> Result<RawHeader> {
         {
             Ok(raw)
         }
-        _ => Err(Error::Corrupt(
+        _ => Err(Error::corrupt(
             "attribute block without a proper header".into(),
         )),
     }

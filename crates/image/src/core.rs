@@ -2,6 +2,7 @@
 
 use crate::FastMap;
 use crate::cache::{Cache, Found, Kind};
+use crate::damage::Damages;
 use crate::groups::{GroupTable, Zones};
 use crate::{BlockImage, Geometry, Pblk, Run};
 use ccfs_device::{AlignedBuf, Device};
@@ -41,10 +42,12 @@ pub(crate) struct Core {
     pub stale_bitmaps: Mutex<FastMap<u64, ()>>,
     /// The journal's blocks in order; empty until they are known and on volumes without a journal.
     pub journal: OnceLock<Vec<Run>>,
+    pub damages: Damages,
 }
 
+#[track_caller]
 pub(crate) fn corrupt<T>(what: impl Into<String>) -> Result<T> {
-    Err(Error::Corrupt(what.into()))
+    Err(Error::corrupt(what.into()))
 }
 
 impl Core {
@@ -78,7 +81,7 @@ impl Core {
             match self.cache.get(pblk, kind.tag()) {
                 Found::Ready(buf, slots) => return Ok((buf, slots)),
                 Found::Unverified(buf) => {
-                    self.verify(pblk, &kind, &buf)?;
+                    self.verified(pblk, &kind, &buf)?;
                     self.cache.set_verified(pblk, &buf, kind);
                     return Ok((buf, 0));
                 }
@@ -95,7 +98,8 @@ impl Core {
                             alone = true;
                             continue;
                         }
-                        verified => verified?,
+                        Err(error) => return self.damaged(pblk, &kind, error),
+                        Ok(()) => {}
                     }
                     if let Some(buf) = self.cache.insert_read(pblk, buf, kind, since) {
                         return Ok((buf, 0));
@@ -149,6 +153,25 @@ impl Core {
         let (at, together) = (pblk * buf.len() as u64, !alone && kind.lies_together());
         crate::read_device(&*self.dev, at, &mut buf, together)?;
         Ok(buf)
+    }
+
+    fn verified(&self, pblk: Pblk, kind: &Kind, buf: &AlignedBuf) -> Result<()> {
+        match self.verify(pblk, kind, buf) {
+            Ok(()) => Ok(()),
+            Err(error) => self.damaged(pblk, kind, error),
+        }
+    }
+
+    /// The block does not verify, and that is no accident of the way.
+    fn damaged<T>(&self, pblk: Pblk, kind: &Kind, error: Error) -> Result<T> {
+        let error = Err(error.in_block(pblk));
+        match kind {
+            Kind::Gdt { .. } | Kind::BlockBitmap { .. } | Kind::InodeBitmap { .. } => {
+                self.noting(0, error)
+            }
+            // Whose it is knows the caller.
+            _ => error,
+        }
     }
 
     /// Does the block verify as `kind`?

@@ -338,7 +338,7 @@ impl Dir<'_> {
         let bounds = path.bounds()?;
         let block = path.read_leaf()?;
         for entry in self.format.entries(&block) {
-            let entry = entry?;
+            let entry = entry.map_err(|e| self.lies_in(path.leaf, e))?;
             if entry.ino == 0 || dots(entry.name) {
                 continue;
             }

@@ -54,7 +54,7 @@ impl<'a> Dir<'a> {
         let blocks = attr.size / format.block_size as u64;
         let whole = attr.size.is_multiple_of(format.block_size as u64);
         if !whole || blocks > layout.blocks_count {
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "directory {ino} has an impossible size of {} bytes",
                 attr.size
             )));
@@ -99,8 +99,9 @@ impl<'a> Dir<'a> {
         }
     }
 
+    #[track_caller]
     pub fn corrupt(&self, what: &str) -> Error {
-        Error::Corrupt(format!(
+        Error::corrupt(format!(
             "directory {} {what}; run e2fsck -fD on the unmounted volume",
             self.ino
         ))
@@ -115,6 +116,14 @@ impl<'a> Dir<'a> {
         match mapping.pblk {
             Some(pblk) if !mapping.unwritten => Ok(pblk),
             _ => Err(self.corrupt("has a hole")),
+        }
+    }
+
+    /// An error of what block `lblk` holds, with where that lies.
+    pub fn lies_in(&self, lblk: u32, error: Error) -> Error {
+        match self.place(lblk) {
+            Ok(pblk) => error.in_block(pblk),
+            Err(_) => error,
         }
     }
 

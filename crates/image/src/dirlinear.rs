@@ -89,7 +89,7 @@ impl Dir<'_> {
         for lblk in 0..self.blocks {
             let block = self.read(lblk, LEAF)?;
             for entry in self.format.entries(&block) {
-                let entry = entry?;
+                let entry = entry.map_err(|e| self.lies_in(lblk, e))?;
                 if entry.ino != 0 && !f(lblk, &entry)? {
                     return Ok(());
                 }
@@ -113,7 +113,7 @@ impl Dir<'_> {
         for lblk in 0..self.blocks {
             let block = self.read(lblk, LEAF)?;
             for entry in self.format.entries(&block) {
-                let entry = entry?;
+                let entry = entry.map_err(|e| self.lies_in(lblk, e))?;
                 if entry.ino != 0 {
                     // A name that is there twice is found where a search finds it: at its first place.
                     let place = Place {
@@ -184,7 +184,9 @@ impl Dir<'_> {
             return Ok(found.map(|place| (place.lblk, place.ino, place.ftype)));
         }
         for lblk in 0..self.blocks {
-            if let Some(entry) = self.format.find(&self.read(lblk, LEAF)?, name)? {
+            let block = self.read(lblk, LEAF)?;
+            let found = self.format.find(&block, name);
+            if let Some(entry) = found.map_err(|e| self.lies_in(lblk, e))? {
                 return Ok(Some((lblk, entry.ino, entry.ftype)));
             }
         }

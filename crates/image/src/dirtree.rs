@@ -43,6 +43,20 @@ pub struct Gathered {
     run: Run,
 }
 
+impl NewTree {
+    /// The directory.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+}
+
+impl Gathered {
+    /// The directory.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+}
+
 /// The blocks of a new tree, in order.
 struct Builder<'b, 'a> {
     dir: &'b Dir<'a>,
@@ -125,7 +139,8 @@ impl Image {
     /// False: some block cannot be read.
     fn copy_leaves(&self, dir: &Dir, from: u32, to: Run, flush: Flush) -> Result<bool> {
         for i in 0..to.len {
-            let Ok(content) = dir.read(from + i as u32, LEAF) else {
+            let content = dir.read(from + i as u32, LEAF);
+            let Ok(content) = self.core.noting(dir.ino, content) else {
                 return Ok(false);
             };
             let block = dir.sealed(LEAF, &content);
@@ -162,14 +177,14 @@ impl Image {
         spare: bool,
         flush: Flush,
     ) -> Result<Option<NewTree>> {
-        let Ok(dir) = Dir::open_filled(self, ino) else {
+        let Ok(dir) = self.core.noting(ino, Dir::open_filled(self, ino)) else {
             return Ok(None);
         };
         if spare && crate::htree::headroom_of_linear(&dir).is_none() {
             return Ok(None);
         }
         let mut b = Builder::new(&dir, pieces_max);
-        let built = match b.build() {
+        let built = match self.core.noting(ino, b.build()) {
             Ok(true) => flush().map(|()| true),
             // Whoever changes a name elsewhere in the directory was not told of that: it stays linear.
             Err(_) if !b.write_failed => Ok(false),

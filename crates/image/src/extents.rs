@@ -183,7 +183,7 @@ impl Image {
         let eof = self.core.inode(ino)?.core().size();
         let tree = self.tree(ino, generation);
         let cut = tree.cut_at(eof.div_ceil(self.core.block_size() as u64));
-        match unless_io(cut, None)? {
+        match unless_io(self.core.noting(ino, cut), None)? {
             Some(cut) => tree.part(cut),
             None => Ok(true),
         }

@@ -139,7 +139,8 @@ impl<'d, 'a> Path<'d, 'a> {
         block: Arc<AlignedBuf>,
         major: Option<u32>,
     ) -> Result<Pair> {
-        let pairs = htree::pairs(&self.dir.format, kind, &block)?;
+        let pairs = htree::pairs(&self.dir.format, kind, &block);
+        let pairs = pairs.map_err(|e| self.dir.lies_in(lblk, e))?;
         let index = major.map_or(0, |major| pairs.search(major));
         let pair = pairs.get(index);
         if pair.block == 0 || pair.block == lblk {
@@ -230,7 +231,9 @@ pub(crate) fn find(dir: &Dir, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
 /// Finds a name from the leaf on that `path` has reached.
 fn find_from(dir: &Dir, path: &mut Path, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
     loop {
-        if let Some(entry) = dir.format.find(&path.read_leaf()?, name)? {
+        let block = path.read_leaf()?;
+        let found = dir.format.find(&block, name);
+        if let Some(entry) = found.map_err(|e| dir.lies_in(path.leaf, e))? {
             return Ok(Some((path.leaf, entry.ino, entry.ftype)));
         }
         if !path.advance_same()? {
@@ -245,7 +248,8 @@ pub(crate) fn insert(dir: &mut Dir, name: &[u8], ino: Ino, ftype: u8) -> Result<
     let mut path = Path::to_name(dir, name)?;
     let leaf = path.leaf;
     let block = path.read_leaf()?;
-    let (found, room) = dir.format.survey(&block, name)?;
+    let surveyed = dir.format.survey(&block, name);
+    let (found, room) = surveyed.map_err(|e| dir.lies_in(leaf, e))?;
     let mut found = found.map(|entry| (leaf, entry.ino, entry.ftype));
     // Changes are made in place where nobody holds a snapshot.
     drop(block);

@@ -2,6 +2,7 @@
 
 use crate::cache::Kind;
 use crate::core::{Core, corrupt};
+use crate::open::JOURNAL_INO;
 use crate::{Image, Ino, InodeAttr, Pblk, Run, STRUCTURE_FLAGS};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::checksum::inode_seed;
@@ -93,7 +94,12 @@ impl Core {
             if ino >= self.layout.first_ino && !self.inode_in_use(ino)? {
                 return Err(Error::Errno(libc::ENOENT));
             }
-            self.verify_inode(ino, &buf[at.clone()])?;
+            // Once its blocks are known the journal's map names what no file's may.
+            let verified = match ino == JOURNAL_INO && self.journal.get().is_some() {
+                true => self.verify_checksum(ino, &buf[at.clone()]),
+                false => self.verify_inode(ino, &buf[at.clone()]),
+            };
+            self.noting(ino, verified.map_err(|e| e.in_block(place.pblk)))?;
             if place.slot < 64 {
                 self.cache.slot_verified(place.pblk, &buf, place.slot);
             }

@@ -20,6 +20,7 @@ mod at_hand;
 mod blockmap;
 mod cache;
 mod core;
+mod damage;
 mod dir;
 mod dirblock;
 mod dirbuild;
@@ -43,7 +44,8 @@ pub use alloc::Allocator;
 pub use at_hand::{
     at_hand, decided, may_wait, nothing_missed, read_device, undecided, waiting, waits,
 };
-pub use dirtree::{Gathered, NewTree};
+pub use damage::Met;
+pub use dirtree::{Flush, Gathered, NewTree};
 pub use fastmap::FastMap;
 pub use open::OpenOptions;
 pub use scrub::{Damage, SCRUB_DAMAGE_MAX, ScrubAt, ScrubStep, Visited};
@@ -161,6 +163,7 @@ pub type BlockImage = (Pblk, Arc<AlignedBuf>);
 /// | alloc, alloc_inodes, alloc_view | the allocator |
 /// | dir*, htree | directories |
 /// | xattr | extended attributes |
+/// | damage | what was found damaged, and its mark in the super block |
 /// | core, cache, groups | blocks, bitmaps, descriptors |
 pub struct Image {
     core: Arc<core::Core>,

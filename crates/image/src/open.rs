@@ -7,7 +7,7 @@ use crate::groups::{GroupTable, Zones};
 use crate::{Geometry, Image, Pblk, Run, blockmap, flight};
 use ccfs_device::{AlignedBuf, Device};
 use ccfs_ext4::features::ro_compat;
-use ccfs_ext4::superblock::{Layout, RawSuper, STATE_ERROR, STATE_VALID, SUPER_OFFSET, SUPER_SIZE};
+use ccfs_ext4::superblock::{Layout, RawSuper, STATE_VALID, SUPER_OFFSET, SUPER_SIZE};
 use ccfs_ext4::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl Image {
     /// Opens a volume.
     ///
     /// # Errors
-    /// `Refused`, with the command that helps: unsupported features (by name), a volume that was not cleanly unmounted, orphans,
-    /// recorded errors. `Corrupt` for impossible values. `Io`.
+    /// `Refused`, with the command that helps: unsupported features (by name), a volume that was not cleanly unmounted, orphans.
+    /// `Corrupt` for impossible values. `Io`.
     pub fn open(dev: Arc<dyn Device>, opts: OpenOptions) -> Result<Image> {
         let mut bytes = [0u8; SUPER_SIZE];
         if dev.size_bytes() < SUPER_OFFSET + SUPER_SIZE as u64 {
@@ -77,6 +77,7 @@ impl Image {
             freed: Mutex::default(),
             stale_bitmaps: Mutex::default(),
             journal: std::sync::OnceLock::new(),
+            damages: Default::default(),
             dev,
             layout,
         });
@@ -99,7 +100,7 @@ impl Image {
             return Err(Error::Refused("the volume has an external journal: run tune2fs -O ^has_journal and then tune2fs -j".into()));
         }
         let snap = self.core.inode(JOURNAL_INO).map_err(|e| match e {
-            Error::Errno(_) => Error::Corrupt("the journal's inode is free".into()),
+            Error::Errno(_) => Error::corrupt("the journal's inode is free".into()),
             e => e,
         })?;
         let blocks = snap.core().size() / u64::from(self.core.layout.block_size);
@@ -195,9 +196,6 @@ fn check_state(raw: &RawSuper) -> Result<()> {
             "{what}: run e2fsck -f on the volume"
         )))
     };
-    if raw.state.get() & STATE_ERROR != 0 {
-        return refuse("the kernel has recorded errors in this file system");
-    }
     if raw.state.get() & STATE_VALID == 0 {
         return refuse("the volume was not cleanly unmounted");
     }

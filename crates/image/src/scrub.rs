@@ -172,6 +172,22 @@ impl Step<'_> {
         }
     }
 
+    /// As `damaged`, for what was read and is wrong: the super block remembers it.
+    fn corrupt(&mut self, pblk: Pblk, ino: Ino, error: Error) {
+        let text = error.to_string();
+        let _ = self.image.core.noting::<()>(ino, Err(error.in_block(pblk)));
+        self.damaged(pblk, ino, text);
+    }
+
+    #[track_caller]
+    fn wrong(&mut self, pblk: Pblk, ino: Ino, what: String) {
+        let _ = self
+            .image
+            .core
+            .noting::<()>(ino, Err(Error::corrupt(what.clone()).in_block(pblk)));
+        self.damaged(pblk, ino, what);
+    }
+
     /// Reads a block that memory does not hold newer. `Err`: it was reported, or (`Some`) is newer in memory.
     fn read_device(
         &mut self,
@@ -213,7 +229,7 @@ impl Step<'_> {
         match self.image.core.verify(pblk, &kind, &buf) {
             Ok(()) => Some(Arc::new(buf)),
             Err(e) => {
-                self.damaged(pblk, ino, e.to_string());
+                self.corrupt(pblk, ino, e);
                 None
             }
         }
@@ -243,10 +259,10 @@ impl Step<'_> {
             format!("backup super block of group {group}")
         });
         let Some(raw) = raw.filter(|r| r.magic.get() == MAGIC && r.uuid == uuid) else {
-            return self.damaged(pblk, 0, format!("{name}: it is none of this volume"));
+            return self.wrong(pblk, 0, format!("{name}: it is none of this volume"));
         };
         if raw.has_ro_compat(ro_compat::METADATA_CSUM) && !raw.checksum_ok() {
-            self.damaged(pblk, 0, format!("{name}: wrong checksum"));
+            self.wrong(pblk, 0, format!("{name}: wrong checksum"));
         }
     }
 
@@ -348,9 +364,9 @@ impl Step<'_> {
             match verified {
                 Ok(()) => {}
                 Err(Error::Errno(_)) => {
-                    self.damaged(pblk, ino, format!("inode {ino}: in use, but empty"));
+                    self.wrong(pblk, ino, format!("inode {ino}: in use, but empty"));
                 }
-                Err(e) => self.damaged(pblk, ino, e.to_string()),
+                Err(e) => self.corrupt(pblk, ino, e),
             }
         }
     }
@@ -398,7 +414,7 @@ impl Step<'_> {
         if let Some(buf) = self.check(pblk, kind, ino, "attribute block")
             && let Err(e) = ccfs_ext4::xattr::block_attrs(&buf)
         {
-            self.damaged(pblk, ino, e.to_string());
+            self.corrupt(pblk, ino, e);
         }
     }
 
@@ -438,7 +454,7 @@ impl Step<'_> {
             let child = Node(&buf);
             let range = u64::from(index.lblk)..next;
             if let Err(what) = child.check(Some(node.depth() - 1), range, &mut |_, _| true) {
-                self.damaged(index.pblk, ino, format!("extent block: {what}"));
+                self.wrong(index.pblk, ino, format!("extent block: {what}"));
             } else if let Some(rest) = self.extents(ino, seed, child, next, from) {
                 return Some(rest);
             }
@@ -491,7 +507,7 @@ impl Step<'_> {
         let dir = match Dir::open_filled(image, ino) {
             Ok(dir) => dir,
             Err(e) => {
-                self.damaged(0, ino, e.to_string());
+                self.corrupt(0, ino, e);
                 return None;
             }
         };
@@ -513,7 +529,7 @@ impl Step<'_> {
     fn directory_block(&mut self, dir: &Dir, lblk: u32, kind: BlockKind) {
         let pblk = match dir.place(lblk) {
             Ok(pblk) => pblk,
-            Err(Error::Corrupt(what)) => return self.damaged(0, dir.ino, what),
+            Err(e @ Error::Corrupt(_)) => return self.corrupt(0, dir.ino, e),
             // An extent node that cannot be read or does not verify was reported.
             Err(_) => return,
         };
@@ -525,7 +541,7 @@ impl Step<'_> {
             BlockKind::Index(kind) => htree::pairs(&dir.format, kind, &buf).map(drop),
         };
         if let Err(e) = parsed {
-            self.damaged(pblk, dir.ino, e.to_string());
+            self.corrupt(pblk, dir.ino, e);
         }
     }
 }

@@ -16,7 +16,7 @@ fn body_range(inode: &[u8]) -> Result<Range<usize>> {
         return Ok(inode.len()..inode.len());
     }
     if !extra_isize_ok(inode) {
-        return Err(Error::Corrupt("impossible i_extra_isize".into()));
+        return Err(Error::corrupt("impossible i_extra_isize".into()));
     }
     Ok(CORE_SIZE + extra_isize(inode)..inode.len())
 }
@@ -51,7 +51,7 @@ impl Image {
 
     fn xattr_block(&self, pblk: Pblk) -> Result<Arc<AlignedBuf>> {
         if !self.core.may_belong_to_file(pblk, 1)? {
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "an inode names block {pblk} for its attributes"
             )));
         }
@@ -65,7 +65,9 @@ impl Image {
         let more = xattr::body_attrs(body)?.iter().all(&mut *f);
         let block = inode.core().file_acl();
         if more && block != 0 {
-            xattr::block_attrs(&self.xattr_block(block)?)?.iter().all(f);
+            let bytes = self.xattr_block(block)?;
+            let attrs = xattr::block_attrs(&bytes).map_err(|e| e.in_block(block))?;
+            attrs.iter().all(f);
         }
         Ok(())
     }
@@ -136,7 +138,7 @@ impl Image {
         let users = if old == 0 {
             0
         } else {
-            xattr::refcount(&self.xattr_block(old)?)?
+            xattr::refcount(&self.xattr_block(old)?).map_err(|e| e.in_block(old))?
         };
         let new = match (block.is_empty(), users) {
             (true, _) => 0,
@@ -169,7 +171,7 @@ impl Image {
 
     /// Gives an inode's attribute block up: the last user frees it. The inode itself still names it afterwards.
     pub(crate) fn drop_xattr_block(&self, ino: Ino, pblk: Pblk) -> Result<()> {
-        let users = xattr::refcount(&self.xattr_block(pblk)?)?;
+        let users = xattr::refcount(&self.xattr_block(pblk)?).map_err(|e| e.in_block(pblk))?;
         if users <= 1 {
             self.free_structure(pblk)?;
         } else {

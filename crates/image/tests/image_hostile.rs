@@ -205,7 +205,7 @@ fn flipped_bits_are_found_and_named() {
             .read_attr(ino)
             .unwrap_err();
         assert!(
-            matches!(&e, Error::Corrupt(t) if t.contains(&format!("inode {ino}"))),
+            matches!(&e, Error::Corrupt(t) if t.what.contains(&format!("inode {ino}"))),
             "{e}"
         );
     }
@@ -226,7 +226,7 @@ fn flipped_bits_are_found_and_named() {
             }
         };
         assert!(
-            matches!(&e, Error::Corrupt(t) if t.contains(&node.to_string())),
+            matches!(&e, Error::Corrupt(t) if t.what.contains(&node.to_string())),
             "{e}"
         );
     }
@@ -236,11 +236,11 @@ fn flipped_bits_are_found_and_named() {
     let image = flip(bitmap * 1024 + 60).unwrap();
     let e = image.alloc().allocate(1, 1, 1).unwrap_err();
     assert!(
-        matches!(&e, Error::Corrupt(t) if t.contains("block bitmap of group 0")),
+        matches!(&e, Error::Corrupt(t) if t.what.contains("block bitmap of group 0")),
         "{e}"
     );
     let gdt = flip(2 * 1024 + 12);
-    assert!(matches!(&gdt, Err(Error::Corrupt(t)) if t.contains("group 0")));
+    assert!(matches!(&gdt, Err(Error::Corrupt(t)) if t.what.contains("group 0")));
 }
 
 fn word_after(text: &str, mark: &str) -> u64 {
@@ -309,7 +309,7 @@ fn a_journal_of_any_length_is_an_error() {
         Arc::new(MemoryDevice::from_file(&path).unwrap())
     };
     let error = |dev: &Arc<MemoryDevice>| match open(dev) {
-        Err(Error::Corrupt(text)) => text,
+        Err(Error::Corrupt(met)) => met.what,
         Err(e) => panic!("{e}"),
         Ok(_) => panic!("it was opened"),
     };

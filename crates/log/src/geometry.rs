@@ -37,7 +37,7 @@ impl Map {
     pub fn new(geo: &Geometry, device_bytes: u64) -> Result<Map> {
         let bs = geo.block_size;
         if !bs.is_power_of_two() || !(1024..=65536).contains(&bs) {
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "log: block size {bs} is not a power of two of 1 to 64 KiB"
             )));
         }
@@ -46,7 +46,7 @@ impl Map {
         let mut blocks = 0;
         for &(pblk, len) in &geo.runs {
             if len == 0 || pblk.checked_add(len).is_none_or(|end| end > limit) {
-                return Err(Error::Corrupt(format!(
+                return Err(Error::corrupt(format!(
                     "the journal's blocks {pblk}+{len} lie outside the volume"
                 )));
             }
@@ -60,7 +60,7 @@ impl Map {
         let mut sorted: Vec<(u64, u64)> = runs.iter().map(|r| (r.1, r.2)).collect();
         sorted.sort_unstable();
         if sorted.windows(2).any(|w| w[0].0 + w[0].1 > w[1].0) {
-            return Err(Error::Corrupt(
+            return Err(Error::corrupt(
                 "the journal inode maps a block twice".into(),
             ));
         }

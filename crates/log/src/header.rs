@@ -132,10 +132,10 @@ impl Header {
         let ordered =
             header.applied_id < header.next_id && header.checkpoint_seq < CHECKPOINT_LIMIT;
         if !small || !ordered || !header.division().fits(map.blocks) || !header.ids_are_near() {
-            return Err(Error::Corrupt(format!("impossible log header {header:?}")));
+            return Err(Error::corrupt(format!("impossible log header {header:?}")));
         }
         if raw.block_size.get() as usize != map.block_size || raw.geometry_crc.get() != map.crc() {
-            return Err(Error::Corrupt(
+            return Err(Error::corrupt(
                 "the log was written through another map of the journal inode".into(),
             ));
         }
@@ -146,13 +146,13 @@ impl Header {
 /// Which of the two blocks counts; see the table above. `None` for an invalid block, else its seq.
 fn choose(seqs: [Option<u64>; 2]) -> Result<usize> {
     match seqs {
-        [Some(a), Some(b)] if a == b => Err(Error::Corrupt(format!(
+        [Some(a), Some(b)] if a == b => Err(Error::corrupt(format!(
             "both log headers have sequence number {a}"
         ))),
         [Some(a), Some(b)] => Ok(usize::from(b > a)),
         [Some(_), None] => Ok(0),
         [None, Some(_)] => Ok(1),
-        [None, None] => Err(Error::Corrupt(
+        [None, None] => Err(Error::corrupt(
             "the journal holds no ccfs log (both headers are invalid)".into(),
         )),
     }
@@ -174,7 +174,7 @@ pub(crate) fn read_newest(dev: &dyn Device, map: &Map) -> Result<(Header, u64)> 
     let at = choose(raw.map(|r| r.map(|r| r.seq.get())))?;
     let header = raw[at].as_ref().map(|raw| Header::from_raw(raw, map));
     Ok((
-        header.ok_or_else(|| Error::Corrupt("no log header".into()))??,
+        header.ok_or_else(|| Error::corrupt("no log header".into()))??,
         at as u64,
     ))
 }

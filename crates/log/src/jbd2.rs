@@ -23,7 +23,7 @@ fn be32(block: &[u8], at: usize) -> u32 {
 /// `Refused` with the command that helps if there is something to replay or the format is unknown; `Corrupt` if it is none.
 pub fn check_jbd2_superblock(block: &[u8]) -> Result<()> {
     if block.len() < SIZE || be32(block, 0) != MAGIC {
-        return Err(Error::Corrupt("the journal has no jbd2 super block; recreate it: tune2fs -O ^has_journal, then tune2fs -j".into()));
+        return Err(Error::corrupt("the journal has no jbd2 super block; recreate it: tune2fs -O ^has_journal, then tune2fs -j".into()));
     }
     if be32(block, 4) != BLOCKTYPE_V2 {
         return Err(Error::Refused(
@@ -42,7 +42,7 @@ pub fn check_jbd2_superblock(block: &[u8]) -> Result<()> {
     if incompat & (CSUM_V2 | CSUM_V3) != 0
         && !crate::layout::crc_without(&block[..SIZE], CRC_AT) != be32(block, CRC_AT)
     {
-        return Err(Error::Corrupt(
+        return Err(Error::corrupt(
             "the checksum of the journal's super block is wrong; run e2fsck".into(),
         ));
     }

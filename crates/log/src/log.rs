@@ -261,7 +261,7 @@ impl Log {
     pub fn find(dev: Arc<dyn Device>, geo: Geometry) -> Result<(Log, Scan)> {
         let map = Map::new(&geo, dev.size_bytes())?;
         if map.blocks < FIRST_RING_BLOCK {
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "a journal of {} blocks cannot hold a log",
                 map.blocks
             )));
@@ -588,7 +588,7 @@ impl Log {
                     && frame::crc_fits(block);
                 let claim = if good { Frame::claim(block) } else { None };
                 if claim.is_none_or(|f| f.no != no || f.group != *g) {
-                    return Err(Error::Corrupt(format!(
+                    return Err(Error::corrupt(format!(
                         "log: frame {no} changed since the scan"
                     )));
                 }

@@ -335,7 +335,7 @@ impl Assembler {
             .map(|d| TxnId::from_le_bytes(*d))
             .collect::<Vec<_>>();
         if deps.iter().any(|&d| d == 0 || d >= g.id) {
-            return Err(Error::Corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "log: transaction {} depends on one that is not older",
                 g.id
             )));
@@ -425,12 +425,12 @@ fn scan_part(
                     groups.push(&f, block)?;
                 }
                 (Verdict::Impossible, _) => {
-                    return Err(Error::Corrupt(format!(
+                    return Err(Error::corrupt(format!(
                         "log: frame {no} has a good checksum and impossible numbers"
                     )));
                 }
                 (Verdict::Future, _) => {
-                    return Err(Error::Corrupt(format!(
+                    return Err(Error::corrupt(format!(
                         "log: frame {no} was written after a header that is lost; the newest log header is damaged"
                     )));
                 }
@@ -464,7 +464,7 @@ pub(crate) fn scan(dev: &dyn Device, map: &Map, header: &Header) -> Result<(Scan
         .filter(|f| f.meta.kind == Kind::Txn)
         .collect();
     if let Some(w) = txns.windows(2).find(|w| w[0].meta.id >= w[1].meta.id) {
-        return Err(Error::Corrupt(format!(
+        return Err(Error::corrupt(format!(
             "log: transaction {} lies in front of {}",
             w[0].meta.id, w[1].meta.id
         )));
@@ -477,7 +477,7 @@ pub(crate) fn scan(dev: &dyn Device, map: &Map, header: &Header) -> Result<(Scan
         .filter(|f| f.first > low)
         .max_by_key(|f| f.first);
     if header.checkpoint_seq > 0 && home.is_none() && pending.is_none() {
-        return Err(Error::Corrupt(format!(
+        return Err(Error::corrupt(format!(
             "log: checkpoint {} is damaged",
             header.checkpoint_seq
         )));
@@ -485,7 +485,7 @@ pub(crate) fn scan(dev: &dyn Device, map: &Map, header: &Header) -> Result<(Scan
     let watermark = header.applied_id.max(ring.watermark).max(areas.watermark);
     let max_id = ring.max_id.max(areas.max_id);
     if max_id >= header.next_id + 2 * header.ring_len {
-        return Err(Error::Corrupt(format!(
+        return Err(Error::corrupt(format!(
             "log: id {max_id} is too far above {}, which was next when the header was written",
             header.next_id
         )));

@@ -58,7 +58,7 @@ impl Offline {
             true
         })?;
         if let Some(name) = bad {
-            return Err(ccfs_engine::Error::Corrupt(format!(
+            return Err(ccfs_engine::Error::corrupt(format!(
                 "directory {dir} holds the impossible name \"{}\"",
                 crate::show_name(&name)
             )));
@@ -109,7 +109,7 @@ impl Offline {
 
 /// A directory has one name. More make a cycle, or a tree without end.
 pub(crate) fn twice(ino: Ino) -> ccfs_engine::Error {
-    ccfs_engine::Error::Corrupt(format!(
+    ccfs_engine::Error::corrupt(format!(
         "directory {ino} is in the tree twice; `ccfs fsck -y` repairs that"
     ))
 }

@@ -152,14 +152,18 @@ fn tie(t: &Value) -> Tie {
 fn volume(s: &Value) -> Volume {
     let c = &s["counters"];
     let stopped = text(s, "stopped");
+    let damage = match number(&s["damage"], "error_count") {
+        0 => String::new(),
+        n => format!(", {n} ERRORS"),
+    };
     Volume {
         mountpoint: text(&s["mount"], "mountpoint"),
         label: text(s, "label"),
         uuid: text(s, "uuid"),
         state: match (stopped.is_empty(), s["read_only"] == true) {
             (false, _) => format!("STOPPED: {stopped}"),
-            (true, true) => "read-only".to_string(),
-            (true, false) => "in use".to_string(),
+            (true, true) => format!("read-only{damage}"),
+            (true, false) => format!("in use{damage}"),
         },
         log_frames: number(s, "log_frames"),
         log_frames_used: number(s, "log_frames_used"),

@@ -383,6 +383,12 @@ impl Server {
             .map(|(name, n)| (name.to_string(), n.into()))
             .collect();
         let mut status = serde_json::to_value(self.volume.status()).unwrap_or_default();
+        if !viewer.is_root {
+            // Block numbers are root's business.
+            for key in ["first_error", "last_error"] {
+                status["damage"][key] = serde_json::Value::Null;
+            }
+        }
         status["mount"] = json!({
             "mountpoint": self.mount.mountpoint,
             "source": self.mount.source,

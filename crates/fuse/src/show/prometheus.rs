@@ -47,6 +47,18 @@ const PLAIN: &[(&str, &str, &str, &[&str])] = &[
         &["orphans"],
     ),
     (
+        "ccfs_super_block_errors",
+        "gauge",
+        "Errors that the super block remembers; e2fsck clears them.",
+        &["damage", "error_count"],
+    ),
+    (
+        "ccfs_corruption_errors_total",
+        "counter",
+        "Damaged places met since the mount.",
+        &["damage", "met"],
+    ),
+    (
         "ccfs_operations_total",
         "counter",
         "Operations accepted.",

@@ -124,7 +124,7 @@ impl Source for VolumeSource<'_> {
     fn target(&self, link: &Ino) -> Outcome<Vec<u8>> {
         let target = self.0.volume.readlink(*link)?;
         if target.is_empty() || target.contains(&0) {
-            return Err(ccfs_engine::Error::Corrupt(format!(
+            return Err(ccfs_engine::Error::corrupt(format!(
                 "symlink {link} has an impossible target"
             )));
         }
