@@ -1,7 +1,7 @@
 //! `ccfs fsck`: recovery, then e2fsck. Each step can be killed and run again.
 use crate::cli::FsckArgs;
 use crate::failure::{Context, Failure, Outcome, fsck_code};
-use crate::{flash, inspect, mounts, superblock, target, tools};
+use crate::{flash, inspect, logging, mounts, superblock, target, tools};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_image::{Image, OpenOptions};
@@ -84,6 +84,7 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
 
 fn recover(device: Arc<dyn Device>, args: &FsckArgs) -> Outcome<()> {
     let shown = args.target.display();
+    logging::of_command();
     let done = Volume::recover(device).map_err(|e| {
         let hint = match e {
             ccfs_engine::Error::Io(_) => "nothing is lost by trying again, on a good device".to_string(),

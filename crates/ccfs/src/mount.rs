@@ -38,6 +38,7 @@ fn run_daemon(args: &MountArgs, options: &MountOptions) -> Outcome<()> {
         .and_then(|()| {
             serve(&args.target, &args.dir, options, || {
                 is_ready = true;
+                logging::say_where();
                 daemon::ready()
             })
         });
@@ -159,6 +160,7 @@ fn serve(
         callers: options.callers.clone(),
         transport: options.transport,
         options: options.of_daemon(),
+        messages: logging::kept(),
         // Of a volume of root's everybody may use what its rights allow, as of any other file system.
         allow_other: options.allow_other || !usermount::is_needed(),
         ..MountConfig::new(target)

@@ -3,6 +3,10 @@ use crate::cli::StatusArgs;
 use crate::failure::{Context, Outcome};
 use crate::{size, stream, superblock};
 use serde_json::Value;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Of the messages that the daemon keeps so many are shown; `--json` has all.
+const MESSAGES_SHOWN: usize = 8;
 
 pub fn run(args: &StatusArgs) -> Outcome<()> {
     let at = stream::open(&args.dir)?;
@@ -23,6 +27,12 @@ fn number(v: &Value, key: &str) -> u64 {
 
 fn text<'a>(v: &'a Value, key: &str) -> &'a str {
     v[key].as_str().unwrap_or("")
+}
+
+/// From a moment in milliseconds since 1970 until now.
+fn seconds_since(time_ms: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| (d.as_millis() as u64).saturating_sub(time_ms) / 1000)
 }
 
 /// What the super block remembers of damage; nothing while all is well.
@@ -137,6 +147,19 @@ fn show(s: &Value) {
         );
     }
     say!("callers   {}", callers(&s["identity"]));
+    let log = &s["log"];
+    if !text(log, "to").is_empty() {
+        say!("messages  go to {}", text(log, "to"));
+    }
+    let messages = log["messages"].as_array().map_or(&[][..], Vec::as_slice);
+    for m in &messages[messages.len().saturating_sub(MESSAGES_SHOWN)..] {
+        say!(
+            "message   {} s ago, {}: {}",
+            seconds_since(number(m, "time_ms")),
+            text(m, "level"),
+            text(m, "text")
+        );
+    }
     let c = &s["counters"];
     for key in [
         "operations",

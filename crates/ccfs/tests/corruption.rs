@@ -425,6 +425,11 @@ fn scrub_marks_what_it_finds_and_readers_say_that_they_cannot() {
     damaged(&sound, &image, at);
     let listed = ccfs_with(&["ls", &format!("{image}:/few")]);
     assert_ne!(listed.code, 0, "{}", listed.out);
+    assert!(
+        listed.err.contains("does not remember it"),
+        "{}",
+        listed.err
+    );
     assert_eq!(field(&image, "FS Error count"), "");
     common::mount(&image, &dir);
     assert_eq!(ccfs_with(&["scrub", &dir]).code, 4);

@@ -1,4 +1,4 @@
-//! What the daemon says, and where: nothing by default, else to stderr, a file or the system log; each error once.
+//! What the daemon says, and where: its life and each error once, to stderr, a file, the system log or the kernel's.
 mod common;
 use common::{PATIENCE, Place, Ran, ccfs_with, run, unmount, wait_for};
 use std::fs;
@@ -46,19 +46,173 @@ fn system_log(place: &Place) -> UnixDatagram {
     socket
 }
 
+/// The log has its life; who mounts it is told nothing.
 #[test]
-fn a_mount_without_trouble_says_nothing() {
+fn a_mount_without_trouble_says_when_it_begins_and_ends() {
     needs_mounts!();
     let place = fresh();
     let socket = system_log(&place);
     let path = place.text("log.sock");
     let ran = mount_and_use(&place, "rw", &[("CCFS_LOG_SOCKET", &path)]);
     assert_eq!((ran.out, ran.err), (String::new(), String::new()));
-    assert_eq!(received(&socket), [""; 0]);
+    let dir = place.text("mnt");
+    let life = |said: &[String]| {
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(
+            said[0].contains(": mounted ") || said[0].contains(" mounted "),
+            "{said:?}"
+        );
+        assert!(said[0].contains(&format!(" on {dir}, over ")), "{said:?}");
+        assert!(said[1].contains("unmounted "), "{said:?}");
+        assert!(
+            said[1].contains(&format!(" from {dir}: it is plain ext4")),
+            "{said:?}"
+        );
+    };
+    let said = received(&socket);
+    life(&said);
+    assert!(said.iter().all(|l| l.starts_with("<30>ccfs[")), "{said:?}");
     let file = place.text("log");
     let ran = mount_and_use(&place, &format!("log={file}"), &[]);
     assert_eq!((ran.out, ran.err), (String::new(), String::new()));
-    assert_eq!(fs::read_to_string(&file).unwrap(), "");
+    let text = fs::read_to_string(&file).unwrap();
+    life(&text.lines().map(str::to_string).collect::<Vec<_>>());
+    // Who wants less.
+    let less = [("CCFS_LOG", "warn"), ("CCFS_LOG_SOCKET", path.as_str())];
+    mount_and_use(&place, "rw", &less);
+    assert_eq!(received(&socket), [""; 0]);
+}
+
+/// Recovery says how much it did, once, to the log and to nobody who waits.
+#[test]
+fn a_recovery_is_logged() {
+    needs_mounts!();
+    let place = fresh();
+    let (image, dir, file) = (place.text("a.img"), place.text("mnt"), place.text("log"));
+    common::mount(&image, &dir);
+    fs::write(place.path("mnt/synced"), "x").unwrap();
+    fs::File::open(place.path("mnt/synced"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    let pid = common::daemon(&dir);
+    common::signal(pid, "KILL");
+    common::wait_for_end(pid);
+    assert_eq!(ccfs_with(&["umount", &dir]).code, 32);
+    let ran = mount_and_use(&place, &format!("log={file}"), &[]);
+    assert_eq!((ran.out, ran.err), (String::new(), String::new()));
+    let text = fs::read_to_string(&file).unwrap();
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|l| l.contains("recovered the log"))
+        .collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    let count = |behind: &str| {
+        let before = lines[0].split_once(behind).expect(behind).0;
+        let word = before.rsplit([' ', '(']).next().unwrap();
+        word.parse::<u64>()
+            .unwrap_or_else(|_| panic!("{}", lines[0]))
+    };
+    assert!(count(" transactions") > 0 && count(" bytes)") > 0, "{text}");
+    assert!(lines[0].ends_with(" ms"), "{text}");
+}
+
+fn log_of(dir: &str) -> serde_json::Value {
+    let ran = ccfs_with(&["status", "--json", dir]);
+    let status: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    status["log"].clone()
+}
+
+/// Without a system log messages go to the kernel's, without both they are only kept; the mount says so, and `status` has the last ones.
+#[test]
+fn without_a_system_log_messages_go_elsewhere_and_the_last_are_kept() {
+    needs_mounts!();
+    let place = fresh();
+    let (image, dir) = (place.text("a.img"), place.text("mnt"));
+    let (socket, kernel) = (place.text("late.sock"), place.text("kmsg"));
+    let mount = |kernel: &str| {
+        let mut command = common::ccfs();
+        command
+            .env("CCFS_LOG_SOCKET", &socket)
+            .env("CCFS_LOG_KMSG", kernel);
+        let ran = run(command.args(["mount", &image, &dir]));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.err
+    };
+    fs::write(&kernel, "").unwrap();
+    let said = mount(&kernel);
+    assert!(said.contains("messages go to the kernel's log"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let written = fs::read_to_string(&kernel).unwrap();
+    let life = written
+        .lines()
+        .find(|l| l.contains("mounted "))
+        .expect("the mount");
+    assert!(life.starts_with("<30>ccfs["), "{written}");
+    let log = log_of(&dir);
+    assert_eq!(log["to"], "the kernel's log");
+    let texts = |log: &serde_json::Value| {
+        let messages = log["messages"].as_array().unwrap().iter();
+        messages
+            .map(|m| m["text"].as_str().unwrap().to_string())
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        texts(&log).iter().any(|t| t.starts_with("mounted ")),
+        "{log}"
+    );
+    let shown = ccfs_with(&["status", &dir]).out;
+    assert!(
+        shown.contains("messages  go to the kernel's log"),
+        "{shown}"
+    );
+    assert!(shown.contains(" info: mounted "), "{shown}");
+    let file = fs::read_to_string(place.path("mnt/.ccfs/status.json")).unwrap();
+    assert!(file.contains("the kernel's log"), "{file}");
+    // A system log that comes later gets what is said from then on.
+    let late = UnixDatagram::bind(&socket).unwrap();
+    late.set_nonblocking(true).unwrap();
+    unmount(&dir);
+    let said = received(&late);
+    assert!(said.iter().any(|l| l.contains("unmounted ")), "{said:?}");
+    assert!(!fs::read_to_string(&kernel).unwrap().contains("unmounted "));
+    // Where one was bound and nobody listens any more, it is none.
+    drop(late);
+    let said = mount(&place.text("no/kmsg"));
+    assert!(
+        said.contains("only `ccfs status` shows the last messages"),
+        "{said}"
+    );
+    let log = log_of(&dir);
+    assert_eq!(log["to"], "nowhere else");
+    assert!(
+        texts(&log).iter().any(|t| t.starts_with("mounted ")),
+        "{log}"
+    );
+    // Others than root see none: they name files.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(place.path(""), open).unwrap();
+    let mut other = std::process::Command::new("setpriv");
+    let ccfs = env!("CARGO_BIN_EXE_ccfs");
+    other.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        ccfs,
+        "status",
+        "--json",
+        &dir,
+    ]);
+    let ran = run(&mut other);
+    if ran.code == 0 {
+        let status: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(status["log"]["messages"], serde_json::json!([]));
+        assert_eq!(status["log"]["to"], "");
+    } else {
+        // The program, or the work folder, cannot be reached by them.
+        println!("other users: not tried: {}", ran.err);
+    }
+    unmount(&dir);
 }
 
 #[test]
@@ -194,7 +348,8 @@ fn a_volume_that_stops_is_one_line_in_the_log() {
     let said = received(&socket);
     let stops = said.iter().filter(|l| l.contains("shut down by request"));
     assert_eq!(stops.count(), 1, "{said:?}");
-    assert!(said.len() <= 2, "{said:?}");
+    assert!(said.iter().any(|l| l.contains("mounted ")), "{said:?}");
+    assert!(said.len() <= 3, "{said:?}");
     let ran = common::try_unmount(&dir);
     assert_eq!(
         ran.err.lines().count(),

@@ -16,6 +16,7 @@ use ccfs_image::{Image, Run};
 use ccfs_log::{Found, Log, Scan};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Data that is verified at a time, bytes.
 const VERIFY_BYTES: u64 = 1 << 20;
@@ -127,6 +128,8 @@ pub fn verdict(f: Facts) -> Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     pub applied: u64,
+    /// Bytes of the records of those that were applied.
+    pub applied_bytes: u64,
     pub discarded: u64,
     pub freed_inodes: u64,
     /// Transactions by row of the decision table, in the order of `Row::ALL`.
@@ -135,6 +138,23 @@ pub struct Recovery {
 
 /// Brings a crashed volume to rest. `None`: it was at rest.
 pub fn recover(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
+    let began = Instant::now();
+    let done = recover_silently(dev)?;
+    if let Some(done) = &done {
+        tracing::info!(
+            target: "life",
+            "recovered the log of a crash: {} transactions ({} bytes) applied, {} never durable, {} nameless files freed, in {} ms",
+            done.applied,
+            done.applied_bytes,
+            done.discarded,
+            done.freed_inodes,
+            began.elapsed().as_millis()
+        );
+    }
+    Ok(done)
+}
+
+fn recover_silently(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
     // Only to look: a volume with features that can but be read is never in flight.
     let look = ccfs_image::OpenOptions {
         read_only: true,
@@ -337,6 +357,7 @@ impl Volume {
             note_fields(&mut applier, found.meta.id, &payload)?;
         }
         let none = HashMap::new();
+        let mut applied_bytes = 0;
         for found in &accepted {
             let skip = if found.meta.id == note.applied_id + 1 && !planted::is(Bug::ReplayTwice) {
                 note.applied_records
@@ -350,6 +371,7 @@ impl Volume {
                 skip,
                 last: true,
             };
+            applied_bytes += payload.len() as u64;
             self.apply_payload(&mut applier, part, &payload, &none, None)?;
         }
         let freed_inodes = self.free_orphans_at_rest(&mut applier)?;
@@ -360,6 +382,7 @@ impl Volume {
         self.checkpoint_locked(&mut applier)?;
         Ok(Recovery {
             applied: accepted.len() as u64,
+            applied_bytes,
             discarded: rejected,
             freed_inodes,
             rows,

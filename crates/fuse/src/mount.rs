@@ -5,6 +5,7 @@
 use crate::apart;
 use crate::caller::CallerConfig;
 use crate::loopdev::{self, LoopDevice};
+use crate::show::Messages;
 use crate::transport::Transport;
 use crate::transport::channel::Channel;
 use crate::transport::dev::PoolConfig;
@@ -19,6 +20,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Share of the machine's dirty page limit that mapped writes of one mount may take, percent (the kernel gives FUSE 1).
@@ -68,6 +70,8 @@ pub struct MountConfig {
     pub callers: CallerConfig,
     /// The options that are the daemon's, by name, as `status` shows them to root.
     pub options: BTreeMap<&'static str, String>,
+    /// The last messages of this process, which `status` shows.
+    pub messages: Arc<Messages>,
 }
 
 impl MountConfig {
@@ -89,6 +93,7 @@ impl MountConfig {
             ring_queues: None,
             callers: CallerConfig::default(),
             options: BTreeMap::new(),
+            messages: Arc::default(),
         }
     }
 }

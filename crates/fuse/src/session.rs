@@ -85,6 +85,7 @@ impl Session {
                     atomic_files: config.atomic_files,
                     transport: Arc::new(transport),
                     options: config.options.clone(),
+                    messages: config.messages.clone(),
                 };
                 let transport = info.transport.clone();
                 let callers = config.callers.clone();
@@ -138,6 +139,13 @@ impl Session {
                 return Err(MountError::system("cannot start serving", e).into());
             }
         };
+        let source = self.mounted.source.display().to_string();
+        let dir = self.mounted.mountpoint.display().to_string();
+        let way = match self.transport.name() {
+            "uring" => "io_uring",
+            _ => "/dev/fuse",
+        };
+        tracing::info!(target: "life", "mounted {source} on {dir}, over {way}");
         let refused = ready(&self).err();
         if refused.is_some()
             && let Err(e) = self.mounted.detach()
@@ -157,6 +165,10 @@ impl Session {
             self.control(&events, &ended, &signals);
         });
         let at_rest = self.server.end().map_err(MountError::Unclean);
+        // An error is told by whoever gets it.
+        if at_rest.is_ok() {
+            tracing::info!(target: "life", "unmounted {source} from {dir}: it is plain ext4");
+        }
         match refused {
             Some(why) => Err(why),
             None => Ok(at_rest?),

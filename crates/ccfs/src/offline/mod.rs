@@ -8,7 +8,7 @@ pub use show::{ls, tree};
 
 use crate::cli::{CatArgs, MkdirArgs, RmArgs};
 use crate::failure::{Context, Failure, Outcome};
-use crate::{mounts, output};
+use crate::{logging, mounts, output};
 use ccfs_offline::{Access, Error, Offline};
 use place::Place;
 use std::io::Write;
@@ -30,6 +30,7 @@ fn open(image: &Path, access: Access) -> Outcome<Offline> {
             ),
         ));
     }
+    logging::of_command();
     Offline::open(image, access).map_err(|e| match e {
         Error::Open(e) => crate::target::cannot_open(image, &e, CODE),
         e => Failure::new(CODE, format!("{shown}: {e}")),

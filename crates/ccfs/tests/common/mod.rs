@@ -10,7 +10,10 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The program under test.
 pub fn ccfs() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ccfs"));
-    command.stdin(Stdio::null());
+    // What the daemon says is nothing for the log of this machine's kernel.
+    command
+        .stdin(Stdio::null())
+        .env("CCFS_LOG_KMSG", "/dev/null");
     command
 }
 

@@ -401,6 +401,8 @@ impl Server {
             "transport_reason": self.mount.transport.why(),
         });
         status["requests"] = requests.into();
+        let daemon_uid = rustix::process::geteuid().as_raw();
+        status["log"] = self.mount.messages.json(viewer, daemon_uid);
         self.add_streams(&mut status, viewer);
         let paths = show::Paths::new(&self.volume, viewer);
         show::add_streams(&mut status, &paths, &self.recent);

@@ -29,8 +29,8 @@ use crate::abi::{self, op};
 use crate::caller::{CallerConfig, Callers};
 use crate::metrics::Metrics;
 use crate::procfs::Proc;
-use crate::show::Syncers;
 use crate::show::recent::Recent;
+use crate::show::{Messages, Syncers};
 use crate::transport::InUse;
 use crate::wire::{Errno, Handler, Reply, Request};
 use ccfs_client::abi as client;
@@ -83,6 +83,8 @@ pub struct MountInfo {
     pub transport: Arc<InUse>,
     /// See [`crate::MountConfig::options`].
     pub options: BTreeMap<&'static str, String>,
+    /// See [`crate::MountConfig::messages`].
+    pub messages: Arc<Messages>,
 }
 
 impl Server {

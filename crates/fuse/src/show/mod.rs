@@ -1,9 +1,11 @@
 //! What a mount shows of itself: status, events and metrics, as JSON and as text, for one viewer.
 //!
 //! A viewer who is not root sees sizes and numbers of all streams, but the paths and programs only of its own user.
+mod messages;
 mod paths;
 pub mod prometheus;
 pub mod recent;
+pub use messages::{MESSAGES_MAX, Messages};
 pub use paths::Paths;
 
 use ccfs_engine::watch::{BUCKETS_US, Cause, Commit, Event, Histogram, StreamTotals, What};
