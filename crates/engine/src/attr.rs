@@ -1,7 +1,7 @@
 //! Attributes: getattr, setattr, flags, extended attributes, ACLs.
 use crate::dir::errno;
 use crate::file::{FLAG_APPEND, FLAG_IMMUTABLE, kill_suidgid, touch};
-use crate::inode::{Inode, State};
+use crate::inode::{FLAG_DIRSYNC, FLAG_SYNC, Inode, State};
 use crate::namespace::{ACL_ACCESS, ACL_DEFAULT};
 use crate::op::Op;
 use crate::planted::{self, Bug};
@@ -15,9 +15,9 @@ use ccfs_ext4::acl::Acl;
 use std::sync::Arc;
 
 /// Flags that FS_IOC_SETFLAGS may change: sync, immutable, append, nodump, noatime; nocow is refused.
-const FLAGS_SETTABLE: u32 = 0x8 | FLAG_IMMUTABLE | FLAG_APPEND | 0x40 | 0x80 | FLAGS_OF_DIRS;
+const FLAGS_SETTABLE: u32 = FLAG_SYNC | FLAG_IMMUTABLE | FLAG_APPEND | 0x40 | 0x80 | FLAGS_OF_DIRS;
 /// Those that only a directory can get: dirsync, topdir.
-const FLAGS_OF_DIRS: u32 = 0x1_0000 | 0x2_0000;
+const FLAGS_OF_DIRS: u32 = FLAG_DIRSYNC | 0x2_0000;
 /// Flags shown by FS_IOC_GETFLAGS, and known to FS_IOC_SETFLAGS (EXT4_FL_USER_VISIBLE).
 const FLAGS_VISIBLE: u32 = 0x725B_DFFF;
 /// Largest xattr value (XATTR_SIZE_MAX) and name (XATTR_NAME_MAX).
@@ -257,6 +257,22 @@ impl Volume {
         Ok(self.getattr(ino)?.flags & FLAGS_VISIBLE)
     }
 
+    /// Changes of this inode (of a directory: of its entries) are to be durable when their calls return (chattr +S, +D). Waits for nobody:
+    /// where that would take a read from the device the answer is yes.
+    pub fn is_synchronous(&self, ino: Ino) -> bool {
+        if !self.inodes.some_synchronous() {
+            return false;
+        }
+        match ccfs_image::at_hand(|| self.getattr(ino)) {
+            Some(Ok(attr)) if u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR => {
+                attr.flags & (FLAG_SYNC | FLAG_DIRSYNC) != 0
+            }
+            Some(Ok(attr)) => attr.flags & FLAG_SYNC != 0,
+            Some(Err(_)) => false,
+            None => true,
+        }
+    }
+
     /// Errors: EOPNOTSUPP for what ccfs does not have; EPERM for immutable and append-only by an unprivileged caller, and for other
     /// changes of what is immutable and stays so.
     pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
@@ -296,6 +312,7 @@ impl Volume {
         let op = self.begin(cx.stream, self.promise_if_possible(0), ties)?;
         st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
         st.attr.ctime = op.now;
+        self.inodes.note_flags(st.attr.flags);
         if st.is_dir() {
             op.dir_field(&inode, &mut st, DirField::Flags);
             op.dir_field(&inode, &mut st, DirField::Ctime);

@@ -13,6 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+/// i_flags: changes are durable when their calls return; with DIRSYNC those of a directory's entries.
+pub(crate) const FLAG_SYNC: u32 = 0x8;
+pub(crate) const FLAG_DIRSYNC: u32 = 0x1_0000;
+
 /// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.
 #[derive(Clone)]
 pub struct Page {
@@ -267,6 +271,8 @@ pub struct Inodes {
     refs: Arc<References>,
     /// Where the next inode begins to number its operations.
     epochs: AtomicU64,
+    /// One of those that were in memory has FLAG_SYNC or FLAG_DIRSYNC.
+    synchronous: AtomicBool,
 }
 
 /// On a cache line of its own.
@@ -339,7 +345,20 @@ impl Inodes {
             shards: (0..SHARDS).map(|_| Padded::default()).collect(),
             refs,
             epochs: AtomicU64::new(EPOCH),
+            synchronous: AtomicBool::new(false),
         }
+    }
+
+    /// An inode has these flags.
+    pub fn note_flags(&self, flags: u32) {
+        if flags & (FLAG_SYNC | FLAG_DIRSYNC) != 0 {
+            self.synchronous.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Flags for synchronous changes were met so far.
+    pub fn some_synchronous(&self) -> bool {
+        self.synchronous.load(Ordering::Relaxed)
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
@@ -387,6 +406,7 @@ impl Inodes {
                 format!("inode {ino} has a size of {} bytes", attr.size),
             );
         }
+        self.note_flags(attr.flags);
         Ok(shard.load(ino, attr, &self.refs))
     }
 

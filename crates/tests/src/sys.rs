@@ -1,6 +1,7 @@
 //! System calls as the tests need them: one function per call, the errno as the error, nothing retried or hidden.
 #![allow(unsafe_code)]
 
+pub use later::{Calls, Later};
 pub use objects::{Dir, Direct, Map};
 pub use process::{as_user, geteuid, gettid, kill, on_termination, umask, umount_lazy};
 
@@ -33,6 +34,7 @@ macro_rules! call {
     }};
 }
 
+mod later;
 mod objects;
 mod process;
 

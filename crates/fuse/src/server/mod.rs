@@ -22,6 +22,7 @@ mod namespace;
 mod scrub;
 mod snapshots;
 mod status_dir;
+mod synchronous;
 mod who;
 mod xattr;
 
@@ -127,6 +128,12 @@ impl Server {
     /// Requests served so far, by name.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    fn carry_out(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        let to_sync = self.to_sync(request);
+        self.dispatch(request, reply)?;
+        self.make_durable(request, to_sync)
     }
 
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -275,7 +282,9 @@ impl Handler for Server {
             op::SYNCFS | op::DESTROY | op::FALLOCATE | op::LSEEK => true,
             op::RELEASE => self.mount.atomic_files,
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
-                self.volume.writers_wait() || !self.copies_at_once(request)
+                self.volume.writers_wait()
+                    || !self.copies_at_once(request)
+                    || self.waits_for_durability(request)
             }
             op::SETATTR => self.volume.writers_wait() || self.setattr_waits(request),
             op::WRITE
@@ -289,7 +298,7 @@ impl Handler for Server {
             | op::RENAME
             | op::RENAME2
             | op::SETXATTR
-            | op::REMOVEXATTR => self.volume.writers_wait(),
+            | op::REMOVEXATTR => self.volume.writers_wait() || self.waits_for_durability(request),
             op::IOCTL => request
                 .arg_and_rest::<abi::IoctlIn>()
                 .is_ok_and(|(arg, _)| {
@@ -343,7 +352,10 @@ impl Handler for Server {
 
     fn handle_at_hand(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
         let header = &request.header;
-        if !can_be_left(header.opcode) || status_dir::is_ours(header.nodeid) {
+        if self.waits_for_durability(request)
+            || !can_be_left(header.opcode)
+            || status_dir::is_ours(header.nodeid)
+        {
             self.handle(request, reply);
             return true;
         }
@@ -400,11 +412,11 @@ fn can_be_left(opcode: u32) -> bool {
 impl Server {
     fn answer(&self, request: &Request<'_>, reply: &mut Reply) {
         let answer = catch_unwind(AssertUnwindSafe(|| {
-            let first = self.dispatch(request, reply);
+            let first = self.carry_out(request, reply);
             match self.left_its_group(request, &first) {
                 true => {
                     reply.clear();
-                    self.dispatch(request, reply)
+                    self.carry_out(request, reply)
                 }
                 false => first,
             }
@@ -412,6 +424,9 @@ impl Server {
         match answer {
             Ok(Ok(())) => {}
             Ok(Err(errno)) => {
+                self.undelivered(reply);
+                reply.remembered.clear();
+                reply.remembered_text = None;
                 reply.body.clear();
                 reply.filled = None;
                 reply.errno = errno.0;
