@@ -58,6 +58,7 @@ pub use ccfs_image::{Damage, ScrubAt, ScrubStep, at_hand, may_wait, waiting};
 pub use group::{AbortListener, Aborted};
 pub use moment::{Moment, MomentListener};
 pub use path::PathSteps;
+pub use ranges::RangeSet;
 pub use recover::{Facts, Recovery, Row, Verdict, recover, verdict};
 pub use status::{
     Counters, DamageStatus, ErrorStatus, FlashStatus, Status, StreamStatus, TieStatus,

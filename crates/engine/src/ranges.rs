@@ -14,6 +14,25 @@ impl RangeSet {
         self.0.is_empty()
     }
 
+    /// How many ranges there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn overlaps(&self, start: u64, end: u64) -> bool {
+        let last = self.0.range(..end).next_back();
+        start < end && last.is_some_and(|(_, &e)| e > start)
+    }
+
+    /// One range from the first start to the last end.
+    pub fn fill(&mut self) {
+        if let (Some((&start, _)), Some((_, &end))) =
+            (self.0.first_key_value(), self.0.last_key_value())
+        {
+            self.0 = BTreeMap::from([(start, end)]);
+        }
+    }
+
     pub fn contains(&self, at: u64) -> bool {
         self.range_at(at).is_some()
     }
@@ -183,7 +202,24 @@ mod tests {
                 .filter(|m| **m)
                 .count() as u64;
             assert_eq!(set.count_within(lo, hi), count);
+            let (a, b) = (next(&mut seed) % 200, next(&mut seed) % 200);
+            let range = a.min(b)..a.max(b);
+            let any = model[range.start as usize..range.end as usize].contains(&true);
+            assert_eq!(set.overlaps(range.start, range.end), any, "{range:?}");
         }
+    }
+
+    #[test]
+    fn a_filled_set_is_one_range() {
+        let mut set = RangeSet::default();
+        set.fill();
+        assert!(set.is_empty());
+        for at in [7, 3, 90] {
+            set.insert(at, at + 2);
+        }
+        assert_eq!(set.len(), 3);
+        set.fill();
+        assert_eq!(set.iter().collect::<Vec<_>>(), [(3, 92)]);
     }
 
     #[test]

@@ -172,8 +172,9 @@ pub mod fattr {
 
 /// `WriteIn::write_flags`: from the kernel's write-back of a mapping, the file handle and the caller are unknown.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// `WriteIn::write_flags`: who locks is named. Only a transfer that passes the page cache by says that.
+/// `WriteIn::write_flags`, `ReadIn::read_flags`: who locks is named. Only a transfer that passes the page cache by says that.
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FsyncIn::fsync_flags`.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;

@@ -195,8 +195,10 @@ impl Session {
     /// The pool serves what comes over /dev/fuse: with rings FORGET and INTERRUPT, without them everything.
     fn start_transport(&mut self) -> std::io::Result<Arc<Pool>> {
         // Before the first request: it can be the one that opens a group.
-        if let Err(e) = self.server.start_groups(self.channel.clone()) {
-            tracing::error!("a thread could not be started: {e}; there are no atomic groups");
+        if let Err(e) = self.server.start_notifying(self.channel.clone()) {
+            tracing::error!(
+                "a thread could not be started: {e}; there are no atomic groups, and readers beside asynchronous direct writes may see old bytes"
+            );
         }
         let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
         if let Some(rings) = &mut self.rings {
@@ -285,7 +287,7 @@ impl Session {
     /// Ends a mount that was never served.
     fn abandon(self) {
         drop(self.rings);
-        self.server.stop_groups();
+        self.server.stop_notifying();
         drop(self.channel);
         // Threads that did start may have a way to the kernel, and nobody knows how far they get.
         self.mounted.discard();

@@ -2,6 +2,7 @@
 use crate::abi;
 use crate::transport::uring::ring::Memory;
 use ccfs_engine::Ino;
+use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// An error number of a system call (positive).
@@ -150,6 +151,15 @@ pub struct Reply {
     pub remembered_text: Option<u64>,
     /// Inodes (as node ids) whose cached attributes the kernel must drop before it sees this reply.
     pub stale_attrs: Vec<u64>,
+    /// What it must drop of its page cache before it sees this reply. That can take long: see [`Handler::drop_pages`].
+    pub stale_pages: Option<StalePages>,
+}
+
+/// Bytes of a file (by its node id) of which the kernel's pages are out of date.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StalePages {
+    pub nodeid: u64,
+    pub range: Range<u64>,
 }
 
 impl Reply {
@@ -162,6 +172,7 @@ impl Reply {
         self.remembered.clear();
         self.remembered_text = None;
         self.stale_attrs.clear();
+        self.stale_pages = None;
     }
 
     /// Appends a structure to the answer.
@@ -196,6 +207,12 @@ pub trait Handler: Send + Sync {
         self.handle(request, reply);
         true
     }
+    /// Has the kernel drop pages, and then calls `reply`, which sends the reply that asked for it. Waits for nothing; `reply` may run on another thread.
+    fn drop_pages(&self, _stale: StalePages, reply: Box<dyn FnOnce() + Send>) {
+        reply();
+    }
+    /// Called every now and then, at least every tenth of a second.
+    fn tick(&self) {}
     /// The kernel did not take this reply (its request was interrupted or the connection is gone).
     fn undelivered(&self, reply: &Reply);
 }

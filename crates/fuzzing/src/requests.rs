@@ -34,7 +34,7 @@ pub(crate) fn server(atomic_files: bool) -> Option<(Arc<Volume>, Server)> {
         .open("/dev/null")
         .ok()?;
     let kernel = Channel::from_fd(nobody.into());
-    server.start_groups(kernel).ok()?;
+    server.start_notifying(kernel).ok()?;
     Some((vol, server))
 }
 

@@ -1,5 +1,6 @@
 //! File data and durability.
 use super::groups::{FORGET_WAIT, Look};
+use super::synchronous::is_direct;
 use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
@@ -19,6 +20,9 @@ impl Server {
         let len = arg.size.min(MAX_WRITE) as usize;
         check_range(arg.offset, 0)?;
         let ino = self.target(request)?;
+        if arg.read_flags & abi::READ_LOCKOWNER == 0 {
+            self.pages.cached(ino, arg.offset, len as u64, true);
+        }
         if let Some(place) = reply.window.as_mut().and_then(|w| w.get_mut(..len)) {
             reply.filled = Some(self.volume.read_into(ino, arg.offset, place)?);
             return Ok(());
@@ -38,6 +42,10 @@ impl Server {
         if !writeback {
             self.before_write(ino, arg.offset)?;
         }
+        let direct = is_direct(&arg);
+        if !direct {
+            self.pages.cached(ino, arg.offset, arg.size.into(), false);
+        }
         let before = self.notifier.look();
         let flags = WriteFlags {
             append: appends && self.appends_by_itself(ino, arg.offset, before)?,
@@ -56,6 +64,12 @@ impl Server {
         if flags.append && self.notifier.is_doubtful(&self.volume, ino, before) {
             // It keeps the bytes where it believed the end to be.
             self.notifier.pages(ino);
+        }
+        let (nodeid, len) = (request.header.nodeid, size as u64);
+        if direct {
+            reply.stale_pages = self.pages.passed_by(nodeid, ino, arg.offset, len);
+        } else if !writeback {
+            self.pages.written(nodeid, ino, arg.offset, len);
         }
         reply.push(&abi::WriteOut {
             size: size as u32,

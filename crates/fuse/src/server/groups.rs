@@ -207,14 +207,16 @@ fn forget_inode(volume: &Weak<Volume>, kernel: &Channel, ino: Ino) {
 }
 
 impl Server {
-    /// Whoever serves requests of a kernel starts this; without it there are no atomic groups.
-    pub fn start_groups(&self, kernel: Channel) -> std::io::Result<()> {
+    /// Whoever serves requests of a kernel starts this. Without it there are no atomic groups, and pages beside asynchronous direct writes can stay.
+    pub fn start_notifying(&self, kernel: Channel) -> std::io::Result<()> {
+        self.pages.start(kernel.clone())?;
         self.notifier.start(&self.volume, kernel)
     }
 
     /// Lets go of the kernel.
-    pub fn stop_groups(&self) {
+    pub fn stop_notifying(&self) {
         self.notifier.stop();
+        self.pages.stop();
     }
 
     pub(super) fn group_ioctl(

@@ -19,6 +19,7 @@ pub mod init;
 mod ioctl;
 mod mapped;
 mod namespace;
+mod pages;
 mod scrub;
 mod snapshots;
 mod status_dir;
@@ -33,7 +34,7 @@ use crate::procfs::Proc;
 use crate::show::recent::Recent;
 use crate::show::{Messages, Syncers};
 use crate::transport::InUse;
-use crate::wire::{Errno, Handler, Reply, Request};
+use crate::wire::{Errno, Handler, Reply, Request, StalePages};
 use ccfs_client::abi as client;
 use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume, at_hand};
 use parking_lot::Mutex;
@@ -62,6 +63,7 @@ pub struct Server {
     snapshots: Mutex<snapshots::Snapshots>,
     notifier: groups::Notifier,
     handles: atomic::Handles,
+    pages: pages::Pages,
     /// What `status` says about the mount.
     mount: MountInfo,
     /// DESTROY was served: the volume is unmounted; `Err` says why it is not.
@@ -108,6 +110,7 @@ impl Server {
             snapshots: Mutex::default(),
             notifier: groups::Notifier::default(),
             handles: atomic::Handles::default(),
+            pages: pages::Pages::default(),
             mount,
             ended: Mutex::new(None),
             panicked: AtomicBool::new(false),
@@ -120,6 +123,7 @@ impl Server {
         if ended.is_none() {
             self.callers.stop();
             self.notifier.stop();
+            self.pages.stop();
             *ended = Some(self.volume.unmount().map_err(|e| e.to_string()));
         }
         ended.clone().unwrap_or(Ok(()))
@@ -286,7 +290,11 @@ impl Handler for Server {
                     || !self.copies_at_once(request)
                     || self.waits_for_durability(request)
             }
-            op::SETATTR => self.volume.writers_wait() || self.setattr_waits(request),
+            op::SETATTR => {
+                self.volume.writers_wait()
+                    || self.setattr_waits(request)
+                    || self.waits_for_durability(request)
+            }
             op::WRITE
             | op::MKNOD
             | op::TMPFILE
@@ -367,6 +375,14 @@ impl Handler for Server {
             reply.clear();
         }
         done
+    }
+
+    fn drop_pages(&self, stale: StalePages, reply: pages::Then) {
+        self.pages.drop_then(stale, Some(reply));
+    }
+
+    fn tick(&self) {
+        self.pages.relieve();
     }
 
     fn undelivered(&self, reply: &Reply) {

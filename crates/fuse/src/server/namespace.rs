@@ -61,6 +61,7 @@ impl Server {
             let ino = self.target(request)?;
             self.volume.forget(ino, arg.nlookup);
             self.notifier.forgotten(&self.volume, ino);
+            self.pages.forgotten(&self.volume, ino);
             return Ok(());
         }
         let (head, mut rest) = request.arg_and_rest::<abi::BatchForgetIn>()?;
@@ -72,6 +73,7 @@ impl Server {
                 Ok(ino) => {
                     self.volume.forget(ino, one.nlookup);
                     self.notifier.forgotten(&self.volume, ino);
+                    self.pages.forgotten(&self.volume, ino);
                 }
                 Err(_) => self.status_dir.forget(one.nodeid, one.nlookup),
             }

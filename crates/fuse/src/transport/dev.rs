@@ -12,7 +12,7 @@
 use crate::abi::op;
 use crate::transport::channel::{Channel, REQUEST_MAX, Received};
 use crate::wire::{Handler, Reply, Request};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -196,7 +196,16 @@ impl Pool {
         }
         reply.clear();
         self.handler.handle(&request, reply);
-        channel.send(request.header.unique, reply, &*self.handler);
+        let unique = request.header.unique;
+        match reply.stale_pages.take() {
+            None => channel.send(unique, reply, &*self.handler),
+            Some(stale) => {
+                let (reply, handler) = (std::mem::take(reply), self.handler.clone());
+                let channel = channel.clone();
+                let send = move || channel.send(unique, &reply, &*handler);
+                self.handler.drop_pages(stale, Box::new(send));
+            }
+        }
         me.busy_since_ms.store(0, Relaxed);
         Some(request.header.opcode)
     }
@@ -240,6 +249,7 @@ impl Pool {
         let mut state = self.state.lock();
         while !state.closed {
             self.ended.wait_for(&mut state, pause);
+            MutexGuard::unlocked(&mut state, || self.handler.tick());
             let now = monotonic_ms();
             let busy = |w: &&Arc<Worker>| w.busy_since_ms.load(Relaxed) != 0;
             pause = if state.serving.iter().any(|w| busy(&w)) {

@@ -10,6 +10,7 @@ mod acl;
 mod arguments;
 mod attrs;
 mod data;
+mod later;
 mod mapped;
 mod misc;
 mod names;
@@ -134,6 +135,7 @@ pub const GROUPS: &[Group] = &[
     ("fallocate", data::fallocate),
     ("copy_file_range", data::copy_file_range),
     ("append_direct_sync", data::append_direct_sync),
+    ("asynchronous_direct", later::asynchronous_direct),
     ("large_files", data::large_files),
     ("mmap", data::mmap),
     ("stores_past_the_end", mapped::past_the_end),

@@ -470,7 +470,14 @@ impl Thread {
             }
             shared.serve(&mut buffer, &mut serving.reply, false);
         }
-        self.ring.commit(buffer)
+        match serving.reply.stale_pages.take() {
+            None => self.ring.commit(buffer),
+            Some(stale) => {
+                serving.away += 1;
+                shared.drop_pages(stale, buffer, &serving.done);
+                Ok(())
+            }
+        }
     }
 
     /// Sends the replies to parked requests.

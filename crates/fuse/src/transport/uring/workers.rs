@@ -4,7 +4,7 @@ use super::{BATCH, pin};
 use crate::abi::{self, op};
 use crate::sys;
 use crate::transport::channel::Channel;
-use crate::wire::{Handler, Reply, Request};
+use crate::wire::{Handler, Reply, Request, StalePages};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -105,6 +105,13 @@ impl Shared {
         self.serve_by(buffer, reply, true, |handler, request, reply| {
             handler.handle_at_hand(request, reply)
         })
+    }
+
+    /// The answer in the buffer waits until the kernel has dropped pages.
+    pub fn drop_pages(&self, stale: StalePages, buffer: Buffer, done: &Arc<Done>) {
+        let done = done.clone();
+        let put = Box::new(move || done.put(buffer));
+        self.handler.drop_pages(stale, put);
     }
 
     fn serve_by(
@@ -290,11 +297,14 @@ impl Workers {
 }
 
 impl Pool {
-    fn work(&self, shared: &Shared, done: &Done, parks: bool) {
+    fn work(&self, shared: &Shared, done: &Arc<Done>, parks: bool) {
         let mut reply = Reply::default();
         while let Some(mut job) = self.next() {
             shared.serve(&mut job, &mut reply, parks);
-            done.put(job);
+            match reply.stale_pages.take() {
+                None => done.put(job),
+                Some(stale) => shared.drop_pages(stale, job, done),
+            }
         }
     }
 

@@ -1,0 +1,427 @@
+//! Asynchronous direct writes, and pages of a file that the kernel has in its cache.
+//!
+//! Around a direct write the kernel drops the pages that it passes by: before, and, where the caller waits for the write in the call, after
+//! it. Not after one that completes later (libaio, io_uring): what readers beside it have put into the cache meanwhile stays, for good. So it is told
+//! to drop them, after the write was accepted and before it is answered. The requests of both look the same, and one notification too many does no harm.
+//!
+//! That notification waits for pages of requests under way: reads, write-backs. So nobody waits for it who serves requests. The thread that
+//! served the write hands the reply over and goes on; a thread of its own tells the kernel and sends the reply. It is told only of ranges
+//! that came or went through the cache since they were last dropped ([`Ranges`]): files that are not read through it pay nothing.
+//!
+//! *No deadlock*: what the notification waits for is served by others, which need no reply of ours. One thing is short: the kernel keeps no
+//! more than [`crate::server::init`]'s `MAX_BACKGROUND` requests that nobody waits for (reads in advance, asynchronous writes) under way at once, and
+//! a ring has so many buffers. If writes that wait for their notification had taken them all, the read that the notification waits for
+//! would never come. So when more than [`WAITING_MAX`] wait and nothing has moved for [`PATIENCE`], the excess is answered before its
+//! pages are dropped, which follows as soon as it can.
+//!
+//! A buffered write that is under way while a page of it is dropped can be overtaken by a reader that gets the content of before, and
+//! keeps it. So for a while after a drop, a buffered write of what was read meanwhile has its range dropped, too: after its reply, since it may hold a page.
+use super::ino_of;
+use crate::transport::channel::Channel;
+use crate::wire::StalePages;
+use ccfs_engine::{Ino, RangeSet, Volume};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Replies that may wait without a limit: well below what the kernel keeps under way, and the buffers of a ring.
+const WAITING_MAX: usize = 32;
+/// How long the others wait while the kernel does not come to an end with a notification.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// A buffered write is not under way for longer.
+const AFTERMATH: Duration = Duration::from_secs(10);
+/// Ranges of a file that are told apart; with more all between the first and the last counts as cached.
+const RANGES_MAX: usize = 256;
+const SHARDS: usize = 16;
+
+/// What is to be done when pages have been dropped.
+pub type Then = Box<dyn FnOnce() + Send>;
+
+/// What the kernel may have cached of files, and who waits until it has dropped some of it.
+#[derive(Default)]
+pub struct Pages {
+    files: Arc<Files>,
+    drops: Arc<Drops>,
+}
+
+#[derive(Default)]
+struct Files([Mutex<HashMap<Ino, Ranges>>; SHARDS]);
+
+impl Files {
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Ranges>> {
+        &self.0[ino as usize % SHARDS]
+    }
+}
+
+/// The part of a file that the kernel may have cached, in pages. Most files are read whole, once.
+enum Ranges {
+    One(u64, u64),
+    Many(Box<Many>),
+}
+
+#[derive(Default)]
+struct Many {
+    cached: RangeSet,
+    /// Drops that are not done.
+    dropping: u32,
+    /// When the last one was asked for, and what was read since; `None`: long ago.
+    dropped: Option<Instant>,
+    read: RangeSet,
+}
+
+impl Ranges {
+    fn add(&mut self, first: u64, end: u64) {
+        match self {
+            Ranges::One(lo, hi) if first <= *hi && *lo <= end => {
+                (*lo, *hi) = (first.min(*lo), end.max(*hi));
+            }
+            _ => {
+                insert(&mut self.many().cached, first, end);
+            }
+        }
+    }
+
+    fn many(&mut self) -> &mut Many {
+        if let Ranges::One(lo, hi) = *self {
+            let mut many = Box::<Many>::default();
+            many.cached.insert(lo, hi);
+            *self = Ranges::Many(many);
+        }
+        match self {
+            Ranges::Many(many) => many,
+            Ranges::One(..) => unreachable!("it has just been replaced"),
+        }
+    }
+
+    fn overlaps(&self, first: u64, end: u64) -> bool {
+        match self {
+            Ranges::One(lo, hi) => *lo < end && first < *hi,
+            Ranges::Many(many) => many.dropping > 0 || many.cached.overlaps(first, end),
+        }
+    }
+}
+
+fn insert(set: &mut RangeSet, first: u64, end: u64) {
+    set.insert(first, end);
+    if set.len() > RANGES_MAX {
+        set.fill();
+    }
+}
+
+fn in_pages(offset: u64, len: u64) -> (u64, u64) {
+    let page = rustix::param::page_size() as u64;
+    (offset / page, offset.saturating_add(len).div_ceil(page))
+}
+
+impl Pages {
+    /// Starts the thread that tells the kernel. Without it nobody waits, and nothing is dropped.
+    pub fn start(&self, kernel: Channel) -> std::io::Result<()> {
+        let (drops, files) = (self.drops.clone(), self.files.clone());
+        drops.queue.lock().open = true;
+        // It is not waited for: the kernel may hold it until the connection ends.
+        let started = std::thread::Builder::new()
+            .name("fuse-drop".into())
+            .spawn(move || drops.run(&kernel, &files));
+        if started.is_err() {
+            self.stop();
+        }
+        started.map(drop)
+    }
+
+    /// No more drops; what waits is answered.
+    pub fn stop(&self) {
+        self.drops.queue.lock().open = false;
+        self.drops.call.notify_all();
+    }
+
+    /// A request shows that the kernel has these bytes in its cache, or will have them. To be called before it is carried out: a direct write
+    /// that is accepted after it finds the note. `read`: it is a READ.
+    pub fn cached(&self, ino: Ino, offset: u64, len: u64, read: bool) {
+        let (first, end) = in_pages(offset, len);
+        if first < end {
+            let mut files = self.files.shard(ino).lock();
+            let ranges = files.entry(ino).or_insert(Ranges::One(first, end));
+            ranges.add(first, end);
+            if let Ranges::Many(many) = ranges
+                && many.dropped.is_some()
+                && read
+            {
+                insert(&mut many.read, first, end);
+            }
+        }
+    }
+
+    /// A direct write of these bytes was accepted: the pages that the kernel has to drop before it may be answered.
+    pub fn passed_by(&self, nodeid: u64, ino: Ino, offset: u64, len: u64) -> Option<StalePages> {
+        let (first, end) = in_pages(offset, len);
+        let mut files = self.files.shard(ino).lock();
+        let ranges = files.get_mut(&ino)?;
+        ranges
+            .overlaps(first, end)
+            .then(|| dropping(ranges, nodeid, offset..offset + len))
+    }
+
+    /// A buffered write of these bytes was accepted. What a reader has got before it, and may keep in place of a page that was dropped while
+    /// the write was under way, goes.
+    pub fn written(&self, nodeid: u64, ino: Ino, offset: u64, len: u64) {
+        let (first, end) = in_pages(offset, len);
+        let mut files = self.files.shard(ino).lock();
+        let Some(ranges @ Ranges::Many(_)) = files.get_mut(&ino) else {
+            return;
+        };
+        let many = ranges.many();
+        let old = many.dropped.is_some_and(|d| d.elapsed() > AFTERMATH);
+        if old && many.dropping == 0 {
+            many.dropped = None;
+            many.read = RangeSet::default();
+        } else if many.read.overlaps(first, end) {
+            let stale = dropping(ranges, nodeid, offset..offset + len);
+            drop(files);
+            self.drop_then(stale, None);
+        }
+    }
+
+    /// Calls `then` when the kernel has dropped pages, on another thread, or at once where there is none.
+    pub fn drop_then(&self, stale: StalePages, then: Option<Then>) {
+        let mut queue = self.drops.queue.lock();
+        if queue.open {
+            queue.jobs.push_back((stale, then));
+            drop(queue);
+            self.drops.call.notify_one();
+        } else if let Some(then) = then {
+            drop(queue);
+            then();
+        }
+    }
+
+    /// See [`WAITING_MAX`]. To be called from time to time.
+    pub fn relieve(&self) {
+        for then in self.drops.excess(PATIENCE) {
+            then();
+        }
+    }
+
+    /// The kernel has let go of an inode, and with it of its pages.
+    pub fn forgotten(&self, volume: &Volume, ino: Ino) {
+        let mut files = self.files.shard(ino).lock();
+        // Looked up again and read meanwhile: then it is remembered, as seen from under the lock.
+        if files.contains_key(&ino) && !volume.is_remembered(ino) {
+            files.remove(&ino);
+        }
+    }
+}
+
+/// What is cached from here on is new.
+fn dropping(ranges: &mut Ranges, nodeid: u64, range: Range<u64>) -> StalePages {
+    let (first, end) = in_pages(range.start, range.end - range.start);
+    let many = ranges.many();
+    for set in [&mut many.cached, &mut many.read] {
+        set.remove(first, end);
+        if set.len() > RANGES_MAX {
+            set.fill();
+        }
+    }
+    many.dropping += 1;
+    many.dropped = Some(Instant::now());
+    StalePages { nodeid, range }
+}
+
+#[derive(Default)]
+struct Drops {
+    queue: Mutex<Queue>,
+    call: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    open: bool,
+    jobs: VecDeque<(StalePages, Option<Then>)>,
+    /// The one under way: since when, and what is to be done then.
+    since: Option<Instant>,
+    then: Option<Then>,
+}
+
+impl Drops {
+    fn run(&self, kernel: &Channel, files: &Files) {
+        let mut queue = self.queue.lock();
+        loop {
+            let Some((stale, then)) = queue.jobs.pop_front() else {
+                if !queue.open {
+                    return;
+                }
+                self.call.wait(&mut queue);
+                continue;
+            };
+            (queue.since, queue.then) = (Some(Instant::now()), then);
+            drop(queue);
+            kernel.invalidate_range(stale.nodeid, stale.range);
+            if let Ok(ino) = ino_of(stale.nodeid)
+                && let Some(Ranges::Many(many)) = files.shard(ino).lock().get_mut(&ino)
+            {
+                many.dropping = many.dropping.saturating_sub(1);
+            }
+            queue = self.queue.lock();
+            queue.since = None;
+            if let Some(then) = queue.then.take() {
+                drop(queue);
+                then();
+                queue = self.queue.lock();
+            }
+        }
+    }
+
+    /// If nothing has moved for so long: those that wait longest, but for [`WAITING_MAX`].
+    fn excess(&self, patience: Duration) -> Vec<Then> {
+        let mut queue = self.queue.lock();
+        let stuck = queue.since.is_some_and(|s| s.elapsed() > patience);
+        if !stuck || queue.jobs.len() < WAITING_MAX {
+            return Vec::new();
+        }
+        let Queue { then, jobs, .. } = &mut *queue;
+        let waiting = jobs.iter_mut().map(|job| &mut job.1);
+        let waiting: Vec<_> = std::iter::once(then)
+            .chain(waiting)
+            .filter(|then| then.is_some())
+            .collect();
+        let most = waiting.len().saturating_sub(WAITING_MAX);
+        waiting
+            .into_iter()
+            .take(most)
+            .filter_map(Option::take)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    const PAGE: u64 = 4096;
+
+    fn takes(pages: &Pages, first: u64, count: u64) -> bool {
+        let stale = pages.passed_by(12, 12, first * PAGE, count * PAGE);
+        if let Some(Ranges::Many(many)) = pages.files.shard(12).lock().get_mut(&12) {
+            many.dropping = 0;
+        }
+        stale.is_some_and(|s| s.range == (first * PAGE..(first + count) * PAGE))
+    }
+
+    #[test]
+    fn only_what_was_read_through_the_cache_is_dropped_and_once() {
+        let pages = Pages::default();
+        assert!(!takes(&pages, 0, 100), "nothing was read");
+        pages.cached(12, 10 * PAGE, 10 * PAGE, true);
+        pages.cached(12, 19 * PAGE + 1, PAGE, false);
+        pages.cached(12, 1000 * PAGE, 1, true);
+        assert!(!takes(&pages, 0, 10) && !takes(&pages, 21, 900));
+        assert!(takes(&pages, 20, 1), "a part of a page is a page");
+        assert!(takes(&pages, 12, 2) && !takes(&pages, 12, 2));
+        assert!(takes(&pages, 11, 2) && takes(&pages, 14, 2000));
+        assert!(!takes(&pages, 14, 2000));
+        pages.cached(12, 12 * PAGE, 1, true);
+        assert!(takes(&pages, 12, 1), "read again");
+        assert!(
+            pages.passed_by(13, 13, 0, 1 << 40).is_none(),
+            "another file"
+        );
+    }
+
+    /// Who comes while an earlier write's pages are being dropped waits for them, too.
+    #[test]
+    fn writes_wait_for_drops_that_are_under_way() {
+        let pages = Pages::default();
+        pages.cached(12, 0, PAGE, true);
+        assert!(pages.passed_by(12, 12, 0, PAGE).is_some());
+        assert!(pages.passed_by(12, 12, 0, PAGE).is_some());
+    }
+
+    /// A reader may have put old bytes into the place of a page that a buffered write had there, when that was dropped for a direct write.
+    #[test]
+    fn buffered_writes_after_a_drop_drop_what_was_read_since() {
+        let pages = Pages::default();
+        let drops = |pages: &Pages| match pages.files.shard(12).lock().get(&12) {
+            Some(Ranges::Many(many)) => many.dropping,
+            _ => 0,
+        };
+        pages.cached(12, 0, 8 * PAGE, true);
+        pages.written(12, 12, 0, PAGE);
+        assert_eq!(drops(&pages), 0, "there was no drop");
+        assert!(pages.passed_by(12, 12, 0, 4 * PAGE).is_some());
+        pages.cached(12, 0, PAGE, false);
+        pages.written(12, 12, 0, PAGE);
+        assert_eq!(drops(&pages), 1, "nobody has read");
+        pages.cached(12, 0, PAGE, true);
+        pages.written(12, 12, PAGE, PAGE);
+        assert_eq!(drops(&pages), 1, "nobody has read that page");
+        pages.written(12, 12, 10, 10);
+        pages.written(12, 12, 10, 10);
+        assert_eq!(drops(&pages), 2, "once");
+    }
+
+    #[test]
+    fn many_ranges_become_one() {
+        let pages = Pages::default();
+        for n in 0..2 * RANGES_MAX as u64 + 2 {
+            pages.cached(12, 2 * n * PAGE, PAGE, true);
+        }
+        assert!(takes(&pages, 1, 1), "between two that were read");
+        pages.cached(12, 0, 1 << 40, true);
+        for n in 0..2 * RANGES_MAX as u64 {
+            assert!(takes(&pages, 2 * n, 1));
+        }
+        match &pages.files.shard(12).lock()[&12] {
+            Ranges::Many(many) => assert!(many.cached.len() <= RANGES_MAX),
+            Ranges::One(..) => panic!("one range"),
+        };
+    }
+
+    #[test]
+    fn where_nothing_moves_only_so_many_wait() {
+        let (drops, done) = (Drops::default(), Arc::new(AtomicUsize::new(0)));
+        let then = || -> Option<Then> {
+            let done = done.clone();
+            Some(Box::new(move || {
+                done.fetch_add(1, SeqCst);
+            }))
+        };
+        let stale = || StalePages {
+            nodeid: 12,
+            range: 0..1,
+        };
+        {
+            let mut queue = drops.queue.lock();
+            (queue.since, queue.then) = (Some(Instant::now()), then());
+            for n in 0..WAITING_MAX + 4 {
+                // Some of them nobody waits for.
+                queue
+                    .jobs
+                    .push_back((stale(), if n % 6 == 0 { None } else { then() }));
+            }
+        }
+        let waiting = 1 + (0..WAITING_MAX + 4).filter(|n| n % 6 != 0).count();
+        assert!(waiting <= WAITING_MAX && drops.excess(Duration::ZERO).is_empty());
+        drops
+            .queue
+            .lock()
+            .jobs
+            .extend((0..9).map(|_| (stale(), then())));
+        assert!(
+            drops.excess(PATIENCE * 1000).is_empty(),
+            "it has just begun"
+        );
+        let excess = drops.excess(Duration::ZERO);
+        assert_eq!(excess.len(), waiting + 9 - WAITING_MAX);
+        excess.into_iter().for_each(|then| then());
+        assert_eq!(done.load(SeqCst), waiting + 9 - WAITING_MAX);
+        assert!(drops.queue.lock().then.is_none(), "the oldest go first");
+        assert_eq!(
+            drops.queue.lock().jobs.len(),
+            WAITING_MAX + 13,
+            "all are dropped"
+        );
+        assert!(drops.excess(Duration::ZERO).is_empty());
+    }
+}
