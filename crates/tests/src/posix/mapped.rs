@@ -58,7 +58,7 @@ fn copied(f: &Path, fd: &OwnedFd, at: u64, len: usize) -> R<Vec<u8>> {
         let (from, to) = (done as u64, at + done as u64);
         match sys::copy_file_range(&source, from, fd, to, len - done)? {
             0 => return Err(EMSGSIZE),
-            n => done += n as usize,
+            n => done += n,
         }
     }
     Ok(with(at, &vec![6; len]))
