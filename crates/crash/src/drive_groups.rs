@@ -114,7 +114,9 @@ impl Driver {
                 self.vol.group_abort(group.id),
             );
             for again in [commit, abort] {
-                if again.as_ref().map_err(|e| e.errno()) != Err(libc::ECANCELED) {
+                // A volume that has stopped says so first.
+                let ended = again.as_ref().map_err(|e| e.errno()) == Err(libc::ECANCELED);
+                if !ended && !self.vol.is_stopped() {
                     return Err(format!("a group ended twice: {again:?}"));
                 }
             }

@@ -6,6 +6,7 @@ use crate::marks::Kinds;
 use crate::rng::Rng;
 use crate::run::{Depth, Run, Setting, Source, any_outcome};
 use crate::shrink::shortened;
+use crate::watermarks::Watermarks;
 use ccfs_device::{Fingerprints, Outcome};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -187,7 +188,8 @@ pub fn explore_into(run: &Run, effort: &Effort, coverage: &mut Coverage) -> Resu
         let rows = run.check_image(image, at, &outcome, depth)?;
         coverage.add_rows(&rows);
     }
-    Ok(())
+    // Of threads nobody knows what a flush found written when it began.
+    Watermarks::of(&run.dev).check(run.replays)
 }
 
 /// The same, for who does not care how far a failure came.

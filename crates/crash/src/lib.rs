@@ -32,3 +32,4 @@ pub mod standard;
 pub mod threads;
 mod turn;
 mod used;
+pub mod watermarks;

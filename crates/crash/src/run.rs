@@ -8,6 +8,7 @@ use crate::observe::observe;
 use crate::oracle::*;
 use crate::rng::Rng;
 use crate::script::Script;
+use crate::watermarks::Watermarks;
 use ccfs_device::{Device, MemoryDevice, Outcome, SECTOR, SimDevice, Summary};
 use ccfs_engine::{Context, Options, Row, Volume};
 use std::fmt::Write as _;
@@ -327,7 +328,7 @@ impl Run {
     }
 
     /// One sector of a frame that a later flush made durable is zeroed. C9: what was durable is never dropped silently; only the last
-    /// transactions, of which nothing in the log says that they were durable, may be missing.
+    /// transactions, those of the last flush before the newest frame that is there, may be missing.
     fn damage(
         &self,
         image: MemoryDevice,
@@ -350,6 +351,17 @@ impl Run {
         let recent = frames.len().saturating_sub(12);
         let victim = rng.pick(&frames[recent..]);
         let sector = victim.offset + rng.below(victim.sectors) * SECTOR;
+        let bs = u64::from(self.setting.config.block_size);
+        let mut head = [0; 64];
+        let read = image.read(sector - sector % bs, &mut head);
+        read.map_err(|e| e.to_string())?;
+        // The ring's next turn may have taken the place.
+        let hit = Watermarks::id(&head).unwrap_or(u64::MAX);
+        let vouched = match self.replays {
+            true => Watermarks::of(&self.dev).vouched_before(at, hit),
+            // Of threads nobody knows which of them a flush found at an end.
+            false => 0,
+        };
         image.fill(sector, SECTOR, 0).map_err(|e| e.to_string())?;
         let image = Arc::new(image);
         match Volume::mount(image.clone(), self.setting.options()) {
@@ -369,13 +381,14 @@ impl Run {
             Ok(vol) => {
                 let seen = observe(&vol);
                 vol.shutdown();
-                let crash = Crash {
-                    synced: 0,
-                    ..self.crash(at)
-                };
+                let mut crash = self.crash(at);
+                // What a later flush vouches for is there, unless it was home before.
+                if hit > vouched {
+                    crash.synced = 0;
+                }
                 judge(&self.an, &crash, &seen?)
                     .map(drop)
-                    .map_err(|v| format!("damage at {sector}: {v}"))
+                    .map_err(|v| format!("damage of transaction {hit} at {sector}: {v}"))
             }
         }
     }

@@ -7,10 +7,9 @@ pub trait Pending: Send {
     /// Blocks until the batch is in the device's cache and tells its outcome: the error of any write that failed.
     fn finish(self: Box<Self>) -> io::Result<()>;
 
-    /// Has it ended, so that `finish` would not wait? A device that cannot tell without waiting says yes.
-    fn is_ready(&self) -> bool {
-        true
-    }
+    /// Has it ended, so that `finish` would not wait? Whoever finds it ended may ask for the outcome in the place of somebody else, and
+    /// must not wait for the device then.
+    fn is_ready(&self) -> bool;
 }
 
 struct Both(Ticket, Ticket);

@@ -378,10 +378,53 @@ impl Pending for Flight {
         self.end();
         self.error.take().map_or(Ok(()), Err)
     }
+
+    fn is_ready(&self) -> bool {
+        let Some(ring) = &self.ring else { return true };
+        // SAFETY: nobody else looks at this ring meanwhile. All others that do have the flight by `&mut`, and it cannot be shared between threads.
+        let ended = unsafe { ring.completion_shared() }.len();
+        ended >= self.in_flight
+    }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AlignedBuf;
+    use std::io::{Read, Write as _};
+
+    /// Writes into a pipe that is full are in flight until somebody reads, and then end by themselves.
+    #[test]
+    fn a_flight_is_ready_when_its_writes_have_ended() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+        let mut full = 0;
+        while let Ok(n) = (&file).write(&[0; 4096]) {
+            full += n;
+        }
+        rustix::fs::fcntl_setfl(&file, flags).unwrap();
+        let block = |offset| Write::new(offset, AlignedBuf::from_bytes(&[7; 4096]));
+        let target = Arc::new(Target::new(file));
+        // Without io_uring nothing is ever in flight.
+        let Ok(flight) = Flight::start(target, vec![block(0), block(4096)]) else {
+            return;
+        };
+        assert!(!flight.is_ready());
+        let mut rest = vec![0; full + 4096];
+        reader.read_exact(&mut rest).unwrap();
+        reader.read_exact(&mut rest[..4096]).unwrap();
+        assert_eq!(rest[..4096], [7; 4096]);
+        while !flight.is_ready() {
+            std::thread::yield_now();
+        }
+        Box::new(flight).finish().unwrap();
     }
 }

@@ -180,9 +180,7 @@ impl Volume {
             self.dev.submit(writes)
         };
         members[0].progress().ticket = Some(ticket);
-        for txn in members {
-            txn.set_phase(Phase::Dispatched);
-        }
+        note_dispatched(members);
         Ok(())
     }
 
@@ -229,22 +227,29 @@ impl Volume {
         let leader = txn.progress().leader.clone();
         let txn = leader.as_ref().unwrap_or(txn);
         if let Some(ticket) = txn.take_ticket() {
-            if let Err(error) = self.dev.wait(ticket) {
-                self.stop(&format!("a write failed: {error}"));
-                txn.set_phase(Phase::Failed);
-                return Err(error.into());
-            }
-            txn.set_written();
+            self.end_writes(txn, ticket)?;
         }
-        match txn.phase() {
+        // Its writes may have ended before who began them has said so.
+        match txn.wait_phase(Phase::Dispatched) {
             Phase::Failed => self.dead(),
             _ => Ok(()),
         }
     }
 
+    /// Whoever has the ticket of a transaction's writes waits for them, and tells the others.
+    fn end_writes(&self, txn: &Txn, ticket: Ticket) -> Result<()> {
+        if let Err(error) = self.dev.wait(ticket) {
+            self.stop(&format!("a write failed: {error}"));
+            txn.set_phase(Phase::Failed);
+            return Err(error.into());
+        }
+        txn.set_written();
+        Ok(())
+    }
+
     /// Waits until all of `order` is durable: their writes, then one flush.
     pub(crate) fn wait_durable(&self, order: &[Arc<Txn>], caller: Caller) -> Result<()> {
-        let mut order = with_bundles(order);
+        let order = with_bundles(order);
         let mut open = false;
         for txn in &order {
             self.wait_written(txn)?;
@@ -252,18 +257,61 @@ impl Volume {
             open |= txn.phase() < Phase::Durable && !flushed;
         }
         if open && !planted::is(Bug::SkippedFlush) {
-            // The flush covers these as well; the watermark need not wait for them.
-            order.extend(self.written_too(&order)?);
             self.flush_for(caller)?;
-            if planted::is(Bug::SharedLate) {
-                order.extend(self.written_too(&order)?);
-            }
         }
         // Also where others have flushed: what failed on the way is not among these any more.
         self.check_running()?;
+        // The flush that was waited for has noted them, with all that it covered.
+        self.note_durable(&order);
+        Ok(())
+    }
+
+    /// What a flush that begins now covers: dispatched transactions, by anybody, whose writes have ended. None of them is waited for. None
+    /// without what it depends on, without which it is worth nothing.
+    fn written(&self) -> Result<Vec<Arc<Txn>>> {
+        let dispatched: Vec<_> = {
+            let queue = self.queue.lock();
+            let open = queue.dispatched.iter();
+            open.filter(|t| t.phase() == Phase::Dispatched)
+                .cloned()
+                .collect()
+        };
+        let mut covered: HashSet<u64> = HashSet::with_capacity(dispatched.len());
+        let mut ended = Vec::with_capacity(dispatched.len());
+        // Ids rise along edges, so what a transaction depends on comes before it.
+        for leader in dispatched {
+            if leader.progress().leader.is_some() {
+                continue;
+            }
+            if let Some(ticket) = leader.take_ended_ticket() {
+                self.end_writes(&leader, ticket)?;
+            }
+            let mut bundle = vec![leader.clone()];
+            {
+                let progress = leader.progress();
+                if !progress.written {
+                    continue;
+                }
+                bundle.extend(progress.followers.iter().cloned());
+            }
+            let own = |serial: u64| bundle.iter().any(|t| t.serial == serial);
+            let known = |d: &Tie| {
+                let durable = matches!(d.txn.phase(), Phase::Durable | Phase::Applied);
+                durable || covered.contains(&d.txn.serial) || own(d.txn.serial)
+            };
+            if bundle.iter().all(|t| t.progress().deps.iter().all(known)) {
+                covered.extend(bundle.iter().map(|t| t.serial));
+                ended.extend(bundle);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Transactions that a flush has covered since their writes ended, with all that they depend on.
+    fn note_durable(&self, covered: &[Arc<Txn>]) {
         let mut queue = self.queue.lock();
         let mut news = Vec::new();
-        for txn in &order {
+        for txn in covered {
             if txn.phase() == Phase::Dispatched {
                 txn.set_phase(Phase::Durable);
                 news.push(txn);
@@ -274,39 +322,6 @@ impl Volume {
         for txn in news {
             self.watch.committed(txn);
         }
-        Ok(())
-    }
-
-    /// Dispatched transactions, by anybody, whose writes have ended, so that there is nothing to wait for; none without what it depends on,
-    /// unless that is among `order`.
-    fn written_too(&self, order: &[Arc<Txn>]) -> Result<Vec<Arc<Txn>>> {
-        let dispatched: Vec<_> = self.queue.lock().dispatched.iter().cloned().collect();
-        let mut covered: HashSet<u64> = order.iter().map(|t| t.serial).collect();
-        let mut ended = Vec::new();
-        for leader in dispatched {
-            let single = leader.progress().leader.is_none();
-            if leader.phase() != Phase::Dispatched || !single || covered.contains(&leader.serial) {
-                continue;
-            }
-            // Where no thread waits for transfers, they are asked.
-            if !self.options.background && leader.is_transferred() {
-                self.wait_written(&leader)?;
-            }
-            let mut bundle = vec![leader.clone()];
-            bundle.extend(leader.progress().followers.iter().cloned());
-            let own = |serial: &u64| bundle.iter().any(|t| t.serial == *serial);
-            let known = |d: &Tie| {
-                let durable = matches!(d.txn.phase(), Phase::Durable | Phase::Applied);
-                durable || covered.contains(&d.txn.serial) || own(&d.txn.serial)
-            };
-            let whole = |t: &Arc<Txn>| t.progress().deps.iter().all(known);
-            let written = leader.progress().written;
-            if written && bundle.iter().all(whole) {
-                covered.extend(bundle.iter().map(|t| t.serial));
-                ended.extend(bundle);
-            }
-        }
-        Ok(ended)
     }
 
     pub(crate) fn flush_device(&self) -> Result<()> {
@@ -318,11 +333,24 @@ impl Volume {
             true => caller,
             false => Caller::Background,
         };
-        let result = self.flushes.flush(caller, || Ok(self.dev.flush()?));
+        let result = self.flushes.flush(caller, || self.flush_once());
         if let Err(error) = &result {
             self.stop(&format!("a flush failed: {error}"));
         }
         result
+    }
+
+    /// One flush, whoever asked for it: what it covers is durable, and the next frame says so (L8 of the log). One at a time.
+    fn flush_once(&self) -> Result<()> {
+        let mut covered = self.written()?;
+        self.dev.flush()?;
+        if planted::is(Bug::SharedLate) {
+            covered = self.written()?;
+        }
+        if !planted::is(Bug::FrozenWatermark) {
+            self.note_durable(&covered);
+        }
+        Ok(())
     }
 
     /// Makes transactions durable, with all that they depend on.
@@ -372,6 +400,13 @@ impl Volume {
             self.checkpoint()?;
         }
         self.check_running()
+    }
+}
+
+/// The writes of these, of which the first one has the ticket, are under way. Whoever finds the first one dispatched finds all of them so.
+pub(crate) fn note_dispatched(members: &[Arc<Txn>]) {
+    for txn in members.iter().rev() {
+        txn.set_phase(Phase::Dispatched);
     }
 }
 

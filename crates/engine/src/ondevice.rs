@@ -13,11 +13,11 @@
 //! * nameless files are found after a crash by a search of the inode tables;
 //! * the super block's free counts are those of the last unmount, or recovery: recovery sums up those of the groups.
 use crate::apply::Applier;
-use crate::commit::note_built;
+use crate::commit::{note_built, note_dispatched};
 use crate::place::Built;
 use crate::planted::{self, Bug};
 use crate::recover::Recovery;
-use crate::txn::{Phase, Steps, Txn};
+use crate::txn::{Steps, Txn};
 use crate::types::*;
 use crate::volume::{Limits, Options, Volume};
 use ccfs_device::{Device, Transactions, Write};
@@ -151,9 +151,7 @@ impl Volume {
         // Only now: whoever helps it to durability finds it on the device.
         self.queue.lock().enter(members);
         members[0].set_written();
-        for txn in members {
-            txn.set_phase(Phase::Dispatched);
-        }
+        note_dispatched(members);
         Ok(())
     }
 

@@ -44,6 +44,7 @@ bugs! {
     SumsIgnored "sums-ignored" "recovery does not compare data with its checksums"
     DepsIgnored "deps-ignored" "recovery accepts a transaction without what it depends on"
     EarlyWatermark "early-watermark" "a record says of all earlier ones that they are durable"
+    FrozenWatermark "frozen-watermark" "a flush vouches only for what its caller has waited for, not for all that it covers"
     ReplayTwice "replay-twice" "recovery applies the records that the checkpoint contains once more"
     FieldOrder "field-order" "a directory's attributes are those committed last, not those accepted last"
     StaleTail "stale-tail" "neither cutting a file nor growing it zeroes what lies behind its end"

@@ -411,10 +411,13 @@ impl Txn {
             && progress.ticket.as_ref().is_some_and(|t| !t.is_ready())
     }
 
-    /// Its writes have ended, and nobody has waited for them.
-    pub fn is_transferred(&self) -> bool {
-        let progress = self.progress.lock();
-        self.phase() == Phase::Dispatched && progress.ticket.as_ref().is_some_and(|t| t.is_ready())
+    /// The ticket of its writes, where they have ended and nobody waits for them. Who gets it has to tell their outcome.
+    pub fn take_ended_ticket(&self) -> Option<Ticket> {
+        let mut progress = self.progress.lock();
+        let ended = progress.ticket.as_ref().is_some_and(Ticket::is_ready);
+        progress
+            .ticket
+            .take_if(|_| ended && self.phase() == Phase::Dispatched)
     }
 
     pub fn set_written(&self) {

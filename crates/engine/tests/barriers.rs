@@ -1,6 +1,9 @@
 //! Order without durability (C13): what a barrier closes, how it goes out, and what a power cut leaves.
 mod common;
-use ccfs_device::{Device, MemoryDevice, Outcome, Params, Plan, SimDevice, Ticket, Timed, Write};
+use ccfs_device::{
+    AlignedBuf, Device, MemoryDevice, Outcome, Params, Plan, SimDevice, Ticket, Timed, Write,
+    write_all,
+};
 use ccfs_engine::*;
 use common::*;
 use std::io;
@@ -227,11 +230,7 @@ fn callers_never_wait_for_transfers() {
         submits: AtomicU64::new(0),
         slow: AtomicBool::new(false),
     });
-    let options = Options {
-        commit_interval: Duration::from_secs(3600),
-        ..Options::default()
-    };
-    let v = mount_on(dev.clone(), options).unwrap();
+    let v = mount_on(dev.clone(), in_background()).unwrap();
     let f = create(&v, 5, b"f");
     v.fsync(&cx(5), f, false).unwrap();
     dev.slow.store(true, Ordering::SeqCst);
@@ -251,6 +250,114 @@ fn callers_never_wait_for_transfers() {
     assert_eq!(back.getattr(f).unwrap().size, 500 * 4096);
     v.unmount().unwrap();
     fsck(&dev.inner);
+}
+
+/// Whether a volume that crashed like this is refused, with one bit changed in the frame that names `name`.
+fn is_refused_without(medium: &MemoryDevice, name: &[u8]) -> bool {
+    let copy = Arc::new(medium.snapshot());
+    let mut all = AlignedBuf::zeroed(copy.size_bytes() as usize);
+    copy.read(0, &mut all).unwrap();
+    let mut frames = (0..all.len()).step_by(1024);
+    let named = |block: usize| {
+        let frame = all[block..block + 1024].starts_with(b"ccFR");
+        let mut parts = all[block..block + 1024].windows(name.len());
+        frame.then(|| parts.position(|w| w == name).map(|at| block + at))
+    };
+    let at = frames.find_map(|block| named(block).flatten()).unwrap();
+    let start = at - at % 512;
+    let mut sector = AlignedBuf::from_bytes(&all[start..start + 512]);
+    sector[at - start] ^= 1;
+    write_all(&*copy, vec![Write::new(start as u64, sector)]).unwrap();
+    match Volume::recover(copy) {
+        Ok(_) => false,
+        Err(e) => e.to_string().contains("was durable"),
+    }
+}
+
+/// A volume that is looked through in no time: long before a checkpoint.
+fn smallest() -> MemoryDevice {
+    image(&["-b", "1024", "-J", "size=1"], "8M")
+}
+
+/// With background threads, and long until they commit by themselves.
+fn in_background() -> Options {
+    Options {
+        commit_interval: Duration::from_secs(3600),
+        ..Options::default()
+    }
+}
+
+/// Nobody syncs what a stream's barriers closed. Flushes for another stream make it durable all the same, and its frames say so: else one
+/// damaged sector could take a file away that had been synced long before.
+#[test]
+fn a_flush_vouches_for_all_that_it_covers() {
+    let test = "a_flush_vouches_for_all_that_it_covers";
+    if flash::is_about_the_log(test, "flash has no frames") {
+        return;
+    }
+    let dev = Arc::new(smallest());
+    let v = mount_on(dev.clone(), in_background()).unwrap();
+    for (n, name) in [(1, b"a1"), (2, b"a2")] {
+        let f = create(&v, 5, name);
+        barrier(&v, 5, f);
+        while v.status().counters.commits < n {
+            std::thread::yield_now();
+        }
+    }
+    let synced = |name: String| {
+        let f = create(&v, 6, name.as_bytes());
+        v.fsync(&cx(6), f, false).unwrap();
+    };
+    (0..10).for_each(|n| synced(format!("synced-{n}")));
+    // The thread that dispatches may not have said yet that it has.
+    for n in 0..30 {
+        if is_refused_without(&dev, b"synced-7") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        synced(format!("later-{n}"));
+    }
+    for n in 0..8 {
+        let name = format!("synced-{n}");
+        assert!(is_refused_without(&dev, name.as_bytes()), "{name}");
+    }
+    v.unmount().unwrap();
+}
+
+/// A transfer that has not ended holds up no sync of another stream, and nothing vouches for it before it has.
+#[test]
+fn a_flush_waits_for_nobody_elses_transfer() {
+    let test = "a_flush_waits_for_nobody_elses_transfer";
+    if flash::is_about_the_log(test, "flash has no frames") {
+        return;
+    }
+    let dev = Arc::new(Slow {
+        inner: smallest(),
+        open: Arc::default(),
+        submits: AtomicU64::new(0),
+        slow: AtomicBool::new(false),
+    });
+    let v = mount_on(dev.clone(), in_background()).unwrap();
+    dev.slow.store(true, Ordering::SeqCst);
+    let f = create(&v, 5, b"under-way");
+    barrier(&v, 5, f);
+    while dev.submits.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    dev.slow.store(false, Ordering::SeqCst);
+    let synced = |n: u32| {
+        let f = create(&v, 6, format!("synced-{n}").as_bytes());
+        v.fsync(&cx(6), f, false).unwrap();
+    };
+    (0..4).for_each(synced);
+    assert!(!is_refused_without(&dev.inner, b"under-way"));
+    *dev.open.0.lock().unwrap() = true;
+    dev.open.1.notify_all();
+    (4..8).for_each(synced);
+    for name in ["under-way", "synced-0", "synced-3"] {
+        assert!(is_refused_without(&dev.inner, name.as_bytes()), "{name}");
+    }
+    v.unmount().unwrap();
 }
 
 /// A device whose transfers end when somebody waits for them, and not before.

@@ -84,6 +84,10 @@ impl Pending for UnderWay {
         }
         Ok(())
     }
+
+    fn is_ready(&self) -> bool {
+        self.ticket.is_ready()
+    }
 }
 
 /// Writes bytes that need not be aligned in memory; zeros take none.

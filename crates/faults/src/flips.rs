@@ -9,6 +9,7 @@ use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
 use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, any_outcome, mount, root_context};
+use ccfs_crash::watermarks::Watermarks;
 use ccfs_device::{AlignedBuf, Device, MemoryDevice, Outcome as Kept, Write, write_all};
 use ccfs_engine::{ROOT_INO, Volume, WriteFlags};
 use ccfs_image::{Image, OpenOptions, ScrubAt};
@@ -220,6 +221,7 @@ struct Crashed {
     block_size: u64,
     /// Blocks of the log behind its headers.
     ring: Vec<u64>,
+    watermarks: Watermarks,
 }
 
 /// Flips bits of the log of crashed volumes: `points` power cuts of the seed's workload, `per_point` flips of each.
@@ -251,6 +253,7 @@ pub fn campaign_log(
             image: now.dev.crash_image(at, &kept),
             block_size: config.block_size.into(),
             at,
+            watermarks: Watermarks::of(&now.dev),
             run: now,
             ring: Vec::new(),
         };
@@ -278,12 +281,18 @@ fn record(config: &'static Config, seed: u64) -> Result<Run, String> {
     let setting = Setting {
         streams: 3,
         unmount: false,
+        gather: 1 + (seed % 3) as usize,
         ..Setting::new(config)
     };
     let mix = Mix {
         streams: 3,
-        sync_percent: 15,
+        sync_percent: 25,
         tick_percent: 10,
+        // Of each three seeds one is about syncs alone.
+        barrier_percent: [0, 50, 30][(seed % 3) as usize],
+        ignore_percent: [0, 20, 10][(seed % 3) as usize],
+        group_percent: [0, 0, 8][(seed % 3) as usize],
+        atomic_percent: [0, 10, 8][(seed % 3) as usize],
         ..Mix::default()
     };
     Run::record(setting, Source::Random(seed, mix, 250))
@@ -364,7 +373,12 @@ fn watermark(crashed: &Crashed, dev: &MemoryDevice) -> u64 {
 
 fn in_flight(crashed: &Crashed, bit: Bit) -> Result<Outcome, String> {
     let dev = flipped(&crashed.image, crashed.block_size, bit);
-    let vouched = watermark(crashed, &dev);
+    let hit = frame(crashed, &crashed.image, bit.block).map(|f| f.id);
+    // What the frames say, and no less than what they have to say.
+    let due = crashed
+        .watermarks
+        .vouched_before(crashed.at, hit.unwrap_or(0));
+    let vouched = watermark(crashed, &dev).max(due);
     let Ok(vol) = mount(Arc::new(dev), crashed.run.setting.options()) else {
         return Ok(Outcome::Detected);
     };
@@ -380,7 +394,6 @@ fn in_flight(crashed: &Crashed, bit: Bit) -> Result<Outcome, String> {
     };
     // All promises but the one of the sync calls: as if the frames had been torn by the power cut.
     let unsynced = Crash { synced: 0, ..crash };
-    let hit = frame(crashed, &crashed.image, bit.block).map(|f| f.id);
     match judge(&crashed.run.an, &unsynced, &seen) {
         Ok(_) if hit.is_some_and(|id| id > vouched) => Ok(Outcome::Torn),
         Ok(_) => Err(format!(

@@ -10,6 +10,7 @@ use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
 use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{FIRST_NODE, Setting, any_outcome, mount, root_context};
+use ccfs_crash::watermarks::Watermarks;
 use ccfs_device::{Device, Plan, SimDevice};
 use ccfs_engine::Options;
 use std::sync::Arc;
@@ -158,6 +159,7 @@ fn run(seed: u64, injected: Option<Injected>) -> Result<(Outcome, Used), String>
     }
     driver.vol.shutdown();
     judge_media(setting, &dev, driver, base, seed, unmounted)?;
+    Watermarks::of(&dev).check(false)?;
     let outcome = match (stopped, failed || !unmounted) {
         (true, _) => Outcome::Stopped,
         (false, true) => Outcome::Failed,
@@ -169,8 +171,11 @@ fn run(seed: u64, injected: Option<Injected>) -> Result<(Outcome, Used), String>
 /// Performs the seed's workload until a call fails by the fault. True: one did.
 fn work(driver: &mut Driver, seed: u64, faulty: bool) -> Result<bool, String> {
     let mix = Mix {
-        sync_percent: 20,
+        sync_percent: 25,
         tick_percent: 8,
+        // Every second workload has more than sync calls.
+        barrier_percent: [0, 40][(seed % 2) as usize],
+        ignore_percent: [0, 10][(seed % 2) as usize],
         ..Mix::default()
     };
     let mut generator = Generator::new(seed, mix, FIRST_NODE);

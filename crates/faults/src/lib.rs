@@ -27,7 +27,7 @@ pub enum Outcome {
     Stopped,
     /// A mount was refused or a read failed, with the reason.
     Detected,
-    /// A transaction is missing of which the flip has hit the frames, and that nothing written later vouches for: it counts as torn.
+    /// A transaction is missing of which the flip has hit the frames, and that no flush before the newest frame has covered: it counts as torn.
     Torn,
     /// Metadata without checksums: what the bit says is shown.
     Shown,

@@ -22,6 +22,10 @@
 //! * **L7** What a crash left in pieces stays in pieces. A torn frame whose first sector is there would become intact if a later
 //!   frame's write brought only the sectors that it lacks. So no frame is written over remains that could still count: in the ring the
 //!   head goes behind all of them, in a checkpoint area the first block is wiped and flushed before the area is used again.
+//! * **L8** The watermark of a frame is the highest id up to which all transactions were durable when the frame's numbers were given, by
+//!   all flushes that had returned by then, whoever asked for them. Not more: what a frame vouches for, recovery takes unchecked, and
+//!   calls its loss damage. Not less: what none vouches for, recovery may take for torn, although a sync call has returned for it. A flush
+//!   covers what had been found written when it began. The caller knows what that is; ids and watermark are taken in one critical section.
 //!
 //! # States
 //! ```text

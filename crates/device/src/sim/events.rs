@@ -20,6 +20,8 @@ pub struct Summary {
     pub sectors: u64,
     /// Its first 64 bytes; nothing for a discard.
     pub head: Vec<u8>,
+    /// Number of the first flush that covers it; `None`: none does.
+    pub covered: Option<usize>,
 }
 
 /// An event that has not happened.
@@ -271,6 +273,7 @@ impl Events {
             offset: write.offset,
             sectors: write.sectors(),
             head,
+            covered: Some(write.covered).filter(|flush| *flush != NEVER),
         })
     }
 

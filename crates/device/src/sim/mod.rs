@@ -164,6 +164,14 @@ impl SimDevice {
         all.filter_map(|n| events.summary(n)).collect()
     }
 
+    /// All writes, oldest first.
+    pub fn writes(&self) -> Vec<Summary> {
+        let events = self.0.events.read();
+        (0..events.len())
+            .filter_map(|n| events.summary(n))
+            .collect()
+    }
+
     /// Number of events at which flushes returned (numbers of the flush events).
     pub fn flush_events(&self) -> Vec<usize> {
         self.0.events.read().flush_events().to_vec()
@@ -379,6 +387,11 @@ impl Pending for Batch {
         }
         events.waited(self.events);
         self.result
+    }
+
+    /// Writes are as long in flight as nobody waits for them.
+    fn is_ready(&self) -> bool {
+        true
     }
 }
 

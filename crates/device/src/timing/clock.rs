@@ -53,7 +53,8 @@ impl Pending for Transfer {
     }
 
     fn is_ready(&self) -> bool {
-        self.clock.lock().now >= self.end
+        let due = self.clock.lock().now >= self.end;
+        due && self.ticket.is_ready()
     }
 }
 

@@ -140,6 +140,10 @@ impl Pending for Paused {
         sleep_until(self.end);
         result
     }
+
+    fn is_ready(&self) -> bool {
+        Instant::now() >= self.end && self.ticket.is_ready()
+    }
 }
 
 /// Returns at `end`, to a few microseconds on an idle machine.
