@@ -114,7 +114,7 @@ static int sync_files(struct volume *v, struct database *db) {
 }
 
 /* Rule 7. What was done at home is durable before anything is done elsewhere; if this fails, so will the syncs that follow. (syncfs
- * would not do: on mounts without a block device the kernel does not pass it on.) */
+ * would not do: before Linux 6.18, and on mounts without a block device, the kernel does not pass it on.) */
 static void lose(struct volume *v) {
     sync_files(v, NULL);
     v->lost = 1;

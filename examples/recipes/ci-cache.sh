@@ -32,7 +32,7 @@ jobs_forever() { for j in 1 2 3 4; do (n=0; while [ ! -e "$place/crashed" ] && n
 job=$!
 several() { [ "$(find "$mnt/cache" -maxdepth 1 -name 'job-*' ! -name '*.new' | wc -l)" -ge 8 ]; }
 wait_for several
-sync -f "$mnt"
+"$CCFS" stream sync --all "$mnt"
 more() { [ "$(find "$mnt/cache" -maxdepth 1 -name 'job-*' ! -name '*.new' | wc -l)" -ge 12 ]; }
 wait_for more
 crash

@@ -38,7 +38,7 @@ forever() { n=0; while [ ! -e "$place/crashed" ] && n=$((n + 1)) && container "b
 job=$!
 begun() { [ "$(wc -l 2>/dev/null <"$place/done")" -ge 2 ]; }
 wait_for begun 2>/dev/null
-sync -f "$mnt" # something survives, and the job is in the middle of the next layer
+"$CCFS" stream sync --all "$mnt" # something survives, and the job is in the middle of the next layer
 crash
 wait "$job" || true
 umount -l "$place/merged" 2>/dev/null || true

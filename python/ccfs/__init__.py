@@ -42,6 +42,7 @@ __all__ = [
     "set_stream",
     "stream",
     "sync",
+    "sync_volume",
     "syncv",
 ]
 
@@ -59,6 +60,8 @@ DEFAULT = 1
 _VERSION = 1
 _ARG = struct.Struct("=IIQ")
 _SET, _GET, _NEW, _SYNC = (0xC010CC80, 0xC010CC81, 0xC010CC82, 0xC010CC83)
+_SYNC_VOLUME = 0xC008CCA3
+_SYNC_VOLUME_ARG = struct.Struct("=II")
 _BARRIER = 0xC008CCA0
 _BARRIER_ARG = struct.Struct("=II")
 _BARRIER_DATA = 1
@@ -302,6 +305,14 @@ def _sync_file_range() -> "Callable[[int], int]":
     return lambda fd: 0 if call(fd, 0, 0, flags) == 0 else ctypes.get_errno()
 
 
+def _hand_over(fd: int) -> None:
+    """syncfs(2), which Python does not have: brings what is dirty in mappings of the volume on its way."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).syncfs(ctypes.c_int(fd)) != 0:
+        raise OSError(ctypes.get_errno(), "syncfs")
+
+
 def _write_back(fd: int) -> None:
     """Hands what was stored through shared mappings to the file system, and waits until it has it; not until it is durable."""
     number = _sync_file_range()(fd)
@@ -314,6 +325,19 @@ def sync(where: Where, stream_id: int = 0) -> None:
     """Returns when everything that the stream (0: the caller's) did before the call is durable."""
     with _At(where) as fd:
         _call(fd, _SYNC, stream_id, 0)
+
+
+def sync_volume(where: Where) -> None:
+    """Returns when everything that anybody did on the volume before the call is durable, on every kernel.
+
+    Linux before 6.18, and any Linux on a plain FUSE mount, does not tell ccfs of os.sync: it makes nothing durable there, nor does
+    this call what was stored through an mmap that was not flushed (mmap.flush).
+    """
+    with _At(where) as fd:
+        # Elsewhere nothing is synced.
+        _call(fd, _GET, 0, 0)
+        _hand_over(fd)
+        _ioctl(fd, _SYNC_VOLUME, bytearray(_SYNC_VOLUME_ARG.pack(_VERSION, 0)))
 
 
 def leave_stream(where: Where) -> None:

@@ -103,6 +103,9 @@ class Driver:
     def do_streamsync(self, name: str) -> None:
         ccfs.sync(self.at(), self.ids[name])
 
+    def do_sync_volume(self) -> None:
+        ccfs.sync_volume(self.at())
+
     def do_begin(self, name: str) -> None:
         self.ids[name] = ccfs.begin_atomic(self.at())
 

@@ -31,6 +31,7 @@ class Elsewhere(unittest.TestCase):
             lambda: ccfs.new_stream(self.dir),
             lambda: ccfs.set_stream(self.dir, 77),
             lambda: ccfs.sync(self.dir),
+            lambda: ccfs.sync_volume(self.dir),
             lambda: ccfs.leave_stream(self.dir),
             lambda: ccfs.enter_atomic(self.dir, 7),
             lambda: ccfs.atomic(self.dir).__enter__(),
@@ -92,6 +93,7 @@ class Header(unittest.TestCase):
             "CCFS_IOC_GET_STREAM": ccfs._GET,
             "CCFS_IOC_NEW_STREAM": ccfs._NEW,
             "CCFS_IOC_STREAM_SYNC": ccfs._SYNC,
+            "CCFS_IOC_SYNC_VOLUME": ccfs._SYNC_VOLUME,
             "CCFS_IOC_BARRIER": ccfs._BARRIER,
             "CCFS_BARRIER_DATA": ccfs._BARRIER_DATA,
             "CCFS_IOC_GROUP_BEGIN": ccfs._GROUP_BEGIN,
@@ -163,6 +165,7 @@ class Volume(unittest.TestCase):
                 self.assertEqual(ccfs.get_stream(f.fileno()).id, by_file.id)
                 f.write("x")
             ccfs.sync(f)
+            ccfs.sync_volume(f)
 
     def test_barriers(self) -> None:
         with open(Path(self.dir, "barriers"), "w", encoding="ascii") as f:

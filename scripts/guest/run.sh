@@ -7,7 +7,7 @@
 # fetches it once), or a folder that holds `vmlinuz` and `lib/modules`.
 # COMMAND runs as root, in this working directory, with this PATH, HOME and all variables CCFS_*. It sees the files of
 # this machine as they are; what it writes goes to an overlay, and is gone with the guest. What differs for it:
-#   TMPDIR      /scratch, an ext4 of 8 GiB on a disk of its own (for images: overlays are no place for loop devices)
+#   TMPDIR, CCFS_TEST_DIR   /scratch, an ext4 of 8 GiB on a disk of its own (for images: overlays are no place for loop devices)
 #   GUEST_DISK  /dev/vdb, an empty disk of 8 GiB (for volumes on block devices)
 #   GUEST_OUT   a folder whose files are in the host's $GUEST_OUT afterwards, if that names a folder
 # FUSE, loop devices and the kernel's FUSE over io_uring are switched on. There is no network.
@@ -65,6 +65,7 @@ trap 'exit 125' HUP INT TERM
 {
     echo "export PATH=$(printf %q "$PATH") HOME=$(printf %q "${HOME:-/root}") TMPDIR=/scratch GUEST_DISK=/dev/vdb"
     for name in $(compgen -e | grep ^CCFS_ || true); do printf 'export %s=%q\n' "$name" "${!name}"; done
+    echo 'export CCFS_TEST_DIR=/scratch'
     printf 'cd %q\n' "$PWD"
     printf '%q ' "$@"
     echo
@@ -75,7 +76,7 @@ code=0
 setpriv --pdeathsig TERM timeout -k 5 "$seconds" setpriv --pdeathsig KILL \
     "$qemu" -accel "${CCFS_GUEST_ACCEL:-tcg}" -cpu max -smp 2 -m "$memory" -nodefaults -no-user-config -display none -no-reboot \
     -kernel "$kernel/vmlinuz" -initrd "$initramfs" \
-    -append "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off net.ifnames=0 guest.here=$here guest.kernel=$kernel guest.run=$run $parameters" \
+    -append "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic no_timer_check mitigations=off net.ifnames=0 guest.here=$here guest.kernel=$kernel guest.run=$run $parameters" \
     -chardev "file,id=console,path=/dev/fd/3,append=on" -serial chardev:console \
     -chardev stdio,id=output,signal=off -serial chardev:output \
     -drive "file=$disk,format=raw,if=virtio,snapshot=on,cache=unsafe" \

@@ -83,7 +83,7 @@ pub struct MkfsArgs {
 ///
 /// Recovers the volume first if a crash left it in flight. Returns when the volume can be used, with the daemon in the
 /// background. A dead mount of a killed daemon on DIR, and its loop device, are cleared first. Without root fusermount3 (package
-/// fuse3) mounts; sync(2) and syncfs(2) then make nothing durable, fsync(2) does.
+/// fuse3) mounts; sync(2) and syncfs(2) then make nothing durable, fsync(2) does. The same holds before Linux 6.18: a warning says so.
 #[derive(Args, Debug)]
 pub struct MountArgs {
     /// Stay in the foreground, with messages on stderr
@@ -407,9 +407,12 @@ pub struct StreamListArgs {
     pub dir: PathBuf,
 }
 
-/// Makes durable everything that a stream did
+/// Makes durable everything that a stream did, or all streams
 #[derive(Args, Debug)]
 pub struct StreamSyncArgs {
+    /// Everything that anybody did on the volume: as syncfs(2), also where the kernel does not tell the daemon of that
+    #[arg(long, conflicts_with = "id")]
+    pub all: bool,
     /// This stream instead of the caller's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub id: Option<u64>,

@@ -47,7 +47,7 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
     }
     let (commit, dirty) = changes(&wanted, &status["mount"]["options"])?;
     drop(at);
-    // FUSE knows no options of its own here. Going read-only syncs first.
+    // FUSE knows no options of its own here.
     rustix::mount::mount_remount(&dir, flags(&wanted), "").map_err(|e| {
         let hint = match e {
             rustix::io::Errno::BUSY => "; files are open for writing",
@@ -58,6 +58,11 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
             format!("cannot remount {shown}: {e}{hint}"),
         )
     })?;
+    // The kernel has synced before; but not every kernel tells the daemon of that, and from now on nobody changes anything.
+    if wanted.engine.read_only && !as_mounted(now).engine.read_only {
+        ccfs_client::sync_volume(stream::open(&args.dir)?)
+            .map_err(|e| stream::explain(&args.dir, e))?;
+    }
     // Last, since it cannot be refused as the kernel's part can: what fails changes nothing.
     if (commit, dirty) != (0, 0) {
         let at = stream::open(&args.dir)?;

@@ -101,8 +101,9 @@ fn show(s: &Value) {
     for line in damage(&s["damage"]) {
         say!("damage    {line}");
     }
-    if s["mount"]["syncfs_works"] == false {
-        say!("WARNING   a plain FUSE mount: syncfs and sync make nothing durable, fsync does");
+    match text(&s["mount"], "syncfs_reason") {
+        "" => {}
+        why => say!("WARNING   {why}"),
     }
     let way = match text(&s["mount"], "transport") {
         "uring" => "io_uring".to_string(),

@@ -287,9 +287,16 @@ fn list(args: &StreamListArgs) -> Outcome<()> {
 
 fn sync(args: &StreamSyncArgs) -> Outcome<()> {
     let at = open(&args.dir)?;
-    ccfs_client::stream_sync(&at, args.id.unwrap_or(0)).map_err(|e| explain(&args.dir, e))?;
+    let synced = match args.all {
+        true => ccfs_client::sync_volume(&at),
+        false => ccfs_client::stream_sync(&at, args.id.unwrap_or(0)),
+    };
+    synced.map_err(|e| explain(&args.dir, e))?;
     if !args.json {
         return Ok(());
+    }
+    if args.all {
+        return crate::print_json(&json!({ "schema": 1, "stream": null, "synced": true }));
     }
     let stream = match args.id {
         Some(id) => id,

@@ -53,6 +53,9 @@ pub const IOC_ATOMIC: u32 = iowr(0xa1, size_of::<AtomicArg>());
 /// Make the changes of several files that are open O_ATOMIC durable together: [`SyncvArg`], on any file of the volume.
 pub const IOC_SYNCV: u32 = iowr(0xa2, size_of::<SyncvArg>());
 
+/// Make everything durable that was done on the volume before the call: [`SyncVolumeArg`].
+pub const IOC_SYNC_VOLUME: u32 = iowr(0xa3, size_of::<SyncVolumeArg>());
+
 /// ATOMIC flag: from now on the descriptor's open is O_ATOMIC. Without it the call only tells the token.
 pub const ATOMIC_OPEN: u32 = 1;
 /// Files of one SYNCV call at most.
@@ -83,6 +86,18 @@ pub struct SyncvArg {
     /// How many tokens are valid, from 1 to [`SYNCV_MAX`].
     pub count: u32,
     pub tokens: [u64; SYNCV_MAX],
+}
+
+/// Argument of the call that makes all of a volume durable.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct SyncVolumeArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Barrier flag: of the file only the data matters (fdatabarrier). The order is kept for all of it nevertheless.

@@ -26,7 +26,9 @@ mod group;
 mod guard;
 mod sys;
 
-use abi::{ProcessArg, STATUS_CHUNK, ScrubArg, StatusArg, StreamArg, TraceArg, TuneArg};
+use abi::{
+    ProcessArg, STATUS_CHUNK, ScrubArg, StatusArg, StreamArg, SyncVolumeArg, TraceArg, TuneArg,
+};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -116,6 +118,24 @@ pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
 /// concern this call. A stream that has ended is durable as far as it ever will be: no error. Errors: `EPERM` as above.
 pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
     stream_call(fd.as_fd(), abi::IOC_STREAM_SYNC, id, 0).map(drop)
+}
+
+/// syncfs(2) that works on every kernel and mount: returns when everything that anybody did on the volume before the call is durable.
+/// Linux before 6.18, and any Linux on a plain FUSE mount, tells the daemon nothing of syncfs(2) and sync(2).
+///
+/// What was stored through a shared mapping is part of it as it is for syncfs(2) there: on such a kernel or mount use msync(2) or
+/// fsync(2) for it.
+pub fn sync_volume(fd: impl AsFd) -> io::Result<()> {
+    let fd = fd.as_fd();
+    let mut arg = SyncVolumeArg {
+        version: abi::VERSION,
+        reserved: 0,
+    };
+    // Elsewhere nothing is synced.
+    get_stream(fd)?;
+    // Brings what is dirty in mappings on its way to the daemon.
+    rustix::fs::syncfs(fd)?;
+    supported(sys::ioctl(fd, abi::IOC_SYNC_VOLUME, &mut arg))
 }
 
 /// Changes the mount options `commit` (seconds from 1 to 3600) and `dirty` (bytes from 2^20 to 2^40) of a volume in use; 0 leaves one as it

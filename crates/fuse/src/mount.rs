@@ -1,6 +1,6 @@
 //! Mounting: mount(2) as `fuseblk` over a block device, or as `fuse` where that is impossible; without root by way of fusermount3.
 //!
-//! Only a `fuseblk` mount is told of syncfs(2) and sync(2), and of its end (DESTROY), so that umount(8) returns when the
+//! Only a `fuseblk` mount is told of syncfs(2) and sync(2) (from Linux 6.18 on), and of its end (DESTROY), so that umount(8) returns when the
 //! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device.
 use crate::apart;
 use crate::caller::CallerConfig;
@@ -157,13 +157,6 @@ impl Mounted {
             as_root(&mountpoint, config, block_size)?
         };
         let fuseblk = blocks.is_some();
-        if !fuseblk {
-            tracing::warn!(
-                "{} is a plain FUSE mount: syncfs(2), sync(2) and `sync -f` do NOT make its data durable, and umount(8) \
-                 returns before the volume is at rest; fsync(2) works",
-                mountpoint.display()
-            );
-        }
         let mut mounted = Mounted {
             mountpoint,
             source: blocks.unwrap_or_else(|| config.source.clone()),

@@ -2,6 +2,7 @@
 use crate::abi::init::OVER_IO_URING;
 use crate::mount::{MountConfig, MountError, Mounted};
 use crate::server::init::WANTED;
+use crate::server::syncfs::Syncfs;
 use crate::server::{MountInfo, Server};
 use crate::sys::SignalEvents;
 use crate::transport::channel::Channel;
@@ -80,13 +81,16 @@ impl Session {
                 let info = MountInfo {
                     mountpoint: mounted.mountpoint.display().to_string(),
                     source: mounted.source.display().to_string(),
-                    syncfs: mounted.fuseblk,
+                    syncfs: Syncfs::of(mounted.fuseblk, agreed.minor),
                     status_dir: config.status_dir,
                     atomic_files: config.atomic_files,
                     transport: Arc::new(transport),
                     options: config.options.clone(),
                     messages: config.messages.clone(),
                 };
+                if let Some(warning) = info.syncfs.warning(&mounted.mountpoint) {
+                    tracing::warn!("{warning}");
+                }
                 let transport = info.transport.clone();
                 let callers = config.callers.clone();
                 let server = Server::new(volume.clone(), agreed, info, callers)?;

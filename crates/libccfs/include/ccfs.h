@@ -65,6 +65,11 @@ int streamsync(void);
 int ccfs_streamsync_fd(int fd, ccfs_stream_t stream);
 int ccfs_streamsync_path(const char *path, ccfs_stream_t stream);
 
+/* syncfs(2) that works on every kernel: returns when everything that anybody did on the volume of fd before the call is durable. Linux
+ * before 6.18, and any Linux on a plain FUSE mount, does not tell ccfs of syncfs(2) and sync(2): they succeed and make nothing durable
+ * there, nor does this call what was stored through shared mappings without msync(2). */
+int ccfs_syncfs(int fd);
+
 /* Order without durability: what fsync(fd) would make durable is never missing after a crash in which something survives that the
  * caller's stream does after this call. Nothing is durable when it returns, and it waits for no device. A later fsync makes durable
  * all that the barriers before it ordered. CCFS_IGNORE_FSYNC does not concern it. On ccfs both calls are the same; fdatabarrier
@@ -135,6 +140,11 @@ struct ccfs_stream_arg {
 #define CCFS_IOC_GET_STREAM 0xc010cc81u
 #define CCFS_IOC_NEW_STREAM 0xc010cc82u
 #define CCFS_IOC_STREAM_SYNC 0xc010cc83u
+struct ccfs_sync_volume_arg {
+    uint32_t version;
+    uint32_t reserved; /* 0 */
+};
+#define CCFS_IOC_SYNC_VOLUME 0xc008cca3u
 /* On the file that the barrier is about. What was stored through shared mappings has to be written back first. */
 #define CCFS_BARRIER_DATA 1u
 struct ccfs_barrier_arg {

@@ -173,6 +173,11 @@ pub unsafe extern "C" fn ccfs_streamsync_path(path: *const c_char, id: u64) -> c
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn ccfs_syncfs(fd: c_int) -> c_int {
+    status(guarded(|| ccfs_client::sync_volume(of_fd(fd)?.open()?)))
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn fbarrier(fd: c_int) -> c_int {
     status(guarded(|| barrier(of_fd(fd)?, false)))
 }

@@ -40,6 +40,8 @@ static void elsewhere(const char *path) {
     CHECK(flags == 77);
     FAILS(ccfs_newstream_path(path, 0) == 0, ENOTSUP);
     FAILS(ccfs_streamsync_path(path, 0) == -1, ENOTSUP);
+    FAILS(ccfs_syncfs(fd) == -1, ENOTSUP);
+    FAILS(ccfs_syncfs(-1) == -1, EBADF);
     FAILS(fbarrier(fd) == -1, ENOTSUP);
     FAILS(fdatabarrier(fd) == -1, ENOTSUP);
     FAILS(cfs_begin() == -1, ENOTSUP);
@@ -178,6 +180,7 @@ static void streams(const char *path) {
         _exit(ccfs_getstream_fd(fd, NULL) == one ? 0 : 1);
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(ccfs_streamsync_fd(fd, 0) == 0 && ccfs_streamsync_path(path, two) == 0);
+    CHECK(ccfs_syncfs(fd) == 0);
     /* The short forms, through the environment. */
     CHECK(setenv("CCFS_MOUNT", path, 1) == 0);
     CHECK(getstream() == one);

@@ -152,6 +152,8 @@ static int step(char **w, int n) {
     }
     if (IS("streamsync", 1))
         return ccfs_streamsync_fd(at, id_of(w[1]));
+    if (IS("sync_volume", 0))
+        return ccfs_syncfs(at);
     if (IS("begin", 1))
         return made(w[1], ccfs_begin_fd(at, 0));
     if (IS("commit", 1))

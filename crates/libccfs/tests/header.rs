@@ -43,6 +43,8 @@ int main(void) {
     SHOW("syncv", CCFS_IOC_SYNCV);
     SHOW("syncv_size", sizeof(struct ccfs_syncv_arg));
     SHOW("syncv_at_tokens", offsetof(struct ccfs_syncv_arg, tokens));
+    SHOW("sync_volume", CCFS_IOC_SYNC_VOLUME);
+    SHOW("sync_volume_size", sizeof(struct ccfs_sync_volume_arg));
     SHOW("size", sizeof(struct ccfs_stream_arg));
     SHOW("at_version", offsetof(struct ccfs_stream_arg, version));
     SHOW("at_flags", offsetof(struct ccfs_stream_arg, flags));
@@ -90,6 +92,8 @@ fn the_header_has_the_numbers_of_the_daemon() {
         ("syncv", abi::IOC_SYNCV.into()),
         ("syncv_size", size_of::<abi::SyncvArg>() as u64),
         ("syncv_at_tokens", at!(SyncvArg, tokens)),
+        ("sync_volume", abi::IOC_SYNC_VOLUME.into()),
+        ("sync_volume_size", size_of::<abi::SyncVolumeArg>() as u64),
         ("size", size_of::<abi::StreamArg>() as u64),
         ("at_version", at!(StreamArg, version)),
         ("at_flags", at!(StreamArg, flags)),

@@ -12,4 +12,5 @@ pub mod posix;
 pub mod power_cuts;
 pub mod programs;
 pub mod rng;
+pub mod sync_calls;
 pub mod sys;

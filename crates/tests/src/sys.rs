@@ -99,6 +99,15 @@ pub fn pwrite(fd: &OwnedFd, buf: &[u8], at: u64) -> R<usize> {
     .map(|n| n as usize)
 }
 
+/// pwritev2 with `RWF_*` flags.
+pub fn pwrite_flags(fd: &OwnedFd, buf: &[u8], at: u64, flags: i32) -> R<usize> {
+    let part = libc::iovec {
+        iov_base: buf.as_ptr().cast_mut().cast(),
+        iov_len: buf.len(),
+    };
+    call!(libc::pwritev2(fd.as_raw_fd(), &part, 1, at as i64, flags)).map(|n| n as usize)
+}
+
 pub fn write(fd: &OwnedFd, buf: &[u8]) -> R<usize> {
     call!(libc::write(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len())).map(|n| n as usize)
 }
@@ -129,6 +138,19 @@ pub fn fdatasync(fd: &OwnedFd) -> R<()> {
 
 pub fn syncfs(fd: &OwnedFd) -> R<()> {
     call!(libc::syncfs(fd.as_raw_fd())).map(drop)
+}
+
+/// sync(2): all file systems of the machine.
+pub fn sync_all() {
+    // SAFETY: no arguments.
+    unsafe { libc::sync() };
+}
+
+/// mount(2) with MS_REMOUNT and MS_RDONLY: what mount(8) does where no helper is installed.
+pub fn remount_read_only(path: impl AsRef<Path>) -> R<()> {
+    let (none, target) = (std::ptr::null(), c(path));
+    let flags = libc::MS_REMOUNT | libc::MS_RDONLY;
+    call!(libc::mount(none, target.as_ptr(), none, flags, none.cast())).map(drop)
 }
 
 /// posix_fadvise(DONTNEED) on the whole file: later reads come from the file system again.

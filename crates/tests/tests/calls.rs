@@ -216,6 +216,18 @@ const CASES: &[Case] = &[
         after: &[("f", Has(0, "one")), ("g", Has(0, "two"))],
     },
     Case {
+        name: "sync_volume",
+        steps: &[
+            ("newstream s ignore", 0),
+            ("setstream s", 0),
+            ("open f f new", 0),
+            ("write f 0 one", 0),
+            ("setstream default", 0),
+            ("sync_volume", 0),
+        ],
+        after: &[("f", Has(0, "one"))],
+    },
+    Case {
         name: "groups",
         steps: &[
             ("commit own", ENOENT),
@@ -280,6 +292,7 @@ const CASES: &[Case] = &[
             ("instream default", EOPNOTSUPP),
             ("leave", EOPNOTSUPP),
             ("streamsync own", EOPNOTSUPP),
+            ("sync_volume", EOPNOTSUPP),
             ("begin g", EOPNOTSUPP),
             ("commit own", EOPNOTSUPP),
             ("abort own", EOPNOTSUPP),
@@ -292,6 +305,7 @@ const CASES: &[Case] = &[
             ("setstream default", EBADF),
             ("instream default", EBADF),
             ("streamsync own", EBADF),
+            ("sync_volume", EBADF),
             ("begin g", EBADF),
             ("commit own", EBADF),
             ("abort own", EBADF),

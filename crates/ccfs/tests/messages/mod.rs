@@ -22,6 +22,7 @@ const SPEAKERS: &[(&str, &str)] = &[
     ("ccfs/src/", "ok_or_else("),
     ("ccfs/src/size.rs", "format!("),
     ("ccfs/src/remount.rs", "refuse("),
+    ("fuse/src/server/syncfs.rs", "format!("),
 ];
 
 /// The first string literal behind `start`, within the parentheses that open there.

@@ -6,7 +6,8 @@ use crate::caller::User;
 use crate::show::{self, Viewer};
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{
-    self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, TraceArg, TuneArg,
+    self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, SyncVolumeArg,
+    TraceArg, TuneArg,
 };
 use ccfs_engine::{StreamId, SyncCall};
 use serde_json::json;
@@ -124,6 +125,7 @@ impl Server {
             F2FS_START | F2FS_COMMIT | F2FS_ABORT => self.atomic_write(request, arg.cmd)?,
             client::IOC_ATOMIC => self.atomic_open(request, arg.fh, input, reply)?,
             client::IOC_SYNCV => self.syncv(request, input, reply)?,
+            client::IOC_SYNC_VOLUME => self.sync_volume(request, input, reply)?,
             client::IOC_GROUP_CHANGES => self.group_changes(request, input, reply)?,
             client::IOC_SET_STREAM
             | client::IOC_GET_STREAM
@@ -260,6 +262,17 @@ impl Server {
         self.sync(request, &cx, SyncCall::Stream(stream))
     }
 
+    /// syncfs(2) for kernels and mounts that do not tell of it.
+    fn sync_volume(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
+        let arg = versioned::<SyncVolumeArg>(input)?;
+        if arg.reserved != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.sync(request, &self.context(request, 0), SyncCall::Volume)?;
+        reply.push(&arg);
+        Ok(())
+    }
+
     /// Order without durability (C13). It waits for no device, so it needs no thread of its own.
     fn barrier(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
         let arg = versioned::<BarrierArg>(input)?;
@@ -393,7 +406,8 @@ impl Server {
             "mountpoint": self.mount.mountpoint,
             "source": self.mount.source,
             "pid": std::process::id(),
-            "syncfs_works": self.mount.syncfs,
+            "syncfs_works": self.mount.syncfs.works(),
+            "syncfs_reason": self.mount.syncfs.why(),
             "status_dir": self.status_dir.is_on(),
             "options": self.options_json(viewer),
             "fuse_protocol": format!("{}.{}", abi::MAJOR, self.agreed.minor),

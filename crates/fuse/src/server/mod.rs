@@ -23,6 +23,7 @@ mod pages;
 mod scrub;
 mod snapshots;
 mod status_dir;
+pub mod syncfs;
 mod synchronous;
 mod who;
 mod xattr;
@@ -76,8 +77,8 @@ pub struct Server {
 pub struct MountInfo {
     pub mountpoint: String,
     pub source: String,
-    /// False on a plain fuse mount: the kernel tells nobody of syncfs and sync (an exception to C3).
-    pub syncfs: bool,
+    /// Whether the kernel tells of syncfs and sync.
+    pub syncfs: syncfs::Syncfs,
     /// The directory `.ccfs` is wanted.
     pub status_dir: bool,
     /// Closes are to be seen, so that files can be open O_ATOMIC.
@@ -322,6 +323,7 @@ impl Handler for Server {
                         || matches!(
                             arg.cmd,
                             client::IOC_STREAM_SYNC
+                                | client::IOC_SYNC_VOLUME
                                 | client::IOC_SCRUB
                                 | client::IOC_GROUP_COMMIT
                                 | client::IOC_GROUP_ABORT

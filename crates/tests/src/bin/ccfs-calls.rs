@@ -142,6 +142,7 @@ impl Driver {
                 true => Ok(()),
                 false => Err(error(libc::EIO)),
             },
+            ["sync_volume"] => client::sync_volume(self.at()),
             ["streamsync", name] => client::stream_sync(self.at(), self.id(name)),
             ["begin", name] => {
                 let handle = client::group_begin(self.at(), None)?;

@@ -1,0 +1,88 @@
+//! Whether the kernel tells the server of sync calls that are about the whole volume: syncfs(2), sync(2), `mount -o remount,ro`.
+//! Where it does not they succeed and make nothing durable, an exception to C3 that users are told of.
+use std::path::Path;
+
+/// First protocol, 7.x, in which a `fuseblk` mount gets SYNCFS requests (Linux 6.18). A plain `fuse` mount gets none in any. Earlier
+/// kernels return success without asking; they give no other sign.
+const FIRST_MINOR: u32 = 45;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Syncfs {
+    #[default]
+    Works,
+    PlainFuse,
+    /// With the minor of the protocol that was agreed on.
+    OldKernel(u32),
+}
+
+impl Syncfs {
+    /// What the mount's type and the agreed protocol 7.`minor` give.
+    pub fn of(fuseblk: bool, minor: u32) -> Self {
+        match (fuseblk, minor) {
+            (false, _) => Syncfs::PlainFuse,
+            (true, ..FIRST_MINOR) => Syncfs::OldKernel(minor),
+            (true, _) => Syncfs::Works,
+        }
+    }
+
+    pub fn works(self) -> bool {
+        self == Syncfs::Works
+    }
+
+    /// Why it does not work, and what does: a line for `status`.
+    pub fn why(self) -> Option<String> {
+        match self {
+            Syncfs::Works => None,
+            Syncfs::PlainFuse => Some(
+                "a plain FUSE mount: syncfs and sync make nothing durable, fsync does, and so does \
+                 `ccfs stream sync --all`"
+                    .into(),
+            ),
+            Syncfs::OldKernel(minor) => Some(format!(
+                "a kernel before Linux 6.18 (FUSE 7.{minor}): syncfs, sync and remounting read-only without ccfs's helper \
+                 make nothing durable, fsync does, and so does `ccfs stream sync --all`"
+            )),
+        }
+    }
+
+    /// The warning at the mount on `dir`.
+    pub fn warning(self, dir: &Path) -> Option<String> {
+        let dir = dir.display();
+        match self {
+            Syncfs::Works => None,
+            Syncfs::PlainFuse => Some(format!(
+                "{dir} is a plain FUSE mount: syncfs(2), sync(2) and `sync -f` do NOT make its data durable, and umount(8) \
+                 returns before the volume is at rest; fsync(2) works, and `ccfs stream sync --all {dir}`"
+            )),
+            Syncfs::OldKernel(minor) => Some(format!(
+                "this kernel (FUSE 7.{minor}; Linux 6.18 has 7.{FIRST_MINOR}) does not tell ccfs of syncfs(2), sync(2) and \
+                 `sync -f`: they do NOT make the data of {dir} durable; fsync(2) works, and `ccfs stream sync --all {dir}`"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernels on which it was looked for what a killed daemon leaves after syncfs.
+    #[test]
+    fn only_what_was_agreed_counts() {
+        for (linux, minor, works) in [
+            ("5.15", 34, false),
+            ("6.1", 37, false),
+            ("6.12", 41, false),
+            ("6.16", 44, false),
+            ("6.18", 45, true),
+        ] {
+            let blocks = Syncfs::of(true, minor);
+            assert_eq!(blocks.works(), works, "Linux {linux}");
+            assert_eq!(blocks.why().is_none(), works, "Linux {linux}");
+            assert_eq!(blocks.warning(Path::new("/m")).is_none(), works);
+            assert_eq!(Syncfs::of(false, minor), Syncfs::PlainFuse);
+        }
+        let old = Syncfs::OldKernel(38).warning(Path::new("/m")).unwrap();
+        assert!(old.contains("7.38") && !old.contains("plain FUSE") && !old.contains("umount"));
+    }
+}
