@@ -269,10 +269,9 @@ impl Volume {
     /// As there is no other space, blocks of the engine's own reserve become everybody's.
     fn settle_with_reserve(&self, ino: Ino) -> Result<bool> {
         let most = u64::from(ccfs_ext4::extent::MAX_DEPTH) + 1;
-        if !self.space.draw(most) {
+        if !self.space.give_reserve(&self.image, most) {
             return Ok(false);
         }
-        self.space.unpromise(&self.image, 0, most);
         self.image.settle_extents(ino)
     }
 
@@ -583,7 +582,7 @@ impl Volume {
         self.dir_fields.sub(body.dir_fields.len() as u64);
         self.space
             .unpromise(&self.image, body.promised_data, body.promised_structure);
-        self.space.keep(&self.image, self.emergency);
+        self.space.keep(&self.image);
         self.room.notify_all();
         Ok(())
     }

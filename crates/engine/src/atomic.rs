@@ -429,7 +429,7 @@ impl Volume {
         self.pending_free.sub(held.freed_blocks);
         self.space
             .unpromise(&self.image, held.promised_data, held.promised_structure);
-        self.space.keep(&self.image, self.emergency);
+        self.space.keep(&self.image);
         self.draft_bytes
             .fetch_sub(draft.txn.memory(), Ordering::Relaxed);
         st.attr = InodeAttr {

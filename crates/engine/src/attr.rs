@@ -464,7 +464,7 @@ impl Volume {
                 return Ok(false); // no lack of space that commits could cure
             }
             let promise = if value.is_some() {
-                self.promise(cx, 0, 2)?
+                self.promise_for(cx, 0, 2, || self.xattr_blocks(&inode, &st, &all))?
             } else {
                 self.promise_structure(2)?
             };
@@ -518,6 +518,17 @@ impl Volume {
             return self.image.xattr_fits(inode.ino, all);
         }
         self.image.xattr_fits_new(all)
+    }
+
+    /// Blocks that a set which fits takes. The inode's own block is its to use only if no earlier set that waits for a commit gives it up.
+    fn xattr_blocks(&self, inode: &Inode, st: &State, all: &XattrSet) -> Result<u64> {
+        match crate::dir::unborn(st) {
+            true => self.image.xattr_blocks_of_new(all),
+            false => {
+                let changed = st.xattrs.is_some();
+                self.image.xattr_blocks_taken(inode.ino, all, changed)
+            }
+        }
     }
 }
 

@@ -267,7 +267,7 @@ impl Volume {
             || self.flush_device(),
         )?;
         self.space.release(&self.image, a.applied_id);
-        self.space.keep(&self.image, self.emergency);
+        self.space.keep(&self.image);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Directories as users see them: the overlay of uncommitted names over the image.
 use crate::inode::{Inode, State};
+use crate::op::ENTRY_BLOCKS;
 use crate::planted::{self, Bug};
 use crate::sync::RwLockWriteGuard;
 use crate::txn::{Name, Tie};
@@ -167,6 +168,25 @@ impl Volume {
         } else {
             errno(libc::ENOSPC)
         }
+    }
+
+    /// Blocks that an absent name takes as things are: none where its leaf has room for it and for the names that wait for a commit.
+    pub(crate) fn entry_blocks(&self, dir: &Inode, st: &State, name: &[u8]) -> Result<u64> {
+        /// So many are looked at; where more wait a commit comes first.
+        const WAITING_MAX: usize = 256;
+        let none = std::collections::BTreeSet::new();
+        let waiting = st.dir.as_ref().map_or(&none, |d| &d.present);
+        if waiting.len() > WAITING_MAX {
+            return Ok(ENTRY_BLOCKS);
+        }
+        let mut names: Vec<&[u8]> = waiting.iter().map(|(_, name)| &name[..]).collect();
+        let has_room = if unborn(st) {
+            names.push(name);
+            self.image.dir_has_room_new(&names)
+        } else {
+            self.image.dir_has_room(dir.ino, name, &names)?
+        };
+        Ok(if has_room { 0 } else { ENTRY_BLOCKS })
     }
 
     pub(crate) fn parent_of(&self, dir: &Inode, st: &State) -> Result<Ino> {

@@ -195,7 +195,8 @@ impl Volume {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
-        self.with_space(cx, |left| {
+        // The kernel may be giving up the very file whose pages it writes back, and would not answer before this write has ended.
+        self.with_space_if(cx, !flags.writeback, |left| {
             let inode = self.inode(ino)?;
             inode.note_seen();
             let mut st = inode.write()?;

@@ -60,6 +60,7 @@ pub use moment::{Moment, MomentListener};
 pub use path::PathSteps;
 pub use ranges::RangeSet;
 pub use recover::{Facts, Recovery, Row, Verdict, recover, verdict};
+pub use space::GivenUp;
 pub use status::{
     Counters, DamageStatus, ErrorStatus, FlashStatus, Status, StreamStatus, TieStatus,
 };

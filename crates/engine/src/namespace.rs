@@ -14,6 +14,7 @@ use ccfs_ext4::Error;
 use ccfs_ext4::acl::Acl;
 use ccfs_image::InodeAttr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::AcqRel;
 
 /// Most links of a file, and of subdirectories before nlink becomes 1 (ext4).
 pub(crate) const LINK_MAX: u32 = 65_000;
@@ -146,7 +147,7 @@ impl Volume {
             }
             self.check_headroom(&dir, &st, name)?;
             let tie = Self::entry_tie(&dir, &st, name);
-            let Some((inode, op)) = self.new_inode(cx, &dir, &mut st, &new, ENTRY_BLOCKS, tie)?
+            let Some((inode, op)) = self.new_inode(cx, &dir, &mut st, &new, Some(name), tie)?
             else {
                 return Ok(None);
             };
@@ -188,7 +189,7 @@ impl Volume {
                     rdev: 0,
                     target: None,
                 },
-                0,
+                None,
                 None,
             )?;
             let Some((inode, op)) = made else {
@@ -202,7 +203,7 @@ impl Volume {
         made.ok_or(Error::Errno(libc::ENOSPC))
     }
 
-    /// Accepts the operation and makes the inode: owner, mode and ACL as the directory wants them (acl(5), inode(7)).
+    /// Accepts the operation and makes the inode, which gets this name: owner, mode and ACL as the directory wants them (acl(5), inode(7)).
     /// `None`: the ACLs that it inherits do not fit in an inode and one block, and no commit would cure that.
     fn new_inode(
         &self,
@@ -210,7 +211,7 @@ impl Volume {
         dir: &Arc<Inode>,
         st: &mut State,
         new: &New,
-        structure: u64,
+        name: Option<&[u8]>,
         tie: Option<Tie>,
     ) -> Result<Option<(Arc<Inode>, Op<'_>)>> {
         let kind = u32::from(new.mode) & libc::S_IFMT;
@@ -229,7 +230,12 @@ impl Volume {
             mode |= libc::S_ISGID as u16;
         }
         let slow_link = new.target.is_some_and(|t| t.len() >= FAST_SYMLINK_END);
-        let promise = self.promise(cx, u64::from(slow_link), structure + INODE_BLOCKS)?;
+        let most = INODE_BLOCKS + name.map_or(0, |_| ENTRY_BLOCKS);
+        let promise = self.promise_for(cx, u64::from(slow_link), most, || {
+            let entry = name.map(|name| self.entry_blocks(dir, st, name));
+            let xattrs = self.image.xattr_blocks_of_new(&xattrs)?;
+            Ok(u64::from(is_dir) + xattrs + entry.transpose()?.unwrap_or(0))
+        })?;
         let ino = match planted::reused_inode() {
             Some(ino) => ino,
             None => self.image.alloc().allocate_inode(dir.ino, is_dir)?,
@@ -367,7 +373,8 @@ impl Volume {
                 return errno(libc::EMLINK);
             }
             self.check_headroom(&dir, l.get(&dir), name)?;
-            let promise = self.promise(cx, 0, ENTRY_BLOCKS)?;
+            let need = || self.entry_blocks(&dir, l.get(&dir), name);
+            let promise = self.promise_for(cx, 0, ENTRY_BLOCKS, need)?;
             let tie = Self::entry_tie(&dir, l.get(&dir), name);
             let last = Self::inode_tie(&inode, l.get(&inode));
             let last = last.filter(|_| !planted::is(Bug::TieLink));
@@ -500,6 +507,12 @@ impl Volume {
     /// The kernel has no reference left: a nameless inode is freed, in the transaction that took its name if that still runs,
     /// else in the system stream, after it (C5; ccfs's orphan handling).
     pub fn forget(&self, ino: Ino, count: u64) {
+        self.forgetting.fetch_add(1, AcqRel);
+        self.try_forget(ino, count);
+        self.forgetting.fetch_sub(1, AcqRel);
+    }
+
+    fn try_forget(&self, ino: Ino, count: u64) {
         if !self.refs.take_away(ino, count) {
             return;
         }

@@ -64,6 +64,7 @@ noting! {
     fn dir_is_empty(dir) -> bool;
     fn dir_headroom(dir) -> u64;
     fn dir_takes(dir, name: &[u8]) -> bool;
+    fn dir_has_room(dir, name: &[u8], beside: &[&[u8]]) -> bool;
     fn dir_wants_tree(ino) -> bool;
     fn dir_pieces(ino, most: usize) -> usize;
     fn dir_gather(ino, from: u32, pieces: usize, flush: Flush<'_>) -> Option<Gathered>;
@@ -71,6 +72,7 @@ noting! {
     fn xattr_get(ino, index: u8, name: &[u8]) -> Option<Vec<u8>>;
     fn xattr_all(ino) -> Vec<Attribute>;
     fn xattr_fits(ino, all: &[Attribute]) -> bool;
+    fn xattr_blocks_taken(ino, all: &[Attribute], changed: bool) -> u64;
     fn xattr_replace_all(ino, all: &[Attribute]) -> ();
 }
 
@@ -84,6 +86,9 @@ impl NotedImage {
     }
     pub fn xattr_fits_new(&self, all: &[Attribute]) -> Result<bool> {
         self.met(0, self.image.xattr_fits_new(all))
+    }
+    pub fn xattr_blocks_of_new(&self, all: &[Attribute]) -> Result<u64> {
+        self.met(0, self.image.xattr_blocks_of_new(all))
     }
     pub fn nameless_inodes(&self) -> Result<Vec<Ino>> {
         self.met(0, self.image.nameless_inodes())
@@ -106,6 +111,9 @@ impl NotedImage {
 impl NotedImage {
     pub fn geometry(&self) -> &Geometry {
         self.image.geometry()
+    }
+    pub fn dir_has_room_new(&self, names: &[&[u8]]) -> bool {
+        self.image.dir_has_room_new(names)
     }
     pub fn cookie_of(&self, name: &[u8]) -> u64 {
         self.image.cookie_of(name)

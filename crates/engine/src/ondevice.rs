@@ -222,7 +222,7 @@ impl Volume {
     /// A durable transaction's layers are gone: what it freed is free.
     pub(crate) fn finished_on_device(&self, a: &mut Applier, id: u64) {
         self.space.release(&self.image, id);
-        self.space.keep(&self.image, self.emergency);
+        self.space.keep(&self.image);
         if a.dir_seqs.len() > 64 {
             self.prune_dir_seqs(a);
         }

@@ -112,6 +112,31 @@ impl Volume {
         }
     }
 
+    /// As `promise`, for an operation that takes up to `most` blocks of structure if others come before it, and `need` as things are:
+    /// that many have to be there for its caller. The rest, which comes back as a rule, may be of any reserve.
+    pub(crate) fn promise_for(
+        &self,
+        cx: &Context,
+        data: u64,
+        most: u64,
+        need: impl FnOnce() -> Result<u64>,
+    ) -> Result<Promise<'_>> {
+        let all = self.promise(cx, data, most);
+        if !matches!(all, Err(Error::Errno(libc::ENOSPC))) {
+            return all;
+        }
+        let need = need()?.min(most);
+        let mut promise = match data + need {
+            0 => self.promise_structure(most)?,
+            _ => self.promise(cx, data, need)?,
+        };
+        if data + need > 0 && need < most {
+            let (_, rest) = self.promise_structure(most - need)?.hand_over();
+            promise.structure += rest;
+        }
+        Ok(promise)
+    }
+
     /// Promises blocks for what an operation on existing files makes of their structure, or ENOSPC. Root's reserve counts.
     pub(crate) fn promise_structure(&self, structure: u64) -> Result<Promise<'_>> {
         let promise = self.promise_if_possible(structure);
@@ -422,9 +447,10 @@ impl Op<'_> {
         self.txn
             .record_bytes
             .fetch_add(24 + name.len() as u64, Ordering::Relaxed);
-        let own = match value {
-            Some(_) => self.assign(ENTRY_BLOCKS),
-            None => 0,
+        // A name that is there gets its new value in its place.
+        let own = match (before, value) {
+            (None, Some(_)) => self.assign(ENTRY_BLOCKS),
+            _ => 0,
         };
         let mut body = self.txn.body.lock();
         let change = body.entries.entry(dir.ino).or_default().entry(name);

@@ -4,7 +4,7 @@ use crate::inode::{Inode, State};
 use crate::namespace::{
     inherited_flags, inherited_gid, lower_dir_links, raise_dir_links, removal_ties,
 };
-use crate::op::Op;
+use crate::op::{ENTRY_BLOCKS, Op};
 use crate::planted::{self, Bug};
 use crate::record::{XattrSet, set_bytes};
 use crate::txn::{Tie, Txn};
@@ -149,7 +149,16 @@ impl Volume {
         if !self.image.xattr_fits_new(&lists)? {
             return errno(libc::ENOSPC);
         }
-        let promise = self.promise(cx, 0, 8)?;
+        // A name that is there gets its new value in its place.
+        let (named, marked) = (new.inode.is_none(), u64::from(flags.whiteout));
+        let most = marked + if named { ENTRY_BLOCKS } else { 0 };
+        let promise = self.promise_for(cx, 0, most, || {
+            let entry = match named {
+                true => self.entry_blocks(&new.dir, l.get(&new.dir), new.name)?,
+                false => 0,
+            };
+            Ok(entry + self.image.xattr_blocks_of_new(&lists)?)
+        })?;
         let whiteout = flags
             .whiteout
             .then(|| self.image.alloc().allocate_inode(old.dir.ino, false))

@@ -1,16 +1,69 @@
 //! Space: promises to operations, what statfs shows, and getting room when there is none (C9).
 use crate::noted::NotedImage;
 use crate::planted::{self, Bug};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Cause;
 use ccfs_ext4::Error;
 use ccfs_image::{Run, Striped};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
 
 /// Blocks that an operation tried for the last time leaves for structure, and one of 32 of the others.
 pub const SPARE_BLOCKS: u64 = 8;
+
+/// How often an operation is tried while nobody else is promised anything.
+const ROUNDS_ALONE: u32 = 3;
+
+/// How long FORGETs that are under way are waited for, at most, and for how long before the kernel is asked again.
+const FORGET_WAIT: Duration = Duration::from_secs(10);
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Those of some inodes that the front end has given up.
+pub type GivenUp = Box<dyn Fn(&[Ino]) -> Vec<Ino> + Send + Sync>;
+
+/// Operations that need space wait here while one has its turn alone. They hold nothing.
+#[derive(Default)]
+pub struct Turn {
+    taken: AtomicBool,
+    alone: Mutex<()>,
+}
+
+/// A turn, until it is dropped.
+pub struct Alone<'t> {
+    turn: &'t Turn,
+    _guard: MutexGuard<'t, ()>,
+}
+
+impl Turn {
+    /// Errors: EAGAIN, see `may_wait`.
+    fn wait(&self) -> Result<()> {
+        if self.taken.load(Relaxed) {
+            ccfs_image::may_wait()?;
+            drop(self.alone.lock());
+        }
+        Ok(())
+    }
+
+    fn take(&self) -> Alone<'_> {
+        let guard = self.alone.lock();
+        self.taken.store(true, Relaxed);
+        Alone {
+            turn: self,
+            _guard: guard,
+        }
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.turn.taken.store(false, Relaxed);
+    }
+}
 
 /// A count that goes up and down, changed by every operation of every thread: see `Striped`.
 #[derive(Default)]
@@ -41,8 +94,12 @@ impl Gauge {
 pub struct Space {
     promised_data: Gauge,
     promised_structure: Gauge,
-    /// Blocks kept for structure that an operation that must not fail can need (C9), as many as there are now.
+    /// The engine's own reserve, of `wanted` blocks: for structure that an operation that must not fail can need, or one that needs none as
+    /// things are (C9). These are as many as there are now.
     emergency: AtomicU64,
+    wanted: u64,
+    /// Held by who adds to the reserve.
+    refill: Mutex<()>,
     /// Of `promised_data`: for other places of overwritten blocks. Either the promise or the block overwritten becomes free again.
     pub remaps: Gauge,
     /// (commit id of the transaction that freed it, run)
@@ -64,23 +121,51 @@ impl Space {
         true
     }
 
-    /// Promises blocks of structure out of the engine's own reserve.
-    pub fn draw(&self, structure: u64) -> bool {
-        let left = |have: u64| have.checked_sub(structure);
-        if self.emergency.fetch_update(Relaxed, Relaxed, left).is_err() {
-            return false;
-        }
-        self.promised_structure.add(structure);
-        true
+    /// With a reserve of so many blocks, as far as there is space.
+    pub fn with_reserve(image: &NotedImage, blocks: u64) -> Space {
+        let space = Space {
+            wanted: blocks,
+            ..Space::default()
+        };
+        space.keep(image);
+        space
     }
 
-    /// Fills the engine's own reserve up to `blocks`, as far as there is space.
-    pub fn keep(&self, image: &NotedImage, blocks: u64) {
-        let missing = blocks.saturating_sub(self.emergency.load(Relaxed));
-        if missing == 0 {
+    /// Promises blocks of structure out of the engine's own reserve.
+    pub fn draw(&self, structure: u64) -> bool {
+        let taken = self.take_reserve(structure);
+        if taken {
+            self.promised_structure.add(structure);
+        }
+        taken
+    }
+
+    /// Blocks of the engine's own reserve become everybody's.
+    pub fn give_reserve(&self, image: &NotedImage, blocks: u64) -> bool {
+        let taken = self.take_reserve(blocks);
+        if taken {
+            image.alloc().unreserve(0, blocks);
+        }
+        taken
+    }
+
+    fn take_reserve(&self, blocks: u64) -> bool {
+        let left = |have: u64| have.checked_sub(blocks);
+        let taken = self.emergency.fetch_update(Relaxed, Relaxed, left);
+        taken.is_ok()
+    }
+
+    fn missing(&self) -> u64 {
+        self.wanted.saturating_sub(self.emergency.load(Relaxed))
+    }
+
+    /// Fills the engine's own reserve up, as far as there is space.
+    pub fn keep(&self, image: &NotedImage) {
+        if self.missing() == 0 {
             return;
         }
-        let some = missing.min(self.unpromised(image));
+        let _one = self.refill.lock();
+        let some = self.missing().min(self.unpromised(image));
         if some > 0 && image.alloc().reserve(0, some) {
             self.emergency.fetch_add(some, Relaxed);
         }
@@ -93,11 +178,19 @@ impl Space {
         image.alloc().free_blocks().saturating_sub(promised)
     }
 
+    /// Promises come back; of those for structure the engine's own reserve gets what it lacks, before anybody else.
     pub fn unpromise(&self, image: &NotedImage, data: u64, structure: u64) {
         self.count(data, structure, Gauge::sub);
-        if data + structure > 0 && !planted::is(Bug::LostReservation) {
-            image.alloc().unreserve(data, structure);
+        if data + structure == 0 || planted::is(Bug::LostReservation) {
+            return;
         }
+        if structure == 0 || self.missing() == 0 {
+            return image.alloc().unreserve(data, structure);
+        }
+        let _one = self.refill.lock();
+        let keep = self.missing().min(structure);
+        let kept = image.alloc().unreserve_but(data, structure, keep);
+        self.emergency.fetch_add(kept, Relaxed);
     }
 
     fn count(&self, data: u64, structure: u64, change: fn(&Gauge, u64)) {
@@ -163,28 +256,99 @@ impl Volume {
     /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
     /// back, and the operation tried again (C9). `f` gets the blocks that it may use at most.
     pub(crate) fn with_space<T>(&self, cx: &Context, f: impl Fn(u64) -> Result<T>) -> Result<T> {
+        self.with_space_if(cx, true, f)
+    }
+
+    /// As `with_space`; `ask`: the front end may be asked for files that it has given up.
+    pub(crate) fn with_space_if<T>(
+        &self,
+        cx: &Context,
+        ask: bool,
+        f: impl Fn(u64) -> Result<T>,
+    ) -> Result<T> {
         self.admit_to(cx.stream)?;
+        self.turn.wait()?;
         let f = |left| self.unblocked(cx.stream, || f(left));
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
+        let again = || {
+            self.reclaim_space()?;
+            f(u64::MAX)
+        };
         let first = f(u64::MAX);
         if !full(&first) {
             return first;
         }
         ccfs_image::may_wait()?;
-        self.reclaim_space()?;
-        let second = f(u64::MAX);
+        let second = again();
         if !full(&second) {
             return second;
+        }
+        if ask && self.await_forgets() {
+            let third = again();
+            if !full(&third) {
+                return third;
+            }
         }
         let reserve = if cx.privileged {
             0
         } else {
             self.image.geometry().root_reserved_blocks
         };
+        if self.promises_fill(reserve) {
+            // Others have been faster, and promises are for more than is used. Those under way end soon.
+            let _alone = self.turn.take();
+            for _ in 0..ROUNDS_ALONE {
+                let next = again();
+                if !full(&next) {
+                    return next;
+                }
+            }
+        }
         let left = self
             .unpromised_blocks()
             .saturating_sub(reserve + SPARE_BLOCKS);
         f(left - left / 32)
+    }
+
+    /// Would there be room if all that is promised, and not used yet, came back?
+    fn promises_fill(&self, reserve: u64) -> bool {
+        let promised = self.space.promised_data.get() + self.space.promised_structure.get();
+        let kept = self.space.wanted + reserve;
+        promised > 0 && self.image.alloc().free_blocks() > kept + SPARE_BLOCKS
+    }
+
+    /// Waits for FORGETs of files without a name that the front end has given up. True: files have been freed since.
+    fn await_forgets(&self) -> bool {
+        let Some(ask) = self.kernel.lock().clone() else {
+            return false;
+        };
+        let nameless: Vec<Ino> = self.orphans.lock().iter().copied().collect();
+        let known = |ino: &Ino| self.refs.any(*ino);
+        let end = Instant::now() + FORGET_WAIT;
+        loop {
+            let waiting: Vec<Ino> = nameless.iter().copied().filter(|i| known(i)).collect();
+            if waiting.is_empty() || Instant::now() >= end || self.is_stopped() {
+                break;
+            }
+            let given_up = ask(&waiting);
+            if given_up.is_empty() {
+                break;
+            }
+            // An answer of a moment before that the kernel had not read can bring one back, so it is asked again.
+            let soon = Instant::now() + ASK_AGAIN;
+            while given_up.iter().any(known) && Instant::now() < soon {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+        }
+        while self.forgetting.load(Acquire) > 0 && Instant::now() < end {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        !nameless.iter().all(known)
+    }
+
+    /// Who says which of some inodes the front end has given up, though it has not said so with `forget`. It may take a second.
+    pub fn ask_kernel(&self, given_up: GivenUp) {
+        *self.kernel.lock() = Some(Arc::new(given_up));
     }
 
     /// Most blocks of an extent tree (or a block map) that a change of one range can make, which becomes `runs` extents at most.
@@ -227,7 +391,7 @@ impl Volume {
             block_size: self.block_size,
             blocks: geo.blocks_count.saturating_sub(geo.overhead_blocks),
             bfree: free,
-            bavail: free.saturating_sub(geo.root_reserved_blocks + self.emergency),
+            bavail: free.saturating_sub(geo.root_reserved_blocks + self.space.wanted),
             files: u64::from(geo.inodes_count),
             ffree: u64::from(self.image.alloc().free_inodes()) + self.pending_inodes.get(),
             name_max: crate::dir::NAME_MAX as u32,

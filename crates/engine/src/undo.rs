@@ -140,7 +140,7 @@ impl Volume {
         self.dir_fields.sub(body.dir_fields.len() as u64);
         self.space
             .unpromise(&self.image, body.promised_data, body.promised_structure);
-        self.space.keep(&self.image, self.emergency);
+        self.space.keep(&self.image);
         result
     }
 

@@ -13,7 +13,7 @@ use crate::ondevice::{self, Backend};
 use crate::pace::Pace;
 use crate::planted::{self, Bug};
 use crate::rounds::Rounds;
-use crate::space::{Gauge, Space};
+use crate::space::{Gauge, GivenUp, Space, Turn};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
 use crate::sync::{Condvar, Mutex};
@@ -27,7 +27,7 @@ use ccfs_ext4::Error;
 use ccfs_image::{FastMap, Image, Run};
 use ccfs_log::Log;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -133,8 +133,6 @@ pub struct Volume {
     pub(crate) tuned: Tuned,
     pub(crate) block_size: u32,
     pub(crate) limits: Limits,
-    /// Blocks kept for structure that an operation that must not fail can need (C9).
-    pub(crate) emergency: u64,
     pub(crate) inodes: Inodes,
     pub(crate) refs: Arc<References>,
     pub(crate) streams: Streams,
@@ -171,6 +169,11 @@ pub struct Volume {
     pub(crate) abort_listener: Mutex<Option<Arc<AbortListener>>>,
     pub(crate) moments: OnceLock<MomentListener>,
     pub(crate) reclaiming: Mutex<()>,
+    pub(crate) turn: Turn,
+    /// Whom to ask for files that are about to be forgotten.
+    pub(crate) kernel: Mutex<Option<Arc<GivenUp>>>,
+    /// Calls of `forget` under way.
+    pub(crate) forgetting: AtomicU32,
     /// What generation numbers of new inodes are made from.
     pub(crate) generation: u32,
     pub(crate) counters: AtomicCounters,
@@ -275,7 +278,7 @@ impl Volume {
         let options = ondevice::fitting(&*dev, options);
         let pace = Pace::new(options.piece_min);
         let log = backend.log();
-        let emergency = if live && backend.writes() {
+        let reserve = if live && backend.writes() {
             (image.geometry().blocks_count / 64).min(1024)
         } else {
             0
@@ -296,8 +299,7 @@ impl Volume {
         let refs = Arc::new(References::new());
         let wakeup = Arc::new(Wakeup::default());
         let image = NotedImage::new(image, wakeup.clone(), options.read_only);
-        let space = Space::default();
-        space.keep(&image, emergency);
+        let space = Space::with_reserve(&image, reserve);
         Volume {
             dev,
             image,
@@ -308,7 +310,6 @@ impl Volume {
             options,
             block_size,
             limits,
-            emergency,
             inodes: Inodes::new(refs.clone()),
             refs,
             streams: Streams::new(),
@@ -337,6 +338,9 @@ impl Volume {
             abort_listener: Mutex::default(),
             moments: OnceLock::new(),
             reclaiming: Mutex::new(()),
+            turn: Turn::default(),
+            kernel: Mutex::default(),
+            forgetting: AtomicU32::new(0),
             generation: seed.1 ^ seed.0 as u32,
             counters: AtomicCounters::default(),
             watch: Watch::default(),

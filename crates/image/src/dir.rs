@@ -6,7 +6,7 @@ use crate::dirbuild;
 use crate::htree::{self, Path};
 use crate::{DirEntry, Image, Ino};
 use ccfs_ext4::checksum::crc32c;
-use ccfs_ext4::dirent::{Entry, valid_name};
+use ccfs_ext4::dirent::{Entry, TAIL, record_size, valid_name};
 use ccfs_ext4::hash::{HashVersion, Hasher, NameHash};
 use ccfs_ext4::htree::CONTINUED;
 use ccfs_ext4::{Error, Result};
@@ -218,6 +218,25 @@ impl Image {
             true => htree::takes(&dir, name),
             false => Ok(false),
         }
+    }
+
+    /// Whether this name, which is absent, can be added without another block, together with the names `beside` it. May be false where only
+    /// the order in which they are added decides.
+    pub fn dir_has_room(&self, dir: Ino, name: &[u8], beside: &[&[u8]]) -> Result<bool> {
+        let dir = Dir::open_filled(self, dir)?;
+        match dir.indexed() {
+            true => htree::has_room(&dir, name, beside),
+            false => dir.has_room_linear(name, beside),
+        }
+    }
+
+    /// As `dir_has_room`, of a directory that is not made yet: for all of these names.
+    pub fn dir_has_room_new(&self, names: &[&[u8]]) -> bool {
+        let l = &self.core.layout;
+        let dots = record_size(1) + record_size(2);
+        let sizes = names.iter().map(|name| record_size(name.len()));
+        let end = l.block_size as usize - if l.metadata_csum { TAIL } else { 0 };
+        dots + sizes.sum::<usize>() <= end
     }
 
     /// The volume's default hash. A number that names none is taken for half MD4, mke2fs's default.

@@ -217,6 +217,17 @@ impl Dir<'_> {
         Ok(None)
     }
 
+    /// Whether one block has room for an absent name and for the names `beside` it.
+    pub fn has_room_linear(&self, name: &[u8], beside: &[&[u8]]) -> Result<bool> {
+        let mut need = record_size(name.len());
+        for other in beside {
+            if self.find_linear(other)?.is_none() {
+                need += record_size(other.len());
+            }
+        }
+        Ok(self.find_room(need)?.is_some())
+    }
+
     /// Adds an absent name where a block has room. False: none has.
     pub fn insert_linear(&self, name: &[u8], ino: Ino, ftype: u8) -> Result<bool> {
         let Some(lblk) = self.find_room(record_size(name.len()))? else {

@@ -470,6 +470,20 @@ pub(crate) fn takes(dir: &Dir, name: &[u8]) -> Result<bool> {
     }
 }
 
+/// Whether this name, which is absent, finds room in its own leaf, together with the names `beside` it.
+pub(crate) fn has_room(dir: &Dir, name: &[u8], beside: &[&[u8]]) -> Result<bool> {
+    let path = Path::to_name(dir, name)?;
+    let (bounds, block) = (path.bounds()?, path.read_leaf()?);
+    let entries = leaf_entries(&path, Moved::new(&path.hasher, name, 0, 0))?;
+    let mut bytes = entries.iter().map(Moved::size).sum::<usize>();
+    for other in beside {
+        if bounds.hold(path.hasher.hash(other).major) && dir.format.find(&block, other)?.is_none() {
+            bytes += record_size(other.len());
+        }
+    }
+    Ok(bytes <= dir.format.end())
+}
+
 /// As `headroom`, for the tree that a linear directory would get. `None`: it would have little room.
 pub(crate) fn headroom_of_linear(dir: &Dir) -> Option<u64> {
     let node = htree::limit(&dir.format, Kind::Node) as u64;

@@ -70,6 +70,21 @@ impl Allocator {
         }
     }
 
+    /// As `unreserve`, but up to `keep` of these blocks stay promised, as far as so many are free. Returns how many.
+    pub fn unreserve_but(&self, data: u64, structure: u64, keep: u64) -> u64 {
+        let n = i64::try_from(data.saturating_add(structure)).unwrap_or(i64::MAX);
+        let keep = i64::try_from(keep).unwrap_or(i64::MAX).min(n);
+        let left = |p: i64| p.saturating_sub(n).max(0);
+        let kept = |p: i64| keep.min(self.free.load(Relaxed) - left(p)).max(0);
+        let mut stays = 0;
+        let take = |p: i64| {
+            stays = kept(p);
+            Some(left(p) + stays)
+        };
+        let _ = self.promises.shared.fetch_update(Relaxed, Relaxed, take);
+        stays as u64
+    }
+
     fn unreserve_shared(&self, n: i64) {
         let take = |p: i64| Some(p.saturating_sub(n).max(0));
         let _ = self.promises.shared.fetch_update(Relaxed, Relaxed, take);

@@ -110,6 +110,16 @@ impl Image {
         Ok(xattr::plan(all, body, self.core.layout.block_size as usize))
     }
 
+    fn xattr_plan_new(&self, all: &[Attr]) -> Result<Option<Plan>> {
+        check(all)?;
+        let l = &self.core.layout;
+        let body = match usize::from(self.core.fresh_extra_isize()) {
+            0 => 0,
+            extra => l.inode_size as usize - CORE_SIZE - extra,
+        };
+        Ok(xattr::plan(all, body, l.block_size as usize))
+    }
+
     /// Would `xattr_replace_all` find room in the inode and one block? (A free block is assumed.)
     pub fn xattr_fits(&self, ino: Ino, all: &[Attr]) -> Result<bool> {
         Ok(self.xattr_plan(ino, all)?.is_some())
@@ -117,13 +127,26 @@ impl Image {
 
     /// As `xattr_fits`, for an inode that `create_inode` will make.
     pub fn xattr_fits_new(&self, all: &[Attr]) -> Result<bool> {
-        check(all)?;
-        let l = &self.core.layout;
-        let body = match usize::from(self.core.fresh_extra_isize()) {
-            0 => 0,
-            extra => l.inode_size as usize - CORE_SIZE - extra,
-        };
-        Ok(xattr::plan(all, body, l.block_size as usize).is_some())
+        Ok(self.xattr_plan_new(all)?.is_some())
+    }
+
+    /// Blocks that `xattr_replace_all` takes for a set that fits, as the inode is now: 0 or 1. `changed`: before that others replace the set.
+    pub fn xattr_blocks_taken(&self, ino: Ino, all: &[Attr], changed: bool) -> Result<u64> {
+        if self
+            .xattr_plan(ino, all)?
+            .is_none_or(|p| p.block.is_empty())
+        {
+            return Ok(0);
+        }
+        let old = self.core.inode(ino)?.core().file_acl();
+        let own = old != 0 && !changed && xattr::refcount(&self.xattr_block(old)?)? == 1;
+        Ok(u64::from(!own))
+    }
+
+    /// As `xattr_blocks_taken`, for an inode that `create_inode` will make.
+    pub fn xattr_blocks_of_new(&self, all: &[Attr]) -> Result<u64> {
+        let plan = self.xattr_plan_new(all)?;
+        Ok(u64::from(plan.is_some_and(|p| !p.block.is_empty())))
     }
 
     /// Replaces the whole set. ENOSPC when it does not fit into the inode and one block, or no block is free; EINVAL and

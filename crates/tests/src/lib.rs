@@ -5,6 +5,7 @@
 pub mod cost;
 pub mod counters;
 pub mod exercise;
+pub mod full_names;
 pub mod harness;
 pub mod kill9;
 pub mod old_volumes;

@@ -1,0 +1,342 @@
+//! Names, links and attributes on a volume without a free block: what needs none is done, what needs one gets ENOSPC (C9).
+mod common;
+use ccfs_device::MemoryDevice;
+use ccfs_engine::*;
+use common::{crash, cx, fsck, image, mode, mount};
+use std::sync::Arc;
+
+const NO_FLAGS: RenameFlags = RenameFlags {
+    noreplace: false,
+    exchange: false,
+    whiteout: false,
+};
+
+fn user() -> Context {
+    Context {
+        uid: 1000,
+        gid: 1000,
+        privileged: false,
+        ..cx(2)
+    }
+}
+
+/// A full volume with the directories `d` and `e`, files `a` to `f` in `d`, and what filled it.
+struct Full {
+    dev: Arc<MemoryDevice>,
+    v: Arc<Volume>,
+    c: Context,
+    d: Ino,
+    e: Ino,
+    block_size: u32,
+}
+
+impl Full {
+    fn new(block_size: u32, c: Context) -> Full {
+        let dev = Arc::new(image(&["-b", &block_size.to_string()], "16M"));
+        let v = mount(&dev);
+        let dir = |name: &[u8]| v.mkdir(&c, ROOT_INO, name, 0o755).unwrap().ino;
+        let (d, e) = (dir(b"d"), dir(b"e"));
+        for name in ["a", "b", "c", "d", "e", "f"] {
+            v.mknod(&c, d, name.as_bytes(), 0o100644, 0).unwrap();
+        }
+        let big = v.mknod(&c, ROOT_INO, b"big", 0o100644, 0).unwrap().ino;
+        let full = Full {
+            dev,
+            v,
+            c,
+            d,
+            e,
+            block_size,
+        };
+        full.fill(big);
+        full
+    }
+
+    /// Until neither a block of data nor one of a directory is left.
+    fn fill(&self, ino: Ino) {
+        let (mut at, mut before) = (0, u64::MAX);
+        while before != at {
+            before = at;
+            for len in [1 << 17, self.block_size as usize] {
+                let block = vec![7; len];
+                while let Ok(n) = self
+                    .v
+                    .write(&self.c, ino, at, &block, WriteFlags::default())
+                {
+                    at += n as u64;
+                }
+            }
+            self.v.syncfs(&self.c).unwrap();
+        }
+        for n in 0.. {
+            let made = self
+                .v
+                .mkdir(&self.c, ROOT_INO, format!("last{n}").as_bytes(), 0o755);
+            if made.is_err() {
+                break;
+            }
+            assert!(n < 8, "the volume is not full");
+        }
+        self.v.syncfs(&self.c).unwrap();
+    }
+
+    fn create(&self, dir: Ino, name: &str) -> Result<Ino> {
+        let made = self.v.mknod(&self.c, dir, name.as_bytes(), 0o100644, 0);
+        made.map(|attr| attr.ino)
+    }
+
+    fn rename(&self, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) -> Result<()> {
+        let (name, new) = (from.1.as_bytes(), to.1.as_bytes());
+        self.v.rename(&self.c, from.0, name, to.0, new, flags)
+    }
+
+    fn setxattr(&self, ino: Ino, len: usize) -> Result<()> {
+        let value = vec![b'x'; len];
+        self.v
+            .setxattr(&self.c, ino, b"user.x", &value, false, false, false)
+    }
+
+    fn bfree(&self) -> u64 {
+        self.v.syncfs(&self.c).unwrap();
+        self.v.statfs().unwrap().bfree
+    }
+
+    /// Ends well, and so does a crash at this moment.
+    fn judge(&self) {
+        assert_eq!(self.v.status().stopped, "");
+        self.v.syncfs(&self.c).unwrap();
+        let (_, v) = crash(&self.dev);
+        v.shutdown();
+        self.v.unmount().unwrap();
+        fsck(&self.dev);
+    }
+}
+
+fn no_space<T: std::fmt::Debug>(result: Result<T>) {
+    match result {
+        Err(Error::Errno(libc::ENOSPC)) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Root and a user, blocks of 1 KiB and 4 KiB.
+fn volumes() -> impl Iterator<Item = Full> {
+    let kinds = [(1024, cx(1)), (1024, user()), (4096, cx(1)), (4096, user())];
+    kinds.into_iter().map(|(bs, c)| Full::new(bs, c))
+}
+
+#[test]
+fn what_needs_no_block_is_done_on_a_full_volume() {
+    for full in volumes() {
+        let (v, c, d, e) = (&full.v, &full.c, full.d, full.e);
+        let before = full.bfree();
+        let exchange = RenameFlags {
+            exchange: true,
+            ..NO_FLAGS
+        };
+        let whiteout = RenameFlags {
+            whiteout: true,
+            ..NO_FLAGS
+        };
+        full.rename((d, "a"), (d, "log.1"), NO_FLAGS).unwrap();
+        full.create(d, "a").unwrap();
+        full.rename((d, "b"), (d, "c"), NO_FLAGS).unwrap();
+        full.rename((d, "c"), (e, "moved"), NO_FLAGS).unwrap();
+        full.rename((d, "d"), (e, "moved"), exchange).unwrap();
+        full.rename((d, "e"), (d, "f"), whiteout).unwrap();
+        let f = v.lookup(d, b"f").unwrap().ino;
+        v.link(c, f, e, b"link").unwrap();
+        v.symlink(c, d, b"short", b"target").unwrap();
+        let t = v.tmpfile(c, d, 0o644).unwrap();
+        v.remember(t.ino, 1);
+        full.setxattr(f, 20).unwrap();
+        full.setxattr(f, 30).unwrap();
+        v.setattr(c, f, &mode(0o600)).unwrap();
+        v.unlink(c, e, b"link").unwrap();
+        assert_eq!(full.bfree(), before, "nothing took a block");
+        no_space(v.mkdir(c, d, b"dir", 0o755));
+        no_space(v.symlink(c, d, b"long", &[b'l'; 200]));
+        no_space(full.setxattr(f, 600));
+        // A block that is free again is there for each of them.
+        v.rmdir(c, ROOT_INO, b"last0").unwrap();
+        v.mkdir(c, d, b"dir", 0o755).unwrap();
+        v.rmdir(c, d, b"dir").unwrap();
+        full.setxattr(f, 600).unwrap();
+        full.setxattr(f, 610).unwrap();
+        assert_eq!(full.bfree(), before);
+        full.judge();
+    }
+}
+
+/// A directory's block takes as many names as fit, whether each is committed before the next or not, and then no other.
+#[test]
+fn names_are_taken_until_their_block_is_full() {
+    const RECORD: u64 = 16;
+    for full in volumes() {
+        for (dir, commit) in [(full.d, 1), (full.e, 50)] {
+            let before = full.bfree();
+            let mut names = 0;
+            let refused = loop {
+                match full.create(dir, &format!("n{names:05}")) {
+                    Ok(_) => names += 1,
+                    Err(e) => break e,
+                }
+                if names % commit == 0 {
+                    full.v.syncfs(&full.c).unwrap();
+                }
+            };
+            assert_eq!(refused.errno(), libc::ENOSPC);
+            // Dots, the checksum; six names of a byte each in `d`.
+            let others = 12 + 12 + 12 + if dir == full.d { 6 * 12 } else { 0 };
+            let room = u64::from(full.block_size) - others;
+            assert_eq!(names, room / RECORD);
+            assert_eq!(full.bfree(), before);
+            full.v.unlink(&full.c, dir, b"n00000").unwrap();
+            full.create(dir, "again1").unwrap();
+            no_space(full.create(dir, "again2"));
+            full.rename((dir, "again1"), (dir, "n00001"), NO_FLAGS)
+                .unwrap();
+            full.create(dir, "again2").unwrap();
+        }
+        full.judge();
+    }
+}
+
+/// More names wait for a commit than the engine keeps blocks for, by many streams in many directories.
+#[test]
+fn many_streams_on_a_full_volume() {
+    for full in volumes() {
+        let before = full.bfree();
+        let turn = |stream: u64| {
+            let c = Context {
+                stream: StreamId(10 + stream),
+                ..full.c
+            };
+            for n in 0..400 {
+                let (old, new) = (format!("s{stream}-{n}"), format!("s{stream}-{}", n + 1));
+                if n == 0 {
+                    full.v
+                        .mknod(&c, full.d, old.as_bytes(), 0o100644, 0)
+                        .unwrap();
+                }
+                full.v
+                    .rename(&c, full.d, old.as_bytes(), full.d, new.as_bytes(), NO_FLAGS)
+                    .unwrap_or_else(|e| panic!("rename {n} of stream {stream}: {e}"));
+            }
+        };
+        std::thread::scope(|scope| {
+            for stream in 0..4 {
+                scope.spawn(move || turn(stream));
+            }
+        });
+        assert_eq!(full.bfree(), before);
+        full.judge();
+    }
+}
+
+/// Where the front end has given up files without a name, space waits for their FORGETs; where somebody has them open, for nothing.
+#[test]
+fn forgets_under_way_are_waited_for() {
+    for (open, full) in [false, true, false, true].into_iter().zip(volumes()) {
+        let (v, c) = (&full.v, &full.c);
+        let big = v.lookup(ROOT_INO, b"big").unwrap();
+        v.remember(big.ino, 2);
+        let dir = v.lookup(ROOT_INO, b"last0").unwrap().ino;
+        v.remember(dir, 1);
+        v.unlink(c, ROOT_INO, b"big").unwrap();
+        v.rmdir(c, ROOT_INO, b"last0").unwrap();
+        let forget = Arc::downgrade(v);
+        v.ask_kernel(Box::new(move |inodes| {
+            let given_up: Vec<Ino> = match open {
+                true => Vec::new(),
+                false => inodes.to_vec(),
+            };
+            let (v, late) = (forget.upgrade().unwrap(), given_up.clone());
+            // Some time after the answer.
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                for ino in late {
+                    v.forget(ino, if ino == dir { 1 } else { 2 });
+                }
+            });
+            given_up
+        }));
+        let f = v.lookup(full.d, b"f").unwrap().ino;
+        let written = v.write(c, f, 0, &[1; 100_000], WriteFlags::default());
+        match open {
+            true => no_space(written),
+            false => assert_eq!(written.unwrap(), 100_000),
+        }
+        let made = v.mkdir(c, full.d, b"dir", 0o755);
+        match open {
+            true => no_space(made),
+            false => drop(made.unwrap()),
+        }
+        // The last user leaves.
+        if open {
+            v.forget(big.ino, 2);
+            v.forget(dir, 1);
+            v.mkdir(c, full.d, b"dir", 0o755).unwrap();
+        }
+        full.judge();
+    }
+}
+
+/// The same for numbers of inodes.
+#[test]
+fn forgets_of_the_last_inodes_are_waited_for() {
+    let dev = Arc::new(image(&["-N", "64"], "16M"));
+    let v = mount(&dev);
+    let c = cx(1);
+    let mut made = Vec::new();
+    loop {
+        let name = format!("f{}", made.len());
+        match v.mknod(&c, ROOT_INO, name.as_bytes(), 0o100644, 0) {
+            Ok(attr) => made.push((name, attr.ino)),
+            Err(e) => break assert_eq!(e.errno(), libc::ENOSPC),
+        }
+    }
+    let (name, ino) = made.pop().unwrap();
+    v.remember(ino, 1);
+    v.unlink(&c, ROOT_INO, name.as_bytes()).unwrap();
+    no_space(v.mknod(&c, ROOT_INO, b"again", 0o100644, 0));
+    let forget = Arc::downgrade(&v);
+    v.ask_kernel(Box::new(move |inodes| {
+        inodes
+            .iter()
+            .for_each(|&i| forget.upgrade().unwrap().forget(i, 1));
+        inodes.to_vec()
+    }));
+    v.mknod(&c, ROOT_INO, b"again", 0o100644, 0).unwrap();
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// Many who need blocks for a moment only: what others were promised meanwhile is no lack of space.
+#[test]
+fn promises_of_others_are_no_lack_of_space() {
+    let dev = Arc::new(image(&["-b", "4096", "-m", "0"], "16M"));
+    let v = mount(&dev);
+    let work = |stream: u64| {
+        let c = cx(10 + stream);
+        let top = v
+            .mkdir(&c, ROOT_INO, format!("t{stream}").as_bytes(), 0o755)
+            .unwrap()
+            .ino;
+        for n in 0..1500 {
+            let name = format!("d{}", n % 50);
+            let (name, ino) = (name.as_bytes(), top);
+            v.mkdir(&c, ino, name, 0o755)
+                .unwrap_or_else(|e| panic!("mkdir {n} of stream {stream}: {e}"));
+            v.barrier(&c, SyncCall::Stream(c.stream), 0).unwrap();
+            v.rmdir(&c, ino, name).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for stream in 0..8 {
+            scope.spawn(move || work(stream));
+        }
+    });
+    v.unmount().unwrap();
+    fsck(&dev);
+}
