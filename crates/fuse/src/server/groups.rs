@@ -207,9 +207,13 @@ fn forget_inode(volume: &Weak<Volume>, kernel: &Channel, ino: Ino) {
 }
 
 impl Server {
-    /// Whoever serves requests of a kernel starts this. Without it there are no atomic groups, and pages beside asynchronous direct writes can stay.
+    /// Whoever serves requests of a kernel starts this. Without it there are no atomic groups, pages beside asynchronous direct writes can
+    /// stay, and the space of removed files may come late.
     pub fn start_notifying(&self, kernel: Channel) -> std::io::Result<()> {
         self.pages.start(kernel.clone())?;
+        let closes_are_seen = self.mount.atomic_files;
+        self.asker
+            .start(&self.volume, kernel.clone(), closes_are_seen)?;
         self.notifier.start(&self.volume, kernel)
     }
 
@@ -217,6 +221,7 @@ impl Server {
     pub fn stop_notifying(&self) {
         self.notifier.stop();
         self.pages.stop();
+        self.asker.stop();
     }
 
     pub(super) fn group_ioctl(

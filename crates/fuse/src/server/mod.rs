@@ -14,6 +14,7 @@
 //! file for writing cannot be refused, as ext4 does; the write is.
 mod atomic;
 mod data;
+mod forgets;
 mod groups;
 pub mod init;
 mod ioctl;
@@ -63,6 +64,7 @@ pub struct Server {
     status_dir: status_dir::StatusDir,
     snapshots: Mutex<snapshots::Snapshots>,
     notifier: groups::Notifier,
+    asker: forgets::Asker,
     handles: atomic::Handles,
     pages: pages::Pages,
     /// What `status` says about the mount.
@@ -110,6 +112,7 @@ impl Server {
             status_dir,
             snapshots: Mutex::default(),
             notifier: groups::Notifier::default(),
+            asker: forgets::Asker::new(),
             handles: atomic::Handles::default(),
             pages: pages::Pages::default(),
             mount,
@@ -123,8 +126,7 @@ impl Server {
         let mut ended = self.ended.lock();
         if ended.is_none() {
             self.callers.stop();
-            self.notifier.stop();
-            self.pages.stop();
+            self.stop_notifying();
             *ended = Some(self.volume.unmount().map_err(|e| e.to_string()));
         }
         ended.clone().unwrap_or(Ok(()))

@@ -98,31 +98,38 @@ impl Channel {
     /// The kernel forgets an inode's attributes, not its pages. (Attributes only: that never waits for a lock of a page or an
     /// inode that the caller of the request in hand may hold.)
     pub(super) fn invalidate_attrs(&self, nodeid: u64) {
-        self.invalidate(nodeid, -1, 0);
+        let _ = self.invalidate(nodeid, -1, 0);
     }
 
     /// The kernel forgets an inode's attributes and pages. It waits for requests under way that hold pages of it, so this is for a
     /// thread that serves none.
     pub fn invalidate_inode(&self, nodeid: u64) {
-        self.invalidate(nodeid, 0, 0);
+        let _ = self.invalidate(nodeid, 0, 0);
     }
 
     /// As `invalidate_inode`, for a range. What a mapping has written there is written back first.
     pub fn invalidate_range(&self, nodeid: u64, range: Range<u64>) {
         let len = range.end.saturating_sub(range.start);
         if len > 0 {
-            self.invalidate(nodeid, range.start as i64, len.min(i64::MAX as u64) as i64);
+            let len = len.min(i64::MAX as u64) as i64;
+            let _ = self.invalidate(nodeid, range.start as i64, len);
         }
     }
 
-    fn invalidate(&self, nodeid: u64, off: i64, len: i64) {
+    /// Whether the kernel has an inode; one that it is giving up is waited for. (It forgets the attributes.)
+    pub fn has_inode(&self, nodeid: u64) -> bool {
+        self.invalidate(nodeid, -1, 0) != Err(Errno::NOENT)
+    }
+
+    /// NOENT: the kernel does not have the inode at all.
+    fn invalidate(&self, nodeid: u64, off: i64, len: i64) -> rustix::io::Result<()> {
         let body = InvalInodeOut {
             ino: nodeid,
             off,
             len,
         };
-        // NOENT: it does not remember the inode at all.
-        let _ = self.notify(NOTIFY_INVAL_INODE, body.as_bytes(), b"");
+        let sent = self.notify(NOTIFY_INVAL_INODE, body.as_bytes(), b"");
+        sent.map(drop)
     }
 
     /// The kernel forgets what a name leads to. It waits for the directory's lock, so this is for a thread that serves no request.
