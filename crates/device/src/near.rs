@@ -382,6 +382,9 @@ mod tests {
             let lost = || io::Error::other("a failed write");
             crate::write_all(&*self.0.ok_or_else(lost)?, self.1)
         }
+        fn is_ready(&self) -> bool {
+            true
+        }
     }
 
     impl Device for Late {
