@@ -6,6 +6,7 @@ use crate::guard::{self, WorkDir, loops_below, mounts_below};
 use crate::system::{System, bench_program, ccfs_program, check, command};
 use crate::{Because, Result};
 use rustix::fs::{Advice, fadvise};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -186,9 +187,10 @@ impl Mount<'_> {
         Some(flag.is_ok_and(|f| f.trim() == "1"))
     }
 
-    /// Of the daemon.
+    /// Of the daemon, which ccfs has started as a process of its own.
     pub fn pid(&self) -> Option<u32> {
-        self.daemon.as_ref().map(Child::id)
+        let started = self.daemon.as_ref()?.id();
+        Some(child_of(started).unwrap_or(started))
     }
 
     /// Largest memory of the daemon so far, bytes.
@@ -305,8 +307,10 @@ impl Mount<'_> {
 
     /// Kills the daemon as a crash of the program would, and clears the dead mount.
     pub fn kill(mut self) -> Result<()> {
+        if let Some(pid) = self.pid().and_then(|pid| Pid::from_raw(pid as i32)) {
+            kill_process(pid, Signal::KILL).because("kill")?;
+        }
         if let Some(mut child) = self.daemon.take() {
-            child.kill().because("kill")?;
             child.wait().because("wait")?;
         }
         drop(self);
@@ -350,6 +354,18 @@ fn wait(child: &mut Child, end: Instant) -> Result<Option<std::process::ExitStat
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// The process that was started by this one.
+fn child_of(parent: u32) -> Option<u32> {
+    let of_parent = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit(") ").next().unwrap_or_default();
+        fields.split(' ').nth(1) == Some(parent.to_string().as_str())
+    };
+    let all = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = all.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    pids.find(of_parent)
 }
 
 /// The directory of a block device in sysfs.

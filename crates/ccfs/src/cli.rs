@@ -101,7 +101,7 @@ pub struct MountArgs {
     /// Directory to mount on
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// The parent process waits on stdout for the outcome (internal).
+    /// The parent process waits on stdout for the outcome; with -f it goes on waiting (internal).
     #[arg(long, hide = true)]
     pub daemon: bool,
 }
@@ -109,7 +109,7 @@ pub struct MountArgs {
 /// Unmounts a volume and waits until it is plain ext4
 #[derive(Args, Debug)]
 pub struct UmountArgs {
-    /// Flags of umount2(2): call that for a daemon, and nothing else (internal).
+    /// Flags of umount2(2): call that for a daemon, for the mount that DIR stands for (internal).
     #[arg(long, value_name = "FLAGS", hide = true)]
     pub for_daemon: Option<u32>,
     /// Directory that a volume is mounted on

@@ -143,6 +143,14 @@ fn open_kernel_log() -> io::Result<File> {
     options.open(or_usual(KERNEL_VARIABLE, KERNEL))
 }
 
+/// What of it has a name: the sockets and files that messages may go to.
+pub fn ways() -> [PathBuf; 2] {
+    [
+        or_usual(SOCKET_VARIABLE, SOCKET),
+        or_usual(KERNEL_VARIABLE, KERNEL),
+    ]
+}
+
 /// Nobody looks at stderr any more.
 pub fn detached() {
     WATCHED.store(false, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use crate::options::{self, MountOptions};
 use crate::{daemon, limits, logging, mounts, remount, superblock, target, umount};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
-use ccfs_fuse::{MountConfig, MountError, apart, usermount};
+use ccfs_fuse::{Home, MountConfig, MountError, apart, usermount};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,38 +19,68 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
         return run_daemon(args, &options);
     }
     let (target, dir) = prepare(args)?;
-    if args.foreground {
-        logging::to_terminal();
-        return serve(&target, &dir, &options, || {
-            daemon::notify_ready();
-            Ok(())
-        });
+    let daemon = daemon::start(args, &target, &dir)?;
+    if !args.foreground {
+        return Ok(());
     }
-    daemon::start(args, &target, &dir)
+    daemon::notify_ready();
+    daemon.stay()
 }
 
 /// The daemon's life. A failure before it was ready goes to the parent, a later one to the log.
 fn run_daemon(args: &MountArgs, options: &MountOptions) -> Outcome<()> {
     daemon::detach();
+    let log = match args.foreground {
+        true => {
+            ccfs_fuse::signals_are_handed_on();
+            logging::to_terminal();
+            Ok(())
+        }
+        false => logging::of_daemon(options.log.as_deref()),
+    };
     let mut is_ready = false;
-    let served = logging::of_daemon(options.log.as_deref())
+    let served = log
         .or_fail(mount_code::USAGE, "cannot open the log file")
         .and_then(|()| {
             serve(&args.target, &args.dir, options, || {
                 is_ready = true;
-                logging::say_where();
-                daemon::ready()
+                if !args.foreground {
+                    logging::say_where();
+                }
+                daemon::ready(args.foreground)
             })
         });
     served.map_err(|failure| {
-        if is_ready {
-            tracing::error!("{}: {failure}", args.target.display());
-        } else {
-            daemon::failed(&failure);
+        match is_ready {
+            true if args.foreground => return failure,
+            true => tracing::error!("{}: {failure}", args.target.display()),
+            false => daemon::failed(&failure),
         }
         // It has been told; nobody reads this process's stderr.
         Failure::new(failure.code, "")
     })
+}
+
+/// Before any thread is started. Who may not leave goes on all the same.
+fn leave_home() -> Outcome<Home> {
+    if usermount::is_needed() {
+        return Ok(Home::stay());
+    }
+    let home = Home::leave(&logging::ways())
+        .or_fail(mount_code::SYSTEM, "cannot go back to the mount namespace")?;
+    if let Some(why) = home.why_stayed() {
+        tracing::warn!(
+            "the daemon cannot have a mount namespace of its own ({why}): if it is killed as the last process of a \
+             container, the container does not end, and sync(2) waits for it"
+        );
+    }
+    Ok(home)
+}
+
+/// In the mount namespace that was left.
+fn within<T: Send>(home: &Home, work: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
+    home.within(work)
+        .or_fail(mount_code::SYSTEM, "cannot go back to the mount namespace")?
 }
 
 /// Who makes a request, and so its stream and its atomic group, is found by way of /proc: one of another PID namespace would name others.
@@ -130,23 +160,16 @@ fn serve(
     crate::memory::give_back_soon();
     crate::memory::small_pages();
     limits::lift(target, &options.engine)?;
+    let home = leave_home()?;
     let mode = if options.engine.read_only {
         OpenMode::ReadOnly
     } else {
         OpenMode::ReadWrite
     };
     if options.engine.read_only {
-        recover_first(target);
+        recover_first(&home, target);
     }
-    let device = target::open_volume(target, mode, mount_code::FAILED)?;
-    if let Ok(sb) = superblock::read(&device)
-        && let Some(cut) = superblock::cut_off(&sb, &device, target)
-    {
-        return Err(Failure::new(
-            mount_code::FAILED,
-            format!("{}: {cut}", target.display()),
-        ));
-    }
+    let device = within(&home, || open(target, mode))?;
     let volume = Volume::mount(device, options.engine.clone())
         .map_err(|e| cannot_mount(target, &e, options.engine.read_only))?;
     let config = MountConfig {
@@ -166,11 +189,11 @@ fn serve(
         ..MountConfig::new(target)
     };
     // Only now: recovery can take long, and nobody else has to wait for it.
-    let turn = Turn::take(dir).inspect_err(|_| {
+    let turn = within(&home, || Turn::take(dir)).inspect_err(|_| {
         // The reason why it is not mounted is what counts.
         let _ = volume.unmount();
     })?;
-    ccfs_fuse::serve(volume, dir, &config, |_| {
+    ccfs_fuse::serve(volume, home, dir, &config, |_| {
         drop(turn);
         ready()
     })
@@ -182,13 +205,28 @@ impl From<MountError> for Failure {
     }
 }
 
+fn open(target: &Path, mode: OpenMode) -> Outcome<Arc<dyn Device>> {
+    let device = target::open_volume(target, mode, mount_code::FAILED)?;
+    match superblock::read(&device) {
+        Ok(sb) => match superblock::cut_off(&sb, &device, target) {
+            Some(cut) => Err(Failure::new(
+                mount_code::FAILED,
+                format!("{}: {cut}", target.display()),
+            )),
+            None => Ok(device),
+        },
+        Err(_) => Ok(device),
+    }
+}
+
 /// A volume in flight cannot be read before its log is applied: as ext4 does, a read-only mount recovers first if the
 /// medium lets it. If not, the mount that follows says why.
-fn recover_first(target: &Path) {
+fn recover_first(home: &Home, target: &Path) {
     let in_flight = |device: &Arc<dyn Device>| {
         superblock::read(device).is_ok_and(|sb| superblock::in_flight(&sb))
     };
-    if let Ok(device) = target::open_volume(target, OpenMode::ReadWrite, mount_code::FAILED)
+    let open = || target::open_volume(target, OpenMode::ReadWrite, mount_code::FAILED);
+    if let Ok(device) = within(home, open)
         && in_flight(&device)
         && let Err(e) = Volume::recover(device)
     {

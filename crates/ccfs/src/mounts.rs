@@ -1,29 +1,24 @@
 //! What is mounted, and which loop device stands for which file: /proc and /sys, read only.
 use ccfs_device::Part;
-use std::ffi::OsString;
+use ccfs_fuse::mountinfo::{self, Line};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// One line of /proc/self/mountinfo (proc(5)).
+/// A mount.
 #[derive(Debug, Clone)]
-pub struct Mount {
-    /// The kernel's number of the mount.
-    pub id: u64,
-    /// Numbers of the device, `MAJOR:MINOR`.
-    pub device: String,
-    pub dir: PathBuf,
-    pub fstype: String,
-    pub source: PathBuf,
+pub struct Mount(Line);
+
+impl Deref for Mount {
+    type Target = Line;
+    fn deref(&self) -> &Line {
+        &self.0
+    }
 }
 
 impl Mount {
-    /// True for a mount that ccfs serves.
-    pub fn is_ccfs(&self) -> bool {
-        matches!(self.fstype.as_str(), "fuseblk.ccfs" | "fuse.ccfs")
-    }
     /// True while the file system lives: by this mount, by a bind mount of it, or in another mount namespace. Its end is part of the last
     /// mount's.
     pub fn is_alive_somewhere(&self) -> bool {
@@ -82,10 +77,10 @@ fn is_stopped(pid: u32) -> bool {
     state.starts_with(['T', 't'])
 }
 
-/// All mounts of this process's namespace, in mount order. Lines that do not parse are left out.
+/// All mounts of the calling thread's namespace, in mount order. Lines that do not parse are left out.
 pub fn all() -> io::Result<Vec<Mount>> {
-    let text = fs::read("/proc/self/mountinfo")?;
-    Ok(text.split(|b| *b == b'\n').filter_map(parse_line).collect())
+    let text = fs::read("/proc/thread-self/mountinfo")?;
+    Ok(mountinfo::lines(&text).map(Mount).collect())
 }
 
 /// The topmost mount whose root is `dir`.
@@ -98,48 +93,6 @@ pub fn over(path: &Path) -> io::Result<Option<Mount>> {
     let path = std::path::absolute(path)?;
     let over = all()?.into_iter().filter(|m| path.starts_with(&m.dir));
     Ok(over.max_by_key(|m| m.dir.components().count()))
-}
-
-fn parse_line(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|b| *b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
-    let dir = unescape(fields.nth(1)?);
-    let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
-    let fstype = String::from_utf8_lossy(rest.next()?).into_owned();
-    let source = unescape(rest.next()?);
-    Some(Mount {
-        id,
-        device,
-        dir,
-        fstype,
-        source,
-    })
-}
-
-/// Undoes the octal escapes of mountinfo (`\040` for a space).
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut at = 0;
-    while at < field.len() {
-        let octal = field
-            .get(at + 1..at + 4)
-            .filter(|d| field[at] == b'\\' && d.iter().all(|c| (b'0'..=b'7').contains(c)));
-        match octal {
-            Some(d) => {
-                out.push(
-                    d.iter()
-                        .fold(0u8, |n, c| n.wrapping_mul(8).wrapping_add(c - b'0')),
-                );
-                at += 4;
-            }
-            None => {
-                out.push(field[at]);
-                at += 1;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(out))
 }
 
 /// The file behind a loop device; `None` for any other device.
@@ -220,8 +173,7 @@ pub fn users_below(dir: &Path) -> Vec<(u32, String)> {
 pub fn users_of_device(device: &str) -> Vec<(u32, String)> {
     processes(|pid| {
         let table = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        let mut mounts = table.split(|b| *b == b'\n').filter_map(parse_line);
-        mounts.any(|m| m.device == device)
+        mountinfo::lines(&table).any(|m| m.device == device)
     })
 }
 
@@ -252,25 +204,4 @@ pub fn show_processes(list: &[(u32, String)]) -> String {
         shown.push(format!("{} more", list.len() - 5));
     }
     shown.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mountinfo_is_parsed_with_its_escapes() {
-        let line = br"98 31 7:0 / /mnt/with\040space rw,relatime shared:1 master:2 - fuseblk.ccfs /dev/loop0 rw,user_id=0";
-        let m = parse_line(line).unwrap();
-        assert_eq!(
-            (m.id, m.device.as_str(), m.dir.as_path()),
-            (98, "7:0", Path::new("/mnt/with space"))
-        );
-        assert_eq!(
-            (m.fstype.as_str(), m.source.as_path()),
-            ("fuseblk.ccfs", Path::new("/dev/loop0"))
-        );
-        assert!(m.is_ccfs());
-        assert!(parse_line(b"garbage").is_none() && parse_line(b"").is_none());
-    }
 }

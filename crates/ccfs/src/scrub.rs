@@ -1,7 +1,7 @@
 //! `ccfs scrub`: verifies the metadata of a mounted volume, step by step, and names what is damaged.
 use crate::cli::{ProgressWhen, ScrubArgs};
 use crate::failure::{Context, Failure, Outcome, fsck_code};
-use crate::mounts::{self, Mount};
+use crate::mounts;
 use crate::stream;
 use ccfs_client::{Damage, Scrub};
 use serde::Serialize;
@@ -118,7 +118,7 @@ fn mountpoint(dir: &Path) -> Outcome<PathBuf> {
     let full = fs::canonicalize(dir).or_fail(fsck_code::OPERATIONAL, dir.display())?;
     let over =
         mounts::over(&full).or_fail(fsck_code::OPERATIONAL, "cannot read the mount table")?;
-    Ok(over.filter(Mount::is_ccfs).map_or(full, |m| m.dir))
+    Ok(over.filter(|m| m.is_ccfs()).map_or(full, |m| m.dir.clone()))
 }
 
 /// Names of these inodes. What cannot be listed (because it is damaged) is passed over.

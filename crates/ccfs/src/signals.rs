@@ -1,6 +1,9 @@
-//! Signals: those of the terminal while a command is waited for, and one that a daemon does without.
+//! Signals: those of the terminal while a command is waited for, those that are for a daemon in the foreground, and one that a daemon does without.
 #![allow(unsafe_code)]
-use libc::{SIGINT, SIGQUIT, c_int, sigaction};
+use libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, c_int, sigaction};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 extern "C" fn nothing(_: c_int) {}
 
@@ -37,6 +40,54 @@ impl Drop for LeftToCommand {
             // SAFETY: restores what sigaction(2) gave us for this signal.
             unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
         }
+    }
+}
+
+/// The process that gets this one's signals.
+static SERVANT: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn hand_on(signal: c_int) {
+    // SAFETY: kill(2) may be called in a signal handler; errno is saved, since the interrupted code may be about to read it. The process is
+    // this one's child, which is waited for only where this one ends.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::kill(SERVANT.load(Ordering::Relaxed), signal);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// From now on a child gets the signals that end a mount.
+pub fn hand_on_to(child: u32) {
+    SERVANT.store(child as i32, Ordering::Relaxed);
+    // SAFETY: zero is a valid sigaction and a valid set of signals, all live through the calls, and the handler does nothing that is
+    // forbidden in one.
+    unsafe {
+        let mut action: sigaction = std::mem::zeroed();
+        action.sa_sigaction = hand_on as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        let mut taken: libc::sigset_t = std::mem::zeroed();
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+            libc::sigaddset(&mut taken, signal);
+        }
+        // Whoever started this process may have blocked them.
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &taken, std::ptr::null_mut());
+    }
+}
+
+/// The command is killed when this process ends, however it does.
+pub fn end_with_parent(command: &mut Command) {
+    let parent = std::process::id() as i32;
+    // SAFETY: prctl(2) and getppid(2) are async-signal-safe and take integers only here.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            match libc::getppid() == parent {
+                true => Ok(()),
+                // It has ended already.
+                false => Err(std::io::ErrorKind::BrokenPipe.into()),
+            }
+        });
     }
 }
 

@@ -2,9 +2,9 @@
 use crate::cli::UmountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Daemon, Mount};
-use crate::superblock;
+use crate::{leave, superblock};
 use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
-use ccfs_fuse::{apart, usermount};
+use ccfs_fuse::usermount;
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ const GLANCE: Duration = Duration::from_secs(1);
 
 pub fn run(args: &UmountArgs) -> Outcome<u8> {
     match args.for_daemon {
-        Some(flags) => Ok(apart::carry_out(flags, &args.dir)),
-        None => leave(&args.dir).map(|()| 0),
+        Some(flags) => leave::carry_out(flags, &args.dir),
+        None => unmount(&args.dir).map(|()| 0),
     }
 }
 
-fn leave(dir: &Path) -> Outcome<()> {
+fn unmount(dir: &Path) -> Outcome<()> {
     let dir = resolve(dir)?;
     let Some(mount) =
         mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?

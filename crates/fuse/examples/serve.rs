@@ -3,12 +3,12 @@
 //! `cargo run --release -p ccfs-fuse --example serve -- IMAGE DIRECTORY [THREADS]`
 use ccfs_device::{FileDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
-use ccfs_fuse::{MountConfig, MountError, PoolConfig};
+use ccfs_fuse::{Home, MountConfig, MountError, PoolConfig};
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [image, dir, rest @ ..] = args.as_slice() else {
         return Err("usage: serve IMAGE DIRECTORY [THREADS]".into());
@@ -21,12 +21,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
     }
     ccfs_fuse::prepare_process();
-    ccfs_fuse::clear_dead(Path::new(dir))?;
-    let device = FileDevice::open(image, OpenMode::ReadWrite)?;
+    // No thread is started yet.
+    let home = Home::leave(&[])?;
+    let device = home.within(|| -> Result<_, Box<dyn Error + Send + Sync>> {
+        ccfs_fuse::clear_dead(Path::new(dir))?;
+        Ok(FileDevice::open(image, OpenMode::ReadWrite)?)
+    })??;
     let volume = Volume::mount(Arc::new(device), Options::default())?;
     let ready = |_: &ccfs_fuse::Session| {
         println!("mounted");
         Ok::<(), MountError>(())
     };
-    Ok(ccfs_fuse::serve(volume, Path::new(dir), &config, ready)?)
+    Ok(ccfs_fuse::serve(
+        volume,
+        home,
+        Path::new(dir),
+        &config,
+        ready,
+    )?)
 }

@@ -6,12 +6,16 @@
 //!
 //! That process has to run a program anew. One that was only forked would share or copy the memory, and a mapped ring keeps its
 //! io_uring, which keeps the connection.
-use rustix::mount::{UnmountFlags, unmount as unmount_here};
+//!
+//! It also looks for the mount: the server is in none of the mount namespaces that have it ([`crate::Home`]).
+use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
+use std::num::ParseIntError;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 use std::sync::OnceLock;
 
 /// This program, also when its file was replaced or removed since.
@@ -27,7 +31,8 @@ struct Again {
 static AGAIN: OnceLock<Again> = OnceLock::new();
 
 /// From now on this process unmounts its mounts by running its own program with the name `name` (`argv[0]`) and these arguments, behind
-/// which come flags of umount2(2), as a number, and a directory: what [`carry_out`] takes. Without that, it does so itself.
+/// which come flags of umount2(2), as a number, and a [`Target`] as text. That program exits with 0 or an errno, and says on its standard
+/// output where the volume is still mounted, or who uses it. Without that, this process unmounts by itself.
 pub fn unmount_by_running_again(name: &str, args: &[&str]) {
     let _ = AGAIN.set(Again {
         name: name.into(),
@@ -35,56 +40,99 @@ pub fn unmount_by_running_again(name: &str, args: &[&str]) {
     });
 }
 
-/// The other process's part: umount2(2). Gives its exit code. A signal to all processes of a service is for the server.
-pub fn carry_out(flags: u32, dir: &Path) -> u8 {
-    crate::sys::ignore_end_signals();
-    match unmount_here(dir, UnmountFlags::from_bits_retain(flags)) {
-        Ok(()) => 0,
-        Err(e) => e.raw_os_error() as u8,
+/// A mount, wherever it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Numbers of the file system's device, `MAJOR:MINOR`.
+    pub device: String,
+    /// The kernel's number of the mount; 0 where the kernel does not tell.
+    pub id: u64,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.device, self.id)
     }
 }
 
-/// Unmounts what is on top at `dir`; returns when that has ended, as umount2(2) does. Where the other process did not come to it (too little
-/// memory, no /proc) this one does, if `is_there` says that there is something left to do.
-pub(crate) fn unmount(
-    dir: &Path,
-    flags: UnmountFlags,
-    is_there: impl Fn() -> bool,
-) -> io::Result<()> {
-    let ended = AGAIN.get().map(|again| {
-        let mut command = Command::new(PROGRAM);
-        command.arg0(&again.name).args(&again.args);
-        command.arg(flags.bits().to_string()).arg("--").arg(dir);
-        let command = command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(Stdio::null()).status()
-    });
-    let why = match &ended {
-        None => String::new(),
-        Some(Err(e)) => e.to_string(),
-        Some(Ok(status)) => match status.code() {
-            Some(0) => return Ok(()),
-            Some(errno @ 1..=ERRNO_MAX) => return Err(io::Error::from_raw_os_error(errno)),
-            _ if !is_there() => return Ok(()),
-            _ => status.to_string(),
+impl FromStr for Target {
+    type Err = ParseIntError;
+    fn from_str(text: &str) -> Result<Target, ParseIntError> {
+        let (device, id) = text.split_once('/').unwrap_or((text, ""));
+        Ok(Target {
+            device: device.into(),
+            id: id.parse()?,
+        })
+    }
+}
+
+/// What came of an unmount. Errors: EBUSY; ENOENT, the mount is in no namespace that is found, or another one covers it.
+#[derive(Debug)]
+pub struct Outcome {
+    pub result: io::Result<()>,
+    /// Where else the volume is mounted, or who uses it; empty: nothing is known.
+    pub more: String,
+}
+
+impl Outcome {
+    fn new(result: io::Result<()>, said: &[u8]) -> Outcome {
+        let more = String::from_utf8_lossy(said).trim_end().to_string();
+        Outcome { result, more }
+    }
+}
+
+impl From<io::Result<()>> for Outcome {
+    fn from(result: io::Result<()>) -> Outcome {
+        let more = String::new();
+        Outcome { result, more }
+    }
+}
+
+/// Has the other process unmount; returns when that has ended, as umount2(2) does. With DETACH: all mounts of the device, in all namespaces
+/// that are found. `None`: the other process did not come to it (too little memory, no /proc).
+pub(crate) fn unmount(target: &Target, flags: UnmountFlags) -> Option<Outcome> {
+    let again = AGAIN.get()?;
+    let mut command = Command::new(PROGRAM);
+    command.arg0(&again.name).args(&again.args);
+    command
+        .arg(flags.bits().to_string())
+        .arg("--")
+        .arg(target.to_string());
+    let ran = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let why = match ran {
+        Err(e) => e.to_string(),
+        Ok(ended) => match ended.status.code() {
+            Some(0) => return Some(Outcome::new(Ok(()), &ended.stdout)),
+            Some(errno @ 1..=ERRNO_MAX) => {
+                let e = io::Error::from_raw_os_error(errno);
+                return Some(Outcome::new(Err(e), &ended.stdout));
+            }
+            _ => ended.status.to_string(),
         },
     };
-    tracing::debug!("no other process unmounts {}: {why}", dir.display());
-    Ok(unmount_here(dir, flags)?)
+    tracing::debug!("no other process unmounts {target}: {why}");
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_target_is_read_as_it_is_written() {
+        let device = "7:0".into();
+        let target = Target { device, id: 98 };
+        assert_eq!(target.to_string().parse(), Ok(target));
+        assert!("7:0".parse::<Target>().is_err());
+    }
+
     /// The other process is this one's program, which does not know the option and says nothing of an unmount.
     #[test]
-    fn what_another_process_does_not_do_is_done_here() {
+    fn what_another_process_does_not_do_is_not_done() {
+        let device = "0:0".into();
+        let target = Target { device, id: 1 };
+        assert!(unmount(&target, UnmountFlags::NOFOLLOW).is_none());
         unmount_by_running_again("test", &["--no-such-option"]);
-        let dir = tempfile::tempdir().unwrap();
-        let error = unmount(dir.path(), UnmountFlags::NOFOLLOW, || true).unwrap_err();
-        // No mount point; or no right to unmount anything.
-        let errno = error.raw_os_error();
-        assert!(matches!(errno, Some(libc::EINVAL | libc::EPERM)), "{error}");
-        unmount(dir.path(), UnmountFlags::NOFOLLOW, || false).unwrap();
+        assert!(unmount(&target, UnmountFlags::NOFOLLOW).is_none());
     }
 }

@@ -3,9 +3,11 @@
 pub mod abi;
 pub mod apart;
 pub mod caller;
+mod home;
 pub mod loopdev;
 mod metrics;
 mod mount;
+pub mod mountinfo;
 pub mod procfs;
 pub mod server;
 mod session;
@@ -16,9 +18,12 @@ pub mod usermount;
 pub mod wire;
 
 pub use caller::{CallerConfig, Forks, Grouping, Rules};
+pub use home::Home;
 pub use mount::{FsType, MountConfig, MountError, Mounted, clear_dead};
 pub use server::{MountInfo, Server};
 pub use session::{Session, serve};
-pub use sys::{keep_descriptors, prepare_process};
+pub use sys::{
+    enter_mounts, ignore_end_signals, keep_descriptors, prepare_process, signals_are_handed_on,
+};
 pub use transport::Transport;
 pub use transport::dev::PoolConfig;

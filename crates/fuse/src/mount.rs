@@ -2,8 +2,9 @@
 //!
 //! Only a `fuseblk` mount is told of syncfs(2) and sync(2) (from Linux 6.18 on), and of its end (DESTROY), so that umount(8) returns when the
 //! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device.
-use crate::apart;
+use crate::apart::{self, Outcome, Target};
 use crate::caller::CallerConfig;
+use crate::home::Home;
 use crate::loopdev::{self, LoopDevice};
 use crate::show::Messages;
 use crate::transport::Transport;
@@ -107,8 +108,10 @@ pub struct Mounted {
     pub fuseblk: bool,
     /// Made by fusermount3, and unmounted by it.
     by_user: bool,
-    /// The kernel's number of the mount.
-    id: u64,
+    /// This process is in another mount namespace.
+    away: bool,
+    /// Where it is, as the kernel numbers it.
+    target: Target,
 }
 
 /// Why a mount failed.
@@ -143,6 +146,28 @@ impl Mounted {
         config: &MountConfig,
         block_size: u32,
     ) -> Result<(Channel, Mounted), MountError> {
+        Mounted::make_from(Home::stay(), dir, config, block_size)
+    }
+
+    /// As [`Mounted::make`], in a namespace that this process has left, and lets go of now: nobody may be told of the mount's end before.
+    pub(crate) fn make_from(
+        home: Home,
+        dir: &Path,
+        config: &MountConfig,
+        block_size: u32,
+    ) -> Result<(Channel, Mounted), MountError> {
+        let made = home.within(|| Mounted::make_here(dir, config, block_size));
+        let (channel, mut mounted) =
+            made.map_err(|e| MountError::system("cannot go back to the mount namespace", e))??;
+        mounted.away = home.is_left();
+        Ok((channel, mounted))
+    }
+
+    fn make_here(
+        dir: &Path,
+        config: &MountConfig,
+        block_size: u32,
+    ) -> Result<(Channel, Mounted), MountError> {
         clear_dead(dir)?;
         let mountpoint = dir
             .canonicalize()
@@ -162,71 +187,87 @@ impl Mounted {
             source: blocks.unwrap_or_else(|| config.source.clone()),
             fuseblk,
             by_user,
-            id: 0,
+            away: false,
+            target: Target::default(),
         };
         match mounted.describe() {
-            Ok((id, device)) => {
-                mounted.id = id;
-                tune(&device, fuseblk);
+            Ok(target) => {
+                tune(&target.device, fuseblk);
+                mounted.target = target;
                 Ok((channel, mounted))
             }
             Err(e) => {
                 // INIT was not answered: nobody is told of the end.
                 drop(channel);
-                let _ = mounted.detach();
+                let _ = mounted.take_out(UnmountFlags::DETACH);
                 Err(MountError::system("cannot look at the mount", e))
             }
         }
     }
 
-    /// Number of the mount on top of the mount point, and its device. Asks the kernel only, not the server.
-    fn describe(&self) -> io::Result<(u64, String)> {
+    /// What is on top of the mount point. Asks the kernel only, not the server.
+    fn describe(&self) -> io::Result<Target> {
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let stat = statx(CWD, &self.mountpoint, flags, StatxFlags::MNT_ID)?;
-        Ok((
-            stat.stx_mnt_id,
-            format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor),
-        ))
-    }
-
-    /// Whether this mount is what one sees at the mount point.
-    pub fn is_on_top(&self) -> bool {
-        self.describe().is_ok_and(|(id, _)| id == self.id)
-    }
-
-    /// umount(8). `fuseblk`: returns when the server has served DESTROY. The server itself may call it. Errors: EBUSY.
-    pub fn unmount(&self) -> io::Result<()> {
-        if self.by_user {
-            return usermount::unmount(&self.mountpoint, false);
-        }
-        apart::unmount(&self.mountpoint, UnmountFlags::NOFOLLOW, || {
-            self.is_on_top()
+        let told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID);
+        Ok(Target {
+            device: format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor),
+            id: if told { stat.stx_mnt_id } else { 0 },
         })
     }
 
-    /// umount -l: out of the tree now, at an end when the last user leaves.
-    pub fn detach(&self) -> io::Result<()> {
+    /// Whether this mount is what this process sees at the mount point.
+    fn is_on_top(&self) -> bool {
+        self.describe().is_ok_and(|seen| seen == self.target)
+    }
+
+    /// umount(8). `fuseblk`: returns when the server has served DESTROY. The server itself may call it.
+    pub fn unmount(&self) -> Outcome {
+        self.leave(UnmountFlags::empty())
+    }
+
+    /// umount -l of this mount and, as far as they are found, of all others of the volume: out of the tree now, at an end when the
+    /// last user leaves.
+    pub fn detach(&self) -> Outcome {
+        self.leave(UnmountFlags::DETACH)
+    }
+
+    fn leave(&self, how: UnmountFlags) -> Outcome {
         if self.by_user {
-            return usermount::unmount(&self.mountpoint, true);
+            return self.leave_here(how).into();
         }
-        apart::unmount(
-            &self.mountpoint,
-            UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-            || self.is_on_top(),
-        )
+        match apart::unmount(&self.target, how | UnmountFlags::NOFOLLOW) {
+            Some(outcome) => outcome,
+            None if self.away => {
+                Err(io::Error::other("the program cannot be run again for it")).into()
+            }
+            None => self.leave_here(how).into(),
+        }
+    }
+
+    /// In this process's namespace, by this process.
+    fn leave_here(&self, how: UnmountFlags) -> io::Result<()> {
+        match self.is_on_top() {
+            true => self.take_out(how),
+            false => Err(Errno::NOENT.into()),
+        }
+    }
+
+    /// What is on top at the mount point.
+    fn take_out(&self, how: UnmountFlags) -> io::Result<()> {
+        match self.by_user {
+            true => usermount::unmount(&self.mountpoint, how.contains(UnmountFlags::DETACH)),
+            false => Ok(unmount(&self.mountpoint, how | UnmountFlags::NOFOLLOW)?),
+        }
     }
 
     /// Takes away a mount that is not served, or no longer: ends its connection first, so that nobody is asked. (By fusermount3 it is a plain
     /// mount, whose server is not told of the end.) One that is covered by another mount stays, dead.
     pub(crate) fn discard(&self) {
-        let gone = match self.by_user {
-            _ if !self.is_on_top() => Err(Errno::BUSY.into()),
-            true => self.detach(),
-            false => unmount(
-                &self.mountpoint,
-                UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
-            )
-            .map_err(io::Error::from),
+        let how = UnmountFlags::DETACH | UnmountFlags::FORCE;
+        let gone = match self.away {
+            true => self.leave(how).result,
+            false => self.leave_here(how),
         };
         if let Err(e) = gone {
             tracing::debug!("{} stays, dead: {e}", self.mountpoint.display());

@@ -1,5 +1,7 @@
 //! The life of a mount: mounted, ready, served, ended.
 use crate::abi::init::OVER_IO_URING;
+use crate::apart::Outcome;
+use crate::home::Home;
 use crate::mount::{MountConfig, MountError, Mounted};
 use crate::server::init::WANTED;
 use crate::server::syncfs::Syncfs;
@@ -34,17 +36,19 @@ pub struct Session {
 /// a second signal takes the mount out of the tree (lazy unmount) and the last user's leaving ends it.
 ///
 /// The caller detaches itself from its terminal before any thread exists (so before `Volume::mount`), and calls
-/// [`crate::prepare_process`] there. If its name (`argv[0]`) begins with '@', systemd leaves it alone at shutdown until the
+/// [`crate::prepare_process`] and [`Home::leave`] there. If its name (`argv[0]`) begins with '@', systemd leaves it alone at shutdown until the
 /// volume is unmounted.
 ///
 /// Errors: if mounting or `ready` fails the volume is unmounted, too. What fails after `ready` was called could not have been known before.
 pub fn serve<E: From<MountError>>(
     volume: Arc<Volume>,
+    home: Home,
     mountpoint: &Path,
     config: &MountConfig,
     ready: impl FnOnce(&Session) -> Result<(), E>,
 ) -> Result<(), E> {
-    let session = Session::mount(volume.clone(), mountpoint, config).inspect_err(|_| {
+    let mounted = Session::mount_from(volume.clone(), home, mountpoint, config);
+    let session = mounted.inspect_err(|_| {
         // The reason why it is not mounted is what counts.
         let _ = volume.unmount();
     })?;
@@ -58,10 +62,19 @@ impl Session {
         mountpoint: &Path,
         config: &MountConfig,
     ) -> Result<Session, MountError> {
+        Session::mount_from(volume, Home::stay(), mountpoint, config)
+    }
+
+    fn mount_from(
+        volume: Arc<Volume>,
+        home: Home,
+        mountpoint: &Path,
+        config: &MountConfig,
+    ) -> Result<Session, MountError> {
         let block_size = volume.statfs()?.block_size;
         // The kernel asks for the protocol when the mount is made, so rings have to be possible by then.
         let (mut rings, mut why) = rings(config)?;
-        let (channel, mounted) = Mounted::make(mountpoint, config, block_size)?;
+        let (channel, mounted) = Mounted::make_from(home, mountpoint, config, block_size)?;
         let wanted = WANTED | if rings.is_some() { OVER_IO_URING } else { 0 };
         let server = channel
             .handshake(wanted, volume.write_max())
@@ -152,7 +165,7 @@ impl Session {
         tracing::info!(target: "life", "mounted {source} on {dir}, over {way}");
         let refused = ready(&self).err();
         if refused.is_some()
-            && let Err(e) = self.mounted.detach()
+            && let Err(e) = self.mounted.detach().result
         {
             tracing::error!("cannot detach {}: {e}", self.mounted.mountpoint.display());
         }
@@ -228,7 +241,7 @@ impl Session {
 
     /// Waits for signals until the connection ends.
     fn control(&self, events: &OwnedFd, ended: &OwnedFd, signals: &SignalEvents) {
-        let mut asked = 0;
+        let mut asked = [0, 0];
         loop {
             let mut fds = [
                 PollFd::new(events, PollFlags::IN),
@@ -242,13 +255,15 @@ impl Session {
                 return;
             }
             if rustix::io::read(events, &mut [0u8; 8]).is_ok() {
-                asked += 1;
-                self.leave(asked, signals.last());
+                for (times, came) in asked.iter_mut().zip(signals.came()) {
+                    *times += u32::from(came);
+                }
+                self.leave(asked[0].max(asked[1]), signals.last());
             }
         }
     }
 
-    /// A signal asked for the end, for the `asked`th time.
+    /// A signal asks for the end, for the `asked`th time (or again for the first).
     fn leave(&self, asked: u32, signal: u32) {
         let dir = self.mounted.mountpoint.display();
         tracing::info!("signal {signal}: unmounting {dir}");
@@ -263,28 +278,29 @@ impl Session {
         if let Err(e) = self.volume.syncfs(&root) {
             tracing::error!("cannot make everything durable: {e}");
         }
-        if !self.mounted.is_on_top() {
-            tracing::warn!(
-                "{dir} is detached or covered by another mount; serving goes on until its last user leaves"
-            );
-            return;
-        }
-        let outcome = if asked == 1 {
-            self.mounted.unmount()
-        } else {
-            self.mounted.detach()
+        let Outcome { result, more } = match asked {
+            1 => self.mounted.unmount(),
+            _ => self.mounted.detach(),
         };
-        match outcome {
+        let more = match more.as_str() {
+            "" => more,
+            _ => format!(" ({more})"),
+        };
+        match result {
             Ok(()) if asked > 1 => tracing::info!(
-                "{dir} is out of the tree; serving goes on until its last user leaves"
+                "{dir} is out of the tree{more}; serving goes on until its last user leaves"
             ),
-            Ok(()) => {}
-            Err(e) if asked == 1 => {
-                tracing::warn!(
-                    "cannot unmount {dir}: {e}; serving goes on. A second signal takes it out of the tree"
-                );
-            }
-            Err(e) => tracing::error!("cannot detach {dir}: {e}"),
+            Ok(()) if more.is_empty() => {}
+            Ok(()) => tracing::warn!(
+                "{dir} is unmounted, but not all mounts of its volume{more}; serving goes on. A second signal takes them out of the tree"
+            ),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => tracing::warn!(
+                "{dir} is detached or covered by another mount{more}; serving goes on until its last user leaves"
+            ),
+            Err(e) if asked == 1 => tracing::warn!(
+                "cannot unmount {dir}: {e}{more}; serving goes on. A second signal takes it out of the tree"
+            ),
+            Err(e) => tracing::error!("cannot detach {dir}: {e}{more}"),
         }
     }
 

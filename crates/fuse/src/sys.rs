@@ -157,6 +157,25 @@ pub fn keep_descriptors() {
     let _ = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as _) };
 }
 
+/// The calling thread, which has to be the only one, gets a mount namespace of its own: a copy. Errors: EPERM.
+pub fn leave_mounts() -> io::Result<()> {
+    // SAFETY: takes a flag only. Names of files mean the same as before.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(drop)
+}
+
+/// Root and working directory of the calling thread are no longer those of the process: it may go to another mount namespace.
+pub fn unshare_root() -> io::Result<()> {
+    // SAFETY: takes a flag only.
+    checked(unsafe { libc::unshare(libc::CLONE_FS) }).map(drop)
+}
+
+/// Puts the calling thread into a mount namespace; root and working directory are the namespace's root then. Errors: EPERM; EINVAL, the thread
+/// shares its root with others.
+pub fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes a descriptor that lives through the call, and a flag.
+    checked(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) }).map(drop)
+}
+
 /// A number that nobody can guess; not 0. Error: EIO, there are no random numbers.
 pub fn random() -> Result<u64, Errno> {
     let mut bytes = [0; 8];
@@ -190,8 +209,24 @@ pub fn ignore_end_signals() {
 static SIGNAL_FD: AtomicI32 = AtomicI32::new(-1);
 static LAST_SIGNAL: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn on_signal(signal: libc::c_int) {
+/// The process that hands its own signals on to this one, if there is one.
+static SUPERVISOR: AtomicI32 = AtomicI32::new(0);
+/// A signal came: from anybody, from the supervisor.
+static CAME: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
+
+/// From now on this process's parent hands on the signals that it gets. Who signals all processes of a service asks once, though it comes
+/// here twice.
+pub fn signals_are_handed_on() {
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    SUPERVISOR.store(parent, Ordering::Relaxed);
+}
+
+extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     LAST_SIGNAL.store(signal as u32, Ordering::Relaxed);
+    // SAFETY: the kernel gives a valid siginfo_t; si_pid is set for signals that processes send, and any number does no harm.
+    let sender = unsafe { (*info).si_pid() };
+    let handed_on = sender != 0 && sender == SUPERVISOR.load(Ordering::Relaxed);
+    CAME[usize::from(handed_on)].store(true, Ordering::Relaxed);
     let fd: RawFd = SIGNAL_FD.load(Ordering::Relaxed);
     let one = 1u64;
     // SAFETY: write(2) may be called in a signal handler; `one` lives through the call. A full or closed eventfd is an
@@ -224,7 +259,7 @@ impl SignalEvents {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 let mut before: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_signal as *const () as usize;
-                action.sa_flags = libc::SA_RESTART;
+                action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
                 checked(libc::sigaction(signal, &action, &mut before))?;
                 before
             };
@@ -239,6 +274,11 @@ impl SignalEvents {
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &taken, &mut this.mask);
         }
         Ok(this)
+    }
+
+    /// Whether one came since the last call: from anybody, and handed on by the supervisor. Those that come together count as one.
+    pub fn came(&self) -> [bool; 2] {
+        [0, 1].map(|from: usize| CAME[from].swap(false, Ordering::Relaxed))
     }
 
     /// The number of the signal that came last.

@@ -1,7 +1,7 @@
 //! The daemon's life as a process of its own: signals, kill -9, a dead mount.
 mod common;
 use ccfs_engine::{Options, Volume};
-use ccfs_fuse::{MountConfig, MountError};
+use ccfs_fuse::{Home, MountConfig, MountError};
 use common::can_mount;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ fn serve_in_child() {
         fs::write(dir.join("ready"), b"").unwrap();
         Ok::<(), MountError>(())
     };
-    ccfs_fuse::serve(volume, &dir.join("mnt"), &config, ready).unwrap();
+    ccfs_fuse::serve(volume, Home::stay(), &dir.join("mnt"), &config, ready).unwrap();
 }
 
 /// The ways that requests can come here; over io_uring only where the kernel has it.

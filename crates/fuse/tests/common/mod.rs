@@ -5,7 +5,7 @@ pub mod gate;
 
 use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, OpenMode};
 use ccfs_engine::{Options, Volume};
-use ccfs_fuse::{FsType, MountConfig, MountError, Transport};
+use ccfs_fuse::{FsType, Home, MountConfig, MountError, Transport};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -103,7 +103,7 @@ impl TestMount {
                 transport,
                 ..MountConfig::new(image)
             };
-            ccfs_fuse::serve(volume, &mnt, &config, |_| {
+            ccfs_fuse::serve(volume, Home::stay(), &mnt, &config, |_| {
                 ready.send(()).unwrap();
                 Ok(())
             })

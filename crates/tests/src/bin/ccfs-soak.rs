@@ -1,4 +1,5 @@
 //! The long tests: the functions of the short ones with larger sizes. `ccfs-soak --help`.
+use ccfs_tests::ends;
 use ccfs_tests::exercise::{engine, file, mounted, tree};
 use ccfs_tests::harness::{Fs, Volume, run_ok, shell};
 use ccfs_tests::kill9;
@@ -12,7 +13,8 @@ use std::time::Instant;
 #[derive(Parser)]
 #[command(name = "ccfs-soak", version)]
 struct Cli {
-    /// Parts to run, separated by commas (all of them if empty): kill9, file, tree, engine, programs, source, crate, copies, files
+    /// Parts to run, separated by commas (all of them if empty): kill9, file, tree, engine, programs, source, crate, copies, files,
+    /// ends
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     #[arg(long, default_value_t = 1)]
@@ -56,7 +58,7 @@ fn main() {
     if !Fs::Ccfs.ready("soak") {
         return;
     }
-    let parts: [Part; 9] = [
+    let parts: [Part; 10] = [
         ("kill9", kill9_rounds),
         ("file", file_mounted),
         ("tree", tree_mounted),
@@ -66,6 +68,7 @@ fn main() {
         ("crate", cargo_build),
         ("copies", large_copies),
         ("files", many_files),
+        ("ends", namespaces_end),
     ];
     let unknown: Vec<_> = cli
         .only
@@ -118,6 +121,10 @@ fn kill9_rounds(cli: &Cli) {
             });
         }
     });
+}
+
+fn namespaces_end(cli: &Cli) {
+    ends::rounds(cli.seed, cli.rounds / 2);
 }
 
 fn file_mounted(cli: &Cli) {

@@ -13,4 +13,4 @@ pub use guard::WorkDir;
 pub use guest::in_guest;
 pub use tree::{Compare, Entry, Tree};
 pub use volume::{FS_IOC_SHUTDOWN, GOING_DEFAULT, GOING_LOGFLUSH, GOING_NOLOGFLUSH};
-pub use volume::{Fs, Volume, ccfs_program, kernel_mount, umount_patiently};
+pub use volume::{Fs, Volume, ccfs_program, kernel_mount, transport_option, umount_patiently};

@@ -181,7 +181,7 @@ impl Volume {
     }
     /// The daemon's process id (ccfs, while it is mounted).
     pub fn daemon_pid(&self) -> Option<u32> {
-        self.daemon.as_ref().map(Child::id)
+        child_of(self.daemon.as_ref()?.id())
     }
 
     pub fn mount(&mut self) {
@@ -294,6 +294,12 @@ impl Volume {
         std::thread::sleep(after);
         let _ = child.kill();
         let _ = child.wait();
+        // What it had started by then is gone a moment later.
+        let end = Instant::now() + PATIENCE;
+        while runs_with(&self.mnt) {
+            assert!(Instant::now() < end, "the daemon outlives its parent");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     /// Takes a dead mount (and its loop device) away by hand, for what works on a volume at rest.
     pub fn clear_dead_mount(&self) {
@@ -382,8 +388,10 @@ impl Volume {
     }
     /// `kill -9` of the daemon. The dead mount stays, as it would for a user; `mount` has to clear it.
     pub fn kill9(&mut self) {
+        let daemon = self.daemon_pid().expect("a daemon to kill");
         let mut child = self.daemon.take().expect("a daemon to kill");
-        child.kill().expect("kill -9");
+        sys::kill(daemon as i32, libc::SIGKILL).expect("kill -9");
+        // It ends when the daemon has.
         child.wait().expect("wait");
         self.mounted = false;
     }
@@ -544,6 +552,31 @@ impl Drop for Volume {
             let _ = child.wait();
         }
     }
+}
+
+/// The process that was started by this one: the daemon, by `ccfs mount -f`. One that has ended and is not waited for counts as none.
+fn child_of(parent: u32) -> Option<u32> {
+    let of_parent = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        fields.next().is_some_and(|state| state != "Z")
+            && fields.next() == Some(parent.to_string().as_str())
+    };
+    let all = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = all.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    pids.find(of_parent)
+}
+
+/// Whether this directory is an argument of a process.
+fn runs_with(dir: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut lines = all.filter_map(|e| std::fs::read(e.path().join("cmdline")).ok());
+    let names = |line: Vec<u8>| {
+        line.split(|b| *b == 0)
+            .any(|arg| arg == dir.as_os_str().as_bytes())
+    };
+    lines.any(names)
 }
 
 /// Which way requests come in mounts of tests: `CCFS_TEST_TRANSPORT` = auto (default), uring or dev.

@@ -1,0 +1,215 @@
+//! What a daemon has another process do after a signal: unmount its volume, wherever that is mounted.
+//!
+//! The daemon is in none of the mount namespaces that have the volume (`ccfs_fuse::Home`), so this process goes into each of them that a process is in.
+use crate::failure::{Failure, Outcome};
+use crate::mounts;
+use ccfs_fuse::apart::Target;
+use ccfs_fuse::mountinfo::{self, Line};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// No errno: the daemon then knows that nothing was tried.
+const NOT_DONE: u8 = u8::MAX;
+
+/// umount2(2) with these flags for the mount that is written as a [`Target`]; with DETACH for all mounts of its device. Gives the exit code:
+/// 0 or an errno. Says on stdout where the volume is still mounted, or who uses it.
+pub fn carry_out(flags: u32, what: &Path) -> Outcome<u8> {
+    // A signal to all processes of a service is for the daemon.
+    ccfs_fuse::ignore_end_signals();
+    let target: Target = what
+        .to_string_lossy()
+        .parse()
+        .map_err(|_| Failure::new(NOT_DONE, ""))?;
+    let flags = UnmountFlags::from_bits_retain(flags);
+    let mut search = Search::new().map_err(|_| Failure::new(NOT_DONE, ""))?;
+    let (result, more) = match flags.contains(UnmountFlags::DETACH) {
+        true => search.detach_all(&target, flags),
+        false => search.unmount_one(&target, flags),
+    };
+    if !more.is_empty() {
+        say!("{more}");
+    }
+    Ok(result.map_or_else(|e| e.raw_os_error() as u8, |()| 0))
+}
+
+/// A mount namespace that a process is in.
+struct Space {
+    namespace: OwnedFd,
+    /// `name (pid N)`
+    process: String,
+}
+
+struct Search {
+    /// Of this process's own, also where it is in another one.
+    proc: OwnedFd,
+}
+
+impl Search {
+    fn new() -> io::Result<Search> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Search {
+            proc: openat(CWD, "/proc", how, Mode::empty())?,
+        })
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        let how = OFlags::RDONLY | OFlags::CLOEXEC;
+        let mut bytes = Vec::new();
+        File::from(openat(&self.proc, path, how, Mode::empty())?).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Mounts of a device that are seen by a process.
+    fn seen(&self, pid: &str, device: &str) -> Vec<Line> {
+        let table = self.read(&format!("{pid}/mountinfo")).unwrap_or_default();
+        let ours = |m: &Line| m.device == device && m.is_ccfs();
+        mountinfo::lines(&table).filter(ours).collect()
+    }
+
+    /// Namespaces that have a mount of the device.
+    fn spaces(&self, device: &str) -> Vec<Space> {
+        let (mut looked_at, mut found) = (HashSet::new(), HashSet::new());
+        let mut spaces = Vec::new();
+        // By way of the descriptor: this process may have gone elsewhere.
+        let Ok(dir) = rustix::fs::Dir::read_from(&self.proc) else {
+            return spaces;
+        };
+        for entry in dir.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.bytes().all(|b| b.is_ascii_digit()) {
+                continue;
+            }
+            let link = |what: &str| {
+                rustix::fs::readlinkat(&self.proc, format!("{name}/{what}"), Vec::new())
+            };
+            let (Ok(namespace), Ok(root)) = (link("ns/mnt"), link("root")) else {
+                continue;
+            };
+            // In a chroot not all of a namespace is seen.
+            if found.contains(&namespace)
+                || !looked_at.insert((namespace.clone(), root))
+                || self.seen(&name, device).is_empty()
+            {
+                continue;
+            }
+            let path = format!("{name}/ns/mnt");
+            let how = OFlags::RDONLY | OFlags::CLOEXEC;
+            if let Ok(fd) = openat(&self.proc, path, how, Mode::empty()) {
+                let comm = self.read(&format!("{name}/comm")).unwrap_or_default();
+                let comm = String::from_utf8_lossy(comm.trim_ascii_end()).into_owned();
+                found.insert(namespace);
+                spaces.push(Space {
+                    namespace: fd,
+                    process: format!("{comm} (pid {name})"),
+                });
+            }
+        }
+        spaces
+    }
+
+    /// Goes there, unless this process is there.
+    fn enter(&self, space: &Space) -> io::Result<()> {
+        let own = openat(
+            &self.proc,
+            "self/ns/mnt",
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let number = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|s| (s.st_dev, s.st_ino));
+        if number(&own)? == number(&space.namespace)? {
+            return Ok(());
+        }
+        ccfs_fuse::enter_mounts(space.namespace.as_fd())
+    }
+
+    /// Where the volume is mounted, for a message.
+    fn places(&self, device: &str) -> String {
+        let mut said = Vec::new();
+        for space in self.spaces(device) {
+            let seen = match self.enter(&space) {
+                Ok(()) => self.seen("self", device),
+                Err(_) => Vec::new(),
+            };
+            let dirs: Vec<String> = seen.iter().map(|m| m.dir.display().to_string()).collect();
+            let dirs = match dirs.as_slice() {
+                [] => "somewhere".to_string(),
+                dirs => dirs.join(", "),
+            };
+            said.push(format!("{dirs}, as {} sees it", space.process));
+        }
+        match said.is_empty() {
+            true => String::new(),
+            false => format!("it is still mounted on {}", said.join("; on ")),
+        }
+    }
+
+    fn unmount_one(&mut self, target: &Target, flags: UnmountFlags) -> (Result<(), Errno>, String) {
+        for space in self.spaces(&target.device) {
+            if self.enter(&space).is_err() {
+                continue;
+            }
+            let is_it = |m: &Line| m.id == target.id || target.id == 0;
+            let Some(mount) = self.seen("self", &target.device).into_iter().find(is_it) else {
+                continue;
+            };
+            if !is_on_top(&mount) {
+                break;
+            }
+            return match unmount(&mount.dir, flags) {
+                Ok(()) => (Ok(()), self.places(&target.device)),
+                Err(Errno::BUSY) => (Err(Errno::BUSY), users(&mount.dir)),
+                Err(e) => (Err(e), String::new()),
+            };
+        }
+        (Err(Errno::NOENT), self.places(&target.device))
+    }
+
+    /// One that is covered by another mount stays.
+    fn detach_all(&mut self, target: &Target, flags: UnmountFlags) -> (Result<(), Errno>, String) {
+        let mut result = Err(Errno::NOENT);
+        for space in self.spaces(&target.device) {
+            if self.enter(&space).is_err() {
+                continue;
+            }
+            let mut mounts = self.seen("self", &target.device);
+            // Those mounted last, and so perhaps on top of others, first.
+            mounts.reverse();
+            for mount in mounts {
+                let done = match is_on_top(&mount) {
+                    true => unmount(&mount.dir, flags),
+                    false => Err(Errno::NOENT),
+                };
+                // What failed counts more than what went well, and both more than what was not there.
+                result = match (result, done) {
+                    (Err(e), _) | (_, Err(e)) if e != Errno::NOENT => Err(e),
+                    (Err(_), Err(_)) => Err(Errno::NOENT),
+                    _ => Ok(()),
+                };
+            }
+        }
+        (result, self.places(&target.device))
+    }
+}
+
+/// Asks the kernel only, not the server.
+fn is_on_top(mount: &Line) -> bool {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    statx(CWD, &mount.dir, flags, StatxFlags::MNT_ID).is_ok_and(|stat| {
+        let told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID);
+        let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
+        device == mount.device && (!told || stat.stx_mnt_id == mount.id)
+    })
+}
+
+fn users(dir: &Path) -> String {
+    match mounts::users_below(dir) {
+        list if list.is_empty() => String::new(),
+        list => format!("in use by {}", mounts::show_processes(&list)),
+    }
+}
