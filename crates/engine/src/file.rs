@@ -9,7 +9,6 @@ use crate::types::*;
 use crate::view::{LBLK_END, Where};
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
-use ccfs_ext4::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -204,7 +203,7 @@ impl Volume {
                 return Ok(data.len());
             }
             let offset = if flags.append { st.attr.size } else { offset };
-            let data = &data[..self.check_write(&st, offset, data.len(), flags)?];
+            let data = &data[..self.check_write(&st, offset, data.len())?];
             let content = match flags.writeback {
                 true => inode.content_of(offset, data),
                 false => {
@@ -214,7 +213,7 @@ impl Volume {
                 }
             };
             let data = &*content;
-            if st.attr.flags & FLAG_APPEND != 0 && offset < st.attr.size && !flags.writeback {
+            if st.attr.flags & FLAG_APPEND != 0 && offset < st.attr.size {
                 return errno(libc::EPERM);
             }
             let plan = self.plan_write(&inode, &st, offset, data.len())?;
@@ -289,18 +288,14 @@ impl Volume {
         }
     }
 
-    fn check_write(&self, st: &State, offset: u64, len: usize, flags: WriteFlags) -> Result<usize> {
+    fn check_write(&self, st: &State, offset: u64, len: usize) -> Result<usize> {
         if st.is_dir() {
             return errno(libc::EISDIR);
         }
         if !st.is_file() {
             return errno(libc::EINVAL);
         }
-        match self.check_change(st) {
-            // Stored before the file became immutable: a caller was told so long ago.
-            Err(Error::Errno(libc::EPERM)) if flags.writeback => {}
-            checked => checked?,
-        }
+        self.check_change(st)?;
         let max = self.max_size(st);
         if offset >= max {
             return errno(libc::EFBIG);

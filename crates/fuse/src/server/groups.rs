@@ -44,6 +44,8 @@ struct Shared {
     done: AtomicU64,
     /// Files whose length the kernel may have wrong until it asks.
     resized: Mutex<HashSet<Ino>>,
+    /// Inodes of which a message says that their pages are wrong: one each is enough.
+    wrong_pages: Mutex<HashSet<Ino>>,
 }
 
 /// Tells the kernel what to forget.
@@ -102,7 +104,9 @@ impl Notifier {
 
     /// The pages of an inode are wrong in the kernel.
     pub fn pages(&self, ino: Ino) {
-        self.0.send(Message::Pages(ino));
+        if self.0.wrong_pages.lock().insert(ino) {
+            self.0.send(Message::Pages(ino));
+        }
     }
 
     /// Has the kernel write back what mappings have written to a range, and give those pages back; waits so long once it has begun. The caller
@@ -174,7 +178,10 @@ fn notify(volume: &Weak<Volume>, kernel: &Channel, messages: &Receiver<Message>,
                 shared.done.fetch_add(1, Ordering::SeqCst);
             }
             Message::Names(names) => forget_names(&names),
-            Message::Pages(ino) => kernel.invalidate_inode(node_of(ino)),
+            Message::Pages(ino) => {
+                shared.wrong_pages.lock().remove(&ino);
+                kernel.invalidate_inode(node_of(ino));
+            }
             Message::Range(ino, range, steps) => {
                 if steps.send(()).is_ok() {
                     kernel.invalidate_range(node_of(ino), range);

@@ -1,12 +1,14 @@
 //! What must be known of stores through mappings before a call is carried out.
 //!
-//! The kernel sends such a store when it writes the page back, some time later, and with what the page holds then. Two calls need it earlier:
+//! The kernel sends such a store when it writes the page back, some time later, and with what the page holds then. Three kinds of calls need it earlier:
 //!
 //! * *A file grows.* Bytes that were stored behind the end of file, in its last page, must be zeros when they become content (C6). The kernel
 //!   cuts a page that it writes back at the end of file of that moment. So before the file grows it gives that page back; what it keeps
 //!   is what it reads again. Not so where the size is set: while that request is under way the kernel sends no page, and would wait for
 //!   itself. There the engine takes what it writes of that page afterwards for zeros, until the kernel reads it again.
 //! * *A time of change is set by hand.* What was stored before it must not change it later, so all pages are given back first.
+//! * *A file becomes immutable or append-only.* What was stored before is taken, so all pages are given back first; what comes later is
+//!   dropped, from the kernel's cache as well: opens are not seen, so that a mapping cannot be refused.
 //!
 //! A file that the kernel has not read has no such pages (`ccfs_engine::Volume::may_be_mapped`), and costs nothing.
 use super::Server;
@@ -63,6 +65,15 @@ impl Server {
     /// Before attributes are set.
     pub(super) fn before_setattr(&self, ino: Ino, set: &SetAttr) -> Result<(), Errno> {
         if set.mtime.is_some() && set.size.is_none() && self.volume.may_be_mapped(ino) {
+            may_wait()?;
+            self.give_back(ino, 0..u64::MAX, FORGET_WAIT);
+        }
+        Ok(())
+    }
+
+    /// Before a file becomes immutable or append-only.
+    pub(super) fn before_locking(&self, ino: Ino) -> Result<(), Errno> {
+        if self.volume.may_be_mapped(ino) {
             may_wait()?;
             self.give_back(ino, 0..u64::MAX, FORGET_WAIT);
         }

@@ -314,7 +314,11 @@ impl Handler for Server {
                 .arg_and_rest::<abi::IoctlIn>()
                 .is_ok_and(|(arg, _)| {
                     let at_times = match arg.cmd {
-                        cmd if ioctl::changes_flags(cmd) => self.volume.groups_open() > 0,
+                        cmd if ioctl::changes_flags(cmd) => {
+                            let target = self.target(request);
+                            self.volume.groups_open() > 0
+                                || target.is_ok_and(|ino| self.volume.may_be_mapped(ino))
+                        }
                         client::IOC_SET_STREAM | client::IOC_NEW_STREAM => {
                             self.callers.is_crowded()
                         }

@@ -7,12 +7,14 @@ use crate::sys::{self, Map, R};
 use libc::*;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Size of the file before it grows, bytes. The page that ends it holds more.
 const SIZE: u64 = 100;
 /// What is stored behind the end of file, and where.
 const BEHIND: [(usize, u8); 3] = [(250, 7), (2000, 8), (4095, 9)];
 const IMMUTABLE: u32 = 0x10;
+const APPEND: u32 = 0x20;
 const DIRECT_BEHIND: &str = "direct write behind it";
 
 /// A way in which a file grows, by name or by a descriptor. It gives what the file has to hold from its old end on.
@@ -232,4 +234,38 @@ pub fn calls_after_stores(c: &mut Checks) {
     sys::drop_cache(&fd);
     c.eq("and stay", bytes_of(&f)[5], 2);
     c.ok("chattr -i", set_flags(&f, before));
+}
+
+/// What is immutable or append-only is not changed through a mapping either: ext4 refuses the open; where opens are not seen the stores go.
+pub fn stores_to_locked_files(c: &mut Checks) {
+    for (name, flag) in [("immutable", IMMUTABLE), ("append-only", APPEND)] {
+        let f = c.at(name);
+        make(&f, &[1; 8192]);
+        let before = flags(&f).expect("flags");
+        let reader = sys::open(&f, O_RDONLY, 0).expect("open");
+        c.eq(name, bytes_of(&f), vec![1; 8192]);
+        c.ok(name, set_flags(&f, before | flag));
+        match sys::open(&f, O_RDWR, 0) {
+            Err(e) => c.eq(&format!("{name}: open"), e, EPERM),
+            Ok(fd) => {
+                let map = Map::new(&fd, 0, 8192, true).expect("mmap");
+                map.store(5, &[2]);
+                map.store(5000, &[2]);
+                // Whoever stored may be told of it or not.
+                let _ = map.sync();
+            }
+        }
+        c.ok(&format!("{name}: syncfs by others"), sys::syncfs(&reader));
+        let end = Instant::now() + Duration::from_secs(20);
+        while bytes_of(&f) != [1; 8192] && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        c.that(&format!("{name}: read"), bytes_of(&f) == [1; 8192]);
+        sys::drop_cache(&reader);
+        c.that(
+            &format!("{name}: from a cold cache"),
+            bytes_of(&f) == [1; 8192],
+        );
+        c.ok(name, set_flags(&f, before));
+    }
 }

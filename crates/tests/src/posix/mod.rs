@@ -140,6 +140,7 @@ pub const GROUPS: &[Group] = &[
     ("mmap", data::mmap),
     ("stores_past_the_end", mapped::past_the_end),
     ("calls_after_stores", mapped::calls_after_stores),
+    ("stores_to_locked_files", mapped::stores_to_locked_files),
     ("unlinked_open", data::unlinked_open),
     ("xattr", attrs::xattr),
     ("xattr_limits", attrs::xattr_limits),
