@@ -39,10 +39,10 @@ impl Server {
         let ino = self.target(request)?;
         let writeback = arg.write_flags & abi::WRITE_CACHE != 0;
         let appends = !writeback && arg.flags & libc::O_APPEND as u32 != 0;
-        if !writeback {
-            self.before_write(ino, arg.offset)?;
-        }
         let direct = is_direct(&arg);
+        if !writeback {
+            self.before_write(ino, arg.offset, direct)?;
+        }
         if !direct {
             self.pages.cached(ino, arg.offset, arg.size.into(), false);
         }

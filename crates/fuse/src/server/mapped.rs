@@ -18,29 +18,41 @@ use ccfs_engine::{Ino, SetAttr, may_wait};
 use std::ops::Range;
 use std::time::Duration;
 
-/// How long a WRITE waits for the page with the end of file once the kernel was asked. Where its caller holds that page itself, the kernel has
-/// not all of it: nobody can have mapped it, and nothing has to be waited for. That is rare, since the kernel has read the page before.
-const HELD_WAIT: Duration = Duration::from_millis(200);
+/// How long a WRITE waits for the page with the end of file once the kernel was asked. (Nobody should hold it for longer.)
+const WRITE_WAIT: Duration = Duration::from_millis(200);
 
 impl Server {
     /// Before a file grows to `size` by a call of which the kernel lets pages be written back meanwhile.
     pub(super) fn before_growth(&self, ino: Ino, size: u64) -> Result<(), Errno> {
-        self.take_tail(ino, size, FORGET_WAIT)
+        match self.tail_below(ino, size)? {
+            Some(tail) => self.take_tail(ino, tail, FORGET_WAIT),
+            None => Ok(()),
+        }
     }
 
     /// Before a write at `offset`. What it writes itself it writes to the kernel's page, too.
-    pub(super) fn before_write(&self, ino: Ino, offset: u64) -> Result<(), Errno> {
-        self.take_tail(ino, offset, HELD_WAIT)
+    ///
+    /// The caller of one that is not `direct` and begins in the page with the end of file may hold that page until the reply. Then the thread
+    /// that asks for it waits, uninterruptibly; and if the daemon were killed meanwhile, it would keep the connection for whose end the caller
+    /// waits, for ever. So that page is left.
+    pub(super) fn before_write(&self, ino: Ino, offset: u64, direct: bool) -> Result<(), Errno> {
+        match self.tail_below(ino, offset)? {
+            Some(tail) if direct || offset >= tail.end => self.take_tail(ino, tail, WRITE_WAIT),
+            _ => Ok(()),
+        }
     }
 
-    fn take_tail(&self, ino: Ino, size: u64, patience: Duration) -> Result<(), Errno> {
+    /// What a mapping may have behind the end of file, where that lies below `size`.
+    fn tail_below(&self, ino: Ino, size: u64) -> Result<Option<Range<u64>>, Errno> {
         let page = rustix::param::page_size() as u64;
         let tail = self.volume.tail_that_may_be_mapped(ino, page)?;
-        if let Some(tail) = tail.filter(|t| t.start < size) {
-            may_wait()?;
-            let start = tail.start - tail.start % page;
-            self.give_back(ino, start..tail.end, patience);
-        }
+        Ok(tail.filter(|t| t.start < size))
+    }
+
+    fn take_tail(&self, ino: Ino, tail: Range<u64>, patience: Duration) -> Result<(), Errno> {
+        may_wait()?;
+        let start = tail.start - tail.start % rustix::param::page_size() as u64;
+        self.give_back(ino, start..tail.end, patience);
         Ok(())
     }
 

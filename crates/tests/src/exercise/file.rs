@@ -38,8 +38,6 @@ pub trait Target {
     fn sync(&mut self, data_only: bool) -> R<()>;
     /// Whatever makes later reads come from below: drops caches, reopens, remounts.
     fn refresh(&mut self, deep: bool);
-    /// Stores bytes behind the end of file, in its last page, through a mapping that stays. Nobody may ever see them.
-    fn store_past_the_end(&mut self) {}
     /// What may explain a failure.
     fn diagnosis(&self) -> String {
         String::new()
@@ -150,11 +148,7 @@ impl State<'_> {
             86..88 => self.space(Space::Zero { keep_size: false }),
             88..90 => self.space(Space::Zero { keep_size: true }),
             90..94 => self.copy(),
-            94..96 => self.seek(),
-            96..98 => {
-                self.history.note("store past the end".into());
-                self.target.store_past_the_end();
-            }
+            94..98 => self.seek(),
             98 => {
                 self.history.note("refresh".into());
                 self.target.refresh(false);

@@ -14,8 +14,6 @@ pub struct File<'a> {
     volume: &'a mut Volume,
     path: PathBuf,
     open: Option<Open>,
-    /// Of the page that had the end of file.
-    past_the_end: Option<sys::Map>,
 }
 
 struct Open {
@@ -42,12 +40,7 @@ impl<'a> File<'a> {
     pub fn new(volume: &'a mut Volume, name: &str) -> File<'a> {
         let path = volume.path(name);
         let open = Some(Open::new(&path));
-        File {
-            volume,
-            path,
-            open,
-            past_the_end: None,
-        }
+        File { volume, path, open }
     }
     fn fd(&self) -> &OwnedFd {
         &self.open.as_ref().expect("open").cached
@@ -156,21 +149,7 @@ impl file::Target for File<'_> {
             sys::fsync(self.fd())
         }
     }
-    fn store_past_the_end(&mut self) {
-        let size = sys::fstat(self.fd()).expect("fstat").size;
-        // The kernel's own ext4 shows them after direct writes further behind (Linux 6.18).
-        if size.is_multiple_of(4096) || self.volume.fs() != Fs::Ccfs {
-            return;
-        }
-        let map = sys::Map::new(self.fd(), size & !4095, 4096, true).expect("mmap");
-        map.store(
-            (size % 4096) as usize,
-            &vec![0xDD; 4096 - (size % 4096) as usize],
-        );
-        self.past_the_end = Some(map);
-    }
     fn refresh(&mut self, deep: bool) {
-        self.past_the_end = None;
         if deep {
             self.open = None;
             self.volume.remount();
