@@ -344,8 +344,8 @@ pub fn fstat(fd: &OwnedFd) -> R<Stat> {
     Ok(Stat::from(&s))
 }
 
-/// Time of birth (statx). Does not follow a symlink.
-pub fn birth(path: impl AsRef<Path>) -> R<Time> {
+/// Time of birth (statx), where the kernel has one: FUSE asks for it from Linux 6.8 on. Does not follow a symlink.
+pub fn birth(path: impl AsRef<Path>) -> R<Option<Time>> {
     // SAFETY: a struct of integers; all zeros is a value of it.
     let mut s: libc::statx = unsafe { std::mem::zeroed() };
     call!(libc::statx(
@@ -355,7 +355,8 @@ pub fn birth(path: impl AsRef<Path>) -> R<Time> {
         libc::STATX_BTIME,
         &mut s
     ))?;
-    Ok((s.stx_btime.tv_sec, s.stx_btime.tv_nsec.into()))
+    let known = s.stx_mask & libc::STATX_BTIME != 0;
+    Ok(known.then(|| (s.stx_btime.tv_sec, s.stx_btime.tv_nsec.into())))
 }
 
 /// What statvfs tells; blocks in units of `frsize`.

@@ -11,7 +11,8 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub stat: Stat,
-    pub birth: Time,
+    /// Where the kernel tells it.
+    pub birth: Option<Time>,
     /// Hash of a file's bytes or of a symlink's target.
     pub content: u64,
     pub xattrs: BTreeMap<String, Vec<u8>>,
@@ -142,7 +143,7 @@ impl Entry {
     }
 }
 
-fn stat_of(path: &Path) -> (Stat, Time) {
+fn stat_of(path: &Path) -> (Stat, Option<Time>) {
     let both = sys::lstat(path).and_then(|stat| Ok((stat, sys::birth(path)?)));
     both.unwrap_or_else(|e| panic!("stat {}: errno {e}", path.display()))
 }
@@ -246,7 +247,9 @@ fn compare_entry(name: &str, a: &Entry, b: &Entry, how: Compare, lines: &mut Vec
     }
     if how.rest {
         differ("atime", format!("{:?}", s.atime), format!("{:?}", t.atime));
-        differ("birth", format!("{:?}", a.birth), format!("{:?}", b.birth));
+        if let (Some(a), Some(b)) = (a.birth, b.birth) {
+            differ("birth", format!("{a:?}"), format!("{b:?}"));
+        }
         // Blocks of structure count when they have their place: attributes, trees of extents.
         let is_data = !s.is_dir() && a.xattrs.is_empty() && s.blocks * 512 <= 4 * s.blksize;
         if is_data {
