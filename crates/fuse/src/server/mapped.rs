@@ -83,12 +83,11 @@ impl Server {
         Ok(())
     }
 
-    /// Before a file becomes immutable or append-only.
+    /// Before a file becomes immutable or append-only. That is rare, and what is not taken now is lost: so also where nothing was read, as a page
+    /// that was written whole can be mapped, too.
     pub(super) fn before_locking(&self, ino: Ino) -> Result<(), Errno> {
-        if self.volume.may_be_mapped(ino) {
-            may_wait()?;
-            self.give_back(ino, 0..u64::MAX, FORGET_WAIT);
-        }
+        may_wait()?;
+        self.give_back(ino, 0..u64::MAX, FORGET_WAIT);
         Ok(())
     }
 }

@@ -314,11 +314,7 @@ impl Handler for Server {
                 .arg_and_rest::<abi::IoctlIn>()
                 .is_ok_and(|(arg, _)| {
                     let at_times = match arg.cmd {
-                        cmd if ioctl::changes_flags(cmd) => {
-                            let target = self.target(request);
-                            self.volume.groups_open() > 0
-                                || target.is_ok_and(|ino| self.volume.may_be_mapped(ino))
-                        }
+                        cmd if ioctl::changes_flags(cmd) => true,
                         client::IOC_SET_STREAM | client::IOC_NEW_STREAM => {
                             self.callers.is_crowded()
                         }
