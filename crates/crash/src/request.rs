@@ -213,6 +213,10 @@ impl Request {
                     kill_suidgid: *kill,
                     ..WriteFlags::default()
                 };
+                if self.mapped {
+                    // A page is mapped when the kernel has read it. What it held there before the size was set is no content.
+                    vol.read(self.ino(*node), *offset, data.len(), &mut Vec::new())?;
+                }
                 let n = vol.write(&cx, self.ino(*node), *offset, data, flags)?;
                 if n < data.len() {
                     *data = data[..n].into();
