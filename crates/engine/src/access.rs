@@ -2,13 +2,10 @@
 //!
 //! A time is logged at once, by the system stream, where nothing about its inode is uncommitted. Elsewhere it is kept in memory, and logged
 //! when that was applied: it must not become durable before the inode, or be overwritten by attributes that were captured before it.
-use crate::inode::{Inode, State};
+use crate::inode::{FLAG_NOATIME, Inode, State};
 use crate::types::{Result, SYSTEM_STREAM};
 use crate::volume::Volume;
 use std::sync::Arc;
-
-/// i_flags: no access times.
-const FLAG_NOATIME: u32 = 0x80;
 
 impl State {
     /// A transaction that is not applied sets attributes of it.

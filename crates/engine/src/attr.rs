@@ -1,7 +1,7 @@
 //! Attributes: getattr, setattr, flags, extended attributes, ACLs.
 use crate::dir::errno;
 use crate::file::{FLAG_APPEND, FLAG_IMMUTABLE, kill_suidgid, touch};
-use crate::inode::{FLAG_DIRSYNC, FLAG_SYNC, Inode, State};
+use crate::inode::{FLAG_DIRSYNC, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, Inode, State};
 use crate::namespace::{ACL_ACCESS, ACL_DEFAULT};
 use crate::op::Op;
 use crate::planted::{self, Bug};
@@ -15,7 +15,8 @@ use ccfs_ext4::acl::Acl;
 use std::sync::Arc;
 
 /// Flags that FS_IOC_SETFLAGS may change: sync, immutable, append, nodump, noatime; nocow is refused.
-const FLAGS_SETTABLE: u32 = FLAG_SYNC | FLAG_IMMUTABLE | FLAG_APPEND | 0x40 | 0x80 | FLAGS_OF_DIRS;
+const FLAGS_SETTABLE: u32 =
+    FLAG_SYNC | FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NODUMP | FLAG_NOATIME | FLAGS_OF_DIRS;
 /// Those that only a directory can get: dirsync, topdir.
 const FLAGS_OF_DIRS: u32 = FLAG_DIRSYNC | 0x2_0000;
 /// Flags shown by FS_IOC_GETFLAGS, and known to FS_IOC_SETFLAGS (EXT4_FL_USER_VISIBLE).

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// i_flags: changes are durable when their calls return; with DIRSYNC those of a directory's entries.
 pub(crate) const FLAG_SYNC: u32 = 0x8;
 pub(crate) const FLAG_DIRSYNC: u32 = 0x1_0000;
+/// i_flags: left out by dump(8); no access times.
+pub(crate) const FLAG_NODUMP: u32 = 0x40;
+pub(crate) const FLAG_NOATIME: u32 = 0x80;
 
 /// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Names: create, link, unlink, rename.
 use crate::dir::{Locked, check_name, errno, ftype_of};
 use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
-use crate::inode::{Inode, Over, Page, State};
+use crate::inode::{FLAG_DIRSYNC, FLAG_NOATIME, FLAG_NODUMP, Inode, Over, Page, State};
 use crate::op::{ENTRY_BLOCKS, Op};
 use crate::planted::{self, Bug};
 use crate::record::{XattrSet, set_bytes};
@@ -48,8 +48,8 @@ pub(crate) fn inherited_flags(dir: &State, mode: u16) -> u32 {
     let inherited = dir.attr.flags & INHERITED_FLAGS;
     match u32::from(mode) & libc::S_IFMT {
         libc::S_IFDIR => inherited,
-        libc::S_IFREG => inherited & !0x0001_0000,
-        _ => inherited & (0x40 | 0x80),
+        libc::S_IFREG => inherited & !FLAG_DIRSYNC,
+        _ => inherited & (FLAG_NODUMP | FLAG_NOATIME),
     }
 }
 
