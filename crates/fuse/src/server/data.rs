@@ -173,9 +173,14 @@ impl Server {
             self.before_growth(to, arg.off_out)?;
             let cx = self.context(request, 0);
             let (off_in, off_out) = (arg.off_in, arg.off_out);
-            Ok(self
+            let accessed = self.volume.getattr(from)?.atime;
+            let copied = self
                 .volume
-                .copy_range(&cx, from, off_in, to, off_out, len)?)
+                .copy_range(&cx, from, off_in, to, off_out, len)?;
+            if self.volume.getattr(from)?.atime != accessed {
+                reply.stale_attrs.push(request.header.nodeid);
+            }
+            Ok(copied)
         };
         let copied = match small {
             // The kernel reads and writes by itself then.

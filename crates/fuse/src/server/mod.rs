@@ -5,7 +5,7 @@
 //! operation changes on the side (parents of created and removed entries, ctime and nlink of the file behind a removed name,
 //! mtime and size after a write, fallocate or copy_file_range, the mode after an ACL was set, atime after a read). What
 //! it does not know of is told to it with a notification before the reply (`Reply::stale_attrs`): setuid and setgid bits that
-//! a write, fallocate or copy_file_range cleared, and the ctime after a change of inode flags.
+//! a write, fallocate or copy_file_range cleared, the atime of what a copy_file_range read, and the ctime after a change of inode flags.
 //!
 //! # Opens
 //! OPEN and OPENDIR are answered ENOSYS once (NO_OPEN): no open and no close of a file costs a request. CREATE is

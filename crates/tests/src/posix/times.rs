@@ -376,6 +376,24 @@ pub fn atime(c: &mut Checks) {
         s.atime.0 > 2000,
     );
     c.eq("and not mtime", s.mtime, (2000, 0));
+    for (name, size) in [("small", 10), ("large", 3 << 20)] {
+        let from = c.at(name);
+        make(&from, &vec![7; size]);
+        sys::utimens(&from, (1000, 0), (2000, 0)).expect("utimens");
+        let before = sys::stat(&from).expect("stat");
+        let read = sys::open(&from, O_RDONLY, 0).expect("open");
+        let write = sys::open(c.at("copy"), O_CREAT | O_WRONLY, 0o600).expect("create");
+        let copied = sys::copy_file_range(&read, 0, &write, 0, size);
+        c.that(
+            &format!("{name}: some is copied"),
+            copied.is_ok_and(|n| n > 0),
+        );
+        let after = sys::stat(&from).expect("stat");
+        c.that(
+            &format!("relatime: {name}: copy_file_range reads its source"),
+            before.atime.0 == 1000 && after.atime.0 > 2000,
+        );
+    }
     let quiet = sys::open(&f, O_RDONLY | O_NOATIME, 0).expect("open");
     c.eq("O_NOATIME reads", sys::pread(&quiet, &mut [0; 4], 0), Ok(4));
     file_of(c.at("b"), BOB, BOB, 0o644);
