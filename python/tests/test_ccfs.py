@@ -117,6 +117,7 @@ class Header(unittest.TestCase):
         self.assertEqual(calls, {name for name in names if name.startswith("CCFS_IOC_")})
         sizes = [
             ((ccfs._SET, ccfs._GET, ccfs._NEW, ccfs._SYNC), ccfs._ARG),
+            ((ccfs._SYNC_VOLUME,), ccfs._SYNC_VOLUME_ARG),
             ((ccfs._BARRIER,), ccfs._BARRIER_ARG),
             ((ccfs._GROUP_BEGIN, ccfs._GROUP_COMMIT, ccfs._GROUP_ABORT, ccfs._GROUP_ENTER), ccfs._GROUP_ARG),
             ((ccfs._ATOMIC,), ccfs._ATOMIC_ARG),
