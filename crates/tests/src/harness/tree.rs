@@ -251,8 +251,9 @@ fn compare_entry(name: &str, a: &Entry, b: &Entry, how: Compare, lines: &mut Vec
             differ("birth", format!("{a:?}"), format!("{b:?}"));
         }
         // Blocks of structure count when they have their place: attributes, trees of extents.
-        let is_data = !s.is_dir() && a.xattrs.is_empty() && s.blocks * 512 <= 4 * s.blksize;
-        if is_data {
+        let few = 4 * s.blksize;
+        let only_data = !s.is_dir() && a.xattrs.is_empty() && s.size.max(s.blocks * 512) <= few;
+        if only_data {
             differ("blocks", s.blocks.to_string(), t.blocks.to_string());
         }
     }

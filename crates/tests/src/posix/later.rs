@@ -121,7 +121,10 @@ fn beside_others(c: &mut Checks, calls: Calls) {
         });
         scope.spawn(|| {
             let fd = sys::open(f, O_RDWR, 0).expect("open");
-            repeat(&|n| drop(sys::pwrite(&fd, &[b'b'; 5000], (n * 7777 % FILE) as u64)));
+            // Never past the end: the file keeps the length of `buf`.
+            let buffered = [b'b'; 5000];
+            let at = |n| (n * 7777 % (FILE - buffered.len())) as u64;
+            repeat(&|n| drop(sys::pwrite(&fd, &buffered, at(n))));
         });
         scope.spawn(|| {
             let fd = sys::open(f, O_RDWR, 0).expect("open");
