@@ -101,7 +101,7 @@ recipes: build
 SOAK_ARGS ?=
 soak:
 	@scripts/deps.sh test
-	cargo build --release -p ccfs
+	cargo build --release -p ccfs -p ccfs-tests --bins
 	cargo run --release -p ccfs-tests --bin ccfs-soak -- $(SOAK_ARGS)
 	CCFS_CRASH_RUNS=1000 cargo test --release -p ccfs-crash --test threads -- groups_and_atomic_files
 	$(MAKE) shuttle

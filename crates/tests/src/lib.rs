@@ -16,3 +16,4 @@ pub mod programs;
 pub mod rng;
 pub mod sync_calls;
 pub mod sys;
+pub mod two_users;

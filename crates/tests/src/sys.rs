@@ -3,7 +3,10 @@
 
 pub use later::{Calls, Later};
 pub use objects::{Dir, Direct, Map};
-pub use process::{as_user, geteuid, gettid, kill, on_termination, umask, umount_lazy};
+pub use process::{
+    as_user, become_user, die_with, geteuid, gettid, kill, on_termination, umask, umount_abort,
+    umount_lazy,
+};
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -151,6 +154,24 @@ pub fn remount_read_only(path: impl AsRef<Path>) -> R<()> {
     let (none, target) = (std::ptr::null(), c(path));
     let flags = libc::MS_REMOUNT | libc::MS_RDONLY;
     call!(libc::mount(none, target.as_ptr(), none, flags, none.cast())).map(drop)
+}
+
+/// mount(2) of a FUSE file system that `device` (/dev/fuse) serves, for one user alone, as fusermount3 does it.
+pub fn mount_fuse(device: &OwnedFd, path: impl AsRef<Path>, uid: u32, gid: u32) -> R<()> {
+    let options = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid}",
+        device.as_raw_fd()
+    );
+    let (kind, target, options) = (name_c("fuse"), c(path), name_c(&options));
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    call!(libc::mount(
+        kind.as_ptr(),
+        target.as_ptr(),
+        kind.as_ptr(),
+        flags,
+        options.as_ptr().cast()
+    ))
+    .map(drop)
 }
 
 /// posix_fadvise(DONTNEED) on the whole file: later reads come from the file system again.

@@ -5,6 +5,7 @@ use ccfs_tests::harness::{Fs, Volume, run_ok, shell};
 use ccfs_tests::kill9;
 use ccfs_tests::programs::{self, Size};
 use ccfs_tests::sys;
+use ccfs_tests::two_users::{self, Length};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -14,7 +15,7 @@ use std::time::Instant;
 #[command(name = "ccfs-soak", version)]
 struct Cli {
     /// Parts to run, separated by commas (all of them if empty): kill9, file, tree, engine, programs, source, crate, copies, files,
-    /// ends
+    /// ends, two-users
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     #[arg(long, default_value_t = 1)]
@@ -37,6 +38,12 @@ struct Cli {
     /// Gigabytes of the copies part (less where the disk is smaller)
     #[arg(long, default_value_t = 20)]
     gigabytes: u64,
+    /// Seconds of each attack of the two-users part
+    #[arg(long, default_value_t = 60)]
+    attack_seconds: u64,
+    /// Attacks of the two-users part, by a part of their names (all of them if empty)
+    #[arg(long, value_delimiter = ',')]
+    attacks: Vec<String>,
     /// A source tree, or a tar archive of one; default: linux-source-6.1's archive, where that package is installed
     #[arg(long, default_value = "/usr/src/linux-source-6.1.tar.xz")]
     source: PathBuf,
@@ -58,7 +65,7 @@ fn main() {
     if !Fs::Ccfs.ready("soak") {
         return;
     }
-    let parts: [Part; 10] = [
+    let parts: [Part; 11] = [
         ("kill9", kill9_rounds),
         ("file", file_mounted),
         ("tree", tree_mounted),
@@ -69,6 +76,7 @@ fn main() {
         ("copies", large_copies),
         ("files", many_files),
         ("ends", namespaces_end),
+        ("two-users", users_attack),
     ];
     let unknown: Vec<_> = cli
         .only
@@ -125,6 +133,15 @@ fn kill9_rounds(cli: &Cli) {
 
 fn namespaces_end(cli: &Cli) {
     ends::rounds(cli.seed, cli.rounds / 2);
+}
+
+fn users_attack(cli: &Cli) {
+    let chosen =
+        |name: &str| cli.attacks.is_empty() || cli.attacks.iter().any(|a| name.contains(a));
+    let scenarios = two_users::ALL.iter().filter(|s| chosen(s.name));
+    let wrong = two_users::run(scenarios, &Length::long(cli.attack_seconds));
+    wrong.iter().for_each(|w| println!("not within: {w}"));
+    assert!(wrong.is_empty(), "{} are not within", wrong.len());
 }
 
 fn file_mounted(cli: &Cli) {

@@ -46,6 +46,16 @@ impl Map {
         // SAFETY: page-aligned base, in bounds (asserted), and atomics may be shared.
         unsafe { &*self.ptr.add(index * 8).cast() }
     }
+    /// getdents64(2) into the mapping: the kernel holds the directory while it fetches the pages.
+    pub fn take_entries(&self, dir: &OwnedFd) -> R<usize> {
+        call!(libc::syscall(
+            libc::SYS_getdents64,
+            dir.as_raw_fd(),
+            self.ptr,
+            self.len
+        ))
+        .map(|n| n as usize)
+    }
     pub fn sync(&self) -> R<()> {
         call!(libc::msync(self.ptr.cast(), self.len, libc::MS_SYNC)).map(drop)
     }

@@ -23,6 +23,25 @@ pub fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> 
     })
 }
 
+/// Becomes this user for good, with no group but that one, in a session of its own. For a process with one thread.
+pub fn become_user(uid: u32, gid: u32) -> R<()> {
+    call!(libc::setgroups(0, std::ptr::null()))?;
+    call!(libc::setresgid(gid, gid, gid))?;
+    call!(libc::setresuid(uid, uid, uid))?;
+    call!(libc::setsid()).map(drop)
+}
+
+/// From now on this process is killed when the thread that started it ends. A change of user ends that, so call it afterwards.
+/// ESRCH: `parent` has ended already.
+pub fn die_with(parent: u32) -> R<()> {
+    call!(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+    // SAFETY: no pointers, cannot fail.
+    match unsafe { libc::getppid() } as u32 == parent {
+        true => Ok(()),
+        false => Err(libc::ESRCH),
+    }
+}
+
 /// Sets the umask of the process; returns the old one.
 pub fn umask(mask: u32) -> u32 {
     // SAFETY: no pointers.
@@ -48,6 +67,17 @@ pub fn kill(pid: i32, signal: i32) -> R<()> {
 /// Lazy unmount; the harness's last resort.
 pub fn umount_lazy(path: impl AsRef<Path>) -> R<()> {
     call!(libc::umount2(c(path).as_ptr(), libc::MNT_DETACH)).map(drop)
+}
+
+/// Ends the connection of a FUSE mount, whoever waits for its answers, and detaches it.
+pub fn umount_abort(path: impl AsRef<Path>) -> R<()> {
+    // EBUSY while a process is in it: the connection is aborted all the same.
+    let _ = call!(libc::umount2(c(&path).as_ptr(), libc::MNT_FORCE));
+    match umount_lazy(path) {
+        // It was free.
+        Err(libc::EINVAL) => Ok(()),
+        result => result,
+    }
 }
 
 static SIGNAL_PIPE: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(-1);
