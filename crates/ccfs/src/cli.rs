@@ -109,9 +109,9 @@ pub struct MountArgs {
 /// Unmounts a volume and waits until it is plain ext4
 #[derive(Args, Debug)]
 pub struct UmountArgs {
-    /// Flags of umount2(2): call that for a daemon, for the mount that DIR stands for (internal).
-    #[arg(long, value_name = "FLAGS", hide = true)]
-    pub for_daemon: Option<u32>,
+    /// What to do for a daemon, for the mount that DIR stands for (internal).
+    #[arg(long, value_name = "TASK", hide = true)]
+    pub for_daemon: Option<ccfs_fuse::apart::Task>,
     /// Directory that a volume is mounted on
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,

@@ -19,14 +19,13 @@ const NOT_DONE: u8 = u8::MAX;
 
 /// umount2(2) with these flags for the mount that is written as a [`Target`]; with DETACH for all mounts of its device. Gives the exit code:
 /// 0 or an errno. Says on stdout where the volume is still mounted, or who uses it.
-pub fn carry_out(flags: u32, what: &Path) -> Outcome<u8> {
+pub fn carry_out(flags: UnmountFlags, what: &Path) -> Outcome<u8> {
     // A signal to all processes of a service is for the daemon.
     ccfs_fuse::ignore_end_signals();
     let target: Target = what
         .to_string_lossy()
         .parse()
         .map_err(|_| Failure::new(NOT_DONE, ""))?;
-    let flags = UnmountFlags::from_bits_retain(flags);
     let mut search = Search::new().map_err(|_| Failure::new(NOT_DONE, ""))?;
     let (result, more) = match flags.contains(UnmountFlags::DETACH) {
         true => search.detach_all(&target, flags),

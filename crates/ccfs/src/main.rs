@@ -21,6 +21,7 @@ mod flash;
 mod fsck;
 mod helper;
 mod inspect;
+mod killed;
 mod leave;
 mod limits;
 mod logging;

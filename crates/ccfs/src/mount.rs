@@ -156,7 +156,7 @@ fn serve(
     ready: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
     ccfs_fuse::prepare_process();
-    apart::unmount_by_running_again(daemon::NAME, &["umount", "--for-daemon"]);
+    apart::run_again_as(daemon::NAME, &["umount", "--for-daemon"]);
     crate::memory::give_back_soon();
     crate::memory::small_pages();
     limits::lift(target, &options.engine)?;

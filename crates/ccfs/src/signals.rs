@@ -1,4 +1,5 @@
-//! Signals: those of the terminal while a command is waited for, those that are for a daemon in the foreground, and one that a daemon does without.
+//! Signals: those of the terminal while a command is waited for, those that are for a daemon in the foreground, one that a daemon does without,
+//! and the one that tells of its end.
 #![allow(unsafe_code)]
 use libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, c_int, sigaction};
 use std::os::unix::process::CommandExt;
@@ -88,6 +89,33 @@ pub fn end_with_parent(command: &mut Command) {
                 false => Err(std::io::ErrorKind::BrokenPipe.into()),
             }
         });
+    }
+}
+
+/// The end of the thread that started this process: the kernel then sends SIGUSR1.
+pub struct ParentsEnd(libc::sigset_t);
+
+impl ParentsEnd {
+    /// From now on it is noticed. Errors: those of prctl(2).
+    pub fn watch() -> std::io::Result<Self> {
+        // SAFETY: zero is a valid set of signals; the calls take integers and a set that lives through them.
+        let set = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&mut set, libc::SIGUSR1);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGUSR1) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            set
+        };
+        Ok(ParentsEnd(set))
+    }
+
+    /// Waits until the signal has come, from whomever.
+    pub fn wait(&self) {
+        let mut came = 0;
+        // SAFETY: both live through the call. It fails only for a set that is not valid.
+        unsafe { libc::sigwait(&self.0, &mut came) };
     }
 }
 

@@ -2,8 +2,9 @@
 use crate::cli::UmountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Daemon, Mount};
-use crate::{leave, superblock};
+use crate::{killed, leave, superblock};
 use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
+use ccfs_fuse::apart::Task;
 use ccfs_fuse::usermount;
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ const GLANCE: Duration = Duration::from_secs(1);
 
 pub fn run(args: &UmountArgs) -> Outcome<u8> {
     match args.for_daemon {
-        Some(flags) => leave::carry_out(flags, &args.dir),
+        Some(Task::Unmount(flags)) => leave::carry_out(flags, &args.dir),
+        Some(Task::AbortIfKilled) => killed::wait_and_abort(&args.dir).map(|()| 0),
         None => unmount(&args.dir).map(|()| 0),
     }
 }

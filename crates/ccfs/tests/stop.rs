@@ -1,8 +1,10 @@
-//! A stop with a time limit: SIGTERM, and SIGKILL while the daemon unmounts. The process ends, and what was synced is there.
+//! A stop with a time limit: SIGTERM, and SIGKILL while the daemon unmounts. The process ends, and what was synced is there. And SIGKILL
+//! while a thread of the daemon waits in the kernel.
 mod common;
 use common::{PATIENCE, Place, ccfs_with, daemon, is_mounted, plain_ext4, run, signal, tool};
 use std::fs;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A process that was killed is gone after this, however busy the machine.
@@ -148,6 +150,72 @@ fn a_daemon_that_is_killed_while_it_unmounts_ends() {
         assert!(killed(pid), "{options}: the daemon stays");
         recovers(&place, &image, &dir, &[("f".into(), bytes)]);
     }
+}
+
+/// A thread of the process waits for a lock of an inode, uninterruptibly.
+fn waits_for_a_lock(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    tasks.flatten().any(|task| {
+        let wchan = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+        wchan.contains("rwsem")
+    })
+}
+
+/// The abort of a group makes the daemon tell the kernel of a directory that the caller of another request has locked.
+#[test]
+fn a_daemon_that_is_killed_while_it_tells_the_kernel_ends() {
+    needs_mounts!();
+    for options in ["transport=dev", "transport=auto"] {
+        let mut met = false;
+        for _ in 0..5 {
+            met = met || killed_while_it_tells(options);
+        }
+        assert!(met, "{options}: it was never seen to wait");
+    }
+}
+
+fn killed_while_it_tells(options: &str) -> bool {
+    let place = Place::new();
+    let host = Host::new(&place);
+    let (image, dir) = (host.volume("64M"), place.subdir("mnt"));
+    let pid = host.mount(options, &image, &dir);
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    let group = |text: &str| {
+        let mut command = common::ccfs();
+        command.args(["atomic", "--on", &dir, "--", "sh", "-c", text]);
+        command
+            .current_dir(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let out = child.stdout.as_mut().unwrap();
+        assert_eq!(out.read(&mut [0; 8]).unwrap(), 2);
+        child
+    };
+    let begun = "echo 1 > d/$0 && echo . && read end; exit 1";
+    let holder = group(&begun.replace("$0", "held"));
+    let mut aborted = group(&begun.replace("$0", "taken-back"));
+    // It waits for the first group, with the directory locked.
+    let remover = Command::new("rm")
+        .arg(place.path("mnt/d/held"))
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    drop(aborted.stdin.take());
+    let start = Instant::now();
+    while !waits_for_a_lock(pid) && start.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let met = waits_for_a_lock(pid);
+    assert!(killed(pid), "{options}: the daemon stays");
+    for mut child in [holder, aborted, remover] {
+        drop(child.stdin.take());
+        common::wait_for(&mut child);
+    }
+    recovers(&place, &image, &dir, &[]);
+    met
 }
 
 /// As a service manager does it, at several moments: while the daemon still commits, and while it unmounts.

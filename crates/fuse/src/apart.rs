@@ -1,6 +1,6 @@
-//! umount2(2) by a process of its own, which has nothing open.
+//! What a process of its own does for a server, which has no way to the kernel open.
 //!
-//! The kernel's end of a mount waits for its server (dirty pages, DESTROY), uninterruptibly. A server that unmounts its own mount and is
+//! *umount2(2).* The kernel's end of a mount waits for its server (dirty pages, DESTROY), uninterruptibly. A server that unmounts its own mount and is
 //! killed in that moment could not end: the thread that waits keeps the process's descriptors of /dev/fuse, and with them the
 //! connection whose end it waits for. Another process has none, so the server's death ends the connection, and the wait.
 //!
@@ -8,10 +8,15 @@
 //! io_uring, which keeps the connection.
 //!
 //! It also looks for the mount: the server is in none of the mount namespaces that have it ([`crate::Home`]).
+//!
+//! *The end of a killed server.* A thread that tells the kernel something (a notification) can wait there, uninterruptibly, for a page or a
+//! directory that the caller of another request has locked. It keeps /dev/fuse open, so the server's death does not end the
+//! connection, the request is never answered, and the thread waits for ever. Another process sees the death and aborts the connection.
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::io::Read;
 use std::num::ParseIntError;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -30,14 +35,44 @@ struct Again {
 
 static AGAIN: OnceLock<Again> = OnceLock::new();
 
-/// From now on this process unmounts its mounts by running its own program with the name `name` (`argv[0]`) and these arguments, behind
-/// which come flags of umount2(2), as a number, and a [`Target`] as text. That program exits with 0 or an errno, and says on its standard
-/// output where the volume is still mounted, or who uses it. Without that, this process unmounts by itself.
-pub fn unmount_by_running_again(name: &str, args: &[&str]) {
+/// From now on this process has its own program run again, with the name `name` (`argv[0]`) and these arguments, behind which come a
+/// [`Task`] and a [`Target`] as text. Without that, this process unmounts its mounts by itself.
+pub fn run_again_as(name: &str, args: &[&str]) {
     let _ = AGAIN.set(Again {
         name: name.into(),
         args: args.iter().map(OsString::from).collect(),
     });
+}
+
+/// What the program that is run again does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// umount2(2) with these flags. It exits with 0 or an errno, and says on its standard output where the volume is still mounted, or who
+    /// uses it.
+    Unmount(UnmountFlags),
+    /// It writes a line when it is ready, and if its parent's first thread ends and the process does not it aborts the connection.
+    AbortIfKilled,
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Task::Unmount(flags) => write!(f, "{}", flags.bits()),
+            Task::AbortIfKilled => f.write_str("abort"),
+        }
+    }
+}
+
+impl FromStr for Task {
+    type Err = ParseIntError;
+    fn from_str(text: &str) -> Result<Task, ParseIntError> {
+        match text {
+            "abort" => Ok(Task::AbortIfKilled),
+            flags => Ok(Task::Unmount(UnmountFlags::from_bits_retain(
+                flags.parse()?,
+            ))),
+        }
+    }
 }
 
 /// A mount, wherever it is.
@@ -88,17 +123,37 @@ impl From<io::Result<()>> for Outcome {
     }
 }
 
-/// Has the other process unmount; returns when that has ended, as umount2(2) does. With DETACH: all mounts of the device, in all namespaces
-/// that are found. `None`: the other process did not come to it (too little memory, no /proc).
-pub(crate) fn unmount(target: &Target, flags: UnmountFlags) -> Option<Outcome> {
+fn command(task: Task, target: &Target) -> Option<Command> {
     let again = AGAIN.get()?;
     let mut command = Command::new(PROGRAM);
     command.arg0(&again.name).args(&again.args);
-    command
-        .arg(flags.bits().to_string())
-        .arg("--")
-        .arg(target.to_string());
-    let ran = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    command.args([&task.to_string(), "--", &target.to_string()]);
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    Some(command)
+}
+
+/// Starts the process that ends the connection if this one is killed; returns when it is ready. For the process's first thread, which must
+/// not be one that can wait in the kernel. Without it such a kill can leave a connection that somebody has to abort by hand.
+pub(crate) fn end_if_killed(target: &Target) {
+    let Some(mut command) = command(Task::AbortIfKilled, target) else {
+        return;
+    };
+    let mut said = String::new();
+    let ready = command.stdout(Stdio::piped()).spawn().and_then(|child| {
+        let out = child.stdout.map(|mut out| out.read_to_string(&mut said));
+        out.transpose().map(|_| !said.is_empty())
+    });
+    match ready {
+        Ok(true) => {}
+        Ok(false) => tracing::debug!("nobody aborts the connection of {target} after a kill"),
+        Err(e) => tracing::debug!("nobody aborts the connection of {target} after a kill: {e}"),
+    }
+}
+
+/// Has the other process unmount; returns when that has ended, as umount2(2) does. With DETACH: all mounts of the device, in all namespaces
+/// that are found. `None`: the other process did not come to it (too little memory, no /proc).
+pub(crate) fn unmount(target: &Target, flags: UnmountFlags) -> Option<Outcome> {
+    let ran = command(Task::Unmount(flags), target)?.output();
     let why = match ran {
         Err(e) => e.to_string(),
         Ok(ended) => match ended.status.code() {
@@ -126,13 +181,21 @@ mod tests {
         assert!("7:0".parse::<Target>().is_err());
     }
 
+    #[test]
+    fn a_task_is_read_as_it_is_written() {
+        for task in [Task::AbortIfKilled, Task::Unmount(UnmountFlags::DETACH)] {
+            assert_eq!(task.to_string().parse(), Ok(task));
+        }
+        assert!("abort!".parse::<Task>().is_err());
+    }
+
     /// The other process is this one's program, which does not know the option and says nothing of an unmount.
     #[test]
     fn what_another_process_does_not_do_is_not_done() {
         let device = "0:0".into();
         let target = Target { device, id: 1 };
         assert!(unmount(&target, UnmountFlags::NOFOLLOW).is_none());
-        unmount_by_running_again("test", &["--no-such-option"]);
+        run_again_as("test", &["--no-such-option"]);
         assert!(unmount(&target, UnmountFlags::NOFOLLOW).is_none());
     }
 }

@@ -221,6 +221,11 @@ impl Mounted {
         self.describe().is_ok_and(|seen| seen == self.target)
     }
 
+    /// See [`apart::end_if_killed`].
+    pub(crate) fn end_if_killed(&self) {
+        apart::end_if_killed(&self.target);
+    }
+
     /// umount(8). `fuseblk`: returns when the server has served DESTROY. The server itself may call it.
     pub fn unmount(&self) -> Outcome {
         self.leave(UnmountFlags::empty())

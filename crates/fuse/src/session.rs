@@ -235,6 +235,8 @@ impl Session {
         let events = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let signals = SignalEvents::install(&events)?;
+        // Before the first notification.
+        self.mounted.end_if_killed();
         let pool = self.start_transport()?;
         Ok((events, ended, signals, pool))
     }

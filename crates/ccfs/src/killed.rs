@@ -1,0 +1,108 @@
+//! What a daemon has another process do if it is killed: abort its connection to the kernel, where its death alone does not end it
+//! (`ccfs_fuse::apart`).
+//!
+//! A process with a thread that cannot end does not end either, so nobody is told of its death. But the end of its first thread, which
+//! started this process, is told (PR_SET_PDEATHSIG), and a killed process's other threads end as well or wait for the connection's end.
+use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::signals::ParentsEnd;
+use ccfs_fuse::apart::Target;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// A killed process that can end has ended by then.
+const GRACE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
+/// Where the system mounts the control file system of FUSE, if it does.
+const CONTROL: &str = "/sys/fs/fuse/connections";
+
+/// Returns when the parent has ended. Says on stdout when it is ready.
+///
+/// Errors: the connection cannot be aborted by this process; nothing was said.
+pub fn wait_and_abort(what: &Path) -> Outcome<()> {
+    // A signal to all processes of a service is for the daemon, which then unmounts, and a kill of its group finds it alone.
+    ccfs_fuse::ignore_end_signals();
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"ccfs-killed");
+    let cannot = |e: &dyn std::fmt::Display| Failure::new(mount_code::SYSTEM, e.to_string());
+    let target: Target = what.to_string_lossy().parse().map_err(|e| cannot(&e))?;
+    let end = ParentsEnd::watch().map_err(|e| cannot(&e))?;
+    let parent = getppid().ok_or_else(|| cannot(&"the parent is gone"))?;
+    let process = pidfd_open(parent, PidfdFlags::empty()).map_err(|e| cannot(&e))?;
+    // Open from now on: a later connection can get the same number, but not this file.
+    let abort = abort_file(&target).map_err(|e| cannot(&e))?;
+    let null = openat(
+        CWD,
+        "/dev/null",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .or_fail(mount_code::SYSTEM, "cannot open /dev/null")?;
+    say!("ready");
+    rustix::stdio::dup2_stdout(&null).or_fail(mount_code::SYSTEM, "cannot let go of stdout")?;
+    while first_thread_lives(parent) {
+        end.wait();
+    }
+    let mut fds = [PollFd::new(&process, PollFlags::IN)];
+    if poll(&mut fds, Some(&GRACE)) == Ok(0) {
+        // On a connection that has ended it does nothing.
+        let _ = rustix::io::write(&abort, b"1");
+    }
+    Ok(())
+}
+
+/// False also where it was gone before the signal was asked for.
+fn first_thread_lives(parent: Pid) -> bool {
+    let stat = std::fs::read(format!("/proc/{}/stat", parent.as_raw_nonzero())).unwrap_or_default();
+    // `pid (name) state`; the name may hold anything.
+    let after = stat.iter().rposition(|&b| b == b')').unwrap_or(0);
+    getppid() == Some(parent) && !matches!(stat.get(after + 2), None | Some(b'Z' | b'X'))
+}
+
+/// The file `abort` of a connection in FUSE's control file system, which need not be mounted for it.
+fn abort_file(target: &Target) -> io::Result<OwnedFd> {
+    let name = format!("{}/abort", connection(&target.device)?);
+    let open = |dir: &OwnedFd| {
+        let how = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        openat(dir, name.as_str(), how, Mode::empty())
+    };
+    let mounted = || {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, CONTROL, how, Mode::empty())
+    };
+    let own = || {
+        let fs = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&fs)?;
+        fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+    };
+    Ok(mounted()
+        .and_then(|dir| open(&dir))
+        .or_else(|_| open(&own()?))?)
+}
+
+/// A connection's number is that of its file system's device, as the kernel has it inside (`dev_t` of 12 and 20 bits).
+fn connection(device: &str) -> io::Result<u32> {
+    let numbers = device.split_once(':').and_then(|(major, minor)| {
+        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+        Some(major << 20 | minor)
+    });
+    numbers.ok_or_else(|| io::Error::other(format!("no numbers of a device: {device}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_has_the_number_of_its_device() {
+        assert_eq!(connection("0:98").unwrap(), 98);
+        assert_eq!(connection("7:3").unwrap(), (7 << 20) + 3);
+        assert!(connection("7").is_err());
+    }
+}
