@@ -43,6 +43,7 @@ impl Queue {
                 break;
             }
             self.watermark = self.watermark.max(txn.progress().id);
+            txn.note_covered();
         }
     }
 }

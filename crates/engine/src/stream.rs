@@ -134,10 +134,13 @@ impl Streams {
         let deps = inner
             .previous
             .get(&stream)
-            .filter(|t| !t.settled() && !planted::is(Bug::TieStream))
+            .filter(|t| !t.needs_no_tie() && !planted::is(Bug::TieStream))
             .map(|t| Tie::new(t, Rule::Stream, 0));
         let after = inner.after.remove(&stream).into_iter().flatten();
-        let deps = after.filter(|t| !t.txn.settled()).chain(deps).collect();
+        let deps = after
+            .filter(|t| !t.txn.needs_no_tie())
+            .chain(deps)
+            .collect();
         let txn = Arc::new(Txn::new(inner.serial, stream, deps));
         self.shard(stream).insert(stream, txn.clone());
         txn
@@ -167,8 +170,8 @@ impl Streams {
         let txn = self.running(stream);
         let own = txn.as_ref().map_or(0, |t| t.serial);
         // A tie to `own` needs nothing, also when `own` is sealed by now: the stream's next transaction comes after it anyway.
-        let open = |t: &Tie| t.txn.serial != own && !t.txn.settled();
-        let mut ties: Vec<Tie> = ties.filter(open).collect();
+        let needed = |t: &Tie| t.txn.serial != own && !t.txn.needs_no_tie();
+        let mut ties: Vec<Tie> = ties.filter(needed).collect();
         if planted::has_waited() {
             ties.retain(|t| t.txn.group.is_none() || t.txn.is_open_group());
         }
@@ -274,7 +277,7 @@ impl Streams {
             let known = |t: &Tie| t.txn.serial == tie.txn.serial;
             let own = tie.txn.stream == stream;
             if !own
-                && !tie.txn.settled()
+                && !tie.txn.needs_no_tie()
                 && !after.iter().any(known)
                 && !planted::is(Bug::TieBarrier)
             {
@@ -345,9 +348,9 @@ impl Streams {
     pub fn prune(&self) {
         let mut inner = self.inner.lock();
         inner.sealed.retain(|t| !t.settled());
-        inner.previous.retain(|_, t| !t.settled());
+        inner.previous.retain(|_, t| !t.needs_no_tie());
         inner.after.retain(|_, ties| {
-            ties.retain(|t| !t.txn.settled());
+            ties.retain(|t| !t.txn.needs_no_tie());
             !ties.is_empty()
         });
     }
@@ -410,7 +413,7 @@ impl Streams {
             self.seal_one(&mut inner, &running);
         }
         if let Some(before) = inner.previous.get(&txn.stream)
-            && !before.settled()
+            && !before.needs_no_tie()
             && !planted::is(Bug::GroupPlace)
         {
             let before = Tie::new(before, Rule::Stream, 0);
@@ -418,7 +421,7 @@ impl Streams {
         }
         // What a barrier put before all that the stream does later.
         let ordered = inner.after.remove(&txn.stream).into_iter().flatten();
-        for tie in ordered.filter(|t| !t.txn.settled()) {
+        for tie in ordered.filter(|t| !t.txn.needs_no_tie()) {
             txn.progress().deps.add(&tie);
         }
         // Whoever was a member and learns by `closed` where he is now must not get there before the group.

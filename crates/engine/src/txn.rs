@@ -241,6 +241,8 @@ pub struct Txn {
     pub fields: AtomicU64,
     /// It was sealed because the log takes no larger one.
     pub full: AtomicBool,
+    /// The watermark has passed it.
+    covered: AtomicBool,
     /// It is an atomic group: `stream` is where it gets its place, when it is committed.
     pub group: Option<Box<Group>>,
     pub body: Mutex<Body>,
@@ -265,6 +267,7 @@ impl Txn {
             avoided_bytes: AtomicU64::new(0),
             fields: AtomicU64::new(0),
             full: AtomicBool::new(false),
+            covered: AtomicBool::new(false),
             group: None,
             body: Mutex::default(),
             progress: Mutex::new(progress),
@@ -312,9 +315,23 @@ impl Txn {
         }
     }
 
-    /// Durable, applied or failed: nobody needs to wait for it or order anything after it.
+    /// Durable, applied or failed: nobody needs to wait for it.
     pub fn settled(&self) -> bool {
         self.phase() >= Phase::Durable
+    }
+
+    /// What comes after it need not say so. A log can lose what is durable (a damaged sector) and not tell that from a torn write before
+    /// a watermark has passed it; so until then what comes after it names it, and is lost with it.
+    pub fn needs_no_tie(&self) -> bool {
+        match self.phase() {
+            Phase::Applied | Phase::Failed => true,
+            Phase::Durable => self.covered.load(Ordering::Acquire),
+            _ => false,
+        }
+    }
+
+    pub fn note_covered(&self) {
+        self.covered.store(true, Ordering::Release);
     }
 
     pub fn progress(&self) -> MutexGuard<'_, Progress> {
