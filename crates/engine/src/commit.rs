@@ -351,6 +351,10 @@ impl Volume {
         if !planted::is(Bug::FrozenWatermark) {
             self.note_durable(&covered);
         }
+        if self.options.background && self.dirty.at_least(self.commit_threshold()) {
+            // Writers wait for memory, and who makes them wait may have asked for no commit.
+            self.want(|w| w.apply = true);
+        }
         Ok(())
     }
 
