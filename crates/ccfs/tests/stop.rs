@@ -152,14 +152,14 @@ fn a_daemon_that_is_killed_while_it_unmounts_ends() {
     }
 }
 
-/// A thread of the process waits for a lock of an inode, uninterruptibly.
-fn waits_for_a_lock(pid: u32) -> bool {
+/// A thread of the process waits in a notification, uninterruptibly.
+fn waits_in_a_notification(pid: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten();
     tasks.flatten().any(|task| {
         let wchan = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
-        wchan.contains("rwsem")
+        wchan.contains("fuse_reverse_inval")
     })
 }
 
@@ -205,10 +205,10 @@ fn killed_while_it_tells(options: &str) -> bool {
     std::thread::sleep(Duration::from_millis(100));
     drop(aborted.stdin.take());
     let start = Instant::now();
-    while !waits_for_a_lock(pid) && start.elapsed() < Duration::from_secs(1) {
+    while !waits_in_a_notification(pid) && start.elapsed() < Duration::from_secs(1) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let met = waits_for_a_lock(pid);
+    let met = waits_in_a_notification(pid);
     assert!(killed(pid), "{options}: the daemon stays");
     for mut child in [holder, aborted, remover] {
         drop(child.stdin.take());
