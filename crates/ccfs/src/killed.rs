@@ -92,7 +92,7 @@ fn connection(device: &str) -> io::Result<u32> {
         let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
         Some(major << 20 | minor)
     });
-    numbers.ok_or_else(|| io::Error::other(format!("no numbers of a device: {device}")))
+    numbers.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 #[cfg(test)]
