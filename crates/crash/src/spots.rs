@@ -200,6 +200,14 @@ pub fn spots() -> Vec<Spot> {
              B noreplace p/b q/b; A exchange p/c q/a; B whiteout p/d q/d; C rename q/b p/b; C streamsync; B streamsync; \
              A create q/e/x; A syncfs; A unlink q/e/x; B rename p/b q/e; B streamsync; A mkdir r; B setxattr r user.a 9; \
              C removexattr r user.a; B create r/f; C streamsync".into()),
+        spot(0, "moves to below what another stream moved, and an exchange of two such", USUAL,
+            "A mkdir p; A mkdir p/q; A mkdir p/q/r; A mkdir p/q/r/s; A mkdir t; A mkdir t/u; A mkdir t/u/v; A mkdir w; A syncfs; \
+             A rename p/q q; B rename p q/r/s/p; B streamsync; C rename t/u u; A rename w t/w; A exchange t u/v; A streamsync; \
+             B rename u q/u; C rename q/r r; B streamsync; A create r/s/x; A streamsync".into()),
+        spot(0, "moves of directories that lie on nobody's way, in any order", USUAL,
+            "A mkdir a; A mkdir a/x; A mkdir b; A mkdir b/y; A mkdir c; A mkdir c/z; A mkdir d; A syncfs; A rename a/x x; \
+             B rename b/y d/y; C rename c/z d/z; C streamsync; B exchange d/y a; A rename x c/x; A streamsync; C rename d/z z; \
+             B streamsync; C rename z a/z; C streamsync".into()),
         spot(0, "rename over an open file", USUAL, "A create f; A write f 0 20000; A syncfs; A open f %f; A create g; A write g 0 100; A rename g f; B create b; B streamsync; A write %f 0 5000; A fsync f; A close %f; A tick; B write b 0 20000; B fsync b".into()),
         spot(0, "deep trees come and go", USUAL, "A mkdir a; A mkdir a/b; A mkdir a/b/c; A create a/b/c/f; A syncfs; A rename a/b/c c; B create c/g; A rmdir a/b; A rmdir a; B fsync c/g; A mkdir a; A rename c a/c; B unlink a/c/f; B unlink a/c/g; C rmdir a/c; C streamsync".into()),
     ]

@@ -47,6 +47,8 @@ classic! {
     log_wraps "log wraps"
     large_transactions "large transactions"
     rename_over_an_open_file "rename over an open file"
+    moves_below_moved_directories "moves to below what another stream moved"
+    moves_on_nobodys_way "moves of directories that lie on nobody's way"
     an_entry_is_tied_to_its_directorys_flags "Flags of a directory"
     a_mode_is_tied_to_the_access_list "A directory's mode"
     a_whiteout_inherits "Whiteouts inherit"

@@ -98,6 +98,17 @@ fn ties_take_the_prefix_and_no_more() {
         "A unlink d/x; A create c; B rmdir d; B streamsync",
         2,
     );
+    // A move of a directory takes along moves of those on its new path, and of no others.
+    check(
+        "A mkdir p; A mkdir p/q; A mkdir p/q/r; A mkdir e",
+        "A create a; A rename p/q q; A create c; B rename e q/r/e; B streamsync",
+        3,
+    );
+    check(
+        "A mkdir p; A mkdir p/q; A mkdir p/q/r; A mkdir e; A mkdir e/f",
+        "A create a; A rename p/q q; B rename e/f f; B exchange f p; B streamsync",
+        0,
+    );
 }
 
 #[test]

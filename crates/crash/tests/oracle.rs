@@ -476,11 +476,21 @@ fn related_operations_keep_their_order() {
             vec![
                 dir(1, ROOT, "d"),
                 dir(2, d, "p"),
-                dir(3, ROOT, "e"),
-                dir(4, NodeId(3), "q"),
+                dir(3, NodeId(2), "q"),
+                dir(4, ROOT, "e"),
             ],
             rename(d, "p", ROOT, "p"),
-            rename(NodeId(3), "q", ROOT, "q"),
+            rename(ROOT, "e", NodeId(3), "e"),
+        ),
+        (
+            "a loop of moves",
+            vec![
+                dir(1, ROOT, "d"),
+                dir(2, d, "p"),
+                dir(3, NodeId(2), "q"),
+            ],
+            rename(d, "p", ROOT, "p"),
+            rename(ROOT, "d", NodeId(3), "d"),
         ),
     ];
     for (what, before, earlier, later) in pairs {
@@ -503,6 +513,7 @@ fn related_operations_keep_their_order() {
             "same name",
             "removal of a directory",
             "replacement of a directory",
+            "a loop of moves",
         ];
         assert_eq!(alone.is_ok(), needs.contains(&what), "{what}: {alone:?}");
         let order_has_tie = {
@@ -548,6 +559,25 @@ fn unrelated_operations_have_no_order() {
     ];
     for keep in [&[2][..], &[2, 5], &[0, 1], &[3], &[0, 1, 4, 3], &[]] {
         assert!(verdict(&ops, &[], keep).is_ok(), "{keep:?}");
+    }
+}
+
+/// Moves of directories that do not go below each other have no order.
+#[test]
+fn moves_on_nobodys_way_have_no_order() {
+    let (a, b, x) = (NodeId(1), NodeId(2), NodeId(3));
+    let ops = [
+        (0, dir(1, ROOT, "a")),
+        (0, dir(2, ROOT, "b")),
+        (0, dir(3, a, "x")),
+        (0, dir(4, b, "y")),
+        (1, rename(a, "x", ROOT, "x")),
+        (2, rename(b, "y", ROOT, "y")),
+        (3, rename(ROOT, "a", x, "a")),
+    ];
+    for keep in [&[4][..], &[5], &[4, 5], &[4, 6], &[4, 5, 6]] {
+        let keep: Vec<usize> = (0..4).chain(keep.iter().copied()).collect();
+        assert!(verdict(&ops, &[], &keep).is_ok(), "{keep:?}");
     }
 }
 

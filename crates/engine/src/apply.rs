@@ -573,11 +573,6 @@ impl Volume {
                 st.set_committed_blocks(on_disk.blocks512);
             }
         }
-        let mut moves = self.moves.lock();
-        if same(&moves, txn) {
-            *moves = None;
-        }
-        drop(moves);
         self.pending_free.sub(body.freed_blocks);
         self.dir_fields.sub(body.dir_fields.len() as u64);
         self.space
@@ -631,6 +626,9 @@ fn clear_dir_ties(st: &mut State, txn: &Txn) {
         dir.attr_changers.retain(|t| t.serial != txn.serial);
         if same(&dir.xattr_last, txn) {
             dir.xattr_last = None;
+        }
+        if same(&dir.moved, txn) {
+            dir.moved = None;
         }
     }
 }

@@ -8,7 +8,7 @@
 //! Names, mode, owner and attributes are not content: they change in transactions as with every file, which see the attributes without
 //! the draft (`Draft::base`).
 use crate::dir::errno;
-use crate::group::Aborted;
+use crate::group::{Aborted, Held};
 use crate::inode::{FileLayer, Inode, LayerBody, Over, State};
 use crate::moment::Moment;
 use crate::op::{LAYER_BYTES, Op, Promise};
@@ -263,7 +263,7 @@ impl Volume {
         if !inos.iter().any(|ino| self.atomic_state(*ino).1) {
             return Ok(());
         }
-        self.unblocked(cx.stream, || self.try_publish(cx, inos))
+        self.unblocked(cx, Held::File, || self.try_publish(cx, inos))
     }
 
     fn try_publish(&self, cx: &Context, inos: &[Ino]) -> Result<()> {

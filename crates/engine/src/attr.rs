@@ -1,6 +1,7 @@
 //! Attributes: getattr, setattr, flags, extended attributes, ACLs.
 use crate::dir::errno;
 use crate::file::{FLAG_APPEND, FLAG_IMMUTABLE, kill_suidgid, touch};
+use crate::group::Held;
 use crate::inode::{FLAG_DIRSYNC, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, Inode, State};
 use crate::namespace::{ACL_ACCESS, ACL_DEFAULT};
 use crate::op::Op;
@@ -75,16 +76,16 @@ impl Volume {
                 gid: None,
                 ..*set
             };
-            self.with_space(cx, |_| self.try_setattr(cx, ino, &size))?;
+            self.with_space(cx, Held::Dirs(&[ino]), |_| self.try_setattr(cx, ino, &size))?;
             let rest = SetAttr {
                 mode: set.mode,
                 uid: set.uid,
                 gid: set.gid,
                 ..SetAttr::default()
             };
-            return self.with_space(cx, |_| self.try_setattr(cx, ino, &rest));
+            return self.with_space(cx, Held::Dirs(&[ino]), |_| self.try_setattr(cx, ino, &rest));
         }
-        self.with_space(cx, |_| self.try_setattr(cx, ino, set))
+        self.with_space(cx, Held::Dirs(&[ino]), |_| self.try_setattr(cx, ino, set))
     }
 
     fn try_setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -278,7 +279,7 @@ impl Volume {
     /// changes of what is immutable and stays so.
     pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
         self.admit()?;
-        self.unblocked(cx.stream, || self.try_setflags(cx, ino, flags))
+        self.unblocked(cx, Held::Dirs(&[ino]), || self.try_setflags(cx, ino, flags))
     }
 
     fn try_setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
@@ -431,7 +432,7 @@ impl Volume {
         replace: bool,
         kill_sgid: bool,
     ) -> Result<()> {
-        let fits = self.with_space(cx, |_| {
+        let fits = self.with_space(cx, Held::Dirs(&[ino]), |_| {
             let inode = self.inode(ino)?;
             let mut st = inode.write()?;
             if st.dead {

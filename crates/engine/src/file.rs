@@ -1,5 +1,6 @@
 //! File data: read, write, truncate, fallocate, seek.
 use crate::dir::errno;
+use crate::group::Held;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::mapped::writer_of_mapped;
 use crate::op::Op;
@@ -195,7 +196,7 @@ impl Volume {
         flags: WriteFlags,
     ) -> Result<usize> {
         // The kernel may be giving up the very file whose pages it writes back, and would not answer before this write has ended.
-        self.with_space_if(cx, !flags.writeback, |left| {
+        self.with_space_if(cx, Held::File, !flags.writeback, |left| {
             let inode = self.inode(ino)?;
             inode.note_seen();
             let mut st = inode.write()?;

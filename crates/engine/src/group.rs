@@ -3,7 +3,8 @@
 //! A group is a transaction that only its owner's commit seals. Until then it is layers in memory like every running transaction, and
 //! everybody sees them: there is no isolation. What would come after it by C5 must not be built on it, as it may yet be taken back:
 //! such an operation waits for the group's end, up to `Options::group_wait`; then the group is taken back (`undo.rs`), and what its
-//! members do afterwards fails with ECANCELED. Whoever waits holds nothing.
+//! members do afterwards fails with ECANCELED. Whoever waits holds nothing here. But the kernel holds something for him, and where strangers
+//! need that the group is taken back at once ([`Held`]).
 use crate::moment::Moment;
 use crate::planted::{self, Bug};
 use crate::stream::{Refused, Sizes};
@@ -31,6 +32,17 @@ pub enum GroupState {
     Committed = 1,
     /// Nothing is accepted into it; its changes are being taken back, or are gone.
     Aborting = 2,
+}
+
+/// What the kernel holds for the caller of an operation until it is answered.
+#[derive(Clone, Copy)]
+pub(crate) enum Held<'a> {
+    /// No more than the file that the operation changes.
+    File,
+    /// The locks of these inodes: whoever looks up or changes a name in one that is a directory waits as well.
+    Dirs(&'a [Ino]),
+    /// The lock of all renames between directories, anybody's and of whatever.
+    Renames,
 }
 
 /// What makes a transaction a group.
@@ -318,8 +330,37 @@ impl Volume {
         Ok(())
     }
 
-    /// Tries an operation of stream `by` until no group is in its way. A group that is in its way for too long is taken back.
-    pub(crate) fn unblocked<T>(&self, by: StreamId, f: impl Fn() -> Result<T>) -> Result<T> {
+    /// How long an operation waits for a group at most.
+    fn patience(&self, cx: &Context, held: Held) -> Duration {
+        const WRITE_BY_GROUP: u16 = 0o020;
+        const WRITE_BY_OTHERS: u16 = 0o002;
+        let strangers = match held {
+            Held::File => false,
+            Held::Dirs(inos) => inos.iter().any(|ino| {
+                let Ok(inode) = self.inode(*ino) else {
+                    return false;
+                };
+                let st = inode.state.read();
+                let (attr, is_dir) = (&st.attr, st.is_dir());
+                let group = attr.mode & WRITE_BY_GROUP != 0 && attr.gid != cx.gid;
+                is_dir && (attr.uid != cx.uid || group || attr.mode & WRITE_BY_OTHERS != 0)
+            }),
+            Held::Renames => true,
+        };
+        match strangers {
+            true => Duration::ZERO,
+            false => self.options.group_wait,
+        }
+    }
+
+    /// Tries an operation until no group is in its way. A group that is in its way for too long is taken back.
+    pub(crate) fn unblocked<T>(
+        &self,
+        cx: &Context,
+        held: Held,
+        f: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        let by = cx.stream;
         let mut waited: Option<(u64, Instant)> = None;
         loop {
             planted::note_wait(waited.is_some());
@@ -342,7 +383,7 @@ impl Volume {
                 _ => Instant::now(),
             };
             waited = Some((txn.serial, since));
-            let limit = self.options.group_wait.saturating_sub(since.elapsed());
+            let limit = self.patience(cx, held).saturating_sub(since.elapsed());
             if limit.is_zero() && self.abort(&txn, by)? {
                 continue;
             }

@@ -100,6 +100,8 @@ pub struct DirState {
     pub xattr_last: Option<Arc<Txn>>,
     /// Transactions that changed mode, owner or ACL and are not applied (C5).
     pub attr_changers: Vec<Arc<Txn>>,
+    /// The last one that gave it another parent and is not applied: who moves a directory below it comes after that (C5).
+    pub moved: Option<Arc<Txn>>,
 }
 
 impl DirState {

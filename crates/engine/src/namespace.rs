@@ -1,6 +1,7 @@
 //! Names: create, link, unlink, rename.
 use crate::dir::{Locked, check_name, errno, ftype_of};
 use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
+use crate::group::Held;
 use crate::inode::{FLAG_DIRSYNC, FLAG_NOATIME, FLAG_NODUMP, Inode, Over, Page, State};
 use crate::op::{ENTRY_BLOCKS, Op};
 use crate::planted::{self, Bug};
@@ -134,7 +135,7 @@ impl Volume {
 
     fn create(&self, cx: &Context, parent: Ino, name: &[u8], new: New) -> Result<Attr> {
         check_name(name)?;
-        let made = self.with_space(cx, |_| {
+        let made = self.with_space(cx, Held::Dirs(&[parent]), |_| {
             let dir = self.inode(parent)?;
             let mut st = dir.write()?;
             Self::check_dir(&st, false)?;
@@ -175,7 +176,7 @@ impl Volume {
 
     /// A nameless file (O_TMPFILE).
     pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> {
-        let made = self.with_space(cx, |_| {
+        let made = self.with_space(cx, Held::File, |_| {
             let dir = self.inode(parent)?;
             let mut st = dir.write()?;
             Self::check_dir(&st, false)?;
@@ -352,7 +353,7 @@ impl Volume {
     /// name is refused by the kernel, which knows the ones that were made without a name.)
     pub fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
-        self.with_space(cx, |_| {
+        self.with_space(cx, Held::Dirs(&[parent]), |_| {
             let (dir, inode) = (self.inode(parent)?, self.inode(ino)?);
             if ino == parent {
                 return errno(libc::EPERM);
@@ -408,7 +409,9 @@ impl Volume {
     fn remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
         check_name(name)?;
         self.admit()?;
-        self.unblocked(cx.stream, || self.try_remove(cx, parent, name, want_dir))
+        self.unblocked(cx, Held::Dirs(&[parent]), || {
+            self.try_remove(cx, parent, name, want_dir)
+        })
     }
 
     fn try_remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {

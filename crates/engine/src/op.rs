@@ -475,8 +475,9 @@ impl Op<'_> {
 
     /// Moves a directory under another parent.
     pub fn set_parent(&self, dir: &Arc<Inode>, st: &mut State, parent: Ino) {
+        let moved = st.dir().moved.replace(self.txn.clone());
         if let Some(group) = &self.txn.group {
-            group.undo.lock().parent_was(dir.ino, st.parent);
+            group.undo.lock().parent_was(dir.ino, st.parent, moved);
         }
         st.parent = Some(parent);
         self.pin(dir);

@@ -1,5 +1,6 @@
 //! rename(2) with all of its flags.
 use crate::dir::{Locked, check_name, errno, ftype_of};
+use crate::group::Held;
 use crate::inode::{Inode, State};
 use crate::namespace::{
     inherited_flags, inherited_gid, lower_dir_links, raise_dir_links, removal_ties,
@@ -7,7 +8,7 @@ use crate::namespace::{
 use crate::op::{ENTRY_BLOCKS, Op};
 use crate::planted::{self, Bug};
 use crate::record::{XattrSet, set_bytes};
-use crate::txn::{Tie, Txn};
+use crate::txn::Tie;
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Rule;
@@ -42,7 +43,11 @@ impl Volume {
                 return errno(libc::EBUSY);
             }
         }
-        self.with_space(cx, |_| {
+        let held = match parent == new_parent {
+            true => Held::Dirs(&[parent]),
+            false => Held::Renames,
+        };
+        self.with_space(cx, held, |_| {
             loop {
                 let old = self.side(parent, name)?;
                 let new = self.side(new_parent, new_name)?;
@@ -98,11 +103,12 @@ impl Volume {
         // One move of a directory between parents at a time: nobody else changes ancestry while we look (hard spot 22).
         let dirs_move =
             cross && (is_dir(moved) || flags.exchange && new.inode.as_ref().is_some_and(is_dir));
-        let mut token = dirs_move.then(|| self.moves.lock());
+        let _token = dirs_move.then(|| self.moves.lock());
+        let mut ties = Vec::new();
         if dirs_move {
-            self.check_ancestry(moved, new.dir.ino)?;
+            self.check_ancestry(moved, new.dir.ino, &mut ties)?;
             if let (true, Some(other)) = (flags.exchange, &new.inode) {
-                self.check_ancestry(other, old.dir.ino)?;
+                self.check_ancestry(other, old.dir.ino, &mut ties)?;
             }
         } else if let Some(target) = &new.inode
             && (target.ino == old.dir.ino || target.ino == new.dir.ino)
@@ -136,8 +142,7 @@ impl Volume {
             return Ok(Some(())); // two names of one file: nothing to do (POSIX)
         }
         self.check_rename(&mut l, old, new, flags)?;
-        let last = token.as_ref().and_then(|t| t.as_ref());
-        let ties = self.rename_ties(&mut l, old, new, last, flags.exchange);
+        ties.extend(Self::rename_ties(&mut l, old, new, flags.exchange));
         if new.inode.is_none() {
             self.check_headroom(&new.dir, l.get(&new.dir), new.name)?;
         }
@@ -172,12 +177,6 @@ impl Volume {
                 return Err(refused);
             }
         };
-        if let Some(token) = &mut token {
-            if let Some(group) = &op.txn.group {
-                group.undo.lock().moves_were(token);
-            }
-            **token = Some(op.txn.clone());
-        }
         if flags.exchange {
             self.exchange(&op, &mut l, old, new);
         } else {
@@ -187,8 +186,10 @@ impl Volume {
         Ok(Some(()))
     }
 
-    /// A directory must not move below itself: EINVAL.
-    fn check_ancestry(&self, moved: &Arc<Inode>, mut at: Ino) -> Result<()> {
+    /// A directory must not move below itself: EINVAL. Where it may, what says so must not get lost: its move to the parent `at` comes after
+    /// the last move of each directory on the way from there to the root (C5; docs/design.md 2.1a has the proof).
+    fn check_ancestry(&self, moved: &Arc<Inode>, mut at: Ino, ties: &mut Vec<Tie>) -> Result<()> {
+        let nearest = at;
         if !is_dir(moved) {
             return Ok(());
         }
@@ -202,6 +203,9 @@ impl Volume {
             }
             let dir = self.inode(at)?;
             let st = dir.read()?;
+            let missing = planted::is(Bug::TieMove) || planted::is(Bug::TiePath) && at != nearest;
+            let last = st.dir.as_ref().and_then(|d| d.moved.as_ref());
+            ties.extend(last.filter(|_| !missing).map(|t| Tie::new(t, Rule::Move, at)));
             at = self.parent_of(&dir, &st)?;
         }
         self.image.corrupt(at, "a loop of directories".into())
@@ -264,19 +268,9 @@ impl Volume {
     }
 
     /// What a rename comes after (C5): both names, both directories' creation, both inodes, the replaced directory's
-    /// entry changes, and for a directory that changes its parent the last such move.
-    fn rename_ties(
-        &self,
-        l: &mut Locked,
-        old: &Side,
-        new: &Side,
-        moves: Option<&Arc<Txn>>,
-        exchange: bool,
-    ) -> Vec<Tie> {
-        let moves = moves.filter(|_| !planted::is(Bug::TieMove));
-        let moved = old.inode.as_ref().map_or(0, |i| i.ino);
-        let moves = moves.map(|t| Tie::new(t, Rule::Move, moved));
-        let mut ties: Vec<Tie> = moves.into_iter().collect();
+    /// entry changes. (What the move of a directory comes after: `check_ancestry`.)
+    fn rename_ties(l: &mut Locked, old: &Side, new: &Side, exchange: bool) -> Vec<Tie> {
+        let mut ties = Vec::new();
         for side in [old, new] {
             let st = l.get(&side.dir);
             ties.extend(Self::entry_tie(&side.dir, st, side.name));

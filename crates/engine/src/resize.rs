@@ -1,6 +1,7 @@
 //! Changes of a file's extent: truncate, fallocate, holes, copies.
 use crate::dir::errno;
 use crate::file::{Cell, FLAG_APPEND, FLAG_EXTENTS, is_zero, touch};
+use crate::group::Held;
 use crate::inode::{Inode, State};
 use crate::op::Op;
 use crate::planted::{self, Bug};
@@ -155,7 +156,7 @@ impl Volume {
             return self.fallocate_step(cx, ino, how, offset, end, end);
         }
         // All of it, before a part is there.
-        self.with_space(cx, |_| {
+        self.with_space(cx, Held::File, |_| {
             self.check_fallocate_space(cx, ino, how, offset, end)
         })?;
         let mut at = offset;
@@ -212,7 +213,7 @@ impl Volume {
         stop: u64,
         end: u64,
     ) -> Result<()> {
-        self.with_space(cx, |_| {
+        self.with_space(cx, Held::File, |_| {
             let inode = self.inode(ino)?;
             let mut st = inode.state.write();
             self.check_fallocate(&st, how, end)?;

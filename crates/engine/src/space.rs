@@ -1,4 +1,5 @@
 //! Space: promises to operations, what statfs shows, and getting room when there is none (C9).
+use crate::group::Held;
 use crate::noted::NotedImage;
 use crate::planted::{self, Bug};
 use crate::sync::{Mutex, MutexGuard};
@@ -255,20 +256,26 @@ impl Volume {
 
     /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
     /// back, and the operation tried again (C9). `f` gets the blocks that it may use at most.
-    pub(crate) fn with_space<T>(&self, cx: &Context, f: impl Fn(u64) -> Result<T>) -> Result<T> {
-        self.with_space_if(cx, true, f)
+    pub(crate) fn with_space<T>(
+        &self,
+        cx: &Context,
+        held: Held,
+        f: impl Fn(u64) -> Result<T>,
+    ) -> Result<T> {
+        self.with_space_if(cx, held, true, f)
     }
 
     /// As `with_space`; `ask`: the front end may be asked for files that it has given up.
     pub(crate) fn with_space_if<T>(
         &self,
         cx: &Context,
+        held: Held,
         ask: bool,
         f: impl Fn(u64) -> Result<T>,
     ) -> Result<T> {
         self.admit_to(cx.stream)?;
         self.turn.wait()?;
-        let f = |left| self.unblocked(cx.stream, || f(left));
+        let f = |left| self.unblocked(cx, held, || f(left));
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
         let again = || {
             self.reclaim_space()?;

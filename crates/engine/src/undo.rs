@@ -28,10 +28,10 @@ pub struct Undo {
     last: HashMap<Ino, Option<Arc<Txn>>>,
     xattr_last: HashMap<Ino, Option<Arc<Txn>>>,
     writers: HashMap<Ino, StreamId>,
-    parents: HashMap<Ino, Option<Ino>>,
+    /// A directory's parent, and the transaction that moved it there, if that was not applied.
+    parents: HashMap<Ino, (Option<Ino>, Option<Arc<Txn>>)>,
     links: HashMap<Ino, u32>,
     names: HashMap<Ino, HashMap<Name, Before>>,
-    moves: Option<Option<Arc<Txn>>>,
 }
 
 impl Undo {
@@ -44,14 +44,11 @@ impl Undo {
     pub fn writer_was(&mut self, ino: Ino, writer: StreamId) {
         self.writers.entry(ino).or_insert(writer);
     }
-    pub fn parent_was(&mut self, ino: Ino, parent: Option<Ino>) {
-        self.parents.entry(ino).or_insert(parent);
+    pub fn parent_was(&mut self, ino: Ino, parent: Option<Ino>, moved: Option<Arc<Txn>>) {
+        self.parents.entry(ino).or_insert((parent, moved));
     }
     pub fn links_were(&mut self, ino: Ino, links: u32) {
         self.links.entry(ino).or_insert(links);
-    }
-    pub fn moves_were(&mut self, last: &Option<Arc<Txn>>) {
-        self.moves.get_or_insert_with(|| last.clone());
     }
     pub fn name_was(
         &mut self,
@@ -108,13 +105,7 @@ impl Volume {
         let mut body = std::mem::take(&mut *txn.body.lock());
         let mut undo = group.undo.lock().taken();
         // Held until all parents are what they were: whoever moves a directory looks at them under it, before he locks them.
-        let moves = undo.moves.take().map(|before| {
-            let mut moves = self.moves.lock();
-            if same(&moves, txn) {
-                *moves = unapplied(before);
-            }
-            moves
-        });
+        let moves = (!undo.parents.is_empty()).then(|| self.moves.lock());
         let mut inodes: Vec<Arc<Inode>> = body.dirs.values().cloned().collect();
         inodes.extend(body.files.values().map(|(inode, _)| inode.clone()));
         inodes.sort_by_key(|i| i.ino);
@@ -186,8 +177,9 @@ impl Volume {
                 d.xattr_last = unapplied(undo.xattr_last.remove(&ino).flatten());
             }
         }
-        if let Some(parent) = undo.parents.remove(&ino) {
+        if let Some((parent, moved)) = undo.parents.remove(&ino) {
             st.parent = parent;
+            st.dir().moved = unapplied(moved);
         }
         if let Some(links) = undo.links.remove(&ino) {
             st.attr.nlink = links;

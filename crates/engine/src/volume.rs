@@ -19,7 +19,6 @@ use crate::stream::Streams;
 use crate::sync::{Condvar, Mutex};
 use crate::tails::Tails;
 use crate::tune::Tuned;
-use crate::txn::Txn;
 use crate::types::*;
 use crate::watch::{Cause, Event, Totals, Watch};
 use ccfs_device::{Device, NearDevice};
@@ -149,8 +148,8 @@ pub struct Volume {
     pub(crate) orphans: Mutex<HashSet<Ino>>,
     /// Inodes whose access time waits to be logged until what is uncommitted about them is applied.
     pub(crate) unlogged_atimes: Mutex<FastMap<Ino, Arc<Inode>>>,
-    /// The last move of a directory to another parent (C5).
-    pub(crate) moves: Mutex<Option<Arc<Txn>>>,
+    /// Held by who changes a directory's parent: nobody else changes ancestry meanwhile.
+    pub(crate) moves: Mutex<()>,
     /// Bytes of pages in layers.
     pub(crate) dirty: Gauge,
     /// Fields of directories that transactions not yet applied set.

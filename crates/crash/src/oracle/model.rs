@@ -310,6 +310,17 @@ impl Tree {
         true
     }
 
+    /// A directory and those above it, up to the root.
+    pub fn way_up(&self, from: NodeId) -> Vec<NodeId> {
+        let mut way = vec![from];
+        while let Some(up) = self.nodes.get(&way[way.len() - 1]).and_then(|n| n.parent)
+            && !way.contains(&up)
+        {
+            way.push(up);
+        }
+        way
+    }
+
     fn rename(&mut self, old: (NodeId, &Bytes), new: (NodeId, &Bytes), kind: RenameKind) -> Done {
         let moved = self.lookup(old.0, old.1)?;
         check_name(new.1)?;

@@ -41,7 +41,7 @@ pub enum Relation {
     Rights,
     /// An entry change in a directory, and its removal or replacement.
     Removal,
-    /// Two moves of directories between parents.
+    /// The move of a directory to another parent, and a later one of a directory to below it.
     Move,
 }
 
@@ -111,7 +111,8 @@ struct TieState {
     lists: HashMap<NodeId, Vec<usize>>,
     /// Entry changes, by directory.
     changes: HashMap<NodeId, Vec<usize>>,
-    dir_move: Option<usize>,
+    /// The last move to another parent, by directory.
+    moved: HashMap<NodeId, usize>,
     length: Vec<u32>,
 }
 
@@ -129,7 +130,9 @@ struct Footprint {
     dir_list: Option<List>,
     /// Directories that lose their name.
     gone: Vec<NodeId>,
-    moves_dir: bool,
+    /// Directories that get another parent, and those on the ways from their new parents to the root.
+    moved: Vec<NodeId>,
+    above: Vec<NodeId>,
     /// Directories that get entries, or that give rights to a new inode without a name.
     within: Vec<NodeId>,
 }
@@ -249,21 +252,38 @@ impl Analysis {
             Op::RemoveXattr { name, .. } if **name == *ACL_ACCESS => Some(List::Removed),
             _ => None,
         };
-        let (gone, moves_dir) = match op {
-            Op::Rmdir { .. } => (dirs.clone(), false),
+        let (mut moved, mut above) = (Vec::new(), Vec::new());
+        if let Op::Rename {
+            kind,
+            from,
+            name,
+            to,
+            new_name,
+        } = op
+            && from != to
+        {
+            let mut sides = vec![(*from, name, *to)];
+            if matches!(kind, RenameKind::Exchange) {
+                sides.push((*to, new_name, *from));
+            }
+            for (from, name, to) in sides {
+                if let Some(dir) = self.tree.lookup(from, name).ok().filter(is_dir) {
+                    moved.push(dir);
+                    above.extend(self.tree.way_up(to));
+                }
+            }
+        }
+        let gone = match op {
+            Op::Rmdir { .. } => dirs.clone(),
             Op::Rename {
                 kind: RenameKind::Exchange,
-                from,
-                to,
                 ..
-            } => (Vec::new(), from != to && !dirs.is_empty()),
-            Op::Rename {
-                from, to, new_name, ..
-            } => {
+            } => Vec::new(),
+            Op::Rename { to, new_name, .. } => {
                 let target = self.tree.lookup(*to, new_name).ok().filter(is_dir);
-                (target.into_iter().collect(), from != to && !dirs.is_empty())
+                target.into_iter().collect()
             }
-            _ => (Vec::new(), false),
+            _ => Vec::new(),
         };
         Footprint {
             files,
@@ -273,7 +293,8 @@ impl Analysis {
             dir_mode,
             dir_list,
             gone,
-            moves_dir,
+            moved,
+            above,
             within,
         }
     }
@@ -323,9 +344,10 @@ impl Analysis {
             let rights = t.attrs.get(dir).into_iter().flatten();
             ties.extend(rights.map(|e| (*e, Relation::Rights)));
         }
-        if print.moves_dir {
-            ties.extend(t.dir_move.replace(i).map(|e| (e, Relation::Move)));
+        for dir in &print.above {
+            ties.extend(t.moved.get(dir).map(|e| (*e, Relation::Move)));
         }
+        t.moved.extend(print.moved.iter().map(|dir| (*dir, i)));
         ties.sort();
         ties.dedup();
         ties
