@@ -35,7 +35,7 @@ impl Driver {
     }
 
     fn group_begin(&mut self, stream: usize) -> Result<Ended, String> {
-        let id = match self.vol.group_begin(self.streams[stream], None) {
+        let id = match self.vol.group_begin(self.streams[stream], 0, None) {
             Ok(id) => id,
             Err(e) => return stopped_or(e, "begin"),
         };

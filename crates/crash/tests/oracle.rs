@@ -484,11 +484,7 @@ fn related_operations_keep_their_order() {
         ),
         (
             "a loop of moves",
-            vec![
-                dir(1, ROOT, "d"),
-                dir(2, d, "p"),
-                dir(3, NodeId(2), "q"),
-            ],
+            vec![dir(1, ROOT, "d"), dir(2, d, "p"), dir(3, NodeId(2), "q")],
             rename(d, "p", ROOT, "p"),
             rename(ROOT, "d", NodeId(3), "d"),
         ),

@@ -11,8 +11,9 @@ use crate::dir::errno;
 use crate::group::{Aborted, Held};
 use crate::inode::{FileLayer, Inode, LayerBody, Over, State};
 use crate::moment::Moment;
-use crate::op::{LAYER_BYTES, Op, Promise};
+use crate::op::{By, LAYER_BYTES, Op, Promise};
 use crate::planted::{self, Bug};
+use crate::share;
 use crate::sync::RwLockWriteGuard;
 use crate::txn::{Deps, Phase, Tie, Txn};
 use crate::types::*;
@@ -31,12 +32,14 @@ pub struct Draft {
     txn: Arc<Txn>,
     layer: Arc<FileLayer>,
     changed: bool,
+    /// Who opened it: it is in his share.
+    uid: u32,
     /// Why a mapped page could not be taken in. The kernel holds that page for written, so the rest must never become durable.
     lost: Option<i32>,
 }
 
 impl Draft {
-    fn new(serial: u64, base: InodeAttr) -> Box<Draft> {
+    fn new(serial: u64, base: InodeAttr, uid: u32) -> Box<Draft> {
         Box::new(Draft {
             base,
             txn: Arc::new(Txn::new(serial, SYSTEM_STREAM, Deps::default())),
@@ -45,6 +48,7 @@ impl Draft {
                 body: Default::default(),
             }),
             changed: false,
+            uid,
             lost: None,
         })
     }
@@ -124,7 +128,7 @@ impl Volume {
     /// EBUSY: it is open O_ATOMIC already, or an open atomic group has changed it; EAGAIN: pages of a draft that was taken back are still
     /// being dropped; EISDIR, EINVAL: no regular file; EPERM: immutable; EROFS; EIO.
     pub fn atomic_open(&self, cx: &Context, ino: Ino, pid: u32) -> Result<()> {
-        self.admit()?;
+        self.admit_to(cx)?;
         let inode = self.inode(ino)?;
         {
             let mut st = inode.state.write();
@@ -143,7 +147,7 @@ impl Volume {
             if st.stale_pages > 0 {
                 return errno(libc::EAGAIN);
             }
-            st.draft = Some(Draft::new(self.streams.serial(), st.attr.clone()));
+            st.draft = Some(Draft::new(self.streams.serial(), st.attr.clone(), cx.uid));
         }
         self.remember(ino, 1);
         self.atomic_files.lock().insert(ino);
@@ -304,7 +308,11 @@ impl Volume {
             self.streams.seal(&tie.txn);
         }
         let stream = self.home_of(cx.stream);
-        let op = self.begin_sized(stream, self.promise_if_possible(0), ties, expected)?;
+        let by = By {
+            stream,
+            uid: cx.uid,
+        };
+        let op = self.begin_sized(by, self.promise_if_possible(0), ties, expected)?;
         for (inode, st) in &mut locked {
             self.publish_one(&op, inode, st);
         }
@@ -312,10 +320,11 @@ impl Volume {
     }
 
     fn publish_one(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) {
-        let fresh = Draft::new(self.streams.serial(), st.attr.clone());
-        let Some(draft) = st.draft.replace(fresh) else {
+        let Some(draft) = st.draft.take() else {
             return;
         };
+        let fresh = Draft::new(self.streams.serial(), st.attr.clone(), draft.uid);
+        st.draft = Some(fresh);
         let mut body = std::mem::take(&mut *draft.layer.body.write());
         if planted::is(Bug::AtomicHoles) {
             body.holes = Default::default();
@@ -328,8 +337,7 @@ impl Volume {
             all.promised_structure += held.promised_structure;
             all.freed_blocks += held.freed_blocks;
         }
-        self.draft_bytes
-            .fetch_sub(draft.txn.memory(), Ordering::Relaxed);
+        self.drafts.sub(draft.uid, draft.txn.memory());
         let layer = op.layer(inode, st);
         self.dirty.sub(LAYER_BYTES); // counted with the draft
         let moved = [
@@ -340,6 +348,10 @@ impl Volume {
         ];
         for (to, from) in moved {
             to.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let users = std::mem::take(&mut draft.txn.progress().users);
+        for (uid, bytes) in users {
+            op.txn.progress().count(uid, bytes as i64);
         }
         *layer.body.write() = body;
         op.set_writer(inode, st);
@@ -371,25 +383,28 @@ impl Volume {
     /// Errors, besides those: ECANCELED, the caller's atomic group has ended; EDQUOT, the draft needs as much of the log as an operation may, or all drafts as much memory.
     pub(crate) fn begin_content(
         &self,
-        stream: StreamId,
+        by: impl Into<By>,
         st: &mut State,
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
     ) -> Result<Op<'_>> {
+        let by = by.into();
         let Some(draft) = &mut st.draft else {
-            return self.begin_sized(stream, promise, ties, expected);
+            return self.begin_sized(by, promise, ties, expected);
         };
+        let stream = by.stream;
         // A draft is not its group's, but who was in one that has ended changes nothing.
         if stream.is_group() && !self.group_is_open(stream) {
             return errno(libc::ECANCELED);
         }
         ccfs_image::decided()?;
-        let used = self.draft_memory() + self.streams.group_memory();
-        if used > self.dirty_least() / 2 {
+        let (groups, own) = self.streams.group_memory(draft.uid);
+        let (all, own) = (self.drafts.all() + groups, self.drafts.of(draft.uid) + own);
+        if !share::fits(self.dirty_least() / 2, draft.uid, own, all) {
             return errno(libc::EDQUOT);
         }
-        let memory = draft.txn.memory();
+        let memory = (draft.uid, draft.txn.memory());
         let Some(number) = draft.txn.join(&[], expected, self.limits.txn_log_bytes) else {
             return errno(libc::EDQUOT);
         };
@@ -409,11 +424,6 @@ impl Volume {
         }
     }
 
-    /// Memory of all drafts, bytes. With that of open groups it may be half of the dirty limit; past it neither may grow.
-    pub(crate) fn draft_memory(&self) -> u64 {
-        self.draft_bytes.load(Ordering::Relaxed)
-    }
-
     /// Everything is as without the draft. True: there was something in it.
     fn discard(&self, st: &mut State) -> bool {
         let Some(draft) = st.draft.take().filter(|d| d.changed) else {
@@ -430,8 +440,7 @@ impl Volume {
         self.space
             .unpromise(&self.image, held.promised_data, held.promised_structure);
         self.space.keep(&self.image);
-        self.draft_bytes
-            .fetch_sub(draft.txn.memory(), Ordering::Relaxed);
+        self.drafts.sub(draft.uid, draft.txn.memory());
         st.attr = InodeAttr {
             atime: st.attr.atime,
             ..draft.base.clone()

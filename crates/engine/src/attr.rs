@@ -110,7 +110,7 @@ impl Volume {
         let ties = Self::inode_tie(&inode, &st);
         let op = match resize {
             Some(_) => self.begin_content(cx.stream, &mut st, promise, ties, expected)?,
-            None => self.begin_sized(cx.stream, promise, ties, expected)?,
+            None => self.begin_sized(cx, promise, ties, expected)?,
         };
         if let Some(plan) = resize {
             self.resize(&op, &inode, &mut st, plan);
@@ -172,7 +172,7 @@ impl Volume {
             Some(_) => self.promise_structure(2)?,
             None => self.promise_if_possible(0),
         };
-        let op = self.begin_sized(cx.stream, promise, ties, expected)?;
+        let op = self.begin_sized(cx, promise, ties, expected)?;
         set_fields(st, set, &op);
         let changed = [
             (set.mode.is_some(), DirField::Mode),
@@ -278,7 +278,7 @@ impl Volume {
     /// Errors: EOPNOTSUPP for what ccfs does not have; EPERM for immutable and append-only by an unprivileged caller, and for other
     /// changes of what is immutable and stays so.
     pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
-        self.admit()?;
+        self.admit_to(cx)?;
         self.unblocked(cx, Held::Dirs(&[ino]), || self.try_setflags(cx, ino, flags))
     }
 
@@ -311,7 +311,7 @@ impl Volume {
             return errno(libc::EPERM);
         }
         let ties = Self::inode_tie(&inode, &st);
-        let op = self.begin(cx.stream, self.promise_if_possible(0), ties)?;
+        let op = self.begin(cx, self.promise_if_possible(0), ties)?;
         st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
         st.attr.ctime = op.now;
         self.inodes.note_flags(st.attr.flags);
@@ -475,7 +475,7 @@ impl Volume {
                 ties.extend(mode_ties(&inode, &st));
             }
             let expected = self.expected_for(0) + set_bytes(&all);
-            let op = self.begin_sized(cx.stream, promise, ties, expected)?;
+            let op = self.begin_sized(cx, promise, ties, expected)?;
             st.attr.ctime = op.now;
             if let Some(mode) = mode {
                 st.attr.mode = mode;

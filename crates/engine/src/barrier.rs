@@ -4,20 +4,22 @@
 //! A thread dispatches what was closed. While the device is busy with [`IN_FLIGHT`] batches, closed transactions gather, and what
 //! gathered goes out as one bundle (`bundle.rs`). Nobody flushes: a later sync, the interval or the dirty limit does, once for all.
 use crate::planted::{self, Bug};
+use crate::share;
 use crate::sync::{Condvar, Mutex};
 use crate::txn::{Phase, Tie, Txn};
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::{Cause, Rule, SyncCall, Syncer};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Batches that the device works on before closed transactions wait for each other: one is transferred, one is ready.
 const IN_FLIGHT: usize = 2;
-/// Closed transactions that wait to be dispatched, before callers wait. It bounds memory: a device that takes nothing for long.
-const WAITING_MAX: usize = 8192;
+/// Transactions that barriers closed and that are not durable, before callers wait: a bound that users share. Everybody's sync and every
+/// checkpoint has to do with all of them. From half of it on the dispatching thread makes them durable.
+const OPEN_MAX: u64 = 4096;
 
 /// Closed transactions that nobody dispatched yet, in order.
 #[derive(Default)]
@@ -31,7 +33,57 @@ pub(crate) struct Barriers {
 #[derive(Default)]
 struct Waiting {
     closed: Vec<Arc<Txn>>,
+    /// All that are not durable, as far as that was looked at, with the users who closed them; and how many those have.
+    open: VecDeque<(u32, Arc<Txn>)>,
+    by: HashMap<u32, u64>,
     quit: bool,
+}
+
+impl Waiting {
+    fn enter(&mut self, uid: u32, txn: &Arc<Txn>) {
+        self.closed.push(txn.clone());
+        self.open.push_back((uid, txn.clone()));
+        *self.by.entry(uid).or_default() += 1;
+        self.forget_first();
+    }
+
+    /// Mostly they become durable in this order.
+    fn forget_first(&mut self) {
+        while let Some((uid, _)) = self.open.front().filter(|o| o.1.settled()) {
+            let uid = *uid;
+            self.open.pop_front();
+            self.leave(uid);
+        }
+    }
+
+    fn leave(&mut self, uid: u32) {
+        if let Some(n) = self.by.get_mut(&uid) {
+            *n -= 1;
+            if *n == 0 {
+                self.by.remove(&uid);
+            }
+        }
+    }
+
+    /// Would a barrier of this user wait?
+    fn is_full(&mut self, uid: u32) -> bool {
+        if self.fits(uid) {
+            return false;
+        }
+        let open = std::mem::take(&mut self.open);
+        for (uid, txn) in open {
+            match txn.settled() {
+                true => self.leave(uid),
+                false => self.open.push_back((uid, txn)),
+            }
+        }
+        !self.fits(uid)
+    }
+
+    fn fits(&self, uid: u32) -> bool {
+        let own = self.by.get(&uid).copied().unwrap_or(0);
+        share::fits(OPEN_MAX, uid, own, self.open.len() as u64)
+    }
 }
 
 impl Volume {
@@ -78,9 +130,14 @@ impl Volume {
         self.close(roots, who)
     }
 
-    /// So many transactions have been closed by barriers that one more would wait.
+    /// So many transactions have been closed by barriers that one more could wait.
     pub fn barriers_wait(&self) -> bool {
-        self.barriers.state.lock().closed.len() > WAITING_MAX
+        self.barriers.state.lock().open.len() as u64 >= OPEN_MAX
+    }
+
+    /// Transactions that barriers closed and that were not durable when somebody looked.
+    pub fn barriers_open(&self) -> u64 {
+        self.barriers.state.lock().open.len() as u64
     }
 
     /// Hands transactions over to whoever dispatches them.
@@ -92,7 +149,7 @@ impl Volume {
             if txn.phase() < Phase::Dispatched && progress.barrier.is_none() {
                 progress.barrier = Some(who);
                 drop(progress);
-                state.closed.push(txn);
+                state.enter(who.uid, &txn);
             }
         }
         if !self.options.background {
@@ -106,7 +163,7 @@ impl Volume {
         if !state.closed.is_empty() {
             self.barriers.changed.notify_all();
         }
-        while state.closed.len() > WAITING_MAX && !self.is_stopped() {
+        while state.is_full(who.uid) && !self.is_stopped() {
             self.barriers
                 .changed
                 .wait_for(&mut state, Duration::from_millis(50));
@@ -152,6 +209,14 @@ impl Volume {
             self.await_a_slot();
             // Errors stop the volume where they happen.
             let _ = self.dispatch_closed();
+            let many = {
+                let mut state = self.barriers.state.lock();
+                state.forget_first();
+                state.open.len() as u64 > OPEN_MAX / 2
+            };
+            if many {
+                let _ = self.make_dispatched_durable();
+            }
             self.barriers.changed.notify_all();
             if self.is_stopped() {
                 return;

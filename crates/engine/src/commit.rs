@@ -392,9 +392,19 @@ impl Volume {
 
     /// Helps every dispatched transaction to durability and applies them. Whoever needs log space calls this, holding no lock.
     pub(crate) fn drive(&self) -> Result<()> {
-        let dispatched: Vec<_> = self.queue.lock().dispatched.iter().cloned().collect();
-        self.wait_durable(&dispatched, Caller::Background)?;
+        self.wait_dispatched()?;
         self.apply_ready()
+    }
+
+    /// Makes every dispatched transaction durable, and has them applied.
+    pub(crate) fn make_dispatched_durable(&self) -> Result<()> {
+        self.wait_dispatched()?;
+        self.durable_news()
+    }
+
+    fn wait_dispatched(&self) -> Result<()> {
+        let dispatched: Vec<_> = self.queue.lock().dispatched.iter().cloned().collect();
+        self.wait_durable(&dispatched, Caller::Background)
     }
 
     /// Makes room for `frames` frames: what is in the log is applied and brought home.

@@ -3,7 +3,7 @@ use crate::dir::errno;
 use crate::group::Held;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::mapped::writer_of_mapped;
-use crate::op::Op;
+use crate::op::{By, Op};
 use crate::planted::{self, Bug};
 use crate::space::SPARE_BLOCKS;
 use crate::types::*;
@@ -245,7 +245,11 @@ impl Volume {
             };
             let expected = self.expected_for(plan.cells.len() as u64);
             let ties = Self::inode_tie(&inode, &st).filter(|_| !planted::is(Bug::TieFile));
-            let op = self.begin_content(stream, &mut st, promise, ties, expected)?;
+            let by = By {
+                stream,
+                uid: cx.uid,
+            };
+            let op = self.begin_content(by, &mut st, promise, ties, expected)?;
             op.set_writer(&inode, &mut st);
             self.write_cells(&op, &inode, &mut st, plan, offset, data);
             let end = offset + data.len() as u64;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Groups that are open at the same time, at most.
-const GROUPS_MAX: usize = 64;
+/// Groups that are open at the same time, at most: a bound that users share.
+const GROUPS_MAX: u64 = 64;
 
 /// How often a member that waits for another group looks whether its own is still open.
 const OWN_END_SEEN: Duration = Duration::from_millis(50);
@@ -48,6 +48,8 @@ pub(crate) enum Held<'a> {
 /// What makes a transaction a group.
 pub struct Group {
     pub id: StreamId,
+    /// Whose share it takes.
+    pub uid: u32,
     state: AtomicU8,
     /// It is taken back when it is open so long.
     deadline: Option<Instant>,
@@ -57,9 +59,10 @@ pub struct Group {
 }
 
 impl Group {
-    pub fn new(id: StreamId, timeout: Option<Duration>) -> Group {
+    pub fn new(id: StreamId, uid: u32, timeout: Option<Duration>) -> Group {
         Group {
             id,
+            uid,
             state: AtomicU8::new(GroupState::Open as u8),
             deadline: timeout.and_then(|t| Instant::now().checked_add(t)),
             undo: Mutex::default(),
@@ -134,21 +137,27 @@ fn number(id: StreamId) -> i32 {
 }
 
 impl Volume {
-    pub(crate) fn sizes(&self, expected: u64) -> Sizes {
+    pub(crate) fn sizes(&self, expected: u64) -> Sizes<'_> {
         Sizes {
             expected,
             log: self.limits.txn_log_bytes,
-            groups: (self.dirty_least() / 2).saturating_sub(self.draft_memory()),
+            groups: self.dirty_least() / 2,
+            drafts: &self.drafts,
             fields: self.limits.dir_fields_max / 8,
         }
     }
 
-    /// Opens an atomic group whose place in the stream `home` is its commit. Operations whose context has the returned id as its stream
+    /// Opens an atomic group of user `uid` whose place in the stream `home` is its commit. Operations whose context has the returned id as its stream
     /// belong to it. It is taken back when it is open for longer than `timeout`.
     ///
     /// # Errors
     /// EAGAIN: too many groups are open; EINVAL: `home` is a group itself; EROFS.
-    pub fn group_begin(&self, home: StreamId, timeout: Option<Duration>) -> Result<StreamId> {
+    pub fn group_begin(
+        &self,
+        home: StreamId,
+        uid: u32,
+        timeout: Option<Duration>,
+    ) -> Result<StreamId> {
         self.check_running()?;
         if self.options.read_only {
             return Err(Error::Errno(libc::EROFS));
@@ -162,7 +171,7 @@ impl Volume {
             (a, b) => a.or(b),
         };
         self.streams
-            .open_group(home, timeout, GROUPS_MAX)
+            .open_group(home, uid, timeout, GROUPS_MAX)
             .ok_or(Error::Errno(libc::EAGAIN))
     }
 

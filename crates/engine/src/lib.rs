@@ -40,6 +40,7 @@ mod rename;
 mod resize;
 mod rounds;
 mod scrub;
+mod share;
 mod space;
 mod status;
 mod stream;

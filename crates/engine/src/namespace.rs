@@ -244,7 +244,7 @@ impl Volume {
         let ties = Self::dir_ties(dir, st).into_iter().chain(tie);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size);
-        let op = match self.begin_sized(cx.stream, promise, ties, expected) {
+        let op = match self.begin_sized(cx, promise, ties, expected) {
             Ok(op) => op,
             Err(refused) => {
                 ccfs_image::waiting(|| self.image.alloc().release_inode(ino));
@@ -380,7 +380,7 @@ impl Volume {
             let last = Self::inode_tie(&inode, l.get(&inode));
             let last = last.filter(|_| !planted::is(Bug::TieLink));
             let ties = Self::dir_ties(&dir, l.get(&dir)).into_iter();
-            let op = self.begin(cx.stream, promise, ties.chain(tie).chain(last))?;
+            let op = self.begin(cx, promise, ties.chain(tie).chain(last))?;
             inode.named_in(parent);
             let st = l.get(&inode);
             st.attr.nlink += 1;
@@ -408,7 +408,7 @@ impl Volume {
 
     fn remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
         check_name(name)?;
-        self.admit()?;
+        self.admit_to(cx)?;
         self.unblocked(cx, Held::Dirs(&[parent]), || {
             self.try_remove(cx, parent, name, want_dir)
         })
@@ -449,7 +449,7 @@ impl Volume {
             ties.extend(Self::entry_tie(&dir, l.get(&dir), name));
             ties.extend(Self::dir_ties(&dir, l.get(&dir)));
             let promise = self.promise_if_possible(1);
-            let op = self.begin(cx.stream, promise, ties)?;
+            let op = self.begin(cx, promise, ties)?;
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, Some(found), None);
             op.dir_changed(&dir, st);

@@ -62,8 +62,34 @@ pub(crate) struct Op<'v> {
     spare: Cell<u64>,
     /// What the transaction counts for it until it ends.
     expected: u64,
-    /// It changes a draft, which took so much memory before, bytes.
-    draft: Option<u64>,
+    /// Whose share it takes, and by how many dirty bytes.
+    uid: u32,
+    dirty: Cell<i64>,
+    /// It changes a draft of that user, which took so much memory before, bytes.
+    draft: Option<(u32, u64)>,
+}
+
+/// Who makes a change: the stream that it belongs to, and the user whose share it takes.
+#[derive(Clone, Copy)]
+pub(crate) struct By {
+    pub stream: StreamId,
+    pub uid: u32,
+}
+
+impl From<&Context> for By {
+    fn from(cx: &Context) -> By {
+        By {
+            stream: cx.stream,
+            uid: cx.uid,
+        }
+    }
+}
+
+/// The engine's own work.
+impl From<StreamId> for By {
+    fn from(stream: StreamId) -> By {
+        By { stream, uid: 0 }
+    }
 }
 
 /// The wall clock, as inodes hold it.
@@ -161,11 +187,11 @@ impl Volume {
     /// Accepts an operation. The caller holds the locks of all objects that it will touch; `ties` are their last transactions.
     pub(crate) fn begin(
         &self,
-        stream: StreamId,
+        by: impl Into<By>,
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Tie>,
     ) -> Result<Op<'_>> {
-        self.begin_sized(stream, promise, ties, RECORDS_BYTES_MAX)
+        self.begin_sized(by, promise, ties, RECORDS_BYTES_MAX)
     }
 
     /// As `begin`, for an operation that may need more of the log than names and attributes, bytes.
@@ -174,11 +200,12 @@ impl Volume {
     /// where another group has changed what this operation would change (`Volume::unblocked`).
     pub(crate) fn begin_sized(
         &self,
-        stream: StreamId,
+        by: impl Into<By>,
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
     ) -> Result<Op<'_>> {
+        let By { stream, uid } = by.into();
         let decided = ccfs_image::decided()?;
         let sizes = self.sizes(expected);
         let accepted = self
@@ -210,6 +237,8 @@ impl Volume {
             short,
             spare: Cell::new(structure),
             expected,
+            uid,
+            dirty: Cell::new(0),
             draft: None,
         })
     }
@@ -219,7 +248,7 @@ impl Volume {
         &self,
         txn: Arc<Txn>,
         number: u64,
-        memory: u64,
+        memory: (u32, u64),
         promise: Promise<'_>,
         expected: u64,
     ) -> Op<'_> {
@@ -238,6 +267,8 @@ impl Volume {
             short,
             spare: Cell::new(structure),
             expected,
+            uid: memory.0,
+            dirty: Cell::new(0),
             draft: Some(memory),
         }
     }
@@ -321,7 +352,7 @@ impl Op<'_> {
             .files
             .insert(inode.ino, (inode.clone(), layer.clone()));
         self.txn.record_bytes.fetch_add(400, Ordering::Relaxed);
-        self.vol.dirty.add(LAYER_BYTES);
+        self.add_dirty(LAYER_BYTES);
         layer
     }
 
@@ -491,13 +522,23 @@ impl Op<'_> {
         self.txn.body.lock().atimes.insert(inode.ino, st.attr.atime);
     }
 
+    fn add_dirty(&self, bytes: u64) {
+        self.vol.dirty.add(bytes);
+        self.dirty.set(self.dirty.get() + bytes as i64);
+    }
+
+    fn sub_dirty(&self, bytes: u64) {
+        self.vol.dirty.sub(bytes);
+        self.dirty.set(self.dirty.get() - bytes as i64);
+    }
+
     /// Puts a page into the layer, replacing one of the same transaction.
     pub fn put_page(&self, layer: &FileLayer, lblk: u64, page: Page) {
         let bytes = page.buf.len() as u64;
         let log_only = matches!(page.over, Over::Block { promised: false })
             && self.vol.device_commits().is_none();
         if layer.body.write().pages.insert(lblk, page).is_none() {
-            self.vol.dirty.add(bytes);
+            self.add_dirty(bytes);
             self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.txn.record_bytes.fetch_add(48, Ordering::Relaxed);
             if log_only {
@@ -519,7 +560,7 @@ impl Op<'_> {
         body.tight |= self.short;
         body.pages.extend(pages);
         drop(body);
-        self.vol.dirty.add(bytes);
+        self.add_dirty(bytes);
         self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.count_bytes(48 * count);
     }
@@ -552,7 +593,7 @@ impl Op<'_> {
         body.prealloc.remove(from, to);
         drop(body);
         if bytes > 0 {
-            self.vol.dirty.sub(bytes);
+            self.sub_dirty(bytes);
             self.txn.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.txn
                 .log_only_bytes
@@ -592,7 +633,7 @@ impl Op<'_> {
         let created_here = layer.body.read().created.is_some();
         if created_here {
             st.layers.pop();
-            self.vol.dirty.sub(LAYER_BYTES);
+            self.sub_dirty(LAYER_BYTES);
             self.give_back(layer.body.read().structure);
             let fields = self.txn.body.lock().forget_inode(inode.ino);
             if let Some(group) = &self.txn.group {
@@ -630,10 +671,11 @@ impl Drop for Op<'_> {
             // Half of an operation must not be committed (C2).
             self.vol.stop("an operation panicked");
         }
-        self.txn.end_operation(self.expected);
-        if let Some(before) = self.draft {
+        self.txn
+            .end_operation(self.expected, self.uid, self.dirty.get());
+        if let Some((uid, before)) = self.draft {
             let more = self.txn.memory().wrapping_sub(before);
-            self.vol.draft_bytes.fetch_add(more, Ordering::Relaxed);
+            self.vol.drafts.add(uid, more);
         }
         self.vol.after_operation();
     }

@@ -168,7 +168,7 @@ impl Volume {
             .whiteout
             .then(|| self.image.alloc().allocate_inode(old.dir.ino, false))
             .transpose()?;
-        let op = match self.begin(cx.stream, promise, ties) {
+        let op = match self.begin(cx, promise, ties) {
             Ok(op) => op,
             Err(refused) => {
                 if let Some(ino) = whiteout {
@@ -205,7 +205,10 @@ impl Volume {
             let st = dir.read()?;
             let missing = planted::is(Bug::TieMove) || planted::is(Bug::TiePath) && at != nearest;
             let last = st.dir.as_ref().and_then(|d| d.moved.as_ref());
-            ties.extend(last.filter(|_| !missing).map(|t| Tie::new(t, Rule::Move, at)));
+            ties.extend(
+                last.filter(|_| !missing)
+                    .map(|t| Tie::new(t, Rule::Move, at)),
+            );
             at = self.parent_of(&dir, &st)?;
         }
         self.image.corrupt(at, "a loop of directories".into())

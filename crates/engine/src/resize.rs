@@ -274,7 +274,7 @@ impl Volume {
         let promise = self.promise(cx, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
         let expected = self.expected_for(1) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
-        let op = self.begin_content(cx.stream, st, promise, ties, expected)?;
+        let op = self.begin_content(cx, st, promise, ties, expected)?;
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         if let Some(cell) = cell {
@@ -389,7 +389,7 @@ impl Volume {
         }
         let expected = self.expected_for(5) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
-        let op = self.begin_content(cx.stream, st, promise, ties, expected)?;
+        let op = self.begin_content(cx, st, promise, ties, expected)?;
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         self.make_hole(&op, inode, st, from, to);

@@ -273,7 +273,7 @@ impl Volume {
         ask: bool,
         f: impl Fn(u64) -> Result<T>,
     ) -> Result<T> {
-        self.admit_to(cx.stream)?;
+        self.admit_to(cx)?;
         self.turn.wait()?;
         let f = |left| self.unblocked(cx, held, || f(left));
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));

@@ -6,6 +6,7 @@
 //! Order of locks: that mutex, the shard of a stream, a transaction's progress.
 use crate::group::{Group, GroupState};
 use crate::planted::{self, Bug};
+use crate::share::{self, ByUser};
 use crate::sync::{Mutex, MutexGuard};
 use crate::txn::{DEP_BYTES, Phase, Tie, Txn};
 use crate::types::StreamId;
@@ -30,6 +31,20 @@ struct Inner {
     groups: HashMap<StreamId, Arc<Txn>>,
 }
 
+impl Inner {
+    /// What all open groups hold, and those of a user.
+    fn held_by_groups(&self, uid: u32, held: impl Fn(&Txn) -> u64) -> (u64, u64) {
+        let mut sum = (0, 0);
+        for txn in self.groups.values() {
+            let own = txn.group.as_ref().is_some_and(|g| g.uid == uid);
+            let held = held(txn);
+            sum.0 += held;
+            sum.1 += if own { held } else { 0 };
+        }
+        sum
+    }
+}
+
 /// Why an operation is not accepted.
 pub enum Refused {
     /// It would change what this open group has changed.
@@ -41,14 +56,15 @@ pub enum Refused {
 }
 
 /// How large an operation and its transaction may be.
-pub struct Sizes {
+pub struct Sizes<'v> {
     /// Most bytes of the log that the operation needs.
     pub expected: u64,
     /// Bytes of the log from which on a transaction is sealed; a group must not reach it.
     pub log: u64,
-    /// Most memory that all open groups may take, bytes.
+    /// Most memory that all open groups may take with drafts, bytes: a bound that users share. And those drafts.
     pub groups: u64,
-    /// Most fields of directories that one group may set, and half of what all may.
+    pub drafts: &'v ByUser,
+    /// Most fields of directories that one group may set, and half of what all may: a bound that users share.
     pub fields: u64,
 }
 
@@ -204,14 +220,17 @@ impl Streams {
     ) -> Result<Accepted, Refused> {
         let txn = txn.ok_or(Refused::Cancelled)?;
         let mut inner = self.inner.lock();
-        let memory: u64 = inner.groups.values().map(|t| t.memory()).sum();
-        let fields = |t: &Arc<Txn>| t.fields.load(Ordering::Relaxed);
+        let uid = txn.group.as_ref().map_or(0, |g| g.uid);
+        let (memory, own) = inner.held_by_groups(uid, Txn::memory);
+        let (memory, own) = (memory + sizes.drafts.all(), own + sizes.drafts.of(uid));
+        let fields = |t: &Txn| t.fields.load(Ordering::Relaxed);
+        let (all_fields, own_fields) = inner.held_by_groups(uid, fields);
         let deps = txn.progress().deps.bytes() + ties.len() as u64 * DEP_BYTES;
         if txn.log_bytes_max() + deps + sizes.expected > sizes.log
-            || memory > sizes.groups
+            || !share::fits(sizes.groups, uid, own, memory)
             || fields(&txn) > sizes.fields
             // Where all of them together reach the volume's limit, others would wait for their end.
-            || inner.groups.values().map(fields).sum::<u64>() > 2 * sizes.fields
+            || !share::fits(2 * sizes.fields, uid, own_fields, all_fields)
         {
             return Err(Refused::TooLarge);
         }
@@ -355,21 +374,23 @@ impl Streams {
         });
     }
 
-    /// Opens a group whose place will be in the stream `home`. `None`: there are `max` already.
+    /// Opens a group of user `uid` whose place will be in the stream `home`. `None`: there are `max` already, which users share.
     pub fn open_group(
         &self,
         home: StreamId,
+        uid: u32,
         timeout: Option<Duration>,
-        max: usize,
+        max: u64,
     ) -> Option<StreamId> {
         let mut inner = self.inner.lock();
-        if inner.groups.len() >= max {
+        let (all, own) = inner.held_by_groups(uid, |_| 1);
+        if !share::fits(max, uid, own + 1, all + 1) {
             return None;
         }
         inner.serial += 1;
         inner.next_group += 1;
         let id = StreamId::of_group(inner.next_group);
-        let txn = Txn::of_group(inner.serial, home, Group::new(id, timeout));
+        let txn = Txn::of_group(inner.serial, home, Group::new(id, uid, timeout));
         let txn = Arc::new(txn);
         self.shard(id).insert(id, txn.clone());
         inner.groups.insert(id, txn);
@@ -393,10 +414,17 @@ impl Streams {
         inner.serial
     }
 
-    /// Memory of all open groups, bytes.
-    pub fn group_memory(&self) -> u64 {
+    /// Memory of all open groups, and of those of a user, bytes.
+    pub fn group_memory(&self, uid: u32) -> (u64, u64) {
+        self.inner.lock().held_by_groups(uid, Txn::memory)
+    }
+
+    /// What is not durable, open groups aside.
+    pub fn uncommitted(&self) -> Vec<Arc<Txn>> {
         let inner = self.inner.lock();
-        inner.groups.values().map(|t| t.memory()).sum()
+        let mut all = self.all_running();
+        all.extend(inner.sealed.iter().filter(|t| !t.settled()).cloned());
+        all
     }
 
     pub fn groups(&self) -> Vec<Arc<Txn>> {

@@ -175,6 +175,8 @@ pub struct Steps {
 pub struct Progress {
     /// Accepted operations that have not ended.
     pub active: u32,
+    /// Users whose operations it has, and the dirty bytes that those added, until it is applied. Of very many users the others count for the last one.
+    pub users: Vec<(u32, u64)>,
     pub deps: Deps,
     /// Somebody commits it, for this reason.
     pub claimed: Option<Cause>,
@@ -194,7 +196,25 @@ pub struct Progress {
     pub last: bool,
 }
 
+/// Users of a transaction that are told apart.
+const USERS_MAX: usize = 16;
+
 impl Progress {
+    /// An operation of user `uid` has added so many dirty bytes.
+    pub fn count(&mut self, uid: u32, dirty: i64) {
+        let at = self.users.iter().position(|u| u.0 == uid);
+        let at = match at {
+            Some(at) => at,
+            None if self.users.len() < USERS_MAX => {
+                self.users.push((uid, 0));
+                self.users.len() - 1
+            }
+            None => USERS_MAX - 1,
+        };
+        let bytes = &mut self.users[at].1;
+        *bytes = bytes.saturating_add_signed(dirty);
+    }
+
     /// The transactions that it keeps.
     fn take_others(&mut self) -> Vec<Arc<Txn>> {
         let ties = self.deps.ties.drain(..).map(|tie| tie.txn);
@@ -379,10 +399,13 @@ impl Txn {
         Some(self.operations.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// An accepted operation has ended.
-    pub fn end_operation(&self, expected: u64) {
+    /// An accepted operation of user `uid` has ended, which added so many dirty bytes (or removed them).
+    pub fn end_operation(&self, expected: u64, uid: u32, dirty: i64) {
         self.expected_bytes.fetch_sub(expected, Ordering::Relaxed);
         let mut progress = self.progress.lock();
+        if dirty != 0 {
+            progress.count(uid, dirty);
+        }
         progress.active -= 1;
         if progress.active == 0 {
             self.changed.notify_all();

@@ -13,6 +13,7 @@ use crate::ondevice::{self, Backend};
 use crate::pace::Pace;
 use crate::planted::{self, Bug};
 use crate::rounds::Rounds;
+use crate::share::{self, ByUser, DirtyByUser};
 use crate::space::{Gauge, GivenUp, Space, Turn};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
@@ -163,8 +164,9 @@ pub struct Volume {
     pub(crate) aborts_begun: AtomicU64,
     /// Files that are open O_ATOMIC.
     pub(crate) atomic_files: Mutex<HashSet<Ino>>,
-    /// Memory of their drafts, bytes.
-    pub(crate) draft_bytes: AtomicU64,
+    /// Memory of their drafts, bytes. With that of open groups it may be half of the dirty limit (`share`); past it neither may grow.
+    pub(crate) drafts: ByUser,
+    pub(crate) dirty_by_user: DirtyByUser,
     pub(crate) abort_listener: Mutex<Option<Arc<AbortListener>>>,
     pub(crate) moments: OnceLock<MomentListener>,
     pub(crate) reclaiming: Mutex<()>,
@@ -333,7 +335,8 @@ impl Volume {
             ghosts: Mutex::default(),
             aborts_begun: AtomicU64::new(0),
             atomic_files: Mutex::default(),
-            draft_bytes: AtomicU64::new(0),
+            drafts: ByUser::default(),
+            dirty_by_user: DirtyByUser::default(),
             abort_listener: Mutex::default(),
             moments: OnceLock::new(),
             reclaiming: Mutex::new(()),
@@ -411,14 +414,18 @@ impl Volume {
         self.admit_if(|| false)
     }
 
-    /// The same for changes by a stream. One that syncs what it writes fills no memory, and waits for nobody who does.
-    pub(crate) fn admit_to(&self, stream: StreamId) -> Result<()> {
+    /// The same for changes of somebody's. A stream that syncs what it writes fills no memory, and waits for nobody who does; a user
+    /// who holds little of the limit does not wait for one who holds much (`share`).
+    pub(crate) fn admit_to(&self, cx: &Context) -> Result<()> {
         self.admit_if(|| {
-            let most = self.dirty_limit() / 8 * 9;
-            !self.dir_fields.at_least(self.limits.dir_fields_max)
-                && !self.dirty.at_least(most)
-                && self.pace.syncs(stream)
-                && self.streams.running_memory(stream) < LITTLE
+            if self.dir_fields.at_least(self.limits.dir_fields_max) {
+                return false;
+            }
+            let (limit, all) = (self.dirty_bound(), self.dirty.get());
+            let syncs = all < limit / 8 * 9
+                && self.pace.syncs(cx.stream)
+                && self.streams.running_memory(cx.stream) < LITTLE;
+            syncs || share::fits(limit, cx.uid, self.dirty_of(cx.uid), all)
         })
     }
 
@@ -452,13 +459,14 @@ impl Volume {
         if self.dir_fields.at_least(self.limits.dir_fields_max) {
             return true;
         }
-        if !self.dirty.at_least(self.dirty_limit()) {
-            return false;
-        }
-        // Drafts and open groups wait for their owners, so they hold up nobody else: those from before the limit was lowered, or whose
-        // last change was a large one.
-        let held = self.draft_memory() + self.streams.group_memory();
-        self.dirty.at_least(self.dirty_limit().max(2 * held))
+        self.dirty.at_least(self.dirty_limit()) && self.dirty.at_least(self.dirty_bound())
+    }
+
+    /// The limit of dirty bytes. Drafts and open groups wait for their owners, so they hold up nobody else: those from before the limit was
+    /// lowered, or whose last change was a large one.
+    fn dirty_bound(&self) -> u64 {
+        let held = self.drafts.all() + self.streams.group_memory(0).0;
+        self.dirty_limit().max(2 * held)
     }
 
     /// Everything should be committed, before writers have to wait.

@@ -139,7 +139,7 @@ fn a_group_that_is_taken_back() {
         let f = file(v, b"f");
         let d = v.mkdir(&cx(1), ROOT_INO, b"d", 0o755).unwrap().ino;
         settle(v);
-        let group = v.group_begin(StreamId(1), None).unwrap();
+        let group = v.group_begin(StreamId(1), 0, None).unwrap();
         let member = Context {
             stream: group,
             ..cx(1)

@@ -252,7 +252,7 @@ fn what_cannot_be_opened() {
     assert_eq!(errno(v.atomic_open(&c, f, 0)), libc::EBUSY);
     v.atomic_close(f);
     // An open group's changes can go, so nothing is built on them.
-    let group = v.group_begin(StreamId(100), None).unwrap();
+    let group = v.group_begin(StreamId(100), 0, None).unwrap();
     let g = Context { stream: group, ..c };
     v.setattr(&g, f, &mode(0o640)).unwrap();
     assert_eq!(errno(v.atomic_open(&c, f, 0)), libc::EBUSY);
@@ -273,7 +273,7 @@ fn a_group_and_a_draft_leave_each_other_alone() {
     let f = file(&v, &c, "f", b"old");
     v.atomic_open(&c, f, 0).unwrap();
     write(&v, &c, f, 0, b"draft!");
-    let group = v.group_begin(c.stream, None).unwrap();
+    let group = v.group_begin(c.stream, 0, None).unwrap();
     let g = Context { stream: group, ..c };
     v.setattr(&g, f, &mode(0o640)).unwrap();
     write(&v, &g, f, 6, b" more");
@@ -283,7 +283,7 @@ fn a_group_and_a_draft_leave_each_other_alone() {
     assert_eq!(read(&v, f), b"draft! more");
     assert_eq!(v.getattr(f).unwrap().mode, 0o100644);
     // Somebody else's sync is not held up for ever.
-    let group = v.group_begin(c.stream, None).unwrap();
+    let group = v.group_begin(c.stream, 0, None).unwrap();
     let g = Context { stream: group, ..c };
     v.setattr(&g, f, &mode(0o600)).unwrap();
     v.fsync(&cx(300), f, false).unwrap();
@@ -488,7 +488,7 @@ fn a_member_of_a_group_that_has_ended_changes_no_draft() {
     let (_, v) = fresh();
     let f = file(&v, &cx(1), "f", b"old");
     v.atomic_open(&cx(1), f, 0).unwrap();
-    let id = v.group_begin(StreamId(2), None).unwrap();
+    let id = v.group_begin(StreamId(2), 0, None).unwrap();
     let member = Context {
         stream: id,
         ..cx(2)

@@ -598,7 +598,7 @@ fn a_group_comes_after_very_many() {
     let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap();
     v.mkdir(&c, d.ino, b"a", 0o755).unwrap();
     v.syncfs(&c).unwrap();
-    let group = v.group_begin(StreamId(2), None).unwrap();
+    let group = v.group_begin(StreamId(2), 0, None).unwrap();
     let g = Context {
         stream: group,
         ..cx(2)

@@ -220,7 +220,7 @@ fn an_abort_after_ordered_commits_keeps_their_times() {
         (a.mtime, a.ctime)
     };
     let before = times(&v);
-    let group = v.group_begin(StreamId(1), None).unwrap();
+    let group = v.group_begin(StreamId(1), 0, None).unwrap();
     let member = Context { stream: group, ..c };
     v.mknod(&member, d, b"c", 0o100644, 0).unwrap();
     v.setattr(&member, d, &mode(0o700)).unwrap();

@@ -31,7 +31,7 @@ fn fresh() -> (Arc<MemoryDevice>, Arc<Volume>) {
 }
 
 fn begin(v: &Volume) -> (StreamId, Context) {
-    let id = v.group_begin(StreamId(HOME), None).unwrap();
+    let id = v.group_begin(StreamId(HOME), 0, None).unwrap();
     (
         id,
         Context {
@@ -341,7 +341,7 @@ fn too_large_a_group_is_refused_and_can_still_be_taken_back() {
 fn a_group_times_out_and_unmount_takes_open_ones_back() {
     let (dev, v) = fresh();
     let old = v
-        .group_begin(StreamId(HOME), Some(Duration::from_millis(1)))
+        .group_begin(StreamId(HOME), 0, Some(Duration::from_millis(1)))
         .unwrap();
     let g = Context {
         stream: old,
@@ -360,8 +360,8 @@ fn a_group_times_out_and_unmount_takes_open_ones_back() {
     fsck(&dev);
     let v = common::mount(&dev);
     assert_eq!(errno(v.lookup(ROOT_INO, b"open")), libc::ENOENT);
-    assert!((0..64).all(|_| v.group_begin(StreamId(HOME), None).is_ok()));
-    assert_eq!(errno(v.group_begin(StreamId(HOME), None)), libc::EAGAIN);
+    assert!((0..64).all(|_| v.group_begin(StreamId(HOME), 0, None).is_ok()));
+    assert_eq!(errno(v.group_begin(StreamId(HOME), 0, None)), libc::EAGAIN);
     v.unmount().unwrap();
 }
 

@@ -127,12 +127,18 @@ fn every_rule_names_itself_and_its_inode() {
     create(&v, 31, d, "g");
     assert_eq!(tie_of(31), [("name", d)]);
     let (x, y) = (dir(30, ROOT_INO, "x"), dir(30, ROOT_INO, "y"));
-    let (m, n) = (dir(30, x, "m"), dir(30, x, "n"));
+    let m = dir(30, x, "m");
+    dir(30, x, "n");
     v.syncfs(&cx(1)).unwrap();
     let plain = RenameFlags::default();
     v.rename(&cx(30), x, b"m", y, b"m", plain).unwrap();
-    v.rename(&cx(31), x, b"n", y, b"n", plain).unwrap();
-    assert_eq!(tie_of(31), [("move", n)]);
+    v.rename(&cx(31), x, b"n", m, b"n", plain).unwrap();
+    assert_eq!(tie_of(31), [("move", m)]);
+    // Not below what was moved: nothing to do with each other.
+    v.rename(&cx(30), y, b"m", x, b"m", plain).unwrap();
+    v.rename(&cx(31), m, b"n", y, b"n", plain).unwrap();
+    assert!(tie_of(31).is_empty());
+    v.rename(&cx(30), x, b"m", y, b"m", plain).unwrap();
     create(&v, 30, m, "last");
     v.unlink(&cx(30), m, b"last").unwrap();
     v.rmdir(&cx(31), y, b"m").unwrap();

@@ -22,6 +22,8 @@ pub struct Faulty {
     /// Reads wait while this is set; how many do.
     pub hold_reads: AtomicBool,
     pub held: AtomicU64,
+    /// Flushes wait while this is set.
+    pub hold_flushes: AtomicBool,
     hook: Mutex<Option<Hook>>,
 }
 
@@ -39,6 +41,7 @@ impl Faulty {
             panic_reads: AtomicBool::new(false),
             hold_reads: AtomicBool::new(false),
             held: AtomicU64::new(0),
+            hold_flushes: AtomicBool::new(false),
             hook: Mutex::new(None),
         })
     }
@@ -123,6 +126,9 @@ impl Device for Faulty {
         }
         if self.loud.load(SeqCst) && self.bytes.load(SeqCst) < 0 {
             return Err(Self::fail("cut"));
+        }
+        while self.hold_flushes.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
         }
         let us = self.flush_us.load(SeqCst);
         if us > 0 {

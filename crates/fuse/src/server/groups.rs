@@ -315,7 +315,7 @@ impl Server {
             return Err(Errno(libc::EBUSY));
         }
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
-        let id = self.volume.group_begin(home.stream, timeout)?;
+        let id = self.volume.group_begin(home.stream, uid, timeout)?;
         let entered = self.callers.enter_new_group(tid, uid, id, home, by_file);
         if entered.is_err() {
             self.volume.group_abort(id)?;

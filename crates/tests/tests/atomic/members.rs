@@ -308,6 +308,89 @@ fn groups_of_a_user() {
     v.finish();
 }
 
+/// The kernel has one lock for all renames between directories, and one for the names of each directory: whoever waits for a group
+/// with one of them would hold up strangers.
+#[test]
+fn groups_hold_up_no_strangers() {
+    const USER: u32 = 1234;
+    const STRANGER: u32 = 4321;
+    const AT_ONCE: Duration = Duration::from_millis(700);
+    on_each_transport("groups_hold_up_no_strangers", |v| {
+        for dir in ["users", "strangers", "sticky"] {
+            fs::create_dir(v.path(dir)).expect("mkdir");
+            sys::chmod(v.path(dir), 0o1777).expect("chmod");
+        }
+        let as_user = |uid: u32, f: &(dyn Fn() + Sync)| sys::as_user(uid, uid, &[], f);
+        as_user(USER, &|| {
+            for i in 0..16 {
+                for dir in ["", "/a", "/a/d", "/b"] {
+                    fs::create_dir(v.path(&format!("users/{i}{dir}"))).expect("mkdir");
+                }
+            }
+        });
+        as_user(STRANGER, &|| {
+            for dir in ["a", "a/d", "b"] {
+                fs::create_dir(v.path(&format!("strangers/{dir}"))).expect("mkdir");
+            }
+            write(&v, "strangers/a/f", b"x");
+        });
+        {
+            let (v, full, done) = (&v, &Barrier::new(17), &Barrier::new(17));
+            let timed = |what: &str, f: &dyn Fn()| {
+                let began = Instant::now();
+                f();
+                assert!(began.elapsed() < AT_ONCE, "{what}: {:?}", began.elapsed());
+            };
+            std::thread::scope(|s| {
+                for i in 0..16 {
+                    s.spawn(move || {
+                        as_user(USER, &|| {
+                            client::group_begin(root(v), None).expect("begin");
+                            let moved = ["a/d", "b/d"].map(|d| v.path(&format!("users/{i}/{d}")));
+                            fs::rename(&moved[0], &moved[1]).expect("a move of its own");
+                            write(v, &format!("sticky/{i}"), b"g");
+                            full.wait();
+                            done.wait();
+                        });
+                    });
+                }
+                full.wait();
+                // Others of the same user want the names of his groups, all at once.
+                for i in 0..16 {
+                    s.spawn(move || {
+                        as_user(USER, &|| {
+                            match i % 2 {
+                                0 => drop(fs::remove_file(v.path(&format!("sticky/{i}")))),
+                                _ => {
+                                    let moved =
+                                        ["b/d", "a/e"].map(|d| v.path(&format!("users/{i}/{d}")));
+                                    drop(fs::rename(&moved[0], &moved[1]));
+                                }
+                            };
+                        });
+                    });
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                as_user(STRANGER, &|| {
+                    timed("a move of a directory", &|| {
+                        fs::rename(v.path("strangers/a/d"), v.path("strangers/b/d"))
+                            .expect("rename");
+                    });
+                    timed("a move of a file", &|| {
+                        fs::rename(v.path("strangers/a/f"), v.path("strangers/b/f"))
+                            .expect("rename");
+                    });
+                    timed("a new name in a shared directory", &|| {
+                        write(v, "sticky/other", b"x");
+                    });
+                });
+                done.wait();
+            });
+        }
+        v.finish();
+    });
+}
+
 /// A group that is forgotten does not stay for ever: by its owner's limit, or by the mount's.
 #[test]
 fn timeouts() {

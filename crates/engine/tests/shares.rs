@@ -1,0 +1,473 @@
+//! Two users of one volume: what one of them holds does not keep the other one from his share.
+mod common;
+use ccfs_device::MemoryDevice;
+use ccfs_engine::*;
+use common::faulty::Faulty;
+use common::{cx, flash, fsck, image, mount_on};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+const GREEDY: u32 = 1000;
+const STRANGER: u32 = 1001;
+const PLAIN: RenameFlags = RenameFlags {
+    noreplace: false,
+    exchange: false,
+    whiteout: false,
+};
+/// No test waits for so long unless it fails.
+const NEVER: Duration = Duration::from_secs(120);
+
+fn user(uid: u32, stream: u64) -> Context {
+    Context {
+        uid,
+        gid: uid,
+        privileged: uid == 0,
+        ..cx(stream)
+    }
+}
+
+fn errno<T: std::fmt::Debug>(r: Result<T>) -> i32 {
+    r.unwrap_err().errno()
+}
+
+/// A group of this user, and the context of its members.
+fn group(v: &Volume, uid: u32) -> (StreamId, Context) {
+    let id = v.group_begin(StreamId(u64::from(uid)), uid, None).unwrap();
+    let member = Context {
+        stream: id,
+        ..user(uid, 0)
+    };
+    (id, member)
+}
+
+fn dir_of(v: &Volume, uid: u32, mode: u16) -> Ino {
+    let name = format!("of{uid}-{mode:o}");
+    let root = user(0, 50);
+    let dir = v.mkdir(&root, ROOT_INO, name.as_bytes(), 0o755).unwrap();
+    let set = SetAttr {
+        uid: Some(uid),
+        gid: Some(uid),
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    v.setattr(&root, dir.ino, &set).unwrap();
+    dir.ino
+}
+
+/// Writes until there is an error, which is given with the bytes that were written.
+fn fill(v: &Volume, c: &Context, dir: Ino, name: &str) -> (u64, i32) {
+    let f = match v.mknod(c, dir, name.as_bytes(), 0o100644, 0) {
+        Ok(f) => f.ino,
+        Err(e) => return (0, e.errno()),
+    };
+    let mut at = 0;
+    loop {
+        match v.write(c, f, at, &[3; 1 << 16], WriteFlags::default()) {
+            Ok(n) => at += n as u64,
+            Err(e) => return (at, e.errno()),
+        }
+        assert!(at < 64 << 20, "no limit");
+    }
+}
+
+#[test]
+fn memory_of_groups_has_a_share_for_each_user() {
+    let dev = Arc::new(image(&[], "256M"));
+    let options = Options {
+        background: false,
+        dirty_limit: 16 << 20,
+        ..Options::default()
+    };
+    let v = mount_on(dev.clone(), options).unwrap();
+    let dir = dir_of(&v, GREEDY, 0o777);
+    let (first, member) = group(&v, GREEDY);
+    let (written, refused) = fill(&v, &member, dir, "a");
+    assert_eq!(refused, libc::EDQUOT);
+    // Alone he may have half of the limit, as ever.
+    assert!((7 << 20..9 << 20).contains(&written), "{written}");
+    let (second, member) = group(&v, GREEDY);
+    assert_eq!(fill(&v, &member, dir, "b"), (0, libc::EDQUOT));
+    let f = v.mknod(&user(GREEDY, 7), dir, b"draft", 0o100644, 0);
+    let draft = f.unwrap().ino;
+    v.atomic_open(&user(GREEDY, 7), draft, 0).unwrap();
+    let more = |c: &Context| v.write(c, draft, 0, &[1; 4096], WriteFlags::default());
+    assert_eq!(errno(more(&user(GREEDY, 7))), libc::EDQUOT, "drafts count");
+    // The other one gets an eighth of the bound, and root a quarter.
+    let (other, member) = group(&v, STRANGER);
+    let (written, refused) = fill(&v, &member, dir, "c");
+    assert_eq!(refused, libc::EDQUOT);
+    assert!((900 << 10..1300 << 10).contains(&written), "{written}");
+    let (roots, member) = group(&v, 0);
+    let (written, _) = fill(&v, &member, dir, "d");
+    assert!((700 << 10..1300 << 10).contains(&written), "{written}");
+    v.group_commit(other, true).unwrap();
+    v.group_commit(roots, true).unwrap();
+    v.group_abort(first).unwrap();
+    v.group_abort(second).unwrap();
+    v.atomic_close(draft);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+#[test]
+fn groups_have_a_share_for_each_user() {
+    let dev = Arc::new(image(&[], "64M"));
+    let v = mount_on(dev.clone(), common::quiet()).unwrap();
+    let begin = |uid: u32| v.group_begin(StreamId(100), uid, None);
+    assert!((0..64).all(|_| begin(GREEDY).is_ok()));
+    assert_eq!(errno(begin(GREEDY)), libc::EAGAIN);
+    assert!((0..8).all(|_| begin(STRANGER).is_ok()));
+    assert_eq!(errno(begin(STRANGER)), libc::EAGAIN);
+    assert!((0..8).all(|_| begin(0).is_ok()));
+    assert_eq!(errno(begin(0)), libc::EAGAIN);
+    v.unmount().unwrap();
+}
+
+/// Fields of directories that groups set are a bound of their own.
+#[test]
+fn directories_of_groups_have_a_share_for_each_user() {
+    if flash::is_about_the_log("shares", "a small log") {
+        return;
+    }
+    let dev = Arc::new(image(&["-b", "1024", "-J", "size=1", "-N", "8192"], "64M"));
+    let v = mount_on(dev.clone(), common::quiet()).unwrap();
+    let dirs: Vec<Ino> = (0..400)
+        .map(|i| {
+            let name = format!("d{i}");
+            let d = v.mkdir(&user(0, 50), ROOT_INO, name.as_bytes(), 0o777);
+            d.unwrap().ino
+        })
+        .collect();
+    v.syncfs(&user(0, 50)).unwrap();
+    v.checkpoint().unwrap();
+    // Two fields of a directory each; every group takes what one may.
+    let mut next = dirs.iter();
+    let mut touch_until_refused = |uid: u32| {
+        let (_, member) = group(&v, uid);
+        let mut touched = 0;
+        for dir in next.by_ref() {
+            match v.mknod(&member, *dir, b"f", 0o100644, 0) {
+                Ok(_) => touched += 1,
+                Err(e) => {
+                    assert_eq!(e.errno(), libc::EDQUOT);
+                    return touched;
+                }
+            }
+        }
+        panic!("no limit");
+    };
+    let mut groups = 0;
+    while touch_until_refused(GREEDY) > 0 {
+        groups += 1;
+        assert!(groups < 30, "no limit");
+    }
+    assert!(touch_until_refused(STRANGER) > 0);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// A rename between directories holds a lock of the whole mount in the kernel, so it takes a group back that is in its way, at once.
+#[test]
+fn a_rename_between_directories_waits_for_no_group() {
+    let dev = Arc::new(image(&[], "64M"));
+    let options = Options {
+        group_wait: NEVER,
+        ..Options::default()
+    };
+    let v = mount_on(dev.clone(), options).unwrap();
+    let (from, to) = (dir_of(&v, GREEDY, 0o700), dir_of(&v, GREEDY, 0o755));
+    let own = user(GREEDY, 7);
+    v.mkdir(&own, from, b"d", 0o755).unwrap();
+    v.mknod(&own, from, b"f", 0o100644, 0).unwrap();
+    for name in [b"d", b"f"] {
+        let (id, member) = group(&v, GREEDY);
+        v.rename(&member, from, name, to, b"x", PLAIN).unwrap();
+        let began = Instant::now();
+        v.rename(&own, to, b"x", from, b"y", PLAIN).unwrap_err();
+        // It is where it was before the group.
+        v.rename(&own, from, name, to, b"z", PLAIN).unwrap();
+        v.rename(&own, to, b"z", from, name, PLAIN).unwrap();
+        assert!(began.elapsed() < NEVER / 2);
+        assert_eq!(errno(v.group_commit(id, true)), libc::ECANCELED);
+    }
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// Moves of directories that do not lie on each other's way have nothing to do with each other: a group that moved one is in nobody's way.
+#[test]
+fn groups_that_move_directories_hold_up_no_other_moves() {
+    let dev = Arc::new(image(&[], "64M"));
+    let options = Options {
+        group_wait: NEVER,
+        ..Options::default()
+    };
+    let v = mount_on(dev.clone(), options).unwrap();
+    let groups: Vec<StreamId> = (0..16)
+        .map(|i| {
+            let name = format!("g{i}");
+            let top = v.mkdir(&user(GREEDY, 7), ROOT_INO, name.as_bytes(), 0o777);
+            let top = top.unwrap().ino;
+            let (a, b) = (
+                v.mkdir(&user(GREEDY, 7), top, b"a", 0o755).unwrap(),
+                v.mkdir(&user(GREEDY, 7), top, b"b", 0o755).unwrap(),
+            );
+            v.mkdir(&user(GREEDY, 7), a.ino, b"moved", 0o755).unwrap();
+            let (id, member) = group(&v, GREEDY);
+            v.rename(&member, a.ino, b"moved", b.ino, b"moved", PLAIN)
+                .unwrap();
+            id
+        })
+        .collect();
+    let other = dir_of(&v, STRANGER, 0o755);
+    let c = user(STRANGER, 8);
+    let (a, b) = (
+        v.mkdir(&c, other, b"a", 0o755).unwrap().ino,
+        v.mkdir(&c, other, b"b", 0o755).unwrap().ino,
+    );
+    v.mkdir(&c, a, b"moved", 0o755).unwrap();
+    v.rename(&c, a, b"moved", b, b"moved", PLAIN).unwrap();
+    v.fsync(&c, b, false).unwrap();
+    assert!(groups.iter().all(|id| v.group_is_open(*id)));
+    // What goes below a directory that a group moved takes that one back.
+    let g3 = v.lookup(ROOT_INO, b"g3").unwrap().ino;
+    let into = v.lookup(v.lookup(g3, b"b").unwrap().ino, b"moved").unwrap();
+    v.rename(&c, b, b"moved", into.ino, b"here", PLAIN).unwrap();
+    let open: Vec<bool> = groups.iter().map(|id| v.group_is_open(*id)).collect();
+    assert_eq!(open.iter().filter(|open| !**open).count(), 1);
+    assert!(!open[3]);
+    for id in groups {
+        let _ = v.group_commit(id, false);
+    }
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// Who changes a name waits for a group only where no stranger needs the directory, whose lock the kernel holds for him.
+#[test]
+fn names_in_shared_directories_wait_for_no_group() {
+    const WAIT: Duration = Duration::from_millis(300);
+    let dev = Arc::new(image(&[], "64M"));
+    let options = Options {
+        group_wait: WAIT,
+        ..Options::default()
+    };
+    let v = mount_on(dev.clone(), options).unwrap();
+    let took = |dir: Ino, c: &Context| {
+        let (id, member) = group(&v, GREEDY);
+        v.mknod(&member, dir, b"n", 0o100644, 0).unwrap();
+        let began = Instant::now();
+        // Gone with the group.
+        assert_eq!(errno(v.unlink(c, dir, b"n")), libc::ENOENT);
+        let took = began.elapsed();
+        assert_eq!(errno(v.group_commit(id, true)), libc::ECANCELED);
+        took
+    };
+    let own = user(GREEDY, 7);
+    for (owner, mode, c, waits) in [
+        (GREEDY, 0o755, own, true),
+        (GREEDY, 0o2775, own, true),
+        (GREEDY, 0o757, own, false),
+        (0, 0o1777, own, false),
+        (GREEDY, 0o700, user(0, 9), false),
+    ] {
+        let dir = dir_of(&v, owner, mode);
+        let took = took(dir, &c);
+        assert_eq!(took >= WAIT, waits, "{owner} {mode:o}: {took:?}");
+    }
+    // A group of its own is not the directory's.
+    let set = SetAttr {
+        gid: Some(5),
+        ..SetAttr::default()
+    };
+    let dir = dir_of(&v, GREEDY, 0o770);
+    v.setattr(&user(0, 50), dir, &set).unwrap();
+    assert!(took(dir, &own) < WAIT);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// A volume that waits for its device.
+fn slow(size: &str, dirty_limit: u64) -> (Arc<MemoryDevice>, Arc<Faulty>, Arc<Volume>) {
+    let dev = Arc::new(image(&["-m", "0"], size));
+    let slow = Faulty::new(dev.clone());
+    let options = Options {
+        dirty_limit,
+        ..Options::default()
+    };
+    let v = mount_on(slow.clone(), options).unwrap();
+    (dev, slow, v)
+}
+
+/// One user's writers fill the limit of dirty bytes, and wait for the device. Another one goes on, and his bytes are bounded, too.
+#[test]
+fn dirty_bytes_have_a_share_for_each_user() {
+    const LIMIT: u64 = 8 << 20;
+    let (dev, slow, v) = slow("256M", LIMIT);
+    let dir = dir_of(&v, GREEDY, 0o777);
+    v.syncfs(&user(0, 50)).unwrap();
+    let stop = AtomicBool::new(false);
+    let written = AtomicU64::new(0);
+    let c = user(STRANGER, 8);
+    std::thread::scope(|scope| {
+        slow.hold_flushes.store(true, SeqCst);
+        for i in 0..8u64 {
+            let (v, stop, written) = (&v, &stop, &written);
+            scope.spawn(move || {
+                let c = user(GREEDY, 100 + i % 2);
+                let name = format!("greedy{i}");
+                let f = v.mknod(&c, dir, name.as_bytes(), 0o100644, 0).unwrap().ino;
+                let mut at = 0;
+                while !stop.load(SeqCst) {
+                    at += v
+                        .write(&c, f, at, &[1; 1 << 17], WriteFlags::default())
+                        .unwrap() as u64;
+                    written.fetch_add(1 << 17, SeqCst);
+                    if at > 4 << 20 {
+                        at = 0;
+                    }
+                }
+            });
+        }
+        let mut before = u64::MAX;
+        while before != written.load(SeqCst) {
+            before = written.load(SeqCst);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let dirty = v.status().dirty_bytes;
+        assert!((LIMIT..LIMIT / 4 * 5).contains(&dirty), "{dirty}");
+        let (tell, told) = channel();
+        let v = &v;
+        scope.spawn(move || {
+            for i in 0..20 {
+                let name = format!("d{i}");
+                v.mkdir(&c, dir, name.as_bytes(), 0o755).unwrap();
+                v.rmdir(&c, dir, name.as_bytes()).unwrap();
+            }
+            let f = v.mknod(&c, dir, b"f", 0o100644, 0).unwrap().ino;
+            v.write(&c, f, 0, &[2; 1 << 19], WriteFlags::default())
+                .unwrap();
+            tell.send(f).unwrap();
+            // But not beyond his share.
+            for i in 1..8 {
+                v.write(&c, f, i << 19, &[2; 1 << 19], WriteFlags::default())
+                    .unwrap();
+            }
+            let _ = tell.send(f);
+        });
+        let early = told.recv_timeout(Duration::from_secs(20));
+        let late = told.recv_timeout(Duration::from_millis(500));
+        stop.store(true, SeqCst);
+        slow.hold_flushes.store(false, SeqCst);
+        early.expect("the other user waits");
+        late.expect_err("no limit");
+    });
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// Barriers wait where one user has very many that are not durable; another one's does not. So what is in flight is bounded.
+#[test]
+fn transactions_of_barriers_have_a_share_for_each_user() {
+    let (dev, slow, v) = slow("256M", 64 << 20);
+    let dir = dir_of(&v, GREEDY, 0o777);
+    v.syncfs(&user(0, 50)).unwrap();
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        slow.hold_flushes.store(true, SeqCst);
+        for i in 0..8u64 {
+            let (v, stop, done) = (&v, &stop, &done);
+            scope.spawn(move || {
+                let c = user(GREEDY, 100 + i);
+                let name = format!("greedy{i}");
+                let f = v.mknod(&c, dir, name.as_bytes(), 0o100644, 0).unwrap().ino;
+                while !stop.load(SeqCst) {
+                    v.write(&c, f, 0, b"x", WriteFlags::default()).unwrap();
+                    v.barrier(&c, SyncCall::File(f), 0).unwrap();
+                    done.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        let mut before = u64::MAX;
+        while before != done.load(SeqCst) {
+            before = done.load(SeqCst);
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let (tell, told) = channel();
+        let v = &v;
+        scope.spawn(move || {
+            let c = user(STRANGER, 9);
+            let f = v.mknod(&c, dir, b"f", 0o100644, 0).unwrap().ino;
+            for _ in 0..100 {
+                v.write(&c, f, 0, b"y", WriteFlags::default()).unwrap();
+                v.barrier(&c, SyncCall::File(f), 0).unwrap();
+            }
+            tell.send(()).unwrap();
+        });
+        let early = told.recv_timeout(Duration::from_secs(20));
+        let open = v.barriers_open();
+        stop.store(true, SeqCst);
+        slow.hold_flushes.store(false, SeqCst);
+        early.expect("the other user's barriers wait");
+        assert!((4096..=4096 + 1024 + 8).contains(&open), "{open}");
+    });
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// Loops of tiny barriers by two users on a small volume that has been used for long: nobody gets ENOSPC, and what is in flight is bounded.
+#[test]
+fn barrier_loops_of_users_are_no_lack_of_space() {
+    let dev = Arc::new(image(&["-b", "4096", "-m", "0", "-J", "size=4"], "32M"));
+    let options = Options {
+        dirty_limit: 8 << 20,
+        ..Options::default()
+    };
+    let v = mount_on(dev.clone(), options).unwrap();
+    let dir = dir_of(&v, GREEDY, 0o777);
+    let root = user(0, 50);
+    // Its age: free space in single blocks.
+    let old = |i: u64| format!("old{i}");
+    for i in 0..1200 {
+        let f = v.mknod(&root, dir, old(i).as_bytes(), 0o100644, 0).unwrap();
+        v.write(&root, f.ino, 0, &[1; 4096], WriteFlags::default())
+            .unwrap();
+    }
+    v.syncfs(&root).unwrap();
+    for i in (0..1200).step_by(2) {
+        v.unlink(&root, dir, old(i).as_bytes()).unwrap();
+    }
+    v.syncfs(&root).unwrap();
+    v.checkpoint().unwrap();
+    let most = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for i in 0..12u64 {
+            let (v, most) = (&v, &most);
+            scope.spawn(move || {
+                let uid = [GREEDY, STRANGER, 1002][i as usize % 3];
+                let c = user(uid, 100 + i);
+                let name = format!("loop{i}");
+                let f = v.mknod(&c, dir, name.as_bytes(), 0o100644, 0).unwrap().ino;
+                for n in 0..1500u64 {
+                    v.write(&c, f, n % 7 * 4096, &[n as u8; 300], WriteFlags::default())
+                        .unwrap_or_else(|e| panic!("write {n} of {i}: {e}"));
+                    v.barrier(&c, SyncCall::File(f), 0).unwrap();
+                    if n % 10 == 0 {
+                        let name = format!("d{i}");
+                        v.mkdir(&c, dir, name.as_bytes(), 0o755)
+                            .unwrap_or_else(|e| panic!("mkdir {n} of {i}: {e}"));
+                        v.barrier(&c, SyncCall::Stream(c.stream), 0).unwrap();
+                        v.rmdir(&c, dir, name.as_bytes()).unwrap();
+                        most.fetch_max(v.barriers_open(), SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    let most = most.load(SeqCst);
+    assert!(most <= 4096 + 1024 + 12, "{most}");
+    v.unmount().unwrap();
+    fsck(&dev);
+}
