@@ -75,11 +75,7 @@ const fn known(scenario: Scenario) -> Scenario {
 
 /// All of them.
 pub const ALL: [Scenario; 9] = [
-    known(scenario(
-        "16 groups move directories",
-        attack::moves,
-        &[More::Move],
-    )),
+    scenario("16 groups move directories", attack::moves, &[More::Move]),
     scenario(
         "16 groups and creators in one directory",
         attack::creators,
@@ -90,18 +86,14 @@ pub const ALL: [Scenario; 9] = [
         attack::stalled,
         &[More::Seek, More::Group],
     ))),
-    known(scenario(
-        "groups that hold all memory",
-        attack::hoard,
-        &[More::Group],
-    )),
+    scenario("groups that hold all memory", attack::hoard, &[More::Group]),
     scenario("960 writers", attack::writers, &[More::Mkdir]),
     scenario("16 loops of barriers", attack::barriers, &[More::Mkdir]),
-    known(scenario(
+    scenario(
         "16 groups in a sticky directory",
         attack::sticky,
         &[More::Shared],
-    )),
+    ),
     known(scenario(
         "a group that maps 120 MiB",
         attack::mapped,
