@@ -15,7 +15,10 @@ use ccfs_ext4::{Error, Result, bitmap};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// Largest window, in bytes.
 const WINDOW_MAX_BYTES: u64 = 64 << 20;
@@ -308,7 +311,7 @@ impl Allocator {
             let n = view.release(&image, bits);
             info.avail.fetch_add(n, Relaxed);
             info.longest.store(u32::MAX, Relaxed);
-            self.free.fetch_add(i64::from(n), Relaxed);
+            self.free.fetch_add(i64::from(n), SeqCst);
             Ok(())
         });
     }
@@ -401,7 +404,7 @@ impl Allocator {
     /// `n` blocks of the group are no longer free.
     fn count(&self, info: &GroupInfo, n: u32) {
         info.avail.fetch_sub(n, Relaxed);
-        self.free.fetch_sub(i64::from(n), Relaxed);
+        self.free.fetch_sub(i64::from(n), SeqCst);
     }
 
     /// Calls `f` with each group's part of a run; a run outside of the volume is cut.

@@ -6,7 +6,7 @@
 
 use crate::alloc::Allocator;
 use crate::striped::{Line, STRIPES, stripe};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Blocks that a thread takes for its stock, and gives back, at once.
 const STOCK: i64 = 256;
@@ -52,10 +52,17 @@ impl Allocator {
     }
 
     fn reserve_shared(&self, n: i64) -> bool {
-        let free = &self.free;
-        let add = |p: i64| (n <= free.load(Relaxed).saturating_sub(p)).then(|| p + n);
-        let shared = &self.promises.shared;
-        shared.fetch_update(Relaxed, Relaxed, add).is_ok()
+        let (free, shared) = (&self.free, &self.promises.shared);
+        if n > free.load(SeqCst).saturating_sub(shared.load(SeqCst)) {
+            return false;
+        }
+        // Promised first and looked then: between a look and a promise others can use theirs up and be promised as much again.
+        // `allocate` takes a block before it uses its promise up, so whoever looks between the two finds too little, never too much.
+        if shared.fetch_add(n, SeqCst) + n <= free.load(SeqCst) {
+            return true;
+        }
+        self.unreserve_shared(n);
+        false
     }
 
     /// Takes promises back. `allocate` has used up one for each block that it gave; `take_structure` uses up none.
@@ -74,20 +81,23 @@ impl Allocator {
     pub fn unreserve_but(&self, data: u64, structure: u64, keep: u64) -> u64 {
         let n = i64::try_from(data.saturating_add(structure)).unwrap_or(i64::MAX);
         let keep = i64::try_from(keep).unwrap_or(i64::MAX).min(n);
-        let left = |p: i64| p.saturating_sub(n).max(0);
-        let kept = |p: i64| keep.min(self.free.load(Relaxed) - left(p)).max(0);
+        let (free, shared) = (&self.free, &self.promises.shared);
         let mut stays = 0;
         let take = |p: i64| {
-            stays = kept(p);
-            Some(left(p) + stays)
+            stays = keep.min(free.load(SeqCst) - (p - n)).max(0);
+            Some(p - n + stays)
         };
-        let _ = self.promises.shared.fetch_update(Relaxed, Relaxed, take);
-        stays as u64
+        let before = shared.fetch_update(SeqCst, SeqCst, take).unwrap_or(0);
+        debug_assert!(before >= n, "{n} promises taken back of {before}");
+        // As for `reserve_shared`.
+        let over = (shared.load(SeqCst) - free.load(SeqCst)).clamp(0, stays);
+        self.unreserve_shared(over);
+        (stays - over) as u64
     }
 
     fn unreserve_shared(&self, n: i64) {
-        let take = |p: i64| Some(p.saturating_sub(n).max(0));
-        let _ = self.promises.shared.fetch_update(Relaxed, Relaxed, take);
+        let before = self.promises.shared.fetch_sub(n, SeqCst);
+        debug_assert!(before >= n, "{n} promises taken back of {before}");
     }
 
     /// Puts all stocks back among what is free.

@@ -77,7 +77,6 @@ fn a_promise_is_kept_to_the_last_block() {
     for _ in 0..10 {
         alloc.allocate(0, 1, 99).unwrap();
     }
-    alloc.unreserve(0, 10);
     assert_eq!(alloc.allocate(0, 1, 99).unwrap_err().errno(), 28);
     assert!(!alloc.reserve(1, 0));
 }
