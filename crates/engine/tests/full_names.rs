@@ -282,6 +282,38 @@ fn forgets_under_way_are_waited_for() {
     }
 }
 
+/// Nothing but a rename that replaces a file is uncommitted, which needs no block, and the FORGET of that file is late. The same for an
+/// unlink, whose promise can be short as well.
+#[test]
+fn forgets_of_what_a_rename_replaced_are_waited_for() {
+    for (unlinked, full) in [false, true, false, true].into_iter().zip(volumes()) {
+        let (v, c) = (&full.v, &full.c);
+        let big = v.lookup(ROOT_INO, b"big").unwrap();
+        v.remember(big.ino, 1);
+        v.syncfs(c).unwrap();
+        match unlinked {
+            true => v.unlink(c, ROOT_INO, b"big").unwrap(),
+            false => full
+                .rename((full.d, "a"), (ROOT_INO, "big"), NO_FLAGS)
+                .unwrap(),
+        }
+        let forget = Arc::downgrade(v);
+        v.ask_kernel(Box::new(move |inodes| {
+            let given_up: Vec<Ino> = inodes.to_vec();
+            let (v, late) = (forget.upgrade().unwrap(), given_up.clone());
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                late.into_iter().for_each(|ino| v.forget(ino, 1));
+            });
+            given_up
+        }));
+        let f = v.lookup(full.d, b"f").unwrap().ino;
+        let written = v.write(c, f, 0, &[1; 100_000], WriteFlags::default());
+        assert_eq!(written.unwrap(), 100_000);
+        full.judge();
+    }
+}
+
 /// The same for numbers of inodes.
 #[test]
 fn forgets_of_the_last_inodes_are_waited_for() {
