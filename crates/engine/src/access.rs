@@ -41,7 +41,7 @@ impl Volume {
         }
         ccfs_image::waiting(|| {
             // What cannot be logged is not shown either.
-            if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_possible(0), []) {
+            if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_free(0), []) {
                 st.attr.atime = op.now;
                 op.set_atime(inode, &st);
             }
@@ -65,7 +65,7 @@ impl Volume {
 
     fn log_atime(&self, inode: &Arc<Inode>, st: &State) -> Result<()> {
         if self.image.read_attr(inode.ino)?.atime != st.attr.atime {
-            let op = self.begin(SYSTEM_STREAM, self.promise_if_possible(0), [])?;
+            let op = self.begin(SYSTEM_STREAM, self.promise_if_free(0), [])?;
             op.set_atime(inode, st);
         }
         Ok(())

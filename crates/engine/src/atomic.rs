@@ -312,7 +312,7 @@ impl Volume {
             stream,
             uid: cx.uid,
         };
-        let op = self.begin_sized(by, self.promise_if_possible(0), ties, expected)?;
+        let op = self.begin_sized(by, self.promise_if_free(0), ties, expected)?;
         for (inode, st) in &mut locked {
             self.publish_one(&op, inode, st);
         }
@@ -364,7 +364,7 @@ impl Volume {
         for tie in ties.iter().filter(|t| t.txn.phase() == Phase::Running) {
             self.streams.seal(&tie.txn);
         }
-        if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_possible(0), ties) {
+        if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_free(0), ties) {
             self.publish_one(&op, inode, st);
         }
         true

@@ -103,9 +103,10 @@ impl Volume {
         let acl = self.chmod_acl(&inode, &st, set)?;
         // A block at the end, and the set of xattrs where there is an ACL.
         let expected = self.expected_for(2) + acl.as_ref().map_or(0, set_bytes);
-        let promise = match acl {
-            Some(_) => self.promise_structure(2)?,
-            None => self.promise_if_possible(2),
+        let promise = match &acl {
+            Some(acl) => self.promise_for(cx, 0, 2, || self.xattr_blocks(&inode, &st, acl))?,
+            None if resize.is_some() => self.promise_if_free(2),
+            None => self.promise_if_free(0),
         };
         let ties = Self::inode_tie(&inode, &st);
         let op = match resize {
@@ -168,9 +169,9 @@ impl Volume {
             ties.extend(xattrs.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
         }
         let expected = self.expected_for(0) + acl.as_ref().map_or(0, set_bytes);
-        let promise = match acl {
-            Some(_) => self.promise_structure(2)?,
-            None => self.promise_if_possible(0),
+        let promise = match &acl {
+            Some(acl) => self.promise_for(cx, 0, 2, || self.xattr_blocks(inode, st, acl))?,
+            None => self.promise_if_free(0),
         };
         let op = self.begin_sized(cx, promise, ties, expected)?;
         set_fields(st, set, &op);
@@ -311,7 +312,7 @@ impl Volume {
             return errno(libc::EPERM);
         }
         let ties = Self::inode_tie(&inode, &st);
-        let op = self.begin(cx, self.promise_if_possible(0), ties)?;
+        let op = self.begin(cx, self.promise_if_free(0), ties)?;
         st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
         st.attr.ctime = op.now;
         self.inodes.note_flags(st.attr.flags);
@@ -465,11 +466,7 @@ impl Volume {
             if !self.xattr_set_fits(&inode, &st, &all)? {
                 return Ok(false); // no lack of space that commits could cure
             }
-            let promise = if value.is_some() {
-                self.promise_for(cx, 0, 2, || self.xattr_blocks(&inode, &st, &all))?
-            } else {
-                self.promise_structure(2)?
-            };
+            let promise = self.promise_for(cx, 0, 2, || self.xattr_blocks(&inode, &st, &all))?;
             let mut ties = xattr_ties(&inode, &st);
             if mode.is_some() {
                 ties.extend(mode_ties(&inode, &st));

@@ -44,6 +44,11 @@ struct Plan {
     beyond: bool,
 }
 
+/// What an operation does to the file may stay uncommitted as long as somebody likes.
+pub(crate) fn is_held(cx: &Context, st: &State) -> bool {
+    cx.stream.is_group() || st.draft.is_some()
+}
+
 impl Volume {
     pub(crate) fn split(&self, at: u64) -> (u64, usize) {
         let bs = u64::from(self.block_size);
@@ -232,10 +237,11 @@ impl Volume {
             // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
             let structure = self.tree_blocks(plan.cells.len() as u64);
             let promise = match plan.fresh {
-                0 => self.promise_if_possible(structure),
+                0 if plan.unwritten => self.promise_if_possible(is_held(cx, &st), structure),
+                0 => self.promise_if_free(structure),
                 n => self.promise(cx, n, structure)?,
             };
-            if promise.short && plan.unwritten && (left == u64::MAX || plan.beyond) {
+            if promise.tight && (left == u64::MAX || plan.beyond) {
                 return errno(libc::ENOSPC);
             }
             let stream = if flags.writeback {
@@ -446,7 +452,7 @@ impl Volume {
             let mut body = layer.body.write();
             // A block over an own preallocation takes over its promise.
             body.prealloc.remove(cell.lblk, cell.lblk + 1);
-            body.tight |= op.short;
+            body.tight |= op.tight;
         }
         if let Over::Block { promised: true } = page.over {
             op.txn.body.lock().promised_data += 1;

@@ -11,6 +11,8 @@ pub enum Moment {
     Resumed,
     /// What a sync call changes (it publishes what is unsynced of O_ATOMIC files) is accepted; from here on it waits for the device only.
     Placed,
+    /// It has got a turn of its own: others wait.
+    Turn,
 }
 
 /// Told of every moment, by the thread whose call it is. It may wait.

@@ -448,7 +448,7 @@ impl Volume {
             let mut ties = removal_ties(&inode, l.get(&inode));
             ties.extend(Self::entry_tie(&dir, l.get(&dir), name));
             ties.extend(Self::dir_ties(&dir, l.get(&dir)));
-            let promise = self.promise_if_possible(1);
+            let promise = self.promise_if_free(1);
             let op = self.begin(cx, promise, ties)?;
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, Some(found), None);
@@ -542,7 +542,7 @@ impl Volume {
         };
         let ties = removal_ties(&inode, &st);
         // Where an open group is in the way, its end brings us here again.
-        let Ok(op) = self.begin(stream, self.promise_if_possible(0), ties) else {
+        let Ok(op) = self.begin(stream, self.promise_if_free(0), ties) else {
             return;
         };
         op.kill(&inode, &mut st);

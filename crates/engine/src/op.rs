@@ -2,6 +2,7 @@
 use crate::inode::{FileLayer, Inode, Over, Overlay, Page, State};
 use crate::planted;
 use crate::record::{DirField, DirValue};
+use crate::space::Refused;
 use crate::txn::{EntryChange, Name, Tie, Txn};
 use crate::types::{Context, Ino, Result, StreamId, Time};
 use crate::volume::Volume;
@@ -19,6 +20,8 @@ pub(crate) struct Promise<'v> {
     pub structure: u64,
     /// Blocks of structure were wanted and there are none.
     pub short: bool,
+    /// So are those for a cut of an unwritten extent.
+    pub tight: bool,
 }
 
 impl Promise<'_> {
@@ -58,6 +61,8 @@ pub(crate) struct Op<'v> {
     pub now: Time,
     /// No blocks of structure are promised to it.
     pub short: bool,
+    /// What it writes must not cut an unwritten extent.
+    pub tight: bool,
     /// Promised blocks of structure that are not assigned to what it changes.
     spare: Cell<u64>,
     /// What the transaction counts for it until it ends.
@@ -125,6 +130,7 @@ impl Volume {
         } else {
             self.image.geometry().root_reserved_blocks
         };
+        self.turn.refuse_others()?;
         let enough = reserve == 0 || self.has_unpromised(data + structure + reserve);
         if enough && self.space.promise(&self.image, data, structure) {
             Ok(Promise {
@@ -132,8 +138,10 @@ impl Volume {
                 data,
                 structure,
                 short: false,
+                tight: false,
             })
         } else {
+            crate::space::refuse(Refused::Free(data + structure));
             Err(Error::Errno(libc::ENOSPC))
         }
     }
@@ -152,20 +160,23 @@ impl Volume {
             return all;
         }
         let need = need()?.min(most);
+        let held = cx.stream.is_group();
         let mut promise = match data + need {
-            0 => self.promise_structure(most)?,
+            0 => self.promise_structure(held, most)?,
             _ => self.promise(cx, data, need)?,
         };
         if data + need > 0 && need < most {
-            let (_, rest) = self.promise_structure(most - need)?.hand_over();
+            let (_, rest) = self.promise_structure(held, most - need)?.hand_over();
             promise.structure += rest;
         }
         Ok(promise)
     }
 
-    /// Promises blocks for what an operation on existing files makes of their structure, or ENOSPC. Root's reserve counts.
-    pub(crate) fn promise_structure(&self, structure: u64) -> Result<Promise<'_>> {
-        let promise = self.promise_if_possible(structure);
+    /// Promises blocks for what an operation on existing files makes of their structure, or ENOSPC. Every reserve counts. `held`: see
+    /// `Space::draw`.
+    pub(crate) fn promise_structure(&self, held: bool, structure: u64) -> Result<Promise<'_>> {
+        self.turn.refuse_others()?;
+        let promise = self.promise_if_possible(held, structure);
         if promise.short {
             return Err(Error::Errno(libc::ENOSPC));
         }
@@ -173,14 +184,33 @@ impl Volume {
     }
 
     /// For operations that must not fail for lack of space (C9): what can be promised, of the engine's own reserve if need be, else
-    /// nothing: then the operation must do without.
-    pub(crate) fn promise_if_possible(&self, structure: u64) -> Promise<'_> {
-        let got = self.space.promise(&self.image, 0, structure) || self.space.draw(structure);
+    /// nothing: then the operation must do without. Root's reserve comes last. `held`: see `Space::draw`.
+    pub(crate) fn promise_if_possible(&self, held: bool, structure: u64) -> Promise<'_> {
+        let reserve = self.image.geometry().root_reserved_blocks;
+        let free = || self.space.promise(&self.image, 0, structure);
+        let got = reserve == 0 || self.has_unpromised(structure + reserve);
+        let got = got && free() || self.space.draw(structure, held) || reserve > 0 && free();
+        // What an open group or a draft holds comes back for nobody's turn.
+        if !got && !held {
+            crate::space::refuse(Refused::Kept);
+        }
+        self.promise_of(structure, got, !got)
+    }
+
+    /// For operations that do as well without, and cut no unwritten extent: of what is free for everybody, else nothing. Many of them would
+    /// take the engine's own reserve away from those that need it.
+    pub(crate) fn promise_if_free(&self, structure: u64) -> Promise<'_> {
+        let got = self.space.promise(&self.image, 0, structure);
+        self.promise_of(structure, got, false)
+    }
+
+    fn promise_of(&self, structure: u64, got: bool, tight: bool) -> Promise<'_> {
         Promise {
             vol: self,
             data: 0,
             structure: if got { structure } else { 0 },
             short: !got,
+            tight,
         }
     }
 
@@ -221,7 +251,7 @@ impl Volume {
             self.want_commit();
         }
         let txn = accepted.txn;
-        let short = promise.short;
+        let (short, tight) = (promise.short, promise.tight);
         let (data, structure) = promise.hand_over();
         if data + structure > 0 {
             let mut body = txn.body.lock();
@@ -235,6 +265,7 @@ impl Volume {
             number: accepted.number,
             now: self.held(now()),
             short,
+            tight,
             spare: Cell::new(structure),
             expected,
             uid,
@@ -252,7 +283,7 @@ impl Volume {
         promise: Promise<'_>,
         expected: u64,
     ) -> Op<'_> {
-        let short = promise.short;
+        let (short, tight) = (promise.short, promise.tight);
         let (data, structure) = promise.hand_over();
         let mut body = txn.body.lock();
         body.promised_data += data;
@@ -265,6 +296,7 @@ impl Volume {
             number,
             now: self.held(now()),
             short,
+            tight,
             spare: Cell::new(structure),
             expected,
             uid: memory.0,
@@ -557,7 +589,7 @@ impl Op<'_> {
         let count = pages.len() as u64;
         let bytes = count * u64::from(self.vol.block_size);
         let mut body = layer.body.write();
-        body.tight |= self.short;
+        body.tight |= self.tight;
         body.pages.extend(pages);
         drop(body);
         self.add_dirty(bytes);

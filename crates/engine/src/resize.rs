@@ -1,6 +1,6 @@
 //! Changes of a file's extent: truncate, fallocate, holes, copies.
 use crate::dir::errno;
-use crate::file::{Cell, FLAG_APPEND, FLAG_EXTENTS, is_zero, touch};
+use crate::file::{Cell, FLAG_APPEND, FLAG_EXTENTS, is_held, is_zero, touch};
 use crate::group::Held;
 use crate::inode::{Inode, State};
 use crate::op::Op;
@@ -381,12 +381,12 @@ impl Volume {
         let structure = self.tree_blocks(fresh + 2);
         let promise = match zero {
             Some(_) => self.promise(cx, fresh, structure)?,
-            None => self.promise_if_possible(structure),
+            // A hole in the middle of an extent cuts it in two; any other needs nothing.
+            None if self.may_cut(inode, st, from, to)? => {
+                self.promise_structure(is_held(cx, st), structure)?
+            }
+            None => self.promise_if_free(structure),
         };
-        // A hole in the middle of an extent cuts it in two; any other needs nothing.
-        if promise.short && self.may_cut(inode, st, from, to)? {
-            return errno(libc::ENOSPC);
-        }
         let expected = self.expected_for(5) + RUN_BYTES * fresh;
         let ties = Self::inode_tie(inode, st);
         let op = self.begin_content(cx, st, promise, ties, expected)?;

@@ -1,5 +1,6 @@
 //! Space: promises to operations, what statfs shows, and getting room when there is none (C9).
 use crate::group::Held;
+use crate::moment::Moment;
 use crate::noted::NotedImage;
 use crate::planted::{self, Bug};
 use crate::sync::{Mutex, MutexGuard};
@@ -8,6 +9,7 @@ use crate::volume::Volume;
 use crate::watch::Cause;
 use ccfs_ext4::Error;
 use ccfs_image::{Run, Striped};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -27,25 +29,72 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Those of some inodes that the front end has given up.
 pub type GivenUp = Box<dyn Fn(&[Ino]) -> Vec<Ino> + Send + Sync>;
 
-/// Operations that need space wait here while one has its turn alone. They hold nothing.
+/// Operations that need a promise wait here while one has its turn alone. They hold nothing.
 #[derive(Default)]
 pub struct Turn {
     taken: AtomicBool,
     alone: Mutex<()>,
 }
 
+/// What a promise was refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// So many blocks are not free for everybody.
+    Free(u64),
+    /// Nor is the engine's own reserve what it should be.
+    Kept,
+}
+
+/// An operation that must be tried again when another one's turn is over. Callers never see it.
+const ANOTHERS_TURN: i32 = i32::MAX;
+
+thread_local! {
+    /// What this thread's operation was refused last.
+    static REFUSED: Cell<Option<Refused>> = const { Cell::new(None) };
+    /// This thread has its turn, or has waited for another one's.
+    static MAY_GO: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread's operation waits for nobody's turn, until it is dropped.
+struct MayGo;
+
+impl MayGo {
+    fn now() -> MayGo {
+        MAY_GO.set(true);
+        MayGo
+    }
+}
+
+impl Drop for MayGo {
+    fn drop(&mut self) {
+        MAY_GO.set(false);
+    }
+}
+
+/// This thread's operation gets no promise.
+pub fn refuse(refused: Refused) {
+    REFUSED.set(Some(refused));
+}
+
 /// A turn, until it is dropped.
 pub struct Alone<'t> {
     turn: &'t Turn,
+    _may_go: MayGo,
     _guard: MutexGuard<'t, ()>,
 }
 
 impl Turn {
     /// Errors: EAGAIN, see `may_wait`.
     fn wait(&self) -> Result<()> {
-        if self.taken.load(Relaxed) {
-            ccfs_image::may_wait()?;
-            drop(self.alone.lock());
+        ccfs_image::may_wait()?;
+        drop(self.alone.lock());
+        Ok(())
+    }
+
+    /// Before a promise. Errors: somebody else has his turn; `with_space` waits for its end.
+    pub fn refuse_others(&self) -> Result<()> {
+        if self.taken.load(Relaxed) && !MAY_GO.get() {
+            return Err(Error::Errno(ANOTHERS_TURN));
         }
         Ok(())
     }
@@ -55,6 +104,7 @@ impl Turn {
         self.taken.store(true, Relaxed);
         Alone {
             turn: self,
+            _may_go: MayGo::now(),
             _guard: guard,
         }
     }
@@ -132,9 +182,11 @@ impl Space {
         space
     }
 
-    /// Promises blocks of structure out of the engine's own reserve.
-    pub fn draw(&self, structure: u64) -> bool {
-        let taken = self.take_reserve(structure);
+    /// Promises blocks of structure out of the engine's own reserve. `held`: for what may stay uncommitted as long as its owner likes; all
+    /// of that together gets a half at most, since no commit brings it back.
+    pub fn draw(&self, structure: u64, held: bool) -> bool {
+        let stays = if held { self.wanted / 2 } else { 0 };
+        let taken = self.take_reserve(structure, stays);
         if taken {
             self.promised_structure.add(structure);
         }
@@ -143,15 +195,15 @@ impl Space {
 
     /// Blocks of the engine's own reserve become everybody's.
     pub fn give_reserve(&self, image: &NotedImage, blocks: u64) -> bool {
-        let taken = self.take_reserve(blocks);
+        let taken = self.take_reserve(blocks, 0);
         if taken {
             image.alloc().unreserve(0, blocks);
         }
         taken
     }
 
-    fn take_reserve(&self, blocks: u64) -> bool {
-        let left = |have: u64| have.checked_sub(blocks);
+    fn take_reserve(&self, blocks: u64, stays: u64) -> bool {
+        let left = |have: u64| have.checked_sub(blocks).filter(|left| *left >= stays);
         let taken = self.emergency.fetch_update(Relaxed, Relaxed, left);
         taken.is_ok()
     }
@@ -274,8 +326,17 @@ impl Volume {
         f: impl Fn(u64) -> Result<T>,
     ) -> Result<T> {
         self.admit_to(cx)?;
-        self.turn.wait()?;
-        let f = |left| self.unblocked(cx, held, || f(left));
+        let f = |left| {
+            REFUSED.set(None);
+            match self.unblocked(cx, held, || f(left)) {
+                Err(Error::Errno(ANOTHERS_TURN)) => {}
+                done => return done,
+            }
+            self.turn.wait()?;
+            let _may_go = MayGo::now();
+            REFUSED.set(None);
+            self.unblocked(cx, held, || f(left))
+        };
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
         let again = || {
             self.reclaim_space()?;
@@ -304,10 +365,14 @@ impl Volume {
         if self.promises_fill(reserve) {
             // Others have been faster, and promises are for more than is used. Those under way end soon.
             let _alone = self.turn.take();
+            self.at(Moment::Turn);
             for _ in 0..ROUNDS_ALONE {
                 let next = again();
                 if !full(&next) {
                     return next;
+                }
+                if !self.promises_fill(reserve) {
+                    break;
                 }
             }
         }
@@ -317,11 +382,19 @@ impl Volume {
         f(left - left / 32)
     }
 
-    /// Would there be room if all that is promised, and not used yet, came back?
+    /// Would this thread's operation have got what it was refused if all that is promised, and not used yet, had come back?
     fn promises_fill(&self, reserve: u64) -> bool {
         let promised = self.space.promised_data.get() + self.space.promised_structure.get();
         let kept = self.space.wanted + reserve;
-        promised > 0 && self.image.alloc().free_blocks() > kept + SPARE_BLOCKS
+        promised > 0
+            && match REFUSED.get() {
+                Some(Refused::Free(n)) => {
+                    self.image.alloc().free_blocks() >= kept.saturating_add(n)
+                }
+                Some(Refused::Kept) => self.space.missing() > 0,
+                // Of inodes, or room in a directory, there is no more by that.
+                None => false,
+            }
     }
 
     /// Waits for FORGETs of files without a name that the front end has given up. True: files have been freed since.

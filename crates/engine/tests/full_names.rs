@@ -4,6 +4,7 @@ use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
 use common::{crash, cx, fsck, image, mode, mount};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 const NO_FLAGS: RenameFlags = RenameFlags {
     noreplace: false,
@@ -116,6 +117,15 @@ fn no_space<T: std::fmt::Debug>(result: Result<T>) {
     match result {
         Err(Error::Errno(libc::ENOSPC)) => {}
         other => panic!("{other:?}"),
+    }
+}
+
+/// Threads that look at it end, also after a panic.
+struct Stop<'s>(&'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
     }
 }
 
@@ -312,6 +322,141 @@ fn forgets_of_what_a_rename_replaced_are_waited_for() {
         assert_eq!(written.unwrap(), 100_000);
         full.judge();
     }
+}
+
+/// Overwrites need no block and take none of the engine's own, so what others do that needs none is done.
+#[test]
+fn overwrites_leave_the_reserve_to_others() {
+    const RENAMES: u64 = 20;
+    for full in volumes() {
+        let (v, c) = (&full.v, &full.c);
+        let big = v.lookup(ROOT_INO, b"big").unwrap();
+        let bs = u64::from(full.block_size);
+        let blocks = big.size / bs;
+        let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            for stream in 0..3 {
+                let (stop, writes) = (&stop, &writes);
+                scope.spawn(move || {
+                    let c = Context {
+                        stream: StreamId(50 + stream),
+                        ..*c
+                    };
+                    let data = vec![stream as u8; bs as usize];
+                    let mut x = 12345 + stream;
+                    while !stop.load(SeqCst) {
+                        x = x
+                            .wrapping_mul(6364136223846793005)
+                            .wrapping_add(1442695040888963407);
+                        let at = (x >> 33) % blocks * bs;
+                        v.write(&c, big.ino, at, &data, WriteFlags::default())
+                            .unwrap();
+                        // Times and rights take no block either.
+                        v.setattr(&c, big.ino, &mode(0o600)).unwrap();
+                        writes.fetch_add(1, SeqCst);
+                    }
+                });
+            }
+            while writes.load(SeqCst) < 200 {
+                std::thread::yield_now();
+            }
+            for n in 0..RENAMES {
+                let (old, new) = (format!("n{n}"), format!("n{}", n + 1));
+                let old = if n == 0 { "a" } else { &old };
+                full.rename((full.d, old), (full.d, &new), NO_FLAGS)
+                    .unwrap_or_else(|e| panic!("rename {n} beside overwrites: {e}"));
+                if n % 5 == 0 {
+                    full.create(full.d, &format!("c{n}"))
+                        .unwrap_or_else(|e| panic!("create {n} beside overwrites: {e}"));
+                }
+            }
+        });
+        full.judge();
+    }
+}
+
+/// What may stay uncommitted for long leaves half of the engine's own blocks to others.
+#[test]
+fn groups_and_drafts_leave_half_of_the_reserve() {
+    for (draft, full) in [false, true, false, true].into_iter().zip(volumes()) {
+        let (v, c) = (&full.v, &full.c);
+        let bs = u64::from(full.block_size);
+        let group = v.group_begin(StreamId(7), c.uid, None).unwrap();
+        if draft {
+            v.unlink(c, ROOT_INO, b"big").unwrap();
+            let pre = full.create(ROOT_INO, "pre").unwrap();
+            let len = 2000 * bs;
+            let how = Fallocate::Allocate { keep_size: false };
+            v.fallocate(c, pre, how, 0, len).unwrap();
+            full.fill(full.create(ROOT_INO, "big").unwrap());
+            v.atomic_open(c, pre, 0).unwrap();
+            // Every other block, so that each write cuts an extent, until the draft is as large as it may be.
+            let write = |n: u64| {
+                let at = (2 * n + 1) * bs;
+                v.write(c, pre, at, &vec![1; bs as usize], WriteFlags::default())
+            };
+            let ends = (0..400).map(write).find(|written| written.is_err());
+            let ends = ends.map(|written| written.unwrap_err().errno());
+            assert!(matches!(ends, None | Some(libc::EDQUOT)), "{ends:?}");
+        } else {
+            let inside = Context {
+                stream: group,
+                ..*c
+            };
+            let make = |n: u64| v.mknod(&inside, full.e, format!("g{n}").as_bytes(), 0o100644, 0);
+            no_space((0..1000).map(make).find(|made| made.is_err()).unwrap());
+        }
+        full.rename((full.d, "a"), (full.d, "x"), NO_FLAGS).unwrap();
+        full.create(full.d, "new").unwrap();
+        v.group_abort(group).unwrap();
+        full.judge();
+    }
+}
+
+/// Where what is missing is no block, nobody gets a turn of his own, and nobody else waits.
+#[test]
+fn what_no_space_helps_keeps_nobody_waiting() {
+    let dev = Arc::new(image(&["-N", "64"], "64M"));
+    let v = mount(&dev);
+    let turns = Arc::new(AtomicU64::new(0));
+    let taken = turns.clone();
+    v.listen_to_moments(Box::new(move |moment| {
+        if moment == Moment::Turn {
+            taken.fetch_add(1, SeqCst);
+        }
+    }));
+    let c = cx(1);
+    let f = v.mknod(&c, ROOT_INO, b"file", 0o100644, 0).unwrap().ino;
+    let more = |n: u64| {
+        v.mknod(&c, ROOT_INO, format!("f{n}").as_bytes(), 0o100644, 0)
+            .map(drop)
+    };
+    no_space((0..).map(more).find(|r| r.is_err()).unwrap());
+    v.syncfs(&c).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        // Somebody is promised something at any moment.
+        scope.spawn(|| {
+            for n in 0.. {
+                if stop.load(SeqCst) {
+                    break;
+                }
+                let at = n % 256 * 4096;
+                v.write(&cx(90), f, at, &[2; 4096], WriteFlags::default())
+                    .unwrap();
+            }
+        });
+        let how = Fallocate::Allocate { keep_size: true };
+        for _ in 0..20 {
+            no_space(more(9999));
+            no_space(v.fallocate(&cx(91), f, how, 0, 1 << 40));
+        }
+    });
+    assert_eq!(turns.load(SeqCst), 0);
+    v.unmount().unwrap();
+    fsck(&dev);
 }
 
 /// The same for numbers of inodes.
