@@ -3,7 +3,7 @@ use crate::group::Held;
 use crate::moment::Moment;
 use crate::noted::NotedImage;
 use crate::planted::{self, Bug};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Cause;
@@ -25,6 +25,8 @@ const ROUNDS_ALONE: u32 = 3;
 const FORGET_WAIT: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// So many wait for answers at most. The others do without.
+const WAITERS_MAX: u32 = 32;
 
 /// Those of some inodes that the front end has given up.
 pub type GivenUp = Box<dyn Fn(&[Ino]) -> Vec<Ino> + Send + Sync>;
@@ -74,6 +76,56 @@ impl Drop for MayGo {
 /// This thread's operation gets no promise.
 pub fn refuse(refused: Refused) {
     REFUSED.set(Some(refused));
+}
+
+/// Who asks the front end. One does at a time, and those who came before he began share what he gets to know.
+#[derive(Default)]
+pub struct Asking {
+    state: Mutex<AskState>,
+    over: Condvar,
+}
+
+#[derive(Default)]
+struct AskState {
+    /// How many have begun.
+    begun: u64,
+    busy: bool,
+    waiting: u32,
+}
+
+impl Asking {
+    /// True: it is the caller who asks (`Asks`). False: others have asked on, `freed` says that it need not, or too many wait.
+    fn begin(&self, end: Instant, freed: &dyn Fn() -> bool) -> bool {
+        let mut state = self.state.lock();
+        let came = state.begun;
+        loop {
+            if !state.busy && state.begun > came {
+                return false;
+            }
+            if !state.busy {
+                state.begun += 1;
+                state.busy = true;
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if freed() || left.is_zero() || state.waiting >= WAITERS_MAX {
+                return false;
+            }
+            state.waiting += 1;
+            self.over.wait_for(&mut state, left);
+            state.waiting -= 1;
+        }
+    }
+}
+
+/// The caller asks, until it is dropped.
+struct Asks<'a>(&'a Asking);
+
+impl Drop for Asks<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().busy = false;
+        self.0.over.notify_all();
+    }
 }
 
 /// A turn, until it is dropped.
@@ -402,9 +454,24 @@ impl Volume {
         let Some(ask) = self.kernel.lock().clone() else {
             return false;
         };
-        let nameless: Vec<Ino> = self.orphans.lock().iter().copied().collect();
-        let known = |ino: &Ino| self.refs.any(*ino);
         let end = Instant::now() + FORGET_WAIT;
+        let nameless = self.nameless();
+        let freed = || !nameless.iter().all(|ino| self.refs.any(*ino));
+        if nameless.is_empty() || !self.asking.begin(end, &freed) {
+            return freed();
+        }
+        let _asking = Asks(&self.asking);
+        self.ask_until(&**ask, end);
+        freed()
+    }
+
+    fn nameless(&self) -> Vec<Ino> {
+        self.orphans.lock().iter().copied().collect()
+    }
+
+    fn ask_until(&self, ask: &dyn Fn(&[Ino]) -> Vec<Ino>, end: Instant) {
+        let nameless = self.nameless();
+        let known = |ino: &Ino| self.refs.any(*ino);
         loop {
             let waiting: Vec<Ino> = nameless.iter().copied().filter(|i| known(i)).collect();
             if waiting.is_empty() || Instant::now() >= end || self.is_stopped() {
@@ -423,7 +490,6 @@ impl Volume {
         while self.forgetting.load(Acquire) > 0 && Instant::now() < end {
             std::thread::sleep(LOOK_AGAIN);
         }
-        !nameless.iter().all(known)
     }
 
     /// Who says which of some inodes the front end has given up, though it has not said so with `forget`. It may take a second.

@@ -14,7 +14,7 @@ use crate::pace::Pace;
 use crate::planted::{self, Bug};
 use crate::rounds::Rounds;
 use crate::share::{self, ByUser, DirtyByUser};
-use crate::space::{Gauge, GivenUp, Space, Turn};
+use crate::space::{Asking, Gauge, GivenUp, Space, Turn};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
 use crate::sync::{Condvar, Mutex};
@@ -173,6 +173,7 @@ pub struct Volume {
     pub(crate) turn: Turn,
     /// Whom to ask for files that are about to be forgotten.
     pub(crate) kernel: Mutex<Option<Arc<GivenUp>>>,
+    pub(crate) asking: Asking,
     /// Calls of `forget` under way.
     pub(crate) forgetting: AtomicU32,
     /// What generation numbers of new inodes are made from.
@@ -342,6 +343,7 @@ impl Volume {
             reclaiming: Mutex::new(()),
             turn: Turn::default(),
             kernel: Mutex::default(),
+            asking: Asking::default(),
             forgetting: AtomicU32::new(0),
             generation: seed.1 ^ seed.0 as u32,
             counters: AtomicCounters::default(),
