@@ -38,14 +38,15 @@ lane() {
 
 # Runs the tests and sums up their closing lines.
 tests() {
-    local suites log status=0
+    local suites log beside status=0
     suites=$(cargo test --release --workspace --no-run --message-format=json 2>/dev/null |
         jq -r 'select(.executable and .profile.test) | [.manifest_path, .executable] | @tsv') || return
     log=$(mktemp)
     lane "$log" nice -n 15 < <(grep -E "$computing" <<<"$suites") &
+    beside=$!
     trap 'trap - INT TERM; kill 0' INT TERM
     lane "$log" env < <(grep -vE "$computing" <<<"$suites") || status=1
-    wait $! || status=1
+    wait "$beside" || status=1
     cargo test --quiet --release --workspace --doc >>"$log" 2>&1 || { status=1; tail -n 40 "$log"; }
     awk '/^test result:/ { suites++; ok += $4; bad += $6; ignored += $8 }
          END { printf "tests: %d passed, %d failed, %d ignored in %d suites\n", ok, bad, ignored, suites }' "$log"

@@ -204,6 +204,9 @@ pub fn spots() -> Vec<Spot> {
             "A mkdir p; A mkdir p/q; A mkdir p/q/r; A mkdir p/q/r/s; A mkdir t; A mkdir t/u; A mkdir t/u/v; A mkdir w; A syncfs; \
              A rename p/q q; B rename p q/r/s/p; B streamsync; C rename t/u u; A rename w t/w; A exchange t u/v; A streamsync; \
              B rename u q/u; C rename q/r r; B streamsync; A create r/s/x; A streamsync".into()),
+        spot(0, "moves that replace nothing, or leave a whiteout, to below what another stream moved", USUAL,
+            "A mkdir p; A mkdir p/q; A mkdir t; A mkdir u; A syncfs; A rename p/q q; B noreplace t q/t; C whiteout u q/u; \
+             C streamsync; B streamsync; A create q/u/x; A streamsync".into()),
         spot(0, "moves of directories that lie on nobody's way, in any order", USUAL,
             "A mkdir a; A mkdir a/x; A mkdir b; A mkdir b/y; A mkdir c; A mkdir c/z; A mkdir d; A syncfs; A rename a/x x; \
              B rename b/y d/y; C rename c/z d/z; C streamsync; B exchange d/y a; A rename x c/x; A streamsync; C rename d/z z; \

@@ -2,6 +2,7 @@
 use crate::inode::{FileLayer, Inode, Over, Overlay, Page, State};
 use crate::planted;
 use crate::record::{DirField, DirValue};
+use crate::share::By;
 use crate::space::Refused;
 use crate::txn::{EntryChange, Name, Tie, Txn};
 use crate::types::{Context, Ino, Result, StreamId, Time};
@@ -72,29 +73,6 @@ pub(crate) struct Op<'v> {
     dirty: Cell<i64>,
     /// It changes a draft of that user, which took so much memory before, bytes.
     draft: Option<(u32, u64)>,
-}
-
-/// Who makes a change: the stream that it belongs to, and the user whose share it takes.
-#[derive(Clone, Copy)]
-pub(crate) struct By {
-    pub stream: StreamId,
-    pub uid: u32,
-}
-
-impl From<&Context> for By {
-    fn from(cx: &Context) -> By {
-        By {
-            stream: cx.stream,
-            uid: cx.uid,
-        }
-    }
-}
-
-/// The engine's own work.
-impl From<StreamId> for By {
-    fn from(stream: StreamId) -> By {
-        By { stream, uid: 0 }
-    }
 }
 
 /// The wall clock, as inodes hold it.

@@ -3,10 +3,34 @@
 //! One user may take all of a bound, as if he were alone. Above the bound lies a reserve, for who holds little of it: so who comes later
 //! finds room, whatever one other user holds. Root gets all of the reserve.
 use crate::sync::Mutex;
+use crate::types::{Context, StreamId};
 use crate::volume::Volume;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// Who makes a change: the stream that it belongs to, and the user whose share it takes.
+#[derive(Clone, Copy)]
+pub(crate) struct By {
+    pub stream: StreamId,
+    pub uid: u32,
+}
+
+impl From<&Context> for By {
+    fn from(cx: &Context) -> By {
+        By {
+            stream: cx.stream,
+            uid: cx.uid,
+        }
+    }
+}
+
+/// The engine's own work.
+impl From<StreamId> for By {
+    fn from(stream: StreamId) -> By {
+        By { stream, uid: 0 }
+    }
+}
 
 /// The reserve is this part of a bound, and what one user may hold of a bound to draw on the reserve.
 const RESERVE: u64 = 4;
