@@ -5,7 +5,7 @@ use crate::record::{DirField, DirValue};
 use crate::share::By;
 use crate::space::Refused;
 use crate::txn::{EntryChange, Name, Tie, Txn};
-use crate::types::{Context, Ino, Result, StreamId, Time};
+use crate::types::{Context, Ino, Result, Time};
 use crate::volume::Volume;
 use ccfs_ext4::Error;
 use std::cell::Cell;
