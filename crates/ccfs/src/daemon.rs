@@ -96,13 +96,19 @@ pub fn detach() {
 pub fn ready(foreground: bool) -> Outcome<()> {
     answer(READY)?;
     logging::detached();
+    let_go(!foreground)?;
+    rustix::process::chdir("/").or_fail(mount_code::SYSTEM, "cannot leave the working directory")
+}
+
+/// Stdout, which was the way to who waits for this process, goes nowhere from now on, and stderr too if it is said.
+pub fn let_go(stderr: bool) -> Outcome<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .or_fail(mount_code::SYSTEM, "cannot open /dev/null")?;
     rustix::stdio::dup2_stdout(&null).or_fail(mount_code::SYSTEM, "cannot let go of stdout")?;
-    if !foreground {
+    if stderr {
         rustix::stdio::dup2_stderr(&null).or_fail(mount_code::SYSTEM, "cannot let go of stderr")?;
     }
-    rustix::process::chdir("/").or_fail(mount_code::SYSTEM, "cannot leave the working directory")
+    Ok(())
 }
 
 /// In the child: the mount failed. The exit code goes with the text, since the parent speaks to the user.

@@ -3,8 +3,9 @@
 //!
 //! A process with a thread that cannot end does not end either, so nobody is told of its death. But the end of its first thread, which
 //! started this process, is told (PR_SET_PDEATHSIG), and a killed process's other threads end as well or wait for the connection's end.
-use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::failure::{Failure, Outcome, mount_code};
 use crate::signals::ParentsEnd;
+use crate::{daemon, mounts};
 use ccfs_fuse::apart::Target;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -37,32 +38,26 @@ pub fn wait_and_abort(what: &Path) -> Outcome<()> {
     let process = pidfd_open(parent, PidfdFlags::empty()).map_err(|e| cannot(&e))?;
     // Open from now on: a later connection can get the same number, but not this file.
     let abort = abort_file(&target).map_err(|e| cannot(&e))?;
-    let null = openat(
-        CWD,
-        "/dev/null",
-        OFlags::RDWR | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .or_fail(mount_code::SYSTEM, "cannot open /dev/null")?;
     say!("ready");
-    rustix::stdio::dup2_stdout(&null).or_fail(mount_code::SYSTEM, "cannot let go of stdout")?;
+    daemon::let_go(false)?;
+    let mut fds = [PollFd::new(&process, PollFlags::IN)];
     while first_thread_lives(parent) {
         end.wait();
+        // It also bridges the instant between the signal and the moment from which on the thread counts as ended.
+        if poll(&mut fds, Some(&GRACE)).is_ok_and(|ready| ready > 0) {
+            return Ok(());
+        }
     }
-    let mut fds = [PollFd::new(&process, PollFlags::IN)];
-    if poll(&mut fds, Some(&GRACE)) == Ok(0) {
-        // On a connection that has ended it does nothing.
-        let _ = rustix::io::write(&abort, b"1");
-    }
+    // On a connection that has ended it does nothing.
+    let _ = rustix::io::write(&abort, b"1");
     Ok(())
 }
 
-/// False also where it was gone before the signal was asked for.
+/// False also where it was gone before the signal was asked for. Where nothing is known of it (no /proc) it lives: a connection that is in
+/// use must not be aborted.
 fn first_thread_lives(parent: Pid) -> bool {
-    let stat = std::fs::read(format!("/proc/{}/stat", parent.as_raw_nonzero())).unwrap_or_default();
-    // `pid (name) state`; the name may hold anything.
-    let after = stat.iter().rposition(|&b| b == b')').unwrap_or(0);
-    getppid() == Some(parent) && !matches!(stat.get(after + 2), None | Some(b'Z' | b'X'))
+    let state = mounts::state_of(parent.as_raw_nonzero().get() as u32);
+    getppid() == Some(parent) && !matches!(state, Some('Z' | 'X'))
 }
 
 /// The file `abort` of a connection in FUSE's control file system, which need not be mounted for it.

@@ -70,11 +70,15 @@ fn is_dead(dir: &Path) -> bool {
     )
 }
 
-/// Whether a process is in state T or t (proc(5)), the first field after its name, which may have brackets itself.
 fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(") ").next().unwrap_or_default();
-    state.starts_with(['T', 't'])
+    matches!(state_of(pid), Some('T' | 't'))
+}
+
+/// The state of a process's first thread (proc(5)): the first field after the name, which may hold anything. `None`: not known.
+pub fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_ends = stat.iter().rposition(|&b| b == b')')?;
+    stat.get(name_ends + 2).map(|&b| b.into())
 }
 
 /// All mounts of the calling thread's namespace, in mount order. Lines that do not parse are left out.
