@@ -160,7 +160,7 @@ impl Volume {
         let room = if unborn(st) {
             SAFE
         } else {
-            self.image.dir_headroom(dir.ino)?
+            self.image.dir_headroom(dir.ino, waiting + 1)?
         };
         // A full tree still takes what its leaf has room for, one name after the other: those that wait could take that room.
         if waiting < room || waiting == 0 && self.image.dir_takes(dir.ino, name)? {

@@ -62,7 +62,7 @@ noting! {
     fn dir_set_parent(dir, parent: Ino) -> ();
     fn dir_scan(dir, from: u64, f: &mut dyn FnMut(DirEntry) -> bool) -> ();
     fn dir_is_empty(dir) -> bool;
-    fn dir_headroom(dir) -> u64;
+    fn dir_headroom(dir, enough: u64) -> u64;
     fn dir_takes(dir, name: &[u8]) -> bool;
     fn dir_has_room(dir, name: &[u8], beside: &[&[u8]]) -> bool;
     fn dir_wants_tree(ino) -> bool;

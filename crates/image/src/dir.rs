@@ -200,15 +200,15 @@ impl Image {
     }
 
     /// A lower bound of the insertions into this directory that cannot fail because its hash tree is full or it has reached
-    /// 4 GiB. (Free blocks are another matter.) Only directories of many thousand blocks are near to it.
-    pub fn dir_headroom(&self, dir: Ino) -> Result<u64> {
+    /// 4 GiB. (Free blocks are another matter.) Only directories of many thousand blocks are near to it. Any bound that is `enough` will do.
+    pub fn dir_headroom(&self, dir: Ino, enough: u64) -> Result<u64> {
         let dir = Dir::open_filled(self, dir)?;
         let by_size = dir.spare_blocks();
         if !dir.indexed() && !self.core.layout.dir_index {
             return Ok(by_size);
         }
         // An insertion takes a leaf at most, and a node now and then.
-        Ok(htree::headroom(&dir)?.min(by_size / 2))
+        Ok(htree::headroom(&dir, enough)?.min(by_size / 2))
     }
 
     /// Whether this name, which is absent, can be added next, where `dir_headroom` says that not every name can.

@@ -7,6 +7,8 @@ use ccfs_ext4::dirent::{Entry, record_size};
 use ccfs_ext4::hash::Hasher;
 use ccfs_ext4::htree::{self, CONTINUED, Kind, MAX_LEVELS, Pair, RootInfo};
 use ccfs_ext4::{Error, Result};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 const LEAF: BlockKind = BlockKind::Leaf;
@@ -428,10 +430,10 @@ fn split_node(dir: &mut Dir, lblk: u32, root_index: usize) -> Result<()> {
     })
 }
 
-/// Insertions that cannot fail because the tree is full, whatever the names (a lower bound). An insertion adds at most one
-/// pair to a node; a node is split only when it is full, and leaves both halves half empty. A directory without a tree
-/// can get one at any time; where that would have no room for more, it keeps none, and only its size has a bound.
-pub(crate) fn headroom(dir: &Dir) -> Result<u64> {
+/// Insertions that cannot fail because the tree is full, whatever the names (a lower bound, looked for until it is `enough`). An
+/// insertion adds at most one pair to a node; a node is split only when it is full, and leaves both halves half empty. A directory
+/// without a tree can get one at any time; where that would have no room for more, it keeps none, and only its size has a bound.
+pub(crate) fn headroom(dir: &Dir, enough: u64) -> Result<u64> {
     let half = (htree::limit(&dir.format, Kind::Node) / 2) as u64;
     let limit = htree::limit(&dir.format, Kind::Root) as u64;
     let fresh = |pairs: u64| limit.saturating_sub(pairs) + limit.saturating_sub(2) * half;
@@ -441,20 +443,37 @@ pub(crate) fn headroom(dir: &Dir) -> Result<u64> {
     let root = dir.read(0, ROOT)?;
     let levels = htree::root_info(&dir.format, &root)?.levels;
     let pairs = htree::pairs(&dir.format, Kind::Root, &root)?;
-    let free = (pairs.limit - pairs.len()) as u64;
+    let nodes = pairs.len() as u64;
     if levels < MAX_LEVELS {
-        return Ok(fresh(pairs.len() as u64));
+        return Ok(fresh(nodes));
     }
-    if free > 1 {
-        return Ok((free - 1) * half);
+    // Were all nodes full, the next names could split each of them, and only then halves.
+    let splits = pairs.limit as u64 - nodes;
+    let least = splits.min(nodes) + splits.saturating_sub(nodes) * half;
+    if least >= enough {
+        return Ok(least);
     }
-    let mut least = u64::MAX;
+    let mut rooms = BinaryHeap::with_capacity(pairs.limit);
     for pair in pairs.to_vec() {
         let node = dir.read(pair.block, NODE)?;
         let pairs = htree::pairs(&dir.format, Kind::Node, &node)?;
-        least = least.min((pairs.limit - pairs.len()) as u64);
+        rooms.push(Reverse((pairs.limit - pairs.len()) as u64));
     }
-    Ok(least)
+    Ok(least_insertions(rooms, splits, half.saturating_sub(1)))
+}
+
+/// After how many insertions into nodes with so much room one fails at the earliest, if the root lets so many of them be split, and `half`
+/// is the room of the halves.
+fn least_insertions(mut rooms: BinaryHeap<Reverse<u64>>, splits: u64, half: u64) -> u64 {
+    let mut done = 0;
+    for _ in 0..splits {
+        let Some(Reverse(room)) = rooms.pop() else {
+            return 0;
+        };
+        done += room + 1;
+        rooms.extend([Reverse(half), Reverse(half)]);
+    }
+    done + rooms.pop().map_or(0, |Reverse(room)| room)
 }
 
 /// Whether this name, which is absent, can be added to the tree as it is: its own leaf has room for it, or can be split.
@@ -491,7 +510,7 @@ pub(crate) fn headroom_of_linear(dir: &Dir) -> Option<u64> {
     // Full blocks become leaves that are filled to half at least.
     let leaves = 2 * (u64::from(dir.blocks) + 1);
     let nodes = leaves.div_ceil(node * 3 / 4);
-    (nodes + 8 < root).then(|| (root - nodes - 1) * (node / 2))
+    (nodes + 8 < root).then(|| (root - nodes - 1) * (node / 4))
 }
 
 /// Calls `f` for the live entries of every leaf; `f` returns false to stop.

@@ -173,6 +173,41 @@ fn cost_of_a_step() {
     }
 }
 
+/// What a tree promises to take it takes, also where all of its nodes get full together, as they do with names without a pattern.
+#[test]
+fn a_tree_takes_what_it_promises() {
+    for seed in [88, 101, 133, 7] {
+        let seed = format!("hash_seed=00000000-0000-4000-8000-{seed:0>12}");
+        let volume = Volume::make(256, &["-b", "1024", "-N", "2000", "-E", &seed]);
+        let dir = volume.mkdir(2, "d");
+        let mut links = Links::default();
+        let (mut inserted, mut promised, mut early) = (0_u64, 0_u64, 0_u64);
+        loop {
+            if inserted > 12_000 {
+                let room = volume.image.dir_headroom(dir, u64::MAX).unwrap();
+                promised = promised.max(inserted + room);
+                early = early.max(room);
+            }
+            let ino = links.take(&volume);
+            let name = format!("{:0>250}", inserted.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            if volume
+                .image
+                .dir_insert(dir, name.as_bytes(), ino, 1)
+                .is_err()
+            {
+                links.give(ino);
+                break;
+            }
+            inserted += 1;
+        }
+        assert!(promised <= inserted, "{seed}: {promised} {inserted}");
+        // It does not promise too little either.
+        assert!(early > 2_000, "{seed}: {early}");
+        links.settle(&volume, 2);
+        volume.check();
+    }
+}
+
 #[test]
 fn a_full_tree_says_so() {
     let volume = Volume::make(256, &["-b", "1024", "-N", "2000"]);
@@ -181,7 +216,7 @@ fn a_full_tree_says_so() {
     let (mut inserted, mut promised) = (0_u64, 0_u64);
     let error = loop {
         if inserted.is_multiple_of(1000) {
-            promised = promised.max(inserted + volume.image.dir_headroom(dir).unwrap());
+            promised = promised.max(inserted + volume.image.dir_headroom(dir, u64::MAX).unwrap());
         }
         let ino = links.take(&volume);
         let name = format!("{inserted:0>250}");
@@ -194,7 +229,7 @@ fn a_full_tree_says_so() {
     assert!(matches!(error, Error::Errno(libc::ENOSPC)), "{error}");
     assert!(promised <= inserted, "{promised} {inserted}");
     assert!(inserted > 15_000, "{inserted}");
-    assert_eq!(volume.image.dir_headroom(dir).unwrap(), 0);
+    assert_eq!(volume.image.dir_headroom(dir, u64::MAX).unwrap(), 0);
     // Which names it still takes is known before, and after some are gone it takes more.
     let others = |tag: &str, len: usize, links: &mut Links| {
         let mut taken = 0;
