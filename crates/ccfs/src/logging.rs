@@ -4,7 +4,7 @@
 //!
 //! Messages of the target `life` are told unless somebody wants less: mounts, unmounts, recoveries. They are for the log,
 //! not for who waits at a terminal for the mount.
-use crate::options::open_file;
+use crate::named::{self, For};
 use ccfs_fuse::show::Messages;
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -82,11 +82,11 @@ pub fn kept() -> Arc<Messages> {
 
 /// Messages of the daemon: to `file`, else to the system log.
 ///
-/// Errors: `file` cannot be opened for appending, or is a pipe or the like.
+/// Errors: `file` cannot be opened for appending, is a pipe or the like, or others can lead to another file.
 pub fn of_daemon(file: Option<&Path>) -> io::Result<()> {
     let sink = match file {
         Some(path) => {
-            let file = open_file(path, OpenOptions::new().create(true).append(true))?;
+            let file = named::open(path, For::Appending)?;
             KEPT.go_to(&path.display().to_string());
             Sink::File(Arc::new(Mutex::new(file)))
         }

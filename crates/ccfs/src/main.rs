@@ -32,6 +32,7 @@ mod mkfs;
 mod mount;
 mod mountpoint;
 mod mounts;
+mod named;
 mod offline;
 mod options;
 mod output;

@@ -1,13 +1,12 @@
 //! `ccfs metrics`: the status in Prometheus's text format, once or for whoever asks over a socket.
 use crate::cli::MetricsArgs;
 use crate::failure::{Context, Failure, Outcome};
+use crate::named;
 use crate::stream;
 use ccfs_fuse::show::prometheus;
 use serde_json::Value;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,22 +94,24 @@ fn metrics(dir: &Path) -> Outcome<String> {
 /// A socket that a killed one left is replaced; one that somebody serves is not.
 fn bind(path: &Path) -> Outcome<UnixListener> {
     let what = format!("cannot listen on {}", path.display());
-    match UnixListener::bind(path) {
+    let place = named::place(path).or_fail(1, &what)?;
+    // Nobody leads it elsewhere meanwhile.
+    let path = place.path(path);
+    match UnixListener::bind(&path) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
         other => return other.or_fail(1, what),
     }
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-    if !is_socket {
+    if !place.is_socket() {
         return Err(Failure::new(
             1,
             format!("{what}: something else has this name"),
         ));
     }
-    if UnixStream::connect(path).is_ok() {
+    if UnixStream::connect(&path).is_ok() {
         return Err(Failure::new(1, format!("{what}: it is in use")));
     }
-    fs::remove_file(path).or_fail(1, &what)?;
-    UnixListener::bind(path).or_fail(1, what)
+    place.remove().or_fail(1, &what)?;
+    UnixListener::bind(&path).or_fail(1, what)
 }
 
 fn serve<S: Read + Write + Send + 'static>(

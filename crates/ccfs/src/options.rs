@@ -1,12 +1,11 @@
 //! The options of `mount -o`.
 use crate::failure::{Failure, Outcome, mount_code};
+use crate::named::{self, For};
 use crate::size;
 use ccfs_engine::Options;
 use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules, Transport};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -297,31 +296,11 @@ fn set(
     Ok(())
 }
 
-/// Opens a file that an option names, without waiting. A pipe is none: nobody may be at its other end, and /dev/stdout is the one through which
-/// whoever mounts waits for the daemon.
-pub fn open_file(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = match how.custom_flags(flags).open(path) {
-        // A pipe that nobody reads.
-        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Err(no_file()),
-        opened => opened?,
-    };
-    let kind = file.metadata()?.file_type();
-    match kind.is_file() || kind.is_char_device() {
-        true => Ok(file),
-        false => Err(no_file()),
-    }
-}
-
-fn no_file() -> io::Error {
-    io::Error::other("it is no regular file")
-}
-
 /// Reads the rules file.
 fn rules(path: &Path) -> Result<Rules, String> {
     let shown = path.display();
     let mut text = Vec::new();
-    open_file(path, OpenOptions::new().read(true))
+    named::open(path, For::Reading)
         .and_then(|file| file.take(RULES_BYTES + 1).read_to_end(&mut text))
         .map_err(|e| format!("cannot read the rules file {shown}: {e}"))?;
     if text.len() as u64 > RULES_BYTES {
