@@ -359,7 +359,17 @@ impl Driver {
         }
         let touches = self.tree.touches(&op);
         let targets = self.victims(&op);
-        let expected = self.check_without(&op);
+        let allowed = |tree: &Tree| {
+            let in_group = || tree.permits_in_group(&op);
+            tree.permits(&op)
+                .and_then(|()| group.map_or(Ok(()), |_| in_group()))
+        };
+        let forbidden = allowed(&self.tree) == Err(libc::EPERM);
+        let expected = self.check_without(&op).and_then(|()| match forbidden {
+            true => Err(libc::EPERM),
+            false => Ok(()),
+        });
+        let locks = self.ends_draft(&op);
         let writer = self.writers.get(op.target().as_ref().unwrap_or(&ROOT));
         let stream = match (mapped, writer) {
             (true, Some(writer)) => *writer,
@@ -382,11 +392,15 @@ impl Driver {
                 if !touches.is_empty() {
                     self.find_whiteout(&op)?;
                 }
+                if let Some(node) = locks {
+                    self.draft_ended(node, place)?;
+                }
                 let stamps = self.stamps(&touches);
                 self.tree
                     .apply(&op, &stamps)
                     .map_err(|e| format!("{op}: accepted, the model says {}", name(e)))?;
                 self.forget_dead(&targets);
+                self.forget_dead(locks.as_slice());
                 self.compare(&op, &touches)?;
                 self.note_writer(&op, stream);
                 self.mark_rights(&op, bits);
@@ -435,21 +449,21 @@ impl Driver {
             {
                 Ok(Ended::NoSpace)
             }
+            // It would be taken back with the group; or a page of the draft is lost.
+            (Err(_), Ok(())) if locks.is_some_and(|n| group.is_some() || self.is_lost(&n)) => {
+                Ok(Ended::Refused)
+            }
             // Block-mapped files cannot have unwritten blocks (fallocate(2), EOPNOTSUPP).
             (Err(e), Ok(())) if e.errno() == libc::EOPNOTSUPP && self.is_block_mapped(&op) => {
                 Ok(Ended::Refused)
             }
             (Err(e), Err(errno)) if same_refusal(e.errno(), errno) => {
-                if e.errno() == libc::EPERM && self.tree.permits(&op) == Err(libc::EPERM) {
+                if e.errno() == libc::EPERM && forbidden {
                     self.marks.mark("rights/refused");
                 }
                 Ok(Ended::Refused)
             }
-            (Err(e), Err(_))
-                if e.errno() == libc::EPERM && self.tree.permits(&op) == Err(libc::EPERM) =>
-            {
-                Ok(Ended::Refused)
-            }
+            (Err(e), Err(_)) if e.errno() == libc::EPERM && forbidden => Ok(Ended::Refused),
             // What it speaks of ended while it waited.
             (Err(_), Err(_)) if !self.known(&op) => Ok(Ended::Refused),
             (Err(e), expected) => Err(format!(

@@ -85,17 +85,24 @@ impl Driver {
 
     /// How an O_ATOMIC open ended that did not succeed.
     pub(crate) fn not_opened(
-        &self,
+        &mut self,
         node: NodeId,
         done: &Result<(), Error>,
     ) -> Result<Option<Ended>, String> {
         match done {
+            Ok(()) if self.is_locked(node) => {
+                Err(format!("O_ATOMIC open of #{}: it is locked", node.0))
+            }
             Ok(()) => Ok(None),
             Err(e) if is_stop(e) => Ok(Some(Ended::Stopped)),
             Err(e)
                 if e.errno() == libc::EBUSY
                     && (self.atomics.contains_key(&node) || !self.groups.is_empty()) =>
             {
+                Ok(Some(Ended::Refused))
+            }
+            Err(e) if e.errno() == libc::EPERM && self.is_locked(node) => {
+                self.marks.mark("rights/refused");
                 Ok(Some(Ended::Refused))
             }
             Err(e) => Err(format!("O_ATOMIC open of #{}: {e}", node.0)),
@@ -219,11 +226,42 @@ impl Driver {
         Ok(promises)
     }
 
+    /// Immutable or append-only.
+    fn is_locked(&self, node: NodeId) -> bool {
+        let locks = IMMUTABLE | APPEND;
+        self.tree.get(node).is_ok_and(|n| n.flags & locks != 0)
+    }
+
+    /// The file open O_ATOMIC that an operation makes immutable or append-only: from there on it is none.
+    pub(crate) fn ends_draft(&self, op: &Op) -> Option<NodeId> {
+        let Op::SetFlags { node, flags } = op else {
+            return None;
+        };
+        let new = flags & (IMMUTABLE | APPEND) & !self.tree.get(*node).ok()?.flags;
+        (new != 0 && self.atomics.contains_key(node)).then_some(*node)
+    }
+
+    /// Such an operation was accepted: it has published what there was.
+    pub(crate) fn draft_ended(&mut self, node: NodeId, stream: usize) -> Result<(), String> {
+        self.publish_at(stream, self.events(), &[node]);
+        self.atomics.remove(&node);
+        if let Some(i) = self.open.iter().position(|n| *n == node) {
+            self.open.swap_remove(i);
+        }
+        match self.vol.atomic_state(self.ino(node)) {
+            (false, false) => Ok(()),
+            state => Err(format!("#{} is locked, its draft is {state:?}", node.0)),
+        }
+    }
+
     fn published(&mut self, call: &AtomicCall) {
-        let (stream, began) = (call.stream, call.began);
+        self.publish_at(call.stream, call.began, &call.nodes);
+    }
+
+    fn publish_at(&mut self, stream: usize, began: usize, nodes: &[NodeId]) {
         let began = began.max(self.began.last().copied().unwrap_or(0));
         let (mut files, mut stamps) = (Vec::new(), Vec::new());
-        for node in &call.nodes {
+        for node in nodes {
             let (Some(file), Some(now)) = (self.atomics.get_mut(node), self.tree.content(*node))
             else {
                 continue;
@@ -266,6 +304,10 @@ impl Driver {
         {
             file.lost |= !is_stop(e);
         }
+    }
+
+    pub(crate) fn is_lost(&self, node: &NodeId) -> bool {
+        self.atomics.get(node).is_some_and(|a| a.lost)
     }
 
     /// Has the file unsynced changes?

@@ -8,6 +8,7 @@
 //! Names, mode, owner and attributes are not content: they change in transactions as with every file, which see the attributes without
 //! the draft (`Draft::base`).
 use crate::dir::errno;
+use crate::file::FLAG_APPEND;
 use crate::group::{Aborted, Held};
 use crate::inode::{FileLayer, Inode, LayerBody, Over, State};
 use crate::moment::Moment;
@@ -126,7 +127,7 @@ impl Volume {
     ///
     /// # Errors
     /// EBUSY: it is open O_ATOMIC already, or an open atomic group has changed it; EAGAIN: pages of a draft that was taken back are still
-    /// being dropped; EISDIR, EINVAL: no regular file; EPERM: immutable; EROFS; EIO.
+    /// being dropped; EISDIR, EINVAL: no regular file; EPERM: immutable or append-only; EROFS; EIO.
     pub fn atomic_open(&self, cx: &Context, ino: Ino, pid: u32) -> Result<()> {
         self.admit_to(cx)?;
         let inode = self.inode(ino)?;
@@ -140,6 +141,9 @@ impl Volume {
                 });
             }
             self.check_change(&st)?;
+            if st.attr.flags & FLAG_APPEND != 0 {
+                return errno(libc::EPERM);
+            }
             let grouped = st.last.as_ref().is_some_and(|t| t.is_open_group());
             if st.draft.is_some() || grouped {
                 return errno(libc::EBUSY);
@@ -287,12 +291,10 @@ impl Volume {
         let mut expected = 0;
         let mut ties: Vec<Tie> = Vec::new();
         for (inode, st) in &locked {
-            let Some(draft) = &st.draft else { continue };
-            if let Some(lost) = draft.lost {
-                return errno(lost);
-            }
-            expected += draft.txn.log_bytes_max();
             ties.extend(Self::inode_tie(inode, st));
+        }
+        for (_, st) in &locked {
+            expected += self.prepare_to_publish(st, &ties)?;
         }
         if expected > self.limits.txn_log_bytes {
             return errno(libc::EDQUOT);
@@ -302,10 +304,6 @@ impl Volume {
             .any(|t| t.txn.is_open_group() && t.txn.entry() == cx.stream)
         {
             return errno(libc::EBUSY);
-        }
-        // The draft becomes a layer of its own.
-        for tie in ties.iter().filter(|t| t.txn.phase() == Phase::Running) {
-            self.streams.seal(&tie.txn);
         }
         let stream = self.home_of(cx.stream);
         let by = By {
@@ -356,6 +354,31 @@ impl Volume {
         *layer.body.write() = body;
         op.set_writer(inode, st);
         op.capture(inode, st);
+    }
+
+    /// Before what is in a file's draft becomes an operation, which comes after `ties`. Gives the bytes of the log that it needs. Error: that of a
+    /// mapped page which could not be taken in.
+    pub(crate) fn prepare_to_publish(&self, st: &State, ties: &[Tie]) -> Result<u64> {
+        let Some(draft) = &st.draft else {
+            return Ok(0);
+        };
+        if let Some(lost) = draft.lost {
+            return errno(lost);
+        }
+        // The draft becomes a layer of its own.
+        for tie in ties.iter().filter(|t| t.txn.phase() == Phase::Running) {
+            self.streams.seal(&tie.txn);
+        }
+        Ok(draft.txn.log_bytes_max())
+    }
+
+    /// The end of an O_ATOMIC open that takes nothing back: `op` publishes what there is. The caller gives the reference of the open back.
+    pub(crate) fn end_draft(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) {
+        if st.draft.as_ref().is_some_and(|d| d.changed) {
+            self.publish_one(op, inode, st);
+        }
+        st.draft = None;
+        self.atomic_files.lock().remove(&inode.ino);
     }
 
     /// A planted bug's part.

@@ -277,13 +277,19 @@ impl Volume {
     }
 
     /// Errors: EOPNOTSUPP for what ccfs does not have; EPERM for immutable and append-only by an unprivileged caller, and for other
-    /// changes of what is immutable and stays so.
+    /// changes of what is immutable and stays so; EBUSY where a group would make a file so that is open O_ATOMIC.
     pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
         self.admit_to(cx)?;
-        self.unblocked(cx, Held::Dirs(&[ino]), || self.try_setflags(cx, ino, flags))
+        let set = || self.try_setflags(cx, ino, flags);
+        let draft_ended = self.unblocked(cx, Held::Dirs(&[ino]), set)?;
+        if draft_ended {
+            self.forget(ino, 1);
+        }
+        Ok(())
     }
 
-    fn try_setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
+    /// True: the file is not open O_ATOMIC any more.
+    fn try_setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<bool> {
         let inode = self.inode(ino)?;
         let mut st = inode.state.write();
         if st.dead {
@@ -311,8 +317,27 @@ impl Volume {
         if changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 && !cx.privileged {
             return errno(libc::EPERM);
         }
-        let ties = Self::inode_tie(&inode, &st);
-        let op = self.begin(cx, self.promise_if_free(0), ties)?;
+        let mut ties: Vec<Tie> = Self::inode_tie(&inode, &st).into_iter().collect();
+        let locks = changed & flags & (FLAG_IMMUTABLE | FLAG_APPEND) != 0;
+        if let (true, Some(d)) = (locks, &st.dir) {
+            // Names that an abort would change: the group goes, or is committed, before.
+            let groups = d.changers.iter().filter(|t| t.is_open_group());
+            ties.extend(groups.map(|t| Tie::new(t, Rule::Directory, ino)));
+        }
+        let drafted = locks && st.draft.is_some();
+        if drafted && cx.stream.is_group() {
+            return errno(libc::EBUSY);
+        }
+        let expected = match drafted {
+            true => self.prepare_to_publish(&st, &ties)?,
+            false => 0,
+        };
+        let promise = self.promise_if_free(0);
+        let op = self.begin_sized(cx, promise, ties, self.expected_for(0).max(expected))?;
+        if drafted {
+            // What is there now would go with the close, and who appends from now on would lose his record.
+            self.end_draft(&op, &inode, &mut st);
+        }
         st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
         st.attr.ctime = op.now;
         self.inodes.note_flags(st.attr.flags);
@@ -326,7 +351,7 @@ impl Volume {
         } else {
             op.capture(&inode, &mut st);
         }
-        Ok(())
+        Ok(drafted)
     }
 
     // --- extended attributes

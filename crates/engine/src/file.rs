@@ -223,6 +223,7 @@ impl Volume {
             if st.attr.flags & FLAG_APPEND != 0 && offset < st.attr.size {
                 return errno(libc::EPERM);
             }
+            self.check_lasting(cx, &st)?;
             let plan = self.plan_write(&inode, &st, offset, data.len())?;
             // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
             let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, left) {

@@ -5,6 +5,8 @@
 //! such an operation waits for the group's end, up to `Options::group_wait`; then the group is taken back (`undo.rs`), and what its
 //! members do afterwards fails with ECANCELED. Whoever waits holds nothing here. But the kernel holds something for him, and where strangers
 //! need that the group is taken back at once ([`Held`]).
+use crate::file::FLAG_APPEND;
+use crate::inode::State;
 use crate::moment::Moment;
 use crate::planted::{self, Bug};
 use crate::stream::{Refused, Sizes};
@@ -243,6 +245,16 @@ impl Volume {
     pub fn group_is_open(&self, id: StreamId) -> bool {
         let txn = self.streams.group(id);
         txn.is_some_and(|t| t.group.as_ref().is_some_and(|g| g.is_open()))
+    }
+
+    /// What is append-only takes nothing that an abort would take back: content of a file, names in a directory. Error: EPERM. (Who is in a
+    /// group that has ended is told so, or is where it was begun.)
+    pub(crate) fn check_lasting(&self, cx: &Context, st: &State) -> Result<()> {
+        let append_only = st.attr.flags & FLAG_APPEND != 0;
+        match append_only && cx.stream.is_group() && self.group_is_open(cx.stream) {
+            true => Err(Error::Errno(libc::EPERM)),
+            false => Ok(()),
+        }
     }
 
     /// How many groups are open, or are being taken back.

@@ -139,6 +139,7 @@ impl Volume {
             let dir = self.inode(parent)?;
             let mut st = dir.write()?;
             Self::check_dir(&st, false)?;
+            self.check_lasting(cx, &st)?;
             if self.entry(&dir, &st, name)?.is_some() || name == b"." || name == b".." {
                 return errno(libc::EEXIST);
             }
@@ -360,6 +361,7 @@ impl Volume {
             }
             let mut l = Locked::new(&[&dir, &inode])?;
             Self::check_dir(l.get(&dir), false)?;
+            self.check_lasting(cx, l.get(&dir))?;
             if l.get(&inode).is_dir() {
                 return errno(libc::EPERM);
             }

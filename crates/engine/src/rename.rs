@@ -142,6 +142,7 @@ impl Volume {
             return Ok(Some(())); // two names of one file: nothing to do (POSIX)
         }
         self.check_rename(&mut l, old, new, flags)?;
+        self.check_lasting(cx, l.get(&new.dir))?;
         ties.extend(Self::rename_ties(&mut l, old, new, flags.exchange));
         if new.inode.is_none() {
             self.check_headroom(&new.dir, l.get(&new.dir), new.name)?;

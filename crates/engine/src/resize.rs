@@ -187,7 +187,7 @@ impl Volume {
     ) -> Result<()> {
         let inode = self.inode(ino)?;
         let st = inode.state.read();
-        self.check_fallocate(&st, how, end)?;
+        self.check_fallocate(cx, &st, how, end)?;
         let bs = u64::from(self.block_size);
         if end <= self.preallocation_end(offset) {
             return Ok(()); // one step: it finds out by itself
@@ -216,7 +216,7 @@ impl Volume {
         self.with_space(cx, Held::File, |_| {
             let inode = self.inode(ino)?;
             let mut st = inode.state.write();
-            self.check_fallocate(&st, how, end)?;
+            self.check_fallocate(cx, &st, how, end)?;
             let end = stop;
             match how {
                 Fallocate::Allocate { keep_size } => {
@@ -230,7 +230,7 @@ impl Volume {
         })
     }
 
-    fn check_fallocate(&self, st: &State, how: Fallocate, end: u64) -> Result<()> {
+    fn check_fallocate(&self, cx: &Context, st: &State, how: Fallocate, end: u64) -> Result<()> {
         if !st.is_file() {
             return errno(if st.is_dir() {
                 libc::EISDIR
@@ -242,6 +242,7 @@ impl Volume {
         if st.attr.flags & FLAG_APPEND != 0 && !matches!(how, Fallocate::Allocate { .. }) {
             return errno(libc::EPERM);
         }
+        self.check_lasting(cx, st)?;
         if end > self.max_size(st) {
             return errno(libc::EFBIG);
         }

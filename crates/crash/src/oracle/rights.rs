@@ -225,6 +225,34 @@ impl Tree {
             Op::SetFlags { .. } | Op::Commit { .. } | Op::Publish { .. } => Ok(()),
         }
     }
+
+    /// Whether an operation may be in an atomic group: what is append-only gets no content and no names that an abort would take back.
+    pub fn permits_in_group(&self, op: &Op) -> Result<(), Errno> {
+        let node = |id: &NodeId| self.get(*id);
+        match op {
+            Op::Mknod { parent, .. }
+            | Op::Mkdir { parent, .. }
+            | Op::Symlink { parent, .. }
+            | Op::Link { parent, .. } => node(parent)?.is(APPEND),
+            Op::Rename {
+                from,
+                name,
+                to,
+                new_name,
+                ..
+            } => {
+                let moved = self.lookup(*from, name).ok();
+                if moved.is_some() && self.lookup(*to, new_name).ok() == moved {
+                    return Ok(());
+                }
+                node(to)?.is(APPEND)
+            }
+            Op::Write { node: file, .. } | Op::Allocate { node: file, .. } => {
+                node(file)?.is(APPEND)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
