@@ -9,6 +9,7 @@
 //! * A stream belongs to the uid that made it (C10). A caller with another effective (file system) uid is where the policy puts
 //!   it, for that request; root is in any that root entered, but IGNORE_FSYNC holds for its owner only. Root is uid 0 of the
 //!   daemon's user namespace.
+//! * A program that can do more than who chose its stream (setuid, setgid, file capabilities) leaves it (`Rights`).
 //! * Callers that the kernel reports as 0 (in a process id namespace that the daemon's does not contain; the kernel itself)
 //!   are in the default stream. Write-back of mapped pages goes to the stream of the file's last writer (engine).
 //! * While nobody has made a stream and there is no policy, nothing is looked up at all.
@@ -214,6 +215,7 @@ impl Callers {
                     stream: self.with_room(|registry| registry.enter(user, id, flags))?,
                     explicit: true,
                     by_root: user.is_root,
+                    rights: self.proc().rights(tid),
                 })
             }
         };

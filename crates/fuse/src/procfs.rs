@@ -32,6 +32,38 @@ pub struct Stat {
     pub start_ticks: u64,
 }
 
+/// What a program that was executed may do, beside what its effective user may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Root of this user namespace executed it.
+    pub by_root: bool,
+    /// The effective group.
+    pub gid: u32,
+    /// Permitted capabilities, where they are good for this user namespace.
+    capabilities: u64,
+    /// The kernel executed it securely (AT_SECURE, getauxval(3)): it is setuid or setgid for its caller, its file has
+    /// capabilities, or a security module says so.
+    secure: bool,
+}
+
+impl Rights {
+    /// Its caller, whose rights were `before`, could not do all that this program can.
+    pub fn exceed(&self, before: Option<&Rights>) -> bool {
+        let Some(before) = before else {
+            return self.secure;
+        };
+        let fresh = self.capabilities & !before.capabilities;
+        self.secure && !before.secure || self.gid != before.gid || fresh != 0
+    }
+}
+
+/// What the kernel told the program when it was executed.
+struct Told {
+    /// Its real user, in its own user namespace.
+    uid: u32,
+    secure: bool,
+}
+
 impl Proc {
     pub fn new(root: impl Into<PathBuf>) -> Proc {
         Proc {
@@ -85,6 +117,39 @@ impl Proc {
         u64::from_str_radix(&self.status_field(tid, b"CapEff:")?, 16).ok()
     }
 
+    /// What the thread's program may do. `None`: it has ended, or that cannot be seen.
+    pub fn rights(&self, tid: u32) -> Option<Rights> {
+        let status = fs::read(self.path(tid, "status")).ok()?;
+        let ids = |name: &[u8]| -> Option<[u32; 2]> {
+            let mut words = field(&status, name)?.split_ascii_whitespace();
+            let mut next = || words.next()?.parse().ok();
+            Some([next()?, next()?])
+        };
+        let bits = |name: &[u8]| u64::from_str_radix(field(&status, name)?, 16).ok();
+        let ([real, user], [real_group, gid]) = (ids(b"Uid:")?, ids(b"Gid:")?);
+        let permitted = bits(b"CapPrm:").unwrap_or(0);
+        let ambient = bits(b"CapAmb:").unwrap_or(0);
+        let told = self.told(tid);
+        let may_be_root = told.as_ref().map_or(real, |told| told.uid) == 0;
+        let at_home = (permitted != 0 || may_be_root) && self.shares_user_namespace(tid);
+        // Where it cannot be read: the kernel's own rule, by what the thread is now.
+        let by_ids = || {
+            let grown = real != 0 && permitted & !ambient != 0;
+            real != user || real_group != gid || grown
+        };
+        Some(Rights {
+            by_root: may_be_root && at_home,
+            gid,
+            capabilities: if at_home { permitted } else { 0 },
+            secure: told.map_or_else(by_ids, |told| told.secure),
+        })
+    }
+
+    /// Every exec makes this anew; forks inherit it.
+    fn told(&self, tid: u32) -> Option<Told> {
+        parse_auxv(&fs::read(self.path(tid, "auxv")).ok()?)
+    }
+
     /// An integer in a thread's memory. Errors: EFAULT nothing is there; EPERM its memory may not be read from here.
     pub fn integer_at(&self, tid: u32, address: u64) -> Result<u32, Errno> {
         let memory = File::open(self.path(tid, "mem")).map_err(|_| Errno(libc::EPERM))?;
@@ -96,10 +161,7 @@ impl Proc {
 
     fn status_field(&self, tid: u32, name: &[u8]) -> Option<String> {
         let status = fs::read(self.path(tid, "status")).ok()?;
-        let line = status
-            .split(|&b| b == b'\n')
-            .find_map(|line| line.strip_prefix(name))?;
-        Some(std::str::from_utf8(line).ok()?.trim().to_string())
+        field(&status, name).map(str::to_string)
     }
 
     /// The control group (version 2, or systemd's of version 1) as a path from the root of the hierarchy.
@@ -138,6 +200,11 @@ impl Proc {
         self.stat(tid).is_some_and(|stat| !stat.ended)
     }
 
+    /// The threads of a process.
+    pub fn threads_of(&self, process: u32) -> Vec<u32> {
+        numbers(&self.path(process, "task"))
+    }
+
     /// (process, thread) of every thread.
     pub fn threads(&self) -> Vec<(u32, u32)> {
         self.reads.fetch_add(1, Relaxed);
@@ -148,6 +215,39 @@ impl Proc {
         }
         all
     }
+}
+
+/// A line of a `status` file.
+fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
+    let line = status
+        .split(|&b| b == b'\n')
+        .find_map(|line| line.strip_prefix(name))?;
+    Some(std::str::from_utf8(line).ok()?.trim())
+}
+
+/// The auxiliary vector: pairs of words, 64 bits each, or 32 bits for a program of such a machine.
+fn parse_auxv(bytes: &[u8]) -> Option<Told> {
+    const AT_PAGESZ: u64 = 6;
+    const AT_UID: u64 = 11;
+    const AT_SECURE: u64 = 23;
+    let long = |b: &[u8]| b.try_into().map_or(0, u64::from_ne_bytes);
+    let short = |b: &[u8]| u64::from(b.try_into().map_or(0, u32::from_ne_bytes));
+    let words = |size: usize, word: &dyn Fn(&[u8]) -> u64| -> Vec<(u64, u64)> {
+        let pairs = bytes.chunks_exact(2 * size);
+        pairs
+            .map(|pair| (word(&pair[..size]), word(&pair[size..])))
+            .take_while(|(kind, _)| *kind != 0)
+            .collect()
+    };
+    let find = |all: &[(u64, u64)], kind: u64| all.iter().find(|e| e.0 == kind).map(|e| e.1);
+    let is_one = |all: &Vec<(u64, u64)>| find(all, AT_PAGESZ).is_some_and(u64::is_power_of_two);
+    let all = [words(8, &long), words(4, &short)]
+        .into_iter()
+        .find(is_one)?;
+    Some(Told {
+        uid: find(&all, AT_UID)? as u32,
+        secure: find(&all, AT_SECURE)? != 0,
+    })
 }
 
 /// The entries of a directory that are numbers.
@@ -254,6 +354,63 @@ mod tests {
         let before = proc.reads();
         proc.stat(pid);
         assert_eq!(proc.reads(), before + 1);
+    }
+
+    #[test]
+    fn what_a_program_may_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let proc = Proc::new(dir.path());
+        let (own, thread) = (dir.path().join("self/ns"), dir.path().join("7"));
+        fs::create_dir_all(&own).unwrap();
+        fs::create_dir_all(thread.join("ns")).unwrap();
+        std::os::unix::fs::symlink("user:[1]", own.join("user")).unwrap();
+        std::os::unix::fs::symlink("user:[1]", thread.join("ns/user")).unwrap();
+        let status = |uids: &str, gids: &str, caps: &str, ambient: &str| {
+            let text = format!(
+                "Name:\tx\nUid:\t{uids}\nGid:\t{gids}\nCapPrm:\t{caps}\nCapAmb:\t{ambient}\n"
+            );
+            fs::write(thread.join("status"), text).unwrap();
+            proc.rights(7).unwrap()
+        };
+        let plain = status("5 5 5 5", "6 6 6 6", "0", "0");
+        assert!(!plain.secure && !plain.by_root && plain.gid == 6);
+        assert!(status("5 0 0 0", "6 6 6 6", "3f", "0").secure, "setuid");
+        assert!(status("5 5 5 5", "6 8 8 8", "0", "0").secure, "setgid");
+        let net = status("5 5 5 5", "6 6 6 6", "2000", "0");
+        assert!(net.secure && net.exceed(Some(&plain)), "of the file");
+        let ambient = status("5 5 5 5", "6 6 6 6", "2000", "2000");
+        assert!(!ambient.secure && ambient.exceed(Some(&plain)));
+        assert!(!ambient.exceed(Some(&net)) && !plain.exceed(Some(&net)));
+        let root = status("0 0 0 0", "0 0 0 0", "3f", "0");
+        assert!(root.by_root && !root.secure);
+        // What the kernel told at the exec counts, whatever became of it.
+        let auxv = |entries: &[(u64, u64)]| -> Vec<u8> {
+            let words = entries.iter().flat_map(|e| [e.0, e.1]);
+            words.flat_map(u64::to_ne_bytes).collect()
+        };
+        let told = auxv(&[(6, 4096), (11, 5), (23, 1), (0, 0), (23, 0)]);
+        let short: Vec<u8> = [6, 4096, 11, 0, 23, 1, 0, 0u32]
+            .into_iter()
+            .flat_map(u32::to_ne_bytes)
+            .collect();
+        for (bytes, by_root) in [(&told, false), (&short, true)] {
+            fs::write(thread.join("auxv"), bytes).unwrap();
+            let rights = status("5 5 5 5", "6 6 6 6", "0", "0");
+            assert_eq!((rights.secure, rights.by_root), (true, by_root));
+            assert!(rights.exceed(Some(&plain)) && rights.exceed(None));
+            assert!(!rights.exceed(Some(&rights)));
+        }
+        // Capabilities in a namespace of its own are none here, and its root is nobody.
+        fs::remove_file(thread.join("ns/user")).unwrap();
+        std::os::unix::fs::symlink("user:[2]", thread.join("ns/user")).unwrap();
+        fs::write(thread.join("auxv"), auxv(&[(6, 4096), (11, 0), (23, 0)])).unwrap();
+        let inside = status("5 5 5 5", "6 6 6 6", "3f", "0");
+        assert_eq!(inside, plain);
+        for cut in 0..told.len() {
+            let _ = parse_auxv(&told[..cut]);
+        }
+        let own = Proc::new("/proc").rights(std::process::id()).unwrap();
+        assert_eq!(own.gid, rustix::process::getegid().as_raw());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Who is in which stream: real processes, threads, users, sessions, control groups and rules on a real mount.
 #[path = "identity/edges.rs"]
 mod edges;
+#[path = "identity/rights.rs"]
+mod rights;
 
 use ccfs_tests::harness::{Fs, Output, Volume, ccfs_program, run, run_ok};
 use std::collections::BTreeMap;

@@ -6,6 +6,8 @@
 //!   called SET_STREAM has a history with times, so that a child that was started before the call does not follow it. Start
 //!   times have a grain of one clock tick (10 ms); within one tick a child counts as started after the call.
 //! * If other threads of the parent process called SET_STREAM, their lists of children say who of them started the child.
+//! * Exec is not told. So each request of a thread in a chosen stream has /proc asked what its program may do, and
+//!   one that may do more than who chose the stream leaves it.
 //! * Rules by program look at a process when it is first seen here; what it executes later in the same process does not count.
 //! * /proc does not know grandparents that ended: then the policy decides. Nor which thread started a
 //!   thread: its process's first one counts.
@@ -43,6 +45,16 @@ struct Thread {
 impl Thread {
     fn now(&self) -> &Place {
         &self.history[self.history.len() - 1].1
+    }
+
+    fn is_now(&mut self, place: Place) {
+        let now = now_ticks();
+        // Within a tick the last call counts for the thread's children.
+        self.history.retain(|(since, _)| *since < now);
+        self.history.push((now, place));
+        if self.history.len() > HISTORY_MAX {
+            self.history.remove(0);
+        }
     }
 
     fn at(&self, ticks: u64) -> &Place {
@@ -93,18 +105,34 @@ impl ProcTracker {
 
     /// The stream of a request.
     pub fn caller(&self, tid: u32, uid: u32) -> Caller {
-        let place = self.place_of(tid);
+        let mut place = self.place_of(tid);
+        if place.explicit {
+            let rights = self.proc.rights(tid);
+            if rights.is_some_and(|now| place.is_left_with(&now)) {
+                place = self.leave(tid);
+            }
+        }
         place
             .seen_by(uid)
             .or_else(|| self.base(self.proc.process(tid)?).seen_by(uid))
             .unwrap_or_default()
     }
 
+    /// A thread runs a program that can do more than who chose its place: from now on it is where the policy puts it.
+    fn leave(&self, tid: u32) -> Place {
+        let process = self.proc.process(tid).unwrap_or(tid);
+        let base = self.base(process);
+        // A worker of an io_uring is not kept.
+        if let Some(thread) = self.shard(tid).write().get_mut(&tid) {
+            thread.is_now(base.clone());
+        }
+        base
+    }
+
     /// SET_STREAM; `None` leaves the thread to the policy again. Error: ESRCH for a thread that cannot be seen.
     pub fn set(&self, tid: u32, place: Option<Place>) -> Result<(), Errno> {
         let gone = Errno(libc::ESRCH);
         let stat = self.proc.stat(tid).ok_or(gone)?;
-        let now = now_ticks();
         self.lookup(tid, &stat, 0);
         self.note_setter(tid);
         let place = match place {
@@ -120,12 +148,7 @@ impl ProcTracker {
             history: Vec::new(),
             checked_ms: AtomicU64::new(monotonic_ms()),
         });
-        // Within a tick the last call counts for the thread's children.
-        thread.history.retain(|(since, _)| *since < now);
-        thread.history.push((now, place));
-        if thread.history.len() > HISTORY_MAX {
-            thread.history.remove(0);
-        }
+        thread.is_now(place);
         Ok(())
     }
 
@@ -260,7 +283,10 @@ impl ProcTracker {
             }
         }
         let by_rule = self.policy.by_rule(&self.proc, &self.registry, process);
-        by_rule.map_or_else(|| self.base(process), Place::by_rule)
+        match by_rule {
+            Some(stream) => Place::by_rule(stream, self.proc.rights(process)),
+            None => self.base(process),
+        }
     }
 
     /// Which thread of the process `parent` started the process `child`, as far as it matters.

@@ -12,7 +12,11 @@
 //!
 //! An exec by another thread than the first gives it the first one's number without a fork, and the first one's end is told before
 //! the exec. So who has ended is *doubted*: each request of that number takes in events, until the exec has been told.
+//!
+//! An exec of a program that nobody may look into (setuid, setgid, with capabilities, or only unreadable) ends the watching of its thread, and the
+//! bell rings as for its end (`execs`).
 mod ends;
+mod execs;
 mod first;
 mod lost;
 
@@ -24,6 +28,7 @@ use super::{Caller, monotonic_ms, monotonic_ns};
 use crate::procfs::Proc;
 use crate::wire::Errno;
 use ends::Late;
+use execs::Strangers;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -96,8 +101,9 @@ struct Intake {
     batch: Vec<Event>,
     /// Forks whose creators the bell has not told yet.
     waiting: Vec<Event>,
-    /// Known threads by process.
+    /// Known threads by process, and the other threads of those processes.
     processes: HashMap<u32, HashSet<u32>>,
+    strangers: Strangers,
     /// Numbers whose ends were reported, or may have been.
     ended: Vec<u32>,
     /// (until when, milliseconds of the monotonic clock; thread), oldest first.
@@ -200,8 +206,12 @@ impl EventTracker {
 
     /// The stream of a request. The common case is one lookup.
     pub fn caller(&self, tid: u32, uid: u32) -> Caller {
+        // Without the bell nothing but the connector tells of an exec, after which a thread may not be in a chosen stream any more.
+        let sure = |thread: &Thread| {
+            thread.doubted_until == 0 && (self.bell.is_some() || !thread.place.explicit)
+        };
         if self.is_current()
-            && let Some(caller) = self.known(tid, uid, |thread| thread.doubted_until == 0)
+            && let Some(caller) = self.known(tid, uid, sure)
         {
             return caller;
         }
@@ -265,6 +275,7 @@ impl EventTracker {
             return Err(gone);
         }
         let process = self.shard(tid).read().get(&tid).ok_or(gone)?.process;
+        self.meet_strangers(&mut intake, process);
         let place = place.unwrap_or_else(|| self.base(process));
         let mut shard = self.shard(tid).write();
         let thread = shard.get_mut(&tid).ok_or(gone)?;
@@ -304,6 +315,7 @@ impl EventTracker {
         };
         self.shard(tid).write().insert(tid, thread);
         intake.processes.entry(process).or_default().insert(tid);
+        intake.strangers.is_known(process, tid);
         if self.end_rang(tid, since, u64::MAX) {
             self.doubt(intake, tid);
         }
@@ -323,6 +335,7 @@ impl EventTracker {
             tids.remove(&tid);
             if tids.is_empty() {
                 intake.processes.remove(&thread.process);
+                intake.strangers.forget(thread.process);
             }
         }
     }
@@ -352,6 +365,7 @@ impl EventTracker {
         if let Some(bell) = &self.bell {
             bell.take_in();
             for (tid, ns) in bell.fresh_ends() {
+                intake.strangers.ended(tid, ns);
                 let since = self.shard(tid).read().get(&tid).map(|t| t.since);
                 if since.is_some_and(|since| since < ns) {
                     self.doubt(intake, tid);
@@ -473,7 +487,12 @@ impl EventTracker {
                 None => None,
             },
         };
-        let Some(place) = inherited else { return };
+        let Some(place) = inherited else {
+            if child != process && intake.processes.contains_key(&process) {
+                intake.strangers.started(process, child, ns);
+            }
+            return;
+        };
         if told.is_none() && self.bell.is_some() {
             if child != process && self.proc.process(child) != Some(process) {
                 // Its record is lost, and it ended meanwhile.
@@ -517,65 +536,6 @@ impl EventTracker {
         {
             self.forked(intake, [parent, child, process], ns, false);
         }
-    }
-
-    fn executed(&self, intake: &mut Intake, process: u32, ns: u64) {
-        self.resolve(intake, process);
-        if !self.shard(process).read().contains_key(&process)
-            && let Some(Some(place)) = intake.began.get(&process).cloned()
-        {
-            // Its start was lost.
-            self.enter_program(intake, process, place, ns);
-        }
-        let others = intake.processes.get(&process).into_iter().flatten();
-        let others: Vec<u32> = others.copied().filter(|&tid| tid != process).collect();
-        let leader = |t: &Thread| (t.ended, t.since, t.doubted_until != 0);
-        let leader = self.shard(process).read().get(&process).map(leader);
-        let leader_ended =
-            leader.is_some_and(|(ended, since, _)| ended || self.end_rang(process, since, ns));
-        // Where the bell tells of all ends, a first thread that has not ended is who called exec.
-        let recently = ns.saturating_sub(PATIENCE_NS);
-        let complete = |bell: &Bell| bell.is_complete_since(recently);
-        let leader_may_have_ended = leader_ended
-            || leader.is_none_or(|(.., doubted)| doubted)
-            || !self.bell.as_ref().is_some_and(complete);
-        let mut survivors = others.iter().copied();
-        let survivor = survivors.find(|&tid| leader_may_have_ended && self.runs_at(tid, ns));
-        // exec leaves one thread: it takes the first one's number, and takes its stream with it.
-        match survivor.and_then(|tid| self.place_of(tid)) {
-            Some(place) => self.enter_program(intake, process, place, ns),
-            None if leader_ended => self.leave(intake, process),
-            None => {}
-        }
-        for tid in others {
-            self.has_ended(intake, tid);
-        }
-        if !self.policy.rules.is_empty() {
-            self.apply_rules(intake, process, ns);
-        }
-    }
-
-    /// A known thread had not ended at this instant. The connector may tell of an end after the exec that it made room for; the bell
-    /// rings before.
-    fn runs_at(&self, tid: u32, ns: u64) -> bool {
-        let shard = self.shard(tid).read();
-        let thread = shard.get(&tid).filter(|t| !t.ended);
-        thread.is_some_and(|t| !self.end_rang(tid, t.since, ns))
-    }
-
-    /// A program begins. In an explicit stream it stays there: a rule never takes it out of one, nor out of another rule's.
-    fn apply_rules(&self, intake: &mut Intake, process: u32, ns: u64) {
-        if self.explicit(process).is_none()
-            && let Some(place) = self.by_rule(process)
-        {
-            self.enter_program(intake, process, place, ns);
-        }
-    }
-
-    /// Who has the process's number since an exec.
-    fn enter_program(&self, intake: &mut Intake, process: u32, place: Place, ns: u64) {
-        let born = self.proc.stat(process).map_or(0, |s| s.start_ticks);
-        self.enter(intake, process, process, place, (born, ns));
     }
 
     /// The policy looks again at the process's threads.

@@ -47,11 +47,13 @@ impl Callers {
         let handle = crate::sys::random()?;
         let user = self.user(tid, uid);
         let registry = &self.shared.registry;
-        let stream = registry.make_group(user, id, handle, home, by_file)?;
+        let rights = self.proc().rights(tid);
+        let stream = registry.make_group(user, id, handle, (home, rights), by_file)?;
         let place = Place {
             stream,
             explicit: true,
             by_root: user.is_root,
+            rights,
         };
         self.put(tid, Some(place))
             .inspect_err(|_| registry.unmake_group(id))?;
@@ -73,6 +75,7 @@ impl Callers {
             stream: found.stream,
             explicit: true,
             by_root: self.user(tid, uid).is_root,
+            rights: self.proc().rights(tid),
         };
         self.put(tid, Some(place))
     }

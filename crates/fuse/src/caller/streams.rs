@@ -3,6 +3,7 @@
 //! A stream ends by itself when no thread is in it and the engine has committed all of it. One that was made and never entered is
 //! kept for [`UNUSED_MS`].
 use super::Caller;
+use crate::procfs::Rights;
 use crate::wire::Errno;
 use ccfs_client::abi::{STREAM_FLAGS, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS};
 use ccfs_engine::{DEFAULT_STREAM, StreamId, Volume};
@@ -140,6 +141,8 @@ pub(super) struct Place {
     pub explicit: bool,
     /// Root chose it, so root is in it too, whoever it belongs to.
     pub by_root: bool,
+    /// What the program could do that chose it, as far as that was seen.
+    pub rights: Option<Rights>,
 }
 
 impl Place {
@@ -149,15 +152,25 @@ impl Place {
             stream,
             explicit: false,
             by_root: false,
+            rights: None,
         }
     }
 
-    pub fn by_rule(stream: Arc<Stream>) -> Place {
+    pub fn by_rule(stream: Arc<Stream>, rights: Option<Rights>) -> Place {
         Place {
             stream,
             explicit: true,
             by_root: false,
+            rights,
         }
+    }
+
+    /// A program with these rights is not the business of whoever chose the place: it can do more than he could. Root cannot gain anything;
+    /// and in a group that root began everybody stays.
+    pub fn is_left_with(&self, now: &Rights) -> bool {
+        let of_root = self.stream.group.as_ref().is_some_and(|g| g.by_root);
+        let by_root = self.by_root && now.by_root;
+        self.explicit && !of_root && !by_root && now.exceed(self.rights.as_ref())
     }
 
     /// The uid rule (C10): `None` where the stream is another user's.
@@ -241,7 +254,7 @@ impl Registry {
         user: User,
         id: StreamId,
         handle: u64,
-        home: Caller,
+        (home, rights): (Caller, Option<Rights>),
         by_file: bool,
     ) -> Result<Arc<Stream>, Errno> {
         let mut streams = self.streams.lock();
@@ -260,6 +273,7 @@ impl Registry {
             stream,
             explicit: true,
             by_root: user.is_root,
+            rights,
         });
         let stream = Arc::new(Stream {
             id: id.0,

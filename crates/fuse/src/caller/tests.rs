@@ -1,5 +1,6 @@
 //! Who is in which stream, in a made-up /proc.
 mod rare;
+mod rights;
 mod told;
 
 use super::by_proc::TRUST_MS;

@@ -1,6 +1,6 @@
 //! `ccfs atomic`: a command that happens as a whole or not at all.
 use crate::common::{assert_same, volume};
-use ccfs_tests::harness::Tree;
+use ccfs_tests::harness::{Tree, ccfs_program, run_ok};
 use ccfs_tests::sys;
 
 #[test]
@@ -92,4 +92,40 @@ fn lost_on_the_way() {
         out.all()
     );
     v.finish();
+}
+
+/// A program that its caller may not read is in his group as any other; one that can do more than he is outside, and what it writes stays.
+#[test]
+fn programs_with_other_rights() {
+    const USER: &str = "12345";
+    const GROUP: &str = "4321";
+    for (test, options) in [("rights", ""), ("rights-by-proc", ",identity=proc")] {
+        let Some(v) = volume(test, options) else {
+            return;
+        };
+        let tee = v.outside("tee");
+        let program = |name: &str, words: &[&str]| {
+            let to = v.outside(name);
+            let words = [words, &["/usr/bin/tee", to.to_str().unwrap()]].concat();
+            run_ok("install", &words);
+            to.display().to_string()
+        };
+        let unreadable = program("unreadable", &["-m", "711"]);
+        let setgid = program("setgid", &["-g", GROUP, "-m", "2755"]);
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(tee.parent().unwrap(), open).expect("chmod");
+        let script = format!(
+            "echo before >f; cp f log; chown {USER} f log
+             setpriv --reuid {USER} --regid {USER} --clear-groups sh -uc '
+               {ccfs} atomic -- sh -c \"echo in | {unreadable} -a f; echo line | {setgid} -a log; exit 1\"
+               [ $? = 1 ]'
+             cat f log",
+            ccfs = ccfs_program(),
+        );
+        let out = v.script(&script);
+        assert_eq!(out.code, 0, "{}", out.all());
+        let lines: Vec<&str> = out.stdout.lines().filter(|l| *l != "in").collect();
+        assert_eq!(lines, ["line", "before", "before", "line"], "{}", out.all());
+        v.finish();
+    }
 }

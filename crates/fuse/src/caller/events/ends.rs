@@ -71,6 +71,7 @@ impl Late {
             stream: late.stream.upgrade()?,
             explicit: late.explicit,
             by_root: late.by_root,
+            rights: None,
         };
         place.seen_by(uid)
     }

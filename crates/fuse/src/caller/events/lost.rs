@@ -1,6 +1,7 @@
 //! Events that the kernel could not deliver: /proc makes up for them, and the bell, which is another way and seldom loses anything.
 use super::{EventTracker, Intake};
 use crate::caller::bell::Bell;
+use crate::caller::monotonic_ns;
 use crate::caller::streams::Place;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -112,6 +113,11 @@ impl EventTracker {
             }
         }
         intake.began = began;
+        // The first threads, of which some have called exec perhaps; and who else is in their processes.
+        for process in intake.processes.keys().copied().collect::<Vec<_>>() {
+            self.meet_strangers(intake, process);
+            self.leave_with_rights(process);
+        }
     }
 
     fn find_living(&self, intake: &Intake, found: &mut Found) {
@@ -148,6 +154,7 @@ impl EventTracker {
             let shard = self.shard(*tid.unwrap_or(&process)).read();
             let thread = shard.get(tid.unwrap_or(&process))?;
             let gone = tid.is_none() && self.end_rang(process, thread.since, u64::MAX);
+            let gone = gone && !self.execs_itself(intake, process, monotonic_ns());
             (tid.is_some() || gone).then(|| (process, tid.map(|_| thread.place.clone())))
         };
         let all: Vec<(u32, Option<Place>)> = intake.processes.iter().filter_map(survivor).collect();

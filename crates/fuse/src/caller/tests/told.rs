@@ -275,18 +275,22 @@ fn an_exec_is_told_after_the_loss_that_showed_it() {
     }
 }
 
-/// A thread in no stream of its own called exec, and that was lost.
+/// A thread in no stream of its own called exec, and that was lost. Where there is no such thread it was the first one, of a program that
+/// nobody may look into.
 #[test]
 fn a_lost_exec_by_a_stranger() {
     let w = World::with_silent_bell();
-    for first in [10, 20] {
+    w.thread(11, 10, 1, 50, "a stranger");
+    for first in [10, 20, 30] {
         w.thread(first, first, 1, 50, "first");
         w.callers.set(first, 5, 77, 0).unwrap();
     }
     w.bell().ring_end(10, monotonic_ns());
+    w.bell().ring_end(30, monotonic_ns());
     w.lose([]);
     w.callers.shared.tidy();
-    assert_eq!((w.stream(10, 5), w.stream(20, 5)), (1, 77));
+    let streams = [10, 20, 30].map(|tid| w.stream(tid, 5));
+    assert_eq!(streams, [1, 77, 77]);
 }
 
 /// Lost forks of which the bell told: by a thread that is not the first, by parents that have ended, by a creator that is not the parent.
