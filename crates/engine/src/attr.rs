@@ -340,6 +340,8 @@ impl Volume {
         }
         st.attr.flags = (old & !FLAGS_SETTABLE) | (flags & FLAGS_SETTABLE);
         st.attr.ctime = op.now;
+        // What was written meanwhile is nobody's to fill.
+        st.gaps = None;
         self.inodes.note_flags(st.attr.flags);
         if st.is_dir() {
             op.dir_field(&inode, &mut st, DirField::Flags);

@@ -220,9 +220,7 @@ impl Volume {
                 }
             };
             let data = &*content;
-            if st.attr.flags & FLAG_APPEND != 0 && offset < st.attr.size {
-                return errno(libc::EPERM);
-            }
+            st.check_append(offset, data.len(), &flags)?;
             self.check_lasting(cx, &st)?;
             let plan = self.plan_write(&inode, &st, offset, data.len())?;
             // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
@@ -261,6 +259,7 @@ impl Volume {
             op.set_writer(&inode, &mut st);
             self.write_cells(&op, &inode, &mut st, plan, offset, data);
             let end = offset + data.len() as u64;
+            st.note_append(offset, end, &flags);
             st.attr.size = st.attr.size.max(end);
             touch(&mut st, op.now);
             kill_suidgid(&mut st, flags.kill_suidgid, flags.kill_sgid);

@@ -148,6 +148,8 @@ pub struct State {
     pub reborn: u32,
     /// It is open O_ATOMIC: its content that is not published.
     pub draft: Option<Box<Draft>>,
+    /// Of an append-only file: bytes below its end that parts of an append have not filled yet.
+    pub gaps: Option<Box<RangeSet>>,
 }
 
 impl State {
@@ -260,6 +262,7 @@ impl Inode {
                 stale_pages: 0,
                 reborn: 0,
                 draft: None,
+                gaps: None,
             }),
         })
     }

@@ -4,6 +4,7 @@
 //! `stream` (acceptance and ties), `txn`, `inode` (layers), `view` (what is where) -> `commit` -> `apply` -> `checkpoint`, `recover`.
 #![deny(unsafe_code)]
 mod access;
+mod append;
 mod apply;
 mod atomic;
 mod attr;
@@ -56,6 +57,7 @@ mod volume;
 pub mod watch;
 pub use ccfs_ext4::Error;
 pub use ccfs_image::{Damage, ScrubAt, ScrubStep, at_hand, may_wait, waiting};
+pub use file::{FLAG_APPEND, FLAG_IMMUTABLE};
 pub use group::{AbortListener, Aborted};
 pub use moment::{Moment, MomentListener};
 pub use path::PathSteps;

@@ -102,6 +102,10 @@ pub struct WriteFlags {
     pub writeback: bool,
     /// All of it or ENOSPC: the caller cannot pass on that a full volume took a part. (The kernel's write-back never can.)
     pub whole: bool,
+    /// The caller chose the place (no O_APPEND), which is nothing for an append-only file, be it the end.
+    pub placed: bool,
+    /// It may be a part of a longer append, whose parts come in any order: it may leave a gap before it, which a later part fills.
+    pub part: bool,
 }
 
 /// rename(2) flags.

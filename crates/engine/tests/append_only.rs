@@ -257,3 +257,59 @@ fn what_a_group_did_in_a_directory_that_becomes_locked() {
     v.unmount().unwrap();
     fsck(&dev);
 }
+
+/// The kernel sends the parts of a long direct append all at once.
+#[test]
+fn parts_of_an_append_come_in_any_order() {
+    const PART: u64 = 8192;
+    let (dev, v) = fresh();
+    let c = cx(5);
+    let part = WriteFlags {
+        part: true,
+        whole: true,
+        ..WriteFlags::default()
+    };
+    let f = file(&v, &c, ROOT_INO, "log", b"");
+    lock(&v, &c, f, APPEND);
+    let put = |n: u64, byte: u8, flags: WriteFlags| {
+        let bytes = [byte; PART as usize];
+        let done = v.write(&c, f, n * PART, &bytes, flags);
+        done.map_err(|e| e.errno())
+    };
+    for (n, byte) in [(2, b'c'), (0, b'a'), (3, b'd')] {
+        assert_eq!(put(n, byte, part), Ok(PART as usize));
+    }
+    // A gap is filled once, by a part, and not by more than a part of it.
+    assert_eq!(put(1, b'x', WriteFlags::default()), Err(libc::EPERM));
+    let over = vec![b'x'; PART as usize + 1];
+    assert_eq!(errno(v.write(&c, f, PART, &over, part)), libc::EPERM);
+    let mapped = WriteFlags {
+        writeback: true,
+        ..part
+    };
+    assert_eq!(put(0, b'x', mapped), Err(libc::EPERM));
+    assert_eq!(put(1, b'b', part), Ok(PART as usize));
+    for n in 0..4 {
+        assert_eq!(put(n, b'x', part), Err(libc::EPERM), "{n}");
+    }
+    let all: String = ['a', 'b', 'c', 'd']
+        .iter()
+        .flat_map(|c| std::iter::repeat_n(*c, PART as usize))
+        .collect();
+    assert_eq!(read(&v, f), all);
+    // What was not append-only meanwhile is nobody's to fill.
+    assert_eq!(put(6, b'g', part), Ok(PART as usize));
+    unlock(&v, &c, f);
+    assert_eq!(put(4, b'e', WriteFlags::default()), Ok(PART as usize));
+    lock(&v, &c, f, APPEND);
+    assert_eq!(put(4, b'x', part), Err(libc::EPERM));
+    // Who chose the place writes nothing, at the end neither.
+    let placed = WriteFlags {
+        placed: true,
+        ..WriteFlags::default()
+    };
+    assert_eq!(put(7, b'x', placed), Err(libc::EPERM));
+    assert_eq!(put(7, b'h', WriteFlags::default()), Ok(PART as usize));
+    v.unmount().unwrap();
+    fsck(&dev);
+}

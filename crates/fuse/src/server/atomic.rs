@@ -4,12 +4,12 @@
 //! and RELEASE comes when nobody has the open any more: all its descriptors, in all processes, and its mappings are gone, however that came.
 //! Handles are numbers that say whether the open can write; only those that are O_ATOMIC are kept here.
 use super::ioctl::versioned;
-use super::{Answer, Server};
+use super::{Answer, Server, status_dir};
 use crate::abi;
 use crate::sys;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{self as client, AtomicArg, SyncvArg};
-use ccfs_engine::Ino;
+use ccfs_engine::{FLAG_APPEND, FLAG_IMMUTABLE, Ino};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,8 +105,29 @@ impl Server {
             return Err(Errno(libc::ENOSYS));
         }
         let arg: abi::OpenIn = request.arg()?;
+        self.check_open(request, arg.flags as i32)?;
         reply.push(&self.opened(arg.flags));
         Ok(())
+    }
+
+    /// Here an open can be refused that would write to what is immutable, or to what is append-only and not at its end. Error: EPERM.
+    fn check_open(&self, request: &Request<'_>, flags: i32) -> Answer {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let reads = !writes && flags & libc::O_TRUNC == 0;
+        if reads || status_dir::is_ours(request.header.nodeid) {
+            return Ok(());
+        }
+        let locks = match flags & (libc::O_APPEND | libc::O_TRUNC) {
+            libc::O_APPEND => FLAG_IMMUTABLE,
+            _ => FLAG_IMMUTABLE | FLAG_APPEND,
+        };
+        let attr = self.volume.getattr(self.target(request)?)?;
+        // What is no file has flags of its own kind.
+        let is_file = u32::from(attr.mode) & libc::S_IFMT == libc::S_IFREG;
+        match is_file && attr.flags & locks != 0 {
+            true => Err(Errno(libc::EPERM)),
+            false => Ok(()),
+        }
     }
 
     /// The caller of close(2) waits for this where the volume is a block device's for the kernel, and that is older than 6.18; elsewhere nobody does.

@@ -5,7 +5,9 @@ use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
 use crate::wire::{Errno, Reply, Request};
-use ccfs_engine::{Attr, Context, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags, at_hand};
+use ccfs_engine::{
+    Attr, Context, FLAG_APPEND, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags, at_hand,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Most that one copy_file_range request copies, bytes; callers go on after a short copy.
@@ -53,6 +55,9 @@ impl Server {
             // The kernel makes EIO of a direct write that comes back short, and cuts the file to its size from before (`fuse_get_res_by_io`,
             // `fuse_direct_IO`): its caller would not know of the bytes that stay.
             whole: arg.flags & libc::O_DIRECT as u32 != 0,
+            // The kernel does not know of append-only: it would send a write of whoever may write.
+            placed: !writeback && arg.flags & libc::O_APPEND as u32 == 0,
+            part: appends && direct,
             ..self.killed_by_write(request, ino, arg.write_flags, reply)?
         };
         let cx = self.context(request, 0);
@@ -167,6 +172,10 @@ impl Server {
         check_range(arg.off_in, len)?;
         check_range(arg.off_out, len)?;
         let (from, to) = (self.target(request)?, ino_of(arg.nodeid_out)?);
+        if self.volume.getattr(to)?.flags & FLAG_APPEND != 0 {
+            // The kernel copies nothing to a descriptor with O_APPEND (EBADF), and others write nothing there.
+            return Err(Errno(libc::EPERM));
+        }
         let small = self.is_small_copy(from, &arg);
         let mut copy = || -> Result<u64, Errno> {
             self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;

@@ -9,7 +9,7 @@ use ccfs_client::abi::{
     self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, SyncVolumeArg,
     TraceArg, TuneArg,
 };
-use ccfs_engine::{StreamId, SyncCall};
+use ccfs_engine::{FLAG_APPEND, FLAG_IMMUTABLE, StreamId, SyncCall};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ const F2FS_FEATURE_ATOMIC_WRITE: u32 = 4;
 /// Capabilities (linux/capability.h).
 const CAP_LINUX_IMMUTABLE: u32 = 9;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
-const FLAGS_NEED_RIGHTS: u32 = 0x10 | 0x20;
+const FLAGS_NEED_RIGHTS: u32 = FLAG_IMMUTABLE | FLAG_APPEND;
 /// Size of FS_IOC_GETFSLABEL's answer, bytes.
 const LABEL_LEN: usize = 256;
 

@@ -316,6 +316,7 @@ pub fn inode_flags(c: &mut Checks) {
     c.err("overwriting", write(), EPERM);
     c.err("truncating", sys::truncate(&f, 0), EPERM);
     c.err("unlinking", sys::unlink(&f), EPERM);
+    appending_only(c, &f);
     c.ok("normal again", set_flags(&f, base));
     let dbase = flags(&d).unwrap_or(0);
     c.ok("immutable directory", set_flags(&d, dbase | IMMUTABLE));
@@ -355,4 +356,40 @@ pub fn inode_flags(c: &mut Checks) {
         sys::as_user(ALICE, ALICE, &[], || set_flags(&a, base | 0x80)),
     );
     c.eq("kept", flags(&a).map(|x| x & 0x80), Ok(0x80));
+}
+
+/// To a file that is append-only nothing is done but appends. ext4 refuses other descriptors, ccfs what they are used for.
+fn appending_only(c: &mut Checks, f: &std::path::Path) {
+    let before = bytes_of(f);
+    let end = before.len() as u64;
+    for (what, at) in [("at the end", end), ("within", 0), ("behind", end + 10)] {
+        let done = sys::open(f, O_RDWR, 0).and_then(|fd| sys::pwrite(&fd, b"x", at));
+        c.eq(&format!("a write {what}"), done, Err(EPERM));
+    }
+    let source = c.at("source");
+    make(&source, b"copied");
+    let source = sys::open(&source, O_RDONLY, 0).expect("open");
+    let copy = |how: i32| {
+        let to = sys::open(f, how, 0)?;
+        sys::copy_file_range(&source, 0, &to, end, 6)
+    };
+    c.eq("a copy", copy(O_WRONLY), Err(EPERM));
+    c.eq("a copy to the end", copy(O_WRONLY | O_APPEND), Err(EBADF));
+    c.eq("content", bytes_of(f), before);
+    // Of several requests, which can overtake each other.
+    let log = c.at("log");
+    make(&log, b"");
+    let base = flags(&log).unwrap_or(0);
+    c.ok("append-only", set_flags(&log, base | APPEND));
+    let fd = sys::open(&log, O_WRONLY | O_APPEND | O_DIRECT, 0).expect("open");
+    let mut buf = sys::Direct::new(6 << 20);
+    for (n, page) in buf.bytes().chunks_mut(4096).enumerate() {
+        page.fill(n as u8 + 1);
+    }
+    for _ in 0..3 {
+        c.eq("a direct append", sys::write(&fd, buf.bytes()), Ok(6 << 20));
+    }
+    let expected = buf.bytes().repeat(3);
+    c.that("its bytes", bytes_of(&log) == expected);
+    c.ok("normal again", set_flags(&log, base));
 }

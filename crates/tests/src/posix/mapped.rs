@@ -254,14 +254,17 @@ pub fn stores_to_locked_files(c: &mut Checks) {
         let reader = sys::open(&f, O_RDONLY, 0).expect("open");
         c.eq(name, bytes_of(&f), vec![1; 8192]);
         c.ok(name, set_flags(&f, before | flag));
-        match sys::open(&f, O_RDWR, 0) {
-            Err(e) => c.eq(&format!("{name}: open"), e, EPERM),
-            Ok(fd) => {
-                let map = Map::new(&fd, 0, 8192, true).expect("mmap");
-                map.store(5, &[2]);
-                map.store(5000, &[2]);
-                // Whoever stored may be told of it or not.
-                let _ = map.sync();
+        for how in [O_RDWR, O_RDWR | O_APPEND] {
+            let mapped = sys::open(&f, how, 0).and_then(|fd| Map::new(&fd, 0, 8192, true));
+            match mapped {
+                Err(EPERM) => {}
+                Err(e) => c.eq(&format!("{name}: mmap"), (e, flag), (EACCES, APPEND)),
+                Ok(map) => {
+                    map.store(5, &[2]);
+                    map.store(5000, &[2]);
+                    // Whoever stored may be told of it or not.
+                    let _ = map.sync();
+                }
             }
         }
         c.ok(&format!("{name}: syncfs by others"), sys::syncfs(&reader));

@@ -366,3 +366,45 @@ fn power_cuts() {
     println!("{sum:?}");
     assert!(sum.cuts == cuts && sum.rounds >= 2 * cuts, "{sum:?}");
 }
+
+/// Where opens are seen they are refused as ext4 refuses them.
+#[test]
+fn opens_of_locked_files() {
+    with_atomic_files("opens_of_locked_files", |v| {
+        write(&v, "f", b"first");
+        let chattr = |how: &str| {
+            let done = Command::new("chattr").arg(how).arg(v.path("f")).status();
+            assert!(done.expect("chattr").success(), "{how}");
+        };
+        let opened = |flags: i32| sys::open(v.path("f"), flags, 0).map(drop);
+        let all = [
+            libc::O_RDONLY,
+            libc::O_WRONLY,
+            libc::O_RDWR,
+            libc::O_WRONLY | libc::O_APPEND,
+            libc::O_WRONLY | libc::O_APPEND | libc::O_TRUNC,
+        ];
+        let no = Err(libc::EPERM);
+        chattr("+a");
+        assert_eq!(all.map(opened), [Ok(()), no, no, Ok(()), no]);
+        assert_eq!(errno(client::open_atomic(v.path("f"), true)), libc::EPERM);
+        let log = OpenOptions::new().append(true).open(v.path("f"));
+        let log = log.expect("open");
+        assert_eq!(errno(client::make_atomic(log.as_fd())), libc::EPERM);
+        (&log).write_all(b";second").expect("append");
+        chattr("-a");
+        chattr("+i");
+        assert_eq!(all.map(opened), [Ok(()), no, no, no, no]);
+        chattr("-i");
+        assert_is(&v, "f", b"first;second");
+        // One user has it open O_ATOMIC when it becomes append-only: nothing of it, nor of what comes after, goes with his close.
+        let mine = open(&v, "f");
+        mine.write_all_at(b"F", 0).expect("write");
+        chattr("+a");
+        (&log).write_all(b";third").expect("append");
+        drop((mine, log));
+        assert_is(&v, "f", b"First;second;third");
+        chattr("-a");
+        v.finish();
+    });
+}
