@@ -359,16 +359,12 @@ impl Driver {
         }
         let touches = self.tree.touches(&op);
         let targets = self.victims(&op);
-        let allowed = |tree: &Tree| {
-            let in_group = || tree.permits_in_group(&op);
-            tree.permits(&op)
-                .and_then(|()| group.map_or(Ok(()), |_| in_group()))
+        let in_group = match group {
+            Some(_) => self.tree.permits_in_group(&op),
+            None => Ok(()),
         };
-        let forbidden = allowed(&self.tree) == Err(libc::EPERM);
-        let expected = self.check_without(&op).and_then(|()| match forbidden {
-            true => Err(libc::EPERM),
-            false => Ok(()),
-        });
+        let forbidden = self.tree.permits(&op).and(in_group) == Err(libc::EPERM);
+        let expected = self.check_without(&op).and(in_group);
         let locks = self.ends_draft(&op);
         let writer = self.writers.get(op.target().as_ref().unwrap_or(&ROOT));
         let stream = match (mapped, writer) {
