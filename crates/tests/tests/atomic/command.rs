@@ -129,3 +129,27 @@ fn programs_with_other_rights() {
         v.finish();
     }
 }
+
+/// A log to which a user and root append: what the user appends is nothing that he could take back.
+#[test]
+fn append_only_files_of_two_users() {
+    let Some(v) = volume("append_only_files_of_two_users", "") else {
+        return;
+    };
+    let out = v.script(
+        "user() { setpriv --reuid 12345 --regid 12345 --clear-groups \"$@\"; }
+         echo first >log; mkdir d; chmod 666 log; chmod 777 . d; chattr +a log d
+         set +e
+         user $CCFS atomic -- sh -c 'echo lost >>log; touch d/lost; exit 7' 2>/dev/null
+         [ $? = 7 ] || exit 1
+         user $CCFS atomic -- sh -c 'echo in >>log || touch no-log; touch d/in || touch no-name' 2>/dev/null
+         [ $? = 0 ] && [ -e no-log ] && [ -e no-name ] || exit 2
+         user sh -c 'echo own >>log; : >d/own'
+         echo root >>log
+         cat log; ls d; chattr -a log d",
+    );
+    assert_eq!(out.code, 0, "{}", out.all());
+    let lines: Vec<&str> = out.stdout.lines().collect();
+    assert_eq!(lines, ["first", "own", "root", "own"], "{}", out.all());
+    v.finish();
+}
