@@ -578,7 +578,7 @@ impl Volume {
         self.space
             .unpromise(&self.image, body.promised_data, body.promised_structure);
         self.space.keep(&self.image);
-        self.room.notify_all();
+        self.room.news();
         Ok(())
     }
 

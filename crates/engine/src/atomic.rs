@@ -129,7 +129,7 @@ impl Volume {
     /// EBUSY: it is open O_ATOMIC already, or an open atomic group has changed it; EAGAIN: pages of a draft that was taken back are still
     /// being dropped; EISDIR, EINVAL: no regular file; EPERM: immutable or append-only; EROFS; EIO.
     pub fn atomic_open(&self, cx: &Context, ino: Ino, pid: u32) -> Result<()> {
-        self.admit_to(cx)?;
+        drop(self.admit_to(cx)?);
         let inode = self.inode(ino)?;
         {
             let mut st = inode.state.write();
@@ -192,7 +192,7 @@ impl Volume {
                 names: Vec::new(),
             });
         }
-        self.room.notify_all();
+        self.room.news();
         changed
     }
 

@@ -252,7 +252,7 @@ impl Volume {
         self.move_tail(a)?;
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams.prune();
-        self.room.notify_all();
+        self.room.news();
         Ok(())
     }
 

@@ -321,7 +321,7 @@ impl Volume {
             report.inodes.sort_unstable();
             listener(report);
         }
-        self.room.notify_all();
+        self.room.news();
         Ok(true)
     }
 
@@ -414,6 +414,7 @@ impl Volume {
                 false => Duration::MAX,
             };
             if let Some(group) = &txn.group {
+                self.let_others_in();
                 self.at(Moment::Blocked);
                 group.wait_end(limit.clamp(Duration::from_millis(1), most));
                 self.at(Moment::Resumed);

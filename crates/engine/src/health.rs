@@ -31,7 +31,7 @@ impl Volume {
             *self.stop_reason.lock() = "it was shut down by request".into();
             tracing::warn!("volume stopped: it was shut down by request");
         }
-        self.room.notify_all();
+        self.room.end();
         self.stop_threads();
     }
 
@@ -43,7 +43,7 @@ impl Volume {
             *text = reason.to_string();
         }
         drop(text);
-        self.room.notify_all();
+        self.room.end();
     }
 
     /// A guard: a panic of the thread that holds it stops the volume (C9), before any lock taken earlier is released.

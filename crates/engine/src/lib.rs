@@ -39,6 +39,7 @@ mod record;
 mod recover;
 mod rename;
 mod resize;
+mod room;
 mod rounds;
 mod scrub;
 mod share;
@@ -63,6 +64,7 @@ pub use moment::{Moment, MomentListener};
 pub use path::PathSteps;
 pub use ranges::RangeSet;
 pub use recover::{Facts, Recovery, Row, Verdict, recover, verdict};
+pub use share::fits as fits_share;
 pub use space::GivenUp;
 pub use status::{
     Counters, DamageStatus, ErrorStatus, FlashStatus, Status, StreamStatus, TieStatus,

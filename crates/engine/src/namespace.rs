@@ -410,7 +410,7 @@ impl Volume {
 
     fn remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
         check_name(name)?;
-        self.admit_to(cx)?;
+        let _let_in = self.admit_to(cx)?;
         self.unblocked(cx, Held::Dirs(&[parent]), || {
             self.try_remove(cx, parent, name, want_dir)
         })

@@ -215,7 +215,7 @@ impl Volume {
         self.image.marked(marks);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams.prune();
-        self.room.notify_all();
+        self.room.news();
         Ok(())
     }
 

@@ -37,7 +37,7 @@ const RESERVE: u64 = 4;
 const LITTLE: u64 = 8;
 
 /// May user `uid`, who holds `own` of the `all` that everybody holds, take more of a bound?
-pub(crate) fn fits(bound: u64, uid: u32, own: u64, all: u64) -> bool {
+pub fn fits(bound: u64, uid: u32, own: u64, all: u64) -> bool {
     let little = match uid {
         0 => bound / RESERVE,
         _ => bound / LITTLE,

@@ -377,13 +377,14 @@ impl Volume {
         ask: bool,
         f: impl Fn(u64) -> Result<T>,
     ) -> Result<T> {
-        self.admit_to(cx)?;
+        let let_in = self.admit_to(cx)?;
         let f = |left| {
             REFUSED.set(None);
             match self.unblocked(cx, held, || f(left)) {
                 Err(Error::Errno(ANOTHERS_TURN)) => {}
                 done => return done,
             }
+            self.let_others_in();
             self.turn.wait()?;
             let _may_go = MayGo::now();
             REFUSED.set(None);
@@ -399,6 +400,7 @@ impl Volume {
             return first;
         }
         ccfs_image::may_wait()?;
+        drop(let_in);
         let second = again();
         if !full(&second) {
             return second;

@@ -136,7 +136,7 @@ impl Volume {
     pub(crate) fn rather_waits(&self) -> bool {
         let rises = self.tuned.rises(self.dirty.get(), self.pace.rate());
         if rises {
-            self.room.notify_all();
+            self.room.news();
         }
         rises && !self.dirty.at_least(self.commit_threshold())
     }

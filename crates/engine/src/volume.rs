@@ -12,12 +12,13 @@ use crate::noted::NotedImage;
 use crate::ondevice::{self, Backend};
 use crate::pace::Pace;
 use crate::planted::{self, Bug};
+use crate::room::Room;
 use crate::rounds::Rounds;
-use crate::share::{self, ByUser, DirtyByUser};
+use crate::share::{ByUser, DirtyByUser};
 use crate::space::{Asking, Gauge, GivenUp, Space, Turn};
 use crate::status::{Counters, Status, StreamStatus};
 use crate::stream::Streams;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::Mutex;
 use crate::tails::Tails;
 use crate::tune::Tuned;
 use crate::types::*;
@@ -120,9 +121,6 @@ pub(crate) struct AtomicCounters {
     pub longest_stall_us: AtomicU64,
 }
 
-/// What a stream that syncs may hold while others have reached the dirty limit, bytes.
-const LITTLE: u64 = 1 << 20;
-
 /// A mounted volume. All calls may come from any thread; calls that wait for durability block the calling thread.
 pub struct Volume {
     pub(crate) dev: Arc<dyn Device>,
@@ -182,8 +180,7 @@ pub struct Volume {
     pub(crate) watch: Watch,
     pub(crate) health: AtomicU8,
     pub(crate) stop_reason: Mutex<String>,
-    throttle: Mutex<()>,
-    pub(crate) room: Condvar,
+    pub(crate) room: Room,
     pub(crate) wakeup: Arc<Wakeup>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -350,8 +347,7 @@ impl Volume {
             watch: Watch::default(),
             health: AtomicU8::new(RUNNING),
             stop_reason: Mutex::default(),
-            throttle: Mutex::new(()),
-            room: Condvar::new(),
+            room: Room::default(),
             wakeup,
             threads: Mutex::default(),
         }
@@ -409,66 +405,6 @@ impl Volume {
 
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         self.inodes.get(&self.image, ino)
-    }
-
-    /// Every change passes here first, holding no lock: the volume's health, and back-pressure of the dirty limit.
-    pub(crate) fn admit(&self) -> Result<()> {
-        self.admit_if(|| false)
-    }
-
-    /// The same for changes of somebody's. A stream that syncs what it writes fills no memory, and waits for nobody who does; a user
-    /// who holds little of the limit does not wait for one who holds much (`share`).
-    pub(crate) fn admit_to(&self, cx: &Context) -> Result<()> {
-        self.admit_if(|| {
-            if self.dir_fields.at_least(self.limits.dir_fields_max) {
-                return false;
-            }
-            let (limit, all) = (self.dirty_bound(), self.dirty.get());
-            let syncs = all < limit / 8 * 9
-                && self.pace.syncs(cx.stream)
-                && self.streams.running_memory(cx.stream) < LITTLE;
-            syncs || share::fits(limit, cx.uid, self.dirty_of(cx.uid), all)
-        })
-    }
-
-    fn admit_if(&self, exempt: impl Fn() -> bool) -> Result<()> {
-        self.check_alive()?;
-        if self.options.read_only || self.is_stopped() {
-            return Err(Error::Errno(libc::EROFS));
-        }
-        if !self.over_limit() {
-            return Ok(());
-        }
-        ccfs_image::may_wait()?;
-        if !self.options.background {
-            self.commit_all(Cause::DirtyLimit)?;
-            return self.drive();
-        }
-        let mut guard = self.throttle.lock();
-        while self.over_limit() && !exempt() && !self.is_stopped() {
-            self.want(|w| w.pressure = true);
-            self.room.wait_for(&mut guard, Duration::from_millis(50));
-        }
-        self.check_running()
-    }
-
-    /// A change would wait for room now, or could have to wait for an atomic group.
-    pub fn writers_wait(&self) -> bool {
-        self.over_limit() && !self.options.read_only || self.groups_open() > 0
-    }
-
-    fn over_limit(&self) -> bool {
-        if self.dir_fields.at_least(self.limits.dir_fields_max) {
-            return true;
-        }
-        self.dirty.at_least(self.dirty_limit()) && self.dirty.at_least(self.dirty_bound())
-    }
-
-    /// The limit of dirty bytes. Drafts and open groups wait for their owners, so they hold up nobody else: those from before the limit was
-    /// lowered, or whose last change was a large one.
-    fn dirty_bound(&self) -> u64 {
-        let held = self.drafts.all() + self.streams.group_memory(0).0;
-        self.dirty_limit().max(2 * held)
     }
 
     /// Everything should be committed, before writers have to wait.

@@ -368,6 +368,72 @@ fn dirty_bytes_have_a_share_for_each_user() {
     fsck(&dev);
 }
 
+/// How often threads of this name, in this process, have gone to sleep.
+fn sleeps(name: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let of = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let field = |key: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(key))?;
+            Some(line.trim().to_string())
+        };
+        (field("Name:")? == name).then_some(())?;
+        field("voluntary_ctxt_switches:")?.parse::<u64>().ok()
+    };
+    tasks.flatten().filter_map(of).sum()
+}
+
+/// Hundreds of writers wait for room. While there is none they sleep, and when there is some they do not take the reserve of others by
+/// going on all at once.
+#[test]
+fn waiting_writers_are_let_in_by_and_by() {
+    const LIMIT: u64 = 8 << 20;
+    const WRITERS: u64 = 250;
+    const NAME: &str = "waits for room";
+    let (dev, slow, v) = slow("256M", LIMIT);
+    let dir = dir_of(&v, GREEDY, 0o777);
+    v.syncfs(&user(0, 50)).unwrap();
+    let (written, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        slow.hold_flushes.store(true, SeqCst);
+        for i in 0..WRITERS {
+            let (v, written) = (&v, &written);
+            let work = move || {
+                let c = user(GREEDY, 100);
+                let name = format!("greedy{i}");
+                let f = v.mknod(&c, dir, name.as_bytes(), 0o100644, 0).unwrap().ino;
+                for _ in 0..20 {
+                    v.write(&c, f, 0, &[1; 1 << 17], WriteFlags::default())
+                        .unwrap();
+                    written.fetch_add(1, SeqCst);
+                }
+            };
+            let thread = std::thread::Builder::new().name(NAME.into());
+            thread.spawn_scoped(scope, work).unwrap();
+        }
+        let mut before = u64::MAX;
+        while before != written.load(SeqCst) {
+            before = written.load(SeqCst);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let before = sleeps(NAME);
+        std::thread::sleep(Duration::from_secs(1));
+        let slept = sleeps(NAME) - before;
+        slow.hold_flushes.store(false, SeqCst);
+        assert!(slept < 4 * WRITERS, "they woke {slept} times in a second");
+        let began = Instant::now();
+        while written.load(SeqCst) < 20 * WRITERS {
+            most.fetch_max(v.status().dirty_bytes, SeqCst);
+            assert!(began.elapsed() < NEVER, "they wait for nothing");
+            std::thread::yield_now();
+        }
+    });
+    let most = most.load(SeqCst);
+    assert!((LIMIT..LIMIT / 4 * 5).contains(&most), "{most}");
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
 /// Barriers wait where one user has very many that are not durable; another one's does not. So what is in flight is bounded.
 #[test]
 fn transactions_of_barriers_have_a_share_for_each_user() {

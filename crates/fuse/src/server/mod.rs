@@ -289,12 +289,12 @@ impl Handler for Server {
             op::SYNCFS | op::DESTROY | op::FALLOCATE | op::LSEEK => true,
             op::RELEASE => self.mount.atomic_files,
             op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
-                self.volume.writers_wait()
+                self.volume.writers_wait(request.header.uid)
                     || !self.copies_at_once(request)
                     || self.waits_for_durability(request)
             }
             op::SETATTR => {
-                self.volume.writers_wait()
+                self.volume.writers_wait(request.header.uid)
                     || self.setattr_waits(request)
                     || self.waits_for_durability(request)
             }
@@ -309,7 +309,9 @@ impl Handler for Server {
             | op::RENAME
             | op::RENAME2
             | op::SETXATTR
-            | op::REMOVEXATTR => self.volume.writers_wait() || self.waits_for_durability(request),
+            | op::REMOVEXATTR => {
+                self.volume.writers_wait(request.header.uid) || self.waits_for_durability(request)
+            }
             op::IOCTL => request
                 .arg_and_rest::<abi::IoctlIn>()
                 .is_ok_and(|(arg, _)| {
