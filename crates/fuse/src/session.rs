@@ -220,7 +220,7 @@ impl Session {
         let pool = Pool::start(self.channel.clone(), self.server.clone(), self.pool)?;
         if let Some(rings) = &mut self.rings {
             let handler = self.server.clone();
-            match rings.start(&self.channel, handler, self.pool.threads_max) {
+            match rings.start(&self.channel, handler, self.pool.waiting_max) {
                 Ok(()) => pool.expect_forgets(),
                 Err(why) => {
                     tracing::warn!("serving over /dev/fuse, the kernel takes no rings: {why}");

@@ -3,7 +3,7 @@ mod common;
 use ccfs_fuse::server::init::WANTED;
 use ccfs_fuse::transport::dev::{Pool, PoolConfig};
 use common::can_mount;
-use common::gate::{Gate, mount_gate};
+use common::gate::{Gate, become_user, mount_gate};
 use rustix::mount::{UnmountFlags, unmount};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn syncs_hold_no_place() {
     }
     let m = Mount::new(PoolConfig {
         places: 2,
-        threads_max: 512,
+        waiting_max: 512,
     });
     std::thread::scope(|scope| {
         for i in 0..50 {
@@ -63,26 +63,43 @@ fn syncs_hold_no_place() {
     });
 }
 
-/// More syncs than there may be threads: they queue, and all get through.
+/// More syncs of one user than may wait with a thread: they are put aside, others are served, another user's sync too, and all get through.
 #[test]
-fn the_bound_queues() {
-    if !can_mount("the_bound_queues") {
+fn one_users_waiting_syncs_leave_others_served() {
+    if !can_mount("one_users_waiting_syncs_leave_others_served") {
         return;
     }
     let m = Mount::new(PoolConfig {
         places: 2,
-        threads_max: 8,
+        waiting_max: 16,
     });
     std::thread::scope(|scope| {
-        for i in 0..40 {
-            let path = m.path(&format!("f{i}"));
-            scope.spawn(move || std::fs::File::open(path).unwrap().sync_all().unwrap());
+        let sync = |name: String, uid: u32| {
+            let path = m.path(&name);
+            scope.spawn(move || {
+                become_user(uid);
+                std::fs::File::open(path).unwrap().sync_all().unwrap();
+            });
+        };
+        (0..60).for_each(|i| sync(format!("f{i}"), 5001));
+        m.until("threads wait", || *m.gate.waiting.lock() == 16);
+        for i in 0..200 {
+            std::fs::metadata(m.path(&format!("other{i}"))).unwrap();
         }
-        m.until("threads wait", || *m.gate.waiting.lock() == 8);
-        assert_eq!(m.pool.threads(), 8);
+        // An eighth of the bound, and twice as much for root.
+        sync("a".into(), 5002);
+        sync("b".into(), 5002);
+        m.until("another user's wait beside", || {
+            *m.gate.waiting.lock() == 18
+        });
+        sync("c".into(), 0);
+        m.until("root's, too", || *m.gate.waiting.lock() == 19);
+        let threads = m.pool.threads();
+        assert!((21..=24).contains(&threads), "{threads} threads");
         m.gate.open();
     });
     assert_eq!(*m.gate.waiting.lock(), 0);
+    assert_eq!(*m.gate.synced.lock(), 63);
 }
 
 /// Requests that turn out to wait lose their places to others.
@@ -93,7 +110,7 @@ fn the_watcher_replaces_threads_that_wait() {
     }
     let m = Mount::new(PoolConfig {
         places: 1,
-        threads_max: 512,
+        waiting_max: 512,
     });
     std::thread::scope(|scope| {
         for i in 0..10 {

@@ -5,11 +5,12 @@ use ccfs_fuse::server::init::WANTED;
 use ccfs_fuse::transport::dev::{Pool, PoolConfig};
 use ccfs_fuse::transport::prepare_rings;
 use ccfs_fuse::transport::uring::Rings;
-use common::gate::{Gate, MIB, byte_at, mount_gate};
+use common::gate::{Gate, MIB, become_user, byte_at, mount_gate};
 use common::{can_mount, on_one_processor};
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::fs::minor;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -181,8 +182,7 @@ fn many_syncs_of_one_processor() {
     m.works();
 }
 
-/// More syncs on one processor than its queue has buffers: the rest waits in the kernel, callers on other processors do not, and with the
-/// first answer all get through.
+/// More syncs on one processor than may be parked: the rest waits until others are through, and all get through.
 #[test]
 fn the_bound_queues() {
     let Some(m) = Mount::new("the_bound_queues", None) else {
@@ -205,6 +205,140 @@ fn the_bound_queues() {
     });
     assert_eq!(*m.gate.synced.lock(), 600);
     m.works();
+}
+
+/// More syncs of one user than may be parked: another user's are parked beside them, and everything else is served.
+#[test]
+fn one_users_parked_syncs_leave_others_served() {
+    let name = "one_users_parked_syncs_leave_others_served";
+    let Some(m) = Mount::with_threads(name, None, 16) else {
+        return;
+    };
+    m.started.clone().unwrap();
+    std::thread::scope(|scope| {
+        let sync = |name: String, uid: u32| {
+            let path = m.path(&name);
+            scope.spawn(move || {
+                on_one_processor();
+                become_user(uid);
+                File::open(path).unwrap().sync_all().unwrap();
+            });
+        };
+        (0..60).for_each(|i| sync(format!("f{i}"), 5001));
+        m.until("syncs are parked", || *m.gate.waiting.lock() == 16);
+        m.works();
+        sync("a".into(), 5002);
+        sync("b".into(), 5002);
+        m.until("another user's are parked", || *m.gate.waiting.lock() == 18);
+        sync("c".into(), 0);
+        m.until("root's, too", || *m.gate.waiting.lock() == 19);
+        m.works();
+        m.gate.open();
+    });
+    assert_eq!(*m.gate.synced.lock(), 63);
+}
+
+/// The kernel's directory of connections (fusectl).
+struct Control(tempfile::TempDir);
+
+impl Control {
+    fn new() -> Control {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = MountFlags::empty();
+        mount(c"fusectl", dir.path(), c"fusectl", flags, None).unwrap();
+        Control(dir)
+    }
+
+    /// How many requests are not answered.
+    fn requests(&self, connection: u32) -> usize {
+        let count = self.0.path().join(format!("{connection}/waiting"));
+        let count = std::fs::read_to_string(count).unwrap();
+        count.trim().parse().unwrap()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        unmount(self.0.path(), UnmountFlags::DETACH).unwrap();
+    }
+}
+
+/// A user's requests that are served one after the other do not come before another user's, who made his later.
+#[test]
+fn users_of_a_queue_take_turns() {
+    let Some(m) = Mount::new("users_of_a_queue_take_turns", None) else {
+        return;
+    };
+    m.started.clone().unwrap();
+    let control = Control::new();
+    let connection = minor(std::fs::metadata(m.dir.path()).unwrap().dev());
+    const MANY: usize = 100;
+    std::thread::scope(|scope| {
+        for i in 0..MANY {
+            let path = m.path(&format!("slow{i}"));
+            scope.spawn(move || {
+                on_one_processor();
+                become_user(5001);
+                std::fs::metadata(path).unwrap();
+            });
+        }
+        m.until("they are all made", || control.requests(connection) >= MANY);
+        let path = m.path("other");
+        let other = scope.spawn(move || {
+            on_one_processor();
+            std::fs::metadata(path).unwrap();
+        });
+        m.until("one more", || control.requests(connection) > MANY);
+        let mut let_through = 0;
+        while !other.is_finished() && let_through < MANY {
+            m.gate.let_through();
+            let_through += 1;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        m.gate.open();
+        assert!(let_through < MANY / 2, "{let_through} came before it");
+    });
+}
+
+/// Syncs that wait on one processor, more than its queue had buffers: there are more by then.
+#[test]
+fn waiting_syncs_leave_buffers_for_others() {
+    let Some(m) = Mount::new("waiting_syncs_leave_buffers_for_others", None) else {
+        return;
+    };
+    m.started.clone().unwrap();
+    std::thread::scope(|scope| {
+        for i in 0..900 {
+            let path = m.path(&format!("f{i}"));
+            // By and by: all at once would be faster than the queue's thread.
+            if i % 50 == 0 {
+                m.until("they are parked", || *m.gate.waiting.lock() == i.min(512));
+            }
+            scope.spawn(move || {
+                on_one_processor();
+                become_user(5001);
+                File::open(path).unwrap().sync_all().unwrap();
+            });
+        }
+        let dir = m.dir.path();
+        let other = scope.spawn(move || {
+            on_one_processor();
+            for i in 0..200 {
+                std::fs::metadata(dir.join(format!("other{i}"))).unwrap();
+            }
+        });
+        m.until("others are served", || other.is_finished());
+        let path = m.path("g");
+        scope.spawn(move || {
+            on_one_processor();
+            File::open(path).unwrap().sync_all().unwrap();
+        });
+        m.until("a sync of root's is parked", || {
+            *m.gate.waiting.lock() == 513
+        });
+        m.gate.open();
+    });
+    assert_eq!(*m.gate.synced.lock(), 901);
 }
 
 /// Requests of 1 MiB in both directions, bytes in their places.

@@ -3,7 +3,11 @@
 //! A fixed number of threads *serve*: they read a request, handle it, reply. Before a request that waits long (a sync), its
 //! thread hands its place to an idle or a new thread, carries the request through, and rests. A *watcher* does the same for
 //! threads that turn out to wait (slow device, no room): who handles one request for [`SLOW_MS`] loses its place to another
-//! thread. So any number of waiting requests, up to [`PoolConfig::threads_max`], leaves the others served; beyond that they queue in the kernel. Waiting
+//! thread. So waiting requests leave the others served.
+//!
+//! Users share that (`share.rs`). Of one user up to [`PoolConfig::waiting_max`] requests wait, each with a thread, and others find some more.
+//! What a user has beyond that is put aside, up to [`ASIDE_MAX`] bytes, and carried through by threads that are done with waiting, the users by turns. Where
+//! that is used up, too, his requests keep their places, and all others queue in the kernel in the order in which they came. Waiting
 //! requests depend on the engine's own threads only, so the queue always moves on.
 //!
 //! Beside io_uring only FORGETs come this way, and INTERRUPTs. Nobody waits for a FORGET, but to wake a thread for each costs whoever removes many
@@ -11,11 +15,12 @@
 //! that nobody reads into one request.
 use crate::abi::op;
 use crate::transport::channel::{Channel, REQUEST_MAX, Received};
+use crate::transport::share::{Queued, Taken, user_of};
 use crate::wire::{Handler, Reply, Request};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// A request that takes longer (milliseconds) is waiting for something.
@@ -24,8 +29,11 @@ const SLOW_MS: u64 = 5;
 const WATCH_MIN: Duration = Duration::from_millis(4);
 const WATCH_MAX: Duration = Duration::from_millis(64);
 /// Resting threads end after this time, as long as this many are left.
-const REST: Duration = Duration::from_secs(10);
+const REST: Duration = Duration::from_secs(3);
 const RESTING_KEPT: usize = 2;
+/// Of requests that wait for a thread so much is kept, bytes, and each counts as so many at least.
+const ASIDE_MAX: usize = 128 << 20;
+const ASIDE_MIN: usize = 4096;
 /// How long FORGETs gather where nothing else is expected.
 const GATHER: Duration = Duration::from_millis(2);
 
@@ -34,8 +42,8 @@ const GATHER: Duration = Duration::from_millis(2);
 pub struct PoolConfig {
     /// Threads that serve at the same time.
     pub places: usize,
-    /// All threads, those included that wait in a request.
-    pub threads_max: usize,
+    /// Requests of one user that wait, each with a thread of its own; the other users together may have a quarter more.
+    pub waiting_max: usize,
 }
 
 impl Default for PoolConfig {
@@ -43,7 +51,7 @@ impl Default for PoolConfig {
         let cores = std::thread::available_parallelism().map_or(4, usize::from);
         PoolConfig {
             places: cores.clamp(1, 8),
-            threads_max: 512,
+            waiting_max: 512,
         }
     }
 }
@@ -52,7 +60,10 @@ impl Default for PoolConfig {
 pub struct Pool {
     handler: Arc<dyn Handler>,
     root: Channel,
-    config: PoolConfig,
+    /// Requests that wait, those that were found waiting, and bytes of those that were put aside.
+    waiting: Taken,
+    slow: Taken,
+    aside: Taken,
     state: Mutex<State>,
     /// Requests that somebody waits for come another way.
     beside_rings: AtomicBool,
@@ -65,7 +76,30 @@ struct State {
     threads: usize,
     serving: Vec<Arc<Worker>>,
     resting: Vec<Arc<Worker>>,
+    aside: Queued<Aside>,
     closed: bool,
+}
+
+/// A request that waits for a thread, and where its reply goes.
+struct Aside {
+    channel: Channel,
+    bytes: Vec<u8>,
+}
+
+impl Aside {
+    fn cost(len: usize) -> usize {
+        len.max(ASIDE_MIN)
+    }
+}
+
+/// What becomes of a request that waits long.
+enum Waits {
+    /// It has a share of the threads; the thread has lost its place.
+    Here(u32),
+    /// It was put aside.
+    Aside,
+    /// It keeps the place that the thread has.
+    InPlace,
 }
 
 #[derive(Default)]
@@ -74,6 +108,9 @@ struct Worker {
     serves: AtomicBool,
     /// When the request in hand was read, milliseconds of the monotonic clock; 0 between requests.
     busy_since_ms: AtomicU64,
+    /// Whose request is in hand, and whose was found waiting.
+    user: AtomicU32,
+    slow: Mutex<Option<u32>>,
     call: Condvar,
 }
 
@@ -88,7 +125,9 @@ impl Pool {
         let pool = Arc::new(Pool {
             handler,
             root,
-            config,
+            waiting: Taken::new(config.waiting_max),
+            slow: Taken::new(config.waiting_max),
+            aside: Taken::new(ASIDE_MAX),
             state,
             beside_rings: AtomicBool::new(false),
             ended,
@@ -125,11 +164,8 @@ impl Pool {
         self.state.lock().threads
     }
 
-    /// Starts a thread with a place. False: there may be no more threads.
+    /// Starts a thread with a place. False: there can be no more threads.
     fn new_worker(self: &Arc<Self>, state: &mut State) -> bool {
-        if state.threads >= self.config.threads_max.max(self.config.places) {
-            return false;
-        }
         let (pool, worker) = (self.clone(), Arc::new(Worker::default()));
         worker.serves.store(true, Relaxed);
         let mine = worker.clone();
@@ -171,8 +207,17 @@ impl Pool {
                     return self.close();
                 }
             }
-            if !me.serves.load(Relaxed) && !self.rest(me) {
-                return;
+            while !me.serves.load(Relaxed) {
+                match self.next_aside() {
+                    Some((uid, Aside { channel, bytes })) => {
+                        if let Some(request) = Request::parse(&bytes) {
+                            self.answer(&request, &channel, &mut reply);
+                        }
+                        self.waiting.give_back(uid, 1);
+                    }
+                    None if !self.rest(me) => return,
+                    None => {}
+                }
             }
         }
     }
@@ -190,12 +235,63 @@ impl Pool {
             tracing::error!("a damaged request of {} bytes", bytes.len());
             return None;
         };
+        me.user.store(user_of(&request.header), Relaxed);
         me.busy_since_ms.store(monotonic_ms(), Relaxed);
-        if self.handler.may_block(&request) || self.handler.is_long(&request) {
-            self.replace(&mut self.state.lock(), me);
+        let long = self.handler.may_block(&request) || self.handler.is_long(&request);
+        let waits = match long {
+            true => self.waits(me, &request, channel, bytes),
+            false => Waits::InPlace,
+        };
+        if !matches!(waits, Waits::Aside) {
+            self.answer(&request, channel, reply);
         }
+        me.busy_since_ms.store(0, Relaxed);
+        if let Waits::Here(uid) = waits {
+            self.waiting.give_back(uid, 1);
+        }
+        self.not_slow(me);
+        Some(request.header.opcode)
+    }
+
+    /// A request is going to wait long.
+    fn waits(
+        self: &Arc<Self>,
+        me: &Arc<Worker>,
+        request: &Request<'_>,
+        channel: &Channel,
+        bytes: &[u8],
+    ) -> Waits {
+        let uid = user_of(&request.header);
+        let mut state = self.state.lock();
+        if self.waiting.take(uid, 1) {
+            self.replace(&mut state, me);
+            return Waits::Here(uid);
+        }
+        if !self.aside.take(uid, Aside::cost(bytes.len())) {
+            return Waits::InPlace;
+        }
+        let (channel, bytes) = (channel.clone(), bytes.to_vec());
+        state.aside.push(uid, Aside { channel, bytes });
+        Waits::Aside
+    }
+
+    /// The next request that was put aside. For a thread without a place.
+    fn next_aside(&self) -> Option<(u32, Aside)> {
+        let mut state = self.state.lock();
+        let (uid, aside) = state.aside.next(|uid| self.waiting.take(uid, 1))?;
+        self.aside.give_back(uid, Aside::cost(aside.bytes.len()));
+        Some((uid, aside))
+    }
+
+    fn not_slow(&self, me: &Worker) {
+        if let Some(uid) = me.slow.lock().take() {
+            self.slow.give_back(uid, 1);
+        }
+    }
+
+    fn answer(&self, request: &Request<'_>, channel: &Channel, reply: &mut Reply) {
         reply.clear();
-        self.handler.handle(&request, reply);
+        self.handler.handle(request, reply);
         let unique = request.header.unique;
         match reply.stale_pages.take() {
             None => channel.send(unique, reply, &*self.handler),
@@ -206,8 +302,6 @@ impl Pool {
                 self.handler.drop_pages(stale, Box::new(send));
             }
         }
-        me.busy_since_ms.store(0, Relaxed);
-        Some(request.header.opcode)
     }
 
     /// Gives a thread's place to another one. Nothing happens if there is none, or if it has no place.
@@ -229,6 +323,8 @@ impl Pool {
     /// Waits until there is a place. False: the thread is not needed any more.
     fn rest(&self, me: &Arc<Worker>) -> bool {
         let mut state = self.state.lock();
+        // The watcher can have found it waiting a moment before.
+        self.not_slow(me);
         state.resting.push(me.clone());
         while !me.serves.load(Relaxed) {
             if state.closed {
@@ -262,7 +358,14 @@ impl Pool {
             };
             let waiting: Vec<_> = state.serving.iter().filter(slow).cloned().collect();
             for worker in waiting {
-                self.replace(&mut state, &worker);
+                let uid = worker.user.load(Relaxed);
+                if worker.serves.load(Relaxed) && self.slow.take(uid, 1) {
+                    let before = worker.slow.lock().replace(uid);
+                    if let Some(before) = before {
+                        self.slow.give_back(before, 1);
+                    }
+                    self.replace(&mut state, &worker);
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! How requests come from the kernel and replies go back.
 pub mod channel;
 pub mod dev;
+pub mod share;
 pub mod uring;
 
 use parking_lot::Mutex;

@@ -5,6 +5,7 @@ use ccfs_fuse::transport::channel::Channel;
 use ccfs_fuse::wire::{Handler, Reply, Request, one_name};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::{MountFlags, mount};
+use rustix::thread::{Uid, set_thread_res_uid};
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -30,6 +31,12 @@ struct Passage {
     tickets: usize,
 }
 
+/// The calling thread is this user's from now on, and no other one.
+pub fn become_user(uid: u32) {
+    let uid = Uid::from_raw(uid);
+    set_thread_res_uid(uid, uid, uid).unwrap();
+}
+
 /// The byte at a place of every file.
 pub fn byte_at(offset: usize) -> u8 {
     (offset / 4096 + offset % 251) as u8
@@ -40,7 +47,7 @@ pub fn mount_gate(wanted: u64) -> (tempfile::TempDir, Channel, Agreed) {
     let dir = tempfile::tempdir().unwrap();
     let channel = Channel::open().unwrap();
     let options = format!(
-        "fd={},rootmode=40000,user_id=0,group_id=0",
+        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other",
         channel.fd().as_raw_fd()
     );
     let options = CString::new(options).unwrap();

@@ -6,11 +6,15 @@
 //! ([`Ring::refuse`]): then all goes over /dev/fuse, where a [`super::dev::Pool`] serves anyhow, since FORGET, INTERRUPT and notifications
 //! always go that way.
 //!
+//! A queue's thread takes in all requests that are there and serves them by turns of their users, so nobody waits behind all of another
+//! one's.
+//!
 //! A request that waits for durability is *parked*: another thread of the same processor carries it through, and it keeps its buffer, which
 //! is where its reply goes. The kernel gives a request that finds no free buffer to none that is registered later, only to one that comes
-//! back with a reply: it would wait for syncs, which last. So all buffers are there from the start, far more than ever wait at once
-//! ([`buffers`]). Beyond that number requests wait in the kernel until any request of their processor is answered, and each
-//! answer takes one: that always goes on, since what is parked waits for the engine's own threads, never for another request.
+//! back with a reply: it would wait for syncs, which last. So there are many buffers from the start ([`buffers`]), and more are registered
+//! before the last ones are taken ([`Thread::add_buffers`]). Where these are not enough requests wait in the kernel until any request of
+//! their processor is answered, and each answer takes one: that always goes on, since what is parked waits for the engine's own threads,
+//! never for another request.
 //!
 //! Memory: a buffer is 1 MiB of address space that becomes resident as far as it is used. The kernel takes the buffer that came back last, so
 //! few are used; [`Ring`] gives memory back.
@@ -20,6 +24,7 @@ mod workers;
 
 use crate::server::init::{MAX_PAGES, MAX_WRITE};
 use crate::transport::channel::Channel;
+use crate::transport::share::Queued;
 use crate::wire::{Handler, Reply};
 use ring::{Buffer, Event, Ring};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -36,14 +41,19 @@ use workers::{Done, Pace, Shared, Workers};
 const BUFFERS: usize = 512;
 const BUFFERS_ALL: usize = 16 << 10;
 const BUFFERS_MIN: usize = 64;
+/// It gets more when less than an eighth is left, up to so many times as many, unless requests that wait hold so many bytes.
+const SPARE: usize = 8;
+const GROWTH: usize = 4;
+const HELD_MAX: usize = 256 << 20;
 /// Most queues: a machine with more possible processors is served over /dev/fuse.
 const QUEUES_MAX: usize = 256;
 /// Replies wait for each other no longer than this while a thread has several requests in hand.
 const BATCH: Duration = Duration::from_micros(50);
 /// The kernel gives all buffers back when the connection has ended; this is how long a thread waits for them.
 const LAST_WAIT: Duration = Duration::from_secs(5);
-/// With nothing to do for so long a thread gives memory back.
+/// With nothing to do for so long a thread gives memory back; and as often where it has always something to do, and much is resident.
 const IDLE: Duration = Duration::from_secs(1);
+const BUSY: Duration = Duration::from_secs(5);
 /// Buffers that the kernel refused are replaced so often, and so often it may ask to try again.
 const REFUSALS_MAX: usize = 64;
 const AGAIN_MAX: usize = 10_000;
@@ -107,9 +117,9 @@ impl Rings {
         &mut self,
         channel: &Channel,
         handler: Arc<dyn Handler>,
-        threads_max: usize,
+        parked_max: usize,
     ) -> Result<(), String> {
-        let shared = Arc::new(Shared::new(handler, channel.clone(), threads_max));
+        let shared = Arc::new(Shared::new(handler, channel.clone(), parked_max));
         self.shared = Some(shared.clone());
         let mut result = Ok(());
         for queue in &self.queues {
@@ -228,6 +238,8 @@ struct Thread {
     /// How many buffers it shall have.
     buffers: usize,
     stay: Option<Stay>,
+    /// Requests that are here and were not looked at yet.
+    turns: Queued<Buffer>,
     orders: Receiver<Order>,
     answer: Sender<Result<(), String>>,
     serving: Option<Serving>,
@@ -240,6 +252,8 @@ struct Thread {
     refusals: usize,
     /// New buffers in place of those.
     replaced: usize,
+    /// When memory was given back last.
+    trimmed: Instant,
     /// How often it asked to try again.
     again: usize,
 }
@@ -268,9 +282,15 @@ impl Thread {
     ) -> io::Result<Thread> {
         Ok(Thread {
             qid,
-            ring: Ring::new(qid, buffers + REFUSALS_MAX, payload_size())?,
+            ring: Ring::new(
+                qid,
+                buffers,
+                buffers * GROWTH + REFUSALS_MAX,
+                payload_size(),
+            )?,
             buffers,
             stay,
+            turns: Queued::default(),
             orders,
             answer,
             serving: None,
@@ -279,6 +299,7 @@ impl Thread {
             refusal: None,
             refusals: 0,
             replaced: 0,
+            trimmed: Instant::now(),
             again: 0,
         })
     }
@@ -314,6 +335,12 @@ impl Thread {
             }
             self.events()?;
             self.take_back()?;
+            if self.ring.should_trim() && self.trimmed.elapsed() > BUSY {
+                self.ring.submit()?;
+                if self.ring.trim() {
+                    self.trimmed = Instant::now();
+                }
+            }
             if self.is_over() {
                 return Ok(());
             }
@@ -333,31 +360,46 @@ impl Thread {
         !busy && waited
     }
 
-    /// Takes all events that are there.
+    /// Serves the requests that are here. Those of a user who has many here do not keep others waiting: users take turns, and what comes
+    /// meanwhile is taken in.
     fn events(&mut self) -> io::Result<()> {
         let mut since = None;
         let mut count = self.ring.events();
+        let mut first = self.take_events()?;
+        while let Some(buffer) = first.take().or_else(|| self.turns.next_of_all()) {
+            let start = *since.get_or_insert_with(Instant::now);
+            // The first one of those that are here says what there is to say.
+            if let Some(stay) = &mut self.stay
+                && count > 0
+            {
+                stay.requests(std::mem::take(&mut count), buffer.caller(), start);
+            }
+            self.request(buffer)?;
+            self.add_buffers()?;
+            if start.elapsed() > BATCH {
+                self.take_back()?;
+                self.ring.turn()?;
+                since = None;
+            }
+            first = self.take_events()?;
+        }
+        Ok(())
+    }
+
+    /// Takes all events that are there. Requests wait for their turn, but for one that finds nobody waiting.
+    fn take_events(&mut self) -> io::Result<Option<Buffer>> {
+        let mut first = None;
         while let Some(event) = self.ring.event()? {
             match event {
                 Event::Woken => self.orders()?,
-                Event::Request(buffer) => {
-                    let start = *since.get_or_insert_with(Instant::now);
-                    // The first one of those that are here says what there is to say.
-                    if let Some(stay) = &mut self.stay
-                        && count > 0
-                    {
-                        stay.requests(std::mem::take(&mut count), buffer.caller(), start);
-                    }
-                    self.request(buffer)?;
-                    if start.elapsed() > BATCH {
-                        self.ring.submit()?;
-                        since = None;
-                    }
+                Event::Request(buffer) if first.is_none() && self.turns.is_empty() => {
+                    first = Some(buffer);
                 }
+                Event::Request(buffer) => self.turns.push(buffer.user(), buffer),
                 Event::Refused(buffer, errno) => self.refused(buffer, errno)?,
             }
         }
-        Ok(())
+        Ok(first)
     }
 
     /// Carries out the orders that are there.
@@ -432,6 +474,22 @@ impl Thread {
         }
     }
 
+    /// Requests that wait hold buffers, so there have to be others before the last one is taken.
+    fn add_buffers(&mut self) -> io::Result<()> {
+        let serves = self.serving.as_ref().is_some_and(|s| !s.shared.is_closed());
+        let (spare, total) = (self.buffers / SPARE, self.ring.total());
+        let scarce = self.ring.out() < spare && total < self.buffers * GROWTH;
+        if !scarce || self.ring.held() > HELD_MAX || !serves || self.over.is_some() || self.ended {
+            return Ok(());
+        }
+        for _ in 0..spare {
+            if self.ring.register().is_err() {
+                break;
+            }
+        }
+        self.ring.submit()
+    }
+
     /// Serves a request here, or parks it.
     fn request(&mut self, mut buffer: Buffer) -> io::Result<()> {
         let Some(serving) = &mut self.serving else {
@@ -461,7 +519,16 @@ impl Thread {
         }
         let shared = &serving.shared;
         if !shared.serve_at_hand(&mut buffer, &mut serving.reply) {
-            match serving.readers.give(buffer) {
+            // It can be room that is missing by now.
+            let waits = buffer
+                .request()
+                .is_some_and(|r| shared.handler.may_block(&r));
+            let workers = if waits {
+                &serving.workers
+            } else {
+                &serving.readers
+            };
+            match workers.give(buffer) {
                 None => {
                     serving.away += 1;
                     return Ok(());

@@ -5,8 +5,9 @@
 #![allow(unsafe_code)]
 use crate::abi::{self, InHeader, UringCmd, UringEntry, op};
 use crate::transport::channel::Channel;
+use crate::transport::share::user_of;
 use crate::wire::{Body, Reply, Request};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
@@ -24,10 +25,14 @@ const RANGES_AT: usize = abi::URING_HEADER;
 const HEAD: usize = RANGES_AT + size_of::<[libc::iovec; 2]>();
 const _: () =
     assert!(RANGES_AT.is_multiple_of(align_of::<libc::iovec>()) && HEAD.is_multiple_of(64));
-/// What is left of a payload when its memory is given back, bytes.
+/// What is left of a payload when its memory is given back with a reply, bytes.
 const KEPT: usize = 16 << 10;
-/// While the buffers of a ring have no more than this resident, nothing is given back but by a thread with nothing to do; bytes.
+/// While the buffers of a ring have no more than this resident, nothing is given back but by a thread with nothing to do, which leaves
+/// no more than the other one; bytes.
 const RESIDENT: usize = 8 << 20;
+const RESIDENT_IDLE: usize = 1 << 20;
+/// Buffers of a mapping.
+const MAPPED: usize = 64;
 const SQ_ENTRIES: u32 = 64;
 /// `user_data` of the poll of the waker; all other numbers are those of buffers.
 const WAKER: u64 = u64::MAX;
@@ -138,6 +143,8 @@ pub struct Buffer {
     /// Payload bytes that may be resident, and what of them the ring has counted.
     touched: usize,
     counted: usize,
+    /// Payload bytes of the request in it.
+    arrived: usize,
     /// Payload bytes that the kernel has still to read: those of a reply.
     full: usize,
     /// The kernel knows it.
@@ -166,6 +173,7 @@ impl Buffer {
             index,
             touched: 0,
             counted: 0,
+            arrived: 0,
             full: 0,
             registered: false,
             given: Reply::default(),
@@ -184,6 +192,11 @@ impl Buffer {
     /// The thread that made the request in it; 0: nobody.
     pub fn caller(&self) -> u32 {
         self.header().pid
+    }
+
+    /// Whose share the request in it takes.
+    pub fn user(&self) -> u32 {
+        user_of(&self.header())
     }
 
     /// The request in it. `None`: it is damaged.
@@ -241,13 +254,13 @@ impl Buffer {
         len.is_some()
     }
 
-    /// Gives memory back that is neither small nor holds a reply.
-    fn trim(&mut self) {
-        if self.touched <= KEPT || self.full > KEPT {
+    /// Gives memory back but for `kept` bytes, unless it holds a reply.
+    fn trim(&mut self, kept: usize) {
+        if self.touched <= kept || self.full > kept {
             return;
         }
-        if self.payload.as_mut().is_some_and(|p| p.give_back(KEPT)) {
-            self.touched = KEPT;
+        if self.payload.as_mut().is_some_and(|p| p.give_back(kept)) {
+            self.touched = kept;
         }
     }
 
@@ -283,11 +296,12 @@ pub struct Ring {
     qid: u16,
     /// Bytes of a payload.
     payload: usize,
-    /// All heads, then all payloads, as far as buffers were made.
-    heads: Arc<Mapping>,
-    payloads: Arc<Mapping>,
-    /// Payload bytes that may be resident.
+    /// Most buffers; heads and payloads of [`MAPPED`] buffers each, as far as buffers were asked for.
+    most: usize,
+    mappings: Vec<(Arc<Mapping>, Arc<Mapping>)>,
+    /// Payload bytes that may be resident, and those of requests that were not answered yet.
     resident: usize,
+    held: usize,
     waker: Arc<OwnedFd>,
     /// By number; those that the kernel has.
     with_kernel: Vec<Option<Buffer>>,
@@ -298,33 +312,43 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for queue `qid` and at most `entries_max` buffers with `payload` bytes. This thread is the one to use it.
-    pub fn new(qid: u16, entries_max: usize, payload: usize) -> io::Result<Ring> {
+    /// A ring for queue `qid` with memory for `first` buffers, and at most `most`, with `payload` bytes. This thread is the one to use it.
+    pub fn new(qid: u16, first: usize, most: usize, payload: usize) -> io::Result<Ring> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         let ring = builder
             .setup_submit_all()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .setup_cqsize((2 * entries_max + 16).next_power_of_two() as u32)
+            .setup_cqsize((2 * most + 16).next_power_of_two() as u32)
             .build(SQ_ENTRIES)?;
-        let heads = Mapping::new(entries_max * HEAD)?;
-        let payloads = Mapping::new(entries_max * payload)?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mut this = Ring {
             ring: mem::ManuallyDrop::new(ring),
             channel: None,
             qid,
             payload,
-            heads,
-            payloads,
+            most,
+            mappings: Vec::new(),
             resident: 0,
+            held: 0,
             waker: Arc::new(waker),
-            with_kernel: Vec::with_capacity(entries_max),
+            with_kernel: Vec::with_capacity(first),
             free: Vec::new(),
             out: 0,
         };
+        while this.mappings.len() * MAPPED < first {
+            this.map()?;
+        }
         this.watch_waker()?;
         Ok(this)
+    }
+
+    /// Memory for some more buffers.
+    fn map(&mut self) -> io::Result<()> {
+        let heads = Mapping::new(MAPPED * HEAD)?;
+        let payloads = Mapping::new(MAPPED * self.payload)?;
+        self.mappings.push((heads, payloads));
+        Ok(())
     }
 
     /// An 8-byte write to it makes the ring tell [`Event::Woken`].
@@ -340,6 +364,11 @@ impl Ring {
     /// Buffers that were registered and those that are lost.
     pub fn total(&self) -> usize {
         self.with_kernel.len() - self.free.len()
+    }
+
+    /// Payload bytes of requests that were not answered yet.
+    pub fn held(&self) -> usize {
+        self.held
     }
 
     /// From now on commands go to this connection.
@@ -374,6 +403,7 @@ impl Ring {
     /// Does without a buffer. One that the kernel has known is never registered again: it might still know it.
     pub fn retire(&mut self, buffer: Buffer) {
         self.resident -= buffer.counted;
+        self.held -= buffer.arrived;
         if !buffer.registered {
             self.free.push(buffer);
         }
@@ -384,37 +414,50 @@ impl Ring {
             return Ok(buffer);
         }
         let index = self.with_kernel.len();
-        let head = self.heads.part(index * HEAD, HEAD);
-        let payload = self.payloads.part(index * self.payload, self.payload);
-        let (Some(head), Some(payload)) = (head, payload) else {
+        if index < self.most && index / MAPPED == self.mappings.len() {
+            self.map()?;
+        }
+        let within = index % MAPPED;
+        let parts = self.mappings.get(index / MAPPED).and_then(|(h, p)| {
+            let payload = p.part(within * self.payload, self.payload)?;
+            Some((h.part(within * HEAD, HEAD)?, payload))
+        });
+        let Some((head, payload)) = parts.filter(|_| index < self.most) else {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
         self.with_kernel.push(None);
         Ok(Buffer::new(head, payload, index as u32))
     }
 
-    /// Gives memory back; for a thread with nothing to do. The kernel writes to buffers in this thread's system calls only, so one that
-    /// it has holds nothing but a reply that was not handed over, or a request whose event was not taken.
-    pub fn trim(&mut self) {
+    /// Gives memory back that no request in hand needs. False: not now. The kernel writes to buffers in this thread's system calls only,
+    /// so one that it has holds nothing but a reply that was not handed over, or a request whose event was not taken.
+    pub fn trim(&mut self) -> bool {
         if !self.ring.submission().is_empty() || !self.ring.completion().is_empty() {
-            return;
+            return false;
         }
         for buffer in self.with_kernel.iter_mut().flatten() {
             buffer.full = 0;
-            buffer.trim();
+            buffer.trim(0);
             self.resident = self.resident + buffer.touched - buffer.counted;
             buffer.counted = buffer.touched;
         }
+        true
     }
 
-    /// More is resident than small requests need.
+    /// More is resident than a thread with nothing to do should keep.
     pub fn could_trim(&self) -> bool {
-        self.resident > self.with_kernel.len() * KEPT
+        self.resident > RESIDENT_IDLE
+    }
+
+    /// More is resident than replies give back by and by.
+    pub fn should_trim(&self) -> bool {
+        self.resident > RESIDENT
     }
 
     fn command(&mut self, mut buffer: Buffer, qid: u16) -> io::Result<()> {
+        self.held -= mem::take(&mut buffer.arrived);
         if self.resident > RESIDENT {
-            buffer.trim();
+            buffer.trim(KEPT);
         }
         self.resident = self.resident + buffer.touched - buffer.counted;
         buffer.counted = buffer.touched;
@@ -476,6 +519,20 @@ impl Ring {
         Ok(())
     }
 
+    /// Hands over what was pushed, and takes in what has come, without waiting for more: requests get into buffers in calls that ask for events.
+    pub fn turn(&mut self) -> io::Result<()> {
+        let pushed = self.ring.submission().len() as u32;
+        // SAFETY: there is no argument besides numbers.
+        let result = unsafe {
+            let submitter = self.ring.submitter();
+            submitter.enter::<libc::sigset_t>(pushed, 0, EnterFlags::GETEVENTS.bits(), None)
+        };
+        match result.map_err(|e| e.raw_os_error()) {
+            Ok(_) | Err(Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => self.submit(),
+            Err(code) => Err(io::Error::from_raw_os_error(code.unwrap_or(libc::EIO))),
+        }
+    }
+
     /// Hands over what was pushed and waits for an event, at most for `limit`. False: it was over before one came.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<bool> {
         let result = match limit {
@@ -520,6 +577,8 @@ impl Ring {
         }
         buffer.registered = true;
         buffer.given.clear();
+        buffer.arrived = (buffer.entry().payload_sz as usize).min(self.payload);
+        self.held += buffer.arrived;
         Ok(Some(Event::Request(buffer)))
     }
 }

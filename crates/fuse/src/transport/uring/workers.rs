@@ -4,23 +4,24 @@ use super::{BATCH, pin};
 use crate::abi::{self, op};
 use crate::sys;
 use crate::transport::channel::Channel;
+use crate::transport::share::{Queued, Taken};
 use crate::wire::{Handler, Reply, Request, StalePages};
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicUsize,
+    AtomicBool, AtomicU32,
     Ordering::{Relaxed, SeqCst},
 };
 use std::time::{Duration, Instant};
 
-/// Resting threads end after this time.
-const REST: Duration = Duration::from_secs(10);
-/// Each queue may have so many threads for parked requests, whatever others have.
-const THREADS_MIN: usize = 4;
-/// And so many for requests that take long but wait for no sync: more of those would only take turns.
-const THREADS_UNCOUNTED: usize = 16;
+/// Resting threads end after this time, and at once where so many rest already.
+const REST: Duration = Duration::from_secs(3);
+const RESTING_MAX: usize = 32;
+/// Each queue may have so many parked requests in hand, whatever others have.
+const PARKED_MIN: usize = 4;
+/// And so many of those that take long but wait for no sync: more of those would only take turns.
+const SERVED_MAX: usize = 16;
 /// Requests of a kind that take longer than this on average (cold reads, say) do not hold up a queue.
 const SLOW_US: u32 = 5000;
 /// READs of so many bytes are served on any processor.
@@ -43,21 +44,20 @@ pub struct Shared {
     pub handler: Arc<dyn Handler>,
     /// For notifications.
     pub channel: Channel,
-    /// Most threads for parked requests, and how many there are.
-    threads_max: usize,
-    threads: AtomicUsize,
+    /// Parked requests in hand, of all queues. Each has a thread.
+    parked: Arc<Taken>,
     closed: AtomicBool,
     /// Moving averages of how long requests take, microseconds, by opcode.
     averages: [AtomicU32; KINDS],
 }
 
 impl Shared {
-    pub fn new(handler: Arc<dyn Handler>, channel: Channel, threads_max: usize) -> Shared {
+    /// One user may have `parked_max` parked requests in hand; others find some more.
+    pub fn new(handler: Arc<dyn Handler>, channel: Channel, parked_max: usize) -> Shared {
         Shared {
             handler,
             channel,
-            threads_max,
-            threads: AtomicUsize::new(0),
+            parked: Arc::new(Taken::new(parked_max)),
             closed: AtomicBool::new(false),
             averages: std::array::from_fn(|_| AtomicU32::new(0)),
         }
@@ -194,138 +194,199 @@ impl Done {
     }
 }
 
-/// The threads of one queue.
-pub struct Workers {
+/// The threads of one queue for one kind of requests.
+pub struct Workers(Arc<Pool>);
+
+struct Pool {
     cpu: Option<u16>,
-    /// For requests that wait for durability or room: they count for what all queues may have.
+    /// For requests that wait for durability or room.
     parks: bool,
-    pool: Arc<Pool>,
+    /// Requests in hand, as far as users share a bound of them.
+    taken: Arc<Taken>,
+    /// So many may be in hand whoever has taken how much.
+    least: usize,
     shared: Arc<Shared>,
     done: Arc<Done>,
-}
-
-#[derive(Default)]
-struct Pool {
     state: Mutex<State>,
-    call: Condvar,
+    /// A thread has ended.
+    fewer: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Buffer>,
+    /// Wait until one that is in hand is through.
+    jobs: Queued<Buffer>,
+    /// Requests in hand.
+    working: usize,
     threads: usize,
-    resting: usize,
+    /// The last one is called first, so that those which are not needed end.
+    resting: Vec<Arc<Worker>>,
     ended: bool,
+}
+
+/// A request, and whose it is.
+type Job = (u32, Buffer);
+
+#[derive(Default)]
+struct Worker {
+    call: Condvar,
+    /// What it is called for. Changes under the pool's lock only.
+    job: Mutex<Option<Job>>,
 }
 
 impl Workers {
     /// Threads on processor `cpu`, for requests that wait for durability or room.
     pub fn parking(cpu: u16, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
-        Workers::new(Some(cpu), true, shared, done)
+        let taken = shared.parked.clone();
+        Workers::new(Some(cpu), Some(taken), shared, done)
     }
 
     /// Threads on processor `cpu`, or anywhere, for other requests.
     pub fn serving(cpu: Option<u16>, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
-        Workers::new(cpu, false, shared, done)
+        Workers::new(cpu, None, shared, done)
     }
 
-    fn new(cpu: Option<u16>, parks: bool, shared: Arc<Shared>, done: Arc<Done>) -> Workers {
-        Workers {
+    fn new(
+        cpu: Option<u16>,
+        parked: Option<Arc<Taken>>,
+        shared: Arc<Shared>,
+        done: Arc<Done>,
+    ) -> Workers {
+        let parks = parked.is_some();
+        Workers(Arc::new(Pool {
             cpu,
             parks,
-            pool: Arc::default(),
+            taken: parked.unwrap_or_else(|| Arc::new(Taken::new(SERVED_MAX))),
+            least: if parks { PARKED_MIN } else { 1 },
             shared,
             done,
-        }
+            state: Mutex::default(),
+            fewer: Condvar::new(),
+        }))
     }
 
     /// Hands a request over. It comes back at once if there is no thread for it and none can be had.
-    pub fn give(&self, job: Buffer) -> Option<Buffer> {
-        let mut state = self.pool.state.lock();
-        if state.resting <= state.jobs.len() && !self.hire(&mut state) && state.threads == 0 {
-            return Some(job);
+    pub fn give(&self, request: Buffer) -> Option<Buffer> {
+        let pool = &self.0;
+        let uid = request.user();
+        let mut state = pool.state.lock();
+        if !pool.may_begin(state.working, uid) {
+            state.jobs.push(uid, request);
+            return None;
         }
-        state.jobs.push_back(job);
-        drop(state);
-        self.pool.call.notify_one();
+        state.working += 1;
+        if let Some(worker) = state.resting.pop() {
+            *worker.job.lock() = Some((uid, request));
+            worker.call.notify_one();
+            return None;
+        }
+        // Handed over, unless it comes back.
+        let (_, request) = pool.hire(&mut state, (uid, request))?;
+        pool.end_of(&mut state, uid);
+        if state.threads == 0 {
+            return Some(request);
+        }
+        // All of them have something in hand.
+        state.jobs.push(uid, request);
         None
-    }
-
-    /// Starts a thread if there may be one more. The first ones may always be: what other queues do leaves none without.
-    fn hire(&self, state: &mut State) -> bool {
-        let parks = self.parks;
-        let others = self.shared.threads.fetch_add(usize::from(parks), SeqCst);
-        let may = match parks {
-            true => others < self.shared.threads_max || state.threads < THREADS_MIN,
-            false => state.threads < THREADS_UNCOUNTED,
-        };
-        if !may {
-            self.shared.threads.fetch_sub(usize::from(parks), SeqCst);
-            return false;
-        }
-        let (pool, shared, done) = (self.pool.clone(), self.shared.clone(), self.done.clone());
-        let cpu = self.cpu;
-        sys::leave_idle_class();
-        let started = std::thread::Builder::new()
-            .name("fuse-parked".into())
-            .spawn(move || {
-                match cpu {
-                    Some(cpu) => pin(cpu),
-                    None => sys::use_all_processors(),
-                }
-                pool.work(&shared, &done, parks);
-                shared.threads.fetch_sub(usize::from(parks), SeqCst);
-            });
-        match started {
-            Ok(_) => state.threads += 1,
-            Err(_) => {
-                self.shared.threads.fetch_sub(usize::from(parks), SeqCst);
-            }
-        }
-        started.is_ok()
     }
 
     /// No more requests come; those that were handed over have come back.
     pub fn end(&self) {
-        let mut state = self.pool.state.lock();
+        let mut state = self.0.state.lock();
         state.ended = true;
-        self.pool.call.notify_all();
+        for worker in &state.resting {
+            worker.call.notify_one();
+        }
         while state.threads > 0 {
-            self.pool.call.wait(&mut state);
+            self.0.fewer.wait(&mut state);
         }
     }
 }
 
 impl Pool {
-    fn work(&self, shared: &Shared, done: &Arc<Done>, parks: bool) {
-        let mut reply = Reply::default();
-        while let Some(mut job) = self.next() {
-            shared.serve(&mut job, &mut reply, parks);
-            match reply.stale_pages.take() {
-                None => done.put(job),
-                Some(stale) => shared.drop_pages(stale, job, done),
+    /// May one more request of this user be taken in hand, beside `working` others? Then it counts.
+    fn may_begin(&self, working: usize, uid: u32) -> bool {
+        let may = self.taken.take(uid, 1);
+        if !may && working < self.least {
+            self.taken.take_anyhow(uid, 1);
+            return true;
+        }
+        may
+    }
+
+    /// A request of this user's is not in hand any more.
+    fn end_of(&self, state: &mut State, uid: u32) {
+        state.working -= 1;
+        self.taken.give_back(uid, 1);
+    }
+
+    /// Starts a thread for a job, which comes back if there can be none.
+    fn hire(self: &Arc<Self>, state: &mut State, job: Job) -> Option<Job> {
+        let worker = Arc::new(Worker {
+            call: Condvar::new(),
+            job: Mutex::new(Some(job)),
+        });
+        let (pool, me) = (self.clone(), worker.clone());
+        sys::leave_idle_class();
+        let started = std::thread::Builder::new()
+            .name("fuse-parked".into())
+            .spawn(move || {
+                match pool.cpu {
+                    Some(cpu) => pin(cpu),
+                    None => sys::use_all_processors(),
+                }
+                pool.work(&me);
+            });
+        match started {
+            Ok(_) => {
+                state.threads += 1;
+                None
             }
+            Err(_) => worker.job.lock().take(),
         }
     }
 
-    /// Waits for a request. `None`: the thread is not needed any more.
-    fn next(&self) -> Option<Buffer> {
+    fn work(&self, me: &Arc<Worker>) {
+        let mut reply = Reply::default();
+        let mut last = None;
+        while let Some((uid, mut request)) = self.next(me, last) {
+            self.shared.serve(&mut request, &mut reply, self.parks);
+            match reply.stale_pages.take() {
+                None => self.done.put(request),
+                Some(stale) => self.shared.drop_pages(stale, request, &self.done),
+            }
+            last = Some(uid);
+        }
+    }
+
+    /// The thread has carried through a request of user `last`, and waits for another one. `None`: it is not needed any more.
+    fn next(&self, me: &Arc<Worker>, last: Option<u32>) -> Option<Job> {
         let mut state = self.state.lock();
-        loop {
-            if let Some(job) = state.jobs.pop_front() {
+        if let Some(uid) = last {
+            self.end_of(&mut state, uid);
+            let working = state.working;
+            if let Some(job) = state.jobs.next(|uid| self.may_begin(working, uid)) {
+                state.working += 1;
                 return Some(job);
             }
-            if !state.ended {
-                state.resting += 1;
-                let late = self.call.wait_for(&mut state, REST).timed_out();
-                state.resting -= 1;
-                if !late || !state.jobs.is_empty() {
-                    continue;
-                }
-            }
-            state.threads -= 1;
-            self.call.notify_all();
-            return None;
         }
+        let mut late = state.resting.len() >= RESTING_MAX;
+        loop {
+            if let Some(job) = me.job.lock().take() {
+                return Some(job);
+            }
+            if late || state.ended {
+                break;
+            }
+            if !state.resting.iter().any(|w| Arc::ptr_eq(w, me)) {
+                state.resting.push(me.clone());
+            }
+            late = me.call.wait_for(&mut state, REST).timed_out();
+        }
+        state.resting.retain(|w| !Arc::ptr_eq(w, me));
+        state.threads -= 1;
+        self.fewer.notify_all();
+        None
     }
 }
