@@ -6,13 +6,10 @@
 use crate::failure::{Failure, Outcome, mount_code};
 use crate::signals::ParentsEnd;
 use crate::{daemon, mounts};
+use ccfs_fuse::abort;
 use ccfs_fuse::apart::Target;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
-use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// A killed process that can end has ended by then.
@@ -20,8 +17,6 @@ const GRACE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
-/// Where the system mounts the control file system of FUSE, if it does.
-const CONTROL: &str = "/sys/fs/fuse/connections";
 
 /// Returns when the parent has ended. Says on stdout when it is ready.
 ///
@@ -37,7 +32,7 @@ pub fn wait_and_abort(what: &Path) -> Outcome<()> {
     let parent = getppid().ok_or_else(|| cannot(&"the parent is gone"))?;
     let process = pidfd_open(parent, PidfdFlags::empty()).map_err(|e| cannot(&e))?;
     // Open from now on: a later connection can get the same number, but not this file.
-    let abort = abort_file(&target).map_err(|e| cannot(&e))?;
+    let file = abort::file(&target.device).map_err(|e| cannot(&e))?;
     say!("ready");
     daemon::let_go(false)?;
     let mut fds = [PollFd::new(&process, PollFlags::IN)];
@@ -48,8 +43,7 @@ pub fn wait_and_abort(what: &Path) -> Outcome<()> {
             return Ok(());
         }
     }
-    // On a connection that has ended it does nothing.
-    let _ = rustix::io::write(&abort, b"1");
+    abort::now(&file);
     Ok(())
 }
 
@@ -58,46 +52,4 @@ pub fn wait_and_abort(what: &Path) -> Outcome<()> {
 fn first_thread_lives(parent: Pid) -> bool {
     let state = mounts::state_of(parent.as_raw_nonzero().get() as u32);
     getppid() == Some(parent) && !matches!(state, Some('Z' | 'X'))
-}
-
-/// The file `abort` of a connection in FUSE's control file system, which need not be mounted for it.
-fn abort_file(target: &Target) -> io::Result<OwnedFd> {
-    let name = format!("{}/abort", connection(&target.device)?);
-    let open = |dir: &OwnedFd| {
-        let how = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        openat(dir, name.as_str(), how, Mode::empty())
-    };
-    let mounted = || {
-        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(CWD, CONTROL, how, Mode::empty())
-    };
-    let own = || {
-        let fs = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(&fs)?;
-        fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
-    };
-    Ok(mounted()
-        .and_then(|dir| open(&dir))
-        .or_else(|_| open(&own()?))?)
-}
-
-/// A connection's number is that of its file system's device, as the kernel has it inside (`dev_t` of 12 and 20 bits).
-fn connection(device: &str) -> io::Result<u32> {
-    let numbers = device.split_once(':').and_then(|(major, minor)| {
-        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
-        Some(major << 20 | minor)
-    });
-    numbers.ok_or_else(|| io::ErrorKind::InvalidInput.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_has_the_number_of_its_device() {
-        assert_eq!(connection("0:98").unwrap(), 98);
-        assert_eq!(connection("7:3").unwrap(), (7 << 20) + 3);
-        assert!(connection("7").is_err());
-    }
 }

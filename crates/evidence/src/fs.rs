@@ -1,7 +1,6 @@
 //! The file systems under test: how each is made, mounted and unmounted on a device.
-use crate::Fail;
-use crate::sys;
 use crate::vdisk::VirtualDisk;
+use crate::{Fail, keeper, sys};
 use ccfs_device::Device;
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, Session};
@@ -161,6 +160,7 @@ enum Served {
     Here {
         volume: Arc<Volume>,
         thread: Option<JoinHandle<Result<(), String>>>,
+        _noted: keeper::Noted,
     },
 }
 
@@ -265,9 +265,11 @@ fn serve(device: Arc<dyn Device>, dir: &Path) -> Result<Served, Fail> {
         let _ = volume.unmount();
         fail(e.to_string())
     })?;
+    let noted = keeper::note(session.mounted().device());
     let thread = std::thread::spawn(move || session.serve_silently().map_err(|e| e.to_string()));
     Ok(Served::Here {
         volume,
         thread: Some(thread),
+        _noted: noted,
     })
 }

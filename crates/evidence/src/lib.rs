@@ -7,6 +7,7 @@ pub mod calibrate;
 pub mod explore;
 pub mod fs;
 pub mod images;
+pub mod keeper;
 pub mod model;
 pub mod programs;
 pub mod record;

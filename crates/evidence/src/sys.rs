@@ -1,9 +1,12 @@
 //! System calls without a safe wrapper: the process's own mounts, signals, children that die with it.
 #![allow(unsafe_code)]
-use crate::Fail;
+use crate::{Fail, keeper};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount as umount2};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -57,40 +60,43 @@ pub fn private_mounts() -> Result<(), Fail> {
     outlive().map_err(fail)
 }
 
-/// Starts a child that ends after this process and keeps its mounts until then. Otherwise a killed process would unmount them
-/// itself on its way out, and wait for a disk that it served itself: for ever.
+/// Starts the [`keeper`], a child that ends after this process and keeps its mounts until then.
 fn outlive() -> io::Result<()> {
-    let mut ends = [0; 2];
-    // SAFETY: the array holds the two descriptors that pipe2 stores.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: no thread has been started yet, so the child may do anything; it only makes system calls and ends.
+    let (notes, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let process = pidfd_open(getpid(), PidfdFlags::empty())?;
+    // SAFETY: no thread has been started yet, so the child may do anything.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => wait_for_the_end(ends[0]),
+        0 => {
+            let kept = || -> io::Result<()> {
+                let (notes, process) = keep_two(notes, process)?;
+                keeper::keep(&notes, &process);
+                Ok(())
+            };
+            // What the parent does next is not for the child, however this ends.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(kept));
+            // SAFETY: takes an integer and ends the process, without what the parent left for its own end.
+            unsafe { libc::_exit(0) }
+        }
         _ => {
-            // SAFETY: this descriptor is ours and nobody else knows it. The other end stays open until the process ends.
-            unsafe { libc::close(ends[0]) };
+            keeper::note_to(writer);
             Ok(())
         }
     }
 }
 
-/// The child of [`outlive`]: nothing of what its parent has open stays open in it, and signals at the terminal are the parent's.
-fn wait_for_the_end(pipe: i32) -> ! {
-    // SAFETY: takes integers, and a byte that outlives the call; the process has one thread and ends here.
+/// Nothing else stays open of what the parent has. Where stderr was there is something that takes no text.
+fn keep_two(notes: OwnedFd, process: OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
+    // The first three are in use by something: the library sees to that at its start.
+    rustix::stdio::dup2_stdin(&notes)?;
+    rustix::stdio::dup2_stdout(&process)?;
+    rustix::stdio::dup2_stderr(&notes)?;
+    std::mem::forget((notes, process));
+    // SAFETY: closes descriptors whose owners are forgotten, or stand in frames that this process never comes back to; the first two are nobody's
+    // but those that are made here.
     unsafe {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        libc::dup2(pipe, 0);
-        libc::close_range(1, u32::MAX, 0);
-        let mut byte = 0u8;
-        while libc::read(0, (&raw mut byte).cast(), 1) < 0
-            && *libc::__errno_location() == libc::EINTR
-        {}
-        libc::_exit(0)
+        libc::close_range(3, u32::MAX, 0);
+        Ok((OwnedFd::from_raw_fd(0), OwnedFd::from_raw_fd(1)))
     }
 }
 

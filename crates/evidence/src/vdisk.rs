@@ -2,8 +2,8 @@
 //!
 //! A FUSE mount with one file, `disk`, and a loop device on it with direct I/O: what a kernel file system sends arrives here as
 //! WRITE, FSYNC (flush) and FALLOCATE (discard, write-zeroes). Dropping the disk detaches and unmounts everything; if the process is killed the
-//! kernel does, since the mounts live in the process's own mount namespace ([`crate::sys::private_mounts`]).
-use crate::Fail;
+//! kernel does, since the mounts live in the process's own mount namespace ([`crate::sys::private_mounts`]), and the [`keeper`] sees to it that it can.
+use crate::{Fail, keeper};
 use ccfs_device::{AlignedBuf, Device, Write, write_all};
 use ccfs_fuse::abi::{self, op};
 use ccfs_fuse::loopdev::{self, LoopDevice};
@@ -29,6 +29,7 @@ pub struct VirtualDisk {
     mounted: Mounted,
     pool: Arc<Pool>,
     _dir: tempfile::TempDir,
+    _noted: keeper::Noted,
 }
 
 impl VirtualDisk {
@@ -44,6 +45,7 @@ impl VirtualDisk {
         };
         let (channel, mounted) =
             Mounted::make(dir.path(), &config, 4096).map_err(|e| Fail::new(e.to_string()))?;
+        let noted = keeper::note(mounted.device());
         let handler = Arc::new(Server { device });
         let pool = channel
             .handshake(WANTED, MAX_WRITE as usize)
@@ -57,6 +59,7 @@ impl VirtualDisk {
             mounted,
             pool,
             _dir: dir,
+            _noted: noted,
         };
         let file = disk.mounted.mountpoint.join("disk");
         let attached = loopdev::attach_direct(&file)

@@ -1,6 +1,7 @@
 //! ccfs over FUSE: the kernel's protocol, the server that turns requests into operations of the engine, and mounting.
 #![deny(unsafe_code)]
 pub mod abi;
+pub mod abort;
 pub mod apart;
 pub mod caller;
 mod home;

@@ -221,6 +221,11 @@ impl Mounted {
         self.describe().is_ok_and(|seen| seen == self.target)
     }
 
+    /// Numbers of the file system's device, `MAJOR:MINOR`.
+    pub fn device(&self) -> &str {
+        &self.target.device
+    }
+
     /// See [`apart::end_if_killed`].
     pub(crate) fn end_if_killed(&self) {
         apart::end_if_killed(&self.target);
