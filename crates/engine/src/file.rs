@@ -212,7 +212,10 @@ impl Volume {
             let offset = if flags.append { st.attr.size } else { offset };
             let data = &data[..self.check_write(&st, offset, data.len())?];
             let content = match flags.writeback {
-                true => inode.content_of(offset, data),
+                true => {
+                    inode.stored_to.store(true, Ordering::Relaxed);
+                    inode.content_of(offset, data)
+                }
                 false => {
                     // Whoever writes waits for the call that set the size.
                     inode.has_no_void();

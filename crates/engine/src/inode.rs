@@ -197,6 +197,8 @@ pub struct Inode {
     pub parent_hint: AtomicU32,
     /// Bytes of it were read or written from outside, so whoever did may keep them in a cache. A hint.
     pub seen: AtomicBool,
+    /// The kernel has written back what a shared mapping had stored.
+    pub stored_to: AtomicBool,
     /// Up to where the kernel may have read it since it gave its pages back, bytes.
     pub read_end: AtomicU64,
     /// Bytes `[from, to)` of the page that the end of file was in, which the file got when its size was set: what the kernel has in that page
@@ -245,6 +247,7 @@ impl Inode {
             ino,
             parent_hint: AtomicU32::new(0),
             seen: AtomicBool::new(false),
+            stored_to: AtomicBool::new(false),
             read_end: AtomicU64::new(0),
             void_from: AtomicU64::new(0),
             void_to: AtomicU64::new(0),

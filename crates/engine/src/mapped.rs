@@ -66,6 +66,14 @@ impl Volume {
         }
     }
 
+    /// A mapping has stored to it, so one may have done so again. Not known of first stores, before the kernel writes them back.
+    pub fn was_stored_to(&self, ino: Ino) -> bool {
+        match self.inodes.peek(ino) {
+            Some(inode) => inode.stored_to.load(Ordering::Relaxed),
+            None => self.refs.any(ino),
+        }
+    }
+
     /// The bytes behind the end of file in its last page of `page` bytes, where the kernel has read that page.
     ///
     /// Errors: those of finding the inode; EAGAIN, this thread waits for no device.

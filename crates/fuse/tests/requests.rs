@@ -2,7 +2,7 @@
 mod common;
 use ccfs_fuse::FsType;
 use common::{TestMount, can_mount};
-use rustix::fs::{self, FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{self, FallocateFlags, Mode, OFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::{pread, pwrite};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -73,6 +73,16 @@ fn subdirectory(dir: &Path) -> PathBuf {
 
 const OPEN: OFlags = OFlags::RDONLY;
 const NONE: Mode = Mode::empty();
+const NOW: Timestamps = {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: fs::UTIME_NOW as _,
+    };
+    Timestamps {
+        last_access: now,
+        last_modification: now,
+    }
+};
 
 const ROWS: &[Row] = &[
     row(
@@ -281,6 +291,12 @@ const ROWS: &[Row] = &[
             let fd = fs::open(&f, OPEN, NONE).unwrap();
             assert_eq!(pread(&fd, &mut [0; 10_000][..], 0), Ok(5000));
         })
+    }),
+    row("read of what was read before, after a touch", "", |d| {
+        let fd = filled(&d.join("f"), 5000);
+        assert_eq!(pread(&fd, &mut [0; 10_000][..], 0), Ok(5000));
+        fs::futimens(&fd, &NOW).unwrap();
+        Box::new(move || assert_eq!(pread(&fd, &mut [0; 5000][..], 0), Ok(5000)))
     }),
     row("fsync, fdatasync: each", "FSYNC", |d| {
         let fd = filled(&d.join("f"), 100);

@@ -138,10 +138,10 @@ impl Server {
             return Err(Errno(libc::EINVAL));
         }
         let ino = self.target(request)?;
-        self.drop_privileges(request, ino, reply)?;
         if !keep_size {
             self.before_growth(ino, arg.offset + arg.length)?;
         }
+        self.drop_privileges(request, ino, reply)?;
         Ok(self
             .volume
             .fallocate(&self.context(request, 0), ino, how, arg.offset, arg.length)?)
@@ -178,8 +178,9 @@ impl Server {
         }
         let small = self.is_small_copy(from, &arg);
         let mut copy = || -> Result<u64, Errno> {
-            self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;
+            // What may wait comes first: from the first operation on this thread waits like any other.
             self.before_growth(to, arg.off_out)?;
+            self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;
             let cx = self.context(request, 0);
             let (off_in, off_out) = (arg.off_in, arg.off_out);
             let accessed = self.volume.getattr(from)?.atime;

@@ -6,7 +6,9 @@
 //!   cuts a page that it writes back at the end of file of that moment. So before the file grows it gives that page back; what it keeps
 //!   is what it reads again. Not so where the size is set: while that request is under way the kernel sends no page, and would wait for
 //!   itself. There the engine takes what it writes of that page afterwards for zeros, until the kernel reads it again.
-//! * *A time of change is set by hand.* What was stored before it must not change it later, so all pages are given back first.
+//! * *A time of change is set by hand.* What was stored before it must not change it later, so all pages are given back first. Where the time is
+//!   that of the moment (touch) a later one is not wrong (POSIX lets a store count until it is written), and all that was read would be read
+//!   again: so only where a mapping is known to store.
 //! * *A file becomes immutable or append-only.* What was stored before is taken, so all pages are given back first; what comes later is
 //!   dropped, from the kernel's cache as well: opens are not seen, so that a mapping cannot be refused.
 //!
@@ -14,7 +16,7 @@
 use super::Server;
 use super::groups::FORGET_WAIT;
 use crate::wire::{Errno, Request};
-use ccfs_engine::{Ino, SetAttr, may_wait};
+use ccfs_engine::{Ino, SetAttr, SetTime, may_wait};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -68,15 +70,25 @@ impl Server {
     pub(super) fn setattr_waits(&self, request: &Request<'_>) -> bool {
         use crate::abi::fattr::{MTIME, MTIME_NOW, SIZE};
         let by_hand = |valid: u32| valid & (MTIME | MTIME_NOW) != 0 && valid & SIZE == 0;
-        let arg = request.arg::<crate::abi::SetattrIn>();
-        let target = self.target(request);
-        arg.is_ok_and(|arg| by_hand(arg.valid))
-            && target.is_ok_and(|ino| self.volume.may_be_mapped(ino))
+        match (request.arg::<crate::abi::SetattrIn>(), self.target(request)) {
+            (Ok(arg), Ok(ino)) if by_hand(arg.valid) => {
+                self.stores_count(ino, arg.valid & MTIME_NOW != 0)
+            }
+            _ => false,
+        }
+    }
+
+    /// What a mapping may have stored to a file has to be known before its time of change is set.
+    fn stores_count(&self, ino: Ino, to_now: bool) -> bool {
+        self.volume.may_be_mapped(ino) && (!to_now || self.volume.was_stored_to(ino))
     }
 
     /// Before attributes are set.
     pub(super) fn before_setattr(&self, ino: Ino, set: &SetAttr) -> Result<(), Errno> {
-        if set.mtime.is_some() && set.size.is_none() && self.volume.may_be_mapped(ino) {
+        if let Some(time) = set.mtime
+            && set.size.is_none()
+            && self.stores_count(ino, matches!(time, SetTime::Now))
+        {
             may_wait()?;
             self.give_back(ino, 0..u64::MAX, FORGET_WAIT);
         }

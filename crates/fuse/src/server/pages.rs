@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const AFTERMATH: Duration = Duration::from_secs(10);
 /// Ranges of a file that are told apart; with more all between the first and the last counts as cached.
 const RANGES_MAX: usize = 256;
+/// Power of two of the most pages that are dropped for one direct write: all of any file.
+const WIDEST: u32 = 40;
 const SHARDS: usize = 16;
 
 /// What is to be done when pages have been dropped.
@@ -69,6 +71,9 @@ struct Many {
     /// When the last one was asked for, and what was read since; `None`: long ago.
     dropped: Option<Instant>,
     read: RangeSet,
+    /// Drops for direct writes since the last READ: each one takes twice as much as the one before, so that scattered writes to what
+    /// nobody reads any more pay for a few.
+    unread: u32,
 }
 
 impl Ranges {
@@ -100,6 +105,20 @@ impl Ranges {
             Ranges::One(lo, hi) => *lo < end && first < *hi,
             Ranges::Many(many) => many.dropping > 0 || many.cached.overlaps(first, end),
         }
+    }
+}
+
+impl Many {
+    /// The range that is dropped for a direct write of this one.
+    fn widen(&mut self, range: Range<u64>) -> Range<u64> {
+        let wide = (rustix::param::page_size() as u64) << self.unread;
+        self.unread = (self.unread + 1).min(WIDEST);
+        if self.unread == 1 {
+            return range;
+        }
+        let end = range.end.checked_next_multiple_of(wide);
+        let end = end.unwrap_or(u64::MAX).min(i64::MAX as u64);
+        range.start - range.start % wide..end.max(range.end)
     }
 }
 
@@ -145,10 +164,12 @@ impl Pages {
             let ranges = files.entry(ino).or_insert(Ranges::One(first, end));
             ranges.add(first, end);
             if let Ranges::Many(many) = ranges
-                && many.dropped.is_some()
                 && read
             {
-                insert(&mut many.read, first, end);
+                many.unread = 0;
+                if many.dropped.is_some() {
+                    insert(&mut many.read, first, end);
+                }
             }
         }
     }
@@ -158,9 +179,10 @@ impl Pages {
         let (first, end) = in_pages(offset, len);
         let mut files = self.files.shard(ino).lock();
         let ranges = files.get_mut(&ino)?;
-        ranges
-            .overlaps(first, end)
-            .then(|| dropping(ranges, nodeid, offset..offset + len))
+        ranges.overlaps(first, end).then(|| {
+            let range = ranges.many().widen(offset..offset + len);
+            dropping(ranges, nodeid, range)
+        })
     }
 
     /// A buffered write of these bytes was accepted. What a reader has got before it, and may keep in place of a page that was dropped while
@@ -304,7 +326,7 @@ mod tests {
     fn takes(pages: &Pages, first: u64, count: u64) -> bool {
         let stale = pages.passed_by(12, 12, first * PAGE, count * PAGE);
         if let Some(Ranges::Many(many)) = pages.files.shard(12).lock().get_mut(&12) {
-            many.dropping = 0;
+            (many.dropping, many.unread) = (0, 0);
         }
         stale.is_some_and(|s| s.range == (first * PAGE..(first + count) * PAGE))
     }
@@ -327,6 +349,38 @@ mod tests {
             pages.passed_by(13, 13, 0, 1 << 40).is_none(),
             "another file"
         );
+    }
+
+    /// A file that was read once, and is written here and there from then on.
+    #[test]
+    fn scattered_writes_pay_for_a_few_drops() {
+        let pages = Pages::default();
+        let place = |n: u64| (n * 7919 % 100_000, 1);
+        let drop_one = |n| {
+            let (first, count) = place(n);
+            let stale = pages.passed_by(12, 12, first * PAGE, count * PAGE);
+            if let Some(Ranges::Many(many)) = pages.files.shard(12).lock().get_mut(&12) {
+                many.dropping = 0;
+            }
+            let covers =
+                |s: &StalePages| s.range.start <= first * PAGE && first * PAGE < s.range.end;
+            assert!(stale.as_ref().is_none_or(covers));
+            stale.is_some()
+        };
+        pages.cached(12, 0, 100_000 * PAGE, true);
+        let paid = (0..10_000).filter(|n| drop_one(*n)).count();
+        assert!((2..40).contains(&paid), "{paid} of 10,000");
+        // What somebody reads beside them is dropped as far as it has to be, and no further.
+        for n in 0..100 {
+            pages.cached(12, 0, 100_000 * PAGE, true);
+            assert!(takes(&pages, place(n).0, 1));
+        }
+        let end = i64::MAX as u64;
+        assert!(pages.passed_by(12, 12, end - 10, 10).is_none());
+        pages.cached(12, 0, PAGE, false);
+        assert!(pages.passed_by(12, 12, 0, PAGE).is_some());
+        let stale = pages.passed_by(12, 12, end - 10, 10).unwrap();
+        assert!(stale.range.end == end && stale.range.start < end - 10);
     }
 
     /// Who comes while an earlier write's pages are being dropped waits for them, too.
