@@ -423,3 +423,110 @@ fn a_daemon_that_may_not_leave_says_so() {
     wait_for_end(pid);
     assert_eq!(plain_ext4(&place, &image), ["f"]);
 }
+
+/// Where the namespace of the mount has ended, and a copy of the mount lives on in another one, that is what a signal unmounts.
+#[test]
+fn a_signal_unmounts_what_is_left_of_the_mount() {
+    needs_mounts!();
+    let mut space = Space::new("", "");
+    let copy = "exec unshare -m --propagation private sh -ec 'echo ready; exec cat'";
+    let mut other = started(in_space_of(&space.keeper, &space.place, copy));
+    good(&space.run("echo kept > \"$DIR/f\""));
+    drop(space.keeper.stdin.take());
+    wait_for(&mut space.keeper);
+    assert_eq!(seen_by(other.id()).len(), 1);
+    assert!(is_running(space.daemon));
+    signal(space.daemon, "TERM");
+    wait_until("the copy is unmounted", || seen_by(other.id()).is_empty());
+    wait_for_end(space.daemon);
+    drop(other.stdin.take());
+    wait_for(&mut other);
+    assert_eq!(plain_ext4(&space.place, &space.place.text("a.img")), ["f"]);
+}
+
+/// The root of a namespace is in use: the kernel would not unmount it, but make it read-only.
+#[test]
+fn a_signal_leaves_the_root_of_a_namespace_as_it_is() {
+    needs_mounts!();
+    let logs = Place::new();
+    let said = log_of(&logs);
+    let place = place();
+    let options = format!("$WAY,log={}", logs.text("log"));
+    let text = format!(
+        "\"$CCFS\" mount -o \"{options}\" \"$IMAGE\" \"$DIR\"; cd \"$DIR\"; mkdir old; pivot_root . old\n\
+         echo ready; read -r end"
+    );
+    let mut keeper = started(apart(&place, &[], &text));
+    let pid = found(&place.text("a.img")).unwrap();
+    let roots = || -> Vec<String> {
+        let ours = seen_by(keeper.id());
+        let is_root = |l: &&String| l.split(' ').nth(4) == Some("/");
+        ours.iter().filter(is_root).cloned().collect()
+    };
+    let is_writable = |line: &String| {
+        let options = line.split(' ').next_back().unwrap_or_default();
+        options.starts_with("rw")
+    };
+    assert!(roots().len() == 1 && roots().iter().all(is_writable));
+    signal(pid, "TERM");
+    wait_until("it is said", || said().contains("A second signal"));
+    let root_of = format!("(pid {})", keeper.id());
+    assert!(said().contains("it is the root of"), "{}", said());
+    assert!(said().contains(&root_of), "{}", said());
+    assert!(
+        roots().len() == 1 && roots().iter().all(is_writable),
+        "{:?}",
+        roots()
+    );
+    signal(pid, "TERM");
+    wait_until("it is detached", || roots().is_empty());
+    assert!(is_running(pid), "somebody's root");
+    drop(keeper.stdin.take());
+    wait_for(&mut keeper);
+    wait_for_end(pid);
+    tool("e2fsck", &["-fn", &place.text("a.img")]);
+}
+
+/// Who may not look at other processes finds no mount of theirs, and says so.
+#[test]
+fn a_daemon_that_may_not_look_says_so() {
+    needs_mounts!();
+    let (place, logs) = (place(), Place::new());
+    let said = log_of(&logs);
+    let (image, dir) = (place.text("a.img"), place.text("mnt"));
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]);
+    command.args([env!("CARGO_BIN_EXE_ccfs"), "mount", "-o"]);
+    command.args([&format!("log={}", logs.text("log")), &image, &dir]);
+    good(&run(command.stdin(Stdio::null())));
+    let pid = daemon(&dir);
+    is_apart(pid);
+    signal(pid, "TERM");
+    wait_until("it is said", || said().contains("serving goes on"));
+    assert!(said().contains("CAP_SYS_PTRACE"), "{}", said());
+    assert!(said().contains(&format!("ccfs umount {dir}")), "{}", said());
+    unmount(&dir);
+    wait_for_end(pid);
+    assert!(plain_ext4(&place, &image).is_empty());
+}
+
+/// Service managers send SIGHUP together with SIGTERM.
+#[test]
+fn signals_that_come_together_ask_once() {
+    needs_mounts!();
+    let logs = Place::new();
+    let said = log_of(&logs);
+    let mut space = Space::new(&format!(",log={}", logs.text("log")), "cd \"$DIR\";");
+    let pid = space.daemon.to_string();
+    tool("sh", &["-c", &format!("kill -TERM {pid}; kill -HUP {pid}")]);
+    wait_until("it is said", || said().contains("A second signal"));
+    // Longer than it takes to be unmounted for good.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!said().contains("out of the tree;"), "{}", said());
+    assert_eq!(space.has_mounts(), 1);
+    signal(space.daemon, "HUP");
+    wait_until("it is detached", || space.has_mounts() == 0);
+    drop(space.keeper.stdin.take());
+    wait_for(&mut space.keeper);
+    wait_for_end(space.daemon);
+}

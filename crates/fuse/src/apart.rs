@@ -12,6 +12,8 @@
 //! *The end of a killed server.* A thread that tells the kernel something (a notification) can wait there, uninterruptibly, for a page or a
 //! directory that the caller of another request has locked. It keeps /dev/fuse open, so the server's death does not end the
 //! connection, the request is never answered, and the thread waits for ever. Another process sees the death and aborts the connection.
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
 use std::fmt;
@@ -19,14 +21,17 @@ use std::io;
 use std::io::Read;
 use std::num::ParseIntError;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// This program, also when its file was replaced or removed since.
 const PROGRAM: &str = "/proc/self/exe";
 /// It exits with an errno if it could not unmount; none of umount2(2)'s is larger.
 const ERRNO_MAX: i32 = libc::ELOOP;
+/// An unmount that takes longer is not waited for: a file system that does not answer may hold it.
+const HELD: Duration = Duration::from_secs(10);
 
 struct Again {
     name: OsString,
@@ -151,22 +156,51 @@ pub(crate) fn end_if_killed(target: &Target) {
 }
 
 /// Has the other process unmount; returns when that has ended, as umount2(2) does. With DETACH: all mounts of the device, in all namespaces
-/// that are found. `None`: the other process did not come to it (too little memory, no /proc).
+/// that are found. `None`: the other process did not come to it (too little memory, no /proc). ETIMEDOUT: it goes on.
 pub(crate) fn unmount(target: &Target, flags: UnmountFlags) -> Option<Outcome> {
-    let ran = command(Task::Unmount(flags), target)?.output();
-    let why = match ran {
+    let mut command = command(Task::Unmount(flags), target)?;
+    let started = command.stdout(Stdio::piped()).spawn();
+    let why = match started.and_then(|child| ended(child, HELD)) {
+        Err(e) if e.raw_os_error() == Some(libc::ETIMEDOUT) => return Some(Err(e).into()),
         Err(e) => e.to_string(),
-        Ok(ended) => match ended.status.code() {
-            Some(0) => return Some(Outcome::new(Ok(()), &ended.stdout)),
+        Ok((status, said)) => match status.code() {
+            Some(0) => return Some(Outcome::new(Ok(()), &said)),
             Some(errno @ 1..=ERRNO_MAX) => {
                 let e = io::Error::from_raw_os_error(errno);
-                return Some(Outcome::new(Err(e), &ended.stdout));
+                return Some(Outcome::new(Err(e), &said));
             }
-            _ => ended.status.to_string(),
+            _ => status.to_string(),
         },
     };
     tracing::debug!("no other process unmounts {target}: {why}");
     None
+}
+
+/// How a process ended, and what it said on its standard output. Error: ETIMEDOUT, it has not ended; it is waited for all the same.
+fn ended(mut child: Child, within: Duration) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let (mut said, end) = (Vec::new(), Instant::now() + within);
+    // Its end closes the pipe.
+    while let Some(out) = &mut child.stdout {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut fds = [PollFd::new(out, PollFlags::IN)];
+        match poll(&mut fds, Some(&left)) {
+            Ok(0) => {
+                std::thread::Builder::new().spawn(move || child.wait())?;
+                return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+            }
+            Ok(_) => {
+                let mut bytes = [0; 4096];
+                match out.read(&mut bytes)? {
+                    0 => break,
+                    count => said.extend_from_slice(&bytes[..count]),
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok((child.wait()?, said))
 }
 
 #[cfg(test)]
@@ -187,6 +221,22 @@ mod tests {
             assert_eq!(task.to_string().parse(), Ok(task));
         }
         assert!("abort!".parse::<Task>().is_err());
+    }
+
+    #[test]
+    fn a_process_that_is_held_is_not_waited_for() {
+        let start = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::piped());
+            command.stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let (status, said) = ended(start("echo said; exit 3"), HELD).unwrap();
+        assert_eq!((status.code(), said.as_slice()), (Some(3), &b"said\n"[..]));
+        let mut held = start("read end");
+        let let_go = held.stdin.take();
+        let e = ended(held, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(libc::ETIMEDOUT));
+        drop(let_go);
     }
 
     /// The other process is this one's program, which does not know the option and says nothing of an unmount.

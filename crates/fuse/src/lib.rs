@@ -5,6 +5,7 @@ pub mod abort;
 pub mod apart;
 pub mod caller;
 mod home;
+mod leaving;
 pub mod loopdev;
 mod metrics;
 mod mount;

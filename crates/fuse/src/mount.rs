@@ -100,7 +100,7 @@ impl MountConfig {
 }
 
 /// A mount in the tree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Mounted {
     pub mountpoint: PathBuf,
     /// What the mount table shows.

@@ -1,7 +1,7 @@
 //! The life of a mount: mounted, ready, served, ended.
 use crate::abi::init::OVER_IO_URING;
-use crate::apart::Outcome;
 use crate::home::Home;
+use crate::leaving::{Asked, Leaver};
 use crate::mount::{MountConfig, MountError, Mounted};
 use crate::server::init::WANTED;
 use crate::server::syncfs::Syncfs;
@@ -11,12 +11,13 @@ use crate::transport::channel::Channel;
 use crate::transport::dev::{Pool, PoolConfig};
 use crate::transport::uring::Rings;
 use crate::transport::{InUse, Transport, prepare_rings};
-use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
+use ccfs_engine::Volume;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A mounted volume that is not served yet: requests wait.
 pub struct Session {
@@ -33,7 +34,8 @@ pub struct Session {
 /// Mounts, serves, calls `ready`, and returns when the volume is unmounted; then it is at rest.
 ///
 /// SIGTERM, SIGINT and SIGHUP sync and unmount. While the volume is in use that fails, which is logged, and serving goes on;
-/// a second signal takes the mount out of the tree (lazy unmount) and the last user's leaving ends it.
+/// a second signal takes the mount out of the tree (lazy unmount) and the last user's leaving ends it. SIGHUP within a second of another signal is not
+/// a second one.
 ///
 /// The caller detaches itself from its terminal before any thread exists (so before `Volume::mount`), and calls
 /// [`crate::prepare_process`] and [`Home::leave`] there. If its name (`argv[0]`) begins with '@', systemd leaves it alone at shutdown until the
@@ -243,7 +245,8 @@ impl Session {
 
     /// Waits for signals until the connection ends.
     fn control(&self, events: &OwnedFd, ended: &OwnedFd, signals: &SignalEvents) {
-        let mut asked = [0, 0];
+        let mut asked = Asked::default();
+        let leaver = Leaver::start(self.volume.clone(), self.mounted.clone());
         loop {
             let mut fds = [
                 PollFd::new(events, PollFlags::IN),
@@ -254,55 +257,13 @@ impl Session {
                 Err(e) => tracing::error!("poll: {e}"),
             }
             if fds[1].revents().contains(PollFlags::IN) {
-                return;
+                return leaver.end();
             }
-            if rustix::io::read(events, &mut [0u8; 8]).is_ok() {
-                for (times, came) in asked.iter_mut().zip(signals.came()) {
-                    *times += u32::from(came);
-                }
-                self.leave(asked[0].max(asked[1]), signals.last());
+            if rustix::io::read(events, &mut [0u8; 8]).is_ok()
+                && let Some(times) = asked.came(signals.came(), Instant::now())
+            {
+                leaver.leave(times, signals.last());
             }
-        }
-    }
-
-    /// A signal asks for the end, for the `asked`th time (or again for the first).
-    fn leave(&self, asked: u32, signal: u32) {
-        let dir = self.mounted.mountpoint.display();
-        tracing::info!("signal {signal}: unmounting {dir}");
-        let root = Context {
-            stream: DEFAULT_STREAM,
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            ignore_fsync: false,
-            privileged: true,
-        };
-        if let Err(e) = self.volume.syncfs(&root) {
-            tracing::error!("cannot make everything durable: {e}");
-        }
-        let Outcome { result, more } = match asked {
-            1 => self.mounted.unmount(),
-            _ => self.mounted.detach(),
-        };
-        let more = match more.as_str() {
-            "" => more,
-            _ => format!(" ({more})"),
-        };
-        match result {
-            Ok(()) if asked > 1 => tracing::info!(
-                "{dir} is out of the tree{more}; serving goes on until its last user leaves"
-            ),
-            Ok(()) if more.is_empty() => {}
-            Ok(()) => tracing::warn!(
-                "{dir} is unmounted, but not all mounts of its volume{more}; serving goes on. A second signal takes them out of the tree"
-            ),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => tracing::warn!(
-                "{dir} is detached or covered by another mount{more}; serving goes on until its last user leaves"
-            ),
-            Err(e) if asked == 1 => tracing::warn!(
-                "cannot unmount {dir}: {e}{more}; serving goes on. A second signal takes it out of the tree"
-            ),
-            Err(e) => tracing::error!("cannot detach {dir}: {e}{more}"),
         }
     }
 

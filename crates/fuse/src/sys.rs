@@ -211,8 +211,8 @@ static LAST_SIGNAL: AtomicU32 = AtomicU32::new(0);
 
 /// The process that hands its own signals on to this one, if there is one.
 static SUPERVISOR: AtomicI32 = AtomicI32::new(0);
-/// A signal came: from anybody, from the supervisor.
-static CAME: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
+/// Sets of the numbers of signals that came: from anybody, from the supervisor.
+static CAME: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 
 /// From now on this process's parent hands on the signals that it gets. Who signals all processes of a service asks once, though it comes
 /// here twice.
@@ -226,7 +226,7 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
     // SAFETY: the kernel gives a valid siginfo_t; si_pid is set for signals that processes send, and any number does no harm.
     let sender = unsafe { (*info).si_pid() };
     let handed_on = sender != 0 && sender == SUPERVISOR.load(Ordering::Relaxed);
-    CAME[usize::from(handed_on)].store(true, Ordering::Relaxed);
+    CAME[usize::from(handed_on)].fetch_or(1 << signal, Ordering::Relaxed);
     let fd: RawFd = SIGNAL_FD.load(Ordering::Relaxed);
     let one = 1u64;
     // SAFETY: write(2) may be called in a signal handler; `one` lives through the call. A full or closed eventfd is an
@@ -276,9 +276,9 @@ impl SignalEvents {
         Ok(this)
     }
 
-    /// Whether one came since the last call: from anybody, and handed on by the supervisor. Those that come together count as one.
-    pub fn came(&self) -> [bool; 2] {
-        [0, 1].map(|from: usize| CAME[from].swap(false, Ordering::Relaxed))
+    /// Sets of the numbers of those that came since the last call: from anybody, and handed on by the supervisor.
+    pub fn came(&self) -> [u32; 2] {
+        [0, 1].map(|from: usize| CAME[from].swap(0, Ordering::Relaxed))
     }
 
     /// The number of the signal that came last.
