@@ -38,7 +38,7 @@ fn others_in(namespace_of_run: &PathBuf) -> Vec<String> {
 struct Run {
     child: Child,
     namespace: PathBuf,
-    /// Devices of its virtual disks, as far as they were seen.
+    /// Devices of what it serves, as far as they were seen.
     disks: BTreeSet<String>,
     /// The control file system of FUSE, to end what a failed test leaves.
     control: PathBuf,
@@ -72,7 +72,7 @@ impl Run {
     fn look(&mut self) {
         let table = fs::read_to_string(format!("/proc/{}/mountinfo", self.child.id()));
         for line in table.unwrap_or_default().lines() {
-            if line.ends_with("ccfs-virtual-disk") || line.contains(" ccfs-virtual-disk ") {
+            if line.contains(" fuse.ccfs ccfs-") {
                 self.disks
                     .extend(line.split(' ').nth(2).map(str::to_string));
             }

@@ -517,9 +517,13 @@ fn signals_that_come_together_ask_once() {
     let logs = Place::new();
     let said = log_of(&logs);
     let mut space = Space::new(&format!(",log={}", logs.text("log")), "cd \"$DIR\";");
-    let pid = space.daemon.to_string();
-    tool("sh", &["-c", &format!("kill -TERM {pid}; kill -HUP {pid}")]);
+    let start = Instant::now();
+    signal(space.daemon, "TERM");
     wait_until("it is said", || said().contains("A second signal"));
+    signal(space.daemon, "HUP");
+    if start.elapsed() > Duration::from_millis(900) {
+        return println!("skipped: this machine is too slow for two signals in a second");
+    }
     // Longer than it takes to be unmounted for good.
     std::thread::sleep(Duration::from_secs(1));
     assert!(!said().contains("out of the tree;"), "{}", said());

@@ -3,7 +3,7 @@ use crate::vdisk::VirtualDisk;
 use crate::{Fail, keeper, sys};
 use ccfs_device::Device;
 use ccfs_engine::{Options, Volume};
-use ccfs_fuse::{FsType, MountConfig, Session};
+use ccfs_fuse::{FsType, MountConfig, Session, Transport};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::mount::{MountFlags, mount};
 use std::ffi::CString;
@@ -257,6 +257,9 @@ fn serve(device: Arc<dyn Device>, dir: &Path) -> Result<Served, Fail> {
     let config = MountConfig {
         fstype: FsType::Fuse,
         noatime: true,
+        // A process that is forked here, and goes into the mount before it runs its program, has copies of all descriptors. If this process is killed
+        // then, it keeps the connection for whose end it waits. One over /dev/fuse can be aborted; a ring that somebody keeps ends by nothing.
+        transport: Transport::Dev,
         // Programs with O_ATOMIC files are recorded as any others.
         atomic_files: true,
         ..MountConfig::new("ccfs-crash")

@@ -7,7 +7,8 @@
 //! * *The namespace* ends after the exploration, with the keeper, which serves nothing. It is in a session of its own: who kills
 //!   the exploration's process group does not meet it.
 //! * *The connections.* The exploration notes each one, by a pipe, for as long as it serves it. When it is about to end and has not ended
-//!   [`GRACE`] later the keeper aborts them: whoever waits for a disk gets an error, and everything goes on.
+//!   [`GRACE`] later the keeper aborts them: whoever waits for a disk gets an error, and everything goes on. It also does so when it has
+//!   ended: a process that was forked and has not run its program yet keeps the connections, too.
 //! * *Other processes* that the exploration started there, and did not wait for, are killed at the end: they would keep the mounts.
 //!
 //! Who kills both at once, in such a moment (a whole control group, a PID namespace), leaves what waits to whoever writes to `abort` by hand.
@@ -19,6 +20,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often the keeper looks at a process that has not ended.
@@ -40,25 +42,28 @@ const KILLED: u64 = 1 << 8;
 
 static NOTES: OnceLock<OwnedFd> = OnceLock::new();
 
-/// A connection that is served by this process, until it is dropped.
-pub struct Noted(String);
+/// A connection that is served by this process, until it is dropped. By a number of its own: as soon as it has ended another one may have its device.
+pub struct Noted(u64);
+
+static NOTED: AtomicU64 = AtomicU64::new(0);
 
 /// Where this process has a keeper it aborts the connection of a device (`MAJOR:MINOR`) if this process cannot end.
 pub fn note(device: &str) -> Noted {
-    write('+', device);
-    Noted(device.into())
+    let number = NOTED.fetch_add(1, Ordering::Relaxed);
+    write(&format!("{number} {device}\n"));
+    Noted(number)
 }
 
 impl Drop for Noted {
     fn drop(&mut self) {
-        write('-', &self.0);
+        write(&format!("-{}\n", self.0));
     }
 }
 
-fn write(sign: char, device: &str) {
+fn write(line: &str) {
     // One write(2) each: lines of several threads do not mix. Without a keeper, or with one that is stopped, nobody reads it.
     if let Some(notes) = NOTES.get() {
-        let _ = rustix::io::write(notes, format!("{sign}{device}\n").as_bytes());
+        let _ = rustix::io::write(notes, line.as_bytes());
     }
 }
 
@@ -93,13 +98,15 @@ pub(crate) fn keep(notes: &OwnedFd, process: &OwnedFd) {
             }
         }
     }
+    // Nobody serves them any more, but who was just being started has copies of all descriptors, and may wait for what they are the way to.
+    connections.abort();
     end_others();
 }
 
 /// Of the connections that are noted, the way to abort each.
 #[derive(Default)]
 struct Connections {
-    files: HashMap<String, OwnedFd>,
+    files: HashMap<u64, OwnedFd>,
     /// Of the last note, if a part of it is missing.
     part: Vec<u8>,
 }
@@ -127,13 +134,19 @@ impl Connections {
 
     fn take(&mut self) {
         let line = String::from_utf8_lossy(&std::mem::take(&mut self.part)).into_owned();
-        if let Some(device) = line.strip_prefix('+') {
-            // One that cannot be opened has ended, or is nothing that this process may abort.
-            if let Ok(file) = abort::file(device) {
-                self.files.insert(device.into(), file);
+        match line.split_once(' ') {
+            Some((number, device)) => {
+                // One that cannot be opened has ended, or is nothing that this process may abort.
+                if let (Ok(number), Ok(file)) = (number.parse(), abort::file(device)) {
+                    self.files.insert(number, file);
+                }
             }
-        } else if let Some(device) = line.strip_prefix('-') {
-            self.files.remove(device);
+            None => {
+                let number = line.strip_prefix('-').map(str::parse);
+                if let Some(Ok(number)) = number {
+                    self.files.remove(&number);
+                }
+            }
         }
     }
 
