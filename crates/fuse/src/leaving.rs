@@ -51,33 +51,44 @@ impl Asked {
 /// Unmounts, one time after the other, on a thread of its own where there can be one.
 pub(crate) struct Leaver {
     leaving: Leaving,
-    thread: Option<(Sender<(u32, u32)>, Receiver<()>)>,
+    thread: Option<Thread>,
+}
+
+struct Thread {
+    ask: Sender<Ask>,
+    /// Ends with it.
+    end: Receiver<()>,
+}
+
+/// A signal asks for the end.
+struct Ask {
+    times: u32,
+    signal: u32,
 }
 
 impl Leaver {
     pub(crate) fn start(volume: Arc<Volume>, mounted: Mounted) -> Leaver {
         let leaving = Leaving { volume, mounted };
-        let ((ask, asked), (_says_end, end)) = (channel(), channel());
+        let (ask, asked) = channel::<Ask>();
+        let (until_end, end) = channel();
         let there = leaving.clone();
         // Nobody joins it, for it may be held longer than the mount lives.
         let started = std::thread::Builder::new()
             .name("fuse-leave".into())
             .spawn(move || {
-                let _end = _says_end;
-                for (times, signal) in asked {
+                let _until_end = until_end;
+                for Ask { times, signal } in asked {
                     there.leave(times, signal);
                 }
             });
-        let thread = started.is_ok().then_some((ask, end));
+        let thread = started.is_ok().then_some(Thread { ask, end });
         Leaver { leaving, thread }
     }
 
     /// A signal asks for the end, for the `times`th time (or again for the first).
     pub(crate) fn leave(&self, times: u32, signal: u32) {
-        let sent = self
-            .thread
-            .as_ref()
-            .map(|(ask, _)| ask.send((times, signal)));
+        let thread = self.thread.as_ref();
+        let sent = thread.map(|thread| thread.ask.send(Ask { times, signal }));
         if !matches!(sent, Some(Ok(()))) {
             self.leaving.leave(times, signal);
         }
@@ -85,7 +96,7 @@ impl Leaver {
 
     /// The mount has ended.
     pub(crate) fn end(self) {
-        if let Some((ask, end)) = self.thread {
+        if let Some(Thread { ask, end }) = self.thread {
             drop(ask);
             if end.recv_timeout(LAST_WORDS) == Err(RecvTimeoutError::Timeout) {
                 tracing::debug!("an unmount is still held");
