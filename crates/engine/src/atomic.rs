@@ -173,9 +173,11 @@ impl Volume {
             return false;
         }
         let listener = self.abort_listener.lock().clone();
-        if st.draft.as_ref().is_some_and(|d| d.changed) {
-            self.aborts_begun.fetch_add(1, Ordering::SeqCst);
-        }
+        let user = st.draft.as_ref().map_or(0, |d| d.uid);
+        let number = match st.draft.as_ref().is_some_and(|d| d.changed) {
+            true => self.aborts_begun.fetch_add(1, Ordering::SeqCst),
+            false => 0,
+        };
         let changed = if planted::is(Bug::AtomicClose) {
             st.draft.as_ref().is_some_and(|d| d.changed) && self.publish_at_close(&inode, &mut st)
         } else {
@@ -188,6 +190,9 @@ impl Volume {
         self.forget(ino, 1);
         if let (true, Some(listener)) = (changed, listener) {
             listener(Aborted {
+                number,
+                group: None,
+                user,
                 inodes: vec![ino],
                 names: Vec::new(),
             });

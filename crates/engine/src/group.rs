@@ -115,6 +115,12 @@ impl Group {
 /// What an abort took back, so that caches can be corrected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Aborted {
+    /// Which abort it is: they are numbered in the order in which they begin (`Volume::aborts_begun`), from 0 on.
+    pub number: u64,
+    /// The group; `None`: the draft of a failure-atomic file.
+    pub group: Option<StreamId>,
+    /// Whose it was.
+    pub user: u32,
     /// Inodes whose attributes, or content, are what they were before.
     pub inodes: Vec<Ino>,
     /// Names that lead where they led before, by directory.
@@ -300,7 +306,7 @@ impl Volume {
         if !self.streams.condemn(txn, by) {
             return Ok(false);
         }
-        self.aborts_begun.fetch_add(1, Ordering::SeqCst);
+        let number = self.aborts_begun.fetch_add(1, Ordering::SeqCst);
         txn.wait_quiet();
         let touched = self.touched(txn);
         let mut report = self.report(txn);
@@ -319,6 +325,7 @@ impl Volume {
         let listener = self.abort_listener.lock().clone();
         if let Some(listener) = listener {
             report.inodes.sort_unstable();
+            report.number = number;
             listener(report);
         }
         self.room.news();
@@ -454,7 +461,14 @@ impl Volume {
             names.extend(changed.keys().map(|name| (*dir, name.to_vec())));
         }
         names.sort();
-        Aborted { inodes, names }
+        let group = txn.group.as_ref();
+        Aborted {
+            number: 0,
+            group: group.map(|g| g.id),
+            user: group.map_or(0, |g| g.uid),
+            inodes,
+            names,
+        }
     }
 
     /// Inodes without a name and a user, which could not be freed while the group was open.

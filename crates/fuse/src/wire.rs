@@ -151,8 +151,8 @@ pub struct Reply {
     pub remembered_text: Option<u64>,
     /// Inodes (as node ids) whose cached attributes the kernel must drop before it sees this reply.
     pub stale_attrs: Vec<u64>,
-    /// What it must drop of its page cache before it sees this reply. That can take long: see [`Handler::drop_pages`].
-    pub stale_pages: Option<StalePages>,
+    /// What it must drop of its page cache before it sees this reply, and for which user. That can take long: see [`Handler::drop_pages`].
+    pub stale_pages: Option<(u32, StalePages)>,
 }
 
 /// Bytes of a file (by its node id) of which the kernel's pages are out of date.
@@ -208,7 +208,7 @@ pub trait Handler: Send + Sync {
         true
     }
     /// Has the kernel drop pages, and then calls `reply`, which sends the reply that asked for it. Waits for nothing; `reply` may run on another thread.
-    fn drop_pages(&self, _stale: StalePages, reply: Box<dyn FnOnce() + Send>) {
+    fn drop_pages(&self, _user: u32, _stale: StalePages, reply: Box<dyn FnOnce() + Send>) {
         reply();
     }
     /// Called every now and then, at least every tenth of a second.

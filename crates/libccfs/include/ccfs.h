@@ -87,13 +87,15 @@ typedef uint64_t ccfs_group_t;
 
 /* Opens a group and moves the calling thread into it; the long form returns its handle, which nobody can guess. When it is open for
  * timeout_ms milliseconds (0: no limit), or when its last member has ended, it is taken back.
- * Errors: EBUSY the thread is in a group; EAGAIN too many groups are open; EROFS; ESRCH the daemon cannot see the thread. */
+ * Errors: EBUSY the thread is in a group; EAGAIN too many groups are open, or the kernel has not been told of too many names that the
+ * user's earlier groups had changed; EROFS; ESRCH the daemon cannot see the thread. */
 int cfs_begin(void);
 ccfs_group_t ccfs_begin_fd(int fd, uint64_t timeout_ms);
 
 /* Commits a group (0: the caller's) and leaves it.
  * Errors: ECANCELED it was taken back, since others changed the same files or its time was up, and nothing of it is there; ENOENT there
- * is no such group; EALREADY it has been committed; EPERM another user's. */
+ * is no such group; EALREADY it has been committed; EPERM another user's; EDQUOT it stored more through a mapping than a group can hold,
+ * and was taken back. */
 int cfs_commit(void);
 int ccfs_commit_fd(int fd, ccfs_group_t group, unsigned int flags);
 

@@ -141,7 +141,7 @@ impl Server {
             // Last: who waits for this finds the file closed.
             self.handles.remove(arg.fh);
             if taken_back {
-                self.notifier.settle(&self.volume);
+                self.notifier.settle_file(&self.volume, ino);
             }
         }
         Ok(())
@@ -182,7 +182,9 @@ impl Server {
         self.syncers.note(pid);
         for _ in 0..TRIES {
             match self.volume.atomic_open(&cx, ino, pid) {
-                Err(e) if e.errno() == libc::EAGAIN => self.notifier.settle(&self.volume),
+                Err(e) if e.errno() == libc::EAGAIN => {
+                    self.notifier.settle_file(&self.volume, ino);
+                }
                 Err(e) if e.errno() == libc::EBUSY && self.handles.wait_closed(ino) => {}
                 done => return Ok(done?),
             }

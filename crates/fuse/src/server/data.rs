@@ -1,5 +1,5 @@
 //! File data and durability.
-use super::groups::{FORGET_WAIT, Look};
+use super::notifier::{Look, TELL_WAIT};
 use super::synchronous::is_direct;
 use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
@@ -43,7 +43,7 @@ impl Server {
         let appends = !writeback && arg.flags & libc::O_APPEND as u32 != 0;
         let direct = is_direct(&arg);
         if !writeback {
-            self.before_write(ino, arg.offset, direct)?;
+            self.before_write(request.header.uid, ino, arg.offset, direct)?;
         }
         if !direct {
             self.pages.cached(ino, arg.offset, arg.size.into(), false);
@@ -68,13 +68,14 @@ impl Server {
         };
         if flags.append && self.notifier.is_doubtful(&self.volume, ino, before) {
             // It keeps the bytes where it believed the end to be.
-            self.notifier.pages(ino);
+            self.notifier.pages(cx.uid, ino);
         }
         let (nodeid, len) = (request.header.nodeid, size as u64);
         if direct {
-            reply.stale_pages = self.pages.passed_by(nodeid, ino, arg.offset, len);
+            let stale = self.pages.passed_by(nodeid, ino, arg.offset, len);
+            reply.stale_pages = stale.map(|stale| (cx.uid, stale));
         } else if !writeback {
-            self.pages.written(nodeid, ino, arg.offset, len);
+            self.pages.written(cx.uid, nodeid, ino, arg.offset, len);
         }
         reply.push(&abi::WriteOut {
             size: size as u32,
@@ -96,7 +97,7 @@ impl Server {
         let done = self.volume.write(cx, ino, offset, data, flags);
         if matches!(&done, Err(e) if e.errno() == libc::EPERM) {
             // The file is immutable or append-only, and nobody could refuse the mapping. An error would be told to whoever syncs next.
-            self.notifier.pages(ino);
+            self.notifier.pages(cx.uid, ino);
             return Ok(data.len());
         }
         if !matches!(&done, Err(e) if e.errno() == libc::ENOSPC) {
@@ -139,7 +140,7 @@ impl Server {
         }
         let ino = self.target(request)?;
         if !keep_size {
-            self.before_growth(ino, arg.offset + arg.length)?;
+            self.before_growth(request.header.uid, ino, arg.offset + arg.length)?;
         }
         self.drop_privileges(request, ino, reply)?;
         Ok(self
@@ -179,7 +180,7 @@ impl Server {
         let small = self.is_small_copy(from, &arg);
         let mut copy = || -> Result<u64, Errno> {
             // What may wait comes first: from the first operation on this thread waits like any other.
-            self.before_growth(to, arg.off_out)?;
+            self.before_growth(request.header.uid, to, arg.off_out)?;
             self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;
             let cx = self.context(request, 0);
             let (off_in, off_out) = (arg.off_in, arg.off_out);
@@ -283,14 +284,15 @@ impl Server {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        let offset = self.seek_written(self.target(request)?, arg.offset, what)?;
+        let (user, ino) = (request.header.uid, self.target(request)?);
+        let offset = self.seek_written(user, ino, arg.offset, what)?;
         reply.push(&abi::LseekOut { offset });
         Ok(())
     }
 
     /// What a mapping has written to a hole is data, and nobody here knows of it before the kernel writes it back, which it does not do by
     /// itself for this call. So it is asked to, hole by hole, where one decides. (A negative offset is past the end, too.)
-    fn seek_written(&self, ino: Ino, from: u64, what: Seek) -> ccfs_engine::Result<u64> {
+    fn seek_written(&self, user: u32, ino: Ino, from: u64, what: Seek) -> ccfs_engine::Result<u64> {
         let mut asked = 0..0;
         loop {
             let found = self.volume.seek(ino, from, what);
@@ -308,7 +310,7 @@ impl Server {
             if hole.is_empty() || known {
                 return found;
             }
-            self.notifier.write_back(ino, hole.clone(), FORGET_WAIT);
+            self.notifier.write_back(user, ino, hole.clone(), TELL_WAIT);
             asked = hole;
         }
     }

@@ -9,7 +9,7 @@ use crate::transport::channel::Channel;
 use ccfs_engine::{Ino, Volume};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 /// How long whoever needs space waits for the answer.
@@ -17,6 +17,9 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// Where closes are requests that nobody waits for, one may be under way: the kernel is asked so often, after such a time.
 const CLOSES: u32 = 10;
 const CLOSE_WAIT: Duration = Duration::from_millis(2);
+
+/// Questions that wait; with more there is no answer.
+const QUESTIONS_MAX: usize = 64;
 
 struct Question {
     inodes: Vec<Ino>,
@@ -27,7 +30,7 @@ struct Question {
 ///
 /// A thread of its own does: the kernel answers when an inode that it is giving up is gone, for which it may need the threads that serve
 /// requests.
-pub struct Asker(Arc<Mutex<Option<Sender<Question>>>>);
+pub struct Asker(Arc<Mutex<Option<SyncSender<Question>>>>);
 
 impl Asker {
     pub fn new() -> Asker {
@@ -36,7 +39,7 @@ impl Asker {
 
     /// From here on the volume knows when space is about to come. `closes`: see [`CLOSES`].
     pub fn start(&self, volume: &Volume, kernel: Channel, closes: bool) -> std::io::Result<()> {
-        let (sender, receiver) = channel();
+        let (sender, receiver) = sync_channel(QUESTIONS_MAX);
         // It is not waited for: the kernel may hold it until the connection ends.
         std::thread::Builder::new()
             .name("fuse-ask".into())
@@ -54,13 +57,13 @@ impl Asker {
 }
 
 /// Those of `inodes` that the kernel has given up; none where it takes long to say.
-fn ask(asker: &Mutex<Option<Sender<Question>>>, inodes: &[Ino]) -> Vec<Ino> {
+fn ask(asker: &Mutex<Option<SyncSender<Question>>>, inodes: &[Ino]) -> Vec<Ino> {
     let (answer, answered) = sync_channel(1);
     let question = Question {
         inodes: inodes.to_vec(),
         answer,
     };
-    let sent = asker.lock().as_ref().map(|s| s.send(question));
+    let sent = asker.lock().as_ref().map(|s| s.try_send(question));
     match sent {
         Some(Ok(())) => answered.recv_timeout(ANSWER_WAIT).unwrap_or_default(),
         _ => Vec::new(),

@@ -14,7 +14,7 @@
 //!
 //! A file that the kernel has not read has no such pages (`ccfs_engine::Volume::may_be_mapped`), and costs nothing.
 use super::Server;
-use super::groups::FORGET_WAIT;
+use super::notifier::TELL_WAIT;
 use crate::wire::{Errno, Request};
 use ccfs_engine::{Ino, SetAttr, SetTime, may_wait};
 use std::ops::Range;
@@ -25,9 +25,9 @@ const WRITE_WAIT: Duration = Duration::from_millis(200);
 
 impl Server {
     /// Before a file grows to `size` by a call of which the kernel lets pages be written back meanwhile.
-    pub(super) fn before_growth(&self, ino: Ino, size: u64) -> Result<(), Errno> {
+    pub(super) fn before_growth(&self, user: u32, ino: Ino, size: u64) -> Result<(), Errno> {
         match self.tail_below(ino, size)? {
-            Some(tail) => self.take_tail(ino, tail, FORGET_WAIT),
+            Some(tail) => self.take_tail(user, ino, tail, TELL_WAIT),
             None => Ok(()),
         }
     }
@@ -37,9 +37,17 @@ impl Server {
     /// The caller of one that is not `direct` and begins in the page with the end of file may hold that page until the reply. Then the thread
     /// that asks for it waits, uninterruptibly; and if the daemon were killed meanwhile, it would keep the connection for whose end the caller
     /// waits, for ever. So that page is left.
-    pub(super) fn before_write(&self, ino: Ino, offset: u64, direct: bool) -> Result<(), Errno> {
+    pub(super) fn before_write(
+        &self,
+        user: u32,
+        ino: Ino,
+        offset: u64,
+        direct: bool,
+    ) -> Result<(), Errno> {
         match self.tail_below(ino, offset)? {
-            Some(tail) if direct || offset >= tail.end => self.take_tail(ino, tail, WRITE_WAIT),
+            Some(tail) if direct || offset >= tail.end => {
+                self.take_tail(user, ino, tail, WRITE_WAIT)
+            }
             _ => Ok(()),
         }
     }
@@ -51,17 +59,23 @@ impl Server {
         Ok(tail.filter(|t| t.start < size))
     }
 
-    fn take_tail(&self, ino: Ino, tail: Range<u64>, patience: Duration) -> Result<(), Errno> {
+    fn take_tail(
+        &self,
+        user: u32,
+        ino: Ino,
+        tail: Range<u64>,
+        patience: Duration,
+    ) -> Result<(), Errno> {
         may_wait()?;
         let start = tail.start - tail.start % rustix::param::page_size() as u64;
-        self.give_back(ino, start..tail.end, patience);
+        self.give_back(user, ino, start..tail.end, patience);
         Ok(())
     }
 
     /// The kernel gives back its pages of a range that goes on to the last one that it has.
-    fn give_back(&self, ino: Ino, range: Range<u64>, patience: Duration) {
+    fn give_back(&self, user: u32, ino: Ino, range: Range<u64>, patience: Duration) {
         self.volume.gives_pages_back(ino, range.start);
-        if !self.notifier.write_back(ino, range, patience) {
+        if !self.notifier.write_back(user, ino, range, patience) {
             self.volume.keeps_pages(ino);
         }
     }
@@ -84,22 +98,22 @@ impl Server {
     }
 
     /// Before attributes are set.
-    pub(super) fn before_setattr(&self, ino: Ino, set: &SetAttr) -> Result<(), Errno> {
+    pub(super) fn before_setattr(&self, user: u32, ino: Ino, set: &SetAttr) -> Result<(), Errno> {
         if let Some(time) = set.mtime
             && set.size.is_none()
             && self.stores_count(ino, matches!(time, SetTime::Now))
         {
             may_wait()?;
-            self.give_back(ino, 0..u64::MAX, FORGET_WAIT);
+            self.give_back(user, ino, 0..u64::MAX, TELL_WAIT);
         }
         Ok(())
     }
 
     /// Before a file becomes immutable or append-only. That is rare, and what is not taken now is lost: so also where nothing was read, as a page
     /// that was written whole can be mapped, too.
-    pub(super) fn before_locking(&self, ino: Ino) -> Result<(), Errno> {
+    pub(super) fn before_locking(&self, user: u32, ino: Ino) -> Result<(), Errno> {
         may_wait()?;
-        self.give_back(ino, 0..u64::MAX, FORGET_WAIT);
+        self.give_back(user, ino, 0..u64::MAX, TELL_WAIT);
         Ok(())
     }
 }

@@ -18,8 +18,10 @@ mod forgets;
 mod groups;
 pub mod init;
 mod ioctl;
+mod lanes;
 mod mapped;
 mod namespace;
+mod notifier;
 mod pages;
 mod scrub;
 mod snapshots;
@@ -63,7 +65,7 @@ pub struct Server {
     syncers: Syncers,
     status_dir: status_dir::StatusDir,
     snapshots: Mutex<snapshots::Snapshots>,
-    notifier: groups::Notifier,
+    notifier: notifier::Notifier,
     asker: forgets::Asker,
     handles: atomic::Handles,
     pages: pages::Pages,
@@ -100,6 +102,7 @@ impl Server {
         mount: MountInfo,
         callers: CallerConfig,
     ) -> Result<Self, ccfs_engine::Error> {
+        let notifier = notifier::Notifier::default();
         let status_dir = status_dir::StatusDir::new(&volume, mount.status_dir);
         Ok(Server {
             block_size: volume.statfs()?.block_size,
@@ -111,10 +114,10 @@ impl Server {
             syncers: Syncers::new(),
             status_dir,
             snapshots: Mutex::default(),
-            notifier: groups::Notifier::default(),
+            pages: pages::Pages::new(notifier.clone()),
+            notifier,
             asker: forgets::Asker::new(),
             handles: atomic::Handles::default(),
-            pages: pages::Pages::default(),
             mount,
             ended: Mutex::new(None),
             panicked: AtomicBool::new(false),
@@ -383,11 +386,12 @@ impl Handler for Server {
         done
     }
 
-    fn drop_pages(&self, stale: StalePages, reply: pages::Then) {
-        self.pages.drop_then(stale, Some(reply));
+    fn drop_pages(&self, user: u32, stale: StalePages, reply: notifier::Done) {
+        self.pages.drop_then(user, stale, Some(reply));
     }
 
     fn tick(&self) {
+        self.notifier.tick();
         self.pages.relieve();
     }
 

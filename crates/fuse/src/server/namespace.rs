@@ -145,7 +145,7 @@ impl Server {
             set.kill_sgid = unprivileged && self.is_foreign_setgid(request, &attr);
             set.kill_suidgid |= attr.mode & libc::S_IFMT as u16 != libc::S_IFDIR as u16;
         }
-        self.before_setattr(ino, &set)?;
+        self.before_setattr(request.header.uid, ino, &set)?;
         let before = self.notifier.look();
         let attr = self.volume.setattr(&self.context(request, 0), ino, &set)?;
         if set.size.is_some() && self.notifier.is_doubtful(&self.volume, ino, before) {
@@ -169,8 +169,7 @@ impl Server {
         }
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
         let name = self.changeable(request.header.nodeid, name)?;
-        let make = || self.volume.symlink(&cx, parent, name, target);
-        let attr = self.with_names(&[(parent, name)], make)?;
+        let attr = self.volume.symlink(&cx, parent, name, target)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -185,8 +184,7 @@ impl Server {
         }
         let cx = self.context(request, arg.umask);
         let parent = self.target(request)?;
-        let make = || self.volume.mknod(&cx, parent, name, mode, arg.rdev);
-        let attr = self.with_names(&[(parent, name)], make)?;
+        let attr = self.volume.mknod(&cx, parent, name, mode, arg.rdev)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -196,8 +194,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFDIR as u16;
         let (cx, parent) = (self.context(request, arg.umask), self.target(request)?);
-        let make = || self.volume.mkdir(&cx, parent, name, mode);
-        let attr = self.with_names(&[(parent, name)], make)?;
+        let attr = self.volume.mkdir(&cx, parent, name, mode)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -219,15 +216,13 @@ impl Server {
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer {
         let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
-        let remove = || self.volume.unlink(&cx, parent, name);
-        Ok(self.with_names(&[(parent, name)], remove)?)
+        Ok(self.volume.unlink(&cx, parent, name)?)
     }
 
     pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer {
         let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
-        let remove = || self.volume.rmdir(&cx, parent, name);
-        Ok(self.with_names(&[(parent, name)], remove)?)
+        Ok(self.volume.rmdir(&cx, parent, name)?)
     }
 
     pub(super) fn rename(&self, request: &Request<'_>) -> Answer {
@@ -244,8 +239,11 @@ impl Server {
         let cx = self.context(request, 0);
         let (from, to) = (self.target(request)?, ino_of(to)?);
         let name = self.changeable(request.header.nodeid, name)?;
-        let rename = || self.volume.rename(&cx, from, name, to, new_name, flags);
-        Ok(self.with_names(&[(from, name), (to, new_name)], rename)?)
+        let before = self.notifier.look();
+        self.volume.rename(&cx, from, name, to, new_name, flags)?;
+        let names = [(from, name), (to, new_name)];
+        self.notifier.renamed(&self.volume, before, cx.uid, names);
+        Ok(())
     }
 
     pub(super) fn link(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -253,8 +251,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let cx = self.context(request, 0);
         let (ino, parent) = (ino_of(arg.oldnodeid)?, self.target(request)?);
-        let link = || self.volume.link(&cx, ino, parent, name);
-        let attr = self.with_names(&[(parent, name)], link)?;
+        let attr = self.volume.link(&cx, ino, parent, name)?;
         self.push_entry(reply, &attr);
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! to drop them, after the write was accepted and before it is answered. The requests of both look the same, and one notification too many does no harm.
 //!
 //! That notification waits for pages of requests under way: reads, write-backs. So nobody waits for it who serves requests. The thread that
-//! served the write hands the reply over and goes on; a thread of its own tells the kernel and sends the reply. It is told only of ranges
+//! served the write hands the reply over and goes on; one that tells the kernel (`notifier.rs`) sends it. It is told only of ranges
 //! that came or went through the cache since they were last dropped ([`Ranges`]): files that are not read through it pay nothing.
 //!
 //! *No deadlock*: what the notification waits for is served by others, which need no reply of ours. One thing is short: the kernel keeps no
@@ -17,11 +17,11 @@
 //! A buffered write that is under way while a page of it is dropped can be overtaken by a reader that gets the content of before, and
 //! keeps it. So for a while after a drop, a buffered write of what was read meanwhile has its range dropped, too: after its reply, since it may hold a page.
 use super::ino_of;
-use crate::transport::channel::Channel;
+use super::notifier::{Done, Notifier};
 use crate::wire::StalePages;
 use ccfs_engine::{Ino, RangeSet, Volume};
-use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, VecDeque};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,14 +38,12 @@ const RANGES_MAX: usize = 256;
 const WIDEST: u32 = 40;
 const SHARDS: usize = 16;
 
-/// What is to be done when pages have been dropped.
-pub type Then = Box<dyn FnOnce() + Send>;
-
 /// What the kernel may have cached of files, and who waits until it has dropped some of it.
 #[derive(Default)]
 pub struct Pages {
     files: Arc<Files>,
-    drops: Arc<Drops>,
+    waiting: Arc<Waiting>,
+    notifier: Notifier,
 }
 
 #[derive(Default)]
@@ -135,24 +133,12 @@ fn in_pages(offset: u64, len: u64) -> (u64, u64) {
 }
 
 impl Pages {
-    /// Starts the thread that tells the kernel. Without it nobody waits, and nothing is dropped.
-    pub fn start(&self, kernel: Channel) -> std::io::Result<()> {
-        let (drops, files) = (self.drops.clone(), self.files.clone());
-        drops.queue.lock().open = true;
-        // It is not waited for: the kernel may hold it until the connection ends.
-        let started = std::thread::Builder::new()
-            .name("fuse-drop".into())
-            .spawn(move || drops.run(&kernel, &files));
-        if started.is_err() {
-            self.stop();
+    /// Where the notifier does not work nobody waits, and nothing is dropped.
+    pub fn new(notifier: Notifier) -> Pages {
+        Pages {
+            notifier,
+            ..Pages::default()
         }
-        started.map(drop)
-    }
-
-    /// No more drops; what waits is answered.
-    pub fn stop(&self) {
-        self.drops.queue.lock().open = false;
-        self.drops.call.notify_all();
     }
 
     /// A request shows that the kernel has these bytes in its cache, or will have them. To be called before it is carried out: a direct write
@@ -187,7 +173,7 @@ impl Pages {
 
     /// A buffered write of these bytes was accepted. What a reader has got before it, and may keep in place of a page that was dropped while
     /// the write was under way, goes.
-    pub fn written(&self, nodeid: u64, ino: Ino, offset: u64, len: u64) {
+    pub fn written(&self, user: u32, nodeid: u64, ino: Ino, offset: u64, len: u64) {
         let (first, end) = in_pages(offset, len);
         let mut files = self.files.shard(ino).lock();
         let Some(ranges @ Ranges::Many(_)) = files.get_mut(&ino) else {
@@ -201,26 +187,35 @@ impl Pages {
         } else if many.read.overlaps(first, end) {
             let stale = dropping(ranges, nodeid, offset..offset + len);
             drop(files);
-            self.drop_then(stale, None);
+            self.drop_then(user, stale, None);
         }
     }
 
     /// Calls `then` when the kernel has dropped pages, on another thread, or at once where there is none.
-    pub fn drop_then(&self, stale: StalePages, then: Option<Then>) {
-        let mut queue = self.drops.queue.lock();
-        if queue.open {
-            queue.jobs.push_back((stale, then));
-            drop(queue);
-            self.drops.call.notify_one();
-        } else if let Some(then) = then {
-            drop(queue);
-            then();
+    pub fn drop_then(&self, user: u32, stale: StalePages, then: Option<Done>) {
+        let (files, waiting) = (self.files.clone(), self.waiting.clone());
+        let ino = ino_of(stale.nodeid);
+        let number = then.map(|then| waiting.add(then));
+        let done = move || {
+            if let Ok(ino) = ino
+                && let Some(Ranges::Many(many)) = files.shard(ino).lock().get_mut(&ino)
+            {
+                many.dropping = many.dropping.saturating_sub(1);
+            }
+            waiting.moved(number);
+        };
+        if self
+            .notifier
+            .drop_pages(user, stale, Box::new(done))
+            .is_err()
+        {
+            self.waiting.moved(number);
         }
     }
 
     /// See [`WAITING_MAX`]. To be called from time to time.
     pub fn relieve(&self) {
-        for then in self.drops.excess(PATIENCE) {
+        for then in self.waiting.excess(PATIENCE) {
             then();
         }
     }
@@ -250,69 +245,51 @@ fn dropping(ranges: &mut Ranges, nodeid: u64, range: Range<u64>) -> StalePages {
     StalePages { nodeid, range }
 }
 
+/// Replies that wait for pages to be dropped.
 #[derive(Default)]
-struct Drops {
-    queue: Mutex<Queue>,
-    call: Condvar,
-}
+struct Waiting(Mutex<Replies>);
 
 #[derive(Default)]
-struct Queue {
-    open: bool,
-    jobs: VecDeque<(StalePages, Option<Then>)>,
-    /// The one under way: since when, and what is to be done then.
-    since: Option<Instant>,
-    then: Option<Then>,
+struct Replies {
+    last: u64,
+    /// With their numbers, and since when they wait.
+    all: BTreeMap<u64, (Instant, Done)>,
+    /// When the kernel came to an end with a notification.
+    moved: Option<Instant>,
 }
 
-impl Drops {
-    fn run(&self, kernel: &Channel, files: &Files) {
-        let mut queue = self.queue.lock();
-        loop {
-            let Some((stale, then)) = queue.jobs.pop_front() else {
-                if !queue.open {
-                    return;
-                }
-                self.call.wait(&mut queue);
-                continue;
-            };
-            (queue.since, queue.then) = (Some(Instant::now()), then);
-            drop(queue);
-            kernel.invalidate_range(stale.nodeid, stale.range);
-            if let Ok(ino) = ino_of(stale.nodeid)
-                && let Some(Ranges::Many(many)) = files.shard(ino).lock().get_mut(&ino)
-            {
-                many.dropping = many.dropping.saturating_sub(1);
-            }
-            queue = self.queue.lock();
-            queue.since = None;
-            if let Some(then) = queue.then.take() {
-                drop(queue);
-                then();
-                queue = self.queue.lock();
-            }
+impl Waiting {
+    fn add(&self, then: Done) -> u64 {
+        let mut replies = self.0.lock();
+        replies.last += 1;
+        let number = replies.last;
+        replies.all.insert(number, (Instant::now(), then));
+        number
+    }
+
+    /// Pages were dropped for this one.
+    fn moved(&self, number: Option<u64>) {
+        let mut replies = self.0.lock();
+        replies.moved = Some(Instant::now());
+        let then = number.and_then(|n| replies.all.remove(&n));
+        drop(replies);
+        if let Some((_, then)) = then {
+            then();
         }
     }
 
     /// If nothing has moved for so long: those that wait longest, but for [`WAITING_MAX`].
-    fn excess(&self, patience: Duration) -> Vec<Then> {
-        let mut queue = self.queue.lock();
-        let stuck = queue.since.is_some_and(|s| s.elapsed() > patience);
-        if !stuck || queue.jobs.len() < WAITING_MAX {
-            return Vec::new();
+    fn excess(&self, patience: Duration) -> Vec<Done> {
+        let mut replies = self.0.lock();
+        let old = |since: Instant| since.elapsed() > patience;
+        let oldest = replies.all.values().next().map(|(since, _)| *since);
+        let stuck = oldest.is_some_and(old) && replies.moved.is_none_or(old);
+        let most = replies.all.len().saturating_sub(WAITING_MAX);
+        let first = |replies: &mut Replies| replies.all.pop_first().map(|(_, (_, then))| then);
+        match stuck {
+            true => (0..most).filter_map(|_| first(&mut replies)).collect(),
+            false => Vec::new(),
         }
-        let Queue { then, jobs, .. } = &mut *queue;
-        let waiting = jobs.iter_mut().map(|job| &mut job.1);
-        let waiting: Vec<_> = std::iter::once(then)
-            .chain(waiting)
-            .filter(|then| then.is_some())
-            .collect();
-        let most = waiting.len().saturating_sub(WAITING_MAX);
-        waiting
-            .into_iter()
-            .take(most)
-            .filter_map(Option::take)
-            .collect()
     }
 }
 
@@ -401,17 +378,17 @@ mod tests {
             _ => 0,
         };
         pages.cached(12, 0, 8 * PAGE, true);
-        pages.written(12, 12, 0, PAGE);
+        pages.written(7, 12, 12, 0, PAGE);
         assert_eq!(drops(&pages), 0, "there was no drop");
         assert!(pages.passed_by(12, 12, 0, 4 * PAGE).is_some());
         pages.cached(12, 0, PAGE, false);
-        pages.written(12, 12, 0, PAGE);
+        pages.written(7, 12, 12, 0, PAGE);
         assert_eq!(drops(&pages), 1, "nobody has read");
         pages.cached(12, 0, PAGE, true);
-        pages.written(12, 12, PAGE, PAGE);
+        pages.written(7, 12, 12, PAGE, PAGE);
         assert_eq!(drops(&pages), 1, "nobody has read that page");
-        pages.written(12, 12, 10, 10);
-        pages.written(12, 12, 10, 10);
+        pages.written(7, 12, 12, 10, 10);
+        pages.written(7, 12, 12, 10, 10);
         assert_eq!(drops(&pages), 2, "once");
     }
 
@@ -434,48 +411,34 @@ mod tests {
 
     #[test]
     fn where_nothing_moves_only_so_many_wait() {
-        let (drops, done) = (Drops::default(), Arc::new(AtomicUsize::new(0)));
-        let then = || -> Option<Then> {
+        let (waiting, done) = (Waiting::default(), Arc::new(AtomicUsize::new(0)));
+        let add = || {
             let done = done.clone();
-            Some(Box::new(move || {
+            waiting.add(Box::new(move || {
                 done.fetch_add(1, SeqCst);
             }))
         };
-        let stale = || StalePages {
-            nodeid: 12,
-            range: 0..1,
-        };
-        {
-            let mut queue = drops.queue.lock();
-            (queue.since, queue.then) = (Some(Instant::now()), then());
-            for n in 0..WAITING_MAX + 4 {
-                // Some of them nobody waits for.
-                queue
-                    .jobs
-                    .push_back((stale(), if n % 6 == 0 { None } else { then() }));
-            }
-        }
-        let waiting = 1 + (0..WAITING_MAX + 4).filter(|n| n % 6 != 0).count();
-        assert!(waiting <= WAITING_MAX && drops.excess(Duration::ZERO).is_empty());
-        drops
-            .queue
-            .lock()
-            .jobs
-            .extend((0..9).map(|_| (stale(), then())));
+        let first = add();
+        assert_eq!((1..WAITING_MAX).map(|_| add()).last(), Some(32));
+        assert!(waiting.excess(Duration::ZERO).is_empty(), "not too many");
+        assert_eq!((0..9).map(|_| add()).last(), Some(41));
         assert!(
-            drops.excess(PATIENCE * 1000).is_empty(),
-            "it has just begun"
+            waiting.excess(PATIENCE * 1000).is_empty(),
+            "they have just come"
         );
-        let excess = drops.excess(Duration::ZERO);
-        assert_eq!(excess.len(), waiting + 9 - WAITING_MAX);
+        waiting.moved(None);
+        assert!(
+            waiting.excess(PATIENCE * 1000).is_empty(),
+            "something moves"
+        );
+        let excess = waiting.excess(Duration::ZERO);
+        assert_eq!(excess.len(), 9);
         excess.into_iter().for_each(|then| then());
-        assert_eq!(done.load(SeqCst), waiting + 9 - WAITING_MAX);
-        assert!(drops.queue.lock().then.is_none(), "the oldest go first");
-        assert_eq!(
-            drops.queue.lock().jobs.len(),
-            WAITING_MAX + 13,
-            "all are dropped"
-        );
-        assert!(drops.excess(Duration::ZERO).is_empty());
+        assert_eq!(done.load(SeqCst), 9);
+        assert!(waiting.excess(Duration::ZERO).is_empty());
+        waiting.moved(Some(first));
+        assert_eq!(done.load(SeqCst), 9, "the oldest went first");
+        waiting.moved(Some(first + 10));
+        assert_eq!(done.load(SeqCst), 10);
     }
 }

@@ -295,11 +295,11 @@ impl Pool {
         let unique = request.header.unique;
         match reply.stale_pages.take() {
             None => channel.send(unique, reply, &*self.handler),
-            Some(stale) => {
+            Some((user, stale)) => {
                 let (reply, handler) = (std::mem::take(reply), self.handler.clone());
                 let channel = channel.clone();
                 let send = move || channel.send(unique, &reply, &*handler);
-                self.handler.drop_pages(stale, Box::new(send));
+                self.handler.drop_pages(user, stale, Box::new(send));
             }
         }
     }

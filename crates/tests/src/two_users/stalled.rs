@@ -16,6 +16,8 @@ const VALID_S: u64 = 3600;
 /// As large as any request: `MAX_WRITE` and its headers.
 const BUFFER: usize = 64 << 10;
 const MAX_WRITE: u32 = 4096;
+/// `FOPEN_KEEP_CACHE`.
+const KEEP_CACHE: u32 = 2;
 
 mod opcode {
     pub const LOOKUP: u32 = 1;
@@ -141,7 +143,8 @@ fn answer(opcode: u32, node: u64, body: &[u8], uid: u32, gid: u32) -> Option<Res
             .u64s(&[VALID_S])
             .u32s(&[0; 2])
             .attributes(node, uid, gid)),
-        opcode::OPEN => Ok(out.u64s(&[0]).u32s(&[0; 2])),
+        // Without it each later open would wait for the pages that are being read.
+        opcode::OPEN => Ok(out.u64s(&[0]).u32s(&[KEEP_CACHE, 0])),
         opcode::FLUSH => Ok(out),
         _ => Err(libc::ENOSYS),
     })

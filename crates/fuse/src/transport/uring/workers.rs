@@ -108,10 +108,10 @@ impl Shared {
     }
 
     /// The answer in the buffer waits until the kernel has dropped pages.
-    pub fn drop_pages(&self, stale: StalePages, buffer: Buffer, done: &Arc<Done>) {
+    pub fn drop_pages(&self, (user, stale): (u32, StalePages), buffer: Buffer, done: &Arc<Done>) {
         let done = done.clone();
         let put = Box::new(move || done.put(buffer));
-        self.handler.drop_pages(stale, put);
+        self.handler.drop_pages(user, stale, put);
     }
 
     fn serve_by(
