@@ -2,7 +2,7 @@
 use crate::dir::errno;
 use crate::group::Held;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
-use crate::mapped::writer_of_mapped;
+use crate::mapped::{is_private, writer_of_mapped};
 use crate::op::Op;
 use crate::planted::{self, Bug};
 use crate::share::By;
@@ -188,9 +188,17 @@ impl Volume {
         if !flags.writeback {
             return self.write_once(cx, ino, offset, data, flags);
         }
-        // An error is remembered.
-        let done = ccfs_image::waiting(|| self.write_once(cx, ino, offset, data, flags));
-        done.inspect_err(|error| self.lost_page(ino, error))
+        let try_it = || {
+            let done = ccfs_image::waiting(|| self.write_once(cx, ino, offset, data, flags));
+            done.inspect_err(|error| self.lost_page(ino, error))
+        };
+        match try_it() {
+            Err(error) if is_private(&error) => match self.is_dropped(ino, &error) {
+                true => Ok(data.len()),
+                false => try_it(),
+            },
+            done => done,
+        }
     }
 
     fn write_once(
@@ -206,7 +214,7 @@ impl Volume {
             let inode = self.inode(ino)?;
             inode.note_seen();
             let mut st = inode.write()?;
-            if flags.writeback && st.is_being_dropped() {
+            if flags.writeback && (st.is_being_dropped() || st.dead) {
                 return Ok(data.len());
             }
             let offset = if flags.append { st.attr.size } else { offset };

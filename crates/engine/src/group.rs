@@ -18,7 +18,7 @@ use crate::volume::Volume;
 use crate::watch::{Cause, SyncCall, Syncer};
 use ccfs_ext4::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// Groups that are open at the same time, at most: a bound that users share.
@@ -53,6 +53,8 @@ pub struct Group {
     /// Whose share it takes.
     pub uid: u32,
     state: AtomicU8,
+    /// Why it cannot be committed: a page of a mapping that belongs to it was dropped. 0: it can.
+    spoilt: AtomicI32,
     /// It is taken back when it is open so long.
     deadline: Option<Instant>,
     pub undo: Mutex<Undo>,
@@ -66,6 +68,7 @@ impl Group {
             id,
             uid,
             state: AtomicU8::new(GroupState::Open as u8),
+            spoilt: AtomicI32::new(0),
             deadline: timeout.and_then(|t| Instant::now().checked_add(t)),
             undo: Mutex::default(),
             ended: Mutex::default(),
@@ -88,6 +91,17 @@ impl Group {
     /// It is, or was, taken back.
     pub fn is_condemned(&self) -> bool {
         self.state.load(Ordering::Acquire) >= GroupState::Aborting as u8
+    }
+
+    /// The first reason counts. Under the mutex of what makes transactions.
+    pub fn spoil(&self, errno: i32) {
+        if self.spoilt().is_none() {
+            self.spoilt.store(errno, Ordering::Release);
+        }
+    }
+
+    pub fn spoilt(&self) -> Option<i32> {
+        Some(self.spoilt.load(Ordering::Acquire)).filter(|e| *e != 0)
     }
 
     /// An open group becomes committed or condemned, once.
@@ -187,7 +201,8 @@ impl Volume {
     /// committed with the next commit.
     ///
     /// # Errors
-    /// ECANCELED: it is not open, nothing of it is there any more. EIO: the volume has stopped.
+    /// ECANCELED: it is not open, nothing of it is there any more. EDQUOT: it was taken back now, since what was stored through a mapping was
+    /// more than groups may hold. EIO: the volume has stopped.
     pub fn group_commit(&self, id: StreamId, durable: bool) -> Result<()> {
         self.group_commit_telling(id, durable, &|| ())
     }
@@ -201,7 +216,14 @@ impl Volume {
     ) -> Result<()> {
         self.check_running()?;
         let Some(txn) = self.streams.seal_group(id, closed) else {
-            return Err(Error::Errno(libc::ECANCELED));
+            let spoilt = self.streams.group(id).and_then(|txn| {
+                let errno = txn.group.as_ref()?.spoilt()?;
+                Some((txn, errno))
+            });
+            return Err(Error::Errno(match spoilt {
+                Some((txn, errno)) if self.abort(&txn, id)? => errno,
+                _ => libc::ECANCELED,
+            }));
         };
         let touched = self.touched(&txn);
         if let Some(group) = &txn.group {

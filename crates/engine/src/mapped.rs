@@ -5,6 +5,7 @@
 use crate::inode::{Inode, State};
 use crate::types::*;
 use crate::volume::Volume;
+use ccfs_ext4::Error;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,6 +111,30 @@ impl Volume {
         if let Some(inode) = self.inodes.peek(ino) {
             inode.has_no_void();
         }
+    }
+}
+
+/// Why a page that the kernel writes back is refused, where that concerns nobody but who is in a group, or has the file open O_ATOMIC. The
+/// kernel tells the errors of write-back to whoever syncs the volume next.
+pub(crate) fn is_private(error: &Error) -> bool {
+    matches!(error.errno(), libc::EDQUOT | libc::ECANCELED | libc::ENOENT)
+}
+
+impl Volume {
+    /// A page was refused for such a reason. True: it is to be dropped, and whoever stored it is told at the end of the group, or with the
+    /// file's next sync. False: its group has just ended, and the page belongs to somebody else now.
+    pub(crate) fn is_dropped(&self, ino: Ino, error: &Error) -> bool {
+        let Some(inode) = self.inodes.peek(ino) else {
+            // A group had made it, and was taken back.
+            return true;
+        };
+        let st = inode.state.read();
+        // (The draft has noted it.)
+        if st.dead || st.draft.is_some() || st.is_being_dropped() {
+            return true;
+        }
+        let group = st.last.as_ref().filter(|t| t.is_open_group());
+        group.is_some_and(|txn| self.streams.spoil(txn, error.errno()))
     }
 }
 

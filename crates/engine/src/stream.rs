@@ -226,7 +226,9 @@ impl Streams {
         let fields = |t: &Txn| t.fields.load(Ordering::Relaxed);
         let (all_fields, own_fields) = inner.held_by_groups(uid, fields);
         let deps = txn.progress().deps.bytes() + ties.len() as u64 * DEP_BYTES;
-        if txn.log_bytes_max() + deps + sizes.expected > sizes.log
+        let spoilt = txn.group.as_ref().is_some_and(|g| g.spoilt().is_some());
+        if spoilt
+            || txn.log_bytes_max() + deps + sizes.expected > sizes.log
             || !share::fits(sizes.groups, uid, own, memory)
             || fields(&txn) > sizes.fields
             // Where all of them together reach the volume's limit, others would wait for their end.
@@ -436,7 +438,8 @@ impl Streams {
     pub fn seal_group(&self, id: StreamId, closed: &dyn Fn()) -> Option<Arc<Txn>> {
         let mut inner = self.inner.lock();
         let txn = inner.groups.get(&id)?.clone();
-        let group = txn.group.as_ref().filter(|g| g.is_open())?;
+        let group = txn.group.as_ref();
+        let group = group.filter(|g| g.is_open() && g.spoilt().is_none())?;
         if let Some(running) = self.running(txn.stream) {
             self.seal_one(&mut inner, &running);
         }
@@ -459,6 +462,13 @@ impl Streams {
         self.groups.store(inner.groups.len(), Ordering::SeqCst);
         self.seal_one(&mut inner, &txn);
         Some(txn)
+    }
+
+    /// The group can only be taken back from here on. False: it is not open.
+    pub fn spoil(&self, txn: &Txn, errno: i32) -> bool {
+        let _inner = self.inner.lock();
+        let open = txn.group.as_ref().filter(|g| g.is_open());
+        open.inspect(|g| g.spoil(errno)).is_some()
     }
 
     /// From here on nothing is accepted into the group, which must be taken back. False: it is not open (any more), or whoever

@@ -4,7 +4,7 @@
 //! others' fsync would have to write what he wrote before (C3).
 mod attack;
 mod probe;
-mod stalled;
+pub mod stalled;
 mod table;
 mod user;
 
@@ -43,8 +43,6 @@ pub struct Scenario {
     more: &'static [More],
     /// The attacker has a stalled FUSE file.
     stalled: bool,
-    /// The others get no errors by it: `make test` sees to that.
-    pub held: bool,
 }
 
 const fn scenario(name: &'static str, attack: Attack, more: &'static [More]) -> Scenario {
@@ -53,7 +51,6 @@ const fn scenario(name: &'static str, attack: Attack, more: &'static [More]) -> 
         attack,
         more,
         stalled: false,
-        held: true,
     }
 }
 
@@ -61,14 +58,6 @@ const fn scenario(name: &'static str, attack: Attack, more: &'static [More]) -> 
 const fn with_stalled(scenario: Scenario) -> Scenario {
     Scenario {
         stalled: true,
-        ..scenario
-    }
-}
-
-/// Known to give the others errors, or to hold them for many seconds: looked at by the long run only.
-const fn known(scenario: Scenario) -> Scenario {
-    Scenario {
-        held: false,
         ..scenario
     }
 }
@@ -81,11 +70,11 @@ pub const ALL: [Scenario; 9] = [
         attack::creators,
         &[More::Seek, More::Group],
     ),
-    known(with_stalled(scenario(
+    with_stalled(scenario(
         "directories locked by a stalled FUSE file",
         attack::stalled,
         &[More::Seek, More::Group],
-    ))),
+    )),
     scenario("groups that hold all memory", attack::hoard, &[More::Group]),
     scenario("960 writers", attack::writers, &[More::Mkdir]),
     scenario("16 loops of barriers", attack::barriers, &[More::Mkdir]),
@@ -94,16 +83,16 @@ pub const ALL: [Scenario; 9] = [
         attack::sticky,
         &[More::Shared],
     ),
-    known(scenario(
+    scenario(
         "a group that maps 120 MiB",
         attack::mapped,
         &[More::Syncfs, More::Group],
-    )),
-    known(with_stalled(scenario(
+    ),
+    with_stalled(scenario(
         "aborts that pile up",
         attack::pile,
         &[More::Seek, More::Group],
-    ))),
+    )),
 ];
 
 /// How long each of them is watched, without and with the attack.

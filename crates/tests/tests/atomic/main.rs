@@ -281,6 +281,49 @@ fn too_large() {
     v.finish();
 }
 
+/// What a mapping stores and the group has no room for is its owner's error: nobody's syncfs fails (the kernel tells the errors of
+/// write-back to whoever syncs the volume next).
+#[test]
+fn too_large_by_stores() {
+    const STORED: usize = 12 << 20;
+    for end in ["commit", "abort"] {
+        let Some(v) = volume(&format!("too_large_by_stores-{end}"), ",dirty=4M") else {
+            return;
+        };
+        write(&v, "old", b"old");
+        let whole = sys::open(v.mnt(), libc::O_RDONLY, 0).expect("the root");
+        let stored = on_a_thread(|| {
+            let at = root(&v);
+            client::group_begin(&at, None).expect("begin");
+            fs::write(v.path("old"), b"new").expect("write");
+            let file = sys::open(v.path("mapped"), libc::O_CREAT | libc::O_RDWR, 0o644);
+            let file = file.expect("create");
+            sys::ftruncate(&file, STORED as i64).expect("truncate");
+            let map = Map::new(&file, 0, STORED, true).expect("mmap");
+            for page in 0..STORED / PAGE {
+                map.store(page * PAGE, &[1; PAGE]);
+            }
+            on_a_thread(|| assert_eq!(sys::syncfs(&whole), Ok(()), "somebody else's"));
+            match end {
+                "commit" => {
+                    let refused = client::group_commit(&at, 0, false);
+                    assert_eq!(common::errno(refused), libc::EDQUOT);
+                }
+                _ => client::group_abort(&at, 0).expect("abort"),
+            }
+            // Pages that the kernel has not sent yet.
+            map
+        });
+        assert_eq!(sys::syncfs(&whole), Ok(()));
+        drop(stored);
+        assert_eq!(sys::syncfs(&whole), Ok(()));
+        assert_eq!(read(&v, "old"), b"old");
+        assert!(!v.path("mapped").exists());
+        drop(whole);
+        v.finish();
+    }
+}
+
 /// Stores through a mapping of a file that the group changed go with it, whoever made them (the kernel does not say who it was); those of
 /// other files, and later ones, count.
 #[test]
