@@ -452,57 +452,6 @@ fn the_size_of_a_group_follows_the_dirty_limit() {
     fsck(&dev);
 }
 
-/// The kernel tells an error of write-back to whoever syncs the volume next. So pages of a mapping that a group has no room for are dropped,
-/// and its owner is told: with each further change, and at the commit.
-#[test]
-fn stores_that_a_group_has_no_room_for_are_its_owners_business() {
-    let dev = Arc::new(image(&[], "256M"));
-    let options = Options {
-        background: false,
-        dirty_limit: 64 << 20,
-        ..Options::default()
-    };
-    let v = mount_with(&dev, options);
-    v.tune(None, Some(8 << 20));
-    let c = cx(OTHER);
-    let old = file(&v, &c, "old", &[1; 8192]);
-    let write_back = WriteFlags {
-        writeback: true,
-        ..WriteFlags::default()
-    };
-    for by_commit in [true, false] {
-        let (id, g) = begin(&v);
-        let new = file(&v, &g, "new", b"");
-        v.remember(new.ino, 1);
-        v.write(&g, old.ino, 0, &[2; 100], WriteFlags::default())
-            .unwrap();
-        for i in 0..16 {
-            let done = v.write(&c, new.ino, i << 20, &[3; 1 << 20], write_back);
-            assert_eq!(done.unwrap(), 1 << 20);
-        }
-        v.write(&c, old.ino, 4096, &[3; 4096], write_back).unwrap();
-        assert_eq!(
-            errno(v.write(&g, old.ino, 0, b"more", WriteFlags::default())),
-            libc::EDQUOT
-        );
-        v.syncfs(&c).unwrap();
-        match by_commit {
-            true => assert_eq!(errno(v.group_commit(id, true)), libc::EDQUOT),
-            false => v.group_abort(id).unwrap(),
-        }
-        assert!(!v.group_is_open(id));
-        assert_eq!(errno(v.group_commit(id, true)), libc::ECANCELED);
-        assert_eq!(read(&v, old.ino), vec![1; 8192], "all of it is gone");
-        assert_eq!(errno(v.lookup(ROOT_INO, b"new")), libc::ENOENT);
-        // The kernel knows the file that never was, and may have pages of it.
-        v.write(&c, new.ino, 0, &[3; 4096], write_back).unwrap();
-        v.forget(new.ino, 1);
-        v.write(&c, new.ino, 0, &[3; 4096], write_back).unwrap();
-    }
-    v.unmount().unwrap();
-    fsck(&dev);
-}
-
 /// A member of a group that is taken back while it waits for another group is told so at once: that other one may stay open for ever.
 #[test]
 fn who_waits_for_another_group_is_told_of_the_end_of_its_own() {
