@@ -16,6 +16,7 @@ mod completions;
 mod crash;
 mod crash_cli;
 mod daemon;
+mod dirtier;
 mod failure;
 mod flash;
 mod fsck;

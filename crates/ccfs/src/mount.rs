@@ -10,6 +10,9 @@ use ccfs_fuse::{Home, MountConfig, MountError, apart, usermount};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// For tests: with this variable set, as on a kernel that tells nothing of sync(2).
+const OLD_KERNEL: &str = "CCFS_TEST_OLD_KERNEL";
+
 pub fn run(args: &MountArgs) -> Outcome<()> {
     let options = options::parse(&args.options)?;
     if options.remount {
@@ -184,6 +187,7 @@ fn serve(
         transport: options.transport,
         options: options.of_daemon(),
         messages: logging::kept(),
+        old_kernel: std::env::var_os(OLD_KERNEL).is_some(),
         // Of a volume of root's everybody may use what its rights allow, as of any other file system.
         allow_other: options.allow_other || !usermount::is_needed(),
         ..MountConfig::new(target)

@@ -2,7 +2,7 @@
 use crate::cli::UmountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Daemon, Mount};
-use crate::{killed, leave, superblock};
+use crate::{dirtier, killed, leave, superblock};
 use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
 use ccfs_fuse::apart::Task;
 use ccfs_fuse::usermount;
@@ -23,6 +23,7 @@ pub fn run(args: &UmountArgs) -> Outcome<u8> {
     match args.for_daemon {
         Some(Task::Unmount(flags)) => leave::carry_out(flags, &args.dir),
         Some(Task::AbortIfKilled) => killed::wait_and_abort(&args.dir).map(|()| 0),
+        Some(Task::Dirty) => dirtier::serve().map(|()| 0),
         None => unmount(&args.dir).map(|()| 0),
     }
 }

@@ -12,14 +12,18 @@
 //! *The end of a killed server.* A thread that tells the kernel something (a notification) can wait there, uninterruptibly, for a page or a
 //! directory that the caller of another request has locked. It keeps /dev/fuse open, so the server's death does not end the
 //! connection, the request is never answered, and the thread waits for ever. Another process sees the death and aborts the connection.
+//!
+//! *Pages of the loop device that this server serves itself* ([`crate::sentinel`]): to make one dirty can wait for the server.
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::num::ParseIntError;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
@@ -32,6 +36,10 @@ const PROGRAM: &str = "/proc/self/exe";
 const ERRNO_MAX: i32 = libc::ELOOP;
 /// An unmount that takes longer is not waited for: a file system that does not answer may hold it.
 const HELD: Duration = Duration::from_secs(10);
+/// To make a page dirty that is in memory takes no time; who waits longer waits for this process.
+const DIRTY_WAIT: Duration = Duration::from_secs(10);
+/// What the other process answers when a page is dirty.
+pub const DIRTIED: u8 = 1;
 
 struct Again {
     name: OsString,
@@ -57,6 +65,9 @@ pub enum Task {
     Unmount(UnmountFlags),
     /// It writes a line when it is ready, and if its parent's first thread ends and the process does not it aborts the connection.
     AbortIfKilled,
+    /// Its standard input is a block device. Through its standard output, a socket, come offsets of pages (u64, the machine's byte order), which it makes
+    /// dirty one after the other, and answers each with [`DIRTIED`] or another byte. It ends with the socket.
+    Dirty,
 }
 
 impl fmt::Display for Task {
@@ -64,6 +75,7 @@ impl fmt::Display for Task {
         match self {
             Task::Unmount(flags) => write!(f, "{}", flags.bits()),
             Task::AbortIfKilled => f.write_str("abort"),
+            Task::Dirty => f.write_str("dirty"),
         }
     }
 }
@@ -73,6 +85,7 @@ impl FromStr for Task {
     fn from_str(text: &str) -> Result<Task, ParseIntError> {
         match text {
             "abort" => Ok(Task::AbortIfKilled),
+            "dirty" => Ok(Task::Dirty),
             flags => Ok(Task::Unmount(UnmountFlags::from_bits_retain(
                 flags.parse()?,
             ))),
@@ -155,6 +168,48 @@ pub(crate) fn end_if_killed(target: &Target) {
     }
 }
 
+/// Whether this process can have its program run again.
+pub(crate) fn is_possible() -> bool {
+    AGAIN.get().is_some()
+}
+
+/// The process that makes pages dirty; it ends with this.
+pub(crate) struct Dirtier {
+    socket: UnixStream,
+    process: Child,
+}
+
+/// Starts it. `device`: the block device; this process does not keep it open.
+pub(crate) fn start_dirtier(target: &Target, device: OwnedFd) -> io::Result<Dirtier> {
+    let mut command = command(Task::Dirty, target).ok_or(io::ErrorKind::Unsupported)?;
+    let (socket, theirs) = UnixStream::pair()?;
+    socket.set_read_timeout(Some(DIRTY_WAIT))?;
+    command.stdin(device).stdout(OwnedFd::from(theirs));
+    let process = command.spawn()?;
+    Ok(Dirtier { socket, process })
+}
+
+impl Dirtier {
+    /// Makes the page at `offset` dirty. After an error it does so no more.
+    pub(crate) fn dirty(&mut self, offset: u64) -> io::Result<()> {
+        let mut answer = [0];
+        self.socket.write_all(&offset.to_ne_bytes())?;
+        self.socket.read_exact(&mut answer)?;
+        match answer {
+            [DIRTIED] => Ok(()),
+            _ => Err(io::Error::other("the loop device takes no writes")),
+        }
+    }
+}
+
+impl Drop for Dirtier {
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        // It holds the loop device until then. One that waits there ends when the mount does.
+        let _ = self.process.try_wait();
+    }
+}
+
 /// Has the other process unmount; returns when that has ended, as umount2(2) does. With DETACH: all mounts of the device, in all namespaces
 /// that are found. `None`: the other process did not come to it (too little memory, no /proc). ETIMEDOUT: it goes on.
 pub(crate) fn unmount(target: &Target, flags: UnmountFlags) -> Option<Outcome> {
@@ -217,7 +272,11 @@ mod tests {
 
     #[test]
     fn a_task_is_read_as_it_is_written() {
-        for task in [Task::AbortIfKilled, Task::Unmount(UnmountFlags::DETACH)] {
+        for task in [
+            Task::AbortIfKilled,
+            Task::Dirty,
+            Task::Unmount(UnmountFlags::DETACH),
+        ] {
             assert_eq!(task.to_string().parse(), Ok(task));
         }
         assert!("abort!".parse::<Task>().is_err());

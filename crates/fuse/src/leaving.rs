@@ -4,7 +4,8 @@
 //! that hears of signals and of the mount's end.
 use crate::apart::Outcome;
 use crate::mount::Mounted;
-use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
+use crate::sentinel;
+use ccfs_engine::Volume;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -115,15 +116,7 @@ impl Leaving {
     fn leave(&self, times: u32, signal: u32) {
         let dir = self.mounted.mountpoint.display();
         tracing::info!("signal {signal}: unmounting {dir}");
-        let root = Context {
-            stream: DEFAULT_STREAM,
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            ignore_fsync: false,
-            privileged: true,
-        };
-        if let Err(e) = self.volume.syncfs(&root) {
+        if let Err(e) = self.volume.syncfs(&sentinel::root()) {
             tracing::error!("cannot make everything durable: {e}");
         }
         let Outcome { result, more } = match times {

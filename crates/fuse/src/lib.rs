@@ -11,6 +11,7 @@ mod metrics;
 mod mount;
 pub mod mountinfo;
 pub mod procfs;
+pub mod sentinel;
 pub mod server;
 mod session;
 pub mod show;

@@ -24,7 +24,7 @@ const TRIES: u32 = 64;
 #[derive(Debug)]
 pub struct LoopDevice {
     pub path: PathBuf,
-    _held: OwnedFd,
+    pub held: OwnedFd,
 }
 
 /// Attaches the file at `image`. Errors: no /dev/loop-control, no permission, or what the kernel says of the file.
@@ -39,6 +39,16 @@ pub fn attach_direct(image: &Path) -> io::Result<LoopDevice> {
 
 fn attach_with(image: &Path, read_only: bool, flags: u32) -> io::Result<LoopDevice> {
     let file = File::options().read(true).write(!read_only).open(image)?;
+    attach_file(&file, image, read_only, flags)
+}
+
+/// As [`attach`] for an open file, which goes by the name of `image`.
+pub(crate) fn attach_file(
+    file: &File,
+    image: &Path,
+    read_only: bool,
+    flags: u32,
+) -> io::Result<LoopDevice> {
     let control = open(
         "/dev/loop-control",
         OFlags::RDWR | OFlags::CLOEXEC,
@@ -56,10 +66,7 @@ fn attach_with(image: &Path, read_only: bool, flags: u32) -> io::Result<LoopDevi
         config.file_name[..shown].copy_from_slice(&name[..shown]);
         match sys::configure_loop(device.as_fd(), &config) {
             Ok(()) => {
-                return Ok(LoopDevice {
-                    path,
-                    _held: device,
-                });
+                return Ok(LoopDevice { path, held: device });
             }
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
             Err(e) => return Err(e),

@@ -1,23 +1,27 @@
 //! Mounting: mount(2) as `fuseblk` over a block device, or as `fuse` where that is impossible; without root by way of fusermount3.
 //!
 //! Only a `fuseblk` mount is told of syncfs(2) and sync(2) (from Linux 6.18 on), and of its end (DESTROY), so that umount(8) returns when the
-//! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device.
+//! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device. On earlier kernels both are mounted
+//! over a loop device by which sync calls come to the daemon ([`crate::sentinel`]); where that fails, as on later ones.
 use crate::apart::{self, Outcome, Target};
 use crate::caller::CallerConfig;
 use crate::home::Home;
 use crate::loopdev::{self, LoopDevice};
+use crate::sentinel::{self, Opening, Sentinel};
 use crate::show::Messages;
 use crate::transport::Transport;
 use crate::transport::channel::Channel;
 use crate::transport::dev::PoolConfig;
 use crate::usermount;
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use ccfs_engine::Volume;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::io;
-use std::os::fd::AsRawFd;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -73,6 +77,8 @@ pub struct MountConfig {
     pub options: BTreeMap<&'static str, String>,
     /// The last messages of this process, which `status` shows.
     pub messages: Arc<Messages>,
+    /// For tests: as on a kernel that does not tell of syncfs (before Linux 6.18).
+    pub old_kernel: bool,
 }
 
 impl MountConfig {
@@ -95,6 +101,7 @@ impl MountConfig {
             callers: CallerConfig::default(),
             options: BTreeMap::new(),
             messages: Arc::default(),
+            old_kernel: false,
         }
     }
 }
@@ -112,6 +119,20 @@ pub struct Mounted {
     away: bool,
     /// Where it is, as the kernel numbers it.
     target: Target,
+    /// What the loop device is that it is mounted over, if it is one by which sync calls come.
+    sentinel: Option<Arc<Sentinel>>,
+}
+
+/// What becomes the mount's block device in order that sync calls come here.
+struct Watch {
+    sentinel: Arc<Sentinel>,
+    opening: Opening,
+}
+
+/// The block device of a fuseblk mount.
+struct Blocks {
+    path: PathBuf,
+    sentinel: Option<Arc<Sentinel>>,
 }
 
 /// Why a mount failed.
@@ -156,7 +177,8 @@ impl Mounted {
         config: &MountConfig,
         block_size: u32,
     ) -> Result<(Channel, Mounted), MountError> {
-        let made = home.within(|| Mounted::make_here(dir, config, block_size));
+        let watch = watch(config);
+        let made = home.within(|| Mounted::make_here(dir, config, block_size, watch));
         let (channel, mut mounted) =
             made.map_err(|e| MountError::system("cannot go back to the mount namespace", e))??;
         mounted.away = home.is_left();
@@ -167,6 +189,7 @@ impl Mounted {
         dir: &Path,
         config: &MountConfig,
         block_size: u32,
+        watch: Option<Watch>,
     ) -> Result<(Channel, Mounted), MountError> {
         clear_dead(dir)?;
         let mountpoint = dir
@@ -179,16 +202,21 @@ impl Mounted {
                 None,
             )
         } else {
-            as_root(&mountpoint, config, block_size)?
+            as_root(&mountpoint, config, block_size, watch)?
         };
         let fuseblk = blocks.is_some();
+        let (source, sentinel) = match blocks {
+            Some(blocks) => (blocks.path, blocks.sentinel),
+            None => (config.source.clone(), None),
+        };
         let mut mounted = Mounted {
             mountpoint,
-            source: blocks.unwrap_or_else(|| config.source.clone()),
+            source,
             fuseblk,
             by_user,
             away: false,
             target: Target::default(),
+            sentinel,
         };
         match mounted.describe() {
             Ok(target) => {
@@ -224,6 +252,25 @@ impl Mounted {
     /// Numbers of the file system's device, `MAJOR:MINOR`.
     pub fn device(&self) -> &str {
         &self.target.device
+    }
+
+    /// From now on sync calls come by way of the sentinel, if that can be had: gives it then.
+    pub(crate) fn arm(&self, volume: &Arc<Volume>) -> Option<Arc<Sentinel>> {
+        let sentinel = self.sentinel.as_ref()?;
+        match sentinel.arm(volume, &self.target) {
+            Ok(()) => Some(sentinel.clone()),
+            Err(e) => {
+                tracing::info!("sync calls do not reach the daemon: {e}");
+                None
+            }
+        }
+    }
+
+    /// After the mount's end: returns when its loop device has ended as well.
+    pub(crate) fn wait(&self) {
+        if let Some(sentinel) = &self.sentinel {
+            sentinel.wait();
+        }
     }
 
     /// See [`apart::end_if_killed`].
@@ -285,18 +332,45 @@ impl Mounted {
     }
 }
 
+/// The private mount that a sentinel needs, where one is needed and can be had.
+fn watch(config: &MountConfig) -> Option<Watch> {
+    let is_wanted = (config.old_kernel || sentinel::is_needed())
+        && config.fstype != FsType::Fuse
+        && !config.read_only
+        && !usermount::is_needed()
+        && apart::is_possible();
+    if !is_wanted {
+        return None;
+    }
+    match Sentinel::start(&config.source) {
+        Ok((sentinel, opening)) => Some(Watch { sentinel, opening }),
+        Err(e) => {
+            tracing::info!("sync calls do not reach the daemon: {e}");
+            None
+        }
+    }
+}
+
 /// Mounts with mount(2). Gives the block device of a fuseblk mount.
 fn as_root(
     mountpoint: &Path,
     config: &MountConfig,
     block_size: u32,
-) -> Result<(Channel, Option<PathBuf>), MountError> {
+    watch: Option<Watch>,
+) -> Result<(Channel, Option<Blocks>), MountError> {
     let channel = Channel::open().map_err(|e| MountError::system("cannot open /dev/fuse", e))?;
+    if let Some(watch) = watch {
+        match mount_blocks(&channel, mountpoint, config, block_size, Some(&watch)) {
+            Ok(blocks) => return Ok((channel, Some(blocks))),
+            Err(e) => tracing::info!("sync calls do not reach the daemon: {e}"),
+        }
+    }
+    let mount = || mount_blocks(&channel, mountpoint, config, block_size, None);
     let blocks = match config.fstype {
         FsType::Fuse => None,
-        FsType::Fuseblk => Some(mount_blocks(&channel, mountpoint, config, block_size)?),
-        FsType::Auto => match mount_blocks(&channel, mountpoint, config, block_size) {
-            Ok(source) => Some(source),
+        FsType::Fuseblk => Some(mount()?),
+        FsType::Auto => match mount() {
+            Ok(blocks) => Some(blocks),
             // Somebody else claims it by now: the kernel's own mount, say. Serving it all the same would be a second user.
             Err(e) if e.is_busy() && is_block(config).unwrap_or(true) => return Err(e),
             Err(e) => {
@@ -338,17 +412,27 @@ fn mount_blocks(
     dir: &Path,
     config: &MountConfig,
     block_size: u32,
-) -> Result<PathBuf, MountError> {
+    watch: Option<&Watch>,
+) -> Result<Blocks, MountError> {
     let fail = |e| {
         MountError::system(
             format!("cannot mount {} as a block device", config.source.display()),
             e,
         )
     };
-    let attached: Option<LoopDevice> = if is_block(config).map_err(fail)? {
-        None
-    } else {
-        Some(loopdev::attach(&config.source, config.read_only).map_err(fail)?)
+    let is_block = is_block(config).map_err(fail)?;
+    let mut claim = None;
+    let attached: Option<LoopDevice> = match watch {
+        Some(watch) => {
+            // Otherwise it is the mount that keeps others away.
+            claim = is_block
+                .then(|| claimed(&config.source))
+                .transpose()
+                .map_err(fail)?;
+            Some(attach_watched(watch, &config.source).map_err(fail)?)
+        }
+        None if is_block => None,
+        None => Some(loopdev::attach(&config.source, config.read_only).map_err(fail)?),
     };
     let source = attached
         .as_ref()
@@ -367,7 +451,33 @@ fn mount_blocks(
         }
     }
     mounted.map_err(fail)?;
-    Ok(source.clone())
+    let path = source.clone();
+    let Some(watch) = watch else {
+        return Ok(Blocks {
+            path,
+            sentinel: None,
+        });
+    };
+    watch
+        .sentinel
+        .keep(claim, attached.map(|device| device.held));
+    Ok(Blocks {
+        path,
+        sentinel: Some(watch.sentinel.clone()),
+    })
+}
+
+/// A block device that no other may claim as long as this is open.
+fn claimed(device: &Path) -> io::Result<OwnedFd> {
+    let how = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    Ok(open(device, how, Mode::empty())?)
+}
+
+/// The sentinel's loop device, of the volume's size.
+fn attach_watched(watch: &Watch, volume: &Path) -> io::Result<LoopDevice> {
+    let size = File::open(volume)?.seek(SeekFrom::End(0))?;
+    let file = watch.opening.open(&watch.sentinel, size)?;
+    loopdev::attach_file(&file, volume, false, 0)
 }
 
 fn is_block(config: &MountConfig) -> io::Result<bool> {

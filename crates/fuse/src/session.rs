@@ -4,7 +4,7 @@ use crate::home::Home;
 use crate::leaving::{Asked, Leaver};
 use crate::mount::{MountConfig, MountError, Mounted};
 use crate::server::init::WANTED;
-use crate::server::syncfs::Syncfs;
+use crate::server::syncfs::{self, Syncfs};
 use crate::server::{MountInfo, Server};
 use crate::sys::SignalEvents;
 use crate::transport::channel::Channel;
@@ -93,10 +93,23 @@ impl Session {
                     Some(_) => InUse::uring(),
                     None => InUse::dev(why.clone()),
                 };
+                let minor = match config.old_kernel {
+                    true => agreed.minor.min(syncfs::FIRST_MINOR - 1),
+                    false => agreed.minor,
+                };
+                let mut told = Syncfs::of(mounted.fuseblk, minor);
+                let sentinel = match told {
+                    Syncfs::OldKernel(_) => mounted.arm(&volume),
+                    _ => None,
+                };
+                if sentinel.is_some() {
+                    told = Syncfs::Sentinel;
+                }
                 let info = MountInfo {
                     mountpoint: mounted.mountpoint.display().to_string(),
                     source: mounted.source.display().to_string(),
-                    syncfs: Syncfs::of(mounted.fuseblk, agreed.minor),
+                    syncfs: told,
+                    sentinel,
                     status_dir: config.status_dir,
                     atomic_files: config.atomic_files,
                     transport: Arc::new(transport),
@@ -131,6 +144,7 @@ impl Session {
             Err(e) => {
                 drop(channel);
                 mounted.discard();
+                mounted.wait();
                 Err(e)
             }
         }
@@ -184,6 +198,7 @@ impl Session {
             self.control(&events, &ended, &signals);
         });
         let at_rest = self.server.end().map_err(MountError::Unclean);
+        self.mounted.wait();
         // An error is told by whoever gets it.
         if at_rest.is_ok() {
             tracing::info!(target: "life", "unmounted {source} from {dir}: it is plain ext4");
@@ -208,7 +223,9 @@ impl Session {
                 return Err(MountError::system("cannot start serving", e));
             }
         }
-        self.server.end().map_err(MountError::Unclean)
+        let at_rest = self.server.end().map_err(MountError::Unclean);
+        self.mounted.wait();
+        at_rest
     }
 
     /// The pool serves what comes over /dev/fuse: with rings FORGET and INTERRUPT, without them everything.
@@ -277,6 +294,7 @@ impl Session {
         if let Err(e) = self.server.end() {
             tracing::error!("unmount: {e}");
         }
+        self.mounted.wait();
     }
 }
 

@@ -7,6 +7,9 @@ use Reach::{All, AllByTheKernel, File, Name, Nothing};
 use libc::{O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_SYNC, O_WRONLY};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// What is durable when the call returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +116,9 @@ const OWN_CALLS: [(&str, Reach, Make); 5] = [
     }),
 ];
 
+/// For what has to happen.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 const CONTENT: &[u8] = &[b'x'; 5000];
 
 fn ok<T>(result: sys::R<T>) -> T {
@@ -190,6 +196,53 @@ pub fn what_they_make_durable(fs: Fs) -> Vec<&'static str> {
     }
     v.finish();
     lost
+}
+
+/// Somebody waits in a sync call for a daemon that is killed: he goes on, and is told where the call tells of errors.
+pub fn a_sync_in_flight_ends() {
+    let mut v = Volume::unformatted(Fs::Ccfs, "sync").options("commit=3600");
+    v.mkfs(64);
+    let dir = v.mnt().to_path_buf();
+    let of_the_volume = ["-f", text(&dir)];
+    for args in [&of_the_volume[..], &[]] {
+        v.mount();
+        drop(written(&v.path("f")));
+        let pid = v.daemon_pid().expect("a daemon") as i32;
+        ok(sys::kill(pid, libc::SIGSTOP));
+        let mut sync = Command::new("sync").args(args).spawn().expect("sync");
+        let end = Instant::now() + PATIENCE;
+        let mut waits = false;
+        while !waits && !has_ended(&mut sync) && Instant::now() < end {
+            sleep(Duration::from_millis(50));
+            waits = is_in_a_sync_call(sync.id());
+        }
+        // Whatever comes: sync(2) of the machine waits for a daemon that is stopped.
+        v.kill9();
+        assert!(waits, "sync {args:?} waits for nobody");
+        while !has_ended(&mut sync) {
+            assert!(
+                Instant::now() < end,
+                "sync {args:?} waits for a dead daemon"
+            );
+            sleep(Duration::from_millis(5));
+        }
+        let told = !sync.wait().expect("a status").success();
+        assert_eq!(told, !args.is_empty(), "sync {args:?}: an error");
+        sys::sync_all();
+    }
+    v.mount();
+    v.finish();
+}
+
+fn has_ended(process: &mut Child) -> bool {
+    process.try_wait().expect("a child").is_some()
+}
+
+/// It waits there: who has a processor is `running`.
+fn is_in_a_sync_call(pid: u32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let number = call.split(' ').next().and_then(|word| word.parse().ok());
+    number == Some(libc::SYS_syncfs) || number == Some(libc::SYS_sync)
 }
 
 /// What the mount, `status`, its JSON and the status file say of syncfs; they agree.

@@ -405,12 +405,14 @@ impl Server {
                 status["damage"][key] = serde_json::Value::Null;
             }
         }
+        let syncfs = self.mount.syncfs_now();
         status["mount"] = json!({
             "mountpoint": self.mount.mountpoint,
             "source": self.mount.source,
             "pid": std::process::id(),
-            "syncfs_works": self.mount.syncfs.works(),
-            "syncfs_reason": self.mount.syncfs.why(),
+            "syncfs_works": syncfs.works(),
+            "syncfs_by": syncfs.by(),
+            "syncfs_reason": syncfs.why(),
             "status_dir": self.status_dir.is_on(),
             "options": self.options_json(viewer),
             "fuse_protocol": format!("{}.{}", abi::MAJOR, self.agreed.minor),

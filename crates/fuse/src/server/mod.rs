@@ -35,6 +35,7 @@ use crate::abi::{self, op};
 use crate::caller::{CallerConfig, Callers};
 use crate::metrics::Metrics;
 use crate::procfs::Proc;
+use crate::sentinel::Sentinel;
 use crate::show::recent::Recent;
 use crate::show::{Messages, Syncers};
 use crate::transport::InUse;
@@ -83,6 +84,8 @@ pub struct MountInfo {
     pub source: String,
     /// Whether the kernel tells of syncfs and sync.
     pub syncfs: syncfs::Syncfs,
+    /// By which it is told of them where the kernel does not.
+    pub sentinel: Option<Arc<Sentinel>>,
     /// The directory `.ccfs` is wanted.
     pub status_dir: bool,
     /// Closes are to be seen, so that files can be open O_ATOMIC.
@@ -93,6 +96,16 @@ pub struct MountInfo {
     pub options: BTreeMap<&'static str, String>,
     /// See [`crate::MountConfig::messages`].
     pub messages: Arc<Messages>,
+}
+
+impl MountInfo {
+    /// How sync calls about the whole volume are told of now.
+    fn syncfs_now(&self) -> syncfs::Syncfs {
+        match &self.sentinel {
+            Some(sentinel) if sentinel.is_broken() => syncfs::Syncfs::SentinelLost,
+            _ => self.syncfs,
+        }
+    }
 }
 
 impl Server {
@@ -130,6 +143,9 @@ impl Server {
         if ended.is_none() {
             self.callers.stop();
             self.stop_notifying();
+            if let Some(sentinel) = &self.mount.sentinel {
+                sentinel.rest();
+            }
             *ended = Some(self.volume.unmount().map_err(|e| e.to_string()));
         }
         ended.clone().unwrap_or(Ok(()))

@@ -1,15 +1,19 @@
-//! Whether the kernel tells the server of sync calls that are about the whole volume: syncfs(2), sync(2), `mount -o remount,ro`.
-//! Where it does not they succeed and make nothing durable, an exception to C3 that users are told of.
+//! Whether the server is told of sync calls that are about the whole volume: syncfs(2), sync(2), `mount -o remount,ro`.
+//! Where it is not they succeed and make nothing durable, an exception to C3 that users are told of.
 use std::path::Path;
 
 /// First protocol, 7.x, in which a `fuseblk` mount gets SYNCFS requests (Linux 6.18). A plain `fuse` mount gets none in any. Earlier
 /// kernels return success without asking; they give no other sign.
-const FIRST_MINOR: u32 = 45;
+pub const FIRST_MINOR: u32 = 45;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Syncfs {
     #[default]
     Works,
+    /// The kernel does not tell, but the calls come all the same ([`crate::sentinel`]).
+    Sentinel,
+    /// They did.
+    SentinelLost,
     PlainFuse,
     /// With the minor of the protocol that was agreed on.
     OldKernel(u32),
@@ -26,13 +30,27 @@ impl Syncfs {
     }
 
     pub fn works(self) -> bool {
-        self == Syncfs::Works
+        self.by().is_some()
+    }
+
+    /// Who tells of the calls.
+    pub fn by(self) -> Option<&'static str> {
+        match self {
+            Syncfs::Works => Some("kernel"),
+            Syncfs::Sentinel => Some("sentinel"),
+            _ => None,
+        }
     }
 
     /// Why it does not work, and what does: a line for `status`.
     pub fn why(self) -> Option<String> {
         match self {
-            Syncfs::Works => None,
+            Syncfs::Works | Syncfs::Sentinel => None,
+            Syncfs::SentinelLost => Some(
+                "the process ccfs-dirtier was lost: until the volume is mounted again syncfs and sync make nothing durable, \
+                 fsync does, and so does `ccfs stream sync --all`"
+                    .into(),
+            ),
             Syncfs::PlainFuse => Some(
                 "a plain FUSE mount: syncfs and sync make nothing durable, fsync does, and so does \
                  `ccfs stream sync --all`"
@@ -49,7 +67,7 @@ impl Syncfs {
     pub fn warning(self, dir: &Path) -> Option<String> {
         let dir = dir.display();
         match self {
-            Syncfs::Works => None,
+            Syncfs::Works | Syncfs::Sentinel | Syncfs::SentinelLost => None,
             Syncfs::PlainFuse => Some(format!(
                 "{dir} is a plain FUSE mount: syncfs(2), sync(2) and `sync -f` do NOT make its data durable, and umount(8) \
                  returns before the volume is at rest; fsync(2) works, and `ccfs stream sync --all {dir}`"
@@ -82,6 +100,10 @@ mod tests {
             assert_eq!(blocks.warning(Path::new("/m")).is_none(), works);
             assert_eq!(Syncfs::of(false, minor), Syncfs::PlainFuse);
         }
+        let by = |told: Syncfs| (told.works(), told.by(), told.why().is_some());
+        assert_eq!(by(Syncfs::Works), (true, Some("kernel"), false));
+        assert_eq!(by(Syncfs::Sentinel), (true, Some("sentinel"), false));
+        assert_eq!(by(Syncfs::SentinelLost), (false, None, true));
         let old = Syncfs::OldKernel(38).warning(Path::new("/m")).unwrap();
         assert!(old.contains("7.38") && !old.contains("plain FUSE") && !old.contains("umount"));
     }

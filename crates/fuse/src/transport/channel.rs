@@ -203,7 +203,8 @@ impl Channel {
         }
     }
 
-    fn answer(&self, unique: u64, errno: i32, body: &[u8]) -> io::Result<()> {
+    /// Sends a reply that needs nothing else.
+    pub(crate) fn answer(&self, unique: u64, errno: i32, body: &[u8]) -> io::Result<()> {
         let reply = Reply {
             body: body.to_vec(),
             errno,

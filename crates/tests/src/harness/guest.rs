@@ -4,11 +4,11 @@ use super::cmd::{Output, run};
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the named test of this very program under the kernel of a Debian suite (scripts/guest/run.sh), `seconds` at most.
+/// Runs the named tests of this very program under the kernel of a Debian suite (scripts/guest/run.sh), `seconds` at most.
 ///
 /// `None`, and a line `skipped: why`, where there is no kernel or no qemu: without network, for instance. With the environment
 /// variable `CI` that is a panic: nobody would miss a test that never runs.
-pub fn in_guest(suite: &str, test: &str, seconds: u64) -> Option<Output> {
+pub fn in_guest(suite: &str, tests: &[&str], seconds: u64) -> Option<Output> {
     let program = std::env::current_exe().expect("own path");
     // TARGET/release/deps/PROGRAM
     let target = program.ancestors().nth(3).expect("the target folder");
@@ -17,7 +17,8 @@ pub fn in_guest(suite: &str, test: &str, seconds: u64) -> Option<Output> {
     command
         .args(["-t", &seconds.to_string(), suite])
         .arg(&program)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", "--nocapture", "--test-threads=1"])
+        .args(tests)
         .env("CARGO_TARGET_DIR", target)
         .env_remove("CCFS_TEST_TRANSPORT");
     let out = run(&mut command);
@@ -25,7 +26,7 @@ pub fn in_guest(suite: &str, test: &str, seconds: u64) -> Option<Output> {
     if out.code == NOTHING_TO_RUN {
         let why = format!("no guest with the kernel of {suite}: {}", out.stderr);
         assert!(std::env::var_os("CI").is_none(), "{why}");
-        println!("skipped: {test}: {why}");
+        println!("skipped: {tests:?}: {why}");
         return None;
     }
     Some(out)

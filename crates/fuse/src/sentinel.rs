@@ -1,0 +1,392 @@
+//! The sentinel: how sync(2), syncfs(2) and a remount to read-only reach a daemon whose kernel does not tell it of them (before Linux 6.18).
+//!
+//! Every kernel ends such a call with the dirty pages of the mount's block device: it writes them, and waits. So the volume is mounted over
+//! a loop device whose backing file this process serves itself, on a FUSE mount that is in no mount namespace (the *private mount*),
+//! and one page of that device is always dirty. The call then comes here as a WRITE, and returns when that is answered:
+//!
+//! 1. another page is made dirty;
+//! 2. everything is committed and flushed;
+//! 3. the WRITE is answered, with EIO if 1 or 2 failed.
+//!
+//! Whoever calls between 1 and 3 waits for the write-back that is under way, whose commit began after his call, or finds the other page. The
+//! order is what makes it so. What a WRITE holds is thrown away, and what is read is zeros.
+//!
+//! Nobody waits for himself. The private mount has one thread, which needs the engine and nothing else. Pages are made dirty by another
+//! process (`ccfs-dirtier`, [`crate::apart`]): a write to the device can wait, uninterruptibly, for the private mount, and a thread
+//! of this process that waits so would keep /dev/fuse open after a kill, and with it the connection that it waits for. Only that process
+//! and the mount have the device open. When this process dies the private mount's connection ends, and with it every wait.
+//!
+//! The private mount shows the volume's own path and size, so the loop device's backing file is the volume for everybody who looks by name.
+use crate::abi::{self, op};
+use crate::apart::{self, Dirtier, Target};
+use crate::server::init::MAX_WRITE;
+use crate::transport::channel::{Channel, REQUEST_MAX, Received};
+use crate::wire::{Errno, Request};
+use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// First Linux that tells of syncfs. Whether it does is seen by what is agreed on; this saves what is not needed then.
+const TOLD_SINCE: (u32, u32) = (6, 18);
+/// How long the end of the loop device is waited for after the mount's: somebody may be looking at it.
+const LAST_LOOK: Duration = Duration::from_secs(5);
+/// Attributes and names never change.
+const FOREVER: u64 = u32::MAX as u64;
+
+/// On whose behalf the daemon itself syncs.
+pub(crate) fn root() -> Context {
+    Context {
+        stream: DEFAULT_STREAM,
+        uid: 0,
+        gid: 0,
+        umask: 0,
+        ignore_fsync: false,
+        privileged: true,
+    }
+}
+
+/// What is served beside the mount.
+#[derive(Debug)]
+pub struct Sentinel {
+    /// Names on the way from the private mount's root to its one file; an inode's number is that of its name and 2, the root's is 1.
+    names: Vec<Vec<u8>>,
+    /// Of the file, bytes.
+    size: AtomicU64,
+    /// Locked while a WRITE is served.
+    armed: Mutex<Option<Armed>>,
+    /// Calls may have come since that nobody was told of.
+    broken: AtomicBool,
+    /// The volume's block device, which nobody else may claim meanwhile.
+    claim: Mutex<Option<OwnedFd>>,
+    ended: Mutex<bool>,
+    end: Condvar,
+}
+
+struct Armed {
+    volume: Arc<Volume>,
+    dirtier: Dirtier,
+    /// Where the page is that is dirty now, and the other one.
+    pages: [u64; 2],
+}
+
+impl std::fmt::Debug for Armed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.pages)
+    }
+}
+
+/// Whether the running kernel is one that does not tell of syncfs.
+pub fn is_needed() -> bool {
+    is_older(&std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default())
+}
+
+fn is_older(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|n| n.parse::<u32>().ok());
+    match (next(), next()) {
+        (Some(major), Some(minor)) => (major, minor) < TOLD_SINCE,
+        _ => false,
+    }
+}
+
+impl Sentinel {
+    /// Makes the private mount for the volume at the absolute path `shown`, and serves it. Gives its file's [`Opening`].
+    pub(crate) fn start(shown: &Path) -> io::Result<(Arc<Sentinel>, Opening)> {
+        let parts = shown.iter().skip(1);
+        let sentinel = Arc::new(Sentinel {
+            names: parts.map(|part| part.as_bytes().to_vec()).collect(),
+            size: AtomicU64::new(0),
+            armed: Mutex::new(None),
+            broken: AtomicBool::new(false),
+            claim: Mutex::new(None),
+            ended: Mutex::new(false),
+            end: Condvar::new(),
+        });
+        if !shown.is_absolute() || sentinel.names.is_empty() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let channel = Channel::open()?;
+        let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let mode = format!("{:o}", FileType::Directory.as_raw_mode());
+        for (key, value) in [
+            ("source", "ccfs-sync"),
+            ("fd", &channel.fd().as_raw_fd().to_string()),
+            ("rootmode", &mode),
+            ("user_id", "0"),
+            ("group_id", "0"),
+        ] {
+            fsconfig_set_string(&fs, key, value)?;
+        }
+        fsconfig_create(&fs)?;
+        let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attrs)?;
+        channel.handshake(0, MAX_WRITE as usize)?;
+        let serving = sentinel.clone();
+        std::thread::Builder::new()
+            .name("ccfs-sync".into())
+            .spawn(move || {
+                serving.serve(&channel);
+                // The connection ends before anybody is told so.
+                drop(channel);
+                *serving.ended.lock() = true;
+                serving.end.notify_all();
+            })?;
+        Ok((sentinel, Opening { mount }))
+    }
+
+    /// From now on sync calls make `volume` durable. `device`: the loop device, which nothing else in this process may have open.
+    pub(crate) fn arm(
+        &self,
+        volume: &Arc<Volume>,
+        device: OwnedFd,
+        target: &Target,
+    ) -> io::Result<()> {
+        let page = rustix::param::page_size() as u64;
+        let middle = self.size.load(Relaxed) / 2 / page * page;
+        if middle < page {
+            return Err(io::Error::other("the volume is too small"));
+        }
+        let mut dirtier = apart::start_dirtier(target, device)?;
+        dirtier.dirty(0)?;
+        *self.armed.lock() = Some(Armed {
+            volume: volume.clone(),
+            dirtier,
+            pages: [0, middle],
+        });
+        Ok(())
+    }
+
+    /// Keeps the volume's block device until the end.
+    pub(crate) fn keep(&self, claim: Option<OwnedFd>) {
+        *self.claim.lock() = claim;
+    }
+
+    /// Whether sync calls may have succeeded in vain.
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
+    }
+
+    /// Before the volume's end: what is written from now on is answered at once. A sync call that is under way is carried through.
+    pub fn rest(&self) {
+        drop(self.armed.lock().take());
+    }
+
+    /// After the mount's end: returns when the loop device has let go, or somebody holds it for long.
+    pub(crate) fn wait(&self) {
+        self.rest();
+        let mut ended = self.ended.lock();
+        if !*ended && self.end.wait_for(&mut ended, LAST_LOOK).timed_out() {
+            tracing::debug!("the loop device is still in use");
+        }
+        drop(self.claim.lock().take());
+    }
+
+    /// A WRITE has come: a sync call, or the kernel's own write-back, which looks the same.
+    fn make_durable(&self) -> Result<(), Errno> {
+        let mut armed = self.armed.lock();
+        let Some(armed) = armed.as_mut() else {
+            return Ok(());
+        };
+        armed.pages.swap(0, 1);
+        // An answer that came late is not taken for the next one's.
+        let dirtied = match self.is_broken() {
+            false => armed.dirtier.dirty(armed.pages[0]),
+            true => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        let durable = armed.volume.syncfs(&root());
+        if let Err(e) = &dirtied
+            && !self.broken.swap(true, Relaxed)
+        {
+            tracing::error!(
+                "sync(2) and syncfs(2) make nothing durable any more until the volume is mounted again ({e}); fsync does, \
+                 and `ccfs stream sync --all`"
+            );
+        }
+        if let Err(e) = &durable {
+            tracing::debug!("sync call: {e}");
+        }
+        match (dirtied, durable) {
+            (Ok(()), Ok(())) => Ok(()),
+            _ => Err(Errno(libc::EIO)),
+        }
+    }
+
+    fn serve(&self, channel: &Channel) {
+        let mut buf = vec![0; REQUEST_MAX];
+        loop {
+            let len = match channel.receive(&mut buf) {
+                Ok(Received::Request(len)) => len,
+                Ok(Received::Closed) => return,
+                Err(e) => return tracing::error!("private mount: {e}"),
+            };
+            let Some(request) = Request::parse(&buf[..len]) else {
+                continue;
+            };
+            let opcode = request.header.opcode;
+            let silent = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT];
+            if !silent.contains(&opcode) {
+                let (errno, body) = match self.answer(&request) {
+                    Ok(body) => (0, body),
+                    Err(Errno(errno)) => (errno, Vec::new()),
+                };
+                if let Err(e) = channel.answer(request.header.unique, errno, &body) {
+                    tracing::debug!("private mount: {e}");
+                }
+            }
+            // Of the file, which only the loop device has open.
+            if opcode == op::RELEASE {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request<'_>) -> Result<Vec<u8>, Errno> {
+        let node = request.header.nodeid;
+        match request.header.opcode {
+            op::LOOKUP => {
+                let name = crate::wire::one_name(request.bare())?;
+                let wanted = self.names.get(node.wrapping_sub(1) as usize);
+                if wanted.is_none_or(|wanted| wanted != name) {
+                    return Err(Errno(libc::ENOENT));
+                }
+                let entry = abi::EntryOut {
+                    nodeid: node + 1,
+                    entry_valid: FOREVER,
+                    attr_valid: FOREVER,
+                    attr: self.attr(node + 1),
+                    ..Default::default()
+                };
+                Ok(entry.as_bytes().to_vec())
+            }
+            op::GETATTR => {
+                let out = abi::AttrOut {
+                    attr_valid: FOREVER,
+                    attr: self.attr(node),
+                    ..Default::default()
+                };
+                Ok(out.as_bytes().to_vec())
+            }
+            op::OPEN => {
+                // Past the page cache: nothing is kept twice, and a WRITE is one request.
+                let out = abi::OpenOut {
+                    open_flags: abi::FOPEN_DIRECT_IO,
+                    ..Default::default()
+                };
+                Ok(out.as_bytes().to_vec())
+            }
+            op::READ => {
+                let arg: abi::ReadIn = request.arg()?;
+                let left = self.size.load(Relaxed).saturating_sub(arg.offset);
+                Ok(vec![0; left.min(arg.size.min(MAX_WRITE).into()) as usize])
+            }
+            op::WRITE => {
+                let (arg, _) = request.arg_and_rest::<abi::WriteIn>()?;
+                self.make_durable()?;
+                let out = abi::WriteOut {
+                    size: arg.size,
+                    padding: 0,
+                };
+                Ok(out.as_bytes().to_vec())
+            }
+            op::STATFS => Ok(abi::Kstatfs::default().as_bytes().to_vec()),
+            op::FLUSH | op::FSYNC | op::RELEASE => Ok(Vec::new()),
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    fn attr(&self, node: u64) -> abi::Attr {
+        let is_file = node == self.names.len() as u64 + 1;
+        let (kind, size) = match is_file {
+            true => (FileType::RegularFile, self.size.load(Relaxed)),
+            false => (FileType::Directory, 0),
+        };
+        abi::Attr {
+            ino: node,
+            size,
+            mode: kind.as_raw_mode() | if is_file { 0o600 } else { 0o700 },
+            nlink: 1,
+            blksize: 4096,
+            ..Default::default()
+        }
+    }
+}
+
+/// The private mount, until its file is open.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    mount: OwnedFd,
+}
+
+impl Opening {
+    /// The file, of `size` bytes.
+    pub(crate) fn open(&self, sentinel: &Sentinel, size: u64) -> io::Result<File> {
+        sentinel.size.store(size, Relaxed);
+        let names = &sentinel.names;
+        let path: Vec<u8> = names.join(&b'/');
+        let how = OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(openat(&self.mount, path.as_slice(), how, Mode::empty())?.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, SeekFrom, Write};
+
+    #[test]
+    fn kernels_that_tell_of_syncfs_need_none() {
+        for (release, older) in [
+            ("5.15.0-91-generic", true),
+            ("6.1.0-41-amd64", true),
+            ("6.17.9", true),
+            ("6.18.0", false),
+            ("6.18-rc1", false),
+            ("7.3.1", false),
+            ("", false),
+        ] {
+            assert_eq!(is_older(release), older, "{release}");
+        }
+    }
+
+    /// It is served by this process alone, shows the path that it was given, and ends with its file.
+    #[test]
+    fn the_private_mount_shows_a_path_and_ends_with_its_file() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            println!("skipped: it needs root and /dev/fuse");
+            return;
+        }
+        let before = std::fs::read("/proc/self/mountinfo").unwrap();
+        let shown = Path::new("/some where/no such dir/volume.img");
+        let (sentinel, opening) = Sentinel::start(shown).unwrap();
+        let mut file = opening.open(&sentinel, 1 << 20).unwrap();
+        drop(opening);
+        let after = std::fs::read("/proc/self/mountinfo").unwrap();
+        let ours = |table: &[u8]| String::from_utf8_lossy(table).contains("ccfs-sync");
+        assert!(!ours(&before) && !ours(&after));
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert_eq!(std::fs::read_link(link).unwrap(), shown);
+        assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+        file.write_all(&[7; 4096]).unwrap();
+        file.seek(SeekFrom::End(-4096)).unwrap();
+        let mut read = Vec::new();
+        file.read_to_end(&mut read).unwrap();
+        assert_eq!(read, [0; 4096]);
+        assert!(!*sentinel.ended.lock());
+        drop(file);
+        sentinel.wait();
+        assert!(*sentinel.ended.lock());
+    }
+}
