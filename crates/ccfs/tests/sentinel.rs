@@ -183,6 +183,8 @@ fn a_sync_call_in_flight_fails_with_a_killed_daemon() {
         // From now on this kernel asks for no syncfs.
         tool("sync", &["-f", &dir]);
         fs::write(format!("{dir}/f"), "x").unwrap();
+        // What the kernel knows it does not ask when the directory is opened.
+        fs::metadata(&dir).unwrap();
         let stopped = Stopped(pid);
         signal(pid, "STOP");
         let mut sync = Command::new("sync")

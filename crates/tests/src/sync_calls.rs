@@ -208,6 +208,8 @@ pub fn a_sync_in_flight_ends() {
         v.mount();
         drop(written(&v.path("f")));
         let pid = v.daemon_pid().expect("a daemon") as i32;
+        // What the kernel knows it does not ask when the directory is opened.
+        std::fs::metadata(&dir).expect("the root");
         ok(sys::kill(pid, libc::SIGSTOP));
         let mut sync = Command::new("sync").args(args).spawn().expect("sync");
         let end = Instant::now() + PATIENCE;
