@@ -208,7 +208,9 @@ pub fn a_sync_in_flight_ends() {
         v.mount();
         drop(written(&v.path("f")));
         let pid = v.daemon_pid().expect("a daemon") as i32;
-        // What the kernel knows it does not ask when the directory is opened.
+        // What the kernel knows then it does not ask for when the directory is opened.
+        ok(sys::syncfs(&root(&v)));
+        drop(written(&v.path("f")));
         std::fs::metadata(&dir).expect("the root");
         ok(sys::kill(pid, libc::SIGSTOP));
         let mut sync = Command::new("sync").args(args).spawn().expect("sync");
