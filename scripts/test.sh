@@ -59,6 +59,12 @@ over_dev_fuse() {
     CCFS_TEST_TRANSPORT=dev cargo test --quiet --release --workspace --test mounted --test ioctls --test status_dir --test streams --test kill9
 }
 
+# Mounts as before Linux 6.18, where sync calls come by way of the mount's loop device: kills, signals, namespaces.
+as_before_linux_6_18() {
+    CCFS_TEST_OLD_KERNEL=1 cargo test --quiet --release -p ccfs --test life --test stop --test namespace &&
+        CCFS_TEST_OLD_KERNEL=1 cargo test --quiet --release -p ccfs-tests --test sync_calls -- --skip under_linux_6_1 --skip ext4
+}
+
 # Volumes have a log; these tests take volumes on transactional flash, which commit without one. `make test-flash` runs all that can.
 on_flash() {
     CCFS_TEST_BACKEND=flash CCFS_TEST_ROUNDS=9 cargo test --quiet --release --workspace --exclude ccfs-crash --exclude ccfs-faults \
@@ -84,6 +90,7 @@ part "documentation" doc
 part "build" cargo build --quiet --release --workspace --all-targets
 part "tests" tests
 part "tests over /dev/fuse" over_dev_fuse
+part "tests as before Linux 6.18" as_before_linux_6_18
 part "tests on flash" on_flash
 # A sample, each of another kind; `make fish` looks for all of them.
 part "planted bugs are found" cargo run --quiet --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- \

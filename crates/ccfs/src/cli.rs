@@ -83,7 +83,8 @@ pub struct MkfsArgs {
 ///
 /// Recovers the volume first if a crash left it in flight. Returns when the volume can be used, with the daemon in the
 /// background. A dead mount of a killed daemon on DIR, and its loop device, are cleared first. Without root fusermount3 (package
-/// fuse3) mounts; sync(2) and syncfs(2) then make nothing durable, fsync(2) does. The same holds before Linux 6.18: a warning says so.
+/// fuse3) mounts; sync(2) and syncfs(2) then make nothing durable, fsync(2) does. The same holds before Linux 6.18 without loop devices. A warning
+/// says so.
 #[derive(Args, Debug)]
 pub struct MountArgs {
     /// Stay in the foreground, with messages on stderr

@@ -54,8 +54,11 @@ fn umount_does_not_wait_for_somebody_elses_loop_device() {
     let took = start.elapsed();
     let own = format!("(pid {})", std::process::id());
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(
+    // Where the mount has a loop device of its own (before Linux 6.18) it is not looked at.
+    let is_source = std::env::var_os("CCFS_TEST_OLD_KERNEL").is_none();
+    assert_eq!(
         ran.err.contains("still held by") && ran.err.contains(&own),
+        is_source,
         "{}",
         ran.err
     );

@@ -121,7 +121,7 @@ pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
 }
 
 /// syncfs(2) that works on every kernel and mount: returns when everything that anybody did on the volume before the call is durable.
-/// Linux before 6.18, and any Linux on a plain FUSE mount, tells the daemon nothing of syncfs(2) and sync(2).
+/// On a plain FUSE mount, and before Linux 6.18 without loop devices, the daemon is told nothing of syncfs(2) and sync(2).
 ///
 /// What was stored through a shared mapping is part of it as it is for syncfs(2) there: on such a kernel or mount use msync(2) or
 /// fsync(2) for it.

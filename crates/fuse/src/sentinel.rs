@@ -42,7 +42,7 @@ use zerocopy::IntoBytes;
 /// First Linux that tells of syncfs. Whether it does is seen by what is agreed on; this saves what is not needed then.
 const TOLD_SINCE: (u32, u32) = (6, 18);
 /// How long the end of the loop device is waited for after the mount's: somebody may be looking at it.
-const LAST_LOOK: Duration = Duration::from_secs(5);
+const LAST_LOOK: Duration = Duration::from_secs(2);
 /// Attributes and names never change.
 const FOREVER: u64 = u32::MAX as u64;
 
@@ -230,7 +230,7 @@ impl Sentinel {
             let len = match channel.receive(&mut buf) {
                 Ok(Received::Request(len)) => len,
                 Ok(Received::Closed) => return,
-                Err(e) => return tracing::error!("private mount: {e}"),
+                Err(e) => return tracing::error!("reading requests: {e}"),
             };
             let Some(request) = Request::parse(&buf[..len]) else {
                 continue;
@@ -243,7 +243,7 @@ impl Sentinel {
                     Err(Errno(errno)) => (errno, Vec::new()),
                 };
                 if let Err(e) = channel.answer(request.header.unique, errno, &body) {
-                    tracing::debug!("private mount: {e}");
+                    tracing::debug!("reply to the private mount: {e}");
                 }
             }
             // Of the file, which only the loop device has open.

@@ -65,9 +65,9 @@ int streamsync(void);
 int ccfs_streamsync_fd(int fd, ccfs_stream_t stream);
 int ccfs_streamsync_path(const char *path, ccfs_stream_t stream);
 
-/* syncfs(2) that works on every kernel: returns when everything that anybody did on the volume of fd before the call is durable. Linux
- * before 6.18, and any Linux on a plain FUSE mount, does not tell ccfs of syncfs(2) and sync(2): they succeed and make nothing durable
- * there, nor does this call what was stored through shared mappings without msync(2). */
+/* syncfs(2) that works on every kernel: returns when everything that anybody did on the volume of fd before the call is durable. On
+ * plain FUSE mounts, and before Linux 6.18 without loop devices, ccfs is not told of syncfs(2) and sync(2): they succeed and make nothing
+ * durable there, nor does this call what was stored through shared mappings without msync(2). */
 int ccfs_syncfs(int fd);
 
 /* Order without durability: what fsync(fd) would make durable is never missing after a crash in which something survives that the
