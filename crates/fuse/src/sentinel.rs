@@ -43,6 +43,9 @@ use zerocopy::IntoBytes;
 const TOLD_SINCE: (u32, u32) = (6, 18);
 /// How long the end of the loop device is waited for after the mount's: somebody may be looking at it.
 const LAST_LOOK: Duration = Duration::from_secs(2);
+/// Share of the machine's dirty pages that a device may have before the kernel writes them back at once, percent. Kernels without a least share
+/// give none to a device that has written little: its page would be written every 5 s instead of every 30.
+const MIN_RATIO_PERCENT: u32 = 1;
 /// Attributes and names never change.
 const FOREVER: u64 = u32::MAX as u64;
 
@@ -78,6 +81,8 @@ pub struct Sentinel {
 struct Armed {
     volume: Arc<Volume>,
     dirtier: Dirtier,
+    /// `MAJOR:MINOR` of the loop device.
+    device: String,
     /// Where the page is that is dirty now, and the other one.
     pages: [u64; 2],
 }
@@ -85,6 +90,13 @@ struct Armed {
 impl std::fmt::Debug for Armed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.pages)
+    }
+}
+
+fn set_min_ratio(device: &str, percent: u32) {
+    let path = format!("/sys/class/bdi/{device}/min_ratio");
+    if let Err(e) = std::fs::write(&path, percent.to_string()) {
+        tracing::debug!("cannot set {path}: {e}");
     }
 }
 
@@ -160,10 +172,12 @@ impl Sentinel {
             return Err(io::Error::other("the volume is too small"));
         }
         let mut dirtier = apart::start_dirtier(target, device)?;
+        set_min_ratio(&target.device, MIN_RATIO_PERCENT);
         dirtier.dirty(0)?;
         *self.armed.lock() = Some(Armed {
             volume: volume.clone(),
             dirtier,
+            device: target.device.clone(),
             pages: [0, middle],
         });
         Ok(())
@@ -181,7 +195,10 @@ impl Sentinel {
 
     /// Before the volume's end: what is written from now on is answered at once. A sync call that is under way is carried through.
     pub fn rest(&self) {
-        drop(self.armed.lock().take());
+        if let Some(armed) = self.armed.lock().take() {
+            // The next one to have the device finds it as it was.
+            set_min_ratio(&armed.device, 0);
+        }
     }
 
     /// After the mount's end: returns when the loop device has let go, or somebody holds it for long.
