@@ -74,6 +74,8 @@ pub struct Sentinel {
     broken: AtomicBool,
     /// The volume's block device, which nobody else may claim meanwhile.
     claim: Mutex<Option<OwnedFd>>,
+    /// The loop device, until the other process has it.
+    device: Mutex<Option<OwnedFd>>,
     ended: Mutex<bool>,
     end: Condvar,
 }
@@ -124,6 +126,7 @@ impl Sentinel {
             armed: Mutex::new(None),
             broken: AtomicBool::new(false),
             claim: Mutex::new(None),
+            device: Mutex::new(None),
             ended: Mutex::new(false),
             end: Condvar::new(),
         });
@@ -159,13 +162,10 @@ impl Sentinel {
         Ok((sentinel, Opening { mount }))
     }
 
-    /// From now on sync calls make `volume` durable. `device`: the loop device, which nothing else in this process may have open.
-    pub(crate) fn arm(
-        &self,
-        volume: &Arc<Volume>,
-        device: OwnedFd,
-        target: &Target,
-    ) -> io::Result<()> {
+    /// From now on sync calls make `volume` durable.
+    pub(crate) fn arm(&self, volume: &Arc<Volume>, target: &Target) -> io::Result<()> {
+        let device = self.device.lock().take();
+        let device = device.ok_or(io::ErrorKind::NotFound)?;
         let page = rustix::param::page_size() as u64;
         let middle = self.size.load(Relaxed) / 2 / page * page;
         if middle < page {
@@ -183,9 +183,10 @@ impl Sentinel {
         Ok(())
     }
 
-    /// Keeps the volume's block device until the end.
-    pub(crate) fn keep(&self, claim: Option<OwnedFd>) {
+    /// Keeps the volume's block device until the end, and the loop device, which nothing else in this process may have open.
+    pub(crate) fn keep(&self, claim: Option<OwnedFd>, device: Option<OwnedFd>) {
         *self.claim.lock() = claim;
+        *self.device.lock() = device;
     }
 
     /// Whether sync calls may have succeeded in vain.
@@ -195,6 +196,7 @@ impl Sentinel {
 
     /// Before the volume's end: what is written from now on is answered at once. A sync call that is under way is carried through.
     pub fn rest(&self) {
+        drop(self.device.lock().take());
         if let Some(armed) = self.armed.lock().take() {
             // The next one to have the device finds it as it was.
             set_min_ratio(&armed.device, 0);
