@@ -2,6 +2,7 @@
 //! kernel open, so it may wait for the daemon, whose death ends that.
 use crate::failure::{Failure, Outcome, mount_code};
 use ccfs_fuse::apart::DIRTIED;
+use rustix::fs::fsync;
 use rustix::io::{Errno, pwrite, read, retry_on_intr, write};
 use rustix::stdio::{stdin, stdout};
 
@@ -14,6 +15,8 @@ pub fn serve() -> Outcome<()> {
     ccfs_fuse::prepare_process();
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"ccfs-dirtier");
+    // The kernel keeps write errors by the device's number: those of a killed daemon that had it before would be the next sync call's.
+    let _ = fsync(stdin());
     // Whole pages: nothing has to be read first.
     let page = vec![0; rustix::param::page_size()];
     let mut offset = [0; 8];
