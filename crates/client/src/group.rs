@@ -15,7 +15,8 @@ use std::time::Duration;
 /// back, and every further change by its members fails with `ECANCELED` until they call [`group_abort`]. A group that is larger than memory and
 /// log allow gets `EDQUOT`. When its last member has ended, or after `timeout`, an open group is taken back.
 ///
-/// Errors: `EBUSY` the thread is in a group; `EAGAIN` too many groups are open; `EROFS`.
+/// Errors: `EBUSY` the thread is in a group; `EAGAIN` too many groups are open, or the kernel has not been told of too many names that
+/// the user's earlier groups had changed; `EROFS`.
 pub fn group_begin(fd: impl AsFd, timeout: Option<Duration>) -> io::Result<u64> {
     let timeout_ms = timeout.map_or(0, |t| t.as_millis().clamp(1, u64::MAX.into()) as u64);
     Ok(call(fd.as_fd(), abi::IOC_GROUP_BEGIN, 0, 0, timeout_ms)?.handle)
@@ -24,8 +25,8 @@ pub fn group_begin(fd: impl AsFd, timeout: Option<Duration>) -> io::Result<u64> 
 /// Commits a group (0: the caller's) and leaves it: it is durable when the call returns, or (`ordered`) it only has its place in the
 /// order of the stream in which it was begun, and is committed within the commit interval.
 ///
-/// Errors: `ECANCELED` it was taken back, nothing of it is there; `ENOENT` there is no such group; `EALREADY` it has been committed; `EPERM` another
-/// user's; `EIO`.
+/// Errors: `ECANCELED` it was taken back, nothing of it is there; `EDQUOT` so it was, since stores through mappings did not fit into it; `ENOENT`
+/// there is no such group; `EALREADY` it has been committed; `EPERM` another user's; `EIO`.
 pub fn group_commit(fd: impl AsFd, handle: u64, ordered: bool) -> io::Result<()> {
     let flags = if ordered { abi::GROUP_ORDERED } else { 0 };
     call(fd.as_fd(), abi::IOC_GROUP_COMMIT, flags, handle, 0).map(drop)
