@@ -4,7 +4,7 @@ mod common;
 use common::{PATIENCE, Place, ccfs_with, daemon, is_mounted, plain_ext4, run, signal, tool};
 use std::fs;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A process that was killed is gone after this, however busy the machine.
@@ -213,6 +213,47 @@ fn killed_while_it_tells(options: &str) -> bool {
     for mut child in [holder, aborted, remover] {
         drop(child.stdin.take());
         common::wait_for(&mut child);
+    }
+    recovers(&place, &image, &dir, &[]);
+    met
+}
+
+/// Those who hold a directory have requests on their way, which the last thread that takes any may have left behind; the daemon waits for the
+/// directory to tell the kernel of a name in it.
+#[test]
+fn a_daemon_that_is_killed_beside_creators_and_aborts_ends() {
+    needs_mounts!();
+    for options in ["transport=dev", "transport=auto"] {
+        let met = (0..12).filter(|_| killed_beside_creators(options)).count();
+        assert!(met > 0, "{options}: it was never seen to wait");
+    }
+}
+
+fn killed_beside_creators(options: &str) -> bool {
+    let place = Place::new();
+    let host = Host::new(&place);
+    let (image, dir) = (host.volume("64M"), place.subdir("mnt"));
+    let pid = host.mount(options, &image, &dir);
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    let shell = |text: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]).arg(env!("CARGO_BIN_EXE_ccfs"));
+        command.current_dir(&dir).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let create = "while : > d/$$-$((i = i + 1)); do :; done";
+    let abort =
+        "while \"$0\" atomic --on . -- sh -c ': > d/group$$; exit 7'; [ $? = 7 ]; do :; done";
+    let texts = [create, create, create, create, abort, abort];
+    let callers: Vec<Child> = texts.into_iter().map(shell).collect();
+    let start = Instant::now();
+    while !waits_in_a_notification(pid) && start.elapsed() < Duration::from_secs(1) {
+        std::thread::yield_now();
+    }
+    let met = waits_in_a_notification(pid);
+    assert!(killed(pid), "{options}: the daemon stays");
+    for mut caller in callers {
+        common::wait_for(&mut caller);
     }
     recovers(&place, &image, &dir, &[]);
     met

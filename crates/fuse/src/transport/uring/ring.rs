@@ -318,7 +318,7 @@ impl Ring {
         let ring = builder
             .setup_submit_all()
             .setup_single_issuer()
-            .setup_defer_taskrun()
+            .setup_coop_taskrun()
             .setup_cqsize((2 * most + 16).next_power_of_two() as u32)
             .build(SQ_ENTRIES)?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
