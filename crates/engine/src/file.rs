@@ -2,7 +2,7 @@
 use crate::dir::errno;
 use crate::group::Held;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
-use crate::mapped::{is_private, writer_of_mapped};
+use crate::mapped::writer_of_mapped;
 use crate::op::Op;
 use crate::planted::{self, Bug};
 use crate::share::By;
@@ -188,17 +188,9 @@ impl Volume {
         if !flags.writeback {
             return self.write_once(cx, ino, offset, data, flags);
         }
-        let try_it = || {
-            let done = ccfs_image::waiting(|| self.write_once(cx, ino, offset, data, flags));
-            done.inspect_err(|error| self.lost_page(ino, error))
-        };
-        match try_it() {
-            Err(error) if is_private(&error) => match self.is_dropped(ino, &error) {
-                true => Ok(data.len()),
-                false => try_it(),
-            },
-            done => done,
-        }
+        // An error is remembered.
+        let done = ccfs_image::waiting(|| self.write_once(cx, ino, offset, data, flags));
+        done.inspect_err(|error| self.lost_page(ino, error))
     }
 
     fn write_once(

@@ -60,6 +60,7 @@ pub use ccfs_ext4::Error;
 pub use ccfs_image::{Damage, ScrubAt, ScrubStep, at_hand, may_wait, waiting};
 pub use file::{FLAG_APPEND, FLAG_IMMUTABLE};
 pub use group::{AbortListener, Aborted};
+pub use mapped::Refusal;
 pub use moment::{Moment, MomentListener};
 pub use path::PathSteps;
 pub use ranges::RangeSet;

@@ -114,27 +114,38 @@ impl Volume {
     }
 }
 
-/// Why a page that the kernel writes back is refused, where that concerns nobody but who is in a group, or has the file open O_ATOMIC. The
-/// kernel tells the errors of write-back to whoever syncs the volume next.
-pub(crate) fn is_private(error: &Error) -> bool {
-    matches!(error.errno(), libc::EDQUOT | libc::ECANCELED | libc::ENOENT)
+/// What is to become of a page that the kernel writes back, and that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is dropped: whoever stored it is told at the end of his group, or with the file's next sync.
+    Dropped,
+    /// Its group has just ended, and the page belongs to somebody else now.
+    Again,
+    /// The kernel is to know.
+    Told,
 }
 
 impl Volume {
-    /// A page was refused for such a reason. True: it is to be dropped, and whoever stored it is told at the end of the group, or with the
-    /// file's next sync. False: its group has just ended, and the page belongs to somebody else now.
-    pub(crate) fn is_dropped(&self, ino: Ino, error: &Error) -> bool {
+    /// Where a refusal concerns nobody but who is in a group, or has the file open O_ATOMIC, the kernel must not hear of it: it tells the errors
+    /// of write-back to whoever syncs the volume next. A group that has lost a page so can only be taken back.
+    pub fn refused_page(&self, ino: Ino, error: &Error) -> Refusal {
+        if !matches!(error.errno(), libc::EDQUOT | libc::ECANCELED | libc::ENOENT) {
+            return Refusal::Told;
+        }
         let Some(inode) = self.inodes.peek(ino) else {
             // A group had made it, and was taken back.
-            return true;
+            return Refusal::Dropped;
         };
         let st = inode.state.read();
         // (The draft has noted it.)
         if st.dead || st.draft.is_some() || st.is_being_dropped() {
-            return true;
+            return Refusal::Dropped;
         }
         let group = st.last.as_ref().filter(|t| t.is_open_group());
-        group.is_some_and(|txn| self.streams.spoil(txn, error.errno()))
+        match group.is_some_and(|txn| self.streams.spoil(txn, error.errno())) {
+            true => Refusal::Dropped,
+            false => Refusal::Again,
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_engine::{
-    Attr, Context, FLAG_APPEND, Fallocate, Ino, Seek, SetAttr, SyncCall, WriteFlags, at_hand,
+    Attr, Context, FLAG_APPEND, Fallocate, Ino, Refusal, Seek, SetAttr, SyncCall, WriteFlags,
+    at_hand,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,6 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const COPY_MAX: u64 = 16 << 20;
 /// Copies of so few bytes that would have to be read from the device are left to the kernel where it may have the source in its page cache.
 const COPY_SMALL: u64 = 128 << 10;
+/// How often a page is written back whose groups end meanwhile.
+const WRITE_BACK_TRIES: u32 = 8;
 const SETUID_SETGID: u16 = 0o6000;
 
 impl Server {
@@ -95,7 +98,15 @@ impl Server {
         data: &[u8],
         flags: WriteFlags,
     ) -> ccfs_engine::Result<usize> {
-        let done = self.volume.write(cx, ino, offset, data, flags);
+        let mut done = self.volume.write(cx, ino, offset, data, flags);
+        for _ in 0..WRITE_BACK_TRIES {
+            let Err(error) = &done else { break };
+            match self.volume.refused_page(ino, error) {
+                Refusal::Dropped => return Ok(data.len()),
+                Refusal::Again => done = self.volume.write(cx, ino, offset, data, flags),
+                Refusal::Told => break,
+            }
+        }
         if matches!(&done, Err(e) if e.errno() == libc::EPERM) {
             // The file is immutable or append-only, and nobody could refuse the mapping. An error would be told to whoever syncs next.
             self.notifier.pages(cx.uid, ino);
