@@ -32,7 +32,7 @@ pub fn file(device: &str) -> io::Result<OwnedFd> {
         .or_else(|_| open(&own()?))?)
 }
 
-/// Ends the connection of a file that [`file`] gave.
+/// Ends the connection of a file that [`file()`] gave.
 pub fn now(file: &OwnedFd) {
     // On a connection that has ended it does nothing.
     let _ = rustix::io::write(file, b"1");

@@ -315,6 +315,8 @@ impl Ring {
     /// A ring for queue `qid` with memory for `first` buffers, and at most `most`, with `payload` bytes. This thread is the one to use it.
     pub fn new(qid: u16, first: usize, most: usize, payload: usize) -> io::Result<Ring> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
+        // Not `setup_defer_taskrun`: as long as something keeps the ring of a killed process open, a request would be left to a thread that
+        // has ended, and its caller would wait for ever (design.md, 2.12a).
         let ring = builder
             .setup_submit_all()
             .setup_single_issuer()
