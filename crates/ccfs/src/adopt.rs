@@ -209,14 +209,7 @@ fn rehearse(device: Arc<dyn Device>) -> ccfs_engine::Result<()> {
         ..Options::default()
     };
     let volume = Volume::mount(Arc::new(Rehearsal::new(device)), options)?;
-    let cx = ccfs_engine::Context {
-        stream: ccfs_engine::DEFAULT_STREAM,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-    };
+    let cx = ccfs_engine::Context::root(ccfs_engine::DEFAULT_STREAM);
     let file = volume.tmpfile(&cx, ccfs_engine::ROOT_INO, 0o600);
     match file {
         Ok(file) => {

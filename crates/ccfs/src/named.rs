@@ -11,7 +11,7 @@
 //! * a file that is not there yet is made, and never found (O_EXCL).
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, Stat};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -253,7 +253,7 @@ fn open_found(found: &Found, purpose: For) -> io::Result<File> {
 /// A directory in which a socket is to be, and its name there.
 pub struct Place {
     dir: Dir,
-    pub name: OsString,
+    name: OsString,
 }
 
 /// Where a socket of this path is to be. Errors: as [`open`].
@@ -275,19 +275,15 @@ impl Place {
 
     /// It is a socket that no stranger put there.
     pub fn is_socket(&self) -> bool {
-        let stat = rustix::fs::statat(&self.dir.fd, self.name(), AtFlags::SYMLINK_NOFOLLOW);
+        let stat = rustix::fs::statat(&self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         stat.is_ok_and(|s| kind(&s) == FileType::Socket && self.dir.may_hold(&s))
     }
 
     pub fn remove(&self) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(
             &self.dir.fd,
-            self.name(),
+            &self.name,
             AtFlags::empty(),
         )?)
-    }
-
-    fn name(&self) -> &OsStr {
-        &self.name
     }
 }

@@ -122,14 +122,7 @@ impl Volume {
 
     /// Everything earlier in the stream.
     pub fn streamsync(&self, stream: StreamId) -> Result<()> {
-        let cx = Context {
-            stream,
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            ignore_fsync: false,
-            privileged: true,
-        };
+        let cx = Context::root(stream);
         self.sync(&cx, SyncCall::Stream(stream), 0)
     }
 }

@@ -132,7 +132,7 @@ impl Drop for LetIn<'_> {
 impl Volume {
     /// Every change passes here first, holding no lock: the volume's health, and back-pressure of the dirty limit.
     pub(crate) fn admit(&self) -> Result<()> {
-        self.admit_if((0, false), || false).map(drop)
+        self.admit_if(|| (0, false), || false).map(drop)
     }
 
     /// The same for changes of somebody's. A stream that syncs what it writes fills no memory, and waits for nobody who does; a user
@@ -147,10 +147,11 @@ impl Volume {
             let (limit, all) = (self.dirty_bound(), self.dirty.get());
             all < limit / 8 * 9 && syncs() || self.has_share(cx.uid)
         };
-        self.admit_if((cx.uid, self.pace.syncs(cx.stream)), exempt)
+        self.admit_if(|| (cx.uid, self.pace.syncs(cx.stream)), exempt)
     }
 
-    fn admit_if(&self, key: Key, exempt: impl Fn() -> bool) -> Result<LetIn<'_>> {
+    /// `key` is asked for where somebody has to wait.
+    fn admit_if(&self, key: impl FnOnce() -> Key, exempt: impl Fn() -> bool) -> Result<LetIn<'_>> {
         self.check_alive()?;
         if self.options.read_only || self.is_stopped() {
             return Err(Error::Errno(libc::EROFS));
@@ -164,7 +165,7 @@ impl Volume {
             self.commit_all(Cause::DirtyLimit)?;
             return self.drive().map(|()| at_once);
         }
-        let let_in = self.wait_for_room(key, exempt);
+        let let_in = self.wait_for_room(key(), exempt);
         self.check_running()?;
         Ok(let_in)
     }

@@ -43,6 +43,20 @@ pub struct Context {
     pub privileged: bool,
 }
 
+impl Context {
+    /// Root, in a stream.
+    pub const fn root(stream: StreamId) -> Context {
+        Context {
+            stream,
+            uid: 0,
+            gid: 0,
+            umask: 0,
+            ignore_fsync: false,
+            privileged: true,
+        }
+    }
+}
+
 /// Attributes as stat(2) shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {

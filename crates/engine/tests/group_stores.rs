@@ -1,38 +1,9 @@
 //! Stores through a mapping that an atomic group has no room for.
 mod common;
 use ccfs_engine::*;
+use common::groups::{OTHER, begin, errno, file, read};
 use common::{cx, fsck, image, mount_on};
 use std::sync::Arc;
-
-const HOME: u64 = 100;
-const OTHER: u64 = 200;
-
-fn begin(v: &Volume) -> (StreamId, Context) {
-    let id = v.group_begin(StreamId(HOME), 0, None).unwrap();
-    let cx = Context {
-        stream: id,
-        ..cx(1)
-    };
-    (id, cx)
-}
-
-fn file(v: &Volume, c: &Context, name: &str, bytes: &[u8]) -> Attr {
-    let f = v.mknod(c, ROOT_INO, name.as_bytes(), 0o100644, 0).unwrap();
-    if !bytes.is_empty() {
-        v.write(c, f.ino, 0, bytes, WriteFlags::default()).unwrap();
-    }
-    f
-}
-
-fn read(v: &Volume, ino: Ino) -> Vec<u8> {
-    let mut out = Vec::new();
-    v.read(ino, 0, 1 << 20, &mut out).unwrap();
-    out
-}
-
-fn errno<T: std::fmt::Debug>(r: std::result::Result<T, Error>) -> i32 {
-    r.unwrap_err().errno()
-}
 
 /// The kernel tells an error of write-back to whoever syncs the volume next. So pages of a mapping that a group has no room for are dropped,
 /// and its owner is told: with each further change, and at the commit.

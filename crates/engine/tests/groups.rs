@@ -3,6 +3,7 @@ mod common;
 use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
+use common::groups::{HOME, OTHER, begin, errno, file, read};
 use common::{crash, cx, flash, fsck, image, mount_on};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, channel};
@@ -10,8 +11,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-const HOME: u64 = 100;
-const OTHER: u64 = 200;
 const GENEROUS: Duration = Duration::from_secs(120);
 
 fn mount_with(dev: &Arc<MemoryDevice>, options: Options) -> Arc<Volume> {
@@ -28,35 +27,6 @@ fn fresh() -> (Arc<MemoryDevice>, Arc<Volume>) {
     };
     let v = mount_with(&dev, options);
     (dev, v)
-}
-
-fn begin(v: &Volume) -> (StreamId, Context) {
-    let id = v.group_begin(StreamId(HOME), 0, None).unwrap();
-    (
-        id,
-        Context {
-            stream: id,
-            ..cx(1)
-        },
-    )
-}
-
-fn file(v: &Volume, c: &Context, name: &str, bytes: &[u8]) -> Attr {
-    let f = v.mknod(c, ROOT_INO, name.as_bytes(), 0o100644, 0).unwrap();
-    if !bytes.is_empty() {
-        v.write(c, f.ino, 0, bytes, WriteFlags::default()).unwrap();
-    }
-    f
-}
-
-fn read(v: &Volume, ino: Ino) -> Vec<u8> {
-    let mut out = Vec::new();
-    v.read(ino, 0, 1 << 20, &mut out).unwrap();
-    out
-}
-
-fn errno<T: std::fmt::Debug>(r: std::result::Result<T, Error>) -> i32 {
-    r.unwrap_err().errno()
 }
 
 /// Free blocks and inodes, nothing being under way.

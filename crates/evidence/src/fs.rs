@@ -190,14 +190,7 @@ impl Mount {
         let fail = |e: String| Fail::new(format!("cannot sync: {e}"));
         match &self.served {
             Served::Here { volume, .. } => {
-                let context = ccfs_engine::Context {
-                    stream: ccfs_engine::DEFAULT_STREAM,
-                    uid: 0,
-                    gid: 0,
-                    umask: 0,
-                    ignore_fsync: false,
-                    privileged: true,
-                };
+                let context = ccfs_engine::Context::root(ccfs_engine::DEFAULT_STREAM);
                 volume.syncfs(&context).map_err(|e| fail(e.to_string()))
             }
             Served::Kernel { .. } => {

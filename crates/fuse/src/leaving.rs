@@ -4,8 +4,7 @@
 //! that hears of signals and of the mount's end.
 use crate::apart::Outcome;
 use crate::mount::Mounted;
-use crate::sentinel;
-use ccfs_engine::Volume;
+use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -116,7 +115,7 @@ impl Leaving {
     fn leave(&self, times: u32, signal: u32) {
         let dir = self.mounted.mountpoint.display();
         tracing::info!("signal {signal}: unmounting {dir}");
-        if let Err(e) = self.volume.syncfs(&sentinel::root()) {
+        if let Err(e) = self.volume.syncfs(&Context::root(DEFAULT_STREAM)) {
             tracing::error!("cannot make everything durable: {e}");
         }
         let Outcome { result, more } = match times {

@@ -49,18 +49,6 @@ const MIN_RATIO_PERCENT: u32 = 1;
 /// Attributes and names never change.
 const FOREVER: u64 = u32::MAX as u64;
 
-/// On whose behalf the daemon itself syncs.
-pub(crate) fn root() -> Context {
-    Context {
-        stream: DEFAULT_STREAM,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-    }
-}
-
 /// What is served beside the mount.
 #[derive(Debug)]
 pub struct Sentinel {
@@ -225,7 +213,7 @@ impl Sentinel {
             false => armed.dirtier.dirty(armed.pages[0]),
             true => Err(io::ErrorKind::BrokenPipe.into()),
         };
-        let durable = armed.volume.syncfs(&root());
+        let durable = armed.volume.syncfs(&Context::root(DEFAULT_STREAM));
         if let Err(e) = &dirtied
             && !self.broken.swap(true, Relaxed)
         {

@@ -13,14 +13,7 @@ const SETUID: u16 = (libc::S_IFREG | 0o4755) as u16;
 const SOMEBODY: u32 = 1000;
 
 fn context() -> Context {
-    Context {
-        stream: DEFAULT_STREAM,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-    }
+    Context::root(DEFAULT_STREAM)
 }
 
 /// A setuid file of 100 bytes, and one to copy from, that the kernel has seen.

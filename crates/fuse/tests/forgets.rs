@@ -128,14 +128,7 @@ impl Mount {
 
     /// All of it, and applied.
     fn sync(&self) {
-        let everybody = Context {
-            stream: StreamId(0),
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            ignore_fsync: false,
-            privileged: true,
-        };
+        let everybody = Context::root(StreamId(0));
         self.volume.syncfs(&everybody).unwrap();
     }
 

@@ -3,6 +3,7 @@
 pub mod barrier_programs;
 pub mod faulty;
 pub mod flash;
+pub mod groups;
 pub mod virtual_time;
 use ccfs_device::{Device, FlashDevice, MemoryDevice};
 use ccfs_engine::*;
