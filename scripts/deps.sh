@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, and only that. usage: deps.sh build|run|test|recipes
 #   build  what compiling needs          run   what mounting needs
-#   test   what `make test` needs: the above, the packages of crates/tests/packages.txt, rustfmt, clippy, cargo-deny
+#   test   what `make test` needs: the above, the packages of verify/tests/packages.txt, rustfmt, clippy, cargo-deny
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -48,7 +48,7 @@ run() {
 }
 
 packages() {
-    local missing=() list=crates/tests/packages.txt name
+    local missing=() list=verify/tests/packages.txt name
     [ -e "$list" ] || return 0
     while read -r name; do
         dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")

@@ -1,6 +1,6 @@
 """The package's calls, step by step: one line of stdin is a step, one number on stdout its errno, 0 for success.
 
-crates/tests/tests/calls.rs has the steps; crates/libccfs/tests/driver.c and crates/tests/src/bin/ccfs-calls.rs do the same.
+verify/tests/tests/calls.rs has the steps; crates/libccfs/tests/driver.c and verify/tests/src/bin/ccfs-calls.rs do the same.
 """
 
 import errno

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A program of the crate's collection, as a shell command.
 fn program(name: &str, verb: &str) -> String {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../evidence/programs");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../verify/evidence/programs");
     let dir = dir.canonicalize().unwrap();
     format!("sh '{}/{name}' {verb}", dir.display())
 }
@@ -210,7 +210,7 @@ fn models_find_the_line_in_the_source() {
         }
     }
     let place = Place::new();
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../evidence/programs");
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../verify/evidence/programs");
     let built = run(std::process::Command::new("gcc")
         .args(["-g", "-O0", "-o"])
         .arg(place.path("save"))

@@ -1,5 +1,5 @@
 //! The locks of the engine. With the feature `shuttle` they are shuttle's, so that a test can try interleavings of the same code
-//! (crates/crash/tests/interleavings.rs); else parking_lot's, by re-export.
+//! (verify/crash/tests/interleavings.rs); else parking_lot's, by re-export.
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,

@@ -1,6 +1,6 @@
 /* The C library's calls, step by step: one line of stdin is a step, one number on stdout its errno, 0 for success.
  *
- * crates/tests/tests/calls.rs has the steps; python/tests/driver.py and crates/tests/src/bin/ccfs-calls.rs do the same. */
+ * verify/tests/tests/calls.rs has the steps; python/tests/driver.py and verify/tests/src/bin/ccfs-calls.rs do the same. */
 #define _GNU_SOURCE
 #include <ccfs.h>
 #include <errno.h>
