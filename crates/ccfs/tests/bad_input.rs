@@ -1,6 +1,6 @@
 //! Bad input: a clear error, the right exit code, and nothing lost.
 mod common;
-use common::{Place, Ran, Random, ccfs_with, filled, refused, run, tool, unmount};
+use common::{Place, Ran, ccfs_with, filled, refused, run, tool, unmount};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -83,8 +83,8 @@ fn garbage_and_truncated_images_are_refused() {
     needs_mounts!();
     let place = Place::new();
     let dir = place.subdir("mnt");
-    let mut random = Random(1);
-    let noise: Vec<u8> = (0..4 << 20).map(|_| random.next() as u8).collect();
+    let mut random = ccfs_testkit::Rng::new(1);
+    let noise: Vec<u8> = (0..4 << 20).map(|_| random.draw() as u8).collect();
     fs::write(place.path("noise.img"), &noise).unwrap();
     fs::write(place.path("zero.img"), vec![0; 4 << 20]).unwrap();
     for name in ["noise.img", "zero.img"] {
@@ -508,8 +508,8 @@ fn mkfs_overwrites_no_data() {
             "{name}: it is as it was"
         );
     };
-    let mut random = Random(7);
-    let places = [1024, 64 << 10, size / 2 + 1, size - 1, random.next() % size];
+    let mut random = ccfs_testkit::Rng::new(7);
+    let places = [1024, 64 << 10, size / 2 + 1, size - 1, random.draw() % size];
     for at in places {
         // Behind a hole, and behind zeros that were written.
         for zeros in [0, at.min(3 << 20)] {

@@ -1,6 +1,6 @@
 //! Damaged volumes: errors, repairs, refusals; never a panic, never the end of the daemon.
 mod common;
-use common::{Place, Random, ccfs_with, filled, refused, tool, unmount};
+use common::{Place, ccfs_with, filled, refused, tool, unmount};
 use std::fs;
 
 /// Reads everything below `dir`; errors are expected, an end of the daemon is not.
@@ -29,7 +29,7 @@ fn flipped_bits_never_end_the_daemon() {
     let good = fs::read(&image).unwrap();
     let (mut mounted, mut seen) = (0, 0);
     for seed in 1..=60u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = ccfs_testkit::Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut bad = good.clone();
         // The first blocks hold the descriptors, bitmaps, inode tables and directories.
         let span = if seed % 3 == 0 { 4096 } else { 2 << 20 };
@@ -111,7 +111,7 @@ fn flipped_bits_in_a_crashed_volume_never_end_recovery() {
         .collect();
     let (mut recovered, mut refusals) = (0, 0);
     for seed in 1..=60u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = ccfs_testkit::Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut bad = good.clone();
         for _ in 0..1 + random.below(1 << (seed % 9)) {
             let sector = used[random.below(used.len() as u64) as usize];

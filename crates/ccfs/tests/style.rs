@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["device", "ext4", "image", "log"]),
     ("fuse", &["engine", "client"]),
     // Crash exploration of any program: `ccfs crash` is its front end.
-    ("evidence", &["device", "engine", "fuse"]),
+    ("evidence", &["device", "engine", "fuse", "testkit"]),
     ("offline", &["device", "engine"]),
     (
         "ccfs",
@@ -24,17 +24,18 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // Judges of the product; what they may look at is only how they drive it.
-    ("crash", &["device", "engine"]),
-    ("faults", &["device", "image", "engine", "crash"]),
+    ("crash", &["device", "engine", "testkit"]),
+    ("faults", &["device", "image", "engine", "crash", "testkit"]),
     (
         "fuzzing",
         &[
             "device", "ext4", "image", "log", "engine", "fuse", "client", "crash",
         ],
     ),
-    ("tests", &["device", "engine", "client"]),
+    ("testkit", &[]),
+    ("tests", &["device", "engine", "client", "testkit"]),
     // Its modelled disks are those of the evidence.
-    ("bench", &["device", "client", "fuse", "evidence"]),
+    ("bench", &["device", "client", "fuse", "evidence", "testkit"]),
 ];
 const LINES_MAX: usize = 700;
 

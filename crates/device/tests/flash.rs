@@ -3,23 +3,11 @@ use ccfs_device::{
     AlignedBuf, Device, FLASH_PAGE, FlashBug, FlashDevice, FlashGeometry, MemoryDevice, Outcome,
     SimDevice, Transactions, Tuning, Write,
 };
+use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const PAGES: u64 = 256;
-
-/// Repeatable chance (splitmix64).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (x ^ (x >> 31)) % n
-    }
-}
 
 /// Stamps of pages; a page without one holds zeros.
 type Content = BTreeMap<u64, u64>;
@@ -242,7 +230,7 @@ fn merge(content: &mut Content, changes: &BTreeMap<u64, u64>) {
 
 /// A run of `steps`, then power cuts before every `every`-th event.
 fn explore(seed: u64, steps: u64, every: usize, tuning: Tuning) -> Result<usize, String> {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut model = Model::new(tuning);
     for step in 0..steps {
         let done = model.step(&mut rng);
@@ -294,7 +282,7 @@ fn a_power_cut_leaves_every_commit_that_returned_and_no_part_of_any() {
 
 #[test]
 fn what_is_read_is_what_was_written_through_much_garbage() {
-    let mut rng = Rng(5);
+    let mut rng = Rng::new(5);
     let mut model = Model::new(EAGER);
     for step in 0..1500 {
         model
@@ -347,7 +335,7 @@ fn a_full_device_can_be_overwritten_for_ever() {
         ccfs_device::write_all(&flash, vec![write(lpn, lpn + 1)]).unwrap();
     }
     flash.flush().unwrap();
-    let mut rng = Rng(9);
+    let mut rng = Rng::new(9);
     let mut wanted: Content = (0..PAGES).map(|lpn| (lpn, lpn + 1)).collect();
     for txn in 1..300 {
         // Of the largest size, all over the device.
@@ -427,7 +415,7 @@ fn damage_gives_a_clear_error_and_never_other_content() {
     drop(flash);
     // With a root that covers all of it.
     drop(FlashDevice::open(base.clone()).unwrap());
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     let mut errors = 0;
     for sector in 0..geometry().file_bytes() / 512 {
         let image = base.snapshot();

@@ -171,23 +171,15 @@ impl PlaceMap {
 mod tests {
     use super::*;
 
-    /// A small deterministic generator (xorshift), enough to mix operations.
-    fn next(seed: &mut u64) -> u64 {
-        *seed ^= *seed << 13;
-        *seed ^= *seed >> 7;
-        *seed ^= *seed << 17;
-        *seed
-    }
-
     #[test]
     fn range_set_agrees_with_a_bitmap() {
-        let mut seed = 0x1234_5678_9abc;
+        let mut rng = ccfs_testkit::Rng::new(0x1234_5678_9abc);
         let mut set = RangeSet::default();
         let mut model = [false; 200];
         for _ in 0..20_000 {
-            let (a, b) = (next(&mut seed) % 200, next(&mut seed) % 200);
+            let (a, b) = (rng.draw() % 200, rng.draw() % 200);
             let (lo, hi) = (a.min(b), a.max(b));
-            let add = next(&mut seed).is_multiple_of(2);
+            let add = rng.draw().is_multiple_of(2);
             if add {
                 set.insert(lo, hi);
             } else {
@@ -202,7 +194,7 @@ mod tests {
                 .filter(|m| **m)
                 .count() as u64;
             assert_eq!(set.count_within(lo, hi), count);
-            let (a, b) = (next(&mut seed) % 200, next(&mut seed) % 200);
+            let (a, b) = (rng.draw() % 200, rng.draw() % 200);
             let range = a.min(b)..a.max(b);
             let any = model[range.start as usize..range.end as usize].contains(&true);
             assert_eq!(set.overlaps(range.start, range.end), any, "{range:?}");
@@ -224,12 +216,12 @@ mod tests {
 
     #[test]
     fn place_map_agrees_with_an_array() {
-        let mut seed = 0xfeed;
+        let mut rng = ccfs_testkit::Rng::new(0xfeed);
         let mut map = PlaceMap::default();
         let mut model = [0u64; 200];
         for round in 1..5_000u64 {
-            let lblk = next(&mut seed) % 180;
-            let len = 1 + next(&mut seed) % 20;
+            let lblk = rng.draw() % 180;
+            let len = 1 + rng.draw() % 20;
             let pblk = round * 1000;
             map.insert(
                 lblk,

@@ -344,12 +344,9 @@ fn overwrites_leave_the_reserve_to_others() {
                         ..*c
                     };
                     let data = vec![stream as u8; bs as usize];
-                    let mut x = 12345 + stream;
+                    let mut rng = ccfs_testkit::Rng::new(12345 + stream);
                     while !stop.load(SeqCst) {
-                        x = x
-                            .wrapping_mul(6364136223846793005)
-                            .wrapping_add(1442695040888963407);
-                        let at = (x >> 33) % blocks * bs;
+                        let at = rng.below(blocks) * bs;
                         v.write(&c, big.ino, at, &data, WriteFlags::default())
                             .unwrap();
                         // Times and rights take no block either.

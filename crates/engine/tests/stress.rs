@@ -2,22 +2,13 @@
 mod common;
 use ccfs_device::MemoryDevice;
 use ccfs_engine::*;
+use ccfs_testkit::Rng;
 use common::faulty::Faulty;
 use common::flash::on_flash;
 use common::{cx, debugfs, fsck, image, mount_on, quiet, recover};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-struct Rng(u64);
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-}
 
 fn one(v: &Volume, r: &mut Rng, stream: u64) -> Result<()> {
     let c = cx(stream);
@@ -195,7 +186,7 @@ fn stress_on(medium: MemoryDevice, seed: u64, threads: u64) {
         for t in 0..threads {
             let (v, done, count) = (&v, &done, &count);
             s.spawn(move || {
-                let mut r = Rng((seed * 100 + t + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+                let mut r = Rng::new((seed * 100 + t + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
                 while !done.load(Ordering::Relaxed) {
                     match one(v, &mut r, 2 + t) {
                         Ok(()) => drop(count.fetch_add(1, Ordering::Relaxed)),
@@ -308,7 +299,7 @@ fn full_on(medium: MemoryDevice, seed: u64) {
         for t in 0..4u64 {
             let v = &v;
             s.spawn(move || {
-                let mut r = Rng((seed * 100 + t + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+                let mut r = Rng::new((seed * 100 + t + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
                 let c = Context {
                     privileged: t % 2 == 0,
                     ..cx(2 + t)

@@ -130,13 +130,8 @@ mod tests {
 
     #[test]
     fn words_and_bytes_agree_with_single_bits() {
-        let mut x = 12345u64;
-        let mut rnd = |n: u32| {
-            x = x
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (x >> 33) as u32 % n
-        };
+        let mut rng = ccfs_testkit::Rng::new(12345);
+        let mut rnd = |n: u32| rng.below(u64::from(n)) as u32;
         let mut model = vec![false; 500];
         let mut bytes = vec![0u8; 64];
         for _ in 0..2000 {

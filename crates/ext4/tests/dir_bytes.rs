@@ -3,23 +3,8 @@
 use ccfs_ext4::dirent::{DirFormat, decode_rec_len, encode_rec_len, record_size};
 use ccfs_ext4::hash::HashVersion;
 use ccfs_ext4::htree::{self, Kind, Pair, RootInfo};
+use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
-
-/// xorshift64*, enough for tests; the seed is printed where a test fails.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 32) as usize) % n
-    }
-}
 
 fn formats() -> Vec<DirFormat> {
     let mut out = Vec::new();
@@ -50,16 +35,16 @@ fn live(format: &DirFormat, block: &[u8]) -> BTreeMap<Vec<u8>, (u32, u8)> {
 #[test]
 fn leaf_follows_a_model() {
     for (seed, format) in formats().into_iter().enumerate() {
-        let mut rng = Rng(seed as u64 + 1);
+        let mut rng = Rng::new(seed as u64 + 1);
         let mut block = vec![0xaa; format.block_size];
         format.init_empty(&mut block);
         let mut model = BTreeMap::new();
         for step in 0..4000 {
-            let len = 1 + rng.below(if step % 3 == 0 { 255 } else { 20 });
-            let name: Vec<u8> = (0..len).map(|_| b'a' + rng.below(3) as u8).collect();
-            let (ino, ftype) = (1 + rng.below(5000) as u32, rng.below(8) as u8);
+            let len = 1 + rng.index(if step % 3 == 0 { 255 } else { 20 });
+            let name: Vec<u8> = (0..len).map(|_| b'a' + rng.index(3) as u8).collect();
+            let (ino, ftype) = (1 + rng.index(5000) as u32, rng.index(8) as u8);
             let stored = if format.filetype { ftype } else { 0 };
-            if model.contains_key(&name) || rng.below(3) == 0 {
+            if model.contains_key(&name) || rng.index(3) == 0 {
                 assert_eq!(
                     format.remove(&mut block, &name).unwrap(),
                     model.remove(&name).is_some()
@@ -76,7 +61,7 @@ fn leaf_follows_a_model() {
                     assert_eq!(format.find(&block, &name).unwrap().unwrap().ino, ino);
                 } else {
                     // Full: make room again.
-                    let victim = model.keys().nth(rng.below(model.len())).unwrap().clone();
+                    let victim = model.keys().nth(rng.index(model.len())).unwrap().clone();
                     model.remove(&victim);
                     assert!(format.remove(&mut block, &victim).unwrap());
                 }
@@ -107,7 +92,7 @@ fn damaged_blocks_never_panic() {
         .filter(|f| f.block_size < 65536)
         .enumerate()
     {
-        let mut rng = Rng(seed as u64 + 99);
+        let mut rng = Rng::new(seed as u64 + 99);
         let mut good = vec![0; format.block_size];
         format.init_dots(&mut good, 2, 2);
         for i in 0..30 {
@@ -118,9 +103,9 @@ fn damaged_blocks_never_panic() {
         let mut errors = 0;
         for _ in 0..5000 {
             let mut block = good.clone();
-            for _ in 0..1 + rng.below(4) {
-                let at = rng.below(block.len().min(400));
-                block[at] = rng.next() as u8;
+            for _ in 0..1 + rng.index(4) {
+                let at = rng.index(block.len().min(400));
+                block[at] = rng.draw() as u8;
             }
             errors += usize::from(format.entries(&block).any(|e| e.is_err()));
             let _ = format.find(&block, b"name29");
@@ -139,7 +124,7 @@ fn damaged_blocks_never_panic() {
 #[test]
 fn index_blocks_follow_a_model() {
     for format in formats().into_iter().filter(|f| f.filetype) {
-        let mut rng = Rng(5);
+        let mut rng = Rng::new(5);
         for kind in [Kind::Root, Kind::Node] {
             let mut block = vec![0x55; format.block_size];
             let mut model = vec![Pair { hash: 0, block: 1 }];
@@ -162,12 +147,12 @@ fn index_blocks_follow_a_model() {
             htree::set_pairs(&format, kind, &mut block, &model);
             let limit = htree::limit(&format, kind);
             while model.len() < limit {
-                let hash = (rng.next() as u32).max(2);
+                let hash = (rng.draw() as u32).max(2);
                 let index = htree::pairs(&format, kind, &block).unwrap().search(hash);
                 assert_eq!(index, model.iter().rposition(|p| p.hash <= hash).unwrap());
                 let pair = Pair {
                     hash,
-                    block: 1 + rng.below(1000) as u32,
+                    block: 1 + rng.index(1000) as u32,
                 };
                 htree::insert_pair(&format, kind, &mut block, index + 1, pair).unwrap();
                 model.insert(index + 1, pair);

@@ -274,13 +274,8 @@ mod tests {
 
     #[test]
     fn what_searches_remember_changes_nothing() {
-        let mut random = 7u64;
-        let mut next = move |below: u32| {
-            random = random
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (random >> 33) as u32 % below
-        };
+        let mut rng = ccfs_testkit::Rng::new(7);
+        let mut next = move |below: u32| rng.below(u64::from(below)) as u32;
         for bits in [200, 1000, 4000] {
             let image = vec![0u8; 512];
             let words = bitmap::load(&image, bits);

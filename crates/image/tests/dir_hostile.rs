@@ -90,19 +90,19 @@ fn random_damage() {
     .enumerate()
     {
         let (volume, blocks, dir) = prepared(kind, 400);
-        let mut rng = Rng(seed as u64 + 7);
+        let mut rng = Rng::new(seed as u64 + 7);
         let mut errors = 0;
         for round in 0..600 {
             let dev = volume.dev.snapshot();
-            for _ in 0..1 + rng.below(3) {
+            for _ in 0..1 + rng.index(3) {
                 // Mostly the heads of blocks, where the structure is, and mostly the root.
-                let pblk = if rng.below(2) == 0 {
+                let pblk = if rng.index(2) == 0 {
                     blocks[0]
                 } else {
-                    blocks[rng.below(blocks.len())]
+                    blocks[rng.index(blocks.len())]
                 };
-                let at = rng.below(if round % 3 == 0 { 1024 } else { 80 });
-                let value = [0, 1, 0xff, rng.next() as u8][rng.below(4)];
+                let at = rng.index(if round % 3 == 0 { 1024 } else { 80 });
+                let value = [0, 1, 0xff, rng.draw() as u8][rng.index(4)];
                 damage(&dev, pblk, volume.block_size, |b| b[at] = value);
             }
             errors += usize::from(exercise(&open(&dev), dir) > 0);

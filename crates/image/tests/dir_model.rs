@@ -28,7 +28,7 @@ const KINDS: &[&[&str]] = &[
 ];
 
 fn name(rng: &mut Rng, space: usize) -> Vec<u8> {
-    let number = rng.below(space);
+    let number = rng.index(space);
     match number % 7 {
         0 => format!("{number:0>200}").into_bytes(),
         1 => format!("größe-{number}").into_bytes(),
@@ -48,7 +48,7 @@ fn step(
 ) {
     let name = name(rng, space);
     let image = &volume.image;
-    match rng.below(10) {
+    match rng.index(10) {
         n if n < grow => {
             let ino = links.take(volume);
             let before = image.dir_insert(dir, &name, ino, 1).unwrap();
@@ -81,7 +81,7 @@ fn judge(volume: &Volume, dir: u32, rng: &mut Rng, model: &BTreeMap<Vec<u8>, u32
     for (name, ino) in model.iter().step_by(1 + model.len() / 500) {
         assert_eq!(image.dir_lookup(dir, name).unwrap().unwrap().0, *ino);
     }
-    if let Some(name) = model.keys().nth(rng.below(model.len().max(1))) {
+    if let Some(name) = model.keys().nth(rng.index(model.len().max(1))) {
         let from = image.cookie_of(name);
         let rest: BTreeMap<_, _> = model
             .iter()
@@ -97,7 +97,7 @@ fn judge(volume: &Volume, dir: u32, rng: &mut Rng, model: &BTreeMap<Vec<u8>, u32
 #[test]
 fn random_steps_follow_a_model() {
     for (seed, kind) in KINDS.iter().enumerate() {
-        let mut rng = Rng(seed as u64 + 1);
+        let mut rng = Rng::new(seed as u64 + 1);
         let mut volume = Volume::make(64, kind);
         let dir = volume.mkdir(2, "d");
         let (mut model, mut links) = (BTreeMap::new(), Links::default());

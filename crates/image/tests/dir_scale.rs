@@ -61,7 +61,7 @@ fn cookies_stay_while_the_directory_changes() {
         let dir = volume.mkdir(2, "d");
         let mut links = Links::default();
         fill(&volume, dir, 0..10, &mut links);
-        let mut rng = Rng(3);
+        let mut rng = Rng::new(3);
         let (mut from, mut skip, mut seen) = (0, Vec::new(), HashMap::new());
         let mut next = 10;
         loop {
@@ -96,7 +96,7 @@ fn cookies_stay_while_the_directory_changes() {
             // From one block to several hundred while the listing goes on.
             fill(&volume, dir, next..next + 300, &mut links);
             for i in next + 10..next + 300 {
-                if rng.below(2) == 0 {
+                if rng.index(2) == 0 {
                     volume
                         .image
                         .dir_remove(dir, format!("file-{i}").as_bytes())
@@ -132,9 +132,9 @@ fn cost_of_a_step() {
         let dir = volume.mkdir(2, "d");
         let mut links = Links::default();
         fill(&volume, dir, 0..entries, &mut links);
-        let mut rng = Rng(9);
+        let mut rng = Rng::new(9);
         let names: Vec<String> = (0..20_000)
-            .map(|_| format!("file-{}", rng.below(entries)))
+            .map(|_| format!("file-{}", rng.index(entries)))
             .collect();
         let start = Instant::now();
         for name in &names {

@@ -17,7 +17,7 @@ fn parallel_allocation_gives_every_block_once() {
         for t in 0..4u64 {
             let all = &all;
             s.spawn(move || {
-                let mut rng = Rng(t);
+                let mut rng = Rng::new(t);
                 let mut mine: Vec<Run> = Vec::new();
                 for i in 0..4000 {
                     let want = 1 + rng.below(30);
@@ -66,7 +66,7 @@ fn a_promise_is_kept_to_the_last_block() {
     assert_eq!(alloc.allocate_unpromised(0, 5), None);
     // Windows of many owners hold the rest; the last blocks come out of them.
     let mut got = 0;
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     while got < free - 10 {
         let r = alloc
             .allocate(0, (1 + rng.below(9)).min(free - 10 - got), rng.below(20))

@@ -69,7 +69,7 @@ fn use_all(image: &Image, rng: &mut Rng) {
                 _ => break,
             }
         }
-        let _ = image.lookup(ino, rng.next());
+        let _ = image.lookup(ino, rng.draw());
         let _ = image.fast_symlink(ino);
         let _ = image.write_attr(ino, &a);
         if a.mode & 0o170000 == 0o040000 {
@@ -83,7 +83,7 @@ fn use_all(image: &Image, rng: &mut Rng) {
             0 => {
                 if let Ok(run) = image
                     .alloc()
-                    .allocate(rng.next(), 1 + rng.below(30), ino.into())
+                    .allocate(rng.draw(), 1 + rng.below(30), ino.into())
                 {
                     let _ = image.set(ino, rng.below(5000), run.len, run.pblk, false);
                 }
@@ -95,7 +95,7 @@ fn use_all(image: &Image, rng: &mut Rng) {
                 rng.below(99_999),
                 rng.below(2) == 0,
             )),
-            2 => drop(image.clear(ino, rng.below(99), rng.next(), 5)),
+            2 => drop(image.clear(ino, rng.below(99), rng.draw(), 5)),
             3 => drop(image.clear_inode(ino, 5)),
             _ => {
                 if let Ok(new) = image.alloc().allocate_inode(ino, rng.below(2) == 0) {
@@ -132,13 +132,13 @@ fn fuzz(args: &[&str], seeds: std::ops::Range<u64>) {
         .unwrap_or(1);
     for seed in seeds.start..seeds.start + (seeds.end - seeds.start) * times {
         eprintln!("seed {seed}");
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let dev = Arc::new(v.dev.snapshot());
         for _ in 0..1 + rng.below(12) {
             let block = targets[rng.below(targets.len() as u64) as usize];
             let at = block * bs + rng.below(bs / 4) * 4;
             let value = match rng.below(5) {
-                0 => rng.next() as u32,
+                0 => rng.draw() as u32,
                 1 => rng.below(m.image.geometry().blocks_count) as u32,
                 2 => u32::MAX,
                 3 => rng.below(300) as u32,

@@ -260,7 +260,7 @@ fn life(args: &[&str], mib: u64, script: &str) {
     let v = Volume::open(temp, path);
     compare(&kernel, &our_view(&v.image, &*v.dev));
     // The volume goes on with us: everything that the kernel made is removed, half of it at least.
-    let mut rng = Rng(mib);
+    let mut rng = Rng::new(mib);
     rework(&v, &mut rng);
     v.check("reworked");
     let ours = our_view(&v.image, &*v.dev);
@@ -319,7 +319,7 @@ fn write_block(v: &Volume, pblk: u64, rng: &mut Rng) {
     let bs = v.image.geometry().block_size as usize;
     let mut buf = ccfs_device::AlignedBuf::zeroed(bs);
     for c in buf.chunks_exact_mut(8) {
-        c.copy_from_slice(&rng.next().to_le_bytes());
+        c.copy_from_slice(&rng.draw().to_le_bytes());
     }
     write_all(&*v.dev, vec![Write::new(pblk * bs as u64, Arc::new(buf))]).unwrap();
 }

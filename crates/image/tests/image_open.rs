@@ -244,7 +244,7 @@ fn change_bit(dev: &MemoryDevice, on: bool) {
 fn a_torn_checkpoint_is_repaired_by_restoring_its_blocks() {
     let v = Volume::make(40, &["-b", "1024"]);
     v.image.write_in_flight(true).unwrap();
-    let mut rng = Rng(5);
+    let mut rng = Rng::new(5);
     let mut m = Model::new(&v.image, 9);
     for _ in 0..150 {
         m.step();

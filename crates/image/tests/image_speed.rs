@@ -85,7 +85,7 @@ fn costs() {
     alloc.drop_window(1);
 
     let ino = inodes[1];
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     let mut at = Vec::new();
     let start = Instant::now();
     for _ in 0..20_000 {

@@ -83,20 +83,20 @@ fn small_steps_see_what_large_ones_see() {
 fn positions_that_nobody_gave_out_do_no_harm() {
     let v = filled(24, &["-b", "1024", "-N", "256"]);
     let image = open(&v.dev).unwrap();
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     for _ in 0..3000 {
         let word = |rng: &mut Rng| match rng.below(4) {
             0 => rng.below(300),
             1 => rng.below(6) << 34 | rng.below(5000),
             2 => u64::MAX - rng.below(3),
-            _ => rng.next(),
+            _ => rng.draw(),
         };
         let at = ScrubAt {
             phase: rng.below(5) as u32,
             item: word(&mut rng),
             part: word(&mut rng),
         };
-        let step = image.scrub(at, rng.next(), Duration::ZERO);
+        let step = image.scrub(at, rng.draw(), Duration::ZERO);
         assert!(
             step.damage.iter().all(|d| d.pblk == 0),
             "{at:?}: {:?}",

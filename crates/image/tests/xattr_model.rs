@@ -26,14 +26,14 @@ fn file(volume: &Volume, name: &str) -> u32 {
 
 fn random_set(rng: &mut Rng, max: usize) -> Vec<Attr> {
     let mut set = BTreeMap::new();
-    for _ in 0..rng.below(8) {
-        let index = [1, 4, 6][rng.below(3)];
+    for _ in 0..rng.index(8) {
+        let index = [1, 4, 6][rng.index(3)];
         let name = format!(
             "{}{}",
-            ["n", "größe-", "a.long.name.of.an.attribute."][rng.below(3)],
-            rng.below(4)
+            ["n", "größe-", "a.long.name.of.an.attribute."][rng.index(3)],
+            rng.index(4)
         );
-        let value: Vec<u8> = (0..rng.below(max)).map(|_| rng.next() as u8).collect();
+        let value: Vec<u8> = (0..rng.index(max)).map(|_| rng.draw() as u8).collect();
         set.insert((index, name.into_bytes()), value);
     }
     set.into_iter()
@@ -73,13 +73,13 @@ fn random_sets_follow_a_model() {
     .enumerate()
     {
         let mut volume = Volume::make(32, kind);
-        let mut rng = Rng(seed as u64 + 1);
+        let mut rng = Rng::new(seed as u64 + 1);
         let free = volume.image.alloc().free_blocks();
         let mut model: BTreeMap<u32, Vec<Attr>> = (0..20)
             .map(|i| (file(&volume, &format!("f{i}")), Vec::new()))
             .collect();
         for round in 0..600 {
-            let ino = *model.keys().nth(rng.below(20)).unwrap();
+            let ino = *model.keys().nth(rng.index(20)).unwrap();
             let set = random_set(&mut rng, [40, 300, 1500][round % 3]);
             let fits = volume.image.xattr_fits(ino, &set).unwrap();
             let done = volume.image.xattr_replace_all(ino, &set);
@@ -273,19 +273,19 @@ fn damaged_lists() {
             .unwrap()
             .parse()
             .unwrap();
-        let mut rng = Rng(11);
+        let mut rng = Rng::new(11);
         let mut errors = 0;
         for _ in 0..400 {
             let dev = volume.dev.snapshot();
             let mut bytes = vec![0; 1024];
             dev.read(block * 1024, &mut bytes).unwrap();
-            let at = if rng.below(2) == 0 {
-                rng.below(80)
+            let at = if rng.index(2) == 0 {
+                rng.index(80)
             } else {
-                rng.below(1024)
+                rng.index(1024)
             };
             let old = bytes[at];
-            bytes[at] = [0, 1, 0xff, rng.next() as u8][rng.below(4)];
+            bytes[at] = [0, 1, 0xff, rng.draw() as u8][rng.index(4)];
             let changed = bytes[at] != old;
             let write = Write::new(block * 1024, AlignedBuf::from_bytes(&bytes));
             write_all(&dev, vec![write]).unwrap();

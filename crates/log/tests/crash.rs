@@ -41,7 +41,7 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 fn run(seed: u64, block_size: u32, blocks: u64, pieces: u64, actions: &[Action]) -> World {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let geo = geometry(&mut rng, block_size, blocks, pieces);
     let options = Options {
         min_journal_blocks: 16,
@@ -78,7 +78,7 @@ fn run(seed: u64, block_size: u32, blocks: u64, pieces: u64, actions: &[Action])
                 // The model has forgotten what was below the tail of the last header but one.
                 let known = world.roots.iter().rev().nth(1).unwrap_or(&world.roots[0]);
                 let at = at.max(known.done.unwrap());
-                let seed = rng.next();
+                let seed = rng.draw();
                 let outcome = if torn {
                     Outcome::Torn { seed }
                 } else {

@@ -51,7 +51,7 @@ fn ids(scan: &Scan) -> Vec<TxnId> {
 }
 
 fn sim_with_log(geo: &Geometry) -> (Arc<SimDevice>, Log) {
-    let sim = Arc::new(SimDevice::new(&base_device(&mut Rng(1), geo)));
+    let sim = Arc::new(SimDevice::new(&base_device(&mut Rng::new(1), geo)));
     let log = Log::create_with(sim.clone(), geo.clone(), 1, SMALL).unwrap();
     sim.restart();
     (sim, log)
@@ -273,7 +273,7 @@ fn set_tail_refuses_what_goes_back_or_too_far() {
 fn a_full_ring_still_takes_a_checkpoint() {
     let geo = straight(200);
     let (sim, mut log) = sim_with_log(&geo);
-    let mut rng = Rng(7);
+    let mut rng = Rng::new(7);
     for life in 0..20 {
         while let Some(slot) = log
             .dispatch(1 + rng.below(9), Kind::Txn)
@@ -378,7 +378,7 @@ fn frames_are_large_writes() {
 #[test]
 fn limits_of_the_journal() {
     let create = |geo: Geometry, options| {
-        let dev = base_device(&mut Rng(3), &geo);
+        let dev = base_device(&mut Rng::new(3), &geo);
         Log::create_with(Arc::new(dev), geo, 1, options)
     };
     let text = create(straight(1023), Options::default())
@@ -403,7 +403,7 @@ fn limits_of_the_journal() {
     assert_eq!(log.frames_for(4000, 1), 2);
     assert_eq!(log.frames_for(u64::MAX, 9), u64::MAX);
     let dirty = straight(100);
-    let dev = base_device(&mut Rng(3), &dirty);
+    let dev = base_device(&mut Rng::new(3), &dirty);
     let mut block = vec![0; 512];
     dev.read(3 * u64::from(BS), &mut block).unwrap();
     block[31] = 1;
@@ -435,7 +435,7 @@ fn another_map_of_the_journal_is_refused() {
 /// Random damage with checksums made good again: an error or a smaller log, never a panic.
 #[test]
 fn hostile_bytes() {
-    let mut rng = Rng(99);
+    let mut rng = Rng::new(99);
     let mut opened = 0;
     for round in 0..3000 {
         let blocks = 40 + rng.below(60);
@@ -456,7 +456,7 @@ fn hostile_bytes() {
             let crc_at = if header { 16 } else { 4 };
             let field = 24 + rng.below(if header { 88 } else { 72 }) as usize;
             let value = [
-                rng.next(),
+                rng.draw(),
                 rng.below(9),
                 u64::MAX,
                 1 << 62,
@@ -586,7 +586,7 @@ fn threads_get_disjoint_slots_in_the_order_of_ids() {
         for thread in 0..4u64 {
             let (slots, log, sim) = (&slots, &log, &sim);
             scope.spawn(move || {
-                let mut rng = Rng(thread);
+                let mut rng = Rng::new(thread);
                 while let Some(slot) = log.dispatch(1 + rng.below(4), Kind::Txn) {
                     let payload = vec![
                         slot.id as u8;

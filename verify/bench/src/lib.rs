@@ -24,7 +24,6 @@ pub mod outputs;
 pub mod paper;
 pub mod recovery;
 pub mod report;
-pub mod rng;
 pub mod run;
 pub mod scale;
 pub mod session;

@@ -4,10 +4,10 @@
 use crate::generate::{Generator, Mix, pattern};
 use crate::image::{BRIM, Config, run};
 use crate::oracle::Op;
-use crate::rng::Rng;
 use crate::run::Setting;
 use crate::threads::{Disturbance, Work};
 use crate::used::debugfs;
+use ccfs_testkit::Rng;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;

@@ -3,11 +3,11 @@ use crate::coverage::{Coverage, count};
 use crate::generate::{Action, Mix};
 use crate::image::{self, CONFIGS, Config};
 use crate::marks::Kinds;
-use crate::rng::Rng;
 use crate::run::{Depth, Run, Setting, Source, any_outcome};
 use crate::shrink::shortened;
 use crate::watermarks::Watermarks;
 use ccfs_device::{Fingerprints, Outcome};
+use ccfs_testkit::Rng;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -82,12 +82,12 @@ fn outcomes(run: &Run, at: usize, effort: &Effort, rng: &mut Rng, all: &mut Vec<
         all.extend((0..1u64 << n).map(|mask| (at, Outcome::Mask(mask))));
     } else if effort.directed {
         all.extend(Outcome::directed(n).into_iter().map(|o| (at, o)));
-        all.extend((0..effort.random).map(|_| (at, Outcome::Subset { seed: rng.bits() })));
+        all.extend((0..effort.random).map(|_| (at, Outcome::Subset { seed: rng.draw() })));
     } else {
         all.extend([(at, Outcome::None), (at, Outcome::All)]);
         all.extend((0..effort.random).map(|_| (at, any_outcome(rng, n))));
     }
-    all.extend((0..effort.torn).map(|_| (at, Outcome::Torn { seed: rng.bits() })));
+    all.extend((0..effort.torn).map(|_| (at, Outcome::Torn { seed: rng.draw() })));
     if effort.sectors {
         all.extend(torn_at(run, at));
     }
@@ -141,7 +141,7 @@ fn states(run: &Run, effort: &Effort, rng: &mut Rng) -> Vec<(usize, Outcome)> {
 
 /// How thoroughly the `nth` distinct state of a run is looked at.
 fn depth(effort: &Effort, nth: u64, rng: &mut Rng) -> Depth {
-    let seed = rng.bits();
+    let seed = rng.draw();
     let turn = |every: usize| every > 0 && (nth + effort.seed).is_multiple_of(every as u64);
     if turn(effort.fsck_every) {
         return Depth::Fsck;

@@ -1,6 +1,6 @@
 //! Random operations that make sense on a given tree.
 use crate::oracle::*;
-use crate::rng::Rng;
+use ccfs_testkit::Rng;
 
 /// How a workload looks.
 #[derive(Clone, Debug)]

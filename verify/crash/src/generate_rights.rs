@@ -50,7 +50,7 @@ impl Generator {
         }
         let mut entries = Vec::new();
         let mut entry = |tag: u16, perm: u64, id: u32| entries.push((tag, perm as u16, id));
-        let bits = self.rng.bits();
+        let bits = self.rng.draw();
         let perm = |n: u32| bits >> (8 * n) & 7;
         let named = self.rng.below(4) as u32;
         entry(1, perm(0) | 6, u32::MAX);

@@ -22,7 +22,6 @@ pub mod marks;
 pub mod observe;
 pub mod oracle;
 pub mod request;
-pub mod rng;
 pub mod run;
 pub mod script;
 pub mod seeds;

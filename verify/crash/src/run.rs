@@ -6,11 +6,11 @@ use crate::image::{self, Config};
 use crate::marks::Marks;
 use crate::observe::observe;
 use crate::oracle::*;
-use crate::rng::Rng;
 use crate::script::Script;
 use crate::watermarks::Watermarks;
 use ccfs_device::{Device, MemoryDevice, Outcome, SECTOR, SimDevice, Summary};
 use ccfs_engine::{Context, Options, Row, Volume};
+use ccfs_testkit::Rng;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -498,7 +498,7 @@ impl Run {
                 )
             };
             if levels > 1 && rng.chance(30) {
-                self.again(&inner, at, rng.bits(), levels - 1, rows)
+                self.again(&inner, at, rng.draw(), levels - 1, rows)
                     .map_err(context)?;
                 continue;
             }
@@ -600,7 +600,7 @@ pub fn any_outcome(rng: &mut Rng, unflushed: usize) -> Outcome {
         2 | 3 => Outcome::Prefix(rng.below(n) as usize),
         4 | 5 => Outcome::AllBut(rng.below(n) as usize),
         6 => Outcome::Only(rng.below(n) as usize),
-        7 => Outcome::Subset { seed: rng.bits() },
-        _ => Outcome::Torn { seed: rng.bits() },
+        7 => Outcome::Subset { seed: rng.draw() },
+        _ => Outcome::Torn { seed: rng.draw() },
     }
 }

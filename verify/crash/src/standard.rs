@@ -8,10 +8,10 @@ use crate::coverage::{Coverage, count};
 use crate::explore::{Effort, explore_into, thorough, workload};
 use crate::generate::Action;
 use crate::image::CONFIGS;
-use crate::rng::Rng;
 use crate::run::{Run, Setting, Source};
 use crate::shrink::shortened;
 use crate::spots::{Spot, spots};
+use ccfs_testkit::Rng;
 use std::sync::LazyLock;
 use std::time::Duration;
 

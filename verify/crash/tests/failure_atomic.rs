@@ -4,8 +4,8 @@ use ccfs_crash::explore::{Effort, explore};
 use ccfs_crash::generate::Mix;
 use ccfs_crash::image::config;
 use ccfs_crash::oracle::Op;
-use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{Depth, Run, Setting, Source, any_outcome};
+use ccfs_testkit::Rng;
 
 const CUTS: u64 = 400;
 const RUNS: u64 = 20;

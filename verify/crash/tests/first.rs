@@ -4,8 +4,8 @@
 use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::{Effort, explore_source};
 use ccfs_crash::image::CONFIGS;
-use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{Setting, Source};
+use ccfs_testkit::Rng;
 
 /// (what is there and synced, operations of A, operations of B)
 const SITUATIONS: &[(&str, &[&str], &[&str])] = &[

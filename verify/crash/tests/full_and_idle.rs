@@ -5,10 +5,10 @@ use ccfs_crash::generate::{Action, pattern};
 use ccfs_crash::image::{self, CONFIGS, Config};
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
-use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{FIRST_NODE, Run, Setting, guarded, mount};
 use ccfs_device::{Outcome, SimDevice};
 use ccfs_engine::{Options, Volume};
+use ccfs_testkit::Rng;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -5,10 +5,10 @@ use ccfs_crash::generate::{Action, Mix};
 use ccfs_crash::image::{self, CONFIGS, config};
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::{Analysis, Cut, Op, Sync, SyncKind};
-use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, mount};
 use ccfs_crash::script::Script;
 use ccfs_device::{Device, Outcome, SimDevice};
+use ccfs_testkit::Rng;
 use std::sync::Arc;
 
 /// Performs `before` (synced), then `text`, whose last line is a sync call of B; of A's operations exactly `survive` of those

@@ -1,7 +1,7 @@
 //! The oracle against a correct store, wrong stores, and brute force.
 use ccfs_crash::generate::{Action, Generator, Mix, pattern};
 use ccfs_crash::oracle::*;
-use ccfs_crash::rng::Rng;
+use ccfs_testkit::Rng;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ fn renumbered(tree: &Tree, seed: u64) -> Tree {
     let mut rng = Rng::new(seed);
     let mut ids: Vec<NodeId> = tree.nodes.keys().copied().collect();
     ids.sort();
-    let to: HashMap<NodeId, NodeId> = ids.iter().map(|i| (*i, NodeId(rng.bits()))).collect();
+    let to: HashMap<NodeId, NodeId> = ids.iter().map(|i| (*i, NodeId(rng.draw()))).collect();
     let mut nodes = HashMap::new();
     for (id, node) in &tree.nodes {
         let mut node = (**node).clone();

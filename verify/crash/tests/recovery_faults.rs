@@ -5,7 +5,6 @@ use ccfs_crash::flash;
 use ccfs_crash::image::{self, CONFIGS, Config, config};
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::Tree;
-use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{Depth, Run, Setting, Source, any_outcome, guarded, mount, root_context};
 use ccfs_device::Write;
 use ccfs_device::{
@@ -13,6 +12,7 @@ use ccfs_device::{
 };
 use ccfs_engine::ROOT_INO;
 use ccfs_image::{Image, OpenOptions};
+use ccfs_testkit::Rng;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::io;

@@ -1,9 +1,9 @@
 //! A thread per stream, with power cuts, a volume that is shut down and a device that fails in the middle of concurrent syncs.
 //! CCFS_CRASH_SEED is the first seed, CCFS_CRASH_RUNS the number of seeds, CCFS_CRASH_STATES crash states of each.
 use ccfs_crash::explore::Effort;
-use ccfs_crash::rng::Rng;
 use ccfs_crash::seeds::{explore_seeds, number};
 use ccfs_crash::threads::{Disturbance, Work, crowded, explore_work, grouped, record, work};
+use ccfs_testkit::Rng;
 
 /// Explores the work of many seeds.
 fn explore_work_of(runs: u64, states: u64, make: impl Fn(u64) -> Work + Sync) {

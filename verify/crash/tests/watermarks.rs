@@ -3,11 +3,11 @@ use ccfs_crash::drive::Driver;
 use ccfs_crash::generate::{Generator, Mix};
 use ccfs_crash::image::{self, config};
 use ccfs_crash::observe::observe;
-use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, mount, root_context};
 use ccfs_crash::watermarks::Watermarks;
 use ccfs_device::SimDevice;
 use ccfs_engine::{Options, ROOT_INO, Volume, WriteFlags};
+use ccfs_testkit::Rng;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -129,7 +129,7 @@ fn median_fsync_ms(history: &History, params: Params) -> Result<f64, Fail> {
 
 /// Seconds for the writes of the ccfs paper's Table 1: each before the next, and all at once.
 fn random_writes_s(params: Params) -> (f64, f64) {
-    let mut rng = crate::images::Rng(1);
+    let mut rng = ccfs_testkit::Rng::new(1);
     let mut batch: Vec<(u64, u64)> = (0..25_600)
         .map(|_| (rng.below(2 << 18) * 4096, 4096))
         .collect();

@@ -345,7 +345,7 @@ enum Recipe {
 
 /// Chooses images, in the order in which they are cheap to build.
 pub fn choose(history: &History, choice: Choice) -> Vec<Spec> {
-    let mut rng = Rng(choice.seed);
+    let mut rng = Rng::new(choice.seed);
     let mut points: Vec<usize> = (history.first..=history.end())
         .filter(|k| {
             *k == history.first
@@ -467,28 +467,4 @@ fn cook(history: &History, at: usize, recipe: Recipe, rng: &mut Rng) -> Spec {
         }
     }
     spec
-}
-
-/// A small generator of random numbers (splitmix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Below `bound`; 0 for a bound of 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound.max(1)
-    }
-
-    pub fn shuffle<T>(&mut self, list: &mut [T]) {
-        for i in (1..list.len()).rev() {
-            list.swap(i, self.below(i as u64 + 1) as usize);
-        }
-    }
 }

@@ -1,10 +1,11 @@
 //! The papers' tables: each program on each file system, crashed in many ways, beside the papers' figures.
 use crate::explore::{self, explore};
 use crate::fs::Kind;
-use crate::images::{Choice, Rng};
+use crate::images::Choice;
 use crate::programs::{PROGRAMS, Program, Ready};
 use crate::record::{self, record};
 use crate::{Fail, model, report, run, sys};
+use ccfs_testkit::Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -241,7 +242,7 @@ fn kills(config: &Config, program: &Program, ready: &Ready) -> Result<(usize, us
     };
     eprintln!("{}: {kills} kills", program.name);
     sys::adopt_orphans();
-    let mut rng = Rng(config.seed);
+    let mut rng = Rng::new(config.seed);
     let (mut bad, mut whole_run) = (0, Duration::ZERO);
     for number in 0..=kills {
         let dir = record::scratch()?;

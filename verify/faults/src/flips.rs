@@ -7,12 +7,12 @@ use ccfs_crash::generate::{Generator, Mix};
 use ccfs_crash::image::{self, Config};
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
-use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, any_outcome, mount, root_context};
 use ccfs_crash::watermarks::Watermarks;
 use ccfs_device::{AlignedBuf, Device, MemoryDevice, Outcome as Kept, Write, write_all};
 use ccfs_engine::{ROOT_INO, Volume, WriteFlags};
 use ccfs_image::{Image, OpenOptions, ScrubAt};
+use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,7 +155,7 @@ pub fn campaign_at_rest(table: &mut Table, config: &'static Config, seed: u64, p
                 block: *rng.pick(list),
                 bit: rng.below(u64::from(config.block_size) * 8),
             };
-            let (volume, seed) = (rested.clone(), rng.bits());
+            let (volume, seed) = (rested.clone(), rng.draw());
             let outcome = case(move || at_rest(&volume, bit, seed, checksums));
             let name = format!("{label}, {bit:?}");
             if checksums {

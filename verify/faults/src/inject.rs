@@ -8,11 +8,11 @@ use ccfs_crash::generate::{Action, Generator, Mix};
 use ccfs_crash::image::{self, CONFIGS};
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
-use ccfs_crash::rng::Rng;
 use ccfs_crash::run::{FIRST_NODE, Setting, any_outcome, mount, root_context};
 use ccfs_crash::watermarks::Watermarks;
 use ccfs_device::{Device, Plan, SimDevice};
 use ccfs_engine::Options;
+use ccfs_testkit::Rng;
 use std::sync::Arc;
 
 /// What is injected; the number counts from the end of the mount.

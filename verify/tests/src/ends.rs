@@ -3,7 +3,7 @@
 //! A daemon that were in a namespace with its mount would never end once it is killed last, and sync(2) with it. So the daemon is looked at
 //! before anything is killed; what is killed in the middle of a mount is for a machine that may be lost.
 use crate::harness::{WorkDir, ccfs_program, run, run_ok, transport_option};
-use crate::rng::Rng;
+use ccfs_testkit::Rng;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

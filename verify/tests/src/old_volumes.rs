@@ -2,8 +2,8 @@
 
 use crate::harness::{Compare, Fs, Tree, Volume, kernel_mount, shell, umount_patiently};
 use crate::programs::make_tree;
-use crate::rng::Rng;
 use crate::sys;
+use ccfs_testkit::Rng;
 use std::path::Path;
 
 /// (name, mke2fs arguments): the shapes that mke2fs makes and that years leave behind.

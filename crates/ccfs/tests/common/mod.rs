@@ -247,21 +247,6 @@ pub fn filled(place: &Place, name: &str) -> String {
     image
 }
 
-/// Numbers from a seed (xorshift).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
 /// Mounts a volume, which has to succeed.
 pub fn mount(image: &str, dir: &str) {
     let ran = ccfs_with(&["mount", image, dir]);

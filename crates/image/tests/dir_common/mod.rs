@@ -3,6 +3,7 @@
 
 use ccfs_device::{Device, MemoryDevice, Write, write_all};
 use ccfs_image::{Image, InodeAttr, OpenOptions};
+pub use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -13,22 +14,6 @@ pub const DIR_MODE: u16 = 0o040_755;
 pub const FILE_MODE: u16 = 0o100_644;
 /// Links that a test gives to one inode at most (ext4 allows 65000).
 const LINKS_PER_INODE: u32 = 60_000;
-
-/// xorshift64*; a test prints its seed.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 32) as usize) % n
-    }
-}
 
 pub fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program)

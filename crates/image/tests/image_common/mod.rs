@@ -4,6 +4,7 @@
 use ccfs_device::{Device, MemoryDevice, Write, write_all};
 use ccfs_ext4::Result;
 use ccfs_image::{Image, Ino, InodeAttr, OpenOptions};
+pub use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -104,22 +105,6 @@ pub const SHAPES: &[(&str, u64, &[&str])] = &[
     ("ext3 4K", 64, &["-b", "4096", "-t", "ext3"]),
     ("ext2", 32, &["-b", "1024", "-t", "ext2"]),
 ];
-
-/// splitmix64; a failing test names its seed.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-}
 
 pub fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program)
@@ -275,7 +260,7 @@ impl<'a> Model<'a> {
         };
         Model {
             image,
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             files: BTreeMap::new(),
             span,
             unwritten: g.has_extents,

@@ -1,28 +1,11 @@
 //! A journal on a simulated device, and a model of what must survive in it.
 
+pub use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ccfs_device::{AlignedBuf, MemoryDevice, Outcome, SimDevice, Slice, Write, write_all};
 use ccfs_log::{FrameNo, Geometry, Kind, Log, Meta, Options, Scan, Slot, TxnId};
-
-/// splitmix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// 0 to `n - 1`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-}
 
 /// `blocks` journal blocks in up to `pieces` runs that are not in order, on a device with some room around them.
 pub fn geometry(rng: &mut Rng, block_size: u32, blocks: u64, pieces: u64) -> Geometry {
@@ -51,7 +34,7 @@ pub fn base_device(rng: &mut Rng, geo: &Geometry) -> MemoryDevice {
     let blocks = geo.runs.iter().map(|r| r.0 + r.1).max().unwrap() + 2;
     let dev = MemoryDevice::new(blocks * bs as u64);
     for &(pblk, len) in &geo.runs {
-        dev.fill(pblk * bs as u64, len * bs as u64, rng.next() as u8)
+        dev.fill(pblk * bs as u64, len * bs as u64, rng.draw() as u8)
             .unwrap();
     }
     let mut sb = vec![0u8; bs];
@@ -193,7 +176,7 @@ impl World {
             id: slot.id,
             watermark,
             deps,
-            flags: rng.next() as u32,
+            flags: rng.draw() as u32,
         };
         Some(Written {
             slot,
@@ -206,7 +189,7 @@ impl World {
 
     /// Random bytes, sometimes a copy of what lies in the log: a forgery as good as a file can hold.
     fn payload(&self, rng: &mut Rng, bytes: u64) -> Vec<u8> {
-        let mut payload = vec![rng.next() as u8; bytes as usize];
+        let mut payload = vec![rng.draw() as u8; bytes as usize];
         let bs = self.geo.block_size as usize;
         if rng.below(2) == 0 {
             let pieces: u64 = self.geo.runs.iter().map(|r| r.1).max().unwrap();

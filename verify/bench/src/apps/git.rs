@@ -2,9 +2,9 @@
 use super::{finish, script, timed, ways};
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place};
-use crate::rng::Rng;
 use crate::system::{System, not_installed};
 use crate::{Because, Result};
+use ccfs_testkit::Rng;
 use std::path::Path;
 use std::process::Command;
 

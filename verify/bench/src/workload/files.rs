@@ -1,6 +1,6 @@
 //! A set of files that threads share: each file is used by one of them at a time.
 use super::Worker;
-use crate::rng::Rng;
+use ccfs_testkit::Rng;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Single calls, each over and over: on a thread's own files, warm or right after a mount.
 use super::{Scale, Worker, Workload, enter_stream};
-use crate::rng::Rng;
+use ccfs_testkit::Rng;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -14,7 +14,7 @@ mod varmail;
 mod webserver;
 
 use crate::experiment::{Group, Plain, everywhere};
-use crate::rng::Rng;
+use ccfs_testkit::Rng;
 use clap::ValueEnum;
 pub use micro::{Call, Micro, Threaded};
 use std::fs::File;

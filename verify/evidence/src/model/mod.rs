@@ -372,7 +372,7 @@ impl Explorer<'_> {
         let mut states = self.crash_states(&ends);
         let room = self.config.states.saturating_sub(tested);
         if states.len() > room {
-            let mut rng = crate::images::Rng(1);
+            let mut rng = ccfs_testkit::Rng::new(1);
             rng.shuffle(&mut states);
             states.truncate(room);
             states.sort_by_key(|s| (s.blame, s.with));

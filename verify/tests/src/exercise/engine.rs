@@ -4,8 +4,8 @@ use super::{file, tree};
 use crate::harness::{
     WorkDir, copy_out, flash_chosen, in_memory, kernel_mount, run, run_ok, umount_patiently,
 };
+use crate::hash::hash;
 use crate::kill9::op::{Kind, Op, Seen};
-use crate::rng::hash;
 use crate::sys::R;
 use ccfs_device::{FlashDevice, MemoryDevice};
 use ccfs_engine::{

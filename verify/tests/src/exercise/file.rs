@@ -1,8 +1,8 @@
 //! One file against a byte array: reads, writes, truncates, holes, copies, mappings, direct I/O, in any order.
 
 use super::History;
-use crate::rng::Rng;
 use crate::sys::R;
+use ccfs_testkit::Rng;
 
 /// Ways to do I/O; a target may not know all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

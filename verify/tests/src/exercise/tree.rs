@@ -4,10 +4,11 @@
 //! model is exact. A few names are everybody's; about those only invariants hold.
 
 use super::History;
+use crate::hash::hash;
 use crate::kill9::check::look;
 use crate::kill9::op::{How, Kind, Model, Op, Seen, data};
-use crate::rng::{Rng, hash};
 use crate::sys::R;
+use ccfs_testkit::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

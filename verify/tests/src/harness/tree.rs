@@ -1,6 +1,6 @@
 //! What a directory tree shows, for comparing two of them.
 
-use crate::rng::Hasher;
+use crate::hash::Hasher;
 use crate::sys::{self, Stat, Time};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -161,7 +161,7 @@ fn read_entry(path: &Path, name: &str) -> Entry {
                 "{}: length of the target",
                 path.display()
             );
-            crate::rng::hash(&target)
+            crate::hash::hash(&target)
         }
         _ => 0,
     };

@@ -2,8 +2,8 @@
 //! objects. What was started, in which order, and which syncs returned is kept outside the volume.
 
 use super::op::{Entry, How, Kind, Model, Op, data, one_request};
-use crate::rng::Rng;
 use crate::sys;
+use ccfs_testkit::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Mutex;

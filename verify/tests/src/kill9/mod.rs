@@ -6,8 +6,8 @@ pub mod load;
 pub mod op;
 
 use crate::harness::{Fs, Volume, run, run_ok, sibling};
-use crate::rng::Rng;
 use crate::sys;
+use ccfs_testkit::Rng;
 use load::{Record, Settings};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,7 +1,8 @@
 //! The operations of the load, and the model that says what a set of them leaves.
 
-use crate::rng::{Rng, hash};
+use crate::hash::hash;
 use crate::sys::{self, R, Time};
+use ccfs_testkit::Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;

@@ -1,8 +1,8 @@
 //! Bytes of files.
 
 use super::*;
-use crate::rng::Rng;
 use crate::sys;
+use ccfs_testkit::Rng;
 use libc::*;
 
 const KEEP: i32 = FALLOC_FL_KEEP_SIZE;

@@ -1,7 +1,7 @@
 //! Programs that work on O_ATOMIC files, as processes of their own, and the model of what they leave.
-use crate::rng::Rng;
 use crate::sys::Map;
 use ccfs_client as client;
+use ccfs_testkit::Rng;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;

@@ -4,7 +4,7 @@
 pub mod load;
 
 use crate::harness::{Fs, Volume, sibling};
-use crate::rng::Rng;
+use ccfs_testkit::Rng;
 use load::{Model, Round, Way};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -4,8 +4,8 @@ pub mod build;
 pub mod database;
 
 use crate::harness::{Compare, Fs, Tree, Volume, have, run_in, shell};
-use crate::rng::Rng;
 use crate::sys;
+use ccfs_testkit::Rng;
 use std::path::Path;
 
 /// One piece of work in an empty directory: (name, programs that it needs, how the results are compared, the work).

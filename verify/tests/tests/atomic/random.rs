@@ -2,8 +2,8 @@
 //! the kernel had cached it; also after `kill -9`.
 use crate::common::{assert_same, on_a_thread, on_each_transport, root};
 use ccfs_client as client;
+use ccfs_testkit::Rng;
 use ccfs_tests::harness::{Entry, Tree, Volume};
-use ccfs_tests::rng::Rng;
 use ccfs_tests::sys::{self, Map};
 use std::fs;
 use std::os::fd::OwnedFd;

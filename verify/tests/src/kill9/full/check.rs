@@ -203,9 +203,9 @@ pub fn synced(record: &Record) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::hash;
     use crate::kill9::full::load::Settings;
     use crate::kill9::op::Kind;
-    use crate::rng::hash;
 
     #[test]
     fn requests_end_at_pages_and_at_the_largest_size() {

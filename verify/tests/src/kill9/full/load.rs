@@ -3,8 +3,8 @@
 
 use crate::kill9::load::{enter_own_stream, is_gone};
 use crate::kill9::op::{How, Kind, Model, Op, data};
-use crate::rng::Rng;
 use crate::sys;
+use ccfs_testkit::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -7,8 +7,8 @@ pub mod load;
 
 use super::{check::look, finish_load, recover_by_fsck, start_load};
 use crate::harness::{Fs, Volume, run_ok};
-use crate::rng::Rng;
 use crate::sys;
+use ccfs_testkit::Rng;
 use check::Unit;
 use load::{Record, Returned, Settings};
 use std::os::unix::fs::FileExt;
