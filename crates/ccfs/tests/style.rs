@@ -13,7 +13,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("image", &["device", "ext4"]),
     ("log", &["device", "ext4"]),
     ("engine", &["device", "ext4", "image", "log"]),
-    ("fuse", &["engine", "client"]),
+    ("caller", &["engine", "client"]),
+    ("fuse", &["engine", "client", "caller"]),
     // Crash exploration of any program: `ccfs crash` is its front end.
     ("evidence", &["device", "engine", "fuse", "testkit"]),
     ("offline", &["device", "engine"]),
@@ -35,7 +36,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("testkit", &[]),
     ("tests", &["device", "engine", "client", "testkit"]),
     // Its modelled disks are those of the evidence.
-    ("bench", &["device", "client", "fuse", "evidence", "testkit"]),
+    (
+        "bench",
+        &["device", "client", "fuse", "evidence", "testkit"],
+    ),
 ];
 const LINES_MAX: usize = 700;
 

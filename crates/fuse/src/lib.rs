@@ -3,14 +3,12 @@
 pub mod abi;
 pub mod abort;
 pub mod apart;
-pub mod caller;
 mod home;
 mod leaving;
 pub mod loopdev;
 mod metrics;
 mod mount;
 pub mod mountinfo;
-pub mod procfs;
 pub mod sentinel;
 pub mod server;
 mod session;
@@ -20,7 +18,7 @@ pub mod transport;
 pub mod usermount;
 pub mod wire;
 
-pub use caller::{CallerConfig, Forks, Grouping, Rules};
+pub use ccfs_caller::{CallerConfig, Forks, Grouping, Rules};
 pub use home::Home;
 pub use mount::{FsType, MountConfig, MountError, Mounted, clear_dead};
 pub use server::{MountInfo, Server};

@@ -4,7 +4,6 @@
 //! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device. On earlier kernels both are mounted
 //! over a loop device by which sync calls come to the daemon ([`crate::sentinel`]); where that fails, as on later ones.
 use crate::apart::{self, Outcome, Target};
-use crate::caller::CallerConfig;
 use crate::home::Home;
 use crate::loopdev::{self, LoopDevice};
 use crate::sentinel::{self, Opening, Sentinel};
@@ -13,6 +12,7 @@ use crate::transport::Transport;
 use crate::transport::channel::Channel;
 use crate::transport::dev::PoolConfig;
 use crate::usermount;
+use ccfs_caller::CallerConfig;
 use ccfs_engine::Volume;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::{Errno, retry_on_intr};

@@ -1,7 +1,6 @@
 //! System calls that have no safe wrapper: ioctls of /dev/fuse and loop devices, signal handlers, prctl; random numbers.
 #![allow(unsafe_code)]
 use crate::abi;
-use crate::wire::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -174,15 +173,6 @@ pub fn unshare_root() -> io::Result<()> {
 pub fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes a descriptor that lives through the call, and a flag.
     checked(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) }).map(drop)
-}
-
-/// A number that nobody can guess; not 0. Error: EIO, there are no random numbers.
-pub fn random() -> Result<u64, Errno> {
-    let mut bytes = [0; 8];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => Ok(u64::from_ne_bytes(bytes).max(1)),
-        _ => Err(Errno(libc::EIO)),
-    }
 }
 
 /// Gives memory that is not in use back to the system: after many streams have ended, say.

@@ -1,19 +1,10 @@
 //! A request as a transport hands it to the server, and the reply that it gets back.
 use crate::abi;
 use crate::transport::uring::ring::Memory;
+pub use ccfs_caller::Errno;
 use ccfs_engine::Ino;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// An error number of a system call (positive).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub i32);
-
-impl From<ccfs_engine::Error> for Errno {
-    fn from(error: ccfs_engine::Error) -> Self {
-        Errno(error.errno())
-    }
-}
 
 /// Where a request's arguments lie.
 #[derive(Clone, Copy, Debug)]

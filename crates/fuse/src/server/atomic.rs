@@ -166,7 +166,7 @@ impl Server {
             if handle & WRITABLE == 0 {
                 return Err(Errno(libc::EBADF));
             }
-            let token = sys::random()?;
+            let token = ccfs_caller::random()?;
             self.open_once_clean(request, ino)?;
             self.handles.add(handle, ino, token);
         }

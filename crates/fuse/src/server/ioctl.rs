@@ -2,9 +2,9 @@
 //! states ("restricted" ioctls).
 use super::{Answer, Server, monotonic_ms};
 use crate::abi;
-use crate::caller::User;
 use crate::show::{self, Viewer};
 use crate::wire::{Errno, Reply, Request};
+use ccfs_caller::User;
 use ccfs_client::abi::{
     self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, SyncVolumeArg,
     TraceArg, TuneArg,

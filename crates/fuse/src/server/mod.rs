@@ -26,20 +26,21 @@ mod pages;
 mod scrub;
 mod snapshots;
 mod status_dir;
+mod streams;
 pub mod syncfs;
 mod synchronous;
 mod who;
 mod xattr;
 
 use crate::abi::{self, op};
-use crate::caller::{CallerConfig, Callers};
 use crate::metrics::Metrics;
-use crate::procfs::Proc;
 use crate::sentinel::Sentinel;
 use crate::show::recent::Recent;
 use crate::show::{Messages, Syncers};
 use crate::transport::InUse;
 use crate::wire::{Errno, Handler, Reply, Request, StalePages};
+use ccfs_caller::procfs::Proc;
+use ccfs_caller::{CallerConfig, Callers};
 use ccfs_client::abi as client;
 use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume, at_hand};
 use parking_lot::Mutex;
@@ -119,7 +120,11 @@ impl Server {
         let status_dir = status_dir::StatusDir::new(&volume, mount.status_dir);
         Ok(Server {
             block_size: volume.statfs()?.block_size,
-            callers: Callers::new(Proc::new("/proc"), callers, volume.clone()),
+            callers: Callers::new(
+                Proc::new("/proc"),
+                callers,
+                Arc::new(streams::Streams(volume.clone())),
+            ),
             volume,
             agreed,
             metrics: Metrics::default(),
@@ -507,7 +512,7 @@ fn ino_of(nodeid: u64) -> Result<Ino, Errno> {
 
 /// Milliseconds of the monotonic clock, as of the last timer tick.
 fn monotonic_ms() -> u64 {
-    crate::caller::monotonic_ms()
+    ccfs_caller::monotonic_ms()
 }
 
 fn node_of(ino: Ino) -> u64 {

@@ -1,6 +1,6 @@
 //! What `status` says about streams and how callers are told apart. Its length is bounded.
 use super::Server;
-use crate::caller::{Identity, StreamInfo, User};
+use ccfs_caller::{Identity, StreamInfo, User};
 use ccfs_client::abi::STREAM_IGNORE_FSYNC;
 use serde_json::{Value, json};
 

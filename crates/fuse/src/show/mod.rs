@@ -23,7 +23,7 @@ const WATCHED_FOR: u64 = 10;
 const SYNCERS_MAX: usize = 512;
 
 /// Who asks.
-pub type Viewer = crate::caller::User;
+pub type Viewer = ccfs_caller::User;
 
 impl Viewer {
     /// What is this user's may be shown.

@@ -1,5 +1,5 @@
 //! What /proc says about a thread. Every look is counted: a request of a known thread needs none.
-use crate::wire::Errno;
+use crate::errno::Errno;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

@@ -7,9 +7,9 @@
 //!
 //! *Whether it stays.* A program that can do more than whoever chose the place is not his business (`Place::is_left_with`).
 use super::{EventTracker, Intake, PATIENCE_NS, Thread};
-use crate::caller::bell::Bell;
-use crate::caller::monotonic_ns;
-use crate::caller::streams::Place;
+use crate::bell::Bell;
+use crate::monotonic_ns;
+use crate::streams::Place;
 use std::collections::HashMap;
 
 /// Threads that are not known, of processes of which others are.

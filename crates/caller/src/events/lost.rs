@@ -1,8 +1,8 @@
 //! Events that the kernel could not deliver: /proc makes up for them, and the bell, which is another way and seldom loses anything.
 use super::{EventTracker, Intake};
-use crate::caller::bell::Bell;
-use crate::caller::monotonic_ns;
-use crate::caller::streams::Place;
+use crate::bell::Bell;
+use crate::monotonic_ns;
+use crate::streams::Place;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 

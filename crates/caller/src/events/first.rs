@@ -1,8 +1,8 @@
 //! Threads that make their first request, and were not told of.
 use super::{EventTracker, Intake};
-use crate::caller::streams::{Origin, Place};
-use crate::caller::{io_uring_owner, monotonic_ns};
 use crate::procfs::Stat;
+use crate::streams::{Origin, Place};
+use crate::{io_uring_owner, monotonic_ns};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Longest chain of owners that is followed: a ring's worker, its polling thread, who made the ring. Names can be chosen, and lead anywhere.

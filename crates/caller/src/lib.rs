@@ -13,21 +13,23 @@
 //! * Callers that the kernel reports as 0 (in a process id namespace that the daemon's does not contain; the kernel itself)
 //!   are in the default stream. Write-back of mapped pages goes to the stream of the file's last writer (engine).
 //! * While nobody has made a stream and there is no policy, nothing is looked up at all.
+#![deny(unsafe_code)]
 mod bell;
 mod by_proc;
 mod connector;
+mod errno;
 mod events;
 mod groups;
 mod policy;
+pub mod procfs;
 mod rules;
 mod streams;
 
+pub use errno::{Errno, random};
 pub use policy::Grouping;
 pub use rules::Rules;
 pub use streams::{Engine, Origin, StreamInfo, User};
 
-use crate::procfs::Proc;
-use crate::wire::Errno;
 use bell::Bell;
 use by_proc::ProcTracker;
 use ccfs_client::abi::{STREAM_CHOSEN, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS, STREAM_POLICY};
@@ -36,6 +38,7 @@ use connector::Connector;
 use events::EventTracker;
 use parking_lot::Mutex;
 use policy::Policy;
+use procfs::Proc;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::OwnedFd;
@@ -397,14 +400,10 @@ impl Keeper {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
         let (weak, stopped) = (Arc::downgrade(shared), stop.clone());
         let events = shared.descriptor();
-        // The caller may be a queue's thread.
-        crate::sys::leave_idle_class();
-        let thread = std::thread::Builder::new()
-            .name("ccfs-streams".into())
-            .spawn(move || {
-                crate::sys::use_all_processors();
-                keep(&weak, &stopped, events.as_ref());
-            });
+        let thread = shared.registry.engine().spawn(
+            "ccfs-streams",
+            Box::new(move || keep(&weak, &stopped, events.as_ref())),
+        );
         match thread {
             Ok(thread) => Some(Keeper { stop, thread }),
             Err(e) => {
@@ -455,7 +454,7 @@ fn keep(shared: &Weak<Shared>, stop: &OwnedFd, events: Option<&OwnedFd>) {
             most = before.max(most);
             if most >= MANY && left < most / 8 {
                 most = left;
-                crate::sys::give_back_memory();
+                shared.registry.engine().give_back_memory();
             }
         }
         drop(shared);

@@ -3,17 +3,19 @@
 //! A stream ends by itself when no thread is in it and the engine has committed all of it. One that was made and never entered is
 //! kept for [`UNUSED_MS`].
 use super::Caller;
+use crate::errno::Errno;
 use crate::procfs::Rights;
-use crate::wire::Errno;
 use ccfs_client::abi::{STREAM_FLAGS, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS};
-use ccfs_engine::{DEFAULT_STREAM, StreamId, Volume};
+use ccfs_engine::DEFAULT_STREAM;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
     Ordering::{Relaxed, SeqCst},
 };
+use std::thread::JoinHandle;
 
 /// Streams that one user may have made at a time.
 pub(super) const STREAMS_MAX: usize = 4096;
@@ -22,7 +24,7 @@ const GROUPS_MAX: usize = 16;
 /// How long a stream is kept that nobody ever entered, milliseconds.
 const UNUSED_MS: u64 = 600_000;
 
-/// What the engine knows of streams.
+/// What the engine knows of streams, and what the process around it gives.
 pub trait Engine: Send + Sync {
     /// An id that no stream has had since the mount.
     fn fresh_id(&self) -> u64;
@@ -32,26 +34,12 @@ pub trait Engine: Send + Sync {
     fn settle(&self, ids: &[u64]) -> Result<(), ccfs_engine::Error>;
     /// Nobody is in this atomic group any more: if it is open, it is taken back.
     fn abandon(&self, id: u64);
-}
-
-impl Engine for Volume {
-    fn fresh_id(&self) -> u64 {
-        self.new_stream().0
+    /// Starts a thread; the one that asks may be bound to a processor, or wait for idle ones.
+    fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name(name.into()).spawn(run)
     }
-
-    fn is_settled(&self, id: u64) -> bool {
-        self.stream_is_settled(StreamId(id))
-    }
-
-    fn settle(&self, ids: &[u64]) -> Result<(), ccfs_engine::Error> {
-        let ids: Vec<_> = ids.iter().map(|id| StreamId(*id)).collect();
-        self.commit_streams(&ids)
-    }
-
-    fn abandon(&self, id: u64) {
-        // An error stops the volume where it happens.
-        let _ = self.group_abort(StreamId(id));
-    }
+    /// Many streams have ended: memory that is not in use may go back to the system.
+    fn give_back_memory(&self) {}
 }
 
 /// How a stream came to be.
@@ -214,6 +202,10 @@ pub struct Registry {
 }
 
 impl Registry {
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
     pub fn new(engine: Arc<dyn Engine>) -> Registry {
         Registry {
             engine,

@@ -1,7 +1,7 @@
 //! Atomic groups: who is in one. For identity a group is a stream of a kind: threads and processes that a member starts are members.
 use super::streams::{Place, Stream};
 use super::{Caller, Callers, Tracker};
-use crate::wire::Errno;
+use crate::errno::Errno;
 use ccfs_engine::StreamId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -44,7 +44,7 @@ impl Callers {
         home: Caller,
         by_file: bool,
     ) -> Result<u64, Errno> {
-        let handle = crate::sys::random()?;
+        let handle = crate::errno::random()?;
         let user = self.user(tid, uid);
         let registry = &self.shared.registry;
         let rights = self.proc().rights(tid);

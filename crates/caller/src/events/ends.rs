@@ -1,7 +1,7 @@
 //! Threads that have ended, or are said to have.
 use super::{EventTracker, Intake, Thread, seen};
-use crate::caller::streams::{Place, Stream};
-use crate::caller::{Caller, monotonic_ms};
+use crate::streams::{Place, Stream};
+use crate::{Caller, monotonic_ms};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Weak;
 

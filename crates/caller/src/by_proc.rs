@@ -16,8 +16,8 @@
 use super::policy::Policy;
 use super::streams::{Place, Registry};
 use super::{Caller, io_uring_owner, monotonic_ms, now_ticks};
+use crate::errno::Errno;
 use crate::procfs::{Proc, Stat};
-use crate::wire::Errno;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;

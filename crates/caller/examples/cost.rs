@@ -1,8 +1,8 @@
 //! What it costs to find out in whose stream a request runs, for threads that are known: the goal is 200 ns.
 //!
-//! `cargo run --release -p ccfs-fuse --example caller_cost`
-use ccfs_fuse::caller::{CallerConfig, Callers, Engine, Forks};
-use ccfs_fuse::procfs::Proc;
+//! `cargo run --release -p ccfs-caller --example cost`
+use ccfs_caller::procfs::Proc;
+use ccfs_caller::{CallerConfig, Callers, Engine, Forks};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 
