@@ -472,7 +472,7 @@ fn io_uring_owner(comm: &[u8]) -> Option<u32> {
 }
 
 /// Milliseconds of the monotonic clock, as of the last timer tick.
-pub(crate) fn monotonic_ms() -> u64 {
+pub fn monotonic_ms() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }

@@ -6,7 +6,7 @@ use super::Caller;
 use crate::errno::Errno;
 use crate::procfs::Rights;
 use ccfs_client::abi::{STREAM_FLAGS, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS};
-use ccfs_engine::DEFAULT_STREAM;
+use ccfs_engine::{DEFAULT_STREAM, StreamId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -119,6 +119,13 @@ pub struct User {
     /// Uid 0 of the daemon's own user namespace. In another one (a container) uid 0 can be the same user; it has no other rights
     /// than that user.
     pub is_root: bool,
+}
+
+impl User {
+    /// What is this uid's may be shown to him.
+    pub fn is(self, uid: u32) -> bool {
+        self.is_root || self.uid == uid
+    }
 }
 
 /// Where a thread is.

@@ -120,7 +120,7 @@ impl EventTracker {
         self.tidy_at(monotonic_ms());
     }
 
-    pub(in crate::caller) fn tidy_at(&self, now_ms: u64) {
+    pub(crate) fn tidy_at(&self, now_ms: u64) {
         let mut intake = self.intake.lock();
         self.take_in(&mut intake);
         for tid in std::mem::take(&mut intake.ended) {

@@ -6,7 +6,6 @@
 use super::ioctl::versioned;
 use super::{Answer, Server, status_dir};
 use crate::abi;
-use crate::sys;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{self as client, AtomicArg, SyncvArg};
 use ccfs_engine::{FLAG_APPEND, FLAG_IMMUTABLE, Ino};

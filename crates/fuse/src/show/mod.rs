@@ -25,13 +25,6 @@ const SYNCERS_MAX: usize = 512;
 /// Who asks.
 pub type Viewer = ccfs_caller::User;
 
-impl Viewer {
-    /// What is this user's may be shown.
-    pub fn is(self, uid: u32) -> bool {
-        self.is_root || self.uid == uid
-    }
-}
-
 /// The callers of recent sync calls: many have ended when somebody asks who it was.
 #[derive(Debug, Default)]
 pub struct Syncers {

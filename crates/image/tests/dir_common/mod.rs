@@ -1,5 +1,5 @@
 //! Volumes made by mke2fs, changed through `Image`, judged by e2fsck and debugfs.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 use ccfs_device::{Device, MemoryDevice, Write, write_all};
 use ccfs_image::{Image, InodeAttr, OpenOptions};
