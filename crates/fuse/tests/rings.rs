@@ -5,6 +5,7 @@ use ccfs_fuse::server::init::WANTED;
 use ccfs_fuse::transport::dev::{Pool, PoolConfig};
 use ccfs_fuse::transport::prepare_rings;
 use ccfs_fuse::transport::uring::Rings;
+use ccfs_fuse::transport::uring::ring::TRIM_EAGERLY;
 use common::gate::{Gate, MIB, become_user, byte_at, mount_gate};
 use common::{can_mount, on_one_processor};
 use rustix::fs::minor;
@@ -12,6 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -373,6 +375,59 @@ fn large_requests() {
         assert!(expected.zip(page.iter()).all(|(a, b)| a == *b));
     }
     assert_eq!(*m.gate.longest_read.lock(), MIB, "one request for 1 MiB");
+}
+
+/// Memory of buffers is given back beside requests that come: none of them loses what it brought.
+#[test]
+fn requests_keep_what_they_bring_while_memory_goes() {
+    const LEN: usize = 16 << 10;
+    const THREADS: usize = 8;
+    const ROUNDS: usize = 2000;
+    let Some(m) = Mount::new("requests_keep_what_they_bring_while_memory_goes", None) else {
+        return;
+    };
+    TRIM_EAGERLY.store(true, Relaxed);
+    let mut direct = OpenOptions::new();
+    direct.read(true).write(true).custom_flags(libc::O_DIRECT);
+    let done = AtomicUsize::new(0);
+    let mut checked = 0;
+    let mut lost = 0;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (file, done) = (direct.open(m.path("f")).unwrap(), &done);
+            scope.spawn(move || {
+                let mut space = vec![0u8; LEN + 4096];
+                let start = space.as_ptr().align_offset(4096);
+                let page = &mut space[start..start + LEN];
+                for round in 0..ROUNDS {
+                    page.fill(1 + (round % 255) as u8);
+                    let at = (thread * ROUNDS + round) * LEN;
+                    file.write_all_at(page, at as u64).unwrap();
+                    // Answers fill memory as well.
+                    if round % 8 == 0 {
+                        file.read_exact_at(page, 0).unwrap();
+                    }
+                }
+                done.fetch_add(1, Relaxed);
+            });
+        }
+        loop {
+            let last = done.load(Relaxed) == THREADS;
+            for (offset, bytes) in std::mem::take(&mut *m.gate.written.lock()) {
+                let round = offset as usize / LEN % ROUNDS;
+                let expected = 1 + (round % 255) as u8;
+                checked += bytes.len();
+                lost += usize::from(bytes.iter().any(|b| *b != expected));
+            }
+            if last {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    TRIM_EAGERLY.store(false, Relaxed);
+    assert_eq!(checked, THREADS * ROUNDS * LEN);
+    assert_eq!(lost, 0, "of {} requests", THREADS * ROUNDS);
 }
 
 /// A mount that is taken away while requests are in hand ends when they do.

@@ -335,7 +335,7 @@ impl Thread {
             }
             self.events()?;
             self.take_back()?;
-            if self.ring.should_trim() && self.trimmed.elapsed() > BUSY {
+            if self.ring.should_trim() && self.trimmed.elapsed() > BUSY || self.ring.is_eager() {
                 self.ring.submit()?;
                 if self.ring.trim() {
                     self.trimmed = Instant::now();

@@ -1,7 +1,8 @@
 //! One ring of io_uring and the buffers that requests come in: the only unsafe part of the transport.
 //!
 //! A [`Buffer`] belongs either to the kernel (registered, or committed with a reply: [`Ring`] holds it) or to whoever serves the
-//! request in it. So nobody here looks at memory that the kernel may be writing to.
+//! request in it. So nobody here looks at memory that the kernel may be writing to. It writes whenever this thread comes back from a system
+//! call or an interrupt; the request's event is there then.
 #![allow(unsafe_code)]
 use crate::abi::{self, InHeader, UringCmd, UringEntry, op};
 use crate::transport::channel::Channel;
@@ -9,7 +10,10 @@ use crate::transport::share::user_of;
 use crate::wire::{Body, Reply, Request};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
+};
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -17,6 +21,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -91,6 +96,9 @@ impl Drop for Mapping {
     }
 }
 
+/// Tests want what is rare: rings give memory back whenever they could.
+pub static TRIM_EAGERLY: AtomicBool = AtomicBool::new(false);
+
 /// A part of a mapping that belongs to this value alone.
 #[derive(Debug)]
 pub struct Memory {
@@ -112,6 +120,46 @@ impl Memory {
             let start = self.base.as_ptr().wrapping_add(at);
             madvise(start.cast(), len, Advice::LinuxDontNeed).is_ok()
         }
+    }
+}
+
+impl Memory {
+    /// The first page has been used since it was given back or set aside.
+    fn is_resident(&self) -> bool {
+        let mut pages = [0u8; 1];
+        // SAFETY: it writes a byte for the one page that is asked for; nothing looks at the page itself.
+        let done = unsafe { libc::mincore(self.base.as_ptr().cast(), 1, pages.as_mut_ptr()) };
+        done == 0 && pages[0] & 1 == 1
+    }
+}
+
+/// Pages that have left a payload; they go back to the system with this value.
+struct Aside {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Aside {
+    /// The first `len` bytes of a payload, whole pages.
+    fn of(payload: &mut Memory, len: usize) -> Option<Aside> {
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: these pages are part of the payload's mapping, which stays and reads as zeros; nothing refers to them. They get to a place
+        // that the kernel chooses, where nothing else is.
+        let moved = unsafe { mremap(payload.base.as_ptr().cast(), len, len, flags) };
+        let base = NonNull::<u8>::new(moved.ok()?.cast())?;
+        Some(Aside { base, len })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: a mapping of this value's own.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // SAFETY: made by `of`, of these bytes alone.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
@@ -254,7 +302,29 @@ impl Buffer {
         len.is_some()
     }
 
-    /// Gives memory back but for `kept` bytes, unless it holds a reply.
+    /// The pages of a payload that may be resident go to another place, in one call; what is read from now on is zeros. `None`: there are
+    /// none, or they stay where they are.
+    fn set_aside(&mut self) -> Option<Aside> {
+        let payload = self.payload.as_mut().filter(|_| self.touched > 0)?;
+        let page = rustix::param::page_size();
+        let len = self.touched.next_multiple_of(page).min(payload.len);
+        Aside::of(payload, len)
+    }
+
+    /// A request's event has come since pages were set aside. It gets what it brought, if it had come before.
+    fn put_back(&mut self, aside: &Aside) {
+        let len = (self.entry().payload_sz as usize).min(aside.len);
+        let Some(payload) = &mut self.payload else {
+            return;
+        };
+        // A look at pages that are not there would make them resident. (What is not resident can have been swapped out.)
+        let came_before = !payload.is_resident() && payload[..len].iter().all(|b| *b == 0);
+        if came_before {
+            payload[..len].copy_from_slice(&aside.bytes()[..len]);
+        }
+    }
+
+    /// Gives memory back but for `kept` bytes, unless it holds a reply. It must not be with the kernel.
     fn trim(&mut self, kept: usize) {
         if self.touched <= kept || self.full > kept {
             return;
@@ -309,6 +379,8 @@ pub struct Ring {
     free: Vec<Buffer>,
     /// How many the kernel has.
     out: usize,
+    /// Events that were taken in while memory was given back.
+    early: VecDeque<cqueue::Entry>,
 }
 
 impl Ring {
@@ -337,6 +409,7 @@ impl Ring {
             with_kernel: Vec::with_capacity(first),
             free: Vec::new(),
             out: 0,
+            early: VecDeque::new(),
         };
         while this.mappings.len() * MAPPED < first {
             this.map()?;
@@ -431,24 +504,53 @@ impl Ring {
         Ok(Buffer::new(head, payload, index as u32))
     }
 
-    /// Gives memory back that no request in hand needs. False: not now. The kernel writes to buffers in this thread's system calls only,
-    /// so one that it has holds nothing but a reply that was not handed over, or a request whose event was not taken.
+    /// Gives memory back that no request in hand needs. False: not now.
+    ///
+    /// A request gets into a buffer in work of the kernel's for this thread, which is done whenever the thread comes back from the kernel:
+    /// also between a look at the events and the call that gives memory back. So that call moves the pages aside, at once; an event that is
+    /// here afterwards tells of a request that may have come before, and then it gets them back.
     pub fn trim(&mut self) -> bool {
-        if !self.ring.submission().is_empty() || !self.ring.completion().is_empty() {
+        if !self.ring.submission().is_empty() {
             return false;
         }
-        for buffer in self.with_kernel.iter_mut().flatten() {
+        for index in 0..self.with_kernel.len() {
+            self.take_early();
+            if !self.early.is_empty() {
+                return false;
+            }
+            let Some(buffer) = &mut self.with_kernel[index] else {
+                continue;
+            };
             buffer.full = 0;
-            buffer.trim(0);
+            let Some(aside) = buffer.set_aside() else {
+                continue;
+            };
+            self.take_early();
+            let here = |event: &cqueue::Entry| event.user_data() == index as u64;
+            let buffer = self.with_kernel[index].as_mut().expect("it was here");
+            match self.early.iter().any(here) {
+                true => buffer.put_back(&aside),
+                false => buffer.touched = 0,
+            }
             self.resident = self.resident + buffer.touched - buffer.counted;
             buffer.counted = buffer.touched;
         }
         true
     }
 
+    /// Takes in events that are there, for [`Ring::event`].
+    fn take_early(&mut self) {
+        self.early.extend(self.ring.completion());
+    }
+
     /// More is resident than a thread with nothing to do should keep.
     pub fn could_trim(&self) -> bool {
         self.resident > RESIDENT_IDLE
+    }
+
+    /// See [`TRIM_EAGERLY`].
+    pub fn is_eager(&self) -> bool {
+        TRIM_EAGERLY.load(Relaxed) && self.resident > 0
     }
 
     /// More is resident than replies give back by and by.
@@ -521,7 +623,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Hands over what was pushed, and takes in what has come, without waiting for more: requests get into buffers in calls that ask for events.
+    /// Hands over what was pushed, and takes in what has come, without waiting for more: an event that waits for its work to be done gets in, too.
     pub fn turn(&mut self) -> io::Result<()> {
         let pushed = self.ring.submission().len() as u32;
         // SAFETY: there is no argument besides numbers.
@@ -537,6 +639,9 @@ impl Ring {
 
     /// Hands over what was pushed and waits for an event, at most for `limit`. False: it was over before one came.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<bool> {
+        if !self.early.is_empty() {
+            return self.submit().map(|()| true);
+        }
         let result = match limit {
             None => self.ring.submit_and_wait(1),
             Some(limit) => {
@@ -554,12 +659,13 @@ impl Ring {
 
     /// How many events are there.
     pub fn events(&mut self) -> usize {
-        self.ring.completion().len()
+        self.early.len() + self.ring.completion().len()
     }
 
     /// The next event that is there.
     pub fn event(&mut self) -> io::Result<Option<Event>> {
-        let Some(event) = self.ring.completion().next() else {
+        let early = self.early.pop_front();
+        let Some(event) = early.or_else(|| self.ring.completion().next()) else {
             return Ok(None);
         };
         let (index, result) = (event.user_data(), event.result());
