@@ -9,6 +9,15 @@ use std::ptr::NonNull;
 /// Alignment that every block device and file system accepts for O_DIRECT, in bytes.
 const ALIGN: usize = 4096;
 
+/// All bytes are zero.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (head, blocks) = bytes.split_at(bytes.len() % 64);
+    head.iter().all(|b| *b == 0)
+        && blocks
+            .chunks_exact(64)
+            .all(|c| c.iter().fold(0, |a, b| a | b) == 0)
+}
+
 /// A byte buffer aligned to 4096. `Clone` copies the bytes, so `Arc::make_mut` is copy-on-write.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,

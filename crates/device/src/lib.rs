@@ -37,7 +37,7 @@ mod timing;
 mod uring;
 
 pub use backing::{Part, loop_file};
-pub use buffer::AlignedBuf;
+pub use buffer::{AlignedBuf, is_zero};
 pub use counters::Counters;
 pub use epoch::{Command, EpochQueue, Order, Priority};
 pub use file::{FileDevice, OpenError, OpenMode};

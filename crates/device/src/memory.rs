@@ -18,7 +18,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::counters::Counting;
-use crate::{Counters, Device, SECTOR, Ticket, Write, check_range, check_writes};
+use crate::{Counters, Device, SECTOR, Ticket, Write, check_range, check_writes, is_zero};
 
 const CHUNK: usize = 4096;
 const CHUNKS: usize = 64;
@@ -289,10 +289,6 @@ fn differing_chunk(a: Option<&Arc<Segment>>, b: Option<&Arc<Segment>>) -> Option
             (Some(one), None) | (None, Some(one)) => !is_zero(&one[..]),
         }
     })
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|&byte| byte == 0)
 }
 
 /// The parts of the file's first `size` bytes that are not holes; all of it where the file system cannot tell.

@@ -2,9 +2,10 @@
 //!
 //! A time is logged at once, by the system stream, where nothing about its inode is uncommitted. Elsewhere it is kept in memory, and logged
 //! when that was applied: it must not become durable before the inode, or be overwritten by attributes that were captured before it.
-use crate::inode::{FLAG_NOATIME, Inode, State};
+use crate::inode::{Inode, State};
 use crate::types::{Result, SYSTEM_STREAM};
 use crate::volume::Volume;
+use ccfs_ext4::inode::FLAG_NOATIME;
 use std::sync::Arc;
 
 impl State {
@@ -23,7 +24,9 @@ impl Volume {
             return false;
         }
         let a = st.attr.atime;
-        a <= st.attr.mtime || a <= st.attr.ctime || a.0.saturating_add(DAY_S) < crate::op::now().0
+        a <= st.attr.mtime
+            || a <= st.attr.ctime
+            || a.0.saturating_add(DAY_S) < crate::clock::now().0
     }
 
     /// Notes an access time that is stale. At hand nobody is waited for who holds the inode: the next read finds it stale again.
@@ -35,7 +38,7 @@ impl Volume {
             return;
         }
         if st.has_uncommitted_attributes() {
-            st.attr.atime = self.held(crate::op::now());
+            st.attr.atime = self.held(crate::clock::now());
             self.unlogged_atimes.lock().insert(inode.ino, inode.clone());
             return;
         }

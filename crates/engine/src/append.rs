@@ -2,10 +2,9 @@
 //!
 //! The kernel cuts an append with O_DIRECT into requests of the largest size, and sends them all at once: a later part can come before an
 //! earlier one. It leaves a gap then, whose bytes nobody has written; a part may fill it, once.
-use crate::dir::errno;
-use crate::file::FLAG_APPEND;
 use crate::inode::State;
-use crate::types::{Result, WriteFlags};
+use crate::types::{Result, WriteFlags, errno};
+use ccfs_ext4::inode::FLAG_APPEND;
 
 /// Gaps of a file at a time. (A call has at most as many parts as the kernel has requests under way.)
 const GAPS_MAX: usize = 1024;

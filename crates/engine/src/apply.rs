@@ -7,9 +7,11 @@ use crate::record::{DirField, Record, Records};
 use crate::sync::RwLock;
 use crate::txn::{Phase, Txn, same};
 use crate::types::*;
-use crate::view::LBLK_END;
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
+use ccfs_ext4::dirent::TYPE_DIR;
+use ccfs_ext4::extent::LBLK_END;
+use ccfs_ext4::inode::{self, LINK_MAX, is_dir};
 use ccfs_ext4::{Error, unless_io};
 use ccfs_image::{FastMap, InodeAttr, Mapping};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -355,7 +357,7 @@ impl Volume {
         let image = &self.image;
         match record {
             Record::Create { ino, parent, attr } => {
-                if u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR {
+                if is_dir(attr.mode) {
                     image.create_inode(
                         *ino,
                         &ccfs_image::InodeAttr {
@@ -371,7 +373,7 @@ impl Volume {
             }
             Record::Attr { ino, attr } => {
                 let mut attr = attr.clone();
-                if u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR {
+                if is_dir(attr.mode) {
                     attr.size = image.read_attr(*ino)?.size;
                 }
                 image.write_attr(*ino, &attr)?;
@@ -475,28 +477,27 @@ impl Volume {
 
     /// A directory's link count follows from its entries.
     fn apply_entry(&self, dir: Ino, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
-        const DIR: u8 = 2;
         let old = match ino {
             0 => self.image.dir_remove(dir, name)?,
             _ => self.image.dir_insert(dir, name, ino, ftype)?,
         };
         let was_dir = match old {
-            Some((_, DIR)) => true,
+            Some((_, TYPE_DIR)) => true,
             // Volumes without file types in entries: ask the inode.
             Some((ino, 0)) => {
-                let dir = |a: InodeAttr| u32::from(a.mode) & libc::S_IFMT == libc::S_IFDIR;
+                let dir = |a: InodeAttr| is_dir(a.mode);
                 unless_io(self.image.read_attr(ino).map(dir), false)?
             }
             _ => false,
         };
-        let is_dir = ino != 0 && ftype == DIR;
+        let is_dir = ino != 0 && ftype == TYPE_DIR;
         if was_dir == is_dir {
             return Ok(());
         }
         let mut attr = self.image.read_attr(dir)?;
         attr.nlink = match (is_dir, attr.nlink) {
             (_, 1) => 1,
-            (true, n) if n >= crate::namespace::LINK_MAX => 1,
+            (true, n) if n >= LINK_MAX => 1,
             (true, n) => n + 1,
             (false, n) if n > 2 => n - 1,
             (false, n) => n,
@@ -506,15 +507,15 @@ impl Volume {
 
     fn apply_free(&self, a: &mut Applier, ino: Ino) -> Result<bool> {
         let attr = self.image.read_attr(ino)?;
-        let mapped = match u32::from(attr.mode) & libc::S_IFMT {
-            libc::S_IFREG | libc::S_IFDIR => true,
-            libc::S_IFLNK => self.image.fast_symlink(ino)?.is_none(),
+        let mapped = match inode::file_type(attr.mode) {
+            inode::S_IFREG | inode::S_IFDIR => true,
+            inode::S_IFLNK => self.image.fast_symlink(ino)?.is_none(),
             _ => false,
         };
         if mapped && self.image.clear(ino, 0, LBLK_END, FREE_BUDGET)?.is_some() {
             return Ok(false);
         }
-        self.image.clear_inode(ino, crate::op::now().0 as u32)?;
+        self.image.clear_inode(ino, crate::clock::now().0 as u32)?;
         self.orphans.lock().remove(&ino);
         a.linear.remove(&ino);
         for field in DirField::ALL {
@@ -535,7 +536,7 @@ impl Volume {
             clear_dir_ties(&mut st, txn);
             let layer = layer.body.read();
             self.dirty.sub(
-                layer.pages.len() as u64 * u64::from(self.block_size) + crate::op::LAYER_BYTES,
+                layer.pages.len() as u64 * u64::from(self.block_size) + crate::inode::LAYER_BYTES,
             );
             self.keep_tail(*ino, &st, &layer);
             if layer.dead {

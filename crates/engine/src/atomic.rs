@@ -7,12 +7,10 @@
 //!
 //! Names, mode, owner and attributes are not content: they change in transactions as with every file, which see the attributes without
 //! the draft (`Draft::base`).
-use crate::dir::errno;
-use crate::file::FLAG_APPEND;
 use crate::group::{Aborted, Held};
-use crate::inode::{FileLayer, Inode, LayerBody, Over, State};
+use crate::inode::{FileLayer, Inode, LAYER_BYTES, LayerBody, Over, State};
 use crate::moment::Moment;
-use crate::op::{LAYER_BYTES, Op, Promise};
+use crate::op::{Op, Promise};
 use crate::planted::{self, Bug};
 use crate::share::{self, By};
 use crate::sync::RwLockWriteGuard;
@@ -21,6 +19,7 @@ use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::{Cause, SyncCall, Syncer};
 use ccfs_ext4::Error;
+use ccfs_ext4::inode::FLAG_APPEND;
 use ccfs_image::InodeAttr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

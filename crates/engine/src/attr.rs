@@ -1,8 +1,7 @@
 //! Attributes: getattr, setattr, flags, extended attributes, ACLs.
-use crate::dir::errno;
-use crate::file::{FLAG_APPEND, FLAG_IMMUTABLE, kill_suidgid, touch};
+use crate::file::{kill_suidgid, touch};
 use crate::group::Held;
-use crate::inode::{FLAG_DIRSYNC, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, Inode, State};
+use crate::inode::{Inode, State};
 use crate::namespace::{ACL_ACCESS, ACL_DEFAULT};
 use crate::op::Op;
 use crate::planted::{self, Bug};
@@ -13,13 +12,17 @@ use crate::volume::Volume;
 use crate::watch::Rule;
 use ccfs_ext4::Error;
 use ccfs_ext4::acl::Acl;
+use ccfs_ext4::inode::{
+    FLAG_APPEND, FLAG_DIRSYNC, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, FLAG_TOPDIR,
+    file_type, is_dir,
+};
 use std::sync::Arc;
 
 /// Flags that FS_IOC_SETFLAGS may change: sync, immutable, append, nodump, noatime; nocow is refused.
 const FLAGS_SETTABLE: u32 =
     FLAG_SYNC | FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NODUMP | FLAG_NOATIME | FLAGS_OF_DIRS;
 /// Those that only a directory can get: dirsync, topdir.
-const FLAGS_OF_DIRS: u32 = FLAG_DIRSYNC | 0x2_0000;
+const FLAGS_OF_DIRS: u32 = FLAG_DIRSYNC | FLAG_TOPDIR;
 /// Flags shown by FS_IOC_GETFLAGS, and known to FS_IOC_SETFLAGS (EXT4_FL_USER_VISIBLE).
 const FLAGS_VISIBLE: u32 = 0x725B_DFFF;
 /// Largest xattr value (XATTR_SIZE_MAX) and name (XATTR_NAME_MAX).
@@ -267,9 +270,7 @@ impl Volume {
             return false;
         }
         match ccfs_image::at_hand(|| self.getattr(ino)) {
-            Some(Ok(attr)) if u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR => {
-                attr.flags & (FLAG_SYNC | FLAG_DIRSYNC) != 0
-            }
+            Some(Ok(attr)) if is_dir(attr.mode) => attr.flags & (FLAG_SYNC | FLAG_DIRSYNC) != 0,
             Some(Ok(attr)) => attr.flags & FLAG_SYNC != 0,
             Some(Err(_)) => false,
             None => true,
@@ -610,7 +611,7 @@ fn set_fields(st: &mut State, set: &SetAttr, op: &Op) {
         kill_suidgid(st, set.kill_suidgid, set.kill_sgid);
     }
     if let Some(mode) = set.mode {
-        st.attr.mode = (st.attr.mode & libc::S_IFMT as u16) | (mode & 0o7777);
+        st.attr.mode = file_type(st.attr.mode) | (mode & 0o7777);
     }
     if let Some(uid) = set.uid {
         st.attr.uid = uid;

@@ -8,42 +8,23 @@ use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Rule;
 use ccfs_ext4::Error;
+use ccfs_ext4::dirent::{self, NAME_MAX};
 use ccfs_image::DirEntry;
 use std::sync::Arc;
 
-pub(crate) fn errno<T>(n: i32) -> Result<T> {
-    Err(Error::Errno(n))
-}
-
-/// Longest name, in bytes (ext4).
-pub const NAME_MAX: usize = 255;
 /// Cookies of "." and "..".
 const COOKIE_DOT: u64 = 1;
 pub(crate) const COOKIE_DOTDOT: u64 = 2;
 
-/// ext4's file type byte of a mode.
-pub fn ftype_of(mode: u16) -> u8 {
-    match u32::from(mode) & libc::S_IFMT {
-        libc::S_IFREG => 1,
-        libc::S_IFDIR => 2,
-        libc::S_IFCHR => 3,
-        libc::S_IFBLK => 4,
-        libc::S_IFIFO => 5,
-        libc::S_IFSOCK => 6,
-        libc::S_IFLNK => 7,
-        _ => 0,
-    }
-}
-
 fn dtype_of(ftype: u8) -> u8 {
     match ftype {
-        1 => libc::DT_REG,
-        2 => libc::DT_DIR,
-        3 => libc::DT_CHR,
-        4 => libc::DT_BLK,
-        5 => libc::DT_FIFO,
-        6 => libc::DT_SOCK,
-        7 => libc::DT_LNK,
+        dirent::TYPE_FILE => libc::DT_REG,
+        dirent::TYPE_DIR => libc::DT_DIR,
+        dirent::TYPE_CHAR_DEVICE => libc::DT_CHR,
+        dirent::TYPE_BLOCK_DEVICE => libc::DT_BLK,
+        dirent::TYPE_FIFO => libc::DT_FIFO,
+        dirent::TYPE_SOCKET => libc::DT_SOCK,
+        dirent::TYPE_SYMLINK => libc::DT_LNK,
         _ => libc::DT_UNKNOWN,
     }
 }

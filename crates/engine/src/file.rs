@@ -1,5 +1,4 @@
 //! File data: read, write, truncate, fallocate, seek.
-use crate::dir::errno;
 use crate::group::Held;
 use crate::inode::{FileLayer, Inode, Over, Page, State};
 use crate::mapped::writer_of_mapped;
@@ -8,19 +7,17 @@ use crate::planted::{self, Bug};
 use crate::share::By;
 use crate::space::SPARE_BLOCKS;
 use crate::types::*;
-use crate::view::{LBLK_END, Where};
+use crate::view::Where;
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
+use ccfs_device::is_zero;
+use ccfs_ext4::extent::LBLK_END;
+use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_IMMUTABLE};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files of at most so many bytes are read together with what lies beside them.
 const SMALL_FILE: u64 = 64 << 10;
-
-/// i_flags: changes are refused; only appending is allowed.
-pub const FLAG_IMMUTABLE: u32 = 0x10;
-pub const FLAG_APPEND: u32 = 0x20;
-pub const FLAG_EXTENTS: u32 = 0x8_0000;
 
 /// A block that an operation will change: its content before, where that matters.
 pub(crate) struct Cell {
@@ -624,15 +621,6 @@ impl Volume {
             errno(libc::ENXIO)
         }
     }
-}
-
-/// All bytes are zero.
-pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    let (head, blocks) = bytes.split_at(bytes.len() % 64);
-    head.iter().all(|b| *b == 0)
-        && blocks
-            .chunks_exact(64)
-            .all(|c| c.iter().fold(0, |a, b| a | b) == 0)
 }
 
 /// A change of content.

@@ -5,7 +5,6 @@
 //! such an operation waits for the group's end, up to `Options::group_wait`; then the group is taken back (`undo.rs`), and what its
 //! members do afterwards fails with ECANCELED. Whoever waits holds nothing here. But the kernel holds something for him, and where strangers
 //! need that the group is taken back at once ([`Held`]).
-use crate::file::FLAG_APPEND;
 use crate::inode::State;
 use crate::moment::Moment;
 use crate::planted::{self, Bug};
@@ -17,6 +16,7 @@ use crate::undo::Undo;
 use crate::volume::Volume;
 use crate::watch::{Cause, SyncCall, Syncer};
 use ccfs_ext4::Error;
+use ccfs_ext4::inode::FLAG_APPEND;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use std::time::{Duration, Instant};

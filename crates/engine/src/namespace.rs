@@ -1,8 +1,7 @@
 //! Names: create, link, unlink, rename.
-use crate::dir::{Locked, check_name, errno, ftype_of};
-use crate::file::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE};
+use crate::dir::{Locked, check_name};
 use crate::group::Held;
-use crate::inode::{FLAG_DIRSYNC, FLAG_NOATIME, FLAG_NODUMP, Inode, Over, Page, State};
+use crate::inode::{Inode, Over, Page, State};
 use crate::op::{ENTRY_BLOCKS, Op};
 use crate::planted::{self, Bug};
 use crate::record::{XattrSet, set_bytes};
@@ -13,20 +12,23 @@ use crate::watch::Rule;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
 use ccfs_ext4::acl::Acl;
+use ccfs_ext4::dirent::type_of;
+use ccfs_ext4::inode::{
+    self, FLAG_APPEND, FLAG_COMPR, FLAG_DIRSYNC, FLAG_EXTENTS, FLAG_IMMUTABLE, FLAG_NOATIME,
+    FLAG_NODUMP, FLAG_SECRM, FLAG_SYNC, FLAG_UNRM, LINK_MAX, S_IFDIR, S_IFLNK, S_IFREG, file_type,
+};
 use ccfs_image::InodeAttr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
 
-/// Most links of a file, and of subdirectories before nlink becomes 1 (ext4).
-pub(crate) const LINK_MAX: u32 = 65_000;
 /// Blocks of structure that a new inode can need: an xattr block, a directory's first block, a slow symlink's block.
 const INODE_BLOCKS: u64 = 2;
 /// Targets from this length on do not fit in the inode (ext4), bytes.
-const FAST_SYMLINK_END: usize = 60;
+const FAST_SYMLINK_END: usize = inode::BLOCK_LEN;
 /// i_flags that new files inherit from their directory: sync, nodump, noatime, append-only and the like are not all
 /// inherited by ext4; these are (EXT4_FL_INHERITED, what we support of it).
 const INHERITED_FLAGS: u32 =
-    0x0000_0001 | 0x0000_0002 | 0x0000_0004 | 0x0000_0008 | 0x0000_0040 | 0x0000_0080 | 0x0001_0000;
+    FLAG_SECRM | FLAG_UNRM | FLAG_COMPR | FLAG_SYNC | FLAG_NODUMP | FLAG_NOATIME | FLAG_DIRSYNC;
 
 /// What a new inode starts with.
 struct New<'a> {
@@ -47,9 +49,9 @@ pub(crate) fn inherited_gid(cx: &Context, dir: &State) -> u32 {
 /// What a new inode of this mode gets of its directory's flags (ext4_mask_flags of Linux).
 pub(crate) fn inherited_flags(dir: &State, mode: u16) -> u32 {
     let inherited = dir.attr.flags & INHERITED_FLAGS;
-    match u32::from(mode) & libc::S_IFMT {
-        libc::S_IFDIR => inherited,
-        libc::S_IFREG => inherited & !FLAG_DIRSYNC,
+    match file_type(mode) {
+        S_IFDIR => inherited,
+        S_IFREG => inherited & !FLAG_DIRSYNC,
         _ => inherited & (FLAG_NODUMP | FLAG_NOATIME),
     }
 }
@@ -99,7 +101,7 @@ impl Volume {
     }
 
     pub fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], mode: u16) -> Result<Attr> {
-        let mode = libc::S_IFDIR as u16 | (mode & 0o7777);
+        let mode = S_IFDIR | (mode & 0o7777);
         self.create(
             cx,
             parent,
@@ -120,7 +122,7 @@ impl Volume {
         if target.len() >= self.block_size as usize || target.contains(&0) {
             return errno(libc::ENAMETOOLONG);
         }
-        let mode = libc::S_IFLNK as u16 | 0o777;
+        let mode = S_IFLNK | 0o777;
         self.create(
             cx,
             parent,
@@ -143,7 +145,7 @@ impl Volume {
             if self.entry(&dir, &st, name)?.is_some() || name == b"." || name == b".." {
                 return errno(libc::EEXIST);
             }
-            let is_dir = u32::from(new.mode) & libc::S_IFMT == libc::S_IFDIR;
+            let is_dir = inode::is_dir(new.mode);
             if is_dir {
                 self.check_dir_links(&st)?;
             }
@@ -158,7 +160,7 @@ impl Volume {
                 &mut st,
                 name,
                 None,
-                Some((inode.ino, ftype_of(new.mode))),
+                Some((inode.ino, type_of(new.mode))),
             );
             op.dir_changed(&dir, &mut st);
             if is_dir {
@@ -181,7 +183,7 @@ impl Volume {
             let dir = self.inode(parent)?;
             let mut st = dir.write()?;
             Self::check_dir(&st, false)?;
-            let mode = libc::S_IFREG as u16 | (mode & 0o7777);
+            let mode = S_IFREG | (mode & 0o7777);
             let made = self.new_inode(
                 cx,
                 &dir,
@@ -216,9 +218,9 @@ impl Volume {
         name: Option<&[u8]>,
         tie: Option<Tie>,
     ) -> Result<Option<(Arc<Inode>, Op<'_>)>> {
-        let kind = u32::from(new.mode) & libc::S_IFMT;
-        let is_dir = kind == libc::S_IFDIR;
-        let is_link = kind == libc::S_IFLNK;
+        let kind = file_type(new.mode);
+        let is_dir = kind == S_IFDIR;
+        let is_link = kind == S_IFLNK;
         let (xattrs, mut mode) = match self.inherited_lists(dir, st, new.mode)? {
             Some(lists) => lists,
             None if is_link => (Vec::new(), new.mode),
@@ -253,8 +255,7 @@ impl Volume {
             }
         };
         let inherited = inherited_flags(st, new.mode);
-        let extents =
-            self.image.geometry().has_extents && matches!(kind, libc::S_IFREG | libc::S_IFDIR);
+        let extents = self.image.geometry().has_extents && matches!(kind, S_IFREG | S_IFDIR);
         let attr = InodeAttr {
             mode,
             uid: cx.uid,
@@ -293,8 +294,8 @@ impl Volume {
         st: &State,
         mode: u16,
     ) -> Result<Option<(XattrSet, u16)>> {
-        let kind = u32::from(mode) & libc::S_IFMT;
-        if kind == libc::S_IFLNK {
+        let kind = file_type(mode);
+        if kind == S_IFLNK {
             return Ok(None);
         }
         let Some(acl) = self.acl(dir, st, ACL_DEFAULT)? else {
@@ -303,7 +304,7 @@ impl Volume {
         let mut lists = Vec::new();
         let (access, permission) = acl.create_masq(mode);
         lists.extend(access.map(|a| (ACL_ACCESS, Vec::new(), a.to_disk())));
-        if kind == libc::S_IFDIR {
+        if kind == S_IFDIR {
             lists.push((ACL_DEFAULT, Vec::new(), acl.to_disk()));
         }
         Ok(Some((lists, (mode & !0o777) | (permission & 0o777))))
@@ -388,7 +389,7 @@ impl Volume {
             st.attr.nlink += 1;
             st.attr.ctime = op.now;
             op.capture(&inode, st);
-            let (attr, ftype) = (self.attr_of(ino, st), ftype_of(st.attr.mode));
+            let (attr, ftype) = (self.attr_of(ino, st), type_of(st.attr.mode));
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, None, Some((ino, ftype)));
             op.dir_changed(&dir, st);

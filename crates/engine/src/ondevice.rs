@@ -91,7 +91,7 @@ pub(crate) fn limits(device: &dyn Transactions) -> Limits {
         orphans_max: usize::MAX,
         dir_fields_max: 1 << 20,
         txn_log_bytes: records,
-        prealloc_blocks: records / 2 / crate::resize::RUN_BYTES,
+        prealloc_blocks: records / 2 / crate::record::RUN_BYTES,
         write_max: (1usize << (most / 16).max(4096).ilog2()).min(1 << 20),
     }
 }

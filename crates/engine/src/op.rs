@@ -1,5 +1,6 @@
 //! One accepted operation: the only way in which user-visible state changes (begin, record, end).
-use crate::inode::{FileLayer, Inode, Over, Overlay, Page, State};
+use crate::clock;
+use crate::inode::{FileLayer, Inode, LAYER_BYTES, Over, Overlay, Page, State};
 use crate::planted;
 use crate::record::{DirField, DirValue};
 use crate::share::By;
@@ -12,7 +13,6 @@ use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Blocks promised by the allocator to an operation that is about to be accepted; given back if it is not.
 pub(crate) struct Promise<'v> {
@@ -50,10 +50,6 @@ const RECORDS_BYTES_MAX: u64 = 2048;
 /// Blocks of structure that a new entry can need: a leaf, an index node, a new root level, a node of its tree of extents.
 pub(crate) const ENTRY_BLOCKS: u64 = 4;
 
-/// Memory of an inode's layer besides its pages, with the names and tables that go with it, roughly, bytes; counts against the dirty
-/// limit. Measured: 1.8 KB for each of many small new files.
-pub(crate) const LAYER_BYTES: u64 = 2048;
-
 pub(crate) struct Op<'v> {
     pub vol: &'v Volume,
     pub txn: Arc<Txn>,
@@ -75,30 +71,10 @@ pub(crate) struct Op<'v> {
     draft: Option<(u32, u64)>,
 }
 
-/// The wall clock, as inodes hold it.
-pub(crate) fn now() -> Time {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    (since.as_secs() as i64, since.subsec_nanos())
-}
-
 impl Volume {
-    /// A time as this volume's inodes hold it (ext4 documentation, "Inode Timestamps"): 128-byte inodes have 32 bits of seconds,
-    /// larger ones 34 bits and nanoseconds, and none at either end of the range.
-    pub(crate) fn held(&self, (seconds, nanoseconds): Time) -> Time {
-        const MIN: i64 = i32::MIN as i64;
-        let small = self.image.geometry().inode_size == 128;
-        let max = if small {
-            i32::MAX as i64
-        } else {
-            MIN + (1 << 34) - 1
-        };
-        if small || seconds <= MIN || seconds >= max {
-            (seconds.clamp(MIN, max), 0)
-        } else {
-            (seconds, nanoseconds)
-        }
+    /// A time as this volume's inodes hold it.
+    pub(crate) fn held(&self, time: Time) -> Time {
+        clock::held(time, self.image.geometry().inode_size)
     }
 
     /// Promises blocks, or ENOSPC. Root's reserve is left to privileged callers.
@@ -241,7 +217,7 @@ impl Volume {
             vol: self,
             txn,
             number: accepted.number,
-            now: self.held(now()),
+            now: self.held(clock::now()),
             short,
             tight,
             spare: Cell::new(structure),
@@ -272,7 +248,7 @@ impl Volume {
             vol: self,
             txn,
             number,
-            now: self.held(now()),
+            now: self.held(clock::now()),
             short,
             tight,
             spare: Cell::new(structure),

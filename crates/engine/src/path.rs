@@ -117,7 +117,7 @@ impl Volume {
         inode.named_in(parent);
         let st = inode.read()?;
         if st.dead {
-            return crate::dir::errno(libc::ENOENT);
+            return errno(libc::ENOENT);
         }
         Ok(self.attr_of(ino, &st))
     }

@@ -8,6 +8,9 @@ use ccfs_image::{Ino, InodeAttr, Lblk, Pblk};
 /// Extended attributes of an inode: (name index, name suffix, value).
 pub type XattrSet = Vec<(u8, Vec<u8>, Vec<u8>)>;
 
+/// Bytes of the log for a run of blocks.
+pub const RUN_BYTES: u64 = 48;
+
 /// Most bytes of the log that a set takes.
 pub fn set_bytes(set: &XattrSet) -> u64 {
     set.iter()

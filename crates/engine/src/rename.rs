@@ -1,5 +1,5 @@
 //! rename(2) with all of its flags.
-use crate::dir::{Locked, check_name, errno, ftype_of};
+use crate::dir::{Locked, check_name};
 use crate::group::Held;
 use crate::inode::{Inode, State};
 use crate::namespace::{
@@ -12,6 +12,8 @@ use crate::txn::Tie;
 use crate::types::*;
 use crate::volume::Volume;
 use crate::watch::Rule;
+use ccfs_ext4::dirent::type_of;
+use ccfs_ext4::inode::{FLAG_APPEND, FLAG_IMMUTABLE, S_IFCHR};
 use std::sync::Arc;
 
 /// One side: a name in a directory and what it is.
@@ -148,7 +150,7 @@ impl Volume {
             self.check_headroom(&new.dir, l.get(&new.dir), new.name)?;
         }
         let lists = match flags.whiteout {
-            true => self.inherited_lists(&old.dir, l.get(&old.dir), libc::S_IFCHR as u16)?,
+            true => self.inherited_lists(&old.dir, l.get(&old.dir), S_IFCHR)?,
             false => None,
         };
         let lists = lists.map_or(Vec::new(), |(lists, _)| lists);
@@ -222,7 +224,7 @@ impl Volume {
         new: &Side,
         flags: RenameFlags,
     ) -> Result<()> {
-        const LOCKED: u32 = crate::file::FLAG_IMMUTABLE | crate::file::FLAG_APPEND;
+        const LOCKED: u32 = FLAG_IMMUTABLE | FLAG_APPEND;
         let moved = old.inode.as_ref().expect("checked by the caller");
         for dir in [&old.dir, &new.dir] {
             let st = l.get(dir);
@@ -232,12 +234,7 @@ impl Volume {
         }
         let removes_new = new.inode.is_some();
         let forbidden = l.get(&old.dir).attr.flags & LOCKED != 0
-            || l.get(&new.dir).attr.flags
-                & (if removes_new {
-                    LOCKED
-                } else {
-                    crate::file::FLAG_IMMUTABLE
-                })
+            || l.get(&new.dir).attr.flags & (if removes_new { LOCKED } else { FLAG_IMMUTABLE })
                 != 0
             || l.get(moved).attr.flags & LOCKED != 0;
         if forbidden {
@@ -366,7 +363,7 @@ impl Volume {
         ino: Ino,
         lists: XattrSet,
     ) -> (Ino, u8) {
-        let mode = libc::S_IFCHR as u16;
+        let mode = S_IFCHR;
         let attr = ccfs_image::InodeAttr {
             mode,
             uid: cx.uid,
@@ -398,7 +395,7 @@ impl Volume {
         st.last = Some(op.txn.clone());
         drop(st);
         self.inodes.insert(inode);
-        (ino, ftype_of(mode))
+        (ino, type_of(mode))
     }
 }
 
@@ -407,5 +404,5 @@ fn is_dir(inode: &Arc<Inode>) -> bool {
 }
 
 fn entry_of(inode: &Inode, st: &State) -> (Ino, u8) {
-    (inode.ino, ftype_of(st.attr.mode))
+    (inode.ino, type_of(st.attr.mode))
 }

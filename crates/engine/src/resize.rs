@@ -1,23 +1,23 @@
 //! Changes of a file's extent: truncate, fallocate, holes, copies.
-use crate::dir::errno;
-use crate::file::{Cell, FLAG_APPEND, FLAG_EXTENTS, is_held, is_zero, touch};
+use crate::file::{Cell, is_held, touch};
 use crate::group::Held;
 use crate::inode::{Inode, State};
 use crate::op::Op;
 use crate::planted::{self, Bug};
+use crate::record::RUN_BYTES;
 use crate::sync::RwLockWriteGuard;
 use crate::types::*;
-use crate::view::{LBLK_END, Where};
+use crate::view::Where;
 use crate::volume::Volume;
+use ccfs_device::is_zero;
 use ccfs_ext4::Error;
+use ccfs_ext4::extent::LBLK_END;
+use ccfs_ext4::inode::{FLAG_APPEND, FLAG_EXTENTS};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Most bytes that one call of copy_file_range copies; the caller goes on.
 const COPY_MAX: u64 = 64 << 20;
-
-/// Bytes of the log for a run of blocks.
-pub(crate) const RUN_BYTES: u64 = 48;
 
 /// A change of size, prepared.
 pub(crate) struct ResizePlan {

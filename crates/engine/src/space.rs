@@ -533,7 +533,7 @@ impl Volume {
             bavail: free.saturating_sub(geo.root_reserved_blocks + self.space.wanted),
             files: u64::from(geo.inodes_count),
             ffree: u64::from(self.image.alloc().free_inodes()) + self.pending_inodes.get(),
-            name_max: crate::dir::NAME_MAX as u32,
+            name_max: ccfs_ext4::dirent::NAME_MAX as u32,
         })
     }
 }

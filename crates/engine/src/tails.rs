@@ -1,9 +1,9 @@
 //! The last block of files that were written lately, where the end of file lies within it. An append needs it, and so does a read up to the
 //! end of file, even where the kernel has the page: it sends such a page by itself and does not count it as read. Once the block is home,
 //! both would have to wait for the device.
-use crate::file::is_zero;
 use crate::sync::Mutex;
 use crate::types::Ino;
+use ccfs_device::is_zero;
 use ccfs_image::FastMap;
 
 const SHARDS: usize = 16;

@@ -5,9 +5,9 @@ use crate::place::Built;
 use crate::ranges::{Placed, RangeSet};
 use crate::record::Record;
 use crate::types::*;
-use crate::view::LBLK_END;
 use crate::volume::Volume;
 use ccfs_device::{AlignedBuf, Slice, Write};
+use ccfs_ext4::extent::LBLK_END;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -4,6 +4,10 @@ use ccfs_ext4::Error;
 pub use ccfs_image::Ino;
 pub type Result<T> = std::result::Result<T, Error>;
 
+pub(crate) fn errno<T>(n: i32) -> Result<T> {
+    Err(Error::Errno(n))
+}
+
 /// A stream of operations (ccfs paper, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct StreamId(pub u64);

@@ -12,6 +12,8 @@ use crate::sync::RwLockWriteGuard;
 use crate::txn::{Body, Name, Phase, Txn, same};
 use crate::types::*;
 use crate::volume::Volume;
+use ccfs_ext4::dirent::TYPE_DIR;
+use ccfs_ext4::inode::{LINK_MAX, is_dir};
 use ccfs_image::InodeAttr;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -196,7 +198,7 @@ impl Volume {
         st.layers.retain(|l| l.serial != layer.serial);
         let body = layer.body.read();
         let pages = body.pages.len() as u64 * u64::from(self.block_size);
-        self.dirty.sub(pages + crate::op::LAYER_BYTES);
+        self.dirty.sub(pages + crate::inode::LAYER_BYTES);
         let remaps = body.pages.values();
         let remaps = remaps.filter(|p| p.over == Over::Block { promised: true });
         self.space.remaps.sub(remaps.count() as u64);
@@ -244,7 +246,7 @@ impl Volume {
             let Some(over) = dir.overlay.get(&name).filter(|o| same_txn(&o.txn, txn)) else {
                 continue;
             };
-            links += i64::from(self.leads_to_dir(before.value)) - i64::from(is_dir(over.value));
+            links += i64::from(self.leads_to_dir(before.value)) - i64::from(names_dir(over.value));
             if planted::is(Bug::GroupNames) {
                 continue;
             }
@@ -262,7 +264,7 @@ impl Volume {
         // From `LINK_MAX` on the count is 1 and stays so.
         if st.attr.nlink > 1 {
             let links = (i64::from(st.attr.nlink) + links).max(2);
-            let many = links > i64::from(crate::namespace::LINK_MAX);
+            let many = links > i64::from(LINK_MAX);
             st.attr.nlink = if many { 1 } else { links as u32 };
         }
     }
@@ -272,9 +274,9 @@ impl Volume {
             // Volumes without file types in entries: only the image has such entries.
             Some((ino, 0)) => {
                 let attr = self.image.read_attr(ino);
-                attr.is_ok_and(|a| u32::from(a.mode) & libc::S_IFMT == libc::S_IFDIR)
+                attr.is_ok_and(|a| is_dir(a.mode))
             }
-            other => is_dir(other),
+            other => names_dir(other),
         }
     }
 
@@ -323,7 +325,6 @@ fn same_txn(a: &Txn, b: &Txn) -> bool {
     a.serial == b.serial
 }
 
-fn is_dir(value: Option<(Ino, u8)>) -> bool {
-    const DIR: u8 = 2;
-    value.is_some_and(|(_, ftype)| ftype == DIR)
+fn names_dir(value: Option<(Ino, u8)>) -> bool {
+    value.is_some_and(|(_, ftype)| ftype == TYPE_DIR)
 }

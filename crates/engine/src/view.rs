@@ -3,10 +3,8 @@ use crate::inode::{FileLayer, Inode, State};
 use crate::types::Result;
 use crate::volume::Volume;
 use ccfs_device::AlignedBuf;
+use ccfs_ext4::extent::LBLK_END;
 use std::sync::Arc;
-
-/// First block number that no file reaches (ext4's extents hold 32-bit block numbers).
-pub const LBLK_END: u64 = 1 << 32;
 
 /// Content of a block, as a reader sees it.
 #[derive(Clone)]

@@ -215,7 +215,7 @@ impl Limits {
             dir_fields_max: area / 8 / 13,
             // Twice the largest operation and more: one that comes when the transaction is nearly full still fits the ring.
             txn_log_bytes: ring / 2,
-            prealloc_blocks: ring / 4 / crate::resize::RUN_BYTES,
+            prealloc_blocks: ring / 4 / crate::record::RUN_BYTES,
             write_max: (1usize << (ring / 4).ilog2()).min(1 << 20),
         }
     }
@@ -283,7 +283,7 @@ impl Volume {
             0
         };
         let limits = Limits::new(log, &*dev, block_size);
-        let seed = crate::op::now();
+        let seed = crate::clock::now();
         let applier = Applier {
             applied_id: log.map_or(0, |l| l.next_id() - 1),
             applied_records: 0,

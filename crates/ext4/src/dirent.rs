@@ -2,12 +2,36 @@
 //! number (0: free), its length, a name and a type byte. On volumes with metadata checksums the last 12 bytes look like a
 //! free record and hold the checksum.
 
-use crate::{Error, Result};
+use crate::{Error, Result, inode};
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Longest name, in bytes.
 pub const NAME_MAX: usize = 255;
+/// Type bytes of records.
+pub const TYPE_UNKNOWN: u8 = 0;
+pub const TYPE_FILE: u8 = 1;
+pub const TYPE_DIR: u8 = 2;
+pub const TYPE_CHAR_DEVICE: u8 = 3;
+pub const TYPE_BLOCK_DEVICE: u8 = 4;
+pub const TYPE_FIFO: u8 = 5;
+pub const TYPE_SOCKET: u8 = 6;
+pub const TYPE_SYMLINK: u8 = 7;
+
+/// The type byte for an inode of this mode.
+pub fn type_of(mode: u16) -> u8 {
+    match inode::file_type(mode) {
+        inode::S_IFREG => TYPE_FILE,
+        inode::S_IFDIR => TYPE_DIR,
+        inode::S_IFCHR => TYPE_CHAR_DEVICE,
+        inode::S_IFBLK => TYPE_BLOCK_DEVICE,
+        inode::S_IFIFO => TYPE_FIFO,
+        inode::S_IFSOCK => TYPE_SOCKET,
+        inode::S_IFLNK => TYPE_SYMLINK,
+        _ => TYPE_UNKNOWN,
+    }
+}
+
 /// Bytes of a record before its name.
 pub const HEADER: usize = 8;
 /// Bytes of the record that holds the checksum.

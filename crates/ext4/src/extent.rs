@@ -5,6 +5,8 @@ use crate::checksum::crc32c;
 pub const MAGIC: u16 = 0xF30A;
 /// Deepest tree that the kernel makes.
 pub const MAX_DEPTH: u16 = 5;
+/// First block number that no file reaches: block numbers of files have 32 bits.
+pub const LBLK_END: u64 = 1 << 32;
 pub const HEADER: usize = 12;
 pub const ENTRY: usize = 12;
 /// Longest extent, in blocks; an uninitialised one is a block shorter.

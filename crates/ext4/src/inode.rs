@@ -5,6 +5,22 @@ use crate::superblock::Layout;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+/// i_flags that say what is made of the content: secure deletion, undelete, compression. Nobody heeds them.
+pub const FLAG_SECRM: u32 = 0x1;
+pub const FLAG_UNRM: u32 = 0x2;
+pub const FLAG_COMPR: u32 = 0x4;
+/// i_flags: changes are durable when their calls return; with DIRSYNC those of a directory's entries.
+pub const FLAG_SYNC: u32 = 0x8;
+pub const FLAG_DIRSYNC: u32 = 0x1_0000;
+/// i_flags: changes are refused; only appending is allowed.
+pub const FLAG_IMMUTABLE: u32 = 0x10;
+pub const FLAG_APPEND: u32 = 0x20;
+/// i_flags: left out by dump(8); no access times.
+pub const FLAG_NODUMP: u32 = 0x40;
+pub const FLAG_NOATIME: u32 = 0x80;
+/// i_flags: the directories in this one lie far from each other.
+pub const FLAG_TOPDIR: u32 = 0x2_0000;
+/// i_flags of structure: a hash tree, the unit of `i_blocks`, an extent tree, attributes in inodes, content in the inode.
 pub const FLAG_INDEX: u32 = 0x1000;
 pub const FLAG_HUGE_FILE: u32 = 0x4_0000;
 pub const FLAG_EXTENTS: u32 = 0x8_0000;
@@ -19,6 +35,18 @@ pub const S_IFBLK: u16 = 0o060000;
 pub const S_IFDIR: u16 = 0o040000;
 pub const S_IFCHR: u16 = 0o020000;
 pub const S_IFIFO: u16 = 0o010000;
+
+/// The type bits of a mode: one of `S_IF*`.
+pub fn file_type(mode: u16) -> u16 {
+    mode & S_IFMT
+}
+
+pub fn is_dir(mode: u16) -> bool {
+    file_type(mode) == S_IFDIR
+}
+
+/// Most links of a file, and of subdirectories before the count becomes 1 (feature `dir_nlink`).
+pub const LINK_MAX: u32 = 65_000;
 
 /// Size of the part that every inode has, in bytes.
 pub const CORE_SIZE: usize = 128;
@@ -179,7 +207,7 @@ pub fn seal(bytes: &mut [u8], ino: u32, layout: &Layout) {
 
 impl RawInode {
     pub fn is_type(&self, fmt: u16) -> bool {
-        self.mode.get() & S_IFMT == fmt
+        file_type(self.mode.get()) == fmt
     }
     pub fn has_flag(&self, flag: u32) -> bool {
         self.flags.get() & flag != 0
@@ -241,6 +269,11 @@ impl RawInode {
     }
 }
 
+/// Times that inodes can hold, seconds, years 1901 to 2446 ("Inode Timestamps"): 34 bits of them, 32 in inodes of 128 bytes.
+pub const TIME_MIN: i64 = i32::MIN as i64;
+pub const TIME_MAX: i64 = (1 << 34) + TIME_MIN - 1;
+pub const TIME_MAX_SMALL: i64 = i32::MAX as i64;
+
 /// Decodes a time: 32 bits of seconds, and 2 more and the nanoseconds in `extra`. Returns seconds and nanoseconds.
 pub fn decode_time(secs: u32, extra: u32) -> (i64, u32) {
     (
@@ -251,12 +284,10 @@ pub fn decode_time(secs: u32, extra: u32) -> (i64, u32) {
 
 /// Encodes a time for an inode with (`wide`) or without the extra field; what does not fit is cut to the nearest that does.
 pub fn encode_time((secs, nanos): (i64, u32), wide: bool) -> (u32, u32) {
-    const MIN: i64 = i32::MIN as i64;
-    const MAX_WIDE: i64 = (1 << 34) + MIN - 1;
     if !wide {
-        return (secs.clamp(MIN, i64::from(i32::MAX)) as u32, 0);
+        return (secs.clamp(TIME_MIN, TIME_MAX_SMALL) as u32, 0);
     }
-    let cut = secs.clamp(MIN, MAX_WIDE);
+    let cut = secs.clamp(TIME_MIN, TIME_MAX);
     let nanos = if cut == secs {
         nanos.min(999_999_999)
     } else {
@@ -302,7 +333,7 @@ mod tests {
             assert_eq!(decode_time(s, e), t);
         }
         let (s, e) = encode_time((i64::MAX, 77), true);
-        assert_eq!(decode_time(s, e), ((1i64 << 34) - (1i64 << 31) - 1, 0));
+        assert_eq!(decode_time(s, e), (15_032_385_535, 0));
         let (s, e) = encode_time((1 << 40, 77), false);
         assert_eq!(decode_time(s, e), (i64::from(i32::MAX), 0));
     }

@@ -4,6 +4,7 @@ use crate::alloc::Allocator;
 use crate::cache::Kind;
 use crate::core::Core;
 use crate::{Ino, Lblk, Mapping, Pblk, Run};
+use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{self as raw, RawInode};
 use ccfs_ext4::{Error, Result};
 
@@ -49,7 +50,7 @@ fn way(lblk: Lblk, per: u64) -> Option<Way> {
 /// First block number that a block map cannot hold.
 pub(crate) fn end(block_size: u32) -> u64 {
     let per = u64::from(block_size / 4);
-    (DIRECT + per + per * per + per * per * per).min(crate::extree::END)
+    (DIRECT + per + per * per + per * per * per).min(LBLK_END)
 }
 
 fn pointer(bytes: &[u8], i: u64) -> u64 {

@@ -6,13 +6,10 @@ use ccfs_device::AlignedBuf;
 use ccfs_ext4::checksum::inode_seed;
 use ccfs_ext4::dirent::DirFormat;
 use ccfs_ext4::hash::Hasher;
+use ccfs_ext4::inode::{FLAG_INDEX, is_dir};
 use ccfs_ext4::{Error, Result, htree};
 use std::sync::Arc;
 
-/// i_flags: the directory has a hash tree.
-const INDEX_FL: u32 = 0x1000;
-const S_IFMT: u16 = 0o170_000;
-const S_IFDIR: u16 = 0o040_000;
 /// Directory types of blocks, which differ in where the checksum lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockKind {
@@ -32,7 +29,7 @@ pub(crate) struct Dir<'a> {
     pub hasher: Hasher,
     /// Length in blocks.
     pub blocks: u32,
-    /// INDEX_FL is set.
+    /// FLAG_INDEX is set.
     index_flag: bool,
     seed: u32,
 }
@@ -41,7 +38,7 @@ impl<'a> Dir<'a> {
     /// Opens a directory. ENOTDIR for other inodes, `Corrupt` for an impossible size.
     pub fn open(image: &'a Image, ino: Ino) -> Result<Dir<'a>> {
         let attr = image.read_attr(ino)?;
-        if attr.mode & S_IFMT != S_IFDIR {
+        if !is_dir(attr.mode) {
             return Err(Error::Errno(libc::ENOTDIR));
         }
         let layout = &image.core.layout;
@@ -65,7 +62,7 @@ impl<'a> Dir<'a> {
             format,
             hasher: image.hasher(),
             blocks: blocks as u32,
-            index_flag: attr.flags & INDEX_FL != 0,
+            index_flag: attr.flags & FLAG_INDEX != 0,
             seed: inode_seed(layout.csum_seed, ino, attr.generation),
         })
     }
@@ -243,9 +240,9 @@ impl<'a> Dir<'a> {
         Ok(())
     }
 
-    /// Sets or clears INDEX_FL.
+    /// Sets or clears FLAG_INDEX.
     pub fn set_index_flag(&mut self, on: bool) -> Result<()> {
-        self.image.set_inode_flag(self.ino, INDEX_FL, on)?;
+        self.image.set_inode_flag(self.ino, FLAG_INDEX, on)?;
         self.index_flag = on;
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::extree::{self, Found, Tree};
 use crate::inode::is_mapped;
 use crate::{Image, Ino, Lblk, Mapping, Pblk, Run, blockmap};
-use ccfs_ext4::extent::Node;
+use ccfs_ext4::extent::{LBLK_END, Node};
 use ccfs_ext4::{Error, Result, inode as raw, unless_io};
 
 /// A hole to the end of all block numbers.
@@ -51,7 +51,7 @@ impl Image {
     pub fn lookup(&self, ino: Ino, lblk: Lblk) -> Result<Mapping> {
         let snap = self.core.inode(ino)?;
         let core = snap.core();
-        if !is_mapped(core) || lblk >= extree::END {
+        if !is_mapped(core) || lblk >= LBLK_END {
             return Ok(endless(lblk));
         }
         if !core.has_flag(raw::FLAG_EXTENTS) {
@@ -64,7 +64,7 @@ impl Image {
                 pblk: Some(e.pblk + (lblk - u64::from(e.lblk))),
                 unwritten: e.unwritten,
             },
-            Found::Hole(end) if end >= extree::END => endless(lblk),
+            Found::Hole(end) if end >= LBLK_END => endless(lblk),
             Found::Hole(end) => Mapping {
                 lblk,
                 len: end - lblk,
@@ -86,7 +86,7 @@ impl Image {
                 return Ok(Some(m));
             }
             at = at.saturating_add(m.len);
-            if at >= extree::END {
+            if at >= LBLK_END {
                 return Ok(None);
             }
         }
@@ -101,7 +101,7 @@ impl Image {
     pub fn set(&self, ino: Ino, lblk: Lblk, len: u64, pblk: Pblk, unwritten: bool) -> Result<()> {
         let end = lblk
             .checked_add(len)
-            .filter(|&e| e < extree::END)
+            .filter(|&e| e < LBLK_END)
             .ok_or(Error::Errno(libc::EFBIG))?;
         let generation = match self.form(ino)? {
             Form::BlockMap if unwritten => return Err(Error::Errno(libc::EOPNOTSUPP)),
@@ -203,7 +203,7 @@ impl Image {
     /// # Errors
     /// As `lookup`; ENOSPC when an extent must be cut in two and no block is left for the node.
     pub fn clear(&self, ino: Ino, lblk: Lblk, len: u64, budget: usize) -> Result<Option<Lblk>> {
-        let end = lblk.saturating_add(len).min(extree::END);
+        let end = lblk.saturating_add(len).min(LBLK_END);
         let generation = match self.form(ino)? {
             Form::BlockMap => {
                 return blockmap::Map::new(&self.core, &self.alloc, ino).clear(lblk, end, budget);

@@ -6,13 +6,10 @@ use crate::alloc::Allocator;
 use crate::cache::Kind;
 use crate::core::{Core, corrupt};
 use crate::{Ino, Lblk, Pblk, Run};
-use ccfs_ext4::extent::{self, Extent, Index, Node};
+use ccfs_ext4::extent::{self, Extent, Index, LBLK_END, Node};
 use ccfs_ext4::{Error, Result, inode as raw};
 
 mod eof;
-
-/// First block number that a file with extents cannot have.
-pub(crate) const END: u64 = 1 << 32;
 
 /// A node on the way from the root (`pblk` `None`) to a leaf.
 #[derive(Clone, Copy)]
@@ -44,7 +41,7 @@ pub(crate) struct Tree<'a> {
 
 /// Looks up a block without remembering the way.
 pub(crate) fn find(core: &Core, ino: Ino, inode: &raw::RawInode, lblk: Lblk) -> Result<Found> {
-    let mut next = END;
+    let mut next = LBLK_END;
     let root = Node(&inode.block);
     let mut index = match descend(root, lblk, &mut next) {
         Next::Found(f) => return Ok(f),
@@ -160,7 +157,7 @@ impl<'a> Tree<'a> {
         let snap = self.core.inode(self.ino)?;
         let root = Node(&snap.core().block);
         let mut depth = root.depth();
-        let mut step = self.step(root, None, Kind::Raw, lblk, END);
+        let mut step = self.step(root, None, Kind::Raw, lblk, LBLK_END);
         let mut index = (depth > 0).then(|| root.index(step.at));
         loop {
             path.push(step);
@@ -357,7 +354,7 @@ impl<'a> Tree<'a> {
             seed: self.seed,
             depth,
             from: key,
-            end: END,
+            end: LBLK_END,
         };
         self.core.create(pblk, kind, |b| {
             extent::init(b, depth, extent::block_max(b.len()));
@@ -430,8 +427,8 @@ impl<'a> Tree<'a> {
             self.shorten()?;
         }
         // The next leaf begins where the parents say.
-        let next = path[..path.len() - 1].last().map_or(END, |p| p.next);
-        Ok((next < to && next < END).then_some(next.max(from)))
+        let next = path[..path.len() - 1].last().map_or(LBLK_END, |p| p.next);
+        Ok((next < to && next < LBLK_END).then_some(next.max(from)))
     }
 
     /// Would removing the range split one extent in two?
@@ -493,7 +490,7 @@ impl<'a> Tree<'a> {
                 seed: self.seed,
                 depth: 0,
                 from: x.lblk,
-                end: END,
+                end: LBLK_END,
             };
             Step {
                 pblk: Some(x.pblk),
@@ -534,7 +531,7 @@ impl<'a> Tree<'a> {
                 seed: self.seed,
                 depth,
                 from: x.lblk,
-                end: END,
+                end: LBLK_END,
             };
             let buf = self.core.read(x.pblk, kind)?;
             let child = checked(&buf, depth, x.pblk)?;

@@ -401,7 +401,7 @@ impl Image {
         let core = &self.core;
         let l = &core.layout;
         let place = core.inode_place(ino)?;
-        let fmt = attr.mode & raw::S_IFMT;
+        let fmt = raw::file_type(attr.mode);
         self.alloc.use_inode_in_image(ino, fmt == raw::S_IFDIR)?;
         let with_extents = l.extents && matches!(fmt, raw::S_IFREG | raw::S_IFDIR | raw::S_IFLNK);
         let extra_isize = core.fresh_extra_isize();

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 use ccfs_device::{AlignedBuf, Device};
+use ccfs_ext4::inode as raw;
 use std::sync::Arc;
 
 mod alloc;
@@ -118,7 +119,11 @@ pub struct InodeAttr {
 }
 
 /// i_flags bits that belong to structure.
-pub const STRUCTURE_FLAGS: u32 = 0x0008_0000 /* EXTENTS */ | 0x0000_1000 /* INDEX */ | 0x0004_0000 /* HUGE_FILE */ | 0x0020_0000 /* EA_INODE */ | 0x1000_0000 /* INLINE_DATA */;
+pub const STRUCTURE_FLAGS: u32 = raw::FLAG_EXTENTS
+    | raw::FLAG_INDEX
+    | raw::FLAG_HUGE_FILE
+    | raw::FLAG_EA_INODE
+    | raw::FLAG_INLINE_DATA;
 
 /// Where a range of a file lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use crate::core::{Core, Super, corrupt};
 use crate::groups::{GroupTable, Zones};
 use crate::{Geometry, Image, Pblk, Run, blockmap, flight};
 use ccfs_device::{AlignedBuf, Device};
+use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::features::ro_compat;
 use ccfs_ext4::superblock::{Layout, RawSuper, STATE_VALID, SUPER_OFFSET, SUPER_SIZE};
 use ccfs_ext4::{Error, Result};
@@ -245,7 +246,7 @@ fn geometry(raw: &RawSuper, l: &Layout) -> Geometry {
         has_dir_index: l.dir_index,
         has_dir_nlink: raw.has_ro_compat(ro_compat::DIR_NLINK),
         has_metadata_csum: l.metadata_csum,
-        max_file_size_extents: limit(crate::extree::END - 1, 0),
+        max_file_size_extents: limit(LBLK_END - 1, 0),
         max_file_size_blockmap: limit(blockmap::end(l.block_size), 3 + 2 * per + per * per),
     }
 }

@@ -5,11 +5,10 @@ use crate::abi::{self, fattr, op};
 use crate::wire::{
     Errno, Reply, Request, checked_name, name_and_string, one_name, padded, push_dirent,
 };
-use ccfs_engine::{Attr, Error, ListEntry, RenameFlags, SetAttr, SetTime, Time, waiting};
+use ccfs_engine::{
+    Attr, Error, ListEntry, RenameFlags, SetAttr, SetTime, TIME_MAX, TIME_MIN, Time, waiting,
+};
 
-/// Times that ext4 can store, seconds (years 1901 to 2446): the kernel does not know this limit of a FUSE file system.
-const TIME_MIN: i64 = -(1 << 31);
-const TIME_MAX: i64 = (1 << 34) - (1 << 31) - 1;
 /// Longest target of a symlink, bytes (PATH_MAX without its NUL).
 const SYMLINK_MAX: usize = 4095;
 

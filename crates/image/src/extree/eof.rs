@@ -1,10 +1,10 @@
 //! Trees that reach behind the end of file, arranged so that e2fsck takes none for damaged.
 
-use super::{END, Step, Tree, checked};
+use super::{Step, Tree, checked};
 use crate::Pblk;
 use crate::cache::Kind;
 use ccfs_ext4::Result;
-use ccfs_ext4::extent::{self, Index, Node};
+use ccfs_ext4::extent::{self, Index, LBLK_END, Node};
 
 /// What `Tree::part` is to do.
 pub(crate) struct Cut {
@@ -20,7 +20,7 @@ impl Tree<'_> {
     /// Where e2fsck 1.47 takes the tree for damaged. To it the end of file is the end of what the root's last entry leads to, unless that
     /// entry begins behind it, and an index entry below it and behind the end of file is "out of bounds".
     pub fn cut_at(&self, eof: u64) -> Result<Option<Cut>> {
-        let path = self.path(END - 1)?;
+        let path = self.path(LBLK_END - 1)?;
         for (level, step) in path[..path.len() - 1].iter().enumerate() {
             if self.read(step, |n| u64::from(n.key(step.at)))? <= eof {
                 continue;
@@ -62,7 +62,7 @@ impl Tree<'_> {
         } = cut;
         if before.is_none() && path[0].count == path[0].max {
             self.deepen(&path[0])?;
-            path = self.path(END - 1)?;
+            path = self.path(LBLK_END - 1)?;
             level += 1;
         }
         let mut entry = self.modify(&path[level], |b| {
@@ -125,7 +125,7 @@ impl Tree<'_> {
             seed: self.seed,
             depth,
             from: entry.lblk,
-            end: END,
+            end: LBLK_END,
         };
         self.core.create(pblk, kind, |b| {
             extent::init(b, depth, extent::block_max(b.len()));
