@@ -1,76 +1,33 @@
 //! The engine: streams, transactions, commit, checkpoint, recovery and the operations. It knows nothing of FUSE.
 //!
-//! Downwards: `volume` (life), `health` and the operations (`namespace`, `rename`, `attr`, `file`, `dir`) -> `op` (begin, record, end) ->
-//! `stream` (acceptance and ties), `txn`, `inode` (layers), `view` (what is where) -> `commit` -> `apply` -> `checkpoint`, `recover`.
+//! Each folder is a floor, from below: `base`, `overlay`, `core`, `home`, `commit`, `operation`, `calls`, `volume`. Imports go down
+//! only (docs/design.md, section 6).
 #![deny(unsafe_code)]
-mod access;
-mod append;
-mod apply;
-mod atomic;
-mod attr;
-mod background;
-mod barrier;
-mod bundle;
-mod checkpoint;
-mod clock;
+mod base;
+mod calls;
 mod commit;
-mod dir;
-mod durable;
-mod file;
-mod flush;
-mod group;
-mod health;
-mod index;
-mod inode;
-mod mapped;
-mod moment;
-mod namespace;
-mod noted;
-mod ondevice;
-mod op;
-mod pace;
-mod path;
-mod place;
-#[cfg(feature = "planted")]
-pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted;
-mod ranges;
-mod record;
-mod recover;
-mod rename;
-mod resize;
-mod room;
-mod rounds;
-mod scrub;
-mod share;
-mod space;
-mod status;
-mod stream;
-mod sync;
-mod tails;
-mod tight;
-mod tune;
-mod txn;
-mod types;
-mod undo;
-mod view;
+mod core;
+mod home;
+mod operation;
+mod overlay;
 mod volume;
-pub mod watch;
+pub use base::moment::{Moment, MomentListener};
+#[cfg(feature = "planted")]
+pub use base::planted;
+pub use base::ranges::RangeSet;
+pub use base::share::fits as fits_share;
+pub use base::types::*;
+pub use calls::mapped::Refusal;
+pub use calls::path::PathSteps;
 pub use ccfs_ext4::Error;
 pub use ccfs_ext4::inode::{FLAG_APPEND, FLAG_IMMUTABLE, TIME_MAX, TIME_MIN};
 pub use ccfs_image::{Damage, ScrubAt, ScrubStep, at_hand, may_wait, waiting};
-pub use group::{AbortListener, Aborted};
-pub use mapped::Refusal;
-pub use moment::{Moment, MomentListener};
-pub use path::PathSteps;
-pub use ranges::RangeSet;
-pub use recover::{Facts, Recovery, Row, Verdict, recover, verdict};
-pub use share::fits as fits_share;
-pub use space::GivenUp;
-pub use status::{
+pub use core::options::Options;
+pub use core::status::{
     Counters, DamageStatus, ErrorStatus, FlashStatus, Status, StreamStatus, TieStatus,
 };
-pub use types::*;
-pub use volume::{Options, Volume};
-pub use watch::SyncCall;
+pub use core::watch::{self, SyncCall};
+pub use home::recover::{Facts, Recovery, Row, Verdict, recover, verdict};
+pub use operation::full::GivenUp;
+pub use operation::group::{AbortListener, Aborted};
+pub use volume::Volume;

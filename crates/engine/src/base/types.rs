@@ -1,0 +1,178 @@
+//! What callers of the engine exchange with it.
+use ccfs_ext4::Error;
+pub use ccfs_image::Ino;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+pub(crate) fn errno<T>(n: i32) -> Result<T> {
+    Err(Error::Errno(n))
+}
+
+/// A stream of operations (ccfs paper, section 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+pub struct StreamId(pub u64);
+
+/// Numbers of atomic groups have this bit; no stream may.
+pub const GROUP_BIT: u64 = 1 << 62;
+
+impl StreamId {
+    pub(crate) fn of_group(number: u64) -> StreamId {
+        StreamId(GROUP_BIT | number)
+    }
+
+    /// Operations of this "stream" belong to an atomic group.
+    pub fn is_group(self) -> bool {
+        self.0 & GROUP_BIT != 0
+    }
+}
+
+/// The stream of the engine's own work (freeing of nameless files). No caller may enter it.
+pub const SYSTEM_STREAM: StreamId = StreamId(0);
+/// The stream of threads that never set one.
+pub const DEFAULT_STREAM: StreamId = StreamId(1);
+/// Root directory.
+pub const ROOT_INO: Ino = 2;
+
+/// On whose behalf an operation runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    pub stream: StreamId,
+    /// Owner of new inodes.
+    pub uid: u32,
+    pub gid: u32,
+    pub umask: u32,
+    /// Sync calls of this caller return at once (the stream's IGNORE_FSYNC).
+    pub ignore_fsync: bool,
+    /// The caller may change immutable/append-only flags and is exempt from root's reserve limit.
+    pub privileged: bool,
+}
+
+impl Context {
+    /// Root, in a stream.
+    pub const fn root(stream: StreamId) -> Context {
+        Context {
+            stream,
+            uid: 0,
+            gid: 0,
+            umask: 0,
+            ignore_fsync: false,
+            privileged: true,
+        }
+    }
+}
+
+/// Attributes as stat(2) shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    pub ino: Ino,
+    pub generation: u32,
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks512: u64,
+    pub nlink: u32,
+    pub rdev: u32,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub crtime: Time,
+    /// i_flags visible to FS_IOC_GETFLAGS.
+    pub flags: u32,
+}
+
+/// Seconds and nanoseconds since the epoch.
+pub type Time = (i64, u32);
+
+/// A time to set.
+#[derive(Clone, Copy, Debug)]
+pub enum SetTime {
+    Now,
+    At(Time),
+}
+
+/// What setattr changes; `None` leaves a field.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    pub ctime: Option<SetTime>,
+    /// Clear setuid, and setgid where the group may execute, as a write by an unprivileged caller does (FUSE_HANDLE_KILLPRIV_V2).
+    pub kill_suidgid: bool,
+    /// Clear setgid also where the group may not execute: the caller is not of the file's group.
+    pub kill_sgid: bool,
+}
+
+/// How a write is done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteFlags {
+    /// At the end of file, whatever the offset says (O_APPEND is resolved by the kernel; this is for callers without one).
+    pub append: bool,
+    pub kill_suidgid: bool,
+    /// As [`SetAttr::kill_sgid`].
+    pub kill_sgid: bool,
+    /// From the kernel's write-back of a shared mapping: goes to the stream of the inode's last writer, `Context::stream` is ignored.
+    pub writeback: bool,
+    /// All of it or ENOSPC: the caller cannot pass on that a full volume took a part. (The kernel's write-back never can.)
+    pub whole: bool,
+    /// The caller chose the place (no O_APPEND), which is nothing for an append-only file, be it the end.
+    pub placed: bool,
+    /// It may be a part of a longer append, whose parts come in any order: it may leave a gap before it, which a later part fills.
+    pub part: bool,
+}
+
+/// rename(2) flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RenameFlags {
+    pub noreplace: bool,
+    pub exchange: bool,
+    pub whiteout: bool,
+}
+
+/// lseek whence for holes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    Data,
+    Hole,
+}
+
+/// fallocate(2) modes that FUSE carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocate; `keep_size` leaves the size.
+    Allocate {
+        keep_size: bool,
+    },
+    PunchHole,
+    ZeroRange {
+        keep_size: bool,
+    },
+}
+
+/// statfs(2).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatFs {
+    pub block_size: u32,
+    pub blocks: u64,
+    pub bfree: u64,
+    pub bavail: u64,
+    pub files: u64,
+    pub ffree: u64,
+    pub name_max: u32,
+}
+
+/// An entry of a directory listing.
+#[derive(Clone, Debug)]
+pub struct ListEntry {
+    pub name: Vec<u8>,
+    pub ino: Ino,
+    /// DT_* value (as d_type of readdir).
+    pub dtype: u8,
+    /// Cookie to continue after this entry.
+    pub next: u64,
+}

@@ -1,0 +1,68 @@
+//! Access times (relatime). No promise covers them after a crash, so they make no ties; after a clean unmount they are as they were.
+//!
+//! A time is logged at once, by the system stream, where nothing about its inode is uncommitted. Elsewhere it is kept in memory, and logged
+//! when that was applied: it must not become durable before the inode, or be overwritten by attributes that were captured before it.
+use crate::base::types::{Result, SYSTEM_STREAM};
+use crate::calls::Calls;
+use crate::overlay::objects::{Inode, State};
+use ccfs_ext4::inode::FLAG_NOATIME;
+use std::sync::Arc;
+
+impl Calls {
+    /// relatime: the access time is older than a change, or than a day.
+    pub(crate) fn atime_is_stale(&self, st: &State) -> bool {
+        const DAY_S: i64 = 86_400;
+        if self.options().noatime || self.options().read_only || st.attr.flags & FLAG_NOATIME != 0 {
+            return false;
+        }
+        let a = st.attr.atime;
+        a <= st.attr.mtime
+            || a <= st.attr.ctime
+            || a.0.saturating_add(DAY_S) < crate::base::clock::now().0
+    }
+
+    /// Notes an access time that is stale. At hand nobody is waited for who holds the inode: the next read finds it stale again.
+    pub(crate) fn update_atime(&self, inode: &Arc<Inode>) {
+        let Some(mut st) = inode.write_if_free() else {
+            return;
+        };
+        if st.dead || self.is_stopped() || !self.atime_is_stale(&st) {
+            return;
+        }
+        if st.has_uncommitted_attributes() {
+            st.attr.atime = self.held(crate::base::clock::now());
+            self.unlogged_atimes.lock().insert(inode.ino, inode.clone());
+            return;
+        }
+        ccfs_image::waiting(|| {
+            // What cannot be logged is not shown either.
+            if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_free(0), []) {
+                st.attr.atime = op.now;
+                op.set_atime(inode, &st);
+            }
+        });
+    }
+
+    /// Logs the access times that had to wait for something uncommitted and need not any more.
+    pub(crate) fn log_atimes(&self) {
+        let mut waiting = std::mem::take(&mut *self.unlogged_atimes.lock());
+        waiting.retain(|_, inode| {
+            let st = inode.state.write();
+            // Where it fails it is tried again.
+            !st.dead && (st.has_uncommitted_attributes() || self.log_atime(inode, &st).is_err())
+        });
+        let mut unlogged = self.unlogged_atimes.lock();
+        match unlogged.is_empty() {
+            true => *unlogged = waiting,
+            false => unlogged.extend(waiting),
+        }
+    }
+
+    fn log_atime(&self, inode: &Arc<Inode>, st: &State) -> Result<()> {
+        if self.image().read_attr(inode.ino)?.atime != st.attr.atime {
+            let op = self.begin(SYSTEM_STREAM, self.promise_if_free(0), [])?;
+            op.set_atime(inode, st);
+        }
+        Ok(())
+    }
+}

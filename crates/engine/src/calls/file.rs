@@ -1,0 +1,644 @@
+//! File data: read, write, truncate, fallocate, seek.
+use crate::base::planted::{self, Bug};
+use crate::base::share::By;
+use crate::base::types::*;
+use crate::calls::Calls;
+use crate::home::view::Where;
+use crate::operation::full::SPARE_BLOCKS;
+use crate::operation::group::Held;
+use crate::operation::op::Op;
+use crate::overlay::mapped::writer_of_mapped;
+use crate::overlay::objects::{FileLayer, Inode, Over, Page, State};
+use crate::overlay::ties;
+use ccfs_device::{AlignedBuf, is_zero};
+use ccfs_ext4::extent::LBLK_END;
+use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_IMMUTABLE};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Files of at most so many bytes are read together with what lies beside them.
+const SMALL_FILE: u64 = 64 << 10;
+
+/// A block that an operation will change: its content before, where that matters.
+pub(crate) struct Cell {
+    pub lblk: u64,
+    /// Present where part of the old content stays.
+    pub base: Option<AlignedBuf>,
+    /// Bytes `[start, end)` of the block to change besides the caller's (zeroing of what lay past the end of file).
+    pub zero: (usize, usize),
+}
+
+/// What a write must bring along, found before it is accepted.
+#[derive(Default)]
+struct Plan {
+    cells: Vec<Cell>,
+    /// Blocks that need space ...
+    fresh: u64,
+    /// ... and where they are: nothing is there, and no block is promised.
+    holes: Vec<(u64, u64)>,
+    /// Some blocks are allocated, but unwritten: an extent may be cut.
+    unwritten: bool,
+    /// Such blocks go on behind the end of file.
+    beyond: bool,
+}
+
+/// What an operation does to the file may stay uncommitted as long as somebody likes.
+pub(crate) fn is_held(cx: &Context, st: &State) -> bool {
+    cx.stream.is_group() || st.draft.is_some()
+}
+
+/// A change of content.
+pub(crate) fn touch(st: &mut State, now: Time) {
+    st.attr.mtime = now;
+    st.attr.ctime = now;
+}
+
+/// What a write by an unprivileged caller (`suidgid`) does to the mode: setuid goes, and setgid if the group may execute. With `sgid` that
+/// goes in any case.
+pub(crate) fn kill_suidgid(st: &mut State, suidgid: bool, sgid: bool) {
+    let executable = st.attr.mode & libc::S_IXGRP as u16 != 0;
+    if suidgid {
+        st.attr.mode &= !(libc::S_ISUID as u16);
+    }
+    if sgid || suidgid && executable {
+        st.attr.mode &= !(libc::S_ISGID as u16);
+    }
+}
+
+impl Calls {
+    /// What a block holds, as a new buffer. `None`: zeros, without anything behind them.
+    pub(crate) fn content(
+        &self,
+        inode: &Inode,
+        st: &State,
+        lblk: u64,
+    ) -> Result<Option<AlignedBuf>> {
+        match self.view(inode, st, lblk, 1)?.0 {
+            Where::Page(page) => Ok(Some((*page).clone())),
+            Where::Zero { .. }
+            | Where::Block {
+                unwritten: true, ..
+            } => Ok(None),
+            Where::Block { pblk, .. } => {
+                let mut buf = AlignedBuf::zeroed(self.block_size() as usize);
+                if !self.tails().read(inode.ino, lblk, pblk, 0, &mut buf) {
+                    self.read_home(pblk, &mut buf)?;
+                }
+                Ok(Some(buf))
+            }
+        }
+    }
+
+    /// The whole content of a block as a new buffer; bytes past `size` are zero. The flag: some of those were not.
+    pub(crate) fn load(&self, inode: &Inode, st: &State, lblk: u64) -> Result<(AlignedBuf, bool)> {
+        let bs = self.block_size() as usize;
+        let Some(mut buf) = self.content(inode, st, lblk)? else {
+            return Ok((AlignedBuf::zeroed(bs), false));
+        };
+        let valid = st.attr.size.saturating_sub(lblk * bs as u64).min(bs as u64) as usize;
+        let dirty_tail = !is_zero(&buf[valid..]) && !planted::is(Bug::StaleTail);
+        if dirty_tail {
+            buf[valid..].fill(0);
+        }
+        Ok((buf, dirty_tail))
+    }
+
+    /// Before the file grows from a size that is no multiple of the block size: is there something past its end on disk
+    /// that would become visible (C6)? Then the block must be written with zeros there.
+    pub(crate) fn stale_tail(&self, inode: &Inode, st: &State) -> Result<Option<Cell>> {
+        let (lblk, within) = self.split(st.attr.size);
+        if within == 0 || planted::is(Bug::StaleTail) {
+            return Ok(None);
+        }
+        let (buf, dirty_tail) = self.load(inode, st, lblk)?;
+        let zero = (within, self.block_size() as usize);
+        Ok(dirty_tail.then_some(Cell {
+            lblk,
+            base: Some(buf),
+            zero,
+        }))
+    }
+
+    /// Finds out what a change of blocks `[first, end)` needs.
+    fn count_fresh(&self, inode: &Inode, st: &State, first: u64, end: u64) -> Result<Plan> {
+        let eof = st.attr.size.div_ceil(u64::from(self.block_size()));
+        let mut plan = Plan::default();
+        let mut at = first;
+        while at < end {
+            let (place, len) = self.view(inode, st, at, LBLK_END - at)?;
+            let stop = (at + len).min(end);
+            match place {
+                Where::Zero { allocated: false } => {
+                    plan.fresh += stop - at;
+                    plan.holes.push((at, stop));
+                }
+                Where::Zero { allocated: true }
+                | Where::Block {
+                    unwritten: true, ..
+                } => {
+                    plan.unwritten = true;
+                    plan.beyond |= at + len > eof;
+                }
+                _ => {}
+            }
+            at = stop;
+        }
+        Ok(plan)
+    }
+
+    fn plan_write(&self, inode: &Inode, st: &State, offset: u64, len: usize) -> Result<Plan> {
+        let bs = self.block_size() as usize;
+        let end = offset + len as u64;
+        let (first, head) = self.split(offset);
+        let (last, tail) = self.split(end);
+        let stop = if tail > 0 { last + 1 } else { last };
+        let mut plan = self.count_fresh(inode, st, first, stop)?;
+        if end > st.attr.size {
+            let (eof, _) = self.split(st.attr.size);
+            // A block that the write itself touches is loaded below with its tail zeroed.
+            if !(first..=last).contains(&eof) {
+                plan.cells.extend(self.stale_tail(inode, st)?);
+            }
+        }
+        for lblk in first..stop {
+            let partial = (lblk == first && head > 0) || (lblk == last && tail > 0);
+            let mut cell = Cell {
+                lblk,
+                base: None,
+                zero: (bs, 0),
+            };
+            if partial {
+                let (buf, dirty_tail) = self.load(inode, st, lblk)?;
+                if dirty_tail {
+                    cell.zero = (
+                        (st.attr.size.saturating_sub(lblk * bs as u64) as usize).min(bs),
+                        bs,
+                    );
+                }
+                cell.base = Some(buf);
+            }
+            plan.cells.push(cell);
+        }
+        Ok(plan)
+    }
+
+    /// One write operation.
+    pub fn write(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let data = &data[..data.len().min(self.limits().write_max)];
+        if !flags.writeback {
+            return self.write_once(cx, ino, offset, data, flags);
+        }
+        // An error is remembered.
+        let done = ccfs_image::waiting(|| self.write_once(cx, ino, offset, data, flags));
+        done.inspect_err(|error| self.lost_page(ino, error))
+    }
+
+    fn write_once(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        // The kernel may be giving up the very file whose pages it writes back, and would not answer before this write has ended.
+        self.with_space_if(cx, Held::File, !flags.writeback, |left| {
+            let inode = self.inode(ino)?;
+            inode.note_seen();
+            let mut st = inode.write()?;
+            if flags.writeback && (st.is_being_dropped() || st.dead) {
+                return Ok(data.len());
+            }
+            let offset = if flags.append { st.attr.size } else { offset };
+            let data = &data[..self.check_write(&st, offset, data.len())?];
+            let content = match flags.writeback {
+                true => {
+                    inode.stored_to.store(true, Ordering::Relaxed);
+                    inode.content_of(offset, data)
+                }
+                false => {
+                    // Whoever writes waits for the call that set the size.
+                    inode.has_no_void();
+                    data.into()
+                }
+            };
+            let data = &*content;
+            st.check_append(offset, data.len(), &flags)?;
+            self.check_lasting(cx, &st)?;
+            let plan = self.plan_write(&inode, &st, offset, data.len())?;
+            // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
+            let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, left) {
+                (data, plan)
+            } else if flags.whole || flags.writeback {
+                return errno(libc::ENOSPC);
+            } else {
+                let data = &data[..self.shorten(&inode, &st, offset, data.len(), left)?];
+                let plan = self.plan_write(&inode, &st, offset, data.len())?;
+                (data, plan)
+            };
+            // Overwriting needs no space: what cannot be remapped goes through the log, and what cannot be cut out of an unwritten
+            // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
+            let structure = self.tree_blocks(plan.cells.len() as u64);
+            let promise = match plan.fresh {
+                0 if plan.unwritten => self.promise_if_possible(is_held(cx, &st), structure),
+                0 => self.promise_if_free(structure),
+                n => self.promise(cx, n, structure)?,
+            };
+            if promise.tight && (left == u64::MAX || plan.beyond) {
+                return errno(libc::ENOSPC);
+            }
+            let stream = if flags.writeback {
+                writer_of_mapped(&st)
+            } else {
+                cx.stream
+            };
+            let expected = self.expected_for(plan.cells.len() as u64);
+            let ties = ties::inode_tie(&inode, &st).filter(|_| !planted::is(Bug::TieFile));
+            let by = By {
+                stream,
+                uid: cx.uid,
+            };
+            let op = self.begin_content(by, &mut st, promise, ties, expected)?;
+            op.set_writer(&inode, &mut st);
+            self.write_cells(&op, &inode, &mut st, plan, offset, data);
+            let end = offset + data.len() as u64;
+            st.note_append(offset, end, &flags);
+            st.attr.size = st.attr.size.max(end);
+            touch(&mut st, op.now);
+            kill_suidgid(&mut st, flags.kill_suidgid, flags.kill_sgid);
+            op.capture(&inode, &mut st);
+            Ok(data.len())
+        })
+    }
+
+    /// Does a write of `cells` blocks, `fresh` of them new, fit when only `left` blocks can be had? Overwriting always does.
+    pub(crate) fn fits(&self, fresh: u64, cells: u64, left: u64) -> bool {
+        // What `with_space` has kept back is for structure.
+        let all = left.saturating_add(left / 32 + SPARE_BLOCKS);
+        fresh == 0 || fresh <= left && fresh.saturating_add(self.tree_blocks(cells)) <= all
+    }
+
+    /// How many bytes of a write fit when only `left` blocks can be had.
+    fn shorten(
+        &self,
+        inode: &Inode,
+        st: &State,
+        offset: u64,
+        len: usize,
+        left: u64,
+    ) -> Result<usize> {
+        let bs = u64::from(self.block_size());
+        let mut len = len;
+        loop {
+            let (first, last) = (offset / bs, (offset + len as u64 - 1) / bs);
+            let fresh = self.count_fresh(inode, st, first, last + 1)?.fresh;
+            // One block more: a stale tail.
+            if self.fits(fresh, last + 2 - first, left) {
+                return Ok(len);
+            }
+            if first == last {
+                return errno(libc::ENOSPC);
+            }
+            len = (last * bs - offset) as usize;
+        }
+    }
+
+    fn check_write(&self, st: &State, offset: u64, len: usize) -> Result<usize> {
+        if st.is_dir() {
+            return errno(libc::EISDIR);
+        }
+        if !st.is_file() {
+            return errno(libc::EINVAL);
+        }
+        self.check_change(st)?;
+        let max = self.max_size(st);
+        if offset >= max {
+            return errno(libc::EFBIG);
+        }
+        Ok(len.min((max - offset) as usize))
+    }
+
+    /// An inode that may be changed at all. Immutable ones are refused on open by convention of the kernel; as FUSE opens do
+    /// not reach us, they are refused here.
+    pub(crate) fn check_change(&self, st: &State) -> Result<()> {
+        if st.dead {
+            return errno(libc::ENOENT);
+        }
+        if st.attr.flags & FLAG_IMMUTABLE != 0 {
+            return errno(libc::EPERM);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn max_size(&self, st: &State) -> u64 {
+        let geo = self.image().geometry();
+        let extents = st.attr.flags & FLAG_EXTENTS != 0;
+        if extents {
+            geo.max_file_size_extents
+        } else {
+            geo.max_file_size_blockmap
+        }
+    }
+
+    fn write_cells(
+        &self,
+        op: &Op,
+        inode: &Arc<Inode>,
+        st: &mut State,
+        plan: Plan,
+        offset: u64,
+        data: &[u8],
+    ) {
+        let bs = self.block_size() as u64;
+        let layer = op.layer(inode, st);
+        let (first, last) = (plan.cells.first(), plan.cells.last());
+        if let (Some(first), Some(last)) = (first, last)
+            && last.lblk - first.lblk + 1 == plan.cells.len() as u64
+        {
+            op.assign_run(&layer, first.lblk, last.lblk + 1);
+        }
+        let mut fresh = Vec::with_capacity(plan.fresh as usize);
+        for cell in plan.cells {
+            let block_start = cell.lblk * bs;
+            // The part of `data` that lands in this block.
+            let lo = offset.clamp(block_start, block_start + bs);
+            let hi = (offset + data.len() as u64).clamp(block_start, block_start + bs);
+            let bytes = &data[(lo - offset.min(lo)) as usize..][..(hi - lo) as usize];
+            let at = (lo - block_start) as usize;
+            let hole = |(from, to): &(u64, u64)| (*from..*to).contains(&cell.lblk);
+            if plan.holes.iter().any(hole) && !planted::is(Bug::WrongVersion) {
+                let page = Page {
+                    start: at as u32,
+                    end: (at + bytes.len()) as u32,
+                    over: Over::Hole,
+                    buf: Arc::new(self.filled(cell.base, at, bytes)),
+                };
+                fresh.push((cell.lblk, page));
+            } else {
+                self.change_block(op, inode, st, &layer, cell, at, bytes);
+            }
+        }
+        self.count_blocks(st, fresh.len() as u64);
+        op.put_fresh(&layer, fresh);
+    }
+
+    /// A block's new content: `bytes` at `at`, around them what was there, or zeros.
+    fn filled(&self, base: Option<AlignedBuf>, at: usize, bytes: &[u8]) -> AlignedBuf {
+        let bs = self.block_size() as usize;
+        match base {
+            None if bytes.len() == bs => AlignedBuf::from_bytes(bytes),
+            base => {
+                let mut buf = base.unwrap_or_else(|| AlignedBuf::zeroed(bs));
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
+                buf
+            }
+        }
+    }
+
+    /// Puts `bytes` at `at` of a block into the operation's layer.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn change_block(
+        &self,
+        op: &Op,
+        inode: &Arc<Inode>,
+        st: &mut State,
+        layer: &Arc<FileLayer>,
+        cell: Cell,
+        at: usize,
+        bytes: &[u8],
+    ) {
+        let bs = self.block_size() as usize;
+        let (mut start, mut end) = (at, at + bytes.len());
+        if bytes.is_empty() {
+            (start, end) = cell.zero;
+        } else if cell.zero.0 < cell.zero.1 {
+            (start, end) = (start.min(cell.zero.0), end.max(cell.zero.1));
+        }
+        {
+            let mut body = layer.body.write();
+            if let Some(page) = body.pages.get_mut(&cell.lblk) {
+                // The transaction's own page: changed in place; an unwritten earlier version is write avoidance.
+                let buf = Arc::make_mut(&mut page.buf);
+                if cell.zero.0 < cell.zero.1 {
+                    buf[cell.zero.0..cell.zero.1].fill(0);
+                }
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
+                page.start = page.start.min(start as u32);
+                page.end = page.end.max(end as u32);
+                op.avoided(bytes.len() as u64);
+                if bytes.len() == bs {
+                    self.tuned().spared.add(bs as u64);
+                }
+                return;
+            }
+        }
+        let over = self.over(op, inode, st, layer, cell.lblk);
+        if planted::is(Bug::WrongVersion) {
+            for older in st.layers.iter().filter(|l| l.serial != op.txn.serial) {
+                if let Some(page) = older.body.write().pages.get_mut(&cell.lblk) {
+                    Arc::make_mut(&mut page.buf)[at..at + bytes.len()].copy_from_slice(bytes);
+                    (page.start, page.end) =
+                        (page.start.min(start as u32), page.end.max(end as u32));
+                }
+            }
+        }
+        // An own preallocation has been counted.
+        if over == Over::Hole && !layer.body.read().prealloc.contains(cell.lblk) {
+            self.count_blocks(st, 1);
+        }
+        let page = Page {
+            buf: Arc::new(self.filled(cell.base, at, bytes)),
+            start: start as u32,
+            end: end as u32,
+            over,
+        };
+        {
+            let mut body = layer.body.write();
+            // A block over an own preallocation takes over its promise.
+            body.prealloc.remove(cell.lblk, cell.lblk + 1);
+            body.tight |= op.tight;
+        }
+        if let Over::Block { promised: true } = page.over {
+            op.txn.body.lock().promised_data += 1;
+        }
+        op.put_page(layer, cell.lblk, page);
+    }
+
+    /// What a new page of the layer lies over. Counts one promised block for `Hole` (promised with the operation, or an own
+    /// preallocation) and tries to promise one for remapping.
+    pub(crate) fn over(
+        &self,
+        op: &Op,
+        inode: &Inode,
+        st: &State,
+        layer: &FileLayer,
+        lblk: u64,
+    ) -> Over {
+        if layer.body.read().prealloc.contains(lblk) {
+            return Over::Hole;
+        }
+        match self.view(inode, st, lblk, 1) {
+            Ok((Where::Zero { allocated: false }, _)) => Over::Hole,
+            // An error cannot happen: the plan has looked before; the log takes any content.
+            _ => {
+                let promised = !op.short && self.space().promise(self.image(), 1, 0);
+                self.space().remaps.add(u64::from(promised));
+                Over::Block { promised }
+            }
+        }
+    }
+
+    pub(crate) fn count_blocks(&self, st: &mut State, blocks: u64) {
+        st.attr.blocks512 += blocks * u64::from(self.block_size() / 512);
+    }
+
+    /// Reads up to `len` bytes into `out`; short only at end of file.
+    pub fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.read_vec(ino, offset, len, true, out)
+    }
+
+    /// As `read`; `seen`: the bytes go outside, to who may keep them in a cache.
+    pub(crate) fn read_vec(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        seen: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        out.clear();
+        self.read_to(ino, offset, len, seen, |len| {
+            out.resize(len, 0);
+            out
+        })?;
+        Ok(())
+    }
+
+    /// Bytes of the file were read or written from outside while it was in memory, so a cache may have them.
+    pub fn was_seen(&self, ino: Ino) -> bool {
+        let inode = self.inodes().peek(ino);
+        inode.is_some_and(|inode| inode.seen.load(Ordering::Relaxed))
+    }
+
+    /// As `read`, into a place that is there. Gives how many bytes were read: fewer at the end of file.
+    pub fn read_into(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.read_to(ino, offset, out.len(), true, |len| &mut out[..len])
+    }
+
+    /// Reads to the `place` that is given for a length. `seen`: the bytes go outside.
+    fn read_to<'a>(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        seen: bool,
+        place: impl FnOnce(usize) -> &'a mut [u8],
+    ) -> Result<usize> {
+        self.check_alive()?;
+        let inode = self.inode(ino)?;
+        if seen {
+            inode.note_seen();
+            inode.note_read(offset, offset.saturating_add(len as u64));
+        }
+        let st = inode.read()?;
+        if st.is_dir() {
+            return errno(libc::EISDIR);
+        }
+        if st.dead {
+            return errno(libc::ENOENT);
+        }
+        if offset >= st.attr.size {
+            return Ok(0);
+        }
+        let len = (st.attr.size - offset).min(len as u64) as usize;
+        self.read_range(&inode, &st, offset, place(len))?;
+        let stale = self.atime_is_stale(&st);
+        drop(st);
+        if stale {
+            self.update_atime(&inode);
+        }
+        Ok(len)
+    }
+
+    /// Fills all of `out` from `offset`; the caller has cut the range at the end of file.
+    pub(crate) fn read_range(
+        &self,
+        inode: &Inode,
+        st: &State,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let bs = u64::from(self.block_size());
+        let end = offset + out.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let (lblk, within) = self.split(at);
+            let want = (end - at + within as u64).div_ceil(bs);
+            let (place, blocks) = self.view(inode, st, lblk, want)?;
+            let stop = ((lblk + blocks) * bs).min(end);
+            let part = &mut out[(at - offset) as usize..(stop - offset) as usize];
+            match place {
+                Where::Page(page) => part.copy_from_slice(&page[within..within + part.len()]),
+                Where::Zero { .. }
+                | Where::Block {
+                    unwritten: true, ..
+                } => part.fill(0),
+                Where::Block { pblk, .. } => {
+                    let single = within + part.len() <= bs as usize;
+                    if !single || !self.tails().read(inode.ino, lblk, pblk, within, part) {
+                        self.read_blocks(pblk, within, part, st.attr.size <= SMALL_FILE)?;
+                    }
+                }
+            }
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// lseek(2) with SEEK_DATA and SEEK_HOLE. Errors: ENXIO past the end of file or without further data.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        self.check_alive()?;
+        let inode = self.inode(ino)?;
+        let st = inode.read()?;
+        let size = st.attr.size;
+        if offset >= size {
+            return errno(libc::ENXIO);
+        }
+        if st.is_dir() {
+            return Ok(if what == Seek::Data { offset } else { size });
+        }
+        let bs = u64::from(self.block_size());
+        let stop = size.div_ceil(bs);
+        let mut lblk = offset / bs;
+        while lblk < stop {
+            let (place, len) = self.view(&inode, &st, lblk, stop - lblk)?;
+            let data = matches!(
+                place,
+                Where::Page(_)
+                    | Where::Block {
+                        unwritten: false,
+                        ..
+                    }
+            );
+            if data == (what == Seek::Data) {
+                return Ok(offset.max(lblk * bs));
+            }
+            lblk += len;
+        }
+        if what == Seek::Hole {
+            Ok(size)
+        } else {
+            errno(libc::ENXIO)
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What `ccfs status` shows.
+use crate::base::types::Ino;
+use crate::overlay::objects::{Phase, Txn};
+use crate::overlay::stream::StreamView;
+use ccfs_device::FlashCounters;
+use ccfs_ext4::errors::ErrorFields;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters since the mount.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Counters {
+    pub operations: u64,
+    pub commits: u64,
+    pub checkpoints: u64,
+    pub syncs: u64,
+    /// Calls that wanted order without durability.
+    pub barriers: u64,
+    /// fsync calls that returned at once, because their stream ignores them.
+    pub ignored_syncs: u64,
+    /// Bytes of frames written to the log, checkpoints apart.
+    pub logged_bytes: u64,
+    /// Bytes of block images that checkpoints wrote to the log.
+    pub checkpoint_bytes: u64,
+    /// File data written straight to its place.
+    pub direct_bytes: u64,
+    /// Bytes brought home by checkpoints.
+    pub home_bytes: u64,
+    /// Accepted data that was never written because it was overwritten, truncated or unlinked before its commit.
+    pub avoided_bytes: u64,
+    /// Longest time that a commit kept a file's writers and readers waiting while it found places for the file's data.
+    pub longest_stall_us: u64,
+    pub device_writes: u64,
+    pub device_written_bytes: u64,
+    pub device_reads: u64,
+    pub device_read_bytes: u64,
+    pub device_flushes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct StreamStatus {
+    pub id: u64,
+    /// Running transaction: operations and bytes of data not yet committed.
+    pub running_operations: u64,
+    pub running_bytes: u64,
+    /// What its records need in the log, about.
+    pub running_log_bytes: u64,
+    /// Its data that need not be written any more.
+    pub avoided_bytes: u64,
+    /// Age of the running transaction's oldest operation.
+    pub age_ms: u64,
+    /// Sealed or committing transactions.
+    pub committing: u64,
+    /// Uncommitted transactions of other streams that have to be durable first.
+    pub ties: Vec<TieStatus>,
+}
+
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+pub struct TieStatus {
+    /// The other stream.
+    pub stream: u64,
+    /// Which rule of C5.
+    pub rule: &'static str,
+    /// What both touched.
+    pub inode: Ino,
+}
+
+/// Ties of one stream that are told of.
+const TIES_MAX: usize = 64;
+
+impl StreamStatus {
+    pub(crate) fn of(view: &StreamView) -> StreamStatus {
+        let running = view.running.as_ref();
+        let running = running.filter(|t| t.phase() == Phase::Running);
+        let get = |f: fn(&Txn) -> &AtomicU64| running.map_or(0, |t| f(t).load(Ordering::Relaxed));
+        StreamStatus {
+            id: view.id.0,
+            running_operations: get(|t| &t.operations),
+            running_bytes: get(|t| &t.dirty_bytes),
+            running_log_bytes: get(|t| &t.record_bytes) + get(|t| &t.log_only_bytes),
+            avoided_bytes: get(|t| &t.avoided_bytes),
+            age_ms: running.map_or(0, |t| t.started.elapsed().as_millis() as u64),
+            committing: view.committing.len() as u64,
+            ties: ties_of(view),
+        }
+    }
+}
+
+fn ties_of(view: &StreamView) -> Vec<TieStatus> {
+    let mut ties = Vec::new();
+    let all = view.running.iter().chain(&view.committing);
+    for txn in all.map(Arc::clone) {
+        if ties.len() >= TIES_MAX {
+            break;
+        }
+        let deps = txn.progress().deps.to_vec();
+        for dep in deps {
+            let tie = TieStatus {
+                stream: dep.txn.stream.0,
+                rule: dep.rule.name(),
+                inode: dep.inode,
+            };
+            let open = !dep.txn.settled() && dep.txn.stream != view.id;
+            if open && ties.len() < TIES_MAX && !ties.contains(&tie) {
+                ties.push(tie);
+            }
+        }
+    }
+    ties
+}
+
+/// The device, where it is transactional flash; zeros elsewhere.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct FlashStatus {
+    /// Pages of 4096 bytes: of the flash, in use, and free without collecting garbage.
+    pub pages: u64,
+    pub used_pages: u64,
+    pub free_pages: u64,
+    /// Since the mount: pages written by the volume, and all that were programmed for it.
+    pub host_pages: u64,
+    pub programmed_pages: u64,
+    /// Of those: moved by garbage collection, lists of commits, tables and roots.
+    pub moved_pages: u64,
+    pub record_pages: u64,
+    pub table_pages: u64,
+    pub erases: u64,
+    pub commits: u64,
+    /// Flushes of what the flash lies on.
+    pub flushes: u64,
+    /// Erases of the least and the most worn block.
+    pub wear_least: u64,
+    pub wear_most: u64,
+    /// Since the flash was made.
+    pub life_host_pages: u64,
+    pub life_programmed_pages: u64,
+    pub life_erases: u64,
+}
+
+impl From<FlashCounters> for FlashStatus {
+    fn from(c: FlashCounters) -> FlashStatus {
+        FlashStatus {
+            pages: c.pages,
+            used_pages: c.used_pages,
+            free_pages: c.free_pages,
+            host_pages: c.host_pages,
+            programmed_pages: c.programmed,
+            moved_pages: c.moved_pages,
+            record_pages: c.record_pages,
+            table_pages: c.table_pages,
+            erases: c.erases,
+            commits: c.commits,
+            flushes: c.flushes,
+            wear_least: c.wear_least,
+            wear_most: c.wear_most,
+            life_host_pages: c.life_host_pages,
+            life_programmed_pages: c.life_programmed,
+            life_erases: c.life_erases,
+        }
+    }
+}
+
+/// Damage: what the super block's error fields say.
+#[derive(Clone, Debug, Serialize)]
+pub struct DamageStatus {
+    /// Damaged places met since the mount.
+    pub met: u64,
+    /// Errors counted since the last check, those of earlier mounts and of the kernel included (`s_error_count`).
+    pub error_count: u32,
+    /// All of this is in the super block on the device; false on a read-only mount that met damage.
+    pub recorded: bool,
+    pub first_error: Option<ErrorStatus>,
+    pub last_error: Option<ErrorStatus>,
+}
+
+/// One of the errors that the super block remembers.
+#[derive(Clone, Debug, Serialize)]
+pub struct ErrorStatus {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// 0: it is no inode's.
+    pub inode: u32,
+    /// 0: no single one.
+    pub block: u64,
+    /// What found it.
+    pub function: String,
+    pub line: u32,
+    /// The kernel's EXT4_ERR_*: 4 for a wrong checksum, 5 for an impossible value.
+    pub code: u8,
+}
+
+impl From<ErrorFields> for ErrorStatus {
+    fn from(e: ErrorFields) -> ErrorStatus {
+        ErrorStatus {
+            time: e.time,
+            inode: e.inode,
+            block: e.block,
+            function: e.function,
+            line: e.line,
+            code: e.code,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    pub label: String,
+    pub uuid: String,
+    pub read_only: bool,
+    /// Why the volume was stopped, and what to do; empty while all is well.
+    pub stopped: String,
+    pub damage: DamageStatus,
+    pub block_size: u32,
+    pub log_frames: u64,
+    pub log_frames_used: u64,
+    pub flash: FlashStatus,
+    pub dirty_bytes: u64,
+    pub dirty_limit_bytes: u64,
+    pub dirty_image_blocks: u64,
+    pub orphans: u64,
+    pub streams: Vec<StreamStatus>,
+    pub counters: Counters,
+}

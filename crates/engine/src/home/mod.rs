@@ -1,0 +1,147 @@
+//! Home: the image, which holds what is durable, and how it follows the commits (apply, checkpoint, recovery).
+//!
+//! Recovery needs no more than this floor: it has no streams, no operations and no front end.
+pub(crate) mod apply;
+pub(crate) mod backend;
+pub(crate) mod checkpoint;
+pub(crate) mod index;
+pub(crate) mod inodes;
+pub(crate) mod noted;
+pub(crate) mod ondevice;
+pub(crate) mod pages;
+pub(crate) mod recover;
+pub(crate) mod scrub;
+pub(crate) mod space;
+pub(crate) mod tails;
+pub(crate) mod view;
+
+use crate::base::gauge::Gauge;
+use crate::base::sync::Mutex;
+use crate::base::types::Ino;
+use crate::core::Core;
+use crate::core::options::Options;
+use apply::Applier;
+use backend::Backend;
+use ccfs_device::Device;
+use ccfs_image::Image;
+use inodes::{Inodes, References};
+use noted::NotedImage;
+use pages::HomePages;
+use space::Space;
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::Arc;
+use tails::Tails;
+
+pub struct Home {
+    core: Core,
+    image: NotedImage,
+    backend: Backend,
+    live: bool,
+    inodes: Inodes,
+    refs: Arc<References>,
+    applier: Mutex<Applier>,
+    pages: HomePages,
+    tails: Tails,
+    space: Space,
+    /// Durable inodes without a name.
+    orphans: Mutex<HashSet<Ino>>,
+    /// Blocks that transactions not yet applied free.
+    pending_free: Gauge,
+    /// Inodes that they free.
+    pending_inodes: Gauge,
+}
+
+impl Deref for Home {
+    type Target = Core;
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl Home {
+    /// `live`: it is mounted, not in recovery.
+    pub(crate) fn new(
+        dev: Arc<dyn Device>,
+        image: Image,
+        backend: Backend,
+        options: Options,
+        live: bool,
+    ) -> Home {
+        let block_size = image.geometry().block_size;
+        let options = backend::fitting(&*dev, options);
+        let log = backend.log();
+        let reserve = if live && backend.writes() {
+            (image.geometry().blocks_count / 64).min(1024)
+        } else {
+            0
+        };
+        let limits = backend::limits(log, &*dev, block_size);
+        let applied = log.map_or(0, |l| l.next_id() - 1);
+        let refs = Arc::new(References::new());
+        let (read_only, tails) = (options.read_only, Tails::new(options.cache_bytes));
+        let core = Core::new(dev, options, block_size, limits, applied);
+        let image = NotedImage::new(image, core.wakeup().clone(), read_only);
+        let space = Space::with_reserve(&image, reserve);
+        Home {
+            core,
+            image,
+            backend,
+            live,
+            inodes: Inodes::new(refs.clone()),
+            refs,
+            applier: Mutex::new(Applier::new(applied)),
+            pages: HomePages::default(),
+            tails,
+            space,
+            orphans: Mutex::default(),
+            pending_free: Gauge::default(),
+            pending_inodes: Gauge::default(),
+        }
+    }
+
+    pub(crate) fn image(&self) -> &NotedImage {
+        &self.image
+    }
+
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// Mounted, not in recovery (where nobody but the applier changes anything, and nothing is in memory).
+    pub(crate) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    pub(crate) fn inodes(&self) -> &Inodes {
+        &self.inodes
+    }
+
+    pub(crate) fn refs(&self) -> &References {
+        &self.refs
+    }
+
+    pub(crate) fn applier(&self) -> &Mutex<Applier> {
+        &self.applier
+    }
+
+    pub(crate) fn tails(&self) -> &Tails {
+        &self.tails
+    }
+
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    pub(crate) fn orphans(&self) -> &Mutex<HashSet<Ino>> {
+        &self.orphans
+    }
+
+    pub(crate) fn pending_free(&self) -> &Gauge {
+        &self.pending_free
+    }
+
+    pub(crate) fn pending_inodes(&self) -> &Gauge {
+        &self.pending_inodes
+    }
+}

@@ -1,0 +1,200 @@
+//! Space: promises to operations, what statfs shows, and getting room when there is none (C9).
+use crate::base::gauge::Gauge;
+use crate::base::planted::{self, Bug};
+use crate::base::sync::Mutex;
+use crate::home::Home;
+use crate::home::noted::NotedImage;
+use ccfs_image::Run;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Promised blocks, and freed runs that are not yet given back: only when a checkpoint covers the transaction that freed them
+/// (docs/design.md 2.2, rule V). Until then recovery could still read what they held.
+#[derive(Default)]
+pub struct Space {
+    promised_data: Gauge,
+    promised_structure: Gauge,
+    /// The engine's own reserve, of `wanted` blocks: for structure that an operation that must not fail can need, or one that needs none as
+    /// things are (C9). These are as many as there are now.
+    emergency: AtomicU64,
+    wanted: u64,
+    /// Held by who adds to the reserve.
+    refill: Mutex<()>,
+    /// Of `promised_data`: for other places of overwritten blocks. Either the promise or the block overwritten becomes free again.
+    pub remaps: Gauge,
+    /// (commit id of the transaction that freed it, run)
+    pending: Mutex<Vec<(u64, Run)>>,
+    pending_blocks: Gauge,
+    /// Runs that a device with transactions is told of with the next one.
+    trims: Mutex<Vec<Run>>,
+}
+
+impl Space {
+    pub fn promise(&self, image: &NotedImage, data: u64, structure: u64) -> bool {
+        if data + structure > 0
+            && !planted::is(Bug::LostReservation)
+            && !image.alloc().reserve(data, structure)
+        {
+            return false;
+        }
+        self.count(data, structure, Gauge::add);
+        true
+    }
+
+    /// With a reserve of so many blocks, as far as there is space.
+    pub fn with_reserve(image: &NotedImage, blocks: u64) -> Space {
+        let space = Space {
+            wanted: blocks,
+            ..Space::default()
+        };
+        space.keep(image);
+        space
+    }
+
+    /// Promises blocks of structure out of the engine's own reserve. `held`: for what may stay uncommitted as long as its owner likes; all
+    /// of that together gets a half at most, since no commit brings it back.
+    pub fn draw(&self, structure: u64, held: bool) -> bool {
+        let stays = if held { self.wanted / 2 } else { 0 };
+        let taken = self.take_reserve(structure, stays);
+        if taken {
+            self.promised_structure.add(structure);
+        }
+        taken
+    }
+
+    /// Blocks of the engine's own reserve become everybody's.
+    pub fn give_reserve(&self, image: &NotedImage, blocks: u64) -> bool {
+        let taken = self.take_reserve(blocks, 0);
+        if taken {
+            image.alloc().unreserve(0, blocks);
+        }
+        taken
+    }
+
+    fn take_reserve(&self, blocks: u64, stays: u64) -> bool {
+        let left = |have: u64| have.checked_sub(blocks).filter(|left| *left >= stays);
+        let taken = self.emergency.fetch_update(Relaxed, Relaxed, left);
+        taken.is_ok()
+    }
+
+    /// Blocks that the engine's own reserve lacks.
+    pub fn missing(&self) -> u64 {
+        self.wanted.saturating_sub(self.emergency.load(Relaxed))
+    }
+
+    /// Fills the engine's own reserve up, as far as there is space.
+    pub fn keep(&self, image: &NotedImage) {
+        if self.missing() == 0 {
+            return;
+        }
+        let _one = self.refill.lock();
+        let some = self.missing().min(self.unpromised(image));
+        if some > 0 && image.alloc().reserve(0, some) {
+            self.emergency.fetch_add(some, Relaxed);
+        }
+    }
+
+    /// Free blocks that nobody was promised, the engine's own reserve aside.
+    fn unpromised(&self, image: &NotedImage) -> u64 {
+        let promised =
+            self.promised_data.get() + self.promised_structure.get() + self.emergency.load(Relaxed);
+        image.alloc().free_blocks().saturating_sub(promised)
+    }
+
+    /// Promises come back; of those for structure the engine's own reserve gets what it lacks, before anybody else.
+    pub fn unpromise(&self, image: &NotedImage, data: u64, structure: u64) {
+        self.count(data, structure, Gauge::sub);
+        if data + structure == 0 || planted::is(Bug::LostReservation) {
+            return;
+        }
+        if structure == 0 || self.missing() == 0 {
+            return image.alloc().unreserve(data, structure);
+        }
+        let _one = self.refill.lock();
+        let keep = self.missing().min(structure);
+        let kept = image.alloc().unreserve_but(data, structure, keep);
+        self.emergency.fetch_add(kept, Relaxed);
+    }
+
+    fn count(&self, data: u64, structure: u64, change: fn(&Gauge, u64)) {
+        for (gauge, n) in [
+            (&self.promised_data, data),
+            (&self.promised_structure, structure),
+        ] {
+            if n > 0 {
+                change(gauge, n);
+            }
+        }
+    }
+
+    /// `allocate` used up promises for data.
+    pub fn used(&self, data: u64) {
+        self.promised_data.sub(data);
+    }
+
+    pub fn freed(&self, id: u64, runs: Vec<Run>) {
+        let mut pending = self.pending.lock();
+        for run in runs {
+            self.pending_blocks.add(run.len);
+            pending.push((id, run));
+        }
+    }
+
+    /// A checkpoint covers all transactions up to `id`: what they freed is free.
+    pub fn release(&self, image: &NotedImage, id: u64) {
+        self.pending.lock().retain(|&(freed_by, run)| {
+            if freed_by > id {
+                return true;
+            }
+            self.pending_blocks.sub(run.len);
+            image.alloc().release(run);
+            false
+        });
+    }
+
+    pub fn note_trims(&self, runs: &[Run]) {
+        self.trims.lock().extend_from_slice(runs);
+    }
+
+    pub fn take_trims(&self) -> Vec<Run> {
+        std::mem::take(&mut *self.trims.lock())
+    }
+
+    /// Promised blocks for data.
+    pub fn promised_data(&self) -> u64 {
+        self.promised_data.get()
+    }
+
+    /// Promised blocks, the engine's own reserve aside.
+    pub fn promised(&self) -> u64 {
+        self.promised_data.get() + self.promised_structure.get()
+    }
+
+    /// Blocks of the engine's own reserve, as it should be.
+    pub fn reserve(&self) -> u64 {
+        self.wanted
+    }
+
+    pub fn pending_blocks(&self) -> u64 {
+        self.pending_blocks.get()
+    }
+}
+
+impl Home {
+    /// Free blocks that nobody was promised, the engine's own reserve aside.
+    pub(crate) fn unpromised_blocks(&self) -> u64 {
+        self.space.unpromised(&self.image)
+    }
+
+    /// Are at least `blocks` free and promised to nobody?
+    pub(crate) fn has_unpromised(&self, blocks: u64) -> bool {
+        self.image.alloc().surely_unpromised() >= blocks || self.unpromised_blocks() >= blocks
+    }
+
+    /// Most blocks of an extent tree (or a block map) that a change of one range can make, which becomes `runs` extents at most.
+    pub(crate) fn tree_blocks(&self, runs: u64) -> u64 {
+        // A full node's split leaves halves of this size.
+        let half = (u64::from(self.block_size()) - 16) / 12 / 2;
+        2 + runs.div_ceil(half - 1)
+    }
+}

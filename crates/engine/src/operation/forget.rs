@@ -1,0 +1,84 @@
+//! The kernel forgets inodes: those without a name are freed.
+use crate::base::types::*;
+use crate::operation::Operations;
+use crate::overlay::ties::removal_ties;
+use std::sync::atomic::Ordering::AcqRel;
+
+impl Operations {
+    /// Inodes without a name and a user, which could not be freed while the group was open.
+    pub(crate) fn free_nameless(&self, touched: &[Ino]) {
+        for ino in touched {
+            let Some(inode) = self.inodes().peek(*ino) else {
+                continue;
+            };
+            let nameless = {
+                let st = inode.state.read();
+                st.attr.nlink == 0 && !st.dead
+            };
+            if nameless && !self.refs().any(*ino) {
+                self.forget(*ino, 0);
+            }
+        }
+    }
+
+    /// The kernel let go of an inode that was made in a group that was taken back: only now its number is free for others.
+    pub(crate) fn forget_ghost(&self, ino: Ino) -> bool {
+        if !self.ghosts.lock().remove(&ino) {
+            return false;
+        }
+        self.inodes().remove(ino);
+        self.image().alloc().drop_window(u64::from(ino));
+        self.image().alloc().release_inode(ino);
+        true
+    }
+
+    /// The kernel has a reference to the inode.
+    pub fn is_remembered(&self, ino: Ino) -> bool {
+        self.refs().any(ino)
+    }
+
+    /// The kernel has no reference left: a nameless inode is freed, in the transaction that took its name if that still runs,
+    /// else in the system stream, after it (C5; ccfs's orphan handling).
+    pub fn forget(&self, ino: Ino, count: u64) {
+        self.forgetting.fetch_add(1, AcqRel);
+        self.try_forget(ino, count);
+        self.forgetting.fetch_sub(1, AcqRel);
+    }
+
+    fn try_forget(&self, ino: Ino, count: u64) {
+        if !self.refs().take_away(ino, count) {
+            return;
+        }
+        self.inodes().forget_writer(ino);
+        if self.forget_ghost(ino) || self.is_stopped() {
+            return;
+        }
+        let Some(inode) = self.inodes().peek(ino).or_else(|| {
+            self.orphans()
+                .lock()
+                .contains(&ino)
+                .then(|| self.inode(ino).ok())
+                .flatten()
+        }) else {
+            return;
+        };
+        let mut st = inode.state.write();
+        if st.dead || st.attr.nlink != 0 || self.refs().any(ino) {
+            return;
+        }
+        let stream = match &st.last {
+            Some(t) if t.phase() == crate::overlay::objects::Phase::Running => t.entry(),
+            _ => SYSTEM_STREAM,
+        };
+        let ties = removal_ties(&inode, &st);
+        // Where an open group is in the way, its end brings us here again.
+        let Ok(op) = self.begin(stream, self.promise_if_free(0), ties) else {
+            return;
+        };
+        op.kill(&inode, &mut st);
+    }
+
+    pub fn remember(&self, ino: Ino, count: u64) {
+        self.refs().add(ino, count);
+    }
+}

@@ -1,0 +1,308 @@
+//! What an operation does on a full volume (C9): what is uncommitted gives its space back, and it is tried again.
+use crate::base::moment::Moment;
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
+use crate::base::types::*;
+use crate::operation::Operations;
+use crate::operation::group::Held;
+use ccfs_ext4::Error;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+/// Blocks that an operation tried for the last time leaves for structure, and one of 32 of the others.
+pub const SPARE_BLOCKS: u64 = 8;
+
+/// How often an operation is tried while nobody else is promised anything.
+const ROUNDS_ALONE: u32 = 3;
+
+/// How long FORGETs that are under way are waited for, at most, and for how long before the kernel is asked again.
+const FORGET_WAIT: Duration = Duration::from_secs(10);
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// So many wait for answers at most. The others do without.
+const WAITERS_MAX: u32 = 32;
+
+/// Those of some inodes that the front end has given up.
+pub type GivenUp = Box<dyn Fn(&[Ino]) -> Vec<Ino> + Send + Sync>;
+
+/// Operations that need a promise wait here while one has its turn alone. They hold nothing.
+#[derive(Default)]
+pub struct Turn {
+    taken: AtomicBool,
+    alone: Mutex<()>,
+}
+
+/// What a promise was refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// So many blocks are not free for everybody.
+    Free(u64),
+    /// Nor is the engine's own reserve what it should be.
+    Kept,
+}
+
+/// An operation that must be tried again when another one's turn is over. Callers never see it.
+const ANOTHERS_TURN: i32 = i32::MAX;
+
+thread_local! {
+    /// What this thread's operation was refused last.
+    static REFUSED: Cell<Option<Refused>> = const { Cell::new(None) };
+    /// This thread has its turn, or has waited for another one's.
+    static MAY_GO: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread's operation waits for nobody's turn, until it is dropped.
+struct MayGo;
+
+impl MayGo {
+    fn now() -> MayGo {
+        MAY_GO.set(true);
+        MayGo
+    }
+}
+
+impl Drop for MayGo {
+    fn drop(&mut self) {
+        MAY_GO.set(false);
+    }
+}
+
+/// This thread's operation gets no promise.
+pub fn refuse(refused: Refused) {
+    REFUSED.set(Some(refused));
+}
+
+/// Who asks the front end. One does at a time, and those who came before he began share what he gets to know.
+#[derive(Default)]
+pub struct Asking {
+    state: Mutex<AskState>,
+    over: Condvar,
+}
+
+#[derive(Default)]
+struct AskState {
+    /// How many have begun.
+    begun: u64,
+    busy: bool,
+    waiting: u32,
+}
+
+impl Asking {
+    /// True: it is the caller who asks (`Asks`). False: others have asked on, `freed` says that it need not, or too many wait.
+    fn begin(&self, end: Instant, freed: &dyn Fn() -> bool) -> bool {
+        let mut state = self.state.lock();
+        let came = state.begun;
+        loop {
+            if !state.busy && state.begun > came {
+                return false;
+            }
+            if !state.busy {
+                state.begun += 1;
+                state.busy = true;
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if freed() || left.is_zero() || state.waiting >= WAITERS_MAX {
+                return false;
+            }
+            state.waiting += 1;
+            self.over.wait_for(&mut state, left);
+            state.waiting -= 1;
+        }
+    }
+}
+
+/// The caller asks, until it is dropped.
+struct Asks<'a>(&'a Asking);
+
+impl Drop for Asks<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().busy = false;
+        self.0.over.notify_all();
+    }
+}
+
+/// A turn, until it is dropped.
+pub struct Alone<'t> {
+    turn: &'t Turn,
+    _may_go: MayGo,
+    _guard: MutexGuard<'t, ()>,
+}
+
+impl Turn {
+    /// Errors: EAGAIN, see `may_wait`.
+    fn wait(&self) -> Result<()> {
+        ccfs_image::may_wait()?;
+        drop(self.alone.lock());
+        Ok(())
+    }
+
+    /// Before a promise. Errors: somebody else has his turn; `with_space` waits for its end.
+    pub fn refuse_others(&self) -> Result<()> {
+        if self.taken.load(Relaxed) && !MAY_GO.get() {
+            return Err(Error::Errno(ANOTHERS_TURN));
+        }
+        Ok(())
+    }
+
+    fn take(&self) -> Alone<'_> {
+        let guard = self.alone.lock();
+        self.taken.store(true, Relaxed);
+        Alone {
+            turn: self,
+            _may_go: MayGo::now(),
+            _guard: guard,
+        }
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.turn.taken.store(false, Relaxed);
+    }
+}
+
+impl Operations {
+    /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
+    /// back, and the operation tried again (C9). `f` gets the blocks that it may use at most.
+    pub(crate) fn with_space<T>(
+        &self,
+        cx: &Context,
+        held: Held,
+        f: impl Fn(u64) -> Result<T>,
+    ) -> Result<T> {
+        self.with_space_if(cx, held, true, f)
+    }
+
+    /// As `with_space`; `ask`: the front end may be asked for files that it has given up.
+    pub(crate) fn with_space_if<T>(
+        &self,
+        cx: &Context,
+        held: Held,
+        ask: bool,
+        f: impl Fn(u64) -> Result<T>,
+    ) -> Result<T> {
+        let let_in = self.admit_to(cx)?;
+        let f = |left| {
+            REFUSED.set(None);
+            match self.unblocked(cx, held, || f(left)) {
+                Err(Error::Errno(ANOTHERS_TURN)) => {}
+                done => return done,
+            }
+            self.let_others_in();
+            self.turn.wait()?;
+            let _may_go = MayGo::now();
+            REFUSED.set(None);
+            self.unblocked(cx, held, || f(left))
+        };
+        let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
+        let again = || {
+            self.reclaim_space()?;
+            f(u64::MAX)
+        };
+        let first = f(u64::MAX);
+        if !full(&first) {
+            return first;
+        }
+        ccfs_image::may_wait()?;
+        drop(let_in);
+        let second = again();
+        if !full(&second) {
+            return second;
+        }
+        if ask && self.await_forgets() {
+            let third = again();
+            if !full(&third) {
+                return third;
+            }
+        }
+        let reserve = if cx.privileged {
+            0
+        } else {
+            self.image().geometry().root_reserved_blocks
+        };
+        if self.promises_fill(reserve) {
+            // Others have been faster, and promises are for more than is used. Those under way end soon.
+            let _alone = self.turn.take();
+            self.at(Moment::Turn);
+            for _ in 0..ROUNDS_ALONE {
+                let next = again();
+                if !full(&next) {
+                    return next;
+                }
+                if !self.promises_fill(reserve) {
+                    break;
+                }
+            }
+        }
+        let left = self
+            .unpromised_blocks()
+            .saturating_sub(reserve + SPARE_BLOCKS);
+        f(left - left / 32)
+    }
+
+    /// Would this thread's operation have got what it was refused if all that is promised, and not used yet, had come back?
+    fn promises_fill(&self, reserve: u64) -> bool {
+        let promised = self.space().promised();
+        let kept = self.space().reserve() + reserve;
+        promised > 0
+            && match REFUSED.get() {
+                Some(Refused::Free(n)) => {
+                    self.image().alloc().free_blocks() >= kept.saturating_add(n)
+                }
+                Some(Refused::Kept) => self.space().missing() > 0,
+                // Of inodes, or room in a directory, there is no more by that.
+                None => false,
+            }
+    }
+
+    /// Waits for FORGETs of files without a name that the front end has given up. True: files have been freed since.
+    fn await_forgets(&self) -> bool {
+        let Some(ask) = self.kernel.lock().clone() else {
+            return false;
+        };
+        let end = Instant::now() + FORGET_WAIT;
+        let nameless = self.nameless();
+        let freed = || !nameless.iter().all(|ino| self.refs().any(*ino));
+        if nameless.is_empty() || !self.asking.begin(end, &freed) {
+            return freed();
+        }
+        let _asking = Asks(&self.asking);
+        self.ask_until(&**ask, end);
+        freed()
+    }
+
+    fn nameless(&self) -> Vec<Ino> {
+        self.orphans().lock().iter().copied().collect()
+    }
+
+    fn ask_until(&self, ask: &dyn Fn(&[Ino]) -> Vec<Ino>, end: Instant) {
+        let nameless = self.nameless();
+        let known = |ino: &Ino| self.refs().any(*ino);
+        loop {
+            let waiting: Vec<Ino> = nameless.iter().copied().filter(|i| known(i)).collect();
+            if waiting.is_empty() || Instant::now() >= end || self.is_stopped() {
+                break;
+            }
+            let given_up = ask(&waiting);
+            if given_up.is_empty() {
+                break;
+            }
+            // An answer of a moment before that the kernel had not read can bring one back, so it is asked again.
+            let soon = Instant::now() + ASK_AGAIN;
+            while given_up.iter().any(known) && Instant::now() < soon {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+        }
+        while self.forgetting.load(Acquire) > 0 && Instant::now() < end {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Who says which of some inodes the front end has given up, though it has not said so with `forget`. It may take a second.
+    pub fn ask_kernel(&self, given_up: GivenUp) {
+        *self.kernel.lock() = Some(Arc::new(given_up));
+    }
+}

@@ -1,0 +1,549 @@
+//! One accepted operation: the only way in which user-visible state changes (begin, record, end).
+use crate::base::record::{DirField, DirValue};
+use crate::base::share::By;
+use crate::base::types::{Ino, Result, Time};
+use crate::base::{clock, planted};
+use crate::operation::Operations;
+use crate::operation::promise::Promise;
+use crate::overlay::inode::LAYER_BYTES;
+use crate::overlay::objects::{
+    EntryChange, FileLayer, Inode, Name, Over, Overlay, Page, State, Tie, Txn,
+};
+use std::cell::Cell;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Names, attributes and links of one operation in the log, at most (two names of 255 bytes, five inodes), bytes.
+const RECORDS_BYTES_MAX: u64 = 2048;
+
+/// Blocks of structure that a new entry can need: a leaf, an index node, a new root level, a node of its tree of extents.
+pub(crate) const ENTRY_BLOCKS: u64 = 4;
+
+pub(crate) struct Op<'v> {
+    pub vol: &'v Operations,
+    pub txn: Arc<Txn>,
+    /// Which operation of its transaction it is.
+    pub number: u64,
+    pub now: Time,
+    /// No blocks of structure are promised to it.
+    pub short: bool,
+    /// What it writes must not cut an unwritten extent.
+    pub tight: bool,
+    /// Promised blocks of structure that are not assigned to what it changes.
+    spare: Cell<u64>,
+    /// What the transaction counts for it until it ends.
+    expected: u64,
+    /// Whose share it takes, and by how many dirty bytes.
+    uid: u32,
+    dirty: Cell<i64>,
+    /// It changes a draft of that user, which took so much memory before, bytes.
+    draft: Option<(u32, u64)>,
+}
+
+impl Op<'_> {
+    /// For an inode that it makes: another one than those of the number's earlier inodes.
+    pub fn generation(&self) -> u32 {
+        let unique = self.txn.serial << 32 ^ self.number;
+        let mixed = (unique ^ unique >> 31).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.vol.generation.wrapping_add((mixed >> 32) as u32)
+    }
+
+    /// Of the blocks of structure promised to the operation up to `most` are for what it does now.
+    pub fn assign(&self, most: u64) -> u64 {
+        let n = self.spare.get().min(most);
+        self.spare.set(self.spare.get() - n);
+        n
+    }
+
+    /// Promised blocks of structure that the transaction has no use for, after all.
+    pub fn give_back(&self, structure: u64) {
+        if structure > 0 {
+            self.txn.body.lock().promised_structure -= structure;
+            self.vol.space().unpromise(self.vol.image(), 0, structure);
+        }
+    }
+
+    /// What is promised for a write of blocks `[from, to)`. Where that goes on from the transaction's last write the two are one
+    /// range, which needs less than both.
+    pub fn assign_run(&self, layer: &FileLayer, from: u64, to: u64) {
+        let own = self.assign(u64::MAX);
+        if own == 0 {
+            return;
+        }
+        let mut body = layer.body.write();
+        let (start, end, had) = body.last_run;
+        let unused = if had > 0 && (start..=end).contains(&from) {
+            let end = end.max(to);
+            let need = self.vol.tree_blocks(end - start).clamp(had, had + own);
+            body.last_run = (start, end, need);
+            had + own - need
+        } else {
+            body.last_run = (from, to, own);
+            0
+        };
+        body.structure += own - unused;
+        drop(body);
+        self.give_back(unused);
+    }
+
+    /// The operation's layer of an inode, made when first needed.
+    pub fn layer(&self, inode: &Arc<Inode>, st: &mut State) -> Arc<FileLayer> {
+        if let Some(draft) = st.own_draft(&self.txn) {
+            return draft;
+        }
+        if let Some(top) = st.layers.last().filter(|l| l.serial == self.txn.serial) {
+            return top.clone();
+        }
+        let layer = Arc::new(FileLayer {
+            serial: self.txn.serial,
+            body: Default::default(),
+        });
+        st.layers.push(layer.clone());
+        self.txn
+            .body
+            .lock()
+            .files
+            .insert(inode.ino, (inode.clone(), layer.clone()));
+        self.txn.record_bytes.fetch_add(400, Ordering::Relaxed);
+        self.add_dirty(LAYER_BYTES);
+        layer
+    }
+
+    /// Captures the attributes of an inode that is no directory, as they are now.
+    pub fn capture(&self, inode: &Arc<Inode>, st: &mut State) -> Arc<FileLayer> {
+        debug_assert!(!st.is_dir());
+        let layer = self.layer(inode, st);
+        if self.draft.is_none() {
+            layer.body.write().attr = Some(st.committed_attr());
+            self.set_last(inode, st);
+        }
+        layer
+    }
+
+    /// Notes that the inode was changed by this transaction.
+    pub fn set_last(&self, inode: &Inode, st: &mut State) {
+        if !crate::overlay::txn::same(&st.last, &self.txn) {
+            if let Some(group) = &self.txn.group {
+                group.undo.lock().last_was(inode.ino, &st.last);
+            }
+            st.last = Some(self.txn.clone());
+        }
+    }
+
+    /// Notes that the directory's xattrs were changed by this transaction.
+    pub fn set_xattr_last(&self, inode: &Inode, st: &mut State) {
+        let last = &mut st.dir().xattr_last;
+        if !crate::overlay::txn::same(last, &self.txn) {
+            if let Some(group) = &self.txn.group {
+                group.undo.lock().xattr_last_was(inode.ino, last);
+            }
+            *last = Some(self.txn.clone());
+        }
+    }
+
+    /// A directory is about to lose its name, and with it its links.
+    pub fn loses_links(&self, inode: &Inode, st: &State) {
+        if let (Some(group), true) = (&self.txn.group, st.is_dir()) {
+            group.undo.lock().links_were(inode.ino, st.attr.nlink);
+        }
+    }
+
+    /// Pages of the inode that are mapped belong to this operation's stream from now on.
+    pub fn set_writer(&self, inode: &Inode, st: &mut State) {
+        if self.draft.is_some() {
+            return;
+        }
+        if let Some(group) = &self.txn.group {
+            group.undo.lock().writer_was(inode.ino, st.last_writer);
+        }
+        st.last_writer = self.txn.stream;
+    }
+
+    /// Keeps an inode in memory until the transaction is applied.
+    fn pin(&self, inode: &Arc<Inode>) {
+        self.txn
+            .body
+            .lock()
+            .dirs
+            .entry(inode.ino)
+            .or_insert_with(|| inode.clone());
+    }
+
+    /// Sets a field of a directory's inode; `st.attr` has the new value already.
+    pub fn dir_field(&self, inode: &Arc<Inode>, st: &mut State, field: DirField) {
+        st.dir().changed_by(&self.txn);
+        let (value, nanos) = field.of(&st.attr);
+        let seq = self.vol.inodes().next_seq(st);
+        let mut body = self.txn.body.lock();
+        body.dirs.entry(inode.ino).or_insert_with(|| inode.clone());
+        if body
+            .dir_fields
+            .insert((inode.ino, field), DirValue { seq, value, nanos })
+            .is_none()
+        {
+            self.vol.dir_fields().add(1);
+            self.txn.fields.fetch_add(1, Ordering::Relaxed);
+            self.count_bytes(32);
+        }
+    }
+
+    /// Times of a directory whose entries changed.
+    pub fn dir_changed(&self, inode: &Arc<Inode>, st: &mut State) {
+        st.attr.mtime = self.now;
+        st.attr.ctime = self.now;
+        self.dir_field(inode, st, DirField::Mtime);
+        self.dir_field(inode, st, DirField::Ctime);
+    }
+
+    /// Sets or removes a name. `before`: what the name was.
+    pub fn set_entry(
+        &self,
+        dir: &Arc<Inode>,
+        st: &mut State,
+        name: &[u8],
+        before: Option<(Ino, u8)>,
+        value: Option<(Ino, u8)>,
+    ) {
+        let cookie = self.vol.image().cookie_of(name);
+        let state = st.dir();
+        if let Some(group) = &self.txn.group {
+            let over = state.overlay.get(name).map(|o| o.txn.clone());
+            group.undo.lock().name_was(dir.ino, name, before, over);
+        }
+        let name: Name = match state.overlay.get_key_value(name) {
+            Some((known, _)) => known.clone(),
+            None => Arc::from(name),
+        };
+        if value.is_some() {
+            state.present.insert((cookie, name.clone()));
+        } else {
+            state.present.remove(&(cookie, name.clone()));
+        }
+        state.overlay.insert(
+            name.clone(),
+            Overlay {
+                value,
+                txn: self.txn.clone(),
+            },
+        );
+        state.changed_by(&self.txn);
+        self.pin(dir);
+        self.txn
+            .record_bytes
+            .fetch_add(24 + name.len() as u64, Ordering::Relaxed);
+        // A name that is there gets its new value in its place.
+        let own = match (before, value) {
+            (None, Some(_)) => self.assign(ENTRY_BLOCKS),
+            _ => 0,
+        };
+        let mut body = self.txn.body.lock();
+        let change = body.entries.entry(dir.ino).or_default().entry(name);
+        let known = match &change {
+            Entry::Occupied(known) => Some((known.get().fresh, known.get().structure)),
+            Entry::Vacant(_) => None,
+        };
+        let (fresh, had) = known.unwrap_or((before.is_none(), 0));
+        // However often a name changes, one record says what it is in the end; of one that came and went there is none.
+        let structure = match fresh && value.is_none() {
+            true => 0,
+            false => had.max(own),
+        };
+        change.insert_entry(EntryChange {
+            value,
+            fresh,
+            structure,
+        });
+        drop(body);
+        self.give_back(had + own - structure);
+    }
+
+    /// Moves a directory under another parent.
+    pub fn set_parent(&self, dir: &Arc<Inode>, st: &mut State, parent: Ino) {
+        let moved = st.dir().moved.replace(self.txn.clone());
+        if let Some(group) = &self.txn.group {
+            group.undo.lock().parent_was(dir.ino, st.parent, moved);
+        }
+        st.parent = Some(parent);
+        self.pin(dir);
+        self.txn.body.lock().parents.insert(dir.ino, parent);
+    }
+
+    /// Access time: no promise covers it, so it makes no ties.
+    pub fn set_atime(&self, inode: &Arc<Inode>, st: &State) {
+        self.count_run();
+        self.pin(inode);
+        self.txn.body.lock().atimes.insert(inode.ino, st.attr.atime);
+    }
+
+    fn add_dirty(&self, bytes: u64) {
+        self.vol.dirty().add(bytes);
+        self.dirty.set(self.dirty.get() + bytes as i64);
+    }
+
+    fn sub_dirty(&self, bytes: u64) {
+        self.vol.dirty().sub(bytes);
+        self.dirty.set(self.dirty.get() - bytes as i64);
+    }
+
+    /// Puts a page into the layer, replacing one of the same transaction.
+    pub fn put_page(&self, layer: &FileLayer, lblk: u64, page: Page) {
+        let bytes = page.buf.len() as u64;
+        let log_only = matches!(page.over, Over::Block { promised: false })
+            && self.vol.device_commits().is_none();
+        if layer.body.write().pages.insert(lblk, page).is_none() {
+            self.add_dirty(bytes);
+            self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.txn.record_bytes.fetch_add(48, Ordering::Relaxed);
+            if log_only {
+                self.txn
+                    .log_only_bytes
+                    .fetch_add(bytes + 32, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Puts pages into the layer where it has none, over nothing; their blocks are promised with the operation.
+    pub fn put_fresh(&self, layer: &FileLayer, pages: Vec<(u64, Page)>) {
+        if pages.is_empty() {
+            return;
+        }
+        let count = pages.len() as u64;
+        let bytes = count * u64::from(self.vol.block_size());
+        let mut body = layer.body.write();
+        body.tight |= self.tight;
+        body.pages.extend(pages);
+        drop(body);
+        self.add_dirty(bytes);
+        self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.count_bytes(48 * count);
+    }
+
+    /// Forgets pages of the layer at and above `from`, below `to`: they need not be written any more. Returns how many blocks
+    /// that were to be allocated are not.
+    pub fn drop_pages(&self, layer: &FileLayer, from: u64, to: u64) -> u64 {
+        let mut body = layer.body.write();
+        let doomed: Vec<Page> = match (from, to) {
+            (0, u64::MAX) => std::mem::take(&mut body.pages).into_values().collect(),
+            (_, u64::MAX) => body.pages.split_off(&from).into_values().collect(),
+            _ => {
+                let within: Vec<u64> = body.pages.range(from..to).map(|(l, _)| *l).collect();
+                let pages = within.iter().filter_map(|l| body.pages.remove(l));
+                pages.collect()
+            }
+        };
+        let (mut bytes, mut fresh, mut remap, mut log_only) = (0, 0, 0, 0);
+        let on_device = self.vol.device_commits().is_some();
+        for page in &doomed {
+            bytes += page.buf.len() as u64;
+            match page.over {
+                Over::Hole => fresh += 1,
+                Over::Block { promised: true } => remap += 1,
+                Over::Block { promised: false } if on_device => {}
+                Over::Block { promised: false } => log_only += page.buf.len() as u64 + 32,
+            }
+        }
+        fresh += body.prealloc.count_within(from, to);
+        body.prealloc.remove(from, to);
+        drop(body);
+        if bytes > 0 {
+            self.sub_dirty(bytes);
+            self.txn.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.txn
+                .log_only_bytes
+                .fetch_sub(log_only, Ordering::Relaxed);
+            self.avoided(bytes);
+            self.vol.tuned().spared.add(bytes);
+        }
+        self.vol.space().remaps.sub(remap);
+        if fresh + remap > 0 {
+            self.txn.body.lock().promised_data -= fresh + remap;
+            self.vol
+                .space()
+                .unpromise(self.vol.image(), fresh + remap, 0);
+        }
+        fresh
+    }
+
+    /// Accepted data that need not be written any more.
+    pub fn avoided(&self, bytes: u64) {
+        self.vol.counters().avoided_bytes.add(bytes);
+        self.txn.avoided_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A hole or a preallocated run more to write down.
+    pub fn count_run(&self) {
+        self.count_bytes(48);
+    }
+
+    /// Bytes more for the log.
+    pub fn count_bytes(&self, bytes: u64) {
+        self.txn.record_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Frees an inode that has no name and no user. True: it was created by this very transaction and leaves no trace.
+    pub fn kill(&self, inode: &Arc<Inode>, st: &mut State) -> bool {
+        let layer = self.layer(inode, st);
+        let dropped = self.drop_pages(&layer, 0, u64::MAX);
+        st.dead = true;
+        let created_here = layer.body.read().created.is_some();
+        if created_here {
+            st.layers.pop();
+            self.sub_dirty(LAYER_BYTES);
+            self.give_back(layer.body.read().structure);
+            let fields = self.txn.body.lock().forget_inode(inode.ino);
+            if let Some(group) = &self.txn.group {
+                group.undo.lock().forget_inode(inode.ino);
+            }
+            self.vol.dir_fields().sub(fields);
+            self.vol.inodes().remove(inode.ino);
+            self.vol.image().alloc().drop_window(u64::from(inode.ino));
+            self.vol.image().alloc().release_inode(inode.ino);
+            return true;
+        }
+        layer.body.write().dead = true;
+        planted::freed_inode(inode.ino);
+        // As users saw it: what was truncated before is counted already. (A directory's first block counts from its commit on.)
+        let freed = if st.is_dir() && crate::overlay::inode::unborn(st) {
+            0
+        } else {
+            (st.attr.blocks512 / u64::from(self.vol.block_size() / 512)).saturating_sub(dropped)
+        };
+        self.txn.body.lock().freed_blocks += freed;
+        self.vol.pending_free().add(freed);
+        self.vol.pending_inodes().add(1);
+        if st.is_dir() {
+            self.pin(inode);
+        } else {
+            self.set_last(inode, st);
+        }
+        false
+    }
+}
+
+impl Drop for Op<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Half of an operation must not be committed (C2).
+            self.vol.stop("an operation panicked");
+        }
+        self.txn
+            .end_operation(self.expected, self.uid, self.dirty.get());
+        if let Some((uid, before)) = self.draft {
+            let more = self.txn.memory().wrapping_sub(before);
+            self.vol.drafts().add(uid, more);
+        }
+        self.vol.after_operation();
+    }
+}
+
+impl Operations {
+    /// A time as this volume's inodes hold it.
+    pub(crate) fn held(&self, time: Time) -> Time {
+        clock::held(time, self.image().geometry().inode_size)
+    }
+
+    /// Accepts an operation. The caller holds the locks of all objects that it will touch; `ties` are their last transactions.
+    pub(crate) fn begin(
+        &self,
+        by: impl Into<By>,
+        promise: Promise<'_>,
+        ties: impl IntoIterator<Item = Tie>,
+    ) -> Result<Op<'_>> {
+        self.begin_sized(by, promise, ties, RECORDS_BYTES_MAX)
+    }
+
+    /// As `begin`, for an operation that may need more of the log than names and attributes, bytes.
+    ///
+    /// Errors: ECANCELED, the operation's atomic group is not open any more; EDQUOT, it is as large as groups may be; a negative number
+    /// where another group has changed what this operation would change (`Volume::unblocked`).
+    pub(crate) fn begin_sized(
+        &self,
+        by: impl Into<By>,
+        promise: Promise<'_>,
+        ties: impl IntoIterator<Item = Tie>,
+        expected: u64,
+    ) -> Result<Op<'_>> {
+        let By { stream, uid } = by.into();
+        let decided = ccfs_image::decided()?;
+        let sizes = self.sizes(expected);
+        let accepted = self
+            .streams()
+            .accept(stream, ties.into_iter(), &sizes)
+            .map_err(|refused| {
+                if decided {
+                    ccfs_image::undecided();
+                }
+                crate::operation::group::refusal(refused)
+            })?;
+        if accepted.sealed_full {
+            self.want_commit();
+        }
+        let txn = accepted.txn;
+        let (short, tight) = (promise.short, promise.tight);
+        let (data, structure) = promise.hand_over();
+        if data + structure > 0 {
+            let mut body = txn.body.lock();
+            body.promised_data += data;
+            body.promised_structure += structure;
+        }
+        self.counters().operations.add(1);
+        Ok(Op {
+            vol: self,
+            txn,
+            number: accepted.number,
+            now: self.held(clock::now()),
+            short,
+            tight,
+            spare: Cell::new(structure),
+            expected,
+            uid,
+            dirty: Cell::new(0),
+            draft: None,
+        })
+    }
+
+    /// An operation that a draft has accepted.
+    pub(crate) fn op_of_draft(
+        &self,
+        txn: Arc<Txn>,
+        number: u64,
+        memory: (u32, u64),
+        promise: Promise<'_>,
+        expected: u64,
+    ) -> Op<'_> {
+        let (short, tight) = (promise.short, promise.tight);
+        let (data, structure) = promise.hand_over();
+        let mut body = txn.body.lock();
+        body.promised_data += data;
+        body.promised_structure += structure;
+        drop(body);
+        self.counters().operations.add(1);
+        Op {
+            vol: self,
+            txn,
+            number,
+            now: self.held(clock::now()),
+            short,
+            tight,
+            spare: Cell::new(structure),
+            expected,
+            uid: memory.0,
+            dirty: Cell::new(0),
+            draft: Some(memory),
+        }
+    }
+
+    /// Most bytes of the log that a change of `blocks` blocks of data can need.
+    pub(crate) fn expected_for(&self, blocks: u64) -> u64 {
+        // While much is free every overwritten block gets a promise to be remapped, so none must go through the log.
+        const PLENTY_BLOCKS: u64 = 32_768;
+        let each = 64
+            + if self.device_commits().is_some() || self.has_unpromised(PLENTY_BLOCKS) {
+                0
+            } else {
+                u64::from(self.block_size())
+            };
+        RECORDS_BYTES_MAX + blocks * each
+    }
+}

@@ -1,0 +1,390 @@
+//! Transactions: the unit that becomes durable as a whole (ccfs paper, section 3.3).
+//!
+//! ```text
+//!   Running --seal--> Sealed --dispatch--> Dispatched --flush--> Durable --apply--> Applied
+//!                        \________________ an I/O error _______________> Failed
+//! ```
+//! Invariants:
+//! * T1 Edges (`deps`) lead to transactions that are sealed; they are added only while the owner runs. So there are no cycles.
+//! * T2 A sealed transaction accepts no operation; those accepted before end without touching further objects.
+//! * T3 The body is changed only by accepted operations (under their objects' locks) and, after the last of them ended, by the one commit.
+use crate::base::cause::Rule;
+use crate::base::record::DirField;
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
+use crate::base::types::{Ino, StreamId};
+use crate::overlay::objects::{Body, Deps, Group, Phase, Progress, Tie, Txn};
+use ccfs_device::Ticket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Instant;
+
+impl Body {
+    /// An inode that this transaction made and freed: nothing is said about it, as no record may name what never exists.
+    /// Returns how many fields of a directory that were.
+    pub fn forget_inode(&mut self, ino: Ino) -> u64 {
+        self.files.remove(&ino);
+        self.dirs.remove(&ino);
+        self.entries.remove(&ino);
+        self.parents.remove(&ino);
+        self.atimes.remove(&ino);
+        let fields = DirField::ALL
+            .iter()
+            .map(|f| self.dir_fields.remove(&(ino, *f)));
+        fields.flatten().count() as u64
+    }
+}
+
+impl Tie {
+    pub fn new(txn: &Arc<Txn>, rule: Rule, inode: Ino) -> Tie {
+        Tie {
+            txn: txn.clone(),
+            rule,
+            inode,
+        }
+    }
+}
+
+/// Bytes of a record for each transaction that it comes after.
+pub const DEP_BYTES: u64 = 8;
+const DEPS_FEW: usize = 64;
+
+impl Deps {
+    pub fn add(&mut self, tie: &Tie) {
+        if self.serials.insert(tie.txn.serial) {
+            self.ties.push(tie.clone());
+        }
+        if self.ties.len() > self.most.max(DEPS_FEW) {
+            self.retain(|t| t.txn.phase() != Phase::Applied);
+            self.most = self.ties.len() * 2;
+        }
+    }
+
+    pub fn retain(&mut self, keep: impl Fn(&Tie) -> bool) {
+        self.ties.retain(keep);
+        self.serials = self.ties.iter().map(|t| t.txn.serial).collect();
+    }
+
+    pub fn clear(&mut self) {
+        *self = Deps::default();
+    }
+
+    /// Bytes of the record that names them.
+    pub fn bytes(&self) -> u64 {
+        self.ties.len() as u64 * DEP_BYTES
+    }
+}
+
+impl std::ops::Deref for Deps {
+    type Target = [Tie];
+    fn deref(&self) -> &[Tie] {
+        &self.ties
+    }
+}
+
+impl FromIterator<Tie> for Deps {
+    fn from_iter<T: IntoIterator<Item = Tie>>(ties: T) -> Deps {
+        let mut deps = Deps::default();
+        for tie in ties {
+            deps.add(&tie);
+        }
+        deps
+    }
+}
+
+/// Users of a transaction that are told apart.
+const USERS_MAX: usize = 16;
+
+impl Progress {
+    /// An operation of user `uid` has added so many dirty bytes.
+    pub fn count(&mut self, uid: u32, dirty: i64) {
+        let at = self.users.iter().position(|u| u.0 == uid);
+        let at = match at {
+            Some(at) => at,
+            None if self.users.len() < USERS_MAX => {
+                self.users.push((uid, 0));
+                self.users.len() - 1
+            }
+            None => USERS_MAX - 1,
+        };
+        let bytes = &mut self.users[at].1;
+        *bytes = bytes.saturating_add_signed(dirty);
+    }
+
+    /// The transactions that it keeps.
+    fn take_others(&mut self) -> Vec<Arc<Txn>> {
+        let ties = self.deps.ties.drain(..).map(|tie| tie.txn);
+        let bundle = self.followers.drain(..).chain(self.leader.take());
+        ties.chain(bundle).collect()
+    }
+
+    /// Where it lies in the log: commit id, number of its first record there, and whether its last one is the last there.
+    pub fn place(&self) -> (u64, u64, bool) {
+        (self.id, self.first_record, self.last)
+    }
+}
+
+impl Drop for Progress {
+    /// Not one within the other: what a stop leaves behind can be a chain that is longer than the stack.
+    fn drop(&mut self) {
+        let mut left = self.take_others();
+        while let Some(txn) = left.pop() {
+            if let Some(mut txn) = Arc::into_inner(txn) {
+                left.extend(txn.progress.get_mut().take_others());
+            }
+        }
+    }
+}
+
+impl Txn {
+    pub fn new(serial: u64, stream: StreamId, deps: Deps) -> Self {
+        let mut progress = Progress::default();
+        progress.deps = deps;
+        Txn {
+            serial,
+            stream,
+            started: Instant::now(),
+            phase: AtomicU8::new(Phase::Running as u8),
+            operations: AtomicU64::new(0),
+            dirty_bytes: AtomicU64::new(0),
+            log_only_bytes: AtomicU64::new(0),
+            record_bytes: AtomicU64::new(0),
+            expected_bytes: AtomicU64::new(0),
+            avoided_bytes: AtomicU64::new(0),
+            fields: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            covered: AtomicBool::new(false),
+            group: None,
+            body: Mutex::default(),
+            progress: Mutex::new(progress),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// An atomic group, whose place in `stream` is its commit.
+    pub fn of_group(serial: u64, stream: StreamId, group: Group) -> Self {
+        Txn {
+            group: Some(Box::new(group)),
+            ..Txn::new(serial, stream, Deps::default())
+        }
+    }
+
+    /// The stream whose operations it takes: a group's own id.
+    pub fn entry(&self) -> StreamId {
+        self.group.as_ref().map_or(self.stream, |g| g.id)
+    }
+
+    /// A group that is not committed: open, or its changes are being taken back. What refers to it is nobody's to build on.
+    pub fn is_open_group(&self) -> bool {
+        self.group.as_ref().is_some_and(|g| !g.is_committed())
+    }
+
+    /// A group that takes no more.
+    fn is_ended_group(&self) -> bool {
+        self.group.as_ref().is_some_and(|g| !g.is_open())
+    }
+
+    /// Memory that it holds, roughly, bytes: pages, and layers and names by what they need in the log.
+    pub fn memory(&self) -> u64 {
+        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        load(&self.dirty_bytes) + 3 * load(&self.record_bytes)
+    }
+
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Running,
+            1 => Phase::Sealed,
+            2 => Phase::Dispatched,
+            3 => Phase::Durable,
+            4 => Phase::Applied,
+            _ => Phase::Failed,
+        }
+    }
+
+    /// Durable, applied or failed: nobody needs to wait for it.
+    pub fn settled(&self) -> bool {
+        self.phase() >= Phase::Durable
+    }
+
+    /// What comes after it need not say so. A log can lose what is durable (a damaged sector) and not tell that from a torn write before
+    /// a watermark has passed it; so until then what comes after it names it, and is lost with it.
+    pub fn needs_no_tie(&self) -> bool {
+        match self.phase() {
+            Phase::Applied | Phase::Failed => true,
+            Phase::Durable => self.covered.load(Ordering::Acquire),
+            _ => false,
+        }
+    }
+
+    pub fn note_covered(&self) {
+        self.covered.store(true, Ordering::Release);
+    }
+
+    pub fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock()
+    }
+
+    /// Moves on; wakes whoever waits.
+    pub fn set_phase(&self, phase: Phase) {
+        let mut progress = self.progress.lock();
+        assert!(self.phase() <= phase, "a transaction never goes back");
+        self.phase.store(phase as u8, Ordering::Release);
+        if phase >= Phase::Durable {
+            progress.deps.clear();
+            progress.leader = None;
+            progress.followers.clear();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Most bytes that it can need in the log.
+    pub fn log_bytes_max(&self) -> u64 {
+        let sum = [
+            &self.record_bytes,
+            &self.log_only_bytes,
+            &self.expected_bytes,
+        ];
+        sum.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Accepts an operation that comes after `ties`, and counts what it may need of the log; gives its number. `None`, and nothing
+    /// done: it takes no more (a log of `limit` bytes), or one of `ties` still runs.
+    pub fn join(&self, ties: &[Tie], expected: u64, limit: u64) -> Option<u64> {
+        let mut progress = self.progress.lock();
+        let most = self.log_bytes_max() + progress.deps.bytes() + ties.len() as u64 * DEP_BYTES;
+        let full = most.saturating_add(expected) > limit;
+        let running = |t: &Txn| t.phase() == Phase::Running;
+        if full || !running(self) || self.is_ended_group() || ties.iter().any(|t| running(&t.txn)) {
+            return None;
+        }
+        for tie in ties {
+            progress.deps.add(tie);
+        }
+        progress.active += 1;
+        self.expected_bytes.fetch_add(expected, Ordering::Relaxed);
+        Some(self.operations.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// An accepted operation of user `uid` has ended, which added so many dirty bytes (or removed them).
+    pub fn end_operation(&self, expected: u64, uid: u32, dirty: i64) {
+        self.expected_bytes.fetch_sub(expected, Ordering::Relaxed);
+        let mut progress = self.progress.lock();
+        if dirty != 0 {
+            progress.count(uid, dirty);
+        }
+        progress.active -= 1;
+        if progress.active == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until the accepted operations of a sealed transaction ended.
+    pub fn wait_quiet(&self) {
+        let mut progress = self.progress.lock();
+        while progress.active > 0 {
+            self.changed.wait(&mut progress);
+        }
+    }
+
+    /// Waits for a phase at least `phase` (failure included).
+    pub fn wait_phase(&self, phase: Phase) -> Phase {
+        let mut progress = self.progress.lock();
+        while self.phase() < phase {
+            self.changed.wait(&mut progress);
+        }
+        self.phase()
+    }
+
+    /// Waits until its writes have ended (true), or takes their ticket so that the caller waits for them.
+    pub fn take_ticket(&self) -> Option<Ticket> {
+        let mut progress = self.progress.lock();
+        loop {
+            if progress.written || self.phase() >= Phase::Durable {
+                return None;
+            }
+            if let Some(ticket) = progress.ticket.take() {
+                return Some(ticket);
+            }
+            self.changed.wait(&mut progress);
+        }
+    }
+
+    /// Its writes are under way: nobody waits for them, and the device has not ended them.
+    pub fn is_transferring(&self) -> bool {
+        let progress = self.progress.lock();
+        self.phase() == Phase::Dispatched
+            && !progress.written
+            && progress.ticket.as_ref().is_some_and(|t| !t.is_ready())
+    }
+
+    /// The ticket of its writes, where they have ended and nobody waits for them. Who gets it has to tell their outcome.
+    pub fn take_ended_ticket(&self) -> Option<Ticket> {
+        let mut progress = self.progress.lock();
+        let ended = progress.ticket.as_ref().is_some_and(Ticket::is_ready);
+        progress
+            .ticket
+            .take_if(|_| ended && self.phase() == Phase::Dispatched)
+    }
+
+    pub fn set_written(&self) {
+        let mut progress = self.progress.lock();
+        progress.written = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Is this the same transaction?
+pub fn same(a: &Option<Arc<Txn>>, b: &Txn) -> bool {
+    a.as_ref().is_some_and(|t| t.serial == b.serial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ties(first: u64, phase: Phase) -> Vec<Tie> {
+        let txn = |serial| {
+            let txn = Arc::new(Txn::new(serial, StreamId(serial), Deps::default()));
+            txn.set_phase(phase);
+            Tie::new(&txn, Rule::Directory, 2)
+        };
+        (first..first + 1000).map(txn).collect()
+    }
+
+    #[test]
+    fn a_long_chain_is_dropped_without_recursion() {
+        let drop_chain = || {
+            let mut last = None;
+            for serial in 0..200_000 {
+                let before = last.map(|txn| Tie::new(&txn, Rule::Stream, 0));
+                let deps = before.into_iter().collect();
+                let txn = Arc::new(Txn::new(serial, StreamId(1), deps));
+                let mut progress = txn.progress();
+                progress.leader = progress.deps.first().map(|tie| tie.txn.clone());
+                drop(progress);
+                last = Some(txn);
+            }
+        };
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        small.spawn(drop_chain).unwrap().join().unwrap();
+    }
+
+    /// A group that lives for long comes after ever more: what is applied need not be named, and the rest needs room in its record.
+    #[test]
+    fn what_a_transaction_comes_after_is_bounded() {
+        let group = Txn::new(1, StreamId(1), Deps::default());
+        for round in 0..100 {
+            let applied = ties(10_000 + round * 1000, Phase::Applied);
+            assert_eq!(group.join(&applied, 0, 1 << 20), Some(round));
+        }
+        assert!(group.progress().deps.len() < 3000);
+        let durable = ties(1_000_000, Phase::Durable);
+        assert!(group.join(&durable, 0, 1 << 20).is_some());
+        assert!(group.join(&durable, 0, 1 << 20).is_some());
+        let named = |t: &&Tie| t.txn.serial >= 1_000_000;
+        assert_eq!(group.progress().deps.iter().filter(named).count(), 1000);
+        let limit = group.progress().deps.bytes() + 999 * DEP_BYTES;
+        let more = ties(2_000_000, Phase::Durable);
+        assert_eq!(group.join(&more, 0, limit), None);
+        assert!(group.join(&more, 0, limit + DEP_BYTES).is_some());
+    }
+}
