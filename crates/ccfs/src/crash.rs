@@ -1,11 +1,11 @@
 //! `ccfs crash`: records a program's disk and explores what a crash leaves of it.
 use crate::crash_cli::{CrashArgs, CrashCommand, ExploreArgs, ModelArgs, RecordArgs};
 use crate::failure::{Context, Failure, Outcome};
-use crate::print_json;
+use crate::{output, print_json};
 use ccfs_device::Params;
 use ccfs_evidence::explore::{self, Config};
 use ccfs_evidence::images::Choice;
-use ccfs_evidence::{Fail, model, record, report, sys};
+use ccfs_evidence::{Fail, model, record, report, run as shell, sys};
 use std::time::Duration;
 
 const CODE: u8 = 1;
@@ -42,7 +42,16 @@ fn prepare() -> Outcome<()> {
     Ok(())
 }
 
+/// A command of an option that cannot be carried out is a wrong argument: nothing has been touched yet.
+fn check_commands(option: &str, commands: Option<&str>) -> Outcome<()> {
+    match commands.and_then(shell::cannot_begin) {
+        Some(why) => Err(Failure::new(2, format!("{option}: {why}"))),
+        None => Ok(()),
+    }
+}
+
 fn record(args: &RecordArgs) -> Outcome<u8> {
+    check_commands("--setup", args.setup.as_deref())?;
     let linger = Duration::try_from_secs_f64(args.linger)
         .or_fail(2, "--linger needs a number of seconds")?;
     let timing = match &args.disk {
@@ -77,6 +86,7 @@ fn record(args: &RecordArgs) -> Outcome<u8> {
 }
 
 fn explore(args: &ExploreArgs) -> Outcome<u8> {
+    check_commands("--check", Some(&args.check))?;
     prepare()?;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let config = Config {
@@ -94,14 +104,14 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
     };
     if let Some(spec) = &args.image {
         let (tested, output) = explore::one(&config, spec, args.save.as_deref())?;
+        output::say_lines(&output);
         return match tested.failure {
             None => {
-                say!("{}consistent", output);
+                say!("consistent");
                 Ok(0)
             }
             Some(failure) => {
-                say!("{output}");
-                say!("inconsistent: {}", failure.signature);
+                say!("inconsistent: {}", failure.line);
                 Ok(INCONSISTENT)
             }
         };
@@ -114,16 +124,16 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
     if args.json {
         print_json(&report::json(&found, &args.trace, &args.check))?;
     } else {
-        say!(
-            "{}",
-            report::text(&found, &args.trace, &args.check).trim_end()
-        );
+        let lines = report::lines(&found, &args.trace, &args.check);
+        lines.iter().for_each(|line| say!("{line}"));
     }
     let (consistent, total) = found.count("");
     Ok(if consistent == total { 0 } else { INCONSISTENT })
 }
 
 fn model(args: &ModelArgs) -> Outcome<u8> {
+    check_commands("--setup", args.setup.as_deref())?;
+    check_commands("--check", Some(&args.check))?;
     sys::catch_signals();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let config = model::Config {
@@ -140,10 +150,8 @@ fn model(args: &ModelArgs) -> Outcome<u8> {
     if args.json {
         print_json(&report::model_json(&config.model.name, &found))?;
     } else {
-        say!(
-            "{}",
-            report::model_text(&config.model.name, &found).trim_end()
-        );
+        let lines = report::model_lines(&config.model.name, &found);
+        lines.iter().for_each(|line| say!("{line}"));
     }
     Ok(if found.vulnerabilities.is_empty() {
         0

@@ -8,16 +8,33 @@ use std::sync::OnceLock;
 /// Why a line could not be written.
 static LOST: OnceLock<String> = OnceLock::new();
 
-/// The same text without control characters.
+/// One line of text without control characters.
 pub fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
 }
 
+/// Text that has lines of its own, such as what another program said: they stay, and its tabs.
+fn clean_lines(text: &str) -> String {
+    let line = |line: &str| line.split('\t').map(clean).collect::<Vec<_>>().join("\t");
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 /// Prints a line; a reader that has gone (`ccfs status | head`) is no failure.
 pub fn say(line: fmt::Arguments<'_>) {
-    if let Err(e) = writeln!(io::stdout(), "{}", clean(&line.to_string())) {
+    print(&clean(&line.to_string()));
+}
+
+/// Prints what another program said, if it said anything.
+pub fn say_lines(text: &str) {
+    if !text.trim().is_empty() {
+        print(&clean_lines(text.trim_end()));
+    }
+}
+
+fn print(text: &str) {
+    if let Err(e) = writeln!(io::stdout(), "{text}") {
         lost(&e);
     }
 }
@@ -31,10 +48,8 @@ pub fn lost(why: &io::Error) {
 
 /// Prints a message, of several lines perhaps, on stderr.
 pub fn warn(text: fmt::Arguments<'_>) {
-    let text = text.to_string();
-    let lines: Vec<String> = text.split('\n').map(clean).collect();
     // Where that cannot be written there is nobody to tell.
-    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
+    let _ = writeln!(io::stderr(), "{}", clean_lines(&text.to_string()));
 }
 
 /// The exit code of a command that has done its work, if what it said reached its reader.

@@ -284,6 +284,25 @@ fn bad_arguments_say_what_to_do() {
         2,
         "is no image",
     );
+    // A command that there is not is no inconsistent image.
+    let missing = "there is no command nosuch-command";
+    let check = ["--check", "nosuch-command -x"];
+    says(&[&["explore", &trace][..], &check].concat(), 2, missing);
+    says(
+        &[&["model"][..], &check, &["--", "true"]].concat(),
+        2,
+        missing,
+    );
+    let broken = ["--check", "if true", "--", "true"];
+    says(&[&["model"][..], &broken].concat(), 2, "yntax");
+    let setup = ["--setup", "nosuch-command", "-o", &trace, "--", "true"];
+    says(
+        &[&["record", "--fs", "ext4"][..], &setup].concat(),
+        2,
+        missing,
+    );
+    let setup = ["--setup", "nosuch-command", "--check", "true", "--", "true"];
+    says(&[&["model"][..], &setup].concat(), 2, missing);
     if no_mounts().is_none() {
         says(&["explore", &trace, "--check", "true"], 1, "not a trace");
     }
@@ -352,4 +371,90 @@ fn files_that_are_mapped_have_to_be_named() {
     assert!(unnamed.err.contains("mappings"), "{}", unnamed.err);
     let named = model(&["--mapped", "shared"]);
     assert_eq!(named.code, 0, "{} {}", named.out, named.err);
+}
+
+/// The shell's name for a file whose writes and fsync the model can part.
+const WORK: &str = "echo 1 >a; echo 2 >b; mv b c";
+
+/// What is told of a failure is what the check said, line by line, with its numbers.
+#[test]
+fn reports_have_lines_and_numbers() {
+    let strace = std::process::Command::new("strace")
+        .args(["-k", "true"])
+        .output();
+    if !strace.is_ok_and(|out| out.status.success()) {
+        return println!("skipped: strace -k does not work here");
+    }
+    let place = Place::new();
+    let model = |check: &str, json: &[&str]| {
+        run(ccfs()
+            .env("TMPDIR", place.path("."))
+            .args(["crash", "model", "--timeout", "600", "--check", check])
+            .args(json)
+            .args(["--", "sh", "-c", WORK]))
+    };
+    // Of every state that has the file but not its content.
+    let check = "test ! -e c || test -s c || { printf 'looking\\tat c\\nerror 17 of cafe1234 (os error 2)\\033[2J\\n'; exit 1; }";
+    let said = "error 17 of cafe1234 (os error 2)";
+    let ran = model(check, &[]);
+    assert_eq!(ran.code, 4, "{} {}", ran.out, ran.err);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert!(
+        lines[0].contains("vulnerabilities on ext4-ordered"),
+        "{}",
+        ran.out
+    );
+    assert!(lines.len() > 1, "{}", ran.out);
+    let told = lines[1..]
+        .iter()
+        .all(|l| l.ends_with(&format!("{said}?[2J")));
+    assert!(told, "{}", ran.out);
+    let value: Value = serde_json::from_str(&model(check, &["--json"]).out).unwrap();
+    let failure = value["vulnerabilities"][0]["failure"].as_str().unwrap();
+    assert!(failure.starts_with(said), "{value}");
+    let silent = model("test ! -e c || test -s c || exit 3", &[]);
+    assert!(silent.out.contains(": exit code 3"), "{}", silent.out);
+    // Later commands of a check are known when it runs.
+    let never = model("test -d . && nosuch-command", &[]);
+    assert_eq!(never.code, 1, "{} {}", never.out, never.err);
+    assert!(
+        never.err.contains("in no state") && never.err.contains("nosuch-command"),
+        "{}",
+        never.err
+    );
+}
+
+#[test]
+fn explorations_report_lines_and_numbers() {
+    needs_mounts!();
+    let place = Place::new();
+    let done = record(
+        &place,
+        "ext4",
+        &["--size", "64M"],
+        "true",
+        "echo 1 >f1; sync; echo 2 >f2; sync",
+    );
+    assert_eq!(done.code, 0, "{}", done.err);
+    let check =
+        "test -e f2 || { printf 'a\\tb\\nerror 17: f2 is missing (os error 2)\\n'; exit 5; }";
+    let said = "error 17: f2 is missing (os error 2)";
+    let ran = explore(&place, check, &["--images", "4"]);
+    assert_eq!(ran.code, 4, "{} {}", ran.out, ran.err);
+    assert!(ran.out.lines().count() > 4, "{}", ran.out);
+    assert!(ran.out.lines().any(|l| l.ends_with(said)), "{}", ran.out);
+    let (_, _, value) = summary(&explore(&place, check, &["--images", "4", "--json"]));
+    let failure = &value["failures"][0];
+    assert_eq!(failure["failure"], said);
+    assert_eq!(value["windows"][0]["failure"], said);
+    let image = failure["image"].as_str().unwrap();
+    let one = explore(&place, check, &["--image", image]);
+    let lines: Vec<&str> = one.out.lines().collect();
+    assert_eq!(lines, ["a\tb", said, &format!("inconsistent: {said}")]);
+    let silent = explore(&place, "test -e f2 || exit 5", &["--image", image]);
+    assert_eq!(silent.out, "inconsistent: exit code 5\n");
+    // Its command is not there in any image, and is the first word of no check.
+    let never = explore(&place, "cd . && nosuch-command", &["--images", "4"]);
+    assert_eq!(never.code, 1, "{} {}", never.out, never.err);
+    assert!(never.err.contains("in no image"), "{}", never.err);
 }

@@ -1,8 +1,10 @@
 //! Exploring a trace: images of crashes, each mounted (recovery included) and checked by the user's command.
+pub use crate::failure::Failure;
+use crate::failure::{Mask, judge, never_run};
 use crate::fs::{Kind, Mount};
 use crate::images::{Builder, Choice, History, Spec, choose};
 use crate::record::scratch;
-use crate::run::{self, Ended};
+use crate::run;
 use crate::trace::Trace;
 use crate::{Fail, sys};
 use ccfs_device::MemoryDevice;
@@ -44,19 +46,11 @@ pub struct Tested {
     pub failure: Option<Failure>,
 }
 
-/// How an image is inconsistent.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Equal for failures of one kind: numbers and hashes are left out.
-    pub signature: String,
-    pub text: String,
-}
-
 /// A distinct failure, with the least that has to be lost for it.
 #[derive(Clone, Debug)]
 pub struct Distinct {
-    pub signature: String,
-    pub text: String,
+    /// As the image `minimal` fails.
+    pub failure: Failure,
     pub images: usize,
     pub minimal: Spec,
 }
@@ -75,7 +69,10 @@ pub struct Explored {
 pub struct Window {
     pub from_s: f64,
     pub to_s: f64,
+    /// The telling line of the first image in it.
     pub failure: String,
+    #[serde(skip)]
+    kind: Mask,
     /// Only if the crash also loses, or tears, writes that no flush has covered yet.
     pub loses: bool,
 }
@@ -137,7 +134,7 @@ impl Explored {
             let to_s = self.history.time_s(until).max(from_s);
             // In the order of crash points.
             let same = windows.iter_mut().rev();
-            let mut same = same.filter(|w| w.failure == failure.signature);
+            let mut same = same.filter(|w| w.kind == failure.kind);
             match same.next() {
                 Some(last) if from_s <= last.to_s => {
                     last.from_s = last.from_s.min(from_s);
@@ -146,7 +143,8 @@ impl Explored {
                 _ => windows.push(Window {
                     from_s,
                     to_s,
-                    failure: failure.signature.clone(),
+                    failure: failure.line.clone(),
+                    kind: failure.kind.clone(),
                     loses: true,
                 }),
             }
@@ -160,7 +158,7 @@ impl Explored {
         for (from_s, to_s, failure) in self.spans() {
             match (failure, windows.last_mut()) {
                 (None, _) => open = false,
-                (Some(failure), Some(last)) if open && last.failure == failure.signature => {
+                (Some(failure), Some(last)) if open && last.kind == failure.kind => {
                     last.to_s = to_s;
                 }
                 (Some(failure), _) => {
@@ -168,7 +166,8 @@ impl Explored {
                     windows.push(Window {
                         from_s,
                         to_s,
-                        failure: failure.signature.clone(),
+                        failure: failure.line.clone(),
+                        kind: failure.kind.clone(),
                         loses: false,
                     });
                 }
@@ -203,6 +202,12 @@ pub fn explore(config: &Config) -> Result<Explored, Fail> {
         fs,
         scratch: scratch.path(),
     };
+    if let Some(failure) = never_run(tested.iter().map(|t| t.failure.as_ref())) {
+        return Err(Fail::new(format!(
+            "the check could be run in no image: {}",
+            failure.line
+        )));
+    }
     let distinct = tester.distinct(&tested)?;
     Ok(Explored {
         history,
@@ -409,33 +414,29 @@ impl Tester<'_> {
 
     /// The failures that differ, each made minimal.
     fn distinct(&self, tested: &[Tested]) -> Result<Vec<Distinct>, Fail> {
-        let mut kinds: BTreeMap<&str, Vec<&Tested>> = BTreeMap::new();
-        for one in tested {
-            if let Some(failure) = &one.failure {
-                kinds.entry(&failure.signature).or_default().push(one);
+        let mut kinds: BTreeMap<&Mask, Vec<(&Spec, &Failure)>> = BTreeMap::new();
+        for Tested { spec, failure } in tested {
+            if let Some(failure) = failure {
+                kinds
+                    .entry(&failure.kind)
+                    .or_default()
+                    .push((spec, failure));
             }
         }
-        let mut kinds: Vec<_> = kinds.into_iter().collect();
-        kinds.sort_by_key(|(_, images)| std::cmp::Reverse(images.len()));
+        let mut kinds: Vec<_> = kinds.into_values().collect();
+        kinds.sort_by_key(|images| std::cmp::Reverse(images.len()));
         let mut out = Vec::new();
-        for (index, (signature, images)) in kinds.into_iter().enumerate() {
-            let Some(least) = images.iter().min_by_key(|t| {
-                (
-                    t.spec.lost.len() + t.spec.torn.is_some() as usize,
-                    t.spec.at,
-                )
-            }) else {
+        for (index, images) in kinds.into_iter().enumerate() {
+            let size = |spec: &Spec| (spec.lost.len() + spec.torn.is_some() as usize, spec.at);
+            let Some((spec, failure)) = images.iter().min_by_key(|(spec, _)| size(spec)) else {
                 continue;
             };
-            let minimal = if index < MINIMISED {
-                self.minimise(&least.spec, signature)?
-            } else {
-                least.spec.clone()
+            let (minimal, failure) = match index < MINIMISED {
+                true => self.minimise(spec, failure)?,
+                false => ((*spec).clone(), (*failure).clone()),
             };
-            let text = least.failure.as_ref().map_or("", |f| f.text.as_str());
             out.push(Distinct {
-                signature: signature.to_string(),
-                text: text.to_string(),
+                failure,
                 images: images.len(),
                 minimal,
             });
@@ -444,8 +445,9 @@ impl Tester<'_> {
     }
 
     /// Takes lost writes back as long as the failure stays: halves, quarters, ... single ones.
-    fn minimise(&self, spec: &Spec, signature: &str) -> Result<Spec, Fail> {
+    fn minimise(&self, spec: &Spec, failure: &Failure) -> Result<(Spec, Failure), Fail> {
         let mut best = spec.clone();
+        let mut shown = failure.clone();
         let mut tries = 0;
         let mut still_fails = |spec: &Spec| -> Result<bool, Fail> {
             tries += 1;
@@ -453,8 +455,12 @@ impl Tester<'_> {
                 return Ok(false);
             }
             let image = Builder::new(self.history).build(spec)?;
-            let (failure, _) = self.test(spec, image)?;
-            Ok(failure.is_some_and(|f| f.signature == signature))
+            let (found, _) = self.test(spec, image)?;
+            let Some(same) = found.filter(|f| f.kind == failure.kind) else {
+                return Ok(false);
+            };
+            shown = same;
+            Ok(true)
         };
         if best.torn.is_some() || best.early.is_some() {
             let plain = Spec {
@@ -480,81 +486,13 @@ impl Tester<'_> {
             }
             piece /= 2;
         }
-        Ok(best)
+        Ok((best, shown))
     }
-}
-
-/// What a check's end says; `None`: consistent.
-pub(crate) fn judge(ended: &Ended) -> Option<Failure> {
-    if ended.ok() {
-        return None;
-    }
-    if ended.timed_out {
-        return Some(Failure::of("the check did not end in time"));
-    }
-    let line = telling_line(&ended.text);
-    let code = ended
-        .code
-        .map_or("a signal".to_string(), |c| format!("exit code {c}"));
-    let mut failure = Failure::of(line.unwrap_or(&code));
-    failure.text.clone_from(&ended.text);
-    Some(failure)
-}
-
-/// The first line that speaks of an error, else the last one.
-fn telling_line(text: &str) -> Option<&str> {
-    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
-    let words = ["error", "fatal", "abort", "corrupt", "damaged", "missing"];
-    let tells = |line: &&str| words.iter().any(|w| line.to_lowercase().contains(w));
-    lines.clone().find(tells).or(lines.next_back())
-}
-
-impl Failure {
-    /// From a line that says what is wrong.
-    fn of(line: &str) -> Failure {
-        Failure {
-            signature: general(line),
-            text: line.to_string(),
-        }
-    }
-}
-
-/// A message without what differs from image to image: numbers, hashes, temporary names.
-fn general(line: &str) -> String {
-    let mut out = String::new();
-    for word in line.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
-        let (body, tail) = match word.char_indices().last() {
-            Some((at, c)) if !c.is_ascii_alphanumeric() => word.split_at(at),
-            _ => (word, ""),
-        };
-        let hex = body.len() >= 7 && body.chars().all(|c| c.is_ascii_hexdigit());
-        if hex || body.chars().any(|c| c.is_ascii_digit()) {
-            if !out.ends_with("N") && !out.ends_with("N/") {
-                out.push('N');
-            }
-        } else if body.len() == 2 && tail == "/" && body.chars().all(|c| c.is_ascii_hexdigit()) {
-            out.push('N');
-        } else {
-            out.push_str(body);
-        }
-        out.push_str(tail);
-    }
-    out.truncate(out.char_indices().nth(160).map_or(out.len(), |(i, _)| i));
-    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn equal_failures_look_equal() {
-        let a = general("error: object file .git/objects/7f/3a4bd812ec is empty");
-        let b = general("error: object file .git/objects/ab/dd00923412 is empty");
-        assert_eq!(a, b);
-        assert_ne!(a, general("fatal: loose object is corrupt"));
-        assert_eq!(general("row 17 of 90"), "row N of N");
-    }
 
     /// Two writes at 1 and 2 s, a flush that ends at 5 s and covers them, a write at 6 s and its flush at 7 s.
     #[test]
@@ -575,10 +513,7 @@ mod tests {
         }
         let tested = |spec: &str, bad: bool| Tested {
             spec: spec.parse().unwrap(),
-            failure: bad.then(|| Failure {
-                signature: "broken".into(),
-                text: String::new(),
-            }),
+            failure: bad.then(|| Failure::of("broken")),
         };
         let explored = Explored {
             history: History::new(trace).unwrap(),

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 pub mod calibrate;
 pub mod explore;
+mod failure;
 pub mod fs;
 pub mod images;
 pub mod keeper;

@@ -1,5 +1,5 @@
 //! What an exploration found: for people, for programs, and as a page with a time line.
-use crate::explore::{Explored, Tested};
+use crate::explore::{Distinct, Explored, Tested};
 use crate::images::Spec;
 use crate::trace::Kind;
 use serde_json::{Value, json};
@@ -15,13 +15,27 @@ pub fn command(trace: &Path, check: &str, spec: &Spec) -> String {
     )
 }
 
-/// Quotes a word for the shell.
+/// Quotes a word for the shell, in one line.
 pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=+:,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_string()
+    } else if word.chars().any(char::is_control) {
+        let escaped: String = word.chars().map(escaped).collect();
+        format!("$'{escaped}'")
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// Within `$'...'`.
+fn escaped(c: char) -> String {
+    match c {
+        '\n' => "\\n".into(),
+        '\t' => "\\t".into(),
+        '\'' | '\\' => format!("\\{c}"),
+        c if c.is_control() => format!("\\u{:04x}", c as u32),
+        c => c.into(),
     }
 }
 
@@ -37,8 +51,8 @@ pub fn json(found: &Explored, trace: &Path, check: &str) -> Value {
         .iter()
         .map(|d| {
             json!({
-                "failure": d.signature,
-                "output": d.text.trim(),
+                "failure": d.failure.line,
+                "output": d.failure.text.trim(),
                 "images": d.images,
                 "image": d.minimal.to_string(),
                 "crash_s": found.history.time_s(d.minimal.at),
@@ -71,87 +85,87 @@ fn lost(found: &Explored, number: usize) -> Value {
     json!({"entry": number, "offset": entry.offset, "len": entry.len, "time_s": found.history.time_s(number + 1)})
 }
 
-/// For people.
-pub fn text(found: &Explored, trace: &Path, check: &str) -> String {
-    let mut out = String::new();
+/// For people, line by line: what checks and traces say stands within a line, and does not end it.
+pub fn lines(found: &Explored, trace: &Path, check: &str) -> Vec<String> {
     let (consistent, total) = found.count("");
-    let _ = writeln!(
-        out,
+    let mut out = vec![format!(
         "{consistent} of {total} images consistent on {}",
         found.fs.name()
-    );
+    )];
     for kind in ["in order", "reordered", "torn"] {
         let (consistent, total) = found.count(kind);
         if total > 0 {
-            let _ = writeln!(out, "  {kind:<10} {consistent} of {total}");
+            out.push(format!("  {kind:<10} {consistent} of {total}"));
         }
     }
-    let _ = writeln!(
-        out,
+    out.push(format!(
         "a crash that loses nothing is harmless in {:.2} of {:.2} s",
         found.consistent_s(),
         found.seconds()
-    );
+    ));
     for w in found.windows() {
-        let _ = writeln!(
-            out,
+        out.push(format!(
             "  harmful{} from {:.3} to {:.3} s: {}",
             if w.loses { ", with lost writes," } else { "" },
             w.from_s,
             w.to_s,
             w.failure
-        );
+        ));
     }
     for d in &found.distinct {
-        let _ = writeln!(out, "\n{} images: {}", d.images, d.signature);
-        let _ = writeln!(
-            out,
-            "  crash at {:.3} s, after entry {} of the trace",
-            found.history.time_s(d.minimal.at),
-            d.minimal.at
-        );
-        for number in d.minimal.lost.iter().take(10) {
-            let entry = &found.history.trace.entries[*number];
-            let _ = writeln!(
-                out,
-                "  lost: write {number}, {} bytes at {}",
-                entry.len, entry.offset
-            );
-        }
-        if d.minimal.lost.len() > 10 {
-            let _ = writeln!(out, "  and {} writes more", d.minimal.lost.len() - 10);
-        }
-        if let Some((number, sectors)) = d.minimal.torn {
-            let _ = writeln!(out, "  torn: write {number} after {sectors} sectors");
-        }
-        let _ = writeln!(out, "  {}", command(trace, check, &d.minimal));
+        out.push(String::new());
+        out.extend(distinct(found, d));
+        out.push(format!("  {}", command(trace, check, &d.minimal)));
     }
     out
 }
 
-/// A model's vulnerabilities, for people.
-pub fn model_text(name: &str, found: &crate::model::Found) -> String {
-    let mut out = format!(
-        "{} vulnerabilities on {name}: {} calls, {} micro-operations, {} states\n",
+fn distinct(found: &Explored, d: &Distinct) -> Vec<String> {
+    let mut out = vec![
+        format!("{} images: {}", d.images, d.failure.line),
+        format!(
+            "  crash at {:.3} s, after entry {} of the trace",
+            found.history.time_s(d.minimal.at),
+            d.minimal.at
+        ),
+    ];
+    for number in d.minimal.lost.iter().take(10) {
+        let entry = &found.history.trace.entries[*number];
+        out.push(format!(
+            "  lost: write {number}, {} bytes at {}",
+            entry.len, entry.offset
+        ));
+    }
+    if d.minimal.lost.len() > 10 {
+        out.push(format!("  and {} writes more", d.minimal.lost.len() - 10));
+    }
+    if let Some((number, sectors)) = d.minimal.torn {
+        out.push(format!("  torn: write {number} after {sectors} sectors"));
+    }
+    out
+}
+
+/// A model's vulnerabilities, for people, line by line.
+pub fn model_lines(name: &str, found: &crate::model::Found) -> Vec<String> {
+    let mut out = vec![format!(
+        "{} vulnerabilities on {name}: {} calls, {} micro-operations, {} states",
         found.vulnerabilities.len(),
         found.calls,
         found.ops,
         found.states
-    );
+    )];
     for v in &found.vulnerabilities {
-        let _ = match v.kind.as_str() {
-            "order" => writeln!(
-                out,
+        out.push(match v.kind.as_str() {
+            "order" => format!(
                 "{}: order: {} lost, while {} ({}) is there: {}",
                 v.source, v.call, v.before, v.before_source, v.failure
             ),
-            "durability" => writeln!(
-                out,
+            "durability" => format!(
                 "{}: durability: {} lost after {} ({}): {}",
                 v.source, v.call, v.before, v.before_source, v.failure
             ),
-            kind => writeln!(out, "{}: {kind}: {}: {}", v.source, v.call, v.failure),
-        };
+            kind => format!("{}: {kind}: {}: {}", v.source, v.call, v.failure),
+        });
     }
     out
 }
@@ -206,12 +220,12 @@ pub fn html(found: &Explored, trace: &Path, check: &str) -> String {
             out,
             "<h3>{} images: {}</h3><p>Crash at {:.3} s; {} writes lost{}.</p><pre>{}</pre><pre>{}</pre>",
             d.images,
-            escape(&d.signature),
+            escape(&d.failure.line),
             found.history.time_s(d.minimal.at),
             d.minimal.lost.len(),
             d.minimal.torn.map_or("", |_| ", one torn"),
             escape(&command(trace, check, &d.minimal)),
-            escape(d.text.trim()),
+            escape(d.failure.text.trim()),
         );
     }
     out.push_str("<h2>Images</h2><table><tr><th>image<th>kind<th>crash, s<th>outcome");
@@ -226,7 +240,7 @@ pub fn html(found: &Explored, trace: &Path, check: &str) -> String {
             found.history.time_s(spec.at),
             failure
                 .as_ref()
-                .map_or("consistent".into(), |f| escape(&f.signature))
+                .map_or("consistent".into(), |f| escape(&f.line))
         );
     }
     out.push_str("</table></html>\n");
@@ -266,7 +280,7 @@ fn time_line(out: &mut String, found: &Explored) {
             74 + index * 7 % 42,
             t.failure
                 .as_ref()
-                .map_or("consistent".into(), |f| escape(&f.signature))
+                .map_or("consistent".into(), |f| escape(&f.line))
         );
     }
     for (number, entry) in found
@@ -290,4 +304,28 @@ fn time_line(out: &mut String, found: &Explored) {
         out,
         "<text x=0 y=138>0 s</text><text x=1000 y=138 text-anchor=end>{all:.2} s; blue: marks</text></svg>"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quote;
+
+    #[test]
+    fn a_shell_reads_what_was_quoted_in_one_line() {
+        for word in [
+            "a",
+            "",
+            "a b",
+            "it's $x",
+            "cd d\n\ttest 'x\\n' \u{7}",
+            "größe\n",
+        ] {
+            let quoted = quote(word);
+            assert!(!quoted.contains(char::is_control), "{quoted}");
+            let script = format!("printf %s {quoted}");
+            let mut bash = std::process::Command::new("bash");
+            let out = bash.args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&out.stdout), word, "{quoted}");
+        }
+    }
 }

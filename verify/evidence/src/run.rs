@@ -24,6 +24,34 @@ impl Ended {
     }
 }
 
+/// Why the shell cannot carry a script out at all: it is not valid, or its first command does not exist. A command by a path that is
+/// relative may be one of the image's, and whether later ones exist only a run tells.
+pub fn cannot_begin(script: &str) -> Option<String> {
+    let sh = |args: &[&str]| Command::new("sh").args(args).stdin(Stdio::null()).output();
+    let parsed = match sh(&["-n", "-c", script]) {
+        Ok(parsed) => parsed,
+        Err(e) => return Some(format!("there is no shell: {e}")),
+    };
+    if !parsed.status.success() {
+        let said = String::from_utf8_lossy(&parsed.stderr);
+        return Some(said.lines().next().unwrap_or("it is not valid").to_string());
+    }
+    let word = first_word(script)?;
+    let there = sh(&["-c", "command -v \"$1\"", "sh", word]).is_ok_and(|out| out.status.success());
+    (!there).then(|| format!("there is no command {word}"))
+}
+
+/// The first command, if the script begins with a plain name: no assignment, no substitution, no path.
+fn first_word(script: &str) -> Option<&str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+    let script = script.trim_start();
+    let end = script.find(|c| !plain(c)).unwrap_or(script.len());
+    let (word, rest) = script.split_at(end);
+    let ends = rest.starts_with(|c: char| c.is_whitespace() || ";&|<>".contains(c));
+    let begins = word.starts_with(|c: char| c.is_ascii_alphanumeric());
+    (begins && (rest.is_empty() || ends)).then_some(word)
+}
+
 /// Runs `sh -c SCRIPT` in `dir`, in a process group of its own, of which nothing is left afterwards. `scratch`: a directory for its output.
 pub fn shell(
     script: &str,
@@ -85,5 +113,42 @@ pub fn wait(child: &mut Child, limit: Option<Duration>) -> Result<Option<ExitSta
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(8));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_that_cannot_begin_are_known_before() {
+        for good in [
+            "true",
+            "exit 1",
+            " test -e f; nosuch-command-1",
+            "if true; then exit 1; fi",
+            "./nosuch-command-1",
+            "bin/nosuch-command-1 x",
+            "A=b nosuch-command-1",
+            "$CCFS version",
+            "f() { true; }; f",
+            "! false",
+            "[ -e f ]",
+            "(true)",
+            "",
+        ] {
+            assert_eq!(cannot_begin(good), None, "{good}");
+        }
+        for bad in [
+            "nosuch-command-1",
+            "nosuch-command-1 -x",
+            "nosuch-command-1;true",
+        ] {
+            let why = cannot_begin(bad).unwrap();
+            assert_eq!(why, "there is no command nosuch-command-1", "{bad}");
+        }
+        for bad in ["if true", "echo 'x", "true )"] {
+            assert!(cannot_begin(bad).is_some(), "{bad}");
+        }
     }
 }

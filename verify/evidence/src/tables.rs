@@ -178,7 +178,7 @@ fn on(
         .and_then(|()| std::fs::write(&page, report::html(&found, &trace, &check)))
         .map_err(|e| Fail::new(format!("{}: {e}", page.display())))?;
     let (consistent, total) = found.count("");
-    let shown = |d: &explore::Distinct| format!("{} ({} images)", d.signature, d.images);
+    let shown = |d: &explore::Distinct| format!("{} ({} images)", d.failure.line, d.images);
     Ok(Images {
         consistent,
         total,

@@ -6,14 +6,17 @@
 //! users). States that a mere kill leaves are tested first; what they fail is the program's own doing on any file system.
 mod fsmodel;
 mod ops;
+mod source;
 mod strace;
 mod tree;
 
+use crate::failure::{Failure, judge, never_run};
 use crate::run::{self, shell};
 use crate::{Fail, explore, record, sys};
 pub use fsmodel::Model;
 use fsmodel::{Fsync, Order};
 use ops::{Op, What};
+use source::Sources;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -133,9 +136,9 @@ pub fn model(config: &Config) -> Result<Found, Fail> {
         // One for each place in the source, not for each time that it is passed; without lines, one for each kind of call.
         let verb = |call: &str| call.split([' ', '(']).next().unwrap_or("").to_string();
         let key = if source.contains(':') {
-            (state.kind, source.clone(), String::new())
+            (state.kind, source.clone(), None)
         } else {
-            (state.kind, verb(&call), failure.clone())
+            (state.kind, verb(&call), Some(failure.kind.clone()))
         };
         found.entry(key).or_insert(Vulnerability {
             kind: state.kind.to_string(),
@@ -143,7 +146,7 @@ pub fn model(config: &Config) -> Result<Found, Fail> {
             source,
             before,
             before_source,
-            failure,
+            failure: failure.line,
         });
     }
     Ok(Found {
@@ -346,7 +349,7 @@ impl Explorer<'_> {
         missing
     }
 
-    fn explore(&self) -> Result<(usize, Vec<(State, String)>), Fail> {
+    fn explore(&self) -> Result<(usize, Vec<(State, Failure)>), Fail> {
         let ends = self.call_ends();
         // A kill: everything up to the end of a call. Evenly spread where there are many.
         let room = (self.config.states / 4).max(8);
@@ -367,8 +370,16 @@ impl Explorer<'_> {
             .collect();
         let mut tested = kills.len();
         let mut failures = self.test_all(kills)?;
+        let consistent = (failures.len() < tested).then_some(None);
+        let outcomes = failures.iter().map(|(_, f)| Some(f)).chain(consistent);
+        if let Some(failure) = never_run(outcomes) {
+            return Err(Fail::new(format!(
+                "the check could be run in no state: {}",
+                failure.line
+            )));
+        }
         // What a kill breaks is not the file system's to keep.
-        let killed: HashSet<String> = failures.iter().map(|(_, f)| f.clone()).collect();
+        let killed: HashSet<_> = failures.iter().map(|(_, f)| f.kind.clone()).collect();
         let mut states = self.crash_states(&ends);
         let room = self.config.states.saturating_sub(tested);
         if states.len() > room {
@@ -379,7 +390,7 @@ impl Explorer<'_> {
         }
         tested += states.len();
         let found = self.test_all(states)?;
-        failures.extend(found.into_iter().filter(|(_, f)| !killed.contains(f)));
+        failures.extend(found.into_iter().filter(|(_, f)| !killed.contains(&f.kind)));
         failures.sort_by_key(|(s, _)| (s.blame, s.with));
         Ok((tested, failures))
     }
@@ -466,7 +477,7 @@ impl Explorer<'_> {
     }
 
     /// Tests states in several threads; gives those that fail.
-    fn test_all(&self, states: Vec<State>) -> Result<Vec<(State, String)>, Fail> {
+    fn test_all(&self, states: Vec<State>) -> Result<Vec<(State, Failure)>, Fail> {
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let failures = Mutex::new(Vec::new());
         let error = Mutex::new(None);
@@ -501,15 +512,15 @@ impl Explorer<'_> {
         if let Some(e) = lock(&error).take() {
             return Err(e);
         }
-        let failures: BTreeMap<usize, String> =
+        let mut failures: BTreeMap<usize, Failure> =
             std::mem::take(&mut *lock(&failures)).into_iter().collect();
         let numbered = states.into_iter().enumerate();
         Ok(numbered
-            .filter_map(|(number, state)| failures.get(&number).map(|f| (state, f.clone())))
+            .filter_map(|(number, state)| Some((state, failures.remove(&number)?)))
             .collect())
     }
 
-    fn test(&self, state: &State) -> Result<Option<String>, Fail> {
+    fn test(&self, state: &State) -> Result<Option<Failure>, Fail> {
         sys::interrupted()?;
         let mut tree = self.tree.clone();
         for op in (0..state.until).filter(|o| !state.missing.contains(o)) {
@@ -538,7 +549,7 @@ impl Explorer<'_> {
             dir.path(),
             self.config.limit,
         )?;
-        Ok(explore::judge(&ended).map(|f| f.signature))
+        Ok(judge(&ended))
     }
 }
 
@@ -585,44 +596,4 @@ fn listing(tree: &Tree) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::new();
     walk(tree, tree::ROOT, "", &mut out);
     out
-}
-
-/// Places in the source, by addr2line.
-#[derive(Default)]
-struct Sources(BTreeMap<(String, String), String>);
-
-impl Sources {
-    /// The innermost frame of the program itself: file and line where it was built with -g, else its function.
-    fn of(&mut self, stack: &[(String, String, String)]) -> String {
-        let own = |f: &&(String, String, String)| {
-            !["/usr/lib/", "/lib/", "/lib64/", "[", "linux-vdso"]
-                .iter()
-                .any(|p| f.0.starts_with(p))
-        };
-        let Some((object, function, address)) = stack.iter().find(own) else {
-            return "a library".into();
-        };
-        let key = (object.clone(), address.clone());
-        if let Some(known) = self.0.get(&key) {
-            return known.clone();
-        }
-        // The address is where the call returns to: one before it lies in the call's own line.
-        let before = u64::from_str_radix(address.trim_start_matches("0x"), 16)
-            .map_or(0, |a| a.saturating_sub(1));
-        let line = Command::new("addr2line")
-            .args(["-s", "-e", object, &format!("{before:#x}")])
-            .output()
-            .ok()
-            .map(|out| String::from_utf8_lossy(&out.stdout).trim().to_string())
-            .filter(|line| !line.is_empty() && !line.starts_with("??") && !line.ends_with(":?"));
-        let shown = match line {
-            Some(line) => line.split(" (").next().unwrap_or(&line).to_string(),
-            // A stripped program: its symbols would mislead.
-            None => Path::new(object)
-                .file_name()
-                .map_or(function.clone(), |n| n.to_string_lossy().into_owned()),
-        };
-        self.0.insert(key, shown.clone());
-        shown
-    }
 }
