@@ -135,9 +135,10 @@ calibrate:
 # The papers' tables, into docs/evidence.md, with a page for each program and file system in target/evidence. Takes an hour.
 EVIDENCE_ARGS ?=
 evidence:
-	@scripts/deps.sh test
-	@scripts/deps.sh evidence
+	@scripts/deps.sh build
+	@scripts/deps.sh run
 	cargo build --release -p ccfs -p ccfs-evidence
+	@needs=$$($(CARGO_TARGET_DIR)/release/ccfs-evidence needs $(EVIDENCE_ARGS)) && scripts/deps.sh packages $$needs
 	$(SUDO) $(CARGO_TARGET_DIR)/release/ccfs-evidence tables $(EVIDENCE_ARGS)
 
 fuzz:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that. usage: deps.sh build|run|test|recipes
+# Installs what is missing, and only that. usage: deps.sh build|run|test|recipes|packages NAME...
 #   build  what compiling needs          run   what mounting needs
 #   test   what `make test` needs: the above, the packages of verify/tests/packages.txt, rustfmt, clippy, cargo-deny
 set -euo pipefail
@@ -47,13 +47,20 @@ run() {
     fi
 }
 
+# Of the packages named, those that are not there.
 packages() {
-    local missing=() list=verify/tests/packages.txt name
-    [ -e "$list" ] || return 0
-    while read -r name; do
+    local missing=() name
+    for name in "$@"; do
         dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
-    done < <(sed 's/#.*//' "$list" | tr -s ' \t' '\n' | grep .)
+    done
     install "${missing[@]}"
+}
+
+# What only the tests need.
+test_packages() {
+    local list=verify/tests/packages.txt
+    [ -e "$list" ] || return 0
+    packages $(sed 's/#.*//' "$list")
 }
 
 # What only `make recipes` needs.
@@ -63,11 +70,6 @@ recipes() {
     have mmdebstrap || missing+=(mmdebstrap)
     ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1 || missing+=(postgresql)
     install "${missing[@]}"
-}
-
-# What only `make evidence` needs: ZooKeeper with its Java runtime, 44 packages.
-evidence() {
-    [ -e /usr/share/java/zookeeper.jar ] && have java || install zookeeper
 }
 
 cargo_tools() {
@@ -80,8 +82,8 @@ cargo_tools() {
 case "${1:-}" in
     build) build ;;
     run) run ;;
-    test) build; run || true; packages; cargo_tools ;;
+    test) build; run || true; test_packages; cargo_tools ;;
     recipes) recipes ;;
-    evidence) evidence ;;
-    *) echo "usage: $0 build|run|test|recipes|evidence" >&2; exit 2 ;;
+    packages) packages "${@:2}" ;;
+    *) echo "usage: $0 build|run|test|recipes|packages NAME..." >&2; exit 2 ;;
 esac

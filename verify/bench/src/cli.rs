@@ -1,11 +1,13 @@
 //! The one table of subcommands and flags.
+use crate::catalog;
 use crate::disk::DiskKind;
-use crate::experiment::Group;
+use crate::experiment::{Experiment, Group};
 use crate::scale::PARTS;
 use crate::session::Plan;
 use crate::system::System;
+use crate::workload::Scale;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Measures ccfs against its peers
 ///
@@ -114,6 +116,30 @@ impl RunArgs {
             (_, true) => Extent::All,
             _ => Extent::Standard,
         }
+    }
+
+    /// What is chosen has to exist. Error: what does not, before anything is touched.
+    pub fn check(&self) -> Result<(), String> {
+        let plan = self.plan();
+        let all = catalog::all(Scale(plan.scale));
+        for name in &self.only {
+            let named = |e: &dyn Experiment| e.name().starts_with(name.as_str());
+            let mut those = all.iter().filter(|e| named(e.as_ref())).peekable();
+            let Some(one) = those.peek().map(|e| e.name()) else {
+                return Err(format!(
+                    "--only {name}: no workload's name begins so; --list names them"
+                ));
+            };
+            if !those.any(|e| plan.groups.contains(&e.group())) {
+                return Err(format!("--only {name}: {one} is in no --group named"));
+            }
+        }
+        let part = !(self.only.is_empty() && self.group.is_empty());
+        let part = part || !(self.fs.is_empty() && self.disk.is_empty());
+        if self.doc.is_some() && part && self.state.is_none() {
+            return Err("--doc would lose what --only, --group, --fs and --disk leave out: leave these out, or go on with --state".into());
+        }
+        is_directory(&self.dir)
     }
 
     /// What the extent means, where nothing else was asked for.
@@ -225,6 +251,19 @@ pub struct ScaleArgs {
     pub doc: Option<PathBuf>,
 }
 
+impl ScaleArgs {
+    /// As [`RunArgs::check`].
+    pub fn check(&self) -> Result<(), String> {
+        if self.doc.is_some() && !self.part.is_empty() && self.state.is_none() {
+            return Err(
+                "--doc would lose what --part leaves out: leave it out, or go on with --state"
+                    .into(),
+            );
+        }
+        is_directory(&self.dir)
+    }
+}
+
 /// Serves a modelled disk until stdin ends.
 #[derive(Args, Debug)]
 pub struct DiskArgs {
@@ -248,6 +287,16 @@ pub struct NullArgs {
 #[derive(Args, Debug)]
 pub struct ManArgs {
     pub dir: PathBuf,
+}
+
+fn is_directory(dir: &Path) -> Result<(), String> {
+    match dir.is_dir() {
+        true => Ok(()),
+        false => Err(format!(
+            "--dir {}: there is no such directory",
+            dir.display()
+        )),
+    }
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -8,6 +8,15 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let checked = match &cli.command {
+        Some(Command::Scale(args)) => args.check(),
+        Some(_) => Ok(()),
+        None => cli.run.check(),
+    };
+    if let Err(why) = checked {
+        warn(format!("ccfs-bench: {why}"));
+        return ExitCode::from(2);
+    }
     let outcome = match &cli.command {
         Some(Command::Disk(args)) => disk::serve(&args.timing, args.bytes, &args.below),
         Some(Command::Null(args)) => null::serve(args),

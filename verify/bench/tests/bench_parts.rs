@@ -218,7 +218,8 @@ fn results_are_not_lost() {
     };
     let bad = at("nowhere/file");
     for option in ["--json", "--html", "--doc"] {
-        let ran = bench(&[option, &bad]).output().unwrap();
+        let state = at("state");
+        let ran = bench(&[option, &bad, "--state", &state]).output().unwrap();
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();
         assert_eq!(ran.status.code(), Some(1), "{option}: {said}");
         assert!(ran.stdout.is_empty() && said.contains(&bad), "{said}");
@@ -232,4 +233,39 @@ fn results_are_not_lost() {
     assert_eq!(ran.status.code(), Some(0), "{ran:?}");
     let entries = std::fs::read_to_string(&json).unwrap();
     assert!(entries.contains("micro/create"), "{entries}");
+}
+
+/// What is chosen and does not exist is said before anything is made.
+#[test]
+fn what_does_not_exist_is_no_choice() {
+    let base = place();
+    let dir = base.path().to_str().unwrap();
+    let refused = |line: &str, text: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ccfs-bench"));
+        let ran = command.args(line.split(' ')).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(2), "{line}: {said}");
+        assert!(
+            said.contains(text) && ran.stdout.is_empty(),
+            "{line}: {said}"
+        );
+        nothing_is_left(base.path());
+    };
+    refused(&format!("--only nosuch --dir {dir}"), "--only nosuch");
+    refused(
+        &format!("--only varmail,nosuch --dir {dir}"),
+        "--only nosuch",
+    );
+    let other = format!("--group micro --only varmail --dir {dir}");
+    refused(&other, "varmail is in no --group");
+    refused(&format!("--quick --dir {dir}/nosuch"), "nosuch");
+    refused(
+        &format!("--only varmail --doc doc.md --dir {dir}"),
+        "--doc would lose",
+    );
+    refused(
+        &format!("scale --part aged --doc doc.md --dir {dir}"),
+        "--doc would lose",
+    );
+    refused(&format!("scale --part nosuch --dir {dir}"), "nosuch");
 }

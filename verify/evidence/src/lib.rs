@@ -4,6 +4,7 @@
 //! images that a crash may leave, mounts each and runs a check in it; [`model`] works on a program's system calls instead.
 #![deny(unsafe_code)]
 pub mod calibrate;
+pub mod document;
 pub mod explore;
 mod failure;
 pub mod fs;

@@ -13,6 +13,8 @@ pub struct Program {
     pub args: &'static str,
     /// Programs that have to be in PATH, and files.
     needs: &'static [&'static str],
+    /// Debian packages with all of that.
+    pub packages: &'static [&'static str],
     /// A driver to compile: file name, command, library.
     driver: Option<(&'static str, &'static str, &'static str)>,
     /// Names of files that it maps and makes anew after a crash.
@@ -28,6 +30,7 @@ const fn script(name: &'static str, title: &'static str, script: &'static str) -
         script,
         args: "",
         needs: &[],
+        packages: &[],
         driver: None,
         mapped: &[],
         slow: false,
@@ -38,31 +41,37 @@ const fn script(name: &'static str, title: &'static str, script: &'static str) -
 pub const PROGRAMS: &[Program] = &[
     Program {
         needs: &["git"],
+        packages: &["git"],
         ..script("git", "Git", "git.sh")
     },
     Program {
         needs: &["sqlite3"],
+        packages: &["sqlite3"],
         args: "delete",
         ..script("sqlite-rollback", "SQLite, rollback journal", "sqlite.sh")
     },
     Program {
         needs: &["sqlite3"],
+        packages: &["sqlite3"],
         args: "wal",
         mapped: &["db-shm"],
         ..script("sqlite-wal", "SQLite, WAL", "sqlite.sh")
     },
     Program {
         needs: &["g++"],
+        packages: &["g++", "libleveldb-dev"],
         args: "leveldb",
         driver: Some(("leveldb", "g++", "-lleveldb")),
         ..script("leveldb", "LevelDB", "driver.sh")
     },
     Program {
         needs: &["hg"],
+        packages: &["mercurial"],
         ..script("mercurial", "Mercurial", "hg.sh")
     },
     Program {
         needs: &["gcc"],
+        packages: &["gcc", "libc6-dev", "liblmdb-dev"],
         args: "lmdb",
         driver: Some(("lmdb", "gcc", "-llmdb")),
         mapped: &["lock.mdb"],
@@ -70,6 +79,7 @@ pub const PROGRAMS: &[Program] = &[
     },
     Program {
         needs: &["java", "python3", "/usr/share/java/zookeeper.jar"],
+        packages: &["zookeeper", "python3"],
         slow: true,
         ..script("zookeeper", "ZooKeeper", "zookeeper.sh")
     },

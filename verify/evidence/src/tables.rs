@@ -7,18 +7,18 @@ use crate::record::{self, record};
 use crate::{Fail, model, report, run, sys};
 use ccfs_testkit::Rng;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// BarrierFS's crash test: workloads, and of how many files, so that a thousand crash states differ on each file system.
-const CRASH_TESTS: [(&str, &str); 2] = [("rename_root_to_sub", "1400"), ("create_delete", "260")];
+pub(crate) const CRASH_TESTS: [(&str, &str); 2] =
+    [("rename_root_to_sub", "1400"), ("create_delete", "260")];
 /// What can be measured of a program.
 pub const PARTS: [&str; 3] = ["images", "models", "kills"];
 /// The models that the tables show.
-const MODELS: [&str; 2] = ["ext4-ordered", "ccfs"];
+pub(crate) const MODELS: [&str; 2] = ["ext4-ordered", "ccfs"];
 /// At most, of programs whose check takes seconds.
 const SLOW_IMAGES: usize = 50;
 const SLOW_STATES: usize = 200;
@@ -49,9 +49,59 @@ impl Config {
     fn does(&self, part: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|p| p == part)
     }
+
+    fn chosen(&self) -> impl Iterator<Item = &'static Program> {
+        let named = |p: &&Program| self.only.is_empty() || self.only.iter().any(|n| n == p.name);
+        PROGRAMS.iter().filter(named)
+    }
+
+    /// What is chosen has to exist. Error: what does not, and what there is.
+    pub fn check(&self) -> Result<(), String> {
+        for part in &self.parts {
+            if !PARTS.contains(&part.as_str()) {
+                return Err(format!(
+                    "--parts {part}: there is none; the parts are {}",
+                    PARTS.join(", ")
+                ));
+            }
+        }
+        for name in &self.only {
+            if Program::find(name).is_none() {
+                let names: Vec<&str> = PROGRAMS.iter().map(|p| p.name).collect();
+                return Err(format!(
+                    "--only {name}: there is none; the programs are {}",
+                    names.join(", ")
+                ));
+            }
+            if is_crash_test(name) && !self.does(PARTS[0]) {
+                return Err(format!("--only {name}: of it there are only {}", PARTS[0]));
+            }
+        }
+        Ok(())
+    }
+
+    /// The Debian packages that the chosen measurements need, but for what ccfs itself needs.
+    pub fn packages(&self) -> BTreeSet<&'static str> {
+        let mut all = BTreeSet::new();
+        for program in self.chosen() {
+            all.extend(program.packages);
+            let real = !is_crash_test(program.name);
+            if real && self.does("images") {
+                all.extend(["xfsprogs", "btrfs-progs"]);
+            }
+            if real && self.does("models") {
+                all.extend(["strace", "binutils"]);
+            }
+        }
+        all
+    }
 }
 
-/// What was measured, by "program on file system"; kept in a file, so that it can be done piece by piece.
+pub(crate) fn is_crash_test(program: &str) -> bool {
+    CRASH_TESTS.iter().any(|(name, _)| *name == program)
+}
+
+/// What was measured, by "program on file system".
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Results {
     pub images: BTreeMap<String, Images>,
@@ -73,16 +123,23 @@ pub struct Images {
     pub failures: Vec<String>,
 }
 
-/// Runs what is asked for and enters it into `results`, which `save` is called with after each piece.
+impl Results {
+    /// Takes in what was measured later.
+    pub fn extend(&mut self, later: &Results) {
+        self.images.extend(later.images.clone());
+        self.kills.extend(later.kills.clone());
+        self.models.extend(later.models.clone());
+    }
+}
+
+/// Runs what is asked for and enters it into `results`, which `save` is called with after each piece. A program that cannot run here is
+/// left out, unless it was asked for by name.
 pub fn measure(
     config: &Config,
     results: &mut Results,
     mut save: impl FnMut(&Results) -> Result<(), Fail>,
 ) -> Result<(), Fail> {
-    for program in PROGRAMS {
-        if !config.only.is_empty() && !config.only.iter().any(|n| n == program.name) {
-            continue;
-        }
+    for program in config.chosen() {
         let files = CRASH_TESTS.iter().find(|(name, _)| *name == program.name);
         let is_crash_test = files.is_some();
         let mut program = *program;
@@ -91,6 +148,9 @@ pub fn measure(
         let dir = record::scratch()?;
         let ready = match program.prepare(dir.path())? {
             Ok(ready) => ready,
+            Err(why) if !config.only.is_empty() => {
+                return Err(Fail::new(format!("{}: {why}", program.name)));
+            }
             Err(why) => {
                 eprintln!("skipped: {}: {why}", program.name);
                 continue;
@@ -278,154 +338,4 @@ fn kills(config: &Config, program: &Program, ready: &Ready) -> Result<(usize, us
         }
     }
     Ok((bad, kills + 1))
-}
-
-/// All but BarrierFS's crash test.
-fn programs() -> impl Iterator<Item = &'static Program> {
-    PROGRAMS
-        .iter()
-        .filter(|p| CRASH_TESTS.iter().all(|(name, _)| *name != p.name))
-}
-
-/// The generated part of docs/evidence.md.
-pub fn markdown(results: &Results) -> String {
-    let mut out = String::new();
-    model_table(&mut out, results);
-    out.push_str("### Images of a crashed disk, by program (the ccfs paper's Table 2(b))\n\n");
-    out.push_str("Consistent images of all; in brackets the seconds of the recording in which a crash is harmless. Images in order, reordered within what flushes allow, and torn at sectors.\n\n");
-    out.push_str("| program | ext4 | xfs | btrfs | ccfs | killed, not crashed: failed checks | paper: ext4 | paper: ccfs |\n|---|---|---|---|---|---|---|---|\n");
-    for program in programs() {
-        let _ = write!(out, "| {} |", program.title);
-        for fs in ["ext4", "xfs", "btrfs", "ccfs"] {
-            let _ = write!(out, " {} |", cell(results, program.name, fs));
-        }
-        let killed = results.kills.get(program.name);
-        let _ = write!(
-            out,
-            " {} |",
-            killed.map_or("-".into(), |(bad, all)| format!("{bad} of {all}"))
-        );
-        let _ = writeln!(
-            out,
-            " {} |",
-            match program.name {
-                "git" => "84/112 (9.95 of 40 s) | 96/96 (40 of 40 s)",
-                "leveldb" => "158/465 (24.31 of 30 s) | 427/427 (30 of 30 s)",
-                _ => "- | -",
-            }
-        );
-    }
-    let failing: Vec<_> = results
-        .images
-        .iter()
-        .filter(|(_, images)| !images.failures.is_empty())
-        .collect();
-    if !failing.is_empty() {
-        out.push_str("\nWhat was found:\n\n");
-        for (name, images) in failing {
-            let torn = images.torn.1 - images.torn.0;
-            let _ = writeln!(
-                out,
-                "* {name}: {}{}",
-                images
-                    .failures
-                    .iter()
-                    .take(4)
-                    .map(|f| format!("`{f}`"))
-                    .collect::<Vec<_>>()
-                    .join("; "),
-                if torn > 0 {
-                    format!(" ({torn} of them torn writes)")
-                } else {
-                    String::new()
-                }
-            );
-        }
-    }
-    out.push_str("\n### BarrierFS's crash test (its Table 2)\n\n");
-    out.push_str("| workload | ext4 | ext4, nobarrier | ccfs | paper: ext4 | paper: ext4, nobarrier | paper: BarrierFS |\n|---|---|---|---|---|---|---|\n");
-    for ((name, _), paper) in CRASH_TESTS.iter().zip([
-        "1000 of 1000 | 547 of 1000, 453 failed | 1000 of 1000",
-        "1000 of 1000 | 109 of 1000, 891 mended by fsck | 1000 of 1000",
-    ]) {
-        let _ = write!(out, "| {name} |");
-        for fs in ["ext4", "ext4-nobarrier", "ccfs"] {
-            let images = results.images.get(&format!("{name} on {fs}"));
-            let _ = write!(
-                out,
-                " {} |",
-                images.map_or("-".into(), |i| format!("{} of {}", i.consistent, i.total))
-            );
-        }
-        let _ = writeln!(out, " {paper} |");
-    }
-    out
-}
-
-fn model_table(out: &mut String, results: &Results) {
-    out.push_str("### Vulnerabilities by model (the ccfs paper's Table 2(a))\n\n");
-    out.push_str("From system calls: places where a crash breaks the program, and in brackets those that a mere kill breaks too, on any file system.\n\n");
-    out.push_str("| program | ext4 | ccfs | paper: ext4 | paper: ccfs |\n|---|---|---|---|---|\n");
-    for program in programs() {
-        let _ = write!(out, "| {} |", program.title);
-        for name in MODELS {
-            let found = results.models.get(&format!("{} on {name}", program.name));
-            let shown = found.map_or("-".into(), |all| {
-                let kills = all
-                    .iter()
-                    .filter(|v| v.starts_with("process crash"))
-                    .count();
-                format!("{} ({kills})", all.len() - kills)
-            });
-            let _ = write!(out, " {shown} |");
-        }
-        let _ = writeln!(
-            out,
-            " {} |",
-            match program.name {
-                "leveldb" => "1 | 0",
-                "sqlite-rollback" => "0 | 0",
-                "git" => "2 | 0",
-                "mercurial" => "5 | 2",
-                "zookeeper" => "1 | 0",
-                _ => "- | -",
-            }
-        );
-    }
-    out.push('\n');
-}
-
-fn cell(results: &Results, program: &str, fs: &str) -> String {
-    results
-        .images
-        .get(&format!("{program} on {fs}"))
-        .map_or("-".into(), |i| {
-            format!(
-                "{}/{} ({:.2} of {:.2} s)",
-                i.consistent, i.total, i.harmless_s, i.recorded_s
-            )
-        })
-}
-
-/// Puts `text` between this crate's markers in a document; at its end if there are none.
-pub fn insert(document: &Path, text: &str) -> Result<(), Fail> {
-    const BEGIN: &str = "<!-- made by `make evidence`: begin -->";
-    const END: &str = "<!-- made by `make evidence`: end -->";
-    let fail = |e: std::io::Error| Fail::new(format!("{}: {e}", document.display()));
-    let old = match std::fs::read_to_string(document) {
-        Ok(old) => old,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => "# Evidence\n".into(),
-        Err(e) => return Err(fail(e)),
-    };
-    let part = format!("{BEGIN}\n\n{}\n\n{END}", text.trim());
-    let new = match (old.find(BEGIN), old.find(END)) {
-        (Some(from), Some(to)) if from < to => {
-            format!("{}{part}{}", &old[..from], &old[to + END.len()..])
-        }
-        _ => format!(
-            "{}\n\n## Programs on file systems, crashed\n\n{part}\n",
-            old.trim_end()
-        ),
-    };
-    std::fs::write(document, new).map_err(fail)
 }

@@ -4,7 +4,7 @@
 //! interrupted run goes on where it was.
 use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::{Effort, explore_into};
-use ccfs_crash::image;
+use ccfs_crash::image::{self, Config};
 use ccfs_crash::long::{Limits, Long};
 use ccfs_crash::run::{Run, Setting, Source};
 use std::io::Read as _;
@@ -27,8 +27,9 @@ The second performs the actions of a script. The third looks for planted bugs, e
 
 struct Args {
     limits: Limits,
+    /// The text of `--script`.
     script: Option<String>,
-    volume: String,
+    volume: &'static Config,
     bugs: Option<String>,
 }
 
@@ -36,7 +37,7 @@ fn parse() -> Result<Args, String> {
     let mut args = Args {
         limits: Limits::default(),
         script: None,
-        volume: "1k".into(),
+        volume: volume("1k")?,
         bugs: None,
     };
     let limits = &mut args.limits;
@@ -63,9 +64,13 @@ fn parse() -> Result<Args, String> {
             "--hang" => limits.hang = Duration::from_secs(number(value()?)?),
             "--keep-going" => limits.keep_going = true,
             "--flash" => limits.flash = true,
-            "--script" => args.script = Some(value()?),
-            "--volume" => args.volume = value()?,
-            "--bugs" => args.bugs = Some(value()?),
+            "--script" => args.script = Some(read(&value()?)?),
+            "--volume" => args.volume = volume(&value()?)?,
+            "--bugs" => {
+                let names = value()?;
+                check_bugs(&names)?;
+                args.bugs = Some(names);
+            }
             _ => return Err(USAGE.into()),
         }
     }
@@ -83,7 +88,7 @@ fn main() -> ExitCode {
     // A panic of the engine is a failure with a report of its own.
     std::panic::set_hook(Box::new(|_| {}));
     let done = match (&args.script, &args.bugs) {
-        (Some(file), _) => script(&args, file),
+        (Some(text), _) => script(&args, text),
         (None, Some(names)) => bugs(names, &args.limits),
         (None, None) => Long::new(args.limits.clone()).and_then(|long| long.run()),
     };
@@ -96,7 +101,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn script(args: &Args, file: &str) -> Result<(), String> {
+fn volume(name: &str) -> Result<&'static Config, String> {
+    image::config(name).ok_or_else(|| {
+        let names: Vec<&str> = image::CONFIGS.iter().map(|c| c.name).collect();
+        format!(
+            "--volume {name}: there is none; the volumes are {}",
+            names.join(", ")
+        )
+    })
+}
+
+fn read(file: &str) -> Result<String, String> {
     let text = match file {
         "-" => {
             let mut text = String::new();
@@ -104,22 +119,17 @@ fn script(args: &Args, file: &str) -> Result<(), String> {
         }
         _ => std::fs::read_to_string(file),
     };
-    let text = text.map_err(|e| format!("{file}: {e}"))?;
-    let config = image::config(&args.volume).ok_or_else(|| {
-        let names: Vec<&str> = image::CONFIGS.iter().map(|c| c.name).collect();
-        format!(
-            "--volume {}: there is none; the volumes are {}",
-            args.volume,
-            names.join(", ")
-        )
-    })?;
+    text.map_err(|e| format!("--script {file}: {e}"))
+}
+
+fn script(args: &Args, text: &str) -> Result<(), String> {
     let start = Instant::now();
     let run = {
         let setting = Setting {
             flash: args.limits.flash,
-            ..Setting::new(config)
+            ..Setting::new(args.volume)
         };
-        Run::record(setting, Source::Text(text))?
+        Run::record(setting, Source::Text(text.into()))?
     };
     let mut coverage = Coverage::default();
     let effort = Effort {
@@ -138,11 +148,21 @@ fn script(args: &Args, file: &str) -> Result<(), String> {
 }
 
 #[cfg(feature = "planted")]
+fn check_bugs(names: &str) -> Result<(), String> {
+    ccfs_crash::fish::check(names)
+}
+
+#[cfg(feature = "planted")]
 fn bugs(names: &str, limits: &Limits) -> Result<(), String> {
     ccfs_crash::fish::catch(names, limits)
 }
 
 #[cfg(not(feature = "planted"))]
-fn bugs(_: &str, _: &Limits) -> Result<(), String> {
+fn check_bugs(_: &str) -> Result<(), String> {
     Err("--bugs needs a build with planted bugs: cargo run --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- --bugs all".into())
+}
+
+#[cfg(not(feature = "planted"))]
+fn bugs(names: &str, _: &Limits) -> Result<(), String> {
+    check_bugs(names)
 }

@@ -39,6 +39,10 @@ fn parse() -> Result<Args, String> {
             "--flips" => &mut args.flips,
             "--hosts" => &mut args.hosts,
             "--into" => {
+                // It takes long until it is needed.
+                if let Err(e) = std::fs::OpenOptions::new().append(true).open(&value) {
+                    return Err(format!("--into {value}: {e}"));
+                }
                 args.into = Some(value.into());
                 continue;
             }

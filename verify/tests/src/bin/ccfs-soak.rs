@@ -45,8 +45,8 @@ struct Cli {
     #[arg(long, value_delimiter = ',')]
     attacks: Vec<String>,
     /// A source tree, or a tar archive of one; default: linux-source-6.1's archive, where that package is installed
-    #[arg(long, default_value = "/usr/src/linux-source-6.1.tar.xz")]
-    source: PathBuf,
+    #[arg(long)]
+    source: Option<PathBuf>,
     /// A cargo workspace that builds offline; default: this one
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))]
     crate_dir: PathBuf,
@@ -60,34 +60,60 @@ const RSS_MAX: u64 = 400_000_000;
 /// The option with which memory is judged: by default the limit rises while much of the data becomes needless.
 const DIRTY: &str = "dirty=128M";
 
+const PARTS: [Part; 11] = [
+    ("kill9", kill9_rounds),
+    ("file", file_mounted),
+    ("tree", tree_mounted),
+    ("engine", in_process),
+    ("programs", all_programs),
+    ("source", source_tree),
+    ("crate", cargo_build),
+    ("copies", large_copies),
+    ("files", many_files),
+    ("ends", namespaces_end),
+    ("two-users", users_attack),
+];
+
+impl Cli {
+    /// What is chosen has to exist. Error: what does not, and what there is.
+    fn check(&self) -> Result<(), String> {
+        for name in &self.only {
+            if !PARTS.iter().any(|(part, _)| part == name) {
+                let parts = PARTS.map(|(part, _)| part).join(", ");
+                return Err(format!(
+                    "--only {name}: there is none; the parts are {parts}"
+                ));
+            }
+        }
+        for name in &self.attacks {
+            if !two_users::ALL.iter().any(|s| s.name.contains(name)) {
+                let all: Vec<_> = two_users::ALL.iter().map(|s| s.name).collect();
+                return Err(format!(
+                    "--attacks {name}: there is none; the attacks are {}",
+                    all.join(", ")
+                ));
+            }
+        }
+        let manifest = self.crate_dir.join("Cargo.toml");
+        for path in self.source.iter().chain([&manifest]) {
+            if !path.exists() {
+                return Err(format!("{} is not there", path.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
 fn main() {
     let cli = Cli::parse();
+    if let Err(why) = cli.check() {
+        eprintln!("ccfs-soak: {why}");
+        std::process::exit(2);
+    }
     if !Fs::Ccfs.ready("soak") {
         return;
     }
-    let parts: [Part; 11] = [
-        ("kill9", kill9_rounds),
-        ("file", file_mounted),
-        ("tree", tree_mounted),
-        ("engine", in_process),
-        ("programs", all_programs),
-        ("source", source_tree),
-        ("crate", cargo_build),
-        ("copies", large_copies),
-        ("files", many_files),
-        ("ends", namespaces_end),
-        ("two-users", users_attack),
-    ];
-    let unknown: Vec<_> = cli
-        .only
-        .iter()
-        .filter(|o| !parts.iter().any(|(n, _)| n == o))
-        .collect();
-    if !unknown.is_empty() {
-        eprintln!("ccfs-soak: unknown parts {unknown:?}");
-        std::process::exit(2);
-    }
-    for (name, part) in parts {
+    for (name, part) in PARTS {
         if cli.only.is_empty() || cli.only.iter().any(|o| o == name) {
             let start = Instant::now();
             println!("{name} ...");
@@ -220,21 +246,17 @@ fn all_programs(cli: &Cli) {
 }
 
 fn source_tree(cli: &Cli) {
-    if !cli.source.exists() {
-        println!(
-            "skipped: source: {} is not there (package linux-source-6.1)",
-            cli.source.display()
-        );
+    const USUAL: &str = "/usr/src/linux-source-6.1.tar.xz";
+    let given = cli.source.as_deref().unwrap_or(Path::new(USUAL));
+    if !given.exists() {
+        println!("skipped: source: {USUAL} is not there (package linux-source-6.1)");
         return;
     }
     let unpacked = ccfs_tests::harness::WorkDir::new("soak-source");
-    let source = if cli.source.is_dir() {
-        cli.source.clone()
+    let source = if given.is_dir() {
+        given.to_path_buf()
     } else {
-        shell(
-            unpacked.path(),
-            &format!("tar -xf '{}'", cli.source.display()),
-        );
+        shell(unpacked.path(), &format!("tar -xf '{}'", given.display()));
         let first = std::fs::read_dir(unpacked.path())
             .expect("list")
             .flatten()
