@@ -151,7 +151,7 @@ pub enum Record<'a> {
 }
 
 #[track_caller]
-pub(crate) fn corrupt() -> Error {
+fn corrupt() -> Error {
     Error::corrupt("a log record does not parse".into())
 }
 

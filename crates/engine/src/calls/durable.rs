@@ -84,10 +84,10 @@ impl Calls {
             0
         } else {
             let _coming = self.flushes().announce();
-            let order = self.dispatch_all(roots, cause)?;
+            let order = self.order(roots, cause)?;
             self.wait_all_written(&order)?;
             lead.written();
-            self.finish_commit(&order, Caller::Sync)?;
+            self.make_durable(&order, Caller::Sync)?;
             order.len() as u64
         };
         lead.durable(commits);

@@ -178,7 +178,7 @@ impl Committer {
             .into_iter()
             .filter(|t| t.phase() < Phase::Dispatched)
             .collect();
-        let order = self.dispatch_all(open, Cause::Barrier)?;
+        let order = self.order(open, Cause::Barrier)?;
         let mut in_flight = self.barriers.in_flight.lock();
         // What ended meanwhile is forgotten, also where nobody asks whether the device is busy.
         in_flight.retain(|t| t.is_transferring());

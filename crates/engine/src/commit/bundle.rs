@@ -6,14 +6,10 @@
 //! whoever syncs any member later waits for all that the bundle depends on (`with_bundles`).
 //!
 //! Why there are no cycles: all that a member depends on is an earlier member or dispatched, so it has a smaller id. Nobody waits for another
-//! thread while he holds an open bundle.
-use crate::base::cause::Cause;
-use crate::base::planted::{self, Bug};
-use crate::base::types::*;
+//! thread while he holds an open bundle (K4 in `committer.rs`).
 use crate::commit::Committer;
 use crate::overlay::objects::{Phase, Txn};
 use ccfs_device::Write;
-use ccfs_ext4::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -66,6 +62,72 @@ impl Bundle {
     }
 }
 
+/// Bundles that may still get members: one for each stream.
+pub(crate) struct Bundles {
+    open: Vec<Bundle>,
+    max: (u64, u64),
+}
+
+impl Bundles {
+    /// `max`: bytes of a bundle in the log, data aside, and of its data.
+    pub fn new(max: (u64, u64)) -> Bundles {
+        let open = Vec::new();
+        Bundles { open, max }
+    }
+
+    /// Takes a claimed transaction in. Returns the bundles that must be ordered now, in this order: those with what it depends on; that of
+    /// its stream, if it cannot take it; and one of its own, if somebody waits for it.
+    pub fn take_in(&mut self, txn: &Arc<Txn>) -> Vec<Bundle> {
+        let mut own = Bundle::new();
+        own.push(txn);
+        let (deps, closed) = {
+            let progress = txn.progress();
+            let deps = progress.deps.iter();
+            let open = deps.filter(|d| d.txn.phase() < Phase::Dispatched);
+            let serials: Vec<u64> = open.map(|d| d.txn.serial).collect();
+            (serials, progress.barrier.is_some())
+        };
+        let mine = self
+            .open
+            .iter()
+            .position(|b| b.members[0].stream == txn.stream);
+        let mine = mine.map(|at| self.open.swap_remove(at));
+        let needed = |b: &mut Bundle| deps.iter().any(|d| b.has(*d));
+        let mut ready: Vec<Bundle> = self.open.extract_if(.., needed).collect();
+        match mine {
+            Some(mut bundle) if closed && bundle.takes(txn, self.max) => {
+                own.members.clear();
+                bundle.push(txn);
+                self.open.push(bundle);
+                return ready;
+            }
+            mine => ready.extend(mine),
+        }
+        match closed {
+            true => self.open.push(own),
+            false => ready.push(own),
+        }
+        ready
+    }
+
+    /// All that is open, in order.
+    pub fn take_all(&mut self) -> Vec<Bundle> {
+        std::mem::take(&mut self.open)
+    }
+}
+
+impl Committer {
+    /// Most bytes of a bundle in the log, data aside, and of its data. All of that can go through the log, and a small log takes less at once
+    /// than the members of a bundle may have.
+    pub(crate) fn bundle_max(&self) -> (u64, u64) {
+        let log = self.limits().txn_log_bytes;
+        match self.manner().logs_overwrites {
+            false => (log / 2, DATA_MAX),
+            true => (log / 2, DATA_MAX.min(log)),
+        }
+    }
+}
+
 /// Puts adjacent writes together.
 pub(crate) fn join_adjacent(writes: &mut Vec<Write>) {
     if writes.len() < 2 {
@@ -82,99 +144,4 @@ pub(crate) fn join_adjacent(writes: &mut Vec<Write>) {
         }
     }
     *writes = joined;
-}
-
-impl Committer {
-    /// Most bytes of a bundle in the log, data aside, and of its data. All of that can go through the log, and a small log takes less at once
-    /// than the members of a bundle may have.
-    fn bundle_max(&self) -> (u64, u64) {
-        let log = self.limits().txn_log_bytes;
-        match self.device_commits() {
-            Some(_) => (log / 2, DATA_MAX),
-            None => (log / 2, DATA_MAX.min(log)),
-        }
-    }
-
-    /// Dispatches sealed, quiet transactions, each after those that it depends on.
-    pub(crate) fn dispatch_in_order(&self, order: &[(Arc<Txn>, Cause)]) -> Result<()> {
-        let mut open: Vec<Bundle> = Vec::new();
-        for (txn, cause) in order {
-            self.take_in(&mut open, txn, *cause)?;
-        }
-        self.dispatch_open(&mut open, |_| true)
-    }
-
-    fn take_in(&self, open: &mut Vec<Bundle>, txn: &Arc<Txn>, cause: Cause) -> Result<()> {
-        if !self.claim(txn, cause) {
-            // Whoever has it may be waiting for what is open here.
-            self.dispatch_open(open, |_| true)?;
-            if planted::is(Bug::CommitUnawaited) {
-                return Ok(());
-            }
-            let _hurry = self.pace().hurry();
-            return match txn.wait_phase(Phase::Dispatched) {
-                Phase::Failed => self.dead(),
-                _ => Ok(()),
-            };
-        }
-        let mut own = Bundle::new();
-        own.push(txn);
-        let deps: Vec<u64> = {
-            let progress = txn.progress();
-            let open = |d: &&crate::overlay::objects::Tie| d.txn.phase() < Phase::Dispatched;
-            progress
-                .deps
-                .iter()
-                .filter(open)
-                .map(|d| d.txn.serial)
-                .collect()
-        };
-        let ordered = txn.progress().barrier.is_some();
-        let mine = open.iter().position(|b| b.members[0].stream == txn.stream);
-        let mine = mine.map(|at| open.swap_remove(at));
-        self.dispatch_open(open, |b| deps.iter().any(|d| b.has(*d)))?;
-        match mine {
-            Some(mut bundle) if ordered && bundle.takes(txn, self.bundle_max()) => {
-                own.members.clear();
-                bundle.push(txn);
-                open.push(bundle);
-                return Ok(());
-            }
-            Some(bundle) => self.dispatch_bundle(bundle)?,
-            None => {}
-        }
-        match ordered {
-            true => open.push(own),
-            false => self.dispatch_bundle(own)?,
-        }
-        Ok(())
-    }
-
-    fn dispatch_open(&self, open: &mut Vec<Bundle>, which: impl Fn(&Bundle) -> bool) -> Result<()> {
-        let mut at = 0;
-        while at < open.len() {
-            if which(&open[at]) {
-                self.dispatch_bundle(open.remove(at))?;
-            } else {
-                at += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Brings a bundle to `Dispatched`; what it depends on is there already.
-    fn dispatch_bundle(&self, bundle: Bundle) -> Result<()> {
-        // After a panic nobody may wait for it for ever.
-        let result = self.or_stop("a commit", || {
-            self.check_running()?;
-            let done = self.build_and_dispatch(&bundle.members);
-            if matches!(done, Err(Error::Corrupt(_))) && self.log().is_ok() {
-                // While the image is whole: after the stop nothing goes home, the mark of this damage neither.
-                self.checkpoint()?;
-            }
-            done
-        });
-        drop(bundle);
-        result
-    }
 }

@@ -1,93 +1,64 @@
-//! Commit: from a sealed transaction to a durable one (docs/design.md 2.2; ccfs paper, sections 3.3 to 3.5).
+//! Commit: from running transactions to durable ones (docs/design.md 2.2; ccfs paper, sections 3.3 to 3.5). Read from the top:
 //!
-//! seal -> dependencies first -> place (delayed allocation) -> direct data -> dispatch (the commit point) -> written -> flush -> durable
+//! ```text
+//!             1 seal          3 place        4 order point       6 flush                7 apply
+//!   Running ---------> Sealed --------------------------> Ordered ----------> Durable ----------> Applied
+//!             2 depend                       5 write
+//! ```
+//! 1. *seal*: a transaction takes no more operations (`Streams::seal`);
+//! 2. *depend*: what it comes after is sealed as well, and ordered before it ([`Committer::sealed`]);
+//! 3. *place*: its pages get blocks, and its records are written down ([`Committer::place`]; `place.rs`);
+//! 4. *order point*: it gets its place in the order of commits ([`Backend::order`](crate::home::backend::Backend::order), the only one);
+//! 5. *write*: data and records are on their way to the device (the same function begins that);
+//! 6. *flush*: `Core::wait_durable`; the *durability point* is `Core::note_durable`, the only one;
+//! 7. *apply*: `Home::apply_ready`.
+//!
+//! Invariants:
+//! * K1 A transaction is ordered after all that it depends on, so commit ids rise along edges.
+//! * K2 One thread commits a transaction: who has [claimed](Committer::claim) it. The others wait for it.
+//! * K3 What was claimed is ordered or failed in the end: nobody waits for it for ever ([`Bundle`]'s drop).
+//! * K4 Nobody waits for another thread while he holds what he has claimed (`order_all`).
 use crate::base::cause::{Cause, Rule};
 use crate::base::planted::{self, Bug};
-use crate::base::record::Records;
 use crate::base::types::*;
 use crate::commit::Committer;
-use crate::commit::bundle::join_adjacent;
-use crate::commit::place::Built;
+use crate::commit::bundle::{Bundle, Bundles, join_adjacent};
 use crate::core::flush::Caller;
 use crate::core::pace::{Hurry, Whose};
+use crate::home::backend::{Batch, Part};
 use crate::overlay::objects::{Phase, Steps, Tie, Txn};
-use ccfs_device::{Ticket, Write};
+use ccfs_device::Write;
 use ccfs_ext4::Error;
-use ccfs_log::{Kind, Meta};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The writes of these, of which the first one has the ticket, are under way. Whoever finds the first one dispatched finds all of them so.
-pub(crate) fn note_dispatched(members: &[Arc<Txn>]) {
-    for txn in members.iter().rev() {
-        txn.set_phase(Phase::Dispatched);
-    }
-}
-
-/// What the members of a bundle depend on besides each other.
-fn outer_deps(members: &[Arc<Txn>]) -> Vec<Tie> {
-    let mut known: HashSet<u64> = members.iter().map(|m| m.serial).collect();
-    let mut outer: Vec<Tie> = Vec::new();
-    for txn in members {
-        let progress = txn.progress();
-        // Also what is durable, as long as no watermark says so: a log that loses it must not keep what came after it.
-        let open = progress
-            .deps
-            .iter()
-            .filter(|d| d.txn.phase() != Phase::Applied);
-        outer.extend(open.filter(|d| known.insert(d.txn.serial)).cloned());
-        drop(progress);
-        if planted::is(Bug::BundleDeps) {
-            break;
-        }
-    }
-    outer
-}
-
-/// Keeps what a commit needs until its members are applied.
-pub(crate) fn note_built(members: &[Arc<Txn>], built: Vec<Built>, steps: Steps, logged: u64) {
-    let mut first_record = 0;
-    let count = built.len();
-    for (n, (txn, built)) in members.iter().zip(built).enumerate() {
-        // Nobody asks where the only one ends.
-        let records = match count {
-            1 => 0,
-            _ => Records::new(&built.payload).count() as u64,
-        };
-        let mut body = txn.body.lock();
-        body.payload = built.payload;
-        body.logged_pages = built.logged_pages;
-        drop(body);
-        let mut progress = txn.progress();
-        progress.first_record = first_record;
-        progress.last = n + 1 == count;
-        progress.steps = Steps {
-            began: progress.steps.began,
-            logged_bytes: if n == 0 { logged } else { 0 },
-            direct_bytes: built.direct_bytes,
-            ..steps
-        };
-        first_record += records;
-    }
-}
-
-/// Why a transaction is committed that one of stream `to` comes after. What is earlier in the same stream goes for the same reason.
-fn cause_of_tie(cause: Cause, to: StreamId, tie: &Tie) -> Cause {
-    if tie.rule == Rule::Stream || cause == Cause::Barrier {
-        return cause;
-    }
-    Cause::Tied {
-        to,
-        rule: tie.rule,
-        inode: tie.inode,
-    }
-}
-
 impl Committer {
-    /// Seals and dispatches `roots` and all that they depend on. Returns what must be waited for.
-    pub(crate) fn dispatch_all(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<Vec<Arc<Txn>>> {
+    /// Makes transactions durable, with all that they depend on. Returns how many had to be waited for.
+    pub(crate) fn commit(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<u64> {
+        if roots.is_empty() {
+            return self.check_running().map(|()| 0);
+        }
+        let caller = match cause {
+            Cause::Sync(_) => Caller::Sync,
+            _ => Caller::Background,
+        };
+        let _coming = (caller == Caller::Sync).then(|| self.flushes().announce());
+        let order = self.order(roots, cause)?;
+        self.make_durable(&order, caller)?;
+        Ok(order.len() as u64)
+    }
+
+    /// Steps 1 to 5 for `roots` and all that they depend on. Returns what must be waited for.
+    pub(crate) fn order(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<Vec<Arc<Txn>>> {
+        let sealed = self.sealed(roots, cause);
+        self.order_all(&sealed)?;
+        Ok(sealed.into_iter().map(|(txn, _)| txn).collect())
+    }
+
+    /// Steps 1 and 2: seals `roots` and all that they depend on, and waits until they are quiet. Each comes after its dependencies.
+    fn sealed(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Vec<(Arc<Txn>, Cause)> {
         let mut order: Vec<(Arc<Txn>, Cause)> = Vec::new();
         let mut seen = HashSet::new();
         // Depth first without recursion: chains of ties can be long.
@@ -111,12 +82,39 @@ impl Committer {
                 (d.txn, cause, false)
             }));
         }
-        self.dispatch_in_order(&order)?;
-        Ok(order.into_iter().map(|(txn, _)| txn).collect())
+        order
+    }
+
+    /// Steps 3 to 5 for sealed, quiet transactions: each is ordered after those that it depends on, by whoever claims it (K1, K2).
+    fn order_all(&self, sealed: &[(Arc<Txn>, Cause)]) -> Result<()> {
+        let mut bundles = Bundles::new(self.bundle_max());
+        for (txn, cause) in sealed {
+            if self.claim(txn, *cause) {
+                for bundle in bundles.take_in(txn) {
+                    self.order_bundle(bundle)?;
+                }
+                continue;
+            }
+            // Whoever has it may be waiting for what is open here (K4).
+            for bundle in bundles.take_all() {
+                self.order_bundle(bundle)?;
+            }
+            if planted::is(Bug::CommitUnawaited) {
+                continue;
+            }
+            let _hurry = self.pace().hurry();
+            if txn.wait_phase(Phase::Dispatched) == Phase::Failed {
+                return self.dead();
+            }
+        }
+        for bundle in bundles.take_all() {
+            self.order_bundle(bundle)?;
+        }
+        Ok(())
     }
 
     /// The caller commits this transaction, and nobody else does. False: somebody else has begun.
-    pub(crate) fn claim(&self, txn: &Arc<Txn>, cause: Cause) -> bool {
+    fn claim(&self, txn: &Arc<Txn>, cause: Cause) -> bool {
         let mut progress = txn.progress();
         if progress.claimed.is_some() {
             return false;
@@ -133,93 +131,67 @@ impl Committer {
         true
     }
 
-    /// Places what claimed transactions of one stream changed, gives them one place in the log and submits all of it.
-    pub(crate) fn build_and_dispatch(&self, members: &[Arc<Txn>]) -> Result<()> {
+    /// Brings a bundle to `Dispatched`; what it depends on is there already.
+    fn order_bundle(&self, bundle: Bundle) -> Result<()> {
+        // After a panic nobody may wait for it for ever (K3).
+        let result = self.or_stop("a commit", || {
+            self.check_running()?;
+            let (whose, _hurry) = self.whose(&bundle.members[0]);
+            let placed = self.place(&bundle.members, whose);
+            let done = placed.and_then(|batch| self.backend().order(self, batch));
+            if matches!(done, Err(Error::Corrupt(_))) && !self.manner().applies_first {
+                // While the image is whole: after the stop nothing goes home, the mark of this damage neither.
+                self.checkpoint()?;
+            }
+            done
+        });
+        drop(bundle);
+        result
+    }
+
+    /// Step 3: places what claimed transactions of one stream have changed. Data that must be there before the records are is written and
+    /// flushed; the rest goes with the batch.
+    fn place<'m>(&self, members: &'m [Arc<Txn>], whose: Whose) -> Result<Batch<'m>> {
         let began = Instant::now();
-        let (whose, _hurry) = self.whose(&members[0]);
-        let mut writes = Vec::new();
-        let mut built = Vec::with_capacity(members.len());
+        let (mut data, mut parts) = (Vec::new(), Vec::with_capacity(members.len()));
+        let needs_proof = self.manner().data_needs_proof;
         for txn in members {
-            let mut b = self.build(txn)?;
+            let mut built = self.build(txn)?;
             self.counters()
                 .direct_bytes
-                .fetch_add(b.direct_bytes, Ordering::Relaxed);
-            let mut direct = std::mem::take(&mut b.direct);
-            let unchecked = !b.sums && !self.dev().keeps_order() && self.device_commits().is_none();
+                .fetch_add(built.direct_bytes, Ordering::Relaxed);
+            let mut direct = std::mem::take(&mut built.direct);
+            let unchecked = !built.sums && needs_proof;
             if unchecked && !direct.is_empty() && !planted::is(Bug::UncheckedData) {
                 // Many small files lie side by side.
                 join_adjacent(&mut direct);
                 self.write_much(std::mem::take(&mut direct), whose)?;
                 self.flush_device()?;
             }
-            writes.append(&mut direct);
-            built.push(b);
+            data.append(&mut direct);
+            parts.push(Part {
+                payload: built.payload,
+                logged_pages: built.logged_pages,
+                direct_bytes: built.direct_bytes,
+            });
         }
-        join_adjacent(&mut writes);
-        let much = self.is_much(writes.iter().map(Write::len).sum(), whose);
-        let logged = self.device_commits().is_none();
-        if much && logged && !self.dev().keeps_order() && members[0].progress().barrier.is_none() {
+        join_adjacent(&mut data);
+        let much = self.is_much(data.iter().map(Write::len).sum(), whose);
+        if much && needs_proof && members[0].progress().barrier.is_none() {
             // Checksums say what is there, so all but its pace is as if it went with the frames.
-            self.write_much(std::mem::take(&mut writes), whose)?;
+            self.write_much(std::mem::take(&mut data), whose)?;
         }
-        let built_in = began.elapsed();
-        if !logged {
-            let steps = Steps {
-                built: built_in,
+        Ok(Batch {
+            members,
+            parts,
+            deps: outer_deps(members),
+            data,
+            steps: Steps {
+                built: began.elapsed(),
                 ..Steps::default()
-            };
-            return self.commit_on_device(members, built, writes, steps);
-        }
-        let deps = outer_deps(members);
-        let mut parts: Vec<&[u8]> = built.iter().map(|b| &b.payload[..]).collect();
-        if planted::is(Bug::BundleOrder) {
-            parts.reverse();
-        }
-        let bytes = parts.iter().map(|p| p.len() as u64).sum();
-        let frames = self.log()?.frames_for(bytes, deps.len());
-        let (slot, watermark) = self.log_room(members, frames)?;
-        let roomy = began.elapsed() - built_in;
-        // Not `settled`: what failed will never be in the log whole, and no record may look as if it did not need it.
-        let deps: Vec<u64> = deps
-            .iter()
-            .map(|d| d.txn.progress().id)
-            .filter(|id| *id > watermark && !planted::is(Bug::DroppedDeps))
-            .collect();
-        let watermark = if planted::is(Bug::EarlyWatermark) {
-            slot.id - 1
-        } else {
-            watermark
-        };
-        let meta = Meta {
-            kind: Kind::Txn,
-            id: slot.id,
-            watermark,
-            deps,
-            flags: 0,
-        };
-        let frame_writes = self.log()?.encode(&slot, &meta, &parts)?;
-        let logged: u64 = frame_writes.iter().map(Write::len).sum();
-        self.counters()
-            .logged_bytes
-            .fetch_add(logged, Ordering::Relaxed);
-        self.counters().commits.fetch_add(1, Ordering::Relaxed);
-        let steps = Steps {
-            built: built_in,
-            roomy,
-            ..Steps::default()
-        };
-        note_built(members, built, steps, logged);
-        let ticket = if self.dev().keeps_order() {
-            // The device keeps the order: frames are there only if the data is.
-            let data = self.dev().submit_epoch(writes);
-            Ticket::both(data, self.dev().submit_epoch(frame_writes))
-        } else {
-            writes.extend(frame_writes);
-            self.dev().submit(writes)
-        };
-        members[0].progress().ticket = Some(ticket);
-        note_dispatched(members);
-        Ok(())
+            },
+            placed: Instant::now(),
+        })
     }
 
     /// For whom a claimed transaction is committed. What another stream's sync waits for is written in a hurry.
@@ -236,52 +208,13 @@ impl Committer {
         (whose, tied.then(|| self.pace().hurry()))
     }
 
-    /// THE COMMIT POINT: here the transaction gets its place in the order of commits. It is durable when its frames and all that it
-    /// depends on are flushed; what is dispatched later never takes it away.
-    fn log_room(&self, members: &[Arc<Txn>], frames: u64) -> Result<(ccfs_log::Slot, u64)> {
-        let log = self.log()?;
-        if frames > log.max_txn_frames() {
-            return Err(Error::Refused(format!(
-                "a transaction of {frames} frames does not fit the log"
-            )));
-        }
-        loop {
-            {
-                let mut queue = self.queue().lock();
-                if let Some(slot) = log.dispatch(frames, Kind::Txn) {
-                    for txn in members {
-                        txn.progress().id = slot.id;
-                    }
-                    queue.enter(members);
-                    return Ok((slot, queue.watermark));
-                }
-            }
-            self.make_room(frames)?;
-        }
-    }
-
-    /// Makes transactions durable, with all that they depend on.
-    /// Returns how many had to be waited for.
-    pub(crate) fn commit(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Result<u64> {
-        if roots.is_empty() {
-            return self.check_running().map(|()| 0);
-        }
-        let caller = match cause {
-            Cause::Sync(_) => Caller::Sync,
-            _ => Caller::Background,
-        };
-        let _coming = (caller == Caller::Sync).then(|| self.flushes().announce());
-        let order = self.dispatch_all(roots, cause)?;
-        self.finish_commit(&order, caller)?;
-        Ok(order.len() as u64)
-    }
-
-    /// Makes dispatched transactions durable, and has them applied.
-    pub(crate) fn finish_commit(&self, order: &[Arc<Txn>], caller: Caller) -> Result<()> {
+    /// Steps 6 and 7: makes what is ordered durable, and has it applied.
+    pub(crate) fn make_durable(&self, order: &[Arc<Txn>], caller: Caller) -> Result<()> {
         self.wait_durable(order, caller)?;
         self.durable_news()
     }
 
+    /// Commits everything.
     pub(crate) fn commit_all(&self, cause: Cause) -> Result<u64> {
         let all = self.streams().seal_all();
         self.commit(all, cause)
@@ -310,5 +243,37 @@ impl Committer {
             .filter_map(|s| self.streams().seal_stream(*s));
         // Nothing will be added to them, so there is nothing to wait for.
         self.commit(last.collect(), Cause::Interval).map(drop)
+    }
+}
+
+/// What the members of a bundle depend on besides each other.
+fn outer_deps(members: &[Arc<Txn>]) -> Vec<Tie> {
+    let mut known: HashSet<u64> = members.iter().map(|m| m.serial).collect();
+    let mut outer: Vec<Tie> = Vec::new();
+    for txn in members {
+        let progress = txn.progress();
+        // Also what is durable, as long as no watermark says so: a log that loses it must not keep what came after it.
+        let open = progress
+            .deps
+            .iter()
+            .filter(|d| d.txn.phase() != Phase::Applied);
+        outer.extend(open.filter(|d| known.insert(d.txn.serial)).cloned());
+        drop(progress);
+        if planted::is(Bug::BundleDeps) {
+            break;
+        }
+    }
+    outer
+}
+
+/// Why a transaction is committed that one of stream `to` comes after. What is earlier in the same stream goes for the same reason.
+fn cause_of_tie(cause: Cause, to: StreamId, tie: &Tie) -> Cause {
+    if tie.rule == Rule::Stream || cause == Cause::Barrier {
+        return cause;
+    }
+    Cause::Tied {
+        to,
+        rule: tie.rule,
+        inode: tie.inode,
     }
 }

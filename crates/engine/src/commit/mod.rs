@@ -2,7 +2,6 @@
 pub(crate) mod barrier;
 pub(crate) mod bundle;
 pub(crate) mod committer;
-pub(crate) mod ondevice;
 pub(crate) mod place;
 pub(crate) mod roots;
 pub(crate) mod rounds;

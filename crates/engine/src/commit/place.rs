@@ -113,8 +113,7 @@ impl Committer {
         let dirty = txn.dirty_bytes.load(Ordering::Relaxed);
         let ordered = txn.progress().barrier.is_some();
         let mut b = Built {
-            sums: !self.dev().keeps_order()
-                && self.device_commits().is_none()
+            sums: self.manner().data_needs_proof
                 && dirty <= if ordered { ORDERED_SUMS_MAX } else { SUMS_MAX }
                 && !planted::is(Bug::UncheckedData),
             ordered,
@@ -398,7 +397,7 @@ impl Committer {
                 // Nobody waits, and many such transactions follow each other: what counts is bytes written, not their number of places.
                 let whole = |p: &&Page| p.start == 0 && p.end == self.block_size();
                 // A device with transactions writes elsewhere by itself.
-                let in_place = self.device_commits().is_some();
+                let in_place = !self.manner().logs_overwrites;
                 let large = body.remap
                     || bytes >= self.options().remap_min
                     || b.ordered && run.pages.iter().all(whole)

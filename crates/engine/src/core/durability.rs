@@ -1,4 +1,11 @@
 //! The queue of commits, and what makes them durable: their writes have ended, and one flush after that (docs/design.md 2.2, step 6).
+//!
+//! Invariants:
+//! * D1 The queue holds what is ordered and not applied, by commit ids.
+//! * D2 A transaction is durable only when its writes had ended before a flush began that has returned, and all that it depends on is
+//!   durable. [`Core::note_durable`] is the only function that makes it so.
+//! * D3 The watermark is the highest id below which all is durable; it never falls.
+//! * D4 After a failed write or flush nothing more becomes durable: the volume stops.
 use crate::base::planted::{self, Bug};
 use crate::base::types::*;
 use crate::core::Core;
@@ -46,29 +53,31 @@ impl Queue {
     }
 }
 
-/// Dispatched transactions, and with each all that lives or dies with it (they become durable together), and what these come after: a
-/// bundle is worth nothing without what any of its members depends on.
-fn with_bundles(order: &[Arc<Txn>]) -> Vec<Arc<Txn>> {
-    let mut all = Vec::with_capacity(order.len());
-    let mut seen: HashSet<u64> = HashSet::with_capacity(order.len());
-    let mut open: Vec<Arc<Txn>> = order.iter().rev().cloned().collect();
-    while let Some(txn) = open.pop() {
-        if !seen.insert(txn.serial) {
-            continue;
-        }
-        let progress = txn.progress();
-        let leader = progress.leader.iter();
-        let more = leader.chain(&progress.followers).cloned();
-        let earlier = progress.deps.iter().map(|d| d.txn.clone());
-        let earlier = earlier.filter(|t| !t.settled() || t.phase() == Phase::Failed);
-        open.extend(more.chain(earlier));
-        drop(progress);
-        all.push(txn);
-    }
-    all
-}
-
 impl Core {
+    /// Waits until all of `order` is durable: their writes, then one flush.
+    pub(crate) fn wait_durable(&self, order: &[Arc<Txn>], caller: Caller) -> Result<()> {
+        let order = with_bundles(order);
+        let mut open = false;
+        for txn in &order {
+            self.wait_written(txn)?;
+            let flushed = planted::is(Bug::BarrierFlushed) && txn.progress().barrier.is_some();
+            open |= txn.phase() < Phase::Durable && !flushed;
+        }
+        if open && !planted::is(Bug::SkippedFlush) {
+            self.flush_for(caller)?;
+        }
+        // Also where others have flushed: what failed on the way is not among these any more.
+        self.check_running()?;
+        // The flush that was waited for has noted them, with all that it covered.
+        self.note_durable(&order);
+        Ok(())
+    }
+
+    /// Waits until the writes of dispatched transactions have ended.
+    pub(crate) fn wait_all_written(&self, order: &[Arc<Txn>]) -> Result<()> {
+        order.iter().try_for_each(|txn| self.wait_written(txn))
+    }
+
     /// Waits until the writes of a dispatched transaction have ended: in a bundle they are its first member's.
     pub(crate) fn wait_written(&self, txn: &Arc<Txn>) -> Result<()> {
         let leader = txn.progress().leader.clone();
@@ -94,28 +103,42 @@ impl Core {
         Ok(())
     }
 
-    /// Waits until all of `order` is durable: their writes, then one flush.
-    pub(crate) fn wait_durable(&self, order: &[Arc<Txn>], caller: Caller) -> Result<()> {
-        let order = with_bundles(order);
-        let mut open = false;
-        for txn in &order {
-            self.wait_written(txn)?;
-            let flushed = planted::is(Bug::BarrierFlushed) && txn.progress().barrier.is_some();
-            open |= txn.phase() < Phase::Durable && !flushed;
+    pub(crate) fn flush_device(&self) -> Result<()> {
+        self.flush_for(Caller::Background).map(drop)
+    }
+
+    pub(crate) fn flush_for(&self, caller: Caller) -> Result<Duration> {
+        let caller = match self.options.paced {
+            true => caller,
+            false => Caller::Background,
+        };
+        let result = self.flushes.flush(caller, || self.flush_once());
+        if let Err(error) = &result {
+            self.stop(&format!("a flush failed: {error}"));
         }
-        if open && !planted::is(Bug::SkippedFlush) {
-            self.flush_for(caller)?;
+        result
+    }
+
+    /// One flush, whoever asked for it: what it covers is durable, and the next frame says so (L8 of the log). One at a time.
+    fn flush_once(&self) -> Result<()> {
+        let mut covered = self.written()?;
+        self.dev.flush()?;
+        if planted::is(Bug::SharedLate) {
+            covered = self.written()?;
         }
-        // Also where others have flushed: what failed on the way is not among these any more.
-        self.check_running()?;
-        // The flush that was waited for has noted them, with all that it covered.
-        self.note_durable(&order);
+        if !planted::is(Bug::FrozenWatermark) {
+            self.note_durable(&covered);
+        }
+        if self.options.background && self.dirty.at_least(self.commit_threshold()) {
+            // Writers wait for memory, and who makes them wait may have asked for no commit.
+            self.want(|w| w.apply = true);
+        }
         Ok(())
     }
 
-    /// What a flush that begins now covers: dispatched transactions, by anybody, whose writes have ended. None of them is waited for. None
+    /// What a flush that begins now covers (D2): dispatched transactions, by anybody, whose writes have ended. None of them is waited for. None
     /// without what it depends on, without which it is worth nothing.
-    pub(crate) fn written(&self) -> Result<Vec<Arc<Txn>>> {
+    fn written(&self) -> Result<Vec<Arc<Txn>>> {
         let dispatched: Vec<_> = {
             let queue = self.queue.lock();
             let open = queue.dispatched.iter();
@@ -154,7 +177,7 @@ impl Core {
         Ok(ended)
     }
 
-    /// Transactions that a flush has covered since their writes ended, with all that they depend on.
+    /// THE DURABILITY POINT, of transactions that a flush has covered since their writes ended, with all that they depend on (D2).
     fn note_durable(&self, covered: &[Arc<Txn>]) {
         let mut queue = self.queue.lock();
         let mut news = Vec::new();
@@ -171,46 +194,30 @@ impl Core {
         }
     }
 
-    pub(crate) fn flush_device(&self) -> Result<()> {
-        self.flush_for(Caller::Background).map(drop)
-    }
-
-    pub(crate) fn flush_for(&self, caller: Caller) -> Result<Duration> {
-        let caller = match self.options.paced {
-            true => caller,
-            false => Caller::Background,
-        };
-        let result = self.flushes.flush(caller, || self.flush_once());
-        if let Err(error) = &result {
-            self.stop(&format!("a flush failed: {error}"));
-        }
-        result
-    }
-
-    /// One flush, whoever asked for it: what it covers is durable, and the next frame says so (L8 of the log). One at a time.
-    fn flush_once(&self) -> Result<()> {
-        let mut covered = self.written()?;
-        self.dev.flush()?;
-        if planted::is(Bug::SharedLate) {
-            covered = self.written()?;
-        }
-        if !planted::is(Bug::FrozenWatermark) {
-            self.note_durable(&covered);
-        }
-        if self.options.background && self.dirty.at_least(self.commit_threshold()) {
-            // Writers wait for memory, and who makes them wait may have asked for no commit.
-            self.want(|w| w.apply = true);
-        }
-        Ok(())
-    }
-
-    /// Waits until the writes of dispatched transactions have ended.
-    pub(crate) fn wait_all_written(&self, order: &[Arc<Txn>]) -> Result<()> {
-        order.iter().try_for_each(|txn| self.wait_written(txn))
-    }
-
     pub(crate) fn wait_dispatched(&self) -> Result<()> {
         let dispatched: Vec<_> = self.queue.lock().dispatched.iter().cloned().collect();
         self.wait_durable(&dispatched, Caller::Background)
     }
+}
+
+/// Dispatched transactions, and with each all that lives or dies with it (they become durable together), and what these come after: a
+/// bundle is worth nothing without what any of its members depends on.
+fn with_bundles(order: &[Arc<Txn>]) -> Vec<Arc<Txn>> {
+    let mut all = Vec::with_capacity(order.len());
+    let mut seen: HashSet<u64> = HashSet::with_capacity(order.len());
+    let mut open: Vec<Arc<Txn>> = order.iter().rev().cloned().collect();
+    while let Some(txn) = open.pop() {
+        if !seen.insert(txn.serial) {
+            continue;
+        }
+        let progress = txn.progress();
+        let leader = progress.leader.iter();
+        let more = leader.chain(&progress.followers).cloned();
+        let earlier = progress.deps.iter().map(|d| d.txn.clone());
+        let earlier = earlier.filter(|t| !t.settled() || t.phase() == Phase::Failed);
+        open.extend(more.chain(earlier));
+        drop(progress);
+        all.push(txn);
+    }
+    all
 }

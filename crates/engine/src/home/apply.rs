@@ -140,15 +140,11 @@ impl Home {
     }
 
     fn apply_txn(&self, a: &mut Applier, txn: &Arc<Txn>) -> Result<()> {
-        // A device that commits has got what the records change, so they were applied before.
-        let on_device = self.device_commits().is_some();
-        if !on_device {
+        if !self.manner.applies_first {
             self.apply_records(a, txn)?;
         }
         self.finish_layers(txn)?;
-        if on_device {
-            self.finished_on_device(a, txn.progress().id);
-        }
+        self.backend.finished(self, a, txn.progress().id);
         txn.set_phase(Phase::Applied);
         Ok(())
     }
@@ -266,7 +262,9 @@ impl Home {
             body.freed_blocks -= counted;
             self.pending_free.sub(counted);
         }
-        self.trim_with_commit(&freed);
+        if self.manner.applies_first {
+            self.space.note_trims(&freed);
+        }
         self.space.freed(id, freed);
         if planted::is(Bug::EarlyBlocks) {
             self.space.release(&self.image, u64::MAX);
@@ -274,8 +272,7 @@ impl Home {
     }
 
     pub(crate) fn room_for_record(&self, a: &mut Applier) -> Result<()> {
-        // No part of a transaction goes to a device that commits it as a whole.
-        let whole = self.device_commits().is_some() && self.is_live();
+        let whole = self.manner.applies_first && self.is_live();
         if whole || self.image.dirty_len() == 0 && self.pages.len() == 0 {
             return Ok(());
         }
@@ -607,16 +604,6 @@ impl Home {
     pub(crate) fn make_dispatched_durable(&self) -> Result<()> {
         self.wait_dispatched()?;
         self.durable_news()
-    }
-
-    /// Makes room for `frames` frames: what is in the log is applied and brought home.
-    pub(crate) fn make_room(&self, frames: u64) -> Result<()> {
-        let _hurry = self.pace().hurry();
-        self.drive()?;
-        if self.log()?.free_frames() < frames {
-            self.checkpoint()?;
-        }
-        self.check_running()
     }
 
     /// After transactions became durable: somebody applies them.

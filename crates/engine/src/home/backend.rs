@@ -1,21 +1,163 @@
-//! What makes transactions durable: the log, or a device that has transactions of its own.
+//! What makes transactions durable: the log (`onlog`), or a device that has transactions of its own (`ondevice`).
+//!
+//! Definitions:
+//! * a *batch* is what is committed as one: a sealed transaction, or a bundle of them;
+//! * it is *ordered* when it has its place in the order of commits: a commit id, higher than those of all that it depends on;
+//! * it is *durable* when its writes have ended and a flush that began after that has returned (`core/durability.rs`).
+//!
+//! Invariants:
+//! * B1 What is ordered later never takes away the place of what was ordered before.
+//! * B2 A batch survives a crash whole or not at all, and only with all that it depends on.
+//! * B3 Once [`Backend::order`] has returned its writes are under way, or have ended; nobody is waited for to begin them.
+//!
+//! Nobody but the two asks which one it is: what others must know is its [`Manner`]. (Recovery begins before there is either.)
+use crate::base::record::{RUN_BYTES, Records};
 use crate::base::types::*;
 use crate::core::options::{Limits, Options};
 use crate::home::Home;
-use ccfs_device::{Device, Transactions};
-use ccfs_ext4::Error;
-use ccfs_image::Image;
-use ccfs_log::Log;
+use crate::home::apply::Applier;
+use crate::overlay::objects::{Phase, Steps, Tie, Txn};
+use ccfs_device::{AlignedBuf, Device, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
-/// What makes transactions durable.
-pub(crate) enum Backend {
-    /// Nothing: the volume is mounted read-only.
-    None,
-    Log(Box<Log>),
-    /// The device; the number that the next of its transactions gets.
-    Device(AtomicU64),
+pub(crate) trait Backend: Send + Sync {
+    fn manner(&self) -> Manner;
+
+    /// THE ORDER POINT: gives the batch its place in the order of commits, and begins to write it (B1 to B3).
+    fn order(&self, home: &Home, batch: Batch) -> Result<()>;
+
+    /// Brings what is applied home. The caller holds the applier.
+    fn checkpoint(&self, home: &Home, a: &mut Applier) -> Result<()>;
+
+    /// Should there be a checkpoint now?
+    fn checkpoint_is_due(&self, home: &Home, a: &Applier) -> bool;
+
+    /// The layers of the transaction with this commit id are gone.
+    fn finished(&self, home: &Home, a: &mut Applier, id: u64);
+
+    /// Frames of the log, and how many of them are in use.
+    fn frames(&self) -> (u64, u64);
+
+    fn limits(&self, dev: &dyn Device, block_size: u32) -> Limits;
+
+    /// Options that fit it.
+    fn fitted(&self, dev: &dyn Device, options: Options) -> Options;
+}
+
+/// What differs for those who prepare a batch, and who apply it.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    /// Something can be written.
+    pub writes: bool,
+    /// Bytes of overwritten blocks go through it, where no other block is promised. Else such blocks keep their place: the device writes
+    /// them elsewhere by itself.
+    pub logs_overwrites: bool,
+    /// Data and records may survive one without the other: records carry checksums of the data, or it is flushed before.
+    pub data_needs_proof: bool,
+    /// A batch is applied when it is ordered, and all that this changes is a part of it: so nothing goes home in between.
+    pub applies_first: bool,
+}
+
+/// What is committed as one.
+pub(crate) struct Batch<'m> {
+    /// In the order in which they were sealed.
+    pub members: &'m [Arc<Txn>],
+    /// For each of them.
+    pub parts: Vec<Part>,
+    /// What they depend on besides each other.
+    pub deps: Vec<Tie>,
+    /// To be written with it.
+    pub data: Vec<Write>,
+    pub steps: Steps,
+    /// When it had been placed.
+    pub placed: Instant,
+}
+
+/// What a transaction has become.
+pub(crate) struct Part {
+    /// Its records.
+    pub payload: Vec<u8>,
+    /// Whole contents of blocks whose bytes are in the records, by physical block.
+    pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
+    pub direct_bytes: u64,
+}
+
+impl Batch<'_> {
+    /// The members keep what is needed until they are applied. `logged`: bytes of their frames.
+    pub fn keep_parts(&mut self, logged: u64) {
+        let mut first_record = 0;
+        let count = self.parts.len();
+        let parts = std::mem::take(&mut self.parts);
+        for (n, (txn, part)) in self.members.iter().zip(parts).enumerate() {
+            // Nobody asks where the only one ends.
+            let records = match count {
+                1 => 0,
+                _ => Records::new(&part.payload).count() as u64,
+            };
+            let mut body = txn.body.lock();
+            body.payload = part.payload;
+            body.logged_pages = part.logged_pages;
+            drop(body);
+            let mut progress = txn.progress();
+            progress.first_record = first_record;
+            progress.last = n + 1 == count;
+            progress.steps = Steps {
+                began: progress.steps.began,
+                logged_bytes: if n == 0 { logged } else { 0 },
+                direct_bytes: part.direct_bytes,
+                ..self.steps
+            };
+            first_record += records;
+        }
+    }
+
+    /// Its writes, for which the first member has the ticket, are under way. Whoever finds the first one ordered finds all of them so.
+    pub fn note_ordered(&self) {
+        for txn in self.members.iter().rev() {
+            txn.set_phase(Phase::Dispatched);
+        }
+    }
+}
+
+/// A volume that is mounted read-only.
+pub(crate) struct ReadOnly;
+
+impl Backend for ReadOnly {
+    fn manner(&self) -> Manner {
+        Manner {
+            writes: false,
+            logs_overwrites: true,
+            data_needs_proof: true,
+            applies_first: false,
+        }
+    }
+
+    fn order(&self, _: &Home, _: Batch) -> Result<()> {
+        errno(libc::EROFS)
+    }
+
+    fn checkpoint(&self, _: &Home, _: &mut Applier) -> Result<()> {
+        errno(libc::EROFS)
+    }
+
+    fn checkpoint_is_due(&self, _: &Home, _: &Applier) -> bool {
+        false
+    }
+
+    fn finished(&self, _: &Home, _: &mut Applier, _: u64) {}
+
+    fn frames(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    fn limits(&self, dev: &dyn Device, _: u32) -> Limits {
+        limits_without_log(dev)
+    }
+
+    fn fitted(&self, dev: &dyn Device, options: Options) -> Options {
+        fitted_to_device(dev, options)
+    }
 }
 
 /// Of what a transaction of the device can be, so much can be data: the rest is for what it changes in the image.
@@ -23,31 +165,8 @@ const DATA_SHARE: u64 = 2;
 /// Bytes of a transaction of the device for each byte of records: what little a record can say, and dirty a block.
 const BYTES_PER_RECORD_BYTE: u64 = 64;
 
-impl Backend {
-    /// For a volume that is to be written.
-    pub fn create(dev: &Arc<dyn Device>, image: &Image) -> Result<Backend> {
-        if dev.transactions().is_some() {
-            return Ok(Backend::Device(AtomicU64::new(1)));
-        }
-        let geometry = crate::home::backend::log_geometry(image)?;
-        let log = Log::create(dev.clone(), geometry, 1)?;
-        Ok(Backend::Log(Box::new(log)))
-    }
-
-    pub fn log(&self) -> Option<&Log> {
-        match self {
-            Backend::Log(log) => Some(log),
-            _ => None,
-        }
-    }
-
-    pub fn writes(&self) -> bool {
-        !matches!(self, Backend::None)
-    }
-}
-
-/// Options that fit the device: a transaction must fit into one of its own.
-pub(crate) fn fitting(dev: &dyn Device, options: Options) -> Options {
+/// Options that fit a device with transactions: one of ours must fit into one of its own.
+pub(crate) fn fitted_to_device(dev: &dyn Device, options: Options) -> Options {
     let Some(device) = dev.transactions() else {
         return options;
     };
@@ -60,54 +179,9 @@ pub(crate) fn fitting(dev: &dyn Device, options: Options) -> Options {
     }
 }
 
-/// Sizes that follow from the device.
-fn device_limits(device: &dyn Transactions) -> Limits {
-    let most = device.transaction_max();
-    let records = most / BYTES_PER_RECORD_BYTE;
-    Limits {
-        checkpoint_bytes: (most / 2) as usize,
-        home_blocks: usize::MAX,
-        orphans_max: usize::MAX,
-        dir_fields_max: 1 << 20,
-        txn_log_bytes: records,
-        prealloc_blocks: records / 2 / crate::base::record::RUN_BYTES,
-        write_max: (1usize << (most / 16).max(4096).ilog2()).min(1 << 20),
-    }
-}
-
-impl Home {
-    /// The device's transactions, where they are what commits.
-    pub(crate) fn device_commits(&self) -> Option<&dyn Transactions> {
-        match self.backend {
-            Backend::Device(_) => self.dev().transactions(),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn log(&self) -> Result<&Log> {
-        self.backend.log().ok_or(Error::Errno(libc::EROFS))
-    }
-}
-
-pub(crate) fn log_geometry(image: &Image) -> Result<ccfs_log::Geometry> {
-    let runs = image
-        .journal_blocks()?
-        .iter()
-        .map(|r| (r.pblk, r.len))
-        .collect();
-    Ok(ccfs_log::Geometry {
-        block_size: image.geometry().block_size,
-        runs,
-    })
-}
-
-/// Sizes that follow from the log, or the device.
-pub(crate) fn limits(log: Option<&Log>, dev: &dyn Device, block_size: u32) -> Limits {
-    let bs = u64::from(block_size);
-    if let (None, Some(device)) = (log, dev.transactions()) {
-        return device_limits(device);
-    }
-    let Some(log) = log else {
+/// Sizes that follow from a device, if it has transactions.
+pub(crate) fn limits_without_log(dev: &dyn Device) -> Limits {
+    let Some(device) = dev.transactions() else {
         return Limits {
             checkpoint_bytes: usize::MAX,
             home_blocks: usize::MAX,
@@ -118,20 +192,15 @@ pub(crate) fn limits(log: Option<&Log>, dev: &dyn Device, block_size: u32) -> Li
             write_max: 1 << 20,
         };
     };
-    let per_frame = log.payload_per_frame() as u64;
-    let area = log.reserve_len() * per_frame;
-    let ring = log.max_txn_frames() * per_frame;
+    let most = device.transaction_max();
+    let records = most / BYTES_PER_RECORD_BYTE;
     Limits {
-        // What one record more can dirty must fit too.
-        checkpoint_bytes: (area / 4 * 3)
-            .min(area.saturating_sub(96 * (bs + 8)))
-            .min(32 << 20) as usize,
-        home_blocks: (area / 8 / 16).clamp(16, (32 << 20) / bs) as usize,
-        orphans_max: (area / 8 / 4) as usize,
-        dir_fields_max: area / 8 / 13,
-        // Twice the largest operation and more: one that comes when the transaction is nearly full still fits the ring.
-        txn_log_bytes: ring / 2,
-        prealloc_blocks: ring / 4 / crate::base::record::RUN_BYTES,
-        write_max: (1usize << (ring / 4).ilog2()).min(1 << 20),
+        checkpoint_bytes: (most / 2) as usize,
+        home_blocks: usize::MAX,
+        orphans_max: usize::MAX,
+        dir_fields_max: 1 << 20,
+        txn_log_bytes: records,
+        prealloc_blocks: records / 2 / RUN_BYTES,
+        write_max: (1usize << (most / 16).max(4096).ilog2()).min(1 << 20),
     }
 }

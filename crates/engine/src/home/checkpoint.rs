@@ -12,7 +12,7 @@ use crate::home::apply::Applier;
 use ccfs_device::{Slice, Write};
 use ccfs_ext4::Error;
 use ccfs_image::{BlockImage, FastMap};
-use ccfs_log::{Kind, Meta};
+use ccfs_log::{Kind, Log, Meta};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -116,7 +116,10 @@ impl Home {
         if self.mark_is_due(a) {
             return true;
         }
-        let Ok(log) = self.log() else { return false };
+        self.backend.checkpoint_is_due(self, a)
+    }
+
+    pub(crate) fn log_wants_checkpoint(&self, log: &Log, a: &Applier) -> bool {
         let something = self.image.dirty_len() > 0 || self.pages.len() > 0;
         let large = self.image.dirty_len() * (self.block_size() as usize + 8)
             >= self.limits().checkpoint_bytes / 2
@@ -143,19 +146,15 @@ impl Home {
     }
 
     pub(crate) fn checkpoint_locked(&self, a: &mut Applier) -> Result<()> {
-        let result = match self.device_commits() {
-            Some(_) => self.checkpoint_on_device(a),
-            None => self.try_checkpoint(a),
-        };
+        let result = self.backend.checkpoint(self, a);
         if let Err(error) = &result {
             self.stop(&format!("a checkpoint failed: {error}"));
         }
         result
     }
 
-    fn try_checkpoint(&self, a: &mut Applier) -> Result<()> {
+    pub(crate) fn checkpoint_by_log(&self, log: &Log, a: &mut Applier) -> Result<()> {
         self.check_running()?;
-        let log = self.log()?;
         a.last_checkpoint = Instant::now();
         self.prune_dir_seqs(a);
         let marks = self.image.marks();
@@ -169,7 +168,7 @@ impl Home {
             .collect();
         if images.is_empty() && home.is_empty() {
             if log.tail_after(a.applied_id) > log.header().tail {
-                self.move_tail(a)?;
+                self.move_tail(log, a)?;
             }
             return Ok(());
         }
@@ -185,7 +184,7 @@ impl Home {
             home: home.iter().map(|(p, since, _)| (*p, *since)).collect(),
             image_blocks: images.iter().map(|(p, _)| *p).collect(),
         };
-        self.log_checkpoint(&note, &images)?;
+        self.log_checkpoint(log, &note, &images)?;
         // From here on a crash repeats these writes: home may be changed.
         let mut all: Vec<BlockImage> = images
             .iter()
@@ -206,7 +205,7 @@ impl Home {
         for (pblk, _, _) in &home {
             self.pages.remove(*pblk, 1);
         }
-        self.move_tail(a)?;
+        self.move_tail(log, a)?;
         self.counters().checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams().prune();
         self.room().news();
@@ -215,8 +214,7 @@ impl Home {
 
     /// The tail follows the position reached, and what was freed up to there may be used again. The header is flushed together with
     /// the commits' flushes: where one of those has failed, none that succeeds later covers it, so neither is room given back.
-    fn move_tail(&self, a: &Applier) -> Result<()> {
-        let log = self.log()?;
+    fn move_tail(&self, log: &Log, a: &Applier) -> Result<()> {
         log.set_tail_flushed_by(
             log.tail_after(a.applied_id),
             a.applied_id,
@@ -237,8 +235,7 @@ impl Home {
         }
     }
 
-    fn log_checkpoint(&self, note: &Note, images: &[BlockImage]) -> Result<()> {
-        let log = self.log()?;
+    fn log_checkpoint(&self, log: &Log, note: &Note, images: &[BlockImage]) -> Result<()> {
         let head = note.encode();
         let mut parts: Vec<&[u8]> = vec![&head];
         parts.extend(images.iter().map(|(_, buf)| &buf[..]));
@@ -271,7 +268,7 @@ impl Home {
 }
 
 #[track_caller]
-pub(crate) fn corrupt() -> Error {
+fn corrupt() -> Error {
     Error::corrupt("a checkpoint does not parse".into())
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod index;
 pub(crate) mod inodes;
 pub(crate) mod noted;
 pub(crate) mod ondevice;
+pub(crate) mod onlog;
 pub(crate) mod pages;
 pub(crate) mod recover;
 pub(crate) mod scrub;
@@ -17,15 +18,17 @@ pub(crate) mod view;
 
 use crate::base::gauge::Gauge;
 use crate::base::sync::Mutex;
-use crate::base::types::Ino;
+use crate::base::types::{Ino, Result};
 use crate::core::Core;
 use crate::core::options::Options;
 use apply::Applier;
-use backend::Backend;
+use backend::{Backend, Manner, ReadOnly};
 use ccfs_device::Device;
 use ccfs_image::Image;
 use inodes::{Inodes, References};
 use noted::NotedImage;
+use ondevice::OnDevice;
+use onlog::OnLog;
 use pages::HomePages;
 use space::Space;
 use std::collections::HashSet;
@@ -36,7 +39,8 @@ use tails::Tails;
 pub struct Home {
     core: Core,
     image: NotedImage,
-    backend: Backend,
+    backend: Box<dyn Backend>,
+    manner: Manner,
     live: bool,
     inodes: Inodes,
     refs: Arc<References>,
@@ -52,6 +56,19 @@ pub struct Home {
     pending_inodes: Gauge,
 }
 
+/// What makes transactions of a volume durable that is to be written, or only read.
+pub(crate) fn backend_for(
+    dev: &Arc<dyn Device>,
+    image: &Image,
+    read_only: bool,
+) -> Result<Box<dyn Backend>> {
+    Ok(match dev.transactions() {
+        _ if read_only => Box::new(ReadOnly),
+        Some(_) => Box::new(OnDevice::default()),
+        None => Box::new(OnLog::create(dev, image)?),
+    })
+}
+
 impl Deref for Home {
     type Target = Core;
     fn deref(&self) -> &Core {
@@ -60,24 +77,24 @@ impl Deref for Home {
 }
 
 impl Home {
-    /// `live`: it is mounted, not in recovery.
+    /// All commits up to the id `applied` are home. `live`: it is mounted, not in recovery.
     pub(crate) fn new(
         dev: Arc<dyn Device>,
         image: Image,
-        backend: Backend,
+        backend: Box<dyn Backend>,
         options: Options,
+        applied: u64,
         live: bool,
     ) -> Home {
         let block_size = image.geometry().block_size;
-        let options = backend::fitting(&*dev, options);
-        let log = backend.log();
-        let reserve = if live && backend.writes() {
+        let options = backend.fitted(&*dev, options);
+        let manner = backend.manner();
+        let reserve = if live && manner.writes {
             (image.geometry().blocks_count / 64).min(1024)
         } else {
             0
         };
-        let limits = backend::limits(log, &*dev, block_size);
-        let applied = log.map_or(0, |l| l.next_id() - 1);
+        let limits = backend.limits(&*dev, block_size);
         let refs = Arc::new(References::new());
         let (read_only, tails) = (options.read_only, Tails::new(options.cache_bytes));
         let core = Core::new(dev, options, block_size, limits, applied);
@@ -87,6 +104,7 @@ impl Home {
             core,
             image,
             backend,
+            manner,
             live,
             inodes: Inodes::new(refs.clone()),
             refs,
@@ -104,8 +122,13 @@ impl Home {
         &self.image
     }
 
-    pub(crate) fn backend(&self) -> &Backend {
-        &self.backend
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    /// What others must know of it.
+    pub(crate) fn manner(&self) -> Manner {
+        self.manner
     }
 
     /// Mounted, not in recovery (where nobody but the applier changes anything, and nothing is in memory).

@@ -9,8 +9,9 @@ use crate::base::types::*;
 use crate::core::options::Options;
 use crate::home::Home;
 use crate::home::apply::{Applier, Part};
-use crate::home::backend::{Backend, log_geometry};
 use crate::home::checkpoint::{MANY_ORPHANS, Note, block_writes};
+use crate::home::ondevice::OnDevice;
+use crate::home::onlog::{self, OnLog};
 use ccfs_device::{AlignedBuf, Device, Write, write_all};
 use ccfs_ext4::Error;
 use ccfs_image::{Image, Run};
@@ -171,22 +172,24 @@ fn recover_silently(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
     if dev.transactions().is_some() {
         return crate::home::recover::recover_on_device(dev, image).map(Some);
     }
-    let geometry = log_geometry(&image)?;
+    let geometry = onlog::geometry(&image)?;
     let (log, scan) = Log::find(dev.clone(), geometry)?;
     let note = repeat_checkpoint(&image, &log, &scan)?;
     drop(image);
+    let log = Arc::new(log);
     let image = Image::open(dev.clone(), ccfs_image::OpenOptions::default())?;
     let home = Home::new(
         dev.clone(),
         image,
-        Backend::Log(Box::new(log)),
+        Box::new(OnLog::new(log.clone(), &**dev)),
         Options {
             background: false,
             ..Options::default()
         },
+        log.next_id() - 1,
         false,
     );
-    let done = home.replay(&scan, note)?;
+    let done = home.replay(&log, &scan, note)?;
     home.image.write_in_flight(false)?;
     Ok(Some(done))
 }
@@ -194,12 +197,12 @@ fn recover_silently(dev: &Arc<dyn Device>) -> Result<Option<Recovery>> {
 /// After a crash the device has every commit whole, in order. The super block's free counts and files without a name are left to do.
 pub(crate) fn recover_on_device(dev: &Arc<dyn Device>, image: Image) -> Result<Recovery> {
     image.count_anew()?;
-    let backend = Backend::create(dev, &image)?;
+    let backend = Box::new(OnDevice::default());
     let options = Options {
         background: false,
         ..Options::default()
     };
-    let home = Home::new(dev.clone(), image, backend, options, false);
+    let home = Home::new(dev.clone(), image, backend, options, 0, false);
     let nameless = home.image.nameless_inodes()?;
     home.orphans.lock().extend(nameless);
     let mut applier = home.applier.lock();
@@ -344,7 +347,7 @@ fn damaged(id: u64) -> Error {
 }
 
 impl Home {
-    fn replay(&self, scan: &Scan, note: Note) -> Result<Recovery> {
+    fn replay(&self, log: &Log, scan: &Scan, note: Note) -> Result<Recovery> {
         let mut applier = self.applier.lock();
         applier.applied_id = note.applied_id;
         applier.applied_records = note.applied_records;
@@ -356,12 +359,12 @@ impl Home {
             note.orphans.into_iter().collect()
         };
         self.queue().lock().watermark = scan.watermark;
-        let (accepted, rows) = self.accept_found(&mut applier, scan)?;
+        let (accepted, rows) = self.accept_found(log, &mut applier, scan)?;
         // All is decided; what a torn checkpoint says is needed no more.
-        self.log()?.wipe_remains()?;
+        log.wipe_remains()?;
         let rejected = applier.rejected.len() as u64;
         for found in &accepted {
-            let payload = self.log()?.read_payload(found)?;
+            let payload = log.read_payload(found)?;
             if !planted::is(Bug::MissingHold) {
                 self.hold_named(&payload)?;
             }
@@ -375,7 +378,7 @@ impl Home {
             } else {
                 0
             };
-            let payload = self.log()?.read_payload(found)?;
+            let payload = log.read_payload(found)?;
             let part = Part {
                 id: found.meta.id,
                 first: 0,
@@ -388,7 +391,7 @@ impl Home {
         let freed_inodes = self.free_orphans_at_rest(&mut applier)?;
         self.settle_extents(&mut applier)?;
         // Whatever else was seen in the log never happened.
-        applier.applied_id = self.log()?.next_id() - 1;
+        applier.applied_id = log.next_id() - 1;
         applier.applied_records = 0;
         self.checkpoint_locked(&mut applier)?;
         Ok(Recovery {
@@ -403,6 +406,7 @@ impl Home {
     /// The table, over all ids in order (dependencies have smaller ids, so one pass decides).
     fn accept_found(
         &self,
+        log: &Log,
         a: &mut Applier,
         scan: &Scan,
     ) -> Result<(Vec<Found>, [u64; Row::ALL.len()])> {
@@ -411,7 +415,7 @@ impl Home {
         let mut order = Vec::new();
         let mut rows = [0; Row::ALL.len()];
         rows[Row::Home as usize] = by_id.keys().filter(|id| **id <= a.applied_id).count() as u64;
-        for id in a.applied_id + 1..self.log()?.next_id() {
+        for id in a.applied_id + 1..log.next_id() {
             let found = by_id.get(&id).copied();
             let ok = |dep: &u64| {
                 accepted.contains(dep) || (*dep <= a.applied_id && !a.rejected.contains(dep))
@@ -429,7 +433,7 @@ impl Home {
                         if !below_watermark
                             && (id != a.applied_id + 1 || a.applied_records == 0) =>
                     {
-                        self.data_is_good(f)? || planted::is(Bug::SumsIgnored)
+                        self.data_is_good(log, f)? || planted::is(Bug::SumsIgnored)
                     }
                     _ => true,
                 },
@@ -455,8 +459,8 @@ impl Home {
 
     /// Do the blocks that it placed hold what its checksums say? Those that do are written once more: after a flush that failed nobody
     /// knows whether what is read here is on the medium or only in a cache, and the next checkpoint vouches for it.
-    fn data_is_good(&self, found: &Found) -> Result<bool> {
-        let payload = self.log()?.read_payload(found)?;
+    fn data_is_good(&self, log: &Log, found: &Found) -> Result<bool> {
+        let payload = log.read_payload(found)?;
         let bs = u64::from(self.block_size());
         for record in Records::new(&payload) {
             let Record::Map {

@@ -290,7 +290,7 @@ impl Op<'_> {
     pub fn put_page(&self, layer: &FileLayer, lblk: u64, page: Page) {
         let bytes = page.buf.len() as u64;
         let log_only = matches!(page.over, Over::Block { promised: false })
-            && self.vol.device_commits().is_none();
+            && self.vol.manner().logs_overwrites;
         if layer.body.write().pages.insert(lblk, page).is_none() {
             self.add_dirty(bytes);
             self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -333,13 +333,13 @@ impl Op<'_> {
             }
         };
         let (mut bytes, mut fresh, mut remap, mut log_only) = (0, 0, 0, 0);
-        let on_device = self.vol.device_commits().is_some();
+        let logs = self.vol.manner().logs_overwrites;
         for page in &doomed {
             bytes += page.buf.len() as u64;
             match page.over {
                 Over::Hole => fresh += 1,
                 Over::Block { promised: true } => remap += 1,
-                Over::Block { promised: false } if on_device => {}
+                Over::Block { promised: false } if !logs => {}
                 Over::Block { promised: false } => log_only += page.buf.len() as u64 + 32,
             }
         }
@@ -539,7 +539,7 @@ impl Operations {
         // While much is free every overwritten block gets a promise to be remapped, so none must go through the log.
         const PLENTY_BLOCKS: u64 = 32_768;
         let each = 64
-            + if self.device_commits().is_some() || self.has_unpromised(PLENTY_BLOCKS) {
+            + if !self.manner().logs_overwrites || self.has_unpromised(PLENTY_BLOCKS) {
                 0
             } else {
                 u64::from(self.block_size())

@@ -32,7 +32,7 @@ impl DirState {
     }
 }
 
-pub(crate) fn note(list: &mut Vec<Arc<Txn>>, txn: &Arc<Txn>) {
+fn note(list: &mut Vec<Arc<Txn>>, txn: &Arc<Txn>) {
     if !list.iter().any(|t| t.serial == txn.serial) {
         list.retain(|t| t.phase() != Phase::Applied);
         list.push(txn.clone());

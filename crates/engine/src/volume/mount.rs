@@ -6,9 +6,7 @@ use crate::base::types::*;
 use crate::calls::Calls;
 use crate::commit::Committer;
 use crate::core::options::Options;
-use crate::home::Home;
-use crate::home::backend::Backend;
-use crate::home::recover;
+use crate::home::{self, Home, recover};
 use crate::operation::Operations;
 use crate::volume::Volume;
 use ccfs_device::{Device, NearDevice};
@@ -49,14 +47,11 @@ impl Volume {
                 image.recorded_errors().0
             );
         }
-        let backend = if read_only {
-            Backend::None
-        } else {
-            let backend = Backend::create(&dev, &image)?;
+        let backend = home::backend_for(&dev, &image, read_only)?;
+        if !read_only {
             image.write_in_flight(true)?;
-            backend
-        };
-        let home = Home::new(dev, image, backend, options, true);
+        }
+        let home = Home::new(dev, image, backend, options, 0, true);
         let operations = Operations::new(Committer::new(home));
         let volume = Arc::new(Volume {
             calls: Calls::new(operations),

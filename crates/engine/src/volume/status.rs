@@ -8,9 +8,7 @@ impl Volume {
         let c = &self.counters();
         let device = self.dev().counters();
         let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
-        let (log_frames, log_frames_used) = self.backend().log().map_or((0, 0), |l| {
-            (l.ring_len(), l.ring_len().saturating_sub(l.free_frames()))
-        });
+        let (log_frames, log_frames_used) = self.backend().frames();
         Status {
             label: String::from_utf8_lossy(&self.label()).into_owned(),
             uuid: format_uuid(&self.uuid()),
