@@ -427,7 +427,16 @@ class stream:
 
 
 class Cancelled(OSError):
-    """The atomic group was taken back: another program changed the same files, or its time was up. Nothing of it is there."""
+    """The atomic group was taken back. Nothing of it is there."""
+
+    reason: Optional[str] = None
+    """Why: "asked", "left", "own time", "mount time", "waited" and "waits for nobody" (another program changed the same),
+    "stores too large", "stores lost", "unmounted"; None: the daemon does not say."""
+
+
+# By number; the first one stands for none.
+_REASONS = (None, "asked", "left", "own time", "mount time", "waited", "waits for nobody", "stores too large", "stores lost", "unmounted")
+_REASON_BITS = 0xFF
 
 
 def _group(fd: int, number: int, handle: int, flags: int = 0, timeout_ms: int = 0) -> int:
@@ -435,6 +444,11 @@ def _group(fd: int, number: int, handle: int, flags: int = 0, timeout_ms: int = 
     _ioctl(fd, number, arg)
     result: int = _GROUP_ARG.unpack(arg)[2]
     return result
+
+
+def _reason(flags: int) -> Optional[str]:
+    number = flags & _REASON_BITS
+    return _REASONS[number] if number < len(_REASONS) else None
 
 
 def begin_atomic(where: Where, *, timeout: Optional[float] = None) -> int:
@@ -448,14 +462,21 @@ def begin_atomic(where: Where, *, timeout: Optional[float] = None) -> int:
 def commit_atomic(where: Where, handle: int = 0, *, ordered: bool = False) -> None:
     """Commits a group (0: the caller's) and leaves it: it is durable, or (ordered) only has its place in the order.
 
-    Cancelled: it was taken back, and nothing of it is there. OSError with ENOENT: there is no such group; EALREADY: it has been committed.
+    Cancelled: it was taken back, and nothing of it is there; its attribute reason says why. OSError with ENOENT: there is no such group;
+    EALREADY: it has been committed.
     """
+    arg = bytearray(_GROUP_ARG.pack(_VERSION, _ORDERED if ordered else 0, handle, 0))
     with _At(where) as fd:
         try:
-            _group(fd, _GROUP_COMMIT, handle, _ORDERED if ordered else 0)
+            _ioctl(fd, _GROUP_COMMIT, arg)
         except OSError as e:
+            # The call answers beside the error.
+            reason = _reason(_GROUP_ARG.unpack(arg)[1])
             if e.errno == errno.ECANCELED:
-                raise Cancelled(errno.ECANCELED, "the atomic group was taken back") from None
+                text = "the atomic group was taken back" + (f": {reason}" if reason else "")
+                cancelled = Cancelled(errno.ECANCELED, text)
+                cancelled.reason = reason
+                raise cancelled from None
             raise
 
 

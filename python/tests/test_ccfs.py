@@ -268,11 +268,12 @@ class Volume(unittest.TestCase):
 
         def owner() -> None:
             nonlocal handle
-            with self.assertRaises(ccfs.Cancelled), ccfs.atomic(self.dir) as group:
+            with self.assertRaises(ccfs.Cancelled) as cancelled, ccfs.atomic(self.dir) as group:
                 handle = group.handle
                 begun.set()
                 self.assertTrue(entered.wait(120))
                 ccfs_abort(group.handle)
+            self.assertEqual(cancelled.exception.reason, "asked")
 
         def ccfs_abort(handle: int) -> None:
             with ccfs._At(self.dir) as fd:

@@ -2,7 +2,7 @@
 use super::streams::{Place, Stream};
 use super::{Caller, Callers, Tracker};
 use crate::errno::Errno;
-use ccfs_engine::StreamId;
+use ccfs_engine::{Fate, StreamId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -27,6 +27,11 @@ impl Found {
         self.stream.group.as_ref().is_some_and(|g| g.by_file)
     }
 
+    /// What became of it.
+    pub fn fate(&self) -> Option<&Fate> {
+        self.stream.group.as_ref().map(|g| &*g.fate)
+    }
+
     pub fn is_committed(&self) -> bool {
         let group = self.stream.group.as_ref();
         group.is_some_and(|g| g.committed.load(SeqCst))
@@ -34,7 +39,8 @@ impl Found {
 }
 
 impl Callers {
-    /// The calling thread enters a new group, which the engine has opened; `home` is where it was until now. Gives its handle.
+    /// The calling thread enters a new group, which the engine has opened; `home` is where it was until now, and `begun` says whether it was
+    /// begun on a file, and what becomes of it. Gives its handle.
     /// Errors: ESRCH a caller that cannot be seen, EAGAIN this user has too many, EIO no random numbers.
     pub fn enter_new_group(
         &self,
@@ -42,13 +48,13 @@ impl Callers {
         uid: u32,
         id: StreamId,
         home: Caller,
-        by_file: bool,
+        begun: (bool, Arc<Fate>),
     ) -> Result<u64, Errno> {
         let handle = crate::errno::random()?;
         let user = self.user(tid, uid);
         let registry = &self.shared.registry;
         let rights = self.proc().rights(tid);
-        let stream = registry.make_group(user, id, handle, (home, rights), by_file)?;
+        let stream = registry.make_group(user, id, handle, (home, rights), begun)?;
         let place = Place {
             stream,
             explicit: true,

@@ -26,6 +26,7 @@ mod rules;
 mod streams;
 
 pub use errno::{Errno, random};
+pub use groups::Found;
 pub use policy::Grouping;
 pub use rules::Rules;
 pub use streams::{Engine, Origin, StreamInfo, User};

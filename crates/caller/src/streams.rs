@@ -6,7 +6,7 @@ use super::Caller;
 use crate::errno::Errno;
 use crate::procfs::Rights;
 use ccfs_client::abi::{STREAM_FLAGS, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS};
-use ccfs_engine::{DEFAULT_STREAM, StreamId};
+use ccfs_engine::{DEFAULT_STREAM, Fate, StreamId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -96,6 +96,8 @@ pub struct Membership {
     pub by_root: bool,
     pub committed: AtomicBool,
     pub ended: AtomicBool,
+    /// As the engine knows it.
+    pub fate: Arc<Fate>,
 }
 
 impl Stream {
@@ -254,7 +256,7 @@ impl Registry {
         id: StreamId,
         handle: u64,
         (home, rights): (Caller, Option<Rights>),
-        by_file: bool,
+        (by_file, fate): (bool, Arc<Fate>),
     ) -> Result<Arc<Stream>, Errno> {
         let mut streams = self.streams.lock();
         let own = |s: &&Arc<Stream>| {
@@ -287,6 +289,7 @@ impl Registry {
                 by_root: user.is_root,
                 committed: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
+                fate,
             }),
             made_ms: super::monotonic_ms(),
         });

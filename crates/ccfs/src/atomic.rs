@@ -2,6 +2,7 @@
 use crate::cli::AtomicArgs;
 use crate::failure::{Failure, Outcome};
 use crate::stream::{explain, open, wait_for_command};
+use ccfs_client::{Cause, TakenBack};
 use serde_json::json;
 use std::io;
 use std::path::Path;
@@ -15,28 +16,58 @@ pub fn run(args: &AtomicArgs) -> Outcome<u8> {
     let ran = wait_for_command(&args.command);
     if args.dry_run {
         let changes = ccfs_client::group_changes(&at, 0);
-        let aborted = ccfs_client::group_abort(&at, 0);
+        let ended = ccfs_client::group_abort_and_why(&at, 0);
         let code = ran?;
-        let changes = changes.and_then(|changes| aborted.map(|()| changes));
-        let changes = changes.map_err(|e| lost(&args.dir, e))?;
+        let ended = ended.map_err(|e| explain(&args.dir, e))?;
+        let changes = changes.map_err(|e| lost(&args.dir, e, ended))?;
         return show(&changes, args.json).map(|()| code);
     }
     match ran {
         Ok(0) => {
-            ccfs_client::group_commit(&at, 0, false).map_err(|e| lost(&args.dir, e))?;
+            let committed = ccfs_client::group_commit_or_why(&at, 0, false);
+            committed.map_err(|e| lost(&args.dir, e.error, e.why))?;
             Ok(0)
         }
         failed => {
-            match ccfs_client::group_abort(&at, 0) {
-                // Taken back already: what is wanted.
-                Err(e) if e.raw_os_error() != Some(libc::ECANCELED) => {
-                    return Err(explain(&args.dir, e));
-                }
-                _ => {}
-            }
-            failed
+            let ended = ccfs_client::group_abort_and_why(&at, 0);
+            let ended = ended.map_err(|e| explain(&args.dir, e))?;
+            let code = failed?;
+            warn!("ccfs atomic: {}", failed_text(&args.dir, code, ended));
+            Ok(code)
         }
     }
+}
+
+/// The command failed by itself, or since its group was taken back, or was too large.
+fn failed_text(dir: &Path, code: u8, ended: Option<TakenBack>) -> String {
+    let shown = dir.display();
+    match ended {
+        Some(ended) if ended.cause != Cause::Asked => taken_back(dir, ended),
+        Some(TakenBack {
+            refused: Some(limit),
+            ..
+        }) => format!(
+            "{shown}: the command failed (exit code {code}), and was too large: {limit}; its changes were taken back"
+        ),
+        _ => {
+            format!("{shown}: the command failed (exit code {code}): its changes were taken back")
+        }
+    }
+}
+
+/// The group ended while the command ran, or at its commit.
+fn taken_back(dir: &Path, ended: TakenBack) -> String {
+    let next = match ended.cause {
+        Cause::OwnTime(_) => "; give it more with --timeout",
+        Cause::MountTime(_) => "; mount with a longer one",
+        Cause::Waited | Cause::WaitsForNobody => "; end that one, and run it again",
+        Cause::StoresTooLarge if ended.refused.is_some() => "",
+        _ => "; run it again",
+    };
+    format!(
+        "{}: the changes were taken back: {ended}{next}",
+        dir.display()
+    )
 }
 
 /// What the command changed, a line each.
@@ -68,12 +99,15 @@ fn cannot_begin(dir: &Path, e: io::Error) -> Failure {
     }
 }
 
-fn lost(dir: &Path, e: io::Error) -> Failure {
-    match e.raw_os_error() {
-        Some(libc::ECANCELED) => Failure::new(
+fn lost(dir: &Path, e: io::Error, ended: Option<TakenBack>) -> Failure {
+    match (e.raw_os_error(), ended) {
+        (Some(libc::ECANCELED | libc::EDQUOT), Some(ended)) => {
+            Failure::new(1, taken_back(dir, ended))
+        }
+        (Some(libc::ECANCELED), None) => Failure::new(
             1,
             format!(
-                "{}: the changes were taken back while the command ran: another program changed the same files, or the time was up; run it again",
+                "{}: the changes were taken back: the daemon does not say why; run it again",
                 dir.display()
             ),
         ),

@@ -329,7 +329,8 @@ pub struct StreamRunArgs {
 /// the command's further changes fail with "Operation canceled".
 ///
 /// Exits with the command's exit code (128 and the signal's number if a signal ended it); 126 if it cannot be run, 127 if it is not
-/// found, 1 if there can be no group, or if it was taken back while the command ran.
+/// found, 1 if there can be no group, or if it was taken back while the command ran. What was taken back, and why, is said on standard
+/// error.
 #[derive(Args, Debug)]
 pub struct AtomicArgs {
     /// Take the changes back if the command runs for longer

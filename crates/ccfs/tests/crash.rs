@@ -433,7 +433,7 @@ fn explorations_report_lines_and_numbers() {
         "ext4",
         &["--size", "64M"],
         "true",
-        "echo 1 >f1; sync; echo 2 >f2; sync",
+        "echo 1 >f1; sync f1; echo 2 >f2; sync f2",
     );
     assert_eq!(done.code, 0, "{}", done.err);
     let check =

@@ -146,7 +146,34 @@ pub struct StreamArg {
 /// GROUP_COMMIT: the group gets its place in the order and is committed some time later; without it, it is durable when the call returns.
 pub const GROUP_ORDERED: u32 = 1;
 
-/// Argument of the calls of atomic groups.
+/// What the answer to ABORT, and to a COMMIT of a group that was taken back, says in `flags`: why that was, in these bits ...
+pub const GROUP_CAUSE: u32 = 0xff;
+/// Somebody asked for it.
+pub const GROUP_ASKED: u32 = 1;
+/// Its last member ended.
+pub const GROUP_LEFT: u32 = 2;
+/// It was open for as long as BEGIN allowed, which `timeout_ms` tells.
+pub const GROUP_OWN_TIME: u32 = 3;
+/// It was open for as long as the mount allows, which `timeout_ms` tells.
+pub const GROUP_MOUNT_TIME: u32 = 4;
+/// Another stream changed the same, and had waited.
+pub const GROUP_WAITED: u32 = 5;
+/// Another stream changed the same, which waits for nobody.
+pub const GROUP_WAITS_FOR_NOBODY: u32 = 6;
+/// Stores through a mapping did not fit.
+pub const GROUP_STORES_TOO_LARGE: u32 = 7;
+/// Stores through a mapping were lost otherwise.
+pub const GROUP_STORES_LOST: u32 = 8;
+/// The volume was unmounted.
+pub const GROUP_UNMOUNTED: u32 = 9;
+/// ... and which limit a change exceeded that was refused (EDQUOT), with the limit in `timeout_ms`: bytes of memory,
+pub const GROUP_MEMORY: u32 = 1 << 8;
+/// bytes of the log,
+pub const GROUP_LOG: u32 = 2 << 8;
+/// names.
+pub const GROUP_NAMES: u32 = 3 << 8;
+
+/// Argument of the calls of atomic groups. COMMIT answers with it also where it fails with ECANCELED or EDQUOT.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -154,11 +181,12 @@ pub const GROUP_ORDERED: u32 = 1;
 pub struct GroupArg {
     /// [`VERSION`].
     pub version: u32,
-    /// `GROUP_*`.
+    /// In: [`GROUP_ORDERED`] for COMMIT, else 0. Out: as [`GROUP_CAUSE`] says.
     pub flags: u32,
     /// The group. Nobody can guess it; it is worth nothing to another user.
     pub handle: u64,
-    /// BEGIN: the group is taken back when it is open for so long, milliseconds; 0: it may stay open. Zero for the others.
+    /// In, BEGIN: the group is taken back when it is open for so long, milliseconds; 0: it may stay open. Zero for the others. Out:
+    /// what `flags` speaks of.
     pub timeout_ms: u64,
 }
 

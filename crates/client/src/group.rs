@@ -1,5 +1,6 @@
 //! Atomic groups (CFS): what happens between begin and commit survives a crash whole, or not at all.
 use crate::abi::{self, GroupArg};
+use crate::fate::{NotCommitted, TakenBack};
 use crate::{lines, open, supported, sys};
 use std::fs::File;
 use std::io;
@@ -28,14 +29,32 @@ pub fn group_begin(fd: impl AsFd, timeout: Option<Duration>) -> io::Result<u64> 
 /// Errors: `ECANCELED` it was taken back, nothing of it is there; `EDQUOT` so it was, since stores through mappings did not fit into it; `ENOENT`
 /// there is no such group; `EALREADY` it has been committed; `EPERM` another user's; `EIO`.
 pub fn group_commit(fd: impl AsFd, handle: u64, ordered: bool) -> io::Result<()> {
+    Ok(group_commit_or_why(fd, handle, ordered)?)
+}
+
+/// As [`group_commit`]; where the group was taken back, the error says why.
+pub fn group_commit_or_why(fd: impl AsFd, handle: u64, ordered: bool) -> Result<(), NotCommitted> {
     let flags = if ordered { abi::GROUP_ORDERED } else { 0 };
-    call(fd.as_fd(), abi::IOC_GROUP_COMMIT, flags, handle, 0).map(drop)
+    let mut arg = argument(flags, handle, 0);
+    ask(fd.as_fd(), abi::IOC_GROUP_COMMIT, &mut arg).map_err(|error| {
+        let taken_back = matches!(error.raw_os_error(), Some(libc::ECANCELED | libc::EDQUOT));
+        NotCommitted {
+            why: taken_back.then(|| TakenBack::of(&arg)).flatten(),
+            error,
+        }
+    })
 }
 
 /// Takes a group (0: the caller's) back and leaves it: everything is as if it had never been. One that has been taken back already is no
 /// error. Errors: as [`group_commit`] otherwise.
 pub fn group_abort(fd: impl AsFd, handle: u64) -> io::Result<()> {
-    call(fd.as_fd(), abi::IOC_GROUP_ABORT, 0, handle, 0).map(drop)
+    group_abort_and_why(fd, handle).map(drop)
+}
+
+/// As [`group_abort`]; says why the group was taken back, which may have been before. `None`: the daemon is older than this answer.
+pub fn group_abort_and_why(fd: impl AsFd, handle: u64) -> io::Result<Option<TakenBack>> {
+    let answer = call(fd.as_fd(), abi::IOC_GROUP_ABORT, 0, handle, 0)?;
+    Ok(TakenBack::of(&answer))
 }
 
 /// Moves the calling thread into the group of a handle. Errors: `EBUSY` it is in one, `ENOENT`, `EALREADY`, `EPERM`, `EINVAL` for 0.
@@ -66,14 +85,23 @@ fn call(
     handle: u64,
     timeout_ms: u64,
 ) -> io::Result<GroupArg> {
-    let mut arg = GroupArg {
+    let mut arg = argument(flags, handle, timeout_ms);
+    ask(fd, number, &mut arg)?;
+    Ok(arg)
+}
+
+fn argument(flags: u32, handle: u64, timeout_ms: u64) -> GroupArg {
+    GroupArg {
         version: abi::VERSION,
         flags,
         handle,
         timeout_ms,
-    };
-    supported(sys::ioctl(fd, number, &mut arg))?;
-    Ok(arg)
+    }
+}
+
+/// The answer is in `arg`, also where there is one beside an error.
+fn ask(fd: BorrowedFd<'_>, number: u32, arg: &mut GroupArg) -> io::Result<()> {
+    supported(sys::ioctl(fd, number, arg))
 }
 
 /// An atomic group of the calling thread, as a value: dropped without a commit, it is taken back.
@@ -119,9 +147,14 @@ impl Group {
     }
 
     /// All of it is durable. Errors: those of [`group_commit`].
-    pub fn commit(mut self) -> io::Result<()> {
+    pub fn commit(self) -> io::Result<()> {
+        Ok(self.commit_or_why()?)
+    }
+
+    /// As [`Group::commit`]; where the group was taken back, the error says why.
+    pub fn commit_or_why(mut self) -> Result<(), NotCommitted> {
         self.open = false;
-        group_commit(&self.at, self.handle, false)
+        group_commit_or_why(&self.at, self.handle, false)
     }
 
     /// All of it survives a crash before anything that its stream does later; it need not be durable yet. Errors: those of

@@ -22,6 +22,7 @@ pub mod abi;
 mod at;
 mod atomic;
 mod barrier;
+mod fate;
 mod group;
 mod guard;
 mod sys;
@@ -43,7 +44,11 @@ pub use atomic::{make_atomic, open_atomic, syncv};
 #[doc(hidden)]
 pub use atomic::{open_or_make, take_back};
 pub use barrier::{fbarrier, fdatabarrier};
-pub use group::{Group, group_abort, group_begin, group_changes, group_commit, group_enter};
+pub use fate::{Cause, Limit, NotCommitted, TakenBack};
+pub use group::{
+    Group, group_abort, group_abort_and_why, group_begin, group_changes, group_commit,
+    group_commit_or_why, group_enter,
+};
 pub use guard::Entered;
 
 /// A stream as a thread sees it.

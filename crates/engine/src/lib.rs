@@ -11,6 +11,7 @@ mod home;
 mod operation;
 mod overlay;
 mod volume;
+pub use base::fate::{Fate, Limit, Reason};
 pub use base::moment::{Moment, MomentListener};
 #[cfg(feature = "planted")]
 pub use base::planted;

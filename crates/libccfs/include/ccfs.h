@@ -93,8 +93,7 @@ int cfs_begin(void);
 ccfs_group_t ccfs_begin_fd(int fd, uint64_t timeout_ms);
 
 /* Commits a group (0: the caller's) and leaves it.
- * Errors: ECANCELED it was taken back, since others changed the same files or its time was up, and nothing of it is there; ENOENT there
- * is no such group; EALREADY it has been committed; EPERM another user's; EDQUOT it stored more through a mapping than a group can hold,
+ * Errors: ECANCELED it was taken back (ccfs_taken_back says why), and nothing of it is there; ENOENT there is no such group; EALREADY it has been committed; EPERM another user's; EDQUOT it stored more through a mapping than a group can hold,
  * and was taken back. */
 int cfs_commit(void);
 int ccfs_commit_fd(int fd, ccfs_group_t group, unsigned int flags);
@@ -103,6 +102,10 @@ int ccfs_commit_fd(int fd, ccfs_group_t group, unsigned int flags);
  * Errors: ENOENT, EALREADY and EPERM as above. */
 int cfs_abort(void);
 int ccfs_abort_fd(int fd, ccfs_group_t group);
+
+/* Why a group was taken back: one line for people, of the calling thread's last abort, or last commit that failed with ECANCELED or
+ * EDQUOT; also which limit it had exceeded, if it had. It lives until the thread's next commit or abort. NULL: it is not known. */
+const char *ccfs_taken_back(void);
 
 /* Moves the calling thread into the group of a handle, if it is the same user's.
  * Errors: EBUSY the thread is in a group; EINVAL group is 0; ENOENT, EALREADY and EPERM as above. */

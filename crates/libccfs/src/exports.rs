@@ -219,6 +219,18 @@ pub extern "C" fn ccfs_abort_fd(fd: c_int, handle: u64) -> c_int {
     status(guarded(|| group(of_fd(fd)?, handle, GroupCall::Abort)))
 }
 
+/// Lives until the thread's next commit or abort.
+#[unsafe(no_mangle)]
+pub extern "C" fn ccfs_taken_back() -> *const c_char {
+    let text = super::WHY.try_with(|noted| {
+        let noted = noted.borrow();
+        noted
+            .as_ref()
+            .map_or(std::ptr::null(), |text| text.as_ptr())
+    });
+    text.unwrap_or(std::ptr::null())
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn ccfs_enter_fd(fd: c_int, handle: u64) -> c_int {
     status(guarded(|| group(of_fd(fd)?, handle, GroupCall::Enter)))

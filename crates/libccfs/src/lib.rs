@@ -4,7 +4,9 @@
 #![deny(unsafe_code)]
 mod exports;
 
-use ccfs_client::Stream;
+use ccfs_client::{Stream, TakenBack};
+use std::cell::RefCell;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -116,10 +118,29 @@ fn group(place: Place<'_>, handle: u64, call: GroupCall) -> io::Result<()> {
         GroupCall::Commit { flags } if flags & !abi::GROUP_ORDERED != 0 => {
             Err(io::Error::from_raw_os_error(libc::EINVAL))
         }
-        GroupCall::Commit { flags } => ccfs_client::group_commit(at, handle, flags != 0),
-        GroupCall::Abort => ccfs_client::group_abort(at, handle),
+        GroupCall::Commit { flags } => {
+            let ended = ccfs_client::group_commit_or_why(at, handle, flags != 0);
+            note_why(ended.as_ref().err().and_then(|e| e.why));
+            Ok(ended?)
+        }
+        GroupCall::Abort => {
+            let ended = ccfs_client::group_abort_and_why(at, handle);
+            note_why(ended.as_ref().map_or(None, |why| *why));
+            ended.map(drop)
+        }
         GroupCall::Enter => ccfs_client::group_enter(at, handle),
     }
+}
+
+thread_local! {
+    /// Why the thread's last commit or abort took a group back.
+    static WHY: RefCell<Option<CString>> = const { RefCell::new(None) };
+}
+
+fn note_why(why: Option<TakenBack>) {
+    let text = why.and_then(|why| CString::new(why.to_string()).ok());
+    // A thread that is ending asks nobody any more.
+    let _ = WHY.try_with(|noted| noted.replace(text));
 }
 
 fn make_atomic(place: Place<'_>) -> io::Result<()> {

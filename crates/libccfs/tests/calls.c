@@ -130,6 +130,14 @@ static void groups(const char *path) {
     CHECK(pthread_create(&thread, NULL, member, name) == 0 && pthread_join(thread, NULL) == 0);
     CHECK(access(name, F_OK) == 0 && ccfs_abort_fd(fd, group) == 0);
     FAILS(access(name, F_OK) == -1, ENOENT);
+    CHECK(ccfs_taken_back() != NULL && strcmp(ccfs_taken_back(), "it was asked for") == 0);
+    /* One whose time is up. */
+    CHECK((group = ccfs_begin_fd(fd, 100)) != 0);
+    change(name);
+    while (access(name, F_OK) == 0)
+        usleep(10000);
+    FAILS(ccfs_commit_fd(fd, group, 0) == -1, ECANCELED);
+    CHECK(ccfs_taken_back() != NULL && strcmp(ccfs_taken_back(), "its time of 0.1 s was up") == 0);
     /* A child that enters by the handle, and commits for all. */
     int to_parent[2], to_child[2];
     char byte = 0;
@@ -148,7 +156,7 @@ static void groups(const char *path) {
     /* The short forms. */
     CHECK(setenv("CCFS_MOUNT", path, 1) == 0);
     CHECK(cfs_begin() == 0 && unlink(name) == 0 && cfs_abort() == 0 && access(name, F_OK) == 0);
-    CHECK(cfs_begin() == 0 && unlink(name) == 0 && cfs_commit() == 0);
+    CHECK(cfs_begin() == 0 && unlink(name) == 0 && cfs_commit() == 0 && ccfs_taken_back() == NULL);
     FAILS(access(name, F_OK) == -1, ENOENT);
     CHECK(unsetenv("CCFS_MOUNT") == 0);
     close(fd);

@@ -1,6 +1,7 @@
 //! What callers exchange with the engine, and what all floors use: locks, records, ranges, shares. Nothing here knows of a volume.
 pub(crate) mod cause;
 pub(crate) mod clock;
+pub(crate) mod fate;
 pub(crate) mod gauge;
 pub(crate) mod moment;
 #[cfg(feature = "planted")]

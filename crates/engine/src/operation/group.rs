@@ -6,6 +6,7 @@
 //! members do afterwards fails with ECANCELED. Whoever waits holds nothing here. But the kernel holds something for him, and where strangers
 //! need that the group is taken back at once ([`Held`]).
 use crate::base::cause::{Cause, SyncCall, Syncer};
+use crate::base::fate::{Fate, Reason};
 use crate::base::moment::Moment;
 use crate::base::planted::{self, Bug};
 use crate::base::types::*;
@@ -96,13 +97,12 @@ impl Operations {
         if home.is_group() {
             return Err(Error::Errno(libc::EINVAL));
         }
-        let longest = self.options().group_timeout;
-        let timeout = match (timeout, longest) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let own = timeout.map(|t| (t, Reason::OwnTime));
+        let mounts = self.options().group_timeout;
+        let mounts = mounts.map(|t| (t, Reason::MountTime));
+        let time = own.into_iter().chain(mounts).min_by_key(|(t, _)| *t);
         self.streams()
-            .open_group(home, uid, timeout, GROUPS_MAX)
+            .open_group(home, uid, time, GROUPS_MAX)
             .ok_or(Error::Errno(libc::EAGAIN))
     }
 
@@ -129,9 +129,16 @@ impl Operations {
                 let errno = txn.group.as_ref()?.spoilt()?;
                 Some((txn, errno))
             });
-            return Err(Error::Errno(match spoilt {
-                Some((txn, errno)) if self.abort(&txn, id)? => errno,
-                _ => libc::ECANCELED,
+            let Some((txn, errno)) = spoilt else {
+                return Err(Error::Errno(libc::ECANCELED));
+            };
+            let why = match errno {
+                libc::EDQUOT => Reason::StoresTooLarge,
+                _ => Reason::StoresLost,
+            };
+            return Err(Error::Errno(match self.abort(&txn, id, why)? {
+                true => errno,
+                false => libc::ECANCELED,
             }));
         };
         let touched = self.touched(&txn);
@@ -164,10 +171,25 @@ impl Operations {
     /// # Errors
     /// ECANCELED: it was not open any more. EIO: something could not be read, the volume has stopped.
     pub fn group_abort(&self, id: StreamId) -> Result<()> {
+        self.group_take_back(id, Reason::Asked)
+    }
+
+    /// As [`Volume::group_abort`], for a group whose members have ended.
+    pub fn group_abandon(&self, id: StreamId) -> Result<()> {
+        self.group_take_back(id, Reason::Left)
+    }
+
+    fn group_take_back(&self, id: StreamId, why: Reason) -> Result<()> {
         match self.streams().group(id) {
-            Some(txn) if self.abort(&txn, id)? => Ok(()),
+            Some(txn) if self.abort(&txn, id, why)? => Ok(()),
             _ => Err(Error::Errno(libc::ECANCELED)),
         }
+    }
+
+    /// What becomes of a group, for as long as somebody wants to know it. `None`: it is neither open nor being taken back.
+    pub fn group_fate(&self, id: StreamId) -> Option<Arc<Fate>> {
+        let txn = self.streams().group(id)?;
+        txn.group.as_ref().map(|g| g.fate.clone())
     }
 
     /// Is the group open?
@@ -220,8 +242,8 @@ impl Operations {
     }
 
     /// Takes an open group back, on behalf of whoever is in stream `by`. False: somebody else ended it.
-    pub(crate) fn abort(&self, txn: &Arc<Txn>, by: StreamId) -> Result<bool> {
-        if !self.streams().condemn(txn, by) {
+    pub(crate) fn abort(&self, txn: &Arc<Txn>, by: StreamId, why: Reason) -> Result<bool> {
+        if !self.streams().condemn(txn, by, why) {
             return Ok(false);
         }
         let number = self.count_abort();
@@ -262,8 +284,8 @@ impl Operations {
         let now = Instant::now();
         for txn in self.streams().groups() {
             let deadline = txn.group.as_ref().and_then(|g| g.deadline);
-            if deadline.is_some_and(|d| d <= now) {
-                self.abort(&txn, txn.entry())?;
+            if let Some((_, whose)) = deadline.filter(|(at, _)| *at <= now) {
+                self.abort(&txn, txn.entry(), whose)?;
             }
         }
         Ok(())
@@ -271,7 +293,7 @@ impl Operations {
 
     pub(crate) fn abort_all(&self) -> Result<()> {
         for txn in self.streams().groups() {
-            self.abort(&txn, txn.entry())?;
+            self.abort(&txn, txn.entry(), Reason::Unmounted)?;
         }
         Ok(())
     }
@@ -329,8 +351,13 @@ impl Operations {
                 _ => Instant::now(),
             };
             waited = Some((txn.serial, since));
-            let limit = self.patience(cx, held).saturating_sub(since.elapsed());
-            if limit.is_zero() && self.abort(&txn, by)? {
+            let patience = self.patience(cx, held);
+            let why = match patience.is_zero() && !self.options().group_wait.is_zero() {
+                true => Reason::WaitsForNobody,
+                false => Reason::Waited,
+            };
+            let limit = patience.saturating_sub(since.elapsed());
+            if limit.is_zero() && self.abort(&txn, by, why)? {
                 continue;
             }
             // Not open any more, or somebody else takes it back right now.

@@ -2,6 +2,7 @@
 //!
 //! Only what they consist of; what they do is in `txn`, `inode`, `group`, `draft` and `undo`.
 use crate::base::cause::{Cause, Rule, Syncer};
+use crate::base::fate::{Fate, Reason};
 use crate::base::ranges::{PlaceMap, RangeSet};
 use crate::base::record::{DirField, DirValue, XattrSet};
 use crate::base::sync::{Condvar, Mutex, RwLock};
@@ -32,11 +33,11 @@ pub struct Group {
     pub id: StreamId,
     /// Whose share it takes.
     pub uid: u32,
-    pub(super) state: AtomicU8,
+    pub fate: Arc<Fate>,
     /// Why it cannot be committed: a page of a mapping that belongs to it was dropped. 0: it can.
     pub(super) spoilt: AtomicI32,
-    /// It is taken back when it is open so long.
-    pub deadline: Option<Instant>,
+    /// It is taken back when it is open so long, for that reason.
+    pub deadline: Option<(Instant, Reason)>,
     pub undo: Mutex<Undo>,
     pub(super) ended: Mutex<bool>,
     pub(super) end: Condvar,

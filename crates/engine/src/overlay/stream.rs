@@ -5,11 +5,11 @@
 //! one that still runs) happens under one mutex.
 //! Order of locks: that mutex, the shard of a stream, a transaction's progress.
 use crate::base::cause::Rule;
+use crate::base::fate::{Limit, Reason};
 use crate::base::planted::{self, Bug};
 use crate::base::share::{self, ByUser};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::types::StreamId;
-use crate::overlay::group::GroupState;
 use crate::overlay::objects::{Group, Phase, Tie, Txn};
 use crate::overlay::txn::DEP_BYTES;
 use std::collections::HashMap;
@@ -227,15 +227,25 @@ impl Streams {
         let fields = |t: &Txn| t.fields.load(Ordering::Relaxed);
         let (all_fields, own_fields) = inner.held_by_groups(uid, fields);
         let deps = txn.progress().deps.bytes() + ties.len() as u64 * DEP_BYTES;
-        let spoilt = txn.group.as_ref().is_some_and(|g| g.spoilt().is_some());
-        if spoilt
-            || txn.log_bytes_max() + deps + sizes.expected > sizes.log
-            || !share::fits(sizes.groups, uid, own, memory)
-            || fields(&txn) > sizes.fields
+        let limit = if txn.log_bytes_max() + deps + sizes.expected > sizes.log {
+            Some((Limit::Log, sizes.log))
+        } else if !share::fits(sizes.groups, uid, own, memory) {
+            Some((Limit::Memory, sizes.groups))
+        } else if fields(&txn) > sizes.fields
             // Where all of them together reach the volume's limit, others would wait for their end.
             || !share::fits(2 * sizes.fields, uid, own_fields, all_fields)
         {
-            return Err(Refused::TooLarge);
+            Some((Limit::Names, sizes.fields))
+        } else {
+            None
+        };
+        if let Some(group) = &txn.group {
+            if let Some((limit, size)) = limit {
+                group.fate.note_refused(limit, size);
+            }
+            if limit.is_some() || group.spoilt().is_some() {
+                return Err(Refused::TooLarge);
+            }
         }
         for tie in &ties {
             self.seal_one(&mut inner, &tie.txn);
@@ -382,7 +392,7 @@ impl Streams {
         &self,
         home: StreamId,
         uid: u32,
-        timeout: Option<Duration>,
+        time: Option<(Duration, Reason)>,
         max: u64,
     ) -> Option<StreamId> {
         let mut inner = self.inner.lock();
@@ -393,7 +403,7 @@ impl Streams {
         inner.serial += 1;
         inner.next_group += 1;
         let id = StreamId::of_group(inner.next_group);
-        let txn = Txn::of_group(inner.serial, home, Group::new(id, uid, timeout));
+        let txn = Txn::of_group(inner.serial, home, Group::new(id, uid, time));
         let txn = Arc::new(txn);
         self.shard(id).insert(id, txn.clone());
         inner.groups.insert(id, txn);
@@ -457,7 +467,7 @@ impl Streams {
             txn.progress().deps.add(&tie);
         }
         // Whoever was a member and learns by `closed` where he is now must not get there before the group.
-        group.close(GroupState::Committed);
+        group.fate.commit();
         closed();
         inner.groups.remove(&id);
         self.groups.store(inner.groups.len(), Ordering::SeqCst);
@@ -474,15 +484,13 @@ impl Streams {
 
     /// From here on nothing is accepted into the group, which must be taken back. False: it is not open (any more), or whoever
     /// asks is in a group (`by`) that is not open itself.
-    pub fn condemn(&self, txn: &Txn, by: StreamId) -> bool {
+    pub fn condemn(&self, txn: &Txn, by: StreamId, why: Reason) -> bool {
         let inner = self.inner.lock();
         let open = |t: &Arc<Txn>| t.group.as_ref().is_some_and(|g| g.is_open());
         if by.is_group() && by != txn.entry() && !inner.groups.get(&by).is_some_and(open) {
             return false;
         }
-        txn.group
-            .as_ref()
-            .is_some_and(|g| g.close(GroupState::Aborting))
+        txn.group.as_ref().is_some_and(|g| g.fate.take_back(why))
     }
 
     /// The group's changes are gone.

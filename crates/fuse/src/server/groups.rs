@@ -3,13 +3,16 @@
 //! When a group is taken back, the kernel still has what it showed: pages, sizes, names. It is told to forget them ([`super::notifier`]); nobody
 //! who serves a request waits for that, but the call that asked for the abort, which holds no lock. Pages that the kernel writes back meanwhile are
 //! dropped (engine).
-use super::ioctl::{F2FS_ABORT, F2FS_COMMIT, F2FS_START, put_line, trace_arg, versioned};
+use super::ioctl::{
+    F2FS_ABORT, F2FS_COMMIT, F2FS_START, put_line, set_result, trace_arg, versioned,
+};
 use super::{Answer, Server};
 use crate::show::Paths;
 use crate::transport::channel::Channel;
 use crate::wire::{Errno, Reply, Request};
+use ccfs_caller::Found;
 use ccfs_client::abi::{self as client, GroupArg};
-use ccfs_engine::Ino;
+use ccfs_engine::{Fate, Ino, Limit, Reason};
 use std::time::Duration;
 
 impl Server {
@@ -52,9 +55,21 @@ impl Server {
             client::IOC_GROUP_ENTER => self.callers.enter_group(tid, uid, arg.handle)?,
             client::IOC_GROUP_COMMIT => {
                 let durable = arg.flags & client::GROUP_ORDERED == 0;
-                self.group_commit(tid, uid, arg.handle, durable)?;
+                let found = self.callers.group(tid, uid, arg.handle)?;
+                if let Err(e) = self.group_commit(tid, &found, durable) {
+                    // The error goes with an answer.
+                    let told = found.fate().is_some_and(|fate| tell(fate, &mut arg));
+                    if !told {
+                        return Err(e);
+                    }
+                    set_result(reply, e);
+                }
             }
-            _ => self.group_abort(tid, uid, arg.handle)?,
+            _ => {
+                let found = self.callers.group(tid, uid, arg.handle)?;
+                self.group_abort(tid, &found)?;
+                found.fate().map(|fate| tell(fate, &mut arg));
+            }
         }
         reply.push(&arg);
         Ok(())
@@ -77,7 +92,7 @@ impl Server {
             (F2FS_START, None) => self.group_begin(tid, uid, 0, true).map(drop),
             (F2FS_START, Some(group)) if group.is_by_file() => Err(Errno(libc::EBUSY)),
             (_, None) => Err(Errno(libc::EINVAL)),
-            (F2FS_ABORT, Some(group)) if group.is_by_file() => self.group_abort(tid, uid, 0),
+            (F2FS_ABORT, Some(group)) if group.is_by_file() => self.group_abort(tid, &group),
             (F2FS_ABORT, Some(group)) => match self.volume.group_abort(group.id) {
                 // Its owner and the other members are told with their next change.
                 Ok(()) | Err(ccfs_engine::Error::Errno(libc::ECANCELED)) => {
@@ -87,7 +102,7 @@ impl Server {
                 Err(e) => Err(e.into()),
             },
             (F2FS_COMMIT, Some(group)) if group.is_by_file() => {
-                self.group_commit(tid, uid, 0, true)
+                self.group_commit(tid, &group, true)
             }
             (_, Some(group)) if self.volume.group_is_open(group.id) => Ok(()),
             (_, Some(_)) => Err(Errno(libc::ECANCELED)),
@@ -116,22 +131,23 @@ impl Server {
         }
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
         let id = self.volume.group_begin(home.stream, uid, timeout)?;
-        let entered = self.callers.enter_new_group(tid, uid, id, home, by_file);
+        let fate = self.volume.group_fate(id).unwrap_or_default();
+        let begun = (by_file, fate);
+        let entered = self.callers.enter_new_group(tid, uid, id, home, begun);
         if entered.is_err() {
             self.volume.group_abort(id)?;
         }
         entered
     }
 
-    fn group_commit(&self, tid: u32, uid: u32, handle: u64, durable: bool) -> Answer {
-        let found = self.callers.group(tid, uid, handle)?;
+    fn group_commit(&self, tid: u32, found: &Found, durable: bool) -> Answer {
         if found.is_committed() {
             return Err(Errno(libc::EALREADY));
         }
         let ended = self
             .volume
             .group_commit_telling(found.id, durable, &|| found.set_committed());
-        self.callers.group_ended(tid, &found);
+        self.callers.group_ended(tid, found);
         if ended.is_err() {
             self.notifier.settle_group(&self.volume, found.id);
         }
@@ -139,8 +155,7 @@ impl Server {
     }
 
     /// One that was taken back already is as its owner wants it.
-    fn group_abort(&self, tid: u32, uid: u32, handle: u64) -> Answer {
-        let found = self.callers.group(tid, uid, handle)?;
+    fn group_abort(&self, tid: u32, found: &Found) -> Answer {
         if found.is_committed() {
             return Err(Errno(libc::EALREADY));
         }
@@ -148,7 +163,7 @@ impl Server {
         if ended.is_err() && found.is_committed() {
             return Err(Errno(libc::EALREADY));
         }
-        self.callers.group_ended(tid, &found);
+        self.callers.group_ended(tid, found);
         self.notifier.settle_group(&self.volume, found.id);
         match ended {
             Err(Errno(libc::ECANCELED)) => Ok(()),
@@ -209,6 +224,40 @@ impl Server {
             }
         }
     }
+}
+
+/// Says in an answer why a group was taken back. False: it was not.
+fn tell(fate: &Fate, arg: &mut GroupArg) -> bool {
+    let Some(reason) = fate.taken_back() else {
+        return false;
+    };
+    arg.flags = match reason {
+        Reason::Asked => client::GROUP_ASKED,
+        Reason::Left => client::GROUP_LEFT,
+        Reason::OwnTime => client::GROUP_OWN_TIME,
+        Reason::MountTime => client::GROUP_MOUNT_TIME,
+        Reason::Waited => client::GROUP_WAITED,
+        Reason::WaitsForNobody => client::GROUP_WAITS_FOR_NOBODY,
+        Reason::StoresTooLarge => client::GROUP_STORES_TOO_LARGE,
+        Reason::StoresLost => client::GROUP_STORES_LOST,
+        Reason::Unmounted => client::GROUP_UNMOUNTED,
+    };
+    arg.timeout_ms = match (reason, fate.time()) {
+        (Reason::OwnTime | Reason::MountTime, Some(time)) => time.as_millis() as u64,
+        _ => 0,
+    };
+    // A time that was up is the reason, whatever was refused before.
+    if let Some((limit, size)) = fate.refused()
+        && arg.timeout_ms == 0
+    {
+        arg.flags |= match limit {
+            Limit::Memory => client::GROUP_MEMORY,
+            Limit::Log => client::GROUP_LOG,
+            Limit::Names => client::GROUP_NAMES,
+        };
+        arg.timeout_ms = size;
+    }
+    true
 }
 
 /// Something that a group has changed.

@@ -437,6 +437,16 @@ pub(super) fn versioned<T: FromBytes>(input: &[u8]) -> Result<T, Errno> {
     }
 }
 
+/// The call fails for its caller, and has an answer nevertheless.
+pub(super) fn set_result(reply: &mut Reply, Errno(errno): Errno) {
+    let out = abi::IoctlOut {
+        result: -errno,
+        ..Default::default()
+    };
+    let bytes = out.as_bytes();
+    reply.body[..bytes.len()].copy_from_slice(bytes);
+}
+
 /// The argument of a call that answers with lines. Error: EINVAL.
 pub(super) fn trace_arg(input: &[u8]) -> Result<TraceArg, Errno> {
     let arg = versioned::<TraceArg>(input)?;

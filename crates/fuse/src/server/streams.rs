@@ -25,7 +25,7 @@ impl Engine for Streams {
 
     fn abandon(&self, id: u64) {
         // An error stops the volume where it happens.
-        let _ = self.0.group_abort(StreamId(id));
+        let _ = self.0.group_abandon(StreamId(id));
     }
 
     fn spawn(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {

@@ -153,3 +153,83 @@ fn append_only_files_of_two_users() {
     assert_eq!(lines, ["first", "own", "root", "own"], "{}", out.all());
     v.finish();
 }
+
+/// What ended a command's group is said, with what to do about it; of each way one line.
+#[test]
+fn why_it_was_taken_back() {
+    let Some(v) = volume("why", ",dirty=4M") else {
+        return;
+    };
+    let ran = |script: &str, code: i32| {
+        let out = v.script(&format!("set +e; mkdir -p d; {script}"));
+        assert_eq!(out.code, code, "{}", out.all());
+        let own = |l: &&str| l.starts_with("ccfs atomic:");
+        let said: Vec<String> = out.stderr.lines().filter(own).map(str::to_string).collect();
+        assert_eq!(said.len(), 1, "{}", out.all());
+        said[0].clone()
+    };
+    let said = ran("$CCFS atomic -- sh -c 'echo 1 >f; exit 7'", 7);
+    assert!(
+        said.ends_with("the command failed (exit code 7): its changes were taken back"),
+        "{said}"
+    );
+    let said = ran("$CCFS atomic -- sh -c 'echo 1 >f; kill -9 $$'", 137);
+    assert!(said.contains("(exit code 137)"), "{said}");
+    // It ends well, too late.
+    let wait = "echo 1 >f; while [ -e f ]; do sleep 0.05; done";
+    let said = ran(&format!("$CCFS atomic --timeout 1 -- sh -c '{wait}'"), 1);
+    assert!(
+        said.contains("taken back: its time of 1 s was up; give it more with --timeout"),
+        "{said}"
+    );
+    let failing = format!("$CCFS atomic --timeout 1 -- sh -c '{wait}; exit 9'");
+    assert!(ran(&failing, 9).contains("its time of 1 s was up"));
+    let dry = format!("$CCFS atomic --dry-run --timeout 1 -- sh -c '{wait}'");
+    assert!(ran(&dry, 1).contains("its time of 1 s was up"));
+    // Half of dirty= for all groups.
+    let said = ran("$CCFS atomic -- head -c 8M /dev/zero >f", 1);
+    assert!(
+        said.contains("and was too large: all atomic groups together may hold 2.0 MiB"),
+        "{said}"
+    );
+    assert!(said.contains("dirty="), "{said}");
+    // Another program, which waits for a second.
+    let beside = |work: &str, other: &str| {
+        format!(
+            "rm -f ../go; touch d/g h; $CCFS atomic -- sh -c '{work}; touch ../go; while ! [ -e ../ended ]; do sleep 0.05; done; true' & group=$!
+             while ! [ -e ../go ]; do sleep 0.05; done; {other}; touch ../ended; wait $group; code=$?; rm ../ended; exit $code"
+        )
+    };
+    let said = ran(&beside("echo 1 >f", "echo 2 >f"), 1);
+    assert!(
+        said.contains("another program changed the same files; end that one"),
+        "{said}"
+    );
+    // One that nobody may wait for.
+    let said = ran(&beside("mv h d/h", "mv d/h k"), 1);
+    assert!(
+        said.contains("moved something between directories; end that one"),
+        "{said}"
+    );
+    // What was stored through a mapping is known when the kernel writes it back.
+    let map = "import mmap,os; f=os.open(\"m\",os.O_RDWR|os.O_CREAT); os.write(f,b\"x\"); os.ftruncate(f,8<<20); m=mmap.mmap(f,8<<20); m[:]=b\"y\"*(8<<20); m.flush()";
+    let said = ran(&format!("$CCFS atomic -- python3 -c '{map}'"), 1);
+    assert!(
+        said.contains("through a mapping did not fit, and was too large:"),
+        "{said}"
+    );
+    v.finish();
+    let Some(v) = volume("why-mount", ",group_timeout=1") else {
+        return;
+    };
+    let out = v.script(&format!("$CCFS atomic --timeout 60 -- sh -c '{wait}'"));
+    assert_eq!(out.code, 1, "{}", out.all());
+    assert!(
+        out.stderr.contains(
+            "time of 1 s was up that the mount option group_timeout= gives; mount with a longer one"
+        ),
+        "{}",
+        out.all()
+    );
+    v.finish();
+}
