@@ -21,6 +21,7 @@ help:
 	@echo "make test      everything that CI checks, with the time of each part"
 	@echo "make test-flash   the tests of the engine and of mounts, with every volume on transactional flash"
 	@echo "make test-transports   the tests of mounts over io_uring, then over /dev/fuse"
+	@echo "make test-kernels   the checks of docs/kernels.md under each of Debian's kernels, in qemu; hours"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs"
 	@echo "make bench     ccfs against ext4 and fuse2fs, 15 minutes;  make bench-all  everything, 3 hours;  make scale  large volumes (docs/performance.md)"
 	@echo "make mesobenchmark   a map in a failure-atomic file beside SQLite, LevelDB and Kyoto Cabinet, on ext4 and ccfs"
@@ -106,6 +107,7 @@ soak:
 	CCFS_CRASH_RUNS=1000 cargo test --release -p ccfs-crash --test threads -- groups_and_atomic_files
 	$(MAKE) shuttle
 	scripts/tsan.sh
+	$(MAKE) test-kernels
 
 # 5,000,000 crash states, going on where an interrupted run was: `make crash CRASH_ARGS="--minutes 30"` does a part.
 CRASH_ARGS ?=
@@ -140,6 +142,17 @@ evidence:
 	cargo build --release -p ccfs -p ccfs-evidence
 	@needs=$$($(CARGO_TARGET_DIR)/release/ccfs-evidence needs $(EVIDENCE_ARGS)) && scripts/deps.sh packages $$needs
 	$(SUDO) $(CARGO_TARGET_DIR)/release/ccfs-evidence tables $(EVIDENCE_ARGS)
+
+# ccfs under the kernels of Debian's suites, in qemu: `make test-kernels KERNELS="6.1 6.12" CHECKS="sync power"` does a part.
+# Makes the table in docs/kernels.md. Needs a Debian mirror the first time; 30 to 60 minutes a kernel.
+KERNELS ?=
+CHECKS ?=
+.PHONY: test-kernels
+test-kernels:
+	@scripts/deps.sh test
+	cargo build --release -p ccfs -p ccfs-tests --bins
+	$(SUDO) env "PATH=$$PATH" $(CARGO_TARGET_DIR)/release/ccfs-kernels --kernels "$(KERNELS)" --checks "$(CHECKS)" \
+	--results $(CARGO_TARGET_DIR)/kernels.json --into docs/kernels.md
 
 fuzz:
 	@scripts/deps.sh build

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Fetches the newest kernel of a Debian suite, once; prints the folder that holds `vmlinuz` and `lib/modules`.
-# usage: kernel.sh SUITE CACHE    (CACHE/SUITE is the folder; remove it to fetch a newer kernel)
+# Fetches a kernel of a Debian suite, once; prints the folder that holds `vmlinuz` and `lib/modules`.
+# usage: kernel.sh SUITE[/MAJOR.MINOR] CACHE    (the suite's default kernel, or its newest of that version)
 #
-# A package list of its own: this machine's apt, its sources and what is installed are not touched.
-# CCFS_GUEST_MIRROR (default http://deb.debian.org) has /debian and /debian-security.
+# CACHE/SUITE or CACHE/SUITE-MAJOR.MINOR is the folder; remove it to fetch a newer kernel.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
-suite=$1 cache=$2
-folder=$cache/$suite
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$here/apt.sh"
+suite=${1%%/*} cache=$(realpath -m "$2") wanted=
+[ "$suite" = "$1" ] || wanted=${1#*/}
+folder=$cache/${1/\//-}
+mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 if [ -e "$folder/vmlinuz" ]; then
@@ -19,38 +22,30 @@ fi
 work=$cache/fetch
 rm -rf "$work"
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial" "$work/none" "$work/debs" "$work/root"
-mirror=${CCFS_GUEST_MIRROR:-http://deb.debian.org}
-signed='[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]'
-echo "deb $signed $mirror/debian $suite main" >"$work/sources.list"
-case $suite in
-    *-* | sid | unstable | testing) ;;
-    *) echo "deb $signed $mirror/debian-security $suite-security main" >>"$work/sources.list" ;;
-esac
-: >"$work/status"
-options=(-o Dir::State="$work/state" -o Dir::State::status="$work/status" -o Dir::Cache="$work/cache"
-    -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts="$work/none"
-    -o Dir::Etc::Preferences="$work/none/none" -o Dir::Etc::PreferencesParts="$work/none"
-    -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=3
-    -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::http::Timeout=30)
+mkdir -p "$work/debs" "$work/root"
 architecture=$(dpkg --print-architecture)
 
 failed() {
-    echo "guest: no kernel of Debian $suite: $1" >&2
+    echo "guest: no kernel of Debian $1: $2" >&2
     exit 1
 }
 
-apt-get "${options[@]}" -qq update >"$work/log" 2>&1 || { cat "$work/log" >&2; failed "apt-get update"; }
+private_apt "$suite" "$work" || failed "$suite" "apt-get update"
+first=linux-image-$architecture
+if [ -n "$wanted" ]; then
+    first=$(kernels_listed "$architecture" | sed -n "s/^$wanted //p")
+    [ -n "$first" ] || failed "$suite" "it has no $wanted"
+fi
 # linux-image-amd64 names linux-image-VERSION-amd64, and where modules are a package of their own, that.
-packages=("linux-image-$architecture")
+packages=("$first")
 for ((i = 0; i < ${#packages[@]}; i++)); do
     while read -r name; do
         case " ${packages[*]} " in *" $name "*) ;; *) packages+=("$name") ;; esac
-    done < <(apt-cache "${options[@]}" depends "${packages[i]}" 2>/dev/null |
+    done < <(apt-cache "${apt[@]}" depends "${packages[i]}" 2>/dev/null |
         sed -n 's/^ *Depends: \(linux-\(image\|modules\|binary\|base\)-[^ ]*\)$/\1/p')
 done
-(cd "$work/debs" && apt-get "${options[@]}" -qq download "${packages[@]}" >"$work/log" 2>&1) ||
-    { cat "$work/log" >&2; failed "apt-get download ${packages[*]}"; }
+(cd "$work/debs" && apt-get "${apt[@]}" -qq download "${packages[@]}" >"$work/log" 2>&1) ||
+    { cat "$work/log" >&2; failed "$suite" "apt-get download ${packages[*]}"; }
 for package in "$work"/debs/*.deb; do
     dpkg-deb -x "$package" "$work/root"
 done
@@ -60,7 +55,7 @@ version=$(ls "$work/root/lib/modules")
 for vmlinuz in "$work/root/boot/vmlinuz-$version" "$work/root/lib/modules/$version/vmlinuz"; do
     [ ! -e "$vmlinuz" ] || mv "$vmlinuz" "$work/vmlinuz"
 done
-[ -e "$work/vmlinuz" ] || failed "no vmlinuz of $version in ${packages[*]}"
+[ -e "$work/vmlinuz" ] || failed "$suite" "no vmlinuz of $version in ${packages[*]}"
 depmod -b "$work/root" "$version"
 rm -rf "$folder" "$folder.new"
 mkdir -p "$folder.new/lib/modules"

@@ -3,12 +3,14 @@
 #
 #   run.sh [-t SECONDS] [-m MIB] [-k 'KERNEL PARAMETERS'] KERNEL COMMAND [ARGUMENT...]
 #
-# KERNEL is a Debian suite whose kernel is taken (bookworm: 6.1, trixie: 6.12, trixie-backports, sid, ...; kernel.sh
-# fetches it once), or a folder that holds `vmlinuz` and `lib/modules`.
+# KERNEL is a Debian suite whose kernel is taken (bookworm, trixie, ...), or its newest of a version (bookworm/6.1;
+# kernels.sh lists what there is, kernel.sh fetches it once), or a folder that holds `vmlinuz` and `lib/modules`.
 # COMMAND runs as root, in this working directory, with this PATH, HOME and all variables CCFS_*. It sees the files of
 # this machine as they are; what it writes goes to an overlay, and is gone with the guest. What differs for it:
 #   TMPDIR, CCFS_TEST_DIR   /scratch, an ext4 of 8 GiB on a disk of its own (for images: overlays are no place for loop devices)
 #   GUEST_DISK  /dev/vdb, an empty disk of 8 GiB (for volumes on block devices)
+#   GUEST_CUT_DISK  /dev/vdc, an empty disk of $GUEST_CUT_BYTES, if the host's $GUEST_CUT names a folder: there, in
+#               `log`, is every write and flush of that disk, as dm-log-writes has it (for states after a power cut)
 #   GUEST_OUT   a folder whose files are in the host's $GUEST_OUT afterwards, if that names a folder
 # FUSE, loop devices and the kernel's FUSE over io_uring are switched on. There is no network.
 #
@@ -66,10 +68,19 @@ trap 'exit 125' HUP INT TERM
     echo "export PATH=$(printf %q "$PATH") HOME=$(printf %q "${HOME:-/root}") TMPDIR=/scratch GUEST_DISK=/dev/vdb"
     for name in $(compgen -e | grep ^CCFS_ || true); do printf 'export %s=%q\n' "$name" "${!name}"; done
     echo 'export CCFS_TEST_DIR=/scratch'
+    [ -z "${GUEST_CUT:-}" ] || echo 'export GUEST_CUT_DISK=/dev/vdc'
     printf 'cd %q\n' "$PWD"
     printf '%q ' "$@"
     echo
 } >"$run/command"
+
+cut=()
+if [ -n "${GUEST_CUT:-}" ]; then
+    truncate -s 0 "$GUEST_CUT/log"
+    truncate -s "$GUEST_CUT_BYTES" "$GUEST_CUT/disk"
+    cut=(-blockdev "node-name=cut,driver=blklogwrites,log-sector-size=512,file.driver=file,file.filename=$GUEST_CUT/disk,log.driver=file,log.filename=$GUEST_CUT/log"
+        -device virtio-blk-pci,drive=cut)
+fi
 
 # A child that outlives us would keep the machine busy: each dies with its parent.
 code=0
@@ -79,8 +90,9 @@ setpriv --pdeathsig TERM timeout -k 5 "$seconds" setpriv --pdeathsig KILL \
     -append "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic no_timer_check mitigations=off net.ifnames=0 guest.here=$here guest.kernel=$kernel guest.run=$run $parameters" \
     -chardev "file,id=console,path=/dev/fd/3,append=on" -serial chardev:console \
     -chardev stdio,id=output,signal=off -serial chardev:output \
-    -drive "file=$disk,format=raw,if=virtio,snapshot=on,cache=unsafe" \
-    -drive "file=$empty,format=raw,if=virtio,snapshot=on,cache=unsafe" \
+    -drive "file=$disk,format=raw,if=none,id=scratch,snapshot=on,cache=unsafe" -device virtio-blk-pci,drive=scratch \
+    -drive "file=$empty,format=raw,if=none,id=empty,snapshot=on,cache=unsafe" -device virtio-blk-pci,drive=empty \
+    "${cut[@]}" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \
     -fsdev "local,id=run,path=$run,security_model=none" \

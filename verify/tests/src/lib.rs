@@ -9,6 +9,7 @@ pub mod exercise;
 pub mod full_names;
 pub mod harness;
 pub mod hash;
+pub mod kernels;
 pub mod kill9;
 pub mod old_volumes;
 pub mod posix;

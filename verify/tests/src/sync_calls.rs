@@ -5,6 +5,7 @@ use crate::harness::{Fs, GOING_NOLOGFLUSH, Volume, ccfs_program, run_ok};
 use crate::sys;
 use Reach::{All, AllByTheKernel, File, Name, Nothing};
 use libc::{O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_SYNC, O_WRONLY};
+use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -119,7 +120,8 @@ const OWN_CALLS: [(&str, Reach, Make); 5] = [
 /// For what has to happen.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const CONTENT: &[u8] = &[b'x'; 5000];
+/// Of every file.
+pub const CONTENT: &[u8] = &[b'x'; 5000];
 
 fn ok<T>(result: sys::R<T>) -> T {
     result.expect("the call succeeds")
@@ -196,6 +198,32 @@ pub fn what_they_make_durable(fs: Fs) -> Vec<&'static str> {
     }
     v.finish();
     lost
+}
+
+/// What a crash right after a call must leave of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Promise {
+    Nothing,
+    Name,
+    Content,
+}
+
+/// Makes each call on a mounted volume of ccfs, and tells of it when it has returned: its name, its file, and what must have become durable.
+pub fn each(v: &mut Volume, mut returned: impl FnMut(&str, &str, Promise)) {
+    assert!(told_whether_forwarded(v), "sync calls reach the daemon");
+    for (n, (name, reach, make)) in CALLS.iter().chain(&OWN_CALLS).chain([&REMOUNT]).enumerate() {
+        let file = format!("f{n}");
+        make(v, &v.path(&file));
+        let promise = match reach {
+            Nothing => Promise::Nothing,
+            Name => Promise::Name,
+            File | AllByTheKernel | All => Promise::Content,
+        };
+        returned(name, &file, promise);
+        if name.contains("remount,ro") {
+            v.remount();
+        }
+    }
 }
 
 /// Somebody waits in a sync call for a daemon that is killed: he goes on, and is told where the call tells of errors.

@@ -7,8 +7,9 @@ fn seed(of_test: u64) -> u64 {
     number("CCFS_TEST_SEED", of_test)
 }
 
-/// A share of the full length; the kernel's ext4 only proves the exerciser.
+/// A share of the full length (`CCFS_TEST_PERCENT`); the kernel's ext4 only proves the exerciser.
 fn length(fs: Fs, full: u64) -> u64 {
+    let full = full * number("CCFS_TEST_PERCENT", 100) / 100;
     if fs == Fs::Ext4 { full / 10 } else { full }
 }
 

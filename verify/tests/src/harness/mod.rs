@@ -3,14 +3,12 @@
 mod backend;
 mod cmd;
 mod guard;
-mod guest;
 mod tree;
 mod volume;
 
 pub use backend::{copy_out, flash_chosen, in_memory, not_on_flash};
 pub use cmd::{Output, have, number, run, run_in, run_ok, shell, sibling};
 pub use guard::WorkDir;
-pub use guest::in_guest;
 pub use tree::{Compare, Entry, Tree};
 pub use volume::{FS_IOC_SHUTDOWN, GOING_DEFAULT, GOING_LOGFLUSH, GOING_NOLOGFLUSH};
 pub use volume::{Fs, Volume, ccfs_program, kernel_mount, transport_option, umount_patiently};

@@ -107,6 +107,13 @@ impl Volume {
             work,
         }
     }
+    /// As `unformatted`, on a block device, or on an image elsewhere, which stays.
+    pub fn over(fs: Fs, label: &str, image: &Path) -> Volume {
+        let mut v = Volume::unformatted(fs, label);
+        v.image = image.to_path_buf();
+        v.flash = false;
+        v
+    }
     /// Mount options of later mounts, as in `-o`.
     pub fn options(mut self, options: &str) -> Volume {
         self.options = options.to_string();

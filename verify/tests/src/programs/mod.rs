@@ -3,7 +3,7 @@
 pub mod build;
 pub mod database;
 
-use crate::harness::{Compare, Fs, Tree, Volume, have, run_in, shell};
+use crate::harness::{Compare, Fs, Tree, Volume, have, number, run_in, shell};
 use crate::sys;
 use ccfs_testkit::Rng;
 use std::path::Path;
@@ -28,10 +28,12 @@ pub struct Size {
 }
 
 impl Size {
+    /// For tests; `CCFS_TEST_PERCENT` is a share of that.
     pub fn short() -> Size {
+        let share = |full| full * number("CCFS_TEST_PERCENT", 100) as usize / 100;
         Size {
-            files: 5_000,
-            rows: 10_000,
+            files: share(5_000),
+            rows: share(10_000),
             source: None,
         }
     }

@@ -1,0 +1,151 @@
+//! ccfs under other kernels: which checks there are, a run of them in a virtual machine, and the table of what they showed.
+//!
+//! The host's side ([`host`]) boots a kernel of Debian's over this machine's files (scripts/guest/run.sh) and starts this build's
+//! programs in it ([`guest`]), which tell of every check in one line. A check that ends its kernel costs a new boot.
+
+pub mod checks;
+pub mod cuts;
+pub mod guest;
+pub mod host;
+pub mod table;
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A kernel's version, as far as it matters here: major and minor.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Version(pub u32, pub u32);
+
+impl Version {
+    /// Of `6.1`, `6.12.57+deb13-amd64` and the like.
+    pub fn of(text: &str) -> Option<Version> {
+        let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+        let mut next = || numbers.next()?.parse().ok();
+        Some(Version(next()?, next()?))
+    }
+    /// Of the kernel that runs.
+    pub fn running() -> Version {
+        Version::of(&release()).expect("a kernel's release begins with its version")
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// As uname(1) shows it.
+pub fn release() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    text.trim().to_string()
+}
+
+/// What came of a check.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "outcome", content = "why", rename_all = "kebab-case")]
+pub enum Outcome {
+    Ok,
+    /// Something is wrong.
+    Failed(String),
+    /// The kernel has it not: since when kernels do.
+    NotThere(String),
+    /// The machine lacks something: nothing is known.
+    Skipped(String),
+}
+
+/// One line of a guest, and of the results.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Line {
+    pub check: String,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Tests that passed.
+    pub tests: u64,
+    pub seconds: u64,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (check, seconds) = (&self.check, self.seconds);
+        match &self.outcome {
+            Outcome::Ok => write!(f, "{check}: ok ({} tests, {seconds} s)", self.tests),
+            Outcome::Failed(why) => write!(f, "{check}: failed: {why} ({seconds} s)"),
+            Outcome::NotThere(why) => write!(f, "{check}: not there: {why}"),
+            Outcome::Skipped(why) => write!(f, "{check}: skipped: {why}"),
+        }
+    }
+}
+
+/// What is known of one kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Kernel {
+    pub version: Version,
+    /// As uname(1) shows it.
+    pub release: String,
+    /// Where it is from: `Debian trixie`.
+    pub from: String,
+    /// Day of the run, UTC.
+    pub day: String,
+    pub lines: Vec<Line>,
+}
+
+impl Kernel {
+    /// (ok, not there, failed, skipped).
+    pub fn counts(&self) -> [usize; 4] {
+        let mut counts = [0; 4];
+        for line in &self.lines {
+            counts[match line.outcome {
+                Outcome::Ok => 0,
+                Outcome::NotThere(_) => 1,
+                Outcome::Failed(_) => 2,
+                Outcome::Skipped(_) => 3,
+            }] += 1;
+        }
+        counts
+    }
+}
+
+/// What the guest's program is given.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Names of checks, in their order.
+    pub checks: Vec<String>,
+    /// Test programs: (`PACKAGE/TARGET`, path, folder of the package).
+    pub programs: Vec<(String, String, String)>,
+    /// Longest run of a test program, seconds.
+    pub limit_s: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_and_ordered() {
+        let of = |text| Version::of(text).unwrap();
+        assert_eq!(of("6.12.57+deb13-amd64"), Version(6, 12));
+        assert_eq!(of("7.0-rc3"), Version(7, 0));
+        assert!(of("6.1.0-41-amd64") < of("6.12") && of("5.15") < of("6.1"));
+        assert_eq!(Version::of("linux"), None);
+    }
+
+    #[test]
+    fn a_line_survives_the_way_out_of_the_guest() {
+        for outcome in [
+            Outcome::Ok,
+            Outcome::Failed("a\nb".into()),
+            Outcome::NotThere("Linux 6.14".into()),
+        ] {
+            let line = Line {
+                check: "posix".into(),
+                outcome,
+                tests: 3,
+                seconds: 4,
+            };
+            let text = serde_json::to_string(&line).unwrap();
+            assert!(!text.contains('\n'));
+            assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+        }
+    }
+}
