@@ -37,9 +37,10 @@ install_all() {
         echo ".so man8/ccfs-$helper.8" >"$root$man/$helper.ccfs.8"
         chmod 644 "$root$man/$helper.ccfs.8"
     done
-    # mount(8) remounts under the mount table's names.
+    # mount(8) remounts, and umount(8) unmounts, under the mount table's names.
     for name in $TABLE_NAMES; do
         ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/mount.$name"
+        ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/umount.$name"
         install -m 644 "$root$man/mount.ccfs.8" "$root$man/mount.$name.8"
     done
     install -m 644 "$top"/docs/man/*.8 "$root$man/"
@@ -58,7 +59,7 @@ uninstall_all() {
     rm -f "$root$PREFIX/bin/ccfs" "$root$PREFIX/bin/ccfs-bench" "$root$UNITDIR/ccfs@.service"
     rm -f "$root$BASHDIR/ccfs" "$root$ZSHDIR/_ccfs" "$root$FISHDIR/ccfs.fish"
     for helper in mount mkfs fsck; do rm -f "$root$SBIN/$helper.ccfs" "$root$man/$helper.ccfs.8"; done
-    for name in $TABLE_NAMES; do rm -f "$root$SBIN/mount.$name" "$root$man/mount.$name.8"; done
+    for name in $TABLE_NAMES; do rm -f "$root$SBIN/mount.$name" "$root$SBIN/umount.$name" "$root$man/mount.$name.8"; done
     for page in "$top"/docs/man/*.8; do rm -f "$root$man/$(basename "$page")"; done
     # What install-libs.sh put there.
     local lib=$root${LIBDIR:-$PREFIX/lib}

@@ -364,15 +364,7 @@ struct Release {
 
 pub fn release(args: &ReleaseArgs) -> Outcome<()> {
     let shown = args.target.display().to_string();
-    if let Some(mount) = mounted_on(&args.target) {
-        return Err(Failure::new(
-            CODE,
-            format!(
-                "{shown} is mounted on {0}; unmount it first: umount {0}",
-                mount.dir.display()
-            ),
-        ));
-    }
+    target::check_not_mounted(&args.target, CODE)?;
     let fail = |e: ccfs_engine::Error| {
         Failure::new(
             CODE,

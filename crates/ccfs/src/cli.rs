@@ -90,10 +90,11 @@ pub struct MountArgs {
     /// Stay in the foreground, with messages on stderr
     #[arg(short = 'f', long)]
     pub foreground: bool,
-    /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, relatime,
-    /// errors=remount-ro, log=FILE, status=on|off, streams=shared|session|cgroup|uid, rules=FILE,
-    /// transport=auto|uring|dev, group_timeout=SECONDS, atomic_files=on|off, nosuid, nodev, noexec,
-    /// allow_other, remount; docs/using.md says what each of them does
+    /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, nodiratime, relatime,
+    /// sync, dirsync, errors=remount-ro, log=FILE, status=on|off, streams=shared|session|cgroup|uid, rules=FILE,
+    /// transport=auto|uring|dev, group_timeout=SECONDS, atomic_files=on|off, nosuid, nodev, noexec, nosymfollow,
+    /// grpid, minixdf, noload, silent, allow_other, remount; docs/using.md says what each of them does, and what
+    /// becomes of ext4's other options
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Image file or block device
@@ -108,8 +109,14 @@ pub struct MountArgs {
 }
 
 /// Unmounts a volume and waits until it is plain ext4
+///
+/// A volume that is also mounted in other mount namespaces (containers, services with private mounts) ends with the last of these
+/// mounts. Says after a second for whom it waits. Who looks at the mount for an instant (df) is waited for, too, for a second.
 #[derive(Args, Debug)]
 pub struct UmountArgs {
+    /// Wait at most so long for mounts in other namespaces and for the daemon, then fail; the volume is unmounted here all the same
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    pub timeout: Option<u64>,
     /// What to do for a daemon, for the mount that DIR stands for (internal).
     #[arg(long, value_name = "TASK", hide = true)]
     pub for_daemon: Option<ccfs_fuse::apart::Task>,

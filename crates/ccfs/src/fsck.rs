@@ -1,7 +1,7 @@
 //! `ccfs fsck`: recovery, then e2fsck. Each step can be killed and run again.
 use crate::cli::FsckArgs;
 use crate::failure::{Context, Failure, Outcome, fsck_code};
-use crate::{flash, inspect, logging, mounts, superblock, target, tools};
+use crate::{flash, inspect, logging, superblock, target, tools};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_image::{Image, OpenOptions};
@@ -12,18 +12,8 @@ use std::sync::Arc;
 /// Gives the exit code of fsck(8).
 pub fn run(args: &FsckArgs) -> Outcome<u8> {
     let shown = args.target.display();
-    if let Some(mount) = mounts::of_target(&args.target)
-        .or_fail(fsck_code::OPERATIONAL, "cannot read the mount table")?
-        .first()
-        && !args.no
-    {
-        return Err(Failure::new(
-            fsck_code::OPERATIONAL,
-            format!(
-                "{shown} is mounted on {0}; unmount it first: umount {0}",
-                mount.dir.display()
-            ),
-        ));
+    if !args.no {
+        target::check_not_mounted(&args.target, fsck_code::OPERATIONAL)?;
     }
     let mode = if args.no {
         OpenMode::ReadOnly

@@ -1,8 +1,10 @@
-//! Called as mkfs.ccfs, mount.ccfs or fsck.ccfs by mkfs(8), mount(8) (fstab, `mount -t ccfs`) and fsck(8).
+//! Called as mkfs.ccfs, mount.ccfs or fsck.ccfs by mkfs(8), mount(8) (fstab, `mount -t ccfs`) and fsck(8), and as umount.fuseblk.ccfs
+//! by umount(8), where that goes by the mount table.
 use crate::cli::{FsckArgs, MkfsArgs, MountArgs};
 use crate::failure::{Failure, Outcome, fsck_code, mount_code};
-use crate::{fsck, mkfs, mount, options};
+use crate::{fsck, mkfs, mount, options, umount};
 use clap::Args;
+use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -25,6 +27,10 @@ pub fn run(name: &str, args: &[OsString]) -> Outcome<u8> {
         }
         "fsck.ccfs" => {
             parse::<FsckArgs>("fsck.ccfs", args, fsck_code::USAGE)?.map_or(Ok(0), |a| fsck::run(&a))
+        }
+        "umount.fuseblk.ccfs" | "umount.fuse.ccfs" => {
+            let asked = umount_helper(args)?;
+            umount::at_once(&asked.dir, asked.how, asked.or_read_only).map(|()| 0)
         }
         _ => match mount_helper(name != "mount.ccfs", args)? {
             Some(args) => mount::run(&args).map(|()| 0),
@@ -50,6 +56,46 @@ fn parse<A: Args>(name: &'static str, args: &[OsString], usage_code: u8) -> Outc
             e.to_string().trim_end().trim_start_matches("error: "),
         )),
     }
+}
+
+/// What umount(8) asks for.
+#[derive(Debug, PartialEq)]
+struct Unmount {
+    dir: PathBuf,
+    how: UnmountFlags,
+    or_read_only: bool,
+}
+
+/// The command line that umount(8) gives: `umount.TYPE DIR [-nlfvr] [-t TYPE] [-N NAMESPACE]`.
+fn umount_helper(args: &[OsString]) -> Outcome<Unmount> {
+    let usage = |text: String| {
+        Failure::new(
+            mount_code::USAGE,
+            format!("{text}; usage: umount.fuseblk.ccfs DIR [-nlfvr]; umount -i does without it"),
+        )
+    };
+    let (mut dir, mut how, mut or_read_only) = (None, UnmountFlags::empty(), false);
+    let mut rest = args.iter().skip(1);
+    while let Some(arg) = rest.next() {
+        match arg.to_str() {
+            Some("-n" | "-v") => {}
+            Some("-l") => how |= UnmountFlags::DETACH,
+            Some("-f") => how |= UnmountFlags::FORCE,
+            Some("-r") => or_read_only = true,
+            Some("-t") => drop(rest.next()),
+            Some(flag) if flag.starts_with('-') => {
+                let flag = flag.trim_start_matches('-');
+                return Err(usage(format!("unknown option -{flag}")));
+            }
+            _ => dir = Some(PathBuf::from(arg)),
+        }
+    }
+    let dir = dir.ok_or_else(|| usage("a directory is needed".into()))?;
+    Ok(Unmount {
+        dir,
+        how,
+        or_read_only,
+    })
 }
 
 /// The command line that mount(8) gives: `mount.ccfs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
@@ -112,7 +158,7 @@ fn mount_helper(by_table: bool, args: &[OsString]) -> Outcome<Option<MountArgs>>
         lists = lists
             .iter()
             .flat_map(|l| l.split(','))
-            .filter(|o| options::parse(&[o.to_string()]).is_ok())
+            .filter(|o| options::is_taken(o))
             .map(str::to_string)
             .collect();
     }
@@ -134,6 +180,31 @@ mod tests {
     fn helper(line: &str) -> Outcome<Option<MountArgs>> {
         let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         mount_helper(!line.starts_with("mount.ccfs"), &args)
+    }
+
+    #[test]
+    fn umount_calls_its_helper_in_these_ways() {
+        let helper = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            umount_helper(&args)
+        };
+        let asked = |how, or_read_only| Unmount {
+            dir: "/mnt".into(),
+            how,
+            or_read_only,
+        };
+        let plain = helper("umount.fuseblk.ccfs /mnt -n -v -t fuseblk.ccfs").unwrap();
+        assert_eq!(plain, asked(UnmountFlags::empty(), false));
+        let both = UnmountFlags::DETACH | UnmountFlags::FORCE;
+        let lazy = helper("umount.fuseblk.ccfs /mnt -l -f -r").unwrap();
+        assert_eq!(lazy, asked(both, true));
+        for bad in [
+            "umount.fuse.ccfs",
+            "umount.fuse.ccfs /mnt -x",
+            "u /mnt -N 1",
+        ] {
+            assert_eq!(helper(bad).unwrap_err().code, mount_code::USAGE, "{bad}");
+        }
     }
 
     #[test]

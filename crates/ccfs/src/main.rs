@@ -17,6 +17,8 @@ mod crash;
 mod crash_cli;
 mod daemon;
 mod dirtier;
+mod elsewhere;
+mod ext4_options;
 mod failure;
 mod flash;
 mod fsck;
@@ -40,6 +42,7 @@ mod output;
 mod rehearsal;
 mod remount;
 mod scrub;
+mod shares;
 mod signals;
 mod size;
 mod status;
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         "mount.ccfs" | "mkfs.ccfs" | "fsck.ccfs" => (invoked, helper::run(invoked, &args)),
         // As the mount table names what is mounted: mount(8) remounts by that name.
         "mount.fuseblk.ccfs" | "mount.fuse.ccfs" => ("mount.ccfs", helper::run(invoked, &args)),
+        "umount.fuseblk.ccfs" | "umount.fuse.ccfs" => ("umount", helper::run(invoked, &args)),
         _ => command_line(&args),
     };
     match outcome {

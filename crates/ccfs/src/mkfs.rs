@@ -190,18 +190,7 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
             ),
         ));
     }
-    if let Some(mount) = mounts::of_target(&args.target)
-        .or_fail(CODE, "cannot read the mount table")?
-        .first()
-    {
-        return Err(Failure::new(
-            CODE,
-            format!(
-                "{shown} is mounted on {}; unmount it first: umount {0}",
-                mount.dir.display()
-            ),
-        ));
-    }
+    target::check_not_mounted(&args.target, CODE)?;
     if let Some(device) = mounts::loops_of(&args.target).first() {
         return Err(Failure::new(
             CODE,

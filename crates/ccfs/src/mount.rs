@@ -15,11 +15,14 @@ const OLD_KERNEL: &str = "CCFS_TEST_OLD_KERNEL";
 
 pub fn run(args: &MountArgs) -> Outcome<()> {
     let options = options::parse(&args.options)?;
-    if options.remount {
-        return remount::run(args);
-    }
     if args.daemon {
         return run_daemon(args, &options);
+    }
+    if !options.silent {
+        options.notes.iter().for_each(|n| warn!("ccfs mount: {n}"));
+    }
+    if options.remount {
+        return remount::run(args);
     }
     let (target, dir) = prepare(args)?;
     let daemon = daemon::start(args, &target, &dir)?;
@@ -169,15 +172,19 @@ fn serve(
     } else {
         OpenMode::ReadWrite
     };
-    if options.engine.read_only {
+    if options.engine.read_only && !options.noload {
         recover_first(&home, target);
     }
     let device = within(&home, || open(target, mode))?;
     let volume = Volume::mount(device, options.engine.clone())
-        .map_err(|e| cannot_mount(target, &e, options.engine.read_only))?;
+        .map_err(|e| cannot_mount(target, &e, options))?;
     let config = MountConfig {
         read_only: options.engine.read_only,
         noatime: options.engine.noatime,
+        nodiratime: options.engine.nodiratime,
+        sync: options.engine.sync,
+        dirsync: options.engine.dirsync,
+        nosymfollow: options.nosymfollow,
         nosuid: options.nosuid,
         nodev: options.nodev,
         noexec: options.noexec,
@@ -239,7 +246,8 @@ fn recover_first(home: &Home, target: &Path) {
 }
 
 /// What the engine said, and what helps.
-fn cannot_mount(target: &Path, e: &ccfs_engine::Error, read_only: bool) -> Failure {
+fn cannot_mount(target: &Path, e: &ccfs_engine::Error, options: &MountOptions) -> Failure {
+    let read_only = options.engine.read_only;
     let refuses_writes = match e {
         ccfs_engine::Error::Io(io) => {
             matches!(
@@ -250,6 +258,7 @@ fn cannot_mount(target: &Path, e: &ccfs_engine::Error, read_only: bool) -> Failu
         _ => false,
     };
     let hint = match e {
+        ccfs_engine::Error::Refused(_) if options.noload => "; leave noload out",
         _ if refuses_writes && !read_only => "; the medium may be read-only, try -o ro",
         ccfs_engine::Error::Corrupt(_) => "; `ccfs fsck -y` repairs what can be repaired",
         _ => "",

@@ -173,28 +173,34 @@ pub fn users_below(dir: &Path) -> Vec<(u32, String)> {
     })
 }
 
-/// Processes that see a mount of this device, wherever.
-pub fn users_of_device(device: &str) -> Vec<(u32, String)> {
-    processes(|pid| {
-        let table = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        mountinfo::lines(&table).any(|m| m.device == device)
-    })
+fn processes(matches: impl Fn(u32) -> bool) -> Vec<(u32, String)> {
+    let own = std::process::id();
+    pids()
+        .filter(|pid| *pid != own && matches(*pid))
+        .map(|pid| (pid, name_of(pid)))
+        .collect()
 }
 
-fn processes(matches: impl Fn(u32) -> bool) -> Vec<(u32, String)> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let own = std::process::id();
-    entries
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| *pid != own && matches(*pid))
-        .map(|pid| {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            (pid, name.trim_end().to_string())
-        })
-        .collect()
+/// All processes.
+pub fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
+}
+
+/// The command that a process runs.
+pub fn name_of(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+}
+
+/// Numbers of a block device, `MAJOR:MINOR`, as the mount table has them.
+pub fn number_of(device: &Path) -> Option<String> {
+    let rdev = fs::metadata(device).ok()?.rdev();
+    Some(format!(
+        "{}:{}",
+        rustix::fs::major(rdev),
+        rustix::fs::minor(rdev)
+    ))
 }
 
 /// `name (pid N), ...` for a message.

@@ -1,7 +1,8 @@
 //! The options of `mount -o`.
+use crate::ext4_options::{self, Verdict};
 use crate::failure::{Failure, Outcome, mount_code};
 use crate::named::{self, For};
-use crate::size;
+use crate::{shares, size};
 use ccfs_engine::Options;
 use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules, Transport};
 use std::collections::BTreeMap;
@@ -16,6 +17,13 @@ pub struct MountOptions {
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
+    pub nosymfollow: bool,
+    /// What is not recovered is not mounted, and nothing is written.
+    pub noload: bool,
+    /// Nothing is said of options that change nothing.
+    pub silent: bool,
+    /// What is said of them.
+    pub notes: Vec<String>,
     /// The directory `.ccfs` with status files is there.
     pub status_dir: bool,
     /// Files can be open O_ATOMIC.
@@ -24,9 +32,7 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Change a volume that is mounted.
     pub remount: bool,
-    /// The options that were named and that only the daemon knows (commit, dirty, cache, log, status, streams, rules, identity, transport, group_timeout,
-    /// atomic_files), each
-    /// written in one way.
+    /// Those of [`DAEMONS`] that were named, each written in one way.
     pub named: BTreeMap<&'static str, String>,
     /// Messages of the daemon go here instead of the system log.
     pub log: Option<PathBuf>,
@@ -39,7 +45,7 @@ pub struct MountOptions {
 }
 
 /// Options that only the daemon knows.
-const DAEMONS: [&str; 11] = [
+const DAEMONS: [&str; 15] = [
     "commit",
     "dirty",
     "cache",
@@ -51,7 +57,25 @@ const DAEMONS: [&str; 11] = [
     "transport",
     "group_timeout",
     "atomic_files",
+    "sync",
+    "dirsync",
+    "grpid",
+    "minixdf",
 ];
+
+/// The name under which such an option is kept: others unset it.
+fn kept_as(name: &str) -> &str {
+    match name {
+        "async" => "sync",
+        "bsdgroups" | "nogrpid" | "sysvgroups" => "grpid",
+        "bsddf" => "minixdf",
+        name => name,
+    }
+}
+
+fn on_or_off(is_on: bool) -> String {
+    if is_on { "on" } else { "off" }.into()
+}
 
 impl MountOptions {
     /// An option of the daemon's: seconds, bytes, words, or a file's name (empty: none).
@@ -65,10 +89,14 @@ impl MountOptions {
             "dirty" => self.engine.dirty_limit.to_string(),
             "cache" => self.engine.cache_bytes.to_string(),
             "log" => file(&self.log),
-            "status" => if self.status_dir { "on" } else { "off" }.into(),
+            "status" => on_or_off(self.status_dir),
             "streams" => self.callers.grouping.name().into(),
             "rules" => file(&self.rules),
-            "atomic_files" => if self.atomic_files { "on" } else { "off" }.into(),
+            "atomic_files" => on_or_off(self.atomic_files),
+            "sync" => on_or_off(self.engine.sync),
+            "dirsync" => on_or_off(self.engine.dirsync),
+            "grpid" => on_or_off(self.engine.group_of_directory),
+            "minixdf" => on_or_off(self.engine.df_with_overhead),
             "identity" => self.callers.forks.name().into(),
             "transport" => self.transport.name().into(),
             _ => {
@@ -87,86 +115,24 @@ impl MountOptions {
     }
 }
 
-/// Memory that can be had, bytes; 0: unknown.
-fn available_memory() -> u64 {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = meminfo
-        .lines()
-        .find_map(|l| l.strip_prefix("MemAvailable:"))
-        .and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    let available = available.unwrap_or(0).saturating_mul(1 << 10);
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    match memory_of_groups(&groups, Path::new("/sys/fs/cgroup")) {
-        Some(limit) if available == 0 => limit,
-        Some(limit) => available.min(limit),
-        None => available,
-    }
-}
-
-/// The least limit of the control groups that a process is in (`groups`: its /proc/PID/cgroup), and of those above them, bytes; `None`: there is none.
-fn memory_of_groups(groups: &str, root: &Path) -> Option<u64> {
-    let mut least = None;
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        // Version 2 has one hierarchy, version 1 one for each controller; with both, the second's place is a directory of its own.
-        let places = match controllers {
-            "" => [root.to_path_buf(), root.join("unified")],
-            list if list.split(',').any(|c| c == "memory") => {
-                [root.join("memory"), root.join(controllers)]
-            }
-            _ => continue,
-        };
-        for top in places {
-            let inside = top.join(path.trim_start_matches('/'));
-            for dir in inside.ancestors().take_while(|dir| dir.starts_with(&top)) {
-                for file in ["memory.max", "memory.limit_in_bytes"] {
-                    let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
-                    let limit = text.trim().parse::<u64>().ok();
-                    least = limit.into_iter().chain(least).min();
-                }
-            }
-        }
-    }
-    least
-}
-
-/// The limit of dirty bytes where `dirty=` does not say it, and what it may rise to: an eighth of the memory that can be had, 128 MiB at
-/// least, but never more than a quarter of it. Writing begins at five eighths of the limit: at 192 MiB 100 MB of one stream are not at the device yet while another one syncs.
-fn dirty_limits(available: u64) -> (u64, u64) {
-    let share = available / 8;
-    let least = match available {
-        0 => 128 << 20,
-        available => (128 << 20).min(available / 4).max(1 << 20),
-    };
-    (share.clamp(least, 192 << 20), share.min(1 << 30))
-}
-
-/// The same for `cache=`: with what it stands for besides (`Options::cache_bytes`) less than an eighth.
-fn cache_bytes(available: u64) -> usize {
-    let most = Options::default().cache_bytes;
-    match (available / 20) as usize {
-        0 => most,
-        share => share.clamp(1 << 20, most),
-    }
-}
-
 impl Default for MountOptions {
     fn default() -> Self {
-        let available = available_memory();
-        let (dirty_limit, dirty_most) = dirty_limits(available);
+        let available = shares::available_memory();
+        let (dirty_limit, dirty_most) = shares::dirty_limits(available);
         MountOptions {
             engine: Options {
                 dirty_limit,
                 dirty_most,
-                cache_bytes: cache_bytes(available),
+                cache_bytes: shares::cache_bytes(available),
                 ..Options::default()
             },
             nosuid: false,
             nodev: false,
             noexec: false,
+            nosymfollow: false,
+            noload: false,
+            silent: false,
+            notes: Vec::new(),
             status_dir: true,
             atomic_files: false,
             allow_other: false,
@@ -200,7 +166,18 @@ pub fn parse_onto(base: MountOptions, lists: &[String]) -> Outcome<MountOptions>
     {
         apply(&mut out, option).map_err(|text| Failure::new(mount_code::USAGE, text))?;
     }
+    if out.noload && !out.engine.read_only {
+        return Err(Failure::new(
+            mount_code::USAGE,
+            "option noload is for read-only mounts: who writes needs the log; add ro, or leave it out",
+        ));
+    }
     Ok(out)
+}
+
+/// Whether one option by itself can be taken.
+pub fn is_taken(option: &str) -> bool {
+    apply(&mut MountOptions::default(), option).is_ok()
 }
 
 fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
@@ -209,7 +186,7 @@ fn apply(out: &mut MountOptions, option: &str) -> Result<(), String> {
         None => (option, None),
     };
     set(out, option, name, value)?;
-    if let Some(name) = DAEMONS.iter().find(|n| **n == name) {
+    if let Some(name) = DAEMONS.iter().find(|n| **n == kept_as(name)) {
         out.named.insert(name, out.value(name));
     }
     Ok(())
@@ -226,22 +203,30 @@ fn set(
         ("rw", None) => out.engine.read_only = false,
         ("noatime", None) => out.engine.noatime = true,
         ("relatime" | "atime", None) => out.engine.noatime = false,
+        ("nodiratime", None) => out.engine.nodiratime = true,
+        ("diratime", None) => out.engine.nodiratime = false,
+        ("sync", None) => out.engine.sync = true,
+        ("async", None) => out.engine.sync = false,
+        ("dirsync", None) => out.engine.dirsync = true,
+        ("grpid" | "bsdgroups", None) => out.engine.group_of_directory = true,
+        ("nogrpid" | "sysvgroups", None) => out.engine.group_of_directory = false,
+        ("minixdf", None) => out.engine.df_with_overhead = true,
+        ("bsddf", None) => out.engine.df_with_overhead = false,
+        ("nosymfollow", None) => out.nosymfollow = true,
+        ("symfollow", None) => out.nosymfollow = false,
+        ("noload" | "norecovery", None) => out.noload = true,
+        ("silent", None) => out.silent = true,
+        ("loud", None) => out.silent = false,
         ("nosuid", None) => out.nosuid = true,
         ("suid", None) => out.nosuid = false,
         ("nodev", None) => out.nodev = true,
         ("dev", None) => out.nodev = false,
         ("noexec", None) => out.noexec = true,
         ("exec", None) => out.noexec = false,
-        ("defaults", None) => {}
-        // For mount(8), systemd and the kernel's generic layer; nothing for a file system to do.
-        (
-            "auto" | "noauto" | "user" | "users" | "nouser" | "owner" | "group" | "nofail"
-            | "_netdev" | "async" | "loop",
-            _,
-        ) => {}
+        // They imply these, as with mount(8).
+        ("user" | "users", None) => (out.nosuid, out.nodev, out.noexec) = (true, true, true),
+        ("owner" | "group", None) => (out.nosuid, out.nodev) = (true, true),
         ("allow_other", None) => out.allow_other = true,
-        // Always so.
-        ("default_permissions", None) => {}
         ("commit", Some(v)) => out.engine.commit_interval = commit(v)?,
         ("dirty", Some(v)) => {
             out.engine.dirty_limit = bounded("dirty", v, 1 << 20, 1 << 40)?;
@@ -274,26 +259,23 @@ fn set(
         ("rules", _) => return Err("option rules= needs an absolute file name".into()),
         ("identity", Some("auto")) => out.callers.forks = Forks::Auto,
         ("identity", Some("proc")) => out.callers.forks = Forks::Proc,
-        ("errors", Some("remount-ro")) => {}
-        ("errors", Some(v)) => {
-            return Err(format!(
-                "option errors={v} is not supported: after a write error the volume always stops (errors=remount-ro)"
-            ));
-        }
         ("remount", None) => out.remount = true,
-        // What the mount table shows of a FUSE mount, and mount(8) repeats when it remounts.
-        ("user_id" | "group_id" | "blksize" | "max_read" | "rootmode", Some(_)) => {}
-        ("sync" | "dirsync" | "mand", None) => {
-            return Err(format!("option {name} is not supported"));
-        }
-        (n, _) if n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {}
-        _ => {
-            return Err(format!(
-                "unknown option \"{option}\"; see ccfs mount --help"
-            ));
-        }
+        _ => out.notes.extend(of_others(option)?),
     }
     Ok(())
+}
+
+/// An option of ext4's or mount(8)'s: what is to be said of it, if anything.
+fn of_others(option: &str) -> Result<Option<String>, String> {
+    match ext4_options::verdict(option) {
+        Some(Verdict::Holds) => Ok(None),
+        Some(Verdict::Idle(why)) => Ok(Some(format!("option {option} changes nothing: {why}"))),
+        Some(Verdict::Declined(why)) => Err(format!("option {option} is not supported: {why}")),
+        Some(Verdict::OfMount(how)) => Err(format!("option {option} is mount(8)'s own: {how}")),
+        None => Err(format!(
+            "unknown option \"{option}\"; see ccfs mount --help"
+        )),
+    }
 }
 
 /// Reads the rules file.
@@ -352,50 +334,6 @@ mod tests {
     }
 
     #[test]
-    fn the_dirty_limit_follows_memory() {
-        let mib = |available: u64| {
-            let (limit, most) = dirty_limits(available << 20);
-            (limit >> 20, most >> 20)
-        };
-        assert_eq!(mib(0), (128, 0));
-        assert_eq!(mib(512), (128, 64));
-        assert_eq!(mib(1200), (150, 150));
-        assert_eq!(mib(4096), (192, 512));
-        assert_eq!(mib(65536), (192, 1024));
-        // In a small control group.
-        assert_eq!(mib(256), (64, 32));
-        let cache = |available: u64| cache_bytes(available << 20) >> 20;
-        assert_eq!([0, 64, 256, 512, 4096].map(cache), [64, 3, 12, 25, 64]);
-    }
-
-    #[test]
-    fn control_groups_limit_memory() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        let write = |file: &str, text: &str| {
-            let file = root.join(file);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, text).unwrap();
-        };
-        let limit = |groups: &str| memory_of_groups(groups, root);
-        assert_eq!(limit("0::/a/b\n"), None);
-        write("a/memory.max", "1000\n");
-        write("a/b/memory.max", "max\n");
-        assert_eq!(limit("0::/a/b\n"), Some(1000), "of one above it");
-        assert_eq!(limit("0::/c\n1:name=systemd:/a\nnonsense\n"), None);
-        write("unified/c/memory.max", "800\n");
-        assert_eq!(limit("0::/c\n"), Some(800));
-        write("memory/x/memory.limit_in_bytes", "600\n");
-        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
-        assert_eq!(limit("4:cpu,memory:/x\n0::/a\n"), Some(600));
-        assert_eq!(limit("4:memory:/y\n"), Some(9_223_372_036_854_771_712));
-        // What lies outside is none of it.
-        write("memory.max", "5\n");
-        assert_eq!(limit("4:memory:/x\n"), Some(600));
-        assert_eq!(limit("0::/../..\n"), Some(5));
-    }
-
-    #[test]
     fn options_are_understood() {
         let o = one(
             "defaults,ro,commit=30,dirty=512M,noatime,nosuid,x-systemd.automount,errors=remount-ro",
@@ -436,6 +374,28 @@ mod tests {
     }
 
     #[test]
+    fn options_of_ext4_are_decided_by_name() {
+        let o =
+            one("sync,dirsync,async,nodiratime,nosymfollow,norecovery,ro,grpid,minixdf").unwrap();
+        let e = &o.engine;
+        assert!(!e.sync && e.dirsync && e.nodiratime && e.group_of_directory && e.df_with_overhead);
+        assert!(o.nosymfollow && o.noload && o.notes.is_empty());
+        assert_eq!(o.named["sync"], "off");
+        let implied = |text: &str| one(text).map(|o| [o.nosuid, o.nodev, o.noexec]).unwrap();
+        assert_eq!(implied("user"), [true; 3]);
+        assert_eq!(implied("users,exec"), [true, true, false]);
+        assert_eq!(implied("owner"), [true, true, false]);
+        assert_eq!(implied("user=me"), [false; 3]);
+        let notes = one("acl,data=ordered,stripe=8,silent").unwrap().notes;
+        assert_eq!(notes.len(), 2);
+        assert!(notes[0].starts_with("option data=ordered changes nothing: "));
+        let why = |text: &str| one(text).unwrap_err().text;
+        assert!(why("usrjquota=aquota.user").contains("there are no quotas"));
+        assert!(why("X-mount.subdir=a").contains("mount(8)'s own"));
+        assert!(one("x-systemd.automount,X-gvfs-show,usrjquota=").is_ok());
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for bad in [
             "commit=-1",
@@ -443,6 +403,11 @@ mod tests {
             "dirty=1",
             "dirty=",
             "errors=continue",
+            "noload",
+            "stripe",
+            "acl=1",
+            "strictatime",
+            "sync=1",
             "remount=1",
             "frobnicate",
             "ro=1",

@@ -1,5 +1,5 @@
-//! `mount -o remount`: changes what the kernel enforces for a mounted volume (ro, rw, nosuid, nodev, noexec, noatime), and commit= and
-//! dirty= of the daemon.
+//! `mount -o remount`: changes what the kernel enforces for a mounted volume (ro, rw, nosuid, nodev, noexec, nosymfollow), and commit=,
+//! dirty=, noatime and nodiratime of the daemon.
 //!
 //! For the rest the daemon goes on as it was started: a volume that it opened read-only stays so, and its other options are those of the
 //! mount. Whoever asks for other ones is told. (mount(8) repeats what fstab has: what is in force already is no change.)
@@ -8,10 +8,14 @@ use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Daemon};
 use crate::options::{self, MountOptions};
 use crate::{stream, umount};
+use ccfs_client::AccessTimes;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 use serde_json::Value;
 use std::fs::File;
+
+/// Of statvfs(3): `ST_NOSYMFOLLOW`.
+const NOSYMFOLLOW: StatVfsMountFlags = StatVfsMountFlags::from_bits_retain(0x2000);
 
 pub fn run(args: &MountArgs) -> Outcome<()> {
     let refuse = |text: String| Err(Failure::new(mount_code::USAGE, text));
@@ -45,10 +49,13 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
             "the volume on {shown} was opened read-only; unmount it and mount it again to write to it"
         ));
     }
-    let (commit, dirty) = changes(&wanted, &status["mount"]["options"])?;
+    let in_force = &status["mount"]["options"];
+    let (commit, dirty) = changes(&wanted, in_force)?;
+    let times = access_times(&wanted);
+    let times = (times != access_times(&as_mounted(now))).then_some(times);
     drop(at);
     // FUSE knows no options of its own here.
-    rustix::mount::mount_remount(&dir, flags(&wanted), "").map_err(|e| {
+    rustix::mount::mount_remount(&dir, flags(&wanted, in_force), "").map_err(|e| {
         let hint = match e {
             rustix::io::Errno::BUSY => "; files are open for writing",
             _ => "",
@@ -64,9 +71,9 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
             .map_err(|e| stream::explain(&args.dir, e))?;
     }
     // Last, since it cannot be refused as the kernel's part can: what fails changes nothing.
-    if (commit, dirty) != (0, 0) {
+    if (commit, dirty, times) != (0, 0, None) {
         let at = stream::open(&args.dir)?;
-        ccfs_client::tune(&at, commit, dirty).or_fail(
+        ccfs_client::tune(&at, commit, dirty, times).or_fail(
             mount_code::FAILED,
             format_args!("cannot change options of the volume on {shown}"),
         )?;
@@ -79,17 +86,32 @@ fn as_mounted(now: StatVfsMountFlags) -> MountOptions {
     let mut options = MountOptions::default();
     options.engine.read_only = now.contains(StatVfsMountFlags::RDONLY);
     options.engine.noatime = now.contains(StatVfsMountFlags::NOATIME);
+    options.engine.nodiratime = now.contains(StatVfsMountFlags::NODIRATIME);
+    options.nosymfollow = now.contains(NOSYMFOLLOW);
     options.nosuid = now.contains(StatVfsMountFlags::NOSUID);
     options.nodev = now.contains(StatVfsMountFlags::NODEV);
     options.noexec = now.contains(StatVfsMountFlags::NOEXEC);
     options
 }
 
-fn flags(wanted: &MountOptions) -> MountFlags {
+fn access_times(options: &MountOptions) -> AccessTimes {
+    match (options.engine.noatime, options.engine.nodiratime) {
+        (true, _) => AccessTimes::Off,
+        (false, true) => AccessTimes::OfFiles,
+        (false, false) => AccessTimes::Kept,
+    }
+}
+
+fn flags(wanted: &MountOptions, in_force: &Value) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, wanted.engine.read_only);
     flags.set(MountFlags::NOATIME, wanted.engine.noatime);
     flags.set(MountFlags::RELATIME, !wanted.engine.noatime);
+    flags.set(MountFlags::NODIRATIME, wanted.engine.nodiratime);
+    flags.set(MountFlags::NOSYMFOLLOW, wanted.nosymfollow);
+    // The daemon's, which do not change.
+    flags.set(MountFlags::SYNCHRONOUS, in_force["sync"] == "on");
+    flags.set(MountFlags::DIRSYNC, in_force["dirsync"] == "on");
     flags.set(MountFlags::NOSUID, wanted.nosuid);
     flags.set(MountFlags::NODEV, wanted.nodev);
     flags.set(MountFlags::NOEXEC, wanted.noexec);

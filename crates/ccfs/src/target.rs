@@ -1,6 +1,6 @@
 //! A target of a command: an image file or a block device, opened and locked.
 use crate::failure::{Failure, Outcome};
-use crate::mounts;
+use crate::{elsewhere, mounts};
 use ccfs_device::{Device, FileDevice, FlashDevice, OpenError, OpenMode};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +17,25 @@ pub fn open_volume(target: &Path, mode: OpenMode, code: u8) -> Outcome<Arc<dyn D
         .map_err(|e| Failure::new(code, format!("{}: {e}", target.display())))
 }
 
-/// Why a volume could not be opened, and who has it.
+/// The volume is mounted nowhere.
+pub fn check_not_mounted(target: &Path, code: u8) -> Outcome<()> {
+    match elsewhere::mounted(target) {
+        Some(place) => Err(Failure::new(
+            code,
+            format!("{} is {place}", target.display()),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Why a volume could not be opened, and who has it: where it is mounted, or which processes.
 pub fn cannot_open(target: &Path, e: &OpenError, code: u8) -> Failure {
+    if let OpenError::Busy { .. } = e
+        && let Some(place) = elsewhere::mounted(target)
+    {
+        let text = format!("{} is in use: {place}", target.display());
+        return Failure::new(code, text);
+    }
     let holders = match e {
         OpenError::Busy { .. } => mounts::holders_of(target),
         _ => Vec::new(),

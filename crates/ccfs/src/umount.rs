@@ -2,11 +2,12 @@
 use crate::cli::UmountArgs;
 use crate::failure::{Context, Failure, Outcome, mount_code};
 use crate::mounts::{self, Daemon, Mount};
-use crate::{dirtier, killed, leave, superblock};
+use crate::{dirtier, elsewhere, killed, leave, superblock};
 use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
 use ccfs_fuse::apart::Task;
 use ccfs_fuse::usermount;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(5);
 /// A large backlog on a slow disk takes its time; then say so, and go on waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A statfs(2) holds the mount while the daemon answers it: whoever looks as df does, or as long as that, does not use it.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 /// Whoever holds the loop device for longer after the daemon has closed it does not just look at it.
 const GLANCE: Duration = Duration::from_secs(1);
 
@@ -24,11 +27,14 @@ pub fn run(args: &UmountArgs) -> Outcome<u8> {
         Some(Task::Unmount(flags)) => leave::carry_out(flags, &args.dir),
         Some(Task::AbortIfKilled) => killed::wait_and_abort(&args.dir).map(|()| 0),
         Some(Task::Dirty) => dirtier::serve().map(|()| 0),
-        None => unmount(&args.dir).map(|()| 0),
+        None => {
+            let limit = args.timeout.map(Duration::from_secs);
+            unmount(&args.dir, limit).map(|()| 0)
+        }
     }
 }
 
-fn unmount(dir: &Path) -> Outcome<()> {
+fn unmount(dir: &Path, limit: Option<Duration>) -> Outcome<()> {
     let dir = resolve(dir)?;
     let Some(mount) =
         mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?
@@ -68,7 +74,7 @@ fn unmount(dir: &Path) -> Outcome<()> {
         }
     }
     let others = others_of(&mount);
-    detach(&dir)?;
+    detach(&dir, UnmountFlags::empty())?;
     let left = others_of(&mount);
     // One that was there before, since another volume can have got the same device by now.
     if let Some(other) = left.iter().find(|m| others.iter().any(|o| o.id == m.id)) {
@@ -82,7 +88,7 @@ fn unmount(dir: &Path) -> Outcome<()> {
             ),
         ));
     }
-    wait_until_released(&mount, &volume);
+    wait_until_released(&mount, &volume, limit)?;
     check_at_rest(&volume)
 }
 
@@ -123,12 +129,35 @@ pub fn resolve(dir: &Path) -> Outcome<PathBuf> {
     }
 }
 
-fn detach(dir: &Path) -> Outcome<()> {
-    let unmounted = match usermount::is_needed() {
-        true => usermount::unmount(dir, false),
-        false => rustix::mount::unmount(dir, UnmountFlags::empty()).map_err(std::io::Error::from),
-    };
-    let Err(e) = unmounted else {
+/// For umount(8): waits for nobody but those who only look. `or_read_only`: what is in use is made read-only instead.
+pub fn at_once(dir: &Path, how: UnmountFlags, or_read_only: bool) -> Outcome<()> {
+    let done = detach(dir, how);
+    let remount = || rustix::mount::mount_remount(dir, MountFlags::RDONLY, "");
+    match done {
+        Err(_) if or_read_only && remount().is_ok() => Ok(()),
+        done => done,
+    }
+}
+
+/// Tries again for a moment where it is in use.
+fn try_detach(dir: &Path, how: UnmountFlags) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        let unmounted = match usermount::is_needed() {
+            true => usermount::unmount(dir, how.contains(UnmountFlags::DETACH)),
+            false => rustix::mount::unmount(dir, how).map_err(io::Error::from),
+        };
+        match unmounted {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < BUSY_PATIENCE => {
+                sleep(POLL)
+            }
+            done => return done,
+        }
+    }
+}
+
+fn detach(dir: &Path, how: UnmountFlags) -> Outcome<()> {
+    let Err(e) = try_detach(dir, how) else {
         return Ok(());
     };
     match e.raw_os_error() {
@@ -183,8 +212,8 @@ pub fn clear_dead(mount: &Mount) -> Outcome<()> {
 }
 
 /// Waits until the daemon has closed the volume and its loop device is detached. Somebody who looks at the loop device
-/// can delay that; it does not matter for the volume, so patience with it ends.
-fn wait_until_released(mount: &Mount, volume: &Path) {
+/// can delay that; it does not matter for the volume, so patience with it ends. Errors: the limit is over.
+fn wait_until_released(mount: &Mount, volume: &Path, limit: Option<Duration>) -> Outcome<()> {
     let start = Instant::now();
     let mut closed_at = None;
     let mut told = false;
@@ -196,13 +225,13 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
         );
         // Somebody was quick to mount it again: that is another daemon's lock.
         if !closed && mounts::of_target(volume).is_ok_and(|found| !found.is_empty()) {
-            return;
+            return Ok(());
         }
         let attached = mount.source != volume
             && mounts::backing_file(&mount.source).is_some_and(|file| file == volume);
         let late = start.elapsed() > PATIENCE;
         if closed && !attached {
-            return;
+            return Ok(());
         }
         if closed {
             let since = *closed_at.get_or_insert_with(Instant::now);
@@ -219,27 +248,58 @@ fn wait_until_released(mount: &Mount, volume: &Path) {
                     "ccfs umount: {} is still held by {who}",
                     mount.source.display()
                 );
-                return;
+                return Ok(());
             }
         }
-        if late && !told {
+        let is_alive = !closed && start.elapsed() > GLANCE && mount.is_alive_somewhere();
+        if limit.is_some_and(|limit| start.elapsed() >= limit) {
+            return Err(not_released(mount, volume, is_alive));
+        }
+        if (late || is_alive) && !told {
             told = true;
-            match mount.is_alive_somewhere() {
-                true => {
-                    let who = match mounts::users_of_device(&mount.device) {
-                        list if list.is_empty() => "or below an overlay".to_string(),
-                        list => mounts::show_processes(&list),
-                    };
-                    warn!(
-                        "ccfs umount: {} is still mounted in another mount namespace ({who}); waiting for its end",
-                        volume.display()
-                    );
-                }
+            match is_alive {
+                true => warn!(
+                    "ccfs umount: {} is {}; waiting for its end",
+                    volume.display(),
+                    still_mounted(&elsewhere::of_mount(mount))
+                ),
                 false => warn!("ccfs umount: still writing to {}", volume.display()),
             }
         }
         sleep(POLL);
     }
+}
+
+/// By whom, for a message.
+fn still_mounted(spaces: &[elsewhere::Space]) -> String {
+    let who: Vec<String> = spaces.iter().map(|s| s.show()).collect();
+    match who.is_empty() {
+        true => "still in use (below an overlay, by an open file of a detached mount, or where this user may not look)".into(),
+        false => format!("still mounted in another mount namespace ({})", who.join("; ")),
+    }
+}
+
+/// The limit is over.
+fn not_released(mount: &Mount, volume: &Path, is_alive: bool) -> Failure {
+    let (dir, shown) = (mount.dir.display(), volume.display());
+    let spaces = elsewhere::of_mount(mount);
+    let text = match is_alive || !spaces.is_empty() {
+        true => {
+            let ways: Vec<String> = spaces.iter().map(|s| s.way_out()).collect();
+            let way = match ways.is_empty() {
+                true => "end who uses it".to_string(),
+                false => format!("unmount it there: {}", ways.join("; ")),
+            };
+            format!(
+                "{dir} is unmounted, but {shown} is {}; {way}",
+                still_mounted(&spaces)
+            )
+        }
+        false => format!(
+            "{dir} is unmounted, but its daemon still writes to {shown}, and goes on; `ccfs fsck -n {shown}` says when it is at rest"
+        ),
+    };
+    Failure::new(mount_code::FAILED, text)
 }
 
 /// Looks at the volume as the next one would who wants to use it.

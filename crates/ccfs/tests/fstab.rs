@@ -1,36 +1,9 @@
-//! /etc/fstab: mount -a, remount, umount, and systemd's generator; with a file of the test's own and, for the helper's place, a mount namespace.
+//! /etc/fstab: mount -a, remount, umount, and systemd's generator; with a file of the test's own.
 mod common;
-use common::{Place, run, tool};
+use common::{Place, in_namespace, run, tool};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-/// Makes /usr/sbin a directory that holds `mount.ccfs` (under all its names) and links to everything that was there; in this namespace only.
-const HELPER_IN_PLACE: &str = r#"
-set -eu
-mkdir "$PLACE/sbin-before" "$PLACE/sbin-now"
-mount --bind /usr/sbin "$PLACE/sbin-before"
-for tool in "$PLACE"/sbin-before/*; do ln -s "$tool" "$PLACE/sbin-now/"; done
-for name in ccfs fuse.ccfs fuseblk.ccfs; do ln -sf "$PROGRAM" "$PLACE/sbin-now/mount.$name"; done
-mount --bind "$PLACE/sbin-now" /usr/sbin
-trap 'umount -l "$PLACE/mnt" 2>/dev/null || :; umount -l "$PLACE/other" 2>/dev/null || :' EXIT
-options() { awk -v dir="$1" '$5 == dir { print $6 }' /proc/self/mountinfo; }
-"#;
-
-/// Runs a script as root in a mount namespace of its own.
-fn in_namespace(place: &Place, script: &str) -> String {
-    let whole = format!("{HELPER_IN_PLACE}\n{script}");
-    let mut command = Command::new("unshare");
-    command
-        .args(["-m", "--propagation", "private", "sh", "-c", &whole])
-        .env("PLACE", place.text("").trim_end_matches('/'))
-        .env("PROGRAM", env!("CARGO_BIN_EXE_ccfs"))
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .stdin(Stdio::null());
-    let ran = run(&mut command);
-    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    ran.out + &ran.err
-}
 
 #[test]
 fn fstab_mounts_remounts_and_unmounts() {
@@ -115,6 +88,44 @@ fn fstab_mounts_remounts_and_unmounts() {
     let place_now = common::ccfs_with(&["cat", &format!("{image}:/f")]);
     assert_eq!(place_now.out, "three\n", "{}", place_now.err);
     tool("e2fsck", &["-fn", &ro_image]);
+}
+
+/// umount(8) asks the helper for what it has a record of, and the helper says who uses the volume.
+#[test]
+fn umount_by_its_helper() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let table = format!("{image} {dir} ccfs nofail,x-mark 0 2\n");
+    fs::write(place.path("fstab"), table).unwrap();
+    let said = in_namespace(
+        &place,
+        r#"
+        cd "$PLACE"
+        mount -T fstab mnt
+        exec 5>mnt/held
+        ! umount "$PLACE/mnt" 2>refused
+        cat refused
+        "$PLACE/sbin-now/umount.fuseblk.ccfs" "$PLACE/mnt" -r && exit 1   # files are open for writing
+        exec 5>&-
+        exec 5<mnt/held
+        "$PLACE/sbin-now/umount.fuseblk.ccfs" "$PLACE/mnt" -r
+        options "$PLACE/mnt"
+        exec 5>&-
+        umount "$PLACE/mnt"
+        [ -z "$(options "$PLACE/mnt")" ]
+        mount -T fstab mnt
+        exec 5>mnt/held
+        umount -l "$PLACE/mnt"
+        [ -z "$(options "$PLACE/mnt")" ]
+        exec 5>&-
+        "#,
+    );
+    assert!(said.starts_with("umount: "), "{said}");
+    assert!(said.contains("is in use by sh (pid "), "{said}");
+    assert!(said.contains("\nro,relatime\n"), "{said}");
+    common::wait_for_no_loops(&image);
+    tool("e2fsck", &["-fn", &image]);
 }
 
 #[test]

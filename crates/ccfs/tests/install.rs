@@ -61,6 +61,8 @@ fn what_is_installed_is_uninstalled() {
         "/opt/ccfs/bin/ccfs-bench",
         "/opt/ccfs/share/man/man8/ccfs-bench.8",
         "/sbin/mount.ccfs",
+        "/sbin/mount.fuseblk.ccfs",
+        "/sbin/umount.fuseblk.ccfs",
         "/sbin/mkfs.ccfs",
         "/sbin/fsck.ccfs",
         "/opt/ccfs/share/man/man8/ccfs.8",

@@ -317,6 +317,53 @@ fn what_the_kernel_carries() {
     m.finish();
 }
 
+/// A mark of this kind in a group of this kind, and whether it tells of a file that is written; the error number if there is no mark.
+fn marked(dir: &str, group: u32, mark: u32) -> Result<bool, i32> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    let path = std::ffi::CString::new(dir).unwrap();
+    let mask = libc::FAN_CLOSE_WRITE | libc::FAN_EVENT_ON_CHILD;
+    // SAFETY: plain numbers, and a path that outlives the call; the descriptor is nobody else's.
+    let (group, added) = unsafe {
+        let fd = libc::fanotify_init(group | libc::FAN_NONBLOCK, libc::O_RDONLY as u32);
+        assert!(fd >= 0, "{}", io::Error::last_os_error());
+        let flags = libc::FAN_MARK_ADD | mark;
+        let added = libc::fanotify_mark(fd, flags, mask, libc::AT_FDCWD, path.as_ptr());
+        (OwnedFd::from_raw_fd(fd), errno(added))
+    };
+    if added != 0 {
+        return Err(added);
+    }
+    fs::write(format!("{dir}/watched"), "x").unwrap();
+    let mut event = [0; 4096];
+    let read = rustix::io::read(&group, &mut event).unwrap_or(0);
+    // Of a group that gets descriptors: the file's, which would keep the mount in use.
+    let fd = i32::from_ne_bytes(event[16..20].try_into().unwrap());
+    if read > 0 && fd >= 0 {
+        // SAFETY: the kernel has opened it for this event.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    Ok(read > 0)
+}
+
+#[test]
+fn marks_of_fanotify() {
+    needs_mounts!();
+    let m = Mounted::new("32M");
+    let (classic, handles) = (libc::FAN_CLASS_NOTIF, libc::FAN_REPORT_FID);
+    let (whole, mount) = (libc::FAN_MARK_FILESYSTEM, libc::FAN_MARK_MOUNT);
+    for mark in [whole, mount, 0] {
+        assert_eq!(marked(&m.dir, classic, mark), Ok(true), "{mark:x}");
+    }
+    for mark in [whole, mount] {
+        let refused = marked(&m.dir, handles, mark);
+        assert_eq!(refused, Err(libc::ENODEV), "{mark:x}");
+    }
+    // Before Linux 6.8 not these either.
+    let inode = marked(&m.dir, handles, 0);
+    assert!([Ok(true), Err(libc::ENODEV)].contains(&inode), "{inode:?}");
+    m.finish();
+}
+
 /// Room for a `struct file_handle` with its bytes.
 #[repr(C)]
 struct Handle {

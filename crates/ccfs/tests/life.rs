@@ -69,6 +69,41 @@ fn umount_does_not_wait_for_somebody_elses_loop_device() {
     tool("e2fsck", &["-fn", &image]);
 }
 
+/// Who asks for the volume's size now and then, as df and monitors do, does not use it.
+#[test]
+fn umount_beside_df() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| {
+            let mut asked = 0u64;
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = rustix::fs::statvfs(&dir);
+                asked += 1;
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            asked
+        });
+        let ran: Vec<_> = (0..20)
+            .map(|_| {
+                mount(&image, &dir);
+                let ran = ccfs_with(&["umount", &dir]);
+                if ran.code != 0 {
+                    unmount(&dir);
+                }
+                (ran.code, ran.err)
+            })
+            .collect();
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(asked.join().unwrap() > 100);
+        let failed: Vec<_> = ran.iter().filter(|(code, _)| *code != 0).collect();
+        assert!(failed.is_empty(), "{failed:?}");
+    });
+    tool("e2fsck", &["-fn", &image]);
+}
+
 #[test]
 fn the_daemon_is_detached_and_named_for_systemd() {
     needs_mounts!();

@@ -534,3 +534,72 @@ fn signals_that_come_together_ask_once() {
     wait_for(&mut space.keeper);
     wait_for_end(space.daemon);
 }
+
+/// A copy of the mount in another namespace: it is said for whom `umount` waits, and what to do; and where the volume is mounted.
+#[test]
+fn umount_says_for_whom_it_waits() {
+    needs_mounts!();
+    let place = place();
+    let (image, dir) = (place.text("a.img"), place.text("mnt"));
+    let copy = |place: &Place| {
+        let text = "echo ready; exec cat";
+        let before = ["unshare", "-m", "--propagation", "private"];
+        started(behind(&before, script(place, text)))
+    };
+    mount(&image, &dir);
+    fs::write(place.path("mnt/f"), "kept").unwrap();
+    let mut keeper = copy(&place);
+    let who = format!("cat (pid {})", keeper.id());
+    let namespace = fs::read_link(format!("/proc/{}/ns/mnt", keeper.id())).unwrap();
+    let namespace = namespace.to_str().unwrap();
+    let left = ccfs_with(&["umount", "--timeout", "2", &dir]);
+    let way_out = format!("nsenter -t {} -m umount {dir}", keeper.id());
+    for said in [
+        &who,
+        namespace,
+        &way_out,
+        "still mounted in another mount namespace",
+    ] {
+        assert_eq!(left.code, 32, "{}", left.err);
+        assert!(left.err.contains(said), "{said}: {}", left.err);
+    }
+    let other = place.subdir("other");
+    for args in [
+        &["fsck", "-n", &image][..],
+        &["fsck", "-p", &image],
+        &["release", &image],
+        &["inspect", &image],
+        &["mkfs", "--force", &image],
+        &["ls", &image],
+        &["mount", &image, &other],
+    ] {
+        let ran = ccfs_with(args);
+        let said = format!("mounted in another mount namespace on {dir}, as {who} sees it");
+        assert!(
+            ran.code != 0 && ran.err.contains(&said),
+            "{args:?}: {}",
+            ran.err
+        );
+        assert!(ran.err.contains(&way_out), "{args:?}: {}", ran.err);
+    }
+    good(&run(Command::new("sh").args(["-c", &way_out])));
+    assert_eq!(plain_ext4(&place, &image), ["f"]);
+    drop(keeper.stdin.take());
+    wait_for(&mut keeper);
+    // Without a limit it waits for the namespace's end.
+    mount(&image, &dir);
+    let mut keeper = copy(&place);
+    let mut waiting = common::ccfs();
+    waiting.args(["umount", &dir]).stderr(Stdio::piped());
+    let mut waiting = waiting.spawn().unwrap();
+    let mut line = String::new();
+    let said = waiting.stderr.as_mut().unwrap();
+    BufReader::new(said).read_line(&mut line).unwrap();
+    assert!(line.contains(&format!("(pid {})", keeper.id())), "{line}");
+    assert!(line.ends_with("waiting for its end\n"), "{line}");
+    assert!(waiting.try_wait().unwrap().is_none());
+    drop(keeper.stdin.take());
+    wait_for(&mut keeper);
+    assert!(wait_for(&mut waiting).success());
+    assert_eq!(plain_ext4(&place, &image), ["f"]);
+}

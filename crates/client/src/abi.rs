@@ -220,7 +220,18 @@ pub struct TuneArg {
     pub commit_seconds: u32,
     /// Mount option `dirty=`, bytes from 2^20 to 2^40; 0 leaves it.
     pub dirty_bytes: u64,
+    /// `ACCESS_TIMES_*`; 0 leaves it.
+    pub access_times: u32,
+    /// Zero.
+    pub reserved: u32,
 }
+
+/// Times of reading are kept (mount option relatime).
+pub const ACCESS_TIMES_KEPT: u32 = 1;
+/// Those of directories are not (nodiratime).
+pub const ACCESS_TIMES_OF_FILES: u32 = 2;
+/// None is (noatime).
+pub const ACCESS_TIMES_OFF: u32 = 3;
 
 /// Bytes of text that one status call carries.
 pub const STATUS_CHUNK: usize = 8192 - 32;
@@ -313,7 +324,7 @@ const _: () = assert!(size_of::<AtomicArg>() == 24 && size_of::<SyncvArg>() == 2
 const _: () = assert!(size_of::<TraceArg>() == 8192);
 const _: () = assert!(size_of::<StatusArg>() == 8192);
 const _: () = assert!(size_of::<ProcessArg>() == 24);
-const _: () = assert!(size_of::<TuneArg>() == 16);
+const _: () = assert!(size_of::<TuneArg>() == 24);
 const _: () = assert!(size_of::<ScrubArg>() == 64 + 16 * 192);
 // An ioctl number has 14 bits for the size.
 const _: () = assert!(size_of::<StatusArg>() < 1 << 14);

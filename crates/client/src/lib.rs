@@ -143,13 +143,29 @@ pub fn sync_volume(fd: impl AsFd) -> io::Result<()> {
     supported(sys::ioctl(fd, abi::IOC_SYNC_VOLUME, &mut arg))
 }
 
+/// Which times of reading a volume keeps (mount options relatime, nodiratime, noatime).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AccessTimes {
+    Kept = abi::ACCESS_TIMES_KEPT,
+    OfFiles = abi::ACCESS_TIMES_OF_FILES,
+    Off = abi::ACCESS_TIMES_OFF,
+}
+
 /// Changes the mount options `commit` (seconds from 1 to 3600) and `dirty` (bytes from 2^20 to 2^40) of a volume in use; 0 leaves one as it
-/// is. Errors: `EPERM` for all but root, `EINVAL` a number out of its bounds.
-pub fn tune(fd: impl AsFd, commit_seconds: u32, dirty_bytes: u64) -> io::Result<()> {
+/// is. `None` leaves the times of reading as they are. Errors: `EPERM` for all but root, `EINVAL` a number out of its bounds.
+pub fn tune(
+    fd: impl AsFd,
+    commit_seconds: u32,
+    dirty_bytes: u64,
+    times: Option<AccessTimes>,
+) -> io::Result<()> {
     let mut arg = TuneArg {
         version: abi::VERSION,
         commit_seconds,
         dirty_bytes,
+        access_times: times.map_or(0, |times| times as u32),
+        reserved: 0,
     };
     supported(sys::ioctl(fd.as_fd(), abi::IOC_TUNE, &mut arg))
 }
@@ -381,7 +397,7 @@ mod tests {
             stream_sync(&file, 0).unwrap_err(),
             status_json(&file).unwrap_err(),
             trace(&file, 0).unwrap_err(),
-            tune(&file, 9, 0).unwrap_err(),
+            tune(&file, 9, 0, None).unwrap_err(),
             group_begin(&file, None).unwrap_err(),
             group_commit(&file, 0, false).unwrap_err(),
             group_abort(&file, 0).unwrap_err(),

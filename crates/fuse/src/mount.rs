@@ -57,6 +57,10 @@ pub struct MountConfig {
     pub fstype: FsType,
     pub read_only: bool,
     pub noatime: bool,
+    pub nodiratime: bool,
+    pub sync: bool,
+    pub dirsync: bool,
+    pub nosymfollow: bool,
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
@@ -89,6 +93,10 @@ impl MountConfig {
             fstype: FsType::Auto,
             read_only: false,
             noatime: false,
+            nodiratime: false,
+            sync: false,
+            dirsync: false,
+            nosymfollow: false,
             nosuid: false,
             nodev: false,
             noexec: false,
@@ -520,6 +528,10 @@ fn system_mount(
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, config.read_only);
     flags.set(MountFlags::NOATIME, config.noatime);
+    flags.set(MountFlags::NODIRATIME, config.nodiratime);
+    flags.set(MountFlags::SYNCHRONOUS, config.sync);
+    flags.set(MountFlags::DIRSYNC, config.dirsync);
+    flags.set(MountFlags::NOSYMFOLLOW, config.nosymfollow);
     flags.set(MountFlags::NOSUID, config.nosuid);
     flags.set(MountFlags::NODEV, config.nodev);
     flags.set(MountFlags::NOEXEC, config.noexec);

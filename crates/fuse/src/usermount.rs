@@ -132,6 +132,7 @@ fn options(config: &MountConfig) -> OsString {
         (config.allow_other, "allow_other"),
         (config.read_only, "ro"),
         (config.noatime, "noatime"),
+        (config.nosymfollow, "nosymfollow"),
         (config.nosuid, "nosuid"),
         (config.nodev, "nodev"),
         (config.noexec, "noexec"),

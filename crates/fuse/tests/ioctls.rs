@@ -340,6 +340,8 @@ fn own_calls() -> Vec<Own> {
                 at!(TuneArg, commit_seconds, 3601u32),
                 at!(TuneArg, dirty_bytes, 4095u64),
                 at!(TuneArg, dirty_bytes, 1u64 << 41),
+                at!(TuneArg, access_times, 4u32),
+                at!(TuneArg, reserved, 1u32),
             ],
         ),
         own::<BarrierArg>(

@@ -325,3 +325,37 @@ pub fn plain_ext4(place: &Place, image: &str) -> Vec<String> {
     umount8(&dir);
     names
 }
+
+/// Makes /usr/sbin a directory that holds `mount.ccfs` (under all its names) and links to everything that was there; in this namespace only.
+const HELPER_IN_PLACE: &str = r#"
+set -eu
+mkdir "$PLACE/sbin-before" "$PLACE/sbin-now"
+mount --bind /usr/sbin "$PLACE/sbin-before"
+for tool in "$PLACE"/sbin-before/*; do ln -s "$tool" "$PLACE/sbin-now/"; done
+for name in ccfs fuse.ccfs fuseblk.ccfs; do ln -sf "$PROGRAM" "$PLACE/sbin-now/mount.$name"; done
+for name in fuse.ccfs fuseblk.ccfs; do ln -sf "$PROGRAM" "$PLACE/sbin-now/umount.$name"; done
+mount --bind "$PLACE/sbin-now" /usr/sbin
+trap 'umount -l "$PLACE/mnt" 2>/dev/null || :; umount -l "$PLACE/other" 2>/dev/null || :' EXIT
+options() { awk -v dir="$1" '$5 == dir { print $6 }' /proc/self/mountinfo; }
+"#;
+
+/// Runs a script as root in a mount namespace of its own, in which mount(8) finds the helpers. Gives what it said.
+pub fn in_namespace(place: &Place, script: &str) -> String {
+    let whole = format!("{HELPER_IN_PLACE}\n{script}");
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "--propagation", "private", "sh", "-c", &whole])
+        .env("PLACE", place.text("").trim_end_matches('/'))
+        .env("PROGRAM", env!("CARGO_BIN_EXE_ccfs"))
+        .env("CCFS_LOG_KMSG", "/dev/null")
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .stdin(Stdio::null());
+    let ran = run(&mut command);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    // What a mount says on a machine without a system log.
+    let said = ran.out + &ran.err;
+    let lines = said
+        .lines()
+        .filter(|l| !l.contains("there is no system log"));
+    lines.map(|line| format!("{line}\n")).collect()
+}

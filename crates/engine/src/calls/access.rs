@@ -12,7 +12,8 @@ impl Calls {
     /// relatime: the access time is older than a change, or than a day.
     pub(crate) fn atime_is_stale(&self, st: &State) -> bool {
         const DAY_S: i64 = 86_400;
-        if self.options().noatime || self.options().read_only || st.attr.flags & FLAG_NOATIME != 0 {
+        let is_off = self.no_access_times(st.is_dir()) || self.options().read_only;
+        if is_off || st.attr.flags & FLAG_NOATIME != 0 {
             return false;
         }
         let a = st.attr.atime;

@@ -255,13 +255,18 @@ impl Calls {
     }
 
     /// Changes of this inode (of a directory: of its entries) are to be durable when their calls return (chattr +S, +D). Waits for nobody:
-    /// where that would take a read from the device the answer is yes.
+    /// where that would take a read from the device the answer is yes. So it is for all of a volume with `sync`.
     pub fn is_synchronous(&self, ino: Ino) -> bool {
-        if !self.inodes().some_synchronous() {
+        if self.options().sync {
+            return true;
+        }
+        if !self.options().dirsync && !self.inodes().some_synchronous() {
             return false;
         }
         match ccfs_image::at_hand(|| self.getattr(ino)) {
-            Some(Ok(attr)) if is_dir(attr.mode) => attr.flags & (FLAG_SYNC | FLAG_DIRSYNC) != 0,
+            Some(Ok(attr)) if is_dir(attr.mode) => {
+                self.options().dirsync || attr.flags & (FLAG_SYNC | FLAG_DIRSYNC) != 0
+            }
             Some(Ok(attr)) => attr.flags & FLAG_SYNC != 0,
             Some(Err(_)) => false,
             None => true,

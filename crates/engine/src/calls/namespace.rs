@@ -36,6 +36,14 @@ struct New<'a> {
 }
 
 impl Calls {
+    /// A setgid directory gives its group, and with the option every one does.
+    pub(crate) fn inherited_gid(&self, cx: &Context, dir: &State) -> u32 {
+        match self.options().group_of_directory || is_setgid(dir) {
+            true => dir.attr.gid,
+            false => cx.gid,
+        }
+    }
+
     /// A directory in which entries may change. Errors: ENOENT, ENOTDIR, EPERM.
     fn check_dir(st: &State, removing: bool) -> Result<()> {
         if !st.is_dir() {
@@ -208,8 +216,8 @@ impl Calls {
         if !self.image().xattr_fits_new(&xattrs)? {
             return Ok(None);
         }
-        let gid = inherited_gid(cx, st);
-        if is_setgid(st) && is_dir {
+        let gid = self.inherited_gid(cx, st);
+        if is_setgid(st) && is_dir && !self.options().group_of_directory {
             mode |= libc::S_ISGID as u16;
         }
         let slow_link = new.target.is_some_and(|t| t.len() >= FAST_SYMLINK_END);
@@ -531,11 +539,6 @@ impl Calls {
 
 fn is_setgid(dir: &State) -> bool {
     dir.attr.mode & libc::S_ISGID as u16 != 0
-}
-
-/// A setgid directory gives its group.
-pub(crate) fn inherited_gid(cx: &Context, dir: &State) -> u32 {
-    if is_setgid(dir) { dir.attr.gid } else { cx.gid }
 }
 
 /// What a new inode of this mode gets of its directory's flags (ext4_mask_flags of Linux).

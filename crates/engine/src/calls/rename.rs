@@ -5,7 +5,7 @@ use crate::base::record::{XattrSet, set_bytes};
 use crate::base::types::*;
 use crate::calls::Calls;
 use crate::calls::dir::{Locked, check_name};
-use crate::calls::namespace::{inherited_flags, inherited_gid, lower_dir_links, raise_dir_links};
+use crate::calls::namespace::{inherited_flags, lower_dir_links, raise_dir_links};
 use crate::operation::group::Held;
 use crate::operation::op::{ENTRY_BLOCKS, Op};
 use crate::overlay::objects::{Inode, State, Tie};
@@ -365,7 +365,7 @@ impl Calls {
         let attr = ccfs_image::InodeAttr {
             mode,
             uid: cx.uid,
-            gid: inherited_gid(cx, st),
+            gid: self.inherited_gid(cx, st),
             flags: inherited_flags(st, mode),
             nlink: 1,
             atime: op.now,

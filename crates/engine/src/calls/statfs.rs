@@ -12,9 +12,13 @@ impl Calls {
             self.pending_free().get() + self.space().pending_blocks() + self.space().remaps.get();
         let free = (self.image().alloc().free_blocks() + soon)
             .saturating_sub(self.space().promised_data());
+        let overhead = match self.options().df_with_overhead {
+            true => 0,
+            false => geo.overhead_blocks,
+        };
         Ok(StatFs {
             block_size: self.block_size(),
-            blocks: geo.blocks_count.saturating_sub(geo.overhead_blocks),
+            blocks: geo.blocks_count.saturating_sub(overhead),
             bfree: free,
             bavail: free.saturating_sub(geo.root_reserved_blocks + self.space().reserve()),
             files: u64::from(geo.inodes_count),

@@ -17,6 +17,16 @@ pub struct Options {
     /// What the limit never exceeds, also when it is changed later: the engine lowers it to what the device commits as one.
     pub dirty_bound: u64,
     pub noatime: bool,
+    /// As noatime, for directories.
+    pub nodiratime: bool,
+    /// Every change is to be durable when its call returns, as with chattr +S on everything.
+    pub sync: bool,
+    /// Every change of a directory's entries is, as with chattr +D on every directory.
+    pub dirsync: bool,
+    /// A new file gets its directory's group, whatever the directory's mode (ext4's grpid).
+    pub group_of_directory: bool,
+    /// statfs counts the blocks of the file system's own structures (ext4's minixdf).
+    pub df_with_overhead: bool,
     /// Clean metadata kept in memory, bytes; as much again for the last blocks of files that were written lately, and a
     /// quarter for what lies beside small files and directories that are read.
     pub cache_bytes: usize,
@@ -46,6 +56,11 @@ impl Default for Options {
             dirty_most: 0,
             dirty_bound: u64::MAX,
             noatime: false,
+            nodiratime: false,
+            sync: false,
+            dirsync: false,
+            group_of_directory: false,
+            df_with_overhead: false,
             cache_bytes: 64 << 20,
             group_wait: Duration::from_secs(1),
             group_timeout: None,

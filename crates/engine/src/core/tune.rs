@@ -3,8 +3,8 @@ use crate::base::gauge::Gauge;
 use crate::core::Core;
 use crate::core::options::Options;
 use crate::overlay::objects::Txn;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// Sync calls that follow each other within this time are a habit: whoever waits for the next one should not wait for much, milliseconds.
@@ -35,6 +35,9 @@ pub(crate) struct Tuned {
     /// When the last sync call came, and the last one that followed another one soon; milliseconds, 0: none.
     synced: AtomicU64,
     habit: AtomicU64,
+    /// See [`Options::noatime`] and [`Options::nodiratime`].
+    noatime: AtomicBool,
+    nodiratime: AtomicBool,
 }
 
 impl Tuned {
@@ -50,6 +53,8 @@ impl Tuned {
             began: Instant::now(),
             synced: AtomicU64::new(0),
             habit: AtomicU64::new(0),
+            noatime: AtomicBool::new(options.noatime),
+            nodiratime: AtomicBool::new(options.nodiratime),
         }
     }
 
@@ -135,6 +140,18 @@ impl Core {
         }
         // The committer looks at what is old, or too much, from now on.
         self.want_commit();
+    }
+
+    /// Times of reading are not kept: of directories, or of anything else.
+    pub(crate) fn no_access_times(&self, of_directory: bool) -> bool {
+        let t = &self.tuned;
+        t.noatime.load(Relaxed) || of_directory && t.nodiratime.load(Relaxed)
+    }
+
+    /// Changes [`Options::noatime`] and [`Options::nodiratime`] of a volume in use.
+    pub fn tune_access_times(&self, noatime: bool, nodiratime: bool) {
+        self.tuned.noatime.store(noatime, Relaxed);
+        self.tuned.nodiratime.store(nodiratime, Relaxed);
     }
 
     /// See [`Options::commit_interval`].

@@ -311,11 +311,17 @@ impl Server {
         let asked = versioned::<TuneArg>(input)?;
         let (seconds, bytes) = (asked.commit_seconds, asked.dirty_bytes);
         let bounded = seconds <= 3600 && (bytes == 0 || (1 << 20..=1 << 40).contains(&bytes));
-        if !bounded {
+        if !bounded || asked.access_times > client::ACCESS_TIMES_OFF || asked.reserved != 0 {
             return Err(Errno(libc::EINVAL));
         }
         let commit = (seconds != 0).then(|| Duration::from_secs(seconds.into()));
         self.volume.tune(commit, (bytes != 0).then_some(bytes));
+        match asked.access_times {
+            client::ACCESS_TIMES_KEPT => self.volume.tune_access_times(false, false),
+            client::ACCESS_TIMES_OF_FILES => self.volume.tune_access_times(false, true),
+            client::ACCESS_TIMES_OFF => self.volume.tune_access_times(true, true),
+            _ => {}
+        }
         Ok(())
     }
 
