@@ -10,9 +10,7 @@ use crate::transport::share::user_of;
 use crate::wire::{Body, Reply, Request};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::mm::{
-    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
-};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
@@ -142,11 +140,14 @@ struct Aside {
 impl Aside {
     /// The first `len` bytes of a payload, whole pages.
     fn of(payload: &mut Memory, len: usize) -> Option<Aside> {
-        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         // SAFETY: these pages are part of the payload's mapping, which stays and reads as zeros; nothing refers to them. They get to a place
-        // that the kernel chooses, where nothing else is.
-        let moved = unsafe { mremap(payload.base.as_ptr().cast(), len, len, flags) };
-        let base = NonNull::<u8>::new(moved.ok()?.cast())?;
+        // that the kernel chooses (no hint: the last argument), where nothing else is.
+        let moved = unsafe {
+            let nowhere = ptr::null_mut::<libc::c_void>();
+            libc::mremap(payload.base.as_ptr().cast(), len, len, flags, nowhere)
+        };
+        let base = NonNull::<u8>::new(moved.cast()).filter(|_| moved != libc::MAP_FAILED)?;
         Some(Aside { base, len })
     }
 
@@ -697,5 +698,68 @@ impl Drop for Ring {
         unsafe { mem::ManuallyDrop::drop(&mut self.ring) };
         // The kernel may still write to what it has: that memory stays.
         self.with_kernel.drain(..).flatten().for_each(mem::forget);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAYLOAD: usize = 64 << 10;
+
+    fn buffer() -> Buffer {
+        let heads = Mapping::new(HEAD).unwrap();
+        let payloads = Mapping::new(2 * PAYLOAD).unwrap();
+        let payload = payloads.part(PAYLOAD, PAYLOAD).unwrap();
+        Buffer::new(heads.part(0, HEAD).unwrap(), payload, 0)
+    }
+
+    /// As if the kernel copied a request of `len` bytes into it.
+    fn arrives(buffer: &mut Buffer, byte: u8, len: usize) {
+        let entry = UringEntry {
+            payload_sz: len as u32,
+            ..Default::default()
+        };
+        buffer.head[abi::URING_ENTRY_AT..][..size_of::<UringEntry>()]
+            .copy_from_slice(entry.as_bytes());
+        buffer.payload.as_mut().unwrap()[..len].fill(byte);
+        buffer.touched = buffer.touched.max(len);
+    }
+
+    #[test]
+    fn memory_that_is_set_aside_goes() {
+        let mut buffer = buffer();
+        assert!(buffer.set_aside().is_none(), "there is nothing");
+        arrives(&mut buffer, 7, 10_000);
+        let aside = buffer.set_aside().expect("pages move");
+        assert!(!buffer.payload.as_ref().unwrap().is_resident());
+        assert!(aside.bytes()[..10_000].iter().all(|b| *b == 7));
+        drop(aside);
+        assert!(buffer.payload.unwrap().iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn a_request_has_what_it_brought() {
+        for (old, new) in [(9, 7), (9, 0), (0, 7)] {
+            let len = 20_000;
+            let holds = |buffer: &Buffer| {
+                let payload = buffer.payload.as_ref().unwrap();
+                payload[..len].iter().all(|b| *b == new)
+            };
+            // It came before pages were set aside.
+            let mut early = buffer();
+            arrives(&mut early, old, PAYLOAD);
+            arrives(&mut early, new, len);
+            let aside = early.set_aside().expect("pages move");
+            early.put_back(&aside);
+            assert!(holds(&early), "{old}, {new}: before");
+            // And after that: what was there before is nobody's.
+            let mut late = buffer();
+            arrives(&mut late, old, PAYLOAD);
+            let aside = late.set_aside().expect("pages move");
+            arrives(&mut late, new, len);
+            late.put_back(&aside);
+            assert!(holds(&late), "{old}, {new}: after");
+        }
     }
 }
