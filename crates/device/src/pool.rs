@@ -78,7 +78,11 @@ struct Shared {
     untouched: Vec<Run>,
 }
 
-pub(crate) struct Pool(Mutex<Shared>);
+pub(crate) struct Pool {
+    shared: Mutex<Shared>,
+    /// Page size, bytes, where it is not the system's.
+    page: Option<usize>,
+}
 
 /// All blocks of the process.
 static POOL: Pool = Pool::new();
@@ -102,17 +106,20 @@ impl Drop for Local {
 
 impl Pool {
     const fn new() -> Pool {
-        Pool(Mutex::new(Shared {
-            ready: Vec::new(),
-            least: 0,
-            since: None,
-            untouched: Vec::new(),
-        }))
+        Pool {
+            shared: Mutex::new(Shared {
+                ready: Vec::new(),
+                least: 0,
+                since: None,
+                untouched: Vec::new(),
+            }),
+            page: None,
+        }
     }
 
     /// A magazine with at least one block.
     fn get(&self) -> Magazine {
-        let mut shared = self.0.lock();
+        let mut shared = self.shared.lock();
         if let Some(magazine) = shared.ready.pop() {
             shared.least = shared.least.min(shared.ready.len());
             return magazine;
@@ -139,14 +146,18 @@ impl Pool {
 
     fn put(&self, magazine: Magazine) {
         if !magazine.is_empty() {
-            self.0.lock().ready.push(magazine);
+            self.shared.lock().ready.push(magazine);
         }
     }
 
     /// Gives the memory back that nobody has needed since the last time, if that is `idle` ago. Returns how much that is, bytes.
     fn give_back(&self, idle: Duration) -> usize {
-        let spare = {
-            let mut shared = self.0.lock();
+        let page = self
+            .page
+            .unwrap_or_else(rustix::param::page_size)
+            .max(BLOCK);
+        let (spare, known) = {
+            let mut shared = self.shared.lock();
             let now = Instant::now();
             let since = *shared.since.get_or_insert(now);
             if now - since < idle {
@@ -157,36 +168,59 @@ impl Pool {
             let spare: Vec<Magazine> = shared.ready.drain(..spare).collect();
             shared.since = Some(now);
             shared.least = shared.ready.len();
-            spare
+            // Where a page has several blocks, nobody may take one of it meanwhile that lay untouched beside these.
+            let known = match page > BLOCK && !spare.is_empty() {
+                true => std::mem::take(&mut shared.untouched),
+                false => Vec::new(),
+            };
+            (spare, known)
         };
         if spare.is_empty() {
             return 0;
         }
-        let runs = joined(
-            spare
-                .iter()
-                .flat_map(Magazine::blocks)
-                .map(|&start| Run { start, blocks: 1 }),
-        );
-        for run in &runs {
-            // SAFETY: the blocks lie in slabs, private memory without a file, and nobody but this call has them.
-            let result = unsafe {
-                libc::madvise(
-                    run.start as *mut libc::c_void,
-                    run.blocks * BLOCK,
-                    libc::MADV_DONTNEED,
-                )
-            };
-            // It can fail for want of kernel memory; the blocks are as good as before.
-            debug_assert!(result == 0, "{}", std::io::Error::last_os_error());
-        }
-        let mut shared = self.0.lock();
+        let given = spare.iter().flat_map(Magazine::blocks);
+        let mut fresh: Vec<usize> = given.copied().collect();
+        fresh.sort_unstable();
+        let ones = fresh.iter().map(|&start| Run { start, blocks: 1 });
+        let runs = joined(ones.chain(known));
+        let gone = runs
+            .iter()
+            .map(|run| without_memory(run, &fresh, page))
+            .sum();
+        let mut shared = self.shared.lock();
         let known = std::mem::take(&mut shared.untouched);
         // Taken from the end: what lies lowest is used first, and the rest can stay untouched.
-        shared.untouched = joined(known.into_iter().chain(runs.iter().copied()));
+        shared.untouched = joined(known.into_iter().chain(runs));
         shared.untouched.reverse();
-        runs.iter().map(|run| run.blocks * BLOCK).sum()
+        gone
     }
+}
+
+/// Takes the memory of those whole pages of a run in which blocks of `fresh` lie. A page of which somebody has a block keeps it: the kernel
+/// gives and takes pages, and a range that ends within one would take all of it. Returns how much that is, bytes.
+fn without_memory(run: &Run, fresh: &[usize], page: usize) -> usize {
+    let (start, end) = (run.start, run.start + run.blocks * BLOCK);
+    let from = fresh.partition_point(|block| *block < start);
+    let to = fresh.partition_point(|block| *block < end);
+    let (Some(first), Some(last)) = (fresh[from..to].first(), fresh[from..to].last()) else {
+        return 0;
+    };
+    let first = (first - first % page).max(start.next_multiple_of(page));
+    let last = (last + BLOCK).next_multiple_of(page).min(end - end % page);
+    if first >= last {
+        return 0;
+    }
+    // SAFETY: the blocks lie in slabs, private memory without a file, and nobody but this call has them; the range is whole pages of them.
+    let result = unsafe {
+        libc::madvise(
+            first as *mut libc::c_void,
+            last - first,
+            libc::MADV_DONTNEED,
+        )
+    };
+    // It can fail for want of kernel memory; the blocks are as good as before.
+    debug_assert!(result == 0, "{}", std::io::Error::last_os_error());
+    last - first
 }
 
 /// The same blocks in as few runs as possible, in the order of their addresses.
@@ -357,6 +391,34 @@ mod tests {
         assert!(again.iter().all(|b| byte(*b) == 0));
         fill(&again, 9);
         assert!(again.iter().all(|b| byte(*b) == 9));
+    }
+
+    /// A page of 64 KiB has 16 blocks, and goes back when nobody has any of them.
+    #[test]
+    fn a_large_page_keeps_its_memory_while_a_block_of_it_is_in_use() {
+        let pool = Pool {
+            page: Some(16 * BLOCK),
+            ..Pool::new()
+        };
+        let pages = all_of(&pool, 2);
+        let all = distinct(&pages);
+        fill(&all, 7);
+        let mut mixed = [Magazine::EMPTY; 2];
+        for (n, block) in pages.iter().flat_map(Magazine::blocks).enumerate() {
+            mixed[n / 8 % 2].push(*block);
+        }
+        let gone = || {
+            pool.give_back(Duration::ZERO);
+            pool.give_back(Duration::ZERO)
+        };
+        pool.put(mixed[0]);
+        assert_eq!(gone(), 0);
+        assert!(all.iter().all(|b| byte(*b) == 7));
+        pool.put(mixed[1]);
+        assert_eq!(gone(), 2 * 16 * BLOCK);
+        assert!(all.iter().all(|b| byte(*b) == 0));
+        let again = all_of(&pool, 2);
+        assert_eq!(distinct(&again), all);
     }
 
     #[test]

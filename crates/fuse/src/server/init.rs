@@ -4,7 +4,15 @@ use zerocopy::FromBytes;
 
 /// Largest WRITE and READ, bytes: 256 pages of 4 KiB, the kernel's default limit.
 pub const MAX_WRITE: u32 = 1 << 20;
-pub const MAX_PAGES: u16 = 256;
+/// So many pages of the kernel make the largest WRITE. (With pages of 64 KiB 256 of them would be 16 MiB, for each buffer of each queue.)
+pub fn max_pages() -> u16 {
+    pages_of_write(rustix::param::page_size())
+}
+
+fn pages_of_write(page: usize) -> u16 {
+    (MAX_WRITE as usize / page).max(1) as u16
+}
+
 /// Requests without a waiting caller (read-ahead, write-back) that the kernel keeps in flight.
 const MAX_BACKGROUND: u16 = 128;
 
@@ -122,7 +130,7 @@ fn answer(asked: &InitIn, agreed: Agreed) -> InitOut {
         congestion_threshold: MAX_BACKGROUND / 4 * 3,
         max_write: MAX_WRITE,
         time_gran: 1,
-        max_pages: MAX_PAGES,
+        max_pages: max_pages(),
         ..Default::default()
     }
 }
@@ -134,6 +142,14 @@ mod tests {
 
     /// Flags as Linux 5.15 offers them (7.34): bits 0-26 and 28-29 apart from reserved ones, no INIT_EXT.
     const FLAGS_5_15: u32 = 0x33ff_fffb;
+
+    /// A request is as large whatever a page is.
+    #[test]
+    fn the_largest_request_is_the_same_with_every_page_size() {
+        for (page, pages) in [(4096, 256), (16 << 10, 64), (64 << 10, 16), (4 << 20, 1)] {
+            assert_eq!(pages_of_write(page), pages);
+        }
+    }
 
     fn words(words: &[u32]) -> Vec<u8> {
         words.as_bytes().to_vec()
@@ -154,7 +170,7 @@ mod tests {
         assert_eq!(agreed.flags, WANTED & !init::INIT_EXT);
         assert_eq!(
             (out.max_write, out.max_pages, out.time_gran, out.flags2),
-            (1 << 20, 256, 1, 0)
+            (1 << 20, max_pages(), 1, 0)
         );
     }
 

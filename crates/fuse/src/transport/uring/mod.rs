@@ -22,7 +22,7 @@ pub mod ring;
 mod stay;
 mod workers;
 
-use crate::server::init::{MAX_PAGES, MAX_WRITE};
+use crate::server::init::{MAX_WRITE, max_pages};
 use crate::transport::channel::Channel;
 use crate::transport::share::Queued;
 use crate::wire::{Handler, Reply};
@@ -227,7 +227,7 @@ fn buffers(queues: usize) -> usize {
 
 /// Bytes of a buffer: what the kernel asks for.
 fn payload_size() -> usize {
-    let pages = usize::from(MAX_PAGES) * rustix::param::page_size();
+    let pages = usize::from(max_pages()) * rustix::param::page_size();
     pages.max(MAX_WRITE as usize)
 }
 

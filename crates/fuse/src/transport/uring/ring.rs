@@ -325,8 +325,9 @@ impl Buffer {
         }
     }
 
-    /// Gives memory back but for `kept` bytes, unless it holds a reply. It must not be with the kernel.
+    /// Gives memory back but for the pages of `kept` bytes, unless it holds a reply. It must not be with the kernel.
     fn trim(&mut self, kept: usize) {
+        let kept = kept.next_multiple_of(rustix::param::page_size());
         if self.touched <= kept || self.full > kept {
             return;
         }
