@@ -7,7 +7,7 @@ use crate::{Error, Result};
 
 /// `s_flags`: names are hashed as signed characters (volumes made on x86).
 pub const FLAG_SIGNED_HASH: u32 = 0x1;
-/// `s_flags`: names are hashed as unsigned characters.
+/// `s_flags`: names are hashed as unsigned characters (volumes made on ARM, POWER and RISC-V).
 pub const FLAG_UNSIGNED_HASH: u32 = 0x2;
 
 /// Largest hash that an entry can have; the next one is the end mark of the kernel's readdir.

@@ -2,6 +2,7 @@
 
 use crate::checksum::crc32c;
 use crate::features::{self, compat, incompat, ro_compat};
+use crate::hash::{FLAG_SIGNED_HASH, FLAG_UNSIGNED_HASH};
 use crate::{Error, Result};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -13,8 +14,6 @@ pub const MAGIC: u16 = 0xEF53;
 /// `state` bits.
 pub const STATE_VALID: u16 = 1;
 pub const STATE_ERROR: u16 = 2;
-/// `flags`: the hashes of directories treat bytes as unsigned.
-pub const FLAG_UNSIGNED_HASH: u32 = 2;
 
 /// The super block as it lies on disk.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -165,6 +164,20 @@ impl RawSuper {
         if self.has_ro_compat(ro_compat::METADATA_CSUM) {
             self.checksum = self.computed_checksum().into();
         }
+    }
+    /// A volume that does not say how its names are hashed gets what this machine's `char` is, as the kernel's ext4 does it: both must find
+    /// the names that the other one makes. True: it did not say.
+    pub fn settle_hash(&mut self) -> bool {
+        let flags = self.flags.get();
+        let is_open = flags & (FLAG_SIGNED_HASH | FLAG_UNSIGNED_HASH) == 0;
+        if is_open {
+            let own = match std::ffi::c_char::MIN {
+                0 => FLAG_UNSIGNED_HASH,
+                _ => FLAG_SIGNED_HASH,
+            };
+            self.flags = (flags | own).into();
+        }
+        is_open
     }
     fn wide(&self, lo: U32, hi: U32) -> u64 {
         let hi = if self.has_incompat(incompat::BIT64) {

@@ -54,7 +54,8 @@ impl Image {
         }
         dev.read(SUPER_OFFSET, &mut bytes)?;
         let raw = RawSuper::read_from_bytes(&bytes).expect("the length is right");
-        let (raw, suspect) = flight::judge(raw)?;
+        let (mut raw, suspect) = flight::judge(raw)?;
+        let settled = raw.settle_hash();
         let layout = Layout::check(&raw, dev.size_bytes(), opts.read_only)?;
         check_state(&raw)?;
         let bs = layout.block_size as usize;
@@ -63,7 +64,8 @@ impl Image {
         let mut sup = Super {
             raw,
             block: Arc::new(block),
-            changed: false,
+            // It is noted with what is written home first: the bit of a volume in flight is alone in its sector's changes (`flight`).
+            changed: settled && !opts.read_only && !dev.read_only(),
             suspect,
         };
         sup.refresh();

@@ -289,3 +289,40 @@ fn long_linear_directories() {
     assert!(old.debugfs("htree_dump /d").contains("Root node dump"));
     assert_eq!(names(&old.reopen(), dir), before);
 }
+
+/// Old volumes do not say whether bytes of names are signed in hashes. The kernel takes what `char` is on the machine, and notes it; so do we.
+#[test]
+fn a_volume_that_does_not_say_how_names_are_hashed_does_so_afterwards() {
+    let unset = |path: &std::path::PathBuf| {
+        let out = run(
+            "debugfs",
+            &["-w", "-R", "ssv flags 0", path.to_str().unwrap()],
+        );
+        assert!(out.status.success(), "{out:?}");
+    };
+    let mut volume = Volume::make_then(32, &["-b", "1024"], unset);
+    let dir = volume.mkdir(2, "d");
+    let mut links = Links::default();
+    let name = |i: u32| format!("\u{e4}\u{20ac}-{i}");
+    for i in 0..2000 {
+        let ino = links.take(&volume);
+        let name = name(i);
+        let inserted = volume.image.dir_insert(dir, name.as_bytes(), ino, 1);
+        inserted.unwrap();
+    }
+    links.settle(&volume, 2);
+    volume.check();
+    let unsigned = std::ffi::c_char::MIN == 0;
+    let noted = match unsigned {
+        true => "unsigned_directory_hash",
+        false => "signed_directory_hash",
+    };
+    let said = volume.debugfs("show_super_stats -h");
+    let flags = said.lines().find(|line| line.starts_with("Flags:"));
+    assert!(
+        flags.is_some_and(|f| f.split_whitespace().any(|w| w == noted)),
+        "{said}"
+    );
+    volume = volume.reopen();
+    assert!((0..2000).all(|i| lookup(&volume, dir, &name(i)) != 0));
+}
