@@ -4,7 +4,8 @@
 CARGO_TARGET_DIR ?= target
 export CARGO_TARGET_DIR
 CCFS := $(CARGO_TARGET_DIR)/release/ccfs
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# Where there is no sudo what needs root says so; with fusermount3 a mount does not.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 # The volume: `make mount IMAGE=... SIZE=... DIR=...`
 IMAGE ?= ccfs.img
 SIZE ?= 1G
@@ -22,6 +23,7 @@ help:
 	@echo "make test-flash   the tests of the engine and of mounts, with every volume on transactional flash"
 	@echo "make test-transports   the tests of mounts over io_uring, then over /dev/fuse"
 	@echo "make test-kernels   the checks of docs/kernels.md under each of Debian's kernels, in qemu; hours"
+	@echo "make test-aarch64   for aarch64: compiled, tests under qemu-user; for musl: compiled"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs"
 	@echo "make bench     ccfs against ext4 and fuse2fs, 15 minutes;  make bench-all  everything, 3 hours;  make scale  large volumes (docs/performance.md)"
 	@echo "make mesobenchmark   a map in a failure-atomic file beside SQLite, LevelDB and Kyoto Cabinet, on ext4 and ccfs"
@@ -84,6 +86,11 @@ test-flash:
 	cargo build --release -p ccfs -p ccfs-libccfs
 	CCFS_TEST_BACKEND=flash cargo test --release -p ccfs-engine -p ccfs-fuse -p ccfs-tests --tests
 
+# For aarch64 everything is compiled, and the tests that compute run under qemu-user; for musl everything is compiled.
+.PHONY: test-aarch64
+test-aarch64:
+	@scripts/targets.sh
+
 # Makes the pages in docs/man anew from the flag table.
 man: build
 	$(CCFS) man docs/man
@@ -108,6 +115,7 @@ soak:
 	$(MAKE) shuttle
 	scripts/tsan.sh
 	$(MAKE) test-kernels
+	scripts/targets.sh
 
 # 5,000,000 crash states, going on where an interrupted run was: `make crash CRASH_ARGS="--minutes 30"` does a part.
 CRASH_ARGS ?=

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that. usage: deps.sh build|run|test|recipes|packages NAME...
+# Installs what is missing, and only that. usage: deps.sh build|run|test|recipes|targets|packages NAME...
 #   build  what compiling needs          run   what mounting needs
 #   test   what `make test` needs: the above, the packages of verify/tests/packages.txt, rustfmt, clippy, cargo-deny
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif have sudo; then sudo "$@"
+    else
+        echo "this needs root, and there is no sudo: $*" >&2
+        return 1
+    fi
 }
 
 # Installs the packages named; quiet, and without questions.
@@ -72,6 +77,19 @@ recipes() {
     install "${missing[@]}"
 }
 
+# What `make test-aarch64` needs: compilers and C libraries of the other targets, and an emulator.
+targets() {
+    build
+    local missing=() target
+    for target in aarch64-unknown-linux-gnu x86_64-unknown-linux-musl; do
+        [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || rustup target add "$target"
+    done
+    have aarch64-linux-gnu-gcc && [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || missing+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+    have qemu-aarch64 || missing+=(qemu-user)
+    have musl-gcc || missing+=(musl-tools)
+    install "${missing[@]}"
+}
+
 cargo_tools() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -85,5 +103,6 @@ case "${1:-}" in
     test) build; run || true; test_packages; cargo_tools ;;
     recipes) recipes ;;
     packages) packages "${@:2}" ;;
-    *) echo "usage: $0 build|run|test|recipes|packages NAME..." >&2; exit 2 ;;
+    targets) targets ;;
+    *) echo "usage: $0 build|run|test|recipes|targets|packages NAME..." >&2; exit 2 ;;
 esac

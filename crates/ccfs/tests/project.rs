@@ -157,3 +157,31 @@ fn every_named_test_exists() {
     }
     assert!(named >= 40, "only {named}");
 }
+
+/// The newest version of the C library's symbols that a program is bound to.
+fn needed_glibc(program: &str) -> Vec<u32> {
+    let text = tool("objdump", &["-T", program]);
+    let undefined = text.lines().filter(|line| line.contains("*UND*"));
+    let versions = undefined.filter_map(|line| {
+        let version = line.split_once("GLIBC_")?.1;
+        Some(number(version.split([')', ' ']).next()?))
+    });
+    versions.max().expect("symbols of the C library")
+}
+
+#[test]
+#[cfg(target_env = "gnu")]
+fn the_least_glibc_version_is_stated_and_holds() {
+    let readme = read("README.md");
+    let stated = readme.split_once("glibc ").expect("a version of glibc").1;
+    let stated = stated.split(' ').next().unwrap();
+    assert!(read("docs/using.md").contains(&format!("glibc {stated}")));
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if !system.contains("VERSION_ID=\"12\"") || !system.contains("ID=debian") {
+        println!("skipped: it is stated of what is built on Debian 12");
+        return;
+    }
+    let needed = needed_glibc(env!("CARGO_BIN_EXE_ccfs"));
+    assert!(needed <= number(stated), "ccfs needs glibc {needed:?}");
+    assert!(needed.len() == 3 && needed[0] == 2, "{needed:?}");
+}

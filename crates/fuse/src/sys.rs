@@ -11,6 +11,8 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 const LOOP_CONFIGURE: u32 = 0x4C0A;
 const LOOP_CTL_GET_FREE: u32 = 0x4C82;
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
+/// `CLOSE_RANGE_CLOEXEC` of linux/close_range.h.
+const CLOSE_RANGE_CLOEXEC: libc::c_long = 4;
 
 /// LOOP_CONFIGURE's argument with its `struct loop_info64` (loop(4)).
 #[derive(FromZeros, IntoBytes, Immutable)]
@@ -82,9 +84,12 @@ pub fn set_idle_class(tid: i32, idle: bool) -> io::Result<()> {
         true => libc::SCHED_IDLE,
         false => libc::SCHED_OTHER,
     };
-    let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call reads a struct sched_param, which lives through it.
-    checked(unsafe { libc::sched_setscheduler(tid, class, &raw const priority) }).map(drop)
+    // SAFETY: zero is a valid sched_param (musl's has more fields than one), and the call reads it, which lives through it.
+    let set = unsafe {
+        let priority: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(tid, class, &raw const priority)
+    };
+    checked(set).map(drop)
 }
 
 /// The scheduling class of the calling thread.
@@ -151,9 +156,11 @@ pub fn prepare_process() {
 /// Programs that are started from now on get stdin, stdout and stderr, and nothing else that this process was given or has opened. A daemon
 /// would keep its starter's locks, pipes and mounts in use for as long as it lives.
 pub fn keep_descriptors() {
+    // Not every C library has a function for it.
+    let last = libc::c_long::from(u32::MAX);
     // SAFETY: marks descriptors to be closed in programs that are started; closes none, so none changes its meaning here. Where the kernel
     // cannot do it (before Linux 5.11) nothing happens.
-    let _ = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as _) };
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, last, CLOSE_RANGE_CLOEXEC) };
 }
 
 /// The calling thread, which has to be the only one, gets a mount namespace of its own: a copy. Errors: EPERM.

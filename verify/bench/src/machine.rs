@@ -34,7 +34,10 @@ impl Machine {
         let versions = systems.iter().map(|s| (s.name().into(), s.version()));
         Machine {
             kernel: name.release().to_string_lossy().into_owned(),
-            processor: model.map_or("?".into(), |m| m.trim_matches([' ', '\t', ':']).into()),
+            // Not every kind of processor says its name there.
+            processor: model.map_or(name.machine().to_string_lossy().into_owned(), |m| {
+                m.trim_matches([' ', '\t', ':']).into()
+            }),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_mib: total.unwrap_or(0) >> 10,
             busy_before: busy_share(),

@@ -95,7 +95,7 @@ fn keep_two(notes: OwnedFd, process: OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> 
     // SAFETY: closes descriptors whose owners are forgotten, or stand in frames that this process never comes back to; the first two are nobody's
     // but those that are made here.
     unsafe {
-        libc::close_range(3, u32::MAX, 0);
+        libc::syscall(libc::SYS_close_range, 3, libc::c_long::from(u32::MAX), 0);
         Ok((OwnedFd::from_raw_fd(0), OwnedFd::from_raw_fd(1)))
     }
 }

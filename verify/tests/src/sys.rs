@@ -312,12 +312,14 @@ pub struct Stat {
 }
 
 impl Stat {
+    // Some fields are narrower on other processors.
+    #[allow(clippy::useless_conversion)]
     fn from(s: &libc::stat) -> Self {
         Stat {
             dev: s.st_dev,
             ino: s.st_ino,
             mode: s.st_mode,
-            nlink: s.st_nlink,
+            nlink: s.st_nlink.into(),
             uid: s.st_uid,
             gid: s.st_gid,
             rdev: s.st_rdev,

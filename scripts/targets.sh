@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# ccfs for other targets, on this machine: aarch64 is compiled, and its tests run under qemu-user; musl is compiled. Goes on after a failure.
+# usage: targets.sh [check]    check: compile for aarch64 and musl, run nothing
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+ARM=aarch64-unknown-linux-gnu
+MUSL=x86_64-unknown-linux-musl
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
+# Programs that tests start (e2fsck, debugfs) are this machine's own: they run as they are.
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+export CC_x86_64_unknown_linux_musl=musl-gcc
+
+# Packages whose tests compute: of the others those that need a mount or io_uring are skipped where the kernel does not let them.
+TESTED=(device ext4 image log engine client fuse caller offline crash)
+
+failed=()
+part() {
+    local name=$1 start=$SECONDS
+    shift
+    echo "== $name"
+    "$@" </dev/null || failed+=("$name")
+    printf '%4d s  %s\n' $((SECONDS - start)) "$name"
+}
+
+# Tests that qemu-user cannot run: `NAME  WHY` a line, blank lines and comments aside.
+skipped() { sed -e 's/#.*//' -e '/^ *$/d' scripts/targets-skipped.txt; }
+
+arm_tests() {
+    local args=(--target "$ARM") skip=() name why
+    for name in "${TESTED[@]}"; do args+=(-p "ccfs-$name"); done
+    while read -r name why; do
+        echo "skipped: $name: $why"
+        skip+=(--skip "$name")
+    done < <(skipped)
+    cargo test --quiet --release "${args[@]}" --tests -- "${skip[@]}"
+}
+
+scripts/deps.sh targets || exit 1
+part "check for aarch64" cargo check --quiet --workspace --all-targets --target "$ARM"
+part "check for musl" cargo check --quiet --workspace --bins --lib --target "$MUSL"
+[ "${1:-}" = check ] || part "tests for aarch64" arm_tests
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'FAILED: %s\n' "${failed[@]}"
+    exit 1
+fi
