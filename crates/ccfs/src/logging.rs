@@ -227,6 +227,10 @@ impl Drop for Line {
         if self.text.is_empty() {
             return;
         }
+        let text = String::from_utf8_lossy(&self.text);
+        if let Cow::Owned(plain) = ccfs_device::without_numbers(&text) {
+            self.text = plain.into_bytes();
+        }
         // A message that cannot be delivered is dropped: there is nobody to tell.
         match &self.sink {
             Sink::Terminal => self.to_stderr(),

@@ -23,6 +23,7 @@ mod failure;
 mod flash;
 mod fsck;
 mod helper;
+mod hostfile;
 mod inspect;
 mod killed;
 mod leave;
@@ -140,7 +141,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
 /// Prints a value as indented JSON (schemas in docs/json.md).
 fn print_json(value: &impl serde::Serialize) -> Outcome<()> {
     let text = serde_json::to_string_pretty(value).or_fail(1, "cannot make JSON")?;
-    match writeln!(std::io::stdout(), "{text}") {
+    match writeln!(std::io::stdout(), "{}", ccfs_device::without_numbers(&text)) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(e).or_fail(1, "cannot write to stdout")
         }

@@ -4,11 +4,11 @@
 //! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
 use crate::cli::MkfsArgs;
 use crate::failure::{Context, Failure, Outcome};
+use crate::hostfile::{self, SECTOR, grow};
 use crate::{flash, mounts, size, superblock, target, tools};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
 use ccfs_ext4::features;
 use ccfs_ext4::superblock::{SUPER_OFFSET, SUPER_SIZE};
-use rustix::fs::FallocateFlags;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -25,9 +25,6 @@ const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetyp
 const SMALL_BLOCKS_BELOW: u64 = 64 << 20;
 /// Smallest volume with room for a log and something else.
 const SIZE_MIN: u64 = 16 << 20;
-/// Largest unit of I/O of a host's file system; a smaller file cannot be opened as a volume.
-const SECTOR: u64 = 4096;
-
 /// Longest name of a file, bytes (Linux's file systems).
 const NAME_MAX: usize = 255;
 
@@ -99,8 +96,7 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
 
 /// Not over a file that somebody put there meanwhile.
 fn take_place(temporary: &Path, target: &Path) -> Outcome<()> {
-    let flags = rustix::fs::RenameFlags::NOREPLACE;
-    rustix::fs::renameat_with(rustix::fs::CWD, temporary, rustix::fs::CWD, target, flags)
+    hostfile::rename_new(temporary, target)
         .or_fail(CODE, format_args!("cannot create {}", target.display()))
 }
 
@@ -252,16 +248,6 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
     Ok(())
 }
 
-/// Gives a file a sector. What another run has made of it meanwhile stays as it is.
-fn grow(file: &File) -> std::io::Result<()> {
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, SECTOR) {
-        Err(rustix::io::Errno::OPNOTSUPP) if file.metadata()?.len() < SECTOR => {
-            file.set_len(SECTOR)
-        }
-        grown => Ok(grown?),
-    }
-}
-
 fn check_size(bytes: u64) -> Outcome<()> {
     if bytes < SIZE_MIN {
         return Err(Failure::new(
@@ -279,22 +265,18 @@ fn check_size(bytes: u64) -> Outcome<()> {
 /// Gives the whole file its space on the host, so that a write to the volume cannot fail for lack of it (C9).
 fn allocate(file: &File, bytes: u64) -> Outcome<()> {
     let done = match has_room(file, bytes) {
-        true => rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes),
-        false => Err(rustix::io::Errno::NOSPC),
+        true => hostfile::allocate(file, bytes),
+        false => Err(rustix::io::Errno::NOSPC.into()),
     };
-    done.map_err(|e| match e {
-        rustix::io::Errno::NOSPC => Failure::new(
+    done.map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOSPC) => Failure::new(
             CODE,
             format!(
                 "the host's disk has no room for {}; choose a smaller size, or --sparse",
                 size::show(bytes)
             ),
         ),
-        rustix::io::Errno::OPNOTSUPP => Failure::new(
-            CODE,
-            "the host's file system cannot allocate a file in full; use --sparse".to_string(),
-        ),
-        e => Failure::new(CODE, format!("cannot allocate the image file: {e}")),
+        _ => Failure::new(CODE, format!("cannot allocate the image file: {e}")),
     })
 }
 
@@ -369,11 +351,12 @@ fn has_data(file: &mut File) -> std::io::Result<bool> {
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
     loop {
+        // Where the file system knows no holes all is data.
         let begin = match rustix::fs::seek(&*file, Data(at)) {
             Err(rustix::io::Errno::NXIO) => return Ok(false),
-            begin => begin?,
+            begin => begin.unwrap_or(at),
         };
-        let end = rustix::fs::seek(&*file, Hole(begin))?;
+        let end = rustix::fs::seek(&*file, Hole(begin)).unwrap_or(u64::MAX);
         at = begin;
         while at < end {
             let most = buffer.len().min((end - at) as usize);

@@ -1,6 +1,7 @@
 //! What commands print for people. Names, labels and messages can come from a hostile volume or another user's program: nothing in
-//! them may steer a terminal. Output that is lost is a failure.
+//! them may steer a terminal. Errors of system calls come without their numbers. Output that is lost is a failure.
 use crate::failure::fsck_code;
+use ccfs_device::without_numbers;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -23,7 +24,7 @@ fn clean_lines(text: &str) -> String {
 
 /// Prints a line; a reader that has gone (`ccfs status | head`) is no failure.
 pub fn say(line: fmt::Arguments<'_>) {
-    print(&clean(&line.to_string()));
+    print(&clean(&without_numbers(&line.to_string())));
 }
 
 /// Prints what another program said, if it said anything.
@@ -49,7 +50,11 @@ pub fn lost(why: &io::Error) {
 /// Prints a message, of several lines perhaps, on stderr.
 pub fn warn(text: fmt::Arguments<'_>) {
     // Where that cannot be written there is nobody to tell.
-    let _ = writeln!(io::stderr(), "{}", clean_lines(&text.to_string()));
+    let _ = writeln!(
+        io::stderr(),
+        "{}",
+        clean_lines(&without_numbers(&text.to_string()))
+    );
 }
 
 /// The exit code of a command that has done its work, if what it said reached its reader.

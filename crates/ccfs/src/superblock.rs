@@ -35,6 +35,28 @@ pub fn parse(bytes: &[u8; SUPER_SIZE]) -> Result<RawSuper> {
     Ok(sb)
 }
 
+/// Whether the file or device holds a volume, as far as its head tells. What cannot be read may hold one: whoever opens it says why it cannot.
+pub fn is_volume(path: &Path) -> bool {
+    use std::os::unix::fs::{FileExt, FileTypeExt};
+    let Ok(meta) = path.metadata() else {
+        return true;
+    };
+    if !meta.is_file() && !meta.file_type().is_block_device() {
+        return false;
+    }
+    let Ok(file) = std::fs::File::open(path) else {
+        return true;
+    };
+    let mut head = [0u8; SUPER_OFFSET as usize + SUPER_SIZE];
+    match file.read_exact_at(&mut head, 0) {
+        Err(e) => e.kind() != std::io::ErrorKind::UnexpectedEof,
+        Ok(()) => {
+            let sb = head[SUPER_OFFSET as usize..].try_into();
+            head.starts_with(&FLASH_MAGIC) || sb.is_ok_and(|sb| parse(sb).is_ok())
+        }
+    }
+}
+
 /// True where a crash may have left changes in the log. Bit and checksum lie in different sectors and can be torn apart:
 /// a volume counts as in flight if either says so; recovery decides (docs/format.md).
 pub fn in_flight(sb: &RawSuper) -> bool {

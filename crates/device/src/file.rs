@@ -43,8 +43,8 @@ pub enum OpenError {
     Io { path: PathBuf, source: io::Error },
     #[error("{} is a {kind}; an image file or a block device is needed", path.display())]
     WrongKind { path: PathBuf, kind: &'static str },
-    #[error("{} is empty", path.display())]
-    Empty { path: PathBuf },
+    #[error("{} has {bytes} bytes: no volume is in it, `ccfs mkfs` makes one", path.display())]
+    Empty { path: PathBuf, bytes: u64 },
     #[error("{} is in use: {holder}", path.display())]
     Busy { path: PathBuf, holder: String },
 }
@@ -86,9 +86,10 @@ impl FileDevice {
         let block = meta.file_type().is_block_device();
         let (direct, min_io) = unit_of(&file, block).map_err(fail)?;
         let size = (&file).seek(SeekFrom::End(0)).map_err(fail)?;
-        let size = size - size % min_io;
+        let (bytes, size) = (size, size - size % min_io);
         if size == 0 {
-            return Err(OpenError::Empty { path: path.into() });
+            let path = path.into();
+            return Err(OpenError::Empty { path, bytes });
         }
         Ok(FileDevice {
             target: Arc::new(Target::new(file)),
@@ -317,7 +318,9 @@ fn open_direct(path: &Path, mode: OpenMode) -> io::Result<File> {
             .open(path)
     };
     match open(libc::O_DIRECT) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+            open(0)
+        }
         result => result,
     }
 }

@@ -29,6 +29,7 @@ mod file;
 mod flash;
 mod memory;
 mod near;
+mod plain;
 mod pool;
 mod sim;
 mod sys;
@@ -47,6 +48,7 @@ pub use flash::{
 };
 pub use memory::{Fingerprints, MemoryDevice};
 pub use near::NearDevice;
+pub use plain::without_numbers;
 pub use pool::give_back_memory;
 pub use sim::{DISCARDED, Outcome, Plan, SimDevice, Summary};
 pub use ticket::{Pending, Ticket};

@@ -262,7 +262,7 @@ fn what_is_no_volume_is_refused() {
     assert!(text(dir.path()).contains("is a directory"));
     assert!(text(Path::new("/dev/null")).contains("is a character device"));
     assert!(text(&dir.path().join("absent")).contains("cannot open"));
-    assert!(text(&image(dir.path(), 100)).contains("is empty"));
+    assert!(text(&image(dir.path(), 100)).contains("has 100 bytes"));
     let fifo = dir.path().join("fifo");
     assert!(
         Command::new("mkfifo")

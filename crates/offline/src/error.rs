@@ -10,6 +10,12 @@ pub enum Error {
     /// The volume as a whole: it cannot be read, recovered, committed or brought to rest.
     #[error("{0}")]
     Volume(#[from] ccfs_engine::Error),
+    /// A file of the host that was named, before anything is copied.
+    #[error("{path}: {error}")]
+    Host {
+        path: String,
+        error: ccfs_engine::Error,
+    },
     /// A file, in the volume or outside; `path` is made fit to print.
     #[error("{path}: {error}")]
     File {
@@ -22,7 +28,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn file(path: &[u8], error: ccfs_engine::Error) -> Self {
+        // The volume's root.
+        let path = if path.is_empty() { b"/" } else { path };
         Error::File {
+            path: show_name(path),
+            error,
+        }
+    }
+
+    pub(crate) fn host(path: &[u8], error: ccfs_engine::Error) -> Self {
+        Error::Host {
             path: show_name(path),
             error,
         }
@@ -34,7 +49,9 @@ impl Error {
             Error::Open(OpenError::Io { source, .. }) => source.raw_os_error().unwrap_or(libc::EIO),
             Error::Open(OpenError::Busy { .. }) => libc::EBUSY,
             Error::Open(_) => libc::EINVAL,
-            Error::Volume(error) | Error::File { error, .. } => error.errno(),
+            Error::Volume(error) | Error::Host { error, .. } | Error::File { error, .. } => {
+                error.errno()
+            }
         }
     }
 }

@@ -235,7 +235,7 @@ fn no_regular_file() -> ccfs_engine::Error {
 /// Where a copy named `name` goes if the user says `to`. That path itself is the user's word: symlinks in it are followed.
 pub(super) fn goal(to: &Path, name: Option<Vec<u8>>, from_dir: bool) -> Result<Goal<HostDir>> {
     let shown = to.as_os_str().as_bytes();
-    let fail = |e: Errno| Error::file(shown, ccfs_engine::Error::Errno(e.raw_os_error()));
+    let fail = |e: Errno| Error::host(shown, ccfs_engine::Error::Errno(e.raw_os_error()));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &Path| rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(fail);
     // As with cp(1) a symlink stays, and what it leads to is replaced.
@@ -246,8 +246,8 @@ pub(super) fn goal(to: &Path, name: Option<Vec<u8>>, from_dir: bool) -> Result<G
     let resolved = match led {
         Some(meta) if meta.is_file() => to
             .canonicalize()
-            .map_err(|e| Error::file(shown, ccfs_engine::Error::Io(e)))?,
-        Some(_) => return Err(Error::file(shown, no_regular_file())),
+            .map_err(|e| Error::host(shown, ccfs_engine::Error::Io(e)))?,
+        Some(_) => return Err(Error::host(shown, no_regular_file())),
         None => to.to_path_buf(),
     };
     let to = resolved.as_path();
@@ -259,7 +259,7 @@ pub(super) fn goal(to: &Path, name: Option<Vec<u8>>, from_dir: bool) -> Result<G
         }),
         Ok(_) if from_dir || shown.ends_with(b"/") => Err(fail(Errno::NOTDIR)),
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::file(shown, ccfs_engine::Error::Io(e)))
+            Err(Error::host(shown, ccfs_engine::Error::Io(e)))
         }
         Err(_) if shown.ends_with(b"/") && !from_dir => Err(fail(Errno::NOENT)),
         found => {
@@ -390,12 +390,23 @@ impl HostSink {
     fn dress_fd(&self, fd: &OwnedFd, meta: &Meta, xattrs: &Xattrs) -> Outcome<Vec<String>> {
         let mut lost = Vec::new();
         let mut mode = meta.mode & 0o7777;
+        let mut is_owners = true;
         if self.is_root {
             let owner = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
-            system(rustix::fs::fchown(fd, Some(owner.0), Some(owner.1)))?;
+            let given = rustix::fs::fchown(fd, Some(owner.0), Some(owner.1));
+            // It may be the owner that every file has there.
+            is_owners = match stat_fd(fd) {
+                Ok(st) if given.is_err() && (st.stx_uid, st.stx_gid) == (meta.uid, meta.gid) => {
+                    true
+                }
+                _ => kept("owner", given, &mut lost)?,
+            };
         } else if meta.uid != rustix::process::geteuid().as_raw()
             || meta.gid != rustix::process::getegid().as_raw()
         {
+            is_owners = false;
+        }
+        if !is_owners {
             // The rights of another user are not for this one to give.
             mode &= !(libc::S_ISUID | libc::S_ISGID);
         }
@@ -408,7 +419,8 @@ impl HostSink {
                 }
             }
         }
-        system(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)))?;
+        let set = rustix::fs::fchmod(fd, Mode::from_raw_mode(mode));
+        kept("mode", set, &mut lost)?;
         for (name, value) in xattrs.iter().filter(|(n, _)| is_carried(n)) {
             let flags = rustix::fs::XattrFlags::empty();
             if let Err(e) = rustix::fs::fsetxattr(fd, &name[..], value, flags) {
@@ -418,9 +430,26 @@ impl HostSink {
                 ));
             }
         }
-        system(rustix::fs::futimens(fd, &times(meta)))?;
+        let set = rustix::fs::futimens(fd, &times(meta));
+        kept("times", set, &mut lost)?;
         Ok(lost)
     }
+}
+
+/// Whether the file system took an attribute. Not all have owners, modes and times of every kind; root is nobody on some.
+fn kept(what: &str, set: rustix::io::Result<()>, lost: &mut Vec<String>) -> Outcome<bool> {
+    match set {
+        Err(e) if is_refused(e) => {
+            lost.push(format!("{what} is not kept: {e}"));
+            Ok(false)
+        }
+        set => system(set).map(|()| true),
+    }
+}
+
+/// The file system does not have what was asked for.
+fn is_refused(e: Errno) -> bool {
+    matches!(e, Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS)
 }
 
 fn times(meta: &Meta) -> Timestamps {
@@ -528,21 +557,18 @@ impl Sink for HostSink {
             return self.dress_fd(fd, meta, xattrs);
         }
         let (dir, name, link) = (&*into.fd, &file.name[..], AtFlags::SYMLINK_NOFOLLOW);
+        let mut lost = Vec::new();
         if self.is_root {
             let owner = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
-            system(rustix::fs::chownat(
-                dir,
-                name,
-                Some(owner.0),
-                Some(owner.1),
-                link,
-            ))?;
+            let given = rustix::fs::chownat(dir, name, Some(owner.0), Some(owner.1), link);
+            kept("owner", given, &mut lost)?;
         }
         if meta.kind() != libc::S_IFLNK {
             change_mode(dir, name, meta.mode)?;
         }
-        system(rustix::fs::utimensat(dir, name, &times(meta), link))?;
-        Ok(Vec::new())
+        let set = rustix::fs::utimensat(dir, name, &times(meta), link);
+        kept("times", set, &mut lost)?;
+        Ok(lost)
     }
 
     fn place(&self, into: &HostDir, file: HostFile, name: &[u8]) -> Outcome<Placed> {
@@ -567,7 +593,7 @@ impl Sink for HostSink {
         let _ = rustix::fs::unlinkat(&*into.fd, &file.name[..], AtFlags::empty());
     }
 
-    fn link(&self, first: &Placed, into: &HostDir, name: &[u8]) -> Outcome<()> {
+    fn link(&self, first: &Placed, into: &HostDir, name: &[u8]) -> Outcome<bool> {
         let mut dir = first.top.clone();
         let steps = std::iter::successors(first.way.as_deref(), |step| step.up.as_deref());
         let names: Vec<&[u8]> = steps.map(|step| &step.name[..]).collect();
@@ -579,12 +605,19 @@ impl Sink for HostSink {
             return errno(libc::ESTALE);
         }
         let old = &first.name[..];
-        let (temporary, ()) =
-            self.fresh(|name| rustix::fs::linkat(&*dir, old, &*into.fd, name, AtFlags::empty()))?;
+        let linked = self.fresh(|name| {
+            match rustix::fs::linkat(&*dir, old, &*into.fd, name, AtFlags::empty()) {
+                Err(e) if is_refused(e) => Ok(false),
+                linked => linked.map(|()| true),
+            }
+        });
+        let (temporary, true) = linked? else {
+            return Ok(false);
+        };
         let settled = self.settle(into, &temporary, name);
         // Renaming onto another name of the same file does nothing; then this one is left.
         let _ = rustix::fs::unlinkat(&*into.fd, &temporary[..], AtFlags::empty());
-        settled
+        settled.map(|()| true)
     }
 }
 

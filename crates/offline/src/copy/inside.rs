@@ -321,8 +321,9 @@ impl Sink for VolumeSink<'_> {
         self.into.volume.forget(file.ino, 1);
     }
 
-    fn link(&self, first: &Ino, into: &Ino, name: &[u8]) -> Outcome<()> {
-        self.into.name_it(*first, *into, name)
+    fn link(&self, first: &Ino, into: &Ino, name: &[u8]) -> Outcome<bool> {
+        self.into.name_it(*first, *into, name)?;
+        Ok(true)
     }
 }
 

@@ -121,7 +121,8 @@ trait Sink {
     /// Gives a file its name; replaces what had it, if that is no directory.
     fn place(&self, into: &Self::Dir, file: Self::File, name: &[u8]) -> Outcome<Self::Key>;
     fn discard(&self, into: &Self::Dir, file: Self::File);
-    fn link(&self, first: &Self::Key, into: &Self::Dir, name: &[u8]) -> Outcome<()>;
+    /// False: there are no hard links here.
+    fn link(&self, first: &Self::Key, into: &Self::Dir, name: &[u8]) -> Outcome<bool>;
 }
 
 /// A failure of the source costs the file at hand; of the sink, everything if the next file would fare no better.
@@ -263,10 +264,17 @@ impl<S: Source, D: Sink> Job<'_, S, D> {
             let dir = sink(self.sink.make_dir(into, name))?;
             return self.enter(from, dir, true).map(Some);
         }
-        if let Some(first) = self.links.get(&meta.id) {
-            sink(self.sink.link(first, into, name))?;
-        } else {
+        let first = self.links.get(&meta.id);
+        let (is_first, linked) = match first {
+            Some(first) => (false, sink(self.sink.link(first, into, name))?),
+            None => (true, false),
+        };
+        if !linked {
             let key = self.file(&from, &meta, into, name)?;
+            if !is_first {
+                let text = "is a copy of its own: there are no hard links here";
+                self.warn(&[text.to_string()]);
+            }
             if meta.nlink > 1 {
                 self.links.insert(meta.id, key);
             }
@@ -419,10 +427,10 @@ impl Offline {
     ) -> Result<Progress> {
         let path = bytes(&from);
         let source = HostSource::new(self.image);
-        let start = source.start(path).map_err(|e| Error::file(path, e))?;
+        let start = source.start(path).map_err(|e| Error::host(path, e))?;
         let is_dir = source
             .meta(&start)
-            .map_err(|e| Error::file(path, e))?
+            .map_err(|e| Error::host(path, e))?
             .is_dir();
         let goal = self.goal(bytes(&to), base_name(path), is_dir, &[])?;
         let sink = VolumeSink::new(self, options.owner);
