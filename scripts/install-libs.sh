@@ -20,6 +20,12 @@ install -m 644 "$top"/docs/man/*.3 "$root$PREFIX/share/man/man3/"
 sed -e "s|@PREFIX@|$PREFIX|" -e "s|@LIBDIR@|$LIBDIR|" -e "s|@VERSION@|$version|" "$top/scripts/ccfs.pc.in" >"$root$LIBDIR/pkgconfig/ccfs.pc"
 chmod 644 "$root$LIBDIR/pkgconfig/ccfs.pc"
 
+# Programs find a new library by the loader's cache. In a package's root that is for the package to do.
+if [ -z "$root" ]; then
+    PATH=$PATH:/usr/sbin:/sbin ldconfig ||
+        echo "programs do not find $LIBDIR/libccfs.so.1 before this was run as root: ldconfig" >&2
+fi
+
 # The SQLite extension is C over SQLite's own header; without that header there is nothing to use it with.
 if command -v cc >/dev/null && echo '#include <sqlite3ext.h>' | cc -E - >/dev/null 2>&1; then
     install -d "$root$LIBDIR/ccfs"

@@ -67,6 +67,7 @@ uninstall_all() {
     rm -f "$lib/ccfs/ccfs_vfs.so"
     if [ -d "$lib/ccfs" ]; then rmdir --ignore-fail-on-non-empty "$lib/ccfs"; fi
     for page in "$top"/docs/man/*.3; do rm -f "$root$PREFIX/share/man/man3/$(basename "$page")"; done
+    [ -n "$root" ] || PATH=$PATH:/usr/sbin:/sbin ldconfig || true
 }
 
 case $action in

@@ -311,6 +311,10 @@ fn examine(examiner: &mut Examiner<'_>, device: Arc<dyn Device>, full: bool) -> 
             return Ok(());
         }
     };
+    if let Some(cut) = superblock::cut_off(&sb, device.as_ref(), examiner.target) {
+        examiner.found("size", Mark::Bad, cut);
+        return Ok(());
+    }
     if !sb.checksum_ok() && !superblock::in_flight(&sb) {
         examiner.found("super block", Mark::Repair, "its checksum is wrong");
         examiner.advise("e2fsck -f");

@@ -596,12 +596,12 @@ pub struct ManArgs {
     pub dir: PathBuf,
 }
 
-/// Writes the completions for bash, zsh and fish
+/// Prints the completions for a shell, or writes those for all into a directory
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
-    /// Directory for the files
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    /// bash, zsh or fish: what that shell reads goes to stdout. Anything else (./bash, too): the directory for a file for each
+    #[arg(value_name = "SHELL|DIR")]
+    pub place: PathBuf,
 }
 
 /// The table as clap sees it, for the manual pages.

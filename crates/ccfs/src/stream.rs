@@ -62,9 +62,13 @@ pub fn explain(path: &Path, e: io::Error) -> Failure {
         Some(libc::ENOSPC) => format!(
             "{shown}: this user has too many streams; end programs that are in them, or share streams by their ids"
         ),
-        _ if e.kind() == io::ErrorKind::Unsupported => {
-            format!("{shown} is not on a mounted ccfs volume")
-        }
+        _ if e.kind() == io::ErrorKind::Unsupported => match path == Path::new(".") {
+            true => {
+                "the current directory is not on a mounted ccfs volume; name a directory of one"
+                    .into()
+            }
+            false => format!("{shown} is not on a mounted ccfs volume"),
+        },
         _ => format!("{shown}: {e}"),
     };
     Failure::new(1, text)
@@ -191,6 +195,13 @@ fn show(args: &StreamShowArgs) -> Outcome<()> {
         (_, _, Some(dir)) => dir.clone(),
         (_, _, None) => ".".into(),
     };
+    // PID alone does not say on which volume.
+    let explain = |dir: &Path, e: io::Error| {
+        let named = e.kind() != io::ErrorKind::Unsupported || pid.is_none() || args.on.is_some();
+        let mut failure = explain(dir, e);
+        failure.text += if named { "" } else { ": --on DIR" };
+        failure
+    };
     let at = open(&dir)?;
     let stream = match pid {
         None => ccfs_client::get_stream(at).map_err(|e| explain(&dir, e))?,
@@ -259,30 +270,42 @@ fn list(args: &StreamListArgs) -> Outcome<()> {
     if args.json {
         return crate::print_json(&json!({ "schema": 1, "streams": list }));
     }
-    say!(
-        "{:>12} {:>8} {:>12} {:>12} {:>8}  flags",
-        "stream",
-        "uid",
-        "operations",
-        "bytes",
-        "age s"
-    );
-    for s in &list {
-        let uid = s["uid"].as_u64().map_or("-".into(), |uid| uid.to_string());
+    let head = ["stream", "uid", "operations", "bytes", "age s", "flags"];
+    let mut rows = vec![head.map(String::from)];
+    rows.extend(list.iter().map(|s| {
         let age = s["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
-        let flags = if s["ignore_fsync"] == true {
-            "ignore-fsync"
-        } else {
-            ""
+        let flags = match s["ignore_fsync"] == true {
+            true => "ignore-fsync",
+            false => "",
         };
-        let (operations, bytes) = (&s["running_operations"], &s["running_bytes"]);
-        let line = format!(
-            "{:>12} {uid:>8} {operations:>12} {bytes:>12} {age:>8.1}  {flags}",
-            s["id"]
-        );
-        say!("{}", line.trim_end());
+        [
+            s["id"].to_string(),
+            s["uid"].as_u64().map_or("-".into(), |uid| uid.to_string()),
+            s["running_operations"].to_string(),
+            s["running_bytes"].to_string(),
+            format!("{age:.1}"),
+            flags.to_string(),
+        ]
+    }));
+    for line in aligned(&rows) {
+        say!("{line}");
     }
     Ok(())
+}
+
+/// Columns of numbers, each as wide as its widest cell; the last one is text.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let widths: [usize; N] =
+        std::array::from_fn(|n| rows.iter().map(|row| row[n].len()).max().unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cell = |n: usize| match n + 1 < N {
+            true => format!("{:>1$}", row[n], widths[n]),
+            false => row[n].clone(),
+        };
+        let cells: Vec<String> = (0..N).map(cell).collect();
+        cells.join("  ").trim_end().to_string()
+    };
+    rows.iter().map(line).collect()
 }
 
 fn sync(args: &StreamSyncArgs) -> Outcome<()> {

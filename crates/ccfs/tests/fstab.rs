@@ -12,7 +12,7 @@ fn fstab_mounts_remounts_and_unmounts() {
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let (ro_image, other) = (place.volume("b.img", "32M"), place.subdir("other"));
     let table = format!(
-        "{image} {dir} ccfs noatime,nosuid,commit=30,nofail,x-systemd.automount 0 2\n{ro_image} {other} ccfs ro,nofail 0 0\n"
+        "{image} {dir} ccfs noatime,nosuid,commit=30,nofail,x-systemd.automount 0 0\n{ro_image} {other} ccfs ro,nofail 0 0\n"
     );
     fs::write(place.path("fstab"), table).unwrap();
     let said = in_namespace(
@@ -140,7 +140,7 @@ fn systemd_makes_a_mount_unit_of_an_entry() {
     };
     let place = Place::new();
     let out = place.subdir("units");
-    let entry = "/var/disk.img /mnt/work ccfs noatime,nofail 0 2\n";
+    let entry = "/var/disk.img /mnt/work ccfs noatime,nofail 0 0\n";
     fs::write(place.path("fstab"), entry).unwrap();
     let mut command = Command::new(generator);
     command

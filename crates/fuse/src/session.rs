@@ -108,6 +108,7 @@ impl Session {
                 let info = MountInfo {
                     mountpoint: mounted.mountpoint.display().to_string(),
                     source: mounted.source.display().to_string(),
+                    device: mounted.device().to_string(),
                     syncfs: told,
                     sentinel,
                     status_dir: config.status_dir,

@@ -4,7 +4,9 @@ use super::{CODE, close, explain, open, silent_failure};
 use crate::cli::{CpArgs, GetArgs, PutArgs};
 use crate::failure::{Failure, Outcome};
 use crate::size;
+use crate::superblock::is_volume;
 use ccfs_offline::{Access, CopyOptions, Error, Offline, Progress, Watch};
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -65,7 +67,10 @@ impl Teller {
             libc::ENOSPC => "; no room is left, what came before is there",
             _ => "",
         };
-        Failure::new(CODE, format!("{}: {e}{advice}", self.image))
+        match e {
+            Error::Host { .. } => Failure::new(CODE, format!("{e}{advice}")),
+            _ => Failure::new(CODE, format!("{}: {e}{advice}", self.image)),
+        }
     }
 }
 
@@ -120,6 +125,19 @@ pub fn put(args: &PutArgs) -> Outcome<()> {
         return Err(Failure::new(2, "name a file and an image"));
     };
     let goal = Place::parse(goal)?;
+    let holds = |file: &&OsString| Path::new(file).is_file() && is_volume(Path::new(file));
+    if !is_volume(&goal.image)
+        && let Some(image) = files.iter().find(holds)
+    {
+        return Err(Failure::new(
+            2,
+            format!(
+                "{} holds no volume, and {} does; the image comes last: ccfs put FILE... IMAGE[:PATH]",
+                goal.image.display(),
+                Path::new(image).display()
+            ),
+        ));
+    }
     let volume = open(&goal.image, Access::ReadWrite)?;
     let mut teller = Teller::new("ccfs put", &goal.image);
     let mut all = Progress::default();
@@ -139,6 +157,17 @@ pub fn put(args: &PutArgs) -> Outcome<()> {
 
 pub fn get(args: &GetArgs) -> Outcome<()> {
     let from = Place::parse(&args.place)?;
+    let other = Place::parse(args.dest.as_os_str())?.image;
+    if !is_volume(&from.image) && is_volume(&other) && other.is_file() {
+        return Err(Failure::new(
+            2,
+            format!(
+                "{} holds no volume, and {} does; the image comes first: ccfs get IMAGE[:PATH] DEST",
+                from.image.display(),
+                other.display()
+            ),
+        ));
+    }
     let volume = open(&from.image, Access::ReadOnly)?;
     let mut teller = Teller::new("ccfs get", &from.image);
     let copied = match volume.get(&from.path, &args.dest, &mut teller) {
@@ -153,15 +182,20 @@ pub fn cp(args: &CpArgs) -> Outcome<()> {
     let Some((goal, sources)) = places.split_last() else {
         return Err(Failure::new(2, "name a source and a destination"));
     };
-    if let Some(host) = args.places.iter().zip(&places).find(|(text, place)| {
-        // A path of the host was meant.
-        !text.as_bytes().contains(&b':') && !place.image.is_file() && place.image.is_dir()
-    }) {
+    // A path of the host was meant.
+    let meant = |(text, place): &(&OsString, &Place)| {
+        !text.as_bytes().contains(&b':') && !is_volume(&place.image)
+    };
+    if let Some((text, place)) = args.places.iter().zip(&places).find(meant) {
+        let kind = match place.image.is_dir() {
+            true => "directory",
+            false => "file",
+        };
         return Err(Failure::new(
             2,
             format!(
-                "{} is a directory of this host; `ccfs put` and `ccfs get` copy to and from the host",
-                host.0.to_string_lossy()
+                "{} is a {kind} of this host; `ccfs put` and `ccfs get` copy to and from the host",
+                text.to_string_lossy()
             ),
         ));
     }

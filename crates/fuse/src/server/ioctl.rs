@@ -415,6 +415,7 @@ impl Server {
         status["mount"] = json!({
             "mountpoint": self.mount.mountpoint,
             "source": self.mount.source,
+            "device": self.mount.device,
             "pid": std::process::id(),
             "syncfs_works": syncfs.works(),
             "syncfs_by": syncfs.by(),

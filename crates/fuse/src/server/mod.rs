@@ -83,6 +83,8 @@ pub struct Server {
 pub struct MountInfo {
     pub mountpoint: String,
     pub source: String,
+    /// Numbers of the file system's device, `MAJOR:MINOR`: no other mount of this kernel has them.
+    pub device: String,
     /// Whether the kernel tells of syncfs and sync.
     pub syncfs: syncfs::Syncfs,
     /// By which it is told of them where the kernel does not.

@@ -149,6 +149,7 @@ pub fn text(status: &Value) -> String {
     let mut out = Out {
         text: String::new(),
         volume: label_value(status["uuid"].as_str().unwrap_or("")),
+        device: label_value(status["mount"]["device"].as_str().unwrap_or("")),
     };
     out.head(
         "ccfs_info",
@@ -210,6 +211,8 @@ pub fn text(status: &Value) -> String {
 struct Out {
     text: String,
     volume: String,
+    /// Copies of an image have one uuid.
+    device: String,
 }
 
 impl Out {
@@ -221,8 +224,8 @@ impl Out {
     fn sample(&mut self, name: &str, labels: &str, value: f64) {
         let _ = writeln!(
             self.text,
-            "{name}{{volume=\"{}\"{labels}}} {value}",
-            self.volume
+            "{name}{{volume=\"{}\",device=\"{}\"{labels}}} {value}",
+            self.volume, self.device
         );
     }
 

@@ -325,9 +325,8 @@ impl Buffer {
         }
     }
 
-    /// Gives memory back but for the pages of `kept` bytes, unless it holds a reply. It must not be with the kernel.
+    /// Gives memory back but for `kept` bytes (whole pages), unless it holds a reply. It must not be with the kernel.
     fn trim(&mut self, kept: usize) {
-        let kept = kept.next_multiple_of(rustix::param::page_size());
         if self.touched <= kept || self.full > kept {
             return;
         }
@@ -563,7 +562,7 @@ impl Ring {
     fn command(&mut self, mut buffer: Buffer, qid: u16) -> io::Result<()> {
         self.held -= mem::take(&mut buffer.arrived);
         if self.resident > RESIDENT {
-            buffer.trim(KEPT);
+            buffer.trim(KEPT.next_multiple_of(rustix::param::page_size()));
         }
         self.resident = self.resident + buffer.touched - buffer.counted;
         buffer.counted = buffer.touched;
