@@ -57,6 +57,18 @@ impl Rights {
     }
 }
 
+/// Who a thread is where files are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user and the group with which its requests come.
+    pub uid: u32,
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+    /// Effective ones, as bits; good in its own user namespace.
+    pub capabilities: u64,
+}
+
 /// What the kernel told the program when it was executed.
 struct Told {
     /// Its real user, in its own user namespace.
@@ -110,6 +122,31 @@ impl Proc {
         groups
             .split_ascii_whitespace()
             .any(|word| word.parse() == Ok(gid))
+    }
+
+    /// `None`: it has ended, or cannot be seen from here.
+    pub fn credentials(&self, tid: u32) -> Option<Credentials> {
+        let status = fs::read(self.path(tid, "status")).ok()?;
+        let id = |name: &[u8]| {
+            let ids = field(&status, name)?;
+            ids.split_ascii_whitespace().nth(3)?.parse().ok()
+        };
+        let groups = field(&status, b"Groups:")?.split_ascii_whitespace();
+        Some(Credentials {
+            uid: id(b"Uid:")?,
+            gid: id(b"Gid:")?,
+            groups: groups.filter_map(|word| word.parse().ok()).collect(),
+            capabilities: u64::from_str_radix(field(&status, b"CapEff:")?, 16).ok()?,
+        })
+    }
+
+    /// Whether the thread's user namespace has this user and this group: its capabilities are good for files of such only.
+    pub fn has_in_user_namespace(&self, tid: u32, uid: u32, gid: u32) -> bool {
+        let has = |map: &str, id: u32| {
+            let text = fs::read_to_string(self.path(tid, map)).unwrap_or_default();
+            is_mapped(&text, id)
+        };
+        self.shares_user_namespace(tid) || has("uid_map", uid) && has("gid_map", gid)
     }
 
     /// The effective capabilities, as bits.
@@ -223,6 +260,18 @@ fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
         .split(|&b| b == b'\n')
         .find_map(|line| line.strip_prefix(name))?;
     Some(std::str::from_utf8(line).ok()?.trim())
+}
+
+/// Whether a map of a user namespace, lines of first number inside, first number outside and length, has `id` outside.
+fn is_mapped(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let mut next = || words.next()?.parse::<u64>().ok();
+        match (next(), next()) {
+            (Some(first), Some(len)) => (first..first.saturating_add(len)).contains(&id.into()),
+            _ => false,
+        }
+    })
 }
 
 /// The auxiliary vector: pairs of words, 64 bits each, or 32 bits for a program of such a machine.
@@ -411,6 +460,40 @@ mod tests {
         }
         let own = Proc::new("/proc").rights(std::process::id()).unwrap();
         assert_eq!(own.gid, rustix::process::getegid().as_raw());
+    }
+
+    #[test]
+    fn who_a_thread_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let proc = Proc::new(dir.path());
+        let thread = dir.path().join("7");
+        fs::create_dir_all(&thread).unwrap();
+        assert_eq!(proc.credentials(7), None);
+        let text = "Name:\tx\nUid:\t1 2 3 4\nGid:\t5 6 7 8\nGroups:\t9 10 \nCapEff:\t11\n";
+        fs::write(thread.join("status"), text).unwrap();
+        let found = Credentials {
+            uid: 4,
+            gid: 8,
+            groups: vec![9, 10],
+            capabilities: 0x11,
+        };
+        assert_eq!(proc.credentials(7), Some(found));
+        assert!(!proc.has_in_user_namespace(7, 100_000, 100_000));
+        let map = "         0     100000        10\n        10       5000         1\n";
+        fs::write(thread.join("uid_map"), map).unwrap();
+        assert!(!proc.has_in_user_namespace(7, 100_000, 100_000));
+        fs::write(thread.join("gid_map"), map).unwrap();
+        for (uid, gid, has) in [
+            (100_000, 100_009, true),
+            (5000, 100_000, true),
+            (100_000, 100_010, false),
+            (99_999, 100_000, false),
+            (0, 0, false),
+        ] {
+            assert_eq!(proc.has_in_user_namespace(7, uid, gid), has, "{uid} {gid}");
+        }
+        assert!(is_mapped("0 0 4294967295", 7) && !is_mapped("0", 0) && !is_mapped("", 0));
+        assert!(!is_mapped("0 18446744073709551615 18446744073709551615", 1));
     }
 
     #[test]

@@ -7,8 +7,7 @@ use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_engine::{
-    Attr, Context, FLAG_APPEND, Fallocate, Ino, Refusal, Seek, SetAttr, SyncCall, WriteFlags,
-    at_hand,
+    Context, FLAG_APPEND, Fallocate, Ino, Refusal, Seek, SetAttr, SyncCall, WriteFlags, at_hand,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -249,19 +248,6 @@ impl Server {
             reply.stale_attrs.push(request.header.nodeid);
         }
         Ok(flags)
-    }
-
-    /// A setgid file whose group may not execute it, changed by somebody who is not of that group, or not known to be: setgid goes, too (Linux
-    /// since 6.2). The caller has no CAP_FSETID.
-    pub(super) fn is_foreign_setgid(&self, request: &Request<'_>, attr: &Attr) -> bool {
-        let header = &request.header;
-        let bits = attr.mode & (libc::S_ISGID | libc::S_IXGRP) as u16;
-        bits == libc::S_ISGID as u16
-            && attr.gid != header.gid
-            && !self
-                .callers
-                .proc()
-                .has_supplementary_group(header.pid, attr.gid)
     }
 
     /// With HANDLE_KILLPRIV_V2 the kernel leaves setuid and setgid to us also where the request has no flag for it.

@@ -24,6 +24,7 @@ mod namespace;
 mod notifier;
 mod pages;
 mod scrub;
+mod setgid;
 mod snapshots;
 mod status_dir;
 mod streams;

@@ -183,6 +183,7 @@ impl Server {
         }
         let cx = self.context(request, arg.umask);
         let parent = self.target(request)?;
+        let mode = self.mode_of_new(request, parent, mode)?;
         let attr = self.volume.mknod(&cx, parent, name, mode, arg.rdev)?;
         self.push_entry(reply, &attr);
         Ok(())
@@ -201,12 +202,10 @@ impl Server {
     /// O_TMPFILE. Kernels send a made-up name along.
     pub(super) fn tmpfile(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let (arg, _) = request.arg_and_rest::<abi::CreateIn>()?;
+        let (cx, parent) = (self.context(request, arg.umask), self.target(request)?);
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFREG as u16;
-        let attr = self.volume.tmpfile(
-            &self.context(request, arg.umask),
-            self.target(request)?,
-            mode,
-        )?;
+        let mode = self.mode_of_new(request, parent, mode)?;
+        let attr = self.volume.tmpfile(&cx, parent, mode)?;
         self.push_entry(reply, &attr);
         reply.push(&self.opened(arg.flags));
         Ok(())
