@@ -109,7 +109,7 @@ impl System {
             System::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
             System::Fuse2fs => ("fuse2fs", "fuse2fs"),
             System::Null => {
-                let rings = ccfs_fuse::transport::allow_rings();
+                let rings = ccfs_fuse::transport::prepare_rings(None);
                 return bench_program().err().or(rings.err());
             }
             _ => return ccfs_program().err().or_else(|| self.no_transport()),

@@ -5,6 +5,8 @@ pub mod share;
 pub mod uring;
 
 use parking_lot::Mutex;
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use uring::Rings;
 
@@ -84,33 +86,34 @@ impl InUse {
     }
 }
 
-/// Before the mount is made: switches io_uring on in the kernel if need be, and makes the rings. Errors: why it cannot be.
+/// Before the mount is made: makes the rings, and then switches io_uring on in the kernel if need be. Errors: why it cannot be; nothing was
+/// switched on then.
 pub fn prepare_rings(queues: Option<&[u16]>) -> Result<Rings, String> {
-    allow_rings()?;
-    Rings::prepare(queues)
-}
-
-/// Switches io_uring on in the kernel if need be. Errors: why it cannot be.
-pub fn allow_rings() -> Result<(), String> {
-    if !Path::new(ENABLE_URING).exists() {
+    let switch = Path::new(ENABLE_URING);
+    if !switch.exists() {
         // The module may not be loaded yet; opening the device loads it.
         let _ = channel::Channel::open();
     }
-    switch_on(Path::new(ENABLE_URING))
+    switched_on(switch, || Rings::prepare(queues))
 }
 
-fn switch_on(switch: &Path) -> Result<(), String> {
+/// What `prepare` makes, with the switch on. It is a setting of the whole system, so it is left alone where `prepare` fails.
+fn switched_on<T>(switch: &Path, prepare: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let state = std::fs::read_to_string(switch)
         .map_err(|_| "this kernel has no FUSE over io_uring (Linux 6.14 does)".to_string())?;
-    if state.trim() != "Y" {
-        let name = switch.display();
-        std::fs::write(switch, "Y").map_err(|e| {
-            format!("FUSE over io_uring is switched off (`echo Y >{name}` as root): {e}")
-        })?;
-        // Others see it, too: it is a setting of the whole system.
-        tracing::warn!("switched FUSE over io_uring on ({name})");
+    if state.trim() == "Y" {
+        return prepare();
     }
-    Ok(())
+    let name = switch.display();
+    let refused = |e: std::io::Error| {
+        format!("FUSE over io_uring is switched off (`echo Y >{name}` as root): {e}")
+    };
+    let mut file = File::options().write(true).open(switch).map_err(refused)?;
+    let prepared = prepare()?;
+    file.write_all(b"Y").map_err(refused)?;
+    // Others see it, too.
+    tracing::warn!("switched FUSE over io_uring on ({name})");
+    Ok(prepared)
 }
 
 #[cfg(test)]
@@ -121,6 +124,7 @@ mod tests {
     fn the_switch() {
         let dir = tempfile::tempdir().unwrap();
         let switch = dir.path().join("enable_uring");
+        let switch_on = |path: &Path| switched_on(path, || Ok(()));
         let old_kernel = switch_on(&switch).unwrap_err();
         assert!(old_kernel.contains("has no FUSE over io_uring"));
         for state in ["N\n", "Y\n"] {
@@ -129,6 +133,11 @@ mod tests {
             let now = std::fs::read_to_string(&switch).unwrap();
             assert_eq!(now.trim(), "Y");
         }
+        // Rings are impossible: the system stays as it is.
+        std::fs::write(&switch, "N\n").unwrap();
+        let no_rings = switched_on(&switch, || Err::<(), _>("no rings".into()));
+        assert_eq!(no_rings, Err("no rings".into()));
+        assert_eq!(std::fs::read_to_string(&switch).unwrap(), "N\n");
         // Nobody writes there: as in a container.
         let refused = switch_on(Path::new("/proc/self/stat")).unwrap_err();
         assert!(refused.contains("is switched off"), "{refused}");
