@@ -7,6 +7,7 @@ use common::{
 };
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -324,4 +325,40 @@ fn without_loop_devices_it_warns() {
     assert!(ran.err.contains("syncfs(2), sync(2)"), "{}", ran.err);
     let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(told["mount"]["syncfs_works"], false, "{told}");
+}
+
+/// mount(8) has mount.fuse(8) look after a plain FUSE mount that has no helper of its own, and that runs `ccfs` of the usual places.
+#[test]
+fn mount_fuse_remounts_a_plain_fuse_mount() {
+    needs_mounts!();
+    if Path::new("/sbin/mount.fuse.ccfs").exists() || !Path::new("/sbin/mount.fuse").exists() {
+        println!("skipped: mount(8) does not ask mount.fuse(8) here");
+        return;
+    }
+    let place = Place::new();
+    let (image, dir) = (place.volume("an image.img", "32M"), place.subdir("mnt"));
+    let script = r#"set -e
+        mount --bind /dev/null /dev/loop-control
+        mount -t tmpfs none /usr/local/bin
+        cp "$2" /usr/local/bin/ccfs
+        ccfs mount -o commit=3600 "$0" "$1"
+        echo synced >"$1/f"
+        mount -o remount,ro "$1"
+        grep " $1 fuse.ccfs ro" /proc/mounts
+        kill -KILL "$(ccfs status --json "$1" | sed -n 's/.*"pid": \([0-9]*\).*/\1/p' | head -n 1)"
+        ccfs mount "$0" "$1"
+        cat "$1/f"
+        mount -o remount,noatime,commit=7 "$1"
+        ccfs status --json "$1" | grep '"commit": "7"'
+        umount -l /usr/local/bin
+        if mount -o remount,rw "$1"; then exit 1; fi
+        "$2" umount "$1""#;
+    let mut inside = Command::new("unshare");
+    inside
+        .args(["-m", "sh", "-c", script, &image, &dir])
+        .arg(env!("CARGO_BIN_EXE_ccfs"))
+        .env("CCFS_LOG_KMSG", "/dev/null");
+    let ran = run(&mut inside);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("synced"), "{}{}", ran.out, ran.err);
 }
