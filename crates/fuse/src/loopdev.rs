@@ -24,7 +24,9 @@ const TRIES: u32 = 64;
 #[derive(Debug)]
 pub struct LoopDevice {
     pub path: PathBuf,
-    pub held: OwnedFd,
+    /// For reading: where the kernel lets nobody write to a mounted device (`bdev_allow_write_mounted=0`), it mounts none that somebody
+    /// has open for writing.
+    _held: OwnedFd,
 }
 
 /// Attaches the file at `image`. Errors: no /dev/loop-control, no permission, or what the kernel says of the file.
@@ -66,7 +68,9 @@ pub(crate) fn attach_file(
         config.file_name[..shown].copy_from_slice(&name[..shown]);
         match sys::configure_loop(device.as_fd(), &config) {
             Ok(()) => {
-                return Ok(LoopDevice { path, held: device });
+                let how = OFlags::RDONLY | OFlags::CLOEXEC;
+                let _held = open(&path, how, Mode::empty())?;
+                return Ok(LoopDevice { path, _held });
             }
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
             Err(e) => return Err(e),

@@ -3,6 +3,9 @@
 //! Only a `fuseblk` mount is told of syncfs(2) and sync(2) (from Linux 6.18 on), and of its end (DESTROY), so that umount(8) returns when the
 //! volume is plain ext4. So a block device is mounted as it is, an image file by way of a loop device. On earlier kernels both are mounted
 //! over a loop device by which sync calls come to the daemon ([`crate::sentinel`]); where that fails, as on later ones.
+//!
+//! With `bdev_allow_write_mounted=0` the kernel lets nobody write to a mounted device, and so mounts none that this process writes to. A block
+//! device is mounted over a loop device then, too, and claimed by this process.
 use crate::apart::{self, Outcome, Target};
 use crate::home::Home;
 use crate::loopdev::{self, LoopDevice};
@@ -14,6 +17,7 @@ use crate::transport::dev::PoolConfig;
 use crate::usermount;
 use ccfs_caller::CallerConfig;
 use ccfs_engine::Volume;
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -36,6 +40,8 @@ const READ_AHEAD_KIB: u32 = 1024;
 /// How often, and after which pause, a device is mounted again that is busy.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// How often nobody may claim a busy device until that is taken for the kernel's rule about writers.
+const NO_WRITER_TRIES: u32 = 3;
 
 /// Which kind of mount to make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,6 +135,8 @@ pub struct Mounted {
     target: Target,
     /// What the loop device is that it is mounted over, if it is one by which sync calls come.
     sentinel: Option<Arc<Sentinel>>,
+    /// The volume's block device where the mount does not claim it, until the end.
+    claim: Arc<Mutex<Option<OwnedFd>>>,
 }
 
 /// What becomes the mount's block device in order that sync calls come here.
@@ -141,6 +149,7 @@ struct Watch {
 struct Blocks {
     path: PathBuf,
     sentinel: Option<Arc<Sentinel>>,
+    claim: Option<OwnedFd>,
 }
 
 /// Why a mount failed.
@@ -213,18 +222,20 @@ impl Mounted {
             as_root(&mountpoint, config, block_size, watch)?
         };
         let fuseblk = blocks.is_some();
-        let (source, sentinel) = match blocks {
-            Some(blocks) => (blocks.path, blocks.sentinel),
-            None => (config.source.clone(), None),
-        };
+        let blocks = blocks.unwrap_or_else(|| Blocks {
+            path: config.source.clone(),
+            sentinel: None,
+            claim: None,
+        });
         let mut mounted = Mounted {
             mountpoint,
-            source,
+            source: blocks.path,
             fuseblk,
             by_user,
             away: false,
             target: Target::default(),
-            sentinel,
+            sentinel: blocks.sentinel,
+            claim: Arc::new(Mutex::new(blocks.claim)),
         };
         match mounted.describe() {
             Ok(target) => {
@@ -262,16 +273,12 @@ impl Mounted {
         &self.target.device
     }
 
-    /// From now on sync calls come by way of the sentinel, if that can be had: gives it then.
-    pub(crate) fn arm(&self, volume: &Arc<Volume>) -> Option<Arc<Sentinel>> {
-        let sentinel = self.sentinel.as_ref()?;
-        match sentinel.arm(volume, &self.target) {
-            Ok(()) => Some(sentinel.clone()),
-            Err(e) => {
-                tracing::info!("sync calls do not reach the daemon: {e}");
-                None
-            }
-        }
+    /// From now on sync calls come by way of the sentinel. Errors: NotFound, there is none; ResourceBusy, the kernel lets nobody write to a
+    /// mounted device.
+    pub(crate) fn arm(&self, volume: &Arc<Volume>) -> io::Result<Arc<Sentinel>> {
+        let sentinel = self.sentinel.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        sentinel.arm(volume, &self.target)?;
+        Ok(sentinel.clone())
     }
 
     /// After the mount's end: returns when its loop device has ended as well.
@@ -279,6 +286,7 @@ impl Mounted {
         if let Some(sentinel) = &self.sentinel {
             sentinel.wait();
         }
+        drop(self.claim.lock().take());
     }
 
     /// See [`apart::end_if_killed`].
@@ -422,57 +430,87 @@ fn mount_blocks(
     block_size: u32,
     watch: Option<&Watch>,
 ) -> Result<Blocks, MountError> {
+    let volume = &config.source;
     let fail = |e| {
         MountError::system(
-            format!("cannot mount {} as a block device", config.source.display()),
+            format!("cannot mount {} as a block device", volume.display()),
             e,
         )
     };
-    let is_block = is_block(config).map_err(fail)?;
-    let mut claim = None;
-    let attached: Option<LoopDevice> = match watch {
-        Some(watch) => {
-            // Otherwise it is the mount that keeps others away.
-            claim = is_block
-                .then(|| claimed(&config.source))
-                .transpose()
-                .map_err(fail)?;
-            Some(attach_watched(watch, &config.source).map_err(fail)?)
-        }
-        None if is_block => None,
-        None => Some(loopdev::attach(&config.source, config.read_only).map_err(fail)?),
-    };
-    let source = attached
-        .as_ref()
-        .map_or(&config.source, |device| &device.path);
     let options = format!("{},blksize={block_size}", options(channel, config));
-    let mount = || system_mount(source, dir, "fuseblk.ccfs", config, &options);
-    let mut mounted = mount();
-    for _ in 0..BUSY_TRIES {
-        // Who looks whether a device is in use claims it for an instant.
-        match &mounted {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(BUSY_PAUSE);
-                mounted = mount();
+    let over = |device: &Path| mount_patiently(device, dir, config, &options);
+    let is_block = is_block(config).map_err(fail)?;
+    // Otherwise it is the mount that keeps others away.
+    let claim = || is_block.then(|| claimed(volume)).transpose();
+    let attach = || loopdev::attach(volume, config.read_only);
+    let (claim, attached) = match watch {
+        Some(watch) => (
+            claim().map_err(fail)?,
+            attach_watched(watch, volume).map_err(fail)?,
+        ),
+        None if is_block => match over(volume) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && takes_no_writer(volume) => {
+                (claim().map_err(fail)?, attach().map_err(fail)?)
             }
-            _ => break,
+            mounted => {
+                mounted.map_err(fail)?;
+                return Ok(Blocks {
+                    path: volume.clone(),
+                    sentinel: None,
+                    claim: None,
+                });
+            }
+        },
+        None => (None, attach().map_err(fail)?),
+    };
+    over(&attached.path).map_err(fail)?;
+    let sentinel = watch.map(|watch| watch.sentinel.clone());
+    match &sentinel {
+        Some(sentinel) => sentinel.take_device(&attached.path),
+        None if claim.is_some() => tracing::warn!(
+            "this kernel lets nobody write to a mounted device (bdev_allow_write_mounted=0), so {} is mounted over {}: \
+             nothing keeps other programs from writing to {0}",
+            volume.display(),
+            attached.path.display()
+        ),
+        None => {}
+    }
+    Ok(Blocks {
+        path: attached.path,
+        sentinel,
+        claim,
+    })
+}
+
+/// Who looks whether a device is in use claims it for an instant, and it is busy.
+fn mount_patiently(
+    device: &Path,
+    dir: &Path,
+    config: &MountConfig,
+    options: &str,
+) -> io::Result<()> {
+    let mut refused = 0;
+    for _ in 0..BUSY_TRIES {
+        match system_mount(device, dir, "fuseblk.ccfs", config, options) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                refused = match takes_no_writer(device) {
+                    true => refused + 1,
+                    false => 0,
+                };
+                if refused == NO_WRITER_TRIES {
+                    return Err(e);
+                }
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            mounted => return mounted,
         }
     }
-    mounted.map_err(fail)?;
-    let path = source.clone();
-    let Some(watch) = watch else {
-        return Ok(Blocks {
-            path,
-            sentinel: None,
-        });
-    };
-    watch
-        .sentinel
-        .keep(claim, attached.map(|device| device.held));
-    Ok(Blocks {
-        path,
-        sentinel: Some(watch.sentinel.clone()),
-    })
+    Err(Errno::BUSY.into())
+}
+
+/// Of a device that is busy for a mount: whether the reason is that somebody has it open for writing, and not that somebody claims it.
+fn takes_no_writer(device: &Path) -> bool {
+    claimed(device).is_ok()
 }
 
 /// A block device that no other may claim as long as this is open.

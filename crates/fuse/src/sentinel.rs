@@ -24,7 +24,7 @@ use crate::transport::channel::{Channel, REQUEST_MAX, Received};
 use crate::wire::{Errno, Request};
 use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::fs::{FileType, Mode, OFlags, open, openat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
     fsopen,
@@ -60,10 +60,8 @@ pub struct Sentinel {
     armed: Mutex<Option<Armed>>,
     /// Calls may have come since that nobody was told of.
     broken: AtomicBool,
-    /// The volume's block device, which nobody else may claim meanwhile.
-    claim: Mutex<Option<OwnedFd>>,
-    /// The loop device, until the other process has it.
-    device: Mutex<Option<OwnedFd>>,
+    /// The loop device for writing, until the other process has it; or why it cannot be had.
+    device: Mutex<Option<io::Result<OwnedFd>>>,
     ended: Mutex<bool>,
     end: Condvar,
 }
@@ -113,7 +111,6 @@ impl Sentinel {
             size: AtomicU64::new(0),
             armed: Mutex::new(None),
             broken: AtomicBool::new(false),
-            claim: Mutex::new(None),
             device: Mutex::new(None),
             ended: Mutex::new(false),
             end: Condvar::new(),
@@ -150,10 +147,10 @@ impl Sentinel {
         Ok((sentinel, Opening { mount }))
     }
 
-    /// From now on sync calls make `volume` durable.
+    /// From now on sync calls make `volume` durable. Errors: ResourceBusy, the kernel lets nobody write to a mounted device.
     pub(crate) fn arm(&self, volume: &Arc<Volume>, target: &Target) -> io::Result<()> {
         let device = self.device.lock().take();
-        let device = device.ok_or(io::ErrorKind::NotFound)?;
+        let device = device.ok_or(io::ErrorKind::NotFound)??;
         let page = rustix::param::page_size() as u64;
         let middle = self.size.load(Relaxed) / 2 / page * page;
         if middle < page {
@@ -171,10 +168,11 @@ impl Sentinel {
         Ok(())
     }
 
-    /// Keeps the volume's block device until the end, and the loop device, which nothing else in this process may have open.
-    pub(crate) fn keep(&self, claim: Option<OwnedFd>, device: Option<OwnedFd>) {
-        *self.claim.lock() = claim;
-        *self.device.lock() = device;
+    /// Opens the mounted loop device for writing, which nothing else in this process may have open.
+    pub(crate) fn take_device(&self, path: &Path) {
+        let how = OFlags::RDWR | OFlags::CLOEXEC;
+        let device = open(path, how, Mode::empty()).map_err(io::Error::from);
+        *self.device.lock() = Some(device);
     }
 
     /// Whether sync calls may have succeeded in vain.
@@ -198,7 +196,6 @@ impl Sentinel {
         if !*ended && self.end.wait_for(&mut ended, LAST_LOOK).timed_out() {
             tracing::debug!("the loop device is still in use");
         }
-        drop(self.claim.lock().take());
     }
 
     /// A WRITE has come: a sync call, or the kernel's own write-back, which looks the same.

@@ -14,6 +14,7 @@ use crate::transport::{InUse, Transport, prepare_rings};
 use ccfs_engine::Volume;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -98,12 +99,15 @@ impl Session {
                     false => agreed.minor,
                 };
                 let mut told = Syncfs::of(mounted.fuseblk, minor);
-                let sentinel = match told {
-                    Syncfs::OldKernel(_) => mounted.arm(&volume),
-                    _ => None,
-                };
-                if sentinel.is_some() {
-                    told = Syncfs::Sentinel;
+                let mut sentinel = None;
+                if told == Syncfs::OldKernel(minor) {
+                    match mounted.arm(&volume) {
+                        Ok(armed) => (told, sentinel) = (Syncfs::Sentinel, Some(armed)),
+                        Err(e) if e.kind() == ErrorKind::ResourceBusy => {
+                            told = Syncfs::NoWriter(minor);
+                        }
+                        Err(e) => tracing::info!("sync calls do not reach the daemon: {e}"),
+                    }
                 }
                 let info = MountInfo {
                     mountpoint: mounted.mountpoint.display().to_string(),

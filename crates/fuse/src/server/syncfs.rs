@@ -17,6 +17,8 @@ pub enum Syncfs {
     PlainFuse,
     /// With the minor of the protocol that was agreed on.
     OldKernel(u32),
+    /// The same, and it lets nobody write to a mounted device, as the sentinel does.
+    NoWriter(u32),
 }
 
 impl Syncfs {
@@ -56,6 +58,10 @@ impl Syncfs {
                  `ccfs stream sync --all`"
                     .into(),
             ),
+            Syncfs::NoWriter(minor) => Some(format!(
+                "a kernel before Linux 6.18 (FUSE 7.{minor}) with bdev_allow_write_mounted=0: syncfs, sync and remounting read-only \
+                 without ccfs's helper make nothing durable, fsync does, and so does `ccfs stream sync --all`"
+            )),
             Syncfs::OldKernel(minor) => Some(format!(
                 "a kernel before Linux 6.18 (FUSE 7.{minor}): syncfs, sync and remounting read-only without ccfs's helper \
                  make nothing durable, fsync does, and so does `ccfs stream sync --all`"
@@ -75,6 +81,11 @@ impl Syncfs {
             Syncfs::OldKernel(minor) => Some(format!(
                 "this kernel (FUSE 7.{minor}; Linux 6.18 has 7.{FIRST_MINOR}) does not tell ccfs of syncfs(2), sync(2) and \
                  `sync -f`: they do NOT make the data of {dir} durable; fsync(2) works, and `ccfs stream sync --all {dir}`"
+            )),
+            Syncfs::NoWriter(_) => Some(format!(
+                "this kernel, before Linux 6.18, lets nobody write to a mounted device (bdev_allow_write_mounted=0), by which ccfs \
+                 is told of syncfs(2), sync(2) and `sync -f`: they do NOT make the data of {dir} durable; fsync(2) works, and \
+                 `ccfs stream sync --all {dir}`. To have them, boot with bdev_allow_write_mounted=1"
             )),
         }
     }
@@ -104,6 +115,9 @@ mod tests {
         assert_eq!(by(Syncfs::Works), (true, Some("kernel"), false));
         assert_eq!(by(Syncfs::Sentinel), (true, Some("sentinel"), false));
         assert_eq!(by(Syncfs::SentinelLost), (false, None, true));
+        assert_eq!(by(Syncfs::NoWriter(41)), (false, None, true));
+        let no_writer = Syncfs::NoWriter(41).warning(Path::new("/m")).unwrap();
+        assert!(no_writer.contains("bdev_allow_write_mounted=1"));
         let old = Syncfs::OldKernel(38).warning(Path::new("/m")).unwrap();
         assert!(old.contains("7.38") && !old.contains("plain FUSE") && !old.contains("umount"));
     }
