@@ -33,6 +33,10 @@ pub fn wait_and_abort(what: &Path) -> Outcome<()> {
     let process = pidfd_open(parent, PidfdFlags::empty()).map_err(|e| cannot(&e))?;
     // Open from now on: a later connection can get the same number, but not this file.
     let file = abort::file(&target.device).map_err(|e| cannot(&e))?;
+    let beside = match target.beside.as_str() {
+        "" => None,
+        device => Some(abort::file(device).map_err(|e| cannot(&e))?),
+    };
     say!("ready");
     daemon::let_go(false)?;
     let mut fds = [PollFd::new(&process, PollFlags::IN)];
@@ -42,6 +46,10 @@ pub fn wait_and_abort(what: &Path) -> Outcome<()> {
         if poll(&mut fds, Some(&GRACE)).is_ok_and(|ready| ready > 0) {
             return Ok(());
         }
+    }
+    // A thread that waits for the loop device's pages can have locked a ring, and the abort of the mount's connection waits for that.
+    if let Some(beside) = &beside {
+        abort::now(beside);
     }
     abort::now(&file);
     Ok(())

@@ -161,7 +161,11 @@ fn serve(
     options: &MountOptions,
     ready: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
-    ccfs_fuse::prepare_process();
+    if !ccfs_fuse::prepare_process() {
+        tracing::info!(
+            "the daemon has no CAP_SYS_RESOURCE: when memory is short it can wait for itself"
+        );
+    }
     apart::run_again_as(daemon::NAME, &["umount", "--for-daemon"]);
     crate::memory::give_back_soon();
     crate::memory::small_pages();

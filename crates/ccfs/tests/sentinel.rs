@@ -52,12 +52,16 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// The process that makes pages dirty for a daemon.
 fn dirtier(daemon: u32) -> Option<u32> {
+    child(daemon, "ccfs-dirtier")
+}
+
+fn child(daemon: u32, name: &str) -> Option<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let mut pids = all.filter_map(|e| e.file_name().to_str()?.parse().ok());
     pids.find(|pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-        stat.contains("(ccfs-dirtier)") && fields.nth(1) == Some(&daemon.to_string())
+        stat.contains(&format!("({name})")) && fields.nth(1) == Some(&daemon.to_string())
     })
 }
 
@@ -170,6 +174,25 @@ fn the_same_of_a_block_device() {
         fs::read_to_string(behind).unwrap_or_default().trim(),
         device
     );
+}
+
+/// A killed daemon that cannot end can wait for either of its connections.
+#[test]
+fn both_connections_are_aborted_after_a_kill() {
+    needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let aborter = child(mount(&image, &dir), "ccfs-killed").expect("who aborts them");
+    let open = fs::read_dir(format!("/proc/{aborter}/fd"))
+        .unwrap()
+        .flatten();
+    let aborts = open.filter_map(|fd| fs::read_link(fd.path()).ok());
+    let mut aborts: Vec<_> = aborts.filter(|file| file.ends_with("abort")).collect();
+    aborts.sort();
+    aborts.dedup();
+    assert_eq!(aborts.len(), 2, "{aborts:?}");
+    unmount(&dir);
+    wait_for_no_loops(&image);
 }
 
 /// Whoever waits in a sync call for a daemon that is killed is told so, soon.

@@ -100,21 +100,25 @@ pub struct Target {
     pub device: String,
     /// The kernel's number of the mount; 0 where the kernel does not tell.
     pub id: u64,
+    /// The device of the mount that the server serves beside it, in the same form; empty: there is none ([`crate::sentinel`]).
+    pub beside: String,
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.device, self.id)
+        write!(f, "{}/{}/{}", self.device, self.id, self.beside)
     }
 }
 
 impl FromStr for Target {
     type Err = ParseIntError;
     fn from_str(text: &str) -> Result<Target, ParseIntError> {
-        let (device, id) = text.split_once('/').unwrap_or((text, ""));
+        let mut parts = text.split('/');
+        let mut next = || parts.next().unwrap_or_default();
         Ok(Target {
-            device: device.into(),
-            id: id.parse()?,
+            device: next().into(),
+            id: next().parse()?,
+            beside: next().into(),
         })
     }
 }
@@ -264,9 +268,15 @@ mod tests {
 
     #[test]
     fn a_target_is_read_as_it_is_written() {
-        let device = "7:0".into();
-        let target = Target { device, id: 98 };
-        assert_eq!(target.to_string().parse(), Ok(target));
+        let device = String::from("7:0");
+        for beside in ["", "0:40"] {
+            let target = Target {
+                device: String::clone(&device),
+                id: 98,
+                beside: beside.into(),
+            };
+            assert_eq!(target.to_string().parse(), Ok(target));
+        }
         assert!("7:0".parse::<Target>().is_err());
     }
 
@@ -302,7 +312,11 @@ mod tests {
     #[test]
     fn what_another_process_does_not_do_is_not_done() {
         let device = "0:0".into();
-        let target = Target { device, id: 1 };
+        let target = Target {
+            device,
+            id: 1,
+            ..Target::default()
+        };
         assert!(unmount(&target, UnmountFlags::NOFOLLOW).is_none());
         run_again_as("test", &["--no-such-option"]);
         assert!(unmount(&target, UnmountFlags::NOFOLLOW).is_none());

@@ -260,6 +260,7 @@ impl Mounted {
         Ok(Target {
             device: format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor),
             id: if told { stat.stx_mnt_id } else { 0 },
+            beside: String::new(),
         })
     }
 
@@ -291,7 +292,11 @@ impl Mounted {
 
     /// See [`apart::end_if_killed`].
     pub(crate) fn end_if_killed(&self) {
-        apart::end_if_killed(&self.target);
+        let beside = self.sentinel.as_ref().map(|sentinel| sentinel.device_of());
+        apart::end_if_killed(&Target {
+            beside: beside.unwrap_or_default(),
+            ..self.target.clone()
+        });
     }
 
     /// umount(8). `fuseblk`: returns when the server has served DESTROY. The server itself may call it.

@@ -24,7 +24,7 @@ use crate::transport::channel::{Channel, REQUEST_MAX, Received};
 use crate::wire::{Errno, Request};
 use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{FileType, Mode, OFlags, open, openat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor, open, openat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
     fsopen,
@@ -56,6 +56,8 @@ pub struct Sentinel {
     names: Vec<Vec<u8>>,
     /// Of the file, bytes.
     size: AtomicU64,
+    /// The private mount's device, `MAJOR:MINOR`.
+    number: Mutex<String>,
     /// Locked while a WRITE is served.
     armed: Mutex<Option<Armed>>,
     /// Calls may have come since that nobody was told of.
@@ -109,6 +111,7 @@ impl Sentinel {
         let sentinel = Arc::new(Sentinel {
             names: parts.map(|part| part.as_bytes().to_vec()).collect(),
             size: AtomicU64::new(0),
+            number: Mutex::default(),
             armed: Mutex::new(None),
             broken: AtomicBool::new(false),
             device: Mutex::new(None),
@@ -166,6 +169,11 @@ impl Sentinel {
             pages: [0, middle],
         });
         Ok(())
+    }
+
+    /// The private mount's device, `MAJOR:MINOR`; empty before its file is open.
+    pub(crate) fn device_of(&self) -> String {
+        self.number.lock().clone()
     }
 
     /// Opens the mounted loop device for writing, which nothing else in this process may have open.
@@ -341,7 +349,10 @@ impl Opening {
         let names = &sentinel.names;
         let path: Vec<u8> = names.join(&b'/');
         let how = OFlags::RDWR | OFlags::CLOEXEC;
-        Ok(openat(&self.mount, path.as_slice(), how, Mode::empty())?.into())
+        let file = openat(&self.mount, path.as_slice(), how, Mode::empty())?;
+        let device = fstat(&file)?.st_dev;
+        *sentinel.number.lock() = format!("{}:{}", major(device), minor(device));
+        Ok(file.into())
     }
 }
 
@@ -383,6 +394,7 @@ mod tests {
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         assert_eq!(std::fs::read_link(link).unwrap(), shown);
         assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+        assert!(crate::abort::file(&sentinel.device_of()).is_ok());
         file.write_all(&[7; 4096]).unwrap();
         file.seek(SeekFrom::End(-4096)).unwrap();
         let mut read = Vec::new();

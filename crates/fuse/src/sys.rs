@@ -147,10 +147,10 @@ pub fn is_runnable(tid: i32) -> bool {
 }
 
 /// Tells the kernel that this process does I/O for others: threads that are started from now on do not wait for their own
-/// file system when memory is short. Call it before any thread is started. Without the right to do so nothing happens.
-pub fn prepare_process() {
+/// file system when memory is short. Call it before any thread is started. False: it has no right to do so (CAP_SYS_RESOURCE), and nothing happened.
+pub fn prepare_process() -> bool {
     // SAFETY: PR_SET_IO_FLUSHER takes integers only.
-    let _ = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0 }
 }
 
 /// Programs that are started from now on get stdin, stdout and stderr, and nothing else that this process was given or has opened. A daemon
