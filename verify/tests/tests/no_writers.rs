@@ -103,9 +103,5 @@ fn under_linux_6_12_without_writers() {
     }
     println!("{}", out.stdout);
     assert_eq!(out.code, 0, "{}", out.all());
-    assert!(
-        out.stdout.contains("volumes were mounted"),
-        "{}",
-        out.all()
-    );
+    assert!(out.stdout.contains("volumes were mounted"), "{}", out.all());
 }
