@@ -204,6 +204,31 @@ mod tests {
     }
 
     #[test]
+    fn umount_calls_its_helper_in_these_ways() {
+        let helper = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            umount_helper(&args)
+        };
+        let asked = |how, or_read_only| Unmount {
+            dir: "/mnt".into(),
+            how,
+            or_read_only,
+        };
+        let plain = helper("umount.fuseblk.ccfs /mnt -n -v -t fuseblk.ccfs").unwrap();
+        assert_eq!(plain, asked(UnmountFlags::empty(), false));
+        let both = UnmountFlags::DETACH | UnmountFlags::FORCE;
+        let lazy = helper("umount.fuseblk.ccfs /mnt -l -f -r").unwrap();
+        assert_eq!(lazy, asked(both, true));
+        for bad in [
+            "umount.fuse.ccfs",
+            "umount.fuse.ccfs /mnt -x",
+            "u /mnt -N 1",
+        ] {
+            assert_eq!(helper(bad).unwrap_err().code, mount_code::USAGE, "{bad}");
+        }
+    }
+
+    #[test]
     fn mount_calls_its_helper_in_these_ways() {
         let args = helper("mount.ccfs /dev/sdb1 /mnt -o rw,noatime")
             .unwrap()

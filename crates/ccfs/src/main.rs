@@ -78,6 +78,7 @@ fn main() -> ExitCode {
         "mount.ccfs" | "mkfs.ccfs" | "fsck.ccfs" => (invoked, helper::run(invoked, &args)),
         // As the mount table names what is mounted: mount(8) remounts by that name.
         "mount.fuseblk.ccfs" | "mount.fuse.ccfs" => ("mount.ccfs", helper::run(invoked, &args)),
+        "umount.fuseblk.ccfs" | "umount.fuse.ccfs" => ("umount", helper::run(invoked, &args)),
         _ if helper::is_of_mount_fuse(&args) => {
             ("mount.ccfs", helper::run("mount.fuse.ccfs", &args))
         }
