@@ -517,6 +517,7 @@ fn the_manual_has_every_call() {
     let header = read("crates/libccfs/include/ccfs.h");
     let declared = header.lines().filter(|l| l.ends_with(");"));
     let c = declared.filter_map(|l| l.split('(').next()?.split(' ').next_back());
+    let c = c.map(|name| name.trim_start_matches('*'));
     assert_eq!(column(&rows, 1), sorted(c));
     let library = read("crates/client/src/lib.rs");
     let own = library.lines().filter_map(|l| {
