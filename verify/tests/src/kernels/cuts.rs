@@ -93,7 +93,7 @@ fn write_mark(marks: &OwnedFd, number: u64, mark: &Mark) {
     assert_eq!(wrote, MARK_BYTES);
 }
 
-/// One request of the disk's log (the kernel's Documentation/admin-guide/device-mapper/log-writes.rst).
+/// One request of the disk's log (its format: log-writes.rst of the kernel's device-mapper documents).
 #[derive(Debug)]
 struct Entry<'a> {
     /// Bytes.
