@@ -76,7 +76,7 @@ fn many_barriers_and_one_flush() {
     fsck(&dev);
 }
 
-/// What gathered and was never dispatched is committed by whoever needs it: a sync of the same stream, of the file, of the volume, the
+/// What gathered and was never ordered is committed by whoever needs it: a sync of the same stream, of the file, of the volume, the
 /// interval, and the unmount.
 #[test]
 fn what_gathers_is_never_forgotten() {
@@ -314,7 +314,7 @@ fn a_flush_vouches_for_all_that_it_covers() {
         v.fsync(&cx(6), f, false).unwrap();
     };
     (0..10).for_each(|n| synced(format!("synced-{n}")));
-    // The thread that dispatches may not have said yet that it has.
+    // The thread that orders may not have said yet that it has.
     for n in 0..30 {
         if is_refused_without(&dev, b"synced-7") {
             break;

@@ -56,7 +56,7 @@ pub(crate) struct Group {
     pub kind: Kind,
     pub id: TxnId,
     pub watermark: TxnId,
-    /// Differs between any two slots that were ever dispatched in this log, so that their frames do not mix.
+    /// Differs between any two slots that were ever given out in this log, so that their frames do not mix.
     pub stamp: u64,
     pub payload_len: u64,
     pub dep_count: u32,

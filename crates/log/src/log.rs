@@ -29,10 +29,10 @@
 //!
 //! # States
 //! ```text
-//!            create                       dispatch(Txn): head moves     
+//!            create                       take_slot(Txn): head moves    
 //! no log ------------------> working <-----------------------------------.
 //!                             |  ^  `------------------------------------'
-//!        dispatch(Checkpoint) |  | abandon
+//!       take_slot(Checkpoint) |  | abandon
 //!                             v  |
 //!                        checkpointing --set_tail--> working: header flushed, then room freed (the checkpoint is home)
 //!
@@ -95,7 +95,7 @@ pub struct Slot {
     stamp: u64,
 }
 
-/// What `dispatch` changes; held for nanoseconds.
+/// What `take_slot` changes; held for nanoseconds.
 struct Room {
     tail: FrameNo,
     head: FrameNo,
@@ -106,7 +106,7 @@ struct Room {
     firsts: VecDeque<(TxnId, FrameNo)>,
     /// Number of the newest intact checkpoint.
     whole_checkpoint: u64,
-    /// Number of a checkpoint that was dispatched since.
+    /// Number of a checkpoint that was given out since.
     new_checkpoint: Option<u64>,
 }
 
@@ -376,7 +376,7 @@ impl Log {
         frame::frames_for(self.map.block_size, deps as u64, payload_bytes).unwrap_or(u64::MAX)
     }
 
-    /// Frames of the ring that `dispatch` can still give to transactions.
+    /// Frames of the ring that `take_slot` can still give to transactions.
     pub fn free_frames(&self) -> u64 {
         self.room.lock().free(self.div.ring_len)
     }
@@ -398,7 +398,7 @@ impl Log {
 
     /// Gives out `frames` frames, and for a transaction the next id: **the order of ids is the order of commit**.
     /// `None` if there is no room now (a transaction: wait for `set_tail`; a checkpoint: one is under way, or it is larger than `reserve_len`).
-    pub fn dispatch(&self, frames: u64, kind: Kind) -> Option<Slot> {
+    pub fn take_slot(&self, frames: u64, kind: Kind) -> Option<Slot> {
         let mut room = self.room.lock();
         let limit = match kind {
             Kind::Checkpoint
@@ -503,10 +503,10 @@ impl Log {
 
     /// Ends a checkpoint: makes durable that all transactions up to `applied_id` and `applied_records` records of the next one
     /// are in the home image, then frees the frames below `tail`. The caller has flushed the checkpoint's frames
-    /// (of the one dispatched last, or of `Scan::pending`), then written and flushed its home blocks.
+    /// (of the one given out last, or of `Scan::pending`), then written and flushed its home blocks.
     ///
     /// # Errors
-    /// A device error: nothing is freed, the old header counts. `Refused`: the numbers go backwards or beyond what was dispatched.
+    /// A device error: nothing is freed, the old header counts. `Refused`: the numbers go backwards or beyond what was given out.
     pub fn set_tail(&self, tail: FrameNo, applied_id: TxnId, applied_records: u64) -> Result<()> {
         self.set_tail_flushed_by(tail, applied_id, applied_records, || {
             Ok(self.dev.flush()?)

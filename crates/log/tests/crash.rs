@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// Dispatches a transaction of about so many thousandths of the ring; its frames wait.
-    Dispatch {
+    /// Takes a slot for a transaction of about so many thousandths of the ring; its frames wait.
+    TakeSlot {
         size: u64,
         deps: usize,
     },
@@ -31,7 +31,7 @@ enum Action {
 fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         6 => (prop_oneof![4 => 0u64..20, 2 => 0u64..200, 1 => 0u64..1000], prop_oneof![3 => 0usize..3, 1 => 0usize..400])
-            .prop_map(|(size, deps)| Action::Dispatch { size, deps }),
+            .prop_map(|(size, deps)| Action::TakeSlot { size, deps }),
         7 => any::<u64>().prop_map(Action::Write),
         2 => Just(Action::Flush),
         2 => (0u64..200_000).prop_map(|bytes| Action::Checkpoint { bytes }),
@@ -51,7 +51,7 @@ fn run(seed: u64, block_size: u32, blocks: u64, pieces: u64, actions: &[Action])
     let mut waiting: Vec<Written> = Vec::new();
     for action in actions {
         match *action {
-            Action::Dispatch { size, deps } => {
+            Action::TakeSlot { size, deps } => {
                 let bytes = world.log.ring_len() * u64::from(block_size) * size / 1000;
                 let Some(w) = world.begin(&mut rng, Kind::Txn, bytes, deps) else {
                     continue;

@@ -33,9 +33,9 @@ fn meta(slot: &Slot, watermark: TxnId) -> Meta {
     }
 }
 
-/// Dispatches and writes a group that fills `frames` frames, without a flush.
+/// Takes a slot for and writes a group that fills `frames` frames, without a flush.
 fn write_group(dev: &dyn Device, log: &Log, kind: Kind, frames: u64) -> Slot {
-    let slot = log.dispatch(frames, kind).expect("room");
+    let slot = log.take_slot(frames, kind).expect("room");
     let len = frames as usize * log.payload_per_frame();
     let payload = vec![slot.first as u8; len];
     write_all(
@@ -276,8 +276,8 @@ fn a_full_ring_still_takes_a_checkpoint() {
     let mut rng = Rng::new(7);
     for life in 0..20 {
         while let Some(slot) = log
-            .dispatch(1 + rng.below(9), Kind::Txn)
-            .or_else(|| log.dispatch(1, Kind::Txn))
+            .take_slot(1 + rng.below(9), Kind::Txn)
+            .or_else(|| log.take_slot(1, Kind::Txn))
         {
             let payload = vec![1; (slot.frames as usize - 1) * log.payload_per_frame() + 1];
             write_all(
@@ -287,9 +287,9 @@ fn a_full_ring_still_takes_a_checkpoint() {
             .unwrap();
         }
         assert_eq!(log.free_frames(), 0);
-        assert!(log.dispatch(1, Kind::Txn).is_none());
+        assert!(log.take_slot(1, Kind::Txn).is_none());
         let whole = log.reserve_len();
-        assert!(log.dispatch(whole + 1, Kind::Checkpoint).is_none());
+        assert!(log.take_slot(whole + 1, Kind::Checkpoint).is_none());
         write_group(&*sim, &log, Kind::Checkpoint, whole);
         sim.flush().unwrap();
         // Cut in the middle of the next ones, again and again: there is always room for one more.
@@ -311,7 +311,7 @@ fn a_full_ring_still_takes_a_checkpoint() {
             let next = SimDevice::new(&image);
             let (again, _) = Log::open(Arc::new(next), geo.clone()).unwrap();
             assert_eq!(again.free_frames(), 0);
-            assert!(again.dispatch(whole, Kind::Checkpoint).is_some());
+            assert!(again.take_slot(whole, Kind::Checkpoint).is_some());
         }
         let (next, scan) = Log::open(sim.clone(), geo.clone()).unwrap();
         log = next;
@@ -329,7 +329,7 @@ fn intact_transactions_behind_holes_of_any_length() {
         for written in [false, true] {
             let (sim, log) = sim_with_log(&geo);
             write_group(&*sim, &log, Kind::Txn, 2);
-            let slot = log.dispatch(hole, Kind::Txn).unwrap();
+            let slot = log.take_slot(hole, Kind::Txn).unwrap();
             let payload = vec![7; hole as usize * log.payload_per_frame()];
             let writes = log.encode(&slot, &meta(&slot, 0), &[&payload]).unwrap();
             if written && hole > 1 {
@@ -361,7 +361,7 @@ fn frames_are_large_writes() {
     let (sim, log) = sim_with_log(&geo);
     let ring = log.ring_len();
     let lens = |frames: u64| {
-        let slot = log.dispatch(frames, Kind::Txn).unwrap();
+        let slot = log.take_slot(frames, Kind::Txn).unwrap();
         let payload = vec![1; frames as usize * log.payload_per_frame()];
         let writes = log.encode(&slot, &meta(&slot, 0), &[&payload]).unwrap();
         writes
@@ -481,11 +481,11 @@ fn hostile_bytes() {
             );
         }
         // What was accepted can be worked with.
-        if let Some(slot) = log.dispatch(2, Kind::Txn) {
+        if let Some(slot) = log.take_slot(2, Kind::Txn) {
             log.encode(&slot, &meta(&slot, 0), &[&[1; 1000]]).unwrap();
             log.abandon(slot);
         }
-        if log.dispatch(1, Kind::Checkpoint).is_some() {
+        if log.take_slot(1, Kind::Checkpoint).is_some() {
             let last = log.next_id() - 1;
             log.set_tail(log.tail_after(last), last, 0).unwrap();
             Log::open(dev, geo).map(|_| ()).unwrap_or_else(|e| {
@@ -544,7 +544,7 @@ fn what_was_torn_never_becomes_whole() {
     for kind in [Kind::Txn, Kind::Checkpoint] {
         let (sim, log) = sim_with_log(&geo);
         let keep = |log: &Log, flags: u32, sectors: std::ops::Range<usize>| {
-            let slot = log.dispatch(1, kind).unwrap();
+            let slot = log.take_slot(1, kind).unwrap();
             let meta = Meta {
                 flags,
                 ..meta(&slot, 0)
@@ -587,7 +587,7 @@ fn threads_get_disjoint_slots_in_the_order_of_ids() {
             let (slots, log, sim) = (&slots, &log, &sim);
             scope.spawn(move || {
                 let mut rng = Rng::new(thread);
-                while let Some(slot) = log.dispatch(1 + rng.below(4), Kind::Txn) {
+                while let Some(slot) = log.take_slot(1 + rng.below(4), Kind::Txn) {
                     let payload = vec![
                         slot.id as u8;
                         (slot.frames as usize - 1) * log.payload_per_frame() + 9

@@ -37,7 +37,7 @@ pub struct Setting {
     /// The run ends with a clean unmount (whose crash states belong to the run).
     pub unmount: bool,
     pub streams: usize,
-    /// Closed transactions that gather before the engine dispatches them.
+    /// Closed transactions that gather before the engine orders them.
     pub gather: usize,
     /// The device has a barrier command.
     pub ordered: bool,

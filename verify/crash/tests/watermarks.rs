@@ -107,7 +107,7 @@ fn settle(vol: &Volume, dev: &SimDevice) -> Result<(), String> {
         if round >= ROUNDS_MIN && newest.is_some_and(|(id, watermark)| watermark + 1 == id) {
             return Ok(());
         }
-        // The thread that dispatches what barriers closed may not have had its turn.
+        // The thread that orders what barriers closed may not have had its turn.
         std::thread::sleep(Duration::from_millis(1));
     }
     Err(format!("the newest id and what it vouches for: {newest:?}"))

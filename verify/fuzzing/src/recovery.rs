@@ -51,7 +51,7 @@ fn write_log(dev: &Arc<MemoryDevice>, input: &mut Input) -> Result<(), ccfs_engi
             );
         }
         let frames = log.frames_for(payload.len() as u64, deps.len());
-        let Some(slot) = log.dispatch(frames, kind) else {
+        let Some(slot) = log.take_slot(frames, kind) else {
             return Ok(());
         };
         let id = slot.id;

@@ -69,7 +69,7 @@ bugs! {
     DeviceLate "device-late" "a block of the image misses its transaction on a device that commits, and goes with the next"
     SharedEarly "shared-flush-early" "a sync call takes the end of a flush that had begun before it had written"
     SharedLate "shared-flush-late" "what was written while a flush was under way counts as covered by it"
-    CommitUnawaited "commit-unawaited" "a sync does not wait for what the dispatching thread, or another sync, is about to write"
+    CommitUnawaited "commit-unawaited" "a sync does not wait for what the ordering thread, or another sync, is about to write"
     RoundEarly "round-early" "sync calls of a stream that go together return when all is written, before the flush"
     PieceUnawaited "piece-unawaited" "of a large write that goes by the piece only the last one is waited for before the flush"
     AtomicClaimed "atomic-unawaited" "syncv does not wait for what another call has begun to commit"

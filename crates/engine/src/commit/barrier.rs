@@ -1,7 +1,7 @@
 //! Barriers: order without durability (BarrierFS paper, sections 4.1 and 4.2; promise C13).
 //!
 //! The caller closes its stream's transaction and ties what the stream does later to what the barrier orders; it waits for no device.
-//! A thread dispatches what was closed. While the device is busy with [`IN_FLIGHT`] batches, closed transactions gather, and what
+//! A thread orders what was closed. While the device is busy with [`IN_FLIGHT`] batches, closed transactions gather, and what
 //! gathered goes out as one bundle (`bundle.rs`). Nobody flushes: a later sync, the interval or the dirty limit does, once for all.
 use crate::base::cause::{Cause, Rule, SyncCall, Syncer};
 use crate::base::share;
@@ -17,10 +17,10 @@ use std::time::Duration;
 /// Batches that the device works on before closed transactions wait for each other: one is transferred, one is ready.
 const IN_FLIGHT: usize = 2;
 /// Transactions that barriers closed and that are not durable, before callers wait: a bound that users share. Everybody's sync and every
-/// checkpoint has to do with all of them. From half of it on the dispatching thread makes them durable.
+/// checkpoint has to do with all of them. From half of it on the ordering thread makes them durable.
 const OPEN_MAX: u64 = 4096;
 
-/// Closed transactions that nobody dispatched yet, in order.
+/// Closed transactions that nobody ordered yet, in order.
 #[derive(Default)]
 pub(crate) struct Barriers {
     state: Mutex<Waiting>,
@@ -139,13 +139,13 @@ impl Committer {
         self.barriers.state.lock().open.len() as u64
     }
 
-    /// Hands transactions over to whoever dispatches them.
+    /// Hands transactions over to whoever orders them.
     pub(crate) fn close(&self, roots: Vec<Arc<Txn>>, who: Syncer) -> Result<()> {
         let mut state = self.barriers.state.lock();
         for txn in roots {
             let mut progress = txn.progress();
-            // Also one that another barrier has closed: nobody else may be about to dispatch it.
-            if txn.phase() < Phase::Dispatched && progress.barrier.is_none() {
+            // Also one that another barrier has closed: nobody else may be about to order it.
+            if txn.phase() < Phase::Ordered && progress.barrier.is_none() {
                 progress.barrier = Some(who);
                 drop(progress);
                 state.enter(who.uid, &txn);
@@ -155,7 +155,7 @@ impl Committer {
             let gathered = state.closed.len();
             drop(state);
             return match gathered >= self.options().gather && !self.device_is_busy() {
-                true => self.dispatch_closed(),
+                true => self.order_closed(),
                 false => Ok(()),
             };
         }
@@ -171,12 +171,12 @@ impl Committer {
         self.check_running()
     }
 
-    /// Dispatches all that was closed, in order.
-    fn dispatch_closed(&self) -> Result<()> {
+    /// Orders all that was closed, in order.
+    fn order_closed(&self) -> Result<()> {
         let closed = std::mem::take(&mut self.barriers.state.lock().closed);
         let open: Vec<_> = closed
             .into_iter()
-            .filter(|t| t.phase() < Phase::Dispatched)
+            .filter(|t| t.phase() < Phase::Ordered)
             .collect();
         let order = self.order(open, Cause::Barrier)?;
         let mut in_flight = self.barriers.in_flight.lock();
@@ -193,7 +193,7 @@ impl Committer {
         in_flight.len() >= IN_FLIGHT
     }
 
-    /// The dispatching thread.
+    /// The ordering thread.
     pub(crate) fn barrier_loop(&self) {
         loop {
             {
@@ -207,14 +207,14 @@ impl Committer {
             }
             self.await_a_slot();
             // Errors stop the volume where they happen.
-            let _ = self.dispatch_closed();
+            let _ = self.order_closed();
             let many = {
                 let mut state = self.barriers.state.lock();
                 state.forget_first();
                 state.open.len() as u64 > OPEN_MAX / 2
             };
             if many {
-                let _ = self.make_dispatched_durable();
+                let _ = self.make_ordered_durable();
             }
             self.barriers.changed.notify_all();
             if self.is_stopped() {

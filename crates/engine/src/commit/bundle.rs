@@ -5,7 +5,7 @@
 //! prefix of the stream. Only transactions that barriers closed are put together; one that a caller waits for is never lost with others:
 //! whoever syncs any member later waits for all that the bundle depends on (`with_bundles`).
 //!
-//! Why there are no cycles: all that a member depends on is an earlier member or dispatched, so it has a smaller id. Nobody waits for another
+//! Why there are no cycles: all that a member depends on is an earlier member or ordered, so it has a smaller id. Nobody waits for another
 //! thread while he holds an open bundle (K4 in `committer.rs`).
 use crate::commit::Committer;
 use crate::overlay::objects::{Phase, Txn};
@@ -18,7 +18,7 @@ const MEMBERS_MAX: usize = 256;
 /// Data of one bundle, bytes: what a torn write can take with it.
 const DATA_MAX: u64 = 4 << 20;
 
-/// Claimed transactions, in order. Whatever is not dispatched when it is dropped has failed: nobody may wait for it for ever.
+/// Claimed transactions, in order. Whatever is not ordered when it is dropped has failed: nobody may wait for it for ever.
 pub(crate) struct Bundle {
     pub members: Vec<Arc<Txn>>,
     data: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Bundle {
 impl Drop for Bundle {
     fn drop(&mut self) {
         for txn in &self.members {
-            if txn.phase() < Phase::Dispatched {
+            if txn.phase() < Phase::Ordered {
                 txn.set_phase(Phase::Failed);
             }
         }
@@ -83,7 +83,7 @@ impl Bundles {
         let (deps, closed) = {
             let progress = txn.progress();
             let deps = progress.deps.iter();
-            let open = deps.filter(|d| d.txn.phase() < Phase::Dispatched);
+            let open = deps.filter(|d| d.txn.phase() < Phase::Ordered);
             let serials: Vec<u64> = open.map(|d| d.txn.serial).collect();
             (serials, progress.barrier.is_some())
         };

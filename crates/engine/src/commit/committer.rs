@@ -103,7 +103,7 @@ impl Committer {
                 continue;
             }
             let _hurry = self.pace().hurry();
-            if txn.wait_phase(Phase::Dispatched) == Phase::Failed {
+            if txn.wait_phase(Phase::Ordered) == Phase::Failed {
                 return self.dead();
             }
         }
@@ -131,7 +131,7 @@ impl Committer {
         true
     }
 
-    /// Brings a bundle to `Dispatched`; what it depends on is there already.
+    /// Brings a bundle to `Ordered`; what it depends on is there already.
     fn order_bundle(&self, bundle: Bundle) -> Result<()> {
         // After a panic nobody may wait for it for ever (K3).
         let result = self.or_stop("a commit", || {

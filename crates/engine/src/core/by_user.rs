@@ -23,7 +23,7 @@ impl Core {
         }
         let mut txns = self.streams.uncommitted();
         // What is durable holds its memory until it is applied.
-        txns.extend(self.queue.lock().dispatched.iter().cloned());
+        txns.extend(self.queue.lock().ordered.iter().cloned());
         txns.sort_by_key(|t| t.serial);
         txns.dedup_by_key(|t| t.serial);
         let mut parts: HashMap<u32, u64> = HashMap::new();

@@ -16,10 +16,10 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Dispatched transactions, in order of their commit ids, until they are applied.
+/// Ordered transactions, in order of their commit ids, until they are applied.
 #[derive(Default)]
 pub struct Queue {
-    pub dispatched: VecDeque<Arc<Txn>>,
+    pub ordered: VecDeque<Arc<Txn>>,
     /// All ids up to here are durable.
     pub watermark: u64,
 }
@@ -39,11 +39,11 @@ impl Queue {
             follower.progress().leader = Some(members[0].clone());
         }
         members[0].progress().followers = members[1..].to_vec();
-        self.dispatched.extend(members.iter().cloned());
+        self.ordered.extend(members.iter().cloned());
     }
 
     fn advance(&mut self) {
-        for txn in &self.dispatched {
+        for txn in &self.ordered {
             if !matches!(txn.phase(), Phase::Durable | Phase::Applied) {
                 break;
             }
@@ -73,12 +73,12 @@ impl Core {
         Ok(())
     }
 
-    /// Waits until the writes of dispatched transactions have ended.
+    /// Waits until the writes of ordered transactions have ended.
     pub(crate) fn wait_all_written(&self, order: &[Arc<Txn>]) -> Result<()> {
         order.iter().try_for_each(|txn| self.wait_written(txn))
     }
 
-    /// Waits until the writes of a dispatched transaction have ended: in a bundle they are its first member's.
+    /// Waits until the writes of an ordered transaction have ended: in a bundle they are its first member's.
     pub(crate) fn wait_written(&self, txn: &Arc<Txn>) -> Result<()> {
         let leader = txn.progress().leader.clone();
         let txn = leader.as_ref().unwrap_or(txn);
@@ -86,7 +86,7 @@ impl Core {
             self.end_writes(txn, ticket)?;
         }
         // Its writes may have ended before who began them has said so.
-        match txn.wait_phase(Phase::Dispatched) {
+        match txn.wait_phase(Phase::Ordered) {
             Phase::Failed => self.dead(),
             _ => Ok(()),
         }
@@ -136,20 +136,20 @@ impl Core {
         Ok(())
     }
 
-    /// What a flush that begins now covers (D2): dispatched transactions, by anybody, whose writes have ended. None of them is waited for. None
+    /// What a flush that begins now covers (D2): ordered transactions, by anybody, whose writes have ended. None of them is waited for. None
     /// without what it depends on, without which it is worth nothing.
     fn written(&self) -> Result<Vec<Arc<Txn>>> {
-        let dispatched: Vec<_> = {
+        let ordered: Vec<_> = {
             let queue = self.queue.lock();
-            let open = queue.dispatched.iter();
-            open.filter(|t| t.phase() == Phase::Dispatched)
+            let open = queue.ordered.iter();
+            open.filter(|t| t.phase() == Phase::Ordered)
                 .cloned()
                 .collect()
         };
-        let mut covered: HashSet<u64> = HashSet::with_capacity(dispatched.len());
-        let mut ended = Vec::with_capacity(dispatched.len());
+        let mut covered: HashSet<u64> = HashSet::with_capacity(ordered.len());
+        let mut ended = Vec::with_capacity(ordered.len());
         // Ids rise along edges, so what a transaction depends on comes before it.
-        for leader in dispatched {
+        for leader in ordered {
             if leader.progress().leader.is_some() {
                 continue;
             }
@@ -182,7 +182,7 @@ impl Core {
         let mut queue = self.queue.lock();
         let mut news = Vec::new();
         for txn in covered {
-            if txn.phase() == Phase::Dispatched {
+            if txn.phase() == Phase::Ordered {
                 txn.set_phase(Phase::Durable);
                 news.push(txn);
             }
@@ -194,13 +194,13 @@ impl Core {
         }
     }
 
-    pub(crate) fn wait_dispatched(&self) -> Result<()> {
-        let dispatched: Vec<_> = self.queue.lock().dispatched.iter().cloned().collect();
-        self.wait_durable(&dispatched, Caller::Background)
+    pub(crate) fn wait_ordered(&self) -> Result<()> {
+        let ordered: Vec<_> = self.queue.lock().ordered.iter().cloned().collect();
+        self.wait_durable(&ordered, Caller::Background)
     }
 }
 
-/// Dispatched transactions, and with each all that lives or dies with it (they become durable together), and what these come after: a
+/// Ordered transactions, and with each all that lives or dies with it (they become durable together), and what these come after: a
 /// bundle is worth nothing without what any of its members depends on.
 fn with_bundles(order: &[Arc<Txn>]) -> Vec<Arc<Txn>> {
     let mut all = Vec::with_capacity(order.len());

@@ -36,7 +36,7 @@ pub struct Options {
     pub group_timeout: Option<Duration>,
     /// Starts background threads (interval commit, apply, checkpoint). Tests on the simulator switch them off and call `Volume::tick`.
     pub background: bool,
-    /// Without background threads: transactions that barriers close are dispatched when so many wait, or when somebody needs them.
+    /// Without background threads: transactions that barriers close are ordered when so many wait, or when somebody needs them.
     pub gather: usize,
     /// Much is written in pieces while others sync, and sync calls wait for each other's flush. Off: to measure what that is worth.
     pub paced: bool,

@@ -122,7 +122,7 @@ impl Home {
             let next = self
                 .queue()
                 .lock()
-                .dispatched
+                .ordered
                 .front()
                 .filter(|t| t.phase() == Phase::Durable)
                 .cloned();
@@ -131,7 +131,7 @@ impl Home {
                 self.stop(&format!("applying a transaction failed: {error}"));
                 return Err(error);
             }
-            self.queue().lock().dispatched.pop_front();
+            self.queue().lock().ordered.pop_front();
         }
         if self.checkpoint_is_due(&applier) {
             self.checkpoint_locked(&mut applier)?;
@@ -594,15 +594,15 @@ impl Home {
         Ok(())
     }
 
-    /// Helps every dispatched transaction to durability and applies them. Whoever needs log space calls this, holding no lock.
+    /// Helps every ordered transaction to durability and applies them. Whoever needs log space calls this, holding no lock.
     pub(crate) fn drive(&self) -> Result<()> {
-        self.wait_dispatched()?;
+        self.wait_ordered()?;
         self.apply_ready()
     }
 
-    /// Makes every dispatched transaction durable, and has them applied.
-    pub(crate) fn make_dispatched_durable(&self) -> Result<()> {
-        self.wait_dispatched()?;
+    /// Makes every ordered transaction durable, and has them applied.
+    pub(crate) fn make_ordered_durable(&self) -> Result<()> {
+        self.wait_ordered()?;
         self.durable_news()
     }
 

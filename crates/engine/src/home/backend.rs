@@ -115,7 +115,7 @@ impl Batch<'_> {
     /// Its writes, for which the first member has the ticket, are under way. Whoever finds the first one ordered finds all of them so.
     pub fn note_ordered(&self) {
         for txn in self.members.iter().rev() {
-            txn.set_phase(Phase::Dispatched);
+            txn.set_phase(Phase::Ordered);
         }
     }
 }

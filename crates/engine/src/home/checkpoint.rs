@@ -241,7 +241,7 @@ impl Home {
         parts.extend(images.iter().map(|(_, buf)| &buf[..]));
         let bytes = parts.iter().map(|p| p.len() as u64).sum();
         let frames = log.frames_for(bytes, 0);
-        let Some(slot) = log.dispatch(frames, Kind::Checkpoint) else {
+        let Some(slot) = log.take_slot(frames, Kind::Checkpoint) else {
             return Err(Error::Refused(format!(
                 "a checkpoint of {bytes} bytes does not fit the log"
             )));

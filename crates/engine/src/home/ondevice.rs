@@ -6,7 +6,7 @@
 //! else, and the device's order of commits is the order in which the image has changed.
 //!
 //! What differs from the log:
-//! * applied comes before durable: `Dispatched` means that the image and the device (in order, perhaps not durably) have it. Its layers stay
+//! * applied comes before durable: `Ordered` means that the image and the device (in order, perhaps not durably) have it. Its layers stay
 //!   until a flush has made it durable, so what users see is the same;
 //! * overwritten blocks keep their place: the device writes them elsewhere by itself;
 //! * freed blocks are trimmed in the same transaction, and free for others when it is durable;

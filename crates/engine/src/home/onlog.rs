@@ -44,7 +44,7 @@ impl OnLog {
         loop {
             {
                 let mut queue = home.queue().lock();
-                if let Some(slot) = self.log.dispatch(frames, Kind::Txn) {
+                if let Some(slot) = self.log.take_slot(frames, Kind::Txn) {
                     for txn in batch.members {
                         txn.progress().id = slot.id;
                     }

@@ -87,7 +87,7 @@ impl Home {
     }
 
     /// Where `lblk` lies according to the layers below `serial` and the image. Those layers have been placed already (a
-    /// transaction is dispatched after the ones that it depends on).
+    /// transaction is ordered after the ones that it depends on).
     pub(crate) fn locate_below(
         &self,
         inode: &Inode,

@@ -172,7 +172,7 @@ pub type Name = Arc<[u8]>;
 pub enum Phase {
     Running = 0,
     Sealed = 1,
-    Dispatched = 2,
+    Ordered = 2,
     Durable = 3,
     Applied = 4,
     Failed = 5,
@@ -252,7 +252,7 @@ pub struct Progress {
     /// Somebody commits it, for this reason.
     pub claimed: Option<Cause>,
     pub steps: Steps,
-    /// Commit id, from dispatch on.
+    /// Commit id, from its order point on.
     pub id: u64,
     /// Log (and small data) writes in flight; whoever waits for durability takes it.
     pub ticket: Option<Ticket>,

@@ -1,8 +1,8 @@
 //! Transactions: the unit that becomes durable as a whole (ccfs paper, section 3.3).
 //!
 //! ```text
-//!   Running --seal--> Sealed --dispatch--> Dispatched --flush--> Durable --apply--> Applied
-//!                        \________________ an I/O error _______________> Failed
+//!   Running --seal--> Sealed --order--> Ordered --flush--> Durable --apply--> Applied
+//!                        \______________ an I/O error ____________> Failed
 //! ```
 //! Invariants:
 //! * T1 Edges (`deps`) lead to transactions that are sealed; they are added only while the owner runs. So there are no cycles.
@@ -193,7 +193,7 @@ impl Txn {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Running,
             1 => Phase::Sealed,
-            2 => Phase::Dispatched,
+            2 => Phase::Ordered,
             3 => Phase::Durable,
             4 => Phase::Applied,
             _ => Phase::Failed,
@@ -311,7 +311,7 @@ impl Txn {
     /// Its writes are under way: nobody waits for them, and the device has not ended them.
     pub fn is_transferring(&self) -> bool {
         let progress = self.progress.lock();
-        self.phase() == Phase::Dispatched
+        self.phase() == Phase::Ordered
             && !progress.written
             && progress.ticket.as_ref().is_some_and(|t| !t.is_ready())
     }
@@ -322,7 +322,7 @@ impl Txn {
         let ended = progress.ticket.as_ref().is_some_and(Ticket::is_ready);
         progress
             .ticket
-            .take_if(|_| ended && self.phase() == Phase::Dispatched)
+            .take_if(|_| ended && self.phase() == Phase::Ordered)
     }
 
     pub fn set_written(&self) {

@@ -147,7 +147,7 @@ impl World {
         (open - 1).max(self.settled)
     }
 
-    /// Dispatches and encodes; nothing is written yet.
+    /// Takes a slot and encodes; nothing is written yet.
     pub fn begin(
         &mut self,
         rng: &mut Rng,
@@ -168,7 +168,7 @@ impl World {
                 0
             };
         let watermark = self.watermark();
-        let slot = self.log.dispatch(frames, kind)?;
+        let slot = self.log.take_slot(frames, kind)?;
         let deps = (0..dep_count).map(|_| 1 + rng.below(deps_max)).collect();
         let payload = self.payload(rng, bytes);
         let meta = Meta {
@@ -236,7 +236,7 @@ impl World {
             return self.checkpoint(rng, bytes);
         }
         assert!(
-            self.log.dispatch(1, Kind::Checkpoint).is_none(),
+            self.log.take_slot(1, Kind::Checkpoint).is_none(),
             "one at a time"
         );
         self.submit(rng, &mut w);
@@ -321,7 +321,7 @@ impl World {
         let mut txns = BTreeMap::new();
         for found in &scan.txns {
             let Some(w) = self.txns.get(&found.meta.id) else {
-                panic!("{found:?} was never dispatched, or was dead")
+                panic!("{found:?} was never given out, or was dead")
             };
             assert_eq!((&found.meta, found.first), (&w.meta, w.slot.first));
             assert!(
