@@ -81,7 +81,7 @@ impl Calls {
             } => Ok(None),
             Where::Block { pblk, .. } => {
                 let mut buf = AlignedBuf::zeroed(self.block_size() as usize);
-                if !self.tails().read(inode.ino, lblk, pblk, 0, &mut buf) {
+                if !self.last_blocks().read(inode.ino, lblk, pblk, 0, &mut buf) {
                     self.read_home(pblk, &mut buf)?;
                 }
                 Ok(Some(buf))
@@ -595,7 +595,7 @@ impl Calls {
                 } => part.fill(0),
                 Where::Block { pblk, .. } => {
                     let single = within + part.len() <= bs as usize;
-                    if !single || !self.tails().read(inode.ino, lblk, pblk, within, part) {
+                    if !single || !self.last_blocks().read(inode.ino, lblk, pblk, within, part) {
                         self.read_blocks(pblk, within, part, st.attr.size <= SMALL_FILE)?;
                     }
                 }

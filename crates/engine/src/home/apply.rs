@@ -512,7 +512,7 @@ impl Home {
                 layer.pages.len() as u64 * u64::from(self.block_size())
                     + crate::overlay::inode::LAYER_BYTES,
             );
-            self.keep_tail(*ino, &st, &layer);
+            self.keep_last_block(*ino, &st, &layer);
             if layer.dead {
                 self.pending_inodes.sub(1);
                 self.inodes.remove(*ino);
@@ -558,7 +558,7 @@ impl Home {
     }
 
     /// The image has what the layer says: what is kept of the file's last block follows.
-    fn keep_tail(&self, ino: Ino, st: &State, layer: &LayerBody) {
+    fn keep_last_block(&self, ino: Ino, st: &State, layer: &LayerBody) {
         let same = layer.pages.is_empty() && layer.holes.is_empty() && layer.prealloc.is_empty();
         if same && !layer.dead {
             return;
@@ -575,9 +575,9 @@ impl Home {
                     ..
                 }),
             ) => {
-                self.tails.keep(ino, last, pblk, &page.buf);
+                self.last_blocks.keep(ino, last, pblk, &page.buf);
             }
-            _ => self.tails.forget(ino),
+            _ => self.last_blocks.forget(ino),
         }
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod backend;
 pub(crate) mod checkpoint;
 pub(crate) mod index;
 pub(crate) mod inodes;
+pub(crate) mod last_blocks;
 pub(crate) mod noted;
 pub(crate) mod ondevice;
 pub(crate) mod onlog;
@@ -13,7 +14,6 @@ pub(crate) mod pages;
 pub(crate) mod recover;
 pub(crate) mod scrub;
 pub(crate) mod space;
-pub(crate) mod tails;
 pub(crate) mod view;
 
 use crate::base::gauge::Gauge;
@@ -26,6 +26,7 @@ use backend::{Backend, Manner, ReadOnly};
 use ccfs_device::Device;
 use ccfs_image::Image;
 use inodes::{Inodes, References};
+use last_blocks::LastBlocks;
 use noted::NotedImage;
 use ondevice::OnDevice;
 use onlog::OnLog;
@@ -34,7 +35,6 @@ use space::Space;
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
-use tails::Tails;
 
 pub struct Home {
     core: Core,
@@ -46,7 +46,7 @@ pub struct Home {
     refs: Arc<References>,
     applier: Mutex<Applier>,
     pages: HomePages,
-    tails: Tails,
+    last_blocks: LastBlocks,
     space: Space,
     /// Durable inodes without a name.
     orphans: Mutex<HashSet<Ino>>,
@@ -96,7 +96,7 @@ impl Home {
         };
         let limits = backend.limits(&*dev, block_size);
         let refs = Arc::new(References::new());
-        let (read_only, tails) = (options.read_only, Tails::new(options.cache_bytes));
+        let (read_only, last_blocks) = (options.read_only, LastBlocks::new(options.cache_bytes));
         let core = Core::new(dev, options, block_size, limits, applied);
         let image = NotedImage::new(image, core.wakeup().clone(), read_only);
         let space = Space::with_reserve(&image, reserve);
@@ -110,7 +110,7 @@ impl Home {
             refs,
             applier: Mutex::new(Applier::new(applied)),
             pages: HomePages::default(),
-            tails,
+            last_blocks,
             space,
             orphans: Mutex::default(),
             pending_free: Gauge::default(),
@@ -148,8 +148,8 @@ impl Home {
         &self.applier
     }
 
-    pub(crate) fn tails(&self) -> &Tails {
-        &self.tails
+    pub(crate) fn last_blocks(&self) -> &LastBlocks {
+        &self.last_blocks
     }
 
     pub(crate) fn space(&self) -> &Space {

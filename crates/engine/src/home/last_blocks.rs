@@ -11,14 +11,14 @@ const SHARDS: usize = 16;
 const ENTRY: usize = 64;
 
 /// What the image holds of a file's last block.
-struct Tail {
+struct LastBlock {
     lblk: u64,
     pblk: u64,
     /// Without the zeros at its end.
     bytes: Box<[u8]>,
 }
 
-impl Tail {
+impl LastBlock {
     fn memory(&self) -> usize {
         self.bytes.len() + ENTRY
     }
@@ -27,10 +27,10 @@ impl Tail {
 /// Those that were kept since the halves changed places, and those from before.
 #[derive(Default)]
 struct Shard {
-    young: FastMap<Ino, Tail>,
+    young: FastMap<Ino, LastBlock>,
     /// Memory of the young ones.
     bytes: usize,
-    old: FastMap<Ino, Tail>,
+    old: FastMap<Ino, LastBlock>,
 }
 
 impl Shard {
@@ -43,16 +43,16 @@ impl Shard {
 }
 
 /// Such blocks, by inode. What is kept of an inode changes under its lock, when its image does.
-pub(crate) struct Tails {
+pub(crate) struct LastBlocks {
     shards: [Mutex<Shard>; SHARDS],
     /// Memory for a shard's half, bytes.
     half: usize,
 }
 
-impl Tails {
+impl LastBlocks {
     /// In at most so many bytes.
-    pub fn new(bytes: usize) -> Tails {
-        Tails {
+    pub fn new(bytes: usize) -> LastBlocks {
+        LastBlocks {
             shards: std::array::from_fn(|_| Mutex::default()),
             half: bytes / 2 / SHARDS,
         }
@@ -69,7 +69,7 @@ impl Tails {
         let head = &content[..content.len() - zeros.map(<[u8]>::len).sum::<usize>()];
         let len = head.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
         let bytes = head[..len].into();
-        let tail = Tail { lblk, pblk, bytes };
+        let tail = LastBlock { lblk, pblk, bytes };
         let mut shard = self.shard(ino).lock();
         shard.forget(ino);
         if shard.bytes + tail.memory() > self.half {
@@ -108,13 +108,13 @@ mod tests {
 
     #[test]
     fn a_kept_block_is_read_back_until_it_is_forgotten_or_lies_elsewhere() {
-        let tails = Tails::new(1 << 20);
+        let last_blocks = LastBlocks::new(1 << 20);
         let mut content = vec![0; 1024];
         content[..5].copy_from_slice(b"bytes");
-        tails.keep(12, 3, 700, &content);
+        last_blocks.keep(12, 3, 700, &content);
         let read = |lblk, pblk, within| {
             let mut out = vec![9; 1024 - within];
-            let found = tails.read(12, lblk, pblk, within, &mut out);
+            let found = last_blocks.read(12, lblk, pblk, within, &mut out);
             found.then_some(out)
         };
         assert_eq!(read(3, 700, 0).unwrap(), content);
@@ -122,11 +122,11 @@ mod tests {
         assert_eq!(read(3, 700, 900).unwrap(), content[900..]);
         assert_eq!((read(4, 700, 0), read(3, 701, 0)), (None, None));
         content[1000] = 1;
-        tails.keep(12, 3, 700, &content);
+        last_blocks.keep(12, 3, 700, &content);
         assert_eq!(read(3, 700, 0).unwrap(), content);
-        tails.forget(12);
+        last_blocks.forget(12);
         assert_eq!(read(3, 700, 0), None);
-        tails.keep(12, 3, 700, &[0; 1024]);
+        last_blocks.keep(12, 3, 700, &[0; 1024]);
         assert_eq!(read(3, 700, 0).unwrap(), [0; 1024]);
     }
 
@@ -134,14 +134,14 @@ mod tests {
     fn the_oldest_go_first_and_memory_is_bounded() {
         const BYTES: usize = 4 << 20;
         for len in [1, 100, 4096] {
-            let tails = Tails::new(BYTES);
+            let last_blocks = LastBlocks::new(BYTES);
             let count = (4 * BYTES / (len + ENTRY)) as Ino;
             for ino in 0..count {
                 // Some more than once: what they took before counts no more.
-                tails.keep(ino, 1, 7, &vec![7; len / 2 + 1]);
-                tails.keep(ino, 1, u64::from(ino), &vec![7; len]);
+                last_blocks.keep(ino, 1, 7, &vec![7; len / 2 + 1]);
+                last_blocks.keep(ino, 1, u64::from(ino), &vec![7; len]);
             }
-            let kept = |ino: Ino| tails.read(ino, 1, u64::from(ino), 0, &mut [0; 4096]);
+            let kept = |ino: Ino| last_blocks.read(ino, 1, u64::from(ino), 0, &mut [0; 4096]);
             let all = (0..count).filter(|ino| kept(*ino)).count();
             let taken = all * (len + ENTRY);
             assert!((BYTES / 3..=BYTES).contains(&taken), "{len}: {taken}");
