@@ -254,7 +254,7 @@ impl Calls {
                 0 => self.promise_if_free(structure),
                 n => self.promise(cx, n, structure)?,
             };
-            if promise.tight && (left == u64::MAX || plan.beyond) {
+            if promise.no_split && (left == u64::MAX || plan.beyond) {
                 return errno(libc::ENOSPC);
             }
             let stream = if flags.writeback {
@@ -466,7 +466,7 @@ impl Calls {
             let mut body = layer.body.write();
             // A block over an own preallocation takes over its promise.
             body.prealloc.remove(cell.lblk, cell.lblk + 1);
-            body.tight |= op.tight;
+            body.no_split |= op.no_split;
         }
         if let Over::Block { promised: true } = page.over {
             op.txn.body.lock().promised_data += 1;

@@ -5,7 +5,7 @@ pub(crate) mod committer;
 pub(crate) mod place;
 pub(crate) mod roots;
 pub(crate) mod rounds;
-pub(crate) mod tight;
+pub(crate) mod whole_extents;
 
 use crate::base::sync::Mutex;
 use crate::home::Home;

@@ -226,7 +226,7 @@ impl Committer {
             }
         }
         let pages = std::mem::take(&mut body.pages);
-        let result = match body.tight {
+        let result = match body.no_split {
             true => self
                 .place_whole_extents(b, body, under, &pages)
                 .and_then(|left| {

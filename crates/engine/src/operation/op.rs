@@ -29,7 +29,7 @@ pub(crate) struct Op<'v> {
     /// No blocks of structure are promised to it.
     pub short: bool,
     /// What it writes must not cut an unwritten extent.
-    pub tight: bool,
+    pub no_split: bool,
     /// Promised blocks of structure that are not assigned to what it changes.
     spare: Cell<u64>,
     /// What the transaction counts for it until it ends.
@@ -311,7 +311,7 @@ impl Op<'_> {
         let count = pages.len() as u64;
         let bytes = count * u64::from(self.vol.block_size());
         let mut body = layer.body.write();
-        body.tight |= self.tight;
+        body.no_split |= self.no_split;
         body.pages.extend(pages);
         drop(body);
         self.add_dirty(bytes);
@@ -480,7 +480,7 @@ impl Operations {
             self.want_commit();
         }
         let txn = accepted.txn;
-        let (short, tight) = (promise.short, promise.tight);
+        let (short, no_split) = (promise.short, promise.no_split);
         let (data, structure) = promise.hand_over();
         if data + structure > 0 {
             let mut body = txn.body.lock();
@@ -494,7 +494,7 @@ impl Operations {
             number: accepted.number,
             now: self.held(clock::now()),
             short,
-            tight,
+            no_split,
             spare: Cell::new(structure),
             expected,
             uid,
@@ -512,7 +512,7 @@ impl Operations {
         promise: Promise<'_>,
         expected: u64,
     ) -> Op<'_> {
-        let (short, tight) = (promise.short, promise.tight);
+        let (short, no_split) = (promise.short, promise.no_split);
         let (data, structure) = promise.hand_over();
         let mut body = txn.body.lock();
         body.promised_data += data;
@@ -525,7 +525,7 @@ impl Operations {
             number,
             now: self.held(clock::now()),
             short,
-            tight,
+            no_split,
             spare: Cell::new(structure),
             expected,
             uid: memory.0,

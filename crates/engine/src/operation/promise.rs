@@ -12,7 +12,7 @@ pub(crate) struct Promise<'v> {
     /// Blocks of structure were wanted and there are none.
     pub short: bool,
     /// So are those for a cut of an unwritten extent.
-    pub tight: bool,
+    pub no_split: bool,
 }
 
 impl Promise<'_> {
@@ -50,7 +50,7 @@ impl Operations {
                 data,
                 structure,
                 short: false,
-                tight: false,
+                no_split: false,
             })
         } else {
             crate::operation::full::refuse(Refused::Free(data + structure));
@@ -116,13 +116,13 @@ impl Operations {
         self.promise_of(structure, got, false)
     }
 
-    fn promise_of(&self, structure: u64, got: bool, tight: bool) -> Promise<'_> {
+    fn promise_of(&self, structure: u64, got: bool, no_split: bool) -> Promise<'_> {
         Promise {
             vol: self,
             data: 0,
             structure: if got { structure } else { 0 },
             short: !got,
-            tight,
+            no_split,
         }
     }
 }

@@ -74,7 +74,7 @@ pub struct LayerBody {
     /// Older content of these blocks is gone.
     pub holes: RangeSet,
     /// Some change of content has no blocks of structure promised: it must not cut extents.
-    pub tight: bool,
+    pub no_split: bool,
     /// What it writes goes to new blocks, as far as some are promised.
     pub remap: bool,
     /// Allocated here without content (fallocate); blocks promised.
