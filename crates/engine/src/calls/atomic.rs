@@ -85,7 +85,7 @@ impl Calls {
                 names: Vec::new(),
             });
         }
-        self.room().news();
+        self.back_pressure().news();
         changed
     }
 

@@ -38,7 +38,7 @@ impl Core {
             *self.health.reason.lock() = "it was shut down by request".into();
             tracing::warn!("volume stopped: it was shut down by request");
         }
-        self.room.end();
+        self.back_pressure.end();
     }
 
     pub(crate) fn note_unmounted(&self) {
@@ -62,7 +62,7 @@ impl Core {
             *text = reason.to_string();
         }
         drop(text);
-        self.room.end();
+        self.back_pressure.end();
     }
 
     /// A guard: a panic of the thread that holds it stops the volume (C9), before any lock taken earlier is released.

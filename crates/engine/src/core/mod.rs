@@ -4,6 +4,7 @@
 //! [`Core`] is the lowest of the owners that a mounted volume consists of (docs/design.md, section 6). Each owner holds the one below
 //! and lends it (`Deref`), so a floor can call what is below it and cannot name what is above. Its fields are its own; who stands
 //! higher reads them by the methods here.
+pub(crate) mod back_pressure;
 pub(crate) mod by_user;
 pub(crate) mod counters;
 pub(crate) mod durability;
@@ -11,7 +12,6 @@ pub(crate) mod flush;
 pub(crate) mod health;
 pub(crate) mod options;
 pub(crate) mod pace;
-pub(crate) mod room;
 pub(crate) mod status;
 pub(crate) mod tune;
 pub(crate) mod wakeup;
@@ -22,6 +22,7 @@ use crate::base::share::ByUser;
 use crate::base::sync::Mutex;
 use crate::base::types::StreamId;
 use crate::overlay::stream::Streams;
+use back_pressure::BackPressure;
 use by_user::DirtyByUser;
 use ccfs_device::Device;
 use counters::AtomicCounters;
@@ -30,7 +31,6 @@ use flush::FlushGroup;
 use health::Health;
 use options::{Limits, Options};
 use pace::Pace;
-use room::Room;
 use std::sync::Arc;
 use tune::Tuned;
 use wakeup::Wakeup;
@@ -56,7 +56,7 @@ pub struct Core {
     /// Memory of the drafts of O_ATOMIC files, bytes. With that of open groups it may be half of the dirty limit (`share`); past it
     /// neither may grow.
     drafts: ByUser,
-    room: Room,
+    back_pressure: BackPressure,
     counters: AtomicCounters,
     watch: Watch,
 }
@@ -86,7 +86,7 @@ impl Core {
             dirty_by_user: DirtyByUser::default(),
             dir_fields: Gauge::new(32),
             drafts: ByUser::default(),
-            room: Room::default(),
+            back_pressure: BackPressure::default(),
             counters: AtomicCounters::default(),
             watch: Watch::default(),
         }
@@ -145,8 +145,8 @@ impl Core {
         &self.drafts
     }
 
-    pub(crate) fn room(&self) -> &Room {
-        &self.room
+    pub(crate) fn back_pressure(&self) -> &BackPressure {
+        &self.back_pressure
     }
 
     pub(crate) fn counters(&self) -> &AtomicCounters {

@@ -172,7 +172,7 @@ impl Core {
     pub(crate) fn rather_waits(&self) -> bool {
         let rises = self.tuned.rises(self.dirty.get(), self.pace.rate());
         if rises {
-            self.room.news();
+            self.back_pressure.news();
         }
         rises && !self.dirty.at_least(self.commit_threshold())
     }

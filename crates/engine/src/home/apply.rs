@@ -553,7 +553,7 @@ impl Home {
         self.space
             .unpromise(&self.image, body.promised_data, body.promised_structure);
         self.space.keep(&self.image);
-        self.room().news();
+        self.back_pressure().news();
         Ok(())
     }
 

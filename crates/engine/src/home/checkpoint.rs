@@ -208,7 +208,7 @@ impl Home {
         self.move_tail(log, a)?;
         self.counters().checkpoints.fetch_add(1, Ordering::Relaxed);
         self.streams().prune();
-        self.room().news();
+        self.back_pressure().news();
         Ok(())
     }
 

@@ -92,7 +92,7 @@ impl Backend for OnDevice {
         home.image().marked(marks);
         home.counters().checkpoints.fetch_add(1, Ordering::Relaxed);
         home.streams().prune();
-        home.room().news();
+        home.back_pressure().news();
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Every change passes here first: health, and back-pressure.
 use crate::base::cause::Cause;
 use crate::base::types::*;
-use crate::core::room::{Key, LetIn};
+use crate::core::back_pressure::{Key, LetIn};
 use crate::operation::Operations;
 use ccfs_ext4::Error;
 

@@ -268,7 +268,7 @@ impl Operations {
             report.number = number;
             listener(report);
         }
-        self.room().news();
+        self.back_pressure().news();
         Ok(true)
     }
 

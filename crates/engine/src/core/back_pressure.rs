@@ -37,7 +37,7 @@ struct Lines {
 }
 
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct BackPressure {
     lines: Mutex<Lines>,
     /// Those of all lines, for who makes room, whatever he has locked.
     calls: Mutex<Vec<Arc<Condvar>>>,
@@ -62,7 +62,7 @@ impl Lines {
     }
 }
 
-impl Room {
+impl BackPressure {
     /// There may be room.
     pub fn news(&self) {
         for call in self.calls.lock().iter() {
@@ -111,7 +111,7 @@ impl Room {
 }
 
 /// Held while the change is made that `admit_to` has admitted.
-pub(crate) struct LetIn<'r>(Option<&'r Room>);
+pub(crate) struct LetIn<'r>(Option<&'r BackPressure>);
 
 impl LetIn<'_> {
     /// Of who has not waited.
@@ -133,7 +133,7 @@ impl Drop for LetIn<'_> {
 
 impl Core {
     pub(crate) fn wait_for_room(&self, key: Key, exempt: impl Fn() -> bool) -> LetIn<'_> {
-        let room = &self.room;
+        let room = &self.back_pressure;
         let most = self.dirty_limit() / PART / self.limits.write_max.max(1) as u64;
         let most = most.clamp(1, LET_IN_MAX);
         let mut lines = room.lines.lock();
@@ -171,7 +171,7 @@ impl Core {
     pub(crate) fn let_others_in(&self) {
         let count = LET_IN.replace(0);
         if count > 0 {
-            self.room.done(count);
+            self.back_pressure.done(count);
         }
     }
 
