@@ -13,7 +13,7 @@
 //! * [`MemoryDevice`]: sparse memory with cheap snapshots;
 //! * [`SimDevice`]: records what the caller does and builds every medium that a power cut may leave;
 //! * [`Timed`]: any of them with the timing of another kind of device; [`VirtualTime`]: the same without waiting;
-//! * [`NearDevice`]: any of them, small files that lie beside each other are read together;
+//! * [`ReadAheadDevice`]: any of them, small files that lie beside each other are read together;
 //! * [`EpochQueue`]: the queue in front of a device with a barrier command, as the ordered `SimDevice` has one;
 //! * [`FlashDevice`]: transactional flash, emulated over any of them.
 #![deny(unsafe_code)]
@@ -28,9 +28,9 @@ mod epoch;
 mod file;
 mod flash;
 mod memory;
-mod near;
 mod plain;
 mod pool;
+mod read_ahead;
 mod sim;
 mod sys;
 mod ticket;
@@ -47,9 +47,9 @@ pub use flash::{
     Tuning,
 };
 pub use memory::{Fingerprints, MemoryDevice};
-pub use near::NearDevice;
 pub use plain::without_numbers;
 pub use pool::give_back_memory;
+pub use read_ahead::ReadAheadDevice;
 pub use sim::{DISCARDED, Outcome, Plan, SimDevice, Summary};
 pub use ticket::{Pending, Ticket};
 pub use timing::{Ordering, ParamError, Params, Timed, Virtual, VirtualTime};
@@ -79,11 +79,11 @@ pub trait Device: Send + Sync {
     /// Fills `buf` from `offset`; both need no alignment (an unaligned request goes through a bounce buffer).
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
     /// As `read`, of something small that lies among its like: who reads one of them will soon read others.
-    fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+    fn read_around(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.read(offset, buf)
     }
-    /// As `read_near`, from memory; false: it is not there, or not all of it.
-    fn read_if_near(&self, _offset: u64, _buf: &mut [u8]) -> bool {
+    /// As `read_around`, from memory; false: it is not there, or not all of it.
+    fn read_if_ahead(&self, _offset: u64, _buf: &mut [u8]) -> bool {
         false
     }
     /// Memory that has not been of use for a while goes back to the system.
@@ -126,11 +126,11 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         (**self).read(offset, buf)
     }
-    fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        (**self).read_near(offset, buf)
+    fn read_around(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        (**self).read_around(offset, buf)
     }
-    fn read_if_near(&self, offset: u64, buf: &mut [u8]) -> bool {
-        (**self).read_if_near(offset, buf)
+    fn read_if_ahead(&self, offset: u64, buf: &mut [u8]) -> bool {
+        (**self).read_if_ahead(offset, buf)
     }
     fn give_back_memory(&self) {
         (**self).give_back_memory();

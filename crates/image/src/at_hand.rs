@@ -54,12 +54,12 @@ pub fn may_wait() -> Result<()> {
 /// Reads from the device, where that may be waited for; of what lies `together` with its like, from memory if it is there. Errors: the device's;
 /// EAGAIN as for [`may_wait`].
 pub fn read_device(dev: &dyn Device, offset: u64, buf: &mut [u8], together: bool) -> Result<()> {
-    if together && dev.read_if_near(offset, buf) {
+    if together && dev.read_if_ahead(offset, buf) {
         return Ok(());
     }
     may_wait()?;
     match together {
-        true => dev.read_near(offset, buf)?,
+        true => dev.read_around(offset, buf)?,
         false => dev.read(offset, buf)?,
     }
     Ok(())

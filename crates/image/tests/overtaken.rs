@@ -57,7 +57,7 @@ impl Device for Slow {
         }
         Ok(())
     }
-    fn read_if_near(&self, _: u64, buf: &mut [u8]) -> bool {
+    fn read_if_ahead(&self, _: u64, buf: &mut [u8]) -> bool {
         buf.fill(0x5a);
         self.garbles.load(SeqCst)
     }

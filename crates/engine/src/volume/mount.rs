@@ -9,7 +9,7 @@ use crate::core::options::Options;
 use crate::home::{self, Home, recover};
 use crate::operation::Operations;
 use crate::volume::Volume;
-use ccfs_device::{Device, NearDevice};
+use ccfs_device::{Device, ReadAheadDevice};
 use ccfs_ext4::Error;
 use ccfs_image::Image;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Volume {
     /// `Refused` with the way out for volumes that ccfs does not take; `Corrupt`; device errors.
     pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
         Self::recover(dev.clone())?;
-        let dev: Arc<dyn Device> = Arc::new(NearDevice::over(dev, options.cache_bytes / 4));
+        let dev: Arc<dyn Device> = Arc::new(ReadAheadDevice::over(dev, options.cache_bytes / 4));
         let read_only = options.read_only || dev.read_only();
         let options = Options {
             read_only,

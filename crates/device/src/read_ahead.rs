@@ -2,7 +2,7 @@
 //!
 //! Who reads one small file reads others of the same directory soon (tar, grep, cp, backups), and the allocator has put them side by side,
 //! though seldom in the order in which they are read: a directory lists its names by hash. So do directories, whose blocks are placed by
-//! the checkpoint, one after the other. So [`read_near`](Device::read_near) reads the whole [`CHUNK`] that something lies in, which is kept
+//! the checkpoint, one after the other. So [`read_around`](Device::read_around) reads the whole [`CHUNK`] that something lies in, which is kept
 //! for the next ones.
 //!
 //! What is kept is what the device holds: a write or a discard drops the chunks that it touches when it begins, and what is read while it is
@@ -40,7 +40,7 @@ const BAD_MAX: usize = 64;
 const KEPT: Duration = Duration::from_secs(10);
 
 /// Any device, with a memory of what lies together.
-pub struct NearDevice {
+pub struct ReadAheadDevice {
     below: Arc<dyn Device>,
     /// Most chunks that are kept; 0: nothing is read ahead.
     most: usize,
@@ -148,14 +148,14 @@ impl Pending for Tracked {
     }
 }
 
-impl NearDevice {
+impl ReadAheadDevice {
     /// Keeps at most `bytes`, and never more than 64 MiB. Nothing on a device with transactions, whose writes go another way.
-    pub fn over(below: Arc<dyn Device>, bytes: usize) -> NearDevice {
+    pub fn over(below: Arc<dyn Device>, bytes: usize) -> ReadAheadDevice {
         let most = match below.transactions() {
             Some(_) => 0,
             None => (bytes / CHUNK as usize).min(CHUNKS_MAX),
         };
-        NearDevice {
+        ReadAheadDevice {
             below,
             most,
             state: Arc::default(),
@@ -274,14 +274,14 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, us
     })
 }
 
-impl Device for NearDevice {
+impl Device for ReadAheadDevice {
     fn size_bytes(&self) -> u64 {
         self.below.size_bytes()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.below.read(offset, buf)
     }
-    fn read_if_near(&self, offset: u64, buf: &mut [u8]) -> bool {
+    fn read_if_ahead(&self, offset: u64, buf: &mut [u8]) -> bool {
         let wanted = offset..offset.saturating_add(buf.len() as u64);
         if self.most == 0 || wanted.end > self.size_bytes() {
             return false;
@@ -305,7 +305,7 @@ impl Device for NearDevice {
         }
         kept.is_some()
     }
-    fn read_near(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+    fn read_around(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         if self.most == 0 {
             return self.below.read(offset, buf);
         }
@@ -424,11 +424,11 @@ mod tests {
         }
     }
 
-    fn devices(kept: u64) -> (Arc<MemoryDevice>, Arc<Late>, NearDevice) {
+    fn devices(kept: u64) -> (Arc<MemoryDevice>, Arc<Late>, ReadAheadDevice) {
         devices_of(SIZE, kept)
     }
 
-    fn devices_of(size: u64, kept: u64) -> (Arc<MemoryDevice>, Arc<Late>, NearDevice) {
+    fn devices_of(size: u64, kept: u64) -> (Arc<MemoryDevice>, Arc<Late>, ReadAheadDevice) {
         let memory = Arc::new(MemoryDevice::new(size));
         for at in (0..size).step_by(4096) {
             memory.fill(at, 4096, (at / 4096) as u8).unwrap();
@@ -440,18 +440,18 @@ mod tests {
             bad: Mutex::default(),
             during: Mutex::default(),
         });
-        let near = NearDevice::over(late.clone(), (kept * CHUNK) as usize);
+        let near = ReadAheadDevice::over(late.clone(), (kept * CHUNK) as usize);
         (memory, late, near)
     }
 
-    fn read(near: &NearDevice, at: u64, len: usize) -> Vec<u8> {
+    fn read(near: &ReadAheadDevice, at: u64, len: usize) -> Vec<u8> {
         let mut buf = vec![0; len];
-        near.read_near(at, &mut buf).unwrap();
+        near.read_around(at, &mut buf).unwrap();
         buf
     }
 
-    fn is_near(near: &NearDevice, at: u64, len: usize) -> bool {
-        near.read_if_near(at, &mut vec![0; len])
+    fn is_near(near: &ReadAheadDevice, at: u64, len: usize) -> bool {
+        near.read_if_ahead(at, &mut vec![0; len])
     }
 
     fn plainly(memory: &MemoryDevice, at: u64, len: usize) -> Vec<u8> {
@@ -487,7 +487,7 @@ mod tests {
         assert_eq!(read(&near, last, FILE), plainly(&memory, last, FILE));
         assert!(is_near(&near, last - 4096, FILE));
         for past in [last + 1, SIZE, 100 * SIZE, u64::MAX - 10] {
-            let error = near.read_near(past, &mut [0; FILE]).unwrap_err();
+            let error = near.read_around(past, &mut [0; FILE]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{past}");
         }
         // The one that was used longest ago goes.
@@ -569,7 +569,7 @@ mod tests {
     fn a_bad_neighbour_harms_nobody() {
         let (memory, late, near) = devices(4);
         *late.bad.lock() = Some(4096..8192);
-        assert!(near.read_near(4096, &mut [0]).is_err());
+        assert!(near.read_around(4096, &mut [0]).is_err());
         let good = |count: u64| {
             let tried = late.reads.load(Relaxed);
             for _ in 0..count {
@@ -593,7 +593,7 @@ mod tests {
         let (_, late, near) = devices_of(200 * CHUNK, 4);
         *late.bad.lock() = Some(0..200 * CHUNK);
         for chunk in 0..200 {
-            assert!(near.read_near(chunk * CHUNK, &mut [0]).is_err());
+            assert!(near.read_around(chunk * CHUNK, &mut [0]).is_err());
         }
         assert_eq!(near.state.lock().bad, Vec::from_iter(136..200));
     }
@@ -602,7 +602,7 @@ mod tests {
     #[test]
     fn what_is_not_used_is_not_read() {
         let memory = Arc::new(MemoryDevice::new(4 << 30));
-        let near = NearDevice::over(memory.clone(), 16 << 20);
+        let near = ReadAheadDevice::over(memory.clone(), 16 << 20);
         let ahead = |reads: std::ops::Range<u64>, step: u64| {
             let before = memory.counters().read_bytes;
             let count = reads.end - reads.start;
@@ -660,9 +660,9 @@ mod tests {
                 match step {
                     Step::Read(at, len) => {
                         let (mut there, holds) = (vec![0; len], plainly(&memory, at, len));
-                        prop_assert!(!near.read_if_near(at, &mut there) || there == holds);
+                        prop_assert!(!near.read_if_ahead(at, &mut there) || there == holds);
                         prop_assert_eq!(read(&near, at, len), holds);
-                        prop_assert!(!near.read_if_near(at, &mut there) || there == plainly(&memory, at, len));
+                        prop_assert!(!near.read_if_ahead(at, &mut there) || there == plainly(&memory, at, len));
                     }
                     Step::Submit(at, len) => {
                         flying.push(near.submit(write(at, len as usize, number as u8)));
