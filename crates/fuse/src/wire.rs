@@ -1,6 +1,6 @@
 //! A request as a transport hands it to the server, and the reply that it gets back.
 use crate::abi;
-use crate::transport::uring::ring::Memory;
+use crate::transport::uring::memory::Memory;
 pub use ccfs_caller::Errno;
 use ccfs_engine::Ino;
 use std::ops::Range;

@@ -18,6 +18,7 @@
 //!
 //! Memory: a buffer is 1 MiB of address space that becomes resident as far as it is used. The kernel takes the buffer that came back last, so
 //! few are used; [`Ring`] gives memory back.
+pub mod memory;
 pub mod ring;
 mod stay;
 mod workers;

@@ -1,23 +1,21 @@
-//! One ring of io_uring and the buffers that requests come in: the only unsafe part of the transport.
+//! One ring of io_uring and the buffers that requests come in: with `memory` the only unsafe part of the transport.
 //!
 //! A [`Buffer`] belongs either to the kernel (registered, or committed with a reply: [`Ring`] holds it) or to whoever serves the
 //! request in it. So nobody here looks at memory that the kernel may be writing to. It writes whenever this thread comes back from a system
 //! call or an interrupt; the request's event is there then.
 #![allow(unsafe_code)]
+use super::memory::{Aside, Mapping, Memory};
 use crate::abi::{self, InHeader, UringCmd, UringEntry, op};
 use crate::transport::channel::Channel;
 use crate::transport::share::user_of;
 use crate::wire::{Body, Reply, Request};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::{self, NonNull};
-use std::slice;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -43,142 +41,8 @@ const WAKER: u64 = u64::MAX;
 const SQE_LEN: usize = 24;
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
-/// A mapping of its own. Its address space is reserved; pages become resident when they are used.
-#[derive(Debug)]
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: nothing but an address and a length; each part of the mapping is handed out once, as `Memory`.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; no method of `&Mapping` looks at the memory.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(len: usize) -> io::Result<Arc<Mapping>> {
-        // SAFETY: a new private mapping at an address that the kernel chooses.
-        let base = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?;
-        let base = NonNull::<u8>::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: advice on a mapping that nobody uses yet. Without it a system with huge pages everywhere gives 2 MiB for the first byte.
-        // A kernel without huge pages does not know the advice.
-        let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
-        Ok(Arc::new(Mapping { base, len }))
-    }
-
-    /// `len` bytes from `at` on. Every byte is given to one `Memory` at a time.
-    fn part(self: &Arc<Self>, at: usize, len: usize) -> Option<Memory> {
-        (at.checked_add(len)? <= self.len).then_some(())?;
-        // SAFETY: inside the mapping (checked above).
-        let base = unsafe { self.base.add(at) };
-        let _mapping = self.clone();
-        Some(Memory {
-            base,
-            len,
-            _mapping,
-        })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`; no part is left, each would hold it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
 /// Tests want what is rare: rings give memory back whenever they could.
 pub static TRIM_EAGERLY: AtomicBool = AtomicBool::new(false);
-
-/// A part of a mapping that belongs to this value alone.
-#[derive(Debug)]
-pub struct Memory {
-    base: NonNull<u8>,
-    len: usize,
-    /// Keeps it mapped.
-    _mapping: Arc<Mapping>,
-}
-
-// SAFETY: the part belongs to this value alone while the kernel does not have it (see the module's words).
-unsafe impl Send for Memory {}
-
-impl Memory {
-    /// The pages from byte `at` on go back to the system; what stood there is lost.
-    fn give_back(&mut self, at: usize) -> bool {
-        let len = self.len.saturating_sub(at);
-        // SAFETY: these pages are part of the mapping, nothing refers to them, and zeros are valid bytes.
-        unsafe {
-            let start = self.base.as_ptr().wrapping_add(at);
-            madvise(start.cast(), len, Advice::LinuxDontNeed).is_ok()
-        }
-    }
-}
-
-impl Memory {
-    /// The first page has been used since it was given back or set aside.
-    fn is_resident(&self) -> bool {
-        let mut pages = [0u8; 1];
-        // SAFETY: it writes a byte for the one page that is asked for; nothing looks at the page itself.
-        let done = unsafe { libc::mincore(self.base.as_ptr().cast(), 1, pages.as_mut_ptr()) };
-        done == 0 && pages[0] & 1 == 1
-    }
-}
-
-/// Pages that have left a payload; they go back to the system with this value.
-struct Aside {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-impl Aside {
-    /// The first `len` bytes of a payload, whole pages.
-    fn of(payload: &mut Memory, len: usize) -> Option<Aside> {
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-        // SAFETY: these pages are part of the payload's mapping, which stays and reads as zeros; nothing refers to them. They get to a place
-        // that the kernel chooses (no hint: the last argument), where nothing else is.
-        let moved = unsafe {
-            let nowhere = ptr::null_mut::<libc::c_void>();
-            libc::mremap(payload.base.as_ptr().cast(), len, len, flags, nowhere)
-        };
-        let base = NonNull::<u8>::new(moved.cast()).filter(|_| moved != libc::MAP_FAILED)?;
-        Some(Aside { base, len })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: a mapping of this value's own.
-        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        // SAFETY: made by `of`, of these bytes alone.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
-impl Deref for Memory {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping lives as long as `self` and is nobody else's now.
-        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
-    }
-}
-
-impl DerefMut for Memory {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed for writing.
-        unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
-    }
-}
 
 /// Memory for one request and its reply.
 #[derive(Debug)]
@@ -204,16 +68,17 @@ pub struct Buffer {
 
 impl Buffer {
     fn new(head: Memory, payload: Memory, index: u32) -> Buffer {
-        let ranges = [(&head, abi::URING_HEADER), (&payload, payload.len)].map(|(memory, len)| {
-            libc::iovec {
-                iov_base: memory.base.as_ptr().cast(),
-                iov_len: len,
-            }
-        });
+        let ranges =
+            [(&head, abi::URING_HEADER), (&payload, payload.size())].map(|(memory, len)| {
+                libc::iovec {
+                    iov_base: memory.place().cast(),
+                    iov_len: len,
+                }
+            });
         // SAFETY: the head has room for two ranges behind the kernel's header, and they are aligned: all heads lie next to each other
         // from the start of a page on, and the numbers are checked above.
         unsafe {
-            let place = head.base.as_ptr().add(RANGES_AT);
+            let place = head.place().add(RANGES_AT);
             place.cast::<[libc::iovec; 2]>().write(ranges);
         }
         Buffer {
@@ -280,7 +145,7 @@ impl Buffer {
         let Some(payload) = &mut self.payload else {
             return false;
         };
-        let arrived = (entry.payload_sz as usize).min(payload.len);
+        let arrived = (entry.payload_sz as usize).min(payload.size());
         self.touched = self.touched.max(arrived);
         let mut header = reply.header(unique);
         let len = match reply.filled {
@@ -308,13 +173,13 @@ impl Buffer {
     fn set_aside(&mut self) -> Option<Aside> {
         let payload = self.payload.as_mut().filter(|_| self.touched > 0)?;
         let page = rustix::param::page_size();
-        let len = self.touched.next_multiple_of(page).min(payload.len);
+        let len = self.touched.next_multiple_of(page).min(payload.size());
         Aside::of(payload, len)
     }
 
     /// A request's event has come since pages were set aside. It gets what it brought, if it had come before.
     fn put_back(&mut self, aside: &Aside) {
-        let len = (self.entry().payload_sz as usize).min(aside.len);
+        let len = (self.entry().payload_sz as usize).min(aside.size());
         let Some(payload) = &mut self.payload else {
             return;
         };
@@ -582,7 +447,7 @@ impl Ring {
         };
         let mut bytes = [0; 80];
         bytes[..size_of::<UringCmd>()].copy_from_slice(command.as_bytes());
-        let ranges = buffer.head.base.as_ptr().wrapping_add(RANGES_AT) as u64;
+        let ranges = buffer.head.place().wrapping_add(RANGES_AT) as u64;
         let mut entry = opcode::UringCmd80::new(types::Fd(channel.fd().as_raw_fd()), number)
             .cmd(bytes)
             .addr(Some(ranges))
