@@ -17,7 +17,10 @@ fn documented(decision: &str) -> Vec<String> {
         let cells: Vec<&str> = row.split(" | ").collect();
         if cells[1] == decision {
             let options = cells[0].split('`').skip(1).step_by(2);
-            found.extend(options.map(|o| o.replace("...", "8")));
+            found.extend(options.map(|o| match o.strip_suffix("...") {
+                Some(start) => format!("{start}8"),
+                None => o.to_string(),
+            }));
         }
     }
     assert!(found.len() > 3, "{decision}: {found:?}");
