@@ -28,16 +28,7 @@ const CIRCLES: &[(&str, &[&str])] = &[
             "cli", "daemon", "killed", "metrics", "stream", "top", "trace", "umount",
         ],
     ),
-    (
-        "fuse",
-        &[
-            "mount",
-            "transport/channel",
-            "transport/uring/ring",
-            "usermount",
-            "wire",
-        ],
-    ),
+    ("fuse", &["mount", "usermount"]),
     ("image", &["alloc", "core", "damage", "groups", "promises"]),
     ("offline", &["path", "volume"]),
     (

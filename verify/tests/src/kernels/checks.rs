@@ -1,9 +1,6 @@
 //! The checks: what runs under each kernel.
 
-use super::{Outcome, Version, guest};
-
-/// The oldest kernel that ccfs works with.
-pub const OLDEST: Version = Version(5, 15);
+use super::{OLDEST, Outcome, Version, own};
 
 /// Kernels of a run in which none is named; the newest comes to them.
 pub const USUAL: [Version; 5] = [
@@ -40,7 +37,7 @@ use Part::{Own, Tests};
 
 /// In the order in which they run. An emulated machine is slow: `PERCENT` makes the long ones shorter.
 pub const CHECKS: &[Check] = &[
-    check("refused", "refused by name", &[Own(guest::refused)]).where_(below_oldest),
+    check("refused", "refused by name", &[Own(own::refused)]).where_(below_oldest),
     check(
         "mount",
         "mkfs, mount, unmount; plain ext4 afterwards",
@@ -54,7 +51,7 @@ pub const CHECKS: &[Check] = &[
             &[],
         )],
     ),
-    check("block-device", "block devices", &[Own(guest::block_device)]),
+    check("block-device", "block devices", &[Own(own::block_device)]),
     check(
         "dev",
         "requests over /dev/fuse",
@@ -233,17 +230,17 @@ pub const CHECKS: &[Check] = &[
     check(
         "nameless",
         "nameless files (O_TMPFILE)",
-        &[Own(guest::nameless_files)],
+        &[Own(own::nameless_files)],
     ),
     check(
         "birth",
         "times of birth (statx)",
-        &[Own(guest::times_of_birth)],
+        &[Own(own::times_of_birth)],
     ),
     check(
         "log",
         "nothing in the kernel's log",
-        &[Own(guest::kernel_log)],
+        &[Own(own::kernel_log)],
     ),
 ];
 

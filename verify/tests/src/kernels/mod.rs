@@ -7,6 +7,7 @@ pub mod checks;
 pub mod cuts;
 pub mod guest;
 pub mod host;
+pub mod own;
 pub mod table;
 
 use serde::{Deserialize, Serialize};
@@ -35,11 +36,20 @@ impl fmt::Display for Version {
     }
 }
 
+/// One line of at most 300 characters.
+pub fn short(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").chars().take(300).collect()
+}
+
 /// As uname(1) shows it.
 pub fn release() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     text.trim().to_string()
 }
+
+/// The oldest kernel that ccfs works with.
+pub const OLDEST: Version = Version(5, 15);
 
 /// What came of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
