@@ -99,7 +99,7 @@ fn programs(place: &Place) -> String {
 /// Runs a block in a directory of its own, on a mounted volume of its own unless it makes one.
 fn run_block(place: &Place, path: &str, number: usize, block: &Block) -> Ran {
     let dir = PathBuf::from(place.subdir(&format!("block{number}")));
-    for name in ["crates", "examples"] {
+    for name in ["crates", "verify", "examples"] {
         std::os::unix::fs::symlink(top().join(name), dir.join(name)).unwrap();
     }
     let mount = place.text("mnt");

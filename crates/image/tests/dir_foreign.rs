@@ -318,7 +318,9 @@ fn a_volume_that_does_not_say_how_names_are_hashed_does_so_afterwards() {
         false => "signed_directory_hash",
     };
     let said = volume.debugfs("show_super_stats -h");
-    let flags = said.lines().find(|line| line.starts_with("Flags:"));
+    let flags = said
+        .lines()
+        .find(|line| line.starts_with("Filesystem flags:"));
     assert!(
         flags.is_some_and(|f| f.split_whitespace().any(|w| w == noted)),
         "{said}"

@@ -70,7 +70,7 @@ pub struct FlashCounters {
     /// Erases of the least and the most worn block.
     pub wear_least: u64,
     pub wear_most: u64,
-    /// Since the device was made.
+    /// Since the device was made; what came after the newest root is not counted when it is opened again.
     pub life_programmed: u64,
     pub life_erases: u64,
     pub life_host_pages: u64,

@@ -512,8 +512,11 @@ mod tests {
                 frees.push(free);
             }
         }
-        let seen: Vec<u32> = (0..6).map(|_| said.recv_timeout(LONG).unwrap()).collect();
-        assert!((1..=4).all(|user| seen.contains(&user)), "{seen:?}");
+        // Whoever came first may have had several by then.
+        let mut seen = Vec::new();
+        while !(1..=4).all(|user| seen.contains(&user)) {
+            seen.push(said.recv_timeout(LONG).expect("all of them are served"));
+        }
         add(&lanes, Key::Names(9), 9, quick(9));
         assert!(all_done(&lanes, &[Key::Names(9)]));
         drop(frees);
