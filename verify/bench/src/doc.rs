@@ -1,5 +1,6 @@
 //! Tables between markers of a document.
 use crate::{Because, Result};
+use ccfs_testkit::document::marked;
 use std::path::Path;
 
 fn marks(name: &str) -> (String, String) {
@@ -15,17 +16,16 @@ fn marks(name: &str) -> (String, String) {
 pub fn parts(document: &Path, name: &str) -> Result<(String, String)> {
     let old = std::fs::read_to_string(document).because(document.display())?;
     let (begin, end) = marks(name);
-    let (Some(from), Some(to)) = (old.find(&begin), old.find(&end)) else {
-        return Err(format!(
-            "{}: there are no lines `{begin}` and `{end}`, between which the table belongs",
-            document.display()
-        ));
+    let Some(part) = marked(&old, &begin, &end) else {
+        let shown = document.display();
+        return Err(match old.contains(&begin) && old.contains(&end) {
+            true => format!("{shown}: `{end}` comes first"),
+            false => format!(
+                "{shown}: there are no lines `{begin}` and `{end}`, between which the table belongs"
+            ),
+        });
     };
-    if to < from {
-        return Err(format!("{}: `{end}` comes first", document.display()));
-    }
-    let head = &old[..from + begin.len()];
-    Ok((head.to_string(), old[to..].to_string()))
+    Ok((part.before.to_string(), part.after.to_string()))
 }
 
 /// Puts `text` between the markers of `name`.

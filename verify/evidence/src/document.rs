@@ -2,6 +2,7 @@
 use crate::Fail;
 use crate::programs::{PROGRAMS, Program};
 use crate::tables::{CRASH_TESTS, Images, MODELS, Results, is_crash_test};
+use ccfs_testkit::document::marked;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -231,16 +232,15 @@ pub fn enter(document: &Path, results: &Results) -> Result<(), Fail> {
 }
 
 fn entered(old: &str, results: &Results) -> String {
-    let place = match (old.find(BEGIN), old.find(END)) {
-        (Some(from), Some(to)) if from < to => Some((from, to + END.len())),
-        _ => None,
-    };
-    let before = place.map_or_else(Before::default, |(from, to)| Before::read(&old[from..to]));
-    let part = format!("{BEGIN}\n\n{}\n\n{END}", markdown(results, &before));
-    match place {
-        Some((from, to)) => format!("{}{part}{}", &old[..from], &old[to..]),
+    let part = marked(old, BEGIN, END);
+    let before = part
+        .as_ref()
+        .map_or_else(Before::default, |part| Before::read(part.inside));
+    let made = format!("\n\n{}\n\n", markdown(results, &before));
+    match part {
+        Some(part) => format!("{}{made}{}", part.before, part.after),
         None => format!(
-            "{}\n\n## Programs on file systems, crashed\n\n{part}\n",
+            "{}\n\n## Programs on file systems, crashed\n\n{BEGIN}{made}{END}\n",
             old.trim_end()
         ),
     }

@@ -1,5 +1,6 @@
 //! The table of a campaign: fault, times injected, outcomes.
 use crate::Outcome;
+use ccfs_testkit::document::marked;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -82,12 +83,10 @@ impl Table {
     /// Puts the table between its markers in a document; makes document and markers where they are missing.
     pub fn write_into(&self, path: &Path, intro: &str) -> std::io::Result<()> {
         let old = std::fs::read_to_string(path).unwrap_or_else(|_| "# Evidence\n".into());
-        let part = format!("{BEGIN}\n{intro}\n\n{}{END}", self.markdown());
-        let text = match (old.find(BEGIN), old.find(END)) {
-            (Some(from), Some(to)) if from < to => {
-                format!("{}{part}{}", &old[..from], &old[to + END.len()..])
-            }
-            _ => format!("{}\n\n## Faults\n\n{part}\n", old.trim_end()),
+        let made = format!("\n{intro}\n\n{}", self.markdown());
+        let text = match marked(&old, BEGIN, END) {
+            Some(part) => format!("{}{made}{}", part.before, part.after),
+            None => format!("{}\n\n## Faults\n\n{BEGIN}{made}{END}\n", old.trim_end()),
         };
         std::fs::write(path, text)
     }

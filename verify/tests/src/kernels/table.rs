@@ -2,6 +2,7 @@
 
 use super::checks::{BY_HAND, CHECKS};
 use super::{Kernel, Outcome, Version};
+use ccfs_testkit::document::marked;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
@@ -113,18 +114,17 @@ impl Results {
     pub fn write_into(&self, path: &Path) -> Result<(), String> {
         let failed = |why: String| format!("{}: {why}", path.display());
         let old = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
-        let (Some(from), Some(to)) = (old.find(BEGIN), old.find(END)) else {
+        let Some(part) = marked(&old, BEGIN, END) else {
             return Err(failed(format!("it has no lines {BEGIN} and {END}")));
         };
-        let text = format!("{}{BEGIN}\n{}{}", &old[..from], self.markdown(), &old[to..]);
+        let text = format!("{}\n{}{}", part.before, self.markdown(), part.after);
         std::fs::write(path, text).map_err(|e| failed(e.to_string()))
     }
 }
 
 /// The rows of a document's table, cell by cell, its head first.
 pub fn rows_in(document: &str) -> Vec<Vec<String>> {
-    let part = document.split(BEGIN).nth(1).unwrap_or_default();
-    let part = part.split(END).next().unwrap_or_default();
+    let part = marked(document, BEGIN, END).map_or("", |part| part.inside);
     let rows = part
         .lines()
         .filter(|l| l.starts_with('|') && !l.starts_with("|--"));
