@@ -1,29 +1,15 @@
 //! Kernels that let nobody write to a mounted device (from Linux 6.8 on): Debian's do not, unless they are booted so.
-use ccfs_tests::harness::{Fs, Volume, run};
+use ccfs_tests::harness::{Fs, Volume, loops_below, run};
+use ccfs_tests::kernels::host::{NOTHING_TO_RUN, script, target};
 use ccfs_tests::sys;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PARAMETER: &str = "bdev_allow_write_mounted=0";
 const TEST: &str = "volumes_are_mounted_where_a_mounted_device_takes_no_writer";
-/// The script's exit code where there is no kernel or no qemu.
-const NOTHING_TO_RUN: i32 = 126;
 const CONTENT: &[u8] = b"as it was synced";
 
-/// The loop devices over a file.
-fn devices_over(image: &Path) -> Vec<PathBuf> {
-    let all = std::fs::read_dir("/sys/block").expect("block devices");
-    let names = all.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let is_over = |name: &String| {
-        let behind = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
-        behind.is_ok_and(|text| Path::new(text.trim_end()) == image)
-    };
-    let over = names.filter(is_over);
-    over.map(|name| Path::new("/dev").join(name)).collect()
-}
-
 /// As the kernel's own mount of it would begin.
-fn claim(device: &Path) -> sys::R<()> {
+fn claim(device: &str) -> sys::R<()> {
     sys::open(device, libc::O_RDONLY | libc::O_EXCL, 0).map(drop)
 }
 
@@ -65,7 +51,7 @@ fn volumes_are_mounted_where_a_mounted_device_takes_no_writer() {
             false => sys::fsync(&file).expect("fsync"),
         }
         drop(file);
-        let claims: Vec<_> = devices_over(v.image()).iter().map(|d| claim(d)).collect();
+        let claims: Vec<_> = loops_below(v.image()).iter().map(|d| claim(d)).collect();
         assert!(!claims.is_empty(), "a loop device");
         assert!(claims.iter().all(|c| *c == Err(libc::EBUSY)), "{claims:?}");
         v.kill9();
@@ -89,13 +75,10 @@ fn under_linux_6_12_without_writers() {
         return;
     }
     let program = std::env::current_exe().expect("own path");
-    // TARGET/release/deps/PROGRAM
-    let target = program.ancestors().nth(3).expect("the target folder");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/guest/run.sh");
-    let mut guest = Command::new(script);
+    let mut guest = Command::new(script("run.sh"));
     guest.args(["-t", "540", "-k", PARAMETER, "trixie"]);
     guest.arg(&program).args(["--exact", "--nocapture", TEST]);
-    let out = run(guest.env("CARGO_TARGET_DIR", target));
+    let out = run(guest.env("CARGO_TARGET_DIR", target()));
     if out.code == NOTHING_TO_RUN {
         // Nobody would miss a test that never runs.
         assert!(std::env::var_os("CI").is_none(), "{}", out.stderr);

@@ -115,7 +115,7 @@ pub(super) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Loop devices over files below `dir`.
-pub(super) fn loops_below(dir: &Path) -> Vec<String> {
+pub fn loops_below(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/sys/block")
         .into_iter()

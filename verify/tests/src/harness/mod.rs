@@ -8,7 +8,7 @@ mod volume;
 
 pub use backend::{copy_out, flash_chosen, in_memory, not_on_flash};
 pub use cmd::{Output, have, number, run, run_in, run_ok, shell, sibling};
-pub use guard::WorkDir;
+pub use guard::{WorkDir, loops_below};
 pub use tree::{Compare, Entry, Tree};
 pub use volume::{FS_IOC_SHUTDOWN, GOING_DEFAULT, GOING_LOGFLUSH, GOING_NOLOGFLUSH};
 pub use volume::{Fs, Volume, ccfs_program, kernel_mount, transport_option, umount_patiently};

@@ -13,7 +13,7 @@ const GUEST_S: u64 = 7200;
 /// Longest run of one test program there, seconds.
 const LIMIT_S: u64 = 1200;
 /// Of scripts/guest/run.sh: there is no such kernel here, or no qemu.
-const NOTHING_TO_RUN: i32 = 126;
+pub const NOTHING_TO_RUN: i32 = 126;
 const KILLED: i32 = 124;
 const MEMORY_MIB: &str = "1536";
 
@@ -21,12 +21,13 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn script(name: &str) -> PathBuf {
+/// Of scripts/guest.
+pub fn script(name: &str) -> PathBuf {
     top().join("scripts/guest").join(name)
 }
 
 /// TARGET, of TARGET/release/... or TARGET/release/deps/...
-fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     let program = std::env::current_exe().expect("own path");
     let release = program.ancestors().find(|p| p.ends_with("release"));
     let folder = release.and_then(Path::parent).map(Path::to_path_buf);
