@@ -69,6 +69,13 @@ pub struct Credentials {
     pub capabilities: u64,
 }
 
+impl Credentials {
+    /// Whether it has this capability (linux/capability.h).
+    pub fn can(&self, capability: u32) -> bool {
+        self.capabilities & 1 << capability != 0
+    }
+}
+
 /// What the kernel told the program when it was executed.
 struct Told {
     /// Its real user, in its own user namespace.
@@ -116,14 +123,6 @@ impl Proc {
         uids.split_ascii_whitespace().nth(3)?.parse().ok()
     }
 
-    /// Whether this is one of its supplementary groups. False also where that cannot be seen.
-    pub fn has_supplementary_group(&self, tid: u32, gid: u32) -> bool {
-        let groups = self.status_field(tid, b"Groups:").unwrap_or_default();
-        groups
-            .split_ascii_whitespace()
-            .any(|word| word.parse() == Ok(gid))
-    }
-
     /// `None`: it has ended, or cannot be seen from here.
     pub fn credentials(&self, tid: u32) -> Option<Credentials> {
         let status = fs::read(self.path(tid, "status")).ok()?;
@@ -147,11 +146,6 @@ impl Proc {
             is_mapped(&text, id)
         };
         self.shares_user_namespace(tid) || has("uid_map", uid) && has("gid_map", gid)
-    }
-
-    /// The effective capabilities, as bits.
-    pub fn capabilities(&self, tid: u32) -> Option<u64> {
-        u64::from_str_radix(&self.status_field(tid, b"CapEff:")?, 16).ok()
     }
 
     /// What the thread's program may do. `None`: it has ended, or that cannot be seen.
@@ -390,7 +384,7 @@ mod tests {
         assert_eq!(stat.session, session);
         assert_eq!(proc.uid(pid), Some(rustix::process::geteuid().as_raw()));
         assert!(proc.shares_user_namespace(pid) && !proc.shares_user_namespace(0));
-        assert!(proc.capabilities(pid).is_some());
+        assert!(proc.credentials(pid).is_some());
         assert_eq!(proc.exe(pid), std::env::current_exe().ok());
         assert!(proc.threads().contains(&(pid, pid)));
         let number = 0x0123_4567_u32;

@@ -5,6 +5,7 @@ use crate::abi;
 use crate::show::{self, Viewer};
 use crate::wire::{Errno, Reply, Request};
 use ccfs_caller::User;
+use ccfs_caller::procfs::Credentials;
 use ccfs_client::abi::{
     self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, SyncVolumeArg,
     TraceArg, TuneArg,
@@ -167,8 +168,8 @@ impl Server {
     /// cannot be seen.
     pub(super) fn needs(&self, request: &Request<'_>, capability: u32) -> Answer {
         let (tid, proc) = (request.header.pid, self.callers.proc());
-        let has = |bits: u64| bits & (1 << capability) != 0;
-        if self.user(request).is_root && proc.capabilities(tid).is_some_and(has) {
+        let has = |who: Credentials| who.can(capability);
+        if self.user(request).is_root && proc.credentials(tid).is_some_and(has) {
             Ok(())
         } else {
             Err(Errno(libc::EPERM))

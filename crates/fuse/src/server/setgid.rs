@@ -36,9 +36,9 @@ impl Server {
         }
         match proc.credentials(header.pid) {
             Some(who) if (who.uid, who.gid) == (header.uid, header.gid) => {
-                let capable = who.capabilities & 1 << CAP_FSETID != 0;
                 who.groups.contains(&dir.gid)
-                    || capable && proc.has_in_user_namespace(header.pid, dir.uid, dir.gid)
+                    || who.can(CAP_FSETID)
+                        && proc.has_in_user_namespace(header.pid, dir.uid, dir.gid)
             }
             // Nobody that we see, or who acts for another one (overlayfs, an NFS server).
             _ => header.uid == 0 || self.agreed.minor >= TAKEN_BY_THE_KERNEL,
@@ -48,12 +48,11 @@ impl Server {
     /// A setgid file whose group may not execute it, changed by somebody who is not of that group, or not known to be: setgid goes, too (Linux
     /// since 6.2). The caller has no CAP_FSETID.
     pub(super) fn is_foreign_setgid(&self, request: &Request<'_>, attr: &Attr) -> bool {
-        let header = &request.header;
+        let (header, proc) = (&request.header, self.callers.proc());
         attr.mode & SETGID_EXECUTABLE == SETGID
             && attr.gid != header.gid
-            && !self
-                .callers
-                .proc()
-                .has_supplementary_group(header.pid, attr.gid)
+            && !proc
+                .credentials(header.pid)
+                .is_some_and(|who| who.groups.contains(&attr.gid))
     }
 }
