@@ -1,9 +1,9 @@
 //! `ccfs completions`: what bash, zsh and fish need to complete command lines, from the flag table.
 use crate::cli::{self, CompletionsArgs};
 use crate::failure::{Context, Outcome};
+use crate::output;
 use clap_complete::Shell;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 /// Each shell with its name and the name of the file that it looks for.
@@ -24,12 +24,7 @@ pub fn run(args: &CompletionsArgs) -> Outcome<()> {
     // (Paths are compared by their parts: ./bash would be the same.)
     let named = |name: &str| dir.as_os_str() == Path::new(name).as_os_str();
     if let Some((shell, ..)) = FILES.iter().find(|(_, name, _)| named(name)) {
-        return match std::io::stdout().write_all(&text(*shell)) {
-            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-                Err(e).or_fail(1, "cannot write to stdout")
-            }
-            _ => Ok(()),
-        };
+        return output::give(&text(*shell));
     }
     fs::create_dir_all(dir).or_fail(1, format_args!("cannot create {}", dir.display()))?;
     for (shell, _, name) in FILES {

@@ -64,7 +64,6 @@ use clap::Parser;
 use cli::{Cli, Command};
 use failure::{Context, Outcome, fsck_code, mount_code};
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -144,10 +143,5 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
 /// Prints a value as indented JSON (schemas in docs/json.md).
 fn print_json(value: &impl serde::Serialize) -> Outcome<()> {
     let text = serde_json::to_string_pretty(value).or_fail(1, "cannot make JSON")?;
-    match writeln!(std::io::stdout(), "{}", ccfs_device::without_numbers(&text)) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(e).or_fail(1, "cannot write to stdout")
-        }
-        _ => Ok(()),
-    }
+    output::give(format!("{}\n", ccfs_device::without_numbers(&text)).as_bytes())
 }

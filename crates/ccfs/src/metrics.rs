@@ -2,6 +2,7 @@
 use crate::cli::MetricsArgs;
 use crate::failure::{Context, Failure, Outcome};
 use crate::named;
+use crate::output;
 use crate::stream;
 use ccfs_fuse::show::prometheus;
 use serde_json::Value;
@@ -49,15 +50,7 @@ pub fn parse_listen(text: &str) -> Result<Listen, String> {
 pub fn run(args: &MetricsArgs) -> Outcome<()> {
     let text = metrics(&args.dir)?;
     match &args.listen {
-        None => {
-            let done = io::stdout().write_all(text.as_bytes());
-            match done {
-                Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-                    Err(e).or_fail(1, "cannot write to stdout")
-                }
-                _ => Ok(()),
-            }
-        }
+        None => output::give(text.as_bytes()),
         Some(Listen::Tcp(address)) => {
             let listener = TcpListener::bind(address)
                 .or_fail(1, format_args!("cannot listen on {address}"))?;

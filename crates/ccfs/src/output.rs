@@ -1,6 +1,6 @@
 //! What commands print for people. Names, labels and messages can come from a hostile volume or another user's program: nothing in
 //! them may steer a terminal. Errors of system calls come without their numbers. Output that is lost is a failure.
-use crate::failure::fsck_code;
+use crate::failure::{Context, Outcome, fsck_code};
 use ccfs_device::without_numbers;
 use std::fmt;
 use std::io::{self, Write};
@@ -44,6 +44,16 @@ fn print(text: &str) {
 pub fn lost(why: &io::Error) {
     if why.kind() != io::ErrorKind::BrokenPipe {
         LOST.get_or_init(|| why.to_string());
+    }
+}
+
+/// Writes all of a text that programs read; a reader that has gone is no failure.
+pub fn give(text: &[u8]) -> Outcome<()> {
+    match io::stdout().write_all(text) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(e).or_fail(1, "cannot write to stdout")
+        }
+        _ => Ok(()),
     }
 }
 
