@@ -18,11 +18,12 @@ pub use base::planted;
 pub use base::ranges::RangeSet;
 pub use base::share::fits as fits_share;
 pub use base::types::*;
+pub use calls::Calls;
 pub use calls::mapped::Refusal;
 pub use calls::path::PathSteps;
 pub use ccfs_ext4::Error;
 pub use ccfs_ext4::inode::{FLAG_APPEND, FLAG_IMMUTABLE, TIME_MAX, TIME_MIN};
-pub use ccfs_image::{Damage, ScrubAt, ScrubStep, at_hand, may_wait, waiting};
+pub use ccfs_image::{Damage, ScrubAt, ScrubStep, Wait};
 pub use core::options::Options;
 pub use core::status::{
     Counters, DamageStatus, ErrorStatus, FlashStatus, Status, StreamStatus, TieStatus,

@@ -645,7 +645,7 @@ fn a_late_sync_of_a_member_makes_durable_what_its_stream_had() {
 
 /// Whoever must not wait for the device does not wait for a group's end either, and the group stays.
 #[test]
-fn a_group_is_not_waited_for_at_hand() {
+fn a_group_is_not_waited_for_without_blocking() {
     let dev = Arc::new(image(&[], "64M"));
     let options = Options {
         background: false,
@@ -655,8 +655,11 @@ fn a_group_is_not_waited_for_at_hand() {
     let v = mount_with(&dev, options);
     let (id, g) = begin(&v);
     let d = v.mkdir(&g, ROOT_INO, b"d", 0o755).unwrap();
-    assert!(at_hand(|| v.tmpfile(&cx(OTHER), d.ino, 0o100600)).is_none());
+    let refused = v.non_blocking().tmpfile(&cx(OTHER), d.ino, 0o100600);
+    assert!(matches!(refused, Err(Error::WouldBlock)));
     v.group_commit(id, false).unwrap();
-    assert!(at_hand(|| v.tmpfile(&cx(OTHER), d.ino, 0o100600)).is_some());
+    v.non_blocking()
+        .tmpfile(&cx(OTHER), d.ino, 0o100600)
+        .unwrap();
     v.unmount().unwrap();
 }

@@ -33,6 +33,9 @@ pub enum Error {
     /// An error number of a system call (`libc::ENOENT` ...).
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     Errno(i32),
+    /// The call must not wait, and would have to. Nothing was done.
+    #[error("it cannot be done without waiting")]
+    WouldBlock,
 }
 
 impl Error {
@@ -64,19 +67,20 @@ impl Error {
             Error::Corrupt(_) => libc::EUCLEAN,
             Error::Refused(_) => libc::EINVAL,
             Error::Errno(n) => *n,
+            Error::WouldBlock => libc::EAGAIN,
         }
     }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// For what may be damaged or missing: then it is `other`. That the device cannot read it now says nothing, so `Io` stays an error.
+/// For what may be damaged or missing: then it is `other`. That it cannot be read now says nothing, so `Io` and `WouldBlock` stay errors.
 ///
 /// # Errors
-/// `Io`.
+/// `Io`, `WouldBlock`.
 pub fn unless_io<T>(result: Result<T>, other: T) -> Result<T> {
     match result {
-        Err(error @ Error::Io(_)) => Err(error),
+        Err(error @ (Error::Io(_) | Error::WouldBlock)) => Err(error),
         result => Ok(result.unwrap_or(other)),
     }
 }

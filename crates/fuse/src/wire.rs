@@ -2,7 +2,7 @@
 use crate::abi;
 use crate::transport::uring::memory::Memory;
 pub use ccfs_caller::Errno;
-use ccfs_engine::Ino;
+use ccfs_engine::{Ino, Wait};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,9 +20,28 @@ pub enum Body<'a> {
 pub struct Request<'a> {
     pub header: abi::InHeader,
     pub body: Body<'a>,
+    /// Whether the thread that serves it may wait.
+    pub wait: Wait,
 }
 
 impl<'a> Request<'a> {
+    /// Of a thread that may wait.
+    pub fn new(header: abi::InHeader, body: Body<'a>) -> Request<'a> {
+        Request {
+            header,
+            body,
+            wait: Wait::Allowed,
+        }
+    }
+
+    /// The same, of a thread that must not wait.
+    pub fn non_blocking(&self) -> Request<'a> {
+        Request {
+            wait: Wait::Never,
+            ..*self
+        }
+    }
+
     /// Takes apart what one read of /dev/fuse returned. `None`: not even a header, or its length is a lie.
     pub fn parse(bytes: &'a [u8]) -> Option<Request<'a>> {
         let (header, rest) = abi::InHeader::read_from_prefix(bytes).ok()?;
@@ -32,10 +51,7 @@ impl<'a> Request<'a> {
         // Extensions (of features that we never ask for) stand at the end.
         let extensions = header.total_extlen as usize * 8;
         let body = rest.get(..rest.len().checked_sub(extensions)?)?;
-        Some(Request {
-            header,
-            body: Body::Whole(body),
-        })
+        Some(Request::new(header, Body::Whole(body)))
     }
 
     /// The argument structure and what follows it.
@@ -194,7 +210,7 @@ pub trait Handler: Send + Sync {
     fn handle(&self, request: &Request<'_>, reply: &mut Reply);
     /// As `handle` for a thread that others wait for: what takes a read from the device is left. False: that came up, nothing has been done,
     /// `handle` is to be called by another thread.
-    fn handle_at_hand(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
+    fn handle_non_blocking(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
         self.handle(request, reply);
         true
     }

@@ -65,7 +65,7 @@ fn a_copy_that_would_wait_changes_nothing() {
         };
         let body = Body::Whole(arg.as_bytes());
         let mut reply = Reply::default();
-        server.handle(&Request { header, body }, &mut reply);
+        server.handle(&Request::new(header, body), &mut reply);
         let attr = volume.getattr(to).unwrap();
         (reply.errno, attr.mode, attr.size)
     };

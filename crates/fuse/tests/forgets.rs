@@ -48,8 +48,8 @@ impl Handler for Late {
         self.server.handle(request, reply);
     }
 
-    fn handle_at_hand(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
-        self.server.handle_at_hand(request, reply)
+    fn handle_non_blocking(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
+        self.server.handle_non_blocking(request, reply)
     }
 
     fn undelivered(&self, reply: &Reply) {

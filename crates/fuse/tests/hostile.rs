@@ -57,7 +57,7 @@ impl Bench {
             unique: 2,
             ..Default::default()
         };
-        let request = Request { header, body };
+        let request = Request::new(header, body);
         self.server.may_block(&request);
         let mut reply = Reply::default();
         self.server.handle(&request, &mut reply);

@@ -59,7 +59,7 @@ impl Bench {
             ..Default::default()
         };
         let body = Body::Whole(body);
-        let request = Request { header, body };
+        let request = Request::new(header, body);
         self.server.may_block(&request);
         let mut reply = Reply::default();
         self.server.handle(&request, &mut reply);

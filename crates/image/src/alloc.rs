@@ -14,6 +14,7 @@ use crate::{Ino, Pblk, Run, shard_of};
 use ccfs_ext4::{Error, Result, bitmap};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU32,
@@ -53,9 +54,14 @@ struct Window {
 #[repr(align(128))]
 struct WindowShard(Mutex<FastMap<u64, Window>>);
 
-/// See the module's text.
+/// See the module's text. A handle, as the image's.
 pub struct Allocator {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: Core,
+    given: Arc<Given>,
+}
+
+/// What may be given out, and to whom.
+pub struct Given {
     pub(crate) free: Line,
     pub(crate) promises: Promises,
     pub(crate) inodes_free: Striped,
@@ -75,10 +81,16 @@ struct Wish {
     enough: u64,
 }
 
+impl Deref for Allocator {
+    type Target = Given;
+    fn deref(&self) -> &Given {
+        &self.given
+    }
+}
+
 impl Allocator {
-    pub(crate) fn new(core: Arc<Core>) -> Allocator {
-        let a = Allocator {
-            core,
+    pub(crate) fn new(core: Core) -> Allocator {
+        let given = Given {
             free: Line::default(),
             promises: Promises::default(),
             inodes_free: Striped::default(),
@@ -87,8 +99,20 @@ impl Allocator {
             rotor: AtomicU32::new(0),
             dir_rotor: AtomicU32::new(0),
         };
+        let a = Allocator {
+            core,
+            given: Arc::new(given),
+        };
         a.reload_counts();
         a
+    }
+
+    /// See `Image::non_blocking`.
+    pub(crate) fn non_blocking(&self) -> Allocator {
+        Allocator {
+            core: self.core.non_blocking(),
+            given: self.given.clone(),
+        }
     }
 
     /// Takes the image's free counts; nothing may be held.

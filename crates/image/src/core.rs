@@ -4,12 +4,12 @@ use crate::FastMap;
 use crate::cache::{Cache, Found, Kind};
 use crate::damage::Damages;
 use crate::groups::{GroupTable, Zones};
-use crate::{BlockImage, Geometry, Pblk, Run};
+use crate::{BlockImage, Geometry, Pblk, Run, Wait};
 use ccfs_device::{AlignedBuf, Device};
 use ccfs_ext4::superblock::{Layout, RawSuper};
 use ccfs_ext4::{Error, Result, bitmap, extent, group};
 use parking_lot::Mutex;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
@@ -24,8 +24,22 @@ pub(crate) struct Super {
     pub suspect: bool,
 }
 
-/// What `Image` and `Allocator` share.
+/// What `Image` and `Allocator` have in common: the volume's blocks, for calls that may wait for the device or not.
+#[derive(Clone)]
 pub(crate) struct Core {
+    shared: Arc<Shared>,
+    pub wait: Wait,
+}
+
+impl Deref for Core {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// What all handles of a volume share.
+pub(crate) struct Shared {
     pub dev: Arc<dyn Device>,
     pub layout: Layout,
     pub geometry: Geometry,
@@ -51,6 +65,21 @@ pub(crate) fn corrupt<T>(what: impl Into<String>) -> Result<T> {
 }
 
 impl Core {
+    pub fn new(shared: Shared) -> Core {
+        Core {
+            shared: Arc::new(shared),
+            wait: Wait::Allowed,
+        }
+    }
+
+    /// See `Image::non_blocking`.
+    pub fn non_blocking(&self) -> Core {
+        Core {
+            wait: Wait::Never,
+            ..self.clone()
+        }
+    }
+
     pub fn block_size(&self) -> usize {
         self.layout.block_size as usize
     }
@@ -122,7 +151,7 @@ impl Core {
         else {
             return Ok(None);
         };
-        crate::may_wait()?;
+        self.wait.check()?;
         let (bs, first, last) = (self.block_size(), pblk.min(*first), pblk.max(*last));
         let mut bytes = AlignedBuf::zeroed((last + 1 - first) as usize * bs);
         if self.dev.read(first * bs as u64, &mut bytes).is_err() {
@@ -151,7 +180,7 @@ impl Core {
         }
         let mut buf = AlignedBuf::zeroed(self.block_size());
         let (at, together) = (pblk * buf.len() as u64, !alone && kind.lies_together());
-        crate::read_device(&*self.dev, at, &mut buf, together)?;
+        crate::read_device(&*self.dev, self.wait, at, &mut buf, together)?;
         Ok(buf)
     }
 
@@ -191,9 +220,8 @@ impl Core {
                 if csum && !extent::checksum_ok(buf, *seed) {
                     return corrupt(format!("extent node {pblk}: wrong checksum"));
                 }
-                let mut ok = |first, len| self.may_belong_to_file(first, len).unwrap_or(false);
-                extent::Node(buf)
-                    .check(Some(*depth), u64::from(*from)..*end, &mut ok)
+                let range = u64::from(*from)..*end;
+                self.check_runs(|ok| extent::Node(buf).check(Some(*depth), range, ok))?
                     .or_else(|what| corrupt(format!("extent node {pblk}: {what}")))
             }
             Kind::Indirect => self.verify_indirect(pblk, buf),
@@ -202,6 +230,22 @@ impl Core {
             }
             Kind::Checked(_) => Ok(()),
         }
+    }
+
+    /// Runs a check that asks whether runs may belong to a file. Errors: those of finding that out, which say nothing of what is checked.
+    pub fn check_runs<T>(
+        &self,
+        check: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> T,
+    ) -> Result<T> {
+        let mut unknown = Ok(());
+        let checked = check(&mut |first, len| {
+            let may = self.may_belong_to_file(first, len);
+            may.unwrap_or_else(|error| {
+                unknown = Err(error);
+                false
+            })
+        });
+        unknown.map(|()| checked)
     }
 
     fn verify_indirect(&self, pblk: Pblk, buf: &AlignedBuf) -> Result<()> {

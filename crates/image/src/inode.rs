@@ -145,15 +145,14 @@ impl Core {
     }
 
     fn verify_mapping(&self, ino: Ino, core: &RawInode) -> Result<()> {
-        let mut ok = |first, len| self.may_belong_to_file(first, len).unwrap_or(false);
         if core.has_flag(raw::FLAG_EXTENTS) {
-            return extent::Node(&core.block)
-                .check(None, 0..1 << 32, &mut ok)
+            return self
+                .check_runs(|ok| extent::Node(&core.block).check(None, 0..1 << 32, ok))?
                 .or_else(|what| corrupt(format!("inode {ino}: extents: {what}")));
         }
         for c in core.block.chunks_exact(4) {
             let to = u64::from(u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
-            if to != 0 && !ok(to, 1) {
+            if to != 0 && !self.may_belong_to_file(to, 1)? {
                 return corrupt(format!("inode {ino}: impossible block {to}"));
             }
         }

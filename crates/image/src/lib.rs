@@ -17,7 +17,6 @@ use std::sync::Arc;
 mod alloc;
 mod alloc_inodes;
 mod alloc_view;
-mod at_hand;
 mod blockmap;
 mod cache;
 mod core;
@@ -39,18 +38,17 @@ mod promises;
 mod scrub;
 mod striped;
 mod trim;
+mod wait;
 mod xattr;
 
 pub use alloc::Allocator;
-pub use at_hand::{
-    at_hand, decided, may_wait, nothing_missed, read_device, undecided, waiting, waits,
-};
 pub use damage::Met;
 pub use dirtree::{Flush, Gathered, NewTree};
 pub use fastmap::FastMap;
 pub use open::OpenOptions;
 pub use scrub::{Damage, SCRUB_DAMAGE_MAX, ScrubAt, ScrubStep, Visited};
 pub use striped::Striped;
+pub use wait::{Wait, read_device};
 
 /// A physical block number of the volume (in file system blocks).
 pub type Pblk = u64;
@@ -158,7 +156,7 @@ pub struct DirEntry {
 /// A block's number and content.
 pub type BlockImage = (Pblk, Arc<AlignedBuf>);
 
-/// The durable state of a volume. Calls by module:
+/// The durable state of a volume: a handle, whose calls may wait for the device or not ([`Image::non_blocking`]). Calls by module:
 ///
 /// | module | calls |
 /// |---|---|
@@ -171,12 +169,25 @@ pub type BlockImage = (Pblk, Arc<AlignedBuf>);
 /// | damage | what was found damaged, and its mark in the super block |
 /// | core, cache, groups | blocks, bitmaps, descriptors |
 pub struct Image {
-    core: Arc<core::Core>,
+    core: core::Core,
     alloc: Allocator,
-    linear: dirlinear::LinearIndexes,
+    linear: Arc<dirlinear::LinearIndexes>,
 }
 
 impl Image {
+    /// The same volume for a thread that must not wait: what would have to be read from the device is `Error::WouldBlock`. Only for calls
+    /// that look, and `Allocator::allocate_inode`: of those nothing is left where they fail.
+    pub fn non_blocking(&self) -> Image {
+        Image {
+            core: self.core.non_blocking(),
+            alloc: self.alloc.non_blocking(),
+            linear: self.linear.clone(),
+        }
+    }
+    /// Whether calls of this handle may wait.
+    pub fn wait(&self) -> Wait {
+        self.core.wait
+    }
     /// Facts of the volume that do not change.
     pub fn geometry(&self) -> &Geometry {
         &self.core.geometry

@@ -2,7 +2,7 @@
 
 use crate::alloc::Allocator;
 use crate::cache::Cache;
-use crate::core::{Core, Super, corrupt};
+use crate::core::{Core, Shared, Super, corrupt};
 use crate::groups::{GroupTable, Zones};
 use crate::{Geometry, Image, Pblk, Run, blockmap, flight};
 use ccfs_device::{AlignedBuf, Device};
@@ -69,7 +69,7 @@ impl Image {
             suspect,
         };
         sup.refresh();
-        let core = Arc::new(Core {
+        let core = Core::new(Shared {
             geometry: geometry(&raw, &layout),
             cache: Cache::new(opts.cache_bytes / bs),
             groups: GroupTable::new(layout.desc_blocks),

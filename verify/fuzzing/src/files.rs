@@ -28,7 +28,7 @@ fn request(server: &Server, opcode: u32, nodeid: u64, body: &[u8]) -> Vec<u8> {
         ..Default::default()
     };
     let body = Body::Whole(body);
-    serve(server, &Request { header, body })
+    serve(server, &Request::new(header, body))
 }
 
 fn ioctl(server: &Server, node: u64, fh: u64, cmd: u32, arg: &[u8]) -> Vec<u8> {

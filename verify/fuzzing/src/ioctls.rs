@@ -120,7 +120,7 @@ pub fn ioctls(data: &[u8]) {
             ..Default::default()
         };
         let body = Body::Whole(&bytes);
-        serve(&server, &Request { header, body });
+        serve(&server, &Request::new(header, body));
     }
     let _ = server.end();
     drop(vol);

@@ -101,7 +101,7 @@ pub fn fuse_requests(data: &[u8]) {
         } else {
             Body::Whole(bytes)
         };
-        serve(&server, &Request { header, body });
+        serve(&server, &Request::new(header, body));
     }
     let _ = server.end();
     drop(vol);

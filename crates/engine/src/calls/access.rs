@@ -22,9 +22,9 @@ impl Calls {
             || a.0.saturating_add(DAY_S) < crate::base::clock::now().0
     }
 
-    /// Notes an access time that is stale. At hand nobody is waited for who holds the inode: the next read finds it stale again.
+    /// Notes an access time that is stale. A non-blocking read does not wait for who holds the inode: the next one finds it stale again.
     pub(crate) fn update_atime(&self, inode: &Arc<Inode>) {
-        let Some(mut st) = inode.write_if_free() else {
+        let Ok(mut st) = inode.write(self.wait) else {
             return;
         };
         if st.dead || self.is_stopped() || !self.atime_is_stale(&st) {
@@ -35,13 +35,11 @@ impl Calls {
             self.unlogged_atimes.lock().insert(inode.ino, inode.clone());
             return;
         }
-        ccfs_image::waiting(|| {
-            // What cannot be logged is not shown either.
-            if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_free(0), []) {
-                st.attr.atime = op.now;
-                op.set_atime(inode, &st);
-            }
-        });
+        // What cannot be logged is not shown either.
+        if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_free(0), []) {
+            st.attr.atime = op.now;
+            op.set_atime(inode, &st);
+        }
     }
 
     /// Logs the access times that had to wait for something uncommitted and need not any more.

@@ -16,6 +16,7 @@ use ccfs_ext4::inode::{
     FLAG_APPEND, FLAG_DIRSYNC, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, FLAG_TOPDIR,
     file_type, is_dir,
 };
+use ccfs_image::Wait;
 use std::sync::Arc;
 
 /// Flags that FS_IOC_SETFLAGS may change: sync, immutable, append, nodump, noatime; nocow is refused.
@@ -45,9 +46,13 @@ fn split_name(name: &[u8]) -> Result<(u8, &[u8])> {
 
 impl Calls {
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.getattr_for(ino, self.wait)
+    }
+
+    fn getattr_for(&self, ino: Ino, wait: Wait) -> Result<Attr> {
         self.check_alive()?;
-        let inode = self.inode(ino)?;
-        let st = inode.read()?;
+        let inode = self.operations.inode(ino, wait)?;
+        let st = inode.read(wait)?;
         if st.dead {
             return errno(libc::ENOENT);
         }
@@ -73,14 +78,15 @@ impl Calls {
                 gid: set.gid,
                 ..SetAttr::default()
             };
-            return self.with_space(cx, Held::Dirs(&[ino]), |_| self.try_setattr(cx, ino, &rest));
+            // A part has been accepted.
+            return self.with(Wait::Allowed).setattr(cx, ino, &rest);
         }
         self.with_space(cx, Held::Dirs(&[ino]), |_| self.try_setattr(cx, ino, set))
     }
 
     fn try_setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let inode = self.inode(ino)?;
-        let mut st = inode.write()?;
+        let mut st = inode.write(self.wait)?;
         self.check_setattr(&st, set)?;
         if st.is_dir() {
             self.set_dir_attr(cx, &inode, &mut st, set)?;
@@ -230,7 +236,7 @@ impl Calls {
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        let st = inode.read()?;
+        let st = inode.read(self.wait)?;
         if !st.is_symlink() {
             return errno(libc::EINVAL);
         }
@@ -263,13 +269,13 @@ impl Calls {
         if !self.options().dirsync && !self.inodes().some_synchronous() {
             return false;
         }
-        match ccfs_image::at_hand(|| self.getattr(ino)) {
-            Some(Ok(attr)) if is_dir(attr.mode) => {
+        match self.getattr_for(ino, Wait::Never) {
+            Ok(attr) if is_dir(attr.mode) => {
                 self.options().dirsync || attr.flags & (FLAG_SYNC | FLAG_DIRSYNC) != 0
             }
-            Some(Ok(attr)) => attr.flags & FLAG_SYNC != 0,
-            Some(Err(_)) => false,
-            None => true,
+            Ok(attr) => attr.flags & FLAG_SYNC != 0,
+            Err(Error::WouldBlock) => true,
+            Err(_) => false,
         }
     }
 
@@ -384,7 +390,7 @@ impl Calls {
         self.check_alive()?;
         let (index, rest) = split_name(name)?;
         let inode = self.inode(ino)?;
-        let st = inode.read()?;
+        let st = inode.read(self.wait)?;
         let value = self
             .xattr_value(&inode, &st, index, rest)?
             .ok_or(Error::Errno(libc::ENODATA))?;
@@ -397,7 +403,7 @@ impl Calls {
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        let st = inode.read()?;
+        let st = inode.read(self.wait)?;
         let set = self.xattrs(&inode, &st)?;
         Ok(set
             .iter()
@@ -457,7 +463,7 @@ impl Calls {
     ) -> Result<()> {
         let fits = self.with_space(cx, Held::Dirs(&[ino]), |_| {
             let inode = self.inode(ino)?;
-            let mut st = inode.write()?;
+            let mut st = inode.write(self.wait)?;
             if st.dead {
                 return errno(libc::ENOENT);
             }

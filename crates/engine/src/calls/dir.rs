@@ -7,7 +7,7 @@ use crate::overlay::inode::unborn;
 use crate::overlay::objects::{Inode, Name, State};
 use ccfs_ext4::Error;
 use ccfs_ext4::dirent::{self, NAME_MAX};
-use ccfs_image::DirEntry;
+use ccfs_image::{DirEntry, Wait};
 use std::sync::Arc;
 
 /// Cookies of "." and "..".
@@ -111,7 +111,7 @@ impl Calls {
         }
         let dir = self.inode(parent)?;
         let found = {
-            let st = dir.read()?;
+            let st = dir.read(self.wait)?;
             if !st.is_dir() {
                 return errno(libc::ENOTDIR);
             }
@@ -135,14 +135,18 @@ impl Calls {
 
     /// The inode that a name gave is free. Removed meanwhile: ENOENT. But as long as the directory has the name it is damage.
     fn lost(&self, dir: &Inode, name: &[u8], ino: Ino) -> Result<Attr> {
-        let st = dir.read()?;
-        if self.entry(dir, &st, name)?.map(|e| e.0) == Some(ino)
-            && matches!(self.inode(ino), Err(Error::Errno(libc::ENOENT)))
-        {
-            let what = format!("directory {} names inode {ino}, which is free", dir.ino);
-            return self.image().corrupt(dir.ino, what);
+        let st = dir.read(self.wait)?;
+        if self.entry(dir, &st, name)?.map(|e| e.0) != Some(ino) {
+            return errno(libc::ENOENT);
         }
-        errno(libc::ENOENT)
+        match self.inode(ino) {
+            Err(Error::Errno(libc::ENOENT)) => {
+                let what = format!("directory {} names inode {ino}, which is free", dir.ino);
+                self.image().corrupt(dir.ino, what)
+            }
+            Err(Error::WouldBlock) => Err(Error::WouldBlock),
+            _ => errno(libc::ENOENT),
+        }
     }
 
     /// Entries after the cookie `after`, in the order of cookies, which never changes for a name.
@@ -154,7 +158,7 @@ impl Calls {
     ) -> Result<()> {
         self.check_alive()?;
         let inode = self.inode(dir)?;
-        let st = inode.read()?;
+        let st = inode.read(self.wait)?;
         if !st.is_dir() {
             return errno(libc::ENOTDIR);
         }
@@ -251,12 +255,12 @@ fn dtype_of(ftype: u8) -> u8 {
 pub(crate) struct Locked<'a>(Vec<(Ino, RwLockWriteGuard<'a, State>)>);
 
 impl<'a> Locked<'a> {
-    /// Errors: EAGAIN, see [`Inode::write`].
-    pub fn new(inodes: &[&'a Arc<Inode>]) -> Result<Self> {
+    /// Errors: `WouldBlock`, see [`Inode::write`].
+    pub fn new(inodes: &[&'a Arc<Inode>], wait: Wait) -> Result<Self> {
         let mut sorted: Vec<&'a Arc<Inode>> = inodes.to_vec();
         sorted.sort_by_key(|i| i.ino);
         sorted.dedup_by_key(|i| i.ino);
-        let locks = sorted.into_iter().map(|i| Ok((i.ino, i.write()?)));
+        let locks = sorted.into_iter().map(|i| Ok((i.ino, i.write(wait)?)));
         Ok(Locked(locks.collect::<Result<_>>()?))
     }
 

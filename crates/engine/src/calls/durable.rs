@@ -67,7 +67,7 @@ impl Calls {
 
     /// False: a sync call of the file by a caller that does without them, or not, has nothing to do, so nothing to wait for. Waits for nobody itself.
     pub fn sync_waits(&self, ignore_fsync: bool, ino: Ino) -> bool {
-        !self.options().read_only && (!ignore_fsync || self.draft_at_hand(ino).unwrap_or(true))
+        !self.options().read_only && (!ignore_fsync || self.has_draft_if_free(ino).unwrap_or(true))
     }
 
     /// fsync(2), together with those of the same stream that wait for the same turn. Returns how many transactions had to be waited for.

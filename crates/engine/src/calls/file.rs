@@ -11,8 +11,10 @@ use crate::overlay::mapped::writer_of_mapped;
 use crate::overlay::objects::{FileLayer, Inode, Over, Page, State};
 use crate::overlay::ties;
 use ccfs_device::{AlignedBuf, is_zero};
+use ccfs_ext4::Error;
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_IMMUTABLE};
+use ccfs_image::Wait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -82,7 +84,7 @@ impl Calls {
             Where::Block { pblk, .. } => {
                 let mut buf = AlignedBuf::zeroed(self.block_size() as usize);
                 if !self.last_blocks().read(inode.ino, lblk, pblk, 0, &mut buf) {
-                    self.read_home(pblk, &mut buf)?;
+                    self.read_blocks(pblk, 0, &mut buf, false)?;
                 }
                 Ok(Some(buf))
             }
@@ -195,12 +197,14 @@ impl Calls {
             return Ok(0);
         }
         let data = &data[..data.len().min(self.limits().write_max)];
-        if !flags.writeback {
-            return self.write_once(cx, ino, offset, data, flags);
+        let done = self.write_once(cx, ino, offset, data, flags);
+        if let Err(error) = &done
+            && flags.writeback
+            && !matches!(error, Error::WouldBlock)
+        {
+            self.lost_page(ino, error);
         }
-        // An error is remembered.
-        let done = ccfs_image::waiting(|| self.write_once(cx, ino, offset, data, flags));
-        done.inspect_err(|error| self.lost_page(ino, error))
+        done
     }
 
     fn write_once(
@@ -212,73 +216,75 @@ impl Calls {
         flags: WriteFlags,
     ) -> Result<usize> {
         // The kernel may be giving up the very file whose pages it writes back, and would not answer before this write has ended.
-        self.with_space_if(cx, Held::File, !flags.writeback, |left| {
-            let inode = self.inode(ino)?;
-            inode.note_seen();
-            let mut st = inode.write()?;
-            if flags.writeback && (st.is_being_dropped() || st.dead) {
-                return Ok(data.len());
-            }
-            let offset = if flags.append { st.attr.size } else { offset };
-            let data = &data[..self.check_write(&st, offset, data.len())?];
-            let content = match flags.writeback {
-                true => {
-                    inode.stored_to.store(true, Ordering::Relaxed);
-                    inode.content_of(offset, data)
+        let ask = !flags.writeback;
+        self.operations
+            .with_space_if(cx, self.wait, Held::File, ask, |left| {
+                let inode = self.inode(ino)?;
+                inode.note_seen();
+                let mut st = inode.write(self.wait)?;
+                if flags.writeback && (st.is_being_dropped() || st.dead) {
+                    return Ok(data.len());
                 }
-                false => {
-                    // Whoever writes waits for the call that set the size.
-                    inode.has_no_void();
-                    data.into()
-                }
-            };
-            let data = &*content;
-            st.check_append(offset, data.len(), &flags)?;
-            self.check_lasting(cx, &st)?;
-            let plan = self.plan_write(&inode, &st, offset, data.len())?;
-            // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
-            let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, left) {
-                (data, plan)
-            } else if flags.whole || flags.writeback {
-                return errno(libc::ENOSPC);
-            } else {
-                let data = &data[..self.shorten(&inode, &st, offset, data.len(), left)?];
+                let offset = if flags.append { st.attr.size } else { offset };
+                let data = &data[..self.check_write(&st, offset, data.len())?];
+                let content = match flags.writeback {
+                    true => {
+                        inode.stored_to.store(true, Ordering::Relaxed);
+                        inode.content_of(offset, data)
+                    }
+                    false => {
+                        // Whoever writes waits for the call that set the size.
+                        inode.has_no_void();
+                        data.into()
+                    }
+                };
+                let data = &*content;
+                st.check_append(offset, data.len(), &flags)?;
+                self.check_lasting(cx, &st)?;
                 let plan = self.plan_write(&inode, &st, offset, data.len())?;
-                (data, plan)
-            };
-            // Overwriting needs no space: what cannot be remapped goes through the log, and what cannot be cut out of an unwritten
-            // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
-            let structure = self.tree_blocks(plan.cells.len() as u64);
-            let promise = match plan.fresh {
-                0 if plan.unwritten => self.promise_if_possible(is_held(cx, &st), structure),
-                0 => self.promise_if_free(structure),
-                n => self.promise(cx, n, structure)?,
-            };
-            if promise.no_split && (left == u64::MAX || plan.beyond) {
-                return errno(libc::ENOSPC);
-            }
-            let stream = if flags.writeback {
-                writer_of_mapped(&st)
-            } else {
-                cx.stream
-            };
-            let expected = self.expected_for(plan.cells.len() as u64);
-            let ties = ties::inode_tie(&inode, &st).filter(|_| !planted::is(Bug::TieFile));
-            let by = By {
-                stream,
-                uid: cx.uid,
-            };
-            let op = self.begin_content(by, &mut st, promise, ties, expected)?;
-            op.set_writer(&inode, &mut st);
-            self.write_cells(&op, &inode, &mut st, plan, offset, data);
-            let end = offset + data.len() as u64;
-            st.note_append(offset, end, &flags);
-            st.attr.size = st.attr.size.max(end);
-            touch(&mut st, op.now);
-            kill_suidgid(&mut st, flags.kill_suidgid, flags.kill_sgid);
-            op.capture(&inode, &mut st);
-            Ok(data.len())
-        })
+                // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
+                let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, left) {
+                    (data, plan)
+                } else if flags.whole || flags.writeback {
+                    return errno(libc::ENOSPC);
+                } else {
+                    let data = &data[..self.shorten(&inode, &st, offset, data.len(), left)?];
+                    let plan = self.plan_write(&inode, &st, offset, data.len())?;
+                    (data, plan)
+                };
+                // Overwriting needs no space: what cannot be remapped goes through the log, and what cannot be cut out of an unwritten
+                // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
+                let structure = self.tree_blocks(plan.cells.len() as u64);
+                let promise = match plan.fresh {
+                    0 if plan.unwritten => self.promise_if_possible(is_held(cx, &st), structure),
+                    0 => self.promise_if_free(structure),
+                    n => self.promise(cx, n, structure)?,
+                };
+                if promise.no_split && (left == u64::MAX || plan.beyond) {
+                    return errno(libc::ENOSPC);
+                }
+                let stream = if flags.writeback {
+                    writer_of_mapped(&st)
+                } else {
+                    cx.stream
+                };
+                let expected = self.expected_for(plan.cells.len() as u64);
+                let ties = ties::inode_tie(&inode, &st).filter(|_| !planted::is(Bug::TieFile));
+                let by = By {
+                    stream,
+                    uid: cx.uid,
+                };
+                let op = self.begin_content(by, &mut st, promise, ties, expected)?;
+                op.set_writer(&inode, &mut st);
+                self.write_cells(&op, &inode, &mut st, plan, offset, data);
+                let end = offset + data.len() as u64;
+                st.note_append(offset, end, &flags);
+                st.attr.size = st.attr.size.max(end);
+                touch(&mut st, op.now);
+                kill_suidgid(&mut st, flags.kill_suidgid, flags.kill_sgid);
+                op.capture(&inode, &mut st);
+                Ok(data.len())
+            })
     }
 
     /// Does a write of `cells` blocks, `fresh` of them new, fit when only `left` blocks can be had? Overwriting always does.
@@ -487,7 +493,7 @@ impl Calls {
         if layer.body.read().prealloc.contains(lblk) {
             return Over::Hole;
         }
-        match self.view(inode, st, lblk, 1) {
+        match op.vol.view(inode, st, lblk, 1, Wait::Allowed) {
             Ok((Where::Zero { allocated: false }, _)) => Over::Hole,
             // An error cannot happen: the plan has looked before; the log takes any content.
             _ => {
@@ -550,7 +556,7 @@ impl Calls {
             inode.note_seen();
             inode.note_read(offset, offset.saturating_add(len as u64));
         }
-        let st = inode.read()?;
+        let st = inode.read(self.wait)?;
         if st.is_dir() {
             return errno(libc::EISDIR);
         }
@@ -609,7 +615,7 @@ impl Calls {
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        let st = inode.read()?;
+        let st = inode.read(self.wait)?;
         let size = st.attr.size;
         if offset >= size {
             return errno(libc::ENXIO);

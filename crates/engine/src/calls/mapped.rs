@@ -35,14 +35,14 @@ impl Calls {
 
     /// The bytes behind the end of file in its last page of `page` bytes, where the kernel has read that page.
     ///
-    /// Errors: those of finding the inode; EAGAIN, this thread waits for no device.
+    /// Errors: those of finding the inode; `WouldBlock`.
     pub fn tail_that_may_be_mapped(&self, ino: Ino, page: u64) -> Result<Option<Range<u64>>> {
         let inode = self.inode(ino)?;
         let read_end = inode.read_end.load(Ordering::Relaxed);
         if read_end == 0 {
             return Ok(None);
         }
-        let st = inode.read()?;
+        let st = inode.read(self.wait)?;
         let size = st.attr.size;
         let start = size - size % page;
         let mapped = st.is_file() && start < size && start < read_end;

@@ -13,17 +13,25 @@ pub(crate) mod resize;
 pub(crate) mod statfs;
 
 use crate::base::sync::Mutex;
-use crate::base::types::Ino;
+use crate::base::types::{Context, Ino, Result};
+use crate::core::back_pressure::LetIn;
+use crate::home::noted::NotedImage;
+use crate::home::view::Where;
 use crate::operation::Operations;
-use crate::overlay::objects::Inode;
-use ccfs_image::FastMap;
+use crate::operation::group::Held;
+use crate::overlay::objects::{Inode, State};
+use ccfs_image::{FastMap, Wait};
 use std::ops::Deref;
 use std::sync::Arc;
 
+/// A volume as a front end sees it: a handle, whose calls may wait for the device and for others or not ([`Volume::non_blocking`]).
+///
+/// [`Volume::non_blocking`]: crate::Volume::non_blocking
 pub struct Calls {
-    operations: Operations,
+    operations: Arc<Operations>,
+    wait: Wait,
     /// Inodes whose access time waits to be logged until what is uncommitted about them is applied.
-    unlogged_atimes: Mutex<FastMap<Ino, Arc<Inode>>>,
+    unlogged_atimes: Arc<Mutex<FastMap<Ino, Arc<Inode>>>>,
 }
 
 impl Deref for Calls {
@@ -36,8 +44,61 @@ impl Deref for Calls {
 impl Calls {
     pub(crate) fn new(operations: Operations) -> Calls {
         Calls {
-            operations,
-            unlogged_atimes: Mutex::default(),
+            operations: Arc::new(operations),
+            wait: Wait::Allowed,
+            unlogged_atimes: Arc::default(),
         }
+    }
+
+    /// The same volume, for calls that may wait or must not.
+    pub(crate) fn with(&self, wait: Wait) -> Calls {
+        Calls {
+            operations: self.operations.clone(),
+            wait,
+            unlogged_atimes: self.unlogged_atimes.clone(),
+        }
+    }
+
+    /// Whether calls of this handle may wait.
+    pub fn wait(&self) -> Wait {
+        self.wait
+    }
+}
+
+/// What the floors below do for who may wait or must not, in this handle's way. An operation that was accepted waits in any case: it goes
+/// on with its `Op::vol`.
+impl Calls {
+    fn image(&self) -> &NotedImage {
+        self.operations.image_for(self.wait)
+    }
+
+    fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        self.operations.inode(ino, self.wait)
+    }
+
+    fn view(&self, inode: &Inode, st: &State, lblk: u64, max: u64) -> Result<(Where, u64)> {
+        self.operations.view(inode, st, lblk, max, self.wait)
+    }
+
+    fn read_blocks(&self, pblk: u64, within: usize, out: &mut [u8], small: bool) -> Result<()> {
+        self.operations
+            .read_blocks(pblk, within, out, small, self.wait)
+    }
+
+    fn admit_to(&self, cx: &Context) -> Result<LetIn<'_>> {
+        self.operations.admit_to(cx, self.wait)
+    }
+
+    fn unblocked<T>(&self, cx: &Context, held: Held, f: impl Fn() -> Result<T>) -> Result<T> {
+        self.operations.unblocked(cx, self.wait, held, f)
+    }
+
+    fn with_space<T>(&self, cx: &Context, held: Held, f: impl Fn(u64) -> Result<T>) -> Result<T> {
+        self.operations.with_space(cx, self.wait, held, f)
+    }
+
+    /// A number that was allocated for an operation which is not accepted. It must not stay held, so this waits.
+    fn give_inode_back(&self, ino: Ino) {
+        self.operations.image().alloc().release_inode(ino);
     }
 }

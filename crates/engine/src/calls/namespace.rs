@@ -126,7 +126,7 @@ impl Calls {
         check_name(name)?;
         let made = self.with_space(cx, Held::Dirs(&[parent]), |_| {
             let dir = self.inode(parent)?;
-            let mut st = dir.write()?;
+            let mut st = dir.write(self.wait)?;
             Self::check_dir(&st, false)?;
             self.check_lasting(cx, &st)?;
             if self.entry(&dir, &st, name)?.is_some() || name == b"." || name == b".." {
@@ -168,7 +168,7 @@ impl Calls {
     pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> {
         let made = self.with_space(cx, Held::File, |_| {
             let dir = self.inode(parent)?;
-            let mut st = dir.write()?;
+            let mut st = dir.write(self.wait)?;
             Self::check_dir(&st, false)?;
             let mode = S_IFREG | (mode & 0o7777);
             let made = self.new_inode(
@@ -237,7 +237,7 @@ impl Calls {
         let op = match self.begin_sized(cx, promise, ties, expected) {
             Ok(op) => op,
             Err(refused) => {
-                ccfs_image::waiting(|| self.image().alloc().release_inode(ino));
+                self.give_inode_back(ino);
                 return Err(refused);
             }
         };
@@ -347,7 +347,7 @@ impl Calls {
             if ino == parent {
                 return errno(libc::EPERM);
             }
-            let mut l = Locked::new(&[&dir, &inode])?;
+            let mut l = Locked::new(&[&dir, &inode], self.wait)?;
             Self::check_dir(l.get(&dir), false)?;
             self.check_lasting(cx, l.get(&dir))?;
             if l.get(&inode).is_dir() {
@@ -414,7 +414,7 @@ impl Calls {
         loop {
             let dir = self.inode(parent)?;
             let found = {
-                let st = dir.read()?;
+                let st = dir.read(self.wait)?;
                 Self::check_dir(&st, true)?;
                 self.entry(&dir, &st, name)?
                     .ok_or(Error::Errno(libc::ENOENT))?
@@ -424,7 +424,7 @@ impl Calls {
                 return self.image().corrupt(parent, what);
             }
             let inode = self.inode(found.0)?;
-            let mut l = Locked::new(&[&dir, &inode])?;
+            let mut l = Locked::new(&[&dir, &inode], self.wait)?;
             Self::check_dir(l.get(&dir), true)?;
             if self.entry(&dir, l.get(&dir), name)?.map(|e| e.0) != Some(found.0)
                 || self.was_replaced(&inode, l.get(&inode))?

@@ -1,6 +1,8 @@
 //! Paths for display: which file a number stands for. Nothing else depends on them, so what is not known is left out.
 use crate::base::types::*;
 use crate::calls::Calls;
+use ccfs_ext4::Error;
+use ccfs_image::Wait;
 use std::sync::atomic::Ordering;
 
 /// Entries of a directory that are searched for a name.
@@ -86,13 +88,14 @@ impl Calls {
         found
     }
 
-    /// Errors: EAGAIN, this thread waits for no device, and the inode would have to be read.
-    pub fn is_at_hand(&self, ino: Ino) -> Result<()> {
-        if ccfs_image::waits() {
-            return Ok(());
+    /// Errors: `WouldBlock`, this handle does not wait, and the inode would have to be read.
+    pub fn check_in_memory(&self, ino: Ino) -> Result<()> {
+        if self.wait == Wait::Never
+            && let Err(Error::WouldBlock) = self.inode(ino)
+        {
+            return Err(Error::WouldBlock);
         }
-        let loaded = self.inode(ino);
-        ccfs_image::nothing_missed().and(loaded.map(drop).or(Ok(())))
+        Ok(())
     }
 
     /// The attributes of an inode that has a name in `parent`. Error: ENOENT.
@@ -100,7 +103,7 @@ impl Calls {
         self.check_alive()?;
         let inode = self.inode(ino)?;
         inode.named_in(parent);
-        let st = inode.read()?;
+        let st = inode.read(self.wait)?;
         if st.dead {
             return errno(libc::ENOENT);
         }

@@ -61,7 +61,7 @@ impl Calls {
     fn side<'a>(&self, parent: Ino, name: &'a [u8]) -> Result<Side<'a>> {
         let dir = self.inode(parent)?;
         let entry = {
-            let st = dir.read()?;
+            let st = dir.read(self.wait)?;
             if !st.is_dir() {
                 return errno(libc::ENOTDIR);
             }
@@ -121,7 +121,7 @@ impl Calls {
         }
         let mut all = vec![&old.dir, &new.dir, moved];
         all.extend(&new.inode);
-        let mut l = Locked::new(&all)?;
+        let mut l = Locked::new(&all, self.wait)?;
         let unchanged = self
             .entry(&old.dir, l.get(&old.dir), old.name)?
             .map(|e| e.0)
@@ -173,7 +173,7 @@ impl Calls {
             Ok(op) => op,
             Err(refused) => {
                 if let Some(ino) = whiteout {
-                    ccfs_image::waiting(|| self.image().alloc().release_inode(ino));
+                    self.give_inode_back(ino);
                 }
                 return Err(refused);
             }
@@ -203,7 +203,7 @@ impl Calls {
                 return Ok(());
             }
             let dir = self.inode(at)?;
-            let st = dir.read()?;
+            let st = dir.read(self.wait)?;
             let missing = planted::is(Bug::TieMove) || planted::is(Bug::TiePath) && at != nearest;
             let last = st.dir.as_ref().and_then(|d| d.moved.as_ref());
             ties.extend(

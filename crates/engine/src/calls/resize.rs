@@ -14,6 +14,7 @@ use ccfs_device::is_zero;
 use ccfs_ext4::Error;
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{FLAG_APPEND, FLAG_EXTENTS};
+use ccfs_image::Wait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -35,7 +36,7 @@ impl Calls {
         let layer = op.layer(inode, st);
         let dropped = op.drop_pages(&layer, from, to);
         // Only for statfs and st_blocks: an unreadable tree node is no reason to fail half way.
-        let freed = self.blocks_in(inode, st, from, to).unwrap_or(0);
+        let freed = blocks_in(op, inode, st, from, to).unwrap_or(0);
         op.count_run();
         layer.body.write().holes.insert(from, to);
         st.attr.blocks512 = st
@@ -44,35 +45,6 @@ impl Calls {
             .saturating_sub((freed + dropped) * u64::from(self.block_size() / 512));
         op.txn.body.lock().freed_blocks += freed;
         self.pending_free().add(freed);
-    }
-
-    /// Allocated blocks in a range, as the view has them.
-    fn blocks_in(&self, inode: &Inode, st: &State, from: u64, to: u64) -> Result<u64> {
-        let (mut at, mut total) = (from, 0);
-        while at < to {
-            let (place, len) = self.view(inode, st, at, to - at)?;
-            if !matches!(place, Where::Zero { allocated: false }) {
-                total += len;
-                at += len;
-                continue;
-            }
-            // Jump over the hole: to the next thing that any layer or the image knows.
-            let unborn = st.layers.iter().any(|l| l.body.read().created.is_some());
-            let below = if unborn {
-                None
-            } else {
-                self.image().next_data(inode.ino, at + len)?.map(|m| m.lblk)
-            };
-            let above = st
-                .newest_first()
-                .filter_map(|l| l.body.read().next_allocated(at))
-                .min();
-            match below.into_iter().chain(above).min() {
-                Some(next) => at = next.max(at + len.min(next - at)),
-                None => break,
-            }
-        }
-        Ok(total)
     }
 
     /// A block of which `[start, end)` is to read as zeros, if anything else is there.
@@ -435,15 +407,17 @@ impl Calls {
         let len = len.min(left).min(COPY_MAX);
         let target = self.inode(to)?;
         let was_seen = target.seen.load(Ordering::Relaxed);
-        let mut done = 0;
+        // From the first operation on it waits.
+        let (mut done, further) = (0, self.with(Wait::Allowed));
         let mut buf = Vec::new();
         while done < len {
+            let calls = if done == 0 { self } else { &further };
             let want = (len - done).min(self.limits().write_max as u64) as usize;
-            self.read_vec(from, from_offset + done, want, false, &mut buf)?;
+            calls.read_vec(from, from_offset + done, want, false, &mut buf)?;
             if buf.is_empty() {
                 break;
             }
-            match self.write(cx, to, to_offset + done, &buf, WriteFlags::default()) {
+            match calls.write(cx, to, to_offset + done, &buf, WriteFlags::default()) {
                 Ok(n) => done += n as u64,
                 Err(_) if done > 0 => break,
                 Err(e) => return Err(e),
@@ -453,4 +427,36 @@ impl Calls {
         target.seen.store(was_seen, Ordering::Relaxed);
         Ok(done)
     }
+}
+
+/// Allocated blocks in a range, as the view has them.
+fn blocks_in(op: &Op, inode: &Inode, st: &State, from: u64, to: u64) -> Result<u64> {
+    let (mut at, mut total) = (from, 0);
+    while at < to {
+        let (place, len) = op.vol.view(inode, st, at, to - at, Wait::Allowed)?;
+        if !matches!(place, Where::Zero { allocated: false }) {
+            total += len;
+            at += len;
+            continue;
+        }
+        // Jump over the hole: to the next thing that any layer or the image knows.
+        let unborn = st.layers.iter().any(|l| l.body.read().created.is_some());
+        let below = if unborn {
+            None
+        } else {
+            op.vol
+                .image()
+                .next_data(inode.ino, at + len)?
+                .map(|m| m.lblk)
+        };
+        let above = st
+            .newest_first()
+            .filter_map(|l| l.body.read().next_allocated(at))
+            .min();
+        match below.into_iter().chain(above).min() {
+            Some(next) => at = next.max(at + len.min(next - at)),
+            None => break,
+        }
+    }
+    Ok(total)
 }

@@ -3,13 +3,17 @@ use crate::base::planted::{self, Bug};
 use crate::base::types::*;
 use crate::commit::Committer;
 use crate::overlay::objects::Txn;
+use ccfs_image::Wait;
 use std::sync::Arc;
 
 impl Committer {
     /// The last changes of a file by anybody; what an open atomic group did is not among them, what was there before it is.
     pub(crate) fn last_changes(&self, ino: Ino) -> Vec<Arc<Txn>> {
         let mut last = Vec::new();
-        if let (Ok(inode), false) = (self.inode(ino), planted::is(Bug::FsyncOwnStream)) {
+        if let (Ok(inode), false) = (
+            self.inode(ino, Wait::Allowed),
+            planted::is(Bug::FsyncOwnStream),
+        ) {
             let st = inode.state.read();
             let part = |t: &Arc<Txn>| self.durable_part(t, ino, false);
             last.extend(st.last.iter().filter_map(part));

@@ -12,7 +12,7 @@ use ccfs_ext4::dirent::TYPE_DIR;
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{self, LINK_MAX, is_dir};
 use ccfs_ext4::{Error, unless_io};
-use ccfs_image::{FastMap, InodeAttr, Mapping};
+use ccfs_image::{FastMap, InodeAttr, Mapping, Wait};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -69,7 +69,7 @@ pub(crate) struct Part {
 impl Home {
     /// Reads one block of file data.
     pub(crate) fn read_home(&self, pblk: u64, buf: &mut [u8]) -> Result<()> {
-        self.read_blocks(pblk, 0, buf, false)
+        self.read_blocks(pblk, 0, buf, false, Wait::Allowed)
     }
 
     /// Reads bytes from `within` of block `pblk` on, over adjacent blocks. `small`: they are of a small file.
@@ -79,6 +79,7 @@ impl Home {
         within: usize,
         out: &mut [u8],
         small: bool,
+        wait: Wait,
     ) -> Result<()> {
         let bs = u64::from(self.block_size());
         let start = pblk * bs + within as u64;
@@ -98,7 +99,7 @@ impl Home {
             || !out.len().is_multiple_of(self.block_size() as usize)
             || within != 0
         {
-            ccfs_image::read_device(&**self.dev(), start, out, small)?;
+            ccfs_image::read_device(&**self.dev(), wait, start, out, small)?;
         }
         for (block, buf) in cached {
             let (lo, hi) = (

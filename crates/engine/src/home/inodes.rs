@@ -2,10 +2,10 @@
 use crate::base::sync::Mutex;
 use crate::base::types::*;
 use crate::home::Home;
-use crate::home::noted::NotedImage;
 use crate::overlay::objects::{Inode, State};
+use ccfs_ext4::Error;
 use ccfs_ext4::inode::{FLAG_DIRSYNC, FLAG_SYNC};
-use ccfs_image::{FastMap, InodeAttr, at_hand, may_wait, shard_of};
+use ccfs_image::{FastMap, InodeAttr, Wait, shard_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -124,41 +124,6 @@ impl Inodes {
         st.seq
     }
 
-    /// The inode, from memory or the image. Errors: ENOENT for a free or impossible number.
-    pub fn get(&self, image: &NotedImage, ino: Ino) -> Result<Arc<Inode>> {
-        let mut shard = self.shard(ino).lock();
-        let mut readable = true;
-        let attr = loop {
-            if let Some(inode) = shard.map.get(&ino) {
-                return Ok(inode.clone());
-            }
-            // Read under the shard's lock: an inode that is not in memory does not change in the image. The device is waited for without it,
-            // since other inodes have the same lock.
-            match readable {
-                true => match at_hand(|| image.read_attr(ino)) {
-                    Some(attr) => break attr?,
-                    None => {
-                        drop(shard);
-                        may_wait()?;
-                        readable = image.read_attr(ino).is_ok();
-                        shard = self.shard(ino).lock();
-                    }
-                },
-                false => break image.read_attr(ino)?,
-            }
-        };
-        let geo = image.geometry();
-        // Block numbers are computed from sizes everywhere: an impossible one stays outside (C10).
-        if attr.size > geo.max_file_size_extents.max(geo.max_file_size_blockmap) {
-            return image.corrupt(
-                ino,
-                format!("inode {ino} has a size of {} bytes", attr.size),
-            );
-        }
-        self.note_flags(attr.flags);
-        Ok(shard.load(ino, attr, &self.refs))
-    }
-
     /// In memory or not at all.
     pub fn peek(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.shard(ino).lock().map.get(&ino).cloned()
@@ -255,8 +220,38 @@ impl References {
 }
 
 impl Home {
-    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        self.inodes.get(&self.image, ino)
+    /// The inode, from memory or the image. Errors: ENOENT for a free or impossible number; `WouldBlock`.
+    pub(crate) fn inode(&self, ino: Ino, wait: Wait) -> Result<Arc<Inode>> {
+        let mut shard = self.inodes.shard(ino).lock();
+        // Read under the shard's lock: an inode that is not in memory does not change in the image. The device is waited for without it,
+        // since other inodes have the same lock.
+        let mut under_lock = Wait::Never;
+        let attr = loop {
+            if let Some(inode) = shard.map.get(&ino) {
+                return Ok(inode.clone());
+            }
+            match self.image_for(under_lock).read_attr(ino) {
+                Err(Error::WouldBlock) => {
+                    drop(shard);
+                    wait.check()?;
+                    if self.image.read_attr(ino).is_err() {
+                        under_lock = Wait::Allowed;
+                    }
+                    shard = self.inodes.shard(ino).lock();
+                }
+                attr => break attr?,
+            }
+        };
+        let geo = self.image.geometry();
+        // Block numbers are computed from sizes everywhere: an impossible one stays outside (C10).
+        if attr.size > geo.max_file_size_extents.max(geo.max_file_size_blockmap) {
+            return self.image.corrupt(
+                ino,
+                format!("inode {ino} has a size of {} bytes", attr.size),
+            );
+        }
+        self.inodes.note_flags(attr.flags);
+        Ok(shard.load(ino, attr, &self.refs))
     }
 }
 

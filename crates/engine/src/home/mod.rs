@@ -24,7 +24,7 @@ use crate::core::options::Options;
 use apply::Applier;
 use backend::{Backend, Manner, ReadOnly};
 use ccfs_device::Device;
-use ccfs_image::Image;
+use ccfs_image::{Image, Wait};
 use inodes::{Inodes, References};
 use last_blocks::LastBlocks;
 use noted::NotedImage;
@@ -39,6 +39,7 @@ use std::sync::Arc;
 pub struct Home {
     core: Core,
     image: NotedImage,
+    non_blocking: NotedImage,
     backend: Box<dyn Backend>,
     manner: Manner,
     live: bool,
@@ -102,6 +103,7 @@ impl Home {
         let space = Space::with_reserve(&image, reserve);
         Home {
             core,
+            non_blocking: image.non_blocking(),
             image,
             backend,
             manner,
@@ -120,6 +122,14 @@ impl Home {
 
     pub(crate) fn image(&self) -> &NotedImage {
         &self.image
+    }
+
+    /// The image for who may wait for the device, or must not.
+    pub(crate) fn image_for(&self, wait: Wait) -> &NotedImage {
+        match wait {
+            Wait::Allowed => &self.image,
+            Wait::Never => &self.non_blocking,
+        }
     }
 
     pub(crate) fn backend(&self) -> &dyn Backend {

@@ -23,7 +23,7 @@ pub(crate) struct NotedImage {
     wakeup: Arc<Wakeup>,
     /// Nothing is ever written to the device.
     read_only: bool,
-    told: Mutex<Told>,
+    told: Arc<Mutex<Told>>,
 }
 
 /// What was said of damage lately.
@@ -143,11 +143,21 @@ impl NotedImage {
             image,
             wakeup,
             read_only,
-            told: Mutex::new(Told {
+            told: Arc::new(Mutex::new(Told {
                 since: Instant::now(),
                 messages: 0,
                 left_out: 0,
-            }),
+            })),
+        }
+    }
+
+    /// See [`Image::non_blocking`].
+    pub fn non_blocking(&self) -> NotedImage {
+        NotedImage {
+            image: self.image.non_blocking(),
+            wakeup: self.wakeup.clone(),
+            read_only: self.read_only,
+            told: self.told.clone(),
         }
     }
 

@@ -4,6 +4,7 @@ use crate::home::Home;
 use crate::overlay::objects::{FileLayer, Inode, State};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::extent::LBLK_END;
+use ccfs_image::Wait;
 use std::sync::Arc;
 
 /// Content of a block, as a reader sees it.
@@ -44,6 +45,7 @@ impl Home {
         st: &State,
         lblk: u64,
         max: u64,
+        wait: Wait,
     ) -> Result<(Where, u64)> {
         let mut limit = max.min(LBLK_END - lblk);
         for layer in st.newest_first() {
@@ -72,7 +74,7 @@ impl Home {
                 return Ok((Where::Zero { allocated: false }, limit));
             }
         }
-        let m = self.image.lookup(inode.ino, lblk)?;
+        let m = self.image_for(wait).lookup(inode.ino, lblk)?;
         let len = limit.min(m.len).max(1);
         Ok(match m.pblk {
             Some(pblk) => (

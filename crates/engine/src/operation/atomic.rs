@@ -19,7 +19,7 @@ use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{Draft, Inode, LayerBody, Over, Phase, State, Tie};
 use crate::overlay::ties;
 use ccfs_ext4::Error;
-use ccfs_image::InodeAttr;
+use ccfs_image::{InodeAttr, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -34,8 +34,8 @@ impl Operations {
         })
     }
 
-    /// As the second of `atomic_state`; `None`: somebody holds the inode, who may be reading from the device.
-    pub(crate) fn draft_at_hand(&self, ino: Ino) -> Option<bool> {
+    /// As the second of `atomic_state`, waiting for nobody; `None`: somebody holds the inode, who may be reading from the device.
+    pub(crate) fn has_draft_if_free(&self, ino: Ino) -> Option<bool> {
         let Some(inode) = self.inodes().peek(ino) else {
             return Some(false);
         };
@@ -48,7 +48,7 @@ impl Operations {
         if !inos.iter().any(|ino| self.atomic_state(*ino).1) {
             return Ok(());
         }
-        self.unblocked(cx, Held::File, || self.try_publish(cx, inos))
+        self.unblocked(cx, Wait::Allowed, Held::File, || self.try_publish(cx, inos))
     }
 
     fn try_publish(&self, cx: &Context, inos: &[Ino]) -> Result<()> {
@@ -57,7 +57,7 @@ impl Operations {
         inos.dedup();
         let inodes: Vec<Arc<Inode>> = inos
             .iter()
-            .map(|ino| self.inode(*ino))
+            .map(|ino| self.inode(*ino, Wait::Allowed))
             .collect::<Result<_>>()?;
         let mut locked: Vec<(&Arc<Inode>, RwLockWriteGuard<State>)> =
             inodes.iter().map(|i| (i, i.state.write())).collect();
@@ -198,7 +198,6 @@ impl Operations {
         if stream.is_group() && !self.group_is_open(stream) {
             return errno(libc::ECANCELED);
         }
-        ccfs_image::decided()?;
         let (groups, own) = self.streams().group_memory(draft.uid);
         let (all, own) = (
             self.drafts().all() + groups,

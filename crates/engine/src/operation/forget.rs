@@ -2,6 +2,7 @@
 use crate::base::types::*;
 use crate::operation::Operations;
 use crate::overlay::ties::removal_ties;
+use ccfs_image::Wait;
 use std::sync::atomic::Ordering::AcqRel;
 
 impl Operations {
@@ -57,7 +58,7 @@ impl Operations {
             self.orphans()
                 .lock()
                 .contains(&ino)
-                .then(|| self.inode(ino).ok())
+                .then(|| self.inode(ino, Wait::Allowed).ok())
                 .flatten()
         }) else {
             return;

@@ -5,6 +5,7 @@ use crate::base::types::*;
 use crate::operation::Operations;
 use crate::operation::group::Held;
 use ccfs_ext4::Error;
+use ccfs_image::Wait;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -132,11 +133,8 @@ pub struct Alone<'t> {
 }
 
 impl Turn {
-    /// Errors: EAGAIN, see `may_wait`.
-    fn wait(&self) -> Result<()> {
-        ccfs_image::may_wait()?;
+    fn await_end(&self) {
         drop(self.alone.lock());
-        Ok(())
     }
 
     /// Before a promise. Errors: somebody else has his turn; `with_space` waits for its end.
@@ -170,32 +168,35 @@ impl Operations {
     pub(crate) fn with_space<T>(
         &self,
         cx: &Context,
+        wait: Wait,
         held: Held,
         f: impl Fn(u64) -> Result<T>,
     ) -> Result<T> {
-        self.with_space_if(cx, held, true, f)
+        self.with_space_if(cx, wait, held, true, f)
     }
 
     /// As `with_space`; `ask`: the front end may be asked for files that it has given up.
     pub(crate) fn with_space_if<T>(
         &self,
         cx: &Context,
+        wait: Wait,
         held: Held,
         ask: bool,
         f: impl Fn(u64) -> Result<T>,
     ) -> Result<T> {
-        let let_in = self.admit_to(cx)?;
+        let let_in = self.admit_to(cx, wait)?;
         let f = |left| {
             REFUSED.set(None);
-            match self.unblocked(cx, held, || f(left)) {
+            match self.unblocked(cx, wait, held, || f(left)) {
                 Err(Error::Errno(ANOTHERS_TURN)) => {}
                 done => return done,
             }
             self.let_others_in();
-            self.turn.wait()?;
+            wait.check()?;
+            self.turn.await_end();
             let _may_go = MayGo::now();
             REFUSED.set(None);
-            self.unblocked(cx, held, || f(left))
+            self.unblocked(cx, wait, held, || f(left))
         };
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
         let again = || {
@@ -206,7 +207,7 @@ impl Operations {
         if !full(&first) {
             return first;
         }
-        ccfs_image::may_wait()?;
+        wait.check()?;
         drop(let_in);
         let second = again();
         if !full(&second) {

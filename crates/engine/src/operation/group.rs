@@ -15,6 +15,7 @@ use crate::overlay::objects::{Phase, State, Tie, Txn, Undo};
 use crate::overlay::stream::{Refused, Sizes};
 use ccfs_ext4::Error;
 use ccfs_ext4::inode::FLAG_APPEND;
+use ccfs_image::Wait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -305,7 +306,7 @@ impl Operations {
         let strangers = match held {
             Held::File => false,
             Held::Dirs(inos) => inos.iter().any(|ino| {
-                let Ok(inode) = self.inode(*ino) else {
+                let Ok(inode) = self.inode(*ino, Wait::Allowed) else {
                     return false;
                 };
                 let st = inode.state.read();
@@ -325,6 +326,7 @@ impl Operations {
     pub(crate) fn unblocked<T>(
         &self,
         cx: &Context,
+        wait: Wait,
         held: Held,
         f: impl Fn() -> Result<T>,
     ) -> Result<T> {
@@ -337,7 +339,7 @@ impl Operations {
                 done => return done,
             };
             self.check_running()?;
-            ccfs_image::may_wait()?;
+            wait.check()?;
             // Its own group has ended meanwhile, and the other one may stay open for ever.
             if by.is_group() && !self.group_is_open(by) {
                 return Err(Error::Errno(libc::ECANCELED));

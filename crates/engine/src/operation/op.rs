@@ -465,17 +465,11 @@ impl Operations {
         expected: u64,
     ) -> Result<Op<'_>> {
         let By { stream, uid } = by.into();
-        let decided = ccfs_image::decided()?;
         let sizes = self.sizes(expected);
         let accepted = self
             .streams()
             .accept(stream, ties.into_iter(), &sizes)
-            .map_err(|refused| {
-                if decided {
-                    ccfs_image::undecided();
-                }
-                crate::operation::group::refusal(refused)
-            })?;
+            .map_err(crate::operation::group::refusal)?;
         if accepted.sealed_full {
             self.want_commit();
         }

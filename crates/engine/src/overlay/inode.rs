@@ -2,8 +2,9 @@
 use crate::base::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::base::types::*;
 use crate::overlay::objects::{DirState, Inode, LayerBody, Phase, State, Txn};
+use ccfs_ext4::Error;
 use ccfs_ext4::inode::{S_IFDIR, S_IFLNK, S_IFREG, file_type};
-use ccfs_image::{InodeAttr, Lblk, may_wait, waits};
+use ccfs_image::{InodeAttr, Lblk, Wait};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -90,33 +91,25 @@ pub(crate) fn unborn(st: &State) -> bool {
 const LOCK_WAIT: Duration = Duration::from_millis(1);
 
 impl Inode {
-    /// The state, to look at. Errors: EAGAIN, this thread waits for no device, and the lock's holder seems to.
-    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
-        if !waits() {
-            match self.state.try_read_for(LOCK_WAIT) {
-                Some(state) => return Ok(state),
-                None => may_wait()?,
+    /// The state, to look at. Errors: `WouldBlock`, the lock's holder seems to wait for the device.
+    pub fn read(&self, wait: Wait) -> Result<RwLockReadGuard<'_, State>> {
+        match wait {
+            Wait::Allowed => Ok(self.state.read()),
+            Wait::Never => {
+                let state = self.state.try_read_for(LOCK_WAIT);
+                state.ok_or(Error::WouldBlock)
             }
         }
-        Ok(self.state.read())
     }
 
     /// The state, to change it. Errors: as for `read`.
-    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
-        if !waits() {
-            match self.state.try_write_for(LOCK_WAIT) {
-                Some(state) => return Ok(state),
-                None => may_wait()?,
+    pub fn write(&self, wait: Wait) -> Result<RwLockWriteGuard<'_, State>> {
+        match wait {
+            Wait::Allowed => Ok(self.state.write()),
+            Wait::Never => {
+                let state = self.state.try_write_for(LOCK_WAIT);
+                state.ok_or(Error::WouldBlock)
             }
-        }
-        Ok(self.state.write())
-    }
-
-    /// The state, to change it. `None`: this thread waits for no device, and somebody holds it.
-    pub fn write_if_free(&self) -> Option<RwLockWriteGuard<'_, State>> {
-        match waits() {
-            true => Some(self.state.write()),
-            false => self.state.try_write_for(LOCK_WAIT),
         }
     }
 

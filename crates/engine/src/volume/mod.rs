@@ -11,9 +11,19 @@ use std::thread::JoinHandle;
 /// A mounted volume. All calls may come from any thread; calls that wait for durability block the calling thread.
 pub struct Volume {
     calls: Calls,
+    non_blocking: Calls,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+impl Volume {
+    /// The same volume for a thread that must not wait: for the device, for who waits for it, for room or for a group's end. What would have to
+    /// is `Error::WouldBlock`, and nothing has been done. A call that has begun to change something goes through with it, and waits.
+    pub fn non_blocking(&self) -> &Calls {
+        &self.non_blocking
+    }
+}
+
+/// Calls that may wait.
 impl Deref for Volume {
     type Target = Calls;
     fn deref(&self) -> &Calls {

@@ -11,7 +11,7 @@ use crate::operation::Operations;
 use crate::volume::Volume;
 use ccfs_device::{Device, ReadAheadDevice};
 use ccfs_ext4::Error;
-use ccfs_image::Image;
+use ccfs_image::{Image, Wait};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,8 +53,10 @@ impl Volume {
         }
         let home = Home::new(dev, image, backend, options, 0, true);
         let operations = Operations::new(Committer::new(home));
+        let calls = Calls::new(operations);
         let volume = Arc::new(Volume {
-            calls: Calls::new(operations),
+            non_blocking: calls.with(Wait::Never),
+            calls,
             threads: Mutex::default(),
         });
         if volume.options().background && !read_only {

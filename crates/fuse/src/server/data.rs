@@ -7,7 +7,7 @@ use crate::abi::{self, op};
 use crate::server::init::MAX_WRITE;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_engine::{
-    Context, FLAG_APPEND, Fallocate, Ino, Refusal, Seek, SetAttr, SyncCall, WriteFlags, at_hand,
+    Context, FLAG_APPEND, Fallocate, Ino, Refusal, Seek, SetAttr, SyncCall, WriteFlags,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -28,11 +28,12 @@ impl Server {
         if arg.read_flags & abi::READ_LOCKOWNER == 0 {
             self.pages.cached(ino, arg.offset, len as u64, true);
         }
+        let volume = self.volume_for(request);
         if let Some(place) = reply.window.as_mut().and_then(|w| w.get_mut(..len)) {
-            reply.filled = Some(self.volume.read_into(ino, arg.offset, place)?);
+            reply.filled = Some(volume.read_into(ino, arg.offset, place)?);
             return Ok(());
         }
-        Ok(self.volume.read(ino, arg.offset, len, &mut reply.body)?)
+        Ok(volume.read(ino, arg.offset, len, &mut reply.body)?)
     }
 
     pub(super) fn write(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -46,14 +47,14 @@ impl Server {
         let appends = !writeback && arg.flags & libc::O_APPEND as u32 != 0;
         let direct = is_direct(&arg);
         if !writeback {
-            self.before_write(request.header.uid, ino, arg.offset, direct)?;
+            self.before_write(request, ino, arg.offset, direct)?;
         }
         if !direct {
             self.pages.cached(ino, arg.offset, arg.size.into(), false);
         }
         let before = self.notifier.look();
         let flags = WriteFlags {
-            append: appends && self.appends_by_itself(ino, arg.offset, before)?,
+            append: appends && self.appends_by_itself(request, ino, arg.offset, before)?,
             writeback,
             // The kernel makes EIO of a direct write that comes back short, and cuts the file to its size from before (`fuse_get_res_by_io`,
             // `fuse_direct_IO`): its caller would not know of the bytes that stay.
@@ -67,7 +68,8 @@ impl Server {
         let size = if writeback {
             self.write_back(&cx, ino, arg.offset, data, flags)?
         } else {
-            self.volume.write(&cx, ino, arg.offset, data, flags)?
+            self.volume_for(request)
+                .write(&cx, ino, arg.offset, data, flags)?
         };
         if flags.append && self.notifier.is_doubtful(&self.volume, ino, before) {
             // It keeps the bytes where it believed the end to be.
@@ -127,11 +129,18 @@ impl Server {
 
     /// The kernel appends (O_APPEND) where it believes the end of file to be. When an atomic group was, or is, taken back it can be wrong; then
     /// the end is where it really is at that moment.
-    fn appends_by_itself(&self, ino: Ino, offset: u64, before: Look) -> Result<bool, Errno> {
+    fn appends_by_itself(
+        &self,
+        request: &Request<'_>,
+        ino: Ino,
+        offset: u64,
+        before: Look,
+    ) -> Result<bool, Errno> {
         if self.notifier.is_doubtful(&self.volume, ino, before) {
             return Ok(true);
         }
-        Ok(self.volume.groups_open() > 0 && self.volume.getattr(ino)?.size == offset)
+        let volume = self.volume_for(request);
+        Ok(volume.groups_open() > 0 && volume.getattr(ino)?.size == offset)
     }
 
     pub(super) fn fallocate(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -151,9 +160,9 @@ impl Server {
         }
         let ino = self.target(request)?;
         if !keep_size {
-            self.before_growth(request.header.uid, ino, arg.offset + arg.length)?;
+            self.before_growth(request, ino, arg.offset + arg.length)?;
         }
-        self.drop_privileges(request, ino, reply)?;
+        self.drop_privileges(request, ino, request.header.nodeid, reply)?;
         Ok(self
             .volume
             .fallocate(&self.context(request, 0), ino, how, arg.offset, arg.length)?)
@@ -168,9 +177,9 @@ impl Server {
     }
 
     fn is_small_copy(&self, from: Ino, arg: &abi::CopyIn) -> bool {
-        let left = || match at_hand(|| self.volume.getattr(from)) {
-            Some(Ok(attr)) => attr.size.saturating_sub(arg.off_in),
-            _ => u64::MAX,
+        let left = || match self.volume.non_blocking().getattr(from) {
+            Ok(attr) => attr.size.saturating_sub(arg.off_in),
+            Err(_) => u64::MAX,
         };
         self.volume.was_seen(from) && (arg.len <= COPY_SMALL || left() <= COPY_SMALL)
     }
@@ -188,26 +197,16 @@ impl Server {
             // The kernel copies nothing to a descriptor with O_APPEND (EBADF), and others write nothing there.
             return Err(Errno(libc::EPERM));
         }
-        let small = self.is_small_copy(from, &arg);
-        let mut copy = || -> Result<u64, Errno> {
-            // What may wait comes first: from the first operation on this thread waits like any other.
-            self.before_growth(request.header.uid, to, arg.off_out)?;
-            self.drop_privileges_of(request, to, arg.nodeid_out, reply)?;
-            let cx = self.context(request, 0);
-            let (off_in, off_out) = (arg.off_in, arg.off_out);
-            let accessed = self.volume.getattr(from)?.atime;
-            let copied = self
-                .volume
-                .copy_range(&cx, from, off_in, to, off_out, len)?;
-            if self.volume.getattr(from)?.atime != accessed {
-                reply.stale_attrs.push(request.header.nodeid);
+        let copied = match self.is_small_copy(from, &arg) {
+            true => {
+                let copied = self.copy(&request.non_blocking(), &arg, from, to, reply);
+                copied.map_err(|errno| match errno {
+                    // The kernel reads and writes by itself then.
+                    Errno(libc::EAGAIN) => Errno(libc::EOPNOTSUPP),
+                    errno => errno,
+                })?
             }
-            Ok(copied)
-        };
-        let copied = match small {
-            // The kernel reads and writes by itself then.
-            true => at_hand(copy).unwrap_or(Err(Errno(libc::EOPNOTSUPP)))?,
-            false => copy()?,
+            false => self.copy(request, &arg, from, to, reply)?,
         };
         if request.header.opcode == op::COPY_FILE_RANGE {
             reply.push(&abi::WriteOut {
@@ -222,8 +221,29 @@ impl Server {
         Ok(())
     }
 
-    fn drop_privileges(&self, request: &Request<'_>, ino: Ino, reply: &mut Reply) -> Answer {
-        self.drop_privileges_of(request, ino, request.header.nodeid, reply)
+    /// The copy itself; gives how many bytes it copied. Errors: EAGAIN, the request must not wait, and would have to.
+    fn copy(
+        &self,
+        request: &Request<'_>,
+        arg: &abi::CopyIn,
+        from: Ino,
+        to: Ino,
+        reply: &mut Reply,
+    ) -> Result<u64, Errno> {
+        // What may wait comes first: once something has been accepted it waits like any other.
+        self.before_growth(request, to, arg.off_out)?;
+        let volume = match self.drop_privileges(request, to, arg.nodeid_out, reply)? {
+            true => &self.volume,
+            false => self.volume_for(request),
+        };
+        let cx = self.context(request, 0);
+        let accessed = volume.getattr(from)?.atime;
+        let len = arg.len.min(COPY_MAX);
+        let copied = volume.copy_range(&cx, from, arg.off_in, to, arg.off_out, len)?;
+        if self.volume.getattr(from)?.atime != accessed {
+            reply.stale_attrs.push(request.header.nodeid);
+        }
+        Ok(copied)
     }
 
     /// What a write does to setuid and setgid.
@@ -241,7 +261,7 @@ impl Server {
         if !flags.kill_suidgid {
             return Ok(flags);
         }
-        let attr = self.volume.getattr(ino)?;
+        let attr = self.volume_for(request).getattr(ino)?;
         if attr.mode & SETUID_SETGID != 0 {
             flags.kill_sgid = self.is_foreign_setgid(request, &attr);
             // The kernel does not know that the bits go; exec looks at the mode that it remembers.
@@ -250,29 +270,30 @@ impl Server {
         Ok(flags)
     }
 
-    /// With HANDLE_KILLPRIV_V2 the kernel leaves setuid and setgid to us also where the request has no flag for it.
-    fn drop_privileges_of(
+    /// With HANDLE_KILLPRIV_V2 the kernel leaves setuid and setgid to us also where the request has no flag for it. True: they were cleared.
+    fn drop_privileges(
         &self,
         request: &Request<'_>,
         ino: Ino,
         nodeid: u64,
         reply: &mut Reply,
-    ) -> Answer {
+    ) -> Result<bool, Errno> {
         if request.header.uid == 0 {
-            return Ok(());
+            return Ok(false);
         }
-        let attr = self.volume.getattr(ino)?;
+        let volume = self.volume_for(request);
+        let attr = volume.getattr(ino)?;
         if attr.mode & SETUID_SETGID == 0 {
-            return Ok(());
+            return Ok(false);
         }
         let set = SetAttr {
             kill_suidgid: true,
             kill_sgid: self.is_foreign_setgid(request, &attr),
             ..Default::default()
         };
-        self.volume.setattr(&self.context(request, 0), ino, &set)?;
+        volume.setattr(&self.context(request, 0), ino, &set)?;
         reply.stale_attrs.push(nodeid);
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn lseek(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -282,20 +303,27 @@ impl Server {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        let (user, ino) = (request.header.uid, self.target(request)?);
-        let offset = self.seek_written(user, ino, arg.offset, what)?;
+        let ino = self.target(request)?;
+        let offset = self.seek_written(request, ino, arg.offset, what)?;
         reply.push(&abi::LseekOut { offset });
         Ok(())
     }
 
     /// What a mapping has written to a hole is data, and nobody here knows of it before the kernel writes it back, which it does not do by
     /// itself for this call. So it is asked to, hole by hole, where one decides. (A negative offset is past the end, too.)
-    fn seek_written(&self, user: u32, ino: Ino, from: u64, what: Seek) -> ccfs_engine::Result<u64> {
+    fn seek_written(
+        &self,
+        request: &Request<'_>,
+        ino: Ino,
+        from: u64,
+        what: Seek,
+    ) -> ccfs_engine::Result<u64> {
+        let volume = self.volume_for(request);
         let mut asked = 0..0;
         loop {
-            let found = self.volume.seek(ino, from, what);
-            let end_of = |at| match self.volume.seek(ino, at, Seek::Data) {
-                Err(e) if e.errno() == libc::ENXIO => Ok(self.volume.getattr(ino)?.size),
+            let found = volume.seek(ino, from, what);
+            let end_of = |at| match volume.seek(ino, at, Seek::Data) {
+                Err(e) if e.errno() == libc::ENXIO => Ok(volume.getattr(ino)?.size),
                 end => end,
             };
             let hole = match (&found, what) {
@@ -308,7 +336,8 @@ impl Server {
             if hole.is_empty() || known {
                 return found;
             }
-            self.notifier.write_back(user, ino, hole.clone(), TELL_WAIT);
+            self.notifier
+                .write_back(request.header.uid, ino, hole.clone(), TELL_WAIT);
             asked = hole;
         }
     }

@@ -152,7 +152,7 @@ impl Server {
         context.privileged =
             changed & FLAGS_NEED_RIGHTS == 0 || self.needs(request, CAP_LINUX_IMMUTABLE).is_ok();
         if changed & flags & FLAGS_NEED_RIGHTS != 0 && context.privileged {
-            self.before_locking(request.header.uid, ino)?;
+            self.before_locking(request, ino)?;
         }
         self.volume.setflags(&context, ino, flags)?;
         reply.stale_attrs.push(request.header.nodeid);

@@ -13,10 +13,10 @@
 //!   dropped, from the kernel's cache as well: opens are not seen, so that a mapping cannot be refused.
 //!
 //! A file that the kernel has not read has no such pages (`ccfs_engine::Volume::may_be_mapped`), and costs nothing.
-use super::Server;
 use super::notifier::TELL_WAIT;
+use super::{Answer, Server};
 use crate::wire::{Errno, Request};
-use ccfs_engine::{Ino, SetAttr, SetTime, may_wait};
+use ccfs_engine::{Ino, SetAttr, SetTime};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ const WRITE_WAIT: Duration = Duration::from_millis(200);
 
 impl Server {
     /// Before a file grows to `size` by a call of which the kernel lets pages be written back meanwhile.
-    pub(super) fn before_growth(&self, user: u32, ino: Ino, size: u64) -> Result<(), Errno> {
-        match self.tail_below(ino, size)? {
-            Some(tail) => self.take_tail(user, ino, tail, TELL_WAIT),
+    pub(super) fn before_growth(&self, request: &Request<'_>, ino: Ino, size: u64) -> Answer {
+        match self.tail_below(request, ino, size)? {
+            Some(tail) => self.take_tail(request, ino, tail, TELL_WAIT),
             None => Ok(()),
         }
     }
@@ -39,36 +39,43 @@ impl Server {
     /// waits, for ever. So that page is left.
     pub(super) fn before_write(
         &self,
-        user: u32,
+        request: &Request<'_>,
         ino: Ino,
         offset: u64,
         direct: bool,
-    ) -> Result<(), Errno> {
-        match self.tail_below(ino, offset)? {
+    ) -> Answer {
+        match self.tail_below(request, ino, offset)? {
             Some(tail) if direct || offset >= tail.end => {
-                self.take_tail(user, ino, tail, WRITE_WAIT)
+                self.take_tail(request, ino, tail, WRITE_WAIT)
             }
             _ => Ok(()),
         }
     }
 
     /// What a mapping may have behind the end of file, where that lies below `size`.
-    fn tail_below(&self, ino: Ino, size: u64) -> Result<Option<Range<u64>>, Errno> {
+    fn tail_below(
+        &self,
+        request: &Request<'_>,
+        ino: Ino,
+        size: u64,
+    ) -> Result<Option<Range<u64>>, Errno> {
         let page = rustix::param::page_size() as u64;
-        let tail = self.volume.tail_that_may_be_mapped(ino, page)?;
+        let tail = self
+            .volume_for(request)
+            .tail_that_may_be_mapped(ino, page)?;
         Ok(tail.filter(|t| t.start < size))
     }
 
     fn take_tail(
         &self,
-        user: u32,
+        request: &Request<'_>,
         ino: Ino,
         tail: Range<u64>,
         patience: Duration,
-    ) -> Result<(), Errno> {
-        may_wait()?;
+    ) -> Answer {
+        request.wait.check()?;
         let start = tail.start - tail.start % rustix::param::page_size() as u64;
-        self.give_back(user, ino, start..tail.end, patience);
+        self.give_back(request.header.uid, ino, start..tail.end, patience);
         Ok(())
     }
 
@@ -98,22 +105,22 @@ impl Server {
     }
 
     /// Before attributes are set.
-    pub(super) fn before_setattr(&self, user: u32, ino: Ino, set: &SetAttr) -> Result<(), Errno> {
+    pub(super) fn before_setattr(&self, request: &Request<'_>, ino: Ino, set: &SetAttr) -> Answer {
         if let Some(time) = set.mtime
             && set.size.is_none()
             && self.stores_count(ino, matches!(time, SetTime::Now))
         {
-            may_wait()?;
-            self.give_back(user, ino, 0..u64::MAX, TELL_WAIT);
+            request.wait.check()?;
+            self.give_back(request.header.uid, ino, 0..u64::MAX, TELL_WAIT);
         }
         Ok(())
     }
 
     /// Before a file becomes immutable or append-only. That is rare, and what is not taken now is lost: so also where nothing was read, as a page
     /// that was written whole can be mapped, too.
-    pub(super) fn before_locking(&self, user: u32, ino: Ino) -> Result<(), Errno> {
-        may_wait()?;
-        self.give_back(user, ino, 0..u64::MAX, TELL_WAIT);
+    pub(super) fn before_locking(&self, request: &Request<'_>, ino: Ino) -> Answer {
+        request.wait.check()?;
+        self.give_back(request.header.uid, ino, 0..u64::MAX, TELL_WAIT);
         Ok(())
     }
 }

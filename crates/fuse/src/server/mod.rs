@@ -43,7 +43,7 @@ use crate::wire::{Errno, Handler, Reply, Request, StalePages};
 use ccfs_caller::procfs::Proc;
 use ccfs_caller::{CallerConfig, Callers};
 use ccfs_client::abi as client;
-use ccfs_engine::{Attr, Context, Ino, ROOT_INO, Volume, at_hand};
+use ccfs_engine::{Attr, Calls, Context, Ino, ROOT_INO, Volume, Wait};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -256,6 +256,14 @@ impl Server {
                 .is_group()
     }
 
+    /// The volume for who serves this request, and may wait for that or must not.
+    fn volume_for(&self, request: &Request<'_>) -> &Calls {
+        match request.wait {
+            Wait::Allowed => &self.volume,
+            Wait::Never => self.volume.non_blocking(),
+        }
+    }
+
     /// The inode that a request is about.
     fn target(&self, request: &Request<'_>) -> Result<Ino, Errno> {
         ino_of(request.header.nodeid)
@@ -391,7 +399,7 @@ impl Handler for Server {
         self.answer(request, reply);
     }
 
-    fn handle_at_hand(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
+    fn handle_non_blocking(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
         let header = &request.header;
         if self.waits_for_durability(request)
             || !can_be_left(header.opcode)
@@ -400,14 +408,13 @@ impl Handler for Server {
             self.handle(request, reply);
             return true;
         }
-        let done = at_hand(|| self.answer(request, reply)).is_some();
-        if done {
-            self.metrics.count(header.opcode);
-        } else {
-            self.undelivered(reply);
+        self.answer(&request.non_blocking(), reply);
+        if reply.errno == libc::EAGAIN {
             reply.clear();
+            return false;
         }
-        done
+        self.metrics.count(header.opcode);
+        true
     }
 
     fn drop_pages(&self, user: u32, stale: StalePages, reply: notifier::Done) {

@@ -6,7 +6,7 @@ use crate::wire::{
     Errno, Reply, Request, checked_name, name_and_string, one_name, padded, push_dirent,
 };
 use ccfs_engine::{
-    Attr, Error, ListEntry, RenameFlags, SetAttr, SetTime, TIME_MAX, TIME_MIN, Time, waiting,
+    Attr, Error, Ino, ListEntry, RenameFlags, SetAttr, SetTime, TIME_MAX, TIME_MIN, Time,
 };
 
 /// Longest target of a symlink, bytes (PATH_MAX without its NUL).
@@ -18,12 +18,12 @@ impl Server {
         let parent = self.target(request)?;
         let name = one_name(request.bare())?;
         if name == b"." {
-            return self.lookup_handle(parent, reply);
+            return self.lookup_handle(request, parent, reply);
         }
         if self.status_dir.is_name(request.header.nodeid, name) {
             return self.lookup_status_dir(reply);
         }
-        match self.volume.lookup(parent, name) {
+        match self.volume_for(request).lookup(parent, name) {
             Ok(attr) => self.push_entry(reply, &attr),
             // Node id 0: the kernel remembers that there is no such name.
             Err(Error::Errno(libc::ENOENT)) => reply.push(&abi::EntryOut {
@@ -36,10 +36,10 @@ impl Server {
     }
 
     /// A node id that the kernel may not hold a reference to: take one first, so that the inode cannot vanish in between.
-    fn lookup_handle(&self, ino: ccfs_engine::Ino, reply: &mut Reply) -> Answer {
-        self.volume.getattr(ino).map_err(stale)?;
+    fn lookup_handle(&self, request: &Request<'_>, ino: Ino, reply: &mut Reply) -> Answer {
+        self.volume_for(request).getattr(ino).map_err(stale)?;
         self.volume.remember(ino, 1);
-        let answer = match waiting(|| self.volume.getattr(ino)) {
+        let answer = match self.volume.getattr(ino) {
             // Nameless and not known to the kernel: nobody has it open, it is about to be freed.
             Ok(attr) if attr.nlink == 0 => Err(Errno(libc::ESTALE)),
             Ok(attr) => {
@@ -50,7 +50,7 @@ impl Server {
             Err(e) => Err(stale(e)),
         };
         // It may be freed now.
-        waiting(|| self.volume.forget(ino, 1));
+        self.volume.forget(ino, 1);
         answer
     }
 
@@ -81,14 +81,14 @@ impl Server {
     }
 
     pub(super) fn getattr(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
-        let attr = self.volume.getattr(self.target(request)?)?;
+        let attr = self.volume_for(request).getattr(self.target(request)?)?;
         self.push_attr(reply, &attr);
         Ok(())
     }
 
     pub(super) fn statx(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         request.arg::<abi::StatxIn>()?;
-        let attr = self.volume.getattr(self.target(request)?)?;
+        let attr = self.volume_for(request).getattr(self.target(request)?)?;
         let stat = self.statx_of(&attr);
         reply.push(&abi::StatxOut {
             attr_valid: FOREVER,
@@ -139,14 +139,16 @@ impl Server {
         // HANDLE_KILLPRIV_V2: a change of owner clears setuid and setgid of everything but directories, root's too.
         let chown = set.uid.is_some() || set.gid.is_some();
         if chown || set.kill_suidgid {
-            let attr = self.volume.getattr(ino)?;
+            let attr = self.volume_for(request).getattr(ino)?;
             let unprivileged = !chown || request.header.uid != 0;
             set.kill_sgid = unprivileged && self.is_foreign_setgid(request, &attr);
             set.kill_suidgid |= attr.mode & libc::S_IFMT as u16 != libc::S_IFDIR as u16;
         }
-        self.before_setattr(request.header.uid, ino, &set)?;
+        self.before_setattr(request, ino, &set)?;
         let before = self.notifier.look();
-        let attr = self.volume.setattr(&self.context(request, 0), ino, &set)?;
+        let attr = self
+            .volume_for(request)
+            .setattr(&self.context(request, 0), ino, &set)?;
         if set.size.is_some() && self.notifier.is_doubtful(&self.volume, ino, before) {
             self.volume.was_as_long(ino);
         }
@@ -155,7 +157,7 @@ impl Server {
     }
 
     pub(super) fn readlink(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
-        reply.body = self.volume.readlink(self.target(request)?)?;
+        reply.body = self.volume_for(request).readlink(self.target(request)?)?;
         Ok(())
     }
 
@@ -168,7 +170,9 @@ impl Server {
         }
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
         let name = self.changeable(request.header.nodeid, name)?;
-        let attr = self.volume.symlink(&cx, parent, name, target)?;
+        let attr = self
+            .volume_for(request)
+            .symlink(&cx, parent, name, target)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -184,7 +188,9 @@ impl Server {
         let cx = self.context(request, arg.umask);
         let parent = self.target(request)?;
         let mode = self.mode_of_new(request, parent, mode)?;
-        let attr = self.volume.mknod(&cx, parent, name, mode, arg.rdev)?;
+        let attr = self
+            .volume_for(request)
+            .mknod(&cx, parent, name, mode, arg.rdev)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -194,7 +200,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFDIR as u16;
         let (cx, parent) = (self.context(request, arg.umask), self.target(request)?);
-        let attr = self.volume.mkdir(&cx, parent, name, mode)?;
+        let attr = self.volume_for(request).mkdir(&cx, parent, name, mode)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -205,7 +211,7 @@ impl Server {
         let (cx, parent) = (self.context(request, arg.umask), self.target(request)?);
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFREG as u16;
         let mode = self.mode_of_new(request, parent, mode)?;
-        let attr = self.volume.tmpfile(&cx, parent, mode)?;
+        let attr = self.volume_for(request).tmpfile(&cx, parent, mode)?;
         self.push_entry(reply, &attr);
         reply.push(&self.opened(arg.flags));
         Ok(())
@@ -214,13 +220,13 @@ impl Server {
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer {
         let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
-        Ok(self.volume.unlink(&cx, parent, name)?)
+        Ok(self.volume_for(request).unlink(&cx, parent, name)?)
     }
 
     pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer {
         let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
-        Ok(self.volume.rmdir(&cx, parent, name)?)
+        Ok(self.volume_for(request).rmdir(&cx, parent, name)?)
     }
 
     pub(super) fn rename(&self, request: &Request<'_>) -> Answer {
@@ -238,7 +244,8 @@ impl Server {
         let (from, to) = (self.target(request)?, ino_of(to)?);
         let name = self.changeable(request.header.nodeid, name)?;
         let before = self.notifier.look();
-        self.volume.rename(&cx, from, name, to, new_name, flags)?;
+        self.volume_for(request)
+            .rename(&cx, from, name, to, new_name, flags)?;
         let names = [(from, name), (to, new_name)];
         self.notifier.renamed(&self.volume, before, cx.uid, names);
         Ok(())
@@ -249,7 +256,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let cx = self.context(request, 0);
         let (ino, parent) = (ino_of(arg.oldnodeid)?, self.target(request)?);
-        let attr = self.volume.link(&cx, ino, parent, name)?;
+        let attr = self.volume_for(request).link(&cx, ino, parent, name)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -259,7 +266,7 @@ impl Server {
         check_range(arg.offset, 0)?;
         let room = (arg.size as usize).min(LIST_MAX);
         let body = &mut reply.body;
-        self.volume
+        self.volume_for(request)
             .readdir(self.target(request)?, arg.offset, &mut |entry| {
                 if body.len() + padded(size_of::<abi::Dirent>() + entry.name.len()) > room {
                     return false;
@@ -280,23 +287,24 @@ impl Server {
         let mut taken = 0;
         let mut entries = Vec::new();
         // Collected first: the engine may hold the directory while it calls back.
-        self.volume.readdir(dir, arg.offset, &mut |entry| {
-            taken += padded(FIXED + entry.name.len());
-            if taken <= room {
-                entries.push(entry);
-            }
-            taken <= room
-        })?;
+        self.volume_for(request)
+            .readdir(dir, arg.offset, &mut |entry| {
+                taken += padded(FIXED + entry.name.len());
+                if taken <= room {
+                    entries.push(entry);
+                }
+                taken <= room
+            })?;
         // What has to be read is found out before there are references: one that is taken back could be the last of an inode.
         for entry in &entries {
-            self.volume.is_at_hand(entry.ino)?;
+            self.volume_for(request).check_in_memory(entry.ino)?;
         }
         for entry in &entries {
             let dots = entry.name == b"." || entry.name == b"..";
             match if dots {
                 None
             } else {
-                waiting(|| self.volume.entry_attr(dir, entry.ino)).ok()
+                self.volume.entry_attr(dir, entry.ino).ok()
             } {
                 Some(attr) => self.push_entry(reply, &attr),
                 // Node id 0: a name without attributes.

@@ -23,7 +23,7 @@ impl Server {
         if mode & SETGID_EXECUTABLE != SETGID_EXECUTABLE {
             return Ok(mode);
         }
-        let dir = self.volume.getattr(parent)?;
+        let dir = self.volume_for(request).getattr(parent)?;
         let foreign = dir.mode & SETGID != 0 && !self.may_act_for_group(request, &dir);
         Ok(if foreign { mode & !SETGID } else { mode })
     }

@@ -7,7 +7,7 @@
 use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::wire::{Errno, Request};
-use ccfs_engine::{Ino, SyncCall, waiting};
+use ccfs_engine::{Ino, SyncCall};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The write passes the page cache by.
@@ -70,8 +70,7 @@ impl Server {
     pub(super) fn make_durable(&self, request: &Request<'_>, inos: [Option<Ino>; 2]) -> Answer {
         for ino in inos.into_iter().flatten() {
             let cx = self.context(request, 0);
-            // The request has been accepted: it cannot be left any more.
-            waiting(|| self.sync(request, &cx, SyncCall::File(ino)))?;
+            self.sync(request, &cx, SyncCall::File(ino))?;
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ impl Server {
         let replace = arg.flags & libc::XATTR_REPLACE as u32 != 0;
         let kill_sgid = arg.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
         let cx = self.context(request, 0);
-        Ok(self.volume.setxattr(
+        Ok(self.volume_for(request).setxattr(
             &cx,
             self.target(request)?,
             name,
@@ -51,7 +51,7 @@ impl Server {
     pub(super) fn getxattr(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let (arg, rest) = request.arg_and_rest::<abi::GetxattrIn>()?;
         let value = self
-            .volume
+            .volume_for(request)
             .getxattr(self.target(request)?, xattr_name(rest)?)?;
         sized_answer(arg.size, value, reply)
     }
@@ -60,7 +60,7 @@ impl Server {
         let arg: abi::GetxattrIn = request.arg()?;
         let mut list = Vec::new();
         let privileged = self.context(request, 0).privileged;
-        for name in self.volume.listxattr(self.target(request)?)? {
+        for name in self.volume_for(request).listxattr(self.target(request)?)? {
             // As ext4: the names of trusted attributes are not for everybody. The kernel checks only their values.
             if !privileged && name.starts_with(b"trusted.") {
                 continue;
@@ -73,9 +73,11 @@ impl Server {
 
     pub(super) fn removexattr(&self, request: &Request<'_>) -> Answer {
         let name = xattr_name(request.bare())?;
-        Ok(self
-            .volume
-            .removexattr(&self.context(request, 0), self.target(request)?, name)?)
+        Ok(self.volume_for(request).removexattr(
+            &self.context(request, 0),
+            self.target(request)?,
+            name,
+        )?)
     }
 }
 

@@ -519,7 +519,7 @@ impl Thread {
             self.ring.submit()?;
         }
         let shared = &serving.shared;
-        if !shared.serve_at_hand(&mut buffer, &mut serving.reply) {
+        if !shared.serve_non_blocking(&mut buffer, &mut serving.reply) {
             // It can be room that is missing by now.
             let waits = buffer
                 .request()

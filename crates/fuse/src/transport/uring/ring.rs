@@ -125,7 +125,7 @@ impl Buffer {
         };
         let first = &self.head[abi::URING_OP_AT..abi::URING_ENTRY_AT];
         let body = Body::Split { first, rest };
-        Some(Request { header, body })
+        Some(Request::new(header, body))
     }
 
     /// A READ's payload, which is empty, for its reply. It must be put back.

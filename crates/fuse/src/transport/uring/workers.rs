@@ -101,9 +101,9 @@ impl Shared {
     }
 
     /// As `serve`, for the thread of a queue. False: it takes a read from the device; the request is as it was.
-    pub fn serve_at_hand(&self, buffer: &mut Buffer, reply: &mut Reply) -> bool {
+    pub fn serve_non_blocking(&self, buffer: &mut Buffer, reply: &mut Reply) -> bool {
         self.serve_by(buffer, reply, true, |handler, request, reply| {
-            handler.handle_at_hand(request, reply)
+            handler.handle_non_blocking(request, reply)
         })
     }
 
