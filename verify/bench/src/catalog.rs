@@ -16,7 +16,7 @@ const MICRO_SHARE: f64 = 0.3;
 pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
     let mut all: Vec<Box<dyn Experiment>> = Vec::new();
     for kind in Kind::value_variants() {
-        all.push(Box::new(kind.experiment()));
+        all.push(Box::new(personality(*kind)));
     }
     for call in Call::ALL {
         all.push(Box::new(micro(call, false)));
@@ -51,6 +51,18 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
         all.push(Box::new(recovery));
     }
     all
+}
+
+fn personality(kind: Kind) -> Plain {
+    Plain {
+        name: kind.name().into(),
+        group: Group::Personalities,
+        op: "an open, create, whole read, write, fsync, close, stat or delete",
+        on_models: true,
+        share: 1.0,
+        make: Box::new(move |scale, _| kind.make(scale)),
+        variants: everywhere,
+    }
 }
 
 fn micro(call: Call, cold: bool) -> Plain {

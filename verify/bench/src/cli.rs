@@ -2,7 +2,6 @@
 use crate::catalog;
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group};
-use crate::scale::PARTS;
 use crate::session::Plan;
 use crate::system::System;
 use crate::workload::Scale;
@@ -199,6 +198,16 @@ impl RunArgs {
     }
 }
 
+/// The parts of `scale`, in the order in which they are measured and reported.
+pub const SCALE_PARTS: [&str; 6] = [
+    "directory",
+    "files",
+    "volume",
+    "streams",
+    "aged",
+    "overwritten",
+];
+
 /// Large directories, many files, large volumes, many streams, and an aged volume
 ///
 /// Each over powers of ten up to the size given, in sparse files below WORKDIR: cost per operation, mount time, memory. The whole takes
@@ -214,7 +223,7 @@ pub struct ScaleArgs {
     )]
     pub fs: Vec<System>,
     /// Only these parts: directory, files, volume, streams, aged, overwritten
-    #[arg(long, value_delimiter = ',', value_name = "PART", value_parser = PARTS)]
+    #[arg(long, value_delimiter = ',', value_name = "PART", value_parser = SCALE_PARTS)]
     pub part: Vec<String>,
     /// Entries of the largest directory
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..=100_000_000))]

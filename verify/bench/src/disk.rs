@@ -3,7 +3,6 @@
 //! A process of its own serves it ([`serve`], `ccfs-bench disk`): ccfs's virtual disk over memory, with the timing module's delays. It
 //! ends with its stdin, and what it mounted lies below the working directory, which takes everything with it.
 use crate::guard::{self, WorkDir};
-use crate::image::Counters;
 use crate::system::bench_program;
 use crate::{Because, Result};
 use ccfs_device::{Device, MemoryDevice, Params, Timed};
@@ -47,6 +46,23 @@ impl DiskKind {
     /// What follows a workload's name.
     pub fn suffix(self) -> String {
         self.timing().map_or(String::new(), |t| format!("@{t}"))
+    }
+}
+
+/// What a device was told since some moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub written_bytes: u64,
+    pub flushes: u64,
+}
+
+impl Counters {
+    /// What came after `then`.
+    pub fn since(self, then: Counters) -> Counters {
+        Counters {
+            written_bytes: self.written_bytes.saturating_sub(then.written_bytes),
+            flushes: self.flushes.saturating_sub(then.flushes),
+        }
     }
 }
 

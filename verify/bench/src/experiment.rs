@@ -1,7 +1,7 @@
 //! What can be measured: an experiment runs on a place (one system on one disk) and gives one figure, with others beside it.
-use crate::disk::DiskKind;
+use crate::disk::{Counters, DiskKind};
 use crate::guard::WorkDir;
-use crate::image::{Counters, Image, KEEP, Mount};
+use crate::image::{Image, KEEP, Mount};
 use crate::outputs::warn;
 use crate::run::{self, Outcome};
 use crate::system::System;

@@ -1,7 +1,7 @@
 //! The image that all systems use in turn, and how each is mounted on it and unmounted.
 //!
 //! There is one image per disk: every system's blocks are the very same ones.
-use crate::disk::{DiskKind, Served};
+use crate::disk::{Counters, DiskKind, Served};
 use crate::guard::{self, WorkDir, loops_below, mounts_below};
 use crate::system::{System, bench_program, ccfs_program, check, command};
 use crate::{Because, Result};
@@ -17,23 +17,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The one mount option of the null server: what is written is kept in memory.
 pub const KEEP: &str = "keep";
-
-/// What a device was told since some moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    pub written_bytes: u64,
-    pub flushes: u64,
-}
-
-impl Counters {
-    /// What came after `then`.
-    pub fn since(self, then: Counters) -> Counters {
-        Counters {
-            written_bytes: self.written_bytes.saturating_sub(then.written_bytes),
-            flushes: self.flushes.saturating_sub(then.flushes),
-        }
-    }
-}
 
 /// A disk of one size.
 pub struct Image {

@@ -1,7 +1,7 @@
 //! What a sync costs while another application has much unwritten data: the ccfs paper's Table 3 and Figure 4.
-use crate::disk::DiskKind;
+use crate::disk::{Counters, DiskKind};
 use crate::experiment::{Experiment, Group, Measured, Place, STREAMS, in_streams};
-use crate::image::{Counters, Mount};
+use crate::image::Mount;
 use crate::stats::{Latencies, Sample};
 use crate::system::System;
 use crate::workload::{Worker, enter_stream};

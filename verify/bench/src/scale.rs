@@ -1,6 +1,6 @@
 //! `make scale`: what grows without bound must not cost more. Directories, files, volumes and streams over powers of ten; mount time,
 //! memory; and what an aged volume, and a file that was overwritten for long, still give.
-use crate::cli::ScaleArgs;
+use crate::cli::{SCALE_PARTS, ScaleArgs};
 use crate::disk::DiskKind;
 use crate::experiment::Measured;
 use crate::guard::WorkDir;
@@ -80,17 +80,8 @@ pub fn run(args: &ScaleArgs) -> Result<()> {
     report::failures(&cells)
 }
 
-pub const PARTS: [&str; 6] = [
-    "directory",
-    "files",
-    "volume",
-    "streams",
-    "aged",
-    "overwritten",
-];
-
 fn order(workload: &str) -> (usize, u32, String) {
-    let part = PARTS
+    let part = SCALE_PARTS
         .iter()
         .position(|p| workload.starts_with(&format!("scale-{p}")));
     let exponent = workload
@@ -98,7 +89,7 @@ fn order(workload: &str) -> (usize, u32, String) {
         .next()
         .and_then(|e| e.parse().ok())
         .unwrap_or(0);
-    (part.unwrap_or(PARTS.len()), exponent, workload.into())
+    (part.unwrap_or(SCALE_PARTS.len()), exponent, workload.into())
 }
 
 /// The measurements on one system.
@@ -110,7 +101,7 @@ struct Part<'a> {
 
 impl Part<'_> {
     fn all(&mut self) -> Result<()> {
-        for name in PARTS {
+        for name in SCALE_PARTS {
             if !self.args.part.is_empty() && !self.args.part.iter().any(|p| p == name) {
                 continue;
             }

@@ -13,7 +13,6 @@ mod tests;
 mod varmail;
 mod webserver;
 
-use crate::experiment::{Group, Plain, everywhere};
 use ccfs_testkit::Rng;
 use clap::ValueEnum;
 pub use micro::{Call, Micro, Threaded};
@@ -159,19 +158,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The experiment.
-    pub fn experiment(self) -> Plain {
-        Plain {
-            name: self.name().into(),
-            group: Group::Personalities,
-            op: "an open, create, whole read, write, fsync, close, stat or delete",
-            on_models: true,
-            share: 1.0,
-            make: Box::new(move |scale, _| self.make(scale)),
-            variants: everywhere,
-        }
-    }
-
     pub fn name(self) -> &'static str {
         match self {
             Kind::Varmail => "varmail",
