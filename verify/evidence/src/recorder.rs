@@ -1,8 +1,6 @@
 //! A device that notes in a trace what is done to it.
 use crate::trace::TraceWriter;
-use ccfs_device::{
-    AlignedBuf, Counters, Device, MemoryDevice, Pending, Slice, Ticket, Write, write_all,
-};
+use ccfs_device::{Counters, Device, Pending, Slice, Ticket, Write};
 use std::io;
 use std::sync::Arc;
 
@@ -88,15 +86,4 @@ impl Pending for UnderWay {
     fn is_ready(&self) -> bool {
         self.ticket.is_ready()
     }
-}
-
-/// Writes bytes that need not be aligned in memory; zeros take none.
-pub fn store(device: &MemoryDevice, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    if bytes.iter().all(|b| *b == 0) {
-        return device.fill(offset, bytes.len() as u64, 0);
-    }
-    write_all(
-        device,
-        vec![Write::new(offset, AlignedBuf::from_bytes(bytes))],
-    )
 }

@@ -9,7 +9,7 @@
 //! its entry on; between `seen` and its entry it was under way, so a crash may have it already. A flush makes durable the
 //! entries below its `seen`. Traces of other recorders lack the fields: there `seen` is the entry's own number and the time is 0.
 use crate::Fail;
-use ccfs_device::{MemoryDevice, SECTOR};
+use ccfs_device::{AlignedBuf, MemoryDevice, SECTOR, Write, write_all};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
@@ -311,7 +311,7 @@ impl Trace {
                 self.file
                     .read_exact_at(&mut data, entry.data_at)
                     .map_err(fail)?;
-                crate::recorder::store(device, entry.offset, &data).map_err(fail)
+                store(device, entry.offset, &data).map_err(fail)
             }
             Kind::Flush | Kind::Mark(_) => Ok(()),
         }
@@ -322,6 +322,17 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
+}
+
+/// Writes bytes that need not be aligned in memory; zeros take none.
+fn store(device: &MemoryDevice, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    if bytes.iter().all(|b| *b == 0) {
+        return device.fill(offset, bytes.len() as u64, 0);
+    }
+    write_all(
+        device,
+        vec![Write::new(offset, AlignedBuf::from_bytes(bytes))],
+    )
 }
 
 #[cfg(test)]
