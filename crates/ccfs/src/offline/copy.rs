@@ -97,9 +97,7 @@ fn options(owner: Option<(u32, u32)>) -> CopyOptions {
 
 /// Several sources need a directory to go into.
 fn check_goal(volume: &Offline, goal: &Place, sources: usize) -> Outcome<()> {
-    let is_dir = volume
-        .stat(&goal.path)
-        .is_ok_and(|a| u32::from(a.mode) & libc::S_IFMT == libc::S_IFDIR);
+    let is_dir = volume.stat(&goal.path).is_ok_and(|a| a.is_dir());
     if sources > 1 && !is_dir {
         return Err(Failure::new(
             CODE,

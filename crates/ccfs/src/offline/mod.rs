@@ -146,7 +146,7 @@ pub fn rm(args: &RmArgs) -> Outcome<()> {
             volume.remove_all(&p.path)
         } else {
             match volume.lstat(&p.path) {
-                Ok(attr) if u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR => {
+                Ok(attr) if attr.is_dir() => {
                     return Err(format!(
                         "{}: {}: is a directory; -r removes it with all that is in it",
                         p.image.display(),

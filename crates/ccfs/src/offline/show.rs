@@ -147,7 +147,7 @@ fn line(volume: &Offline, dir: Option<&Path>, entry: &Entry, long: bool) -> Stri
 }
 
 fn kind(attr: &Attr) -> &'static str {
-    match u32::from(attr.mode) & libc::S_IFMT {
+    match attr.file_type() {
         libc::S_IFREG => "file",
         libc::S_IFDIR => "directory",
         libc::S_IFLNK => "symlink",

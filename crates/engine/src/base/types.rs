@@ -82,6 +82,21 @@ pub struct Attr {
     pub flags: u32,
 }
 
+impl Attr {
+    /// What it is: one of the C library's `S_IF*`.
+    pub fn file_type(&self) -> u32 {
+        u32::from(ccfs_ext4::inode::file_type(self.mode))
+    }
+
+    pub fn is_dir(&self) -> bool {
+        ccfs_ext4::inode::is_dir(self.mode)
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.file_type() == u32::from(ccfs_ext4::inode::S_IFREG)
+    }
+}
+
 /// Seconds and nanoseconds since the epoch.
 pub type Time = (i64, u32);
 

@@ -122,7 +122,7 @@ impl Server {
         };
         let attr = self.volume.getattr(self.target(request)?)?;
         // What is no file has flags of its own kind.
-        let is_file = u32::from(attr.mode) & libc::S_IFMT == libc::S_IFREG;
+        let is_file = attr.is_file();
         match is_file && attr.flags & locks != 0 {
             true => Err(Errno(libc::EPERM)),
             false => Ok(()),

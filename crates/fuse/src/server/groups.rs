@@ -79,8 +79,8 @@ impl Server {
     /// that somebody began otherwise a commit waits for that group's, and an abort takes all of that group back.
     pub(super) fn atomic_write(&self, request: &Request<'_>, number: u32) -> Answer {
         let (tid, uid) = (request.header.pid, request.header.uid);
-        let mode = self.volume.getattr(self.target(request)?)?.mode;
-        if number == F2FS_START && u32::from(mode) & libc::S_IFMT != libc::S_IFREG {
+        let attr = self.volume.getattr(self.target(request)?)?;
+        if number == F2FS_START && !attr.is_file() {
             return Err(Errno(libc::EINVAL));
         }
         let inside = match self.callers.group(tid, uid, 0) {
@@ -218,7 +218,7 @@ impl Server {
             }
             Change::File(ino) => {
                 let attr = self.volume.getattr(ino).ok()?;
-                let is_dir = u32::from(attr.mode) & libc::S_IFMT == libc::S_IFDIR;
+                let is_dir = attr.is_dir();
                 let line = || format!("changed {}\n", path(ino).replace('\n', "?"));
                 (!is_dir).then(line)
             }

@@ -142,7 +142,7 @@ impl Server {
             let attr = self.volume_for(request).getattr(ino)?;
             let unprivileged = !chown || request.header.uid != 0;
             set.kill_sgid = unprivileged && self.is_foreign_setgid(request, &attr);
-            set.kill_suidgid |= attr.mode & libc::S_IFMT as u16 != libc::S_IFDIR as u16;
+            set.kill_suidgid |= !attr.is_dir();
         }
         self.before_setattr(request, ino, &set)?;
         let before = self.notifier.look();

@@ -378,7 +378,7 @@ fn restored(volume: &Weak<Volume>, kernel: &Channel, ino: Ino, aborts: u32) {
     // A file that is longer again: a mapping of it must not end where it ended in the group, and nobody asks for attributes before an access
     // through a mapping. (One that is shorter: the first read that comes back short tells the kernel.)
     if let Ok(attr) = volume.getattr(ino)
-        && u32::from(attr.mode) & libc::S_IFMT == libc::S_IFREG
+        && attr.is_file()
         && attr.size > 0
     {
         let (mut last, at) = (Vec::new(), attr.size - 1);
