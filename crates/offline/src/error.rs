@@ -26,6 +26,10 @@ pub enum Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
+pub(crate) fn errno<T>(n: i32) -> ccfs_engine::Result<T> {
+    Err(ccfs_engine::Error::Errno(n))
+}
+
 impl Error {
     pub(crate) fn file(path: &[u8], error: ccfs_engine::Error) -> Self {
         // The volume's root.

@@ -1,7 +1,7 @@
 //! Directories of a volume, checked: a damaged or hostile one gives an error, never a name that leads elsewhere.
-use crate::error::{Error, Result};
-use crate::path::Last;
-use crate::volume::{Offline, bytes, errno, is_dir};
+use crate::error::{Error, Result, errno};
+use crate::path::{Last, existing};
+use crate::volume::{Offline, bytes};
 use ccfs_engine::{Attr, Ino, ListEntry};
 use std::collections::HashSet;
 use std::path::Path;
@@ -26,8 +26,8 @@ impl Offline {
     /// The entries of a directory by name, without `.` and `..`.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<Entry>> {
         let path = bytes(&path);
-        let (attr, _) = self.existing(path, Last::Follow)?;
-        if !is_dir(&attr) {
+        let (attr, _) = existing(&self.volume, path, Last::Follow)?;
+        if !attr.is_dir() {
             return errno(libc::ENOTDIR).map_err(|e| Error::file(path, e));
         }
         let names = self.names(attr.ino).map_err(|e| Error::file(path, e))?;
@@ -71,8 +71,8 @@ impl Offline {
     /// entries of the directory itself), the path from there, and the entry. What cannot be read is an `Err`, and the rest goes on.
     pub fn visit(&self, path: impl AsRef<Path>, each: &mut Visitor<'_>) -> Result<()> {
         let path = bytes(&path);
-        let (attr, _) = self.existing(path, Last::Follow)?;
-        if !is_dir(&attr) {
+        let (attr, _) = existing(&self.volume, path, Last::Follow)?;
+        if !attr.is_dir() {
             return errno(libc::ENOTDIR).map_err(|e| Error::file(path, e));
         }
         let mut seen = HashSet::from([attr.ino]);
@@ -92,7 +92,7 @@ impl Offline {
             let attr = self.volume.getattr(ino).map_err(|e| fail(&below, e));
             let entry = Entry { name, attr };
             each(depth, &below, Ok(&entry));
-            if entry.attr.as_ref().is_ok_and(is_dir) {
+            if entry.attr.as_ref().is_ok_and(Attr::is_dir) {
                 let listed = match seen.insert(ino) {
                     true => self.names(ino),
                     false => Err(twice(ino)),

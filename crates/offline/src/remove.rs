@@ -1,8 +1,9 @@
 //! Removing files and trees.
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno};
 use crate::list::{add_name, twice};
-use crate::volume::{Offline, bytes, errno, is_dir};
-use ccfs_engine::{Ino, ListEntry};
+use crate::path::walk_bare;
+use crate::volume::{Offline, bytes};
+use ccfs_engine::{Attr, Ino, ListEntry};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -21,11 +22,11 @@ impl Offline {
     /// ENOTEMPTY.
     pub fn remove(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
-        let removed = self.walk_bare(path).and_then(|at| {
+        let removed = walk_bare(&self.volume, path).and_then(|at| {
             let (dir, name) = at.place()?;
             match at.attr {
                 None => errno(libc::ENOENT),
-                Some(attr) => self.remove_one(dir, &name, is_dir(&attr)),
+                Some(attr) => self.remove_one(dir, &name, attr.is_dir()),
             }
         });
         removed.map_err(|e| Error::file(path, e))
@@ -43,11 +44,11 @@ impl Offline {
     pub fn remove_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
         let fail = |e| Error::file(path, e);
-        let at = self.walk_bare(path).map_err(fail)?;
+        let at = walk_bare(&self.volume, path).map_err(fail)?;
         let (dir, name) = at.place().map_err(fail)?;
         let attr = at.attr.ok_or(ccfs_engine::Error::Errno(libc::ENOENT));
         let attr = attr.map_err(fail)?;
-        if !is_dir(&attr) {
+        if !attr.is_dir() {
             return self.remove_one(dir, &name, false).map_err(fail);
         }
         // A directory that holds itself must not be gone through for ever, nor anything above it be emptied.
@@ -65,7 +66,7 @@ impl Offline {
             add_name(&mut at, &entry.name);
             let (dir, attr) = (top.ino, self.volume.getattr(entry.ino));
             // A damaged inode that is no directory as far as its entry knows: removing the name will tell.
-            if attr.as_ref().is_ok_and(is_dir) {
+            if attr.as_ref().is_ok_and(Attr::is_dir) {
                 stack.push(self.level(&at, dir, entry.name, entry.ino, &mut seen)?);
             } else {
                 self.remove_one(dir, &entry.name, false)

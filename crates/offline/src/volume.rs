@@ -1,6 +1,6 @@
 //! A volume that is open in this process, and the calls on single files.
-use crate::error::{Error, Result};
-use crate::path::{Last, Walked};
+use crate::error::{Error, Result, errno};
+use crate::path::{Last, Walked, existing, walk, walk_bare};
 use ccfs_device::{Device, FileDevice, FlashDevice, OpenMode};
 use ccfs_engine::{
     Attr, Context, DEFAULT_STREAM, Ino, Options, RenameFlags, StatFs, Volume, WriteFlags,
@@ -31,18 +31,6 @@ pub struct Offline {
     pub(crate) cx: Context,
     /// The image file as (device, inode), so that it is not copied into itself.
     pub(crate) image: Option<(u64, u64)>,
-}
-
-pub(crate) fn errno<T>(n: i32) -> ccfs_engine::Result<T> {
-    Err(ccfs_engine::Error::Errno(n))
-}
-
-pub(crate) fn kind(attr: &Attr) -> u32 {
-    u32::from(attr.mode) & libc::S_IFMT
-}
-
-pub(crate) fn is_dir(attr: &Attr) -> bool {
-    kind(attr) == libc::S_IFDIR
 }
 
 pub(crate) fn bytes(path: &(impl AsRef<Path> + ?Sized)) -> &[u8] {
@@ -135,20 +123,18 @@ impl Offline {
 
     /// Attributes of what a path leads to.
     pub fn stat(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        self.existing(bytes(&path), Last::Follow)
-            .map(|(attr, _)| attr)
+        existing(&self.volume, bytes(&path), Last::Follow).map(|(attr, _)| attr)
     }
 
     /// Attributes of a path itself, also if it is a symlink.
     pub fn lstat(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        self.existing(bytes(&path), Last::Keep)
-            .map(|(attr, _)| attr)
+        existing(&self.volume, bytes(&path), Last::Keep).map(|(attr, _)| attr)
     }
 
     /// Target of a symlink.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = bytes(&path);
-        let (attr, _) = self.existing(path, Last::Keep)?;
+        let (attr, _) = existing(&self.volume, path, Last::Keep)?;
         self.volume
             .readlink(attr.ino)
             .map_err(|e| Error::file(path, e))
@@ -165,8 +151,8 @@ impl Offline {
     pub fn read_to(&self, path: impl AsRef<Path>, out: &mut dyn Write) -> Result<u64> {
         let path = bytes(&path);
         let fail = |e| Error::file(path, e);
-        let (attr, _) = self.existing(path, Last::Follow)?;
-        match kind(&attr) {
+        let (attr, _) = existing(&self.volume, path, Last::Follow)?;
+        match attr.file_type() {
             libc::S_IFREG => {}
             libc::S_IFDIR => return errno(libc::EISDIR).map_err(fail),
             // Nobody is at the other end of a pipe or a socket here.
@@ -194,10 +180,10 @@ impl Offline {
     }
 
     fn write_file(&self, path: &[u8], content: &[u8]) -> ccfs_engine::Result<()> {
-        let at = self.walk(path, Last::Follow)?;
+        let at = walk(&self.volume, path, Last::Follow)?;
         let old = match &at.attr {
-            Some(attr) if is_dir(attr) => return errno(libc::EISDIR),
-            Some(attr) if kind(attr) != libc::S_IFREG => return errno(libc::ENXIO),
+            Some(attr) if attr.is_dir() => return errno(libc::EISDIR),
+            Some(attr) if !attr.is_file() => return errno(libc::ENXIO),
             None if at.must_be_dir => return errno(libc::EISDIR),
             old => *old,
         };
@@ -244,7 +230,7 @@ impl Offline {
                 self.volume.link(&self.cx, ino, dir, name).map(drop)
             }
             Err(e) => Err(e),
-            Ok(old) if is_dir(&old) => errno(libc::EISDIR),
+            Ok(old) if old.is_dir() => errno(libc::EISDIR),
             Ok(_) => {
                 let temporary = self.temporary(dir)?;
                 self.volume.link(&self.cx, ino, dir, &temporary)?;
@@ -270,7 +256,7 @@ impl Offline {
     /// Makes a directory. Error: EEXIST.
     pub fn mkdir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
-        let made = self.walk_bare(path).and_then(|at| match at.attr {
+        let made = walk_bare(&self.volume, path).and_then(|at| match at.attr {
             Some(_) => errno(libc::EEXIST),
             None => {
                 let (dir, name) = at.place()?;
@@ -291,11 +277,10 @@ impl Offline {
         while let Some(part) = parts.next() {
             so_far.push(b'/');
             so_far.extend_from_slice(part);
-            let at = self
-                .walk(&so_far, Last::Follow)
-                .map_err(|e| Error::file(&so_far, e))?;
+            let at =
+                walk(&self.volume, &so_far, Last::Follow).map_err(|e| Error::file(&so_far, e))?;
             let made = match &at.attr {
-                Some(attr) if is_dir(attr) => Ok(()),
+                Some(attr) if attr.is_dir() => Ok(()),
                 Some(_) if parts.peek().is_none() => errno(libc::EEXIST),
                 Some(_) => errno(libc::ENOTDIR),
                 None => at
@@ -311,7 +296,7 @@ impl Offline {
     /// Makes a symlink.
     pub fn symlink(&self, target: &[u8], path: impl AsRef<Path>) -> Result<()> {
         let path = bytes(&path);
-        let made = self.walk(path, Last::Keep).and_then(|at| match at.attr {
+        let made = walk(&self.volume, path, Last::Keep).and_then(|at| match at.attr {
             Some(_) => errno(libc::EEXIST),
             None if at.must_be_dir => errno(libc::ENOENT),
             None => {
@@ -323,10 +308,10 @@ impl Offline {
     }
 
     /// A further name for a file that is no directory. A symlink is linked itself.
-    pub fn link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
-        let (attr, _) = self.existing(bytes(&existing), Last::Keep)?;
+    pub fn link(&self, file: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
+        let (attr, _) = existing(&self.volume, bytes(&file), Last::Keep)?;
         let path = bytes(&path);
-        let made = self.walk(path, Last::Keep).and_then(|at| match at.attr {
+        let made = walk(&self.volume, path, Last::Keep).and_then(|at| match at.attr {
             Some(_) => errno(libc::EEXIST),
             None if at.must_be_dir => errno(libc::ENOENT),
             None => {
@@ -340,8 +325,8 @@ impl Offline {
     /// Moves a name, as rename(2) does: what has the new name is replaced.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (bytes(&from), bytes(&to));
-        let source = self.walk_bare(from).map_err(|e| Error::file(from, e))?;
-        let target = self.walk_bare(to).map_err(|e| Error::file(to, e))?;
+        let source = walk_bare(&self.volume, from).map_err(|e| Error::file(from, e))?;
+        let target = walk_bare(&self.volume, to).map_err(|e| Error::file(to, e))?;
         self.rename_walked(&source, &target)
             .map_err(|e| Error::file(from, e))
     }
@@ -355,14 +340,14 @@ impl Offline {
         if target.trail.contains(&moved.ino) {
             return errno(libc::EINVAL);
         }
-        if !is_dir(&moved) && (source.must_be_dir || target.must_be_dir) {
+        if !moved.is_dir() && (source.must_be_dir || target.must_be_dir) {
             return errno(libc::ENOTDIR);
         }
         match &target.attr {
             Some(old) if old.ino == moved.ino => return Ok(()),
             Some(old) if source.trail.contains(&old.ino) => return errno(libc::ENOTEMPTY),
-            Some(old) if is_dir(old) && !is_dir(&moved) => return errno(libc::EISDIR),
-            Some(old) if !is_dir(old) && is_dir(&moved) => return errno(libc::ENOTDIR),
+            Some(old) if old.is_dir() && !moved.is_dir() => return errno(libc::EISDIR),
+            Some(old) if !old.is_dir() && moved.is_dir() => return errno(libc::ENOTDIR),
             _ => {}
         }
         let (to_dir, to_name) = target.place()?;

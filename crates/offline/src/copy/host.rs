@@ -1,8 +1,7 @@
 //! Files of the host as the source and as the sink of a copy. Below the place that the user named everything goes by descriptors of
 //! directories and single names, and no symlink is followed.
 use super::{Goal, Meta, Outcome, Sink, Source, Xattrs};
-use crate::error::{Error, Result};
-use crate::volume::errno;
+use crate::error::{Error, Result, errno};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, Uid,
 };

@@ -1,8 +1,8 @@
 //! A volume as the source and as the sink of a copy.
 use super::{Goal, Meta, Outcome, Sink, Source, Xattrs};
-use crate::error::{Error, Result};
-use crate::path::Last;
-use crate::volume::{Offline, errno, is_dir};
+use crate::error::{Error, Result, errno};
+use crate::path::{Last, walk};
+use crate::volume::Offline;
 use ccfs_engine::{Attr, Ino, ROOT_INO, RenameFlags, Seek, SetAttr, SetTime, WriteFlags};
 
 /// The kernel's 32-bit form of a device number, which ext4 stores.
@@ -28,20 +28,18 @@ impl Offline {
         moved: &[Ino],
     ) -> Result<Goal<Ino>> {
         let fail = |n| errno(n).map_err(|e| Error::file(to, e));
-        let at = self
-            .walk(to, Last::Follow)
-            .map_err(|e| Error::file(to, e))?;
+        let at = walk(&self.volume, to, Last::Follow).map_err(|e| Error::file(to, e))?;
         let inside = |dir: &Ino| moved.contains(dir);
         if at.trail.iter().any(inside)
             || at
                 .attr
                 .as_ref()
-                .is_some_and(|a| is_dir(a) && inside(&a.ino))
+                .is_some_and(|a| a.is_dir() && inside(&a.ino))
         {
             return fail(libc::EINVAL);
         }
         match &at.attr {
-            Some(attr) if is_dir(attr) => Ok(Goal {
+            Some(attr) if attr.is_dir() => Ok(Goal {
                 dir: attr.ino,
                 name,
                 fresh: false,
@@ -214,7 +212,7 @@ impl Sink for VolumeSink<'_> {
 
     fn make_dir(&self, into: &Ino, name: &[u8]) -> Outcome<Ino> {
         match self.into.volume.lookup(*into, name) {
-            Ok(attr) if is_dir(&attr) => Ok(attr.ino),
+            Ok(attr) if attr.is_dir() => Ok(attr.ino),
             Ok(_) => errno(libc::ENOTDIR),
             Err(ccfs_engine::Error::Errno(libc::ENOENT)) => {
                 let made = self.into.volume.mkdir(&self.into.cx, *into, name, 0o700)?;
@@ -243,7 +241,7 @@ impl Sink for VolumeSink<'_> {
         }
         let named = match volume.lookup(*into, name) {
             Err(ccfs_engine::Error::Errno(libc::ENOENT)) => name.to_vec(),
-            Ok(old) if is_dir(&old) => return errno(libc::EISDIR),
+            Ok(old) if old.is_dir() => return errno(libc::EISDIR),
             Ok(_) => self.into.temporary(*into)?,
             Err(e) => return Err(e),
         };

@@ -3,10 +3,10 @@
 mod host;
 mod inside;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno};
 use crate::list::{add_name, join};
-use crate::path::Last;
-use crate::volume::{Offline, PIECE, bytes, errno, is_dir};
+use crate::path::{Last, existing};
+use crate::volume::{Offline, PIECE, bytes};
 use host::{HostSink, HostSource};
 use inside::{VolumeSink, VolumeSource};
 use std::collections::{HashMap, HashSet};
@@ -446,10 +446,10 @@ impl Offline {
         watch: &mut dyn Watch,
     ) -> Result<Progress> {
         let path = bytes(&from);
-        let (attr, walked) = self.existing(path, Last::Keep)?;
+        let (attr, walked) = existing(&self.volume, path, Last::Keep)?;
         let source = VolumeSource::new(self);
         let name = base_name(path).and(walked.name);
-        let goal = host::goal(to.as_ref(), name, is_dir(&attr))?;
+        let goal = host::goal(to.as_ref(), name, attr.is_dir())?;
         let sink = HostSink::new(self.image);
         new_job(source, sink, path, watch).run(attr.ino, goal.dir, goal.name, goal.fresh)
     }
@@ -464,13 +464,13 @@ impl Offline {
         watch: &mut dyn Watch,
     ) -> Result<Progress> {
         let path = bytes(&from);
-        let (attr, walked) = self.existing(path, Last::Keep)?;
+        let (attr, walked) = existing(&self.volume, path, Last::Keep)?;
         let own: &[ccfs_engine::Ino] = match std::ptr::eq(self, into) {
             true => &[attr.ino],
             false => &[],
         };
         let name = base_name(path).and(walked.name);
-        let goal = into.goal(bytes(&to), name, is_dir(&attr), own)?;
+        let goal = into.goal(bytes(&to), name, attr.is_dir(), own)?;
         if std::ptr::eq(self, into)
             && let Some(name) = &goal.name
             && self
