@@ -6,20 +6,17 @@
 
 use crate::FastMap;
 use crate::alloc_view::{BitRun, View};
+use crate::core::groups::GroupInfo;
 use crate::core::{Core, corrupt};
-use crate::groups::GroupInfo;
-use crate::promises::Promises;
-use crate::striped::{Line, Striped};
+use crate::reservations::Reservations;
+use crate::striped::Striped;
 use crate::{Ino, Pblk, Run, shard_of};
 use ccfs_ext4::{Error, Result, bitmap};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicU32,
-    Ordering::{Relaxed, SeqCst},
-};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Largest window, in bytes.
 const WINDOW_MAX_BYTES: u64 = 64 << 20;
@@ -62,8 +59,7 @@ pub struct Allocator {
 
 /// What may be given out, and to whom.
 pub struct Given {
-    pub(crate) free: Line,
-    pub(crate) promises: Promises,
+    reservations: Reservations,
     pub(crate) inodes_free: Striped,
     windows: Vec<WindowShard>,
     /// Groups whose view of blocks (`false`) or inodes (`true`) is loaded, oldest first.
@@ -91,8 +87,7 @@ impl Deref for Allocator {
 impl Allocator {
     pub(crate) fn new(core: Core) -> Allocator {
         let given = Given {
-            free: Line::default(),
-            promises: Promises::default(),
+            reservations: Reservations::default(),
             inodes_free: Striped::default(),
             windows: (0..WINDOW_SHARDS).map(|_| WindowShard::default()).collect(),
             loaded: Mutex::default(),
@@ -117,14 +112,35 @@ impl Allocator {
 
     /// Takes the image's free counts; nothing may be held.
     pub(crate) fn reload_counts(&self) {
-        self.free
-            .store(self.core.free_blocks.load(Relaxed), Relaxed);
+        self.reservations
+            .set_free(self.core.free_blocks.load(Relaxed));
         self.inodes_free.set(self.core.free_inodes.load(Relaxed));
     }
 
-    /// Free now, promises not subtracted.
+    /// Free now, reserved ones not subtracted.
     pub fn free_blocks(&self) -> u64 {
-        self.free.load(Relaxed).max(0) as u64
+        self.reservations.free().max(0) as u64
+    }
+
+    /// Reserves blocks; false (and nothing reserved) when fewer are free and not reserved.
+    pub fn reserve(&self, data: u64, structure: u64) -> bool {
+        self.reservations.reserve(data.saturating_add(structure))
+    }
+
+    /// Takes reservations back. `allocate` has used up one for each block that it gave; `take_structure` uses up none.
+    pub fn unreserve(&self, data: u64, structure: u64) {
+        self.reservations.unreserve(data.saturating_add(structure));
+    }
+
+    /// As `unreserve`, but up to `keep` of these blocks stay reserved, as far as so many are free. Returns how many.
+    pub fn unreserve_but(&self, data: u64, structure: u64, keep: u64) -> u64 {
+        let n = data.saturating_add(structure);
+        self.reservations.unreserve_but(n, keep)
+    }
+
+    /// Of the free blocks so many at least are reserved by nobody.
+    pub fn surely_unreserved(&self) -> u64 {
+        self.reservations.surely_unreserved()
     }
 
     pub fn free_inodes(&self) -> u32 {
@@ -335,7 +351,7 @@ impl Allocator {
             let n = view.release(&image, bits);
             info.avail.fetch_add(n, Relaxed);
             info.longest.store(u32::MAX, Relaxed);
-            self.free.fetch_add(i64::from(n), SeqCst);
+            self.reservations.add_free(i64::from(n));
             Ok(())
         });
     }
@@ -428,7 +444,7 @@ impl Allocator {
     /// `n` blocks of the group are no longer free.
     fn count(&self, info: &GroupInfo, n: u32) {
         info.avail.fetch_sub(n, Relaxed);
-        self.free.fetch_sub(i64::from(n), SeqCst);
+        self.reservations.add_free(-i64::from(n));
     }
 
     /// Calls `f` with each group's part of a run; a run outside of the volume is cut.

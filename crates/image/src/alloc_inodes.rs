@@ -3,7 +3,7 @@
 use crate::Ino;
 use crate::alloc::{Allocator, NEAR_GROUPS};
 use crate::alloc_view::{BitRun, View};
-use crate::groups::GroupInfo;
+use crate::core::groups::GroupInfo;
 use ccfs_ext4::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,28 +1,24 @@
 //! The volume's blocks behind the cache: read and verify, change, free, hand out.
+//!
+//! To verify a bitmap takes its group's descriptor, which is read here as well: `groups` and this file need each other.
+
+pub(crate) mod groups;
+mod zones;
 
 use crate::FastMap;
 use crate::cache::{Cache, Found, Kind};
 use crate::damage::Damages;
-use crate::groups::{GroupTable, Zones};
-use crate::{BlockImage, Geometry, Pblk, Run, Wait};
+use crate::super_block::Super;
+use crate::{BlockImage, Geometry, Ino, Pblk, Run, Wait};
 use ccfs_device::{AlignedBuf, Device};
-use ccfs_ext4::superblock::{Layout, RawSuper};
-use ccfs_ext4::{Error, Result, bitmap, extent, group};
+use ccfs_ext4::superblock::Layout;
+use ccfs_ext4::{Corruption, Error, Result, bitmap, extent, group};
+use groups::GroupTable;
 use parking_lot::Mutex;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use zerocopy::IntoBytes;
-
-/// The super block in memory.
-pub(crate) struct Super {
-    pub raw: RawSuper,
-    /// The whole block that holds it (boot sector included where blocks are larger than 1024 bytes).
-    pub block: Arc<AlignedBuf>,
-    pub changed: bool,
-    /// Its checksum on disk is wrong, as a torn checkpoint leaves it: recovery must put a right one here.
-    pub suspect: bool,
-}
+use zones::Zones;
 
 /// What `Image` and `Allocator` have in common: the volume's blocks, for calls that may wait for the device or not.
 #[derive(Clone)]
@@ -331,11 +327,17 @@ impl Core {
         out
     }
 
-    /// Changes static facts in the super block (feature flags).
-    pub fn change_super(&self, f: impl FnOnce(&mut RawSuper)) {
-        let mut sup = self.sup.lock();
-        f(&mut sup.raw);
-        sup.changed = true;
+    /// Notes what is corrupt in the super block. `ino` is 0 for what is no inode's.
+    pub fn met(&self, ino: Ino, met: &Corruption) {
+        self.damages.note(ino, met, &self.sup);
+    }
+
+    /// As it is, noted where it is corrupt.
+    pub fn noting<T>(&self, ino: Ino, result: Result<T>) -> Result<T> {
+        if let Err(Error::Corrupt(met)) = &result {
+            self.met(ino, met);
+        }
+        result
     }
 
     /// Checks a run that a file's map names: inside of the volume, not fixed metadata, not the journal.
@@ -352,13 +354,5 @@ impl Core {
     /// Counts clear bits among the first `bits` of a bitmap block.
     pub fn count_free(buf: &[u8], bits: u32) -> u32 {
         bitmap::count_clear(&bitmap::load(buf, bits))
-    }
-}
-
-impl Super {
-    /// Puts the fields into the block's bytes.
-    pub fn refresh(&mut self) {
-        let at = if self.block.len() > 1024 { 1024 } else { 0 };
-        Arc::make_mut(&mut self.block)[at..at + 1024].copy_from_slice(self.raw.as_bytes());
     }
 }

@@ -4,10 +4,10 @@
 //! however often it is met. Blocks that belong to no inode (descriptors, bitmaps) and inodes are noted where they are verified, so also where the
 //! error is dealt with and nobody hears of it; all else where a call's error leaves the image (`Image::met`).
 
-use crate::core::Core;
-use crate::{Image, Ino, Pblk};
+use crate::super_block::Super;
+use crate::{Ino, Pblk};
+use ccfs_ext4::Corruption;
 use ccfs_ext4::errors::ErrorFields;
-use ccfs_ext4::{Corruption, Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,10 +26,10 @@ pub struct Met {
     pub what: String,
 }
 
+/// The damaged places of an open volume.
 #[derive(Default)]
-pub(crate) struct Damages {
+pub struct Damages {
     places: Mutex<Places>,
-    /// Places met since the volume was opened.
     count: AtomicU64,
 }
 
@@ -41,11 +41,10 @@ struct Places {
     marked: u64,
 }
 
-impl Core {
+impl Damages {
     /// Notes what is corrupt in the super block. `ino` is 0 for what is no inode's.
-    pub fn met(&self, ino: Ino, met: &Corruption) {
-        let damages = &self.damages;
-        let mut places = damages.places.lock();
+    pub(crate) fn note(&self, ino: Ino, met: &Corruption, sup: &Mutex<Super>) {
+        let mut places = self.places.lock();
         // A block is one place, whoever looks at it.
         let key = match met.block {
             0 => (ino, 0, met.what.clone()),
@@ -56,8 +55,8 @@ impl Core {
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let error = ErrorFields::of(met, ino, now.map_or(0, |d| d.as_secs()));
-        self.change_super(|raw| raw.note_error(&error));
-        damages.count.fetch_add(1, Relaxed);
+        sup.lock().change(|raw| raw.note_error(&error));
+        self.count.fetch_add(1, Relaxed);
         places.news.push(Met {
             ino,
             pblk: met.block,
@@ -65,55 +64,29 @@ impl Core {
         });
     }
 
-    /// As it is, noted where it is corrupt.
-    pub fn noting<T>(&self, ino: Ino, result: Result<T>) -> Result<T> {
-        if let Err(Error::Corrupt(met)) = &result {
-            self.met(ino, met);
-        }
-        result
-    }
-}
-
-impl Image {
-    /// Where a call's error leaves the image: what is corrupt is noted in the super block, for `ino` (0: no inode's).
-    pub fn met<T>(&self, ino: Ino, result: Result<T>) -> Result<T> {
-        self.core.noting(ino, result)
+    /// Places met since the volume was opened.
+    pub fn count(&self) -> u64 {
+        self.count.load(Relaxed)
     }
 
-    /// Damaged places met since the volume was opened.
-    pub fn damage_met(&self) -> u64 {
-        self.core.damages.count.load(Relaxed)
+    /// Places that nobody was told of yet.
+    pub fn take_news(&self) -> Vec<Met> {
+        std::mem::take(&mut self.places.lock().news)
     }
 
-    /// Damaged places that nobody was told of yet.
-    pub fn take_damage(&self) -> Vec<Met> {
-        std::mem::take(&mut self.core.damages.places.lock().news)
+    /// Some are not yet in the super block at home.
+    pub fn has_unmarked(&self) -> bool {
+        self.count() > 0 && self.marked() < self.count()
     }
 
-    /// Some damage is not yet in the super block at home.
-    pub fn has_unmarked_damage(&self) -> bool {
-        self.damage_met() > 0 && self.damage_marked_so_far() < self.damage_met()
+    /// So many of them are in the super block at home.
+    pub fn marked(&self) -> u64 {
+        self.places.lock().marked
     }
 
-    /// So many of the places met are in the super block at home.
-    pub fn damage_marked_so_far(&self) -> u64 {
-        self.core.damages.places.lock().marked
-    }
-
-    /// The first `count` places are in the super block at home.
-    pub fn damage_marked(&self, count: u64) {
-        let mut places = self.core.damages.places.lock();
+    /// The first `count` are in the super block at home.
+    pub fn mark(&self, count: u64) {
+        let mut places = self.places.lock();
         places.marked = places.marked.max(count);
-    }
-
-    /// Errors in the super block: how many, the first and the last one. Those of before included.
-    pub fn recorded_errors(&self) -> (u32, Option<(ErrorFields, ErrorFields)>) {
-        let raw = self.core.sup.lock().raw;
-        (raw.error_count.get(), raw.errors())
-    }
-
-    /// The super block remembers errors: the file system should be checked.
-    pub fn has_errors(&self) -> bool {
-        self.core.sup.lock().raw.has_errors()
     }
 }

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 use ccfs_device::{AlignedBuf, Device};
+use ccfs_ext4::errors::ErrorFields;
 use ccfs_ext4::inode as raw;
 use std::sync::Arc;
 
@@ -30,19 +31,19 @@ mod extents;
 mod extree;
 mod fastmap;
 mod flight;
-mod groups;
 mod htree;
 mod inode;
 mod open;
-mod promises;
+mod reservations;
 mod scrub;
 mod striped;
+mod super_block;
 mod trim;
 mod wait;
 mod xattr;
 
 pub use alloc::Allocator;
-pub use damage::Met;
+pub use damage::{Damages, Met};
 pub use dirtree::{Flush, Gathered, NewTree};
 pub use fastmap::FastMap;
 pub use open::OpenOptions;
@@ -166,8 +167,8 @@ pub type BlockImage = (Pblk, Arc<AlignedBuf>);
 /// | alloc, alloc_inodes, alloc_view | the allocator |
 /// | dir*, htree | directories |
 /// | xattr | extended attributes |
-/// | damage | what was found damaged, and its mark in the super block |
-/// | core, cache, groups | blocks, bitmaps, descriptors |
+/// | damage, super_block | what was found damaged, and its mark in the super block |
+/// | core, cache | blocks, bitmaps, descriptors |
 pub struct Image {
     core: core::Core,
     alloc: Allocator,
@@ -235,6 +236,23 @@ impl Image {
     /// allocated.
     pub fn restore(&self, pblk: Pblk, block: Arc<AlignedBuf>) {
         self.restore_block(pblk, block);
+    }
+    /// Where a call's error leaves the image: what is corrupt is noted in the super block, for `ino` (0: no inode's).
+    pub fn met<T>(&self, ino: Ino, result: ccfs_ext4::Result<T>) -> ccfs_ext4::Result<T> {
+        self.core.noting(ino, result)
+    }
+    /// What was met that is damaged.
+    pub fn damages(&self) -> &Damages {
+        &self.core.damages
+    }
+    /// Errors in the super block: how many, the first and the last one. Those of before included.
+    pub fn recorded_errors(&self) -> (u32, Option<(ErrorFields, ErrorFields)>) {
+        let raw = self.core.sup.lock().raw;
+        (raw.error_count.get(), raw.errors())
+    }
+    /// The super block remembers errors: the file system should be checked.
+    pub fn has_errors(&self) -> bool {
+        self.core.sup.lock().raw.has_errors()
     }
     pub(crate) fn linear_indexes(&self) -> &dirlinear::LinearIndexes {
         &self.linear

@@ -2,8 +2,9 @@
 
 use crate::alloc::Allocator;
 use crate::cache::Cache;
-use crate::core::{Core, Shared, Super, corrupt};
-use crate::groups::{GroupTable, Zones};
+use crate::core::groups::GroupTable;
+use crate::core::{Core, Shared, corrupt};
+use crate::super_block::Super;
 use crate::{Geometry, Image, Pblk, Run, blockmap, flight};
 use ccfs_device::{AlignedBuf, Device};
 use ccfs_ext4::extent::LBLK_END;
@@ -73,7 +74,7 @@ impl Image {
             geometry: geometry(&raw, &layout),
             cache: Cache::new(opts.cache_bytes / bs),
             groups: GroupTable::new(layout.desc_blocks),
-            zones: Zones::default(),
+            zones: Default::default(),
             free_blocks: AtomicI64::new(raw.free_blocks() as i64),
             free_inodes: AtomicI64::new(i64::from(raw.free_inodes.get())),
             sup: Mutex::new(sup),

@@ -208,7 +208,7 @@ impl Image {
     /// e2fsck wants the feature on volumes with attributes; the kernel sets it at the first one, too.
     fn announce_xattrs(&self) {
         if !self.core.sup.lock().raw.has_compat(compat::EXT_ATTR) {
-            self.core.change_super(|raw| {
+            self.core.sup.lock().change(|raw| {
                 raw.feature_compat = (raw.feature_compat.get() | compat::EXT_ATTR).into();
             });
         }

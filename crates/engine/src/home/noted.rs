@@ -179,7 +179,7 @@ impl NotedImage {
 
     /// Says what was met since the last call, and has the mark brought home.
     pub fn tell(&self) {
-        let news = self.image.take_damage();
+        let news = self.image.damages().take_news();
         if news.is_empty() {
             return;
         }
@@ -215,18 +215,19 @@ impl NotedImage {
     /// The mark of damage is not at home yet, and it is the first one (`Some(true)`) or a further one.
     pub fn unmarked(&self) -> Option<bool> {
         self.image
-            .has_unmarked_damage()
-            .then(|| self.image.damage_marked_so_far() == 0)
+            .damages()
+            .has_unmarked()
+            .then(|| self.image.damages().marked() == 0)
     }
 
     /// To be called before dirty blocks are taken; the number is for [`marked`](NotedImage::marked) when they are home.
     pub fn marks(&self) -> u64 {
         self.tell();
-        self.image.damage_met()
+        self.image.damages().count()
     }
 
     pub fn marked(&self, marks: u64) {
-        self.image.damage_marked(marks);
+        self.image.damages().mark(marks);
     }
 
     /// For `status`.
@@ -235,7 +236,7 @@ impl NotedImage {
         let (recorded, errors) = self.image.recorded_errors();
         let (first, last) = errors.unzip();
         crate::core::status::DamageStatus {
-            met: self.image.damage_met(),
+            met: self.image.damages().count(),
             error_count: recorded,
             recorded: !self.read_only && self.unmarked().is_none(),
             first_error: first.map(Into::into),

@@ -188,7 +188,7 @@ impl Home {
 
     /// Are at least `blocks` free and promised to nobody?
     pub(crate) fn has_unpromised(&self, blocks: u64) -> bool {
-        self.image.alloc().surely_unpromised() >= blocks || self.unpromised_blocks() >= blocks
+        self.image.alloc().surely_unreserved() >= blocks || self.unpromised_blocks() >= blocks
     }
 
     /// Most blocks of an extent tree (or a block map) that a change of one range can make, which becomes `runs` extents at most.
