@@ -8,6 +8,7 @@ mod leaving;
 pub mod loopdev;
 mod metrics;
 mod mount;
+mod mount_config;
 pub mod mountinfo;
 pub mod sentinel;
 pub mod server;
@@ -20,7 +21,8 @@ pub mod wire;
 
 pub use ccfs_caller::{CallerConfig, Forks, Grouping, Rules};
 pub use home::Home;
-pub use mount::{FsType, MountConfig, MountError, Mounted, clear_dead};
+pub use mount::{Mounted, clear_dead};
+pub use mount_config::{FsType, MountConfig, MountError};
 pub use server::{MountInfo, Server};
 pub use session::{Session, serve};
 pub use sys::{

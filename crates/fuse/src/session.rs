@@ -2,7 +2,8 @@
 use crate::abi::init::OVER_IO_URING;
 use crate::home::Home;
 use crate::leaving::{Asked, Leaver};
-use crate::mount::{MountConfig, MountError, Mounted};
+use crate::mount::Mounted;
+use crate::mount_config::{MountConfig, MountError};
 use crate::server::init::WANTED;
 use crate::server::syncfs::{self, Syncfs};
 use crate::server::{MountInfo, Server};

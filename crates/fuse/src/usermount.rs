@@ -2,7 +2,7 @@
 //! /dev/fuse back through a socket, whose number the environment variable `_FUSE_COMMFD` tells it.
 //!
 //! Such a mount is of type plain `fuse`: the kernel tells its server nothing of syncfs(2) and sync(2).
-use crate::mount::{MountConfig, MountError};
+use crate::mount_config::{MountConfig, MountError};
 use rustix::io::FdFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,

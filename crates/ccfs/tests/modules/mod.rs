@@ -28,21 +28,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
             "cli", "daemon", "killed", "metrics", "stream", "top", "trace", "umount",
         ],
     ),
-    ("fuse", &["mount", "usermount"]),
-    ("image", &["alloc", "core", "damage", "groups", "promises"]),
-    ("offline", &["path", "volume"]),
-    (
-        "bench",
-        &[
-            "cli",
-            "disk",
-            "experiment",
-            "image",
-            "run",
-            "scale",
-            "workload",
-        ],
-    ),
     (
         "crash",
         &[
@@ -67,7 +52,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
             "used",
         ],
     ),
-    ("evidence", &["recorder", "trace"]),
 ];
 
 /// Code by module ("home/apply"), without comments and tests. The crate's root is "".
