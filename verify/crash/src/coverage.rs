@@ -1,13 +1,10 @@
 //! What an exploration looked at, and what it must have looked at to count.
-use crate::marks::{ALL, Kinds, NEW_PROMISES, PROMISES};
-use crate::oracle::{Accepted, Op, Relation, SyncKind};
+use crate::counts::{Counts, count};
+use crate::marks::{ALL, NEW_PROMISES, PROMISES};
+use crate::oracle::{Accepted, History, Op, Relation, SyncKind};
 use crate::run::{Rows, Run};
 use ccfs_engine::Row;
-use std::collections::BTreeMap;
 use std::fmt;
-
-/// Counts by name.
-pub type Counts = BTreeMap<String, u64>;
 
 /// What was looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,18 +65,6 @@ const ORDERED: &[&str] = &["fbarrier/own", "fbarrier/foreign"];
 /// A row's name in print.
 fn row_name(row: Row) -> String {
     format!("{row:?}")
-}
-
-pub(crate) fn count(counts: &mut Counts, name: &str, n: u64) {
-    if n == 0 {
-        return;
-    }
-    match counts.get_mut(name) {
-        Some(sum) => *sum += n,
-        None => {
-            counts.insert(name.into(), n);
-        }
-    }
 }
 
 impl Coverage {
@@ -257,6 +242,69 @@ impl fmt::Display for Coverage {
             write!(f, "{end}{part}: {}", line.join(", "))?;
         }
         Ok(())
+    }
+}
+
+/// Three barriers in a row and no sync call between them.
+fn has_chain(history: &History) -> bool {
+    let between = |from: usize, to: usize| {
+        let mut syncs = history.syncs.iter();
+        syncs.any(|s| (from..=to).contains(&s.after))
+    };
+    let barriers = history.barriers.windows(3);
+    let mut chains = barriers.filter(|b| !between(b[0].before, b[2].before));
+    chains.next().is_some()
+}
+
+/// What a run has of each promise; its states are counted under these names.
+pub struct Kinds {
+    chain: bool,
+    states: Vec<&'static str>,
+}
+
+impl Kinds {
+    pub fn of(run: &Run) -> Kinds {
+        let history = &run.an.history;
+        let has = |wanted: fn(&Op) -> bool| history.ops.iter().any(|a| wanted(&a.op));
+        let kinds = [
+            (
+                "states/groups",
+                run.aborts > 0 || has(|op| matches!(op, Op::Commit { .. })),
+            ),
+            (
+                "states/atomic",
+                run.taken_back > 0 || has(|op| matches!(op, Op::Publish { .. })),
+            ),
+            ("states/barriers", !history.barriers.is_empty()),
+        ];
+        let mut states: Vec<&str> = kinds.iter().filter(|k| k.1).map(|k| k.0).collect();
+        if !states.is_empty() {
+            states.push(NEW_PROMISES);
+        }
+        Kinds {
+            chain: has_chain(history),
+            states,
+        }
+    }
+
+    /// What the run itself gives.
+    pub(crate) fn count_run(&self, run: &Run, counts: &mut Counts) {
+        for (name, n) in &run.marks.counts {
+            count(counts, name, *n);
+        }
+        count(counts, "barrier/chain", self.chain.into());
+    }
+
+    /// A distinct state of it; `subset`: of all subsets of what is unflushed one.
+    pub(crate) fn count_state(&self, subset: bool, counts: &mut Counts) {
+        for name in self.states.iter().chain(&[ALL]) {
+            count(counts, name, 1);
+        }
+        count(
+            counts,
+            "barrier/every-subset",
+            (self.chain && subset).into(),
+        );
     }
 }
 

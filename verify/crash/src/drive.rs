@@ -1,12 +1,17 @@
 //! Performs actions on a volume and keeps the history that the oracle judges by.
-use crate::drive_atomic::AtomicFile;
-use crate::drive_groups::OpenGroup;
+pub(crate) mod atomic_files;
+pub(crate) mod groups;
+mod marks;
+pub mod request;
+
 use crate::generate::Action;
 use crate::marks::Marks;
 use crate::oracle::*;
-use crate::request::Request;
+use atomic_files::AtomicFile;
 use ccfs_device::SimDevice;
 use ccfs_engine::{Attr, Context, Error, Ino, StreamId, Volume};
+use groups::OpenGroup;
+use request::Request;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! Which crash states of a run are looked at, in what order.
-use crate::coverage::{Coverage, count};
+use crate::config::{self, CONFIGS, Config};
+use crate::counts::count;
+use crate::coverage::{Coverage, Kinds};
 use crate::generate::{Action, Mix};
-use crate::image::{self, CONFIGS, Config};
-use crate::marks::Kinds;
-use crate::run::{Depth, Run, Setting, Source, any_outcome};
+use crate::run::{Depth, Run, Source, any_outcome};
+use crate::setting::Setting;
 use crate::shrink::shortened;
 use crate::watermarks::Watermarks;
 use ccfs_device::{Fingerprints, Outcome};
@@ -287,7 +288,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
     let mut rng = Rng::new(seed ^ 0x0075_edf5);
     let setting = match rng.below(10) {
         0 => Setting {
-            config: image::config("used").unwrap_or(config),
+            config: config::config("used").unwrap_or(config),
             ..setting
         },
         _ => setting,

@@ -1,7 +1,8 @@
 //! The same runs and the same judge on a device that commits by itself: emulated transactional flash on the simulator, whose crash states
 //! tear and lose the flash's pages.
-use crate::image::{self, Config};
-use crate::run::Setting;
+use crate::config::Config;
+use crate::image;
+use crate::setting::Setting;
 use ccfs_device::{Device, FlashDevice, FlashGeometry, MemoryDevice, SECTOR, SimDevice, Tuning};
 use ccfs_testkit::Rng;
 use std::collections::HashMap;

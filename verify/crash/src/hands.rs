@@ -3,9 +3,9 @@
 //! The place of each call in the order of acceptance is known exactly. A group's commit has it when the group is closed; a sync that
 //! publishes what is unsynced of O_ATOMIC files, when it has done so; an operation that another stream's group is in the way of, when it
 //! is accepted after its wait. Up to that moment the thread has the turn, then the others go on beside it.
+use crate::drive::atomic_files::AtomicCall;
+use crate::drive::groups::{OpenGroup, stopped_or};
 use crate::drive::{Driver, Ended, is_stop};
-use crate::drive_atomic::AtomicCall;
-use crate::drive_groups::{OpenGroup, stopped_or};
 use crate::generate::Action;
 use crate::oracle::*;
 use crate::threads::{Shared, lock};

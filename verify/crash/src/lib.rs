@@ -4,27 +4,30 @@
 //! states of it (`explore`), reads the tree that a mount of each shows (`observe`) and asks the oracle.
 #![deny(unsafe_code)]
 pub mod ace;
-pub mod brim;
+pub mod config;
+mod counts;
 pub mod coverage;
 pub mod drive;
-mod drive_atomic;
-mod drive_groups;
+mod e2fsprogs;
 pub mod explore;
 #[cfg(feature = "planted")]
 pub mod fish;
 pub mod flash;
+pub mod full;
 pub mod generate;
+mod generate_pages;
 mod generate_rights;
 mod hands;
 pub mod image;
 pub mod long;
 pub mod marks;
+mod nearly_full;
 pub mod observe;
 pub mod oracle;
-pub mod request;
 pub mod run;
 pub mod script;
 pub mod seeds;
+pub mod setting;
 pub mod shrink;
 pub mod spots;
 pub mod standard;

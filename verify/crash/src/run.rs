@@ -2,11 +2,12 @@
 use crate::drive::{Driver, Ended};
 use crate::flash;
 use crate::generate::{Action, Generator, Mix};
-use crate::image::{self, Config};
+use crate::image;
 use crate::marks::Marks;
 use crate::observe::observe;
 use crate::oracle::*;
 use crate::script::Script;
+use crate::setting::{FIRST_NODE, Setting};
 use crate::watermarks::Watermarks;
 use ccfs_device::{Device, MemoryDevice, Outcome, SECTOR, SimDevice, Summary};
 use ccfs_engine::{Context, Options, Row, Volume};
@@ -14,10 +15,6 @@ use ccfs_testkit::Rng;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// First number for inodes that a workload makes; below are inode numbers of the fresh volume.
-pub const FIRST_NODE: u64 = 100_000;
 
 /// Where the actions come from.
 pub enum Source {
@@ -25,53 +22,6 @@ pub enum Source {
     Actions(Vec<(usize, Action)>),
     /// Seed, mix, number of actions.
     Random(u64, Mix, usize),
-}
-
-/// How the volume of a run is mounted and left.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    pub config: &'static Config,
-    /// Bytes.
-    pub dirty_limit: u64,
-    pub cache_bytes: usize,
-    /// The run ends with a clean unmount (whose crash states belong to the run).
-    pub unmount: bool,
-    pub streams: usize,
-    /// Closed transactions that gather before the engine orders them.
-    pub gather: usize,
-    /// The device has a barrier command.
-    pub ordered: bool,
-    /// The device is transactional flash, which commits by itself.
-    pub flash: bool,
-    /// Open files are mapped as well.
-    pub maps: bool,
-}
-
-impl Setting {
-    pub fn new(config: &'static Config) -> Setting {
-        Setting {
-            config,
-            dirty_limit: 16 << 20,
-            cache_bytes: 4 << 20,
-            unmount: true,
-            streams: 6,
-            gather: 1,
-            ordered: false,
-            flash: false,
-            maps: false,
-        }
-    }
-
-    pub fn options(&self) -> Options {
-        Options {
-            dirty_limit: self.dirty_limit,
-            cache_bytes: self.cache_bytes,
-            background: false,
-            gather: self.gather,
-            group_wait: Duration::ZERO,
-            ..Options::default()
-        }
-    }
 }
 
 /// A workload that was performed once.

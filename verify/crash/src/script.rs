@@ -364,7 +364,7 @@ pub fn render(actions: &[(usize, Action)]) -> String {
 
 fn handle(node: &NodeId) -> String {
     // Inodes of the fresh volume: its root is all that a workload touches.
-    match node.0 < crate::run::FIRST_NODE {
+    match node.0 < crate::setting::FIRST_NODE {
         true => ".".into(),
         false => format!("%{}", node.0),
     }

@@ -1,7 +1,8 @@
 //! Shortening of workloads that fail, and their reports.
 use crate::generate::Action;
-use crate::run::{Setting, Source};
+use crate::run::Source;
 use crate::script;
+use crate::setting::Setting;
 use std::time::{Duration, Instant};
 
 /// A report with the shortest sequence of actions that was found to fail alike within `time`, as a script with the command

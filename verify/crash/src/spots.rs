@@ -1,6 +1,6 @@
 //! Directed sequences: one per known hard spot of parallel commits in ext4's structures, and the classic ones.
-use crate::image::config;
-use crate::run::Setting;
+use crate::config::config;
+use crate::setting::Setting;
 
 const USUAL: &[&str] = &["1k", "4k"];
 const ALL: &[&str] = &["1k", "4k", "tiny", "2k", "128", "nocsum", "ext3", "64m"];
@@ -23,7 +23,7 @@ pub struct Spot {
 impl Spot {
     /// How the volume is mounted.
     pub fn setting(&self, volume: &str) -> Setting {
-        let config = config(volume).unwrap_or(&crate::image::CONFIGS[0]);
+        let config = config(volume).unwrap_or(&crate::config::CONFIGS[0]);
         let setting = Setting {
             streams: 4,
             ..Setting::new(config)

@@ -4,11 +4,13 @@
 //! comes to their end. Behind them come all sequences of two operations, random ones of three, further random workloads, and the sequences
 //! of one operation again with all subsets of what is unflushed.
 use crate::ace;
-use crate::coverage::{Coverage, count};
+use crate::config::CONFIGS;
+use crate::counts::count;
+use crate::coverage::Coverage;
 use crate::explore::{Effort, explore_into, thorough, workload};
 use crate::generate::Action;
-use crate::image::CONFIGS;
-use crate::run::{Run, Setting, Source};
+use crate::run::{Run, Source};
+use crate::setting::Setting;
 use crate::shrink::shortened;
 use crate::spots::{Spot, spots};
 use ccfs_testkit::Rng;

@@ -4,17 +4,19 @@
 //! for the device (sync calls, commits by interval, checkpoints) runs without it, all at once: such a call promises what had been
 //! accepted when it began, from the device event on that was next when it had returned. A call that has not returned promises
 //! nothing. How calls on atomic groups and failure-atomic files get their place is told in `hands.rs`. Seeds replay what each thread wants to do, not the interleaving; a failure therefore saves its crash image.
+use crate::config::CONFIGS;
 use crate::coverage::Coverage;
+use crate::drive::atomic_files::AtomicCall;
+use crate::drive::request::Held;
 use crate::drive::{Driver, Ended, is_stop};
-use crate::drive_atomic::AtomicCall;
 use crate::explore::{Effort, explore};
 use crate::flash;
 use crate::generate::{Action, Generator, Mix};
-use crate::image::{self, CONFIGS};
+use crate::image;
 use crate::observe::observe;
 use crate::oracle::*;
-use crate::request::Held;
-use crate::run::{FIRST_NODE, Run, Setting, guarded, mount};
+use crate::run::{Run, guarded, mount};
+use crate::setting::{FIRST_NODE, Setting};
 use crate::turn::Turn;
 use ccfs_device::{Counters, Device, Plan, SimDevice, Ticket, Write};
 use ccfs_engine::{Options, Volume};

@@ -1,6 +1,7 @@
 //! A volume with a past: what debugfs and tune2fs can make of it and ccfs never would (hard spots 21 and 27).
+use crate::config::Config;
+use crate::e2fsprogs::{TIME, debugfs, run};
 use crate::generate::pattern;
-use crate::image::{Config, TIME, run};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -53,17 +54,6 @@ pub(crate) fn fill(image: &Path, config: &Config) -> Result<(), String> {
     run(Command::new("e2fsck").args(["-f", "-n"]).arg(image), 0)
 }
 
-/// Runs a script; debugfs tells of errors in its output only, so what it made is looked at by e2fsck in the end.
-pub(crate) fn debugfs(image: &Path, script: &str) -> Result<(), String> {
-    run(
-        Command::new("debugfs")
-            .args(["-w", "-f", script])
-            .arg(image)
-            .env(TIME.0, TIME.1),
-        0,
-    )
-}
-
 /// The number of the block with the first one's attributes.
 fn attribute_block(image: &Path) -> Result<u64, String> {
     let stat = format!("stat {}", SHARING[0]);
@@ -84,8 +74,10 @@ fn attribute_block(image: &Path) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::image::{USED, base};
-    use crate::run::{Setting, mount};
+    use crate::config::USED;
+    use crate::image::base;
+    use crate::run::mount;
+    use crate::setting::Setting;
     use ccfs_engine::ROOT_INO;
     use std::sync::Arc;
 
@@ -93,7 +85,7 @@ mod tests {
     fn the_volume_has_what_ccfs_never_makes() {
         const EXTENTS: u32 = 0x8_0000;
         const INDEXED: u32 = 0x1000;
-        let config = crate::image::config(USED.name).unwrap();
+        let config = crate::config::config(USED.name).unwrap();
         let vol = mount(
             Arc::new(base(config).unwrap()),
             Setting::new(config).options(),

@@ -1,8 +1,9 @@
 //! Barriers (C13): what the oracle makes of them, and chains of them with every subset of the unflushed writes lost.
+use ccfs_crash::config::config;
 use ccfs_crash::explore::{Effort, explore, explore_source};
-use ccfs_crash::image::config;
 use ccfs_crash::oracle::*;
-use ccfs_crash::run::{Run, Setting, Source};
+use ccfs_crash::run::{Run, Source};
+use ccfs_crash::setting::Setting;
 use ccfs_crash::spots::spots;
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! Small cases, exhaustively: twelve writes that no flush covers, and each of the 4,096 subsets of them.
+use ccfs_crash::config::config;
 use ccfs_crash::explore::{Effort, explore};
-use ccfs_crash::image::config;
-use ccfs_crash::run::{Run, Setting, Source};
+use ccfs_crash::run::{Run, Source};
+use ccfs_crash::setting::Setting;
 
 /// Writes of which all subsets are tried.
 const WRITES: usize = 12;

@@ -1,12 +1,14 @@
 //! The operations without crashes: engine against model, with remounts and e2fsck. A million operations in all;
 //! CCFS_CRASH_OPS sets another number, CCFS_CRASH_SEED another seed.
+use ccfs_crash::config::CONFIGS;
 use ccfs_crash::drive::{Driver, Ended};
 use ccfs_crash::explore::remount_seed;
 use ccfs_crash::generate::{Generator, Mix};
-use ccfs_crash::image::{self, CONFIGS};
+use ccfs_crash::image;
 use ccfs_crash::observe::observe;
-use ccfs_crash::run::{FIRST_NODE, Setting, guarded, mount};
+use ccfs_crash::run::{guarded, mount};
 use ccfs_crash::seeds::number;
+use ccfs_crash::setting::{FIRST_NODE, Setting};
 use std::sync::Arc;
 use std::time::Duration;
 

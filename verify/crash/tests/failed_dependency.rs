@@ -1,11 +1,13 @@
 //! A commit fails while a transaction that depends on it is being committed: the later one must not look as if it stood alone.
+use ccfs_crash::config::CONFIGS;
 use ccfs_crash::drive::Driver;
 use ccfs_crash::generate::Action;
-use ccfs_crash::image::{self, CONFIGS};
+use ccfs_crash::image;
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
-use ccfs_crash::run::{FIRST_NODE, Setting, mount};
+use ccfs_crash::run::mount;
 use ccfs_crash::script::Script;
+use ccfs_crash::setting::{FIRST_NODE, Setting};
 use ccfs_device::{Counters, Device, Outcome, Plan, SimDevice, Ticket, Write};
 use std::io;
 use std::sync::Arc;

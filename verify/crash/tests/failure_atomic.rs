@@ -1,10 +1,11 @@
 //! The test of the AdvFS paper for failure-atomic files: 400 power cuts at random points, and crash points planted at every step of the syncs.
 //! `cargo test --release -p ccfs-crash --test failure_atomic -- --nocapture` prints what was tried.
+use ccfs_crash::config::config;
 use ccfs_crash::explore::{Effort, explore};
 use ccfs_crash::generate::Mix;
-use ccfs_crash::image::config;
 use ccfs_crash::oracle::Op;
-use ccfs_crash::run::{Depth, Run, Setting, Source, any_outcome};
+use ccfs_crash::run::{Depth, Run, Source, any_outcome};
+use ccfs_crash::setting::Setting;
 use ccfs_testkit::Rng;
 
 const CUTS: u64 = 400;

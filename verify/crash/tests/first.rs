@@ -1,10 +1,11 @@
 //! The first test: two streams, up to three operations each, every order of them, commits in between, all crash states.
 //!
 //! CCFS_CRASH_RUNS sets how many runs are drawn per situation (the default takes seconds; 0 means every single one).
+use ccfs_crash::config::CONFIGS;
 use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::{Effort, explore_source};
-use ccfs_crash::image::CONFIGS;
-use ccfs_crash::run::{Setting, Source};
+use ccfs_crash::run::Source;
+use ccfs_crash::setting::Setting;
 use ccfs_testkit::Rng;
 
 /// (what is there and synced, operations of A, operations of B)

@@ -1,6 +1,7 @@
 //! The promises on a device that commits by itself: directed sequences and random workloads on transactional flash, judged as ever.
 use ccfs_crash::explore::{Effort, explore, workload};
-use ccfs_crash::run::{Run, Setting, Source};
+use ccfs_crash::run::{Run, Source};
+use ccfs_crash::setting::Setting;
 use ccfs_crash::spots::spots;
 
 /// Explores few states of each: the standard exploration has random workloads on flash as well, `ccfs-crash-explore --flash` all.

@@ -1,11 +1,13 @@
 //! C9: on a full volume overwriting, removing and shrinking never lack space. C7: nobody syncs, yet work becomes durable.
+use ccfs_crash::config::{CONFIGS, Config};
 use ccfs_crash::drive::{Driver, Ended};
 use ccfs_crash::explore::{Effort, explore};
 use ccfs_crash::generate::{Action, pattern};
-use ccfs_crash::image::{self, CONFIGS, Config};
+use ccfs_crash::image;
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
-use ccfs_crash::run::{FIRST_NODE, Run, Setting, guarded, mount};
+use ccfs_crash::run::{Run, guarded, mount};
+use ccfs_crash::setting::{FIRST_NODE, Setting};
 use ccfs_device::{Outcome, SimDevice};
 use ccfs_engine::{Options, Volume};
 use ccfs_testkit::Rng;

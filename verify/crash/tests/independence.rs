@@ -1,12 +1,14 @@
 //! Promise C4: a sync call of stream B writes none of stream A's operations unless they are tied, whatever disk blocks they share; directed
 //! and random.
+use ccfs_crash::config::{CONFIGS, config};
 use ccfs_crash::drive::Driver;
 use ccfs_crash::generate::{Action, Mix};
-use ccfs_crash::image::{self, CONFIGS, config};
+use ccfs_crash::image;
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::{Analysis, Cut, Op, Sync, SyncKind};
-use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, mount};
+use ccfs_crash::run::{Run, Source, mount};
 use ccfs_crash::script::Script;
+use ccfs_crash::setting::{FIRST_NODE, Setting};
 use ccfs_device::{Device, Outcome, SimDevice};
 use ccfs_testkit::Rng;
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 //! Each scenario ends with sync calls of all threads. Every schedule must come to an end (no lock is waited for in a circle), and
 //! what was there at the end must be there after a power cut that keeps nothing unflushed.
 //! `make shuttle` runs them; CCFS_SHUTTLE is the number of schedules of each scenario.
-use ccfs_crash::image::{CONFIGS, base};
+use ccfs_crash::config::CONFIGS;
+use ccfs_crash::image::base;
 use ccfs_crash::observe::observe;
 use ccfs_device::{
     Counters, Device, FlashDevice, FlashGeometry, MemoryDevice, Outcome, SimDevice, Ticket,

@@ -1,11 +1,13 @@
 //! Device errors while a crashed volume is recovered. A recovery that reports an error can be repeated and then gives all that it would have
 //! given at first; one that reports success has done all of it. So whatever fails, the tree is in the end that of a recovery without errors.
+use ccfs_crash::config::{CONFIGS, Config, config};
 use ccfs_crash::explore::workload;
 use ccfs_crash::flash;
-use ccfs_crash::image::{self, CONFIGS, Config, config};
+use ccfs_crash::image;
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::Tree;
-use ccfs_crash::run::{Depth, Run, Setting, Source, any_outcome, guarded, mount, root_context};
+use ccfs_crash::run::{Depth, Run, Source, any_outcome, guarded, mount, root_context};
+use ccfs_crash::setting::Setting;
 use ccfs_device::Write;
 use ccfs_device::{
     AlignedBuf, Counters, Device, Fingerprints, MemoryDevice, Outcome, Plan, SimDevice, Ticket,

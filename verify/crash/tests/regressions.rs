@@ -1,7 +1,8 @@
 //! Sequences that once broke a promise, shortened by the explorer.
+use ccfs_crash::config::config;
 use ccfs_crash::explore::{Effort, explore_source};
-use ccfs_crash::image::config;
-use ccfs_crash::run::{Setting, Source};
+use ccfs_crash::run::Source;
+use ccfs_crash::setting::Setting;
 
 fn check(volumes: &[&str], text: &str) {
     for name in volumes {

@@ -1,8 +1,10 @@
 //! Flags, ACLs, killed setuid bits, write-back, copies by the engine's calls, each before and after a power cut. (Random workloads have
 //! them too: `rights_percent`.)
-use ccfs_crash::image::{self, CONFIGS};
+use ccfs_crash::config::CONFIGS;
+use ccfs_crash::image;
 use ccfs_crash::oracle::list_of;
-use ccfs_crash::run::{Setting, mount};
+use ccfs_crash::run::mount;
+use ccfs_crash::setting::Setting;
 use ccfs_device::{Outcome, SimDevice};
 use ccfs_engine::*;
 use std::sync::Arc;

@@ -1,9 +1,11 @@
 //! The durable watermark: each frame says exactly what earlier flushes have covered, whoever asked for them (L8 of the log).
+use ccfs_crash::config::config;
 use ccfs_crash::drive::Driver;
 use ccfs_crash::generate::{Generator, Mix};
-use ccfs_crash::image::{self, config};
+use ccfs_crash::image;
 use ccfs_crash::observe::observe;
-use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, mount, root_context};
+use ccfs_crash::run::{Run, Source, mount, root_context};
+use ccfs_crash::setting::{FIRST_NODE, Setting};
 use ccfs_crash::watermarks::Watermarks;
 use ccfs_device::SimDevice;
 use ccfs_engine::{Options, ROOT_INO, Volume, WriteFlags};

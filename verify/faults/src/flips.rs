@@ -2,12 +2,14 @@
 //! checksums to tell. What a scrub finds of the same flips is counted apart.
 use crate::table::Table;
 use crate::{Outcome, case};
+use ccfs_crash::config::Config;
 use ccfs_crash::drive::{Driver, Ended};
 use ccfs_crash::generate::{Generator, Mix};
-use ccfs_crash::image::{self, Config};
+use ccfs_crash::image;
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
-use ccfs_crash::run::{FIRST_NODE, Run, Setting, Source, any_outcome, mount, root_context};
+use ccfs_crash::run::{Run, Source, any_outcome, mount, root_context};
+use ccfs_crash::setting::{FIRST_NODE, Setting};
 use ccfs_crash::watermarks::Watermarks;
 use ccfs_device::{AlignedBuf, Device, MemoryDevice, Outcome as Kept, Write, write_all};
 use ccfs_engine::{ROOT_INO, Volume, WriteFlags};

@@ -3,12 +3,14 @@
 use crate::device::{Fault, Faulty};
 use crate::table::Table;
 use crate::{Outcome, case};
+use ccfs_crash::config::CONFIGS;
 use ccfs_crash::drive::{Driver, Ended};
 use ccfs_crash::generate::{Action, Generator, Mix};
-use ccfs_crash::image::{self, CONFIGS};
+use ccfs_crash::image;
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
-use ccfs_crash::run::{FIRST_NODE, Setting, any_outcome, mount, root_context};
+use ccfs_crash::run::{any_outcome, mount, root_context};
+use ccfs_crash::setting::{FIRST_NODE, Setting};
 use ccfs_crash::watermarks::Watermarks;
 use ccfs_device::{Device, Plan, SimDevice};
 use ccfs_engine::Options;

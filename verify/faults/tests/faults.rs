@@ -1,5 +1,5 @@
 //! A short campaign (promises C9 and C10); `make faults` runs the long one.
-use ccfs_crash::image::config;
+use ccfs_crash::config::config;
 use ccfs_faults::table::Table;
 use ccfs_faults::{Outcome, flips, host, inject};
 

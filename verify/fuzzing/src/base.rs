@@ -1,4 +1,5 @@
 //! Volumes that inputs change: made once per process, with every kind of structure in them.
+use ccfs_crash::config;
 use ccfs_crash::image;
 use ccfs_crash::run::root_context;
 use ccfs_device::{Device, MemoryDevice};
@@ -59,7 +60,7 @@ fn fill(vol: &Volume) -> Result<(), Error> {
 
 /// Fails where mke2fs is missing: then no target can work.
 fn make(name: &str) -> Base {
-    let config = image::config(name).expect("a known configuration");
+    let config = config::config(name).expect("a known configuration");
     let dev = Arc::new(image::base(config).expect("mke2fs makes a volume"));
     let vol = Volume::mount(dev.clone(), options()).expect("a sound volume");
     fill(&vol).expect("a volume with room");

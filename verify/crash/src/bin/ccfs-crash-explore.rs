@@ -2,11 +2,12 @@
 //!
 //! A failure prints its place and a shortened sequence of actions with the command that replays it. With `--state-file` an
 //! interrupted run goes on where it was.
+use ccfs_crash::config::{self, Config};
 use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::{Effort, explore_into};
-use ccfs_crash::image::{self, Config};
 use ccfs_crash::long::{Limits, Long};
-use ccfs_crash::run::{Run, Setting, Source};
+use ccfs_crash::run::{Run, Source};
+use ccfs_crash::setting::Setting;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,8 +103,8 @@ fn main() -> ExitCode {
 }
 
 fn volume(name: &str) -> Result<&'static Config, String> {
-    image::config(name).ok_or_else(|| {
-        let names: Vec<&str> = image::CONFIGS.iter().map(|c| c.name).collect();
+    config::config(name).ok_or_else(|| {
+        let names: Vec<&str> = config::CONFIGS.iter().map(|c| c.name).collect();
         format!(
             "--volume {name}: there is none; the volumes are {}",
             names.join(", ")

@@ -22,7 +22,7 @@ mod tree;
 mod verdict;
 
 pub use judge::{Order, Rules};
-pub use model::{Errno, Touch};
+pub use model::Touch;
 pub use op::*;
 pub use relate::{Analysis, Cut, Placed, Relation};
 pub use rights::{ACL_ACCESS, ACL_DEFAULT, APPEND, FLAGS, FLAGS_OF_DIRS, IMMUTABLE, list_of};

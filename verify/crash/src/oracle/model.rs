@@ -5,8 +5,6 @@ use super::tree::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Error numbers of system calls (`libc::ENOENT` ...).
-pub type Errno = i32;
 type Done = Result<(), Errno>;
 
 /// Which times of which inode an operation sets.

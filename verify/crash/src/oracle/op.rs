@@ -1,16 +1,8 @@
 //! What was asked of the file system: operations, sync calls, and the order in which they were accepted.
-use super::tree::Content;
-use std::sync::Arc;
+use super::tree::{Bytes, Content, NodeId, Time};
 
-/// An inode of the model. Given out by whoever records the history, never reused; 0 is the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub u64);
-
-/// The root directory.
-pub const ROOT: NodeId = NodeId(0);
-
-/// Seconds and nanoseconds since the epoch.
-pub type Time = (i64, u32);
+/// Error numbers of system calls (`libc::ENOENT` ...).
+pub type Errno = i32;
 
 /// rename(2) flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,9 +24,6 @@ pub struct Make {
     pub uid: u32,
     pub gid: u32,
 }
-
-/// A byte string that histories share.
-pub type Bytes = Arc<[u8]>;
 
 /// One operation as accepted (contract: "one request that changes the file system").
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,4 @@
 //! Promise C5: which operations of different streams keep their order, and what a history makes of every object.
-use super::model::Errno;
 use super::op::*;
 use super::rights::{ACL_ACCESS, is_acl, is_minimal};
 use super::tree::*;

@@ -1,5 +1,4 @@
 //! What rights do in the model: access control lists as acl(5) has them, flags of chattr(1), and the bits that a change of content kills.
-use super::model::Errno;
 use super::op::*;
 use super::tree::*;
 

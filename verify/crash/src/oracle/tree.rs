@@ -1,8 +1,20 @@
 //! A tree of files: what the model computes and what an observer reads from a volume.
-use super::op::{Bytes, NodeId, Time};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+
+/// An inode of the model. Given out by whoever records the history, never reused; 0 is the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u64);
+
+/// The root directory.
+pub const ROOT: NodeId = NodeId(0);
+
+/// Seconds and nanoseconds since the epoch.
+pub type Time = (i64, u32);
+
+/// A byte string that histories share.
+pub type Bytes = Arc<[u8]>;
 
 /// Bytes per page of `Data`.
 pub const PAGE: u64 = 4096;

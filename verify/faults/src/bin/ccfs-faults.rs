@@ -1,5 +1,5 @@
 //! The fault campaign: injects faults by seed and writes the table.
-use ccfs_crash::image::config;
+use ccfs_crash::config::config;
 use ccfs_faults::table::Table;
 use ccfs_faults::{Outcome, flips, host, inject};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Failure-atomic files in a driven workload. The driver's tree shows their content as everybody sees it; the history, by which crashes are
 //! judged, gets it when a sync of the file publishes it, as one operation for all files of the call.
-use crate::drive::{Driver, Ended, is_stop};
-use crate::drive_groups::OpenGroup;
+use super::groups::OpenGroup;
+use super::{Driver, Ended, is_stop};
 use crate::generate::Action;
 use crate::observe::inode;
 use crate::oracle::*;

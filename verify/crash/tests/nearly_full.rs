@@ -1,8 +1,8 @@
 //! Nearly full volumes under power cuts, one action after the other and by threads (C1, C2, C9).
 //! CCFS_CRASH_SEED is the first seed, CCFS_CRASH_RUNS the number of seeds, CCFS_CRASH_STATES crash states of each.
-use ccfs_crash::brim;
 use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::{Effort, explore_into, thorough};
+use ccfs_crash::full;
 use ccfs_crash::generate::Action;
 use ccfs_crash::run::{Run, Source};
 use ccfs_crash::seeds::{explore_seeds, number};
@@ -33,7 +33,7 @@ fn explore_full(
 #[test]
 fn crashes_of_nearly_full_volumes() {
     explore_full(16, 40, |seed, effort, coverage| {
-        let (setting, mix, length) = brim::workload(seed);
+        let (setting, mix, length) = full::workload(seed);
         let mut actions: Vec<(usize, Action)> = Vec::new();
         let source = Source::Random(seed, mix, length);
         let done = Run::record_into(setting, source, &mut actions)
@@ -53,7 +53,7 @@ fn crashes_of_nearly_full_volumes() {
 #[test]
 fn crashes_of_nearly_full_volumes_by_threads() {
     explore_full(16, 40, |seed, effort, coverage| {
-        let done = explore_work(&brim::work(seed), effort)?;
+        let done = explore_work(&full::work(seed), effort)?;
         coverage.add(&done);
         Ok(())
     });

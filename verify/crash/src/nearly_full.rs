@@ -1,17 +1,12 @@
 //! Volumes that are full but for little: where space for an operation, or for what it needs later, is just there or just not (C9, hard
 //! spots 18 and 20). Files of all kinds hold the space, so that what frees some, and what is written into their unwritten blocks,
 //! has something to work on.
-use crate::generate::{Generator, Mix, pattern};
-use crate::image::{BRIM, Config, run};
-use crate::oracle::Op;
-use crate::run::Setting;
-use crate::threads::{Disturbance, Work};
-use crate::used::debugfs;
-use ccfs_testkit::Rng;
+use crate::config::Config;
+use crate::e2fsprogs::{debugfs, run};
+use crate::generate::pattern;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// Blocks that extent trees of the files take, and directories.
 const TREES: u64 = 40;
@@ -72,94 +67,18 @@ fn free_blocks(image: &Path) -> Result<u64, String> {
     number.ok_or_else(|| format!("dumpe2fs names no free blocks: {text}"))
 }
 
-/// The kernel's, bytes.
-const PAGE: u64 = 4096;
-
-impl Generator {
-    /// What the kernel sends first of a write; the rest comes next in its stream.
-    pub(crate) fn first_request(&mut self, op: Op, stream: usize) -> Op {
-        let Op::Write {
-            node,
-            offset,
-            data,
-            kill,
-        } = op
-        else {
-            return op;
-        };
-        let first = match offset % PAGE {
-            0 => data.len(),
-            within => data.len().min((PAGE - within) as usize),
-        };
-        let part = |offset, data: &[u8]| Op::Write {
-            node,
-            offset,
-            data: data.into(),
-            kill,
-        };
-        if first < data.len() {
-            let rest = part(offset + first as u64, &data[first..]);
-            self.rest.push((stream, rest));
-        }
-        part(offset, &data[..first])
-    }
-}
-
-/// The workload that a seed stands for, one action after the other: setting, mix, number of actions.
-pub fn workload(seed: u64) -> (Setting, Mix, usize) {
-    let mut rng = Rng::new(seed ^ 0x6272_696d);
-    let config = &BRIM[usize::from(rng.chance(25))];
-    let streams = 2 + rng.below(2) as usize;
-    let mix = Mix {
-        streams,
-        own_percent: *rng.pick(&[0, 30, 60]),
-        names: *rng.pick(&[12, 40]),
-        write_max: *rng.pick(&[20 << 10, 100 << 10, 200 << 10]),
-        big_percent: *rng.pick(&[0, 10, 30]),
-        size_max: *rng.pick(&[128 << 10, 512 << 10]),
-        sync_percent: *rng.pick(&[0, 4, 12]),
-        tick_percent: *rng.pick(&[3, 6, 15]),
-        pages: rng.chance(70),
-        ..Mix::default()
-    };
-    let setting = Setting {
-        dirty_limit: *rng.pick(&[1 << 20, 1 << 20, 256 << 10]),
-        unmount: rng.chance(50),
-        streams,
-        ..Setting::new(config)
-    };
-    (setting, mix, *rng.pick(&[60, 150, 300]))
-}
-
-/// The same by threads, with the engine's own in the background.
-pub fn work(seed: u64) -> Work {
-    let (setting, mix, length) = workload(seed);
-    let mut rng = Rng::new(seed ^ 0x6d69_7262);
-    Work {
-        setting,
-        mix,
-        length: length / setting.streams,
-        hands: 1,
-        flush: Duration::from_micros(*rng.pick(&[0, 300, 1500])),
-        piece: *rng.pick(&[64 << 10, 8 << 10]),
-        wait: Duration::ZERO,
-        background: Some(Duration::from_millis(*rng.pick(&[5, 20, 100]))),
-        disturbance: Disturbance::None,
-        seed,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::config::NEARLY_FULL;
     use crate::image::{base, fsck};
     use crate::run::mount;
+    use crate::setting::Setting;
     use ccfs_engine::ROOT_INO;
     use std::sync::Arc;
 
     #[test]
     fn the_volumes_are_nearly_full_and_the_same_each_time() {
-        for config in BRIM {
+        for config in NEARLY_FULL {
             let dev = base(config).unwrap();
             fsck(&dev).unwrap();
             let vol = mount(Arc::new(dev), Setting::new(config).options()).unwrap();

@@ -1,6 +1,6 @@
 //! Requests of a driven workload, apart from the driver: while one is performed, others can use the driver where it waits.
-use crate::drive::Driver;
-use crate::drive_groups::OpenGroup;
+use super::Driver;
+use super::groups::OpenGroup;
 use crate::oracle::*;
 use ccfs_engine::{
     Attr, Context, Error, Fallocate, Ino, RenameFlags, SetAttr, SetTime, Volume, WriteFlags,
@@ -270,7 +270,7 @@ impl Request {
                 let rest = vol.getflags(self.ino(*node))? & !FLAGS;
                 vol.setflags(&cx, self.ino(*node), rest | *flags).map(none)
             }
-            // Performed as an action (`drive_groups.rs`).
+            // Performed as an action (`groups.rs`).
             Op::Commit { .. } | Op::Publish { .. } => Ok(None),
         }
     }

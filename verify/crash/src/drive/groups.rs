@@ -1,6 +1,6 @@
 //! Atomic groups in a driven workload: a stream that is in a group does its operations there until it commits or aborts, or until another
 //! stream's operation ends the group.
-use crate::drive::{Driver, Ended, is_stop};
+use super::{Driver, Ended, is_stop};
 use crate::generate::Action;
 use crate::observe::observe;
 use crate::oracle::*;
