@@ -32,7 +32,7 @@ help:
 
 build:
 	@scripts/deps.sh build
-	cargo build --release -p ccfs -p ccfs-bench
+	cargo build --release -p ccfs -p ccfs-bench -p ccfs-evidence
 
 mount: build
 	@scripts/deps.sh run
@@ -95,6 +95,7 @@ test-aarch64:
 man: build
 	$(CCFS) man docs/man
 	$(dir $(CCFS))ccfs-bench man docs/man
+	$(dir $(CCFS))ccfs-crash man docs/man
 
 # Long runs need patience: a program may take four hours.
 soak: export CCFS_TEST_TIMEOUT ?= 14400

@@ -2,7 +2,7 @@
 # Builds Debian packages of what was built with dpkg-deb: the program (ccfs), the C library (libccfs1), and what programs are built with
 # (libccfs-dev). Prints their files, one a line.
 # usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]
-# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench if it was built. DEB_LEVEL: of compression, 0 to 9. Another VERSION than that of the sources is for tests.
+# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench and ccfs-crash if they were built. DEB_LEVEL: of compression, 0 to 9. Another VERSION than that of the sources is for tests.
 set -euo pipefail
 usage="usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]"
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -137,7 +137,8 @@ Description: file system that keeps every application's updates in order
  its updates.
  .
  This package has the program, the helpers for mount(8), mkfs(8) and
- fsck(8), a systemd unit template, and the benchmark.
+ fsck(8), a systemd unit template, crash exploration of any program, and
+ the benchmark.
 END
     finish ccfs
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the program with everything that finds it: helpers of mount(8), mkfs(8) and fsck(8), pages, completions, service unit.
 # usage: [DESTDIR=...] [PREFIX=/usr/local] [SBIN=/sbin] [UNITDIR=...] install.sh install|uninstall PROGRAM
-# PROGRAM: the built ccfs; ccfs-bench, if it was built, lies beside it. What `install` puts there, `uninstall` takes away, and nothing else.
+# PROGRAM: the built ccfs; ccfs-bench and ccfs-crash, if they were built, lie beside it. What `install` puts there, `uninstall` takes away,
+# and nothing else.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 action=${1:-} program=${2:-}
@@ -15,6 +16,8 @@ BASHDIR=$PREFIX/share/bash-completion/completions
 FISHDIR=${FISHDIR:-$PREFIX/share/fish/vendor_completions.d}
 man=$PREFIX/share/man/man8
 root=${DESTDIR:-}
+# What `ccfs bench` and `ccfs crash` start.
+OTHERS="ccfs-bench ccfs-crash"
 TABLE_NAMES="fuse.ccfs fuseblk.ccfs"
 
 # put PROGRAM: in two steps, since a program that runs is not overwritten: its mounts go on with the old one.
@@ -29,9 +32,11 @@ install_all() {
     [ -x "$program" ] || { echo "$program is missing; build it first: cargo build --release -p ccfs" >&2; exit 1; }
     install -d "$root$PREFIX/bin" "$root$SBIN" "$root$man" "$root$UNITDIR" "$root$BASHDIR" "$root$ZSHDIR" "$root$FISHDIR"
     put "$program"
-    local bench
-    bench=$(dirname "$program")/ccfs-bench
-    if [ -x "$bench" ]; then put "$bench"; fi
+    local other
+    for other in $OTHERS; do
+        other=$(dirname "$program")/$other
+        if [ -x "$other" ]; then put "$other"; fi
+    done
     for helper in mount mkfs fsck; do
         ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/$helper.ccfs"
         echo ".so man8/ccfs-$helper.8" >"$root$man/$helper.ccfs.8"
@@ -56,7 +61,8 @@ install_all() {
 }
 
 uninstall_all() {
-    rm -f "$root$PREFIX/bin/ccfs" "$root$PREFIX/bin/ccfs-bench" "$root$UNITDIR/ccfs@.service"
+    for name in ccfs $OTHERS; do rm -f "$root$PREFIX/bin/$name"; done
+    rm -f "$root$UNITDIR/ccfs@.service"
     rm -f "$root$BASHDIR/ccfs" "$root$ZSHDIR/_ccfs" "$root$FISHDIR/ccfs.fish"
     for helper in mount mkfs fsck; do rm -f "$root$SBIN/$helper.ccfs" "$root$man/$helper.ccfs.8"; done
     for name in $TABLE_NAMES; do rm -f "$root$SBIN/mount.$name" "$root$SBIN/umount.$name" "$root$man/mount.$name.8"; done

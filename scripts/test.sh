@@ -16,7 +16,7 @@ part() {
 }
 
 # Packages whose tests mount nothing: they only compute, so they run beside the others, and give way to them.
-computing='/(crash|device|engine|ext4|faults|fuzzing|image|log)/Cargo.toml'
+computing='/(command|crash|device|engine|ext4|faults|fuzzing|image|log)/Cargo.toml'
 
 # lane LOG COMMAND...: runs the suites that stdin names (manifest, program), each with COMMAND, and shows one when it has ended.
 lane() {

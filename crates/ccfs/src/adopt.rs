@@ -1,8 +1,8 @@
 //! `ccfs adopt`: can this ext4 volume be used with ccfs, and how? `ccfs release`: is it plain ext4 again?
 use crate::cli::{AdoptArgs, ReleaseArgs};
-use crate::failure::{Context, Failure, Outcome};
 use crate::rehearsal::Rehearsal;
-use crate::{mounts, size, superblock, target, tools};
+use crate::{mounts, superblock, target, tools};
+use ccfs_command::{Context, Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::{Options, Volume};
 use ccfs_ext4::features::{Support, compat, incompat};
@@ -293,7 +293,7 @@ pub fn adopt(args: &AdoptArgs) -> Outcome<()> {
         next: examiner.next,
     };
     if args.json {
-        crate::print_json(&adoption)?;
+        print_json(&adoption)?;
     } else {
         show(&adoption);
     }
@@ -417,7 +417,7 @@ pub fn release(args: &ReleaseArgs) -> Outcome<()> {
         text,
     };
     if args.json {
-        crate::print_json(&release)?;
+        print_json(&release)?;
     } else {
         let before = if recovered { "recovered; " } else { "" };
         say!("{shown}: {before}{}", release.text);

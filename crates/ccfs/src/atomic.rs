@@ -1,8 +1,8 @@
 //! `ccfs atomic`: a command that happens as a whole or not at all.
 use crate::cli::AtomicArgs;
-use crate::failure::{Failure, Outcome};
 use crate::stream::{explain, open, wait_for_command};
 use ccfs_client::{Cause, TakenBack};
+use ccfs_command::{Failure, Outcome, output::print_json, say, warn};
 use serde_json::json;
 use std::io;
 use std::path::Path;
@@ -82,7 +82,7 @@ fn show(changes: &str, as_json: bool) -> Outcome<()> {
     let list: Vec<_> = lines
         .map(|(change, path)| json!({ "change": change, "path": path }))
         .collect();
-    crate::print_json(&json!({ "schema": 1, "changes": list }))
+    print_json(&json!({ "schema": 1, "changes": list }))
 }
 
 fn cannot_begin(dir: &Path, e: io::Error) -> Failure {

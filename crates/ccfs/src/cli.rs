@@ -1,6 +1,6 @@
 //! The one table of subcommands and flags: parsing, `--help` and the manual pages all come from it.
-use crate::crash_cli::CrashArgs;
-use crate::{metrics, size, top};
+use crate::{metrics, top};
+use ccfs_command::size;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,7 +31,10 @@ pub enum Command {
     Release(ReleaseArgs),
     Stream(StreamArgs),
     Atomic(AtomicArgs),
-    Crash(CrashArgs),
+    /// Crash exploration: what a power cut does to any program on any file system
+    ///
+    /// Starts the program ccfs-crash, which lies beside this one or in PATH, with the arguments given; `ccfs crash --help` names them all.
+    Crash(SisterArgs),
     Ls(LsArgs),
     Tree(TreeArgs),
     Cat(CatArgs),
@@ -40,7 +43,12 @@ pub enum Command {
     Cp(CpArgs),
     Rm(RmArgs),
     Mkdir(MkdirArgs),
-    Bench(BenchArgs),
+    /// Measures ccfs against ext4 and other file systems
+    ///
+    /// Starts the program ccfs-bench, which lies beside this one or in PATH, with the arguments given; `ccfs bench --help` names them all.
+    /// --quick compares the six server workloads of the ccfs paper on ext4 and ccfs in two to three minutes; without it other workloads and
+    /// fuse2fs come in, in about 15 minutes; --all measures everything, in about three hours. Needs root, and a machine that does nothing else.
+    Bench(SisterArgs),
     Version(VersionArgs),
     #[command(hide = true)]
     Man(ManArgs),
@@ -563,15 +571,11 @@ pub struct StreamTraceArgs {
     pub dir: PathBuf,
 }
 
-/// Measures ccfs against ext4 and other file systems
-///
-/// Starts the program ccfs-bench, which lies beside this one or in PATH, with the arguments given; `ccfs bench --help` names them all.
-/// --quick compares the six server workloads of the ccfs paper on ext4 and ccfs in two to three minutes; without it other workloads and
-/// fuse2fs come in, in about 15 minutes; --all measures everything, in about three hours. Needs root, and a machine that does nothing else.
+/// What another program takes, which has options of its own.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
-pub struct BenchArgs {
-    /// Arguments for ccfs-bench
+pub struct SisterArgs {
+    /// Arguments for that program
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

@@ -7,8 +7,9 @@
 //! In the foreground the parent stays: it keeps the mount namespace that the daemon leaves (`ccfs_fuse::Home`), which a container's first
 //! process has to do, hands signals on, and ends with the daemon. If it is killed so is the daemon.
 use crate::cli::MountArgs;
-use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::codes::mount_code;
 use crate::{logging, signals};
+use ccfs_command::{Context, Failure, Outcome};
 use rustix::fs::{Mode, OFlags};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;

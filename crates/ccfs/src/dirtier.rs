@@ -1,6 +1,7 @@
 //! The process that makes pages of a mount's loop device dirty for the daemon that serves what is behind it (`ccfs_fuse::sentinel`). It has no way to the
 //! kernel open, so it may wait for the daemon, whose death ends that.
-use crate::failure::{Failure, Outcome, mount_code};
+use crate::codes::mount_code;
+use ccfs_command::{Failure, Outcome};
 use ccfs_fuse::apart::DIRTIED;
 use rustix::fs::fsync;
 use rustix::io::{Errno, pwrite, read, retry_on_intr, write};

@@ -1,6 +1,6 @@
 //! Flash files for the commands: made from a plain volume, and checked by e2fsck by way of a copy.
-use crate::failure::{Context, Failure, Outcome};
 use crate::{superblock, target};
+use ccfs_command::{Context, Failure, Outcome};
 use ccfs_device::{
     AlignedBuf, Device, FileDevice, FlashDevice, FlashGeometry, OpenMode, Write, copy_filled,
 };

@@ -1,7 +1,8 @@
 //! `ccfs fsck`: recovery, then e2fsck. Each step can be killed and run again.
 use crate::cli::FsckArgs;
-use crate::failure::{Context, Failure, Outcome, fsck_code};
+use crate::codes::fsck_code;
 use crate::{flash, inspect, logging, superblock, target, tools};
+use ccfs_command::{Context, Failure, Outcome, say};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_image::{Image, OpenOptions};

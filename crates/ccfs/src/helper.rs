@@ -1,8 +1,9 @@
 //! Called as mkfs.ccfs, mount.ccfs or fsck.ccfs by mkfs(8), mount(8) (fstab, `mount -t ccfs`) and fsck(8), and as umount.fuseblk.ccfs
 //! by umount(8), where that goes by the mount table.
 use crate::cli::{FsckArgs, MkfsArgs, MountArgs};
-use crate::failure::{Failure, Outcome, fsck_code, mount_code};
+use crate::codes::{fsck_code, mount_code};
 use crate::{fsck, mkfs, mount, options, umount};
+use ccfs_command::{Failure, Outcome};
 use clap::Args;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;

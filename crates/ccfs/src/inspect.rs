@@ -1,7 +1,7 @@
 //! `ccfs inspect`: what is on a volume that is not mounted. Changes nothing.
 use crate::cli::InspectArgs;
-use crate::failure::{Failure, Outcome};
-use crate::{size, superblock, target};
+use crate::{superblock, target};
+use ccfs_command::{Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::ErrorStatus;
 use ccfs_ext4::Result as Ext4Result;
@@ -104,7 +104,7 @@ pub fn run(args: &InspectArgs) -> Outcome<()> {
         log_error,
     };
     if args.json {
-        return crate::print_json(&seen);
+        return print_json(&seen);
     }
     show(&seen);
     Ok(())

@@ -3,9 +3,10 @@
 //!
 //! A process with a thread that cannot end does not end either, so nobody is told of its death. But the end of its first thread, which
 //! started this process, is told (PR_SET_PDEATHSIG), and a killed process's other threads end as well or wait for the connection's end.
-use crate::failure::{Failure, Outcome, mount_code};
+use crate::codes::mount_code;
 use crate::signals::ParentsEnd;
 use crate::{daemon, mounts};
+use ccfs_command::{Failure, Outcome, say};
 use ccfs_fuse::abort;
 use ccfs_fuse::apart::Target;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

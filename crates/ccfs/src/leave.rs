@@ -3,8 +3,8 @@
 //! The daemon is in none of the mount namespaces that have the volume (`ccfs_fuse::Home`), so this process goes into each of them that a process is in.
 //! There it stands in the directory above the mount, and looks whether the mount is what it sees there: who renames directories further up does not
 //! lead it to another one.
-use crate::failure::{Failure, Outcome};
 use crate::mounts;
+use ccfs_command::{Failure, Outcome, say};
 use ccfs_fuse::apart::Target;
 use ccfs_fuse::mountinfo::{self, Line};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};

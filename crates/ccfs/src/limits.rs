@@ -1,7 +1,8 @@
 //! Limits of the shell that mounts (ulimit, setrlimit(2)). They are none of the volume's: the daemon lifts them as far as it may, and where that
 //! is too little the mount is refused, since a daemon that meets one later stops the volume.
-use crate::failure::{Failure, Outcome, mount_code};
-use crate::{signals, size};
+use crate::codes::mount_code;
+use crate::signals;
+use ccfs_command::{Failure, Outcome, size};
 use ccfs_engine::Options;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::Metadata;

@@ -1,25 +1,15 @@
 //! The program `ccfs`: one module per subcommand. Under the names mkfs.ccfs, mount.ccfs and fsck.ccfs it is the helper
 //! that mkfs(8), mount(8) and fsck(8) look for.
 #![deny(unsafe_code)]
-macro_rules! say {
-    ($($part:tt)*) => { crate::output::say(format_args!($($part)*)) };
-}
-macro_rules! warn {
-    ($($part:tt)*) => { crate::output::warn(format_args!($($part)*)) };
-}
-
 mod adopt;
 mod atomic;
-mod bench;
 mod cli;
+mod codes;
 mod completions;
-mod crash;
-mod crash_cli;
 mod daemon;
 mod dirtier;
 mod elsewhere;
 mod ext4_options;
-mod failure;
 mod flash;
 mod fsck;
 mod helper;
@@ -39,13 +29,12 @@ mod mounts;
 mod named;
 mod offline;
 mod options;
-mod output;
 mod rehearsal;
 mod remount;
 mod scrub;
 mod shares;
 mod signals;
-mod size;
+mod sisters;
 mod status;
 mod stream;
 mod superblock;
@@ -60,9 +49,10 @@ mod version;
 #[global_allocator]
 static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+use ccfs_command::{Outcome, output, warn};
 use clap::Parser;
 use cli::{Cli, Command};
-use failure::{Context, Outcome, fsck_code, mount_code};
+use codes::{fsck_code, mount_code};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -84,7 +74,7 @@ fn main() -> ExitCode {
         _ => command_line(&args),
     };
     match outcome {
-        Ok(code) => ExitCode::from(output::settle(name, code)),
+        Ok(code) => ExitCode::from(settle(name, code)),
         Err(failure) => {
             if !failure.text.is_empty() {
                 warn!("{name}: {failure}");
@@ -94,8 +84,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// The exit code of a command that has done its work, if what it said reached its reader.
+fn settle(name: &str, code: u8) -> u8 {
+    match name {
+        _ if !output::was_lost(name) => code,
+        // Its codes are bits, and 1 has a meaning of its own.
+        "ccfs fsck" | "fsck.ccfs" | "ccfs scrub" => code | fsck_code::OPERATIONAL,
+        _ => code.max(1),
+    }
+}
+
 /// Parses and runs `ccfs SUBCOMMAND ...`; gives the name for messages, and the exit code.
 fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
+    if let Some((program, args)) = sisters::asked_for_help(args) {
+        return ("ccfs help", sisters::run(program, &args));
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(e) => {
@@ -115,7 +118,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Umount(a) => ("ccfs umount", umount::run(&a)),
         Command::Fsck(a) => ("ccfs fsck", fsck::run(&a)),
         Command::Inspect(a) => ("ccfs inspect", done(inspect::run(&a))),
-        Command::Bench(a) => ("ccfs bench", bench::run(&a)),
+        Command::Bench(a) => ("ccfs bench", sisters::run(&sisters::BENCH, &a.args)),
         Command::Version(a) => ("ccfs version", done(version::run(&a))),
         Command::Man(a) => ("ccfs man", done(man::run(&a))),
         Command::Scrub(a) => ("ccfs scrub", scrub::run(&a)),
@@ -125,7 +128,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
         Command::Atomic(a) => ("ccfs atomic", atomic::run(&a)),
-        Command::Crash(a) => ("ccfs crash", crash::run(&a)),
+        Command::Crash(a) => ("ccfs crash", sisters::run(&sisters::CRASH, &a.args)),
         Command::Adopt(a) => ("ccfs adopt", done(adopt::adopt(&a))),
         Command::Release(a) => ("ccfs release", done(adopt::release(&a))),
         Command::Ls(a) => ("ccfs ls", done(offline::ls(&a))),
@@ -138,10 +141,4 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Mkdir(a) => ("ccfs mkdir", done(offline::mkdir(&a))),
         Command::Mount(a) => ("ccfs mount", done(mount::run(&a))),
     }
-}
-
-/// Prints a value as indented JSON (schemas in docs/json.md).
-fn print_json(value: &impl serde::Serialize) -> Outcome<()> {
-    let text = serde_json::to_string_pretty(value).or_fail(1, "cannot make JSON")?;
-    output::give(format!("{}\n", ccfs_device::without_numbers(&text)).as_bytes())
 }

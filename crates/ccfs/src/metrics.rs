@@ -1,9 +1,8 @@
 //! `ccfs metrics`: the status in Prometheus's text format, once or for whoever asks over a socket.
 use crate::cli::MetricsArgs;
-use crate::failure::{Context, Failure, Outcome};
 use crate::named;
-use crate::output;
 use crate::stream;
+use ccfs_command::{Context, Failure, Outcome, output, say};
 use ccfs_fuse::show::prometheus;
 use serde_json::Value;
 use std::io::{self, Read, Write};

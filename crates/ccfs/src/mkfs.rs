@@ -3,9 +3,9 @@
 //! A new image file is built under a temporary name beside its place and renamed at the end, so a killed run leaves
 //! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
 use crate::cli::MkfsArgs;
-use crate::failure::{Context, Failure, Outcome};
 use crate::hostfile::{self, SECTOR, grow};
-use crate::{flash, mounts, size, superblock, target, tools};
+use crate::{flash, mounts, superblock, target, tools};
+use ccfs_command::{Context, Failure, Outcome, say, size};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
 use ccfs_ext4::features;
 use ccfs_ext4::superblock::{SUPER_OFFSET, SUPER_SIZE};

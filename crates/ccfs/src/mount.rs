@@ -1,9 +1,10 @@
 //! `ccfs mount`: recovers if need be, mounts, serves.
 use crate::cli::MountArgs;
-use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::codes::mount_code;
 use crate::mountpoint::{self, Turn};
 use crate::options::{self, MountOptions};
 use crate::{daemon, limits, logging, mounts, remount, superblock, target, umount};
+use ccfs_command::{Context, Failure, Outcome, warn};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_fuse::{Home, MountConfig, MountError, apart, usermount};
@@ -208,15 +209,19 @@ fn serve(
         // The reason why it is not mounted is what counts.
         let _ = volume.unmount();
     })?;
-    ccfs_fuse::serve(volume, home, dir, &config, |_| {
+    let served = ccfs_fuse::serve(volume, home, dir, &config, |_| {
         drop(turn);
-        ready()
-    })
+        ready().map_err(Ended)
+    });
+    served.map_err(|Ended(why)| why)
 }
 
-impl From<MountError> for Failure {
-    fn from(e: MountError) -> Failure {
-        Failure::new(mount_code::FAILED, e.to_string())
+/// Why a mount ended that was served.
+struct Ended(Failure);
+
+impl From<MountError> for Ended {
+    fn from(e: MountError) -> Ended {
+        Ended(Failure::new(mount_code::FAILED, e.to_string()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A directory to mount on: one volume at a time, also where several come in the same moment.
-use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::codes::mount_code;
 use crate::mounts;
+use ccfs_command::{Context, Failure, Outcome};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;

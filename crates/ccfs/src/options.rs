@@ -1,8 +1,9 @@
 //! The options of `mount -o`.
+use crate::codes::mount_code;
 use crate::ext4_options::{self, Verdict};
-use crate::failure::{Failure, Outcome, mount_code};
 use crate::named::{self, For};
-use crate::{shares, size};
+use crate::shares;
+use ccfs_command::{Failure, Outcome, size};
 use ccfs_engine::Options;
 use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules, Transport};
 use std::collections::BTreeMap;

@@ -4,11 +4,12 @@
 //! For the rest the daemon goes on as it was started: a volume that it opened read-only stays so, and its other options are those of the
 //! mount. Whoever asks for other ones is told. (mount(8) repeats what fstab has: what is in force already is no change.)
 use crate::cli::MountArgs;
-use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::codes::mount_code;
 use crate::mounts::{self, Daemon};
 use crate::options::{self, MountOptions};
 use crate::{stream, umount};
 use ccfs_client::AccessTimes;
+use ccfs_command::{Context, Failure, Outcome};
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 use serde_json::Value;

@@ -1,9 +1,10 @@
 //! `ccfs scrub`: verifies the metadata of a mounted volume, step by step, and names what is damaged.
 use crate::cli::{ProgressWhen, ScrubArgs};
-use crate::failure::{Context, Failure, Outcome, fsck_code};
+use crate::codes::fsck_code;
 use crate::mounts;
 use crate::stream;
 use ccfs_client::{Damage, Scrub};
+use ccfs_command::{Context, Failure, Outcome, output::print_json, say};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -59,7 +60,7 @@ pub fn run(args: &ScrubArgs) -> Outcome<u8> {
     report.seconds = start.elapsed().as_secs_f64();
     report.damaged = found.into_iter().map(|d| named(d, &paths)).collect();
     if args.json {
-        crate::print_json(&report).map_err(fail)?;
+        print_json(&report).map_err(fail)?;
     } else {
         show(&report);
     }

@@ -1,7 +1,7 @@
 //! `ccfs status`: what the daemon of a mounted volume says of itself.
 use crate::cli::StatusArgs;
-use crate::failure::{Context, Outcome};
-use crate::{size, stream, superblock};
+use crate::{stream, superblock};
+use ccfs_command::{Context, Outcome, output::print_json, say, size};
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ pub fn run(args: &StatusArgs) -> Outcome<()> {
         serde_json::from_str(&text).or_fail(1, "the daemon's answer is no JSON")?;
     if args.json {
         status["schema"] = 1.into();
-        return crate::print_json(&status);
+        return print_json(&status);
     }
     show(&status);
     Ok(())

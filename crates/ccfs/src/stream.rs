@@ -3,10 +3,10 @@ use crate::cli::{
     StreamArgs, StreamCommand, StreamEnterArgs, StreamListArgs, StreamNewArgs, StreamRunArgs,
     StreamShowArgs, StreamSyncArgs,
 };
-use crate::failure::{Failure, Outcome};
 use crate::signals::LeftToCommand;
 use crate::{mounts, umount};
 use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
+use ccfs_command::{Failure, Outcome, output::print_json, say};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -158,7 +158,7 @@ fn new(args: &StreamNewArgs) -> Outcome<()> {
     };
     let id = ccfs_client::new_stream(open(&args.dir)?, flags).map_err(|e| explain(&args.dir, e))?;
     if args.json {
-        return crate::print_json(&shown(id, flags));
+        return print_json(&shown(id, flags));
     }
     say!("{id}");
     Ok(())
@@ -217,7 +217,7 @@ fn show(args: &StreamShowArgs) -> Outcome<()> {
     };
     let shown = shown(stream.id, stream.flags);
     if args.json {
-        return crate::print_json(&shown);
+        return print_json(&shown);
     }
     let default = if shown.default {
         " (the default stream)"
@@ -268,7 +268,7 @@ fn list(args: &StreamListArgs) -> Outcome<()> {
         })
         .collect();
     if args.json {
-        return crate::print_json(&json!({ "schema": 1, "streams": list }));
+        return print_json(&json!({ "schema": 1, "streams": list }));
     }
     let head = ["stream", "uid", "operations", "bytes", "age s", "flags"];
     let mut rows = vec![head.map(String::from)];
@@ -319,7 +319,7 @@ fn sync(args: &StreamSyncArgs) -> Outcome<()> {
         return Ok(());
     }
     if args.all {
-        return crate::print_json(&json!({ "schema": 1, "stream": null, "synced": true }));
+        return print_json(&json!({ "schema": 1, "stream": null, "synced": true }));
     }
     let stream = match args.id {
         Some(id) => id,
@@ -329,5 +329,5 @@ fn sync(args: &StreamSyncArgs) -> Outcome<()> {
                 .id
         }
     };
-    crate::print_json(&json!({ "schema": 1, "stream": stream, "synced": true }))
+    print_json(&json!({ "schema": 1, "stream": stream, "synced": true }))
 }

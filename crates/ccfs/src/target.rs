@@ -1,6 +1,6 @@
 //! A target of a command: an image file or a block device, opened and locked.
-use crate::failure::{Failure, Outcome};
 use crate::{elsewhere, mounts};
+use ccfs_command::{Failure, Outcome};
 use ccfs_device::{Device, FileDevice, FlashDevice, OpenError, OpenMode};
 use std::path::Path;
 use std::sync::Arc;

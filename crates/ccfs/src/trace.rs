@@ -1,9 +1,8 @@
 //! `ccfs stream trace`: commits and sync calls as they happen.
 use crate::cli::StreamTraceArgs;
-use crate::failure::{Failure, Outcome};
-use crate::output::clean;
-use crate::{size, stream};
+use crate::stream;
 use ccfs_client::abi::TRACE_NEW;
+use ccfs_command::{Failure, Outcome, output::clean, size};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! `ccfs umount`: returns when the volume is plain ext4 and nobody holds it.
 use crate::cli::UmountArgs;
-use crate::failure::{Context, Failure, Outcome, mount_code};
+use crate::codes::mount_code;
 use crate::mounts::{self, Daemon, Mount};
 use crate::{dirtier, elsewhere, killed, leave, superblock};
+use ccfs_command::{Context, Failure, Outcome, warn};
 use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
 use ccfs_fuse::apart::Task;
 use ccfs_fuse::usermount;

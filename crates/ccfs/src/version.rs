@@ -1,6 +1,6 @@
 //! `ccfs version`.
 use crate::cli::VersionArgs;
-use crate::failure::Outcome;
+use ccfs_command::{Outcome, output::print_json, say};
 use serde::Serialize;
 
 /// Schema in docs/json.md.
@@ -18,7 +18,7 @@ pub fn run(args: &VersionArgs) -> Outcome<()> {
         version: env!("CARGO_PKG_VERSION"),
     };
     if args.json {
-        crate::print_json(&version)
+        print_json(&version)
     } else {
         say!("{} {}", version.name, version.version);
         Ok(())

@@ -141,7 +141,7 @@ fn the_advice_leads_to_a_usable_volume() {
 
 #[test]
 fn what_can_only_be_read_is_read() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();
     fs::write(place.path("src/f"), "content").unwrap();
@@ -177,7 +177,7 @@ fn what_can_only_be_read_is_read() {
 
 #[test]
 fn release_leaves_plain_ext4() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let image = volume(&place, "a.img", &[]);
     let dir = place.subdir("mnt");

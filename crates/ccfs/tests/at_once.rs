@@ -26,7 +26,7 @@ fn mounted_at_once(images: &[String], dir: &str) -> Vec<(Option<i32>, String)> {
 
 #[test]
 fn of_mounts_in_one_moment_one_is_made() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = place.subdir("mnt");
     let names = ["a.img", "b.img", "c.img"];
@@ -51,7 +51,7 @@ fn of_mounts_in_one_moment_one_is_made() {
 /// Whoever has locked the directory for a reason of his own delays a mount, and does not prevent it.
 #[test]
 fn a_locked_directory_can_be_mounted_on() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "16M"), place.subdir("mnt"));
     let locked = fs::File::open(&dir).unwrap();

@@ -19,7 +19,7 @@ fn commands(target: &str, dir: &str) -> Vec<(&'static str, i32, Ran)> {
 
 #[test]
 fn a_target_that_is_no_volume_is_refused() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = place.subdir("mnt");
     tool("mkfifo", &[&place.text("fifo")]);
@@ -48,7 +48,7 @@ fn a_target_that_is_no_volume_is_refused() {
 
 #[test]
 fn a_bad_directory_is_refused() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let image = place.volume("a.img", "32M");
     fs::write(place.path("file"), b"x").unwrap();
@@ -80,7 +80,7 @@ fn a_bad_directory_is_refused() {
 
 #[test]
 fn garbage_and_truncated_images_are_refused() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = place.subdir("mnt");
     let mut random = ccfs_testkit::Rng::new(1);
@@ -166,7 +166,7 @@ fn an_image_that_was_cut_off_is_named() {
 
 #[test]
 fn no_permission_is_said() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
@@ -216,7 +216,7 @@ fn no_permission_is_said() {
 
 #[test]
 fn a_mounted_volume_is_left_alone() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir, other) = (
         place.volume("a.img", "32M"),
@@ -277,7 +277,7 @@ fn a_mounted_volume_is_left_alone() {
 
 #[test]
 fn a_volume_that_the_kernel_left_unclean_is_refused() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     common::kernel_mount(&image, &dir, "loop");
@@ -339,7 +339,7 @@ impl Drop for Loop {
 
 #[test]
 fn read_only_media_can_be_read() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (filled(&place, "a.img"), place.subdir("mnt"));
     let before = fs::read(&image).unwrap();
@@ -370,7 +370,7 @@ fn read_only_media_can_be_read() {
 
 #[test]
 fn a_read_only_mount_of_a_crashed_volume_recovers_it_unless_the_medium_forbids() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);
@@ -406,7 +406,7 @@ impl Drop for Tmpfs {
 
 #[test]
 fn a_full_host_stops_the_volume_and_loses_nothing() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (host, dir) = (place.subdir("host"), place.subdir("mnt"));
     tool("mount", &["-t", "tmpfs", "-o", "size=24M", "tmpfs", &host]);

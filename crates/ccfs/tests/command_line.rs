@@ -232,7 +232,7 @@ fn of_several_mkfs_of_one_image_one_succeeds() {
 /// An image file that exists and is too large for its disk: that disk is no fuller after the refusal than before.
 #[test]
 fn mkfs_without_room_leaves_the_host_its_room() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (disk, host) = (place.text("host.img"), place.subdir("host"));
     tool("mke2fs", &["-q", "-F", "-t", "ext4", &disk, "60M"]);
@@ -261,7 +261,7 @@ fn mkfs_without_room_leaves_the_host_its_room() {
 /// Ctrl-C at a terminal goes to all of the foreground. What the command makes of it counts.
 #[test]
 fn an_interrupt_is_the_commands() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);

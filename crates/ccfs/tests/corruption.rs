@@ -245,7 +245,7 @@ fn repaired(case: &str, image: &str, log: &str, dir: &str) {
 
 #[test]
 fn what_a_call_meets_is_remembered_until_e2fsck_has_looked() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let sound = sound(&place);
     let (image, dir) = (place.text("a.img"), place.subdir("mnt"));
@@ -343,7 +343,7 @@ fn what_a_call_meets_is_remembered_until_e2fsck_has_looked() {
 /// A name whose inode is free is damage of the directory, as for the kernel's ext4, and no missing name.
 #[test]
 fn a_name_of_a_free_inode_is_damage() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let sound = sound(&place);
     let (image, dir) = (place.text("a.img"), place.subdir("mnt"));
@@ -370,7 +370,7 @@ fn a_name_of_a_free_inode_is_damage() {
 /// The first mark does not wait for the unmount: the daemon is killed, and the recovered volume has it.
 #[test]
 fn the_mark_survives_a_killed_daemon() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let sound = sound(&place);
     let (image, dir) = (place.text("a.img"), place.subdir("mnt"));
@@ -396,7 +396,7 @@ fn the_mark_survives_a_killed_daemon() {
 /// A block bitmap is met when a commit looks for room, which stops the volume. The mark goes home before that.
 #[test]
 fn damage_that_stops_the_volume_is_remembered_as_well() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let sound = sound(&place);
     let (image, dir) = (place.text("a.img"), place.subdir("mnt"));
@@ -417,7 +417,7 @@ fn damage_that_stops_the_volume_is_remembered_as_well() {
 /// `ccfs scrub` finds what nobody has met yet; reading offline meets it, but may not write.
 #[test]
 fn scrub_marks_what_it_finds_and_readers_say_that_they_cannot() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let sound = sound(&place);
     let (image, dir) = (place.text("a.img"), place.subdir("mnt"));
@@ -460,7 +460,7 @@ fn scrub_marks_what_it_finds_and_readers_say_that_they_cannot() {
 /// The same damage under the kernel's ext4 and under ccfs: the same state, for the same inode.
 #[test]
 fn the_mark_is_the_kernels() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let sound = sound(&place);
     let (image, dir) = (place.text("a.img"), place.subdir("mnt"));

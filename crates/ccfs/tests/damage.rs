@@ -22,7 +22,7 @@ fn walk(dir: &std::path::Path) -> usize {
 
 #[test]
 fn flipped_bits_never_end_the_daemon() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = place.subdir("mnt");
     let image = filled(&place, "a.img");
@@ -102,7 +102,7 @@ fn crashed(place: &Place, name: &str) -> String {
 
 #[test]
 fn flipped_bits_in_a_crashed_volume_never_end_recovery() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (crashed(&place, "a.img"), place.subdir("mnt"));
     let good = fs::read(&image).unwrap();

@@ -48,7 +48,7 @@ fn kill(pid: u64) {
 
 #[test]
 fn a_volume_on_flash_lives_as_any_other() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (flash(&place, "flash.img"), place.subdir("mnt"));
     ok(&["mount", &image, &dir]);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn fstab_mounts_remounts_and_unmounts() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let (ro_image, other) = (place.volume("b.img", "32M"), place.subdir("other"));
@@ -93,7 +93,7 @@ fn fstab_mounts_remounts_and_unmounts() {
 /// umount(8) asks the helper for what it has a record of, and the helper says who uses the volume.
 #[test]
 fn umount_by_its_helper() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let table = format!("{image} {dir} ccfs nofail,x-mark 0 2\n");

@@ -13,7 +13,7 @@ fn cut(image: &str, bytes: u64) {
 
 #[test]
 fn umount_tells_of_an_image_that_was_cut_off() {
-    needs_mounts!();
+    common::needs_mounts!();
     for (bytes, synced) in [
         (SIZE / 2, false),
         (SIZE / 2, true),
@@ -53,7 +53,7 @@ fn umount_tells_of_an_image_that_was_cut_off() {
 /// Who syncs learns of it at once.
 #[test]
 fn a_volume_whose_image_was_cut_off_stops() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     mount(&image, &dir);
@@ -83,7 +83,7 @@ fn a_volume_whose_image_was_cut_off_stops() {
 
 #[test]
 fn umount_tells_of_a_host_that_is_gone() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (outer, host) = (place.volume("host.img", "96M"), place.subdir("host"));
     mount(&outer, &host);

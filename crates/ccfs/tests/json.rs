@@ -1,111 +1,11 @@
 //! docs/json.md says what `--json` prints, no more and no less.
 mod common;
+use ccfs_testkit::json::compare;
 use common::{Place, ccfs_with};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// Field and type, as the section of docs/json.md gives them.
-fn documented(section: &str) -> BTreeMap<String, String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
-    let text = fs::read_to_string(path).unwrap();
-    let part = text
-        .split("\n## ")
-        .find(|p| p.lines().next() == Some(section))
-        .unwrap_or_else(|| panic!("docs/json.md has no section {section}"));
-    part.lines()
-        .filter_map(|l| l.strip_prefix("| `")?.split_once("` | "))
-        .map(|(field, rest)| {
-            let kind = rest.split(" |").next().unwrap();
-            (field.to_string(), kind.to_string())
-        })
-        .collect()
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
-/// Collects the fields of a value under their documented names.
-fn fields(
-    value: &Value,
-    path: &str,
-    table: &BTreeMap<String, String>,
-    out: &mut BTreeSet<(String, &'static str)>,
-) {
-    if !path.is_empty() {
-        out.insert((path.to_string(), kind(value)));
-    }
-    match value {
-        Value::Object(members) => {
-            for (name, member) in members {
-                let any = format!("{path}.*");
-                let own = match path {
-                    "" => name.clone(),
-                    _ if table.contains_key(&any) => any,
-                    _ => format!("{path}.{name}"),
-                };
-                fields(member, &own, table, out);
-            }
-        }
-        Value::Array(elements) => {
-            for element in elements {
-                fields(element, &format!("{path}[]"), table, out);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Compares output with the table; fields below one that is empty or null are not asked for.
-fn compare(section: &str, output: &str) -> Value {
-    let value: Value = serde_json::from_str(output).unwrap_or_else(|e| panic!("{e}: {output}"));
-    let table = documented(section);
-    assert!(
-        table.len() >= 3,
-        "docs/json.md: {section} has lost its table"
-    );
-    let mut seen = BTreeSet::new();
-    fields(&value, "", &table, &mut seen);
-    for (field, kind) in &seen {
-        let said = table
-            .get(field)
-            .unwrap_or_else(|| panic!("{section}: {field} is not in docs/json.md"));
-        let fits = said.split(" or ").any(|k| k == *kind);
-        assert!(
-            fits,
-            "{section}: {field} is a {kind}, docs/json.md says {said}"
-        );
-    }
-    let names: BTreeSet<&str> = seen.iter().map(|(f, _)| f.as_str()).collect();
-    for field in table.keys().filter(|f| !names.contains(f.as_str())) {
-        let parent = field
-            .strip_suffix("[]")
-            .or_else(|| field.rsplit_once('.').map(|(parent, _)| parent));
-        let parent_absent = parent.is_some_and(|p| {
-            let is_empty = |v: &Value| v.is_null() || v.as_array().is_some_and(Vec::is_empty);
-            !names.contains(p) || field.ends_with("[]") || at(&value, p).is_some_and(is_empty)
-        });
-        assert!(
-            parent_absent,
-            "{section}: {field} is in docs/json.md, but was not printed"
-        );
-    }
-    value
-}
-
-fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('.').try_fold(value, |v, name| v.get(name))
-}
 
 #[test]
 fn version_and_inspect_at_rest() {
@@ -129,7 +29,7 @@ fn version_and_inspect_at_rest() {
 
 #[test]
 fn status_and_streams_of_a_mounted_volume() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
     let mounted = ccfs_with(&["mount", "-o", "commit=60", &image, &dir]);
@@ -223,71 +123,8 @@ fn status_and_streams_of_a_mounted_volume() {
 }
 
 #[test]
-fn crash_exploration() {
-    needs_mounts!();
-    let place = Place::new();
-    let trace = place.text("trace");
-    let done = ccfs_with(&[
-        "crash",
-        "record",
-        "--fs",
-        "ccfs",
-        "--size",
-        "32M",
-        "-o",
-        &trace,
-        "--",
-        "sh",
-        "-c",
-        "echo text >f; sync f; rm f; echo text >g; sync g",
-    ]);
-    assert_eq!(done.code, 0, "{}", done.err);
-    // Wrong while the file is there, and in images that lost what followed.
-    let explored = ccfs_with(&[
-        "crash",
-        "explore",
-        &trace,
-        "--check",
-        "test ! -e f",
-        "--reorder",
-        "--images",
-        "40",
-        "--json",
-    ]);
-    assert_eq!(explored.code, 4, "{}", explored.err);
-    let value = compare("ccfs crash explore --json", &explored.out);
-    let (good, all) = (&value["summary"]["consistent"], &value["summary"]["total"]);
-    assert!(good.as_u64() > Some(0) && good.as_u64() < all.as_u64());
-}
-
-#[test]
-fn crash_model() {
-    let strace = std::process::Command::new("strace")
-        .args(["-k", "true"])
-        .output();
-    if !strace.is_ok_and(|out| out.status.success()) {
-        return println!("skipped: strace does not work here");
-    }
-    let work = "echo text >f; echo text >g";
-    let ran = ccfs_with(&[
-        "crash",
-        "model",
-        "--json",
-        "--check",
-        "test ! -e f",
-        "--",
-        "sh",
-        "-c",
-        work,
-    ]);
-    assert_eq!(ran.code, 4, "{}", ran.err);
-    let value = compare("ccfs crash model --json", &ran.out);
-    assert!(!value["vulnerabilities"].as_array().unwrap().is_empty());
-}
-
-#[test]
 fn inspect_in_flight() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
     assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);

@@ -57,7 +57,7 @@ fn file(path: &PathBuf) -> File {
 
 #[test]
 fn what_fuse_cannot_carry() {
-    needs_mounts!();
+    common::needs_mounts!();
     let m = Mounted::new("64M");
     let f = file(&m.at("f"));
     let g = file(&m.at("g"));
@@ -154,7 +154,7 @@ struct MountAttr {
 
 #[test]
 fn idmapped_mounts_are_refused() {
-    needs_mounts!();
+    common::needs_mounts!();
     let m = Mounted::new("32M");
     let mut sleeper = Command::new("unshare")
         .args(["--user", "--map-root-user", "sleep", "60"])
@@ -255,7 +255,7 @@ fn asynchronous(file: &File) {
 
 #[test]
 fn what_the_kernel_carries() {
-    needs_mounts!();
+    common::needs_mounts!();
     let m = Mounted::new("64M");
     let source = file(&m.at("f"));
     // sendfile
@@ -347,7 +347,7 @@ fn marked(dir: &str, group: u32, mark: u32) -> Result<bool, i32> {
 
 #[test]
 fn marks_of_fanotify() {
-    needs_mounts!();
+    common::needs_mounts!();
     let m = Mounted::new("32M");
     let (classic, handles) = (libc::FAN_CLASS_NOTIF, libc::FAN_REPORT_FID);
     let (whole, mount) = (libc::FAN_MARK_FILESYSTEM, libc::FAN_MARK_MOUNT);
@@ -374,7 +374,7 @@ struct Handle {
 
 #[test]
 fn file_handles_work() {
-    needs_mounts!();
+    common::needs_mounts!();
     let m = Mounted::new("32M");
     fs::create_dir(m.at("d")).unwrap();
     fs::write(m.at("d/f"), "by handle").unwrap();
@@ -426,7 +426,7 @@ fn file_handles_work() {
 
 #[test]
 fn shutdown_stops_the_volume() {
-    needs_mounts!();
+    common::needs_mounts!();
     let m = Mounted::new("32M");
     fs::write(m.at("kept"), "synced").unwrap();
     File::open(m.at("kept")).unwrap().sync_all().unwrap();
@@ -463,7 +463,7 @@ fn shutdown_stops_the_volume() {
 /// How many operations a write(2) is: as many as the kernel makes requests of it (the section "What one write is" of docs/using.md).
 #[test]
 fn what_one_write_is() {
-    needs_mounts!();
+    common::needs_mounts!();
     let m = Mounted::new("64M");
     let requests = || {
         let said = ccfs_with(&["status", "--json", &m.dir]);

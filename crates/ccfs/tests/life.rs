@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn umount_leaves_plain_ext4_and_no_loop_device() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (
         place.volume("an image.img", "32M"),
@@ -41,7 +41,7 @@ fn umount_leaves_plain_ext4_and_no_loop_device() {
 /// A loop device that goes with its last user, who is somebody else: the volume is at rest, and nobody waits for that.
 #[test]
 fn umount_does_not_wait_for_somebody_elses_loop_device() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let device = tool("losetup", &["--find", "--show", &image]);
@@ -72,7 +72,7 @@ fn umount_does_not_wait_for_somebody_elses_loop_device() {
 /// Who asks for the volume's size now and then, as df and monitors do, does not use it.
 #[test]
 fn umount_beside_df() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let ended = std::sync::atomic::AtomicBool::new(false);
@@ -106,7 +106,7 @@ fn umount_beside_df() {
 
 #[test]
 fn the_daemon_is_detached_and_named_for_systemd() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     // Relative names, and no descriptor of ours stays with the daemon: `output()` returns.
@@ -152,7 +152,7 @@ fn the_daemon_is_detached_and_named_for_systemd() {
 
 #[test]
 fn signals_commit_and_unmount() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     for (n, name) in ["TERM", "INT", "HUP"].iter().enumerate() {
@@ -168,7 +168,7 @@ fn signals_commit_and_unmount() {
 
 #[test]
 fn a_signal_does_not_pull_the_volume_from_under_a_user() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     mount(&image, &dir);
@@ -201,7 +201,7 @@ fn a_signal_does_not_pull_the_volume_from_under_a_user() {
 
 #[test]
 fn mount_clears_what_a_killed_daemon_left() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir, other) = (
         place.volume("a.img", "32M"),
@@ -268,7 +268,7 @@ impl Drop for Stopped {
 /// Whoever asks a daemon that is stopped hangs, and cannot even be killed: nobody does.
 #[test]
 fn a_stopped_daemon_is_not_asked() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, other) = (place.volume("a.img", "32M"), place.volume("b.img", "32M"));
     let (dir, second) = (place.subdir("mnt"), place.subdir("mnt2"));
@@ -313,7 +313,7 @@ fn a_stopped_daemon_is_not_asked() {
 
 #[test]
 fn umount_of_a_dead_mount_clears_it_and_names_the_way_out() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     mount(&image, &dir);
@@ -352,7 +352,7 @@ fn umount_of_a_dead_mount_clears_it_and_names_the_way_out() {
 
 #[test]
 fn mount_as_the_helper_of_mount_8() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let helper = |name: &str, args: &[&str]| {
@@ -402,7 +402,7 @@ fn mount_as_the_helper_of_mount_8() {
 
 #[test]
 fn a_foreground_mount_serves_until_it_is_unmounted() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let mut child = common::ccfs()
@@ -431,7 +431,7 @@ fn a_foreground_mount_serves_until_it_is_unmounted() {
 
 #[test]
 fn killed_mounts_and_checks_can_be_run_again() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
     mount(&image, &dir);
@@ -474,7 +474,7 @@ fn killed_mounts_and_checks_can_be_run_again() {
 
 #[test]
 fn a_volume_grows_at_rest() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
     mount(&image, &dir);
@@ -513,7 +513,7 @@ fn a_volume_grows_at_rest() {
 /// The example of the README: what is done last is never there without what was done before.
 #[test]
 fn order_survives_a_crash_as_the_readme_says() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
     let ran = ccfs_with(&["mount", "-o", "commit=1", &image, &dir]);
@@ -588,7 +588,7 @@ fn umount_that_ends(dir: &str) -> (Option<i32>, String) {
 /// The volume is not at rest while another mount of it is there.
 #[test]
 fn umount_tells_of_a_bind_mount() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir, other) = (
         place.volume("a.img", "32M"),
@@ -612,7 +612,7 @@ fn umount_tells_of_a_bind_mount() {
 /// Who waits for the unmount can mount the volume again before the one who unmounts has looked: that one has done its work.
 #[test]
 fn umount_does_not_wait_for_the_next_mount() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     for _ in 0..6 {

@@ -49,7 +49,7 @@ fn system_log(place: &Place) -> UnixDatagram {
 /// The log has its life; who mounts it is told nothing.
 #[test]
 fn a_mount_without_trouble_says_when_it_begins_and_ends() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = fresh();
     let socket = system_log(&place);
     let path = place.text("log.sock");
@@ -86,7 +86,7 @@ fn a_mount_without_trouble_says_when_it_begins_and_ends() {
 /// Recovery says how much it did, once, to the log and to nobody who waits.
 #[test]
 fn a_recovery_is_logged() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = fresh();
     let (image, dir, file) = (place.text("a.img"), place.text("mnt"), place.text("log"));
     common::mount(&image, &dir);
@@ -126,7 +126,7 @@ fn log_of(dir: &str) -> serde_json::Value {
 /// Without a system log messages go to the kernel's, without both they are only kept; the mount says so, and `status` has the last ones.
 #[test]
 fn without_a_system_log_messages_go_elsewhere_and_the_last_are_kept() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = fresh();
     let (image, dir) = (place.text("a.img"), place.text("mnt"));
     let (socket, kernel) = (place.text("late.sock"), place.text("kmsg"));
@@ -217,7 +217,7 @@ fn without_a_system_log_messages_go_elsewhere_and_the_last_are_kept() {
 
 #[test]
 fn who_wants_to_know_more_is_told_where_the_options_say() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = fresh();
     let socket = system_log(&place);
     let path = place.text("log.sock");
@@ -274,7 +274,7 @@ fn who_wants_to_know_more_is_told_where_the_options_say() {
 /// What keeps a volume from being mounted is said once, by the command, and not in the log as well.
 #[test]
 fn an_error_is_said_once() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = fresh();
     let socket = system_log(&place);
     let path = place.text("log.sock");
@@ -321,7 +321,7 @@ fn an_error_is_said_once() {
 /// A volume that stops says so once, however many calls fail for it.
 #[test]
 fn a_volume_that_stops_is_one_line_in_the_log() {
-    needs_mounts!();
+    common::needs_mounts!();
     if run(std::process::Command::new("sh").args(["-c", "command -v xfs_io"])).code != 0 {
         println!("skipped: there is no xfs_io, which shuts a volume down");
         return;

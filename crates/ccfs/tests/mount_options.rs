@@ -78,7 +78,7 @@ fn try_all(place: &Place, cases: &[(&str, String)]) -> Vec<Tried> {
 
 #[test]
 fn every_option_is_decided() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let image = place.volume("a.img", "32M");
     place.subdir("mnt");
@@ -136,7 +136,7 @@ fn every_option_is_decided() {
 /// mount(8) with -s leaves out what is refused, and nothing else.
 #[test]
 fn sloppy_mounts_leave_out_what_is_refused() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     place.volume("a.img", "32M");
     place.subdir("mnt");
@@ -156,7 +156,7 @@ fn sloppy_mounts_leave_out_what_is_refused() {
 /// The options that a helper gets imply what mount(8) says they do.
 #[test]
 fn user_mounts_run_no_programs() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     place.volume("a.img", "32M");
     place.subdir("mnt");
@@ -184,7 +184,7 @@ fn mounted_with(image: &str, dir: &str, options: &str) {
 
 #[test]
 fn options_do_what_they_say() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     mount(&image, &dir);
@@ -222,7 +222,7 @@ fn options_do_what_they_say() {
 /// What returned is there after the daemon was killed, though nobody synced; without the options it is not.
 #[test]
 fn changes_under_sync_and_dirsync_are_durable() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     for (n, (options, survive)) in [
@@ -260,7 +260,7 @@ fn changes_under_sync_and_dirsync_are_durable() {
 /// Nothing is written, and what would have to be recovered is not mounted.
 #[test]
 fn noload_writes_nothing() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let try_it = |options: &str| ccfs_with(&["mount", "-o", options, &image, &dir]);
@@ -317,7 +317,7 @@ fn noted(place: &Place) -> [bool; 2] {
 /// By behaviour: what the mount table shows is not asked.
 #[test]
 fn times_of_reading() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     mount(&image, &dir);
@@ -351,7 +351,7 @@ fn times_of_reading() {
 
 #[test]
 fn a_second_mount_is_refused() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let other = place.subdir("other");

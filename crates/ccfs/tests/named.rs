@@ -53,7 +53,7 @@ fn is_refused(place: &Place, ran: &Ran, name: &str, why: &str) {
 
 #[test]
 fn a_log_file_is_no_strangers_choice() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     link(&place, "victim", "theirs/link", USER);
     link(&place, "", "theirs/way", USER);
@@ -90,7 +90,7 @@ fn a_log_file_is_no_strangers_choice() {
 /// What root, or the directory's owner, decided is as ever.
 #[test]
 fn a_log_file_is_where_its_name_leads() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     file(&place, "theirs/own", USER);
     file(&place, "tmp/roots", 0);
@@ -115,7 +115,7 @@ fn a_log_file_is_where_its_name_leads() {
 
 #[test]
 fn a_socket_is_no_strangers_choice() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     let (image, dir) = (place.text("a.img"), place.text("mnt"));
     common::mount(&image, &dir);

@@ -150,7 +150,7 @@ impl Drop for Space {
 /// The namespace ends, and the volume with it: clean, though nobody has unmounted it.
 #[test]
 fn a_volume_ends_with_its_namespace() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     let image = place.text("a.img");
     let mount = "\"$CCFS\" mount -o \"$WAY\" \"$IMAGE\" \"$DIR\"; echo kept > \"$DIR/f\"";
@@ -163,7 +163,7 @@ fn a_volume_ends_with_its_namespace() {
 /// The daemon is killed, and then the namespace ends; the first process of a process id namespace ends, and all in it is killed.
 #[test]
 fn a_namespace_ends_without_its_daemon() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     let image = place.text("a.img");
     let mount =
@@ -191,7 +191,7 @@ fn a_namespace_ends_without_its_daemon() {
 /// What others unmount while a daemon runs is unmounted: its copy of their mounts is gone.
 #[test]
 fn a_daemon_keeps_no_other_mount() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     let (image, dir) = (place.text("a.img"), place.text("mnt"));
     let (other, second) = (place.volume("b.img", "32M"), place.subdir("mnt2"));
@@ -230,7 +230,7 @@ fn a_daemon_keeps_no_other_mount() {
 /// What a mount lies on is in use by the daemon, as it is by any program that has a file of it open.
 #[test]
 fn a_daemon_keeps_what_its_image_lies_on() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (host, below) = (place.text("host.img"), place.subdir("host"));
     tool("truncate", &["-s", "64M", &host]);
@@ -247,7 +247,7 @@ fn a_daemon_keeps_what_its_image_lies_on() {
 /// The daemon finds its mount where it is, though it does not see it.
 #[test]
 fn a_signal_unmounts_in_another_namespace() {
-    needs_mounts!();
+    common::needs_mounts!();
     let space = Space::new("", "");
     is_apart(space.daemon);
     good(&space.run("echo kept > \"$DIR/f\""));
@@ -267,7 +267,7 @@ fn log_of(place: &Place) -> impl Fn() -> String {
 /// Told where: then the second signal takes all mounts away.
 #[test]
 fn signals_to_a_volume_that_is_mounted_twice() {
-    needs_mounts!();
+    common::needs_mounts!();
     let logs = Place::new();
     let said = log_of(&logs);
     let space = Space::new(&format!(",log={}", logs.text("log")), "");
@@ -299,7 +299,7 @@ fn signals_to_a_volume_that_is_mounted_twice() {
 /// In use by somebody who is named, wherever that is.
 #[test]
 fn a_signal_names_who_uses_the_volume() {
-    needs_mounts!();
+    common::needs_mounts!();
     let logs = Place::new();
     let said = log_of(&logs);
     let mut space = Space::new(&format!(",log={}", logs.text("log")), "cd \"$DIR\";");
@@ -319,7 +319,7 @@ fn a_signal_names_who_uses_the_volume() {
 /// A process in the foreground keeps its namespace, as any other does: a container's first process is asked for by name (`nsenter`).
 #[test]
 fn a_foreground_mount_keeps_its_namespace() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     let image = place.text("a.img");
     let mut command = apart(
@@ -381,7 +381,7 @@ fn a_foreground_mount_keeps_its_namespace() {
 /// In a chroot the whole namespace is not seen, and not kept all the same.
 #[test]
 fn a_daemon_leaves_from_a_chroot() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     let image = place.text("a.img");
     let root = place.subdir("root");
@@ -404,7 +404,7 @@ fn a_daemon_leaves_from_a_chroot() {
 /// Where nobody may leave: it is said, and the volume is served all the same.
 #[test]
 fn a_daemon_that_may_not_leave_says_so() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     let (image, dir) = (place.text("a.img"), place.text("mnt"));
     let mut command = Command::new("setpriv");
@@ -427,7 +427,7 @@ fn a_daemon_that_may_not_leave_says_so() {
 /// Where the namespace of the mount has ended, and a copy of the mount lives on in another one, that is what a signal unmounts.
 #[test]
 fn a_signal_unmounts_what_is_left_of_the_mount() {
-    needs_mounts!();
+    common::needs_mounts!();
     let mut space = Space::new("", "");
     let copy = "exec unshare -m --propagation private sh -ec 'echo ready; exec cat'";
     let mut other = started(in_space_of(&space.keeper, &space.place, copy));
@@ -447,7 +447,7 @@ fn a_signal_unmounts_what_is_left_of_the_mount() {
 /// The root of a namespace is in use: the kernel would not unmount it, but make it read-only.
 #[test]
 fn a_signal_leaves_the_root_of_a_namespace_as_it_is() {
-    needs_mounts!();
+    common::needs_mounts!();
     let logs = Place::new();
     let said = log_of(&logs);
     let place = place();
@@ -490,7 +490,7 @@ fn a_signal_leaves_the_root_of_a_namespace_as_it_is() {
 /// Who may not look at other processes finds no mount of theirs, and says so.
 #[test]
 fn a_daemon_that_may_not_look_says_so() {
-    needs_mounts!();
+    common::needs_mounts!();
     let (place, logs) = (place(), Place::new());
     let said = log_of(&logs);
     let (image, dir) = (place.text("a.img"), place.text("mnt"));
@@ -513,7 +513,7 @@ fn a_daemon_that_may_not_look_says_so() {
 /// Service managers send SIGHUP together with SIGTERM.
 #[test]
 fn signals_that_come_together_ask_once() {
-    needs_mounts!();
+    common::needs_mounts!();
     let logs = Place::new();
     let said = log_of(&logs);
     let mut space = Space::new(&format!(",log={}", logs.text("log")), "cd \"$DIR\";");
@@ -538,7 +538,7 @@ fn signals_that_come_together_ask_once() {
 /// A copy of the mount in another namespace: it is said for whom `umount` waits, and what to do; and where the volume is mounted.
 #[test]
 fn umount_says_for_whom_it_waits() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = place();
     let (image, dir) = (place.text("a.img"), place.text("mnt"));
     let copy = |place: &Place| {

@@ -177,7 +177,7 @@ fn failures_are_said_with_a_code() {
 
 #[test]
 fn an_image_in_use_is_refused_by_name() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     assert_eq!(ccfs_with(&["mount", &image, &dir]).code, 0);

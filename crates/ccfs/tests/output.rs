@@ -58,7 +58,7 @@ fn lost_output_is_a_failure() {
 
 #[test]
 fn what_is_printed_steers_no_terminal() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.text("a.img"), place.subdir("mnt"));
     let label = "a\u{1b}[31m\nb";

@@ -47,7 +47,7 @@ fn host(place: &Place, has: Has) -> Host {
 
 #[test]
 fn volumes_are_made_and_used_on_it() {
-    needs_mounts!();
+    common::needs_mounts!();
     for has in all_kinds() {
         let place = Place::new();
         let host = host(&place, has);
@@ -96,7 +96,7 @@ fn volumes_are_made_and_used_on_it() {
 /// Who is first has the name.
 #[test]
 fn of_several_who_make_one_image_there_one_succeeds() {
-    needs_mounts!();
+    common::needs_mounts!();
     for has in all_kinds() {
         let place = Place::new();
         let host = host(&place, has);
@@ -118,7 +118,7 @@ fn of_several_who_make_one_image_there_one_succeeds() {
 /// What cannot be kept is told, and the files are there.
 #[test]
 fn files_are_copied_to_it_and_from_it() {
-    needs_mounts!();
+    common::needs_mounts!();
     for has in all_kinds() {
         let place = Place::new();
         let host = host(&place, has);

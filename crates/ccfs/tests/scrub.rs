@@ -48,7 +48,7 @@ fn json(dir: &str, code: i32) -> Value {
 
 #[test]
 fn a_scrub_under_a_load_raises_no_false_alarm() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (filled(&place, "a.img"), place.subdir("mnt"));
     let ran = ccfs_with(&["mount", "-o", "commit=1", &image, &dir]);
@@ -82,7 +82,7 @@ fn a_scrub_under_a_load_raises_no_false_alarm() {
 
 #[test]
 fn damage_is_named_by_path_and_the_way_out_works() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (filled(&place, "a.img"), place.subdir("mnt"));
     let block: u64 = tool("debugfs", &["-R", "blocks d7", &image])

@@ -85,7 +85,7 @@ fn json(text: &str) -> Value {
 
 #[test]
 fn top_once_shows_streams_ties_and_who() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "commit=3600");
     in_stream(0, 71, &dir, &format!("mkdir {dir}/d; echo a >{dir}/d/f"));
@@ -137,7 +137,7 @@ fn top_once_shows_streams_ties_and_who() {
 
 #[test]
 fn trace_tells_why_a_sync_was_slow() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "commit=3600");
     let mut child = ccfs();
@@ -222,7 +222,7 @@ fn trace_tells_why_a_sync_was_slow() {
 /// More events than the daemon keeps: the number of lost ones is said, and what comes after them is there.
 #[test]
 fn trace_counts_what_it_lost() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "commit=3600");
     let at = fs::File::open(&dir).unwrap();
@@ -331,7 +331,7 @@ fn get(mut socket: impl Read + Write, request: &str) -> (String, String) {
 
 #[test]
 fn metrics_are_as_prometheus_wants_them_and_documented() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "commit=3600");
     fs::write(place.path("mnt/secret-name"), b"x").unwrap();
@@ -373,7 +373,7 @@ fn metrics_are_as_prometheus_wants_them_and_documented() {
 
 #[test]
 fn metrics_are_served_on_this_machine_only() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "commit=3600");
     for bad in ["0.0.0.0:0", "[::]:0", "10.0.0.1:0", "localhost:0", "unix:"] {
@@ -444,7 +444,7 @@ fn metrics_are_served_on_this_machine_only() {
 
 #[test]
 fn users_see_only_their_own_files_and_programs() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "commit=3600");
     in_stream(
@@ -537,7 +537,7 @@ fn users_see_only_their_own_files_and_programs() {
 
 #[test]
 fn status_files_can_be_left_out() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "status=off");
     assert!(!place.path("mnt/.ccfs").exists());
@@ -578,7 +578,7 @@ impl Drop for Tmux {
 
 #[test]
 fn top_lives_in_a_terminal() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "commit=3600");
     let tmux = Tmux {

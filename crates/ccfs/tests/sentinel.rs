@@ -127,7 +127,7 @@ fn calls_are_durable(target: &str, dir: &str) {
 
 #[test]
 fn sync_calls_reach_a_daemon_that_the_kernel_does_not_tell() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("an image.img", "32M"), place.subdir("mnt"));
     calls_are_durable(&image, &dir);
@@ -138,7 +138,7 @@ fn sync_calls_reach_a_daemon_that_the_kernel_does_not_tell() {
 /// It is mounted over a loop device then, by which everybody finds it, and claimed by the daemon.
 #[test]
 fn the_same_of_a_block_device() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let device = Attached::new(&image);
@@ -179,7 +179,7 @@ fn the_same_of_a_block_device() {
 /// A killed daemon that cannot end can wait for either of its connections.
 #[test]
 fn both_connections_are_aborted_after_a_kill() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let aborter = child(mount(&image, &dir), "ccfs-killed").expect("who aborts them");
@@ -198,7 +198,7 @@ fn both_connections_are_aborted_after_a_kill() {
 /// Whoever waits in a sync call for a daemon that is killed is told so, soon.
 #[test]
 fn a_sync_call_in_flight_fails_with_a_killed_daemon() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     for (args, fails) in [(vec!["-f", &dir], true), (vec![], false)] {
@@ -238,7 +238,7 @@ fn a_sync_call_in_flight_fails_with_a_killed_daemon() {
 /// The volume cannot be written: the caller is told.
 #[test]
 fn a_sync_call_fails_with_the_volume() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (small, dir) = (place.subdir("small"), place.subdir("mnt"));
     tool("mount", &["-t", "tmpfs", "-o", "size=24M", "none", &small]);
@@ -261,7 +261,7 @@ fn a_sync_call_fails_with_the_volume() {
 /// Without the process that makes pages dirty the next call fails, and `status` says what works.
 #[test]
 fn a_lost_helper_is_told() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let pid = mount(&image, &dir);
@@ -293,7 +293,7 @@ fn a_lost_helper_is_told() {
 /// Many at once: each returns when what its caller did before is durable.
 #[test]
 fn sync_calls_side_by_side() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
     let pid = mount(&image, &dir);
@@ -329,7 +329,7 @@ fn sync_calls_side_by_side() {
 /// Without loop devices it is a plain FUSE mount with its warning, as ever.
 #[test]
 fn without_loop_devices_it_warns() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let script = r#"set -e
@@ -353,7 +353,7 @@ fn without_loop_devices_it_warns() {
 /// mount(8) has mount.fuse(8) look after a plain FUSE mount that has no helper of its own, and that runs `ccfs` of the usual places.
 #[test]
 fn mount_fuse_remounts_a_plain_fuse_mount() {
-    needs_mounts!();
+    common::needs_mounts!();
     if Path::new("/sbin/mount.fuse.ccfs").exists() || !Path::new("/sbin/mount.fuse").exists() {
         println!("skipped: mount(8) does not ask mount.fuse(8) here");
         return;

@@ -124,7 +124,7 @@ fn needs(program: &str) -> bool {
 /// The worst moment, made certain: the daemon cannot finish its unmount while the image's host is frozen.
 #[test]
 fn a_daemon_that_is_killed_while_it_unmounts_ends() {
-    needs_mounts!();
+    common::needs_mounts!();
     if !needs("fsfreeze") {
         return;
     }
@@ -166,7 +166,7 @@ fn waits_in_a_notification(pid: u32) -> bool {
 /// The abort of a group makes the daemon tell the kernel of a directory that the caller of another request has locked.
 #[test]
 fn a_daemon_that_is_killed_while_it_tells_the_kernel_ends() {
-    needs_mounts!();
+    common::needs_mounts!();
     for options in ["transport=dev", "transport=auto"] {
         let mut met = false;
         for _ in 0..5 {
@@ -222,7 +222,7 @@ fn killed_while_it_tells(options: &str) -> bool {
 /// directory to tell the kernel of a name in it.
 #[test]
 fn a_daemon_that_is_killed_beside_creators_and_aborts_ends() {
-    needs_mounts!();
+    common::needs_mounts!();
     for options in ["transport=dev", "transport=auto"] {
         let met = (0..12).filter(|_| killed_beside_creators(options)).count();
         assert!(met > 0, "{options}: it was never seen to wait");
@@ -262,7 +262,7 @@ fn killed_beside_creators(options: &str) -> bool {
 /// As a service manager does it, at several moments: while the daemon still commits, and while it unmounts.
 #[test]
 fn a_stop_with_a_time_limit_keeps_what_was_synced() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let host = Host::new(&place);
     let (image, dir) = (host.volume("200M"), place.subdir("mnt"));

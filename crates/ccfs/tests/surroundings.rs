@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 /// `ulimit` of the shell that mounts: lifted where that is allowed, and else named at once, not when the volume meets it.
 #[test]
 fn limits_of_the_shell_do_not_stop_the_volume() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let program = env!("CARGO_BIN_EXE_ccfs");
@@ -67,7 +67,7 @@ fn limits_of_the_shell_do_not_stop_the_volume() {
 /// What is no file cannot be the log or the rules, and is not waited for.
 #[test]
 fn pipes_are_no_files_of_options() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     tool("mkfifo", &[&place.text("fifo")]);
@@ -99,7 +99,7 @@ fn pipes_are_no_files_of_options() {
 /// Who starts a mount may have blocked signals, and a mask is inherited: the daemon takes those that end it all the same.
 #[test]
 fn a_daemon_takes_signals_that_were_blocked() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let block = "use POSIX; sigprocmask(SIG_BLOCK, POSIX::SigSet->new(SIGTERM, SIGINT, SIGHUP)); exec @ARGV";
@@ -118,7 +118,7 @@ fn a_daemon_takes_signals_that_were_blocked() {
 /// A daemon that took others for its callers would put their changes into wrong streams and groups.
 #[test]
 fn a_proc_of_another_namespace_is_refused() {
-    needs_mounts!();
+    common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let program = env!("CARGO_BIN_EXE_ccfs");

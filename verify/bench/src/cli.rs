@@ -37,6 +37,9 @@ pub enum Command {
     Null(NullArgs),
     #[command(hide = true)]
     Man(ManArgs),
+    /// Tells `ccfs completions` of these commands and options, as JSON
+    #[command(hide = true)]
+    Table,
 }
 
 /// How much is measured.

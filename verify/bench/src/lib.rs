@@ -18,7 +18,6 @@ pub mod html;
 pub mod image;
 pub mod latency;
 pub mod machine;
-pub mod man;
 pub mod null;
 pub mod outputs;
 pub mod paper;

@@ -2,8 +2,11 @@
 #![deny(unsafe_code)]
 use ccfs_bench::cli::{Cli, Command};
 use ccfs_bench::outputs::warn;
-use ccfs_bench::{disk, front, guard, man, null, scale};
-use clap::Parser;
+use ccfs_bench::{disk, front, guard, null, scale};
+use ccfs_command::output::print_json;
+use ccfs_command::table::Table;
+use ccfs_command::{Failure, manual};
+use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -17,10 +20,12 @@ fn main() -> ExitCode {
         warn(format!("ccfs-bench: {why}"));
         return ExitCode::from(2);
     }
+    let text = |e: Failure| e.text;
     let outcome = match &cli.command {
         Some(Command::Disk(args)) => disk::serve(&args.timing, args.bytes, &args.below),
         Some(Command::Null(args)) => null::serve(args),
-        Some(Command::Man(args)) => man::write(&args.dir),
+        Some(Command::Man(args)) => manual::write(Cli::command(), &[], &args.dir).map_err(text),
+        Some(Command::Table) => print_json(&Table::of(Cli::command())).map_err(text),
         Some(Command::Scale(args)) => guard::watch_signals().and_then(|()| scale::run(args)),
         // Signals before any thread exists: they inherit what is blocked.
         None => guard::watch_signals().and_then(|()| front::run(&cli.run)),

@@ -1,5 +1,6 @@
 //! The systems that are compared, and what each needs.
 use crate::{Because, Result, guard};
+use ccfs_command::programs::{self, in_path};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -114,7 +115,7 @@ impl System {
             }
             _ => return ccfs_program().err().or_else(|| self.no_transport()),
         };
-        if find(tool).is_none() {
+        if in_path(tool).is_none() {
             return Some(format!("{tool} is not installed (package {package})"));
         }
         let (kind, _) = self.kernel_type()?;
@@ -218,46 +219,26 @@ pub fn output_of(command: &mut Command) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// A program in PATH or in the sbin directories.
-pub fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    path.split(':')
-        .map(|d| Path::new(d).join(program))
-        .find(|p| p.is_file())
-}
-
 /// Which of these programs this machine lacks, if any.
 pub fn not_installed(programs: &[&str]) -> Option<String> {
-    let absent = programs.iter().find(|p| find(p).is_none());
+    let absent = programs.iter().find(|p| in_path(p).is_none());
     absent.map(|p| format!("{p} is not installed"))
 }
 
 /// A command for a program of another package.
 pub fn command(program: &str) -> Command {
-    Command::new(find(program).unwrap_or_else(|| program.into()))
+    Command::new(in_path(program).unwrap_or_else(|| program.into()))
 }
 
-/// The program `ccfs`: `CCFS_BIN`, or what the same build made (beside this program or, for tests, one directory up), or in PATH.
+/// The program `ccfs`: see [`programs::ccfs`].
 pub fn ccfs_program() -> Result<PathBuf> {
-    if let Some(set) = std::env::var_os("CCFS_BIN") {
-        return Ok(PathBuf::from(set));
-    }
-    beside("ccfs")
-        .or_else(|| find("ccfs"))
-        .ok_or_else(|| "ccfs is not built: cargo build --release -p ccfs".into())
+    programs::ccfs().map_err(|e| e.text)
 }
 
 /// The program `ccfs-bench`, which serves modelled disks and the null server.
 pub fn bench_program() -> Result<PathBuf> {
-    let program = beside("ccfs-bench");
+    let program = programs::beside("ccfs-bench");
     program.ok_or_else(|| "ccfs-bench is not built: cargo build --release -p ccfs-bench".into())
-}
-
-/// A program that the same build made.
-pub fn beside(name: &str) -> Option<PathBuf> {
-    let me = std::env::current_exe().ok()?;
-    let near = me.ancestors().skip(1).take(2).map(|d| d.join(name));
-    near.into_iter().find(|p| p.is_file())
 }
 
 /// Runs a program; its error is what it said.

@@ -4,9 +4,10 @@ use ccfs_bench::session::{self, Plan};
 use ccfs_bench::state::State;
 use ccfs_bench::system::{System, ccfs_program};
 use ccfs_bench::{front, report};
+use ccfs_testkit::json::{documented, kind};
 use clap::Parser;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -90,31 +91,6 @@ fn single_calls_run_warm_cold_and_in_streams() {
     assert!(report::find(&cells, "threads/fsync-4k-4", "ext4+streams").is_none());
 }
 
-/// Field and type, as the section of docs/json.md gives them.
-fn documented() -> BTreeMap<String, String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
-    let text = std::fs::read_to_string(path).unwrap();
-    let section = text
-        .split("\n## ")
-        .find(|p| p.starts_with("ccfs bench --json"))
-        .expect("docs/json.md has the section");
-    let rows = section.lines().filter_map(|l| l.strip_prefix("| `"));
-    rows.filter_map(|l| l.split_once("` | "))
-        .map(|(field, rest)| (field.into(), rest.split(" |").next().unwrap().into()))
-        .collect()
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 #[test]
 fn json_and_document_are_written_and_a_state_is_resumed() {
     if !can_mount("json_and_document_are_written_and_a_state_is_resumed") {
@@ -161,7 +137,7 @@ fn json_and_document_are_written_and_a_state_is_resumed() {
     let entries: Value = serde_json::from_str(&json).unwrap();
     let entries = entries.as_array().unwrap();
     assert_eq!(entries.len(), 4);
-    let table = documented();
+    let table = documented("ccfs bench --json");
     let mut seen = BTreeSet::new();
     for entry in entries {
         for (field, value) in entry.as_object().unwrap() {
@@ -187,6 +163,29 @@ fn json_and_document_are_written_and_a_state_is_resumed() {
         .filter(|f| f.matches('.').count() == 1)
         .collect();
     assert_eq!(named, seen, "docs/json.md and the output differ");
+}
+
+#[test]
+fn the_manual_pages_are_current() {
+    let made = place();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_ccfs-bench"));
+    assert!(
+        bench
+            .arg("man")
+            .arg(made.path())
+            .status()
+            .unwrap()
+            .success()
+    );
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+    for page in ["ccfs-bench.8", "ccfs-bench-scale.8"] {
+        let read = |dir: &Path| std::fs::read_to_string(dir.join(page)).unwrap();
+        assert_eq!(
+            read(made.path()),
+            read(&kept),
+            "{page} is old; `make man` makes it anew"
+        );
+    }
 }
 
 /// `ccfs bench` becomes the program beside it, and says what to do where there is none.

@@ -1,6 +1,7 @@
 //! The file systems under test: how each is made, mounted and unmounted on a device.
 use crate::vdisk::VirtualDisk;
 use crate::{Fail, keeper, sys};
+use ccfs_command::programs;
 use ccfs_device::Device;
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, MountConfig, Session, Transport};
@@ -135,12 +136,7 @@ impl Kind {
 
 /// A system tool; a user's PATH often lacks the directories in which Debian keeps them.
 pub fn tool(name: &str) -> Command {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    let found = path
-        .split(':')
-        .map(|d| Path::new(d).join(name))
-        .find(|p| p.is_file());
-    Command::new(found.unwrap_or_else(|| PathBuf::from(name)))
+    Command::new(programs::in_path(name).unwrap_or_else(|| PathBuf::from(name)))
 }
 
 /// A mounted file system; dropping it unmounts it.

@@ -31,3 +31,9 @@ impl Fail {
         Fail(text.into())
     }
 }
+
+impl From<Fail> for ccfs_command::Failure {
+    fn from(e: Fail) -> Self {
+        ccfs_command::Failure::new(1, e.0)
+    }
+}

@@ -2,9 +2,8 @@
 use super::place::{self, Place};
 use super::{CODE, close, explain, open, silent_failure};
 use crate::cli::{CpArgs, GetArgs, PutArgs};
-use crate::failure::{Failure, Outcome};
-use crate::size;
 use crate::superblock::is_volume;
+use ccfs_command::{Failure, Outcome, size, warn};
 use ccfs_offline::{Access, CopyOptions, Error, Offline, Progress, Watch};
 use std::ffi::OsString;
 use std::io::IsTerminal;

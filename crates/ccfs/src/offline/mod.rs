@@ -7,8 +7,8 @@ pub use copy::{cp, get, put};
 pub use show::{ls, tree};
 
 use crate::cli::{CatArgs, MkdirArgs, RmArgs};
-use crate::failure::{Context, Failure, Outcome};
-use crate::{logging, mounts, output};
+use crate::{logging, mounts};
+use ccfs_command::{Context, Failure, Outcome, output, warn};
 use ccfs_offline::{Access, Error, Offline};
 use place::Place;
 use std::io::Write;

@@ -1,5 +1,5 @@
 //! `IMAGE[:PATH]` on the command line.
-use crate::failure::{Failure, Outcome};
+use ccfs_command::{Failure, Outcome};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 use super::place::Place;
 use super::{CODE, close, explain, open, silent_failure};
 use crate::cli::{LsArgs, TreeArgs};
-use crate::failure::{Failure, Outcome};
+use ccfs_command::{Failure, Outcome, output::print_json, say, warn};
 use ccfs_offline::{Access, Attr, Entry, Error, Offline, show_name};
 use serde::Serialize;
 use std::path::Path;
@@ -69,7 +69,7 @@ fn list(volume: &Offline, place: &Place, args: &LsArgs) -> Outcome<()> {
         }
     }
     if args.json {
-        crate::print_json(&Listing {
+        print_json(&Listing {
             schema: 1,
             image: place.image.display().to_string(),
             path: place.shown(),

@@ -1,8 +1,7 @@
 //! How `ccfs top` looks. The same lines go to the terminal and to `--once`.
 use super::model::{Stream, Top};
-use crate::output::clean;
-use crate::size;
 use crate::trace::shown_us;
+use ccfs_command::{output::clean, size};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};

@@ -3,8 +3,8 @@ mod draw;
 mod model;
 
 use crate::cli::TopArgs;
-use crate::failure::{Context, Failure, Outcome};
 use crate::stream;
+use ccfs_command::{Context, Failure, Outcome, output::print_json, say};
 use draw::View;
 use model::Top;
 use ratatui::DefaultTerminal;
@@ -32,7 +32,7 @@ pub fn parse_delay(text: &str) -> Result<Duration, String> {
 pub fn run(args: &TopArgs) -> Outcome<()> {
     let first = look(&args.dir)?;
     if args.json {
-        return crate::print_json(&first);
+        return print_json(&first);
     }
     if args.once {
         print_once(&first);

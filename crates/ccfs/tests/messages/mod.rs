@@ -20,7 +20,9 @@ const CALLS: &[&str] = &[
 const SPEAKERS: &[(&str, &str)] = &[
     ("ccfs/src/", "Err("),
     ("ccfs/src/", "ok_or_else("),
-    ("ccfs/src/size.rs", "format!("),
+    ("command/src/", "Err("),
+    ("command/src/", "ok_or_else("),
+    ("command/src/size.rs", "format!("),
     ("ccfs/src/remount.rs", "refuse("),
     ("fuse/src/server/syncfs.rs", "format!("),
 ];
@@ -107,7 +109,7 @@ fn messages() -> Vec<(String, String)> {
     for (path, text) in sources() {
         let shown = path.display().to_string();
         let crates = [
-            "ccfs", "offline", "fuse", "engine", "image", "log", "ext4", "device",
+            "ccfs", "command", "offline", "fuse", "engine", "image", "log", "ext4", "device",
         ];
         let product = crates
             .iter()

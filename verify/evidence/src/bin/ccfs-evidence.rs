@@ -1,5 +1,6 @@
 //! `ccfs-evidence calibrate` compares the modelled disks with the papers'; `ccfs-evidence tables` makes the papers' tables.
 #![deny(unsafe_code)]
+use ccfs_command::programs;
 use ccfs_evidence::tables::{self, Config, Results};
 use ccfs_evidence::{Fail, calibrate, document, sys};
 use std::ffi::OsString;
@@ -71,14 +72,8 @@ fn me() -> Result<PathBuf, Fail> {
 
 /// The program of the same build.
 fn ccfs() -> Result<PathBuf, Fail> {
-    let path = me()?.with_file_name("ccfs");
-    if path.exists() {
-        Ok(path)
-    } else {
-        Err(Fail::new(
-            "ccfs is not built: cargo build --release -p ccfs",
-        ))
-    }
+    programs::beside("ccfs")
+        .ok_or_else(|| Fail::new("ccfs is not built: cargo build --release -p ccfs"))
 }
 
 fn prepare() -> Result<(), Fail> {

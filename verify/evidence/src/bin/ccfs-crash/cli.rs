@@ -1,6 +1,6 @@
-//! The flags of `ccfs crash`; a part of the table in `cli`.
-use crate::size;
-use clap::{Args, Subcommand};
+//! The one table of subcommands and flags: parsing, `--help`, the manual pages and completions all come from it.
+use ccfs_command::size;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -8,18 +8,35 @@ use std::path::PathBuf;
 ///
 /// `record` runs a program on a fresh file system and records everything that it does to its disk. `explore` builds
 /// from the recording the images that a crash may leave, mounts each and runs a check in it.
-#[derive(Args, Debug)]
-pub struct CrashArgs {
+#[derive(Parser, Debug)]
+#[command(
+    name = "ccfs-crash",
+    bin_name = "ccfs crash",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
+pub struct Cli {
     #[command(subcommand)]
-    pub command: CrashCommand,
+    pub command: Command,
 }
 
 #[derive(Subcommand, Debug)]
-pub enum CrashCommand {
+pub enum Command {
     Record(RecordArgs),
     Explore(ExploreArgs),
     Model(ModelArgs),
     Mark(MarkArgs),
+    #[command(hide = true)]
+    Man(ManArgs),
+    /// Tells `ccfs completions` of these commands and options, as JSON
+    #[command(hide = true)]
+    Table,
+}
+
+/// The table as clap sees it.
+pub fn table() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs a program on a fresh file system and records every request to its disk
@@ -138,6 +155,14 @@ pub struct ModelArgs {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Writes the manual pages
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Directory for the pages
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
 }
 
 /// `--images`.

@@ -1,6 +1,6 @@
 //! What commands print for people. Names, labels and messages can come from a hostile volume or another user's program: nothing in
 //! them may steer a terminal. Errors of system calls come without their numbers. Output that is lost is a failure.
-use crate::failure::{Context, Outcome, fsck_code};
+use crate::failure::{Context, Outcome};
 use ccfs_device::without_numbers;
 use std::fmt;
 use std::io::{self, Write};
@@ -40,7 +40,7 @@ fn print(text: &str) {
     }
 }
 
-/// Stdout could not be written: [`settle`] says so.
+/// Stdout could not be written: [`was_lost`] says so.
 pub fn lost(why: &io::Error) {
     if why.kind() != io::ErrorKind::BrokenPipe {
         LOST.get_or_init(|| why.to_string());
@@ -67,15 +67,17 @@ pub fn warn(text: fmt::Arguments<'_>) {
     );
 }
 
-/// The exit code of a command that has done its work, if what it said reached its reader.
-pub fn settle(name: &str, code: u8) -> u8 {
-    let Some(why) = LOST.get() else {
-        return code;
-    };
-    warn(format_args!("{name}: cannot write to stdout: {why}"));
-    match name {
-        // Its codes are bits, and 1 has a meaning of its own.
-        "ccfs fsck" | "fsck.ccfs" | "ccfs scrub" => code | fsck_code::OPERATIONAL,
-        _ => code.max(1),
+/// Prints a value as indented JSON (schemas in docs/json.md).
+pub fn print_json(value: &impl serde::Serialize) -> Outcome<()> {
+    let text = serde_json::to_string_pretty(value).or_fail(1, "cannot make JSON")?;
+    give(format!("{}\n", without_numbers(&text)).as_bytes())
+}
+
+/// Whether something that was said did not reach its reader. If so, it is told on stderr: the command has failed.
+pub fn was_lost(name: &str) -> bool {
+    let why = LOST.get();
+    if let Some(why) = why {
+        warn(format_args!("{name}: cannot write to stdout: {why}"));
     }
+    why.is_some()
 }

@@ -1,13 +1,16 @@
 //! `ccfs crash`: finds what ext4 does to Git in its default configuration, and nothing on ccfs; leaves nothing behind.
-mod common;
-use common::{Place, Ran, ccfs, no_mounts, run};
+use ccfs_testkit::mounts::no_mounts;
+use ccfs_testkit::needs_mounts;
+use ccfs_testkit::place::Place;
+use ccfs_testkit::program::ccfs;
+use ccfs_testkit::run::{Ran, run};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A program of the crate's collection, as a shell command.
 fn program(name: &str, verb: &str) -> String {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../verify/evidence/programs");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
     let dir = dir.canonicalize().unwrap();
     format!("sh '{}/{name}' {verb}", dir.display())
 }
@@ -210,7 +213,7 @@ fn models_find_the_line_in_the_source() {
         }
     }
     let place = Place::new();
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../verify/evidence/programs");
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
     let built = run(std::process::Command::new("gcc")
         .args(["-g", "-O0", "-o"])
         .arg(place.path("save"))

@@ -1,11 +1,12 @@
-//! `ccfs crash`: records a program's disk and explores what a crash leaves of it.
-use crate::crash_cli::{CrashArgs, CrashCommand, ExploreArgs, ModelArgs, RecordArgs};
-use crate::failure::{Context, Failure, Outcome};
-use crate::{output, print_json};
+//! The commands: recording a program's disk, and exploring what a crash leaves of it.
+use crate::cli::{self, Command, ExploreArgs, ModelArgs, RecordArgs};
+use ccfs_command::output::{self, print_json};
+use ccfs_command::table::Table;
+use ccfs_command::{Context, Failure, Outcome, manual, programs, say, warn};
 use ccfs_device::Params;
 use ccfs_evidence::explore::{self, Config};
 use ccfs_evidence::images::Choice;
-use ccfs_evidence::{Fail, model, record, report, run as shell, sys};
+use ccfs_evidence::{model, record, report, run as shell, sys};
 use std::time::Duration;
 
 const CODE: u8 = 1;
@@ -13,18 +14,14 @@ const CODE: u8 = 1;
 const INCONSISTENT: u8 = 4;
 
 /// Gives the exit code.
-pub fn run(args: &CrashArgs) -> Outcome<u8> {
-    match &args.command {
-        CrashCommand::Record(a) => record(a),
-        CrashCommand::Explore(a) => explore(a),
-        CrashCommand::Model(a) => model(a),
-        CrashCommand::Mark(a) => Ok(record::mark(&a.text).map(|()| 0)?),
-    }
-}
-
-impl From<Fail> for Failure {
-    fn from(e: Fail) -> Failure {
-        Failure::new(CODE, e.to_string())
+pub fn run(command: &Command) -> Outcome<u8> {
+    match command {
+        Command::Record(a) => record(a),
+        Command::Explore(a) => explore(a),
+        Command::Model(a) => model(a),
+        Command::Mark(a) => Ok(record::mark(&a.text).map(|()| 0)?),
+        Command::Man(a) => manual::write(cli::table(), &[], &a.dir).map(|()| 0),
+        Command::Table => print_json(&Table::of(cli::table())).map(|()| 0),
     }
 }
 
@@ -70,7 +67,7 @@ fn record(args: &RecordArgs) -> Outcome<u8> {
         command: args.command.clone(),
         linger,
         timing,
-        ccfs: std::env::current_exe().or_fail(CODE, "cannot find my own program")?,
+        ccfs: programs::ccfs()?,
     };
     let done = record::record(&config)?;
     warn!(

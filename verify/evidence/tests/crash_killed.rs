@@ -1,7 +1,9 @@
 //! `ccfs crash` that is killed with its whole process group, in the middle of what its kernel file system does: nothing is left that cannot be killed,
 //! and nobody else waits for it.
-mod common;
-use common::{Place, ccfs, no_mounts, run};
+use ccfs_testkit::mounts::no_mounts;
+use ccfs_testkit::place::Place;
+use ccfs_testkit::program::ccfs;
+use ccfs_testkit::run::{PATIENCE, run, tool};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -56,7 +58,7 @@ impl Run {
         let child = command.process_group(0).spawn().unwrap();
         let start = Instant::now();
         while !begun.exists() {
-            assert!(start.elapsed() < common::PATIENCE, "it does not begin");
+            assert!(start.elapsed() < PATIENCE, "it does not begin");
             std::thread::sleep(Duration::from_millis(5));
         }
         let mut run = Run {
@@ -159,7 +161,7 @@ fn a_killed_group_leaves_nothing() {
         }
         let place = Place::new();
         let control = place.subdir("control");
-        common::tool("mount", &["-t", "fusectl", "none", &control]);
+        tool("mount", &["-t", "fusectl", "none", &control]);
         let (trace, begun) = (place.text("trace"), place.path("begun"));
         let touch = format!("touch {}", begun.display());
         let write = "dd if=/dev/zero of=f$n bs=64k count=16 conv=fsync 2>/dev/null; dd if=/dev/zero of=g bs=64k count=64 2>/dev/null";

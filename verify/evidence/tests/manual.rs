@@ -1,0 +1,58 @@
+//! What `ccfs` shows of `ccfs crash`, which is a program of its own: manual pages, completions, help.
+use ccfs_testkit::place::Place;
+use ccfs_testkit::program::ccfs_with;
+use ccfs_testkit::run::tool;
+use std::path::Path;
+
+/// The commands of `ccfs crash`.
+const COMMANDS: [&str; 4] = ["record", "explore", "model", "mark"];
+
+#[test]
+fn the_manual_pages_are_current() {
+    let place = Place::new();
+    let made = ccfs_with(&["crash", "man", &place.text("man")]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+    let pages = COMMANDS.map(|command| format!("ccfs-crash-{command}.8"));
+    for page in pages.iter().map(String::as_str).chain(["ccfs-crash.8"]) {
+        let read = |dir: &Path| std::fs::read_to_string(dir.join(page)).unwrap();
+        assert_eq!(
+            read(&place.path("man")),
+            read(&kept),
+            "{page} is old; `make man` makes it anew"
+        );
+    }
+}
+
+#[test]
+fn completions_know_commands_and_options() {
+    let place = Place::new();
+    let dir = place.text("made");
+    assert_eq!(ccfs_with(&["completions", &dir]).code, 0);
+    let offers = |line: &str| {
+        let last = line.split(' ').next_back().unwrap();
+        let script = format!(
+            "source {dir}/ccfs; COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _ccfs ccfs {last} ''; echo ${{COMPREPLY[@]}}"
+        );
+        tool("bash", &["-c", &script])
+    };
+    for command in COMMANDS {
+        let offered = offers(&format!("ccfs crash {command}"));
+        assert!(offered.contains(command), "{offered}");
+    }
+    assert!(offers("ccfs crash record --li").contains("--linger"));
+    assert!(offers("ccfs crash explore --").contains("--reorder"));
+    assert!(!offers("ccfs crash ta").contains("table"));
+}
+
+#[test]
+fn help_is_the_other_programs() {
+    for words in [&["crash", "record", "--help"], &["help", "crash", "record"]] {
+        let help = ccfs_with(words);
+        assert_eq!(help.code, 0, "{}", help.err);
+        for part in ["Usage: ccfs crash record", "--linger"] {
+            assert!(help.out.contains(part), "{words:?}: {}", help.out);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What is mounted on this machine, and what can be.
+use crate::run::{PATIENCE, run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Why tests with mounts cannot run here; `None` if they can.
+pub fn no_mounts() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root");
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse");
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("there is no /dev/loop-control");
+    }
+    None
+}
+
+/// Says so and ends the test where mounts are impossible.
+#[macro_export]
+macro_rules! needs_mounts {
+    () => {
+        if let Some(why) = $crate::mounts::no_mounts() {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+}
+
+/// Mounts an image with the kernel's ext4. mount(8) picks a free loop device; a test beside may be faster.
+pub fn kernel_mount(image: &str, dir: &str, options: &str) {
+    for attempt in 0.. {
+        let ran = run(Command::new("mount").args(["-o", options, "-t", "ext4", image, dir]));
+        if ran.code == 0 {
+            return;
+        }
+        assert!(ran.err.contains("busy") && attempt < 1200, "{}", ran.err);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Unmounts with umount(8).
+pub fn umount8(dir: &str) {
+    for attempt in 0.. {
+        let ran = run(Command::new("umount").arg(dir));
+        if ran.code == 0 {
+            return;
+        }
+        assert!(ran.err.contains("busy") && attempt < 1200, "{}", ran.err);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Mount points at or below `dir`, in the order in which they were mounted.
+pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = text.lines().filter_map(|l| l.split(' ').nth(4));
+    points
+        .map(PathBuf::from)
+        .filter(|p| p.starts_with(dir))
+        .collect()
+}
+
+/// How many mounts there are on a directory.
+pub fn mounts_on(dir: &str) -> usize {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let dirs = table.lines().map(|l| l.split(' ').nth(4));
+    dirs.filter(|d| *d == Some(dir)).count()
+}
+
+/// Whether something is mounted on a directory.
+pub fn is_mounted(dir: &str) -> bool {
+    mounts_on(dir) > 0
+}
+
+/// Loop devices over the file of this name, which need not be the file itself (`ccfs_fuse::sentinel`).
+pub fn loops_of(image: &str) -> String {
+    let disks = std::fs::read_dir("/sys/block").unwrap().flatten();
+    let over = disks.filter(|disk| {
+        let behind = std::fs::read_to_string(disk.path().join("loop/backing_file"));
+        behind.is_ok_and(|behind| behind.trim_end_matches('\n') == image)
+    });
+    let names: Vec<String> = over.map(|disk| format!("{:?}", disk.file_name())).collect();
+    names.join(" ")
+}
+
+/// The kernel detaches a loop device with its last user: programs that other tests are just starting have copies of all descriptors for an
+/// instant.
+pub fn wait_for_no_loops(image: &str) {
+    let start = Instant::now();
+    while !loops_of(image).is_empty() {
+        assert!(start.elapsed() < PATIENCE, "{}", loops_of(image));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

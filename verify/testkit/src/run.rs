@@ -1,0 +1,106 @@
+//! Running programs.
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything that has to happen.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Ran {
+    /// The exit code.
+    pub code: i32,
+    /// What it printed on stdout.
+    pub out: String,
+    /// What it printed on stderr.
+    pub err: String,
+}
+
+/// Runs a program to its end.
+pub fn run(command: &mut Command) -> Ran {
+    let start = Instant::now();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = loop {
+        match command.output() {
+            // A program that was just written is still open in another thread's child, before that runs its own.
+            Err(e) if e.kind() == ErrorKind::ExecutableFileBusy && start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            started => break started.expect("the command starts"),
+        }
+    };
+    Ran {
+        code: status
+            .code()
+            .expect("the command was not ended by a signal"),
+        out: String::from_utf8_lossy(&stdout).into_owned(),
+        err: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
+
+/// Waits for the end of a program; one that does not end is killed, and the test has failed.
+pub fn wait_for(child: &mut Child) -> ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("wait") {
+            return status;
+        }
+        if start.elapsed() > PATIENCE {
+            // Not waited for: it may be where no signal reaches it.
+            let _ = child.kill();
+            panic!("process {} does not end", child.id());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs a tool of the system that must succeed.
+pub fn tool(name: &str, args: &[&str]) -> String {
+    let ran = run(Command::new(name).args(args).stdin(Stdio::null()));
+    assert_eq!(ran.code, 0, "{name} {args:?}: {}{}", ran.out, ran.err);
+    ran.out
+}
+
+/// A program that the same build made: beside this executable, or one directory up (where test executables lie).
+pub fn sibling(name: &str) -> PathBuf {
+    let me = std::env::current_exe().expect("own path");
+    let mut near = me.ancestors().skip(1).take(2).map(|dir| dir.join(name));
+    near.find(|p| p.is_file()).unwrap_or_else(|| {
+        panic!("{name} is not built: run `cargo build --release --workspace` first")
+    })
+}
+
+/// The command failed with this code and told so with these words, and did not just fall over.
+pub fn refused(name: &str, ran: &Ran, code: i32, words: &[&str]) {
+    let said = format!("{}{}", ran.out, ran.err);
+    assert_eq!(ran.code, code, "{name}: {said}");
+    assert!(!said.contains("panicked"), "{name}: {said}");
+    assert!(
+        words.iter().any(|w| said.contains(w)),
+        "{name}: {said:?} lacks all of {words:?}"
+    );
+}
+
+/// Sends a signal by its name (`KILL`).
+pub fn signal(pid: u32, name: &str) {
+    tool("kill", &[&format!("-{name}"), &pid.to_string()]);
+}
+
+/// Whether a process has not ended yet.
+pub fn is_running(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+}
+
+/// Waits until the process is gone.
+pub fn wait_for_end(pid: u32) {
+    let start = Instant::now();
+    while is_running(pid) {
+        assert!(start.elapsed() < PATIENCE, "the daemon does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
