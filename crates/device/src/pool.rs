@@ -69,6 +69,12 @@ struct Run {
     blocks: usize,
 }
 
+impl Run {
+    fn has_slab(&self, slab: usize) -> bool {
+        self.start <= slab && slab + SLAB <= self.start + self.blocks * BLOCK
+    }
+}
+
 /// What no thread has.
 struct Shared {
     ready: Vec<Magazine>,
@@ -183,6 +189,9 @@ impl Pool {
         fresh.sort_unstable();
         let ones = fresh.iter().map(|&start| Run { start, blocks: 1 });
         let runs = joined(ones.chain(known));
+        let mut slabs: Vec<usize> = fresh.iter().map(|block| block - block % SLAB).collect();
+        slabs.dedup();
+        slabs.iter().for_each(|slab| ask_for_huge(*slab, false));
         let gone = runs
             .iter()
             .map(|run| without_memory(run, &fresh, page))
@@ -191,7 +200,10 @@ impl Pool {
         let known = std::mem::take(&mut shared.untouched);
         // Taken from the end: what lies lowest is used first, and the rest can stay untouched.
         shared.untouched = joined(known.into_iter().chain(runs));
+        slabs.retain(|slab| shared.untouched.iter().any(|run| run.has_slab(*slab)));
         shared.untouched.reverse();
+        drop(shared);
+        slabs.iter().for_each(|slab| ask_for_huge(*slab, true));
         gone
     }
 }
@@ -268,9 +280,20 @@ fn map_slab() -> usize {
         if after > 0 {
             libc::munmap((start + SLAB) as *mut libc::c_void, after);
         }
-        libc::madvise(start as *mut libc::c_void, SLAB, libc::MADV_HUGEPAGE);
     }
+    ask_for_huge(start, true);
     start
+}
+
+/// A slab that is taken as a whole is best one huge page. One of which a part was given back must be none: the kernel (khugepaged) would make
+/// it one again within a minute, the part that nobody uses included.
+fn ask_for_huge(slab: usize, huge: bool) {
+    let advice = match huge {
+        true => libc::MADV_HUGEPAGE,
+        false => libc::MADV_NOHUGEPAGE,
+    };
+    // SAFETY: a slab is a mapping of ours, and this changes nothing of what it holds. A hint can be refused.
+    unsafe { libc::madvise(slab as *mut libc::c_void, SLAB, advice) };
 }
 
 /// A block, aligned to its size. All of its bytes are initialised, with anything.
@@ -391,6 +414,52 @@ mod tests {
         assert!(again.iter().all(|b| byte(*b) == 0));
         fill(&again, 9);
         assert!(again.iter().all(|b| byte(*b) == 9));
+    }
+
+    /// The kernel makes a huge page again of what one was asked for, memory that was given back included.
+    #[test]
+    fn a_slab_that_gave_memory_back_is_no_huge_page_until_all_of_it_is_free() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            eprintln!("skipped: this kernel has no huge pages");
+            return;
+        }
+        let pool = Pool::new();
+        let taken = all_of(&pool, SLAB / BLOCK / MAGAZINE);
+        fill(&distinct(&taken), 7);
+        let slab = taken[0].blocks()[0];
+        assert_eq!(slab % SLAB, 0);
+        let flags = || flags_of(slab).unwrap();
+        let is = |flag: &str| flags().split(' ').any(|f| f == flag);
+        assert!(is("hg") && !is("nh"), "{}", flags());
+        let (kept, spare) = taken.split_first().unwrap();
+        spare.iter().for_each(|m| pool.put(*m));
+        let gone = || {
+            pool.give_back(Duration::ZERO);
+            pool.give_back(Duration::ZERO)
+        };
+        assert_eq!(gone(), SLAB - MAGAZINE * BLOCK);
+        assert!(is("nh") && !is("hg"), "{}", flags());
+        assert!(kept.blocks().iter().all(|b| byte(*b) == 7));
+        pool.put(*kept);
+        assert_eq!(gone(), MAGAZINE * BLOCK);
+        assert!(is("hg") && !is("nh"), "{}", flags());
+    }
+
+    /// `VmFlags` of the mapping in which an address lies (proc_pid_smaps(5)).
+    fn flags_of(address: usize) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in maps.lines() {
+            let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+            let hex = |text| usize::from_str_radix(text, 16).ok();
+            if let Some((from, to)) = range.and_then(|(a, b)| Some((hex(a)?, hex(b)?))) {
+                inside = (from..to).contains(&address);
+            }
+            if let Some(flags) = line.strip_prefix("VmFlags: ").filter(|_| inside) {
+                return Some(flags.to_string());
+            }
+        }
+        None
     }
 
     /// A page of 64 KiB has 16 blocks, and goes back when nobody has any of them.
