@@ -27,11 +27,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Crash exploration of any program: `ccfs crash` becomes its program `ccfs-crash`.
     (
         "evidence",
-        &["device", "engine", "fuse", "command", "testkit"],
+        &["device", "engine", "fuse", "command", "disks", "testkit"],
     ),
     // Judges of the product; what they may look at is only how they drive it.
-    ("crash", &["device", "engine", "testkit"]),
-    ("faults", &["device", "image", "engine", "crash", "testkit"]),
+    ("crash", &["device", "engine", "disks", "testkit"]),
+    (
+        "faults",
+        &["device", "image", "engine", "crash", "disks", "testkit"],
+    ),
     (
         "fuzzing",
         &[
@@ -39,11 +42,15 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("testkit", &[]),
+    // Disks that lose power or are as slow as others.
+    ("disks", &["device"]),
     ("tests", &["device", "engine", "client", "testkit"]),
     // Its modelled disks are those of the evidence.
     (
         "bench",
-        &["device", "client", "fuse", "command", "evidence", "testkit"],
+        &[
+            "device", "client", "fuse", "command", "evidence", "disks", "testkit",
+        ],
     ),
 ];
 const LINES_MAX: usize = 700;

@@ -16,7 +16,7 @@ pub struct Counters {
 
 /// The same, counting. Independent sums: a reader may see one of them ahead of another.
 #[derive(Default)]
-pub(crate) struct Counting {
+pub struct Counting {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,

@@ -1,4 +1,4 @@
-//! Block devices: what they guarantee, and the real, the in-memory and the simulated one.
+//! Block devices: what they guarantee, the real one and the one in memory.
 //!
 //! # Guarantees (the medium model; docs/design.md)
 //! * A 512-byte sector is written whole or not at all.
@@ -11,11 +11,10 @@
 //! # The devices
 //! * [`FileDevice`]: an image file or a block device (O_DIRECT, io_uring);
 //! * [`MemoryDevice`]: sparse memory with cheap snapshots;
-//! * [`SimDevice`]: records what the caller does and builds every medium that a power cut may leave;
-//! * [`Timed`]: any of them with the timing of another kind of device; [`VirtualTime`]: the same without waiting;
 //! * [`ReadAheadDevice`]: any of them, small files that lie beside each other are read together;
-//! * [`EpochQueue`]: the queue in front of a device with a barrier command, as the ordered `SimDevice` has one;
 //! * [`FlashDevice`]: transactional flash, emulated over any of them.
+//!
+//! Tests use others as well, which lose power or are as slow as another kind of disk: the crate `disks`.
 #![deny(unsafe_code)]
 
 use std::io;
@@ -24,23 +23,19 @@ use std::sync::Arc;
 mod backing;
 mod buffer;
 mod counters;
-mod epoch;
 mod file;
 mod flash;
 mod memory;
 mod plain;
 mod pool;
 mod read_ahead;
-mod sim;
 mod sys;
 mod ticket;
-mod timing;
 mod uring;
 
 pub use backing::{Part, loop_file};
 pub use buffer::{AlignedBuf, is_zero};
-pub use counters::Counters;
-pub use epoch::{Command, EpochQueue, Order, Priority};
+pub use counters::{Counters, Counting};
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use flash::{
     FLASH_MAGIC, FLASH_PAGE, FlashBug, FlashCounters, FlashDevice, FlashGeometry, Transactions,
@@ -50,9 +45,7 @@ pub use memory::{Fingerprints, MemoryDevice};
 pub use plain::without_numbers;
 pub use pool::give_back_memory;
 pub use read_ahead::ReadAheadDevice;
-pub use sim::{DISCARDED, Outcome, Plan, SimDevice, Summary};
 pub use ticket::{Pending, Ticket};
-pub use timing::{Ordering, ParamError, Params, Timed, Virtual, VirtualTime};
 
 /// Smallest unit of atomic writing, in bytes.
 pub const SECTOR: u64 = 512;
@@ -222,7 +215,7 @@ pub fn copy_filled(from: &dyn Device, to: &dyn Device) -> io::Result<()> {
 }
 
 /// `InvalidInput` unless `offset..offset + len` lies within a device of `size` bytes.
-fn check_range(size: u64, offset: u64, len: u64) -> io::Result<()> {
+pub fn check_range(size: u64, offset: u64, len: u64) -> io::Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
         _ => Err(invalid(format!(
@@ -232,7 +225,7 @@ fn check_range(size: u64, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// `InvalidInput` unless every write of the batch is aligned, lies within its buffers and within `size` bytes.
-fn check_writes(size: u64, writes: &[Write]) -> io::Result<()> {
+pub fn check_writes(size: u64, writes: &[Write]) -> io::Result<()> {
     for write in writes {
         let mut len = 0u64;
         for part in &write.parts {

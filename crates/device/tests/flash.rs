@@ -1,8 +1,9 @@
 //! The emulated transactional flash against a model: transactions, power cuts at every event, garbage collection, damage.
 use ccfs_device::{
-    AlignedBuf, Device, FLASH_PAGE, FlashBug, FlashDevice, FlashGeometry, MemoryDevice, Outcome,
-    SimDevice, Transactions, Tuning, Write,
+    AlignedBuf, Device, FLASH_PAGE, FlashBug, FlashDevice, FlashGeometry, MemoryDevice,
+    Transactions, Tuning, Write,
 };
+use ccfs_disks::{Outcome, SimDevice};
 use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -461,9 +462,9 @@ fn a_failed_write_or_flush_stops_it_and_reading_goes_on() {
     let flash = FlashDevice::open(sim.clone()).unwrap();
     flash.write_in(1, vec![write(1, 5)]).unwrap();
     flash.commit(1).unwrap();
-    sim.set_plan(ccfs_device::Plan {
+    sim.set_plan(ccfs_disks::Plan {
         fail_flushes: vec![0],
-        ..ccfs_device::Plan::default()
+        ..ccfs_disks::Plan::default()
     });
     flash.write_in(2, vec![write(1, 6)]).unwrap();
     assert!(flash.commit(2).is_err());

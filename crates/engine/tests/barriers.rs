@@ -1,9 +1,7 @@
 //! Order without durability (C13): what a barrier closes, how it goes out, and what a power cut leaves.
 mod common;
-use ccfs_device::{
-    AlignedBuf, Device, MemoryDevice, Outcome, Params, Plan, SimDevice, Ticket, Timed, Write,
-    write_all,
-};
+use ccfs_device::{AlignedBuf, Device, MemoryDevice, Ticket, Write, write_all};
+use ccfs_disks::{Outcome, Params, Plan, SimDevice, Timed};
 use ccfs_engine::*;
 use common::*;
 use std::io;
@@ -477,7 +475,7 @@ fn a_failed_transfer_is_told_by_the_next_sync() {
     let v = mount_on(sim.clone(), gathering(1)).unwrap();
     let f = create(&v, 5, b"f");
     v.fsync(&cx(5), f, false).unwrap();
-    sim.set_plan(ccfs_device::Plan {
+    sim.set_plan(ccfs_disks::Plan {
         fail_writes: (0..1000).collect(),
         ..Default::default()
     });

@@ -2,7 +2,7 @@
 
 mod common;
 
-use ccfs_device::Outcome;
+use ccfs_disks::Outcome;
 use ccfs_log::{Kind, Options};
 use common::{Rng, World, Written, geometry};
 use proptest::prelude::*;

@@ -8,7 +8,7 @@ use crate::generate::Action;
 use crate::marks::Marks;
 use crate::oracle::*;
 use atomic_files::AtomicFile;
-use ccfs_device::SimDevice;
+use ccfs_disks::SimDevice;
 use ccfs_engine::{Attr, Context, Error, Ino, StreamId, Volume};
 use groups::OpenGroup;
 use request::Request;

@@ -3,7 +3,8 @@
 use crate::config::Config;
 use crate::image;
 use crate::setting::Setting;
-use ccfs_device::{Device, FlashDevice, FlashGeometry, MemoryDevice, SECTOR, SimDevice, Tuning};
+use ccfs_device::{Device, FlashDevice, FlashGeometry, MemoryDevice, SECTOR, Tuning};
+use ccfs_disks::SimDevice;
 use ccfs_testkit::Rng;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};

@@ -1,5 +1,5 @@
 //! What the log's frames say of earlier transactions (invariant L8 of the log), against what the device's flushes have covered.
-use ccfs_device::{SimDevice, Summary};
+use ccfs_disks::{SimDevice, Summary};
 use std::collections::BTreeMap;
 
 /// Places in a frame's header, and of the nonce in the log's (docs/format.md, sections 4 and 5).

@@ -8,7 +8,7 @@ use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
 use ccfs_crash::run::{Run, guarded, mount};
 use ccfs_crash::setting::{FIRST_NODE, Setting};
-use ccfs_device::{Outcome, SimDevice};
+use ccfs_disks::{Outcome, SimDevice};
 use ccfs_engine::{Options, Volume};
 use ccfs_testkit::Rng;
 use std::sync::Arc;

@@ -9,7 +9,8 @@ use ccfs_crash::oracle::{Analysis, Cut, Op, Sync, SyncKind};
 use ccfs_crash::run::{Run, Source, mount};
 use ccfs_crash::script::Script;
 use ccfs_crash::setting::{FIRST_NODE, Setting};
-use ccfs_device::{Device, Outcome, SimDevice};
+use ccfs_device::Device;
+use ccfs_disks::{Outcome, SimDevice};
 use ccfs_testkit::Rng;
 use std::sync::Arc;
 

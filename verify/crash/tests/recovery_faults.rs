@@ -9,9 +9,8 @@ use ccfs_crash::oracle::Tree;
 use ccfs_crash::run::{Depth, Run, Source, any_outcome, guarded, mount, root_context};
 use ccfs_crash::setting::Setting;
 use ccfs_device::Write;
-use ccfs_device::{
-    AlignedBuf, Counters, Device, Fingerprints, MemoryDevice, Outcome, Plan, SimDevice, Ticket,
-};
+use ccfs_device::{AlignedBuf, Counters, Device, Fingerprints, MemoryDevice, Ticket};
+use ccfs_disks::{Outcome, Plan, SimDevice};
 use ccfs_engine::ROOT_INO;
 use ccfs_image::{Image, OpenOptions};
 use ccfs_testkit::Rng;

@@ -5,7 +5,7 @@ use ccfs_crash::image;
 use ccfs_crash::oracle::list_of;
 use ccfs_crash::run::mount;
 use ccfs_crash::setting::Setting;
-use ccfs_device::{Outcome, SimDevice};
+use ccfs_disks::{Outcome, SimDevice};
 use ccfs_engine::*;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use ccfs_crash::observe::observe;
 use ccfs_crash::run::{Run, Source, mount, root_context};
 use ccfs_crash::setting::{FIRST_NODE, Setting};
 use ccfs_crash::watermarks::Watermarks;
-use ccfs_device::SimDevice;
+use ccfs_disks::SimDevice;
 use ccfs_engine::{Options, ROOT_INO, Volume, WriteFlags};
 use ccfs_testkit::Rng;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::images::History;
 use crate::record::{self, Config, record};
 use crate::trace::{Kind, Trace};
 use crate::{Fail, fs};
-use ccfs_device::{Params, Virtual};
+use ccfs_disks::{Params, Virtual};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! A device that fails in the ways that the simulator does not know: for ever, with short reads, for lack of the host's room.
-use ccfs_device::{Counters, Device, SimDevice, Ticket, Write};
+use ccfs_device::{Counters, Device, Ticket, Write};
+use ccfs_disks::SimDevice;
 use parking_lot::RwLock;
 use std::io;
 use std::sync::Arc;

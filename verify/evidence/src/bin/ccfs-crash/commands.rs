@@ -3,7 +3,7 @@ use crate::cli::{self, Command, ExploreArgs, ModelArgs, RecordArgs};
 use ccfs_command::output::{self, print_json};
 use ccfs_command::table::Table;
 use ccfs_command::{Context, Failure, Outcome, manual, programs, say, warn};
-use ccfs_device::Params;
+use ccfs_disks::Params;
 use ccfs_evidence::explore::{self, Config};
 use ccfs_evidence::images::Choice;
 use ccfs_evidence::{model, record, report, run as shell, sys};

@@ -11,9 +11,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ccfs_device::{Counters, Device, Pending, Ticket, Write};
 use parking_lot::Mutex;
 
-use crate::{Counters, Device, Pending, Ticket, Write};
 pub use clock::{Ordering, VirtualTime};
 use model::{Model, Nanos};
 pub use params::{ParamError, Params};

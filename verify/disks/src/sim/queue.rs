@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::Write;
-use crate::epoch::{EpochQueue, Order, Priority};
+use ccfs_device::Write;
+
+use super::epoch::{EpochQueue, Order, Priority};
 
 /// The queue, and how far the device has come.
 #[derive(Default)]
@@ -15,7 +16,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Lets a batch through: its writes in the order in which the device gets them, each with the number of its epoch (from 1; 0: it is in none). The device
-    /// takes commands at once, so nothing stays in the queue. An epoch is one batch, as [`submit_epoch`](crate::Device::submit_epoch) says.
+    /// takes commands at once, so nothing stays in the queue. An epoch is one batch, as [`submit_epoch`](ccfs_device::Device::submit_epoch) says.
     pub fn pass(&mut self, writes: Vec<Write>, epoch: bool) -> Vec<(Write, usize)> {
         let (count, mut waiting) = (writes.len(), BTreeMap::new());
         for (n, write) in writes.into_iter().enumerate() {
@@ -41,7 +42,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::AlignedBuf;
+    use ccfs_device::AlignedBuf;
 
     fn write(block: u64) -> Write {
         Write::new(block * 4096, AlignedBuf::zeroed(4096))

@@ -15,6 +15,7 @@
 //! 5. A failed flush covers nothing, and what was unflushed then no later flush covers. A failed write may be there in part.
 //! 6. A discarded range reads as [`DISCARDED`] bytes, at once and after a crash, or as what was there before.
 
+mod epoch;
 mod events;
 mod outcome;
 mod queue;
@@ -24,10 +25,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use ccfs_device::{
+    Counters, Counting, Device, MemoryDevice, Pending, SECTOR, Ticket, Write, check_range,
+    check_writes,
+};
 use parking_lot::{Mutex, RwLock};
 
-use crate::counters::Counting;
-use crate::{Counters, Device, MemoryDevice, Pending, Ticket, Write, check_range, check_writes};
+pub use epoch::{Command, EpochQueue, Order, Priority};
 pub use events::Summary;
 use events::{Body, Events};
 pub use outcome::Outcome;
@@ -349,8 +353,8 @@ impl Device for SimDevice {
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         check_range(self.0.size, offset, len)?;
         // Sectors that are discarded in part keep their content.
-        let start = offset.next_multiple_of(crate::SECTOR);
-        let end = (offset + len) - (offset + len) % crate::SECTOR;
+        let start = offset.next_multiple_of(SECTOR);
+        let end = (offset + len) - (offset + len) % SECTOR;
         if start >= end {
             return Ok(());
         }

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use ccfs_device::{MemoryDevice, SECTOR, Slice};
+
 use super::DISCARDED;
 use super::outcome::{Keep, Outcome};
-use crate::{MemoryDevice, SECTOR, Slice};
 
 /// First bytes of a write that a summary holds.
 const HEAD: usize = 64;

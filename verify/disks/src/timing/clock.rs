@@ -5,10 +5,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccfs_device::{Counters, Device, Pending, Ticket, Write};
 use parking_lot::Mutex;
 
+use super::Params;
 use super::model::{Model, Nanos};
-use crate::{Counters, Device, Params, Pending, Ticket, Write};
 
 /// What the device is asked to do about order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
