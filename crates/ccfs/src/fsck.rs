@@ -26,7 +26,7 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
     let on_flash = device.transactions().is_some();
     // Where there is no super block e2fsck finds a backup, or says what is there instead.
     let sb = superblock::read(device.as_ref()).ok();
-    let cut = sb.and_then(|sb| superblock::cut_off(&sb, &device, &args.target));
+    let cut = sb.and_then(|sb| superblock::cut_off(&sb, &*device, &args.target));
     if let Some(cut) = &cut {
         // Whatever wrote to it would take what is missing for lost.
         if !args.no {

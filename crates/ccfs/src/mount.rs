@@ -227,8 +227,8 @@ impl From<MountError> for Ended {
 
 fn open(target: &Path, mode: OpenMode) -> Outcome<Arc<dyn Device>> {
     let device = target::open_volume(target, mode, mount_code::FAILED)?;
-    match superblock::read(&device) {
-        Ok(sb) => match superblock::cut_off(&sb, &device, target) {
+    match superblock::read(&*device) {
+        Ok(sb) => match superblock::cut_off(&sb, &*device, target) {
             Some(cut) => Err(Failure::new(
                 mount_code::FAILED,
                 format!("{}: {cut}", target.display()),
@@ -243,7 +243,7 @@ fn open(target: &Path, mode: OpenMode) -> Outcome<Arc<dyn Device>> {
 /// medium lets it. If not, the mount that follows says why.
 fn recover_first(home: &Home, target: &Path) {
     let in_flight = |device: &Arc<dyn Device>| {
-        superblock::read(device).is_ok_and(|sb| superblock::in_flight(&sb))
+        superblock::read(&**device).is_ok_and(|sb| superblock::in_flight(&sb))
     };
     let open = || target::open_volume(target, OpenMode::ReadWrite, mount_code::FAILED);
     if let Ok(device) = within(home, open)

@@ -64,11 +64,6 @@ impl Device for Rehearsal {
         Ticket::done(self.take(&writes))
     }
 
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        // A ticket that has ended is any device's to read.
-        self.below.wait(ticket)
-    }
-
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }

@@ -313,11 +313,11 @@ fn check_at_rest(volume: &Path) -> Outcome<()> {
     }
     let looked = opened.map_err(|e| e.to_string()).and_then(|device| {
         let device = FlashDevice::or_plain(Arc::new(device)).map_err(|e| e.to_string())?;
-        let sb = superblock::read(&device).map_err(|e| match e {
+        let sb = superblock::read(&*device).map_err(|e| match e {
             ccfs_ext4::Error::Io(e) => e.to_string(),
             _ => "it does not begin with a file system any more".to_string(),
         })?;
-        let cut = superblock::cut_off(&sb, &device, volume);
+        let cut = superblock::cut_off(&sb, &*device, volume);
         Ok((cut, superblock::in_flight(&sb)))
     });
     let failed = |text| Err(Failure::new(mount_code::FAILED, text));

@@ -243,10 +243,6 @@ impl Device for FileDevice {
             .unwrap_or_else(|error| Ticket::done(Err(error)))
     }
 
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
-    }
-
     fn flush(&self) -> io::Result<()> {
         self.counting.flush();
         if !self.read_only {

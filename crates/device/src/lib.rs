@@ -94,7 +94,9 @@ pub trait Device: Send + Sync {
         self.submit(writes)
     }
     /// Blocks until every write of the batch is in the device's cache.
-    fn wait(&self, ticket: Ticket) -> io::Result<()>;
+    fn wait(&self, ticket: Ticket) -> io::Result<()> {
+        ticket.finish()
+    }
     /// See the guarantees.
     fn flush(&self) -> io::Result<()>;
     /// Tells the device that the range holds nothing of value. It may read as anything afterwards.
@@ -109,54 +111,6 @@ pub trait Device: Send + Sync {
     /// Bytes (a power of two, at least 512) of the device's own unit. Smaller writes work, at the cost of a read and a lock.
     fn min_io(&self) -> u64 {
         SECTOR
-    }
-}
-
-impl<D: Device + ?Sized> Device for Arc<D> {
-    fn size_bytes(&self) -> u64 {
-        (**self).size_bytes()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        (**self).read(offset, buf)
-    }
-    fn read_around(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        (**self).read_around(offset, buf)
-    }
-    fn read_if_ahead(&self, offset: u64, buf: &mut [u8]) -> bool {
-        (**self).read_if_ahead(offset, buf)
-    }
-    fn give_back_memory(&self) {
-        (**self).give_back_memory();
-    }
-    fn submit(&self, writes: Vec<Write>) -> Ticket {
-        (**self).submit(writes)
-    }
-    fn keeps_order(&self) -> bool {
-        (**self).keeps_order()
-    }
-    fn submit_epoch(&self, writes: Vec<Write>) -> Ticket {
-        (**self).submit_epoch(writes)
-    }
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        (**self).wait(ticket)
-    }
-    fn flush(&self) -> io::Result<()> {
-        (**self).flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        (**self).discard(offset, len)
-    }
-    fn counters(&self) -> Counters {
-        (**self).counters()
-    }
-    fn read_only(&self) -> bool {
-        (**self).read_only()
-    }
-    fn transactions(&self) -> Option<&dyn Transactions> {
-        (**self).transactions()
-    }
-    fn min_io(&self) -> u64 {
-        (**self).min_io()
     }
 }
 

@@ -339,10 +339,6 @@ impl Device for MemoryDevice {
         Ticket::done(Ok(()))
     }
 
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
-    }
-
     fn flush(&self) -> io::Result<()> {
         self.counting.flush();
         Ok(())

@@ -406,9 +406,6 @@ mod tests {
             let below = (!self.fails.load(Relaxed)).then(|| self.below.clone());
             Ticket::pending(Box::new(Landing(below, writes)))
         }
-        fn wait(&self, ticket: Ticket) -> io::Result<()> {
-            ticket.finish()
-        }
         fn flush(&self) -> io::Result<()> {
             self.below.flush()
         }

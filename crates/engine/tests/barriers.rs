@@ -202,9 +202,6 @@ impl Device for Slow {
         self.submits.fetch_add(1, Ordering::SeqCst);
         Ticket::pending(Box::new(Transfer(self.open.clone(), ticket)))
     }
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
-    }
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()
     }
@@ -397,9 +394,6 @@ impl Device for Unready {
     }
     fn submit(&self, writes: Vec<Write>) -> Ticket {
         Ticket::pending(Box::new(NotYet(self.0.submit(writes))))
-    }
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
     }
     fn flush(&self) -> io::Result<()> {
         self.0.flush()

@@ -35,10 +35,6 @@ impl Device for Recorder {
         Ticket::pending(Box::new(under_way))
     }
 
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
-    }
-
     fn flush(&self) -> io::Result<()> {
         let seen = self.trace.position();
         self.inner.flush()?;

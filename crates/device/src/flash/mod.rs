@@ -418,10 +418,6 @@ impl Device for FlashDevice {
         Ticket::done(self.write_as(0, &writes))
     }
 
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
-    }
-
     fn flush(&self) -> io::Result<()> {
         self.flushes.fetch_add(1, Relaxed);
         let number = self.ftl.write().commit(0)?;

@@ -334,10 +334,6 @@ impl Device for SimDevice {
         self.submit_in(writes, true)
     }
 
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
-    }
-
     fn flush(&self) -> io::Result<()> {
         let mut events = self.0.events.write();
         if self.0.is_dead(&events) {

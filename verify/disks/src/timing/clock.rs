@@ -151,10 +151,6 @@ impl Device for VirtualTime {
         matches!(self.ordering, Ordering::Epochs { .. })
     }
 
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
-    }
-
     fn flush(&self) -> io::Result<()> {
         if self.ordering != Ordering::NoFlush {
             let mut clock = self.clock.lock();

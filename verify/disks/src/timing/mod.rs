@@ -73,10 +73,6 @@ impl Device for Timed {
         Ticket::pending(Box::new(Paused { ticket, end }))
     }
 
-    fn wait(&self, ticket: Ticket) -> io::Result<()> {
-        ticket.finish()
-    }
-
     fn flush(&self) -> io::Result<()> {
         let end = self.ask(Model::flush);
         let result = self.inner.flush();
