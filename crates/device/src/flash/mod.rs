@@ -15,6 +15,7 @@ mod ftl;
 mod gc;
 mod recover;
 
+use crate::counters::Counting;
 use crate::{Counters, Device, Ticket, Write, check_range, check_writes, invalid};
 pub use format::{FLASH_MAGIC, FlashGeometry, PAGE as FLASH_PAGE};
 use format::{NONE, SLOT, encode_header, open};
@@ -22,7 +23,6 @@ use ftl::{Ftl, Pages};
 use parking_lot::RwLock;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages of one batch that are programmed at a time: bounds the memory that a large write takes.
 const BATCH_PAGES: usize = 1024;
@@ -121,11 +121,7 @@ pub struct FlashDevice {
     geometry: FlashGeometry,
     ftl: RwLock<Ftl>,
     /// Counted apart, as readers hold no lock that would let them count.
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-    flushes: AtomicU64,
+    counting: Counting,
 }
 
 impl FlashDevice {
@@ -200,11 +196,7 @@ impl FlashDevice {
             below: dev,
             geometry: ftl.g,
             ftl: RwLock::new(ftl),
-            reads: AtomicU64::new(0),
-            read_bytes: AtomicU64::new(0),
-            writes: AtomicU64::new(0),
-            written_bytes: AtomicU64::new(0),
-            flushes: AtomicU64::new(0),
+            counting: Counting::default(),
         })
     }
 
@@ -286,9 +278,7 @@ impl FlashDevice {
             ftl.write(txn, &pages)?;
         }
         drop(ftl);
-        self.writes.fetch_add(writes.len() as u64, Relaxed);
-        let bytes = writes.iter().map(Write::len).sum();
-        self.written_bytes.fetch_add(bytes, Relaxed);
+        self.counting.wrote(writes);
         Ok(())
     }
 
@@ -357,7 +347,7 @@ impl Transactions for FlashDevice {
 
     fn commit(&self, txn: u64) -> io::Result<()> {
         check_number(txn)?;
-        self.flushes.fetch_add(1, Relaxed);
+        self.counting.flush();
         let (number, skipped) = {
             let mut ftl = self.ftl.write();
             (ftl.commit(txn)?, ftl.bug(FlashBug::SkippedFlush))
@@ -407,8 +397,7 @@ impl Device for FlashDevice {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         check_range(self.size_bytes(), offset, buf.len() as u64)?;
-        self.reads.fetch_add(1, Relaxed);
-        self.read_bytes.fetch_add(buf.len() as u64, Relaxed);
+        self.counting.read(buf.len());
         // Held while the flash is read: what the map says is not erased meanwhile.
         let ftl = self.ftl.read();
         self.read_as(&ftl, 0, offset, buf)
@@ -419,7 +408,7 @@ impl Device for FlashDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.flushes.fetch_add(1, Relaxed);
+        self.counting.flush();
         let number = self.ftl.write().commit(0)?;
         self.flush_upto(number)
     }
@@ -429,13 +418,7 @@ impl Device for FlashDevice {
     }
 
     fn counters(&self) -> Counters {
-        Counters {
-            reads: self.reads.load(Relaxed),
-            read_bytes: self.read_bytes.load(Relaxed),
-            writes: self.writes.load(Relaxed),
-            written_bytes: self.written_bytes.load(Relaxed),
-            flushes: self.flushes.load(Relaxed),
-        }
+        self.counting.get()
     }
 
     fn read_only(&self) -> bool {
