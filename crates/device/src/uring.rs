@@ -251,23 +251,22 @@ impl Flight {
         self.write_plainly(next..count);
     }
 
-    fn push(&mut self, entry: &squeue::Entry) {
-        let ring = self
-            .ring
+    fn ring(&mut self) -> &mut IoUring {
+        self.ring
             .as_mut()
-            .expect("a flight has its ring until it ends");
+            .expect("a flight has its ring until it ends")
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
         // SAFETY: the entry's parts and buffers live in `self` until its completion was seen (`end`).
-        let pushed = unsafe { ring.submission().push(entry) };
+        let pushed = unsafe { self.ring().submission().push(entry) };
         pushed.expect("every submission empties the queue, and no batch is longer than it");
     }
 
     /// Submits what was pushed, the last of which is write `next - 1`.
     fn submit(&mut self, next: usize) {
         loop {
-            let ring = self
-                .ring
-                .as_mut()
-                .expect("a flight has its ring until it ends");
+            let ring = self.ring();
             let result = ring.submit();
             let left = ring.submission().len();
             if left == 0 {
@@ -303,16 +302,10 @@ impl Flight {
 
     /// Blocks until a completion is there. Never submits.
     fn wait_one(&mut self) {
-        let ring = self
-            .ring
-            .as_mut()
-            .expect("a flight has its ring until it ends");
-        while ring.completion().is_empty() {
+        while self.ring().completion().is_empty() {
+            let submitter = self.ring().submitter();
             // SAFETY: no argument is passed.
-            let result = unsafe {
-                ring.submitter()
-                    .enter::<libc::sigset_t>(0, 1, ENTER_GETEVENTS, None)
-            };
+            let result = unsafe { submitter.enter::<libc::sigset_t>(0, 1, ENTER_GETEVENTS, None) };
             match result {
                 Ok(_) => {}
                 Err(error)
@@ -334,12 +327,8 @@ impl Flight {
 
     /// Takes the completions that are there.
     fn reap(&mut self) {
-        let ring = self
-            .ring
-            .as_mut()
-            .expect("a flight has its ring until it ends");
-        let done: Vec<(u64, i32)> = ring
-            .completion()
+        let completions = self.ring().completion();
+        let done: Vec<(u64, i32)> = completions
             .map(|entry| (entry.user_data(), entry.result()))
             .collect();
         for (index, result) in done {
