@@ -38,13 +38,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "fuzzing",
         &[
-            "device", "ext4", "image", "log", "engine", "fuse", "client", "crash",
+            "device", "ext4", "image", "log", "engine", "fuse", "client", "crash", "disks",
         ],
     ),
     ("testkit", &[]),
     // Disks that lose power or are as slow as others.
     ("disks", &["device"]),
-    ("tests", &["device", "engine", "client", "testkit"]),
+    ("tests", &["device", "engine", "client", "disks", "testkit"]),
     // Its modelled disks are those of the evidence.
     (
         "bench",

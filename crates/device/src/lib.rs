@@ -1,4 +1,4 @@
-//! Block devices: what they guarantee, the real one and the one in memory.
+//! Block devices: what they guarantee, and the real one.
 //!
 //! # Guarantees (the medium model; docs/design.md)
 //! * A 512-byte sector is written whole or not at all.
@@ -10,11 +10,10 @@
 //!
 //! # The devices
 //! * [`FileDevice`]: an image file or a block device (O_DIRECT, io_uring);
-//! * [`MemoryDevice`]: sparse memory with cheap snapshots;
 //! * [`ReadAheadDevice`]: any of them, small files that lie beside each other are read together;
 //! * [`FlashDevice`]: transactional flash, emulated over any of them.
 //!
-//! Tests use others as well, which lose power or are as slow as another kind of disk: the crate `disks`.
+//! Tests use others as well, in memory, which lose power or are as slow as another kind of disk: the crate `disks`.
 #![deny(unsafe_code)]
 
 use std::io;
@@ -25,7 +24,6 @@ mod buffer;
 mod counters;
 mod file;
 mod flash;
-mod memory;
 mod plain;
 mod pool;
 mod read_ahead;
@@ -41,7 +39,6 @@ pub use flash::{
     FLASH_MAGIC, FLASH_PAGE, FlashBug, FlashCounters, FlashDevice, FlashGeometry, Transactions,
     Tuning,
 };
-pub use memory::{Fingerprints, MemoryDevice};
 pub use plain::without_numbers;
 pub use pool::give_back_memory;
 pub use read_ahead::ReadAheadDevice;

@@ -1,9 +1,9 @@
 //! The emulated transactional flash against a model: transactions, power cuts at every event, garbage collection, damage.
 use ccfs_device::{
-    AlignedBuf, Device, FLASH_PAGE, FlashBug, FlashDevice, FlashGeometry, MemoryDevice,
-    Transactions, Tuning, Write,
+    AlignedBuf, Device, FLASH_PAGE, FlashBug, FlashDevice, FlashGeometry, Transactions, Tuning,
+    Write,
 };
-use ccfs_disks::{Outcome, SimDevice};
+use ccfs_disks::{MemoryDevice, Outcome, SimDevice};
 use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! `cargo run --release -p ccfs-engine --example aged -- [OPERATIONS [FULL]]`: a volume of 1 GiB on emulated devices in virtual time, so the same on any
 //! machine. Files of 64 to 192 KiB (Filebench's fileserver, a hundredth of its number) fill FULL (60) percent; OPERATIONS (200,000) of them are removed, made anew and appended to at
 //! random by four streams in turn. Then 64 MiB are written and synced, and read.
-use ccfs_device::{Device, MemoryDevice};
-use ccfs_disks::{Ordering, Params, VirtualTime};
+use ccfs_device::Device;
+use ccfs_disks::{MemoryDevice, Ordering, Params, VirtualTime};
 use ccfs_engine::*;
 use std::process::Command;
 use std::sync::Arc;

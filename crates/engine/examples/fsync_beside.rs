@@ -4,8 +4,8 @@
 //! `cargo run --release -p ccfs-engine --example fsync_beside -- DIRECTORY [SECONDS [ROUNDS [DEVICE[=MB]...]]]`: makes an image of 1 GiB in DIRECTORY
 //! (mke2fs) and removes it. The other stream writes over a file of 256 MiB at 100 MB/s, on the hard disk at 20 MB/s, or as it is said, in pieces of 64 KiB,
 //! and never syncs; the first one appends, syncs and rests for a millisecond. In real time: only on an idle machine are latencies the device's.
-use ccfs_device::{Device, FileDevice, MemoryDevice, OpenMode};
-use ccfs_disks::{Params, Timed};
+use ccfs_device::{Device, FileDevice, OpenMode};
+use ccfs_disks::{MemoryDevice, Params, Timed};
 use ccfs_engine::*;
 use std::path::Path;
 use std::process::Command;

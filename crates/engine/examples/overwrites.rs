@@ -3,8 +3,8 @@
 //!
 //! `cargo run --release -p ccfs-engine --example overwrites -- [MIB [DEVICE...]]`: a file of 64 MiB, written in order; MIB (64) of it are overwritten at
 //! random, aligned places, synced every 100 writes (at least 1 MiB). In virtual time, so the same on any machine; all device time counts, the checkpoints' too.
-use ccfs_device::{Device, MemoryDevice};
-use ccfs_disks::{Ordering, Params, VirtualTime};
+use ccfs_device::Device;
+use ccfs_disks::{MemoryDevice, Ordering, Params, VirtualTime};
 use ccfs_engine::*;
 use std::process::Command;
 use std::sync::Arc;

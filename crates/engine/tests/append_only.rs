@@ -1,6 +1,6 @@
 //! Append-only and immutable: no abort and no close takes back what was appended, or changes what was locked meanwhile.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::{crash, cx, fsck, image, mount_on, quiet};
 use std::sync::Arc;

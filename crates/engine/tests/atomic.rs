@@ -1,6 +1,6 @@
 //! Failure-atomic files (C12): what a crash, a close and a sync leave of their content, and what others do meanwhile.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::{crash, cx, fsck, image, mode, mount_on, quiet};
 use std::sync::{Arc, Mutex};

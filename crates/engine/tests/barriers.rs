@@ -1,7 +1,7 @@
 //! Order without durability (C13): what a barrier closes, how it goes out, and what a power cut leaves.
 mod common;
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Ticket, Write, write_all};
-use ccfs_disks::{Outcome, Params, Plan, SimDevice, Timed};
+use ccfs_device::{AlignedBuf, Device, Ticket, Write, write_all};
+use ccfs_disks::{MemoryDevice, Outcome, Params, Plan, SimDevice, Timed};
 use ccfs_engine::*;
 use common::*;
 use std::io;

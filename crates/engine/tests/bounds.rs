@@ -1,6 +1,6 @@
 //! Tiny logs, full volumes, counts of blocks.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::{crash, cx, fsck, image, mount};
 use std::sync::Arc;

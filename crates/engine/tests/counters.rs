@@ -1,6 +1,7 @@
 //! What the mechanisms save, counted at the device.
 mod common;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::Device;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::watch::Cause;
 use ccfs_engine::*;
 use common::{cx, flash, fsck, image, mount_on, quiet};

@@ -1,7 +1,7 @@
 //! Damage that an accepted operation has nothing to do with: it is applied, and recovered, all the same.
 mod common;
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
-use ccfs_disks::{Plan, SimDevice};
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
+use ccfs_disks::{MemoryDevice, Plan, SimDevice};
 use ccfs_engine::*;
 use ccfs_ext4::errors::{CODE_CHECKSUM, CODE_CORRUPTED, ErrorFields};
 use ccfs_image::{Image, OpenOptions};

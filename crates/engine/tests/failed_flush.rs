@@ -1,8 +1,7 @@
 //! A flush fails and drops what it could not write, as operating systems do, and the daemon starts again without a power cut: all of that can
 //! still be read, and no later flush will write it. Whatever the next mount shows and syncs must be there after a power cut all the same.
 mod common;
-use ccfs_device::MemoryDevice;
-use ccfs_disks::{Outcome, Plan, SimDevice};
+use ccfs_disks::{MemoryDevice, Outcome, Plan, SimDevice};
 use ccfs_engine::*;
 use common::flash::{is_about_the_log, on_flash};
 use common::{cx, fsck, image, mount_on, quiet, recover};

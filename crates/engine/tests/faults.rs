@@ -1,7 +1,6 @@
 //! What a failing device, a panic or a shutdown leaves (C9).
 mod common;
-use ccfs_device::MemoryDevice;
-use ccfs_disks::{Outcome, Plan, SimDevice};
+use ccfs_disks::{MemoryDevice, Outcome, Plan, SimDevice};
 use ccfs_engine::*;
 use common::faulty::Faulty;
 use common::{crash, cx, flash, fsck, image, mode, mount_on, quiet, recover};

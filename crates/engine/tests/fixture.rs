@@ -2,7 +2,8 @@
 //!
 //! A fixture is made once, by `CCFS_MAKE_FIXTURE=1 cargo test -p ccfs-engine --test fixture`, when the format gets a new version.
 mod common;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::Device;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::{cx, fsck, image, quiet};
 use std::path::{Path, PathBuf};

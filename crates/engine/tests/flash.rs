@@ -1,7 +1,7 @@
 //! Volumes on a device that commits by itself: what a commit costs, what a crash leaves to do, sizes, errors.
 mod common;
-use ccfs_device::{Device, FlashDevice, MemoryDevice, Transactions};
-use ccfs_disks::{Plan, SimDevice};
+use ccfs_device::{Device, FlashDevice, Transactions};
+use ccfs_disks::{MemoryDevice, Plan, SimDevice};
 use ccfs_engine::*;
 use common::flash::{on_flash, plain};
 use common::{crash, cx, fsck, image, mode, quiet};

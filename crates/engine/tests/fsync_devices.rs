@@ -1,7 +1,8 @@
 //! What an fsync costs beside one write and one flush of the same emulated device, in virtual time: the same on any machine. Of the processor
 //! two calls count, 2 us each.
 mod common;
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write};
+use ccfs_device::{AlignedBuf, Device, Write};
+use ccfs_disks::MemoryDevice;
 use common::{flash, image, virtual_time::*};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Names, links and attributes on a volume without a free block: what needs none is done, what needs one gets ENOSPC (C9).
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::{crash, cx, fsck, image, mode, mount};
 use std::sync::Arc;

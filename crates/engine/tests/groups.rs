@@ -1,6 +1,6 @@
 //! Atomic groups (C11): commit, abort, conflicts, limits, and what is freed.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
 use common::groups::{HOME, OTHER, begin, errno, file, read};

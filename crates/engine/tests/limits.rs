@@ -1,6 +1,6 @@
 //! Bounds: nothing is accepted that cannot be applied, or recovered, on the smallest log and the fullest volume.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::{acl, crash, cx, debugfs, fsck, image, mode, mount};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Inode numbers used again, ties of directories, positions of the log without a checkpoint, interrupted recovery.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
 use common::{crash, cx, fsck, image, mode, mount, mount_on, quiet, recover};

@@ -1,6 +1,6 @@
 //! Two users of one volume: what one of them holds does not keep the other one from his share.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
 use common::{cx, flash, fsck, image, mount_on};

@@ -97,7 +97,7 @@ fn a_synced_state_survives_a_crash() {
     synced_and_crashed(volume);
 }
 
-fn synced_and_crashed(medium: ccfs_device::MemoryDevice) {
+fn synced_and_crashed(medium: ccfs_disks::MemoryDevice) {
     let dev = Arc::new(medium);
     let v = mount_on(dev.clone(), quiet()).unwrap();
     work(&v);

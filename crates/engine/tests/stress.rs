@@ -1,6 +1,6 @@
 //! Threads of several streams on one tree, with crashes at any instant; errors of the device; hostile sizes.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use ccfs_testkit::Rng;
 use common::faulty::Faulty;

@@ -1,7 +1,7 @@
 //! Operations a second of threads in streams of their own, on the memory device. A process of its own, so that no other test runs
 //! beside it. Reported, not judged: a busy machine makes any figure. What is judged is that nothing was miscounted on the way.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::{cx, flash, fsck, image, mount_on};
 use rustix::time::{ClockId, clock_gettime};

@@ -1,6 +1,6 @@
 //! Directories that were linear when the volume was mounted have a hash tree after unmount, whatever their length; and what a full tree takes.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
 use common::faulty::Faulty;
 use common::{cx, debugfs_says, fsck, image, mount, mount_on, quiet, recover, with_dir_index};

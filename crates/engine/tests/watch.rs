@@ -1,6 +1,6 @@
 //! What `ccfs top` and `ccfs stream trace` show: ties with their rule and file, reasons, sizes, paths.
 mod common;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::watch::{Cause, Commit, Event, Rule, Synced, What};
 use ccfs_engine::*;
 use common::{cx, image, mount, mount_on, quiet};

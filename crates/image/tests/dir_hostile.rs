@@ -1,7 +1,8 @@
 //! Damaged directories and attributes: errors, no panics, no endless loops.
 
 mod dir_common;
-use ccfs_device::{Device, MemoryDevice, Write, write_all};
+use ccfs_device::{Device, Write, write_all};
+use ccfs_disks::MemoryDevice;
 use ccfs_image::{Image, OpenOptions};
 use dir_common::{Links, Rng, Volume};
 use std::sync::Arc;

@@ -2,7 +2,8 @@
 
 mod image_common;
 
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
+use ccfs_disks::MemoryDevice;
 use ccfs_ext4::Error;
 use ccfs_image::Image;
 use image_common::{Model, Rng, Volume, attr, open};

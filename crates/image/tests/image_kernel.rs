@@ -273,7 +273,7 @@ fn life(args: &[&str], mib: u64, script: &str) {
 }
 
 fn geometry(path: &Path) -> Geometry {
-    let dev = Arc::new(ccfs_device::MemoryDevice::from_file(path).unwrap());
+    let dev = Arc::new(ccfs_disks::MemoryDevice::from_file(path).unwrap());
     image_common::open(&dev).unwrap().geometry().clone()
 }
 

@@ -2,7 +2,8 @@
 
 mod image_common;
 
-use ccfs_device::{Device, MemoryDevice, Write, write_all};
+use ccfs_device::{Device, Write, write_all};
+use ccfs_disks::MemoryDevice;
 use ccfs_ext4::features::{Class, IN_FLIGHT, Support, TABLE};
 use ccfs_ext4::superblock::RawSuper;
 use ccfs_image::{Image, OpenOptions};

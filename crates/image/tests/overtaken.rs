@@ -2,7 +2,8 @@
 
 mod image_common;
 
-use ccfs_device::{Counters, Device, MemoryDevice, Ticket, Write};
+use ccfs_device::{Counters, Device, Ticket, Write};
+use ccfs_disks::MemoryDevice;
 use ccfs_image::{Image, OpenOptions};
 use image_common::{attr, home, mkfs};
 use std::io;

@@ -1,7 +1,8 @@
 //! Scrub: no false alarm on any shape of volume, in steps of any size; every flipped bit under a checksum is found where it lies.
 mod image_common;
 
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
+use ccfs_disks::MemoryDevice;
 use ccfs_image::{Image, ScrubAt, ScrubStep, Visited};
 use image_common::{Model, Rng, SHAPES, Volume, open};
 use std::collections::BTreeSet;

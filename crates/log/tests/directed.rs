@@ -5,8 +5,8 @@ mod common;
 
 use std::sync::Arc;
 
-use ccfs_device::{Device, MemoryDevice, write_all};
-use ccfs_disks::{Outcome, Plan, SimDevice};
+use ccfs_device::{Device, write_all};
+use ccfs_disks::{MemoryDevice, Outcome, Plan, SimDevice};
 use ccfs_ext4::Error;
 use ccfs_log::{Geometry, Kind, Log, Meta, Options, Scan, Slot, TxnId};
 use common::{Rng, base_device, geometry, put};

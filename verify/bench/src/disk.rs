@@ -5,8 +5,8 @@
 use crate::guard::{self, WorkDir};
 use crate::system::bench_program;
 use crate::{Because, Result};
-use ccfs_device::{Device, MemoryDevice};
-use ccfs_disks::{Params, Timed};
+use ccfs_device::Device;
+use ccfs_disks::{MemoryDevice, Params, Timed};
 use ccfs_evidence::vdisk::VirtualDisk;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,8 @@
 use crate::config::Config;
 use crate::image;
 use crate::setting::Setting;
-use ccfs_device::{Device, FlashDevice, FlashGeometry, MemoryDevice, SECTOR, Tuning};
-use ccfs_disks::SimDevice;
+use ccfs_device::{Device, FlashDevice, FlashGeometry, SECTOR, Tuning};
+use ccfs_disks::{MemoryDevice, SimDevice};
 use ccfs_testkit::Rng;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};

@@ -2,7 +2,7 @@
 use crate::config::Config;
 use crate::e2fsprogs::{TIME, run};
 use crate::{nearly_full, used};
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;

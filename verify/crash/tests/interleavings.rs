@@ -6,10 +6,8 @@
 use ccfs_crash::config::CONFIGS;
 use ccfs_crash::image::base;
 use ccfs_crash::observe::observe;
-use ccfs_device::{
-    Counters, Device, FlashDevice, FlashGeometry, MemoryDevice, Ticket, Transactions, Write,
-};
-use ccfs_disks::{Outcome, SimDevice};
+use ccfs_device::{Counters, Device, FlashDevice, FlashGeometry, Ticket, Transactions, Write};
+use ccfs_disks::{MemoryDevice, Outcome, SimDevice};
 use ccfs_engine::{
     Context, Ino, Options, ROOT_INO, RenameFlags, SetAttr, StreamId, Volume, WriteFlags,
 };

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
-use ccfs_disks::{DISCARDED, Outcome, Plan, SimDevice};
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
+use ccfs_disks::{DISCARDED, MemoryDevice, Outcome, Plan, SimDevice};
 use proptest::prelude::*;
 
 /// Few sectors, so that writes overlap often.

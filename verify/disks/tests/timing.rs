@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Write, write_all};
-use ccfs_disks::{Params, Timed};
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
+use ccfs_disks::{MemoryDevice, Params, Timed};
 
 fn params() -> Params {
     let text = Params::PRESETS[1].1;

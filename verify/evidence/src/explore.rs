@@ -7,7 +7,7 @@ use crate::record::scratch;
 use crate::run;
 use crate::trace::Trace;
 use crate::{Fail, sys};
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};

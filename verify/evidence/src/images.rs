@@ -5,7 +5,7 @@
 use crate::Fail;
 use crate::record::OWN;
 use crate::trace::{Kind, Trace};
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_testkit::Rng;
 use std::collections::HashSet;
 use std::fmt;

@@ -9,7 +9,8 @@
 //! its entry on; between `seen` and its entry it was under way, so a crash may have it already. A flush makes durable the
 //! entries below its `seen`. Traces of other recorders lack the fields: there `seen` is the entry's own number and the time is 0.
 use crate::Fail;
-use ccfs_device::{AlignedBuf, MemoryDevice, SECTOR, Write, write_all};
+use ccfs_device::{AlignedBuf, SECTOR, Write, write_all};
+use ccfs_disks::MemoryDevice;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;

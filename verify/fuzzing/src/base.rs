@@ -2,7 +2,8 @@
 use ccfs_crash::config;
 use ccfs_crash::image;
 use ccfs_crash::run::root_context;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::Device;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::{Error, ROOT_INO, Volume, WriteFlags};
 use ccfs_image::{Image, OpenOptions, ScrubAt};
 use std::sync::{Arc, LazyLock};

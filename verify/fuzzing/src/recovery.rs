@@ -2,7 +2,8 @@
 use crate::base::{BASES, options};
 use crate::bytes::Input;
 use crate::volume::use_it;
-use ccfs_device::{MemoryDevice, write_all};
+use ccfs_device::write_all;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::Volume;
 use ccfs_image::{Image, OpenOptions};
 use ccfs_log::{Geometry, Kind, Log, Meta};

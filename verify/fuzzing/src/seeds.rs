@@ -1,7 +1,8 @@
 //! First inputs: what a fuzzer would need long to find by itself.
 use crate::base::{BASES, options};
 use ccfs_crash::run::root_context;
-use ccfs_device::{Device, MemoryDevice};
+use ccfs_device::Device;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::{ROOT_INO, Volume, WriteFlags};
 use ccfs_image::{Image, OpenOptions};
 use ccfs_log::{Geometry, Log};

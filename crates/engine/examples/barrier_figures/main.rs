@@ -5,7 +5,7 @@ mod barrier_programs;
 mod programs;
 #[path = "../../tests/common/virtual_time.rs"]
 mod virtual_time;
-use ccfs_device::MemoryDevice;
+use ccfs_disks::MemoryDevice;
 use std::process::Command;
 use std::time::Duration;
 use virtual_time::*;

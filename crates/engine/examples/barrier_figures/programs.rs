@@ -1,8 +1,8 @@
 //! Figures 1, 13, 14 and 15.
 use crate::barrier_programs::{Journal, Promise, sqlite, varmail};
 use crate::virtual_time::*;
-use ccfs_device::{Device, MemoryDevice};
-use ccfs_disks::{Params, Timed};
+use ccfs_device::Device;
+use ccfs_disks::{MemoryDevice, Params, Timed};
 use ccfs_engine::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

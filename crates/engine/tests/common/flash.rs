@@ -1,5 +1,6 @@
 //! Volumes on transactional flash: for tests that run on both, and for all of them with `CCFS_TEST_BACKEND=flash`.
-use ccfs_device::{Device, FlashDevice, FlashGeometry, MemoryDevice};
+use ccfs_device::{Device, FlashDevice, FlashGeometry};
+use ccfs_disks::MemoryDevice;
 use std::sync::Arc;
 
 /// Are this run's volumes on flash? `CCFS_TEST_BACKEND` = log (default) or flash.

@@ -1,6 +1,6 @@
 //! BarrierFS's measurements in virtual time: the same figures on any machine, however busy.
-use ccfs_device::{AlignedBuf, Device, FlashDevice, MemoryDevice, Write};
-use ccfs_disks::{Ordering, Params, VirtualTime};
+use ccfs_device::{AlignedBuf, Device, FlashDevice, Write};
+use ccfs_disks::{MemoryDevice, Ordering, Params, VirtualTime};
 use ccfs_engine::*;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 pub mod gate;
 
-use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, OpenMode};
+use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, OpenMode};
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::{Options, Volume};
 use ccfs_fuse::{FsType, Home, MountConfig, MountError, Transport};
 use parking_lot::{Mutex, MutexGuard};

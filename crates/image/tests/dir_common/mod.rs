@@ -1,7 +1,8 @@
 //! Volumes made by mke2fs, changed through `Image`, judged by e2fsck and debugfs.
 #![allow(dead_code, unused_imports)]
 
-use ccfs_device::{Device, MemoryDevice, Write, write_all};
+use ccfs_device::{Device, Write, write_all};
+use ccfs_disks::MemoryDevice;
 use ccfs_image::{Image, InodeAttr, OpenOptions};
 pub use ccfs_testkit::Rng;
 use std::collections::BTreeMap;

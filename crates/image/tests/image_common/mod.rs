@@ -1,7 +1,8 @@
 //! Volumes made by mke2fs, changed through `Image` beside a simple model, judged by e2fsck.
 #![allow(dead_code)]
 
-use ccfs_device::{Device, MemoryDevice, Write, write_all};
+use ccfs_device::{Device, Write, write_all};
+use ccfs_disks::MemoryDevice;
 use ccfs_ext4::Result;
 use ccfs_image::{Image, Ino, InodeAttr, OpenOptions};
 pub use ccfs_testkit::Rng;

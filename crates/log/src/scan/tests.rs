@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ccfs_device::{MemoryDevice, Write, write_all};
+use ccfs_device::{Write, write_all};
+use ccfs_disks::MemoryDevice;
 
 use super::*;
 use crate::frame::{fill, frames_for};

@@ -4,8 +4,8 @@ pub use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccfs_device::{AlignedBuf, MemoryDevice, Slice, Write, write_all};
-use ccfs_disks::{Outcome, SimDevice};
+use ccfs_device::{AlignedBuf, Slice, Write, write_all};
+use ccfs_disks::{MemoryDevice, Outcome, SimDevice};
 use ccfs_log::{FrameNo, Geometry, Kind, Log, Meta, Options, Scan, Slot, TxnId};
 
 /// `blocks` journal blocks in up to `pieces` runs that are not in order, on a device with some room around them.

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use ccfs_device::{MemoryDevice, SECTOR, Slice};
+use ccfs_device::{SECTOR, Slice};
 
 use super::DISCARDED;
 use super::outcome::{Keep, Outcome};
+use crate::memory::MemoryDevice;
 
 /// First bytes of a write that a summary holds.
 const HEAD: usize = 64;

@@ -26,11 +26,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use ccfs_device::{
-    Counters, Counting, Device, MemoryDevice, Pending, SECTOR, Ticket, Write, check_range,
-    check_writes,
+    Counters, Counting, Device, Pending, SECTOR, Ticket, Write, check_range, check_writes,
 };
 use parking_lot::{Mutex, RwLock};
 
+use crate::memory::MemoryDevice;
 pub use epoch::{Command, EpochQueue, Order, Priority};
 pub use events::Summary;
 use events::{Body, Events};

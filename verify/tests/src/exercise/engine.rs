@@ -7,7 +7,8 @@ use crate::harness::{
 use crate::hash::hash;
 use crate::kill9::op::{Kind, Op, Seen};
 use crate::sys::R;
-use ccfs_device::{FlashDevice, MemoryDevice};
+use ccfs_device::FlashDevice;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::{
     Context, DEFAULT_STREAM, Fallocate, Ino, Options, ROOT_INO, RenameFlags, Seek, SetAttr,
     SetTime, StreamId, Volume, WriteFlags,

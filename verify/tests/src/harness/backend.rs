@@ -1,5 +1,6 @@
 //! What the volumes of tests lie on: images, or (`CCFS_TEST_BACKEND=flash`) emulated transactional flash in them.
-use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, MemoryDevice, OpenMode};
+use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, OpenMode};
+use ccfs_disks::MemoryDevice;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;

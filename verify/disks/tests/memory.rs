@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ccfs_device::{AlignedBuf, Device, MemoryDevice, Slice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, Slice, Write, write_all};
+use ccfs_disks::MemoryDevice;
 use proptest::prelude::*;
 
 const SIZE: u64 = 3 << 20;

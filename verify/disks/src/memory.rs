@@ -15,10 +15,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use ccfs_device::{
+    Counters, Counting, Device, SECTOR, Ticket, Write, check_range, check_writes, copy_filled,
+    is_zero,
+};
 use parking_lot::{Mutex, RwLock};
-
-use crate::counters::Counting;
-use crate::{Counters, Device, SECTOR, Ticket, Write, check_range, check_writes, is_zero};
 
 const CHUNK: usize = 4096;
 const CHUNKS: usize = 64;
@@ -57,7 +58,7 @@ impl MemoryDevice {
     /// The content of another device.
     pub fn copy_of(dev: &dyn Device) -> io::Result<Self> {
         let copy = Self::new(dev.size_bytes());
-        crate::copy_filled(dev, &copy)?;
+        copy_filled(dev, &copy)?;
         Ok(copy)
     }
 
@@ -180,7 +181,7 @@ impl MemoryDevice {
     }
 
     /// Reads without counting; the range must lie within the device.
-    pub fn load(&self, offset: u64, buf: &mut [u8]) {
+    pub(crate) fn load(&self, offset: u64, buf: &mut [u8]) {
         for_segments(offset, buf.len() as u64, |number, start, len, done| {
             let out = &mut buf[done..done + len];
             let shard = self.shard(number).read();
@@ -199,7 +200,7 @@ impl MemoryDevice {
     }
 
     /// Writes without counting; the range must lie within the device.
-    pub fn store(&self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn store(&self, offset: u64, bytes: &[u8]) {
         for_segments(offset, bytes.len() as u64, |number, start, len, done| {
             let bytes = &bytes[done..done + len];
             let mut shard = self.shard(number).write();
