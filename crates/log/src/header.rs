@@ -10,9 +10,7 @@
 //! | invalid | valid | block 2 |
 //! | invalid | invalid | corrupt: no log here |
 
-use std::sync::Arc;
-
-use ccfs_device::{AlignedBuf, Device, Slice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, Write, write_all};
 use ccfs_ext4::{Error, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -188,35 +186,20 @@ pub(crate) fn newest_seq(dev: &dyn Device, map: &Map) -> Result<(u64, u64)> {
             .unwrap_or(0)
     };
     let seqs = [seq(read_raw(dev, map, 0)?), seq(read_raw(dev, map, 1)?)];
-    Ok(if seqs[0] > seqs[1] {
-        (seqs[0], 0)
-    } else {
-        (seqs[1], 1)
-    })
+    let newest = u64::from(seqs[0] <= seqs[1]);
+    Ok((seqs[newest as usize], newest))
 }
 
 /// Writes `header` into block `slot` and flushes.
 pub(crate) fn write(dev: &dyn Device, map: &Map, slot: u64, header: &Header) -> Result<()> {
     write_cached(dev, map, slot, header)?;
-    dev.flush()?;
-    Ok(())
+    Ok(dev.flush()?)
 }
 
 /// Writes `header` into block `slot`; nothing may rely on it before a flush.
 pub(crate) fn write_cached(dev: &dyn Device, map: &Map, slot: u64, header: &Header) -> Result<()> {
-    let part = Slice {
-        buf: Arc::new(header.to_block(map)),
-        start: 0,
-        len: map.block_size,
-    };
-    write_all(
-        dev,
-        vec![Write {
-            offset: map.header_offset(slot),
-            parts: vec![part],
-        }],
-    )?;
-    Ok(())
+    let write = Write::new(map.header_offset(slot), header.to_block(map));
+    Ok(write_all(dev, vec![write])?)
 }
 
 #[cfg(test)]

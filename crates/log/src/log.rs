@@ -327,20 +327,9 @@ impl Log {
         if !ours || Frame::claim(&block).is_some_and(|f| f.group.first <= newest) {
             return Ok(());
         }
-        let zeros = Slice {
-            buf: Arc::new(AlignedBuf::zeroed(self.map.block_size)),
-            start: 0,
-            len: self.map.block_size,
-        };
-        write_all(
-            &*self.dev,
-            vec![Write {
-                offset,
-                parts: vec![zeros],
-            }],
-        )?;
-        self.dev.flush()?;
-        Ok(())
+        let zeros = Write::new(offset, AlignedBuf::zeroed(self.map.block_size));
+        write_all(&*self.dev, vec![zeros])?;
+        Ok(self.dev.flush()?)
     }
 
     fn read_block_0(dev: &dyn Device, map: &Map) -> Result<AlignedBuf> {
