@@ -19,7 +19,7 @@ pub use frame::{Kind, Meta};
 pub use geometry::Geometry;
 pub use header::Header;
 pub use jbd2::check_jbd2_superblock;
-pub use log::{Log, MAX_LOG_BYTES, MIN_JOURNAL_BLOCKS, Options, Slot};
+pub use log::{Log, MAX_LOG_BYTES, MIN_JOURNAL_BLOCKS, Slot};
 pub use scan::{Counts, Found, Scan, Torn};
 
 /// Number of a transaction in the order of commit. Dense and rising from 1; 0 means "none".

@@ -65,24 +65,6 @@ pub const MIN_JOURNAL_BLOCKS: u64 = 1024;
 /// (which costs ten times what the copying does), and a multiple of every block size.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Limits for `create_with`.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// See [`MAX_LOG_BYTES`].
-    pub max_log_bytes: u64,
-    /// See [`MIN_JOURNAL_BLOCKS`].
-    pub min_journal_blocks: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            max_log_bytes: MAX_LOG_BYTES,
-            min_journal_blocks: MIN_JOURNAL_BLOCKS,
-        }
-    }
-}
-
 /// Room in the log that was given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -178,18 +160,13 @@ impl Log {
     /// # Errors
     /// `Refused` if the journal is too small or its jbd2 super block says that it is not empty.
     pub fn create(dev: Arc<dyn Device>, geo: Geometry, next_id: TxnId) -> Result<Log> {
-        Self::create_with(dev, geo, next_id, Options::default())
+        Self::create_in(dev, geo, next_id, MIN_JOURNAL_BLOCKS)
     }
 
-    /// `create` with other limits.
-    pub fn create_with(
-        dev: Arc<dyn Device>,
-        geo: Geometry,
-        next_id: TxnId,
-        options: Options,
-    ) -> Result<Log> {
+    /// As `create`, in a journal of at least `min` blocks.
+    pub fn create_in(dev: Arc<dyn Device>, geo: Geometry, next_id: TxnId, min: u64) -> Result<Log> {
         let map = Map::new(&geo, dev.size_bytes())?;
-        let min = options.min_journal_blocks.max(16);
+        let min = min.max(16);
         if map.blocks < min {
             return Err(Error::Refused(format!(
                 "the journal has {} blocks, ccfs needs at least {min}: tune2fs -O ^has_journal, then tune2fs -J size=<MiB>",
@@ -202,7 +179,7 @@ impl Log {
             )));
         }
         crate::jbd2::check_jbd2_superblock(&Self::read_block_0(&*dev, &map)?)?;
-        let frames = (options.max_log_bytes / map.block_size as u64)
+        let frames = (MAX_LOG_BYTES / map.block_size as u64)
             .clamp(16 - FIRST_RING_BLOCK, map.blocks - FIRST_RING_BLOCK);
         let div = Division::of(frames);
         if !div.fits(map.blocks) {
@@ -340,7 +317,7 @@ impl Log {
         Ok(block)
     }
 
-    /// Frames of the ring. A transaction may take `max_txn_frames`.
+    /// Frames of the ring, and of the largest transaction that fits an empty one.
     pub fn ring_len(&self) -> u64 {
         self.div.ring_len
     }
@@ -348,11 +325,6 @@ impl Log {
     /// Frames that one checkpoint may take; they are always free when no other checkpoint is under way. They lie outside the ring.
     pub fn reserve_len(&self) -> u64 {
         self.div.area_len
-    }
-
-    /// Frames of the largest transaction that fits an empty ring.
-    pub fn max_txn_frames(&self) -> u64 {
-        self.div.ring_len
     }
 
     /// Bytes of a transaction in each frame.

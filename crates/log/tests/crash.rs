@@ -3,7 +3,7 @@
 mod common;
 
 use ccfs_disks::Outcome;
-use ccfs_log::{Kind, Options};
+use ccfs_log::Kind;
 use common::{Rng, World, Written, geometry};
 use proptest::prelude::*;
 
@@ -43,11 +43,7 @@ fn action() -> impl Strategy<Value = Action> {
 fn run(seed: u64, block_size: u32, blocks: u64, pieces: u64, actions: &[Action]) -> World {
     let mut rng = Rng::new(seed);
     let geo = geometry(&mut rng, block_size, blocks, pieces);
-    let options = Options {
-        min_journal_blocks: 16,
-        ..Options::default()
-    };
-    let mut world = World::new(&mut rng, geo, options);
+    let mut world = World::new(&mut rng, geo);
     let mut waiting: Vec<Written> = Vec::new();
     for action in actions {
         match *action {

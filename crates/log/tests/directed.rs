@@ -8,15 +8,10 @@ use std::sync::Arc;
 use ccfs_device::{Device, write_all};
 use ccfs_disks::{MemoryDevice, Outcome, Plan, SimDevice};
 use ccfs_ext4::Error;
-use ccfs_log::{Geometry, Kind, Log, Meta, Options, Scan, Slot, TxnId};
-use common::{Rng, base_device, geometry, put};
+use ccfs_log::{Geometry, Kind, Log, Meta, Scan, Slot, TxnId};
+use common::{Rng, SMALL, base_device, geometry, put};
 
 const BS: u32 = 1024;
-const SMALL: Options = Options {
-    max_log_bytes: u64::MAX,
-    min_journal_blocks: 16,
-};
-
 fn straight(blocks: u64) -> Geometry {
     Geometry {
         block_size: BS,
@@ -53,7 +48,7 @@ fn ids(scan: &Scan) -> Vec<TxnId> {
 
 fn sim_with_log(geo: &Geometry) -> (Arc<SimDevice>, Log) {
     let sim = Arc::new(SimDevice::new(&base_device(&mut Rng::new(1), geo)));
-    let log = Log::create_with(sim.clone(), geo.clone(), 1, SMALL).unwrap();
+    let log = Log::create_in(sim.clone(), geo.clone(), 1, SMALL).unwrap();
     sim.restart();
     (sim, log)
 }
@@ -168,7 +163,7 @@ fn create_can_be_cut_anywhere() {
     log.set_tail(log.head(), 5, 0).unwrap();
     let old_nonce = log.header().nonce;
     sim.restart();
-    let new = Log::create_with(sim.clone(), geo.clone(), 6, SMALL).unwrap();
+    let new = Log::create_in(sim.clone(), geo.clone(), 6, SMALL).unwrap();
     assert_ne!(new.header().nonce, old_nonce);
     for at in 0..=sim.events() {
         let outcomes = Outcome::directed(sim.unflushed(at))
@@ -249,7 +244,7 @@ fn a_failed_header_frees_nothing() {
         assert!(matches!(log.set_tail(log.head(), 1, 0), Err(Error::Io(_))));
         assert_eq!((log.free_frames(), log.header()), (free, header));
         log.set_tail(log.head(), 1, 0).unwrap();
-        assert_eq!(log.free_frames(), log.max_txn_frames());
+        assert_eq!(log.free_frames(), log.ring_len());
     }
 }
 
@@ -318,7 +313,7 @@ fn a_full_ring_still_takes_a_checkpoint() {
         log = next;
         let last = *ids(&scan).last().unwrap();
         log.set_tail(log.tail_after(last), last, 0).unwrap();
-        assert_eq!(log.free_frames(), log.max_txn_frames());
+        assert_eq!(log.free_frames(), log.ring_len());
     }
     assert!(log.head() > 10 * log.ring_len(), "no laps");
 }
@@ -378,25 +373,22 @@ fn frames_are_large_writes() {
 
 #[test]
 fn limits_of_the_journal() {
-    let create = |geo: Geometry, options| {
+    let create = |geo: Geometry| {
         let dev = base_device(&mut Rng::new(3), &geo);
-        Log::create_with(Arc::new(dev), geo, 1, options)
+        Log::create(Arc::new(dev), geo, 1)
     };
-    let text = create(straight(1023), Options::default())
-        .err()
-        .unwrap()
-        .to_string();
+    let text = create(straight(1023)).err().unwrap().to_string();
     assert!(
         text.contains("1023") && text.contains("1024") && text.contains("tune2fs"),
         "{text}"
     );
-    let log = create(straight(1024), Options::default()).unwrap();
+    let log = create(straight(1024)).unwrap();
     assert_eq!(log.ring_len() + 2 * log.reserve_len(), 1021);
     let large = Geometry {
         block_size: 4096,
         runs: vec![(1, 1 << 18)],
     };
-    let log = create(large, Options::default()).unwrap();
+    let log = create(large).unwrap();
     assert_eq!((log.ring_len() + 2 * log.reserve_len()) * 4096, 128 << 20);
     assert!(log.reserve_len() * 4 <= log.ring_len() && log.reserve_len() * 5 > log.ring_len());
     assert_eq!(log.frames_for(0, 0), 1);
@@ -409,7 +401,7 @@ fn limits_of_the_journal() {
     dev.read(3 * u64::from(BS), &mut block).unwrap();
     block[31] = 1;
     put(&dev, 3 * u64::from(BS), &block);
-    let err = Log::create_with(Arc::new(dev), dirty, 1, SMALL)
+    let err = Log::create_in(Arc::new(dev), dirty, 1, SMALL)
         .err()
         .unwrap();
     assert!(err.to_string().contains("e2fsck"), "{err}");
@@ -443,7 +435,7 @@ fn hostile_bytes() {
         let geo = geometry(&mut rng, BS, blocks, 3);
         let dev = base_device(&mut rng, &geo);
         let dev = Arc::new(dev);
-        let log = Log::create_with(dev.clone(), geo.clone(), 1, SMALL).unwrap();
+        let log = Log::create_in(dev.clone(), geo.clone(), 1, SMALL).unwrap();
         for _ in 0..rng.below(5) {
             write_group(&*dev, &log, Kind::Txn, 1 + rng.below(4));
         }

@@ -36,7 +36,7 @@ impl OnLog {
     /// The instant of the order point: the batch gets its commit id and its frames under the lock of the queue, which it enters. Returns them,
     /// and the watermark of that moment.
     fn take_place(&self, home: &Home, batch: &Batch, frames: u64) -> Result<(Slot, u64)> {
-        if frames > self.log.max_txn_frames() {
+        if frames > self.log.ring_len() {
             return Err(Error::Refused(format!(
                 "a transaction of {frames} frames does not fit the log"
             )));
@@ -160,7 +160,7 @@ impl Backend for OnLog {
         let (log, bs) = (&self.log, u64::from(block_size));
         let per_frame = log.payload_per_frame() as u64;
         let area = log.reserve_len() * per_frame;
-        let ring = log.max_txn_frames() * per_frame;
+        let ring = log.ring_len() * per_frame;
         Limits {
             // What one record more can dirty must fit too.
             checkpoint_bytes: (area / 4 * 3)

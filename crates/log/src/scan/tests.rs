@@ -8,7 +8,7 @@ use ccfs_disks::MemoryDevice;
 
 use super::*;
 use crate::frame::{fill, frames_for};
-use crate::{Geometry, Log, Options};
+use crate::{Geometry, Log};
 
 const BS: usize = 1024;
 const NONCE: u128 = 77;
@@ -303,11 +303,7 @@ fn log_on(dev: &Arc<MemoryDevice>, geo: &Geometry) -> Log {
         }],
     )
     .unwrap();
-    let options = Options {
-        max_log_bytes: 60 * BS as u64,
-        min_journal_blocks: 16,
-    };
-    Log::create_with(dev.clone(), geo.clone(), 1, options).unwrap()
+    Log::create_in(dev.clone(), geo.clone(), 1, 16).unwrap()
 }
 
 /// What only an attacker or damage can produce is refused as corrupt, not used and not a panic.
@@ -315,7 +311,7 @@ fn log_on(dev: &Arc<MemoryDevice>, geo: &Geometry) -> Log {
 fn refuses_what_the_log_never_writes() {
     let geo = Geometry {
         block_size: BS as u32,
-        runs: vec![(5, 80)],
+        runs: vec![(5, 63)],
     };
     let nonce = |log: &Log| log.header().nonce;
     let put = |dev: &Arc<MemoryDevice>, lblk: u64, block: &[u8]| {

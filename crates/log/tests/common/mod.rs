@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use ccfs_device::{AlignedBuf, Slice, Write, write_all};
 use ccfs_disks::{MemoryDevice, Outcome, SimDevice};
-use ccfs_log::{FrameNo, Geometry, Kind, Log, Meta, Options, Scan, Slot, TxnId};
+use ccfs_log::{FrameNo, Geometry, Kind, Log, Meta, Scan, Slot, TxnId};
+
+/// Blocks that a test's journal has at least.
+pub const SMALL: u64 = 16;
 
 /// `blocks` journal blocks in up to `pieces` runs that are not in order, on a device with some room around them.
 pub fn geometry(rng: &mut Rng, block_size: u32, blocks: u64, pieces: u64) -> Geometry {
@@ -110,10 +113,10 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(rng: &mut Rng, geo: Geometry, options: Options) -> World {
+    pub fn new(rng: &mut Rng, geo: Geometry) -> World {
         let base = base_device(rng, &geo);
         let sim = Arc::new(SimDevice::new(&base));
-        let log = Log::create_with(sim.clone(), geo.clone(), 1, options).unwrap();
+        let log = Log::create_in(sim.clone(), geo.clone(), 1, SMALL).unwrap();
         sim.restart();
         let root = Root {
             tail: 0,
