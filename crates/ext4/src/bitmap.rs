@@ -1,5 +1,8 @@
 //! Bits of allocation maps, as words of 64 (little endian on disk, so bit n of the map is bit n % 64 of word n / 64).
 
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U64;
+
 /// Reads `bits` bits from a bitmap block; what lies past them is set.
 pub fn load(bytes: &[u8], bits: u32) -> Box<[u64]> {
     let words = (bits as usize).div_ceil(64);
@@ -19,35 +22,42 @@ pub fn get(words: &[u64], bit: u32) -> bool {
     words[bit as usize / 64] & 1 << (bit % 64) != 0
 }
 
-/// Applies `f(word, mask)` to the words that the range touches.
-fn each_mut(words: &mut [u64], from: u32, len: u32, mut f: impl FnMut(&mut u64, u64)) {
+/// The words that a range touches: the number of each, and which of its bits.
+fn parts(from: u32, len: u32) -> impl Iterator<Item = (usize, u64)> {
     let (mut at, end) = (from, from + len);
-    while at < end {
-        let n = (64 - at % 64).min(end - at);
-        let mask = (!0u64 >> (64 - n)) << (at % 64);
-        f(&mut words[at as usize / 64], mask);
-        at += n;
+    std::iter::from_fn(move || {
+        let bits = (64 - at % 64).min(end - at);
+        let part = (at as usize / 64, !0u64 >> (64 - bits.max(1)) << (at % 64));
+        at += bits;
+        (bits > 0).then_some(part)
+    })
+}
+
+/// Changes the words that the range touches by `f(word, mask)`; returns how many bits that changed.
+fn change<W: Copy + From<u64> + Into<u64>>(
+    words: &mut [W],
+    from: u32,
+    len: u32,
+    f: impl Fn(u64, u64) -> u64,
+) -> u32 {
+    let mut changed = 0;
+    for (i, mask) in parts(from, len) {
+        let old: u64 = words[i].into();
+        let new = f(old, mask);
+        changed += (old ^ new).count_ones();
+        words[i] = new.into();
     }
+    changed
 }
 
 /// Sets the range; returns how many of its bits were clear.
 pub fn set(words: &mut [u64], from: u32, len: u32) -> u32 {
-    let mut changed = 0;
-    each_mut(words, from, len, |w, mask| {
-        changed += (!*w & mask).count_ones();
-        *w |= mask;
-    });
-    changed
+    change(words, from, len, |word, mask| word | mask)
 }
 
 /// Clears the range; returns how many of its bits were set.
 pub fn clear(words: &mut [u64], from: u32, len: u32) -> u32 {
-    let mut changed = 0;
-    each_mut(words, from, len, |w, mask| {
-        changed += (*w & mask).count_ones();
-        *w &= !mask;
-    });
-    changed
+    change(words, from, len, |word, mask| word & !mask)
 }
 
 /// First clear bit in `from..end` of the words that `word(i)` gives.
@@ -85,43 +95,25 @@ pub fn byte_get(bytes: &[u8], bit: u32) -> bool {
 
 /// How many bits of the range are set in a bitmap block?
 pub fn byte_count(bytes: &[u8], from: u32, len: u32) -> u32 {
-    let (mut at, end, mut n) = (from, from + len, 0);
-    while at < end {
-        let step = (8 - at % 8).min(end - at);
-        n += (bytes[at as usize / 8] >> (at % 8) & (0xFFu8 >> (8 - step))).count_ones();
-        at += step;
-    }
-    n
+    let words = <[U64]>::ref_from_bytes(bytes).expect(WHOLE);
+    let set = parts(from, len).map(|(i, mask)| (words[i].get() & mask).count_ones());
+    set.sum()
 }
 
 /// Sets a range in a bitmap block; returns how many bits were clear.
 pub fn byte_set(bytes: &mut [u8], from: u32, len: u32) -> u32 {
-    let mut changed = 0;
-    each_byte(bytes, from, len, |b, mask| {
-        changed += (!*b & mask).count_ones();
-        *b |= mask;
-    });
-    changed
+    change(words_of(bytes), from, len, |word, mask| word | mask)
 }
 
 /// Clears a range in a bitmap block; returns how many bits were set.
 pub fn byte_clear(bytes: &mut [u8], from: u32, len: u32) -> u32 {
-    let mut changed = 0;
-    each_byte(bytes, from, len, |b, mask| {
-        changed += (*b & mask).count_ones();
-        *b &= !mask;
-    });
-    changed
+    change(words_of(bytes), from, len, |word, mask| word & !mask)
 }
 
-fn each_byte(bytes: &mut [u8], from: u32, len: u32, mut f: impl FnMut(&mut u8, u8)) {
-    let (mut at, end) = (from, from + len);
-    while at < end {
-        let n = (8 - at % 8).min(end - at);
-        let mask = (0xFFu8 >> (8 - n)) << (at % 8);
-        f(&mut bytes[at as usize / 8], mask);
-        at += n;
-    }
+const WHOLE: &str = "a block is a number of whole words";
+
+fn words_of(bytes: &mut [u8]) -> &mut [U64] {
+    <[U64]>::mut_from_bytes(bytes).expect(WHOLE)
 }
 
 #[cfg(test)]
