@@ -15,6 +15,31 @@ const CHECKSUM_AT: usize = 0x1E;
 /// The bytes of one descriptor (32 or at least 64 of them).
 pub struct Desc<B>(pub B);
 
+macro_rules! split_fields {
+    ($($(#[$doc:meta])* $get:ident, $set:ident: $lo:literal, $hi:literal;)*) => {
+        impl<B: AsRef<[u8]>> Desc<B> {
+            $($(#[$doc])* pub fn $get(&self) -> u32 {
+                self.split16($lo, $hi)
+            })*
+        }
+        impl<B: AsRef<[u8]> + AsMut<[u8]>> Desc<B> {
+            $(pub fn $set(&mut self, n: u32) {
+                self.set_split16($lo, $hi, n);
+            })*
+        }
+    };
+}
+
+split_fields! {
+    free_blocks, set_free_blocks: 0xC, 0x2C;
+    free_inodes, set_free_inodes: 0xE, 0x2E;
+    used_dirs, set_used_dirs: 0x10, 0x30;
+    itable_unused, set_itable_unused: 0x1C, 0x32;
+    /// The checksum of the block bitmap; descriptors of 32 bytes keep only its low half.
+    block_bitmap_csum, set_block_bitmap_csum: 0x18, 0x38;
+    inode_bitmap_csum, set_inode_bitmap_csum: 0x1A, 0x3A;
+}
+
 impl<B: AsRef<[u8]>> Desc<B> {
     fn bytes(&self) -> &[u8] {
         self.0.as_ref()
@@ -41,27 +66,8 @@ impl<B: AsRef<[u8]>> Desc<B> {
     pub fn inode_table(&self) -> u64 {
         self.split32(0x8, 0x28)
     }
-    pub fn free_blocks(&self) -> u32 {
-        self.split16(0xC, 0x2C)
-    }
-    pub fn free_inodes(&self) -> u32 {
-        self.split16(0xE, 0x2E)
-    }
-    pub fn used_dirs(&self) -> u32 {
-        self.split16(0x10, 0x30)
-    }
     pub fn flags(&self) -> u16 {
         self.half(0x12)
-    }
-    pub fn itable_unused(&self) -> u32 {
-        self.split16(0x1C, 0x32)
-    }
-    /// The checksum of the block bitmap; descriptors of 32 bytes keep only its low half.
-    pub fn block_bitmap_csum(&self) -> u32 {
-        self.split16(0x18, 0x38)
-    }
-    pub fn inode_bitmap_csum(&self) -> u32 {
-        self.split16(0x1A, 0x3A)
     }
     pub fn checksum(&self) -> u16 {
         self.half(CHECKSUM_AT)
@@ -108,26 +114,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Desc<B> {
         self.set_half(lo, v as u16);
         self.set_half(hi, (v >> 16) as u16);
     }
-    pub fn set_free_blocks(&mut self, n: u32) {
-        self.set_split16(0xC, 0x2C, n);
-    }
-    pub fn set_free_inodes(&mut self, n: u32) {
-        self.set_split16(0xE, 0x2E, n);
-    }
-    pub fn set_used_dirs(&mut self, n: u32) {
-        self.set_split16(0x10, 0x30, n);
-    }
     pub fn set_flags(&mut self, flags: u16) {
         self.set_half(0x12, flags);
-    }
-    pub fn set_itable_unused(&mut self, n: u32) {
-        self.set_split16(0x1C, 0x32, n);
-    }
-    pub fn set_block_bitmap_csum(&mut self, c: u32) {
-        self.set_split16(0x18, 0x38, c);
-    }
-    pub fn set_inode_bitmap_csum(&mut self, c: u32) {
-        self.set_split16(0x1A, 0x3A, c);
     }
     /// Makes the checksum right.
     pub fn seal(&mut self, group: u32, layout: &Layout) {
