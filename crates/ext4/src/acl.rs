@@ -184,24 +184,18 @@ impl Acl {
     /// The permission bits of `mode` as this access list wants them: the group's bits are the mask where there is one.
     /// The flag tells that the bits say everything, so that the list need not be stored.
     pub fn equiv_mode(&self, mode: u16) -> (u16, bool) {
-        let class = |tag| self.perm(tag).unwrap_or(0);
-        let group = self.perm(MASK).unwrap_or_else(|| class(GROUP_OBJ));
-        (
-            (mode & !0o777) | class(USER_OBJ) << 6 | group << 3 | class(OTHER),
-            self.is_minimal(),
-        )
+        let bits = self
+            .classes()
+            .map(|(tag, shift)| self.perm(tag).unwrap_or(0) << shift);
+        let bits = bits.into_iter().fold(0, |all, bits| all | bits);
+        ((mode & !0o777) | bits, self.is_minimal())
     }
 
     /// What a new file in a directory with this default list gets, when it is asked for with `mode` (the umask plays no role):
     /// its access list (`None`: the bits suffice) and its mode. Each class gets what both the list and the request grant.
     pub fn create_masq(&self, mode: u16) -> (Option<Acl>, u16) {
         let mut access = self.clone();
-        let group_tag = if self.perm(MASK).is_some() {
-            MASK
-        } else {
-            GROUP_OBJ
-        };
-        for (tag, shift) in [(USER_OBJ, 6), (group_tag, 3), (OTHER, 0)] {
+        for (tag, shift) in self.classes() {
             access.update(tag, |perm| perm & (mode >> shift));
         }
         let (mode, minimal) = access.equiv_mode(mode);
@@ -211,15 +205,17 @@ impl Acl {
     /// The access list after chmod: the group's bits set the mask where there is one, else the owning group.
     pub fn chmod_masq(&self, mode: u16) -> Acl {
         let mut changed = self.clone();
-        let group_tag = if self.perm(MASK).is_some() {
-            MASK
-        } else {
-            GROUP_OBJ
-        };
-        for (tag, shift) in [(USER_OBJ, 6), (group_tag, 3), (OTHER, 0)] {
+        for (tag, shift) in self.classes() {
             changed.update(tag, |_| (mode >> shift) & 7);
         }
         changed
+    }
+
+    /// Whose permissions the mode's bits are, and where they stand in it: the group's bits are the mask where there is one.
+    fn classes(&self) -> [(u16, u32); 3] {
+        let masked = self.perm(MASK).is_some();
+        let group = if masked { MASK } else { GROUP_OBJ };
+        [(USER_OBJ, 6), (group, 3), (OTHER, 0)]
     }
 
     fn perm(&self, tag: u16) -> Option<u16> {
