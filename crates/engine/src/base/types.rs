@@ -4,8 +4,16 @@ pub use ccfs_image::Ino;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-pub(crate) fn errno<T>(n: i32) -> Result<T> {
-    Err(Error::Errno(n))
+pub(crate) fn errno<T, E: From<Error>>(n: i32) -> std::result::Result<T, E> {
+    Err(Error::Errno(n).into())
+}
+
+/// What came of trying something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt<T = ()> {
+    Done(T),
+    /// It has to be tried again, as the function that was called says.
+    Again,
 }
 
 /// A stream of operations (ccfs paper, section 3.2).

@@ -2,8 +2,9 @@
 //!
 //! A time is logged at once, by the system stream, where nothing about its inode is uncommitted. Elsewhere it is kept in memory, and logged
 //! when that was applied: it must not become durable before the inode, or be overwritten by attributes that were captured before it.
-use crate::base::types::{Result, SYSTEM_STREAM};
+use crate::base::types::SYSTEM_STREAM;
 use crate::calls::Calls;
+use crate::operation::refusal::Tried;
 use crate::overlay::objects::{Inode, State};
 use ccfs_ext4::inode::FLAG_NOATIME;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ impl Calls {
         }
     }
 
-    fn log_atime(&self, inode: &Arc<Inode>, st: &State) -> Result<()> {
+    fn log_atime(&self, inode: &Arc<Inode>, st: &State) -> Tried<()> {
         if self.image().read_attr(inode.ino)?.atime != st.attr.atime {
             let op = self.begin(SYSTEM_STREAM, self.promise_if_free(0), [])?;
             op.set_atime(inode, st);

@@ -8,6 +8,7 @@ use crate::calls::file::{kill_suidgid, touch};
 use crate::calls::namespace::{ACL_ACCESS, ACL_DEFAULT};
 use crate::operation::group::Held;
 use crate::operation::op::Op;
+use crate::operation::refusal::Tried;
 use crate::overlay::objects::{Inode, State, Tie};
 use crate::overlay::ties;
 use ccfs_ext4::Error;
@@ -84,7 +85,7 @@ impl Calls {
         self.with_space(cx, Held::Dirs(&[ino]), |_| self.try_setattr(cx, ino, set))
     }
 
-    fn try_setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn try_setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Tried<Attr> {
         let inode = self.inode(ino)?;
         let mut st = inode.write(self.wait)?;
         self.check_setattr(&st, set)?;
@@ -155,7 +156,7 @@ impl Calls {
         inode: &Arc<Inode>,
         st: &mut State,
         set: &SetAttr,
-    ) -> Result<()> {
+    ) -> Tried<()> {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let acl = self.chmod_acl(inode, st, set)?;
         let mut ties: Vec<Tie> = ties::inode_tie(inode, st).into_iter().collect();
@@ -292,7 +293,7 @@ impl Calls {
     }
 
     /// True: the file is not open O_ATOMIC any more.
-    fn try_setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<bool> {
+    fn try_setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Tried<bool> {
         let inode = self.inode(ino)?;
         let mut st = inode.state.write();
         if st.dead {

@@ -19,6 +19,7 @@ use crate::home::noted::NotedImage;
 use crate::home::view::Where;
 use crate::operation::Operations;
 use crate::operation::group::Held;
+use crate::operation::refusal::Tried;
 use crate::overlay::objects::{Inode, State};
 use ccfs_image::{FastMap, Wait};
 use std::ops::Deref;
@@ -89,11 +90,11 @@ impl Calls {
         self.operations.admit_to(cx, self.wait)
     }
 
-    fn unblocked<T>(&self, cx: &Context, held: Held, f: impl Fn() -> Result<T>) -> Result<T> {
+    fn unblocked<T>(&self, cx: &Context, held: Held, f: impl Fn() -> Tried<T>) -> Result<T> {
         self.operations.unblocked(cx, self.wait, held, f)
     }
 
-    fn with_space<T>(&self, cx: &Context, held: Held, f: impl Fn(u64) -> Result<T>) -> Result<T> {
+    fn with_space<T>(&self, cx: &Context, held: Held, f: impl Fn(u64) -> Tried<T>) -> Result<T> {
         self.operations.with_space(cx, self.wait, held, f)
     }
 

@@ -6,6 +6,7 @@ use crate::calls::Calls;
 use crate::calls::dir::{Locked, check_name};
 use crate::operation::group::Held;
 use crate::operation::op::{ENTRY_BLOCKS, Op};
+use crate::operation::refusal::Tried;
 use crate::overlay::objects::{Inode, Over, Page, State, Tie};
 use crate::overlay::ties::{self, removal_ties};
 use ccfs_device::AlignedBuf;
@@ -204,7 +205,7 @@ impl Calls {
         new: &New,
         name: Option<&[u8]>,
         tie: Option<Tie>,
-    ) -> Result<Option<(Arc<Inode>, Op<'_>)>> {
+    ) -> Tried<Option<(Arc<Inode>, Op<'_>)>> {
         let kind = file_type(new.mode);
         let is_dir = kind == S_IFDIR;
         let is_link = kind == S_IFLNK;
@@ -410,7 +411,7 @@ impl Calls {
         })
     }
 
-    fn try_remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
+    fn try_remove(&self, cx: &Context, parent: Ino, name: &[u8], want_dir: bool) -> Tried<()> {
         loop {
             let dir = self.inode(parent)?;
             let found = {
@@ -421,7 +422,7 @@ impl Calls {
             };
             if found.0 == parent {
                 let what = format!("directory {parent} names itself");
-                return self.image().corrupt(parent, what);
+                return Ok(self.image().corrupt(parent, what)?);
             }
             let inode = self.inode(found.0)?;
             let mut l = Locked::new(&[&dir, &inode], self.wait)?;

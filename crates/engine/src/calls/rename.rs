@@ -8,6 +8,7 @@ use crate::calls::dir::{Locked, check_name};
 use crate::calls::namespace::{inherited_flags, lower_dir_links, raise_dir_links};
 use crate::operation::group::Held;
 use crate::operation::op::{ENTRY_BLOCKS, Op};
+use crate::operation::refusal::Tried;
 use crate::overlay::objects::{Inode, State, Tie};
 use crate::overlay::ties::{self, removal_ties};
 use ccfs_ext4::dirent::type_of;
@@ -51,8 +52,8 @@ impl Calls {
             loop {
                 let old = self.side(parent, name)?;
                 let new = self.side(new_parent, new_name)?;
-                if let Some(done) = self.rename_sides(cx, &old, &new, flags)? {
-                    return Ok(done);
+                if let Attempt::Done(()) = self.rename_sides(cx, &old, &new, flags)? {
+                    return Ok(());
                 }
             }
         })
@@ -79,14 +80,14 @@ impl Calls {
         })
     }
 
-    /// `None`: something changed before the locks were held; look again.
+    /// `Again`: something changed before the locks were held; the sides are to be looked up again.
     fn rename_sides(
         &self,
         cx: &Context,
         old: &Side,
         new: &Side,
         flags: RenameFlags,
-    ) -> Result<Option<()>> {
+    ) -> Tried<Attempt> {
         let Some(moved) = &old.inode else {
             return errno(libc::ENOENT);
         };
@@ -131,15 +132,15 @@ impl Calls {
                 .map(|e| e.0)
                 == new.entry.map(|e| e.0);
         if !unchanged {
-            return Ok(None);
+            return Ok(Attempt::Again);
         }
         for inode in old.inode.iter().chain(&new.inode) {
             if self.was_replaced(inode, l.get(inode))? {
-                return Ok(None);
+                return Ok(Attempt::Again);
             }
         }
         if new.entry.map(|e| e.0) == Some(moved.ino) {
-            return Ok(Some(())); // two names of one file: nothing to do (POSIX)
+            return Ok(Attempt::Done(())); // two names of one file: nothing to do (POSIX)
         }
         self.check_rename(&mut l, old, new, flags)?;
         self.check_lasting(cx, l.get(&new.dir))?;
@@ -184,7 +185,7 @@ impl Calls {
             let whiteout = whiteout.map(|ino| (ino, lists));
             self.replace(cx, &op, &mut l, old, new, whiteout);
         }
-        Ok(Some(()))
+        Ok(Attempt::Done(()))
     }
 
     /// A directory must not move below itself: EINVAL. Where it may, what says so must not get lost: its move to the parent `at` comes after

@@ -8,6 +8,7 @@ use crate::calls::file::{Cell, is_held, touch};
 use crate::home::view::Where;
 use crate::operation::group::Held;
 use crate::operation::op::Op;
+use crate::operation::refusal::Tried;
 use crate::overlay::objects::{Inode, State};
 use crate::overlay::ties;
 use ccfs_device::is_zero;
@@ -157,7 +158,7 @@ impl Calls {
         how: Fallocate,
         offset: u64,
         end: u64,
-    ) -> Result<()> {
+    ) -> Tried<()> {
         let inode = self.inode(ino)?;
         let st = inode.state.read();
         self.check_fallocate(cx, &st, how, end)?;
@@ -233,7 +234,7 @@ impl Calls {
         offset: u64,
         end: u64,
         keep_size: bool,
-    ) -> Result<()> {
+    ) -> Tried<()> {
         let bs = u64::from(self.block_size());
         let (first, stop) = (offset / bs, end.div_ceil(bs));
         let grow = !keep_size && end > st.attr.size;
@@ -306,7 +307,7 @@ impl Calls {
         offset: u64,
         end: u64,
         zero: Option<bool>,
-    ) -> Result<()> {
+    ) -> Tried<()> {
         let bs = u64::from(self.block_size());
         let ((first, mut head), (last, tail)) = (self.split(offset), self.split(end));
         let (from, to) = (offset.div_ceil(bs), end / bs);

@@ -197,9 +197,9 @@ impl Home {
                 self.index_directory(a, *dir)?;
             }
             loop {
-                let finished = self.apply_record(a, id, &record, pages)?;
+                let attempt = self.apply_record(a, id, &record, pages)?;
                 self.take_freed(id, live);
-                if finished {
+                if attempt == Attempt::Done(()) {
                     break;
                 }
                 // The record is not finished, but restartable: room for what it dirties comes first.
@@ -317,14 +317,14 @@ impl Home {
         });
     }
 
-    /// Executes one record under its inode's lock. False: it must be called again (after the caller made room).
+    /// Executes one record under its inode's lock. `Again`: it goes on when it is called once more, after the caller has made room.
     pub(crate) fn apply_record(
         &self,
         a: &mut Applier,
         id: u64,
         record: &Record,
         pages: &HashMap<u64, Arc<AlignedBuf>>,
-    ) -> Result<bool> {
+    ) -> Result<Attempt> {
         let inode = record.inode().and_then(|ino| self.inodes.peek(ino));
         let locked = inode.as_ref().map(|i| i.state.write());
         let image = &self.image;
@@ -362,7 +362,8 @@ impl Home {
             Record::Xattrs { ino, set } => image.xattr_replace_all(*ino, set)?,
             Record::Symlink { ino, target } => image.set_fast_symlink(*ino, target)?,
             Record::Unmap { ino, lblk, len } => {
-                return Ok(image.clear(*ino, *lblk, *len, FREE_BUDGET)?.is_none());
+                let rest = image.clear(*ino, *lblk, *len, FREE_BUDGET)?;
+                return Ok(rest.map_or(Attempt::Done(()), |_| Attempt::Again));
             }
             Record::Map {
                 ino,
@@ -400,7 +401,7 @@ impl Home {
                 }
             }
         }
-        Ok(true)
+        Ok(Attempt::Done(()))
     }
 
     fn note_links(&self, ino: Ino, nlink: u32) {
@@ -478,7 +479,7 @@ impl Home {
         self.image.write_attr(dir, &attr)
     }
 
-    fn apply_free(&self, a: &mut Applier, ino: Ino) -> Result<bool> {
+    fn apply_free(&self, a: &mut Applier, ino: Ino) -> Result<Attempt> {
         let attr = self.image.read_attr(ino)?;
         let mapped = match inode::file_type(attr.mode) {
             inode::S_IFREG | inode::S_IFDIR => true,
@@ -486,7 +487,7 @@ impl Home {
             _ => false,
         };
         if mapped && self.image.clear(ino, 0, LBLK_END, FREE_BUDGET)?.is_some() {
-            return Ok(false);
+            return Ok(Attempt::Again);
         }
         self.image
             .clear_inode(ino, crate::base::clock::now().0 as u32)?;
@@ -495,7 +496,7 @@ impl Home {
         for field in DirField::ALL {
             a.dir_seqs.remove(&(ino, field));
         }
-        Ok(true)
+        Ok(Attempt::Done(()))
     }
 
     /// The image says now what the transaction's layers said: they go.

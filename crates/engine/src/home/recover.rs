@@ -531,7 +531,7 @@ impl Home {
     ) -> Result<()> {
         for record in Records::new(payload) {
             let record = record?;
-            while !self.apply_record(a, position.0, &record, pages)? {
+            while self.apply_record(a, position.0, &record, pages)? == Attempt::Again {
                 self.room_for_record(a)?;
             }
             self.space.freed(u64::MAX, self.image.take_freed());

@@ -15,6 +15,7 @@ use crate::operation::Operations;
 use crate::operation::group::Held;
 use crate::operation::op::Op;
 use crate::operation::promise::Promise;
+use crate::operation::refusal::Tried;
 use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{Draft, Inode, LayerBody, Over, Phase, State, Tie};
 use crate::overlay::ties;
@@ -51,7 +52,7 @@ impl Operations {
         self.unblocked(cx, Wait::Allowed, Held::File, || self.try_publish(cx, inos))
     }
 
-    fn try_publish(&self, cx: &Context, inos: &[Ino]) -> Result<()> {
+    fn try_publish(&self, cx: &Context, inos: &[Ino]) -> Tried<()> {
         let mut inos = inos.to_vec();
         inos.sort_unstable();
         inos.dedup();
@@ -188,7 +189,7 @@ impl Operations {
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
-    ) -> Result<Op<'_>> {
+    ) -> Tried<Op<'_>> {
         let by = by.into();
         let Some(draft) = &mut st.draft else {
             return self.begin_sized(by, promise, ties, expected);

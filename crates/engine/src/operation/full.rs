@@ -1,15 +1,15 @@
 //! What an operation does on a full volume (C9): what is uncommitted gives its space back, and it is tried again.
 use crate::base::moment::Moment;
-use crate::base::sync::{Condvar, Mutex, MutexGuard};
+use crate::base::sync::{Condvar, Mutex};
 use crate::base::types::*;
 use crate::operation::Operations;
 use crate::operation::group::Held;
+use crate::operation::refusal::Tried;
+use crate::operation::turn::{Lack, last_lack};
 use ccfs_ext4::Error;
 use ccfs_image::Wait;
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
 /// Blocks that an operation tried for the last time leaves for structure, and one of 32 of the others.
@@ -27,53 +27,6 @@ const WAITERS_MAX: u32 = 32;
 
 /// Those of some inodes that the front end has given up.
 pub type GivenUp = Box<dyn Fn(&[Ino]) -> Vec<Ino> + Send + Sync>;
-
-/// Operations that need a promise wait here while one has its turn alone. They hold nothing.
-#[derive(Default)]
-pub struct Turn {
-    taken: AtomicBool,
-    alone: Mutex<()>,
-}
-
-/// What a promise was refused for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// So many blocks are not free for everybody.
-    Free(u64),
-    /// Nor is the engine's own reserve what it should be.
-    Kept,
-}
-
-/// An operation that must be tried again when another one's turn is over. Callers never see it.
-const ANOTHERS_TURN: i32 = i32::MAX;
-
-thread_local! {
-    /// What this thread's operation was refused last.
-    static REFUSED: Cell<Option<Refused>> = const { Cell::new(None) };
-    /// This thread has its turn, or has waited for another one's.
-    static MAY_GO: Cell<bool> = const { Cell::new(false) };
-}
-
-/// This thread's operation waits for nobody's turn, until it is dropped.
-struct MayGo;
-
-impl MayGo {
-    fn now() -> MayGo {
-        MAY_GO.set(true);
-        MayGo
-    }
-}
-
-impl Drop for MayGo {
-    fn drop(&mut self) {
-        MAY_GO.set(false);
-    }
-}
-
-/// This thread's operation gets no promise.
-pub fn refuse(refused: Refused) {
-    REFUSED.set(Some(refused));
-}
 
 /// Who asks the front end. One does at a time, and those who came before he began share what he gets to know.
 #[derive(Default)]
@@ -125,43 +78,6 @@ impl Drop for Asks<'_> {
     }
 }
 
-/// A turn, until it is dropped.
-pub struct Alone<'t> {
-    turn: &'t Turn,
-    _may_go: MayGo,
-    _guard: MutexGuard<'t, ()>,
-}
-
-impl Turn {
-    fn await_end(&self) {
-        drop(self.alone.lock());
-    }
-
-    /// Before a promise. Errors: somebody else has his turn; `with_space` waits for its end.
-    pub fn refuse_others(&self) -> Result<()> {
-        if self.taken.load(Relaxed) && !MAY_GO.get() {
-            return Err(Error::Errno(ANOTHERS_TURN));
-        }
-        Ok(())
-    }
-
-    fn take(&self) -> Alone<'_> {
-        let guard = self.alone.lock();
-        self.taken.store(true, Relaxed);
-        Alone {
-            turn: self,
-            _may_go: MayGo::now(),
-            _guard: guard,
-        }
-    }
-}
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.turn.taken.store(false, Relaxed);
-    }
-}
-
 impl Operations {
     /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
     /// back, and the operation tried again (C9). `f` gets the blocks that it may use at most.
@@ -170,7 +86,7 @@ impl Operations {
         cx: &Context,
         wait: Wait,
         held: Held,
-        f: impl Fn(u64) -> Result<T>,
+        f: impl Fn(u64) -> Tried<T>,
     ) -> Result<T> {
         self.with_space_if(cx, wait, held, true, f)
     }
@@ -182,28 +98,15 @@ impl Operations {
         wait: Wait,
         held: Held,
         ask: bool,
-        f: impl Fn(u64) -> Result<T>,
+        f: impl Fn(u64) -> Tried<T>,
     ) -> Result<T> {
         let let_in = self.admit_to(cx, wait)?;
-        let f = |left| {
-            REFUSED.set(None);
-            match self.unblocked(cx, wait, held, || f(left)) {
-                Err(Error::Errno(ANOTHERS_TURN)) => {}
-                done => return done,
-            }
-            self.let_others_in();
-            wait.check()?;
-            self.turn.await_end();
-            let _may_go = MayGo::now();
-            REFUSED.set(None);
-            self.unblocked(cx, wait, held, || f(left))
-        };
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
         let again = || {
             self.reclaim_space()?;
-            f(u64::MAX)
+            self.unblocked(cx, wait, held, || f(u64::MAX))
         };
-        let first = f(u64::MAX);
+        let first = self.unblocked(cx, wait, held, || f(u64::MAX));
         if !full(&first) {
             return first;
         }
@@ -241,7 +144,7 @@ impl Operations {
         let left = self
             .unpromised_blocks()
             .saturating_sub(reserve + SPARE_BLOCKS);
-        f(left - left / 32)
+        self.unblocked(cx, wait, held, || f(left - left / 32))
     }
 
     /// Would this thread's operation have got what it was refused if all that is promised, and not used yet, had come back?
@@ -249,11 +152,9 @@ impl Operations {
         let promised = self.space().promised();
         let kept = self.space().reserve() + reserve;
         promised > 0
-            && match REFUSED.get() {
-                Some(Refused::Free(n)) => {
-                    self.image().alloc().free_blocks() >= kept.saturating_add(n)
-                }
-                Some(Refused::Kept) => self.space().missing() > 0,
+            && match last_lack() {
+                Some(Lack::Free(n)) => self.image().alloc().free_blocks() >= kept.saturating_add(n),
+                Some(Lack::Kept) => self.space().missing() > 0,
                 // Of inodes, or room in a directory, there is no more by that.
                 None => false,
             }

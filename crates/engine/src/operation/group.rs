@@ -11,8 +11,10 @@ use crate::base::moment::Moment;
 use crate::base::planted::{self, Bug};
 use crate::base::types::*;
 use crate::operation::Operations;
+use crate::operation::refusal::{Refusal, Tried};
+use crate::operation::turn::{MayGo, note_lack};
 use crate::overlay::objects::{Phase, State, Tie, Txn, Undo};
-use crate::overlay::stream::{Refused, Sizes};
+use crate::overlay::stream::Sizes;
 use ccfs_ext4::Error;
 use ccfs_ext4::inode::FLAG_APPEND;
 use ccfs_image::Wait;
@@ -54,20 +56,6 @@ pub struct Aborted {
 
 /// Told of every abort, by the thread that did it. It must not wait for operations of the volume.
 pub type AbortListener = Box<dyn Fn(Aborted) + Send + Sync>;
-
-/// A refusal as an error. A negative number names the open group that is in the way; it never leaves the engine.
-pub(crate) fn refusal(refused: Refused) -> Error {
-    Error::Errno(match refused {
-        Refused::Blocked(txn) => -number(txn.entry()),
-        Refused::Cancelled => libc::ECANCELED,
-        Refused::TooLarge => libc::EDQUOT,
-    })
-}
-
-/// 1 and up, different for all groups that are open together.
-fn number(id: StreamId) -> i32 {
-    (id.0 % (i32::MAX as u64 - 1)) as i32 + 1
-}
 
 impl Operations {
     pub(crate) fn sizes(&self, expected: u64) -> Sizes<'_> {
@@ -322,32 +310,40 @@ impl Operations {
         }
     }
 
-    /// Tries an operation until no group is in its way. A group that is in its way for too long is taken back.
+    /// Tries an operation until no group is in its way, and nobody has his turn alone. A group that is in its way for too long is taken back.
     pub(crate) fn unblocked<T>(
         &self,
         cx: &Context,
         wait: Wait,
         held: Held,
-        f: impl Fn() -> Result<T>,
+        f: impl Fn() -> Tried<T>,
     ) -> Result<T> {
         let by = cx.stream;
         let mut waited: Option<(u64, Instant)> = None;
+        let mut _may_go: Option<MayGo> = None;
         loop {
             planted::note_wait(waited.is_some());
-            let n = match f() {
-                Err(Error::Errno(n)) if n < 0 => -n,
-                done => return done,
+            note_lack(None);
+            let refused = match f() {
+                Ok(done) => return Ok(done),
+                Err(Refusal::Final(error)) => return Err(error),
+                Err(Refusal::AnothersTurn) => None,
+                Err(Refusal::Blocked(txn)) => Some(txn),
             };
             self.check_running()?;
             wait.check()?;
+            let Some(txn) = refused else {
+                _may_go = Some(self.await_turn());
+                continue;
+            };
             // Its own group has ended meanwhile, and the other one may stay open for ever.
             if by.is_group() && !self.group_is_open(by) {
                 return Err(Error::Errno(libc::ECANCELED));
             }
-            let blocks = |t: &Arc<Txn>| number(t.entry()) == n;
-            let Some(txn) = self.streams().groups().into_iter().find(blocks) else {
+            let mut open = self.streams().groups().into_iter();
+            if !open.any(|group| group.serial == txn.serial) {
                 continue;
-            };
+            }
             let since = match waited {
                 Some((serial, since)) if serial == txn.serial => since,
                 _ => Instant::now(),

@@ -7,6 +7,8 @@ pub(crate) mod group;
 pub(crate) mod moment;
 pub(crate) mod op;
 pub(crate) mod promise;
+pub(crate) mod refusal;
+pub(crate) mod turn;
 pub(crate) mod undo;
 
 use crate::base::clock;
@@ -14,12 +16,13 @@ use crate::base::moment::MomentListener;
 use crate::base::sync::Mutex;
 use crate::base::types::Ino;
 use crate::commit::Committer;
-use full::{Asking, GivenUp, Turn};
+use full::{Asking, GivenUp};
 use group::AbortListener;
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use turn::Turn;
 
 pub struct Operations {
     committer: Committer,

@@ -1,10 +1,11 @@
 //! One accepted operation: the only way in which user-visible state changes (begin, record, end).
 use crate::base::record::{DirField, DirValue};
 use crate::base::share::By;
-use crate::base::types::{Ino, Result, Time};
+use crate::base::types::{Ino, Time};
 use crate::base::{clock, planted};
 use crate::operation::Operations;
 use crate::operation::promise::Promise;
+use crate::operation::refusal::Tried;
 use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{
     EntryChange, FileLayer, Inode, Name, Over, Overlay, Page, State, Tie, Txn,
@@ -449,27 +450,24 @@ impl Operations {
         by: impl Into<By>,
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Tie>,
-    ) -> Result<Op<'_>> {
+    ) -> Tried<Op<'_>> {
         self.begin_sized(by, promise, ties, RECORDS_BYTES_MAX)
     }
 
     /// As `begin`, for an operation that may need more of the log than names and attributes, bytes.
     ///
-    /// Errors: ECANCELED, the operation's atomic group is not open any more; EDQUOT, it is as large as groups may be; a negative number
-    /// where another group has changed what this operation would change (`Volume::unblocked`).
+    /// Errors: ECANCELED, the operation's atomic group is not open any more; EDQUOT, it is as large as groups may be; `Refusal::Blocked`
+    /// where another group has changed what this operation would change.
     pub(crate) fn begin_sized(
         &self,
         by: impl Into<By>,
         promise: Promise<'_>,
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
-    ) -> Result<Op<'_>> {
+    ) -> Tried<Op<'_>> {
         let By { stream, uid } = by.into();
         let sizes = self.sizes(expected);
-        let accepted = self
-            .streams()
-            .accept(stream, ties.into_iter(), &sizes)
-            .map_err(crate::operation::group::refusal)?;
+        let accepted = self.streams().accept(stream, ties.into_iter(), &sizes)?;
         if accepted.sealed_full {
             self.want_commit();
         }

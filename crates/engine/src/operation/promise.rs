@@ -1,7 +1,8 @@
 //! Promises: space for an operation before it is accepted.
-use crate::base::types::{Context, Result};
+use crate::base::types::{Context, Result, errno};
 use crate::operation::Operations;
-use crate::operation::full::Refused;
+use crate::operation::refusal::{Refusal, Tried};
+use crate::operation::turn::{Lack, note_lack};
 use ccfs_ext4::Error;
 
 /// Blocks promised by the allocator to an operation that is about to be accepted; given back if it is not.
@@ -36,7 +37,7 @@ impl Drop for Promise<'_> {
 
 impl Operations {
     /// Promises blocks, or ENOSPC. Root's reserve is left to privileged callers.
-    pub(crate) fn promise(&self, cx: &Context, data: u64, structure: u64) -> Result<Promise<'_>> {
+    pub(crate) fn promise(&self, cx: &Context, data: u64, structure: u64) -> Tried<Promise<'_>> {
         let reserve = if cx.privileged {
             0
         } else {
@@ -53,8 +54,8 @@ impl Operations {
                 no_split: false,
             })
         } else {
-            crate::operation::full::refuse(Refused::Free(data + structure));
-            Err(Error::Errno(libc::ENOSPC))
+            note_lack(Some(Lack::Free(data + structure)));
+            errno(libc::ENOSPC)
         }
     }
 
@@ -66,9 +67,9 @@ impl Operations {
         data: u64,
         most: u64,
         need: impl FnOnce() -> Result<u64>,
-    ) -> Result<Promise<'_>> {
+    ) -> Tried<Promise<'_>> {
         let all = self.promise(cx, data, most);
-        if !matches!(all, Err(Error::Errno(libc::ENOSPC))) {
+        if !matches!(all, Err(Refusal::Final(Error::Errno(libc::ENOSPC)))) {
             return all;
         }
         let need = need()?.min(most);
@@ -86,11 +87,11 @@ impl Operations {
 
     /// Promises blocks for what an operation on existing files makes of their structure, or ENOSPC. Every reserve counts. `held`: see
     /// `Space::draw`.
-    pub(crate) fn promise_structure(&self, held: bool, structure: u64) -> Result<Promise<'_>> {
+    pub(crate) fn promise_structure(&self, held: bool, structure: u64) -> Tried<Promise<'_>> {
         self.turn.refuse_others()?;
         let promise = self.promise_if_possible(held, structure);
         if promise.short {
-            return Err(Error::Errno(libc::ENOSPC));
+            return errno(libc::ENOSPC);
         }
         Ok(promise)
     }
@@ -104,7 +105,7 @@ impl Operations {
         let got = got && free() || self.space().draw(structure, held) || reserve > 0 && free();
         // What an open group or a draft holds comes back for nobody's turn.
         if !got && !held {
-            crate::operation::full::refuse(Refused::Kept);
+            note_lack(Some(Lack::Kept));
         }
         self.promise_of(structure, got, !got)
     }
