@@ -2,7 +2,7 @@
 use crate::abi;
 use crate::transport::uring::memory::Memory;
 pub use ccfs_caller::Errno;
-use ccfs_engine::{Ino, Wait};
+use ccfs_engine::{Attempt, Ino, Wait};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -208,11 +208,11 @@ pub trait Handler: Send + Sync {
     }
     /// Serves a request. `reply` comes empty.
     fn handle(&self, request: &Request<'_>, reply: &mut Reply);
-    /// As `handle` for a thread that others wait for: what takes a read from the device is left. False: that came up, nothing has been done,
+    /// As `handle` for a thread that others wait for: what takes a read from the device is left. `Again`: that came up, nothing has been done,
     /// `handle` is to be called by another thread.
-    fn handle_non_blocking(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
+    fn handle_non_blocking(&self, request: &Request<'_>, reply: &mut Reply) -> Attempt {
         self.handle(request, reply);
-        true
+        Attempt::Done(())
     }
     /// Has the kernel drop pages, and then calls `reply`, which sends the reply that asked for it. Waits for nothing; `reply` may run on another thread.
     fn drop_pages(&self, _user: u32, _stale: StalePages, reply: Box<dyn FnOnce() + Send>) {

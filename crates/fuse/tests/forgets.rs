@@ -1,7 +1,7 @@
 //! Space of files that were removed is there for the next call, however late their FORGETs are.
 mod common;
 use ccfs_device::{FileDevice, FlashDevice, OpenMode};
-use ccfs_engine::{Context, Options, StreamId, Volume};
+use ccfs_engine::{Attempt, Context, Options, StreamId, Volume};
 use ccfs_fuse::abi::{init, op};
 use ccfs_fuse::server::init::WANTED;
 use ccfs_fuse::transport::dev::{Pool, PoolConfig};
@@ -48,7 +48,7 @@ impl Handler for Late {
         self.server.handle(request, reply);
     }
 
-    fn handle_non_blocking(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
+    fn handle_non_blocking(&self, request: &Request<'_>, reply: &mut Reply) -> Attempt {
         self.server.handle_non_blocking(request, reply)
     }
 

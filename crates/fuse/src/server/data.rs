@@ -9,7 +9,6 @@ use crate::wire::{Errno, Reply, Request};
 use ccfs_engine::{
     Context, FLAG_APPEND, Fallocate, Ino, Refusal, Seek, SetAttr, SyncCall, WriteFlags,
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Most that one copy_file_range request copies, bytes; callers go on after a short copy.
 const COPY_MAX: u64 = 16 << 20;
@@ -348,15 +347,11 @@ impl Server {
         self.sync(request, &self.context(request, 0), call)
     }
 
-    /// A program that does without its sync calls is not kept from going on by another thread's waking up. A panic is met again where the
-    /// request is served, and dealt with there.
+    /// A program that does without its sync calls is not kept from going on by another thread's waking up.
     pub(super) fn fsync_waits(&self, request: &Request<'_>) -> bool {
-        let waits = || {
-            let caller = self.callers.caller(request.header.pid, request.header.uid);
-            self.target(request)
-                .is_ok_and(|ino| self.volume.sync_waits(caller.ignore_fsync, ino))
-        };
-        catch_unwind(AssertUnwindSafe(waits)).unwrap_or(true)
+        let caller = self.callers.caller(request.header.pid, request.header.uid);
+        self.target(request)
+            .is_ok_and(|ino| self.volume.sync_waits(caller.ignore_fsync, ino))
     }
 
     pub(super) fn syncfs(&self, request: &Request<'_>) -> Answer {

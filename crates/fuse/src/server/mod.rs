@@ -24,6 +24,7 @@ mod namespace;
 mod notifier;
 mod pages;
 mod scrub;
+mod serve;
 mod setgid;
 mod snapshots;
 mod status_dir;
@@ -33,22 +34,20 @@ mod synchronous;
 mod who;
 mod xattr;
 
-use crate::abi::{self, op};
+use crate::abi;
 use crate::metrics::Metrics;
 use crate::sentinel::Sentinel;
 use crate::show::recent::Recent;
 use crate::show::{Messages, Syncers};
 use crate::transport::InUse;
-use crate::wire::{Errno, Handler, Reply, Request, StalePages};
+use crate::wire::{Errno, Reply, Request};
 use ccfs_caller::procfs::Proc;
 use ccfs_caller::{CallerConfig, Callers};
-use ccfs_client::abi as client;
 use ccfs_engine::{Attr, Calls, Context, Ino, ROOT_INO, Volume, Wait};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// How long the kernel may keep names and attributes, seconds: for ever (136 years).
 const FOREVER: u64 = u32::MAX as u64;
@@ -164,69 +163,6 @@ impl Server {
         &self.metrics
     }
 
-    fn carry_out(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
-        let to_sync = self.to_sync(request);
-        self.dispatch(request, reply)?;
-        self.make_durable(request, to_sync)
-    }
-
-    fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
-        if request.header.opcode == op::OPEN {
-            return self.open(request, reply);
-        }
-        if status_dir::is_ours(request.header.nodeid) {
-            return self.status_dir_request(request, reply);
-        }
-        match request.header.opcode {
-            op::LOOKUP => self.lookup(request, reply),
-            op::FORGET | op::BATCH_FORGET => {
-                reply.silent = true;
-                self.forget(request)
-            }
-            op::GETATTR => self.getattr(request, reply),
-            op::STATX => self.statx(request, reply),
-            op::SETATTR => self.setattr(request, reply),
-            op::READLINK => self.readlink(request, reply),
-            op::SYMLINK => self.symlink(request, reply),
-            op::MKNOD => self.mknod(request, reply),
-            op::MKDIR => self.mkdir(request, reply),
-            op::TMPFILE => self.tmpfile(request, reply),
-            op::UNLINK => self.unlink(request),
-            op::RMDIR => self.rmdir(request),
-            op::RENAME | op::RENAME2 => self.rename(request),
-            op::LINK => self.link(request, reply),
-            op::READDIR => self.readdir(request, reply),
-            op::READDIRPLUS => self.readdirplus(request, reply),
-            op::READ => self.read(request, reply),
-            op::WRITE => self.write(request, reply),
-            op::FALLOCATE => self.fallocate(request, reply),
-            op::LSEEK => self.lseek(request, reply),
-            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => self.copy_file_range(request, reply),
-            op::FSYNC | op::FSYNCDIR => self.fsync(request),
-            op::SYNCFS => self.syncfs(request),
-            op::STATFS => self.statfs(reply),
-            op::SETXATTR => self.setxattr(request),
-            op::GETXATTR => self.getxattr(request, reply),
-            op::LISTXATTR => self.listxattr(request, reply),
-            op::REMOVEXATTR => self.removexattr(request),
-            op::IOCTL => self.ioctl(request, reply),
-            op::RELEASE => self.release(request),
-            op::RELEASEDIR => Ok(()),
-            op::INTERRUPT | op::NOTIFY_REPLY => {
-                reply.silent = true;
-                Ok(())
-            }
-            op::DESTROY => self.end().map_err(|why| {
-                tracing::error!("unmount: {why}");
-                Errno(libc::EIO)
-            }),
-            // INIT was answered before there was a server.
-            op::INIT => Err(Errno(libc::EPROTO)),
-            // OPENDIR, CREATE, FLUSH, ACCESS, BMAP, POLL, locks and whatever will be invented.
-            _ => Err(Errno(libc::ENOSYS)),
-        }
-    }
-
     /// On whose behalf a request runs.
     fn context(&self, request: &Request<'_>, umask: u32) -> Context {
         let header = &request.header;
@@ -242,18 +178,6 @@ impl Server {
             ignore_fsync: caller.ignore_fsync,
             privileged: header.uid == 0,
         }
-    }
-
-    /// The request was refused as a member's, and its group was committed at that very moment: its place is where the group was begun.
-    fn left_its_group(&self, request: &Request<'_>, answer: &Answer) -> bool {
-        let header = &request.header;
-        *answer == Err(Errno(libc::ECANCELED))
-            && header.opcode != op::IOCTL
-            && !self
-                .callers
-                .caller(header.pid, header.uid)
-                .stream
-                .is_group()
     }
 
     /// The volume for who serves this request, and may wait for that or must not.
@@ -314,198 +238,6 @@ impl Server {
             blksize: self.block_size,
             flags: 0,
         }
-    }
-}
-
-impl Handler for Server {
-    fn may_block(&self, request: &Request<'_>) -> bool {
-        match request.header.opcode {
-            op::FSYNC | op::FSYNCDIR => self.fsync_waits(request),
-            op::SYNCFS | op::DESTROY | op::FALLOCATE | op::LSEEK => true,
-            op::RELEASE => self.mount.atomic_files,
-            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
-                self.volume.writers_wait(request.header.uid)
-                    || !self.copies_at_once(request)
-                    || self.waits_for_durability(request)
-            }
-            op::SETATTR => {
-                self.volume.writers_wait(request.header.uid)
-                    || self.setattr_waits(request)
-                    || self.waits_for_durability(request)
-            }
-            op::WRITE
-            | op::MKNOD
-            | op::TMPFILE
-            | op::MKDIR
-            | op::SYMLINK
-            | op::LINK
-            | op::UNLINK
-            | op::RMDIR
-            | op::RENAME
-            | op::RENAME2
-            | op::SETXATTR
-            | op::REMOVEXATTR => {
-                self.volume.writers_wait(request.header.uid) || self.waits_for_durability(request)
-            }
-            op::IOCTL => request
-                .arg_and_rest::<abi::IoctlIn>()
-                .is_ok_and(|(arg, _)| {
-                    let at_times = match arg.cmd {
-                        cmd if ioctl::changes_flags(cmd) => true,
-                        client::IOC_SET_STREAM | client::IOC_NEW_STREAM => {
-                            self.callers.is_crowded()
-                        }
-                        client::IOC_BARRIER => self.volume.barriers_wait(),
-                        _ => false,
-                    };
-                    at_times
-                        || matches!(
-                            arg.cmd,
-                            client::IOC_STREAM_SYNC
-                                | client::IOC_SYNC_VOLUME
-                                | client::IOC_SCRUB
-                                | client::IOC_GROUP_COMMIT
-                                | client::IOC_GROUP_ABORT
-                                | ioctl::F2FS_COMMIT
-                                | ioctl::F2FS_ABORT
-                                | client::IOC_ATOMIC
-                                | client::IOC_SYNCV
-                                | ioctl::FITRIM
-                                | ioctl::FS_IOC_SHUTDOWN
-                        )
-                }),
-            _ => false,
-        }
-    }
-
-    /// Texts are made.
-    fn is_long(&self, request: &Request<'_>) -> bool {
-        let texts = [
-            client::IOC_GROUP_CHANGES,
-            client::IOC_STATUS,
-            client::IOC_TRACE,
-        ];
-        match request.header.opcode {
-            op::LOOKUP => status_dir::is_ours(request.header.nodeid),
-            op::IOCTL => request
-                .arg_and_rest::<abi::IoctlIn>()
-                .is_ok_and(|(arg, _)| texts.contains(&arg.cmd)),
-            _ => false,
-        }
-    }
-
-    fn handle(&self, request: &Request<'_>, reply: &mut Reply) {
-        self.metrics.count(request.header.opcode);
-        self.answer(request, reply);
-    }
-
-    fn handle_non_blocking(&self, request: &Request<'_>, reply: &mut Reply) -> bool {
-        let header = &request.header;
-        if self.waits_for_durability(request)
-            || !can_be_left(header.opcode)
-            || status_dir::is_ours(header.nodeid)
-        {
-            self.handle(request, reply);
-            return true;
-        }
-        self.answer(&request.non_blocking(), reply);
-        if reply.errno == libc::EAGAIN {
-            reply.clear();
-            return false;
-        }
-        self.metrics.count(header.opcode);
-        true
-    }
-
-    fn drop_pages(&self, user: u32, stale: StalePages, reply: notifier::Done) {
-        self.pages.drop_then(user, stale, Some(reply));
-    }
-
-    fn tick(&self) {
-        self.notifier.tick();
-        self.pages.relieve();
-    }
-
-    fn undelivered(&self, reply: &Reply) {
-        for &ino in &reply.remembered {
-            self.volume.forget(ino, 1);
-        }
-        if let Some(node) = reply.remembered_text {
-            self.status_dir.forget(node, 1);
-        }
-    }
-}
-
-/// Requests that leave no trace where a read fails before the engine has accepted them, so they can be tried and left.
-fn can_be_left(opcode: u32) -> bool {
-    matches!(
-        opcode,
-        op::READ
-            | op::LOOKUP
-            | op::GETATTR
-            | op::STATX
-            | op::READDIR
-            | op::READDIRPLUS
-            | op::READLINK
-            | op::GETXATTR
-            | op::LISTXATTR
-            | op::LSEEK
-            | op::WRITE
-            | op::SETATTR
-            | op::MKNOD
-            | op::MKDIR
-            | op::TMPFILE
-            | op::SYMLINK
-            | op::LINK
-            | op::UNLINK
-            | op::RMDIR
-            | op::RENAME
-            | op::RENAME2
-            | op::SETXATTR
-            | op::REMOVEXATTR
-    )
-}
-
-impl Server {
-    fn answer(&self, request: &Request<'_>, reply: &mut Reply) {
-        let answer = catch_unwind(AssertUnwindSafe(|| {
-            let first = self.carry_out(request, reply);
-            match self.left_its_group(request, &first) {
-                true => {
-                    reply.clear();
-                    self.carry_out(request, reply)
-                }
-                false => first,
-            }
-        }));
-        match answer {
-            Ok(Ok(())) => {}
-            Ok(Err(errno)) => {
-                self.undelivered(reply);
-                reply.remembered.clear();
-                reply.remembered_text = None;
-                reply.body.clear();
-                reply.filled = None;
-                reply.errno = errno.0;
-            }
-            Err(_) => self.stop_after_panic(request, reply),
-        }
-    }
-
-    /// A bug in the engine: its state in memory cannot be trusted any more, what is durable can. Nothing more is written.
-    fn stop_after_panic(&self, request: &Request<'_>, reply: &mut Reply) {
-        if !self.panicked.swap(true, Ordering::Relaxed) {
-            let name = abi::opcode_name(request.header.opcode);
-            tracing::error!(
-                "a bug stopped the volume while {name} was served; unmount and mount again to recover"
-            );
-        }
-        // The references of an answer that the kernel never gets are left: nothing is freed any more.
-        let silent = reply.silent;
-        reply.clear();
-        reply.silent = silent;
-        reply.errno = libc::EIO;
-        let _ = catch_unwind(AssertUnwindSafe(|| self.volume.shutdown()));
     }
 }
 

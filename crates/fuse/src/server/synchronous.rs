@@ -8,7 +8,6 @@ use super::{Answer, Server, ino_of};
 use crate::abi::{self, op};
 use crate::wire::{Errno, Request};
 use ccfs_engine::{Ino, SyncCall};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The write passes the page cache by.
 pub(super) fn is_direct(arg: &abi::WriteIn) -> bool {
@@ -52,18 +51,15 @@ impl Server {
         }
     }
 
-    /// The request waits until it is durable. A panic is met again where the request is served.
+    /// The request waits until it is durable.
     pub(super) fn waits_for_durability(&self, request: &Request<'_>) -> bool {
-        let waits = || {
-            let inos = self.to_sync(request);
-            if inos == [None; 2] {
-                return false;
-            }
-            let caller = self.callers.caller(request.header.pid, request.header.uid);
-            let mut inos = inos.into_iter().flatten();
-            inos.any(|ino| self.volume.sync_waits(caller.ignore_fsync, ino))
-        };
-        catch_unwind(AssertUnwindSafe(waits)).unwrap_or(true)
+        let inos = self.to_sync(request);
+        if inos == [None; 2] {
+            return false;
+        }
+        let caller = self.callers.caller(request.header.pid, request.header.uid);
+        let mut inos = inos.into_iter().flatten();
+        inos.any(|ino| self.volume.sync_waits(caller.ignore_fsync, ino))
     }
 
     /// As an FSYNC by the same caller.

@@ -27,6 +27,7 @@ use crate::server::init::{MAX_WRITE, max_pages};
 use crate::transport::channel::Channel;
 use crate::transport::share::Queued;
 use crate::wire::{Handler, Reply};
+use ccfs_engine::{Attempt, Wait};
 use ring::{Buffer, Event, Ring};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use stay::{Stay, Stays};
@@ -519,7 +520,8 @@ impl Thread {
             self.ring.submit()?;
         }
         let shared = &serving.shared;
-        if !shared.serve_non_blocking(&mut buffer, &mut serving.reply) {
+        let reply = &mut serving.reply;
+        if shared.serve(&mut buffer, reply, Wait::Never, false) == Attempt::Again {
             // It can be room that is missing by now.
             let waits = buffer
                 .request()
@@ -536,7 +538,7 @@ impl Thread {
                 }
                 Some(back) => buffer = back,
             }
-            shared.serve(&mut buffer, &mut serving.reply, false);
+            shared.serve(&mut buffer, reply, Wait::Allowed, false);
         }
         match serving.reply.stale_pages.take() {
             None => self.ring.commit(buffer),

@@ -6,6 +6,7 @@ use crate::sys;
 use crate::transport::channel::Channel;
 use crate::transport::share::{Queued, Taken};
 use crate::wire::{Handler, Reply, Request, StalePages};
+use ccfs_engine::{Attempt, Wait};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -91,22 +92,6 @@ impl Shared {
         }
     }
 
-    /// Serves the request in the buffer and puts the reply there. `reply` is this thread's, to work with. `parked`: it may have waited, which
-    /// says nothing of how long requests of its kind take that do not.
-    pub fn serve(&self, buffer: &mut Buffer, reply: &mut Reply, parked: bool) {
-        self.serve_by(buffer, reply, !parked, |handler, request, reply| {
-            handler.handle(request, reply);
-            true
-        });
-    }
-
-    /// As `serve`, for the thread of a queue. False: it takes a read from the device; the request is as it was.
-    pub fn serve_non_blocking(&self, buffer: &mut Buffer, reply: &mut Reply) -> bool {
-        self.serve_by(buffer, reply, true, |handler, request, reply| {
-            handler.handle_non_blocking(request, reply)
-        })
-    }
-
     /// The answer in the buffer waits until the kernel has dropped pages.
     pub fn drop_pages(&self, (user, stale): (u32, StalePages), buffer: Buffer, done: &Arc<Done>) {
         let done = done.clone();
@@ -114,28 +99,37 @@ impl Shared {
         self.handler.drop_pages(user, stale, put);
     }
 
-    fn serve_by(
+    /// Serves the request in the buffer and puts the reply there. `reply` is this thread's, to work with. `parked`: it may have waited, which
+    /// says nothing of how long requests of its kind take that do not. `Again`, where it must not `wait`: it would have to; the request is as it was.
+    pub fn serve(
         &self,
         buffer: &mut Buffer,
         reply: &mut Reply,
-        counts: bool,
-        handle: impl FnOnce(&dyn Handler, &Request<'_>, &mut Reply) -> bool,
-    ) -> bool {
+        wait: Wait,
+        parked: bool,
+    ) -> Attempt {
         reply.clear();
         reply.window = buffer.take_window();
         let Some(request) = buffer.request() else {
             // There is no number to answer to; the kernel finds that out as well.
             tracing::error!("a damaged request in a ring");
             buffer.put_window(reply.window.take());
-            return true;
+            return Attempt::Done(());
         };
         let unique = request.header.unique;
         let start = Instant::now();
-        if !handle(&*self.handler, &request, reply) {
+        let attempt = match wait {
+            Wait::Never => self.handler.handle_non_blocking(&request, reply),
+            Wait::Allowed => {
+                self.handler.handle(&request, reply);
+                Attempt::Done(())
+            }
+        };
+        if attempt == Attempt::Again {
             buffer.put_window(reply.window.take());
-            return false;
+            return attempt;
         }
-        if counts {
+        if !parked {
             let took = start.elapsed().as_micros().min(1 << 24) as u32;
             let average = self.average(&request);
             let before = average.load(Relaxed);
@@ -151,7 +145,7 @@ impl Shared {
             reply.clear();
         }
         buffer.keep_given(reply);
-        true
+        attempt
     }
 }
 
@@ -351,7 +345,8 @@ impl Pool {
         let mut reply = Reply::default();
         let mut last = None;
         while let Some((uid, mut request)) = self.next(me, last) {
-            self.shared.serve(&mut request, &mut reply, self.parks);
+            self.shared
+                .serve(&mut request, &mut reply, Wait::Allowed, self.parks);
             match reply.stale_pages.take() {
                 None => self.done.put(request),
                 Some(stale) => self.shared.drop_pages(stale, request, &self.done),
