@@ -9,6 +9,7 @@ use crate::calls::namespace::{ACL_ACCESS, ACL_DEFAULT};
 use crate::operation::group::Held;
 use crate::operation::op::Op;
 use crate::operation::refusal::Tried;
+use crate::operation::turn::Room;
 use crate::overlay::objects::{Inode, State, Tie};
 use crate::overlay::ties;
 use ccfs_ext4::Error;
@@ -72,7 +73,9 @@ impl Calls {
                 gid: None,
                 ..*set
             };
-            self.with_space(cx, Held::Dirs(&[ino]), |_| self.try_setattr(cx, ino, &size))?;
+            self.with_space(cx, Held::Dirs(&[ino]), |room| {
+                self.try_setattr(cx, room, ino, &size)
+            })?;
             let rest = SetAttr {
                 mode: set.mode,
                 uid: set.uid,
@@ -82,15 +85,17 @@ impl Calls {
             // A part has been accepted.
             return self.with(Wait::Allowed).setattr(cx, ino, &rest);
         }
-        self.with_space(cx, Held::Dirs(&[ino]), |_| self.try_setattr(cx, ino, set))
+        self.with_space(cx, Held::Dirs(&[ino]), |room| {
+            self.try_setattr(cx, room, ino, set)
+        })
     }
 
-    fn try_setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Tried<Attr> {
+    fn try_setattr(&self, cx: &Context, room: &Room, ino: Ino, set: &SetAttr) -> Tried<Attr> {
         let inode = self.inode(ino)?;
         let mut st = inode.write(self.wait)?;
         self.check_setattr(&st, set)?;
         if st.is_dir() {
-            self.set_dir_attr(cx, &inode, &mut st, set)?;
+            self.set_dir_attr(cx, room, &inode, &mut st, set)?;
             return Ok(self.attr_of(ino, &st));
         }
         let resize = set
@@ -101,7 +106,9 @@ impl Calls {
         // A block at the end, and the set of xattrs where there is an ACL.
         let expected = self.expected_for(2) + acl.as_ref().map_or(0, set_bytes);
         let promise = match &acl {
-            Some(acl) => self.promise_for(cx, 0, 2, || self.xattr_blocks(&inode, &st, acl))?,
+            Some(acl) => {
+                self.promise_for(cx, room, 0, 2, || self.xattr_blocks(&inode, &st, acl))?
+            }
             None if resize.is_some() => self.promise_if_free(2),
             None => self.promise_if_free(0),
         };
@@ -153,6 +160,7 @@ impl Calls {
     fn set_dir_attr(
         &self,
         cx: &Context,
+        room: &Room,
         inode: &Arc<Inode>,
         st: &mut State,
         set: &SetAttr,
@@ -167,7 +175,7 @@ impl Calls {
         }
         let expected = self.expected_for(0) + acl.as_ref().map_or(0, set_bytes);
         let promise = match &acl {
-            Some(acl) => self.promise_for(cx, 0, 2, || self.xattr_blocks(inode, st, acl))?,
+            Some(acl) => self.promise_for(cx, room, 0, 2, || self.xattr_blocks(inode, st, acl))?,
             None => self.promise_if_free(0),
         };
         let op = self.begin_sized(cx, promise, ties, expected)?;
@@ -284,7 +292,7 @@ impl Calls {
     /// changes of what is immutable and stays so; EBUSY where a group would make a file so that is open O_ATOMIC.
     pub fn setflags(&self, cx: &Context, ino: Ino, flags: u32) -> Result<()> {
         let _let_in = self.admit_to(cx)?;
-        let set = || self.try_setflags(cx, ino, flags);
+        let set = |_: &Room| self.try_setflags(cx, ino, flags);
         let draft_ended = self.unblocked(cx, Held::Dirs(&[ino]), set)?;
         if draft_ended {
             self.forget(ino, 1);
@@ -462,7 +470,7 @@ impl Calls {
         replace: bool,
         kill_sgid: bool,
     ) -> Result<()> {
-        let fits = self.with_space(cx, Held::Dirs(&[ino]), |_| {
+        let fits = self.with_space(cx, Held::Dirs(&[ino]), |room| {
             let inode = self.inode(ino)?;
             let mut st = inode.write(self.wait)?;
             if st.dead {
@@ -495,7 +503,8 @@ impl Calls {
             if !self.xattr_set_fits(&inode, &st, &all)? {
                 return Ok(false); // no lack of space that commits could cure
             }
-            let promise = self.promise_for(cx, 0, 2, || self.xattr_blocks(&inode, &st, &all))?;
+            let promise =
+                self.promise_for(cx, room, 0, 2, || self.xattr_blocks(&inode, &st, &all))?;
             let mut ties = xattr_ties(&inode, &st);
             if mode.is_some() {
                 ties.extend(mode_ties(&inode, &st));

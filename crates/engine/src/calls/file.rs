@@ -218,7 +218,7 @@ impl Calls {
         // The kernel may be giving up the very file whose pages it writes back, and would not answer before this write has ended.
         let ask = !flags.writeback;
         self.operations
-            .with_space_if(cx, self.wait, Held::File, ask, |left| {
+            .with_space_if(cx, self.wait, Held::File, ask, |room| {
                 let inode = self.inode(ino)?;
                 inode.note_seen();
                 let mut st = inode.write(self.wait)?;
@@ -243,12 +243,12 @@ impl Calls {
                 self.check_lasting(cx, &st)?;
                 let plan = self.plan_write(&inode, &st, offset, data.len())?;
                 // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
-                let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, left) {
+                let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, room.left) {
                     (data, plan)
                 } else if flags.whole || flags.writeback {
                     return errno(libc::ENOSPC);
                 } else {
-                    let data = &data[..self.shorten(&inode, &st, offset, data.len(), left)?];
+                    let data = &data[..self.shorten(&inode, &st, offset, data.len(), room.left)?];
                     let plan = self.plan_write(&inode, &st, offset, data.len())?;
                     (data, plan)
                 };
@@ -256,11 +256,13 @@ impl Calls {
                 // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
                 let structure = self.tree_blocks(plan.cells.len() as u64);
                 let promise = match plan.fresh {
-                    0 if plan.unwritten => self.promise_if_possible(is_held(cx, &st), structure),
+                    0 if plan.unwritten => {
+                        self.promise_if_possible(room, is_held(cx, &st), structure)
+                    }
                     0 => self.promise_if_free(structure),
-                    n => self.promise(cx, n, structure)?,
+                    n => self.promise(cx, room, n, structure)?,
                 };
-                if promise.no_split && (left == u64::MAX || plan.beyond) {
+                if promise.no_split && (room.left == u64::MAX || plan.beyond) {
                     return errno(libc::ENOSPC);
                 }
                 let stream = if flags.writeback {

@@ -20,6 +20,7 @@ use crate::home::view::Where;
 use crate::operation::Operations;
 use crate::operation::group::Held;
 use crate::operation::refusal::Tried;
+use crate::operation::turn::Room;
 use crate::overlay::objects::{Inode, State};
 use ccfs_image::{FastMap, Wait};
 use std::ops::Deref;
@@ -90,11 +91,12 @@ impl Calls {
         self.operations.admit_to(cx, self.wait)
     }
 
-    fn unblocked<T>(&self, cx: &Context, held: Held, f: impl Fn() -> Tried<T>) -> Result<T> {
-        self.operations.unblocked(cx, self.wait, held, f)
+    fn unblocked<T>(&self, cx: &Context, held: Held, f: impl Fn(&Room) -> Tried<T>) -> Result<T> {
+        self.operations
+            .unblocked(cx, self.wait, held, &Room::all(), f)
     }
 
-    fn with_space<T>(&self, cx: &Context, held: Held, f: impl Fn(u64) -> Tried<T>) -> Result<T> {
+    fn with_space<T>(&self, cx: &Context, held: Held, f: impl Fn(&Room) -> Tried<T>) -> Result<T> {
         self.operations.with_space(cx, self.wait, held, f)
     }
 

@@ -7,6 +7,7 @@ use crate::calls::dir::{Locked, check_name};
 use crate::operation::group::Held;
 use crate::operation::op::{ENTRY_BLOCKS, Op};
 use crate::operation::refusal::Tried;
+use crate::operation::turn::Room;
 use crate::overlay::objects::{Inode, Over, Page, State, Tie};
 use crate::overlay::ties::{self, removal_ties};
 use ccfs_device::AlignedBuf;
@@ -125,7 +126,7 @@ impl Calls {
 
     fn create(&self, cx: &Context, parent: Ino, name: &[u8], new: New) -> Result<Attr> {
         check_name(name)?;
-        let made = self.with_space(cx, Held::Dirs(&[parent]), |_| {
+        let made = self.with_space(cx, Held::Dirs(&[parent]), |room| {
             let dir = self.inode(parent)?;
             let mut st = dir.write(self.wait)?;
             Self::check_dir(&st, false)?;
@@ -139,7 +140,8 @@ impl Calls {
             }
             self.check_headroom(&dir, &st, name)?;
             let tie = ties::entry_tie(&dir, &st, name);
-            let Some((inode, op)) = self.new_inode(cx, &dir, &mut st, &new, Some(name), tie)?
+            let Some((inode, op)) =
+                self.new_inode(cx, room, &dir, &mut st, &new, Some(name), tie)?
             else {
                 return Ok(None);
             };
@@ -167,13 +169,14 @@ impl Calls {
 
     /// A nameless file (O_TMPFILE).
     pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> {
-        let made = self.with_space(cx, Held::File, |_| {
+        let made = self.with_space(cx, Held::File, |room| {
             let dir = self.inode(parent)?;
             let mut st = dir.write(self.wait)?;
             Self::check_dir(&st, false)?;
             let mode = S_IFREG | (mode & 0o7777);
             let made = self.new_inode(
                 cx,
+                room,
                 &dir,
                 &mut st,
                 &New {
@@ -197,9 +200,11 @@ impl Calls {
 
     /// Accepts the operation and makes the inode, which gets this name: owner, mode and ACL as the directory wants them (acl(5), inode(7)).
     /// `None`: the ACLs that it inherits do not fit in an inode and one block, and no commit would cure that.
+    #[allow(clippy::too_many_arguments)]
     fn new_inode(
         &self,
         cx: &Context,
+        room: &Room,
         dir: &Arc<Inode>,
         st: &mut State,
         new: &New,
@@ -223,7 +228,7 @@ impl Calls {
         }
         let slow_link = new.target.is_some_and(|t| t.len() >= FAST_SYMLINK_END);
         let most = INODE_BLOCKS + name.map_or(0, |_| ENTRY_BLOCKS);
-        let promise = self.promise_for(cx, u64::from(slow_link), most, || {
+        let promise = self.promise_for(cx, room, u64::from(slow_link), most, || {
             let entry = name.map(|name| self.entry_blocks(dir, st, name));
             let xattrs = self.image().xattr_blocks_of_new(&xattrs)?;
             Ok(u64::from(is_dir) + xattrs + entry.transpose()?.unwrap_or(0))
@@ -343,7 +348,7 @@ impl Calls {
     /// name is refused by the kernel, which knows the ones that were made without a name.)
     pub fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
-        self.with_space(cx, Held::Dirs(&[parent]), |_| {
+        self.with_space(cx, Held::Dirs(&[parent]), |room| {
             let (dir, inode) = (self.inode(parent)?, self.inode(ino)?);
             if ino == parent {
                 return errno(libc::EPERM);
@@ -366,7 +371,7 @@ impl Calls {
             }
             self.check_headroom(&dir, l.get(&dir), name)?;
             let need = || self.entry_blocks(&dir, l.get(&dir), name);
-            let promise = self.promise_for(cx, 0, ENTRY_BLOCKS, need)?;
+            let promise = self.promise_for(cx, room, 0, ENTRY_BLOCKS, need)?;
             let tie = ties::entry_tie(&dir, l.get(&dir), name);
             let last = ties::inode_tie(&inode, l.get(&inode));
             let last = last.filter(|_| !planted::is(Bug::TieLink));
@@ -406,7 +411,7 @@ impl Calls {
     ) -> Result<()> {
         check_name(name)?;
         let _let_in = self.admit_to(cx)?;
-        self.unblocked(cx, Held::Dirs(&[parent]), || {
+        self.unblocked(cx, Held::Dirs(&[parent]), |_| {
             self.try_remove(cx, parent, name, want_dir)
         })
     }

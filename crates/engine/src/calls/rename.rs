@@ -9,6 +9,7 @@ use crate::calls::namespace::{inherited_flags, lower_dir_links, raise_dir_links}
 use crate::operation::group::Held;
 use crate::operation::op::{ENTRY_BLOCKS, Op};
 use crate::operation::refusal::Tried;
+use crate::operation::turn::Room;
 use crate::overlay::objects::{Inode, State, Tie};
 use crate::overlay::ties::{self, removal_ties};
 use ccfs_ext4::dirent::type_of;
@@ -48,11 +49,11 @@ impl Calls {
             true => Held::Dirs(&[parent]),
             false => Held::Renames,
         };
-        self.with_space(cx, held, |_| {
+        self.with_space(cx, held, |room| {
             loop {
                 let old = self.side(parent, name)?;
                 let new = self.side(new_parent, new_name)?;
-                if let Attempt::Done(()) = self.rename_sides(cx, &old, &new, flags)? {
+                if let Attempt::Done(()) = self.rename_sides(cx, room, &old, &new, flags)? {
                     return Ok(());
                 }
             }
@@ -84,6 +85,7 @@ impl Calls {
     fn rename_sides(
         &self,
         cx: &Context,
+        room: &Room,
         old: &Side,
         new: &Side,
         flags: RenameFlags,
@@ -159,7 +161,7 @@ impl Calls {
         // A name that is there gets its new value in its place.
         let (named, marked) = (new.inode.is_none(), u64::from(flags.whiteout));
         let most = marked + if named { ENTRY_BLOCKS } else { 0 };
-        let promise = self.promise_for(cx, 0, most, || {
+        let promise = self.promise_for(cx, room, 0, most, || {
             let entry = match named {
                 true => self.entry_blocks(&new.dir, l.get(&new.dir), new.name)?,
                 false => 0,

@@ -9,6 +9,7 @@ use crate::home::view::Where;
 use crate::operation::group::Held;
 use crate::operation::op::Op;
 use crate::operation::refusal::Tried;
+use crate::operation::turn::Room;
 use crate::overlay::objects::{Inode, State};
 use crate::overlay::ties;
 use ccfs_device::is_zero;
@@ -130,8 +131,8 @@ impl Calls {
             return self.fallocate_step(cx, ino, how, offset, end, end);
         }
         // All of it, before a part is there.
-        self.with_space(cx, Held::File, |_| {
-            self.check_fallocate_space(cx, ino, how, offset, end)
+        self.with_space(cx, Held::File, |room| {
+            self.check_fallocate_space(cx, room, ino, how, offset, end)
         })?;
         let mut at = offset;
         while at < end {
@@ -154,6 +155,7 @@ impl Calls {
     fn check_fallocate_space(
         &self,
         cx: &Context,
+        room: &Room,
         ino: Ino,
         how: Fallocate,
         offset: u64,
@@ -173,7 +175,7 @@ impl Calls {
                 runs.iter().map(|(a, b)| b - a).sum()
             }
         };
-        drop(self.promise(cx, fresh, self.tree_blocks(fresh))?);
+        drop(self.promise(cx, room, fresh, self.tree_blocks(fresh))?);
         Ok(())
     }
 
@@ -187,18 +189,18 @@ impl Calls {
         stop: u64,
         end: u64,
     ) -> Result<()> {
-        self.with_space(cx, Held::File, |_| {
+        self.with_space(cx, Held::File, |room| {
             let inode = self.inode(ino)?;
             let mut st = inode.state.write();
             self.check_fallocate(cx, &st, how, end)?;
             let end = stop;
             match how {
                 Fallocate::Allocate { keep_size } => {
-                    self.preallocate(cx, &inode, &mut st, offset, end, keep_size)
+                    self.preallocate(cx, room, &inode, &mut st, offset, end, keep_size)
                 }
-                Fallocate::PunchHole => self.punch(cx, &inode, &mut st, offset, end, None),
+                Fallocate::PunchHole => self.punch(cx, room, &inode, &mut st, offset, end, None),
                 Fallocate::ZeroRange { keep_size } => {
-                    self.punch(cx, &inode, &mut st, offset, end, Some(keep_size))
+                    self.punch(cx, room, &inode, &mut st, offset, end, Some(keep_size))
                 }
             }
         })
@@ -226,9 +228,11 @@ impl Calls {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn preallocate(
         &self,
         cx: &Context,
+        room: &Room,
         inode: &Arc<Inode>,
         st: &mut RwLockWriteGuard<State>,
         offset: u64,
@@ -246,7 +250,7 @@ impl Calls {
         let runs = self.hole_runs(inode, st, first, stop)?;
         let fresh: u64 = runs.iter().map(|(a, b)| b - a).sum();
         // In the worst of free spaces each block is a run of its own.
-        let promise = self.promise(cx, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
+        let promise = self.promise(cx, room, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
         let expected = self.expected_for(1) + RUN_BYTES * fresh;
         let ties = ties::inode_tie(inode, st);
         let op = self.begin_content(cx, st, promise, ties, expected)?;
@@ -299,9 +303,11 @@ impl Calls {
     }
 
     /// Punches a hole, or (`zero` = keep_size) makes the range zeros with blocks behind it.
+    #[allow(clippy::too_many_arguments)]
     fn punch(
         &self,
         cx: &Context,
+        room: &Room,
         inode: &Arc<Inode>,
         st: &mut RwLockWriteGuard<State>,
         offset: u64,
@@ -355,10 +361,10 @@ impl Calls {
         };
         let structure = self.tree_blocks(fresh + 2);
         let promise = match zero {
-            Some(_) => self.promise(cx, fresh, structure)?,
+            Some(_) => self.promise(cx, room, fresh, structure)?,
             // A hole in the middle of an extent cuts it in two; any other needs nothing.
             None if self.may_cut(inode, st, from, to)? => {
-                self.promise_structure(is_held(cx, st), structure)?
+                self.promise_structure(room, is_held(cx, st), structure)?
             }
             None => self.promise_if_free(structure),
         };

@@ -16,6 +16,7 @@ use crate::operation::group::Held;
 use crate::operation::op::Op;
 use crate::operation::promise::Promise;
 use crate::operation::refusal::Tried;
+use crate::operation::turn::Room;
 use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{Draft, Inode, LayerBody, Over, Phase, State, Tie};
 use crate::overlay::ties;
@@ -49,7 +50,9 @@ impl Operations {
         if !inos.iter().any(|ino| self.atomic_state(*ino).1) {
             return Ok(());
         }
-        self.unblocked(cx, Wait::Allowed, Held::File, || self.try_publish(cx, inos))
+        self.unblocked(cx, Wait::Allowed, Held::File, &Room::all(), |_| {
+            self.try_publish(cx, inos)
+        })
     }
 
     fn try_publish(&self, cx: &Context, inos: &[Ino]) -> Tried<()> {

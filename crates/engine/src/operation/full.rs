@@ -5,7 +5,7 @@ use crate::base::types::*;
 use crate::operation::Operations;
 use crate::operation::group::Held;
 use crate::operation::refusal::Tried;
-use crate::operation::turn::{Lack, last_lack};
+use crate::operation::turn::{Lack, Room};
 use ccfs_ext4::Error;
 use ccfs_image::Wait;
 use std::sync::Arc;
@@ -80,13 +80,13 @@ impl Drop for Asks<'_> {
 
 impl Operations {
     /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
-    /// back, and the operation tried again (C9). `f` gets the blocks that it may use at most.
+    /// back, and the operation tried again (C9). `f` gets what it may take.
     pub(crate) fn with_space<T>(
         &self,
         cx: &Context,
         wait: Wait,
         held: Held,
-        f: impl Fn(u64) -> Tried<T>,
+        f: impl Fn(&Room) -> Tried<T>,
     ) -> Result<T> {
         self.with_space_if(cx, wait, held, true, f)
     }
@@ -98,26 +98,28 @@ impl Operations {
         wait: Wait,
         held: Held,
         ask: bool,
-        f: impl Fn(u64) -> Tried<T>,
+        f: impl Fn(&Room) -> Tried<T>,
     ) -> Result<T> {
         let let_in = self.admit_to(cx, wait)?;
         let full = |r: &Result<T>| matches!(r, Err(Error::Errno(libc::ENOSPC)));
-        let again = || {
+        let again = |room: &Room| {
             self.reclaim_space()?;
-            self.unblocked(cx, wait, held, || f(u64::MAX))
+            self.unblocked(cx, wait, held, room, &f)
         };
-        let first = self.unblocked(cx, wait, held, || f(u64::MAX));
+        let first = self.unblocked(cx, wait, held, &Room::all(), &f);
         if !full(&first) {
             return first;
         }
         wait.check()?;
         drop(let_in);
-        let second = again();
+        let mut room = Room::all();
+        let second = again(&room);
         if !full(&second) {
             return second;
         }
         if ask && self.await_forgets() {
-            let third = again();
+            room = Room::all();
+            let third = again(&room);
             if !full(&third) {
                 return third;
             }
@@ -127,16 +129,17 @@ impl Operations {
         } else {
             self.image().geometry().root_reserved_blocks
         };
-        if self.promises_fill(reserve) {
+        if self.promises_fill(reserve, room.lack()) {
             // Others have been faster, and promises are for more than is used. Those under way end soon.
             let _alone = self.turn.take();
             self.at(Moment::Turn);
             for _ in 0..ROUNDS_ALONE {
-                let next = again();
+                room = Room::new(u64::MAX, true);
+                let next = again(&room);
                 if !full(&next) {
                     return next;
                 }
-                if !self.promises_fill(reserve) {
+                if !self.promises_fill(reserve, room.lack()) {
                     break;
                 }
             }
@@ -144,15 +147,16 @@ impl Operations {
         let left = self
             .unpromised_blocks()
             .saturating_sub(reserve + SPARE_BLOCKS);
-        self.unblocked(cx, wait, held, || f(left - left / 32))
+        let room = Room::new(left - left / 32, false);
+        self.unblocked(cx, wait, held, &room, &f)
     }
 
-    /// Would this thread's operation have got what it was refused if all that is promised, and not used yet, had come back?
-    fn promises_fill(&self, reserve: u64) -> bool {
+    /// Would an operation have got what it lacked if all that is promised, and not used yet, had come back?
+    fn promises_fill(&self, reserve: u64, lack: Option<Lack>) -> bool {
         let promised = self.space().promised();
         let kept = self.space().reserve() + reserve;
         promised > 0
-            && match last_lack() {
+            && match lack {
                 Some(Lack::Free(n)) => self.image().alloc().free_blocks() >= kept.saturating_add(n),
                 Some(Lack::Kept) => self.space().missing() > 0,
                 // Of inodes, or room in a directory, there is no more by that.

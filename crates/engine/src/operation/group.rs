@@ -12,7 +12,7 @@ use crate::base::planted::{self, Bug};
 use crate::base::types::*;
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
-use crate::operation::turn::{MayGo, note_lack};
+use crate::operation::turn::Room;
 use crate::overlay::objects::{Phase, State, Tie, Txn, Undo};
 use crate::overlay::stream::Sizes;
 use ccfs_ext4::Error;
@@ -316,15 +316,15 @@ impl Operations {
         cx: &Context,
         wait: Wait,
         held: Held,
-        f: impl Fn() -> Tried<T>,
+        room: &Room,
+        f: impl Fn(&Room) -> Tried<T>,
     ) -> Result<T> {
         let by = cx.stream;
         let mut waited: Option<(u64, Instant)> = None;
-        let mut _may_go: Option<MayGo> = None;
         loop {
             planted::note_wait(waited.is_some());
-            note_lack(None);
-            let refused = match f() {
+            room.note_lack(None);
+            let refused = match f(room) {
                 Ok(done) => return Ok(done),
                 Err(Refusal::Final(error)) => return Err(error),
                 Err(Refusal::AnothersTurn) => None,
@@ -333,7 +333,7 @@ impl Operations {
             self.check_running()?;
             wait.check()?;
             let Some(txn) = refused else {
-                _may_go = Some(self.await_turn());
+                self.await_turn(room);
                 continue;
             };
             // Its own group has ended meanwhile, and the other one may stay open for ever.

@@ -2,7 +2,7 @@
 use crate::base::types::{Context, Result, errno};
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
-use crate::operation::turn::{Lack, note_lack};
+use crate::operation::turn::{Lack, Room};
 use ccfs_ext4::Error;
 
 /// Blocks promised by the allocator to an operation that is about to be accepted; given back if it is not.
@@ -37,13 +37,19 @@ impl Drop for Promise<'_> {
 
 impl Operations {
     /// Promises blocks, or ENOSPC. Root's reserve is left to privileged callers.
-    pub(crate) fn promise(&self, cx: &Context, data: u64, structure: u64) -> Tried<Promise<'_>> {
+    pub(crate) fn promise(
+        &self,
+        cx: &Context,
+        room: &Room,
+        data: u64,
+        structure: u64,
+    ) -> Tried<Promise<'_>> {
         let reserve = if cx.privileged {
             0
         } else {
             self.image().geometry().root_reserved_blocks
         };
-        self.turn.refuse_others()?;
+        self.turn.refuse_others(room)?;
         let enough = reserve == 0 || self.has_unpromised(data + structure + reserve);
         if enough && self.space().promise(self.image(), data, structure) {
             Ok(Promise {
@@ -54,7 +60,7 @@ impl Operations {
                 no_split: false,
             })
         } else {
-            note_lack(Some(Lack::Free(data + structure)));
+            room.note_lack(Some(Lack::Free(data + structure)));
             errno(libc::ENOSPC)
         }
     }
@@ -64,22 +70,23 @@ impl Operations {
     pub(crate) fn promise_for(
         &self,
         cx: &Context,
+        room: &Room,
         data: u64,
         most: u64,
         need: impl FnOnce() -> Result<u64>,
     ) -> Tried<Promise<'_>> {
-        let all = self.promise(cx, data, most);
+        let all = self.promise(cx, room, data, most);
         if !matches!(all, Err(Refusal::Final(Error::Errno(libc::ENOSPC)))) {
             return all;
         }
         let need = need()?.min(most);
         let held = cx.stream.is_group();
         let mut promise = match data + need {
-            0 => self.promise_structure(held, most)?,
-            _ => self.promise(cx, data, need)?,
+            0 => self.promise_structure(room, held, most)?,
+            _ => self.promise(cx, room, data, need)?,
         };
         if data + need > 0 && need < most {
-            let (_, rest) = self.promise_structure(held, most - need)?.hand_over();
+            let (_, rest) = self.promise_structure(room, held, most - need)?.hand_over();
             promise.structure += rest;
         }
         Ok(promise)
@@ -87,9 +94,14 @@ impl Operations {
 
     /// Promises blocks for what an operation on existing files makes of their structure, or ENOSPC. Every reserve counts. `held`: see
     /// `Space::draw`.
-    pub(crate) fn promise_structure(&self, held: bool, structure: u64) -> Tried<Promise<'_>> {
-        self.turn.refuse_others()?;
-        let promise = self.promise_if_possible(held, structure);
+    pub(crate) fn promise_structure(
+        &self,
+        room: &Room,
+        held: bool,
+        structure: u64,
+    ) -> Tried<Promise<'_>> {
+        self.turn.refuse_others(room)?;
+        let promise = self.promise_if_possible(room, held, structure);
         if promise.short {
             return errno(libc::ENOSPC);
         }
@@ -98,14 +110,19 @@ impl Operations {
 
     /// For operations that must not fail for lack of space (C9): what can be promised, of the engine's own reserve if need be, else
     /// nothing: then the operation must do without. Root's reserve comes last. `held`: see `Space::draw`.
-    pub(crate) fn promise_if_possible(&self, held: bool, structure: u64) -> Promise<'_> {
+    pub(crate) fn promise_if_possible(
+        &self,
+        room: &Room,
+        held: bool,
+        structure: u64,
+    ) -> Promise<'_> {
         let reserve = self.image().geometry().root_reserved_blocks;
         let free = || self.space().promise(self.image(), 0, structure);
         let got = reserve == 0 || self.has_unpromised(structure + reserve);
         let got = got && free() || self.space().draw(structure, held) || reserve > 0 && free();
         // What an open group or a draft holds comes back for nobody's turn.
         if !got && !held {
-            note_lack(Some(Lack::Kept));
+            room.note_lack(Some(Lack::Kept));
         }
         self.promise_of(structure, got, !got)
     }

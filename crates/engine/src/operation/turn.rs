@@ -22,50 +22,52 @@ pub enum Lack {
     Kept,
 }
 
-thread_local! {
-    /// What this thread's operation lacked last.
-    static LACK: Cell<Option<Lack>> = const { Cell::new(None) };
-    /// This thread has its turn, or has waited for another one's.
-    static MAY_GO: Cell<bool> = const { Cell::new(false) };
+/// What a try of an operation may take of what is free, and what it lacked.
+pub(crate) struct Room {
+    /// So many blocks at most.
+    pub left: u64,
+    /// The operation has its turn.
+    alone: bool,
+    /// It has waited for the end of another one's.
+    waited: Cell<bool>,
+    /// When it was refused a promise last.
+    lack: Cell<Option<Lack>>,
 }
 
-/// This thread's operation waits for nobody's turn, until it is dropped.
-pub(crate) struct MayGo;
-
-impl MayGo {
-    fn now() -> MayGo {
-        MAY_GO.set(true);
-        MayGo
+impl Room {
+    pub fn new(left: u64, alone: bool) -> Room {
+        Room {
+            left,
+            alone,
+            waited: Cell::new(false),
+            lack: Cell::new(None),
+        }
     }
-}
 
-impl Drop for MayGo {
-    fn drop(&mut self) {
-        MAY_GO.set(false);
+    /// All that is free.
+    pub fn all() -> Room {
+        Room::new(u64::MAX, false)
     }
-}
 
-/// This thread's operation gets no promise (`None`: is about to be tried).
-pub fn note_lack(lack: Option<Lack>) {
-    LACK.set(lack);
-}
+    pub fn note_lack(&self, lack: Option<Lack>) {
+        self.lack.set(lack);
+    }
 
-/// What it lacked last.
-pub fn last_lack() -> Option<Lack> {
-    LACK.get()
+    pub fn lack(&self) -> Option<Lack> {
+        self.lack.get()
+    }
 }
 
 /// A turn, until it is dropped.
 pub struct Alone<'t> {
     turn: &'t Turn,
-    _may_go: MayGo,
     _guard: MutexGuard<'t, ()>,
 }
 
 impl Turn {
     /// Before a promise.
-    pub(crate) fn refuse_others(&self) -> Tried<()> {
-        if self.taken.load(Relaxed) && !MAY_GO.get() {
+    pub(crate) fn refuse_others(&self, room: &Room) -> Tried<()> {
+        if self.taken.load(Relaxed) && !room.alone && !room.waited.get() {
             return Err(Refusal::AnothersTurn);
         }
         Ok(())
@@ -76,7 +78,6 @@ impl Turn {
         self.taken.store(true, Relaxed);
         Alone {
             turn: self,
-            _may_go: MayGo::now(),
             _guard: guard,
         }
     }
@@ -89,10 +90,10 @@ impl Drop for Alone<'_> {
 }
 
 impl Operations {
-    /// Waits for the end of another operation's turn. The caller's does not wait for a further one.
-    pub(crate) fn await_turn(&self) -> MayGo {
+    /// Waits for the end of another operation's turn. This try of the caller's waits for no further one.
+    pub(crate) fn await_turn(&self, room: &Room) {
         self.let_others_in();
         drop(self.turn.alone.lock());
-        MayGo::now()
+        room.waited.set(true);
     }
 }
