@@ -34,7 +34,7 @@ pub enum Error {
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     Errno(i32),
     /// The call must not wait, and would have to. Nothing was done.
-    #[error("it cannot be done without waiting")]
+    #[error("{}", std::io::Error::from_raw_os_error(libc::EAGAIN))]
     WouldBlock,
 }
 
