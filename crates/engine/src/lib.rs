@@ -22,7 +22,9 @@ pub use calls::Calls;
 pub use calls::mapped::Refusal;
 pub use calls::path::PathSteps;
 pub use ccfs_ext4::Error;
-pub use ccfs_ext4::inode::{FLAG_APPEND, FLAG_IMMUTABLE, TIME_MAX, TIME_MIN};
+pub use ccfs_ext4::inode::{
+    FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE, FLAG_INDEX, TIME_MAX, TIME_MIN,
+};
 pub use ccfs_image::{Damage, ScrubAt, ScrubStep, Wait};
 pub use core::options::Options;
 pub use core::status::{

@@ -73,7 +73,7 @@ fn use_all(image: &Image, rng: &mut Rng) {
         let _ = image.lookup(ino, rng.draw());
         let _ = image.fast_symlink(ino);
         let _ = image.write_attr(ino, &a);
-        if a.mode & 0o170000 == 0o040000 {
+        if ccfs_ext4::inode::is_dir(a.mode) {
             let _ = image.dir_insert(ino, b"new", 13, 1);
             let _ = image.dir_remove(ino, b"file3");
         }

@@ -4,6 +4,7 @@
 mod image_common;
 
 use ccfs_device::{Device, Write, write_all};
+use ccfs_ext4::inode;
 use ccfs_image::{Geometry, Image, Ino};
 use image_common::{Rng, Volume, attr, mkfs, run};
 use std::collections::BTreeMap;
@@ -169,9 +170,9 @@ fn our_view(image: &Image, dev: &dyn Device) -> BTreeMap<Vec<u8>, Seen> {
                 key.push(b'/');
             }
             key.extend(&e.name);
-            let content = match a.mode & 0o170000 {
-                0o100000 => file_hash(image, dev, e.ino, a.size, bs),
-                0o120000 => match image.fast_symlink(e.ino).unwrap() {
+            let content = match inode::file_type(a.mode) {
+                inode::S_IFREG => file_hash(image, dev, e.ino, a.size, bs),
+                inode::S_IFLNK => match image.fast_symlink(e.ino).unwrap() {
                     Some(t) => hash(&t, 1),
                     None => file_hash(image, dev, e.ino, a.size, bs),
                 },
@@ -195,7 +196,7 @@ fn our_view(image: &Image, dev: &dyn Device) -> BTreeMap<Vec<u8>, Seen> {
                 blocks: a.blocks512,
                 content,
             };
-            if a.mode & 0o170000 == 0o040000 {
+            if inode::is_dir(a.mode) {
                 todo.push((key.clone(), e.ino));
             }
             out.insert(key, seen);
@@ -295,7 +296,7 @@ fn rework(v: &Volume, rng: &mut Rng) {
                 a.nlink -= 1;
                 image.write_attr(e.ino, &a).unwrap();
                 if a.nlink == 0 {
-                    if matches!(a.mode & 0o170000, 0o100000) || a.blocks512 > 0 {
+                    if inode::file_type(a.mode) == inode::S_IFREG || a.blocks512 > 0 {
                         let mut at = Some(0);
                         while let Some(from) = at {
                             at = image.clear(e.ino, from, u64::MAX, 10).unwrap();
@@ -304,7 +305,7 @@ fn rework(v: &Volume, rng: &mut Rng) {
                     image.clear_inode(e.ino, 1_700_000_000).unwrap();
                     image.alloc().release_inode(e.ino);
                 }
-            } else if a.mode & 0o170000 == 0o100000 && a.size > 0 {
+            } else if inode::file_type(a.mode) == inode::S_IFREG && a.size > 0 {
                 overwrite(v, e.ino, a.size, rng);
             }
             for run in image.take_freed() {
@@ -347,7 +348,7 @@ fn fill(v: &Volume, rng: &mut Rng) {
         let secs = [-5_000_000i64, 1_700_000_000, 2_000_000_000][rng.below(3) as usize];
         let mut a = attr([0o100640, 0o120777, 0o060600, 0o020600][i as usize % 4]);
         (a.uid, a.gid, a.atime, a.mtime) = (i * 5000, i, (secs, 7), (secs + 1, 999_999_999));
-        a.rdev = if a.mode & 0o170000 == 0o060000 {
+        a.rdev = if inode::file_type(a.mode) == inode::S_IFBLK {
             0x0001_0305
         } else {
             0x0501

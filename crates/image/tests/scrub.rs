@@ -159,7 +159,7 @@ fn a_damaged_map_of_the_journal_is_reported() {
         write_all(&*v.dev, vec![Write::new(at / 512 * 512, Arc::new(buf))]).unwrap();
     };
     let header = |count: u16, max: u16, depth: u16| -> Vec<u8> {
-        let halves = [0xF30A, count, max, depth, 0, 0];
+        let halves = [ccfs_ext4::extent::MAGIC, count, max, depth, 0, 0];
         halves.iter().flat_map(|h: &u16| h.to_le_bytes()).collect()
     };
     let index = |pblk: u64| -> Vec<u8> {

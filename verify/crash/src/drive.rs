@@ -9,15 +9,12 @@ use crate::marks::Marks;
 use crate::oracle::*;
 use atomic_files::AtomicFile;
 use ccfs_disks::SimDevice;
-use ccfs_engine::{Attr, Context, Error, Ino, StreamId, Volume};
+use ccfs_engine::{Attr, Context, Error, FLAG_EXTENTS, Ino, StreamId, Volume};
 use groups::OpenGroup;
 use request::Request;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// i_flags: the file is mapped by extents.
-const EXTENTS_FL: u32 = 0x8_0000;
 
 /// A volume and what the model thinks of it.
 pub struct Driver {
@@ -499,7 +496,7 @@ impl Driver {
         };
         self.vol
             .getflags(self.ino(*node))
-            .is_ok_and(|f| f & EXTENTS_FL == 0)
+            .is_ok_and(|f| f & FLAG_EXTENTS == 0)
     }
 
     /// Whether all inodes that the operation speaks of exist (a shortened script may have lost their making).

@@ -1,5 +1,5 @@
-//! Volumes that are full but for little: where space for an operation, or for what it needs later, is just there or just not (C9, hard
-//! spots 18 and 20). Files of all kinds hold the space, so that what frees some, and what is written into their unwritten blocks,
+//! Volumes that are full but for little: where space for an operation, or for what it needs later, is just there or just not (C9; 18
+//! and 20 in `spots.rs`). Files of all kinds hold the space, so that what frees some, and what is written into their unwritten blocks,
 //! has something to work on.
 use crate::config::Config;
 use crate::e2fsprogs::{debugfs, run};

@@ -1,4 +1,4 @@
-//! A volume with a past: what debugfs and tune2fs can make of it and ccfs never would (hard spots 21 and 27).
+//! A volume with a past: what debugfs and tune2fs can make of it and ccfs never would (21 and 27 in `spots.rs`).
 use crate::config::Config;
 use crate::e2fsprogs::{TIME, debugfs, run};
 use crate::generate::pattern;
@@ -78,13 +78,11 @@ mod tests {
     use crate::image::base;
     use crate::run::mount;
     use crate::setting::Setting;
-    use ccfs_engine::ROOT_INO;
+    use ccfs_engine::{FLAG_EXTENTS, FLAG_INDEX, ROOT_INO};
     use std::sync::Arc;
 
     #[test]
     fn the_volume_has_what_ccfs_never_makes() {
-        const EXTENTS: u32 = 0x8_0000;
-        const INDEXED: u32 = 0x1000;
         let config = crate::config::config(USED.name).unwrap();
         let vol = mount(
             Arc::new(base(config).unwrap()),
@@ -100,7 +98,7 @@ mod tests {
             // The block counts for each of them (one of 1 KiB).
             assert_eq!(attr(name).blocks512, 2, "{name}");
         }
-        let flags = ["a", "b", "hole", "old"].map(|n| attr(n).flags & (EXTENTS | INDEXED));
+        let flags = ["a", "b", "hole", "old"].map(|n| attr(n).flags & (FLAG_EXTENTS | FLAG_INDEX));
         assert_eq!(flags, [0; 4]);
         // A hole, and a map of two levels: 400 blocks of data, and blocks of the map.
         assert!(attr("hole").blocks512 < 100 && attr("b").blocks512 > 2 * 391);

@@ -103,7 +103,7 @@ impl Calls {
             return errno(libc::EINVAL);
         }
         let cross = old.dir.ino != new.dir.ino;
-        // One move of a directory between parents at a time: nobody else changes ancestry while we look (hard spot 22).
+        // One move of a directory between parents at a time: nobody else changes ancestry while we look (docs/design.md, section 2.1a).
         let dirs_move =
             cross && (is_dir(moved) || flags.exchange && new.inode.as_ref().is_some_and(is_dir));
         let _token = dirs_move.then(|| self.moves().lock());

@@ -349,7 +349,7 @@ impl Streams {
         self.running(stream).is_none() && inner.previous.get(&stream).is_none_or(|t| t.settled())
     }
 
-    /// Seals everything that runs now, once (hard spot 24), and returns all that is not settled.
+    /// Seals everything that runs now, once, and returns all that is not settled.
     pub fn seal_all(&self) -> Vec<Arc<Txn>> {
         self.seal_older(Duration::ZERO)
     }
