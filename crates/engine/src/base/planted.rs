@@ -2,6 +2,9 @@
 //!
 //! They exist only with the feature `planted`, which nothing but that exploration switches on; the one to make is chosen at run
 //! time. Without the feature `is` is the constant false and no code remains.
+//!
+//! Where a bug is planted stands one expression. What it does, if that is more, is here, or for what needs types of a floor above in
+//! that floor's `bugs.rs`.
 macro_rules! bugs {
     ($($bug:ident $name:literal $what:literal)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,4 +167,36 @@ pub(crate) const fn note_wait(_: bool) {}
 #[inline(always)]
 pub(crate) const fn has_waited() -> bool {
     false
+}
+
+/// What a bug does besides what is right.
+#[inline(always)]
+pub(crate) fn also<T>(bug: Bug, wrong: impl FnOnce() -> T) -> Option<T> {
+    is(bug).then(wrong)
+}
+
+/// What a bug takes in the place of what is right.
+#[inline(always)]
+pub(crate) fn instead<T>(bug: Bug, right: T, wrong: impl FnOnce() -> T) -> T {
+    if is(bug) { wrong() } else { right }
+}
+
+/// What a bug loses: the last of more than so many.
+#[inline(always)]
+pub(crate) fn lost<T>(bug: Bug, list: &mut Vec<T>, more_than: usize) -> Option<T> {
+    if is(bug) && list.len() > more_than {
+        list.pop()
+    } else {
+        None
+    }
+}
+
+/// `value`, unless a bug forgets it.
+#[inline(always)]
+pub(crate) fn unless_forgotten<T>(forgotten: bool, value: T) -> Option<T> {
+    if forgotten {
+        std::mem::forget(value);
+        return None;
+    }
+    Some(value)
 }

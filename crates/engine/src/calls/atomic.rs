@@ -5,8 +5,9 @@ use crate::base::planted::{self, Bug};
 use crate::base::types::*;
 use crate::calls::Calls;
 use crate::operation::group::Aborted;
-use crate::overlay::objects::Draft;
+use crate::overlay::objects::{Draft, Txn};
 use ccfs_ext4::inode::FLAG_APPEND;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Calls {
@@ -66,11 +67,8 @@ impl Calls {
             true => self.count_abort(),
             false => 0,
         };
-        let changed = if planted::is(Bug::AtomicClose) {
-            st.draft.as_ref().is_some_and(|d| d.changed) && self.publish_at_close(&inode, &mut st)
-        } else {
-            self.discard(&mut st)
-        };
+        let planted = self.planted_close(&inode, &mut st);
+        let changed = planted.unwrap_or_else(|| self.discard(&mut st));
         st.stale_pages += u32::from(changed && listener.is_some() && !st.dead);
         st.draft = None;
         drop(st);
@@ -108,12 +106,7 @@ impl Calls {
         let Some(first) = inos.first().filter(|_| inos.iter().all(open)) else {
             return errno(libc::EINVAL);
         };
-        if planted::is(Bug::AtomicTorn) {
-            for ino in inos {
-                self.publish(cx, &[*ino])?;
-                self.streams().seal_stream(self.home_of(cx.stream));
-            }
-        }
+        self.planted_torn_sync(cx, inos)?;
         self.publish(cx, inos)?;
         self.at(Moment::Placed);
         if cx.ignore_fsync {
@@ -134,9 +127,8 @@ impl Calls {
             return self.commit_all(Cause::Sync(who)).map(drop);
         }
         let mut roots = self.fsync_roots(home, inos);
-        if planted::is(Bug::AtomicClaimed) {
-            roots.retain(|t| t.progress().claimed.is_none());
-        }
+        let unclaimed = |t: &Arc<Txn>| t.progress().claimed.is_none();
+        planted::also(Bug::AtomicClaimed, || roots.retain(unclaimed));
         self.commit(roots, Cause::Sync(who)).map(drop)
     }
 }

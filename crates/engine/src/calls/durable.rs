@@ -1,7 +1,6 @@
 //! Sync calls (C3).
 use crate::base::cause::{Cause, SyncCall, Syncer};
 use crate::base::moment::Moment;
-use crate::base::planted::{self, Bug};
 use crate::base::types::*;
 use crate::calls::Calls;
 use crate::commit::rounds::Part;
@@ -46,12 +45,7 @@ impl Calls {
             SyncCall::File(_) | SyncCall::Stream(_) if home.is_group() => self.commit_all(cause),
             SyncCall::File(ino) => self.sync_file(home, ino, cause),
             SyncCall::Volume => {
-                if planted::is(Bug::GroupSync) {
-                    self.commit_groups();
-                }
-                if planted::is(Bug::AtomicSync) {
-                    self.publish_all(cx);
-                }
+                self.planted_sync_of_all(cx);
                 self.commit_all(cause)
             }
             SyncCall::Stream(_) => self.commit(self.stream_roots(home), cause),

@@ -7,6 +7,7 @@ use crate::home::view::Where;
 use crate::operation::full::SPARE_BLOCKS;
 use crate::operation::group::Held;
 use crate::operation::op::Op;
+use crate::overlay::bugs;
 use crate::overlay::mapped::writer_of_mapped;
 use crate::overlay::objects::{FileLayer, Inode, Over, Page, State};
 use crate::overlay::ties;
@@ -451,15 +452,7 @@ impl Calls {
             }
         }
         let over = self.over(op, inode, st, layer, cell.lblk);
-        if planted::is(Bug::WrongVersion) {
-            for older in st.layers.iter().filter(|l| l.serial != op.txn.serial) {
-                if let Some(page) = older.body.write().pages.get_mut(&cell.lblk) {
-                    Arc::make_mut(&mut page.buf)[at..at + bytes.len()].copy_from_slice(bytes);
-                    (page.start, page.end) =
-                        (page.start.min(start as u32), page.end.max(end as u32));
-                }
-            }
-        }
+        bugs::change_older(st, op.txn.serial, cell.lblk, (at, bytes), (start, end));
         // An own preallocation has been counted.
         if over == Over::Hole && !layer.body.read().prealloc.contains(cell.lblk) {
             self.count_blocks(st, 1);

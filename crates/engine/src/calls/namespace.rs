@@ -233,10 +233,8 @@ impl Calls {
             let xattrs = self.image().xattr_blocks_of_new(&xattrs)?;
             Ok(u64::from(is_dir) + xattrs + entry.transpose()?.unwrap_or(0))
         })?;
-        let ino = match planted::reused_inode() {
-            Some(ino) => ino,
-            None => self.image().alloc().allocate_inode(dir.ino, is_dir)?,
-        };
+        let allocate = || self.image().alloc().allocate_inode(dir.ino, is_dir);
+        let ino = planted::reused_inode().map_or_else(allocate, Ok)?;
         let ties = ties::dir_ties(dir, st).into_iter().chain(tie);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size());

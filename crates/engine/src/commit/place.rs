@@ -6,6 +6,7 @@ use crate::base::record::Record;
 use crate::base::types::*;
 use crate::commit::Committer;
 use crate::home::view::Located;
+use crate::overlay::bugs;
 use crate::overlay::objects::{Body, FileLayer, Inode, LayerBody, Over, Page, State, Txn};
 use ccfs_device::{AlignedBuf, Slice, Write};
 use std::sync::Arc;
@@ -171,9 +172,7 @@ impl Committer {
     /// Everything but the content.
     fn build_attributes(&self, b: &mut Built, inode: &Inode, st: &State, body: &mut LayerBody) {
         let ino = inode.ino;
-        if planted::is(Bug::LateCapture) && !st.is_dir() && body.attr.is_some() {
-            body.attr = Some(st.attr.clone());
-        }
+        bugs::capture_late(st, body);
         match (&body.created, &body.attr) {
             (Some(parent), Some(attr)) => Record::Create {
                 ino,
@@ -467,20 +466,13 @@ impl Committer {
         pages: &[&Page],
     ) {
         let bs = u64::from(self.block_size());
-        let sums = if b.sums && !(b.ordered && planted::is(Bug::BarrierSums)) {
-            let kept = |p: &Page| {
-                if planted::is(Bug::StaleSum) && p.end < self.block_size() {
-                    p.end as usize
-                } else {
-                    p.buf.len()
-                }
-            };
-            pages
+        let summed = |p: &&Page| planted::instead(Bug::StaleSum, p.buf.len(), || p.end as usize);
+        let sums = match b.sums && !(b.ordered && planted::is(Bug::BarrierSums)) {
+            true => pages
                 .iter()
-                .map(|p| crc32c::crc32c(&p.buf[..kept(p)]))
-                .collect()
-        } else {
-            Vec::new()
+                .map(|p| crc32c::crc32c(&p.buf[..summed(p)]))
+                .collect(),
+            false => Vec::new(),
         };
         Record::Map {
             ino,

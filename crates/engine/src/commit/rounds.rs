@@ -33,6 +33,13 @@ enum Outcome {
     Failed,
 }
 
+impl Round {
+    fn end(&self, outcome: Outcome) {
+        self.state.lock().outcome = Some(outcome);
+        self.over.notify_all();
+    }
+}
+
 /// What a call does.
 pub(crate) enum Part<'r> {
     /// It carries out a round.
@@ -104,10 +111,7 @@ impl Lead<'_> {
             return;
         }
         let mut turns = self.rounds.0.lock();
-        if planted::is(Bug::RoundEarly) {
-            self.round.state.lock().outcome = Some(Outcome::Durable(1));
-            self.round.over.notify_all();
-        }
+        planted::also(Bug::RoundEarly, || self.round.end(Outcome::Durable(1)));
         match turns.get(&self.stream).cloned().flatten() {
             Some(next) => {
                 next.state.lock().may_go = true;
@@ -121,7 +125,7 @@ impl Lead<'_> {
 
     /// All is durable; so many transactions had to be waited for.
     pub fn durable(self, commits: u64) {
-        self.round.state.lock().outcome = Some(Outcome::Durable(commits));
+        self.round.end(Outcome::Durable(commits));
     }
 }
 

@@ -121,11 +121,9 @@ impl Core {
 
     /// One flush, whoever asked for it: what it covers is durable, and the next frame says so (L8 of the log). One at a time.
     fn flush_once(&self) -> Result<()> {
-        let mut covered = self.written()?;
+        let covered = self.written()?;
         self.dev.flush()?;
-        if planted::is(Bug::SharedLate) {
-            covered = self.written()?;
-        }
+        let covered = planted::also(Bug::SharedLate, || self.written()).unwrap_or(Ok(covered))?;
         if !planted::is(Bug::FrozenWatermark) {
             self.note_durable(&covered);
         }

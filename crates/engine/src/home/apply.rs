@@ -267,9 +267,9 @@ impl Home {
             self.space.note_trims(&freed);
         }
         self.space.freed(id, freed);
-        if planted::is(Bug::EarlyBlocks) {
-            self.space.release(&self.image, u64::MAX);
-        }
+        planted::also(Bug::EarlyBlocks, || {
+            self.space.release(&self.image, u64::MAX)
+        });
     }
 
     pub(crate) fn room_for_record(&self, a: &mut Applier) -> Result<()> {
@@ -385,11 +385,7 @@ impl Home {
                 ftype,
             } => {
                 self.apply_entry(*dir, name, *ino, *ftype)?;
-                if let (Some(st), true) = (&locked, planted::is(Bug::AbsoluteCount)) {
-                    let mut attr = image.read_attr(*dir)?;
-                    attr.nlink = st.attr.nlink;
-                    image.write_attr(*dir, &attr)?;
-                }
+                self.planted_count(*dir, locked.as_deref())?;
             }
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
             Record::Free { ino } => return self.apply_free(a, *ino),

@@ -175,10 +175,7 @@ impl Home {
         let note = Note {
             applied_id: a.applied_id,
             applied_records: a.applied_records,
-            orphans: match planted::is(Bug::UnlistedOrphans) {
-                true => Vec::new(),
-                false => self.orphans_noted(),
-            },
+            orphans: planted::instead(Bug::UnlistedOrphans, self.orphans_noted(), Vec::new),
             dir_seqs: a.dir_seqs.clone(),
             rejected: a.rejected.clone(),
             home: home.iter().map(|(p, since, _)| (*p, *since)).collect(),

@@ -3,6 +3,7 @@
 //! Recovery needs no more than this floor: it has no streams, no operations and no front end.
 pub(crate) mod apply;
 pub(crate) mod backend;
+mod bugs;
 pub(crate) mod checkpoint;
 pub(crate) mod index;
 pub(crate) mod inodes;

@@ -144,26 +144,22 @@ impl Home {
         if images.is_empty() && home.is_empty() && data.is_empty() && freed.is_empty() {
             return Ok(());
         }
-        let kept = match planted::is(Bug::DeviceLate) && images.len() > 3 {
-            true => images.pop(),
-            false => None,
-        };
+        let kept = planted::lost(Bug::DeviceLate, &mut images, 3);
         let mut blocks = images.clone();
         blocks.extend(home.iter().cloned());
         blocks.sort_by_key(|(pblk, _)| *pblk);
-        let blocks = crate::home::checkpoint::block_writes(&blocks, self.block_size());
+        let mut blocks = crate::home::checkpoint::block_writes(&blocks, self.block_size());
         let bytes: u64 = blocks.iter().map(Write::len).sum();
         self.counters()
             .home_bytes
             .fetch_add(bytes, Ordering::Relaxed);
-        if planted::is(Bug::DeviceSplit) {
-            device.write_in(number, blocks)?;
-            device.commit_ordered(number)?;
-            device.write_in(number, data)?;
-        } else {
-            device.write_in(number, data)?;
-            device.write_in(number, blocks)?;
-        }
+        planted::also(Bug::DeviceSplit, || {
+            device.write_in(number, std::mem::take(&mut blocks))?;
+            device.commit_ordered(number)
+        })
+        .transpose()?;
+        device.write_in(number, data)?;
+        device.write_in(number, blocks)?;
         let bs = u64::from(self.block_size());
         for run in freed {
             device.discard_in(number, run.pblk * bs, run.len * bs)?;

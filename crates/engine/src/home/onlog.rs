@@ -74,10 +74,7 @@ impl OnLog {
         let meta = Meta {
             kind: Kind::Txn,
             id: slot.id,
-            watermark: match planted::is(Bug::EarlyWatermark) {
-                true => slot.id - 1,
-                false => watermark,
-            },
+            watermark: planted::instead(Bug::EarlyWatermark, watermark, || slot.id - 1),
             deps: deps.collect(),
             flags: 0,
         };
@@ -87,9 +84,7 @@ impl OnLog {
 
 fn payloads<'b>(batch: &'b Batch) -> Vec<&'b [u8]> {
     let mut parts: Vec<&[u8]> = batch.parts.iter().map(|p| &p.payload[..]).collect();
-    if planted::is(Bug::BundleOrder) {
-        parts.reverse();
-    }
+    planted::also(Bug::BundleOrder, || parts.reverse());
     parts
 }
 

@@ -98,16 +98,14 @@ impl Operations {
         Ok(())
     }
 
-    fn publish_one(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) {
+    pub(super) fn publish_one(&self, op: &Op, inode: &Arc<Inode>, st: &mut State) {
         let Some(draft) = st.draft.take() else {
             return;
         };
         let fresh = Draft::new(self.streams().serial(), st.attr.clone(), draft.uid);
         st.draft = Some(fresh);
         let mut body = std::mem::take(&mut *draft.layer.body.write());
-        if planted::is(Bug::AtomicHoles) {
-            body.holes = Default::default();
-        }
+        planted::also(Bug::AtomicHoles, || body.holes = Default::default());
         body.remap = true;
         let held = std::mem::take(&mut *draft.txn.body.lock());
         {
@@ -160,26 +158,6 @@ impl Operations {
         }
         st.draft = None;
         self.atomic_files.lock().remove(&inode.ino);
-    }
-
-    /// A planted bug's part.
-    pub(crate) fn publish_at_close(&self, inode: &Arc<Inode>, st: &mut State) -> bool {
-        let ties = ties::inode_tie(inode, st);
-        for tie in ties.iter().filter(|t| t.txn.phase() == Phase::Running) {
-            self.streams().seal(&tie.txn);
-        }
-        if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_free(0), ties) {
-            self.publish_one(&op, inode, st);
-        }
-        true
-    }
-
-    /// A planted bug's part: a sync of everything takes drafts along.
-    pub(crate) fn publish_all(&self, cx: &Context) {
-        let open: Vec<Ino> = self.atomic_files.lock().iter().copied().collect();
-        for ino in open {
-            let _ = self.publish(cx, &[ino]);
-        }
     }
 
     /// Begins a change of a file's content, whose inode the caller has locked: in its draft, where it has one, else as `begin_sized`.

@@ -136,10 +136,8 @@ impl Operations {
             group.announce_end();
         }
         self.free_nameless(&touched);
-        if planted::is(Bug::GroupClaimed) {
-            let unclaimed = |d: &Tie| d.txn.progress().claimed.is_none();
-            txn.progress().deps.retain(unclaimed);
-        }
+        let unclaimed = |d: &Tie| d.txn.progress().claimed.is_none();
+        planted::also(Bug::GroupClaimed, || txn.progress().deps.retain(unclaimed));
         if durable {
             let who = Syncer {
                 call: SyncCall::Stream(txn.stream),
@@ -259,13 +257,6 @@ impl Operations {
         }
         self.back_pressure().news();
         Ok(true)
-    }
-
-    /// A planted bug's part: everything is sealed, as if there were no groups.
-    pub(crate) fn commit_groups(&self) {
-        for txn in self.streams().groups() {
-            let _ = self.group_commit(txn.entry(), false);
-        }
     }
 
     /// Takes back the groups that are open for longer than they may be.

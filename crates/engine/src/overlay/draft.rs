@@ -40,12 +40,10 @@ impl State {
 
     /// The attributes that a change other than of content commits: size, blocks and time of change are those without the draft.
     pub(crate) fn committed_attr(&mut self) -> InodeAttr {
-        let Some(draft) = &mut self.draft else {
+        let draft = self.draft.as_mut();
+        let Some(draft) = draft.filter(|_| !planted::is(Bug::AtomicAttr)) else {
             return self.attr.clone();
         };
-        if planted::is(Bug::AtomicAttr) {
-            return self.attr.clone();
-        }
         draft.base = InodeAttr {
             size: draft.base.size,
             blocks512: draft.base.blocks512,

@@ -10,6 +10,7 @@ use crate::base::planted::{self, Bug};
 use crate::base::share::{self, ByUser};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::types::StreamId;
+use crate::overlay::bugs;
 use crate::overlay::objects::{Group, Phase, Tie, Txn};
 use crate::overlay::txn::DEP_BYTES;
 use std::collections::HashMap;
@@ -187,15 +188,11 @@ impl Streams {
         let txn = self.running(stream);
         let own = txn.as_ref().map_or(0, |t| t.serial);
         // A tie to `own` needs nothing, also when `own` is sealed by now: the stream's next transaction comes after it anyway.
-        let needed = |t: &Tie| t.txn.serial != own && !t.txn.needs_no_tie();
-        let mut ties: Vec<Tie> = ties.filter(needed).collect();
-        if planted::has_waited() {
-            ties.retain(|t| t.txn.group.is_none() || t.txn.is_open_group());
-        }
+        let needed =
+            |t: &Tie| t.txn.serial != own && !t.txn.needs_no_tie() && !bugs::is_untied(&t.txn);
+        let ties: Vec<Tie> = ties.filter(needed).collect();
         // The caller holds the locks of the objects: a group that changed them can be committed meanwhile, but not taken back.
-        if planted::is(Bug::GroupConflict) {
-            ties.retain(|t| !t.txn.is_open_group());
-        } else if let Some(tie) = ties.iter().find(|t| t.txn.is_open_group()) {
+        if let Some(tie) = ties.iter().find(|t| t.txn.is_open_group()) {
             return Err(Refused::Blocked(tie.txn.clone()));
         }
         if stream.is_group() {

@@ -5,10 +5,8 @@ use crate::overlay::objects::{Inode, State, Tie};
 
 /// What the removal or replacement of an inode's name comes after (C5).
 pub(crate) fn removal_ties(inode: &Inode, st: &State) -> Vec<Tie> {
-    let mut ties: Vec<Tie> = inode_tie(inode, st).into_iter().collect();
-    if planted::is(Bug::TieLink) && !st.is_dir() {
-        ties.clear();
-    }
+    let last = inode_tie(inode, st).filter(|_| st.is_dir() || !planted::is(Bug::TieLink));
+    let mut ties: Vec<Tie> = last.into_iter().collect();
     if let Some(d) = st.dir.as_ref().filter(|_| !planted::is(Bug::TieRemoval)) {
         let changes = d.changers.iter().chain(&d.attr_changers);
         let all = changes.chain(&d.xattr_last);

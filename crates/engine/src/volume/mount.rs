@@ -103,9 +103,7 @@ impl Volume {
                 "{left} files without a name cannot be freed; run ccfs fsck"
             )));
         }
-        if planted::is(Bug::EarlyBit) {
-            self.image().write_in_flight(false)?;
-        }
+        planted::also(Bug::EarlyBit, || self.image().write_in_flight(false)).transpose()?;
         self.or_stop("arranging files and directories", || {
             self.arrange_the_rest()
         })?;
