@@ -181,7 +181,7 @@ fn overwriting_on_a_full_volume_never_lacks_space() {
 }
 
 #[test]
-fn promises_for_overwrites_are_no_lack_of_space() {
+fn reservations_for_overwrites_are_no_lack_of_space() {
     let dev = Arc::new(image(&["-b", "4096", "-m", "0"], "64M"));
     let v = mount(&dev);
     let c = cx(1);
@@ -213,7 +213,7 @@ fn promises_for_overwrites_are_no_lack_of_space() {
 }
 
 #[test]
-fn mixed_promises_on_a_nearly_full_volume_fit_the_log() {
+fn mixed_reservations_on_a_nearly_full_volume_fit_the_log() {
     let dev = Arc::new(image(&["-b", "1024", "-J", "size=1", "-m", "0"], "32M"));
     let v = mount(&dev);
     let c = cx(1);

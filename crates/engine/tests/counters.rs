@@ -201,9 +201,9 @@ fn many_overwrites_of_a_block_are_logged_once() {
     v.unmount().unwrap();
 }
 
-/// What an operation may need at most is promised to it; what turns out not to be needed must not make others wait for a commit.
+/// What an operation may need at most is reserved for it; what turns out not to be needed must not make others wait for a commit.
 #[test]
-fn what_is_not_needed_any_more_is_promised_to_nobody() {
+fn what_is_not_needed_any_more_is_reserved_for_nobody() {
     let (dev, v) = volume("64M");
     let free = v.statfs().unwrap().bfree;
     let kept = create(&v, 1, "kept");

@@ -293,7 +293,7 @@ fn forgets_under_way_are_waited_for() {
 }
 
 /// Nothing but a rename that replaces a file is uncommitted, which needs no block, and the FORGET of that file is late. The same for an
-/// unlink, whose promise can be short as well.
+/// unlink, whose reservation can be short as well.
 #[test]
 fn forgets_of_what_a_rename_replaced_are_waited_for() {
     for (unlinked, full) in [false, true, false, true].into_iter().zip(volumes()) {
@@ -434,7 +434,7 @@ fn what_no_space_helps_keeps_nobody_waiting() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
-        // Somebody is promised something at any moment.
+        // Somebody reserves something at any moment.
         scope.spawn(|| {
             for n in 0.. {
                 if stop.load(SeqCst) {
@@ -486,9 +486,9 @@ fn forgets_of_the_last_inodes_are_waited_for() {
     fsck(&dev);
 }
 
-/// Many who need blocks for a moment only: what others were promised meanwhile is no lack of space.
+/// Many who need blocks for a moment only: what others have reserved meanwhile is no lack of space.
 #[test]
-fn promises_of_others_are_no_lack_of_space() {
+fn reservations_of_others_are_no_lack_of_space() {
     let dev = Arc::new(image(&["-b", "4096", "-m", "0"], "16M"));
     let v = mount(&dev);
     let work = |stream: u64| {

@@ -85,7 +85,7 @@ fn an_abort_gives_everything_back() {
     v.unlink(&c, ROOT_INO, b"after").unwrap();
     v.syncfs(&c).unwrap();
     v.checkpoint().unwrap();
-    assert_eq!(free(&v), space, "nothing stays promised or pending");
+    assert_eq!(free(&v), space, "nothing stays reserved or pending");
     assert_eq!(errno(v.group_commit(id, true)), libc::ECANCELED);
     assert_eq!(errno(v.group_abort(id)), libc::ECANCELED);
     v.unmount().unwrap();

@@ -1,7 +1,7 @@
 //! The allocator: which blocks and inode numbers may be given out now.
 //!
 //! A block is free here iff it is free in the image and not *held*: given out but not yet mapped in the image, or freed in the
-//! image but not yet released by the engine. Free blocks may be *promised* (counted, not chosen). Each group has its own lock;
+//! image but not yet released by the engine. Free blocks may be *reserved* (counted, not chosen). Each group has its own lock;
 //! the order of locks is owner's window, group, cache.
 
 use crate::FastMap;
@@ -147,11 +147,11 @@ impl Allocator {
         self.inodes_free.sum().clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    /// Gives up to `want` contiguous blocks, at least 1, and uses up a promise for each. `owner` (an inode number) keeps a
+    /// Gives up to `want` contiguous blocks, at least 1, and uses up a reservation for each. `owner` (an inode number) keeps a
     /// window behind them that grows with what it has got, so that parallel appenders stay contiguous.
     ///
     /// # Errors
-    /// ENOSPC when nothing is free (impossible with a promise, unless the volume's counts lie).
+    /// ENOSPC when nothing is free (impossible with a reservation, unless the volume's counts lie).
     pub fn allocate(&self, goal: Pblk, want: u64, owner: u64) -> Result<Run> {
         let mut shard = self.window_shard(owner).lock();
         if shard.len() >= WINDOWS_PER_SHARD && !shard.contains_key(&owner) {
@@ -247,8 +247,8 @@ impl Allocator {
         })
     }
 
-    /// As `allocate`, but only of what nobody was promised: less than `want` (at least 1), or `None`.
-    pub fn allocate_unpromised(&self, goal: Pblk, want: u64) -> Option<Run> {
+    /// As `allocate`, but only of what nobody has reserved: less than `want` (at least 1), or `None`.
+    pub fn allocate_unreserved(&self, goal: Pblk, want: u64) -> Option<Run> {
         let mut n = want.max(1).min(self.free_blocks());
         while n > 0 && !self.reserve(n, 0) {
             n /= 2;
@@ -292,7 +292,7 @@ impl Allocator {
         }
     }
 
-    /// A block for the image's own use: marked in the durable bitmap at once. Promises are not touched.
+    /// A block for the image's own use: marked in the durable bitmap at once. Reservations are not touched.
     ///
     /// # Errors
     /// ENOSPC.
@@ -313,7 +313,7 @@ impl Allocator {
         Ok(found.pblk)
     }
 
-    /// A block for the image's own use that `Image::set` will mark: held until then. Promises are not touched.
+    /// A block for the image's own use that `Image::set` will mark: held until then. Reservations are not touched.
     ///
     /// # Errors
     /// ENOSPC.
@@ -395,7 +395,7 @@ impl Allocator {
     }
 
     /// Group and bit of a block.
-    /// Holds the first free run in `[at, end)` of `at`'s group, cut to `want`, unless it was promised away; and where to look next.
+    /// Holds the first free run in `[at, end)` of `at`'s group, cut to `want`, unless it was reserved; and where to look next.
     pub(crate) fn hold_free(&self, at: Pblk, end: Pblk, want: u32) -> Result<(Option<Run>, Pblk)> {
         let (group, from) = self.place(at);
         let group_end = self.core.layout.group_first_block(group)

@@ -122,7 +122,7 @@ impl Image {
         if want < 2 {
             return Ok(None);
         }
-        let Some(run) = self.alloc().allocate_unpromised(goal, want) else {
+        let Some(run) = self.alloc().allocate_unreserved(goal, want) else {
             return Ok(None);
         };
         let copied = if run.len < want {
@@ -463,7 +463,7 @@ impl<'b, 'a> Builder<'b, 'a> {
             };
             // A little more than what is left takes: most leaves are filled to their share.
             let want = (self.bytes_left / self.share()) as u64 * 33 / 32 + 2;
-            let Some(run) = alloc.allocate_unpromised(goal, want) else {
+            let Some(run) = alloc.allocate_unreserved(goal, want) else {
                 return Ok(None);
             };
             match self.runs.last_mut() {

@@ -172,7 +172,7 @@ impl Image {
 
     /// Arranges the nodes of a file's extents so that e2fsck does not take what is preallocated behind the end of file for damage; to be called
     /// when size and blocks are what they are to stay. A damaged tree stays as it is. False: it takes blocks, and too few are free
-    /// and promised to nobody.
+    /// and reserved by nobody.
     ///
     /// # Errors
     /// `Io`, `Corrupt`: the tree is changed in part.

@@ -9,7 +9,7 @@ const RUN_MAX: u32 = 8192;
 
 impl Allocator {
     /// Calls `discard` for the free runs of at least `min_len` blocks (a group's at most) in `[from, to)`, in pieces that are held during
-    /// the call. Returns the number of blocks. Blocks that were promised away are passed over when space is that short.
+    /// the call. Returns the number of blocks. Blocks that were reserved are passed over when space is that short.
     ///
     /// # Errors
     /// What `discard` returns; errors of reading bitmaps.

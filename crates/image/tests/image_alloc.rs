@@ -1,4 +1,4 @@
-//! The allocator: parallel use, promises, full volumes, held blocks; volumes that tools have converted.
+//! The allocator: parallel use, reservations, full volumes, held blocks; volumes that tools have converted.
 
 mod image_common;
 
@@ -55,7 +55,7 @@ fn parallel_allocation_gives_every_block_once() {
 }
 
 #[test]
-fn a_promise_is_kept_to_the_last_block() {
+fn a_reservation_is_kept_to_the_last_block() {
     let v = Volume::make(16, &["-b", "1024"]);
     let alloc = v.image.alloc();
     let free = alloc.free_blocks();
@@ -63,7 +63,7 @@ fn a_promise_is_kept_to_the_last_block() {
     assert!(!alloc.reserve(u64::MAX, u64::MAX));
     assert!(alloc.reserve(free - 10, 10));
     assert!(!alloc.reserve(1, 0));
-    assert_eq!(alloc.allocate_unpromised(0, 5), None);
+    assert_eq!(alloc.allocate_unreserved(0, 5), None);
     // Windows of many owners hold the rest; the last blocks come out of them.
     let mut got = 0;
     let mut rng = Rng::new(1);

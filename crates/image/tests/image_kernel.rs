@@ -330,7 +330,7 @@ fn overwrite(v: &Volume, ino: Ino, size: u64, rng: &mut Rng) {
     let bs = u64::from(v.image.geometry().block_size);
     for _ in 0..5 {
         let lblk = rng.below(size.div_ceil(bs));
-        let Some(run) = v.image.alloc().allocate_unpromised(0, 1) else {
+        let Some(run) = v.image.alloc().allocate_unreserved(0, 1) else {
             return;
         };
         write_block(v, run.pblk, rng);

@@ -37,7 +37,7 @@ impl Calls {
             return;
         }
         // What cannot be logged is not shown either.
-        if let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_free(0), []) {
+        if let Ok(op) = self.begin(SYSTEM_STREAM, self.reserve_if_free(0), []) {
             st.attr.atime = op.now;
             op.set_atime(inode, &st);
         }
@@ -60,7 +60,7 @@ impl Calls {
 
     fn log_atime(&self, inode: &Arc<Inode>, st: &State) -> Tried<()> {
         if self.image().read_attr(inode.ino)?.atime != st.attr.atime {
-            let op = self.begin(SYSTEM_STREAM, self.promise_if_free(0), [])?;
+            let op = self.begin(SYSTEM_STREAM, self.reserve_if_free(0), [])?;
             op.set_atime(inode, st);
         }
         Ok(())

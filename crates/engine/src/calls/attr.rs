@@ -105,17 +105,17 @@ impl Calls {
         let acl = self.chmod_acl(&inode, &st, set)?;
         // A block at the end, and the set of xattrs where there is an ACL.
         let expected = self.expected_for(2) + acl.as_ref().map_or(0, set_bytes);
-        let promise = match &acl {
+        let reservation = match &acl {
             Some(acl) => {
-                self.promise_for(cx, room, 0, 2, || self.xattr_blocks(&inode, &st, acl))?
+                self.reserve_for(cx, room, 0, 2, || self.xattr_blocks(&inode, &st, acl))?
             }
-            None if resize.is_some() => self.promise_if_free(2),
-            None => self.promise_if_free(0),
+            None if resize.is_some() => self.reserve_if_free(2),
+            None => self.reserve_if_free(0),
         };
         let ties = ties::inode_tie(&inode, &st);
         let op = match resize {
-            Some(_) => self.begin_content(cx.stream, &mut st, promise, ties, expected)?,
-            None => self.begin_sized(cx, promise, ties, expected)?,
+            Some(_) => self.begin_content(cx.stream, &mut st, reservation, ties, expected)?,
+            None => self.begin_sized(cx, reservation, ties, expected)?,
         };
         if let Some(plan) = resize {
             self.resize(&op, &inode, &mut st, plan);
@@ -174,11 +174,11 @@ impl Calls {
             ties.extend(xattrs.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
         }
         let expected = self.expected_for(0) + acl.as_ref().map_or(0, set_bytes);
-        let promise = match &acl {
-            Some(acl) => self.promise_for(cx, room, 0, 2, || self.xattr_blocks(inode, st, acl))?,
-            None => self.promise_if_free(0),
+        let reservation = match &acl {
+            Some(acl) => self.reserve_for(cx, room, 0, 2, || self.xattr_blocks(inode, st, acl))?,
+            None => self.reserve_if_free(0),
         };
-        let op = self.begin_sized(cx, promise, ties, expected)?;
+        let op = self.begin_sized(cx, reservation, ties, expected)?;
         set_fields(st, set, &op);
         let changed = [
             (set.mode.is_some(), DirField::Mode),
@@ -344,8 +344,8 @@ impl Calls {
             true => self.prepare_to_publish(&st, &ties)?,
             false => 0,
         };
-        let promise = self.promise_if_free(0);
-        let op = self.begin_sized(cx, promise, ties, self.expected_for(0).max(expected))?;
+        let reservation = self.reserve_if_free(0);
+        let op = self.begin_sized(cx, reservation, ties, self.expected_for(0).max(expected))?;
         if drafted {
             // What is there now would go with the close, and who appends from now on would lose his record.
             self.end_draft(&op, &inode, &mut st);
@@ -503,14 +503,14 @@ impl Calls {
             if !self.xattr_set_fits(&inode, &st, &all)? {
                 return Ok(false); // no lack of space that commits could cure
             }
-            let promise =
-                self.promise_for(cx, room, 0, 2, || self.xattr_blocks(&inode, &st, &all))?;
+            let reservation =
+                self.reserve_for(cx, room, 0, 2, || self.xattr_blocks(&inode, &st, &all))?;
             let mut ties = xattr_ties(&inode, &st);
             if mode.is_some() {
                 ties.extend(mode_ties(&inode, &st));
             }
             let expected = self.expected_for(0) + set_bytes(&all);
-            let op = self.begin_sized(cx, promise, ties, expected)?;
+            let op = self.begin_sized(cx, reservation, ties, expected)?;
             st.attr.ctime = op.now;
             if let Some(mode) = mode {
                 st.attr.mode = mode;

@@ -37,7 +37,7 @@ struct Plan {
     cells: Vec<Cell>,
     /// Blocks that need space ...
     fresh: u64,
-    /// ... and where they are: nothing is there, and no block is promised.
+    /// ... and where they are: nothing is there, and no block is reserved.
     holes: Vec<(u64, u64)>,
     /// Some blocks are allocated, but unwritten: an extent may be cut.
     unwritten: bool,
@@ -256,14 +256,14 @@ impl Calls {
                 // Overwriting needs no space: what cannot be remapped goes through the log, and what cannot be cut out of an unwritten
                 // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
                 let structure = self.tree_blocks(plan.cells.len() as u64);
-                let promise = match plan.fresh {
+                let reservation = match plan.fresh {
                     0 if plan.unwritten => {
-                        self.promise_if_possible(room, is_held(cx, &st), structure)
+                        self.reserve_if_possible(room, is_held(cx, &st), structure)
                     }
-                    0 => self.promise_if_free(structure),
-                    n => self.promise(cx, room, n, structure)?,
+                    0 => self.reserve_if_free(structure),
+                    n => self.reserve(cx, room, n, structure)?,
                 };
-                if promise.no_split && (room.left == u64::MAX || plan.beyond) {
+                if reservation.no_split && (room.left == u64::MAX || plan.beyond) {
                     return errno(libc::ENOSPC);
                 }
                 let stream = if flags.writeback {
@@ -277,7 +277,7 @@ impl Calls {
                     stream,
                     uid: cx.uid,
                 };
-                let op = self.begin_content(by, &mut st, promise, ties, expected)?;
+                let op = self.begin_content(by, &mut st, reservation, ties, expected)?;
                 op.set_writer(&inode, &mut st);
                 self.write_cells(&op, &inode, &mut st, plan, offset, data);
                 let end = offset + data.len() as u64;
@@ -465,18 +465,18 @@ impl Calls {
         };
         {
             let mut body = layer.body.write();
-            // A block over an own preallocation takes over its promise.
+            // A block over an own preallocation takes over its reservation.
             body.prealloc.remove(cell.lblk, cell.lblk + 1);
             body.no_split |= op.no_split;
         }
-        if let Over::Block { promised: true } = page.over {
-            op.txn.body.lock().promised_data += 1;
+        if let Over::Block { reserved: true } = page.over {
+            op.txn.body.lock().reserved_data += 1;
         }
         op.put_page(layer, cell.lblk, page);
     }
 
-    /// What a new page of the layer lies over. Counts one promised block for `Hole` (promised with the operation, or an own
-    /// preallocation) and tries to promise one for remapping.
+    /// What a new page of the layer lies over. Counts one reserved block for `Hole` (reserved with the operation, or an own
+    /// preallocation) and tries to reserve one for remapping.
     pub(crate) fn over(
         &self,
         op: &Op,
@@ -492,9 +492,9 @@ impl Calls {
             Ok((Where::Zero { allocated: false }, _)) => Over::Hole,
             // An error cannot happen: the plan has looked before; the log takes any content.
             _ => {
-                let promised = !op.short && self.space().promise(self.image(), 1, 0);
-                self.space().remaps.add(u64::from(promised));
-                Over::Block { promised }
+                let reserved = !op.short && self.space().reserve(self.image(), 1, 0);
+                self.space().remaps.add(u64::from(reserved));
+                Over::Block { reserved }
             }
         }
     }

@@ -228,7 +228,7 @@ impl Calls {
         }
         let slow_link = new.target.is_some_and(|t| t.len() >= FAST_SYMLINK_END);
         let most = INODE_BLOCKS + name.map_or(0, |_| ENTRY_BLOCKS);
-        let promise = self.promise_for(cx, room, u64::from(slow_link), most, || {
+        let reservation = self.reserve_for(cx, room, u64::from(slow_link), most, || {
             let entry = name.map(|name| self.entry_blocks(dir, st, name));
             let xattrs = self.image().xattr_blocks_of_new(&xattrs)?;
             Ok(u64::from(is_dir) + xattrs + entry.transpose()?.unwrap_or(0))
@@ -238,7 +238,7 @@ impl Calls {
         let ties = ties::dir_ties(dir, st).into_iter().chain(tie);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size());
-        let op = match self.begin_sized(cx, promise, ties, expected) {
+        let op = match self.begin_sized(cx, reservation, ties, expected) {
             Ok(op) => op,
             Err(refused) => {
                 self.give_inode_back(ino);
@@ -369,12 +369,12 @@ impl Calls {
             }
             self.check_headroom(&dir, l.get(&dir), name)?;
             let need = || self.entry_blocks(&dir, l.get(&dir), name);
-            let promise = self.promise_for(cx, room, 0, ENTRY_BLOCKS, need)?;
+            let reservation = self.reserve_for(cx, room, 0, ENTRY_BLOCKS, need)?;
             let tie = ties::entry_tie(&dir, l.get(&dir), name);
             let last = ties::inode_tie(&inode, l.get(&inode));
             let last = last.filter(|_| !planted::is(Bug::TieLink));
             let ties = ties::dir_ties(&dir, l.get(&dir)).into_iter();
-            let op = self.begin(cx, promise, ties.chain(tie).chain(last))?;
+            let op = self.begin(cx, reservation, ties.chain(tie).chain(last))?;
             inode.named_in(parent);
             let st = l.get(&inode);
             st.attr.nlink += 1;
@@ -448,8 +448,8 @@ impl Calls {
             let mut ties = removal_ties(&inode, l.get(&inode));
             ties.extend(ties::entry_tie(&dir, l.get(&dir), name));
             ties.extend(ties::dir_ties(&dir, l.get(&dir)));
-            let promise = self.promise_if_free(1);
-            let op = self.begin(cx, promise, ties)?;
+            let reservation = self.reserve_if_free(1);
+            let op = self.begin(cx, reservation, ties)?;
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, Some(found), None);
             op.dir_changed(&dir, st);

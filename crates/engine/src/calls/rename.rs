@@ -161,7 +161,7 @@ impl Calls {
         // A name that is there gets its new value in its place.
         let (named, marked) = (new.inode.is_none(), u64::from(flags.whiteout));
         let most = marked + if named { ENTRY_BLOCKS } else { 0 };
-        let promise = self.promise_for(cx, room, 0, most, || {
+        let reservation = self.reserve_for(cx, room, 0, most, || {
             let entry = match named {
                 true => self.entry_blocks(&new.dir, l.get(&new.dir), new.name)?,
                 false => 0,
@@ -172,7 +172,7 @@ impl Calls {
             .whiteout
             .then(|| self.image().alloc().allocate_inode(old.dir.ino, false))
             .transpose()?;
-        let op = match self.begin(cx, promise, ties) {
+        let op = match self.begin(cx, reservation, ties) {
             Ok(op) => op,
             Err(refused) => {
                 if let Some(ino) = whiteout {

@@ -151,7 +151,7 @@ impl Calls {
             .saturating_mul(bs)
     }
 
-    /// Is there space for what `fallocate` will allocate? Nothing is promised by that. ENOSPC and errors of the arguments.
+    /// Is there space for what `fallocate` will allocate? Nothing is reserved by that. ENOSPC and errors of the arguments.
     fn check_fallocate_space(
         &self,
         cx: &Context,
@@ -175,7 +175,7 @@ impl Calls {
                 runs.iter().map(|(a, b)| b - a).sum()
             }
         };
-        drop(self.promise(cx, room, fresh, self.tree_blocks(fresh))?);
+        drop(self.reserve(cx, room, fresh, self.tree_blocks(fresh))?);
         Ok(())
     }
 
@@ -250,10 +250,11 @@ impl Calls {
         let runs = self.hole_runs(inode, st, first, stop)?;
         let fresh: u64 = runs.iter().map(|(a, b)| b - a).sum();
         // In the worst of free spaces each block is a run of its own.
-        let promise = self.promise(cx, room, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
+        let reservation =
+            self.reserve(cx, room, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
         let expected = self.expected_for(1) + RUN_BYTES * fresh;
         let ties = ties::inode_tie(inode, st);
-        let op = self.begin_content(cx, st, promise, ties, expected)?;
+        let op = self.begin_content(cx, st, reservation, ties, expected)?;
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         if let Some(cell) = cell {
@@ -360,17 +361,17 @@ impl Calls {
             0
         };
         let structure = self.tree_blocks(fresh + 2);
-        let promise = match zero {
-            Some(_) => self.promise(cx, room, fresh, structure)?,
+        let reservation = match zero {
+            Some(_) => self.reserve(cx, room, fresh, structure)?,
             // A hole in the middle of an extent cuts it in two; any other needs nothing.
             None if self.may_cut(inode, st, from, to)? => {
-                self.promise_structure(room, is_held(cx, st), structure)?
+                self.reserve_structure(room, is_held(cx, st), structure)?
             }
-            None => self.promise_if_free(structure),
+            None => self.reserve_if_free(structure),
         };
         let expected = self.expected_for(5) + RUN_BYTES * fresh;
         let ties = ties::inode_tie(inode, st);
-        let op = self.begin_content(cx, st, promise, ties, expected)?;
+        let op = self.begin_content(cx, st, reservation, ties, expected)?;
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         self.make_hole(&op, inode, st, from, to);

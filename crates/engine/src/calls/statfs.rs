@@ -11,7 +11,7 @@ impl Calls {
         let soon =
             self.pending_free().get() + self.space().pending_blocks() + self.space().remaps.get();
         let free = (self.image().alloc().free_blocks() + soon)
-            .saturating_sub(self.space().promised_data());
+            .saturating_sub(self.space().reserved_data());
         let overhead = match self.options().df_with_overhead {
             true => 0,
             false => geo.overhead_blocks,
@@ -20,7 +20,7 @@ impl Calls {
             block_size: self.block_size(),
             blocks: geo.blocks_count.saturating_sub(overhead),
             bfree: free,
-            bavail: free.saturating_sub(geo.root_reserved_blocks + self.space().reserve()),
+            bavail: free.saturating_sub(geo.root_reserved_blocks + self.space().own_reserve()),
             files: u64::from(geo.inodes_count),
             ffree: u64::from(self.image().alloc().free_inodes()) + self.pending_inodes().get(),
             name_max: ccfs_ext4::dirent::NAME_MAX as u32,

@@ -224,7 +224,7 @@ impl Committer {
     pub(crate) fn reclaim_space(&self) -> Result<()> {
         let _one = self.reclaiming.lock();
         let _hurry = self.pace().hurry();
-        // Not only what promises or frees blocks: a file whose last name is gone by what needed none is known as such when that is applied.
+        // Not only what reserves or frees blocks: a file whose last name is gone by what needed none is known as such when that is applied.
         self.commit_all(Cause::Space)?;
         self.drive()?;
         if self.space().pending_blocks() > 0 {

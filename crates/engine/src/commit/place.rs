@@ -32,7 +32,7 @@ pub(crate) struct Built {
     pub direct_bytes: u64,
     logged_data: u64,
     pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
-    /// Promises for data that were used up, and others that are not needed any more.
+    /// Reservations for data that were used up, and others that are not needed any more.
     used: u64,
     pub unused: u64,
     /// Blocks whose content goes to other ones, so that they become free.
@@ -137,12 +137,12 @@ impl Committer {
         for (&ino, &atime) in &body.atimes {
             Record::Atime { ino, atime }.encode(&mut b.payload);
         }
-        body.promised_data = body.promised_data.saturating_sub(b.used + b.unused);
+        body.reserved_data = body.reserved_data.saturating_sub(b.used + b.unused);
         body.freed_blocks += b.replaced;
         drop(body);
         self.pending_free().add(b.replaced);
         self.space().used(b.used);
-        self.space().unpromise(self.image(), b.unused, 0);
+        self.space().unreserve(self.image(), b.unused, 0);
         Ok(b)
     }
 
@@ -376,17 +376,17 @@ impl Committer {
         run: PageRun,
         goal: &mut u64,
     ) -> Result<()> {
-        let promised = run
+        let reserved = run
             .pages
             .iter()
-            .filter(|p| p.over == Over::Block { promised: true })
+            .filter(|p| p.over == Over::Block { reserved: true })
             .count() as u64;
         let len = run.pages.len() as u64;
-        self.space().remaps.sub(promised);
+        self.space().remaps.sub(reserved);
         match run.place {
             RunPlace::Fresh => self.place_new(b, body, ino, &run, goal),
             RunPlace::Unwritten(pblk) => {
-                b.unused += promised;
+                b.unused += reserved;
                 self.put_direct(b, body, ino, run.lblk, pblk, &run.pages);
                 *goal = pblk + len;
                 Ok(())
@@ -401,11 +401,11 @@ impl Committer {
                     || bytes >= self.options().remap_min
                     || b.ordered && run.pages.iter().all(whole)
                     || b.logged_data + bytes > LOGGED_DATA_MAX.min(self.limits().txn_log_bytes / 4);
-                if promised == len && large && !in_place {
+                if reserved == len && large && !in_place {
                     b.replaced += len;
                     return self.place_new(b, body, ino, &run, goal);
                 }
-                b.unused += promised;
+                b.unused += reserved;
                 for (i, page) in run.pages.iter().enumerate() {
                     let part = match in_place {
                         true => &[],
@@ -426,7 +426,7 @@ impl Committer {
         }
     }
 
-    /// New blocks for a run, one promise each.
+    /// New blocks for a run, one reservation each.
     fn place_new(
         &self,
         b: &mut Built,

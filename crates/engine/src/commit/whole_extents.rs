@@ -48,7 +48,7 @@ impl Committer {
                 at += len;
             }
             for (lblk, page) in pages.range(from..to) {
-                if page.over == (Over::Block { promised: true }) {
+                if page.over == (Over::Block { reserved: true }) {
                     b.unused += 1;
                     self.space().remaps.sub(1);
                 }

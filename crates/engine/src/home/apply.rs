@@ -208,7 +208,7 @@ impl Home {
             (a.applied_id, a.applied_records) = (id - 1, number);
             self.room_for_record(a)?;
         }
-        // Recovery does so at its end: what the next transactions were promised is promised no more.
+        // Recovery does so at its end: what the next transactions had reserved is reserved no more.
         if live.is_some() {
             self.settle_extents(a)?;
         }
@@ -549,7 +549,7 @@ impl Home {
         self.pending_free.sub(body.freed_blocks);
         self.dir_fields().sub(body.dir_fields.len() as u64);
         self.space
-            .unpromise(&self.image, body.promised_data, body.promised_structure);
+            .unreserve(&self.image, body.reserved_data, body.reserved_structure);
         self.space.keep(&self.image);
         self.back_pressure().news();
         Ok(())

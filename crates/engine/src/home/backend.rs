@@ -50,7 +50,7 @@ pub(crate) trait Backend: Send + Sync {
 pub(crate) struct Manner {
     /// Something can be written.
     pub writes: bool,
-    /// Bytes of overwritten blocks go through it, where no other block is promised. Else such blocks keep their place: the device writes
+    /// Bytes of overwritten blocks go through it, where no other block is reserved. Else such blocks keep their place: the device writes
     /// them elsewhere by itself.
     pub logs_overwrites: bool,
     /// Data and records may survive one without the other: records carry checksums of the data, or it is flushed before.

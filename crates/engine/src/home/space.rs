@@ -1,4 +1,4 @@
-//! Space: promises to operations, what statfs shows, and getting room when there is none (C9).
+//! Space: reservations to operations, what statfs shows, and getting room when there is none (C9).
 use crate::base::gauge::Gauge;
 use crate::base::planted::{self, Bug};
 use crate::base::sync::Mutex;
@@ -8,19 +8,19 @@ use ccfs_image::Run;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Promised blocks, and freed runs that are not yet given back: only when a checkpoint covers the transaction that freed them
+/// Reserved blocks, and freed runs that are not yet given back: only when a checkpoint covers the transaction that freed them
 /// (docs/design.md 2.2, rule V). Until then recovery could still read what they held.
 #[derive(Default)]
 pub struct Space {
-    promised_data: Gauge,
-    promised_structure: Gauge,
+    reserved_data: Gauge,
+    reserved_structure: Gauge,
     /// The engine's own reserve, of `wanted` blocks: for structure that an operation that must not fail can need, or one that needs none as
     /// things are (C9). These are as many as there are now.
     emergency: AtomicU64,
     wanted: u64,
     /// Held by who adds to the reserve.
     refill: Mutex<()>,
-    /// Of `promised_data`: for other places of overwritten blocks. Either the promise or the block overwritten becomes free again.
+    /// Of `reserved_data`: for other places of overwritten blocks. Either the reservation or the block overwritten becomes free again.
     pub remaps: Gauge,
     /// (commit id of the transaction that freed it, run)
     pending: Mutex<Vec<(u64, Run)>>,
@@ -30,7 +30,7 @@ pub struct Space {
 }
 
 impl Space {
-    pub fn promise(&self, image: &NotedImage, data: u64, structure: u64) -> bool {
+    pub fn reserve(&self, image: &NotedImage, data: u64, structure: u64) -> bool {
         if data + structure > 0
             && !planted::is(Bug::LostReservation)
             && !image.alloc().reserve(data, structure)
@@ -51,13 +51,13 @@ impl Space {
         space
     }
 
-    /// Promises blocks of structure out of the engine's own reserve. `held`: for what may stay uncommitted as long as its owner likes; all
+    /// Reserves blocks of structure out of the engine's own reserve. `held`: for what may stay uncommitted as long as its owner likes; all
     /// of that together gets a half at most, since no commit brings it back.
     pub fn draw(&self, structure: u64, held: bool) -> bool {
         let stays = if held { self.wanted / 2 } else { 0 };
         let taken = self.take_reserve(structure, stays);
         if taken {
-            self.promised_structure.add(structure);
+            self.reserved_structure.add(structure);
         }
         taken
     }
@@ -88,21 +88,21 @@ impl Space {
             return;
         }
         let _one = self.refill.lock();
-        let some = self.missing().min(self.unpromised(image));
+        let some = self.missing().min(self.unreserved(image));
         if some > 0 && image.alloc().reserve(0, some) {
             self.emergency.fetch_add(some, Relaxed);
         }
     }
 
-    /// Free blocks that nobody was promised, the engine's own reserve aside.
-    fn unpromised(&self, image: &NotedImage) -> u64 {
-        let promised =
-            self.promised_data.get() + self.promised_structure.get() + self.emergency.load(Relaxed);
-        image.alloc().free_blocks().saturating_sub(promised)
+    /// Free blocks that nobody has reserved, the engine's own reserve aside.
+    fn unreserved(&self, image: &NotedImage) -> u64 {
+        let reserved =
+            self.reserved_data.get() + self.reserved_structure.get() + self.emergency.load(Relaxed);
+        image.alloc().free_blocks().saturating_sub(reserved)
     }
 
-    /// Promises come back; of those for structure the engine's own reserve gets what it lacks, before anybody else.
-    pub fn unpromise(&self, image: &NotedImage, data: u64, structure: u64) {
+    /// Reservations come back; of those for structure the engine's own reserve gets what it lacks, before anybody else.
+    pub fn unreserve(&self, image: &NotedImage, data: u64, structure: u64) {
         self.count(data, structure, Gauge::sub);
         if data + structure == 0 || planted::is(Bug::LostReservation) {
             return;
@@ -118,8 +118,8 @@ impl Space {
 
     fn count(&self, data: u64, structure: u64, change: fn(&Gauge, u64)) {
         for (gauge, n) in [
-            (&self.promised_data, data),
-            (&self.promised_structure, structure),
+            (&self.reserved_data, data),
+            (&self.reserved_structure, structure),
         ] {
             if n > 0 {
                 change(gauge, n);
@@ -127,9 +127,9 @@ impl Space {
         }
     }
 
-    /// `allocate` used up promises for data.
+    /// `allocate` used up reservations for data.
     pub fn used(&self, data: u64) {
-        self.promised_data.sub(data);
+        self.reserved_data.sub(data);
     }
 
     pub fn freed(&self, id: u64, runs: Vec<Run>) {
@@ -160,18 +160,18 @@ impl Space {
         std::mem::take(&mut *self.trims.lock())
     }
 
-    /// Promised blocks for data.
-    pub fn promised_data(&self) -> u64 {
-        self.promised_data.get()
+    /// Reserved blocks for data.
+    pub fn reserved_data(&self) -> u64 {
+        self.reserved_data.get()
     }
 
-    /// Promised blocks, the engine's own reserve aside.
-    pub fn promised(&self) -> u64 {
-        self.promised_data.get() + self.promised_structure.get()
+    /// Reserved blocks, the engine's own reserve aside.
+    pub fn reserved(&self) -> u64 {
+        self.reserved_data.get() + self.reserved_structure.get()
     }
 
     /// Blocks of the engine's own reserve, as it should be.
-    pub fn reserve(&self) -> u64 {
+    pub fn own_reserve(&self) -> u64 {
         self.wanted
     }
 
@@ -181,14 +181,14 @@ impl Space {
 }
 
 impl Home {
-    /// Free blocks that nobody was promised, the engine's own reserve aside.
-    pub(crate) fn unpromised_blocks(&self) -> u64 {
-        self.space.unpromised(&self.image)
+    /// Free blocks that nobody has reserved, the engine's own reserve aside.
+    pub(crate) fn unreserved_blocks(&self) -> u64 {
+        self.space.unreserved(&self.image)
     }
 
-    /// Are at least `blocks` free and promised to nobody?
-    pub(crate) fn has_unpromised(&self, blocks: u64) -> bool {
-        self.image.alloc().surely_unreserved() >= blocks || self.unpromised_blocks() >= blocks
+    /// Are at least `blocks` free and reserved by nobody?
+    pub(crate) fn has_unreserved(&self, blocks: u64) -> bool {
+        self.image.alloc().surely_unreserved() >= blocks || self.unreserved_blocks() >= blocks
     }
 
     /// Most blocks of an extent tree (or a block map) that a change of one range can make, which becomes `runs` extents at most.

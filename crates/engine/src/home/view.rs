@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub enum Where {
     Page(Arc<AlignedBuf>),
-    /// Zeros; `allocated`: a block exists or is promised.
+    /// Zeros; `allocated`: a block exists or is reserved.
     Zero {
         allocated: bool,
     },

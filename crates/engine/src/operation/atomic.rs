@@ -14,8 +14,8 @@ use crate::base::types::*;
 use crate::operation::Operations;
 use crate::operation::group::Held;
 use crate::operation::op::Op;
-use crate::operation::promise::Promise;
 use crate::operation::refusal::Tried;
+use crate::operation::reservation::Reservation;
 use crate::operation::turn::Room;
 use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{Draft, Inode, LayerBody, Over, Phase, State, Tie};
@@ -91,7 +91,7 @@ impl Operations {
             stream,
             uid: cx.uid,
         };
-        let op = self.begin_sized(by, self.promise_if_free(0), ties, expected)?;
+        let op = self.begin_sized(by, self.reserve_if_free(0), ties, expected)?;
         for (inode, st) in &mut locked {
             self.publish_one(&op, inode, st);
         }
@@ -110,8 +110,8 @@ impl Operations {
         let held = std::mem::take(&mut *draft.txn.body.lock());
         {
             let mut all = op.txn.body.lock();
-            all.promised_data += held.promised_data;
-            all.promised_structure += held.promised_structure;
+            all.reserved_data += held.reserved_data;
+            all.reserved_structure += held.reserved_structure;
             all.freed_blocks += held.freed_blocks;
         }
         self.drafts().sub(draft.uid, draft.txn.memory());
@@ -167,13 +167,13 @@ impl Operations {
         &self,
         by: impl Into<By>,
         st: &mut State,
-        promise: Promise<'_>,
+        reservation: Reservation<'_>,
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
     ) -> Tried<Op<'_>> {
         let by = by.into();
         let Some(draft) = &mut st.draft else {
-            return self.begin_sized(by, promise, ties, expected);
+            return self.begin_sized(by, reservation, ties, expected);
         };
         let stream = by.stream;
         // A draft is not its group's, but who was in one that has ended changes nothing.
@@ -196,7 +196,7 @@ impl Operations {
             draft.changed = true;
             self.dirty().add(LAYER_BYTES);
         }
-        Ok(self.op_of_draft(draft.txn.clone(), number, memory, promise, expected))
+        Ok(self.op_of_draft(draft.txn.clone(), number, memory, reservation, expected))
     }
 
     /// A page that the kernel wrote back from a mapping could not be taken in.
@@ -217,12 +217,12 @@ impl Operations {
         let bytes = pages.len() as u64 * u64::from(self.block_size());
         self.dirty().sub(bytes + LAYER_BYTES);
         let remaps = pages.values();
-        let remaps = remaps.filter(|p| p.over == Over::Block { promised: true });
+        let remaps = remaps.filter(|p| p.over == Over::Block { reserved: true });
         self.space().remaps.sub(remaps.count() as u64);
         let held = std::mem::take(&mut *draft.txn.body.lock());
         self.pending_free().sub(held.freed_blocks);
         self.space()
-            .unpromise(self.image(), held.promised_data, held.promised_structure);
+            .unreserve(self.image(), held.reserved_data, held.reserved_structure);
         self.space().keep(self.image());
         self.drafts().sub(draft.uid, draft.txn.memory());
         st.attr = InodeAttr {

@@ -46,7 +46,7 @@ impl Operations {
         for tie in ties.iter().filter(|t| t.txn.phase() == Phase::Running) {
             self.streams().seal(&tie.txn);
         }
-        if changed && let Ok(op) = self.begin(SYSTEM_STREAM, self.promise_if_free(0), ties) {
+        if changed && let Ok(op) = self.begin(SYSTEM_STREAM, self.reserve_if_free(0), ties) {
             self.publish_one(&op, inode, st);
         }
         Some(changed)

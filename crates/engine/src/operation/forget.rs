@@ -73,7 +73,7 @@ impl Operations {
         };
         let ties = removal_ties(&inode, &st);
         // Where an open group is in the way, its end brings us here again.
-        let Ok(op) = self.begin(stream, self.promise_if_free(0), ties) else {
+        let Ok(op) = self.begin(stream, self.reserve_if_free(0), ties) else {
             return;
         };
         op.kill(&inode, &mut st);

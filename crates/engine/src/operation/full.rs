@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Blocks that an operation tried for the last time leaves for structure, and one of 32 of the others.
 pub const SPARE_BLOCKS: u64 = 8;
 
-/// How often an operation is tried while nobody else is promised anything.
+/// How often an operation is tried while nobody else reserves anything.
 const ROUNDS_ALONE: u32 = 3;
 
 /// How long FORGETs that are under way are waited for, at most, and for how long before the kernel is asked again.
@@ -129,8 +129,8 @@ impl Operations {
         } else {
             self.image().geometry().root_reserved_blocks
         };
-        if self.promises_fill(reserve, room.lack()) {
-            // Others have been faster, and promises are for more than is used. Those under way end soon.
+        if self.reservations_fill(reserve, room.lack()) {
+            // Others have been faster, and reservations are for more than is used. Those under way end soon.
             let _alone = self.turn.take();
             self.at(Moment::Turn);
             for _ in 0..ROUNDS_ALONE {
@@ -139,23 +139,23 @@ impl Operations {
                 if !full(&next) {
                     return next;
                 }
-                if !self.promises_fill(reserve, room.lack()) {
+                if !self.reservations_fill(reserve, room.lack()) {
                     break;
                 }
             }
         }
         let left = self
-            .unpromised_blocks()
+            .unreserved_blocks()
             .saturating_sub(reserve + SPARE_BLOCKS);
         let room = Room::new(left - left / 32, false);
         self.unblocked(cx, wait, held, &room, &f)
     }
 
-    /// Would an operation have got what it lacked if all that is promised, and not used yet, had come back?
-    fn promises_fill(&self, reserve: u64, lack: Option<Lack>) -> bool {
-        let promised = self.space().promised();
-        let kept = self.space().reserve() + reserve;
-        promised > 0
+    /// Would an operation have got what it lacked if all that is reserved, and not used yet, had come back?
+    fn reservations_fill(&self, reserve: u64, lack: Option<Lack>) -> bool {
+        let reserved = self.space().reserved();
+        let kept = self.space().own_reserve() + reserve;
+        reserved > 0
             && match lack {
                 Some(Lack::Free(n)) => self.image().alloc().free_blocks() >= kept.saturating_add(n),
                 Some(Lack::Kept) => self.space().missing() > 0,

@@ -7,8 +7,8 @@ pub(crate) mod full;
 pub(crate) mod group;
 pub(crate) mod moment;
 pub(crate) mod op;
-pub(crate) mod promise;
 pub(crate) mod refusal;
+pub(crate) mod reservation;
 pub(crate) mod turn;
 pub(crate) mod undo;
 

@@ -4,8 +4,8 @@ use crate::base::share::By;
 use crate::base::types::{Ino, Time};
 use crate::base::{clock, planted};
 use crate::operation::Operations;
-use crate::operation::promise::Promise;
 use crate::operation::refusal::Tried;
+use crate::operation::reservation::Reservation;
 use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{
     EntryChange, FileLayer, Inode, Name, Over, Overlay, Page, State, Tie, Txn,
@@ -27,11 +27,11 @@ pub(crate) struct Op<'v> {
     /// Which operation of its transaction it is.
     pub number: u64,
     pub now: Time,
-    /// No blocks of structure are promised to it.
+    /// No blocks of structure are reserved for it.
     pub short: bool,
     /// What it writes must not cut an unwritten extent.
     pub no_split: bool,
-    /// Promised blocks of structure that are not assigned to what it changes.
+    /// Reserved blocks of structure that are not assigned to what it changes.
     spare: Cell<u64>,
     /// What the transaction counts for it until it ends.
     expected: u64,
@@ -50,22 +50,22 @@ impl Op<'_> {
         self.vol.generation.wrapping_add((mixed >> 32) as u32)
     }
 
-    /// Of the blocks of structure promised to the operation up to `most` are for what it does now.
+    /// Of the blocks of structure reserved for the operation up to `most` are for what it does now.
     pub fn assign(&self, most: u64) -> u64 {
         let n = self.spare.get().min(most);
         self.spare.set(self.spare.get() - n);
         n
     }
 
-    /// Promised blocks of structure that the transaction has no use for, after all.
+    /// Reserved blocks of structure that the transaction has no use for, after all.
     pub fn give_back(&self, structure: u64) {
         if structure > 0 {
-            self.txn.body.lock().promised_structure -= structure;
-            self.vol.space().unpromise(self.vol.image(), 0, structure);
+            self.txn.body.lock().reserved_structure -= structure;
+            self.vol.space().unreserve(self.vol.image(), 0, structure);
         }
     }
 
-    /// What is promised for a write of blocks `[from, to)`. Where that goes on from the transaction's last write the two are one
+    /// What is reserved for a write of blocks `[from, to)`. Where that goes on from the transaction's last write the two are one
     /// range, which needs less than both.
     pub fn assign_run(&self, layer: &FileLayer, from: u64, to: u64) {
         let own = self.assign(u64::MAX);
@@ -290,7 +290,7 @@ impl Op<'_> {
     /// Puts a page into the layer, replacing one of the same transaction.
     pub fn put_page(&self, layer: &FileLayer, lblk: u64, page: Page) {
         let bytes = page.buf.len() as u64;
-        let log_only = matches!(page.over, Over::Block { promised: false })
+        let log_only = matches!(page.over, Over::Block { reserved: false })
             && self.vol.manner().logs_overwrites;
         if layer.body.write().pages.insert(lblk, page).is_none() {
             self.add_dirty(bytes);
@@ -304,7 +304,7 @@ impl Op<'_> {
         }
     }
 
-    /// Puts pages into the layer where it has none, over nothing; their blocks are promised with the operation.
+    /// Puts pages into the layer where it has none, over nothing; their blocks are reserved with the operation.
     pub fn put_fresh(&self, layer: &FileLayer, pages: Vec<(u64, Page)>) {
         if pages.is_empty() {
             return;
@@ -339,9 +339,9 @@ impl Op<'_> {
             bytes += page.buf.len() as u64;
             match page.over {
                 Over::Hole => fresh += 1,
-                Over::Block { promised: true } => remap += 1,
-                Over::Block { promised: false } if !logs => {}
-                Over::Block { promised: false } => log_only += page.buf.len() as u64 + 32,
+                Over::Block { reserved: true } => remap += 1,
+                Over::Block { reserved: false } if !logs => {}
+                Over::Block { reserved: false } => log_only += page.buf.len() as u64 + 32,
             }
         }
         fresh += body.prealloc.count_within(from, to);
@@ -358,10 +358,10 @@ impl Op<'_> {
         }
         self.vol.space().remaps.sub(remap);
         if fresh + remap > 0 {
-            self.txn.body.lock().promised_data -= fresh + remap;
+            self.txn.body.lock().reserved_data -= fresh + remap;
             self.vol
                 .space()
-                .unpromise(self.vol.image(), fresh + remap, 0);
+                .unreserve(self.vol.image(), fresh + remap, 0);
         }
         fresh
     }
@@ -448,10 +448,10 @@ impl Operations {
     pub(crate) fn begin(
         &self,
         by: impl Into<By>,
-        promise: Promise<'_>,
+        reservation: Reservation<'_>,
         ties: impl IntoIterator<Item = Tie>,
     ) -> Tried<Op<'_>> {
-        self.begin_sized(by, promise, ties, RECORDS_BYTES_MAX)
+        self.begin_sized(by, reservation, ties, RECORDS_BYTES_MAX)
     }
 
     /// As `begin`, for an operation that may need more of the log than names and attributes, bytes.
@@ -461,7 +461,7 @@ impl Operations {
     pub(crate) fn begin_sized(
         &self,
         by: impl Into<By>,
-        promise: Promise<'_>,
+        reservation: Reservation<'_>,
         ties: impl IntoIterator<Item = Tie>,
         expected: u64,
     ) -> Tried<Op<'_>> {
@@ -472,12 +472,12 @@ impl Operations {
             self.want_commit();
         }
         let txn = accepted.txn;
-        let (short, no_split) = (promise.short, promise.no_split);
-        let (data, structure) = promise.hand_over();
+        let (short, no_split) = (reservation.short, reservation.no_split);
+        let (data, structure) = reservation.hand_over();
         if data + structure > 0 {
             let mut body = txn.body.lock();
-            body.promised_data += data;
-            body.promised_structure += structure;
+            body.reserved_data += data;
+            body.reserved_structure += structure;
         }
         self.counters().operations.add(1);
         Ok(Op {
@@ -501,14 +501,14 @@ impl Operations {
         txn: Arc<Txn>,
         number: u64,
         memory: (u32, u64),
-        promise: Promise<'_>,
+        reservation: Reservation<'_>,
         expected: u64,
     ) -> Op<'_> {
-        let (short, no_split) = (promise.short, promise.no_split);
-        let (data, structure) = promise.hand_over();
+        let (short, no_split) = (reservation.short, reservation.no_split);
+        let (data, structure) = reservation.hand_over();
         let mut body = txn.body.lock();
-        body.promised_data += data;
-        body.promised_structure += structure;
+        body.reserved_data += data;
+        body.reserved_structure += structure;
         drop(body);
         self.counters().operations.add(1);
         Op {
@@ -528,10 +528,10 @@ impl Operations {
 
     /// Most bytes of the log that a change of `blocks` blocks of data can need.
     pub(crate) fn expected_for(&self, blocks: u64) -> u64 {
-        // While much is free every overwritten block gets a promise to be remapped, so none must go through the log.
+        // While much is free every overwritten block gets a reservation to be remapped, so none must go through the log.
         const PLENTY_BLOCKS: u64 = 32_768;
         let each = 64
-            + if !self.manner().logs_overwrites || self.has_unpromised(PLENTY_BLOCKS) {
+            + if !self.manner().logs_overwrites || self.has_unreserved(PLENTY_BLOCKS) {
                 0
             } else {
                 u64::from(self.block_size())

@@ -1,4 +1,4 @@
-//! Turns: when others take what one operation on a full volume gave back, it has a turn alone, and they wait before their next promise.
+//! Turns: when others take what one operation on a full volume gave back, it has a turn alone, and they wait before their next reservation.
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
@@ -6,14 +6,14 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Operations that need a promise wait here while one has its turn alone. They hold nothing.
+/// Operations that need a reservation wait here while one has its turn alone. They hold nothing.
 #[derive(Default)]
 pub struct Turn {
     taken: AtomicBool,
     alone: Mutex<()>,
 }
 
-/// What was lacking when a promise was refused.
+/// What was lacking when a reservation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// So many blocks are not free for everybody.
@@ -30,7 +30,7 @@ pub(crate) struct Room {
     alone: bool,
     /// It has waited for the end of another one's.
     waited: Cell<bool>,
-    /// When it was refused a promise last.
+    /// When it was refused a reservation last.
     lack: Cell<Option<Lack>>,
 }
 
@@ -65,7 +65,7 @@ pub struct Alone<'t> {
 }
 
 impl Turn {
-    /// Before a promise.
+    /// Before a reservation.
     pub(crate) fn refuse_others(&self, room: &Room) -> Tried<()> {
         if self.taken.load(Relaxed) && !room.alone && !room.waited.get() {
             return Err(Refusal::AnothersTurn);

@@ -62,7 +62,7 @@ impl Operations {
         self.pending_free().sub(body.freed_blocks);
         self.dir_fields().sub(body.dir_fields.len() as u64);
         self.space()
-            .unpromise(self.image(), body.promised_data, body.promised_structure);
+            .unreserve(self.image(), body.reserved_data, body.reserved_structure);
         self.space().keep(self.image());
         result
     }
@@ -130,7 +130,7 @@ impl Operations {
         let pages = body.pages.len() as u64 * u64::from(self.block_size());
         self.dirty().sub(pages + crate::overlay::inode::LAYER_BYTES);
         let remaps = body.pages.values();
-        let remaps = remaps.filter(|p| p.over == Over::Block { promised: true });
+        let remaps = remaps.filter(|p| p.over == Over::Block { reserved: true });
         self.space().remaps.sub(remaps.count() as u64);
         if body.dead {
             st.dead = false;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub struct Draft {
     /// The attributes as they are without it.
     pub base: InodeAttr,
-    /// Holds what is promised to its operations, and counts; it is in no stream, and never sealed.
+    /// Holds what is reserved for its operations, and counts; it is in no stream, and never sealed.
     pub txn: Arc<Txn>,
     pub layer: Arc<FileLayer>,
     pub changed: bool,
@@ -56,10 +56,10 @@ pub struct Page {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// Nothing: needs a block (promised).
+    /// Nothing: needs a block (reserved).
     Hole,
-    /// A block; `promised`: another one is promised, so that it may be remapped.
-    Block { promised: bool },
+    /// A block; `reserved`: another one is reserved, so that it may be remapped.
+    Block { reserved: bool },
 }
 
 /// What one transaction changes in one inode.
@@ -73,16 +73,16 @@ pub struct LayerBody {
     pub attr: Option<InodeAttr>,
     /// Older content of these blocks is gone.
     pub holes: RangeSet,
-    /// Some change of content has no blocks of structure promised: it must not cut extents.
+    /// Some change of content has no blocks of structure reserved: it must not cut extents.
     pub no_split: bool,
-    /// What it writes goes to new blocks, as far as some are promised.
+    /// What it writes goes to new blocks, as far as some are reserved.
     pub remap: bool,
-    /// Allocated here without content (fallocate); blocks promised.
+    /// Allocated here without content (fallocate); blocks reserved.
     pub prealloc: RangeSet,
     pub pages: BTreeMap<Lblk, Page>,
     pub xattrs: Option<Arc<XattrSet>>,
     pub target: Option<Arc<[u8]>>,
-    /// Blocks of structure promised for what is said here, as far as that is known.
+    /// Blocks of structure reserved for what is said here, as far as that is known.
     pub structure: u64,
     /// The blocks that were written last without a gap, and how many of `structure` are for them.
     pub last_run: (Lblk, Lblk, u64),
@@ -185,7 +185,7 @@ pub struct EntryChange {
     pub value: Option<(Ino, u8)>,
     /// The name did not exist before this transaction: removing it again leaves nothing to say.
     pub fresh: bool,
-    /// Blocks of structure promised for it.
+    /// Blocks of structure reserved for it.
     pub structure: u64,
 }
 
@@ -198,9 +198,9 @@ pub struct Body {
     pub entries: FastMap<Ino, HashMap<Name, EntryChange>>,
     pub parents: FastMap<Ino, Ino>,
     pub atimes: FastMap<Ino, (i64, u32)>,
-    /// Blocks of the allocator promised to this transaction (released or used up by commit and apply).
-    pub promised_data: u64,
-    pub promised_structure: u64,
+    /// Blocks of the allocator reserved for this transaction (released or used up by commit and apply).
+    pub reserved_data: u64,
+    pub reserved_structure: u64,
     /// Blocks that this transaction frees, for statfs until they really are free.
     pub freed_blocks: u64,
     /// The encoded records, from commit to apply.
@@ -276,7 +276,7 @@ pub struct Txn {
     pub operations: AtomicU64,
     /// Bytes of pages held.
     pub dirty_bytes: AtomicU64,
-    /// Bytes that must go through the log, because no block is promised for them.
+    /// Bytes that must go through the log, because no block is reserved for them.
     pub log_only_bytes: AtomicU64,
     /// Estimate of record bytes.
     pub record_bytes: AtomicU64,

@@ -43,7 +43,7 @@ impl Tree<'_> {
     }
 
     /// Gives what lies behind the end of file a root entry of its own: the last entry of the cut's node moves there. False: too few blocks
-    /// are free and promised to nobody.
+    /// are free and reserved by nobody.
     pub fn part(&self, cut: Cut) -> Result<bool> {
         let most = cut.path.len() as u64;
         if !self.alloc.reserve(0, most) {

@@ -315,7 +315,7 @@ impl<'a> Model<'a> {
         } else {
             self.rng.below(6)
         };
-        // A promise for nodes as well, as the engine makes it.
+        // A reservation for nodes as well, as the engine makes it.
         if !self.image.alloc().reserve(want, 40) {
             return;
         }
