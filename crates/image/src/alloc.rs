@@ -123,18 +123,18 @@ impl Allocator {
     }
 
     /// Reserves blocks; false (and nothing reserved) when fewer are free and not reserved.
-    pub fn reserve(&self, data: u64, structure: u64) -> bool {
-        self.reservations.reserve(data.saturating_add(structure))
+    pub fn reserve(&self, data: u64, metadata: u64) -> bool {
+        self.reservations.reserve(data.saturating_add(metadata))
     }
 
-    /// Takes reservations back. `allocate` has used up one for each block that it gave; `take_structure` uses up none.
-    pub fn unreserve(&self, data: u64, structure: u64) {
-        self.reservations.unreserve(data.saturating_add(structure));
+    /// Takes reservations back. `allocate` has used up one for each block that it gave; `take_metadata_block` uses up none.
+    pub fn unreserve(&self, data: u64, metadata: u64) {
+        self.reservations.unreserve(data.saturating_add(metadata));
     }
 
     /// As `unreserve`, but up to `keep` of these blocks stay reserved, as far as so many are free. Returns how many.
-    pub fn unreserve_but(&self, data: u64, structure: u64, keep: u64) -> u64 {
-        let n = data.saturating_add(structure);
+    pub fn unreserve_but(&self, data: u64, metadata: u64, keep: u64) -> u64 {
+        let n = data.saturating_add(metadata);
         self.reservations.unreserve_but(n, keep)
     }
 
@@ -296,7 +296,7 @@ impl Allocator {
     ///
     /// # Errors
     /// ENOSPC.
-    pub fn take_structure(&self, goal: Pblk) -> Result<Pblk> {
+    pub fn take_metadata_block(&self, goal: Pblk) -> Result<Pblk> {
         let wish = Wish {
             goal,
             want: 1,
@@ -317,7 +317,7 @@ impl Allocator {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(crate) fn hold_structure(&self, goal: Pblk) -> Result<Pblk> {
+    pub(crate) fn hold_metadata_block(&self, goal: Pblk) -> Result<Pblk> {
         let wish = Wish {
             goal,
             want: 1,

@@ -169,7 +169,7 @@ impl<'a> Map<'a> {
                 if !create {
                     break;
                 }
-                to = self.alloc.take_structure(near)?;
+                to = self.alloc.take_metadata_block(near)?;
                 self.core.create(to, Kind::Indirect, |_| ());
                 self.core.add_blocks(self.ino, 1)?;
                 if to > u64::from(u32::MAX) {

@@ -1,4 +1,4 @@
-//! The block cache: blocks of structure as copy-on-write snapshots.
+//! The block cache: blocks of metadata as copy-on-write snapshots.
 //!
 //! A block is *clean* (equals the device), *dirty* (changed since it was last handed out) or *taken* (handed out, not yet
 //! reported as written). Only clean blocks are dropped, by a clock over each shard. A reader holds an `Arc` of the bytes;

@@ -272,7 +272,7 @@ impl Core {
         self.cache.modify(pblk, kind, buf, f, slots)
     }
 
-    /// A new block of structure: zeros, then `f`.
+    /// A new block of metadata: zeros, then `f`.
     pub fn create<R>(&self, pblk: Pblk, kind: Kind, f: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut buf = AlignedBuf::zeroed(self.block_size());
         let r = f(&mut buf);

@@ -209,7 +209,7 @@ impl<'a> Dir<'a> {
             0 => self.image.alloc().goal_for(self.ino),
             _ => self.place(lblk - 1)? + 1,
         };
-        let pblk = self.image.alloc().hold_structure(goal)?;
+        let pblk = self.image.alloc().hold_metadata_block(goal)?;
         if let Err(error) = self.image.set(self.ino, u64::from(lblk), 1, pblk, false) {
             self.image.alloc().release(Run { pblk, len: 1 });
             return Err(error);

@@ -319,7 +319,7 @@ impl<'a> Tree<'a> {
 
     /// A block for a node, near what the node speaks of.
     fn new_node(&self, near: Pblk) -> Result<Pblk> {
-        let pblk = self.alloc.take_structure(near)?;
+        let pblk = self.alloc.take_metadata_block(near)?;
         self.core.add_blocks(self.ino, 1)?;
         Ok(pblk)
     }

@@ -541,8 +541,8 @@ impl Image {
         })
     }
 
-    /// Frees one block of structure. Counting it off its inode is the caller's work.
-    pub(crate) fn free_structure(&self, pblk: Pblk) -> Result<()> {
+    /// Frees one block of metadata. Counting it off its inode is the caller's work.
+    pub(crate) fn free_metadata_block(&self, pblk: Pblk) -> Result<()> {
         self.alloc.free_in_image(Run { pblk, len: 1 })
     }
 }

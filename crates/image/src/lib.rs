@@ -81,7 +81,7 @@ pub struct Geometry {
     pub label: Vec<u8>,
     /// Blocks kept for root (s_r_blocks_count).
     pub root_reserved_blocks: u64,
-    /// Blocks of structure that `statfs` must not count in f_blocks (ext4's "overhead").
+    /// Blocks of metadata that `statfs` must not count in f_blocks (ext4's "overhead").
     pub overhead_blocks: u64,
     pub has_extents: bool,
     pub has_dir_index: bool,

@@ -71,7 +71,7 @@ pub struct Visited {
 pub struct ScrubStep {
     /// Where the next step begins; `None`: all is done.
     pub next: Option<ScrubAt>,
-    /// Blocks of structure looked at, those that are newer in memory included.
+    /// Blocks of metadata looked at, those that are newer in memory included.
     pub visited: Vec<Visited>,
     /// How many of them are newer in memory.
     pub newer: u64,
@@ -211,7 +211,7 @@ impl Step<'_> {
         }
     }
 
-    /// Reads and verifies a block of structure: its bytes, unless it is damaged.
+    /// Reads and verifies a block of metadata: its bytes, unless it is damaged.
     fn check(
         &mut self,
         pblk: Pblk,

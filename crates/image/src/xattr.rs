@@ -166,7 +166,9 @@ impl Image {
         let new = match (block.is_empty(), users) {
             (true, _) => 0,
             (false, 1) => old,
-            (false, _) => self.alloc().take_structure(self.alloc().goal_for(ino))?,
+            (false, _) => self
+                .alloc()
+                .take_metadata_block(self.alloc().goal_for(ino))?,
         };
         if new != 0 {
             self.core.create(new, self.xattr_kind(new), |bytes| {
@@ -196,7 +198,7 @@ impl Image {
     pub(crate) fn drop_xattr_block(&self, ino: Ino, pblk: Pblk) -> Result<()> {
         let users = xattr::refcount(&self.xattr_block(pblk)?).map_err(|e| e.in_block(pblk))?;
         if users <= 1 {
-            self.free_structure(pblk)?;
+            self.free_metadata_block(pblk)?;
         } else {
             self.core.modify(pblk, self.xattr_kind(pblk), |bytes| {
                 xattr::set_refcount(bytes, users - 1)

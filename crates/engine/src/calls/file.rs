@@ -255,13 +255,13 @@ impl Calls {
                 };
                 // Overwriting needs no space: what cannot be remapped goes through the log, and what cannot be cut out of an unwritten
                 // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
-                let structure = self.tree_blocks(plan.cells.len() as u64);
+                let metadata = self.tree_blocks(plan.cells.len() as u64);
                 let reservation = match plan.fresh {
                     0 if plan.unwritten => {
-                        self.reserve_if_possible(room, is_held(cx, &st), structure)
+                        self.reserve_if_possible(room, is_held(cx, &st), metadata)
                     }
-                    0 => self.reserve_if_free(structure),
-                    n => self.reserve(cx, room, n, structure)?,
+                    0 => self.reserve_if_free(metadata),
+                    n => self.reserve(cx, room, n, metadata)?,
                 };
                 if reservation.no_split && (room.left == u64::MAX || plan.beyond) {
                     return errno(libc::ENOSPC);

@@ -21,7 +21,7 @@ use ccfs_ext4::inode::{
 use ccfs_image::InodeAttr;
 use std::sync::Arc;
 
-/// Blocks of structure that a new inode can need: an xattr block, a directory's first block, a slow symlink's block.
+/// Blocks of metadata that a new inode can need: an xattr block, a directory's first block, a slow symlink's block.
 const INODE_BLOCKS: u64 = 2;
 /// Targets from this length on do not fit in the inode (ext4), bytes.
 const FAST_SYMLINK_END: usize = inode::BLOCK_LEN;
@@ -306,7 +306,7 @@ impl Calls {
         let layer = op.layer(inode, &mut st);
         let mut body = layer.body.write();
         body.created = Some(parent);
-        body.structure += op.assign(INODE_BLOCKS);
+        body.metadata += op.assign(INODE_BLOCKS);
         body.attr = Some(st.attr.clone());
         if !xattrs.is_empty() {
             op.count_bytes(set_bytes(&xattrs));

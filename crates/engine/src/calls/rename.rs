@@ -385,7 +385,7 @@ impl Calls {
             let mut body = layer.body.write();
             body.created = Some(dir.ino);
             body.attr = Some(st.attr.clone());
-            body.structure += op.assign(1);
+            body.metadata += op.assign(1);
             if !lists.is_empty() {
                 op.count_bytes(set_bytes(&lists));
                 let lists = Arc::new(lists);

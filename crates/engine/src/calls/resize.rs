@@ -360,14 +360,14 @@ impl Calls {
         } else {
             0
         };
-        let structure = self.tree_blocks(fresh + 2);
+        let metadata = self.tree_blocks(fresh + 2);
         let reservation = match zero {
-            Some(_) => self.reserve(cx, room, fresh, structure)?,
+            Some(_) => self.reserve(cx, room, fresh, metadata)?,
             // A hole in the middle of an extent cuts it in two; any other needs nothing.
             None if self.may_cut(inode, st, from, to)? => {
-                self.reserve_structure(room, is_held(cx, st), structure)?
+                self.reserve_metadata(room, is_held(cx, st), metadata)?
             }
-            None => self.reserve_if_free(structure),
+            None => self.reserve_if_free(metadata),
         };
         let expected = self.expected_for(5) + RUN_BYTES * fresh;
         let ties = ties::inode_tie(inode, st);

@@ -549,7 +549,7 @@ impl Home {
         self.pending_free.sub(body.freed_blocks);
         self.dir_fields().sub(body.dir_fields.len() as u64);
         self.space
-            .unreserve(&self.image, body.reserved_data, body.reserved_structure);
+            .unreserve(&self.image, body.reserved_data, body.reserved_metadata);
         self.space.keep(&self.image);
         self.back_pressure().news();
         Ok(())

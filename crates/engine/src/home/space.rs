@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Default)]
 pub struct Space {
     reserved_data: Gauge,
-    reserved_structure: Gauge,
+    reserved_metadata: Gauge,
     /// The engine's own reserve, of `wanted` blocks: for structure that an operation that must not fail can need, or one that needs none as
     /// things are (C9). These are as many as there are now.
     emergency: AtomicU64,
@@ -30,14 +30,14 @@ pub struct Space {
 }
 
 impl Space {
-    pub fn reserve(&self, image: &NotedImage, data: u64, structure: u64) -> bool {
-        if data + structure > 0
+    pub fn reserve(&self, image: &NotedImage, data: u64, metadata: u64) -> bool {
+        if data + metadata > 0
             && !planted::is(Bug::LostReservation)
-            && !image.alloc().reserve(data, structure)
+            && !image.alloc().reserve(data, metadata)
         {
             return false;
         }
-        self.count(data, structure, Gauge::add);
+        self.count(data, metadata, Gauge::add);
         true
     }
 
@@ -51,13 +51,13 @@ impl Space {
         space
     }
 
-    /// Reserves blocks of structure out of the engine's own reserve. `held`: for what may stay uncommitted as long as its owner likes; all
+    /// Reserves blocks of metadata out of the engine's own reserve. `held`: for what may stay uncommitted as long as its owner likes; all
     /// of that together gets a half at most, since no commit brings it back.
-    pub fn draw(&self, structure: u64, held: bool) -> bool {
+    pub fn draw(&self, metadata: u64, held: bool) -> bool {
         let stays = if held { self.wanted / 2 } else { 0 };
-        let taken = self.take_reserve(structure, stays);
+        let taken = self.take_reserve(metadata, stays);
         if taken {
-            self.reserved_structure.add(structure);
+            self.reserved_metadata.add(metadata);
         }
         taken
     }
@@ -97,29 +97,29 @@ impl Space {
     /// Free blocks that nobody has reserved, the engine's own reserve aside.
     fn unreserved(&self, image: &NotedImage) -> u64 {
         let reserved =
-            self.reserved_data.get() + self.reserved_structure.get() + self.emergency.load(Relaxed);
+            self.reserved_data.get() + self.reserved_metadata.get() + self.emergency.load(Relaxed);
         image.alloc().free_blocks().saturating_sub(reserved)
     }
 
-    /// Reservations come back; of those for structure the engine's own reserve gets what it lacks, before anybody else.
-    pub fn unreserve(&self, image: &NotedImage, data: u64, structure: u64) {
-        self.count(data, structure, Gauge::sub);
-        if data + structure == 0 || planted::is(Bug::LostReservation) {
+    /// Reservations come back; of those for metadata the engine's own reserve gets what it lacks, before anybody else.
+    pub fn unreserve(&self, image: &NotedImage, data: u64, metadata: u64) {
+        self.count(data, metadata, Gauge::sub);
+        if data + metadata == 0 || planted::is(Bug::LostReservation) {
             return;
         }
-        if structure == 0 || self.missing() == 0 {
-            return image.alloc().unreserve(data, structure);
+        if metadata == 0 || self.missing() == 0 {
+            return image.alloc().unreserve(data, metadata);
         }
         let _one = self.refill.lock();
-        let keep = self.missing().min(structure);
-        let kept = image.alloc().unreserve_but(data, structure, keep);
+        let keep = self.missing().min(metadata);
+        let kept = image.alloc().unreserve_but(data, metadata, keep);
         self.emergency.fetch_add(kept, Relaxed);
     }
 
-    fn count(&self, data: u64, structure: u64, change: fn(&Gauge, u64)) {
+    fn count(&self, data: u64, metadata: u64, change: fn(&Gauge, u64)) {
         for (gauge, n) in [
             (&self.reserved_data, data),
-            (&self.reserved_structure, structure),
+            (&self.reserved_metadata, metadata),
         ] {
             if n > 0 {
                 change(gauge, n);
@@ -167,7 +167,7 @@ impl Space {
 
     /// Reserved blocks, the engine's own reserve aside.
     pub fn reserved(&self) -> u64 {
-        self.reserved_data.get() + self.reserved_structure.get()
+        self.reserved_data.get() + self.reserved_metadata.get()
     }
 
     /// Blocks of the engine's own reserve, as it should be.

@@ -111,7 +111,7 @@ impl Operations {
         {
             let mut all = op.txn.body.lock();
             all.reserved_data += held.reserved_data;
-            all.reserved_structure += held.reserved_structure;
+            all.reserved_metadata += held.reserved_metadata;
             all.freed_blocks += held.freed_blocks;
         }
         self.drafts().sub(draft.uid, draft.txn.memory());
@@ -222,7 +222,7 @@ impl Operations {
         let held = std::mem::take(&mut *draft.txn.body.lock());
         self.pending_free().sub(held.freed_blocks);
         self.space()
-            .unreserve(self.image(), held.reserved_data, held.reserved_structure);
+            .unreserve(self.image(), held.reserved_data, held.reserved_metadata);
         self.space().keep(self.image());
         self.drafts().sub(draft.uid, draft.txn.memory());
         st.attr = InodeAttr {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
-/// Blocks that an operation tried for the last time leaves for structure, and one of 32 of the others.
+/// Blocks that an operation tried for the last time leaves for metadata, and one of 32 of the others.
 pub const SPARE_BLOCKS: u64 = 8;
 
 /// How often an operation is tried while nobody else reserves anything.

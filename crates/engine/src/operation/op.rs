@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 /// Names, attributes and links of one operation in the log, at most (two names of 255 bytes, five inodes), bytes.
 const RECORDS_BYTES_MAX: u64 = 2048;
 
-/// Blocks of structure that a new entry can need: a leaf, an index node, a new root level, a node of its tree of extents.
+/// Blocks of metadata that a new entry can need: a leaf, an index node, a new root level, a node of its tree of extents.
 pub(crate) const ENTRY_BLOCKS: u64 = 4;
 
 pub(crate) struct Op<'v> {
@@ -27,11 +27,11 @@ pub(crate) struct Op<'v> {
     /// Which operation of its transaction it is.
     pub number: u64,
     pub now: Time,
-    /// No blocks of structure are reserved for it.
+    /// No blocks of metadata are reserved for it.
     pub short: bool,
     /// What it writes must not cut an unwritten extent.
     pub no_split: bool,
-    /// Reserved blocks of structure that are not assigned to what it changes.
+    /// Reserved blocks of metadata that are not assigned to what it changes.
     spare: Cell<u64>,
     /// What the transaction counts for it until it ends.
     expected: u64,
@@ -50,18 +50,18 @@ impl Op<'_> {
         self.vol.generation.wrapping_add((mixed >> 32) as u32)
     }
 
-    /// Of the blocks of structure reserved for the operation up to `most` are for what it does now.
+    /// Of the blocks of metadata reserved for the operation up to `most` are for what it does now.
     pub fn assign(&self, most: u64) -> u64 {
         let n = self.spare.get().min(most);
         self.spare.set(self.spare.get() - n);
         n
     }
 
-    /// Reserved blocks of structure that the transaction has no use for, after all.
-    pub fn give_back(&self, structure: u64) {
-        if structure > 0 {
-            self.txn.body.lock().reserved_structure -= structure;
-            self.vol.space().unreserve(self.vol.image(), 0, structure);
+    /// Reserved blocks of metadata that the transaction has no use for, after all.
+    pub fn give_back(&self, metadata: u64) {
+        if metadata > 0 {
+            self.txn.body.lock().reserved_metadata -= metadata;
+            self.vol.space().unreserve(self.vol.image(), 0, metadata);
         }
     }
 
@@ -83,7 +83,7 @@ impl Op<'_> {
             body.last_run = (from, to, own);
             0
         };
-        body.structure += own - unused;
+        body.metadata += own - unused;
         drop(body);
         self.give_back(unused);
     }
@@ -241,22 +241,22 @@ impl Op<'_> {
         let mut body = self.txn.body.lock();
         let change = body.entries.entry(dir.ino).or_default().entry(name);
         let known = match &change {
-            Entry::Occupied(known) => Some((known.get().fresh, known.get().structure)),
+            Entry::Occupied(known) => Some((known.get().fresh, known.get().metadata)),
             Entry::Vacant(_) => None,
         };
         let (fresh, had) = known.unwrap_or((before.is_none(), 0));
         // However often a name changes, one record says what it is in the end; of one that came and went there is none.
-        let structure = match fresh && value.is_none() {
+        let metadata = match fresh && value.is_none() {
             true => 0,
             false => had.max(own),
         };
         change.insert_entry(EntryChange {
             value,
             fresh,
-            structure,
+            metadata,
         });
         drop(body);
-        self.give_back(had + own - structure);
+        self.give_back(had + own - metadata);
     }
 
     /// Moves a directory under another parent.
@@ -391,7 +391,7 @@ impl Op<'_> {
         if created_here {
             st.layers.pop();
             self.sub_dirty(LAYER_BYTES);
-            self.give_back(layer.body.read().structure);
+            self.give_back(layer.body.read().metadata);
             let fields = self.txn.body.lock().forget_inode(inode.ino);
             if let Some(group) = &self.txn.group {
                 group.undo.lock().forget_inode(inode.ino);
@@ -473,11 +473,11 @@ impl Operations {
         }
         let txn = accepted.txn;
         let (short, no_split) = (reservation.short, reservation.no_split);
-        let (data, structure) = reservation.hand_over();
-        if data + structure > 0 {
+        let (data, metadata) = reservation.hand_over();
+        if data + metadata > 0 {
             let mut body = txn.body.lock();
             body.reserved_data += data;
-            body.reserved_structure += structure;
+            body.reserved_metadata += metadata;
         }
         self.counters().operations.add(1);
         Ok(Op {
@@ -487,7 +487,7 @@ impl Operations {
             now: self.held(clock::now()),
             short,
             no_split,
-            spare: Cell::new(structure),
+            spare: Cell::new(metadata),
             expected,
             uid,
             dirty: Cell::new(0),
@@ -505,10 +505,10 @@ impl Operations {
         expected: u64,
     ) -> Op<'_> {
         let (short, no_split) = (reservation.short, reservation.no_split);
-        let (data, structure) = reservation.hand_over();
+        let (data, metadata) = reservation.hand_over();
         let mut body = txn.body.lock();
         body.reserved_data += data;
-        body.reserved_structure += structure;
+        body.reserved_metadata += metadata;
         drop(body);
         self.counters().operations.add(1);
         Op {
@@ -518,7 +518,7 @@ impl Operations {
             now: self.held(clock::now()),
             short,
             no_split,
-            spare: Cell::new(structure),
+            spare: Cell::new(metadata),
             expected,
             uid: memory.0,
             dirty: Cell::new(0),

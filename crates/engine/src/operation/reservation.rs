@@ -9,8 +9,8 @@ use ccfs_ext4::Error;
 pub(crate) struct Reservation<'v> {
     vol: &'v Operations,
     pub data: u64,
-    pub structure: u64,
-    /// Blocks of structure were wanted and there are none.
+    pub metadata: u64,
+    /// Blocks of metadata were wanted and there are none.
     pub short: bool,
     /// So are those for a cut of an unwritten extent.
     pub no_split: bool,
@@ -20,17 +20,17 @@ impl Reservation<'_> {
     pub(crate) fn hand_over(mut self) -> (u64, u64) {
         (
             std::mem::take(&mut self.data),
-            std::mem::take(&mut self.structure),
+            std::mem::take(&mut self.metadata),
         )
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if self.data + self.structure > 0 {
+        if self.data + self.metadata > 0 {
             self.vol
                 .space()
-                .unreserve(self.vol.image(), self.data, self.structure);
+                .unreserve(self.vol.image(), self.data, self.metadata);
         }
     }
 }
@@ -42,7 +42,7 @@ impl Operations {
         cx: &Context,
         room: &Room,
         data: u64,
-        structure: u64,
+        metadata: u64,
     ) -> Tried<Reservation<'_>> {
         let reserve = if cx.privileged {
             0
@@ -50,22 +50,22 @@ impl Operations {
             self.image().geometry().root_reserved_blocks
         };
         self.turn.refuse_others(room)?;
-        let enough = reserve == 0 || self.has_unreserved(data + structure + reserve);
-        if enough && self.space().reserve(self.image(), data, structure) {
+        let enough = reserve == 0 || self.has_unreserved(data + metadata + reserve);
+        if enough && self.space().reserve(self.image(), data, metadata) {
             Ok(Reservation {
                 vol: self,
                 data,
-                structure,
+                metadata,
                 short: false,
                 no_split: false,
             })
         } else {
-            room.note_lack(Some(Lack::Free(data + structure)));
+            room.note_lack(Some(Lack::Free(data + metadata)));
             errno(libc::ENOSPC)
         }
     }
 
-    /// As `reserve`, for an operation that takes up to `most` blocks of structure if others come before it, and `need` as things are:
+    /// As `reserve`, for an operation that takes up to `most` blocks of metadata if others come before it, and `need` as things are:
     /// that many have to be there for its caller. The rest, which comes back as a rule, may be of any reserve.
     pub(crate) fn reserve_for(
         &self,
@@ -82,26 +82,26 @@ impl Operations {
         let need = need()?.min(most);
         let held = cx.stream.is_group();
         let mut reservation = match data + need {
-            0 => self.reserve_structure(room, held, most)?,
+            0 => self.reserve_metadata(room, held, most)?,
             _ => self.reserve(cx, room, data, need)?,
         };
         if data + need > 0 && need < most {
-            let (_, rest) = self.reserve_structure(room, held, most - need)?.hand_over();
-            reservation.structure += rest;
+            let (_, rest) = self.reserve_metadata(room, held, most - need)?.hand_over();
+            reservation.metadata += rest;
         }
         Ok(reservation)
     }
 
     /// Reserves blocks for what an operation on existing files makes of their structure, or ENOSPC. Every reserve counts. `held`: see
     /// `Space::draw`.
-    pub(crate) fn reserve_structure(
+    pub(crate) fn reserve_metadata(
         &self,
         room: &Room,
         held: bool,
-        structure: u64,
+        metadata: u64,
     ) -> Tried<Reservation<'_>> {
         self.turn.refuse_others(room)?;
-        let reservation = self.reserve_if_possible(room, held, structure);
+        let reservation = self.reserve_if_possible(room, held, metadata);
         if reservation.short {
             return errno(libc::ENOSPC);
         }
@@ -114,31 +114,31 @@ impl Operations {
         &self,
         room: &Room,
         held: bool,
-        structure: u64,
+        metadata: u64,
     ) -> Reservation<'_> {
         let reserve = self.image().geometry().root_reserved_blocks;
-        let free = || self.space().reserve(self.image(), 0, structure);
-        let got = reserve == 0 || self.has_unreserved(structure + reserve);
-        let got = got && free() || self.space().draw(structure, held) || reserve > 0 && free();
+        let free = || self.space().reserve(self.image(), 0, metadata);
+        let got = reserve == 0 || self.has_unreserved(metadata + reserve);
+        let got = got && free() || self.space().draw(metadata, held) || reserve > 0 && free();
         // What an open group or a draft holds comes back for nobody's turn.
         if !got && !held {
             room.note_lack(Some(Lack::Kept));
         }
-        self.reservation_of(structure, got, !got)
+        self.reservation_of(metadata, got, !got)
     }
 
     /// For operations that do as well without, and cut no unwritten extent: of what is free for everybody, else nothing. Many of them would
     /// take the engine's own reserve away from those that need it.
-    pub(crate) fn reserve_if_free(&self, structure: u64) -> Reservation<'_> {
-        let got = self.space().reserve(self.image(), 0, structure);
-        self.reservation_of(structure, got, false)
+    pub(crate) fn reserve_if_free(&self, metadata: u64) -> Reservation<'_> {
+        let got = self.space().reserve(self.image(), 0, metadata);
+        self.reservation_of(metadata, got, false)
     }
 
-    fn reservation_of(&self, structure: u64, got: bool, no_split: bool) -> Reservation<'_> {
+    fn reservation_of(&self, metadata: u64, got: bool, no_split: bool) -> Reservation<'_> {
         Reservation {
             vol: self,
             data: 0,
-            structure: if got { structure } else { 0 },
+            metadata: if got { metadata } else { 0 },
             short: !got,
             no_split,
         }

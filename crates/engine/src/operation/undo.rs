@@ -62,7 +62,7 @@ impl Operations {
         self.pending_free().sub(body.freed_blocks);
         self.dir_fields().sub(body.dir_fields.len() as u64);
         self.space()
-            .unreserve(self.image(), body.reserved_data, body.reserved_structure);
+            .unreserve(self.image(), body.reserved_data, body.reserved_metadata);
         self.space().keep(self.image());
         result
     }

@@ -73,7 +73,7 @@ pub struct LayerBody {
     pub attr: Option<InodeAttr>,
     /// Older content of these blocks is gone.
     pub holes: RangeSet,
-    /// Some change of content has no blocks of structure reserved: it must not cut extents.
+    /// Some change of content has no blocks of metadata reserved: it must not cut extents.
     pub no_split: bool,
     /// What it writes goes to new blocks, as far as some are reserved.
     pub remap: bool,
@@ -82,8 +82,8 @@ pub struct LayerBody {
     pub pages: BTreeMap<Lblk, Page>,
     pub xattrs: Option<Arc<XattrSet>>,
     pub target: Option<Arc<[u8]>>,
-    /// Blocks of structure reserved for what is said here, as far as that is known.
-    pub structure: u64,
+    /// Blocks of metadata reserved for what is said here, as far as that is known.
+    pub metadata: u64,
     /// The blocks that were written last without a gap, and how many of `structure` are for them.
     pub last_run: (Lblk, Lblk, u64),
     /// Where commit put pages and preallocated blocks.
@@ -185,8 +185,8 @@ pub struct EntryChange {
     pub value: Option<(Ino, u8)>,
     /// The name did not exist before this transaction: removing it again leaves nothing to say.
     pub fresh: bool,
-    /// Blocks of structure reserved for it.
-    pub structure: u64,
+    /// Blocks of metadata reserved for it.
+    pub metadata: u64,
 }
 
 /// What a transaction changes. Emptied when it was applied.
@@ -200,7 +200,7 @@ pub struct Body {
     pub atimes: FastMap<Ino, (i64, u32)>,
     /// Blocks of the allocator reserved for this transaction (released or used up by commit and apply).
     pub reserved_data: u64,
-    pub reserved_structure: u64,
+    pub reserved_metadata: u64,
     /// Blocks that this transaction frees, for statfs until they really are free.
     pub freed_blocks: u64,
     /// The encoded records, from commit to apply.
