@@ -12,12 +12,12 @@ mod operation;
 mod overlay;
 mod volume;
 pub use base::fate::{Fate, Limit, Reason};
-pub use base::moment::{Moment, MomentListener};
 #[cfg(feature = "planted")]
 pub use base::planted;
 pub use base::ranges::RangeSet;
 pub use base::share::fits as fits_share;
 pub use base::types::*;
+pub use base::wait_point::{WaitPoint, WaitPointListener};
 pub use calls::Calls;
 pub use calls::mapped::Refusal;
 pub use calls::path::PathSteps;

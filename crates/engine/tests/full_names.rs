@@ -418,8 +418,8 @@ fn what_no_space_helps_keeps_nobody_waiting() {
     let v = mount(&dev);
     let turns = Arc::new(AtomicU64::new(0));
     let taken = turns.clone();
-    v.listen_to_moments(Box::new(move |moment| {
-        if moment == Moment::Turn {
+    v.listen_to_wait_points(Box::new(move |point| {
+        if point == WaitPoint::Turn {
             taken.fetch_add(1, SeqCst);
         }
     }));

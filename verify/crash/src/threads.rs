@@ -461,7 +461,7 @@ fn perform_on(
         error: Mutex::default(),
         left: AtomicUsize::new(hands),
     });
-    vol.listen_to_moments(Box::new(shared.turn.clone().follow()));
+    vol.listen_to_wait_points(Box::new(shared.turn.clone().follow()));
     let _ = started.send(shared.clone());
     let mounted = dev.events();
     shared.run(work, mounted);

@@ -1,6 +1,6 @@
-//! Whose turn it is among the threads of a run. Who has it performs its call; a call that waits gives it away at the moments that the
+//! Whose turn it is among the threads of a run. Who has it performs its call; a call that waits gives it away at the wait points that the
 //! engine tells of, so that what is accepted while it waits is known, and in which order.
-use ccfs_engine::Moment;
+use ccfs_engine::WaitPoint;
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -64,14 +64,14 @@ impl Turn {
     }
 
     /// The listener for the volume.
-    pub fn follow(self: Arc<Self>) -> impl Fn(Moment) + Send + Sync {
-        move |moment| match moment {
-            Moment::Blocked => {
+    pub fn follow(self: Arc<Self>) -> impl Fn(WaitPoint) + Send + Sync {
+        move |point| match point {
+            WaitPoint::Blocked => {
                 AWAY.set(MINE.get());
                 self.give();
             }
-            Moment::Resumed if AWAY.replace(false) => self.retake(),
-            Moment::Placed if MINE.get() => {
+            WaitPoint::Resumed if AWAY.replace(false) => self.retake(),
+            WaitPoint::Placed if MINE.get() => {
                 if let Some(then) = PLACED.take() {
                     then();
                     self.give();

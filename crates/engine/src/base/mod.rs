@@ -3,7 +3,6 @@ pub(crate) mod cause;
 pub(crate) mod clock;
 pub(crate) mod fate;
 pub(crate) mod gauge;
-pub(crate) mod moment;
 #[cfg(feature = "planted")]
 pub mod planted;
 #[cfg(not(feature = "planted"))]
@@ -13,3 +12,4 @@ pub(crate) mod record;
 pub(crate) mod share;
 pub(crate) mod sync;
 pub(crate) mod types;
+pub(crate) mod wait_point;

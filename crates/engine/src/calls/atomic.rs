@@ -1,8 +1,8 @@
 //! Failure-atomic files (C12): open, close, and a sync of several (`operation/atomic.rs` has the rest).
 use crate::base::cause::{Cause, SyncCall, Syncer};
-use crate::base::moment::Moment;
 use crate::base::planted::{self, Bug};
 use crate::base::types::*;
+use crate::base::wait_point::WaitPoint;
 use crate::calls::Calls;
 use crate::operation::group::Aborted;
 use crate::overlay::objects::{Draft, Txn};
@@ -108,7 +108,7 @@ impl Calls {
         };
         self.planted_torn_sync(cx, inos)?;
         self.publish(cx, inos)?;
-        self.at(Moment::Placed);
+        self.at(WaitPoint::Placed);
         if cx.ignore_fsync {
             self.counters().ignored_syncs.add(1);
             return Ok(());

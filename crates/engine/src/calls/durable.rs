@@ -1,7 +1,7 @@
 //! Sync calls (C3).
 use crate::base::cause::{Cause, SyncCall, Syncer};
-use crate::base::moment::Moment;
 use crate::base::types::*;
+use crate::base::wait_point::WaitPoint;
 use crate::calls::Calls;
 use crate::commit::rounds::Part;
 use crate::core::flush::Caller;
@@ -19,7 +19,7 @@ impl Calls {
         }
         if let SyncCall::File(ino) = call {
             self.publish(cx, &[ino])?;
-            self.at(Moment::Placed);
+            self.at(WaitPoint::Placed);
         }
         if cx.ignore_fsync && matches!(call, SyncCall::File(_)) {
             self.counters().ignored_syncs.add(1);

@@ -1,7 +1,7 @@
 //! What an operation does on a full volume (C9): what is uncommitted gives its space back, and it is tried again.
-use crate::base::moment::Moment;
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::types::*;
+use crate::base::wait_point::WaitPoint;
 use crate::operation::Operations;
 use crate::operation::group::Held;
 use crate::operation::refusal::Tried;
@@ -132,7 +132,7 @@ impl Operations {
         if self.reservations_fill(reserve, room.lack()) {
             // Others have been faster, and reservations are for more than is used. Those under way end soon.
             let _alone = self.turn.take();
-            self.at(Moment::Turn);
+            self.at(WaitPoint::Turn);
             for _ in 0..ROUNDS_ALONE {
                 room = Room::new(u64::MAX, true);
                 let next = again(&room);

@@ -7,9 +7,9 @@
 //! need that the group is taken back at once ([`Held`]).
 use crate::base::cause::{Cause, SyncCall, Syncer};
 use crate::base::fate::{Fate, Reason};
-use crate::base::moment::Moment;
 use crate::base::planted::{self, Bug};
 use crate::base::types::*;
+use crate::base::wait_point::WaitPoint;
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
 use crate::operation::turn::Room;
@@ -356,9 +356,9 @@ impl Operations {
             };
             if let Some(group) = &txn.group {
                 self.let_others_in();
-                self.at(Moment::Blocked);
+                self.at(WaitPoint::Blocked);
                 group.wait_end(limit.clamp(Duration::from_millis(1), most));
-                self.at(Moment::Resumed);
+                self.at(WaitPoint::Resumed);
             }
         }
     }

@@ -5,17 +5,17 @@ mod bugs;
 pub(crate) mod forget;
 pub(crate) mod full;
 pub(crate) mod group;
-pub(crate) mod moment;
 pub(crate) mod op;
 pub(crate) mod refusal;
 pub(crate) mod reservation;
 pub(crate) mod turn;
 pub(crate) mod undo;
+pub(crate) mod wait_point;
 
 use crate::base::clock;
-use crate::base::moment::MomentListener;
 use crate::base::sync::Mutex;
 use crate::base::types::Ino;
+use crate::base::wait_point::WaitPointListener;
 use crate::commit::Committer;
 use full::{Asking, GivenUp};
 use group::AbortListener;
@@ -35,7 +35,7 @@ pub struct Operations {
     abort_listener: Mutex<Option<Arc<AbortListener>>>,
     /// Files that are open O_ATOMIC.
     atomic_files: Mutex<HashSet<Ino>>,
-    moments: OnceLock<MomentListener>,
+    wait_points: OnceLock<WaitPointListener>,
     turn: Turn,
     /// Whom to ask for files that are about to be forgotten.
     kernel: Mutex<Option<Arc<GivenUp>>>,
@@ -63,7 +63,7 @@ impl Operations {
             aborts_begun: AtomicU64::new(0),
             abort_listener: Mutex::default(),
             atomic_files: Mutex::default(),
-            moments: OnceLock::new(),
+            wait_points: OnceLock::new(),
             turn: Turn::default(),
             kernel: Mutex::default(),
             asking: Asking::default(),

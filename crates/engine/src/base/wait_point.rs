@@ -1,9 +1,9 @@
-//! The moments at which a call gives way: for a test that keeps a model of the volume in the order of acceptance, and lets others go on
+//! The points at which a call waits or is done waiting: for a test that keeps a model of the volume in the order of acceptance, and lets others go on
 //! from there. Nobody else listens, and then they cost nothing.
 
 /// Where a call is that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum WaitPoint {
     /// It is about to wait for the end of an atomic group. It has done nothing yet, and holds nothing.
     Blocked,
     /// That wait is over; it tries again.
@@ -14,5 +14,5 @@ pub enum Moment {
     Turn,
 }
 
-/// Told of every moment, by the thread whose call it is. It may wait.
-pub type MomentListener = Box<dyn Fn(Moment) + Send + Sync>;
+/// Told of every wait point, by the thread whose call it is. It may wait.
+pub type WaitPointListener = Box<dyn Fn(WaitPoint) + Send + Sync>;
