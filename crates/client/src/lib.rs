@@ -20,7 +20,7 @@
 #![deny(unsafe_code)]
 pub mod abi;
 mod at;
-mod atomic;
+mod atomic_files;
 mod barrier;
 mod fate;
 mod group;
@@ -40,9 +40,9 @@ pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC, STREAM_POLICY};
 pub use at::{
     get_stream_at, is_supported, new_stream_at, set_stream_at, stream_of_process_at, stream_sync_at,
 };
-pub use atomic::{make_atomic, open_atomic, syncv};
+pub use atomic_files::{make_atomic, open_atomic, syncv};
 #[doc(hidden)]
-pub use atomic::{open_or_make, take_back};
+pub use atomic_files::{open_or_make, take_back};
 pub use barrier::{fbarrier, fdatabarrier};
 pub use fate::{Cause, Limit, NotCommitted, TakenBack};
 pub use group::{

@@ -77,10 +77,10 @@ fn what_is_locked_takes_no_draft() {
     for (name, flag) in [("log", APPEND), ("fixed", IMMUTABLE)] {
         let f = file(&v, &c, ROOT_INO, name, b"first;");
         lock(&v, &c, f, flag);
-        assert_eq!(errno(v.atomic_open(&c, f, 0)), libc::EPERM, "{name}");
+        assert_eq!(errno(v.open_atomic_file(&c, f, 0)), libc::EPERM, "{name}");
         unlock(&v, &c, f);
-        v.atomic_open(&c, f, 0).unwrap();
-        assert!(!v.atomic_close(f));
+        v.open_atomic_file(&c, f, 0).unwrap();
+        assert!(!v.close_atomic_file(f));
     }
     v.unmount().unwrap();
     fsck(&dev);
@@ -94,10 +94,10 @@ fn what_becomes_locked_has_no_draft_any_more() {
     for (name, flag) in [("log", APPEND), ("fixed", IMMUTABLE)] {
         let f = file(&v, &user, ROOT_INO, name, b"first;");
         v.remember(f, 1);
-        v.atomic_open(&user, f, 0).unwrap();
+        v.open_atomic_file(&user, f, 0).unwrap();
         write(&v, &user, f, 6, b"user's;");
         lock(&v, &root, f, flag);
-        assert_eq!(v.atomic_state(f), (false, false), "{name}");
+        assert_eq!(v.atomic_file_state(f), (false, false), "{name}");
         assert_eq!(errno(v.syncv(&user, &[f], 0)), libc::EINVAL, "{name}");
         assert_eq!(
             errno(v.write(&user, f, 0, b"F", WriteFlags::default())),
@@ -111,7 +111,7 @@ fn what_becomes_locked_has_no_draft_any_more() {
             }
             _ => "first;user's;",
         };
-        assert!(!v.atomic_close(f), "{name}: something was taken back");
+        assert!(!v.close_atomic_file(f), "{name}: something was taken back");
         assert_eq!(read(&v, f), all, "{name}");
         v.fsync(&root, f, false).unwrap();
         assert_eq!(on_disk(&dev, name), all, "{name}");
@@ -119,29 +119,29 @@ fn what_becomes_locked_has_no_draft_any_more() {
     }
     // A flag and the content before it are one operation.
     let f = file(&v, &user, ROOT_INO, "both", b"a");
-    v.atomic_open(&user, f, 0).unwrap();
+    v.open_atomic_file(&user, f, 0).unwrap();
     write(&v, &user, f, 1, b"b");
     lock(&v, &root, f, APPEND);
     v.streamsync(root.stream).unwrap();
     assert_eq!(on_disk(&dev, "both"), "ab");
     // Nothing was written since its last sync.
     let f = file(&v, &user, ROOT_INO, "unchanged", b"a");
-    v.atomic_open(&user, f, 0).unwrap();
+    v.open_atomic_file(&user, f, 0).unwrap();
     lock(&v, &root, f, APPEND);
-    assert_eq!(v.atomic_state(f), (false, false));
+    assert_eq!(v.atomic_file_state(f), (false, false));
     assert_eq!(read(&v, f), "a");
     // Other flags leave it alone, and a group could take the flag back.
     let f = file(&v, &user, ROOT_INO, "other", b"a");
-    v.atomic_open(&user, f, 0).unwrap();
+    v.open_atomic_file(&user, f, 0).unwrap();
     write(&v, &user, f, 0, b"b");
     lock(&v, &root, f, 0x40);
-    assert_eq!(v.atomic_state(f), (true, true));
+    assert_eq!(v.atomic_file_state(f), (true, true));
     let (group, member) = begin(&v);
     let flags = v.getflags(f).unwrap() | APPEND;
     let refused = v.setflags(&member, f, flags);
     assert_eq!(errno(refused), libc::EBUSY);
     v.group_commit(group, false).unwrap();
-    assert!(v.atomic_close(f));
+    assert!(v.close_atomic_file(f));
     assert_eq!(read(&v, f), "a");
     v.unmount().unwrap();
     fsck(&dev);

@@ -85,7 +85,7 @@ fn the_disk_holds_the_last_synced_content_and_nothing_else() {
     let (dev, v) = fresh();
     let c = cx(100);
     let f = file(&v, &c, "f", &[1; 3 * BS]);
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     disk_is(&dev, "f", &[1; 3 * BS]);
     write(&v, &c, f, 100, &[2; 2 * BS]);
     v.setattr(&c, f, &resize(2 * BS as u64 + 7)).unwrap();
@@ -103,10 +103,10 @@ fn the_disk_holds_the_last_synced_content_and_nothing_else() {
     // Anybody's sync of the file does.
     v.fsync(&cx(8), f, true).unwrap();
     disk_is(&dev, "f", &new);
-    assert_eq!(v.atomic_state(f), (true, false));
+    assert_eq!(v.atomic_file_state(f), (true, false));
     write(&v, &c, f, 0, b"lost");
-    assert!(v.atomic_close(f));
-    assert!(!v.atomic_close(f), "it is not open any more");
+    assert!(v.close_atomic_file(f));
+    assert!(!v.close_atomic_file(f), "it is not open any more");
     assert_eq!(read(&v, f), new);
     // From here on it is a file like any other.
     write(&v, &c, f, 0, b"kept");
@@ -125,7 +125,7 @@ fn a_close_gives_everything_back() {
     v.checkpoint().unwrap();
     let (before, space) = (v.getattr(f).unwrap(), free(&v));
     for round in 0..3 {
-        v.atomic_open(&c, f, 0).unwrap();
+        v.open_atomic_file(&c, f, 0).unwrap();
         write(&v, &c, f, 4, &[2; 90_000]);
         v.fallocate(&c, f, Fallocate::PunchHole, 8192, 20_000)
             .unwrap();
@@ -136,7 +136,7 @@ fn a_close_gives_everything_back() {
         write(&v, &c, f, 1 << 30, b"far away");
         v.setattr(&c, f, &resize(70_000)).unwrap();
         assert_ne!(free(&v), space);
-        assert!(v.atomic_close(f));
+        assert!(v.close_atomic_file(f));
         let mut now = v.getattr(f).unwrap();
         now.atime = before.atime;
         assert_eq!(now, before, "round {round}");
@@ -156,7 +156,7 @@ fn changes_of_several_files_survive_together() {
         .map(|i| file(&v, &c, &format!("f{i}"), &[1; 5000]))
         .collect();
     for f in &files {
-        v.atomic_open(&c, *f, 0).unwrap();
+        v.open_atomic_file(&c, *f, 0).unwrap();
         write(&v, &c, *f, 0, &[2; 5000]);
     }
     let plain = file(&v, &c, "plain", b"no O_ATOMIC");
@@ -182,7 +182,7 @@ fn names_and_modes_are_no_content() {
     let (dev, v) = fresh();
     let c = cx(100);
     let f = file(&v, &c, "f", b"old");
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     let mtime = v.getattr(f).unwrap().mtime;
     write(&v, &c, f, 0, b"unsynced, and longer");
     let other = cx(200);
@@ -214,7 +214,7 @@ fn names_and_modes_are_no_content() {
         ..SetAttr::default()
     };
     v.setattr(&other, f, &set).unwrap();
-    assert!(v.atomic_close(f));
+    assert!(v.close_atomic_file(f));
     let a = v.getattr(f).unwrap();
     assert_eq!((a.size, a.mode, a.mtime), (3, 0o100600, (1_000_000, 0)));
     v.unmount().unwrap();
@@ -227,14 +227,14 @@ fn a_file_without_a_name_lives_until_its_close() {
     let c = cx(100);
     let f = file(&v, &c, "f", &[1; 9000]);
     v.syncfs(&c).unwrap();
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     write(&v, &c, f, 0, &[2; 9000]);
     v.unlink(&c, ROOT_INO, b"f").unwrap();
     v.fsync(&c, f, false).unwrap();
     assert_eq!(read(&v, f), vec![2; 9000]);
     write(&v, &c, f, 0, &[3; 90_000]);
     assert_eq!(after_crash(&dev, "f"), None);
-    assert!(v.atomic_close(f));
+    assert!(v.close_atomic_file(f));
     assert_eq!(errno(v.getattr(f)), libc::ENOENT);
     v.unmount().unwrap();
     fsck(&dev);
@@ -245,19 +245,19 @@ fn what_cannot_be_opened() {
     let (_, v) = fresh();
     let c = cx(100);
     let f = file(&v, &c, "f", b"x");
-    assert_eq!(errno(v.atomic_open(&c, ROOT_INO, 0)), libc::EISDIR);
+    assert_eq!(errno(v.open_atomic_file(&c, ROOT_INO, 0)), libc::EISDIR);
     let link = v.symlink(&c, ROOT_INO, b"link", b"f").unwrap().ino;
-    assert_eq!(errno(v.atomic_open(&c, link, 0)), libc::EINVAL);
-    v.atomic_open(&c, f, 0).unwrap();
-    assert_eq!(errno(v.atomic_open(&c, f, 0)), libc::EBUSY);
-    v.atomic_close(f);
+    assert_eq!(errno(v.open_atomic_file(&c, link, 0)), libc::EINVAL);
+    v.open_atomic_file(&c, f, 0).unwrap();
+    assert_eq!(errno(v.open_atomic_file(&c, f, 0)), libc::EBUSY);
+    v.close_atomic_file(f);
     // An open group's changes can go, so nothing is built on them.
     let group = v.group_begin(StreamId(100), 0, None).unwrap();
     let g = Context { stream: group, ..c };
     v.setattr(&g, f, &mode(0o640)).unwrap();
-    assert_eq!(errno(v.atomic_open(&c, f, 0)), libc::EBUSY);
+    assert_eq!(errno(v.open_atomic_file(&c, f, 0)), libc::EBUSY);
     v.group_abort(group).unwrap();
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     v.shutdown();
     assert_eq!(errno(v.fsync(&c, f, false)), libc::EIO);
 }
@@ -271,7 +271,7 @@ fn a_group_and_a_draft_leave_each_other_alone() {
     let (dev, v) = with_options(options);
     let c = cx(100);
     let f = file(&v, &c, "f", b"old");
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     write(&v, &c, f, 0, b"draft!");
     let group = v.group_begin(c.stream, 0, None).unwrap();
     let g = Context { stream: group, ..c };
@@ -298,7 +298,7 @@ fn new_content_goes_to_new_blocks_and_not_through_the_log() {
     let (_, v) = fresh();
     let c = cx(100);
     let f = file(&v, &c, "f", &[1; 64 * BS]);
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     let before = v.status().counters;
     for i in 0..32u64 {
         write(&v, &c, f, i * 2 * BS as u64, &[2; 100]);
@@ -326,8 +326,8 @@ fn a_draft_has_a_bound() {
     let (dev, v) = with_options(options);
     let c = cx(100);
     let (f, g) = (file(&v, &c, "f", b"old"), file(&v, &c, "g", b"old"));
-    v.atomic_open(&c, f, 0).unwrap();
-    v.atomic_open(&c, g, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, g, 0).unwrap();
     let step = [7u8; 64 << 10];
     let fill = |ino: Ino, from: u64| {
         let mut at = from;
@@ -350,7 +350,7 @@ fn a_draft_has_a_bound() {
     v.fsync(&c, f, false).unwrap();
     assert_eq!(after_crash(&dev, "f").unwrap().len() as u64, size);
     assert_eq!(fill(f, size).0, libc::EDQUOT);
-    assert!(v.atomic_close(f));
+    assert!(v.close_atomic_file(f));
     assert!(fill(g, 0).1 > 0);
     v.unmount().unwrap();
     fsck(&dev);
@@ -365,7 +365,7 @@ fn a_lost_mapped_page_keeps_the_rest_from_the_disk() {
     let (dev, v) = with_options(options);
     let c = cx(100);
     let f = file(&v, &c, "f", &[1; BS]);
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     let mapped = WriteFlags {
         writeback: true,
         ..WriteFlags::default()
@@ -382,8 +382,8 @@ fn a_lost_mapped_page_keeps_the_rest_from_the_disk() {
     assert_eq!(errno(v.fsync(&c, f, false)), libc::EDQUOT);
     assert_eq!(errno(v.syncv(&c, &[f], 0)), libc::EDQUOT);
     disk_is(&dev, "f", &[1; BS]);
-    assert!(v.atomic_close(f));
-    v.atomic_open(&c, f, 0).unwrap();
+    assert!(v.close_atomic_file(f));
+    v.open_atomic_file(&c, f, 0).unwrap();
     write(&v, &c, f, 0, b"new");
     v.fsync(&c, f, false).unwrap();
     v.unmount().unwrap();
@@ -398,12 +398,12 @@ fn who_caches_is_told_and_pages_of_before_are_dropped() {
     v.listen_to_aborts(Box::new(move |a| sink.lock().unwrap().push(a)));
     let c = cx(100);
     let f = file(&v, &c, "f", &[1; BS]);
-    v.atomic_open(&c, f, 0).unwrap();
-    v.atomic_close(f);
+    v.open_atomic_file(&c, f, 0).unwrap();
+    v.close_atomic_file(f);
     assert!(told.lock().unwrap().is_empty(), "nothing was taken back");
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     write(&v, &c, f, 0, &[2; 100]);
-    v.atomic_close(f);
+    v.close_atomic_file(f);
     let seen = std::mem::take(&mut *told.lock().unwrap());
     assert_eq!(seen.len(), 1);
     assert_eq!((&seen[0].inodes, seen[0].names.len()), (&vec![f], 0));
@@ -413,9 +413,9 @@ fn who_caches_is_told_and_pages_of_before_are_dropped() {
     };
     v.write(&c, f, 0, &[2; BS], mapped).unwrap();
     assert_eq!(read(&v, f), vec![1; BS]);
-    assert_eq!(errno(v.atomic_open(&c, f, 0)), libc::EAGAIN);
+    assert_eq!(errno(v.open_atomic_file(&c, f, 0)), libc::EAGAIN);
     v.pages_dropped(f);
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     v.write(&c, f, 0, &[3; BS], mapped).unwrap();
     assert_eq!(read(&v, f), vec![3; BS]);
     v.unmount().unwrap();
@@ -430,7 +430,7 @@ fn ignored_syncs_keep_the_order_only() {
     };
     let f = file(&v, &c, "f", b"old");
     v.syncfs(&c).unwrap();
-    v.atomic_open(&c, f, 0).unwrap();
+    v.open_atomic_file(&c, f, 0).unwrap();
     write(&v, &c, f, 0, b"new");
     v.fsync(&c, f, false).unwrap();
     disk_is(&dev, "f", b"old");
@@ -454,7 +454,7 @@ fn a_full_volume_and_many_threads() {
             s.spawn(move || {
                 let c = cx(200 + i as u64);
                 for round in 0..30u64 {
-                    v.atomic_open(&c, f, 0).unwrap();
+                    v.open_atomic_file(&c, f, 0).unwrap();
                     for k in 0..20 {
                         let at = (round * 7 + k * 13) % 24 * 4096;
                         let data = [(round + k) as u8; 4000];
@@ -467,7 +467,7 @@ fn a_full_volume_and_many_threads() {
                         v.syncv(&c, &[f], 0).unwrap();
                     }
                     let held = read(&v, f).len();
-                    v.atomic_close(f);
+                    v.close_atomic_file(f);
                     assert_eq!((held, read(&v, f).len()), (100_000, 100_000));
                 }
             });
@@ -492,7 +492,7 @@ fn a_full_volume_and_many_threads() {
 fn a_member_of_a_group_that_has_ended_changes_no_draft() {
     let (_, v) = fresh();
     let f = file(&v, &cx(1), "f", b"old");
-    v.atomic_open(&cx(1), f, 0).unwrap();
+    v.open_atomic_file(&cx(1), f, 0).unwrap();
     let id = v.group_begin(StreamId(2), 0, None).unwrap();
     let member = Context {
         stream: id,
@@ -505,6 +505,6 @@ fn a_member_of_a_group_that_has_ended_changes_no_draft() {
     // Content goes to the draft, not to the group.
     assert_eq!(read(&v, f), b"new");
     v.fsync(&cx(1), f, false).unwrap();
-    assert!(!v.atomic_close(f));
+    assert!(!v.close_atomic_file(f));
     v.unmount().unwrap();
 }

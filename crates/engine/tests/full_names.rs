@@ -387,7 +387,7 @@ fn groups_and_drafts_leave_half_of_the_reserve() {
             let how = Fallocate::Allocate { keep_size: false };
             v.fallocate(c, pre, how, 0, len).unwrap();
             full.fill(full.create(ROOT_INO, "big").unwrap());
-            v.atomic_open(c, pre, 0).unwrap();
+            v.open_atomic_file(c, pre, 0).unwrap();
             // Every other block, so that each write cuts an extent, until the draft is as large as it may be.
             let write = |n: u64| {
                 let at = (2 * n + 1) * bs;

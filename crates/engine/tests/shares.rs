@@ -91,7 +91,7 @@ fn memory_of_groups_has_a_share_for_each_user() {
     assert_eq!(fill(&v, &member, dir, "b"), (0, libc::EDQUOT));
     let f = v.mknod(&user(GREEDY, 7), dir, b"draft", 0o100644, 0);
     let draft = f.unwrap().ino;
-    v.atomic_open(&user(GREEDY, 7), draft, 0).unwrap();
+    v.open_atomic_file(&user(GREEDY, 7), draft, 0).unwrap();
     let more = |c: &Context| v.write(c, draft, 0, &[1; 4096], WriteFlags::default());
     assert_eq!(errno(more(&user(GREEDY, 7))), libc::EDQUOT, "drafts count");
     // The other one gets an eighth of the bound, and root a quarter.
@@ -106,7 +106,7 @@ fn memory_of_groups_has_a_share_for_each_user() {
     v.group_commit(roots, true).unwrap();
     v.group_abort(first).unwrap();
     v.group_abort(second).unwrap();
-    v.atomic_close(draft);
+    v.close_atomic_file(draft);
     v.unmount().unwrap();
     fsck(&dev);
 }

@@ -35,7 +35,7 @@ pub struct Driver {
     /// Open atomic groups, by stream.
     pub(crate) groups: HashMap<usize, OpenGroup>,
     /// Files that are open O_ATOMIC; they are among `open` as well.
-    pub(crate) atomics: HashMap<NodeId, AtomicFile>,
+    pub(crate) atomic_files: HashMap<NodeId, AtomicFile>,
     /// Inodes that the "kernel" holds.
     pub(crate) open: Vec<NodeId>,
     /// Requests that failed with ENOSPC.
@@ -123,7 +123,7 @@ impl Driver {
             inos,
             streams: ids,
             groups: HashMap::new(),
-            atomics: HashMap::new(),
+            atomic_files: HashMap::new(),
             open: Vec::new(),
             no_space: 0,
             aborts: 0,
@@ -168,8 +168,8 @@ impl Driver {
             Action::GroupBegin | Action::GroupCommit { .. } | Action::GroupAbort => {
                 return self.group_act(stream, action);
             }
-            Action::AtomicOpen(_) | Action::AtomicClose(_) | Action::Syncv(_) => {
-                return self.atomic_act(stream, action);
+            Action::AtomicFileOpen(_) | Action::AtomicFileClose(_) | Action::Syncv(_) => {
+                return self.atomic_file_act(stream, action);
             }
             Action::Fsync { node, .. } | Action::IgnoredSync(node) if self.is_drafted(node) => {
                 return self.publish(stream, &[*node], action);

@@ -233,7 +233,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
         long_names: rng.chance(20),
         barrier_percent: 0,
         group_percent: 0,
-        atomic_percent: 0,
+        atomic_file_percent: 0,
         rights_percent: 0,
         pages: false,
     };
@@ -281,7 +281,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
     let mut rng = Rng::new(seed ^ 0x6702_0b97);
     let mix = Mix {
         group_percent: *rng.pick(&[0, 0, 6, 12]),
-        atomic_percent: *rng.pick(&[0, 0, 8, 20]),
+        atomic_file_percent: *rng.pick(&[0, 0, 8, 20]),
         ..mix
     };
     // Some are of volumes that others have used before.
@@ -295,7 +295,7 @@ pub fn workload(seed: u64) -> (Setting, Mix, usize) {
     };
     // And some of those without O_ATOMIC files are about rights.
     let mut rng = Rng::new(seed ^ 0x0a11_0f12);
-    let rights = match mix.atomic_percent {
+    let rights = match mix.atomic_file_percent {
         0 => *rng.pick(&[0, 20, 40]),
         _ => 0,
     };

@@ -33,7 +33,7 @@ pub struct Mix {
     /// Percent of actions that begin or end an atomic group.
     pub group_percent: u64,
     /// Percent of actions that open, close or sync files O_ATOMIC.
-    pub atomic_percent: u64,
+    pub atomic_file_percent: u64,
     /// Percent of actions about rights and flags, what inherits or kills them, special files, copies and mappings.
     pub rights_percent: u64,
     /// Writes come as the kernel sends them: one that begins inside a page ends with it, and what follows is a request of its own.
@@ -57,7 +57,7 @@ impl Default for Mix {
             wrong_percent: 0,
             long_names: false,
             group_percent: 0,
-            atomic_percent: 0,
+            atomic_file_percent: 0,
             rights_percent: 0,
             pages: false,
         }
@@ -102,8 +102,8 @@ pub enum Action {
     },
     GroupAbort,
     /// O_ATOMIC.
-    AtomicOpen(NodeId),
-    AtomicClose(NodeId),
+    AtomicFileOpen(NodeId),
+    AtomicFileClose(NodeId),
     /// Unsynced changes of these files that are open O_ATOMIC become durable together.
     Syncv(Vec<NodeId>),
 }
@@ -174,8 +174,8 @@ impl Generator {
                 _ => Action::GroupAbort,
             };
         }
-        if self.mix.atomic_percent > 0
-            && self.rng.chance(self.mix.atomic_percent)
+        if self.mix.atomic_file_percent > 0
+            && self.rng.chance(self.mix.atomic_file_percent)
             && let Some(action) = self.atomic(tree, stream)
         {
             return action;
@@ -215,7 +215,7 @@ impl Generator {
             _ if n == 0 => {}
             0..2 => {
                 let at = self.rng.below(n) as usize;
-                return Some(Action::AtomicClose(self.atomic.swap_remove(at)));
+                return Some(Action::AtomicFileClose(self.atomic.swap_remove(at)));
             }
             2..4 => {
                 let node = *self.rng.pick(&self.atomic);
@@ -230,7 +230,7 @@ impl Generator {
             return None;
         }
         self.atomic.push(node);
-        Some(Action::AtomicOpen(node))
+        Some(Action::AtomicFileOpen(node))
     }
 
     fn sync(&mut self, tree: &Tree, stream: usize) -> Action {

@@ -3,7 +3,7 @@
 //! The place of each call in the order of acceptance is known exactly. A group's commit has it when the group is closed; a sync that
 //! publishes what is unsynced of O_ATOMIC files, when it has done so; an operation that another stream's group is in the way of, when it
 //! is accepted after its wait. Up to that moment the thread has the turn, then the others go on beside it.
-use crate::drive::atomic_files::AtomicCall;
+use crate::drive::atomic_files::AtomicFileCall;
 use crate::drive::groups::{OpenGroup, stopped_or};
 use crate::drive::{Driver, Ended, is_stop};
 use crate::generate::Action;
@@ -59,9 +59,9 @@ impl Shared {
     }
 
     /// A call on files that are open O_ATOMIC, or may be when it is carried out.
-    pub(crate) fn sync_files(self: &Arc<Self>, call: AtomicCall) -> Result<Ended, String> {
+    pub(crate) fn sync_files(self: &Arc<Self>, call: AtomicFileCall) -> Result<Ended, String> {
         let held = lock(&self.driver).hold(&call.nodes);
-        let opens = matches!(call.action, Action::AtomicOpen(_));
+        let opens = matches!(call.action, Action::AtomicFileOpen(_));
         let promised: Arc<Mutex<Option<Promises>>> = Arc::default();
         let (shared, mine, note) = (self.clone(), call.clone(), promised.clone());
         self.turn.when_placed(move || {
@@ -98,7 +98,7 @@ impl Shared {
 }
 
 /// A call on files has its place: the numbers of what it promises.
-fn place(driver: &mut Driver, call: &AtomicCall, opens: bool) -> Promises {
+fn place(driver: &mut Driver, call: &AtomicFileCall, opens: bool) -> Promises {
     if opens {
         driver.opened(call);
     }

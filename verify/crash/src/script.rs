@@ -103,8 +103,8 @@ impl Script {
                 data_only: true,
             },
             "fbarrier" | "fdatabarrier" => Action::Barrier(self.find(tree, args.first()?)?),
-            "atomic" => Action::AtomicOpen(self.find(tree, args.first()?)?),
-            "release" => Action::AtomicClose(self.find(tree, args.first()?)?),
+            "atomic" => Action::AtomicFileOpen(self.find(tree, args.first()?)?),
+            "release" => Action::AtomicFileClose(self.find(tree, args.first()?)?),
             "syncv" => {
                 let all = args.iter().map(|path| self.find(tree, path));
                 Action::Syncv(all.collect::<Option<_>>()?)
@@ -404,8 +404,8 @@ fn line(action: &Action) -> String {
         Action::GroupCommit { durable: true } => "commit".into(),
         Action::GroupCommit { .. } => "order".into(),
         Action::GroupAbort => "abort".into(),
-        Action::AtomicOpen(node) => format!("atomic {}", handle(node)),
-        Action::AtomicClose(node) => format!("release {}", handle(node)),
+        Action::AtomicFileOpen(node) => format!("atomic {}", handle(node)),
+        Action::AtomicFileClose(node) => format!("release {}", handle(node)),
         Action::Syncv(nodes) => {
             let all: Vec<String> = nodes.iter().map(handle).collect();
             format!("syncv {}", all.join(" "))

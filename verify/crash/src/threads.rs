@@ -6,7 +6,7 @@
 //! nothing. How calls on atomic groups and failure-atomic files get their place is told in `hands.rs`. Seeds replay what each thread wants to do, not the interleaving; a failure therefore saves its crash image.
 use crate::config::CONFIGS;
 use crate::coverage::Coverage;
-use crate::drive::atomic_files::AtomicCall;
+use crate::drive::atomic_files::AtomicFileCall;
 use crate::drive::request::Held;
 use crate::drive::{Driver, Ended, is_stop};
 use crate::explore::{Effort, explore};
@@ -149,7 +149,7 @@ pub fn grouped(seed: u64) -> Work {
         true => work(seed),
         false => crowded(seed),
     };
-    (work.mix.group_percent, work.mix.atomic_percent) =
+    (work.mix.group_percent, work.mix.atomic_file_percent) =
         *rng.pick(&[(12, 0), (20, 0), (0, 25), (8, 15), (15, 10)]);
     work.wait = Duration::from_micros(*rng.pick(&[0, 0, 500, 20_000]));
     work
@@ -284,20 +284,20 @@ impl Shared {
     }
 
     /// The action as a call on files that are open O_ATOMIC, or may be then.
-    fn files_call(&self, stream: usize, action: &Action) -> Option<AtomicCall> {
+    fn files_call(&self, stream: usize, action: &Action) -> Option<AtomicFileCall> {
         let driver = lock(&self.driver);
         let one = match action {
-            Action::AtomicOpen(node) => return driver.opening(stream, *node),
+            Action::AtomicFileOpen(node) => return driver.opening(stream, *node),
             Action::Syncv(nodes) => {
-                let open = nodes.iter().all(|n| driver.atomics.contains_key(n));
+                let open = nodes.iter().all(|n| driver.atomic_files.contains_key(n));
                 return driver
-                    .atomic_call(stream, nodes, action)
+                    .atomic_file_call(stream, nodes, action)
                     .filter(|_| open && !nodes.is_empty());
             }
             Action::Fsync { node, .. } | Action::IgnoredSync(node) if self.atomic => *node,
             _ => return None,
         };
-        driver.atomic_call(stream, &[one], action)
+        driver.atomic_file_call(stream, &[one], action)
     }
 
     /// What does not wait, and calls that wait for the device and change nothing.
@@ -305,7 +305,7 @@ impl Shared {
         let mut driver = lock(&self.driver);
         let Some(call) = driver.sync_call(stream, action) else {
             return match action {
-                Action::AtomicOpen(_) | Action::Syncv(_) => Ok(Ended::Refused),
+                Action::AtomicFileOpen(_) | Action::Syncv(_) => Ok(Ended::Refused),
                 _ => driver.act(stream, action),
             };
         };
@@ -455,7 +455,7 @@ fn perform_on(
         dev: dev.clone(),
         turn: Arc::default(),
         driver: Mutex::new(Driver::new(vol.clone(), Some(dev.clone()), &base, streams)),
-        atomic: work.mix.group_percent + work.mix.atomic_percent > 0,
+        atomic: work.mix.group_percent + work.mix.atomic_file_percent > 0,
         doing: (0..hands).map(|_| Mutex::default()).collect(),
         stopped: AtomicBool::new(false),
         error: Mutex::default(),

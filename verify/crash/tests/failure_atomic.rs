@@ -38,7 +38,7 @@ fn power_cuts_at_random_points() {
         let mix = Mix {
             streams: 3,
             names: 4,
-            atomic_percent: 35,
+            atomic_file_percent: 35,
             ..Mix::default()
         };
         let run = Run::record(setting, Source::Random(seed, mix, 150));

@@ -40,7 +40,7 @@ fn work(seed: u64) -> (Setting, Mix) {
         barrier_percent: *rng.pick(&[30, 60, 90]),
         ignore_percent: *rng.pick(&[0, 30]),
         group_percent: *rng.pick(&[0, 0, 10]),
-        atomic_percent: *rng.pick(&[0, 0, 15]),
+        atomic_file_percent: *rng.pick(&[0, 0, 15]),
         ..Mix::default()
     };
     (setting, mix)

@@ -295,7 +295,7 @@ fn record(config: &'static Config, seed: u64) -> Result<Run, String> {
         barrier_percent: [0, 50, 30][(seed % 3) as usize],
         ignore_percent: [0, 20, 10][(seed % 3) as usize],
         group_percent: [0, 0, 8][(seed % 3) as usize],
-        atomic_percent: [0, 10, 8][(seed % 3) as usize],
+        atomic_file_percent: [0, 10, 8][(seed % 3) as usize],
         ..Mix::default()
     };
     Run::record(setting, Source::Random(seed, mix, 250))

@@ -65,7 +65,7 @@ impl Calls {
     /// ENOSPC only where an ACL changes with the mode and its block is shared with other inodes.
     pub fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        if set.size.is_some() && rights && self.atomic_state(ino).0 {
+        if set.size.is_some() && rights && self.atomic_file_state(ino).0 {
             // The size is the draft's, the rest is not.
             let size = SetAttr {
                 mode: None,

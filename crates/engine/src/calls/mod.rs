@@ -1,6 +1,6 @@
 //! Calls: what a front end asks for.
 pub(crate) mod access;
-pub(crate) mod atomic;
+pub(crate) mod atomic_files;
 pub(crate) mod attr;
 pub(crate) mod dir;
 pub(crate) mod durable;

@@ -1,7 +1,7 @@
 //! Operations: how a change is admitted, gets its space, is accepted, recorded and, in an atomic group, taken back.
 pub(crate) mod admit;
-pub(crate) mod atomic;
 mod bugs;
+pub(crate) mod draft;
 pub(crate) mod forget;
 pub(crate) mod full;
 pub(crate) mod group;

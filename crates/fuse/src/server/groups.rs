@@ -77,7 +77,7 @@ impl Server {
 
     /// What F2FS has, and SQLite uses where it is built for it: what the calling thread changes between start and commit. Within a group
     /// that somebody began otherwise a commit waits for that group's, and an abort takes all of that group back.
-    pub(super) fn atomic_write(&self, request: &Request<'_>, number: u32) -> Answer {
+    pub(super) fn f2fs_atomic_write(&self, request: &Request<'_>, number: u32) -> Answer {
         let (tid, uid) = (request.header.pid, request.header.uid);
         let attr = self.volume.getattr(self.target(request)?)?;
         if number == F2FS_START && !attr.is_file() {

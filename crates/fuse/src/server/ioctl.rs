@@ -123,8 +123,8 @@ impl Server {
             | client::IOC_GROUP_ABORT
             | client::IOC_GROUP_ENTER => self.group_ioctl(request, arg.cmd, input, reply)?,
             F2FS_GET_FEATURES => reply.push(&F2FS_FEATURE_ATOMIC_WRITE),
-            F2FS_START | F2FS_COMMIT | F2FS_ABORT => self.atomic_write(request, arg.cmd)?,
-            client::IOC_ATOMIC => self.atomic_open(request, arg.fh, input, reply)?,
+            F2FS_START | F2FS_COMMIT | F2FS_ABORT => self.f2fs_atomic_write(request, arg.cmd)?,
+            client::IOC_ATOMIC => self.open_atomic_file(request, arg.fh, input, reply)?,
             client::IOC_SYNCV => self.syncv(request, input, reply)?,
             client::IOC_SYNC_VOLUME => self.sync_volume(request, input, reply)?,
             client::IOC_GROUP_CHANGES => self.group_changes(request, input, reply)?,

@@ -12,7 +12,7 @@
 //! answered ENOSYS too: the kernel then sends MKNOD, and no RELEASE. Only O_TMPFILE has handles, which mean nothing. With `atomic_files=on` OPEN is
 //! answered, and closes are seen (`atomic.rs`). So opening an immutable
 //! file for writing, or an append-only one without O_APPEND, cannot be refused, as ext4 does, but there; the write is.
-mod atomic;
+mod atomic_files;
 mod data;
 mod forgets;
 mod groups;
@@ -69,7 +69,7 @@ pub struct Server {
     snapshots: Mutex<snapshots::Snapshots>,
     notifier: notifier::Notifier,
     asker: forgets::Asker,
-    handles: atomic::Handles,
+    handles: atomic_files::Handles,
     pages: pages::Pages,
     /// What `status` says about the mount.
     mount: MountInfo,
@@ -137,7 +137,7 @@ impl Server {
             pages: pages::Pages::new(notifier.clone()),
             notifier,
             asker: forgets::Asker::new(),
-            handles: atomic::Handles::default(),
+            handles: atomic_files::Handles::default(),
             mount,
             ended: Mutex::new(None),
             panicked: AtomicBool::new(false),

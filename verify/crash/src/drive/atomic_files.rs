@@ -19,7 +19,7 @@ pub struct AtomicFile {
 
 /// A call on files: an O_ATOMIC open, or a sync of files that are open so, or may be.
 #[derive(Clone, Debug)]
-pub struct AtomicCall {
+pub struct AtomicFileCall {
     stream: usize,
     /// The group that its caller is in.
     group: Option<OpenGroup>,
@@ -30,14 +30,14 @@ pub struct AtomicCall {
     cx: Context,
 }
 
-impl AtomicCall {
+impl AtomicFileCall {
     pub fn perform(&self, vol: &Volume) -> Result<(), Error> {
         let cx = Context {
             ignore_fsync: matches!(self.action, Action::IgnoredSync(_)),
             ..self.cx
         };
         match &self.action {
-            Action::AtomicOpen(_) => vol.atomic_open(&cx, self.inos[0], 0),
+            Action::AtomicFileOpen(_) => vol.open_atomic_file(&cx, self.inos[0], 0),
             Action::Syncv(_) => vol.syncv(&cx, &self.inos, 0),
             _ => vol.fsync(&cx, self.inos[0], false),
         }
@@ -45,18 +45,22 @@ impl AtomicCall {
 }
 
 impl Driver {
-    pub(crate) fn atomic_act(&mut self, stream: usize, action: &Action) -> Result<Ended, String> {
+    pub(crate) fn atomic_file_act(
+        &mut self,
+        stream: usize,
+        action: &Action,
+    ) -> Result<Ended, String> {
         match action {
-            Action::AtomicOpen(node) => self.atomic_open(stream, *node),
-            Action::AtomicClose(node) => self.atomic_close(*node),
-            Action::Syncv(nodes) if nodes.iter().all(|n| self.atomics.contains_key(n)) => {
+            Action::AtomicFileOpen(node) => self.open_atomic_file(stream, *node),
+            Action::AtomicFileClose(node) => self.close_atomic_file(*node),
+            Action::Syncv(nodes) if nodes.iter().all(|n| self.atomic_files.contains_key(n)) => {
                 self.publish(stream, nodes, action)
             }
             _ => Ok(Ended::Refused),
         }
     }
 
-    fn atomic_open(&mut self, stream: usize, node: NodeId) -> Result<Ended, String> {
+    fn open_atomic_file(&mut self, stream: usize, node: NodeId) -> Result<Ended, String> {
         let Some(call) = self.opening(stream, node) else {
             return Ok(Ended::Refused);
         };
@@ -78,9 +82,9 @@ impl Driver {
     }
 
     /// The call that opens a file O_ATOMIC, if it exists.
-    pub(crate) fn opening(&self, stream: usize, node: NodeId) -> Option<AtomicCall> {
+    pub(crate) fn opening(&self, stream: usize, node: NodeId) -> Option<AtomicFileCall> {
         self.tree.content(node)?;
-        self.atomic_call(stream, &[node], &Action::AtomicOpen(node))
+        self.atomic_file_call(stream, &[node], &Action::AtomicFileOpen(node))
     }
 
     /// How an O_ATOMIC open ended that did not succeed.
@@ -97,7 +101,7 @@ impl Driver {
             Err(e) if is_stop(e) => Ok(Some(Ended::Stopped)),
             Err(e)
                 if e.errno() == libc::EBUSY
-                    && (self.atomics.contains_key(&node) || !self.groups.is_empty()) =>
+                    && (self.atomic_files.contains_key(&node) || !self.groups.is_empty()) =>
             {
                 Ok(Some(Ended::Refused))
             }
@@ -110,7 +114,7 @@ impl Driver {
     }
 
     /// From here on what is written to the file waits for a sync.
-    pub(crate) fn opened(&mut self, call: &AtomicCall) {
+    pub(crate) fn opened(&mut self, call: &AtomicFileCall) {
         let node = call.nodes[0];
         let Some(base) = self.tree.content(node) else {
             return;
@@ -121,14 +125,14 @@ impl Driver {
             changed: false,
             lost: false,
         };
-        self.atomics.insert(node, file);
+        self.atomic_files.insert(node, file);
     }
 
-    fn atomic_close(&mut self, node: NodeId) -> Result<Ended, String> {
-        let Some(file) = self.atomics.remove(&node) else {
+    fn close_atomic_file(&mut self, node: NodeId) -> Result<Ended, String> {
+        let Some(file) = self.atomic_files.remove(&node) else {
             return Ok(Ended::Refused);
         };
-        let changed = self.vol.atomic_close(self.all_inos[&node]);
+        let changed = self.vol.close_atomic_file(self.all_inos[&node]);
         if changed != file.changed {
             return Err(format!("close of #{}: taken back: {changed}", node.0));
         }
@@ -149,7 +153,7 @@ impl Driver {
         nodes: &[NodeId],
         action: &Action,
     ) -> Result<Ended, String> {
-        let Some(call) = self.atomic_call(stream, nodes, action) else {
+        let Some(call) = self.atomic_file_call(stream, nodes, action) else {
             return Ok(Ended::Refused);
         };
         let done = call.perform(&self.vol);
@@ -165,14 +169,14 @@ impl Driver {
     }
 
     /// The call of an action on files, all of which exist.
-    pub(crate) fn atomic_call(
+    pub(crate) fn atomic_file_call(
         &self,
         stream: usize,
         nodes: &[NodeId],
         action: &Action,
-    ) -> Option<AtomicCall> {
+    ) -> Option<AtomicFileCall> {
         let inos = nodes.iter().map(|n| self.inos.get(n).copied());
-        Some(AtomicCall {
+        Some(AtomicFileCall {
             stream,
             group: self.groups.get(&stream).copied(),
             nodes: nodes.to_vec(),
@@ -184,10 +188,14 @@ impl Driver {
     }
 
     /// How a sync of files that are open O_ATOMIC ended that did not succeed, and had not got its place.
-    pub(crate) fn not_published(&mut self, call: &AtomicCall, e: Error) -> Result<Ended, String> {
+    pub(crate) fn not_published(
+        &mut self,
+        call: &AtomicFileCall,
+        e: Error,
+    ) -> Result<Ended, String> {
         // A group that had changed the file's name or mode was in the way.
         self.conflicts += u64::from(self.settle_groups()?);
-        let lost = |n: &NodeId| self.atomics.get(n).is_some_and(|a| a.lost);
+        let lost = |n: &NodeId| self.atomic_files.get(n).is_some_and(|a| a.lost);
         let left = call
             .group
             .is_some_and(|g| !self.is_open_group(call.stream, g));
@@ -205,13 +213,13 @@ impl Driver {
     }
 
     /// A sync of files has got its place; what it promises when it succeeds.
-    pub(crate) fn placed(&mut self, call: &AtomicCall) -> Result<Vec<Sync>, String> {
+    pub(crate) fn placed(&mut self, call: &AtomicFileCall) -> Result<Vec<Sync>, String> {
         self.conflicts += u64::from(self.settle_groups()?);
         self.published(call);
         let after = self.history.ops.len();
         let mut promises = Vec::new();
         for node in &call.nodes {
-            if self.atomics.contains_key(node) {
+            if self.atomic_files.contains_key(node) {
                 self.check_content(*node, "a sync")?;
             }
             promises.push(Sync {
@@ -238,23 +246,23 @@ impl Driver {
             return None;
         };
         let new = flags & (IMMUTABLE | APPEND) & !self.tree.get(*node).ok()?.flags;
-        (new != 0 && self.atomics.contains_key(node)).then_some(*node)
+        (new != 0 && self.atomic_files.contains_key(node)).then_some(*node)
     }
 
     /// Such an operation was accepted: it has published what there was.
     pub(crate) fn draft_ended(&mut self, node: NodeId, stream: usize) -> Result<(), String> {
         self.publish_at(stream, self.events(), &[node]);
-        self.atomics.remove(&node);
+        self.atomic_files.remove(&node);
         if let Some(i) = self.open.iter().position(|n| *n == node) {
             self.open.swap_remove(i);
         }
-        match self.vol.atomic_state(self.ino(node)) {
+        match self.vol.atomic_file_state(self.ino(node)) {
             (false, false) => Ok(()),
             state => Err(format!("#{} is locked, its draft is {state:?}", node.0)),
         }
     }
 
-    fn published(&mut self, call: &AtomicCall) {
+    fn published(&mut self, call: &AtomicFileCall) {
         self.publish_at(call.stream, call.began, &call.nodes);
     }
 
@@ -262,7 +270,8 @@ impl Driver {
         let began = began.max(self.began.last().copied().unwrap_or(0));
         let (mut files, mut stamps) = (Vec::new(), Vec::new());
         for node in nodes {
-            let (Some(file), Some(now)) = (self.atomics.get_mut(node), self.tree.content(*node))
+            let (Some(file), Some(now)) =
+                (self.atomic_files.get_mut(node), self.tree.content(*node))
             else {
                 continue;
             };
@@ -300,19 +309,19 @@ impl Driver {
     /// A write from a mapping failed: the kernel holds the page for written, and syncs fail from here on.
     pub(crate) fn lost_page(&mut self, op: &Op, e: &ccfs_engine::Error) {
         if let Op::Write { node, .. } = op
-            && let Some(file) = self.atomics.get_mut(node)
+            && let Some(file) = self.atomic_files.get_mut(node)
         {
             file.lost |= !is_stop(e);
         }
     }
 
     pub(crate) fn is_lost(&self, node: &NodeId) -> bool {
-        self.atomics.get(node).is_some_and(|a| a.lost)
+        self.atomic_files.get(node).is_some_and(|a| a.lost)
     }
 
     /// Has the file unsynced changes?
     pub(crate) fn is_drafted(&self, node: &NodeId) -> bool {
-        self.atomics.get(node).is_some_and(|a| a.changed)
+        self.atomic_files.get(node).is_some_and(|a| a.changed)
     }
 
     /// The file open O_ATOMIC whose content this operation changes, if it is about one.
@@ -325,11 +334,11 @@ impl Driver {
             Op::SetAttr { node, set } if set.size.is_some() => node,
             _ => return None,
         };
-        self.atomics.contains_key(node).then_some(*node)
+        self.atomic_files.contains_key(node).then_some(*node)
     }
 
     pub(crate) fn drafted(&mut self, node: NodeId) {
-        if let Some(file) = self.atomics.get_mut(&node) {
+        if let Some(file) = self.atomic_files.get_mut(&node) {
             file.changed = true;
         }
     }
@@ -338,7 +347,7 @@ impl Driver {
     pub(crate) fn committed_stamps(&mut self, op: &Op, mut stamps: Vec<Stamp>) -> Vec<Stamp> {
         let sets = matches!(op, Op::SetAttr { set, .. } if set.mtime.is_some());
         for stamp in &mut stamps {
-            let Some(file) = self.atomics.get_mut(&stamp.node) else {
+            let Some(file) = self.atomic_files.get_mut(&stamp.node) else {
                 continue;
             };
             file.base.ctime = stamp.ctime.unwrap_or(file.base.ctime);
@@ -353,7 +362,7 @@ impl Driver {
 
     /// The unsynced content of files, over a tree that was made from the history.
     pub(crate) fn redraft(&mut self, shown: &Tree) {
-        for (node, file) in &mut self.atomics {
+        for (node, file) in &mut self.atomic_files {
             let Some(base) = self.tree.content(*node) else {
                 continue;
             };

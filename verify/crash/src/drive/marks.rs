@@ -14,7 +14,7 @@ impl Driver {
         let file = self.tree.get(*node);
         let within = file.is_ok_and(|n| offset + data.len() as u64 <= n.size);
         // What flags forbid is not mapped, but for by those who do not look.
-        let is_open = self.atomics.contains_key(node)
+        let is_open = self.atomic_files.contains_key(node)
             || self.maps
                 && self.history.groups == 0
                 && self.writers.contains_key(node)

@@ -17,7 +17,7 @@ impl Calls {
     /// # Errors
     /// EBUSY: it is open O_ATOMIC already, or an open atomic group has changed it; EAGAIN: pages of a draft that was taken back are still
     /// being dropped; EISDIR, EINVAL: no regular file; EPERM: immutable or append-only; EROFS; EIO.
-    pub fn atomic_open(&self, cx: &Context, ino: Ino, pid: u32) -> Result<()> {
+    pub fn open_atomic_file(&self, cx: &Context, ino: Ino, pid: u32) -> Result<()> {
         drop(self.admit_to(cx)?);
         let inode = self.inode(ino)?;
         {
@@ -47,13 +47,13 @@ impl Calls {
         // What was written before is no draft; it must not get lost after a sync of what follows it.
         let synced = self.sync(cx, SyncCall::File(ino), pid);
         if synced.is_err() {
-            self.atomic_close(ino);
+            self.close_atomic_file(ino);
         }
         synced
     }
 
     /// The end of an O_ATOMIC open: what is not published is taken back. True: there was something.
-    pub fn atomic_close(&self, ino: Ino) -> bool {
+    pub fn close_atomic_file(&self, ino: Ino) -> bool {
         let Some(inode) = self.inodes().peek(ino) else {
             return false;
         };
@@ -91,7 +91,7 @@ impl Calls {
     pub(crate) fn close_atomic_files(&self) {
         let open: Vec<Ino> = self.atomic_files().lock().iter().copied().collect();
         for ino in open {
-            self.atomic_close(ino);
+            self.close_atomic_file(ino);
         }
     }
 
@@ -102,7 +102,7 @@ impl Calls {
     /// was done; EBUSY: the caller's own atomic group has changed one of them; the error of a mapped page that could not be written; EIO.
     pub fn syncv(&self, cx: &Context, inos: &[Ino], pid: u32) -> Result<()> {
         self.check_running()?;
-        let open = |ino: &Ino| self.atomic_state(*ino).0;
+        let open = |ino: &Ino| self.atomic_file_state(*ino).0;
         let Some(first) = inos.first().filter(|_| inos.iter().all(open)) else {
             return errno(libc::EINVAL);
         };

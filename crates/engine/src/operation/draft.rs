@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 
 impl Operations {
     /// Is the file open O_ATOMIC, and has it a draft with something in it?
-    pub fn atomic_state(&self, ino: Ino) -> (bool, bool) {
+    pub fn atomic_file_state(&self, ino: Ino) -> (bool, bool) {
         let inode = self.inodes().peek(ino);
         inode.map_or((false, false), |inode| {
             let st = inode.state.read();
@@ -36,7 +36,7 @@ impl Operations {
         })
     }
 
-    /// As the second of `atomic_state`, waiting for nobody; `None`: somebody holds the inode, who may be reading from the device.
+    /// As the second of `atomic_file_state`, waiting for nobody; `None`: somebody holds the inode, who may be reading from the device.
     pub(crate) fn has_draft_if_free(&self, ino: Ino) -> Option<bool> {
         let Some(inode) = self.inodes().peek(ino) else {
             return Some(false);
@@ -47,7 +47,7 @@ impl Operations {
 
     /// The drafts of these files become an operation of the caller's stream: that of its home, if it is in an atomic group.
     pub(crate) fn publish(&self, cx: &Context, inos: &[Ino]) -> Result<()> {
-        if !inos.iter().any(|ino| self.atomic_state(*ino).1) {
+        if !inos.iter().any(|ino| self.atomic_file_state(*ino).1) {
             return Ok(());
         }
         self.unblocked(cx, Wait::Allowed, Held::File, &Room::all(), |_| {

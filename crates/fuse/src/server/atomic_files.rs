@@ -136,7 +136,7 @@ impl Server {
         }
         let arg: abi::ReleaseIn = request.arg()?;
         if let Some(ino) = self.handles.get(arg.fh) {
-            let taken_back = self.volume.atomic_close(ino);
+            let taken_back = self.volume.close_atomic_file(ino);
             // Last: who waits for this finds the file closed.
             self.handles.remove(arg.fh);
             if taken_back {
@@ -146,7 +146,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn atomic_open(
+    pub(super) fn open_atomic_file(
         &self,
         request: &Request<'_>,
         handle: u64,
@@ -180,7 +180,7 @@ impl Server {
         let (cx, pid) = (self.context(request, 0), request.header.pid);
         self.syncers.note(pid);
         for _ in 0..TRIES {
-            match self.volume.atomic_open(&cx, ino, pid) {
+            match self.volume.open_atomic_file(&cx, ino, pid) {
                 Err(e) if e.errno() == libc::EAGAIN => {
                     self.notifier.settle_file(&self.volume, ino);
                 }
