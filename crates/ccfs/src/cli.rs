@@ -127,7 +127,7 @@ pub struct UmountArgs {
     pub timeout: Option<u64>,
     /// What to do for a daemon, for the mount that DIR stands for (internal).
     #[arg(long, value_name = "TASK", hide = true)]
-    pub for_daemon: Option<ccfs_fuse::apart::Task>,
+    pub for_daemon: Option<ccfs_fuse::helper_process::Task>,
     /// Directory that a volume is mounted on
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,

@@ -2,7 +2,7 @@
 //! kernel open, so it may wait for the daemon, whose death ends that.
 use crate::codes::mount_code;
 use ccfs_command::{Failure, Outcome};
-use ccfs_fuse::apart::DIRTIED;
+use ccfs_fuse::helper_process::DIRTIED;
 use rustix::fs::fsync;
 use rustix::io::{Errno, pwrite, read, retry_on_intr, write};
 use rustix::stdio::{stdin, stdout};

@@ -8,7 +8,7 @@ use crate::signals::ParentsEnd;
 use crate::{daemon, mounts};
 use ccfs_command::{Failure, Outcome, say};
 use ccfs_fuse::abort;
-use ccfs_fuse::apart::Target;
+use ccfs_fuse::helper_process::Target;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! lead it to another one.
 use crate::mounts;
 use ccfs_command::{Failure, Outcome, say};
-use ccfs_fuse::apart::Target;
+use ccfs_fuse::helper_process::Target;
 use ccfs_fuse::mountinfo::{self, Line};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;

@@ -7,7 +7,7 @@ use crate::{daemon, limits, logging, mounts, remount, superblock, target, umount
 use ccfs_command::{Context, Failure, Outcome, warn};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
-use ccfs_fuse::{Home, MountConfig, MountError, apart, usermount};
+use ccfs_fuse::{Home, MountConfig, MountError, helper_process, usermount};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -167,7 +167,7 @@ fn serve(
             "the daemon has no CAP_SYS_RESOURCE: when memory is short it can wait for itself"
         );
     }
-    apart::run_again_as(daemon::NAME, &["umount", "--for-daemon"]);
+    helper_process::run_again_as(daemon::NAME, &["umount", "--for-daemon"]);
     crate::memory::give_back_soon();
     crate::memory::small_pages();
     limits::lift(target, &options.engine)?;

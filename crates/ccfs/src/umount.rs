@@ -5,7 +5,7 @@ use crate::mounts::{self, Daemon, Mount};
 use crate::{dirtier, elsewhere, killed, leave, superblock};
 use ccfs_command::{Context, Failure, Outcome, warn};
 use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
-use ccfs_fuse::apart::Task;
+use ccfs_fuse::helper_process::Task;
 use ccfs_fuse::usermount;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::io;

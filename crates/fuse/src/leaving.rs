@@ -2,7 +2,7 @@
 //!
 //! Whoever carries that out goes by the names of directories, so a file system that does not answer can hold it. It is not the thread
 //! that hears of signals and of the mount's end.
-use crate::apart::Outcome;
+use crate::helper_process::Outcome;
 use crate::mount::Mounted;
 use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
 use std::io;

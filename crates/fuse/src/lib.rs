@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 pub mod abi;
 pub mod abort;
-pub mod apart;
+pub mod helper_process;
 mod home;
 mod leaving;
 pub mod loopdev;

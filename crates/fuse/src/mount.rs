@@ -6,7 +6,7 @@
 //!
 //! With `bdev_allow_write_mounted=0` the kernel lets nobody write to a mounted device, and so mounts none that this process writes to. A block
 //! device is mounted over a loop device then, too, and claimed by this process.
-use crate::apart::{self, Outcome, Target};
+use crate::helper_process::{self, Outcome, Target};
 use crate::home::Home;
 use crate::loopdev::{self, LoopDevice};
 use crate::mount_config::{FsType, MountConfig, MountError};
@@ -184,10 +184,10 @@ impl Mounted {
         drop(self.claim.lock().take());
     }
 
-    /// See [`apart::end_if_killed`].
+    /// See [`helper_process::end_if_killed`].
     pub(crate) fn end_if_killed(&self) {
         let beside = self.sentinel.as_ref().map(|sentinel| sentinel.device_of());
-        apart::end_if_killed(&Target {
+        helper_process::end_if_killed(&Target {
             beside: beside.unwrap_or_default(),
             ..self.target.clone()
         });
@@ -208,7 +208,7 @@ impl Mounted {
         if self.by_user {
             return self.leave_here(how).into();
         }
-        match apart::unmount(&self.target, how | UnmountFlags::NOFOLLOW) {
+        match helper_process::unmount(&self.target, how | UnmountFlags::NOFOLLOW) {
             Some(outcome) => outcome,
             None if self.away => {
                 Err(io::Error::other("the program cannot be run again for it")).into()
@@ -253,7 +253,7 @@ fn watch(config: &MountConfig) -> Option<Watch> {
         && config.fstype != FsType::Fuse
         && !config.read_only
         && !usermount::is_needed()
-        && apart::is_possible();
+        && helper_process::is_possible();
     if !is_wanted {
         return None;
     }

@@ -18,7 +18,7 @@
 //!
 //! The private mount shows the volume's own path and size, so the loop device's backing file is the volume for everybody who looks by name.
 use crate::abi::{self, op};
-use crate::apart::{self, Dirtier, Target};
+use crate::helper_process::{self, Dirtier, Target};
 use crate::server::init::MAX_WRITE;
 use crate::transport::channel::{Channel, REQUEST_MAX, Received};
 use crate::wire::{Errno, Request};
@@ -159,7 +159,7 @@ impl Sentinel {
         if middle < page {
             return Err(io::Error::other("the volume is too small"));
         }
-        let mut dirtier = apart::start_dirtier(target, device)?;
+        let mut dirtier = helper_process::start_dirtier(target, device)?;
         set_min_ratio(&target.device, MIN_RATIO_PERCENT);
         dirtier.dirty(0)?;
         *self.armed.lock() = Some(Armed {

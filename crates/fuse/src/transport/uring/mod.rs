@@ -18,9 +18,9 @@
 //!
 //! Memory: a buffer is 1 MiB of address space that becomes resident as far as it is used. The kernel takes the buffer that came back last, so
 //! few are used; [`Ring`] gives memory back.
+mod idle_class;
 pub mod memory;
 pub mod ring;
-mod stay;
 mod workers;
 
 use crate::server::init::{MAX_WRITE, max_pages};
@@ -28,9 +28,9 @@ use crate::transport::channel::Channel;
 use crate::transport::share::Queued;
 use crate::wire::{Handler, Reply};
 use ccfs_engine::{Attempt, Wait};
+use idle_class::{IdleClass, IdleThread};
 use ring::{Buffer, Event, Ring};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use stay::{Stay, Stays};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub struct Rings {
     /// All possible processors have one.
     complete: bool,
     shared: Option<Arc<Shared>>,
-    stays: Option<Arc<Stays>>,
+    idle_class: Option<Arc<IdleClass>>,
 }
 
 impl Rings {
@@ -102,10 +102,10 @@ impl Rings {
             queues: Vec::new(),
             complete: possible.iter().all(|cpu| wanted.contains(cpu)),
             shared: None,
-            stays: Stays::new(wanted.len()),
+            idle_class: IdleClass::new(wanted.len()),
         };
         for &qid in wanted {
-            match Queue::start(qid, buffers(wanted.len()), rings.stays.clone()) {
+            match Queue::start(qid, buffers(wanted.len()), rings.idle_class.clone()) {
                 Ok(queue) => rings.queues.push(queue),
                 Err(e) => return Err(format!("no ring for processor {qid}: {e}")),
             }
@@ -158,14 +158,14 @@ impl Drop for Rings {
                 tracing::error!("a thread of the transport ended in a panic");
             }
         }
-        if let Some(stays) = &self.stays {
-            stays.end();
+        if let Some(idle_class) = &self.idle_class {
+            idle_class.end();
         }
     }
 }
 
 impl Queue {
-    fn start(qid: u16, buffers: usize, stays: Option<Arc<Stays>>) -> io::Result<Queue> {
+    fn start(qid: u16, buffers: usize, idle_class: Option<Arc<IdleClass>>) -> io::Result<Queue> {
         let (orders, to_do) = channel();
         let (answer, answers) = channel();
         let (made, is_made) = channel();
@@ -173,8 +173,9 @@ impl Queue {
             .name(format!("fuse-ring-{qid}"))
             .spawn(move || {
                 pin(qid);
-                let stay = stays.and_then(|stays| Stay::new(stays, qid));
-                match Thread::new(qid, buffers, stay, to_do, answer) {
+                let idle_thread =
+                    idle_class.and_then(|idle_class| IdleThread::new(idle_class, qid));
+                match Thread::new(qid, buffers, idle_thread, to_do, answer) {
                     Ok(thread) => {
                         let _ = made.send(Ok(thread.ring.waker()));
                         thread.run();
@@ -239,7 +240,7 @@ struct Thread {
     ring: Ring,
     /// How many buffers it shall have.
     buffers: usize,
-    stay: Option<Stay>,
+    idle_thread: Option<IdleThread>,
     /// Requests that are here and were not looked at yet.
     turns: Queued<Buffer>,
     orders: Receiver<Order>,
@@ -278,7 +279,7 @@ impl Thread {
     fn new(
         qid: u16,
         buffers: usize,
-        stay: Option<Stay>,
+        idle_thread: Option<IdleThread>,
         orders: Receiver<Order>,
         answer: Sender<Result<(), String>>,
     ) -> io::Result<Thread> {
@@ -291,7 +292,7 @@ impl Thread {
                 payload_size(),
             )?,
             buffers,
-            stay,
+            idle_thread,
             turns: Queued::default(),
             orders,
             answer,
@@ -371,10 +372,10 @@ impl Thread {
         while let Some(buffer) = first.take().or_else(|| self.turns.next_of_all()) {
             let start = *since.get_or_insert_with(Instant::now);
             // The first one of those that are here says what there is to say.
-            if let Some(stay) = &mut self.stay
+            if let Some(idle_thread) = &mut self.idle_thread
                 && count > 0
             {
-                stay.requests(std::mem::take(&mut count), buffer.caller(), start);
+                idle_thread.requests(std::mem::take(&mut count), buffer.caller(), start);
             }
             self.request(buffer)?;
             self.add_buffers()?;

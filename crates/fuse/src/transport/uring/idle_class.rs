@@ -9,7 +9,7 @@
 //!
 //! 1. it serves one caller that makes one request after the other, which had moved before ([`Watch`]);
 //! 2. requests follow each other faster than before: tried in vain, it is left alone for a while, each time longer;
-//! 3. it gets a processor when it wants one. A [`guard`](Stays::guard) looks at it every millisecond, and takes it out of the class when it finds it waiting twice
+//! 3. it gets a processor when it wants one. A [`guard`](IdleClass::guard) looks at it every millisecond, and takes it out of the class when it finds it waiting twice
 //!    in a row, or resting. So what others do holds up a request for some milliseconds at most, and rarely.
 //!
 //! Threads inherit the class: whoever may be starting one from here calls [`sys::leave_idle_class`] before.
@@ -244,7 +244,7 @@ struct Guarded {
 }
 
 /// What the queues of a connection share. Its lock is of std, which shares no table of waiters with other locks.
-pub struct Stays {
+pub struct IdleClass {
     epoch: Instant,
     places: Places,
     guarded: Mutex<Guarded>,
@@ -258,25 +258,25 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl Stays {
+impl IdleClass {
     /// For so many queues; the caller is bound to no processor, and the guard is neither. `None`: there is no other processor to go to, threads
     /// may not leave the class again, or there can be no guard.
-    pub fn new(queues: usize) -> Option<Arc<Stays>> {
+    pub fn new(queues: usize) -> Option<Arc<IdleClass>> {
         if queues < 2 || !sys::may_use_idle_class() {
             return None;
         }
         let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-        let stays = Arc::new(Stays {
+        let idle_class = Arc::new(IdleClass {
             epoch: Instant::now(),
             places: Places(places),
             guarded: Mutex::default(),
             changed: Condvar::new(),
             thread: Mutex::default(),
         });
-        let this = stays.clone();
+        let this = idle_class.clone();
         let thread = std::thread::Builder::new().name("fuse-guard".into());
-        *locked(&stays.thread) = Some(thread.spawn(move || this.guard()).ok()?);
-        Some(stays)
+        *locked(&idle_class.thread) = Some(thread.spawn(move || this.guard()).ok()?);
+        Some(idle_class)
     }
 
     /// A thread, the calling one, asks to be in the class.
@@ -335,19 +335,19 @@ impl Stays {
 }
 
 /// A queue's thread's part.
-pub struct Stay {
-    stays: Arc<Stays>,
+pub struct IdleThread {
+    idle_class: Arc<IdleClass>,
     qid: u16,
     seat: Arc<Seat>,
     watch: Watch,
     last: u32,
 }
 
-impl Stay {
+impl IdleThread {
     /// For the calling thread. `None`: it has a class of its own.
-    pub fn new(stays: Arc<Stays>, qid: u16) -> Option<Stay> {
-        sys::in_usual_class().then(|| Stay {
-            stays,
+    pub fn new(idle_class: Arc<IdleClass>, qid: u16) -> Option<IdleThread> {
+        sys::in_usual_class().then(|| IdleThread {
+            idle_class,
             qid,
             seat: Arc::new(Seat {
                 tid: rustix::thread::gettid().as_raw_nonzero().get(),
@@ -371,21 +371,23 @@ impl Stay {
             }
         }
         let same = std::mem::replace(&mut self.last, tid) == tid;
-        let now_us = now.saturating_duration_since(self.stays.epoch).as_micros();
-        let noted = self.stays.places.note(tid, self.qid, now_us as u32);
+        let now_us = now
+            .saturating_duration_since(self.idle_class.epoch)
+            .as_micros();
+        let noted = self.idle_class.places.note(tid, self.qid, now_us as u32);
         let (gap, moved) = match noted {
             Some((gap, moved)) if same && count == 1 && tid != 0 => (Some(gap), moved),
             _ => (None, false),
         };
         match self.watch.request(gap, moved) {
-            Some(Change::Enter) => self.stays.ask(&self.seat),
+            Some(Change::Enter) => self.idle_class.ask(&self.seat),
             Some(Change::Leave) => self.seat.leave(),
             _ => {}
         }
     }
 }
 
-impl Drop for Stay {
+impl Drop for IdleThread {
     fn drop(&mut self) {
         self.seat.leave();
     }
@@ -470,18 +472,21 @@ mod tests {
     /// A thread gets the class of the one that starts it, unless that leaves it before.
     #[test]
     fn threads_that_are_started_leave_the_class() {
-        let Some(stays) = Stays::new(2) else {
+        let Some(idle_class) = IdleClass::new(2) else {
             println!("skipped: threads may not leave SCHED_IDLE here (CAP_SYS_NICE)");
             return;
         };
         let classes = std::thread::spawn(move || {
             sys::set_idle_class(0, true).unwrap();
-            assert!(Stay::new(stays.clone(), 0).is_none(), "not ordinary");
+            assert!(
+                IdleThread::new(idle_class.clone(), 0).is_none(),
+                "not ordinary"
+            );
             let started = || std::thread::spawn(sys::in_usual_class).join().unwrap();
             let before = started();
             sys::leave_idle_class();
             let after = started();
-            stays.end();
+            idle_class.end();
             (before, after)
         });
         assert_eq!(classes.join().unwrap(), (false, true));
@@ -490,7 +495,7 @@ mod tests {
     /// A thread in the class with the processor taken by another one, or with nothing to do, is back among the others before long.
     #[test]
     fn the_guard_takes_threads_out() {
-        let Some(stays) = Stays::new(2) else {
+        let Some(idle_class) = IdleClass::new(2) else {
             println!("skipped: threads may not leave SCHED_IDLE here (CAP_SYS_NICE)");
             return;
         };
@@ -505,14 +510,15 @@ mod tests {
                         }
                     })
                 });
-                let stays = &stays;
+                let idle_class = &idle_class;
                 let taken_out = scope.spawn(move || {
                     super::super::pin(0);
-                    let stay = Stay::new(stays.clone(), 0).expect("an ordinary thread");
-                    stays.ask(&stay.seat);
+                    let idle_thread =
+                        IdleThread::new(idle_class.clone(), 0).expect("an ordinary thread");
+                    idle_class.ask(&idle_thread.seat);
                     let begun = Instant::now();
                     while begun.elapsed() < Duration::from_secs(60) {
-                        let class = stay.seat.class.load(SeqCst);
+                        let class = idle_thread.seat.class.load(SeqCst);
                         if matches!(class, WAITED | RESTED) {
                             // The guard's next step.
                             while !sys::in_usual_class() && begun.elapsed().as_secs() < 60 {}
@@ -533,6 +539,6 @@ mod tests {
                 drop(hogs);
             });
         }
-        stays.end();
+        idle_class.end();
     }
 }
