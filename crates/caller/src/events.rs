@@ -4,7 +4,7 @@
 //! program or a rule chose): these are entered when the event of their fork is read. Who is not in the table was started by a
 //! thread in no explicit stream, so the policy decides. Before a change that events must be ordered with (SET_STREAM), for an
 //! unknown thread, at the latest every [`TRUST_MS`], and with a policy or rules at every request, all events up to now are taken in. To give a number to another thread
-//! within that time takes 300 forks in the smallest process id space, which is not possible; where the fork bell works, any
+//! within that time takes 300 forks in the smallest process id space, which is not possible; where the performance events works, any
 //! fork is seen at once.
 //!
 //! If events were lost, threads that started since they were last known to be complete are looked up in /proc: nobody changed
@@ -20,8 +20,8 @@ mod execs;
 mod first;
 mod lost;
 
-use super::bell::Bell;
 use super::connector::{Event, Source};
+use super::perf_events::PerfEvents;
 use super::policy::Policy;
 use super::streams::{Place, Registry};
 use super::{Caller, monotonic_ms, monotonic_ns};
@@ -38,10 +38,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// How long events may be on their way before a known thread's number is doubted, milliseconds.
 const TRUST_MS: u64 = 4;
-/// How long the bell may take to tell who started a thread, nanoseconds; later, that record is lost. And how long the connector may
+/// How long the performance events may take to tell who started a thread, nanoseconds; later, that record is lost. And how long the connector may
 /// take to tell of an end that rang.
 const PATIENCE_NS: u64 = 1_000_000_000;
-/// Events that wait for the bell at most.
+/// Events that wait for the performance events at most.
 const WAITING_MAX: usize = 512;
 const SHARDS: usize = 64;
 
@@ -99,7 +99,7 @@ impl Hasher for Spread {
 struct Intake {
     source: Option<Box<dyn Source>>,
     batch: Vec<Event>,
-    /// Forks whose creators the bell has not told yet.
+    /// Forks whose creators the performance events has not told yet.
     waiting: Vec<Event>,
     /// Known threads by process, and the other threads of those processes.
     processes: HashMap<u32, HashSet<u32>>,
@@ -128,7 +128,7 @@ pub(super) struct EventTracker {
     proc: Arc<Proc>,
     registry: Arc<Registry>,
     policy: Arc<Policy>,
-    bell: Option<Bell>,
+    perf_events: Option<PerfEvents>,
     shards: Box<[RwLock<Threads>]>,
     intake: Mutex<Intake>,
     taken_in_ms: AtomicU64,
@@ -142,7 +142,7 @@ impl EventTracker {
         registry: Arc<Registry>,
         policy: Arc<Policy>,
         source: Box<dyn Source>,
-        bell: Option<Bell>,
+        perf_events: Option<PerfEvents>,
     ) -> EventTracker {
         let intake = Intake {
             source: Some(source),
@@ -153,7 +153,7 @@ impl EventTracker {
             proc,
             registry,
             policy,
-            bell,
+            perf_events,
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             intake: Mutex::new(intake),
             taken_in_ms: AtomicU64::new(0),
@@ -162,14 +162,14 @@ impl EventTracker {
         }
     }
 
-    /// The bell tells who started a thread.
+    /// Performance events tells who started a thread.
     pub fn knows_creators(&self) -> bool {
-        self.bell.is_some()
+        self.perf_events.is_some()
     }
 
     #[cfg(test)]
-    pub fn bell(&self) -> Option<&Bell> {
-        self.bell.as_ref()
+    pub fn perf_events(&self) -> Option<&PerfEvents> {
+        self.perf_events.as_ref()
     }
 
     /// What becomes readable when there are events.
@@ -201,14 +201,17 @@ impl EventTracker {
     fn is_current(&self) -> bool {
         (self.policy.is_trivial() || self.failed.load(Relaxed))
             && monotonic_ms().saturating_sub(self.taken_in_ms.load(Relaxed)) < TRUST_MS
-            && self.bell.as_ref().is_none_or(|bell| !bell.rang())
+            && self
+                .perf_events
+                .as_ref()
+                .is_none_or(|perf_events| !perf_events.rang())
     }
 
     /// The stream of a request. The common case is one lookup.
     pub fn caller(&self, tid: u32, uid: u32) -> Caller {
-        // Without the bell nothing but the connector tells of an exec, after which a thread may not be in a chosen stream any more.
+        // Without the performance events nothing but the connector tells of an exec, after which a thread may not be in a chosen stream any more.
         let sure = |thread: &Thread| {
-            thread.doubted_until == 0 && (self.bell.is_some() || !thread.place.explicit)
+            thread.doubted_until == 0 && (self.perf_events.is_some() || !thread.place.explicit)
         };
         if self.is_current()
             && let Some(caller) = self.known(tid, uid, sure)
@@ -321,10 +324,10 @@ impl EventTracker {
         }
     }
 
-    /// The bell told of an end of that number between these instants, nanoseconds of the monotonic clock.
+    /// Performance events told of an end of that number between these instants, nanoseconds of the monotonic clock.
     fn end_rang(&self, tid: u32, since: u64, until: u64) -> bool {
-        let bell = self.bell.as_ref();
-        bell.is_some_and(|bell| bell.ended_between(tid, since, until))
+        let perf_events = self.perf_events.as_ref();
+        perf_events.is_some_and(|perf_events| perf_events.ended_between(tid, since, until))
     }
 
     fn leave(&self, intake: &mut Intake, tid: u32) {
@@ -346,7 +349,7 @@ impl EventTracker {
     fn take_in(&self, intake: &mut Intake) {
         let (now_ms, now) = (monotonic_ms(), (super::now_ticks(), monotonic_ns()));
         // What rings from here on may be told of in the connector's next events only.
-        self.bell.iter().for_each(Bell::listen);
+        self.perf_events.iter().for_each(PerfEvents::listen);
         let mut batch = std::mem::take(&mut intake.batch);
         let mut waiting = std::mem::take(&mut intake.waiting);
         let lost = match intake.source.as_mut().map(|s| s.drain(&mut batch)) {
@@ -362,9 +365,9 @@ impl EventTracker {
             None => false,
         };
         // After the connector's events: the kernel rings after it has reported them, before the child runs.
-        if let Some(bell) = &self.bell {
-            bell.take_in();
-            for (tid, ns) in bell.fresh_ends() {
+        if let Some(perf_events) = &self.perf_events {
+            perf_events.take_in();
+            for (tid, ns) in perf_events.fresh_ends() {
                 intake.strangers.ended(tid, ns);
                 let since = self.shard(tid).read().get(&tid).map(|t| t.since);
                 if since.is_some_and(|since| since < ns) {
@@ -374,12 +377,12 @@ impl EventTracker {
         }
         self.counters.events.fetch_add(batch.len() as u64, Relaxed);
         if lost {
-            // Before what was told takes the bell's records, and changes who has which number.
+            // Before what was told takes the performance events' records, and changes who has which number.
             self.note_beginnings(intake);
         }
         let execs = lost.then(|| first_execs(&batch));
         if !waiting.is_empty() {
-            // Whose number was given again is no more, and the bell speaks of the later one.
+            // Whose number was given again is no more, and the performance events speaks of the later one.
             let again: HashSet<u32> = batch.iter().filter_map(started).collect();
             waiting.retain(|e| started(e).is_none_or(|child| !again.contains(&child)));
         }
@@ -395,7 +398,7 @@ impl EventTracker {
             None => intake.began.clear(),
         }
         intake.complete = now;
-        self.bell.iter().for_each(Bell::heard);
+        self.perf_events.iter().for_each(PerfEvents::heard);
         self.taken_in_ms.store(now_ms, Relaxed);
     }
 
@@ -418,16 +421,16 @@ impl EventTracker {
         let Some((since, first)) = self.shard(tid).read().get(&tid).map(known) else {
             return;
         };
-        if let Some(bell) = &self.bell
-            && !bell.ended_between(tid, since, u64::MAX)
+        if let Some(perf_events) = &self.perf_events
+            && !perf_events.ended_between(tid, since, u64::MAX)
         {
-            // The bell told before: it is the end of whoever had the number before this thread, or has it since. After an exec by
+            // The performance events told before: it is the end of whoever had the number before this thread, or has it since. After an exec by
             // another thread the first one ends with that thread's number; the exec is told after it.
-            if bell.knows_end(tid) {
+            if perf_events.knows_end(tid) {
                 return self.look_later(intake, tid);
             }
-            if bell.knows_end(first)
-                && bell.is_complete_since(monotonic_ns().saturating_sub(PATIENCE_NS))
+            if perf_events.knows_end(first)
+                && perf_events.is_complete_since(monotonic_ns().saturating_sub(PATIENCE_NS))
             {
                 return self.doubt(intake, tid);
             }
@@ -440,7 +443,7 @@ impl EventTracker {
         self.doubt(intake, tid);
     }
 
-    /// `patient`: the bell may still tell who started the thread.
+    /// `patient`: the performance events may still tell who started the thread.
     fn forked(
         &self,
         intake: &mut Intake,
@@ -452,13 +455,21 @@ impl EventTracker {
         self.leave(intake, child);
         intake.late.forget(child);
         intake.began.remove(&child);
-        let told = self.bell.as_ref().and_then(|bell| bell.creator(child, ns));
+        let told = self
+            .perf_events
+            .as_ref()
+            .and_then(|perf_events| perf_events.creator(child, ns));
         let patient = patient
             && monotonic_ns().saturating_sub(ns) < PATIENCE_NS
             && intake.waiting.len() < WAITING_MAX;
         let creator = match told {
             Some(creator) => creator,
-            None if patient && self.bell.as_ref().is_some_and(Bell::is_complete) => {
+            None if patient
+                && self
+                    .perf_events
+                    .as_ref()
+                    .is_some_and(PerfEvents::is_complete) =>
+            {
                 // Its creator is still in the system call.
                 intake.waiting.retain(|e| started(e) != Some(child));
                 intake.waiting.push(Event::Fork {
@@ -493,7 +504,7 @@ impl EventTracker {
             }
             return;
         };
-        if told.is_none() && self.bell.is_some() {
+        if told.is_none() && self.perf_events.is_some() {
             if child != process && self.proc.process(child) != Some(process) {
                 // Its record is lost, and it ended meanwhile.
                 return;
@@ -504,11 +515,14 @@ impl EventTracker {
         self.enter(intake, child, process, place, (boot_ticks(ns), ns));
     }
 
-    /// A guess instead of what the bell never told.
+    /// A guess instead of what the performance events never told.
     fn missed(&self, guess: u32) -> u32 {
         // What the last look found lost is known already, and over.
-        let silent = self.bell.iter().filter(|bell| bell.is_complete());
-        silent.for_each(Bell::has_missed);
+        let silent = self
+            .perf_events
+            .iter()
+            .filter(|perf_events| perf_events.is_complete());
+        silent.for_each(PerfEvents::has_missed);
         guess
     }
 

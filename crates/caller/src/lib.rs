@@ -14,12 +14,12 @@
 //!   are in the default stream. Write-back of mapped pages goes to the stream of the file's last writer (engine).
 //! * While nobody has made a stream and there is no policy, nothing is looked up at all.
 #![deny(unsafe_code)]
-mod bell;
 mod by_proc;
 mod connector;
 mod errno;
 mod events;
 mod groups;
+mod perf_events;
 mod policy;
 pub mod procfs;
 mod rules;
@@ -31,13 +31,13 @@ pub use policy::Grouping;
 pub use rules::Rules;
 pub use streams::{Engine, Origin, StreamInfo, User};
 
-use bell::Bell;
 use by_proc::ProcTracker;
 use ccfs_client::abi::{STREAM_CHOSEN, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS, STREAM_POLICY};
 use ccfs_engine::{DEFAULT_STREAM, StreamId};
 use connector::Connector;
 use events::EventTracker;
 use parking_lot::Mutex;
+use perf_events::PerfEvents;
 use policy::Policy;
 use procfs::Proc;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -364,11 +364,11 @@ impl Shared {
         };
         match connector {
             Ok(connector) => {
-                let bell = Bell::open()
+                let perf_events = PerfEvents::open()
                     .inspect_err(|e| tracing::info!("no performance events: {e}"))
                     .ok();
                 let source = Box::new(connector);
-                let tracker = EventTracker::new(proc, registry, policy, source, bell);
+                let tracker = EventTracker::new(proc, registry, policy, source, perf_events);
                 Tracker::Events(Box::new(tracker))
             }
             Err(why) => {

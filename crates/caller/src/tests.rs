@@ -57,7 +57,7 @@ fn with_source(
     config: CallerConfig,
     engine: Arc<dyn Engine>,
     source: Box<dyn Source>,
-    bell: Option<Bell>,
+    perf_events: Option<PerfEvents>,
 ) -> Callers {
     let shared = Shared {
         proc: Arc::new(proc),
@@ -68,7 +68,7 @@ fn with_source(
         without: OnceLock::new(),
     };
     let (proc, registry, policy) = shared.parts();
-    let tracker = EventTracker::new(proc, registry, policy, source, bell);
+    let tracker = EventTracker::new(proc, registry, policy, source, perf_events);
     let _ = shared.tracker.set(Tracker::Events(Box::new(tracker)));
     Callers {
         shared: Arc::new(shared),
@@ -117,17 +117,23 @@ impl World {
     }
 
     fn with(config: CallerConfig) -> Self {
-        Self::with_bell(config, None)
+        Self::with_perf_events(config, None)
     }
 
-    fn with_bell(config: CallerConfig, bell: Option<Bell>) -> Self {
+    fn with_perf_events(config: CallerConfig, perf_events: Option<PerfEvents>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (told, ids) = (Told::default(), Arc::new(Ids::default()));
         let proc = Proc::new(dir.path());
         namespace(&dir.path().join("self"), "user:[1]");
         let callers = match config.forks {
             Forks::Proc => Callers::new(proc, config, ids.clone()),
-            Forks::Auto => with_source(proc, config, ids.clone(), Box::new(told.clone()), bell),
+            Forks::Auto => with_source(
+                proc,
+                config,
+                ids.clone(),
+                Box::new(told.clone()),
+                perf_events,
+            ),
         };
         World {
             dir,
@@ -138,8 +144,8 @@ impl World {
     }
 
     /// With the connector and a bell that rings when a test says so.
-    fn with_silent_bell() -> Self {
-        Self::with_bell(CallerConfig::default(), Some(Bell::silent()))
+    fn without_perf_events() -> Self {
+        Self::with_perf_events(CallerConfig::default(), Some(PerfEvents::silent()))
     }
 
     /// A process of two threads, 10 and 11, of the user 5 in the streams 77 and 78.
@@ -242,9 +248,9 @@ impl World {
         }
     }
 
-    /// The bell of `with_bell`.
-    fn bell(&self) -> &Bell {
-        self.tracker().bell().unwrap()
+    /// Performance events of `with_perf_events`.
+    fn perf_events(&self) -> &PerfEvents {
+        self.tracker().perf_events().unwrap()
     }
 
     fn stream(&self, tid: u32, uid: u32) -> u64 {

@@ -7,8 +7,8 @@
 //!
 //! *Whether it stays.* A program that can do more than whoever chose the place is not his business (`Place::is_left_with`).
 use super::{EventTracker, Intake, PATIENCE_NS, Thread};
-use crate::bell::Bell;
 use crate::monotonic_ns;
+use crate::perf_events::PerfEvents;
 use crate::streams::Place;
 use std::collections::HashMap;
 
@@ -85,7 +85,7 @@ impl Strangers {
 impl EventTracker {
     /// The process has threads that are not known, perhaps: from now on they are counted.
     pub(super) fn meet_strangers(&self, intake: &mut Intake, process: u32) {
-        if self.bell.is_none() {
+        if self.perf_events.is_none() {
             return;
         }
         let now = monotonic_ns();
@@ -110,12 +110,12 @@ impl EventTracker {
         let leader = self.shard(process).read().get(&process).map(leader);
         let leader_ended =
             leader.is_some_and(|(ended, since, _)| ended || self.end_rang(process, since, ns));
-        // Where the bell tells of all ends, a first thread that has not ended is who called exec.
+        // Where the performance events tells of all ends, a first thread that has not ended is who called exec.
         let recently = ns.saturating_sub(PATIENCE_NS);
-        let complete = |bell: &Bell| bell.is_complete_since(recently);
+        let complete = |perf_events: &PerfEvents| perf_events.is_complete_since(recently);
         let leader_may_have_ended = leader_ended
             || leader.is_none_or(|(.., doubted)| doubted)
-            || !self.bell.as_ref().is_some_and(complete);
+            || !self.perf_events.as_ref().is_some_and(complete);
         let mut survivors = others.iter().copied();
         let survivor = survivors.find(|&tid| leader_may_have_ended && self.runs_at(tid, ns));
         // exec leaves one thread: it takes the first one's number, and takes its stream with it.
@@ -137,7 +137,7 @@ impl EventTracker {
         }
     }
 
-    /// A known thread had not ended at this instant. The connector may tell of an end after the exec that it made room for; the bell
+    /// A known thread had not ended at this instant. The connector may tell of an end after the exec that it made room for; the performance events
     /// rings before.
     pub(super) fn runs_at(&self, tid: u32, ns: u64) -> bool {
         let shard = self.shard(tid).read();
@@ -163,8 +163,8 @@ impl EventTracker {
     /// The first thread of a process, whose end rang before an exec of the process, called that exec itself.
     pub(super) fn execs_itself(&self, intake: &Intake, process: u32, ns: u64) -> bool {
         let recently = ns.saturating_sub(PATIENCE_NS);
-        let complete = |bell: &Bell| bell.is_complete_since(recently);
-        self.bell.as_ref().is_some_and(complete) && !intake.strangers.any_at(process, ns)
+        let complete = |perf_events: &PerfEvents| perf_events.is_complete_since(recently);
+        self.perf_events.as_ref().is_some_and(complete) && !intake.strangers.any_at(process, ns)
     }
 
     /// The number has been this thread's, without an end, up to this instant.

@@ -1,7 +1,7 @@
-//! Events that the kernel could not deliver: /proc makes up for them, and the bell, which is another way and seldom loses anything.
+//! Events that the kernel could not deliver: /proc makes up for them, and the performance events, which is another way and seldom loses anything.
 use super::{EventTracker, Intake};
-use crate::bell::Bell;
 use crate::monotonic_ns;
+use crate::perf_events::PerfEvents;
 use crate::streams::Place;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,13 +24,13 @@ struct Found<'a> {
     /// Thread -> process.
     alive: HashMap<u32, u32>,
     fresh: HashMap<u32, Fresh>,
-    /// What the bell told: thread -> the explicit stream in which it began, also of those that ended.
+    /// What the performance events told: thread -> the explicit stream in which it began, also of those that ended.
     began: &'a HashMap<u32, Option<Place>>,
     places: HashMap<u32, Option<Place>>,
 }
 
 impl EventTracker {
-    /// Where each thread began whose start the bell told of since events were complete, and no event so far: nobody changed its stream.
+    /// Where each thread began whose start the performance events told of since events were complete, and no event so far: nobody changed its stream.
     pub(super) fn note_beginnings(&self, intake: &mut Intake) {
         let mut noted: HashMap<u32, Option<Place>> = HashMap::new();
         for (_, child, creator) in self.untold_forks(intake) {
@@ -45,10 +45,10 @@ impl EventTracker {
         intake.began.extend(noted);
     }
 
-    /// (when, thread, by whom) of the forks that the bell told since events were complete, and no event so far; in their order.
+    /// (when, thread, by whom) of the forks that the performance events told since events were complete, and no event so far; in their order.
     fn untold_forks(&self, intake: &Intake) -> Vec<(u64, u32, u32)> {
-        let forks = |bell: &Bell| bell.forks_since(intake.complete.1);
-        self.bell.as_ref().map(forks).unwrap_or_default()
+        let forks = |perf_events: &PerfEvents| perf_events.forks_since(intake.complete.1);
+        self.perf_events.as_ref().map(forks).unwrap_or_default()
     }
 
     /// Those of them of which no event told either. `execs` were told: later the number is another program's.
@@ -140,11 +140,13 @@ impl EventTracker {
     /// Who is not among the living, and whose end did not ring, goes by its process's number since: it called exec. A first thread
     /// whose end did ring, and whose number runs, has given it to one that is not known.
     fn find_execs(&self, intake: &mut Intake, found: &Found) {
-        let Some(bell) = &self.bell else { return };
-        let complete = bell.is_complete();
+        let Some(perf_events) = &self.perf_events else {
+            return;
+        };
+        let complete = perf_events.is_complete();
         // Who ended before that look at /proc.
-        bell.take_in();
-        if !complete || !bell.is_complete() || bell.may_be_silent() {
+        perf_events.take_in();
+        if !complete || !perf_events.is_complete() || perf_events.may_be_silent() {
             return;
         }
         let survivor = |(&process, tids): (&u32, &HashSet<u32>)| {
@@ -183,7 +185,7 @@ impl EventTracker {
             let known = self.shard(tid).read().get(&tid).map(|t| (t.born, t.since));
             // Who was told of since is that one: a later start would have rung. (A creator may be kept waiting between the instant that
             // /proc shows and the one that is told.)
-            let is_told = |since: u64| self.bell.is_some() && since >= intake.complete.1;
+            let is_told = |since: u64| self.perf_events.is_some() && since >= intake.complete.1;
             let is_other = |(b, since): (u64, u64)| b.abs_diff(born) > 1 && !is_told(since);
             let is_new = born >= complete && known.is_none_or(is_other);
             if is_new || found.began.contains_key(&tid) {
@@ -198,7 +200,7 @@ impl EventTracker {
         }
     }
 
-    /// The explicit stream that a thread inherited, by way of others that are fresh or were. Without the bell a process is taken for its
+    /// The explicit stream that a thread inherited, by way of others that are fresh or were. Without the performance events a process is taken for its
     /// parent's of now, and a thread for the first one's.
     fn find_place(&self, found: &mut Found, tid: u32, depth: u32) -> Option<Place> {
         if let Some(place) = found.places.get(&tid) {

@@ -67,12 +67,12 @@ fn requests_of_a_thread_that_has_ended() {
     assert_eq!(w.stream(11, 5), 1);
 }
 
-/// Siblings that exec kills, of whose ends the bell's records are missing: the connector's word is enough, unless the first thread has
+/// Siblings that exec kills, of whose ends the performance events' records are missing: the connector's word is enough, unless the first thread has
 /// ended, too.
 #[test]
 fn an_exec_beside_an_end_that_did_not_ring() {
     for told in [true, false] {
-        let w = World::with_silent_bell();
+        let w = World::without_perf_events();
         w.two_threads();
         w.forget(11, 10);
         if told {
@@ -81,10 +81,10 @@ fn an_exec_beside_an_end_that_did_not_ring() {
         w.exec(10);
         assert_eq!(w.stream(10, 5), 77, "{told}");
     }
-    // The bell is known to have missed something: whoever is left may be who called exec.
-    let w = World::with_silent_bell();
+    // The performance events is known to have missed something: whoever is left may be who called exec.
+    let w = World::without_perf_events();
     w.two_threads();
-    w.bell().has_missed();
+    w.perf_events().has_missed();
     w.forget(11, 10);
     w.exec(10);
     assert_eq!(w.stream(10, 5), 78);
@@ -93,9 +93,9 @@ fn an_exec_beside_an_end_that_did_not_ring() {
 /// One that got its number by exec ends, and only the connector tells; an end of that number rang before.
 #[test]
 fn an_end_that_did_not_ring_is_found_later() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.two_threads();
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     w.forget(11, 10);
     w.exec(10);
     assert_eq!(w.stream(10, 5), 78);
@@ -109,16 +109,16 @@ fn an_end_that_did_not_ring_is_found_later() {
 /// A doubt about an earlier thread of a number does not end the one about a later thread.
 #[test]
 fn each_doubt_has_its_time() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.two_threads();
     let start = monotonic_ms();
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     w.callers.shared.tidy();
     w.exec(10);
     assert_eq!(w.stream(10, 5), 78);
     assert!(!w.tracker().is_doubted(10));
     sleep(Duration::from_millis(1500));
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     w.callers.shared.tidy();
     assert!(w.tracker().is_doubted(10));
     w.tracker().tidy_at(start + 10_700);
@@ -131,16 +131,16 @@ fn each_doubt_has_its_time() {
 #[test]
 fn a_child_of_one_whose_start_was_lost() {
     for next_batch in [false, true] {
-        let w = World::with_silent_bell();
+        let w = World::without_perf_events();
         w.thread(10, 10, 1, 50, "a");
         w.callers.set(10, 5, 77, 0).unwrap();
-        w.bell().ring_fork(20, 10, monotonic_ns());
+        w.perf_events().ring_fork(20, 10, monotonic_ns());
         if next_batch {
             w.lose([]);
             w.callers.shared.tidy();
         }
         let ns = monotonic_ns();
-        w.bell().ring_fork(21, 20, ns + 1);
+        w.perf_events().ring_fork(21, 20, ns + 1);
         w.thread(21, 21, 1, now_ticks(), "daemon");
         {
             let mut told = w.told.0.lock();
@@ -157,12 +157,12 @@ fn a_child_of_one_whose_start_was_lost() {
 #[test]
 fn a_lost_fork_before_an_exec() {
     for told in [false, true] {
-        let w = World::with_silent_bell();
+        let w = World::without_perf_events();
         w.two_threads();
         let creator = if told { 11 } else { 10 };
-        w.bell().ring_fork(20, creator, monotonic_ns());
+        w.perf_events().ring_fork(20, creator, monotonic_ns());
         w.thread(20, 20, 1, now_ticks(), "child");
-        w.bell().ring_end(10, monotonic_ns());
+        w.perf_events().ring_end(10, monotonic_ns());
         w.forget(11, 10);
         let ns = monotonic_ns();
         w.lose(told.then_some(Event::Exec { process: 10, ns }));
@@ -172,7 +172,7 @@ fn a_lost_fork_before_an_exec() {
     }
 }
 
-/// Without the bell the first thread counts as who starts threads; when it has ended, those that are left.
+/// Without the performance events the first thread counts as who starts threads; when it has ended, those that are left.
 #[test]
 fn a_thread_of_a_process_whose_first_one_has_ended() {
     let w = World::with_events();
@@ -237,7 +237,7 @@ fn a_rules_program_before_a_loss() {
             rules: Rules::parse("exe=/bin/git -> own").unwrap(),
             ..CallerConfig::default()
         };
-        let w = World::with_bell(config, Some(Bell::silent()));
+        let w = World::with_perf_events(config, Some(PerfEvents::silent()));
         w.thread(5, 5, 1, 50, "shell");
         symlink("/bin/sh", w.dir.path().join("5/exe")).unwrap();
         assert_eq!(w.stream(5, 5), 1);
@@ -248,7 +248,7 @@ fn a_rules_program_before_a_loss() {
         symlink("/bin/less", w.dir.path().join("21/exe")).unwrap();
         let fork = |parent, child| {
             let ns = monotonic_ns();
-            w.bell().ring_fork(child, parent, monotonic_ns() + 1);
+            w.perf_events().ring_fork(child, parent, monotonic_ns() + 1);
             start(parent, child, ns)
         };
         let first = fork(5, 20);
@@ -283,15 +283,15 @@ fn an_exec_of_one_whose_start_was_lost() {
             rules: Rules::parse(rules).unwrap(),
             ..CallerConfig::default()
         };
-        let w = World::with_bell(config, Some(Bell::silent()));
+        let w = World::with_perf_events(config, Some(PerfEvents::silent()));
         w.thread(10, 10, 1, 50, "a");
         w.callers.set(10, 5, 77, 0).unwrap();
         for (tid, parent) in [(20, 10), (21, 20)] {
             w.thread(tid, tid, parent, now_ticks(), "x");
         }
         let ns = monotonic_ns();
-        w.bell().ring_fork(20, 10, ns);
-        w.bell().ring_fork(21, 20, ns + 3_000);
+        w.perf_events().ring_fork(20, 10, ns);
+        w.perf_events().ring_fork(21, 20, ns + 3_000);
         let exec = Event::Exec {
             process: 20,
             ns: ns + 1_000,
@@ -307,31 +307,31 @@ fn an_exec_of_one_whose_start_was_lost() {
 /// A thread whose start was lost chooses a stream, while events are still being lost, and starts another one, which is lost, too.
 #[test]
 fn a_choice_between_two_losses() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.thread(10, 10, 1, 50, "a");
     w.callers.set(10, 5, 77, 0).unwrap();
-    w.bell().ring_fork(20, 10, monotonic_ns());
+    w.perf_events().ring_fork(20, 10, monotonic_ns());
     w.thread(20, 20, 10, now_ticks(), "b");
     w.lose([]);
     w.callers.set(20, 5, 78, 0).unwrap();
-    w.bell().ring_fork(21, 20, monotonic_ns());
+    w.perf_events().ring_fork(21, 20, monotonic_ns());
     w.thread(21, 21, 20, now_ticks(), "c");
     w.lose([]);
     sleep(Duration::from_millis(10));
     assert_eq!((w.stream(21, 5), w.stream(20, 5)), (78, 78));
 }
 
-/// Of a child only the connector tells, of its child only the bell.
+/// Of a child only the connector tells, of its child only the performance events.
 #[test]
 fn each_loses_another_fork() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.thread(10, 10, 1, 50, "a");
     w.callers.set(10, 5, 77, 0).unwrap();
     for (tid, parent) in [(20, 10), (21, 20)] {
         w.thread(tid, tid, parent, now_ticks(), "x");
     }
     let ns = monotonic_ns();
-    w.bell().ring_fork(21, 20, ns);
+    w.perf_events().ring_fork(21, 20, ns);
     // So long ago that its record is lost.
     w.lose([start(10, 20, ns.saturating_sub(2_000_000_000))]);
     sleep(Duration::from_millis(10));
@@ -342,10 +342,10 @@ fn each_loses_another_fork() {
 #[test]
 fn a_silent_ring_and_a_loss() {
     for silent in [true, false] {
-        let w = World::with_silent_bell();
+        let w = World::without_perf_events();
         w.two_threads();
         if silent {
-            w.bell().has_missed();
+            w.perf_events().has_missed();
         }
         w.forget(11, 10);
         w.lose([]);
@@ -358,12 +358,12 @@ fn a_silent_ring_and_a_loss() {
 #[test]
 fn a_child_after_an_exec_before_a_loss() {
     for told in [true, false] {
-        let w = World::with_silent_bell();
+        let w = World::without_perf_events();
         w.two_threads();
-        w.bell().ring_end(10, monotonic_ns());
+        w.perf_events().ring_end(10, monotonic_ns());
         w.forget(11, 10);
         let ns = monotonic_ns();
-        w.bell().ring_fork(20, 10, ns + 2_000);
+        w.perf_events().ring_fork(20, 10, ns + 2_000);
         w.thread(20, 20, 10, now_ticks(), "child");
         let exec = Event::Exec { process: 10, ns };
         let fork = told.then_some(start(10, 20, ns + 1_000));
@@ -373,7 +373,7 @@ fn a_child_after_an_exec_before_a_loss() {
     }
 }
 
-/// Without the bell: a first thread that runs and is in no stream of its own counts, not those that are.
+/// Without the performance events: a first thread that runs and is in no stream of its own counts, not those that are.
 #[test]
 fn a_first_thread_that_is_not_known_runs() {
     let w = World::with_events();
@@ -388,13 +388,13 @@ fn a_first_thread_that_is_not_known_runs() {
 /// The number of a thread that has just ended is given again, and the end is told only now; then the new one calls exec.
 #[test]
 fn the_end_of_the_one_before_is_told_late() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.thread(5, 5, 1, 50, "parent");
     w.callers.set(5, 5, 77, 0).unwrap();
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     sleep(Duration::from_millis(2));
     let ns = monotonic_ns();
-    w.bell().ring_fork(10, 5, ns + 1);
+    w.perf_events().ring_fork(10, 5, ns + 1);
     w.thread(10, 10, 5, now_ticks(), "child");
     let fork = start(5, 10, ns);
     let exec = Event::Exec {
@@ -410,15 +410,15 @@ fn the_end_of_the_one_before_is_told_late() {
 /// What a loss left to be known of a number does not hold for a later thread of it.
 #[test]
 fn a_number_is_given_again_after_a_loss() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.thread(10, 10, 1, 50, "a");
     w.callers.set(10, 5, 77, 0).unwrap();
-    w.bell().ring_fork(20, 10, monotonic_ns());
+    w.perf_events().ring_fork(20, 10, monotonic_ns());
     w.lose([]);
     w.callers.shared.tidy();
     for (parent, child) in [(5, 20), (20, 21)] {
         let ns = monotonic_ns();
-        w.bell().ring_fork(child, parent, monotonic_ns() + 1);
+        w.perf_events().ring_fork(child, parent, monotonic_ns() + 1);
         w.told.0.lock().0.push(start(parent, child, ns));
         sleep(Duration::from_millis(1));
     }

@@ -33,7 +33,7 @@ impl World {
 
 fn all_ways() -> [World; 3] {
     let [proc, events] = both();
-    [proc, events, World::with_silent_bell()]
+    [proc, events, World::without_perf_events()]
 }
 
 /// By the very first request, however soon that is.
@@ -58,8 +58,8 @@ fn a_program_that_can_do_more_leaves() {
             w.executes(10, [6, 6], 0, false);
             assert_eq!(w.stream(10, 5), 77, "an ordinary program, {what}");
             if w.callers.identity().thread_creators {
-                // Here the bell rings, too.
-                w.bell().ring_end(10, monotonic_ns());
+                // Here the performance events rings, too.
+                w.perf_events().ring_end(10, monotonic_ns());
             }
             w.executes(10, groups, capabilities, secure);
             sleep(Duration::from_millis(10));
@@ -78,7 +78,7 @@ fn a_program_that_can_do_more_leaves() {
     }
 }
 
-/// Without the bell nothing but the connector tells of it.
+/// Without the performance events nothing but the connector tells of it.
 #[test]
 fn the_first_request_after_an_exec_is_outside() {
     let w = World::with_events();
@@ -120,9 +120,9 @@ fn root_stays_in_its_stream() {
 /// An exec of a program that nobody may look into rings as an end of its thread.
 #[test]
 fn an_unreadable_program_stays() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.process_in_stream(10);
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     assert_eq!(w.stream(10, 5), 77, "not told yet");
     w.executes(10, [6, 6], 0, false);
     assert_eq!(w.stream(10, 5), 77);
@@ -130,10 +130,10 @@ fn an_unreadable_program_stays() {
     // Its children are where it is, and it may end in truth.
     w.thread(20, 20, 10, now_ticks(), "child");
     let ns = monotonic_ns();
-    w.bell().ring_fork(20, 10, ns + 1);
+    w.perf_events().ring_fork(20, 10, ns + 1);
     w.told.0.lock().0.push(start(10, 20, ns));
     assert_eq!(w.stream(20, 5), 77);
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     w.end(10);
     w.tell(Event::Exit { tid: 10 });
     w.callers.shared.tidy();
@@ -146,7 +146,7 @@ fn an_unreadable_program_of_several_threads() {
     for known in [true, false] {
         for by_first in [true, false] {
             for listed in [true, false] {
-                let w = World::with_silent_bell();
+                let w = World::without_perf_events();
                 if listed {
                     w.thread(11, 10, 1, 50, "second");
                 }
@@ -162,8 +162,8 @@ fn an_unreadable_program_of_several_threads() {
                         process: 10,
                         ns,
                     };
-                    // By a thread that is in no stream, and has ended. The bell rings first: who hears of a start alone looks for its parent.
-                    w.bell().ring_fork(11, 9, ns + 1);
+                    // By a thread that is in no stream, and has ended. The performance events rings first: who hears of a start alone looks for its parent.
+                    w.perf_events().ring_fork(11, 9, ns + 1);
                     w.told.0.lock().0.push(fork);
                 }
                 if known {
@@ -172,8 +172,8 @@ fn an_unreadable_program_of_several_threads() {
                 w.callers.shared.tidy();
                 // The other thread ends, then the first one's watching.
                 let other = if by_first { 11 } else { 10 };
-                w.bell().ring_end(other, monotonic_ns());
-                w.bell().ring_end(10, monotonic_ns());
+                w.perf_events().ring_end(other, monotonic_ns());
+                w.perf_events().ring_end(10, monotonic_ns());
                 w.forget(11, 10);
                 w.executes(10, [6, 6], 0, false);
                 w.callers.shared.tidy();

@@ -92,12 +92,12 @@ fn exec_by_another_thread_takes_the_first_ones_number() {
     assert_eq!(w.stream(10, 5), 1);
 }
 
-/// The connector may tell of siblings' ends after the exec that made room; the bell tells before.
+/// The connector may tell of siblings' ends after the exec that made room; the performance events tells before.
 #[test]
 fn exec_beside_siblings_that_are_dying() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.two_threads();
-    w.bell().ring_end(11, monotonic_ns());
+    w.perf_events().ring_end(11, monotonic_ns());
     w.end(11);
     w.exec(10);
     w.tell(Event::Exit { tid: 11 });
@@ -105,7 +105,7 @@ fn exec_beside_siblings_that_are_dying() {
     // The second one calls exec, and the end of the first is told late.
     w.thread(12, 10, 1, 50, "another second");
     w.callers.set(12, 5, 79, 0).unwrap();
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     w.end(12);
     w.exec(10);
     w.tell(Event::Exit { tid: 10 });
@@ -116,13 +116,13 @@ fn exec_beside_siblings_that_are_dying() {
 #[test]
 fn the_first_threads_end_is_told_with_the_others_number() {
     for tidy in [false, true] {
-        let w = World::with_silent_bell();
+        let w = World::without_perf_events();
         for (tid, stream) in [(10, 77), (11, 78), (12, 79)] {
             w.thread(tid, 10, 1, 50, "x");
             w.callers.set(tid, 5, stream, 0).unwrap();
         }
-        w.bell().ring_end(11, monotonic_ns());
-        w.bell().ring_end(10, monotonic_ns());
+        w.perf_events().ring_end(11, monotonic_ns());
+        w.perf_events().ring_end(10, monotonic_ns());
         w.forget(11, 10);
         w.forget(12, 10);
         w.tell(Event::Exit { tid: 11 });
@@ -139,13 +139,13 @@ fn the_first_threads_end_is_told_with_the_others_number() {
 /// What is told of the first thread's end before its exec, and of the exec without a ring, is not overlooked while events are trusted.
 #[test]
 fn an_exec_is_noticed_by_the_first_request_after_it() {
-    for told_by_the_bell in [true, false] {
+    for told_by_perf_events in [true, false] {
         for round in 0..20 {
-            let bell = told_by_the_bell.then(Bell::silent);
-            let w = World::with_bell(CallerConfig::default(), bell);
+            let perf_events = told_by_perf_events.then(PerfEvents::silent);
+            let w = World::with_perf_events(CallerConfig::default(), perf_events);
             w.two_threads();
-            match told_by_the_bell {
-                true => w.bell().ring_end(10, monotonic_ns()),
+            match told_by_perf_events {
+                true => w.perf_events().ring_end(10, monotonic_ns()),
                 false => w.told.0.lock().0.push(Event::Exit { tid: 10 }),
             }
             // Who looks now sees a thread that runs: the second one has the number already.
@@ -162,9 +162,9 @@ fn an_exec_is_noticed_by_the_first_request_after_it() {
 /// The end of the first thread is told after the exec that made room for it; then the new program calls exec itself.
 #[test]
 fn an_end_that_is_told_late_is_not_the_new_programs() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.two_threads();
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     w.exec(10);
     w.tell(Event::Exit { tid: 10 });
     assert_eq!(w.stream(10, 5), 78);
@@ -172,7 +172,7 @@ fn an_end_that_is_told_late_is_not_the_new_programs() {
     w.exec(10);
     assert_eq!(w.stream(10, 5), 78);
     // All at once: it calls exec, starts a child and ends.
-    w.bell().ring_fork(20, 10, monotonic_ns() + 1);
+    w.perf_events().ring_fork(20, 10, monotonic_ns() + 1);
     let ns = monotonic_ns();
     let fork = start(10, 20, ns);
     let all = [
@@ -181,7 +181,7 @@ fn an_end_that_is_told_late_is_not_the_new_programs() {
         Event::Exit { tid: 10 },
     ];
     w.told.0.lock().0.extend(all);
-    w.bell().ring_end(10, monotonic_ns() + 2);
+    w.perf_events().ring_end(10, monotonic_ns() + 2);
     w.thread(20, 20, 1, now_ticks(), "child");
     w.end(10);
     sleep(Duration::from_millis(10));
@@ -191,11 +191,11 @@ fn an_end_that_is_told_late_is_not_the_new_programs() {
 /// One that runs although an end of its number was told is believed again, but not before any exec must have been told.
 #[test]
 fn doubts_end() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     let start = monotonic_ms();
     w.thread(10, 10, 1, 50, "first");
     w.callers.set(10, 5, 77, 0).unwrap();
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     w.callers.shared.tidy();
     w.tracker().tidy_at(start + 5_000);
     assert!(w.tracker().is_doubted(10));
@@ -205,7 +205,7 @@ fn doubts_end() {
     // An end of before is nobody's who is here.
     w.thread(20, 20, 1, now_ticks() - 5, "later");
     w.callers.set(20, 5, 77, 0).unwrap();
-    w.bell().ring_end(20, 1);
+    w.perf_events().ring_end(20, 1);
     w.tell(Event::Exit { tid: 20 });
     w.callers.shared.tidy();
     assert!(!w.tracker().is_doubted(20));
@@ -220,16 +220,16 @@ fn doubts_end() {
 /// An exec that the kernel could not report.
 #[test]
 fn a_lost_exec_is_made_up_for() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     for (first, second, third) in [(10, 11, 12), (20, 21, 22)] {
         for (tid, stream) in [(first, 77), (second, 78), (third, 79)] {
             w.thread(tid, first, 1, 50, "x");
             w.callers.set(tid, 5, stream, 0).unwrap();
         }
         w.forget(third, first);
-        w.bell().ring_end(third, monotonic_ns());
+        w.perf_events().ring_end(third, monotonic_ns());
     }
-    w.bell().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
     w.forget(11, 10);
     w.lose([]);
     sleep(Duration::from_millis(10));
@@ -246,7 +246,7 @@ fn a_lost_exec_is_made_up_for() {
 fn an_exec_is_told_after_the_loss_that_showed_it() {
     for known_before in [true, false] {
         for round in 0..3 {
-            let w = World::with_silent_bell();
+            let w = World::without_perf_events();
             // The look takes a while.
             for tid in 1000..1100 {
                 w.thread(tid, tid, 1, 50, "another");
@@ -261,10 +261,10 @@ fn an_exec_is_told_after_the_loss_that_showed_it() {
                 w.forget(11, 10);
             } else {
                 // It all happened meanwhile: a process of two threads, both where their parent is, of which one called exec.
-                w.bell().ring_fork(10, 9, monotonic_ns());
+                w.perf_events().ring_fork(10, 9, monotonic_ns());
                 w.thread(10, 10, 9, now_ticks(), "second");
             }
-            w.bell().ring_end(10, monotonic_ns() + 200_000);
+            w.perf_events().ring_end(10, monotonic_ns() + 200_000);
             w.lose([]);
             w.callers.shared.tidy();
             w.exec(10);
@@ -279,28 +279,28 @@ fn an_exec_is_told_after_the_loss_that_showed_it() {
 /// nobody may look into.
 #[test]
 fn a_lost_exec_by_a_stranger() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.thread(11, 10, 1, 50, "a stranger");
     for first in [10, 20, 30] {
         w.thread(first, first, 1, 50, "first");
         w.callers.set(first, 5, 77, 0).unwrap();
     }
-    w.bell().ring_end(10, monotonic_ns());
-    w.bell().ring_end(30, monotonic_ns());
+    w.perf_events().ring_end(10, monotonic_ns());
+    w.perf_events().ring_end(30, monotonic_ns());
     w.lose([]);
     w.callers.shared.tidy();
     let streams = [10, 20, 30].map(|tid| w.stream(tid, 5));
     assert_eq!(streams, [1, 77, 77]);
 }
 
-/// Lost forks of which the bell told: by a thread that is not the first, by parents that have ended, by a creator that is not the parent.
+/// Lost forks of which the performance events told: by a thread that is not the first, by parents that have ended, by a creator that is not the parent.
 #[test]
-fn the_bell_tells_of_lost_forks() {
-    let w = World::with_silent_bell();
+fn perf_events_tell_of_lost_forks() {
+    let w = World::without_perf_events();
     w.two_threads();
     sleep(Duration::from_millis(10));
     for (child, creator) in [(12, 11), (20, 11), (21, 20), (22, 21), (30, 11)] {
-        w.bell().ring_fork(child, creator, monotonic_ns());
+        w.perf_events().ring_fork(child, creator, monotonic_ns());
     }
     w.thread(12, 10, 1, now_ticks(), "a thread of the second one's");
     w.thread(22, 22, 1, now_ticks(), "a daemon");
@@ -312,10 +312,10 @@ fn the_bell_tells_of_lost_forks() {
     assert_eq!(streams, [78, 78, 78, 1, 77, 78]);
 }
 
-/// While events are lost a fork that was told waits for the bell, longer ago than the loss; and the list of a process's threads lacks one.
+/// While events are lost a fork that was told waits for the performance events, longer ago than the loss; and the list of a process's threads lacks one.
 #[test]
 fn a_loss_takes_nobody_away() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.two_threads();
     w.fork(10, 20, 20);
     w.thread(20, 20, 1, now_ticks(), "child");
@@ -324,23 +324,24 @@ fn a_loss_takes_nobody_away() {
     fs::remove_dir(w.dir.path().join("10/task/11")).unwrap();
     w.lose([]);
     w.callers.shared.tidy();
-    w.bell().ring_fork(20, 11, monotonic_ns());
+    w.perf_events().ring_fork(20, 11, monotonic_ns());
     let streams = [10, 11, 20].map(|tid| w.stream(tid, 5));
     assert_eq!(streams, [77, 78, 78]);
 }
 
-/// With CLONE_PARENT the connector names the creator's parent; the bell names the creator.
+/// With CLONE_PARENT the connector names the creator's parent; the performance events names the creator.
 #[test]
 fn a_child_that_was_given_to_the_parent() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.thread(9, 9, 1, 50, "parent");
     w.thread(10, 10, 9, 50, "creator");
     w.callers.set(10, 5, 77, 0).unwrap();
     w.fork(9, 20, 20);
     // What it starts before it makes a request itself.
     w.callers.shared.tidy();
-    w.bell().ring_fork(20, 10, monotonic_ns());
-    w.bell().ring_fork(21, 20, monotonic_ns() + 1_000_000_000);
+    w.perf_events().ring_fork(20, 10, monotonic_ns());
+    w.perf_events()
+        .ring_fork(21, 20, monotonic_ns() + 1_000_000_000);
     w.fork(20, 21, 21);
     w.thread(20, 20, 9, now_ticks(), "sibling");
     w.thread(21, 21, 20, now_ticks(), "its child");
@@ -356,7 +357,8 @@ fn a_child_that_was_given_to_the_parent() {
     assert!(w.callers.members(77, 9).iter().all(|(tid, _)| *tid != 22));
     // A record that is lost: the one that the connector names, and who starts something runs.
     w.fork(10, 30, 30);
-    w.bell().ring_fork(31, 30, monotonic_ns() + 1_000_000_000);
+    w.perf_events()
+        .ring_fork(31, 30, monotonic_ns() + 1_000_000_000);
     w.fork(30, 31, 31);
     w.thread(31, 31, 30, now_ticks(), "grandchild");
     assert_eq!(w.stream(31, 5), 77);
@@ -576,7 +578,7 @@ fn rules_give_streams_to_programs() {
 
 #[test]
 fn threads_whose_creator_is_never_told() {
-    let w = World::with_silent_bell();
+    let w = World::without_perf_events();
     w.thread(9, 9, 1, 50, "stranger");
     w.thread(10, 10, 1, 50, "first");
     w.callers.set(10, 5, 77, 0).unwrap();

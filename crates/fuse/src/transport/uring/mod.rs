@@ -153,7 +153,7 @@ impl Drop for Rings {
     fn drop(&mut self) {
         for queue in self.queues.drain(..) {
             drop(queue.orders);
-            workers::ring_bell(&queue.waker);
+            workers::note_perf_events(&queue.waker);
             if queue.thread.join().is_err() {
                 tracing::error!("a thread of the transport ended in a panic");
             }
@@ -199,7 +199,7 @@ impl Queue {
     fn order(&self, order: Order) -> Result<(), String> {
         let gone = || "its thread has ended".to_string();
         self.orders.send(order).map_err(|_| gone())?;
-        workers::ring_bell(&self.waker);
+        workers::note_perf_events(&self.waker);
         self.answers.recv().map_err(|_| gone())?
     }
 }

@@ -157,7 +157,7 @@ pub struct Done {
 }
 
 /// Wakes the thread of a queue.
-pub fn ring_bell(waker: &OwnedFd) {
+pub fn note_perf_events(waker: &OwnedFd) {
     // An eventfd takes a 1 unless it is full, and then it has rung.
     let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
 }
@@ -174,7 +174,7 @@ impl Done {
     fn put(&self, buffer: Buffer) {
         self.buffers.lock().push(buffer);
         if !self.rung.swap(true, SeqCst) {
-            ring_bell(&self.waker);
+            note_perf_events(&self.waker);
         }
     }
 

@@ -1,4 +1,4 @@
-//! A bell that rings at every fork, without a system call to hear it: the kernel's performance events, one ring of task events for
+//! Rings of events, told of at every fork, without a system call to hear it: the kernel's performance events, one ring of task events for
 //! each processor, mapped into this process. They also tell which *thread* started a thread, which the process connector does not, and
 //! of a thread's end before an exec that waited for it.
 //!
@@ -33,7 +33,7 @@ const WAITING_MAX: usize = 1 << 16;
 /// Ends that are remembered at most, and for how long at least if there are more, nanoseconds.
 const ENDS_MAX: usize = 1 << 14;
 const END_KEPT_NS: u64 = 1_000_000_000;
-/// How long the bell is not relied on after a record was missed, nanoseconds.
+/// How long the performance events is not relied on after a record was missed, nanoseconds.
 const SILENT_NS: u64 = 60_000_000_000;
 
 /// `struct perf_event_attr`, version 3.
@@ -75,7 +75,7 @@ struct Ring {
 }
 
 // SAFETY: the mapping belongs to the Ring and stays until its drop; other threads read its head with atomic loads, and the
-// records and the tail are touched under the Bell's mutex only.
+// records and the tail are touched under the PerfEvents's mutex only.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -158,7 +158,7 @@ impl Ring {
         self.word(HEAD).load(Ordering::Acquire) != self.heard.load(Ordering::Acquire)
     }
 
-    /// All new records, back to back; the caller holds the Bell's mutex. True: there was no room for more, and the kernel says only with the
+    /// All new records, back to back; the caller holds the PerfEvents's mutex. True: there was no room for more, and the kernel says only with the
     /// next record that finds room whether others found none.
     fn take(&self, out: &mut Vec<u8>) -> bool {
         let head = self.word(HEAD).load(Ordering::Acquire);
@@ -196,7 +196,7 @@ struct Told {
     ends_max: usize,
 }
 
-pub(super) struct Bell {
+pub(super) struct PerfEvents {
     rings: Vec<Ring>,
     told: Mutex<Told>,
     /// The last `take_in` found that records were lost; and up to when some may be, nanoseconds of the monotonic clock.
@@ -204,9 +204,9 @@ pub(super) struct Bell {
     lost_ns: AtomicU64,
 }
 
-impl Bell {
+impl PerfEvents {
     /// One ring for each processor that is in use. Errors: no right to it, or a kernel without it.
-    pub fn open() -> io::Result<Bell> {
+    pub fn open() -> io::Result<PerfEvents> {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
         let rings: io::Result<Vec<Ring>> =
             processors(&online).into_iter().map(Ring::open).collect();
@@ -214,7 +214,7 @@ impl Bell {
         if rings.is_empty() {
             return Err(io::Error::other("no processors are listed"));
         }
-        Ok(Bell {
+        Ok(PerfEvents {
             rings,
             told: Mutex::default(),
             lost: AtomicBool::new(false),
@@ -224,8 +224,8 @@ impl Bell {
 
     /// One that never tells anything.
     #[cfg(test)]
-    pub fn silent() -> Bell {
-        Bell {
+    pub fn silent() -> PerfEvents {
+        PerfEvents {
             rings: Vec::new(),
             told: Mutex::default(),
             lost: AtomicBool::new(false),
@@ -463,26 +463,26 @@ mod tests {
         .concat();
         let told = Mutex::new(Told::default());
         assert!(!told.lock().read(&bytes));
-        let bell = Bell {
+        let perf_events = PerfEvents {
             rings: Vec::new(),
             told,
             lost: AtomicBool::new(false),
             lost_ns: AtomicU64::new(0),
         };
         assert_eq!(
-            bell.creator(7, 45),
+            perf_events.creator(7, 45),
             Some(3),
             "the one of 40 is another fork's"
         );
-        assert_eq!(bell.creator(7, 0), None);
-        assert!(bell.knows_end(7) && bell.knows_end(9));
-        assert!(bell.ended_between(9, 4, 6) && bell.ended_between(9, 0, 6));
-        assert!(!bell.ended_between(9, 5, 6) && !bell.ended_between(9, 4, 5));
-        assert!(!bell.ended_between(9, u64::MAX, 0));
-        assert_eq!(bell.fresh_ends(), [(7, 44), (9, 5)]);
-        assert_eq!(bell.fresh_ends(), []);
-        assert_eq!(bell.creator(9, 2), None);
-        assert_eq!(bell.told.lock().len, 0);
+        assert_eq!(perf_events.creator(7, 0), None);
+        assert!(perf_events.knows_end(7) && perf_events.knows_end(9));
+        assert!(perf_events.ended_between(9, 4, 6) && perf_events.ended_between(9, 0, 6));
+        assert!(!perf_events.ended_between(9, 5, 6) && !perf_events.ended_between(9, 4, 5));
+        assert!(!perf_events.ended_between(9, u64::MAX, 0));
+        assert_eq!(perf_events.fresh_ends(), [(7, 44), (9, 5)]);
+        assert_eq!(perf_events.fresh_ends(), []);
+        assert_eq!(perf_events.creator(9, 2), None);
+        assert_eq!(perf_events.told.lock().len, 0);
         for cut in 0..bytes.len() {
             Told::default().read(&bytes[..cut]);
         }
@@ -492,8 +492,8 @@ mod tests {
     /// The live rings: a thread's creator is told, be it the first thread or not.
     #[test]
     fn a_threads_creator_is_told() {
-        let bell = match Bell::open() {
-            Ok(bell) => bell,
+        let perf_events = match PerfEvents::open() {
+            Ok(perf_events) => perf_events,
             Err(e) => return println!("skipped: no performance events: {e}"),
         };
         let tid = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
@@ -501,15 +501,15 @@ mod tests {
             std::thread::spawn(move || (tid(), std::thread::spawn(tid).join().unwrap()))
                 .join()
                 .unwrap();
-        assert!(bell.rang());
-        bell.take_in();
-        assert!(bell.rang(), "nobody has drawn any consequence yet");
-        bell.listen();
-        bell.heard();
-        if bell.is_complete() {
-            assert!(bell.knows_end(inner) && !bell.knows_end(tid()));
-            assert_eq!(bell.creator(inner, 0), Some(outer));
-            assert_eq!(bell.creator(outer, 0), Some(tid()));
+        assert!(perf_events.rang());
+        perf_events.take_in();
+        assert!(perf_events.rang(), "nobody has drawn any consequence yet");
+        perf_events.listen();
+        perf_events.heard();
+        if perf_events.is_complete() {
+            assert!(perf_events.knows_end(inner) && !perf_events.knows_end(tid()));
+            assert_eq!(perf_events.creator(inner, 0), Some(outer));
+            assert_eq!(perf_events.creator(outer, 0), Some(tid()));
         }
     }
 }
