@@ -40,7 +40,7 @@ pub fn work(seed: u64) -> Work {
         setting,
         mix,
         length: length / setting.streams,
-        hands: 1,
+        threads_per_stream: 1,
         flush: Duration::from_micros(*rng.pick(&[0, 300, 1500])),
         piece: *rng.pick(&[64 << 10, 8 << 10]),
         wait: Duration::ZERO,

@@ -3,7 +3,7 @@
 //! Operations are performed one at a time, by who has the turn, so that their acceptance order is known. Everything that waits
 //! for the device (sync calls, commits by interval, checkpoints) runs without it, all at once: such a call promises what had been
 //! accepted when it began, from the device event on that was next when it had returned. A call that has not returned promises
-//! nothing. How calls on atomic groups and failure-atomic files get their place is told in `hands.rs`. Seeds replay what each thread wants to do, not the interleaving; a failure therefore saves its crash image.
+//! nothing. How calls on atomic groups and failure-atomic files get their place is told in `waiting_calls.rs`. Seeds replay what each thread wants to do, not the interleaving; a failure therefore saves its crash image.
 use crate::config::CONFIGS;
 use crate::coverage::Coverage;
 use crate::drive::atomic_files::AtomicFileCall;
@@ -17,7 +17,7 @@ use crate::observe::observe;
 use crate::oracle::*;
 use crate::run::{Run, guarded, mount};
 use crate::setting::{FIRST_NODE, Setting};
-use crate::turn::Turn;
+use crate::token::Token;
 use ccfs_device::{Counters, Device, Ticket, Write};
 use ccfs_disks::{Plan, SimDevice};
 use ccfs_engine::{Options, Volume};
@@ -53,7 +53,7 @@ pub struct Work {
     /// Actions of each thread.
     pub length: usize,
     /// Threads in each stream.
-    pub hands: usize,
+    pub threads_per_stream: usize,
     /// Longest time that the device goes on with a flush after what it covers is settled.
     pub flush: Duration,
     /// Least piece of paced writes, bytes.
@@ -116,7 +116,7 @@ pub fn work(seed: u64) -> Work {
         mix,
         length: *rng.pick(&[10, 30, 60, 120]),
         background: rng.chance(50).then(|| Duration::from_millis(20)),
-        hands: *rng.pick(&[1, 1, 2]),
+        threads_per_stream: *rng.pick(&[1, 1, 2]),
         flush: Duration::from_micros(*rng.pick(&[0, 0, 300, 1500])),
         piece: *rng.pick(&[64 << 10, 8 << 10, 1 << 10]),
         wait: Duration::ZERO,
@@ -136,7 +136,11 @@ pub fn crowded(seed: u64) -> Work {
     work.flush = Duration::from_micros(1500);
     if rng.chance(50) {
         // Calls of one stream that come while another of its calls writes.
-        (work.setting.streams, work.mix.streams, work.hands) = (2, 2, 4);
+        (
+            work.setting.streams,
+            work.mix.streams,
+            work.threads_per_stream,
+        ) = (2, 2, 4);
     }
     work.piece = 1 << 10;
     work
@@ -216,7 +220,7 @@ impl Device for Slow {
 pub(crate) struct Shared {
     pub(crate) vol: Arc<Volume>,
     pub(crate) dev: Arc<SimDevice>,
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) token: Arc<Token>,
     pub(crate) driver: Mutex<Driver>,
     /// With atomic groups or failure-atomic files.
     atomic: bool,
@@ -233,15 +237,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    fn work(self: &Arc<Self>, work: &Work, hand: usize) -> Result<(), String> {
-        let stream = hand % work.setting.streams;
-        let first = FIRST_NODE + ((hand as u64 + 1) << 32);
-        let mut generator = Generator::new(work.seed << 8 | hand as u64, work.mix.clone(), first);
+    fn work(self: &Arc<Self>, work: &Work, thread: usize) -> Result<(), String> {
+        let stream = thread % work.setting.streams;
+        let first = FIRST_NODE + ((thread as u64 + 1) << 32);
+        let mut generator = Generator::new(work.seed << 8 | thread as u64, work.mix.clone(), first);
         for _ in 0..work.length {
             if self.stopped.load(Ordering::Relaxed) {
                 break;
             }
-            if !self.step(&mut generator, stream, hand)? {
+            if !self.step(&mut generator, stream, thread)? {
                 self.stopped.store(true, Ordering::Relaxed);
             }
         }
@@ -253,9 +257,9 @@ impl Shared {
         self: &Arc<Self>,
         generator: &mut Generator,
         stream: usize,
-        hand: usize,
+        thread: usize,
     ) -> Result<bool, String> {
-        let _turn = self.turn.take();
+        let _turn = self.token.take();
         if self.stopped.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -266,7 +270,7 @@ impl Shared {
             let action = generator.next_of(&driver.tree, stream);
             (action, driver.groups.get(&stream).copied())
         };
-        *lock(&self.doing[hand]) = format!("{action:?}").chars().take(200).collect();
+        *lock(&self.doing[thread]) = format!("{action:?}").chars().take(200).collect();
         let ended = match (&action, group) {
             (Action::Op(op), _) if self.atomic => self.operate(stream, op),
             (Action::GroupCommit { durable }, Some(group)) => self.commit(stream, group, *durable),
@@ -318,10 +322,10 @@ impl Shared {
         };
         let promise = call.sync.map(|sync| driver.promise(sync));
         drop(driver);
-        self.turn.give();
+        self.token.give();
         let done = call.perform(&self.vol);
         let events = self.dev.events();
-        self.turn.retake();
+        self.token.retake();
         let mut driver = lock(&self.driver);
         driver.release(held);
         let kept = (done.is_ok() && !call.barrier).then_some(events);
@@ -359,9 +363,9 @@ impl Shared {
 
     fn run(self: &Arc<Self>, work: &Work, mounted: usize) {
         std::thread::scope(|scope| {
-            for hand in 0..work.setting.streams * work.hands {
+            for thread in 0..work.setting.streams * work.threads_per_stream {
                 scope.spawn(move || {
-                    let done = guarded(|| self.work(work, hand));
+                    let done = guarded(|| self.work(work, thread));
                     if let Err(e) = done {
                         // After an error of the device whatever is asked may fail with it.
                         let injected = work.disturbance != Disturbance::None
@@ -371,7 +375,7 @@ impl Shared {
                             lock(&self.error).get_or_insert(e);
                         }
                     }
-                    *lock(&self.doing[hand]) = "ended".into();
+                    *lock(&self.doing[thread]) = "ended".into();
                     self.left.fetch_sub(1, Ordering::Relaxed);
                 });
             }
@@ -439,7 +443,7 @@ fn perform_on(
 ) -> Result<Run, String> {
     let base = observe(vol)?;
     let streams = work.setting.streams;
-    let hands = streams * work.hands;
+    let threads = streams * work.threads_per_stream;
     let mut plan = Plan {
         seed: work.seed,
         ..Plan::default()
@@ -453,15 +457,15 @@ fn perform_on(
     let shared = Arc::new(Shared {
         vol: vol.clone(),
         dev: dev.clone(),
-        turn: Arc::default(),
+        token: Arc::default(),
         driver: Mutex::new(Driver::new(vol.clone(), Some(dev.clone()), &base, streams)),
         atomic: work.mix.group_percent + work.mix.atomic_file_percent > 0,
-        doing: (0..hands).map(|_| Mutex::default()).collect(),
+        doing: (0..threads).map(|_| Mutex::default()).collect(),
         stopped: AtomicBool::new(false),
         error: Mutex::default(),
-        left: AtomicUsize::new(hands),
+        left: AtomicUsize::new(threads),
     });
-    vol.listen_to_wait_points(Box::new(shared.turn.clone().follow()));
+    vol.listen_to_wait_points(Box::new(shared.token.clone().follow()));
     let _ = started.send(shared.clone());
     let mounted = dev.events();
     shared.run(work, mounted);
@@ -531,7 +535,7 @@ pub fn explore_work(work: &Work, effort: &Effort) -> Result<Coverage, String> {
             work.seed,
             work.setting.config.name,
             work.setting.streams,
-            work.hands,
+            work.threads_per_stream,
             work.setting.gather,
             work.mix.barrier_percent,
             work.wait,

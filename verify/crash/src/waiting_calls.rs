@@ -50,7 +50,7 @@ impl Shared {
             let call = driver.committing(stream, group);
             driver.promise(call)
         };
-        let give = || self.turn.give();
+        let give = || self.token.give();
         let done = self.vol.group_commit_telling(group.id, durable, &give);
         let events = self.dev.events();
         let kept = (durable && done.is_ok()).then_some(events);
@@ -64,7 +64,7 @@ impl Shared {
         let opens = matches!(call.action, Action::AtomicFileOpen(_));
         let promised: Arc<Mutex<Option<Promises>>> = Arc::default();
         let (shared, mine, note) = (self.clone(), call.clone(), promised.clone());
-        self.turn.when_placed(move || {
+        self.token.when_placed(move || {
             let mut driver = lock(&shared.driver);
             *lock(&note) = Some(place(&mut driver, &mine, opens));
         });
@@ -76,7 +76,7 @@ impl Shared {
             self.stopped.store(true, Ordering::Relaxed);
         }
         if let (Some(_), _) | (_, Ok(())) = (&placed, &done) {
-            self.turn.retake();
+            self.token.retake();
             let mut driver = lock(&self.driver);
             for promise in placed.unwrap_or(Ok(Vec::new()))? {
                 driver.promise_ends(promise, done.is_ok().then_some(events));

@@ -15,13 +15,13 @@ thread_local! {
 type Placed = Box<dyn FnOnce()>;
 
 #[derive(Default)]
-pub struct Turn {
+pub struct Token {
     taken: Mutex<bool>,
     free: Condvar,
 }
 
 /// Gives the turn back, unless it was given away before.
-pub struct Taken<'a>(&'a Turn);
+pub struct Taken<'a>(&'a Token);
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
@@ -30,7 +30,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-impl Turn {
+impl Token {
     pub fn take(&self) -> Taken<'_> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *taken {
