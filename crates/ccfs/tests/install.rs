@@ -52,6 +52,42 @@ fn other_program(path: &str) {
     tool("sh", &["-c", script, "sh", path, &text]);
 }
 
+/// The other programs are those beside `ccfs` and in PATH: a directory above can be anybody's.
+#[test]
+fn a_program_of_somebody_else_is_not_started() {
+    let place = Place::new();
+    let own = place.subdir("shared/own");
+    tool("cp", &[env!("CARGO_BIN_EXE_ccfs"), &own]);
+    let began = place.path("began");
+    let planted = place.text("shared/ccfs-crash");
+    let script = format!("#!/bin/sh\n: >'{}'\n", began.display());
+    fs::write(&planted, script).unwrap();
+    tool("chmod", &["755", &planted]);
+    // Neither the working directory, which an empty part of PATH would mean, nor a file that nobody can run.
+    let other = place.subdir("other");
+    fs::write(place.path("other/ccfs-crash"), "").unwrap();
+    let called = |args: &[&str]| {
+        let mut ccfs = Command::new(format!("{own}/ccfs"));
+        ccfs.args(args).current_dir(place.path("shared"));
+        run(ccfs.env("PATH", format!(":{other}")))
+    };
+    let crash = called(&["crash", "--help"]);
+    assert_eq!(crash.code, 127, "{}", crash.err);
+    assert!(
+        crash.err.contains("ccfs-crash is neither in"),
+        "{}",
+        crash.err
+    );
+    assert_eq!(called(&["completions", "bash"]).code, 0);
+    assert!(!began.exists());
+    // One of another version has no table: the rest is completed.
+    fs::rename(&planted, format!("{own}/ccfs-crash")).unwrap();
+    let bash = called(&["completions", "bash"]);
+    assert_eq!(bash.code, 0, "{}", bash.err);
+    assert!(bash.out.contains("mount") && began.exists(), "{}", bash.out);
+    assert!(bash.err.contains("another version"), "{}", bash.err);
+}
+
 #[test]
 fn what_is_installed_is_uninstalled() {
     let place = Place::new();

@@ -1,9 +1,11 @@
 //! Programs that belong together. `ccfs` starts some of them as if they were commands of its own, and they start `ccfs`.
 use crate::failure::{Context, Failure, Outcome};
 use crate::table::Table;
+use crate::warn;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,16 +40,24 @@ impl Program {
         find(self.name).is_some()
     }
 
-    /// What completions have to know of it; `None` where it is not installed.
-    pub fn table(&self) -> Outcome<Option<Table>> {
-        if !self.is_installed() {
-            return Ok(None);
+    /// What completions have to know of it. `None`: none lies beside this program, or it is one of another version; that is said.
+    pub fn table(&self) -> Option<Table> {
+        let program = beside(self.name)?;
+        let printed = Command::new(&program)
+            .arg(TABLE)
+            .stderr(Stdio::null())
+            .output();
+        let table = printed.map(|printed| serde_json::from_slice(&printed.stdout));
+        match table {
+            Ok(Ok(table)) => Some(table),
+            _ => {
+                warn!(
+                    "{} is of another version: its options are not completed",
+                    program.display()
+                );
+                None
+            }
         }
-        let printed = self.called()?.arg(TABLE).stderr(Stdio::inherit()).output();
-        let printed = printed.map_err(|e| self.cannot_run(&e))?;
-        let table = serde_json::from_slice(&printed.stdout);
-        let table = table.or_fail(1, format_args!("cannot read the table of {}", self.name))?;
-        Ok(Some(table))
     }
 
     fn called(&self) -> Outcome<Command> {
@@ -87,16 +97,26 @@ fn find(name: &str) -> Option<PathBuf> {
     beside(name).or_else(|| in_path(name))
 }
 
-/// A program that the same build or installation made: it lies beside this one, or, for a test, one directory up.
+/// A program that the same build or installation made: it lies beside this one. (Cargo has tests in `deps`, below its programs; nowhere else is
+/// looked outside of the own directory, which can be one of many in a directory that everybody may write.)
 pub fn beside(name: &str) -> Option<PathBuf> {
     let me = std::env::current_exe().ok()?;
-    let mut near = me.ancestors().skip(1).take(2).map(|d| d.join(name));
-    near.find(|p| p.is_file())
+    let own = me.parent()?;
+    let dir = match own.ends_with("deps") {
+        true => own.parent()?,
+        false => own,
+    };
+    Some(dir.join(name)).filter(|p| is_program(p))
 }
 
 /// A program in PATH, or in the directories that a user's PATH often lacks and in which Debian keeps tools.
 pub fn in_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    let mut places = path.split(':').map(|d| Path::new(d).join(name));
-    places.find(|p| p.is_file())
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    let named = std::env::split_paths(&path).filter(|d| !d.as_os_str().is_empty());
+    let places = named.chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.map(|d| d.join(name)).find(|p| is_program(p))
+}
+
+fn is_program(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }

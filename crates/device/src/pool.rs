@@ -200,7 +200,11 @@ impl Pool {
         let known = std::mem::take(&mut shared.untouched);
         // Taken from the end: what lies lowest is used first, and the rest can stay untouched.
         shared.untouched = joined(known.into_iter().chain(runs));
-        slabs.retain(|slab| shared.untouched.iter().any(|run| run.has_slab(*slab)));
+        let free = |slab: usize| {
+            let after = shared.untouched.partition_point(|run| run.start <= slab);
+            after > 0 && shared.untouched[after - 1].has_slab(slab)
+        };
+        slabs.retain(|slab| free(*slab));
         shared.untouched.reverse();
         drop(shared);
         slabs.iter().for_each(|slab| ask_for_huge(*slab, true));

@@ -36,6 +36,8 @@ pub struct Config {
     /// Longest time of one check.
     pub limit: Duration,
     pub progress: bool,
+    /// The program `ccfs`, for the check: `$CCFS`.
+    pub ccfs: PathBuf,
 }
 
 /// One image's outcome.
@@ -395,11 +397,10 @@ impl Tester<'_> {
                 return Ok((Some(failure), e.to_string()));
             }
         };
-        let me = std::env::current_exe().unwrap_or_default();
         let env = [
             (MARKS_ENV, marks.path().as_os_str()),
             ("CCFS_IMAGE", OsStr::new("1")),
-            ("CCFS", me.as_os_str()),
+            ("CCFS", self.config.ccfs.as_os_str()),
         ];
         let ended = run::shell(
             &self.config.check,

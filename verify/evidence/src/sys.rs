@@ -1,6 +1,7 @@
 //! System calls without a safe wrapper: the process's own mounts, signals, children that die with it.
 #![allow(unsafe_code)]
 use crate::{Fail, keeper};
+use ccfs_command::programs;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount as umount2};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -107,6 +108,7 @@ fn leave_other_volumes() {
     let named: Vec<Vec<u8>> = [
         std::env::current_dir().ok(),
         std::env::current_exe().ok(),
+        programs::ccfs().ok(),
         Some(std::env::temp_dir()),
     ]
     .into_iter()

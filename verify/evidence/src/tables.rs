@@ -230,6 +230,7 @@ fn on(
         jobs: config.jobs,
         limit: LIMIT,
         progress: true,
+        ccfs: config.ccfs.clone(),
     })?;
     let page = config
         .html

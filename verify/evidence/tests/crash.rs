@@ -118,7 +118,7 @@ fn synced_data_survives_everywhere() {
             continue;
         }
         assert_eq!(done.code, 0, "{fs}: {}", done.err);
-        let check = "for i in $(sed -n 's/^synced //p' \"$CCFS_MARKS\"); do grep -qx \"text $i\" f$i || { echo \"f$i is lost\"; exit 1; }; done";
+        let check = "\"$CCFS\" version >/dev/null || exit 1; for i in $(sed -n 's/^synced //p' \"$CCFS_MARKS\"); do grep -qx \"text $i\" f$i || { echo \"f$i is lost\"; exit 1; }; done";
         let found = explore(&place, check, &["--images", "16", "--json"]);
         let (consistent, total, value) = summary(&found);
         assert!(total >= 6, "{fs}: {value}");

@@ -98,6 +98,7 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
         jobs: args.jobs.unwrap_or(cores),
         limit: Duration::from_secs(args.timeout),
         progress: true,
+        ccfs: programs::ccfs()?,
     };
     if let Some(spec) = &args.image {
         let (tested, output) = explore::one(&config, spec, args.save.as_deref())?;
