@@ -219,7 +219,7 @@ impl Calls {
         // The kernel may be giving up the very file whose pages it writes back, and would not answer before this write has ended.
         let ask = !flags.writeback;
         self.operations
-            .with_space_if(cx, self.wait, Held::File, ask, |room| {
+            .with_space(cx, self.wait, Held::File, ask, |room| {
                 let inode = self.inode(ino)?;
                 inode.note_seen();
                 let mut st = inode.write(self.wait)?;

@@ -91,13 +91,15 @@ impl Calls {
         self.operations.admit_to(cx, self.wait)
     }
 
+    /// An operation that needs no space.
     fn unblocked<T>(&self, cx: &Context, held: Held, f: impl Fn(&Room) -> Tried<T>) -> Result<T> {
-        self.operations
-            .unblocked(cx, self.wait, held, &Room::all(), f)
+        let let_in = self.admit_to(cx)?;
+        let room = Room::admitted(&let_in);
+        self.operations.unblocked(cx, self.wait, held, &room, f)
     }
 
     fn with_space<T>(&self, cx: &Context, held: Held, f: impl Fn(&Room) -> Tried<T>) -> Result<T> {
-        self.operations.with_space(cx, self.wait, held, f)
+        self.operations.with_space(cx, self.wait, held, true, f)
     }
 
     /// A number that was allocated for an operation which is not accepted. It must not stay held, so this waits.

@@ -408,7 +408,6 @@ impl Calls {
         want_dir: bool,
     ) -> Result<()> {
         check_name(name)?;
-        let _let_in = self.admit_to(cx)?;
         self.unblocked(cx, Held::Dirs(&[parent]), |_| {
             self.try_remove(cx, parent, name, want_dir)
         })

@@ -43,11 +43,6 @@ pub(crate) struct BackPressure {
     calls: Mutex<Vec<Arc<Condvar>>>,
 }
 
-thread_local! {
-    /// How often this thread's operation was let in and has not made its change.
-    static LET_IN: Cell<u64> = const { Cell::new(0) };
-}
-
 impl Lines {
     fn line(&mut self, key: Key) -> Option<&mut Line> {
         self.all.iter_mut().find(|l| l.key == key)
@@ -102,32 +97,46 @@ impl BackPressure {
         }
     }
 
-    /// So many of those that were let in have made their change.
-    fn done(&self, count: u64) {
+    /// One of those that were let in has made its change.
+    fn done(&self) {
         let mut lines = self.lines.lock();
-        lines.let_in -= count;
+        lines.let_in -= 1;
         lines.call_next();
     }
 }
 
 /// Held while the change is made that `admit_to` has admitted.
-pub(crate) struct LetIn<'r>(Option<&'r BackPressure>);
+pub(crate) struct LetIn<'r> {
+    /// `None`: it has not waited.
+    by: Option<&'r BackPressure>,
+    /// The next one has been called.
+    over: Cell<bool>,
+}
 
 impl LetIn<'_> {
     /// Of who has not waited.
     pub(crate) fn at_once() -> Self {
-        LetIn(None)
+        LetIn::new(None)
+    }
+
+    fn new(by: Option<&BackPressure>) -> LetIn<'_> {
+        let over = Cell::new(false);
+        LetIn { by, over }
+    }
+
+    /// The operation is going to wait: whoever is next need not wait for that.
+    pub(crate) fn let_others_in(&self) {
+        if let Some(by) = self.by
+            && !self.over.replace(true)
+        {
+            by.done();
+        }
     }
 }
 
 impl Drop for LetIn<'_> {
     fn drop(&mut self) {
-        if let Some(room) = self.0
-            && let Some(left) = LET_IN.get().checked_sub(1)
-        {
-            LET_IN.set(left);
-            room.done(1);
-        }
+        self.let_others_in();
     }
 }
 
@@ -161,18 +170,9 @@ impl Core {
         room.leave(&mut lines, key, &call);
         if let_in {
             lines.let_in += 1;
-            LET_IN.set(LET_IN.get() + 1);
         }
         lines.call_next();
-        LetIn(let_in.then_some(room))
-    }
-
-    /// The calling thread's operation is going to wait: whoever is next need not wait for that.
-    pub(crate) fn let_others_in(&self) {
-        let count = LET_IN.replace(0);
-        if count > 0 {
-            self.back_pressure.done(count);
-        }
+        LetIn::new(let_in.then_some(room))
     }
 
     /// A user's change would wait for room now, or could have to wait for an atomic group.

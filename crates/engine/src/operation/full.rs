@@ -80,19 +80,9 @@ impl Drop for Asks<'_> {
 
 impl Operations {
     /// Runs an operation that needs space: when there is none, everything uncommitted is committed and what it frees given
-    /// back, and the operation tried again (C9). `f` gets what it may take.
+    /// back, and the operation tried again (C9). `f` gets what it may take. `ask`: the front end may be
+    /// asked for files that it has given up.
     pub(crate) fn with_space<T>(
-        &self,
-        cx: &Context,
-        wait: Wait,
-        held: Held,
-        f: impl Fn(&Room) -> Tried<T>,
-    ) -> Result<T> {
-        self.with_space_if(cx, wait, held, true, f)
-    }
-
-    /// As `with_space`; `ask`: the front end may be asked for files that it has given up.
-    pub(crate) fn with_space_if<T>(
         &self,
         cx: &Context,
         wait: Wait,
@@ -106,7 +96,7 @@ impl Operations {
             self.reclaim_space()?;
             self.unblocked(cx, wait, held, room, &f)
         };
-        let first = self.unblocked(cx, wait, held, &Room::all(), &f);
+        let first = self.unblocked(cx, wait, held, &Room::admitted(&let_in), &f);
         if !full(&first) {
             return first;
         }

@@ -355,7 +355,7 @@ impl Operations {
                 false => Duration::MAX,
             };
             if let Some(group) = &txn.group {
-                self.let_others_in();
+                room.let_others_in();
                 self.at(WaitPoint::Blocked);
                 group.wait_end(limit.clamp(Duration::from_millis(1), most));
                 self.at(WaitPoint::Resumed);

@@ -1,5 +1,6 @@
 //! Turns: when others take what one operation on a full volume gave back, it has a turn alone, and they wait before their next reservation.
 use crate::base::sync::{Mutex, MutexGuard};
+use crate::core::back_pressure::LetIn;
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
 use std::cell::Cell;
@@ -23,7 +24,7 @@ pub enum Lack {
 }
 
 /// What a try of an operation may take of what is free, and what it lacked.
-pub(crate) struct Room {
+pub(crate) struct Room<'l> {
     /// So many blocks at most.
     pub left: u64,
     /// The operation has its turn.
@@ -32,21 +33,39 @@ pub(crate) struct Room {
     waited: Cell<bool>,
     /// When it was refused a reservation last.
     lack: Cell<Option<Lack>>,
+    /// Its place among those that were let in.
+    let_in: Option<&'l LetIn<'l>>,
 }
 
-impl Room {
-    pub fn new(left: u64, alone: bool) -> Room {
+impl<'l> Room<'l> {
+    pub fn new(left: u64, alone: bool) -> Room<'l> {
         Room {
             left,
             alone,
             waited: Cell::new(false),
             lack: Cell::new(None),
+            let_in: None,
         }
     }
 
     /// All that is free.
-    pub fn all() -> Room {
+    pub fn all() -> Room<'l> {
         Room::new(u64::MAX, false)
+    }
+
+    /// The same, for an operation that has just been admitted.
+    pub fn admitted(let_in: &'l LetIn<'l>) -> Room<'l> {
+        Room {
+            let_in: Some(let_in),
+            ..Room::all()
+        }
+    }
+
+    /// Before a wait.
+    pub fn let_others_in(&self) {
+        if let Some(let_in) = self.let_in {
+            let_in.let_others_in();
+        }
     }
 
     pub fn note_lack(&self, lack: Option<Lack>) {
@@ -92,7 +111,7 @@ impl Drop for Alone<'_> {
 impl Operations {
     /// Waits for the end of another operation's turn. This try of the caller's waits for no further one.
     pub(crate) fn await_turn(&self, room: &Room) {
-        self.let_others_in();
+        room.let_others_in();
         drop(self.turn.alone.lock());
         room.waited.set(true);
     }
