@@ -18,6 +18,10 @@ pub struct Volume {
 impl Volume {
     /// The same volume for a thread that must not wait: for the device, for who waits for it, for room or for a group's end. What would have to
     /// is `Error::WouldBlock`, and nothing has been done. A call that has begun to change something goes through with it, and waits.
+    ///
+    /// So it is with what a request of the kernel looks up or changes: `lookup`, `getattr`, `readdir`, `readlink`, `read`, `seek`, extended attributes,
+    /// `write`, `setattr`, `copy_range`, and all that makes, links, renames or removes names. Sync calls, `fallocate`, `setflags`, atomic files and
+    /// groups, `trim` and `path` wait with this handle as with the other one.
     pub fn non_blocking(&self) -> &Calls {
         &self.non_blocking
     }
