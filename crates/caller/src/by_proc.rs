@@ -284,7 +284,7 @@ impl ProcTracker {
         }
         let by_rule = self.policy.by_rule(&self.proc, &self.registry, process);
         match by_rule {
-            Some(stream) => Place::by_rule(stream, self.proc.rights(process)),
+            Some(stream) => Place::chosen(stream, false, self.proc.rights(process)),
             None => self.base(process),
         }
     }

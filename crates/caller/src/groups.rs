@@ -55,12 +55,7 @@ impl Callers {
         let registry = &self.shared.registry;
         let rights = self.proc().rights(tid);
         let stream = registry.make_group(user, id, handle, (home, rights), begun)?;
-        let place = Place {
-            stream,
-            explicit: true,
-            by_root: user.is_root,
-            rights,
-        };
+        let place = Place::chosen(stream, user.is_root, rights);
         self.put(tid, Some(place))
             .inspect_err(|_| registry.unmake_group(id))?;
         Ok(handle)
@@ -77,12 +72,8 @@ impl Callers {
         if found.is_committed() {
             return Err(Errno(libc::EALREADY));
         }
-        let place = Place {
-            stream: found.stream,
-            explicit: true,
-            by_root: self.user(tid, uid).is_root,
-            rights: self.proc().rights(tid),
-        };
+        let by_root = self.user(tid, uid).is_root;
+        let place = Place::chosen(found.stream, by_root, self.proc().rights(tid));
         self.put(tid, Some(place))
     }
 
@@ -119,7 +110,8 @@ impl Callers {
         }
     }
 
-    fn put(&self, tid: u32, place: Option<Place>) -> Result<(), Errno> {
+    /// From now on the thread is there; `None`: where the policy puts it.
+    pub(super) fn put(&self, tid: u32, place: Option<Place>) -> Result<(), Errno> {
         match self.start() {
             Tracker::Events(tracker) => tracker.set(tid, place),
             Tracker::Proc(tracker) => tracker.set(tid, place),

@@ -215,18 +215,11 @@ impl Callers {
             STREAM_POLICY => None,
             _ => {
                 let user = self.user(tid, uid);
-                Some(Place {
-                    stream: self.with_room(|registry| registry.enter(user, id, flags))?,
-                    explicit: true,
-                    by_root: user.is_root,
-                    rights: self.proc().rights(tid),
-                })
+                let stream = self.with_room(|registry| registry.enter(user, id, flags))?;
+                Some(Place::chosen(stream, user.is_root, self.proc().rights(tid)))
             }
         };
-        match self.start() {
-            Tracker::Events(tracker) => tracker.set(tid, place),
-            Tracker::Proc(tracker) => tracker.set(tid, place),
-        }
+        self.put(tid, place)
     }
 
     /// NEW_STREAM: makes a stream with a fresh id. Errors: EINVAL flags, ENOSPC too many.

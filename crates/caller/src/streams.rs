@@ -153,11 +153,12 @@ impl Place {
         }
     }
 
-    pub fn by_rule(stream: Arc<Stream>, rights: Option<Rights>) -> Place {
+    /// Where a program or a rule puts a thread.
+    pub fn chosen(stream: Arc<Stream>, by_root: bool, rights: Option<Rights>) -> Place {
         Place {
             stream,
             explicit: true,
-            by_root: false,
+            by_root,
             rights,
         }
     }
@@ -270,12 +271,8 @@ impl Registry {
             DEFAULT_STREAM => Some(self.everybody.clone()),
             id => streams.get(&id.0).cloned(),
         };
-        let home = chosen.filter(|_| home.chosen).map(|stream| Place {
-            stream,
-            explicit: true,
-            by_root: user.is_root,
-            rights,
-        });
+        let chosen = chosen.filter(|_| home.chosen);
+        let home = chosen.map(|stream| Place::chosen(stream, user.is_root, rights));
         let stream = Arc::new(Stream {
             id: id.0,
             owner: Some(user.uid),

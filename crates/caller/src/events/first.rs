@@ -100,7 +100,7 @@ impl EventTracker {
     pub(super) fn by_rule(&self, process: u32) -> Option<Place> {
         let stream = self.policy.by_rule(&self.proc, &self.registry, process)?;
         stream.entered.store(true, Relaxed);
-        Some(Place::by_rule(stream, self.proc.rights(process)))
+        Some(Place::chosen(stream, false, self.proc.rights(process)))
     }
 
     /// What /proc says of a thread, and since when the number is its own, nanoseconds of the monotonic clock: what ended before we
