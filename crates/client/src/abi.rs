@@ -3,7 +3,7 @@
 //! Every structure starts with `version` and its size is part of the ioctl number, so that a program and a daemon of
 //! different ages refuse each other (`EINVAL`, `ENOTTY`) and never misread each other. The ioctls work on any file or
 //! directory of a mounted volume. Byte order is the machine's.
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The `version` that this file describes.
 pub const VERSION: u32 = 1;
@@ -334,11 +334,9 @@ impl StatusArg {
     pub fn ask(snapshot: u64, offset: u64) -> Self {
         StatusArg {
             version: VERSION,
-            length: 0,
             snapshot,
             offset,
-            total: 0,
-            data: [0; STATUS_CHUNK],
+            ..StatusArg::new_zeroed()
         }
     }
 }
@@ -346,26 +344,10 @@ impl StatusArg {
 impl ScrubArg {
     /// The argument of a first step.
     pub fn begin(blocks: u32) -> Self {
-        let none = ScrubDamage {
-            block: 0,
-            inode: 0,
-            length: 0,
-            text: [0; SCRUB_TEXT],
-        };
         ScrubArg {
             version: VERSION,
-            phase: 0,
-            item: 0,
-            part: 0,
             blocks,
-            ended: 0,
-            done: 0,
-            total: 0,
-            visited: 0,
-            newer: 0,
-            damages: 0,
-            reserved: 0,
-            damage: [none; SCRUB_DAMAGES],
+            ..ScrubArg::new_zeroed()
         }
     }
 }

@@ -27,14 +27,13 @@ mod group;
 mod guard;
 mod sys;
 
-use abi::{
-    ProcessArg, STATUS_CHUNK, ScrubArg, StatusArg, StreamArg, SyncVolumeArg, TraceArg, TuneArg,
-};
+use abi::{ProcessArg, ScrubArg, StatusArg, StreamArg, SyncVolumeArg, TraceArg, TuneArg};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use zerocopy::FromZeros;
 
 pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC, STREAM_POLICY};
 pub use at::{
@@ -213,11 +212,9 @@ pub fn trace(fd: impl AsFd, next: u64) -> io::Result<Traced> {
 fn lines(fd: BorrowedFd<'_>, number: u32, next: u64, lost: u64) -> io::Result<Traced> {
     let mut arg = Box::new(TraceArg {
         version: abi::VERSION,
-        length: 0,
         next,
         lost,
-        reserved: 0,
-        data: [0; STATUS_CHUNK],
+        ..TraceArg::new_zeroed()
     });
     supported(sys::ioctl(fd, number, &mut *arg))?;
     let text = arg.data.get(..arg.length as usize);
