@@ -2,146 +2,44 @@
 use serde_json::Value;
 use std::fmt::Write;
 
-/// (name, kind, help, field of the status)
-const PLAIN: &[(&str, &str, &str, &[&str])] = &[
+/// Fields of the status, and what they are.
+const GAUGES: &[(&str, &str)] = &[
+    ("log_frames", "Frames of the log's ring, of one block each."),
+    ("log_frames_used", "Frames of the log in use."),
+    ("dirty_bytes", "Accepted data that is not committed."),
     (
-        "ccfs_log_frames",
-        "gauge",
-        "Frames of the log's ring, of one block each.",
-        &["log_frames"],
-    ),
-    (
-        "ccfs_log_frames_used",
-        "gauge",
-        "Frames of the log in use.",
-        &["log_frames_used"],
-    ),
-    (
-        "ccfs_block_size_bytes",
-        "gauge",
-        "Size of a block.",
-        &["block_size"],
-    ),
-    (
-        "ccfs_dirty_bytes",
-        "gauge",
-        "Accepted data that is not committed.",
-        &["dirty_bytes"],
-    ),
-    (
-        "ccfs_dirty_limit_bytes",
-        "gauge",
+        "dirty_limit_bytes",
         "Uncommitted data from which on writers wait.",
-        &["dirty_limit_bytes"],
     ),
     (
-        "ccfs_dirty_image_blocks",
-        "gauge",
+        "dirty_image_blocks",
         "Blocks of structure that a checkpoint has to bring home.",
-        &["dirty_image_blocks"],
     ),
+    ("orphans", "Files without a name that are still open."),
+];
+
+/// Of its counters.
+const COUNTERS: &[(&str, &str)] = &[
+    ("operations", "Operations accepted."),
+    ("checkpoints", "Checkpoints."),
+    ("syncs", "Sync calls that were carried out."),
     (
-        "ccfs_orphans",
-        "gauge",
-        "Files without a name that are still open.",
-        &["orphans"],
-    ),
-    (
-        "ccfs_super_block_errors",
-        "gauge",
-        "Errors that the super block remembers; e2fsck clears them.",
-        &["damage", "error_count"],
-    ),
-    (
-        "ccfs_corruption_errors_total",
-        "counter",
-        "Damaged places met since the mount.",
-        &["damage", "met"],
-    ),
-    (
-        "ccfs_operations_total",
-        "counter",
-        "Operations accepted.",
-        &["counters", "operations"],
-    ),
-    (
-        "ccfs_checkpoints_total",
-        "counter",
-        "Checkpoints.",
-        &["counters", "checkpoints"],
-    ),
-    (
-        "ccfs_syncs_total",
-        "counter",
-        "Sync calls that were carried out.",
-        &["counters", "syncs"],
-    ),
-    (
-        "ccfs_ignored_syncs_total",
-        "counter",
+        "ignored_syncs",
         "Sync calls that returned at once because their stream ignores them.",
-        &["counters", "ignored_syncs"],
     ),
+    ("logged_bytes", "Written to the log, checkpoints apart."),
+    ("checkpoint_bytes", "Written to the log by checkpoints."),
+    ("direct_bytes", "File data written straight to its place."),
+    ("home_bytes", "Brought home by checkpoints."),
     (
-        "ccfs_logged_bytes_total",
-        "counter",
-        "Written to the log, checkpoints apart.",
-        &["counters", "logged_bytes"],
-    ),
-    (
-        "ccfs_checkpoint_bytes_total",
-        "counter",
-        "Written to the log by checkpoints.",
-        &["counters", "checkpoint_bytes"],
-    ),
-    (
-        "ccfs_direct_bytes_total",
-        "counter",
-        "File data written straight to its place.",
-        &["counters", "direct_bytes"],
-    ),
-    (
-        "ccfs_home_bytes_total",
-        "counter",
-        "Brought home by checkpoints.",
-        &["counters", "home_bytes"],
-    ),
-    (
-        "ccfs_avoided_bytes_total",
-        "counter",
+        "avoided_bytes",
         "Accepted data that never had to be written.",
-        &["counters", "avoided_bytes"],
     ),
-    (
-        "ccfs_device_writes_total",
-        "counter",
-        "Writes to the device.",
-        &["counters", "device_writes"],
-    ),
-    (
-        "ccfs_device_written_bytes_total",
-        "counter",
-        "Written to the device.",
-        &["counters", "device_written_bytes"],
-    ),
-    (
-        "ccfs_device_reads_total",
-        "counter",
-        "Reads of the device.",
-        &["counters", "device_reads"],
-    ),
-    (
-        "ccfs_device_read_bytes_total",
-        "counter",
-        "Read from the device.",
-        &["counters", "device_read_bytes"],
-    ),
-    (
-        "ccfs_device_flushes_total",
-        "counter",
-        "Flushes of the device.",
-        &["counters", "device_flushes"],
-    ),
+    ("device_writes", "Writes to the device."),
+    ("device_written_bytes", "Written to the device."),
+    ("device_reads", "Reads of the device."),
+    ("device_read_bytes", "Read from the device."),
+    ("device_flushes", "Flushes of the device."),
 ];
 
 /// The whole answer to a scrape.
@@ -179,9 +77,36 @@ pub fn text(status: &Value) -> String {
         "Streams with uncommitted operations.",
         streams as f64,
     );
-    for (name, kind, help, path) in PLAIN {
-        let value = path.iter().fold(status, |v, key| &v[*key]);
-        out.one(name, kind, help, value.as_f64().unwrap_or(0.0));
+    let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+    for (field, help) in GAUGES {
+        out.one(
+            &format!("ccfs_{field}"),
+            "gauge",
+            help,
+            number(&status[*field]),
+        );
+    }
+    out.one(
+        "ccfs_block_size_bytes",
+        "gauge",
+        "Size of a block.",
+        number(&status["block_size"]),
+    );
+    out.one(
+        "ccfs_super_block_errors",
+        "gauge",
+        "Errors that the super block remembers; e2fsck clears them.",
+        number(&status["damage"]["error_count"]),
+    );
+    out.one(
+        "ccfs_corruption_errors_total",
+        "counter",
+        "Damaged places met since the mount.",
+        number(&status["damage"]["met"]),
+    );
+    for (field, help) in COUNTERS {
+        let count = number(&status["counters"][*field]);
+        out.one(&format!("ccfs_{field}_total"), "counter", help, count);
     }
     out.family(
         "ccfs_commits_total",
