@@ -176,14 +176,11 @@ pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// `FsyncIn::fsync_flags`.
-pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// `SetxattrIn::setxattr_flags`.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// `OpenOut::open_flags`.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// `OutHeader::error` of a notification (its `unique` is 0).
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;

@@ -15,21 +15,12 @@ impl Hasher for NumberHasher {
             self.write_u64(u64::from(b));
         }
     }
-    fn write_u8(&mut self, n: u8) {
-        self.write_u64(u64::from(n));
-    }
     fn write_u32(&mut self, n: u32) {
         self.write_u64(u64::from(n));
     }
     fn write_u64(&mut self, n: u64) {
         let x = (self.0 ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = x ^ (x >> 29);
-    }
-    fn write_usize(&mut self, n: usize) {
-        self.write_u64(n as u64);
-    }
-    fn write_isize(&mut self, n: isize) {
-        self.write_u64(n as u64);
     }
 }
 
