@@ -26,11 +26,8 @@ impl Offline {
     /// The entries of a directory by name, without `.` and `..`.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<Entry>> {
         let path = bytes(&path);
-        let (attr, _) = existing(&self.volume, path, Last::Follow)?;
-        if !attr.is_dir() {
-            return errno(libc::ENOTDIR).map_err(|e| Error::file(path, e));
-        }
-        let names = self.names(attr.ino).map_err(|e| Error::file(path, e))?;
+        let dir = self.directory(path)?;
+        let names = self.names(dir).map_err(|e| Error::file(path, e))?;
         let entry = |e: ListEntry| Entry {
             attr: self
                 .volume
@@ -39,6 +36,14 @@ impl Offline {
             name: e.name,
         };
         Ok(names.into_iter().map(entry).collect())
+    }
+
+    /// The directory that a path leads to.
+    fn directory(&self, path: &[u8]) -> Result<Ino> {
+        match existing(&self.volume, path, Last::Follow)?.0 {
+            attr if attr.is_dir() => Ok(attr.ino),
+            _ => errno(libc::ENOTDIR).map_err(|e| Error::file(path, e)),
+        }
     }
 
     /// Names and inodes of a directory. Error: `Corrupt` for a name that cannot be one.
@@ -71,15 +76,12 @@ impl Offline {
     /// entries of the directory itself), the path from there, and the entry. What cannot be read is an `Err`, and the rest goes on.
     pub fn visit(&self, path: impl AsRef<Path>, each: &mut Visitor<'_>) -> Result<()> {
         let path = bytes(&path);
-        let (attr, _) = existing(&self.volume, path, Last::Follow)?;
-        if !attr.is_dir() {
-            return errno(libc::ENOTDIR).map_err(|e| Error::file(path, e));
-        }
-        let mut seen = HashSet::from([attr.ino]);
+        let dir = self.directory(path)?;
+        let mut seen = HashSet::from([dir]);
         // The path from the start; of a directory on the way only how long its is.
         let mut below = Vec::new();
         let fail = |below: &[u8], e| Error::file(&join(path, below), e);
-        let first = self.names(attr.ino).map_err(|e| fail(&below, e))?;
+        let first = self.names(dir).map_err(|e| fail(&below, e))?;
         let mut stack = vec![(0, first.into_iter())];
         while let Some((len, names)) = stack.last_mut() {
             below.truncate(*len);

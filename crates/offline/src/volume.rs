@@ -1,7 +1,7 @@
 //! A volume that is open in this process, and the calls on single files.
 use crate::error::{Error, Result, errno};
 use crate::path::{Last, Walked, existing, walk, walk_bare};
-use ccfs_device::{Device, FileDevice, FlashDevice, OpenMode};
+use ccfs_device::{Device, FileDevice, FlashDevice};
 use ccfs_engine::{
     Attr, Context, DEFAULT_STREAM, Ino, Options, RenameFlags, StatFs, Volume, WriteFlags,
 };
@@ -11,14 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a volume is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Several readers at a time; nobody may write meanwhile.
-    ReadOnly,
-    /// One writer, and nobody else.
-    ReadWrite,
-}
+/// What a volume is opened for: several readers at a time, while nobody may write; or one writer, and nobody else.
+pub use ccfs_device::OpenMode as Access;
 
 /// Largest piece of a file in memory, bytes.
 pub(crate) const PIECE: usize = 1 << 20;
@@ -38,8 +32,8 @@ pub(crate) fn bytes(path: &(impl AsRef<Path> + ?Sized)) -> &[u8] {
 }
 
 /// An image file, a block device, or the flash in one.
-fn open_device(path: &Path, mode: OpenMode) -> Result<Arc<dyn Device>> {
-    let device = Arc::new(FileDevice::open(path, mode)?);
+fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
+    let device = Arc::new(FileDevice::open(path, access)?);
     let device = FlashDevice::or_plain(device);
     device.map_err(|e| Error::Volume(ccfs_engine::Error::Io(e)))
 }
@@ -50,11 +44,7 @@ impl Offline {
     /// Errors: `Open` if somebody else uses it, or it cannot be opened; `Volume` if it is no volume that ccfs takes.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Offline> {
         let path = path.as_ref();
-        let mode = match access {
-            Access::ReadOnly => OpenMode::ReadOnly,
-            Access::ReadWrite => OpenMode::ReadWrite,
-        };
-        let device = open_device(path, mode)?;
+        let device = open_device(path, access)?;
         let image = path.metadata().ok().map(|m| (m.dev(), m.ino()));
         let mut opened = match Self::on_device(device, access) {
             Err(Error::Volume(ccfs_engine::Error::Refused(why))) if access == Access::ReadOnly => {
@@ -69,13 +59,13 @@ impl Offline {
     /// A volume in flight cannot be read before its log is applied. The first device, and its lock, are gone by now.
     fn recovered(path: &Path, why: String) -> Result<Offline> {
         let refused = || Error::Volume(ccfs_engine::Error::Refused(why));
-        let Ok(device) = open_device(path, OpenMode::ReadWrite) else {
+        let Ok(device) = open_device(path, Access::ReadWrite) else {
             return Err(refused());
         };
         if !Volume::recover(device)? {
             return Err(refused());
         }
-        let device = open_device(path, OpenMode::ReadOnly)?;
+        let device = open_device(path, Access::ReadOnly)?;
         Self::on_device(device, Access::ReadOnly)
     }
 
