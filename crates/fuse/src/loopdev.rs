@@ -41,16 +41,18 @@ pub fn attach_direct(image: &Path) -> io::Result<LoopDevice> {
 
 fn attach_with(image: &Path, read_only: bool, flags: u32) -> io::Result<LoopDevice> {
     let file = File::options().read(true).write(!read_only).open(image)?;
-    attach_file(&file, image, read_only, flags)
+    let flags = flags | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+    attach_file(&file, image, flags, 0)
 }
 
-/// As [`attach`] for an open file, which goes by the name of `image`.
+/// As [`attach`] for an open file, which goes by the name of `image`. `block_size`: of the device, bytes; 0: the kernel's choice.
 pub(crate) fn attach_file(
     file: &File,
     image: &Path,
-    read_only: bool,
     flags: u32,
+    block_size: u32,
 ) -> io::Result<LoopDevice> {
+    let read_only = flags & LO_FLAGS_READ_ONLY != 0;
     let control = open(
         "/dev/loop-control",
         OFlags::RDWR | OFlags::CLOEXEC,
@@ -61,7 +63,8 @@ pub(crate) fn attach_file(
         let (path, device) = open_device(number, read_only)?;
         let mut config = LoopConfig::new_zeroed();
         config.fd = file.as_raw_fd() as u32;
-        config.flags = LO_FLAGS_AUTOCLEAR | flags | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+        config.block_size = block_size;
+        config.flags = LO_FLAGS_AUTOCLEAR | flags;
         // For losetup to show; the last byte stays NUL.
         let name = image.as_os_str().as_bytes();
         let shown = name.len().min(63);

@@ -336,6 +336,10 @@ fn mount_blocks(
             e,
         )
     };
+    let block_size = match watch {
+        Some(_) => sentinel::page_bytes(),
+        None => block_size,
+    };
     let options = format!("{},blksize={block_size}", options(channel, config));
     let over = |device: &Path| mount_patiently(device, dir, config, &options);
     let is_block = is_block(config).map_err(fail)?;
@@ -422,7 +426,7 @@ fn claimed(device: &Path) -> io::Result<OwnedFd> {
 fn attach_watched(watch: &Watch, volume: &Path) -> io::Result<LoopDevice> {
     let size = File::open(volume)?.seek(SeekFrom::End(0))?;
     let file = watch.opening.open(&watch.sentinel, size)?;
-    loopdev::attach_file(&file, volume, false, 0)
+    loopdev::attach_file(&file, volume, 0, sentinel::page_bytes())
 }
 
 fn is_block(config: &MountConfig) -> io::Result<bool> {

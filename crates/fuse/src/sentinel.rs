@@ -11,6 +11,10 @@
 //! Whoever calls between 1 and 3 waits for the write-back that is under way, whose commit began after his call, or finds the other page. The
 //! order is what makes it so. What a WRITE holds is thrown away, and what is read is zeros.
 //!
+//! The device's blocks are pages, so each page comes as one WRITE. In parts it would come as several, and every second of them would have the
+//! page made dirty whose write-back is under way. Who syncs then locks that page and waits for the other parts; the next of them
+//! has the page made dirty again, which waits for the lock.
+//!
 //! Nobody waits for himself. The private mount has one thread, which needs the engine and nothing else. Pages are made dirty by another
 //! process (`ccfs-dirtier`, [`crate::apart`]): a write to the device can wait, uninterruptibly, for the private mount, and a thread
 //! of this process that waits so would keep /dev/fuse open after a kill, and with it the connection that it waits for. Only that process
@@ -81,6 +85,11 @@ impl std::fmt::Debug for Armed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.pages)
     }
+}
+
+/// Block size of the loop device and of its mount, so that a page comes as one WRITE: see the head of this file.
+pub(crate) fn page_bytes() -> u32 {
+    rustix::param::page_size() as u32
 }
 
 fn set_min_ratio(device: &str, percent: u32) {
@@ -154,7 +163,7 @@ impl Sentinel {
     pub(crate) fn arm(&self, volume: &Arc<Volume>, target: &Target) -> io::Result<()> {
         let device = self.device.lock().take();
         let device = device.ok_or(io::ErrorKind::NotFound)??;
-        let page = rustix::param::page_size() as u64;
+        let page = u64::from(page_bytes());
         let middle = self.size.load(Relaxed) / 2 / page * page;
         if middle < page {
             return Err(io::Error::other("the volume is too small"));
