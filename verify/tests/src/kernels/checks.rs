@@ -247,7 +247,7 @@ pub const CHECKS: &[Check] = &[
 const PERCENT: &[(&str, &str)] = &[("CCFS_TEST_PERCENT", "10")];
 
 /// Those that `make test` runs under one old kernel.
-pub const QUICK: &[&str] = &["block-device", "sync", "nameless", "birth", "log"];
+pub const QUICK: &[&str] = &["block-device", "sync", "power", "nameless", "birth", "log"];
 
 /// Kernels that no package offers: tried once, by hand, on other machines. What was seen then, by the name of the check.
 pub const BY_HAND: &[(Version, &[(&str, &str)])] = &[
@@ -292,8 +292,12 @@ fn below_oldest() -> Option<String> {
 }
 
 fn no_uring() -> Option<String> {
-    let switch = std::path::Path::new("/sys/module/fuse/parameters/enable_uring");
-    too_old().or_else(|| (!switch.exists()).then(|| "Linux 6.14".to_string()))
+    too_old().or_else(|| (!has_rings()).then(|| "Linux 6.14".to_string()))
+}
+
+/// Whether the kernel that runs has FUSE over io_uring.
+pub fn has_rings() -> bool {
+    std::path::Path::new("/sys/module/fuse/parameters/enable_uring").exists()
 }
 
 /// The check of that name.

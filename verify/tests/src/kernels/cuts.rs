@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Parts of the disk, bytes: (from, length). `run.sh` makes the disk.
-const VOLUME: (u64, u64) = (1 << 20, 64 << 20);
-const MARKS: (u64, u64) = (80 << 20, 1 << 20);
+const VOLUME: (u64, u64) = (1 << 20, 40 << 20);
+const MARKS: (u64, u64) = (48 << 20, 1 << 20);
 /// An ext4 of the kernel's, which holds an image.
-const HOST: (u64, u64) = (96 << 20, 128 << 20);
-pub const DISK_BYTES: u64 = 256 << 20;
+const HOST: (u64, u64) = (56 << 20, 72 << 20);
+pub const DISK_BYTES: u64 = 128 << 20;
 
 /// The volume's name on that ext4.
 const IMAGE: &str = "image";

@@ -2,7 +2,7 @@
 
 use super::{Kernel, Line, Outcome, Plan, Version, checks, cuts, guest};
 use crate::harness::WorkDir;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -48,53 +48,61 @@ pub fn offered() -> (Vec<(Version, String)>, String) {
     (text.lines().filter_map(line).collect(), missing)
 }
 
+/// `PACKAGE/TARGET` of each test program of these checks.
+fn wanted_by(is_chosen: impl Fn(&str) -> bool) -> BTreeSet<&'static str> {
+    let chosen = checks::CHECKS.iter().filter(|c| is_chosen(c.name));
+    let programs = chosen.flat_map(|c| c.parts).filter_map(|part| match part {
+        checks::Part::Tests(program, ..) => Some(*program),
+        checks::Part::Own(_) => None,
+    });
+    programs.collect()
+}
+
 /// The test programs of these checks by `PACKAGE/TARGET`: cargo builds what is not built yet.
 pub fn programs(names: &[&str]) -> Result<Vec<(String, String, String)>, String> {
-    let mut wanted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let chosen = checks::CHECKS.iter().filter(|c| names.contains(&c.name));
-    for part in chosen.flat_map(|c| c.parts) {
-        if let checks::Part::Tests(program, ..) = part {
-            let (package, target) = program.split_once('/').expect("PACKAGE/TARGET");
-            wanted.entry(package).or_default().insert(target);
-        }
+    let wanted = wanted_by(|name| names.contains(&name));
+    if wanted.is_empty() {
+        return Ok(Vec::new());
     }
-    let mut found = Vec::new();
-    for (package, targets) in wanted {
-        let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-        cargo.args([
-            "test",
-            "--release",
-            "--no-run",
-            "--message-format=json",
-            "-p",
-            package,
-        ]);
-        cargo.args(targets.iter().flat_map(|target| ["--test", target]));
-        let cargo = cargo.current_dir(top()).env("CARGO_TARGET_DIR", target());
-        let out = cargo.stdin(Stdio::null()).output();
-        let out = out.map_err(|e| format!("cargo: {e}"))?;
-        if !out.status.success() {
-            return Err(String::from_utf8_lossy(&out.stderr).into_owned());
-        }
-        let text = String::from_utf8_lossy(&out.stdout);
-        let built = text.lines().filter_map(|line| test_program(package, line));
-        found.extend(built);
-        for name in targets.iter().map(|target| format!("{package}/{target}")) {
-            if found.iter().all(|(known, ..)| *known != name) {
-                return Err(format!("cargo builds no test program {name}"));
-            }
-        }
+    let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    cargo.args(["test", "--release", "--no-run", "--message-format=json"]);
+    // Of all checks: which packages are built together decides on the features of what they need, and so on what is built anew.
+    let split = |program: &'static str| program.split_once('/').expect("PACKAGE/TARGET");
+    let all = wanted_by(|_| true);
+    let packages: BTreeSet<&str> = all.into_iter().map(|p| split(p).0).collect();
+    cargo.args(packages.into_iter().flat_map(|package| ["-p", package]));
+    let targets: BTreeSet<&str> = wanted.iter().map(|p| split(p).1).collect();
+    cargo.args(targets.into_iter().flat_map(|target| ["--test", target]));
+    let cargo = cargo.current_dir(top()).env("CARGO_TARGET_DIR", target());
+    let out = cargo.stdin(Stdio::null()).output();
+    let out = out.map_err(|e| format!("cargo: {e}"))?;
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
     }
-    Ok(found)
+    let text = String::from_utf8_lossy(&out.stdout);
+    let found: Vec<_> = text.lines().filter_map(test_program).collect();
+    match wanted
+        .iter()
+        .find(|name| found.iter().all(|(known, ..)| known != *name))
+    {
+        Some(name) => Err(format!("cargo builds no test program {name}")),
+        None => Ok(found),
+    }
 }
 
 /// A test program that cargo's message names.
-fn test_program(package: &str, message: &str) -> Option<(String, String, String)> {
+fn test_program(message: &str) -> Option<(String, String, String)> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     if message["target"]["kind"][0] != "test" {
         return None;
     }
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    // PATH#VERSION, or PATH#NAME@VERSION where the folder has another name.
+    let (place, end) = message["package_id"].as_str()?.split_once('#')?;
+    let package = match end.split_once('@') {
+        Some((package, _)) => package,
+        None => place.rsplit('/').next()?,
+    };
     let name = format!("{package}/{}", message["target"]["name"].as_str()?);
     let path = message["executable"].as_str()?.to_string();
     Some((name, path, folder.to_str()?.to_string()))
@@ -120,7 +128,6 @@ pub fn run(
         version: Version(0, 0),
         release: String::new(),
         from: format!("Debian {}", suite.split('/').next().unwrap_or_default()),
-        day: today(),
         lines: Vec::new(),
     };
     while !rest.is_empty() {
@@ -149,6 +156,7 @@ pub fn run(
                 outcome: Outcome::Failed(why.clone()),
                 tests: 0,
                 seconds: 0,
+                day: today(),
             };
             let over = kernel.lines.len() == before && name.is_none();
             let ended: Vec<String> = match name {
@@ -237,8 +245,9 @@ impl Boot {
             }
             "begin" => self.begun = Some(rest.to_string()),
             "end" => match serde_json::from_str::<Line>(rest) {
-                Ok(line) => {
+                Ok(mut line) => {
                     tell(&line.to_string());
+                    line.day = today();
                     self.lines.push(line);
                 }
                 Err(e) => tell(&format!("a line of the guest: {e}: {rest}")),

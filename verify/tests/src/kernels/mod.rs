@@ -73,6 +73,9 @@ pub struct Line {
     /// Tests that passed.
     pub tests: u64,
     pub seconds: u64,
+    /// Of the run, UTC; the host's side knows it.
+    #[serde(default)]
+    pub day: String,
 }
 
 impl fmt::Display for Line {
@@ -95,8 +98,6 @@ pub struct Kernel {
     pub release: String,
     /// Where it is from: `Debian trixie`.
     pub from: String,
-    /// Day of the run, UTC.
-    pub day: String,
     pub lines: Vec<Line>,
 }
 
@@ -152,6 +153,7 @@ mod tests {
                 outcome,
                 tests: 3,
                 seconds: 4,
+                day: "2026-01-02".into(),
             };
             let text = serde_json::to_string(&line).unwrap();
             assert!(!text.contains('\n'));

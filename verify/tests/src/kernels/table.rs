@@ -30,8 +30,11 @@ impl Results {
         let text = serde_json::to_string_pretty(self).expect("results") + "\n";
         std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
     }
-    /// Takes in a run: each of its checks takes the place of the earlier one, and the order is that of [`CHECKS`].
+    /// Takes in a run: each of its checks takes the place of the earlier one, and the order is that of [`CHECKS`]. What was seen of
+    /// another release of this version is forgotten.
     pub fn take(&mut self, run: Kernel) {
+        self.kernels
+            .retain(|k| k.version != run.version || k.release == run.release);
         let known = self.kernels.iter_mut().find(|k| k.version == run.version);
         let Some(known) = known else {
             self.kernels.push(run);
@@ -71,7 +74,7 @@ impl Results {
         }
         let by_hand = BY_HAND.iter().find(|(v, _)| *v == version);
         let seen = by_hand.and_then(|(_, seen)| seen.iter().find(|(name, _)| *name == check));
-        seen.map_or("not run", |(_, said)| said).to_string()
+        seen.map_or("not tried", |(_, said)| said).to_string()
     }
 
     pub fn markdown(&self) -> String {
@@ -93,10 +96,14 @@ impl Results {
         out.push_str("\nRun with:\n\n");
         for kernel in &self.kernels {
             let tests: u64 = kernel.lines.iter().map(|l| l.tests).sum();
+            let (version, release, from) = (kernel.version, &kernel.release, &kernel.from);
+            let mut days: Vec<&str> = kernel.lines.iter().map(|l| l.day.as_str()).collect();
+            days.sort_unstable();
+            days.dedup();
+            let days = days.join(" and ");
             let _ = writeln!(
                 out,
-                "* {}: {} of {}, on {}; {tests} tests and states",
-                kernel.version, kernel.release, kernel.from, kernel.day
+                "* {version}: {release} of {from}, on {days}; {tests} tests and states"
             );
         }
         for kernel in &self.kernels {
@@ -137,6 +144,20 @@ pub fn rows_in(document: &str) -> Vec<Vec<String>> {
     rows.map(cells).collect()
 }
 
+/// What a document names as known weaknesses, by lines `* VERSION, CHECK, CHECK...: why` after the table: (version, check).
+pub fn known_in(document: &str) -> Vec<(String, String)> {
+    let after = marked(document, BEGIN, END).map_or("", |part| part.after);
+    let mut known = Vec::new();
+    for line in after.lines().filter_map(|l| l.strip_prefix("* ")) {
+        let mut words = line.split(": ").next().unwrap_or_default().split(", ");
+        let version = words.next().filter(|w| Version::of(w).is_some());
+        if let Some(version) = version {
+            known.extend(words.map(|check| (version.to_string(), check.to_string())));
+        }
+    }
+    known
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Line;
@@ -148,6 +169,7 @@ mod tests {
             outcome,
             tests: 2,
             seconds: 1,
+            day: "2026-01-02".into(),
         }
     }
 
@@ -156,7 +178,6 @@ mod tests {
             version,
             release: format!("{version}.0-amd64"),
             from: "Debian bookworm".into(),
-            day: "2026-01-02".into(),
             lines,
         }
     }
@@ -174,7 +195,8 @@ mod tests {
         results.take(kernel(Version(5, 10), vec![line("refused", Outcome::Ok)]));
         let dir = crate::harness::WorkDir::new("table");
         let path = dir.path().join("kernels.md");
-        std::fs::write(&path, format!("before\n{BEGIN}\nold\n{END}\nafter\n")).unwrap();
+        let known = "* 6.1, git, posix: a wait\n* Git, posix: programs\nafter\n";
+        std::fs::write(&path, format!("before\n{BEGIN}\nold\n{END}\n{known}")).unwrap();
         results.write_into(&path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(
@@ -197,9 +219,18 @@ mod tests {
         assert_eq!([cell("git", 3), cell("mount", 3)], ["yes", "yes"]);
         assert_eq!(
             [cell("git", 2), cell("mount", 2)],
-            ["not run", "yes, by hand"]
+            ["not tried", "yes, by hand"]
         );
         assert_eq!(cell("git", 1), "not run");
+        let named = ["git", "posix"].map(|check| ("6.1".to_string(), check.to_string()));
+        assert_eq!(known_in(&text), named);
+        let newer = Kernel {
+            release: "6.1.1-amd64".into(),
+            ..kernel(Version(6, 1), vec![line("git", Outcome::Ok)])
+        };
+        results.take(newer);
+        let cells = ["git", "mount"].map(|check| results.cell(Version(6, 1), check));
+        assert_eq!(cells, ["yes", "not run"], "of another release");
         let file = dir.path().join("results");
         results.store(&file).unwrap();
         assert_eq!(Results::load(&file), Ok(results));
