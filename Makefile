@@ -91,11 +91,9 @@ test-flash:
 test-aarch64:
 	@scripts/targets.sh
 
-# Makes the pages in docs/man anew from the flag table.
+# The manual pages of the programs, as `make install` makes them too: man -l target/man/ccfs.8
 man: build
-	$(CCFS) man docs/man
-	$(dir $(CCFS))ccfs-bench man docs/man
-	$(dir $(CCFS))ccfs-crash man docs/man
+	@for program in ccfs ccfs-bench ccfs-crash; do $(dir $(CCFS))$$program man $(CARGO_TARGET_DIR)/man || exit 1; done
 
 # Long runs need patience: a program may take four hours.
 soak: export CCFS_TEST_TIMEOUT ?= 14400

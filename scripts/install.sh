@@ -48,9 +48,15 @@ install_all() {
         ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/umount.$name"
         install -m 644 "$root$man/mount.ccfs.8" "$root$man/mount.$name.8"
     done
-    install -m 644 "$top"/docs/man/*.8 "$root$man/"
+    # Pages and completions are made by the programs themselves.
     local made
     made=$(mktemp -d)
+    "$program" man "$made/man"
+    for other in $OTHERS; do
+        other=$(dirname "$program")/$other
+        [ ! -x "$other" ] || "$other" man "$made/man" || echo "$other makes no manual pages: is it of another version?" >&2
+    done
+    install -m 644 "$made"/man/*.8 "$root$man/"
     "$program" completions "$made"
     install -m 644 "$made/ccfs" "$root$BASHDIR/ccfs"
     install -m 644 "$made/_ccfs" "$root$ZSHDIR/_ccfs"
@@ -66,7 +72,7 @@ uninstall_all() {
     rm -f "$root$BASHDIR/ccfs" "$root$ZSHDIR/_ccfs" "$root$FISHDIR/ccfs.fish"
     for helper in mount mkfs fsck; do rm -f "$root$SBIN/$helper.ccfs" "$root$man/$helper.ccfs.8"; done
     for name in $TABLE_NAMES; do rm -f "$root$SBIN/mount.$name" "$root$SBIN/umount.$name" "$root$man/mount.$name.8"; done
-    for page in "$top"/docs/man/*.8; do rm -f "$root$man/$(basename "$page")"; done
+    rm -f "$root$man"/ccfs.8 "$root$man"/ccfs-*.8
     # What install-libs.sh put there.
     local lib=$root${LIBDIR:-$PREFIX/lib}
     rm -f "$lib"/libccfs.so "$lib"/libccfs.so.1 "$lib"/libccfs.a "$lib"/pkgconfig/ccfs.pc "$root$PREFIX/include/ccfs.h"

@@ -1,5 +1,5 @@
-//! `ccfs man DIR`: the manual pages, from the flag table. The pages in docs/man are made by it; a test compares them. Those of commands that
-//! are programs of their own are made by these programs.
+//! `ccfs man DIR`: the manual pages, from the flag table, for the installation. Those of commands that are programs of their own are made by
+//! these programs.
 use crate::cli::{self, ManArgs};
 use crate::sisters;
 use ccfs_command::{Outcome, manual};

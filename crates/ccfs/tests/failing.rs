@@ -57,19 +57,8 @@ fn lines<'a>(target: &'a str, image: &'a str, at: &'a str, dir: &'a str) -> Vec<
 
 /// Those that there are, hidden ones and `version`, which does not fail, aside.
 fn commands() -> BTreeSet<String> {
-    let help = ccfs_with(&["--help"]).out;
-    let list = help
-        .split("Commands:\n")
-        .nth(1)
-        .expect("a list of commands");
-    let lines = list.lines().take_while(|line| line.starts_with("  "));
-    // What a line has no room for goes on further to the right.
-    lines
-        .filter(|line| !line.starts_with("   "))
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|name| !["help", "version"].contains(name))
-        .map(String::from)
-        .collect()
+    let all = ccfs_testkit::manual::commands(&ccfs_with(&["--help"]).out);
+    all.into_iter().filter(|name| name != "version").collect()
 }
 
 fn check(words: &[&str], ran: &Ran) -> Option<String> {

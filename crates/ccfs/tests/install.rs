@@ -47,7 +47,8 @@ fn have(program: &str) -> bool {
 fn other_program(path: &str) {
     let table =
         r#"{"name": "other", "about": "", "arguments": [], "commands": [], "has_help": false}"#;
-    let text = format!("#!/bin/sh\n[ \"$1\" != table ] || echo '{table}'\n");
+    let page = r#"mkdir -p "$2"; echo .TH >"$2/${0##*/}.8""#;
+    let text = format!("#!/bin/sh\ncase $1 in table) echo '{table}' ;; man) {page} ;; esac\n");
     let script = r#"printf %s "$2" >"$1" && chmod 755 "$1""#;
     tool("sh", &["-c", script, "sh", path, &text]);
 }
@@ -92,7 +93,7 @@ fn a_program_of_somebody_else_is_not_started() {
 fn what_is_installed_is_uninstalled() {
     let place = Place::new();
     let root = place.text("root");
-    // The other programs come from builds of their own; here only their files count, and what completions ask them.
+    // The other programs come from builds of their own; here only their files count, and what the installation asks them.
     let built = place.subdir("built");
     tool("cp", &[env!("CARGO_BIN_EXE_ccfs"), &built]);
     for name in ["ccfs-bench", "ccfs-crash"] {
