@@ -1,6 +1,7 @@
 //! `ccfs atomic`: a command that happens as a whole or not at all.
 use crate::cli::AtomicArgs;
-use crate::stream::{explain, open, wait_for_command};
+use crate::stream::wait_for_command;
+use crate::volume::{explain, open};
 use ccfs_client::{Cause, TakenBack};
 use ccfs_command::{Failure, Outcome, output::print_json, say, warn};
 use serde_json::json;

@@ -1,9 +1,10 @@
 //! The one table of subcommands and flags: parsing, `--help` and the manual pages all come from it.
-use crate::{metrics, top};
+use crate::listen::{self, Listen};
 use ccfs_command::size;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A file system that keeps every application's updates in the order in which they were made, also across a crash.
 ///
@@ -231,11 +232,25 @@ pub struct TopArgs {
     #[arg(long)]
     pub json: bool,
     /// Seconds between two looks
-    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = top::parse_delay)]
-    pub delay: std::time::Duration,
+    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = delay)]
+    pub delay: Duration,
     /// Any file or directory of the volume
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
+}
+
+/// Shortest and longest time between two looks, seconds.
+const DELAY: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
+
+fn delay(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if DELAY.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!(
+            "give seconds from {} to {}",
+            DELAY.start(),
+            DELAY.end()
+        )),
+    }
 }
 
 /// Prints a mounted volume's metrics in Prometheus's text format
@@ -244,8 +259,8 @@ pub struct TopArgs {
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
     /// Serve them over HTTP instead, on this machine only: unix:PATH, or a loopback address with a port such as 127.0.0.1:9100
-    #[arg(long, value_name = "ADDRESS", value_parser = metrics::parse_listen)]
-    pub listen: Option<metrics::Listen>,
+    #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
+    pub listen: Option<Listen>,
     /// Any file or directory of the volume
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,

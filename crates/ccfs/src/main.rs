@@ -18,6 +18,7 @@ mod inspect;
 mod killed;
 mod leave;
 mod limits;
+mod listen;
 mod logging;
 mod man;
 mod memory;
@@ -44,6 +45,7 @@ mod top;
 mod trace;
 mod umount;
 mod version;
+mod volume;
 
 /// Pages are allocated and freed by the thousand; glibc gives memory back to the kernel after each batch and faults it in again.
 #[global_allocator]

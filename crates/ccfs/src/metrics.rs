@@ -1,14 +1,14 @@
 //! `ccfs metrics`: the status in Prometheus's text format, once or for whoever asks over a socket.
 use crate::cli::MetricsArgs;
+use crate::listen::Listen;
 use crate::named;
-use crate::stream;
+use crate::volume;
 use ccfs_command::{Context, Failure, Outcome, output, say};
 use ccfs_fuse::show::prometheus;
-use serde_json::Value;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,32 +19,6 @@ const HEAD_MAX: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Requests that are served at the same time.
 const AT_ONCE_MAX: usize = 16;
-
-/// Where to listen: nowhere but on this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    Unix(PathBuf),
-    Tcp(SocketAddr),
-}
-
-/// Parses the value of `--listen`.
-pub fn parse_listen(text: &str) -> Result<Listen, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return if path.is_empty() {
-            Err("give the socket's path behind unix:".into())
-        } else {
-            Ok(Listen::Unix(path.into()))
-        };
-    }
-    match text.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Ok(Listen::Tcp(address)),
-        Ok(address) => Err(format!(
-            "{} can be reached from outside; give a loopback address (127.0.0.1:PORT, [::1]:PORT) or unix:PATH",
-            address.ip()
-        )),
-        Err(_) => Err("give unix:PATH, 127.0.0.1:PORT or [::1]:PORT".into()),
-    }
-}
 
 pub fn run(args: &MetricsArgs) -> Outcome<()> {
     let text = metrics(&args.dir)?;
@@ -76,11 +50,7 @@ pub fn run(args: &MetricsArgs) -> Outcome<()> {
 }
 
 fn metrics(dir: &Path) -> Outcome<String> {
-    // Opened anew each time: a descriptor that stays would keep the volume from being unmounted.
-    let at = stream::open(dir)?;
-    let text = ccfs_client::status_json(&at).map_err(|e| stream::explain(dir, e))?;
-    let status: Value = serde_json::from_str(&text).or_fail(1, "the daemon's answer is no JSON")?;
-    Ok(prometheus::text(&status))
+    Ok(prometheus::text(&volume::status(dir)?))
 }
 
 /// A socket that a killed one left is replaced; one that somebody serves is not.
@@ -168,33 +138,4 @@ fn read_head(socket: &mut impl Read) -> io::Result<Vec<u8>> {
         }
     }
     Ok(head)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_but_this_machine_is_listened_on() {
-        for good in ["127.0.0.1:9100", "127.8.9.1:0", "[::1]:9100"] {
-            assert!(matches!(parse_listen(good), Ok(Listen::Tcp(_))), "{good}");
-        }
-        assert_eq!(
-            parse_listen("unix:/run/m"),
-            Ok(Listen::Unix("/run/m".into()))
-        );
-        for bad in [
-            "0.0.0.0:9100",
-            "[::]:9100",
-            "192.168.1.1:9100",
-            "[::ffff:127.0.0.1]:9100",
-            "localhost:9100",
-            "127.0.0.1",
-            ":9100",
-            "unix:",
-            "",
-        ] {
-            assert!(parse_listen(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -7,7 +7,7 @@ use crate::cli::MountArgs;
 use crate::codes::mount_code;
 use crate::mounts::{self, Daemon};
 use crate::options::{self, MountOptions};
-use crate::{stream, umount};
+use crate::{umount, volume};
 use ccfs_client::AccessTimes;
 use ccfs_command::{Context, Failure, Outcome};
 use rustix::fs::StatVfsMountFlags;
@@ -43,7 +43,7 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
         )?
         .f_flag;
     let wanted = options::parse_onto(as_mounted(now), &args.options)?;
-    let at = stream::open(&args.dir)?;
+    let at = volume::open(&args.dir)?;
     let status = status(args, &at)?;
     if !wanted.engine.read_only && status["read_only"] == true {
         return refuse(format!(
@@ -68,12 +68,12 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
     })?;
     // The kernel has synced before; but not every kernel tells the daemon of that, and from now on nobody changes anything.
     if wanted.engine.read_only && !as_mounted(now).engine.read_only {
-        ccfs_client::sync_volume(stream::open(&args.dir)?)
-            .map_err(|e| stream::explain(&args.dir, e))?;
+        ccfs_client::sync_volume(volume::open(&args.dir)?)
+            .map_err(|e| volume::explain(&args.dir, e))?;
     }
     // Last, since it cannot be refused as the kernel's part can: what fails changes nothing.
     if (commit, dirty, times) != (0, 0, None) {
-        let at = stream::open(&args.dir)?;
+        let at = volume::open(&args.dir)?;
         ccfs_client::tune(&at, commit, dirty, times).or_fail(
             mount_code::FAILED,
             format_args!("cannot change options of the volume on {shown}"),
@@ -144,7 +144,7 @@ fn changes(wanted: &MountOptions, in_force: &Value) -> Outcome<(u32, u64)> {
 }
 
 fn status(args: &MountArgs, at: &File) -> Outcome<Value> {
-    let text = ccfs_client::status_json(at).map_err(|e| stream::explain(&args.dir, e))?;
+    let text = ccfs_client::status_json(at).map_err(|e| volume::explain(&args.dir, e))?;
     serde_json::from_str(&text).or_fail(mount_code::SYSTEM, "the daemon's answer is no JSON")
 }
 

@@ -2,7 +2,7 @@
 use crate::cli::{ProgressWhen, ScrubArgs};
 use crate::codes::fsck_code;
 use crate::mounts;
-use crate::stream;
+use crate::volume;
 use ccfs_client::{Damage, Scrub};
 use ccfs_command::{Context, Failure, Outcome, output::print_json, say};
 use serde::Serialize;
@@ -47,7 +47,7 @@ pub fn run(args: &ScrubArgs) -> Outcome<u8> {
         code: fsck_code::OPERATIONAL,
         ..f
     };
-    let at = stream::open(&args.dir).map_err(fail)?;
+    let at = volume::open(&args.dir).map_err(fail)?;
     let root = mountpoint(&args.dir)?;
     let mut bar = Bar::new(args.progress);
     let start = Instant::now();
@@ -109,7 +109,7 @@ fn explain(args: &ScrubArgs, e: std::io::Error) -> Failure {
         ),
         _ => Failure {
             code: fsck_code::OPERATIONAL,
-            ..stream::explain(&args.dir, e)
+            ..volume::explain(&args.dir, e)
         },
     }
 }

@@ -1,7 +1,7 @@
 //! `ccfs status`: what the daemon of a mounted volume says of itself.
 use crate::cli::StatusArgs;
-use crate::{stream, superblock};
-use ccfs_command::{Context, Outcome, output::print_json, say, size};
+use crate::{superblock, volume};
+use ccfs_command::{Outcome, output::print_json, say, size};
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MESSAGES_SHOWN: usize = 8;
 
 pub fn run(args: &StatusArgs) -> Outcome<()> {
-    let at = stream::open(&args.dir)?;
-    let text = ccfs_client::status_json(&at).map_err(|e| stream::explain(&args.dir, e))?;
-    let mut status: Value =
-        serde_json::from_str(&text).or_fail(1, "the daemon's answer is no JSON")?;
+    let mut status = volume::status(&args.dir)?;
     if args.json {
         status["schema"] = 1.into();
         return print_json(&status);

@@ -4,14 +4,14 @@ use crate::cli::{
     StreamShowArgs, StreamSyncArgs,
 };
 use crate::signals::LeftToCommand;
-use crate::{mounts, umount};
+use crate::trace;
+use crate::volume::{explain, open};
 use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 use ccfs_command::{Failure, Outcome, output::print_json, say};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -27,51 +27,8 @@ pub fn run(args: &StreamArgs) -> Outcome<u8> {
         StreamCommand::Show(a) => done(show(a)),
         StreamCommand::List(a) => done(list(a)),
         StreamCommand::Sync(a) => done(sync(a)),
-        StreamCommand::Trace(a) => done(crate::trace::run(a)),
+        StreamCommand::Trace(a) => done(trace::run(a)),
     }
-}
-
-/// Opens a directory of a mounted volume for the stream and status calls: `path`, or the one that holds it. Asks for no
-/// attributes, since a stopped volume may not give them; and nothing of a daemon that is stopped, which would be waited for.
-pub fn open(path: &Path) -> Outcome<File> {
-    if let Ok(Some(mount)) = mounts::over(path)
-        && let Some(pid) = mount.stopped_daemon()
-    {
-        return Err(umount::stopped(1, &mount, pid));
-    }
-    let opened = match ccfs_client::open_directory(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotADirectory => ccfs_client::open_holder(path),
-        opened => opened,
-    };
-    opened.map_err(|e| explain(path, e))
-}
-
-/// Turns an error of the stream and status calls into what the user can do about it.
-pub fn explain(path: &Path, e: io::Error) -> Failure {
-    let shown = path.display();
-    let text = match e.raw_os_error() {
-        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) => {
-            format!(
-                "the daemon of {shown} is gone; mount the volume again: it recovers, and the dead mount is cleared"
-            )
-        }
-        Some(libc::EIO) => format!(
-            "{shown}: the volume is stopped; unmount it, and mount it again: what was synced is there"
-        ),
-        Some(libc::EPERM) => format!("{shown}: the stream belongs to another user"),
-        Some(libc::ENOSPC) => format!(
-            "{shown}: this user has too many streams; end programs that are in them, or share streams by their ids"
-        ),
-        _ if e.kind() == io::ErrorKind::Unsupported => match path == Path::new(".") {
-            true => {
-                "the current directory is not on a mounted ccfs volume; name a directory of one"
-                    .into()
-            }
-            false => format!("{shown} is not on a mounted ccfs volume"),
-        },
-        _ => format!("{shown}: {e}"),
-    };
-    Failure::new(1, text)
 }
 
 /// Enters the stream, so that the command and its children inherit it.

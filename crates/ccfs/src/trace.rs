@@ -1,6 +1,6 @@
 //! `ccfs stream trace`: commits and sync calls as they happen.
 use crate::cli::StreamTraceArgs;
-use crate::stream;
+use crate::volume;
 use ccfs_client::abi::TRACE_NEW;
 use ccfs_command::{Failure, Outcome, output::clean, size};
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ pub fn run(args: &StreamTraceArgs) -> Outcome<()> {
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
         // Opened anew each time: a descriptor that stays would keep the volume from being unmounted.
-        let at = stream::open(&args.dir)?;
-        let found = ccfs_client::trace(&at, next).map_err(|e| stream::explain(&args.dir, e))?;
+        let at = volume::open(&args.dir)?;
+        let found = ccfs_client::trace(&at, next).map_err(|e| volume::explain(&args.dir, e))?;
         drop(at);
         next = found.next;
         // What was lost before the start was not asked for.

@@ -3,31 +3,15 @@ mod draw;
 mod model;
 
 use crate::cli::TopArgs;
-use crate::stream;
+use crate::volume;
 use ccfs_command::{Context, Failure, Outcome, output::print_json, say};
 use draw::View;
 use model::Top;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use serde_json::Value;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// Shortest and longest time between two looks, seconds.
-const EVERY: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
-
-/// Parses the value of `--delay`.
-pub fn parse_delay(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if EVERY.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!(
-            "give seconds from {} to {}",
-            EVERY.start(),
-            EVERY.end()
-        )),
-    }
-}
 
 pub fn run(args: &TopArgs) -> Outcome<()> {
     let first = look(&args.dir)?;
@@ -51,11 +35,7 @@ pub fn run(args: &TopArgs) -> Outcome<()> {
 }
 
 fn look(dir: &Path) -> Outcome<Top> {
-    // Opened anew each time: a descriptor that stays would keep the volume from being unmounted.
-    let at = stream::open(dir)?;
-    let text = ccfs_client::status_json(&at).map_err(|e| stream::explain(dir, e))?;
-    let status: Value = serde_json::from_str(&text).or_fail(1, "the daemon's answer is no JSON")?;
-    Ok(Top::of(&status))
+    Ok(Top::of(&volume::status(dir)?))
 }
 
 fn print_once(top: &Top) {

@@ -20,14 +20,6 @@ const FLOORS: &[&str] = &[
 ];
 /// What a mounted volume consists of: one for each floor.
 const OWNERS: &[&str] = &["Core", "Home", "Committer", "Operations", "Calls", "Volume"];
-/// Modules that are still in a circle. Only ever shorter: who breaks one takes it out.
-const CIRCLES: &[(&str, &[&str])] = &[(
-    "ccfs",
-    &[
-        "cli", "daemon", "killed", "metrics", "stream", "top", "trace", "umount",
-    ],
-)];
-
 /// Code by module ("home/apply"), without comments and tests. The crate's root is "".
 type Modules = BTreeMap<String, String>;
 
@@ -255,21 +247,9 @@ fn modules_import_each_other_in_no_circle() {
             }
             let modules = modules_of(&path.join("src"));
             seen += modules.len();
-            let known = CIRCLES.iter().find(|c| c.0 == name);
-            let known: BTreeSet<String> = known
-                .iter()
-                .flat_map(|c| c.1)
-                .map(|m| m.to_string())
-                .collect();
-            let found = in_circles(&modules);
-            for module in found.difference(&known) {
+            for module in in_circles(&modules) {
                 wrong.push(format!(
                     "{folder}/{name}: {module} imports itself by way of others"
-                ));
-            }
-            for module in known.difference(&found) {
-                wrong.push(format!(
-                    "{name}: {module} is in no circle any more: take it out of CIRCLES"
                 ));
             }
         }
