@@ -57,6 +57,7 @@ fn other_program(path: &str) {
 #[test]
 fn a_program_of_somebody_else_is_not_started() {
     let place = Place::new();
+    place.subdir("shared");
     let own = place.subdir("shared/own");
     tool("cp", &[env!("CARGO_BIN_EXE_ccfs"), &own]);
     let began = place.path("began");

@@ -87,6 +87,12 @@ impl Allocator {
         let info = self.core.group(group)?;
         let mut guard = info.inode_view.lock();
         if guard.is_none() {
+            // Nobody waits for the device with the lock, as a rule: the bitmap is in memory when it is asked for again.
+            drop(guard);
+            self.core.inode_bitmap(group)?;
+            guard = info.inode_view.lock();
+        }
+        if guard.is_none() {
             let image = self.core.inode_bitmap(group)?;
             *guard = Some(Box::new(View::new(
                 &image,

@@ -104,8 +104,11 @@ impl Calls {
         }
         let cross = old.dir.ino != new.dir.ino;
         // One move of a directory between parents at a time: nobody else changes ancestry while we look (docs/design.md, section 2.1a).
-        let dirs_move =
-            cross && (is_dir(moved) || flags.exchange && new.inode.as_ref().is_some_and(is_dir));
+        let other = new.inode.as_ref().filter(|_| flags.exchange);
+        let mut dirs_move = false;
+        for inode in [Some(moved), other].into_iter().flatten() {
+            dirs_move |= cross && inode.read(self.wait)?.is_dir();
+        }
         let _token = dirs_move.then(|| self.moves().lock());
         let mut ties = Vec::new();
         if dirs_move {
@@ -194,7 +197,7 @@ impl Calls {
     /// the last move of each directory on the way from there to the root (C5; docs/design.md 2.1a has the proof).
     fn check_ancestry(&self, moved: &Arc<Inode>, mut at: Ino, ties: &mut Vec<Tie>) -> Result<()> {
         let nearest = at;
-        if !is_dir(moved) {
+        if !moved.read(self.wait)?.is_dir() {
             return Ok(());
         }
         // A damaged volume could hold a loop: no path is longer than the number of inodes.
@@ -398,10 +401,6 @@ impl Calls {
         self.inodes().insert(inode);
         (ino, type_of(mode))
     }
-}
-
-pub(crate) fn is_dir(inode: &Arc<Inode>) -> bool {
-    inode.state.read().is_dir()
 }
 
 fn entry_of(inode: &Inode, st: &State) -> (Ino, u8) {

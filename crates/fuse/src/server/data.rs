@@ -192,21 +192,17 @@ impl Server {
         check_range(arg.off_in, len)?;
         check_range(arg.off_out, len)?;
         let (from, to) = (self.target(request)?, ino_of(arg.nodeid_out)?);
-        if self.volume.getattr(to)?.flags & FLAG_APPEND != 0 {
-            // The kernel copies nothing to a descriptor with O_APPEND (EBADF), and others write nothing there.
-            return Err(Errno(libc::EPERM));
-        }
-        let copied = match self.is_small_copy(from, &arg) {
-            true => {
-                let copied = self.copy(&request.non_blocking(), &arg, from, to, reply);
-                copied.map_err(|errno| match errno {
-                    // The kernel reads and writes by itself then.
-                    Errno(libc::EAGAIN) => Errno(libc::EOPNOTSUPP),
-                    errno => errno,
-                })?
-            }
-            false => self.copy(request, &arg, from, to, reply)?,
+        let small = self.is_small_copy(from, &arg);
+        let request = match small {
+            true => &request.non_blocking(),
+            false => request,
         };
+        let copied = self.copy(request, &arg, from, to, reply);
+        let copied = copied.map_err(|errno| match errno {
+            // The kernel reads and writes by itself then.
+            Errno(libc::EAGAIN) if small => Errno(libc::EOPNOTSUPP),
+            errno => errno,
+        })?;
         if request.header.opcode == op::COPY_FILE_RANGE {
             reply.push(&abi::WriteOut {
                 size: copied as u32,
@@ -229,6 +225,10 @@ impl Server {
         to: Ino,
         reply: &mut Reply,
     ) -> Result<u64, Errno> {
+        if self.volume_for(request).getattr(to)?.flags & FLAG_APPEND != 0 {
+            // The kernel copies nothing to a descriptor with O_APPEND (EBADF), and others write nothing there.
+            return Err(Errno(libc::EPERM));
+        }
         // What may wait comes first: once something has been accepted it waits like any other.
         self.before_growth(request, to, arg.off_out)?;
         let volume = match self.drop_privileges(request, to, arg.nodeid_out, reply)? {
