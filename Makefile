@@ -159,7 +159,7 @@ test-kernels:
 	@scripts/deps.sh test
 	cargo build --release -p ccfs -p ccfs-tests --bins
 	$(SUDO) env "PATH=$$PATH" $(CARGO_TARGET_DIR)/release/ccfs-kernels --kernels "$(KERNELS)" --checks "$(CHECKS)" \
-	--results $(CARGO_TARGET_DIR)/kernels.json --into docs/kernels.md
+	--into docs/kernels.md
 
 fuzz:
 	@scripts/deps.sh build

@@ -1,13 +1,18 @@
 //! docs/kernels.md has the table that `make test-kernels` makes, and no cell is left open.
 use ccfs_tests::kernels::Version;
 use ccfs_tests::kernels::checks::{BY_HAND, CHECKS, USUAL};
-use ccfs_tests::kernels::table::{known_in, rows_in};
+use ccfs_tests::kernels::table::{Results, known_in, rows_in};
 use std::path::Path;
 
 #[test]
 fn the_document_has_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels.md");
-    let text = std::fs::read_to_string(path).expect("the document");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let text = std::fs::read_to_string(docs.join("kernels.md")).expect("the document");
+    let results = Results::load(&docs.join("kernels.json")).expect("results");
+    assert!(
+        text.contains(&results.markdown()),
+        "the table of kernels.json"
+    );
     let rows = rows_in(&text);
     let (head, rows) = rows.split_first().expect("a table");
     assert_eq!(head[0], "Linux");

@@ -22,7 +22,7 @@ struct Cli {
     #[arg(long)]
     list: bool,
     /// Where results are kept; those of kernels and checks that do not run this time stay
-    #[arg(long, default_value = "target/kernels.json")]
+    #[arg(long, default_value = "docs/kernels.json")]
     results: PathBuf,
     /// Prints the kept results as JSON at the end; what happens meanwhile goes to standard error
     #[arg(long)]
