@@ -16,7 +16,7 @@
 //! has the page made dirty again, which waits for the lock.
 //!
 //! Nobody waits for himself. The private mount has one thread, which needs the engine and nothing else. Pages are made dirty by another
-//! process (`ccfs-dirtier`, [`crate::apart`]): a write to the device can wait, uninterruptibly, for the private mount, and a thread
+//! process (`ccfs-dirtier`, [`crate::helper_process`]): a write to the device can wait, uninterruptibly, for the private mount, and a thread
 //! of this process that waits so would keep /dev/fuse open after a kill, and with it the connection that it waits for. Only that process
 //! and the mount have the device open. When this process dies the private mount's connection ends, and with it every wait.
 //!
