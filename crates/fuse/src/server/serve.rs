@@ -83,18 +83,7 @@ impl Server {
                     || self.setattr_waits(request)
                     || self.waits_for_durability(request)
             }
-            op::WRITE
-            | op::MKNOD
-            | op::TMPFILE
-            | op::MKDIR
-            | op::SYMLINK
-            | op::LINK
-            | op::UNLINK
-            | op::RMDIR
-            | op::RENAME
-            | op::RENAME2
-            | op::SETXATTR
-            | op::REMOVEXATTR => {
+            opcode if is_change(opcode) => {
                 self.volume.writers_wait(request.header.uid) || self.waits_for_durability(request)
             }
             op::IOCTL => {
@@ -254,33 +243,41 @@ impl Server {
 
 /// Requests that leave no trace where a read fails before the engine has accepted them, so they can be tried and left.
 fn can_be_left(request: &Request<'_>) -> bool {
-    !status_dir::is_ours(request.header.nodeid)
-        && matches!(
-            request.header.opcode,
-            op::READ
-                | op::LOOKUP
-                | op::GETATTR
-                | op::STATX
-                | op::READDIR
-                | op::READDIRPLUS
-                | op::READLINK
-                | op::GETXATTR
-                | op::LISTXATTR
-                | op::LSEEK
-                | op::WRITE
-                | op::SETATTR
-                | op::MKNOD
-                | op::MKDIR
-                | op::TMPFILE
-                | op::SYMLINK
-                | op::LINK
-                | op::UNLINK
-                | op::RMDIR
-                | op::RENAME
-                | op::RENAME2
-                | op::SETXATTR
-                | op::REMOVEXATTR
-        )
+    let opcode = request.header.opcode;
+    let reads = matches!(
+        opcode,
+        op::READ
+            | op::LOOKUP
+            | op::GETATTR
+            | op::STATX
+            | op::READDIR
+            | op::READDIRPLUS
+            | op::READLINK
+            | op::GETXATTR
+            | op::LISTXATTR
+            | op::LSEEK
+    );
+    !status_dir::is_ours(request.header.nodeid) && (reads || is_change(opcode))
+}
+
+/// One operation of the engine, which changes content, a name, or attributes.
+fn is_change(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::WRITE
+            | op::SETATTR
+            | op::MKNOD
+            | op::MKDIR
+            | op::TMPFILE
+            | op::SYMLINK
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::SETXATTR
+            | op::REMOVEXATTR
+    )
 }
 
 /// A look ahead at a request. A panic is met again where the request is served, and dealt with there.
