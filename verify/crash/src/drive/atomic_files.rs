@@ -326,15 +326,8 @@ impl Driver {
 
     /// The file open O_ATOMIC whose content this operation changes, if it is about one.
     pub(crate) fn drafts(&self, op: &Op) -> Option<NodeId> {
-        let node = match op {
-            Op::Write { node, .. }
-            | Op::Allocate { node, .. }
-            | Op::Punch { node, .. }
-            | Op::Zero { node, .. } => node,
-            Op::SetAttr { node, set } if set.size.is_some() => node,
-            _ => return None,
-        };
-        self.atomic_files.contains_key(node).then_some(*node)
+        let node = op.changes_content_of();
+        node.filter(|node| self.atomic_files.contains_key(node))
     }
 
     pub(crate) fn drafted(&mut self, node: NodeId) {

@@ -24,16 +24,12 @@ impl Driver {
 
     /// Who wrote last to a file that is open: the stream of what its mappings store. Of others nothing is known.
     pub(crate) fn note_writer(&mut self, op: &Op, stream: usize) {
-        let node = match op {
-            Op::Write { node, .. }
-            | Op::Allocate { node, .. }
-            | Op::Punch { node, .. }
-            | Op::Zero { node, .. } => node,
-            Op::SetAttr { node, set } if set.size.is_some() => node,
-            _ => return,
-        };
-        if self.maps && self.history.groups == 0 && self.open.contains(node) {
-            self.writers.insert(*node, stream);
+        if let Some(node) = op.changes_content_of()
+            && self.maps
+            && self.history.groups == 0
+            && self.open.contains(&node)
+        {
+            self.writers.insert(node, stream);
         }
     }
 

@@ -199,6 +199,18 @@ pub struct History {
 }
 
 impl Op {
+    /// The file whose content this operation changes, if any.
+    pub fn changes_content_of(&self) -> Option<NodeId> {
+        match self {
+            Op::Write { node, .. }
+            | Op::Allocate { node, .. }
+            | Op::Punch { node, .. }
+            | Op::Zero { node, .. } => Some(*node),
+            Op::SetAttr { node, set } if set.size.is_some() => Some(*node),
+            _ => None,
+        }
+    }
+
     /// The inode that this operation makes, if any.
     pub fn makes(&self) -> Option<NodeId> {
         match self {
