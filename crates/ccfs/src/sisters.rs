@@ -26,9 +26,7 @@ pub fn asked_for_help(args: &[OsString]) -> Option<(&'static Program, Vec<OsStri
     let [_, help, command, rest @ ..] = args else {
         return None;
     };
-    let program = ALL
-        .into_iter()
-        .find(|p| *command == p.command && p.is_installed())?;
-    let asked = [rest, &["--help".into()]].concat();
-    (help == "help").then_some((program, asked))
+    let mut all = ALL.into_iter().filter(|_| help == "help");
+    let program = all.find(|p| *command == p.command && p.is_installed())?;
+    Some((program, [rest, &["--help".into()]].concat()))
 }

@@ -60,11 +60,6 @@ impl Calls {
             unlogged_atimes: self.unlogged_atimes.clone(),
         }
     }
-
-    /// Whether calls of this handle may wait.
-    pub fn wait(&self) -> Wait {
-        self.wait
-    }
 }
 
 /// What the floors below do for who may wait or must not, in this handle's way. An operation that was accepted waits in any case: it goes
