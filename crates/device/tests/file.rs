@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use ccfs_device::{AlignedBuf, Device, FileDevice, OpenError, OpenMode, Slice, Write, write_all};
+use ccfs_testkit::Rng;
 
 const SIZE: u64 = 8 << 20;
 
@@ -18,13 +19,7 @@ fn image(dir: &Path, size: u64) -> PathBuf {
 
 fn pattern(len: usize, seed: u64) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(len);
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for byte in buf.iter_mut() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        *byte = state as u8;
-    }
+    Rng::new(seed).fill(&mut buf);
     buf
 }
 

@@ -4,6 +4,8 @@
 //! killed, at the start of the next run in the same place, which finds that `<pid>` lives no more.
 use crate::outputs::warn;
 use crate::{Because, Result, sys};
+use ccfs_testkit::mounts::{loops_below, mounts_below};
+use ccfs_testkit::run::start_time;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
@@ -92,40 +94,6 @@ fn sweep(base: &Path) {
             remove(&entry.path());
         }
     }
-}
-
-/// A process's start time (clock ticks after boot): with the pid it names one process for good.
-fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let after_name = stat.get(stat.rfind(')')? + 2..)?;
-    after_name.split(' ').nth(19)?.parse().ok()
-}
-
-/// Mount points at or below `dir`, in the order in which they were mounted.
-pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let points = text.lines().filter_map(|l| l.split(' ').nth(4));
-    points
-        .map(PathBuf::from)
-        .filter(|p| p.starts_with(dir))
-        .collect()
-}
-
-/// Loop devices over files below `dir`.
-pub fn loops_below(dir: &Path) -> Vec<String> {
-    let all = std::fs::read_dir("/sys/block")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let backed = all.filter(|entry| {
-        let file = std::fs::read_to_string(entry.path().join("loop/backing_file"));
-        let file = file.unwrap_or_default();
-        let file = file.trim().trim_end_matches(" (deleted)");
-        !file.is_empty() && Path::new(file).starts_with(dir)
-    });
-    backed
-        .map(|entry| format!("/dev/{}", entry.file_name().to_string_lossy()))
-        .collect()
 }
 
 fn remove(dir: &Path) {

@@ -2,9 +2,10 @@
 //!
 //! There is one image per disk: every system's blocks are the very same ones.
 use crate::disk::{Counters, DiskKind, Served};
-use crate::guard::{self, WorkDir, loops_below, mounts_below};
+use crate::guard::{self, WorkDir};
 use crate::system::{System, bench_program, ccfs_program, check, command};
 use crate::{Because, Result};
+use ccfs_testkit::mounts::{loops_below, mounts_below};
 use rustix::fs::{Advice, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;

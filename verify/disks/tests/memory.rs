@@ -4,19 +4,14 @@ use std::sync::Arc;
 
 use ccfs_device::{AlignedBuf, Device, Slice, Write, write_all};
 use ccfs_disks::MemoryDevice;
+use ccfs_testkit::Rng;
 use proptest::prelude::*;
 
 const SIZE: u64 = 3 << 20;
 
 fn pattern(len: usize, seed: u64) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(len);
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for byte in buf.iter_mut() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        *byte = state as u8;
-    }
+    Rng::new(seed).fill(&mut buf);
     buf
 }
 

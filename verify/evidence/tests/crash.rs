@@ -1,9 +1,9 @@
 //! `ccfs crash`: finds what ext4 does to Git in its default configuration, and nothing on ccfs; leaves nothing behind.
-use ccfs_testkit::mounts::no_mounts;
+use ccfs_testkit::mounts::{loops_below, no_mounts};
 use ccfs_testkit::needs_mounts;
 use ccfs_testkit::place::Place;
 use ccfs_testkit::program::ccfs;
-use ccfs_testkit::run::{Ran, run};
+use ccfs_testkit::run::{Ran, no_strace, run};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -128,17 +128,6 @@ fn synced_data_survives_everywhere() {
         let (consistent, total, value) = summary(&found);
         assert!(0 < consistent && consistent < total, "{fs}: {value}");
     }
-}
-
-/// Loop devices whose files lie below `dir`.
-fn loops_below(dir: &Path) -> Vec<String> {
-    let all = std::fs::read_dir("/sys/block").into_iter().flatten();
-    let files = all
-        .flatten()
-        .filter_map(|e| std::fs::read_to_string(e.path().join("loop/backing_file")).ok());
-    files
-        .filter(|file| file.contains(dir.to_str().unwrap()))
-        .collect()
 }
 
 /// A recorder that a signal ends takes its mounts, its loop device and the program with it.
@@ -382,11 +371,8 @@ const WORK: &str = "echo 1 >a; echo 2 >b; mv b c";
 /// What is told of a failure is what the check said, line by line, with its numbers.
 #[test]
 fn reports_have_lines_and_numbers() {
-    let strace = std::process::Command::new("strace")
-        .args(["-k", "true"])
-        .output();
-    if !strace.is_ok_and(|out| out.status.success()) {
-        return println!("skipped: strace -k does not work here");
+    if let Some(why) = no_strace() {
+        return println!("skipped: {why}");
     }
     let place = Place::new();
     let model = |check: &str, json: &[&str]| {

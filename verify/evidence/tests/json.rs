@@ -3,6 +3,7 @@ use ccfs_testkit::json::compare;
 use ccfs_testkit::needs_mounts;
 use ccfs_testkit::place::Place;
 use ccfs_testkit::program::ccfs_with;
+use ccfs_testkit::run::no_strace;
 
 #[test]
 fn crash_exploration() {
@@ -44,11 +45,8 @@ fn crash_exploration() {
 
 #[test]
 fn crash_model() {
-    let strace = std::process::Command::new("strace")
-        .args(["-k", "true"])
-        .output();
-    if !strace.is_ok_and(|out| out.status.success()) {
-        return println!("skipped: strace does not work here");
+    if let Some(why) = no_strace() {
+        return println!("skipped: {why}");
     }
     let work = "echo text >f; echo text >g";
     let ran = ccfs_with(&[

@@ -63,6 +63,23 @@ pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Loop devices over files below `dir`.
+pub fn loops_below(dir: &Path) -> Vec<String> {
+    let all = std::fs::read_dir("/sys/block")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let backed = all.filter(|entry| {
+        let file = std::fs::read_to_string(entry.path().join("loop/backing_file"));
+        let file = file.unwrap_or_default();
+        let file = file.trim().trim_end_matches(" (deleted)");
+        !file.is_empty() && Path::new(file).starts_with(dir)
+    });
+    backed
+        .map(|entry| format!("/dev/{}", entry.file_name().to_string_lossy()))
+        .collect()
+}
+
 /// How many mounts there are on a directory.
 pub fn mounts_on(dir: &str) -> usize {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();

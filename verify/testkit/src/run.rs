@@ -86,6 +86,15 @@ pub fn refused(name: &str, ran: &Ran, code: i32, words: &[&str]) {
     );
 }
 
+/// Why the calls of programs cannot be recorded here; `None` if they can.
+pub fn no_strace() -> Option<&'static str> {
+    let tried = Command::new("strace").args(["-k", "true"]).output();
+    match tried {
+        Ok(out) if out.status.success() => None,
+        _ => Some("strace -k does not work here"),
+    }
+}
+
 /// Sends a signal by its name (`KILL`).
 pub fn signal(pid: u32, name: &str) {
     tool("kill", &[&format!("-{name}"), &pid.to_string()]);
@@ -103,4 +112,11 @@ pub fn wait_for_end(pid: u32) {
         assert!(start.elapsed() < PATIENCE, "the daemon does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A process's start time (clock ticks after boot): with the pid it names one process for good.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.get(stat.rfind(')')? + 2..)?;
+    after_name.split(' ').nth(19)?.parse().ok()
 }

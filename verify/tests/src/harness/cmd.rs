@@ -1,7 +1,7 @@
 //! External programs.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -135,19 +135,6 @@ pub fn have(program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     path.split(':')
         .any(|d| Path::new(d).join(program).is_file())
-}
-
-/// A program that the same build made: beside this executable, or one directory up (where test executables lie).
-pub fn sibling(name: &str) -> PathBuf {
-    let me = std::env::current_exe().expect("own path");
-    let dir = me.parent().expect("a directory");
-    let up = dir.parent().expect("a directory");
-    let found = [dir.join(name), up.join(name)]
-        .into_iter()
-        .find(|p| p.is_file());
-    found.unwrap_or_else(|| {
-        panic!("{name} is not built: run `cargo build --release --workspace` first")
-    })
 }
 
 /// The number in an environment variable, or the default.

@@ -4,6 +4,8 @@
 //! signal ends the process, and, if the process was killed, by the next run, which finds that `<pid>` lives no more.
 
 use crate::sys;
+use ccfs_testkit::mounts::{loops_below, mounts_below};
+use ccfs_testkit::run::start_time;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
@@ -92,44 +94,6 @@ fn sweep() {
             remove(&entry.path());
         }
     }
-}
-
-/// A process's start time (clock ticks after boot): with the pid it names one process for good.
-fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat[stat.rfind(')')? + 2..]
-        .split(' ')
-        .nth(19)?
-        .parse()
-        .ok()
-}
-
-/// Mount points at or below `dir`, innermost last.
-pub(super) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let points = text
-        .lines()
-        .filter_map(|l| l.split(' ').nth(4))
-        .map(PathBuf::from);
-    points.filter(|p| p.starts_with(dir)).collect()
-}
-
-/// Loop devices over files below `dir`.
-pub fn loops_below(dir: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/sys/block")
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let file =
-            std::fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-        let file = file.trim().trim_end_matches(" (deleted)");
-        if !file.is_empty() && Path::new(file).starts_with(dir) {
-            found.push(format!("/dev/{}", entry.file_name().to_string_lossy()));
-        }
-    }
-    found
 }
 
 fn remove(dir: &Path) {

@@ -1,10 +1,12 @@
 //! A file system under test on an image file.
 
 use super::backend;
-use super::cmd::{Output, have, run, run_ok, sibling};
-use super::guard::{WorkDir, loops_below, mounts_below};
+use super::cmd::{Output, have, run, run_ok};
+use super::guard::WorkDir;
 use super::tree::{Compare, Tree};
 use crate::sys;
+use ccfs_testkit::mounts::{loops_below, mounts_below};
+use ccfs_testkit::run::sibling;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
