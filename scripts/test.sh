@@ -69,7 +69,7 @@ as_before_linux_6_18() {
 on_flash() {
     CCFS_TEST_BACKEND=flash CCFS_TEST_ROUNDS=9 cargo test --quiet --release --workspace --exclude ccfs-crash --exclude ccfs-faults \
         --test atomic --test barriers --test bounds --test counters --test damaged --test faults --test groups --test limits \
-        --test numbers_and_ties --test smoke --test trees --test watch --test mounted --test posix --test kill9 --test exercise
+        --test numbers_and_order --test smoke --test trees --test watch --test mounted --test posix --test kill9 --test exercise
 }
 
 doc() { RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps; }
@@ -94,7 +94,7 @@ part "tests as before Linux 6.18" as_before_linux_6_18
 part "tests on flash" on_flash
 # A sample, each of another kind; `make fish` looks for all of them.
 part "planted bugs are found" cargo run --quiet --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- \
-    --bugs skipped-flush,stale-checksum,tie-name,dropped-deps,early-block-reuse,wrong-version,home-before-log,field-order,shared-flush-early
+    --bugs skipped-flush,stale-checksum,dependency-name,dropped-deps,early-block-reuse,wrong-version,home-before-log,field-order,shared-flush-early
 
 printf '%s\n' "== time" "${times[@]}" "$(printf '%4d s  all' $SECONDS)"
 if [ ${#failed[@]} -gt 0 ]; then

@@ -102,8 +102,8 @@ fn reason(e: &Value) -> String {
             format!("{} in stream {}", call(e), e["for_stream"])
         }
         Some("sync") => call(e),
-        Some("tie") => format!(
-            "tie: stream {} comes after it, rule {}, {}",
+        Some("dependency") => format!(
+            "dependency: stream {} comes after it, rule {}, {}",
             e["for_stream"],
             e["rule"].as_str().unwrap_or("?"),
             file(e),
@@ -154,12 +154,12 @@ mod tests {
             sentence(&sync),
             "01:02:03.004 stream 5: fsync of inode 12 by 9 /bin/?[2Jx took 1.5 ms, 2 commits"
         );
-        let tie = json!({"kind": "commit", "time_ms": 0, "stream": 5, "reason": "tie", "for_stream": 6, "rule": "file",
+        let dep = json!({"kind": "commit", "time_ms": 0, "stream": 5, "reason": "dependency", "for_stream": 6, "rule": "file",
             "file": "d/f", "inode": 12, "operations": 3, "data_bytes": 4096, "log_bytes": 8192, "latency_us": 10,
             "data_us": 1, "room_us": 0, "write_us": 2_500_000});
         assert_eq!(
-            sentence(&tie),
-            "00:00:00.000 stream 5: 3 operations, 4 KiB of data, 8 KiB of log in 10 us (data 1 us, log room 0 us, write 2.5 s): tie: stream 6 comes after it, rule file, d/f"
+            sentence(&dep),
+            "00:00:00.000 stream 5: 3 operations, 4 KiB of data, 8 KiB of log in 10 us (data 1 us, log room 0 us, write 2.5 s): dependency: stream 6 comes after it, rule file, d/f"
         );
         assert!(sentence(&json!({"kind": "lost", "events": 7})).contains("7 events"));
     }

@@ -84,7 +84,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn top_once_shows_streams_ties_and_who() {
+fn top_once_shows_streams_dependencies_and_who() {
     common::needs_mounts!();
     let place = Place::new();
     let dir = mounted(&place, "commit=3600");
@@ -121,7 +121,10 @@ fn top_once_shows_streams_ties_and_who() {
     let streams = top["streams"].as_array().unwrap();
     let one = streams.iter().find(|s| s["id"] == 72).unwrap();
     assert_eq!(
-        (&one["ties"][0]["stream"], &one["ties"][0]["file"]),
+        (
+            &one["dependencies"][0]["stream"],
+            &one["dependencies"][0]["file"]
+        ),
         (&71.into(), &"d/f".into())
     );
     assert_eq!(one["processes"][0]["pid"], writer.0.id());
@@ -173,16 +176,16 @@ fn trace_tells_why_a_sync_was_slow() {
             .find(|e| e["kind"] == "commit" && e["stream"] == stream);
         found.unwrap_or_else(|| panic!("{events:?}"))
     };
-    let tied = commit(71);
+    let needed = commit(71);
     assert_eq!(
-        (&tied["reason"], &tied["rule"]),
-        (&"tie".into(), &"file".into())
+        (&needed["reason"], &needed["rule"]),
+        (&"dependency".into(), &"file".into())
     );
     assert_eq!(
-        (&tied["for_stream"], &tied["file"]),
+        (&needed["for_stream"], &needed["file"]),
         (&72.into(), &"shared".into())
     );
-    assert!(tied["data_bytes"].as_u64().unwrap() >= 100_000);
+    assert!(needed["data_bytes"].as_u64().unwrap() >= 100_000);
     let own = commit(72);
     assert_eq!(
         (&own["reason"], &own["call"]),
@@ -202,7 +205,7 @@ fn trace_tells_why_a_sync_was_slow() {
     assert_eq!(text.out.lines().count(), 3, "{}", text.out);
     assert!(
         text.out
-            .contains("tie: stream 72 comes after it, rule file, shared"),
+            .contains("dependency: stream 72 comes after it, rule file, shared"),
         "{}",
         text.out
     );
@@ -211,7 +214,7 @@ fn trace_tells_why_a_sync_was_slow() {
     assert!(
         kinds
             .iter()
-            .any(|e| e["kind"] == "commit" && e["reason"] == "tie"),
+            .any(|e| e["kind"] == "commit" && e["reason"] == "dependency"),
         "{file}"
     );
     drop(lines);
@@ -615,7 +618,7 @@ fn top_lives_in_a_terminal() {
     let screen = shows("after stream 91: both changed the file, shared");
     assert!(screen.lines().any(|l| l.starts_with("92 ")), "{screen}");
     tool("sync", &["-d", &format!("{dir}/shared")]);
-    wait_for("the tie to go", || {
+    wait_for("the dependency to go", || {
         (!tmux.screen().contains("after stream 91")).then_some(())
     });
     tmux.run(&["send-keys", "-t", "top", "p"]);

@@ -28,7 +28,7 @@ pub use ccfs_ext4::inode::{
 pub use ccfs_image::{Damage, ScrubAt, ScrubStep, Wait};
 pub use core::options::Options;
 pub use core::status::{
-    Counters, DamageStatus, ErrorStatus, FlashStatus, Status, StreamStatus, TieStatus,
+    Counters, DamageStatus, DependencyStatus, ErrorStatus, FlashStatus, Status, StreamStatus,
 };
 pub use core::watch::{self, SyncCall};
 pub use home::recover::{Facts, Recovery, Row, Verdict, recover, verdict};

@@ -1,4 +1,4 @@
-//! What `ccfs top` and `ccfs stream trace` show: ties with their rule and file, reasons, sizes, paths.
+//! What `ccfs top` and `ccfs stream trace` show: dependencies with their rule and file, reasons, sizes, paths.
 mod common;
 use ccfs_disks::MemoryDevice;
 use ccfs_engine::watch::{Cause, Commit, Event, Rule, Synced, What};
@@ -49,7 +49,7 @@ fn since(v: &Volume, from: u64) -> Vec<Event> {
 }
 
 #[test]
-fn a_sync_shows_its_caller_and_the_ties_that_it_pulled_in() {
+fn a_sync_shows_its_caller_and_the_dependencies_that_it_pulled_in() {
     let (_dev, v) = volume();
     let (a, b) = (create(&v, 20, ROOT_INO, "a"), create(&v, 21, ROOT_INO, "b"));
     v.syncfs(&cx(1)).unwrap();
@@ -59,13 +59,13 @@ fn a_sync_shows_its_caller_and_the_ties_that_it_pulled_in() {
     write(&v, 21, b, &[3; 4096]);
     let status = v.status();
     let of = |id: u64| status.streams.iter().find(|s| s.id == id).unwrap();
-    let expected = TieStatus {
+    let expected = DependencyStatus {
         stream: 20,
         rule: "file",
         inode: a,
     };
-    assert_eq!(of(21).ties, [expected]);
-    assert!(of(20).ties.is_empty());
+    assert_eq!(of(21).dependencies, [expected]);
+    assert!(of(20).dependencies.is_empty());
     let from = v.next_event();
     let caller = Context { uid: 7, ..cx(21) };
     v.sync(&caller, SyncCall::File(b), 4711).unwrap();
@@ -73,12 +73,12 @@ fn a_sync_shows_its_caller_and_the_ties_that_it_pulled_in() {
     let done = commits(&events);
     assert_eq!(done.len(), 2, "{events:?}");
     assert_eq!(done[0].stream, StreamId(20));
-    let tie = Cause::Tied {
+    let dep = Cause::Dependency {
         to: StreamId(21),
         rule: Rule::File,
         inode: a,
     };
-    assert_eq!(done[0].cause, tie);
+    assert_eq!(done[0].cause, dep);
     assert_eq!(done[1].stream, StreamId(21));
     let Cause::Sync(who) = done[1].cause else {
         panic!("{:?}", done[1]);
@@ -95,7 +95,7 @@ fn a_sync_shows_its_caller_and_the_ties_that_it_pulled_in() {
     assert_eq!(called.len(), 1);
     assert_eq!((called[0].who, called[0].commits), (who, 2));
     assert!(!called[0].failed && called[0].latency >= done[1].latency());
-    assert!(v.status().streams.iter().all(|s| s.ties.is_empty()));
+    assert!(v.status().streams.iter().all(|s| s.dependencies.is_empty()));
 }
 
 #[test]
@@ -105,27 +105,27 @@ fn every_rule_names_itself_and_its_inode() {
         let made = v.mkdir(&cx(stream), parent, name.as_bytes(), 0o755);
         made.unwrap().ino
     };
-    // (what stream 30 does, what stream 31 does, which tie it gets)
-    let tie_of = |stream: u64| {
+    // (what stream 30 does, what stream 31 does, which dependency it gets)
+    let dependency_of = |stream: u64| {
         let status = v.status();
         let found = status.streams.iter().find(|s| s.id == stream);
-        let ties = found.map(|s| s.ties.clone()).unwrap_or_default();
+        let deps = found.map(|s| s.dependencies.clone()).unwrap_or_default();
         v.syncfs(&cx(1)).unwrap();
-        ties.iter().map(|t| (t.rule, t.inode)).collect::<Vec<_>>()
+        deps.iter().map(|t| (t.rule, t.inode)).collect::<Vec<_>>()
     };
     let d = dir(30, ROOT_INO, "d");
     create(&v, 31, d, "f");
-    assert_eq!(tie_of(31), [("directory", d)]);
+    assert_eq!(dependency_of(31), [("directory", d)]);
     let mode = SetAttr {
         mode: Some(0o700),
         ..SetAttr::default()
     };
     v.setattr(&cx(30), d, &mode).unwrap();
     create(&v, 31, d, "g");
-    assert_eq!(tie_of(31), [("directory", d)]);
+    assert_eq!(dependency_of(31), [("directory", d)]);
     v.unlink(&cx(30), d, b"g").unwrap();
     create(&v, 31, d, "g");
-    assert_eq!(tie_of(31), [("name", d)]);
+    assert_eq!(dependency_of(31), [("name", d)]);
     let (x, y) = (dir(30, ROOT_INO, "x"), dir(30, ROOT_INO, "y"));
     let m = dir(30, x, "m");
     dir(30, x, "n");
@@ -133,16 +133,16 @@ fn every_rule_names_itself_and_its_inode() {
     let plain = RenameFlags::default();
     v.rename(&cx(30), x, b"m", y, b"m", plain).unwrap();
     v.rename(&cx(31), x, b"n", m, b"n", plain).unwrap();
-    assert_eq!(tie_of(31), [("move", m)]);
+    assert_eq!(dependency_of(31), [("move", m)]);
     // Not below what was moved: nothing to do with each other.
     v.rename(&cx(30), y, b"m", x, b"m", plain).unwrap();
     v.rename(&cx(31), m, b"n", y, b"n", plain).unwrap();
-    assert!(tie_of(31).is_empty());
+    assert!(dependency_of(31).is_empty());
     v.rename(&cx(30), x, b"m", y, b"m", plain).unwrap();
     create(&v, 30, m, "last");
     v.unlink(&cx(30), m, b"last").unwrap();
     v.rmdir(&cx(31), y, b"m").unwrap();
-    assert!(tie_of(31).contains(&("removal", m)));
+    assert!(dependency_of(31).contains(&("removal", m)));
 }
 
 #[test]

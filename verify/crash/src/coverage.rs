@@ -11,7 +11,7 @@ use std::fmt;
 pub struct Coverage {
     /// `runs`, `states` (distinct ones), `repeated` (not looked at again), `operations`, `ENOSPC`.
     pub totals: Counts,
-    /// Operation and how it is tied to operations of other streams: `unrelated` or a kind of C5, e.g. `rename/move`.
+    /// Operation and how it depends on operations of other streams: `unrelated` or a kind of C5, e.g. `rename/move`.
     pub kinds: Counts,
     pub outcomes: Counts,
     /// How thoroughly states were looked at.

@@ -1,4 +1,4 @@
-//! Promise C4: a sync call of stream B writes none of stream A's operations unless they are tied, whatever disk blocks they share; directed
+//! Promise C4: a sync call of stream B writes none of stream A's operations unless it depends on them, whatever disk blocks they share; directed
 //! and random.
 use ccfs_crash::config::{CONFIGS, config};
 use ccfs_crash::drive::Driver;
@@ -84,7 +84,7 @@ fn growth_of_a_directory() {
 }
 
 #[test]
-fn ties_take_the_prefix_and_no_more() {
+fn dependencies_take_the_prefix_and_no_more() {
     // Up to where B touched what A had changed; not what A did later.
     check(
         "A create f",
@@ -149,8 +149,8 @@ fn an_fsync_writes_little_while_another_stream_has_much() {
     driver.vol.shutdown();
 }
 
-/// What C4 allows to be on the medium after a sync call: what it covers, and of other streams what is tied to that. The engine ties to all
-/// that a stream has done up to the moment of the tie (it is sealed there, docs/design.md 2.1), holds a directory's attributes together (7),
+/// What C4 allows to be on the medium after a sync call: what it covers, and of other streams what depends on that. The engine depends on all
+/// that a stream has done up to the moment of the dependency (it is sealed there, docs/design.md 2.1), holds a directory's attributes together (7),
 /// and syncs a directory with its own attributes and making.
 struct Allowed<'a> {
     an: &'a Analysis,
@@ -207,9 +207,9 @@ impl Allowed<'_> {
         self.raise(&mut need, placed.stream);
         let attributes = (0..op).filter(|o| self.is_attribute(op) && self.same_target(*o, op));
         let attributes = attributes.filter(|o| self.is_attribute(*o));
-        for tie in placed.ties.iter().copied().chain(attributes) {
-            if !self.is_there(tie) {
-                self.raise(&mut need, self.an.placed[tie].stream);
+        for dep in placed.deps.iter().copied().chain(attributes) {
+            if !self.is_there(dep) {
+                self.raise(&mut need, self.an.placed[dep].stream);
             }
         }
         need[placed.stream] = placed.pos + 1;
@@ -289,7 +289,7 @@ fn directories_that_change_places() {
 }
 
 #[test]
-fn random_syncs_write_nothing_untied() {
+fn random_syncs_write_nothing_unrelated() {
     let left_out: usize = (0..350)
         .map(|seed| random(seed).unwrap_or_else(|e| panic!("{e}")))
         .sum();

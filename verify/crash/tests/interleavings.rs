@@ -1,4 +1,4 @@
-//! Interleavings of streams, commits, ties, apply and checkpoints, with the engine's own code under shuttle's scheduler.
+//! Interleavings of streams, commits, dependencies, apply and checkpoints, with the engine's own code under shuttle's scheduler.
 //!
 //! Each scenario ends with sync calls of all threads. Every schedule must come to an end (no lock is waited for in a circle), and
 //! what was there at the end must be there after a power cut that keeps nothing unflushed.
@@ -226,7 +226,7 @@ fn two_streams_write_and_sync_one_file() {
 }
 
 #[test]
-fn ties_in_both_directions_between_three_streams() {
+fn dependencies_in_both_directions_between_three_streams() {
     fn part(h: &Hand) {
         let (a, b) = (h.name("a").unwrap(), h.name("b").unwrap());
         let (first, second) = if h.cx.stream.0.is_multiple_of(2) {

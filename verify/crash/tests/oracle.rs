@@ -512,7 +512,7 @@ fn related_operations_keep_their_order() {
             "a loop of moves",
         ];
         assert_eq!(alone.is_ok(), needs.contains(&what), "{what}: {alone:?}");
-        let order_has_tie = {
+        let order_has_it = {
             let ops = ops.iter().map(|(stream, op)| Accepted {
                 stream: *stream,
                 op: op.clone(),
@@ -526,9 +526,9 @@ fn related_operations_keep_their_order() {
                 barriers: Vec::new(),
             };
             let an = Analysis::new(Tree::empty(), history, false).unwrap();
-            an.placed[n + 1].ties.contains(&n)
+            an.placed[n + 1].deps.contains(&n)
         };
-        assert!(order_has_tie, "{what}");
+        assert!(order_has_it, "{what}");
         keep.push(n);
         assert!(verdict(&ops, &sync, &keep).is_ok(), "{what}: both");
     }

@@ -76,9 +76,9 @@ fn a_recovery_that_discarded_is_interrupted() {
     );
 }
 
-/// Two streams change a directory's owner, a third makes an entry: it is tied to both changes, not only to the later one.
+/// Two streams change a directory's owner, a third makes an entry: it depends on both changes, not only to the later one.
 #[test]
-fn an_entry_is_tied_to_all_changes_of_its_directory() {
+fn an_entry_depends_on_all_changes_of_its_directory() {
     check(
         &["1k", "4k"],
         "B create n; D write n 0 6144; D chown . 7 0; B chown . 7 0; A create m",
@@ -155,7 +155,7 @@ fn a_minimal_list_is_a_mode() {
     );
 }
 
-/// Removing a list that is not there succeeds, changes nothing and orders nothing (place 93125): of B's removal nothing is tied to A.
+/// Removing a list that is not there succeeds, changes nothing and orders nothing (place 93125): of B's removal nothing depends on A.
 #[test]
 fn a_list_that_is_not_there_is_removed() {
     check(

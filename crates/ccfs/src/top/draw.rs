@@ -44,8 +44,8 @@ pub fn draw(frame: &mut Frame, view: &View) {
     let rows = rows(view.now).into_iter().skip(view.scrolled);
     let rows: Vec<Line> = rows
         .take(table.height.into())
-        .map(|(line, is_tie)| {
-            let style = if is_tie {
+        .map(|(line, is_dependency)| {
+            let style = if is_dependency {
                 Style::new().add_modifier(Modifier::DIM)
             } else {
                 Style::new()
@@ -123,21 +123,21 @@ pub fn header() -> String {
     )
 }
 
-/// The table's lines, and whether one tells of a tie of the stream above it.
+/// The table's lines, and whether one tells of a dependency of the stream above it.
 pub fn rows(top: &Top) -> Vec<(String, bool)> {
     let mut rows = Vec::new();
     for s in &top.streams {
         rows.push((row(s), false));
-        for tie in &s.ties {
-            let file = match &tie.file {
+        for dep in &s.dependencies {
+            let file = match &dep.file {
                 Some(path) if path.is_empty() => "the root".to_string(),
                 Some(path) => path.clone(),
-                None => format!("inode {}", tie.inode),
+                None => format!("inode {}", dep.inode),
             };
             let line = format!(
                 "  after stream {}: {}, {file}",
-                stream_name(tie.stream),
-                rule(&tie.rule)
+                stream_name(dep.stream),
+                rule(&dep.rule)
             );
             rows.push((clean(&line), true));
         }
@@ -244,7 +244,7 @@ mod tests {
             "mount": {"mountpoint": "/mnt/a"},
             "counters": {"operations": 7, "commits": 3, "syncs": 2, "ignored_syncs": 1, "avoided_bytes": 4096},
             "streams": [{"id": 4_294_967_313u64, "running_operations": 5, "running_bytes": 8192, "avoided_bytes": 10, "age_ms": 1500,
-                "committing": 0, "ties": [{"stream": 1, "rule": "file", "inode": 12, "file": "d/\u{1b}f"}]}],
+                "committing": 0, "dependencies": [{"stream": 1, "rule": "file", "inode": 12, "file": "d/\u{1b}f"}]}],
             "stream_totals": [{"id": 1, "commits": 3, "data_bytes": 1, "avoided_bytes": 4086, "latency_us_last": 9,
                 "latency_us_mean": 1200, "latency_us_max": 2_000_000, "last_reason": "interval", "idle_ms": 5}],
             "stream_owners": [{"id": 4_294_967_313u64, "uid": 1000, "ignore_fsync": true}],

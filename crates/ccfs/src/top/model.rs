@@ -42,7 +42,7 @@ pub struct Stream {
     pub running_bytes: u64,
     pub age_ms: u64,
     pub committing: u64,
-    pub ties: Vec<Tie>,
+    pub dependencies: Vec<Dependency>,
     pub commits: u64,
     pub data_bytes: u64,
     pub avoided_bytes: u64,
@@ -57,7 +57,7 @@ pub struct Stream {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Tie {
+pub struct Dependency {
     pub stream: u64,
     pub rule: String,
     pub inode: u64,
@@ -93,7 +93,7 @@ impl Top {
             one.avoided_bytes = number(s, "avoided_bytes");
             one.age_ms = number(s, "age_ms");
             one.committing = number(s, "committing");
-            one.ties = list(s, "ties").map(tie).collect();
+            one.dependencies = list(s, "dependencies").map(dep).collect();
         }
         for s in list(status, "stream_totals") {
             let one = stream(&mut streams, number(s, "id"));
@@ -140,8 +140,8 @@ fn stream(streams: &mut BTreeMap<u64, Stream>, id: u64) -> &mut Stream {
     })
 }
 
-fn tie(t: &Value) -> Tie {
-    Tie {
+fn dep(t: &Value) -> Dependency {
+    Dependency {
         stream: number(t, "stream"),
         rule: text(t, "rule"),
         inode: number(t, "inode"),

@@ -73,7 +73,7 @@ pub struct Syncer {
 pub enum Cause {
     Sync(Syncer),
     /// A transaction of stream `to` was committed that has to come after this one.
-    Tied {
+    Dependency {
         to: StreamId,
         rule: Rule,
         inode: Ino,
@@ -95,7 +95,7 @@ impl Cause {
     /// Every name, in the order of `Totals::commits_by_cause`.
     pub const NAMES: [&'static str; 8] = [
         "sync",
-        "tie",
+        "dependency",
         "interval",
         "dirty limit",
         "log limit",
@@ -107,7 +107,7 @@ impl Cause {
     pub(crate) fn index(self) -> usize {
         match self {
             Cause::Sync(_) => 0,
-            Cause::Tied { .. } => 1,
+            Cause::Dependency { .. } => 1,
             Cause::Interval => 2,
             Cause::DirtyLimit => 3,
             Cause::LogLimit => 4,

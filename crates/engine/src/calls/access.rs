@@ -1,4 +1,4 @@
-//! Access times (relatime). No promise covers them after a crash, so they make no ties; after a clean unmount they are as they were.
+//! Access times (relatime). No promise covers them after a crash, so they make no dependencies; after a clean unmount they are as they were.
 //!
 //! A time is logged at once, by the system stream, where nothing about its inode is uncommitted. Elsewhere it is kept in memory, and logged
 //! when that was applied: it must not become durable before the inode, or be overwritten by attributes that were captured before it.

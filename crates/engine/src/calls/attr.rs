@@ -10,8 +10,8 @@ use crate::operation::group::Held;
 use crate::operation::op::Op;
 use crate::operation::refusal::Tried;
 use crate::operation::turn::Room;
-use crate::overlay::objects::{Inode, State, Tie};
-use crate::overlay::ties;
+use crate::overlay::dependencies;
+use crate::overlay::objects::{Dependency, Inode, State};
 use ccfs_ext4::Error;
 use ccfs_ext4::acl::Acl;
 use ccfs_ext4::inode::{
@@ -112,10 +112,10 @@ impl Calls {
             None if resize.is_some() => self.reserve_if_free(2),
             None => self.reserve_if_free(0),
         };
-        let ties = ties::inode_tie(&inode, &st);
+        let deps = dependencies::of_inode(&inode, &st);
         let op = match resize {
-            Some(_) => self.begin_content(cx.stream, &mut st, reservation, ties, expected)?,
-            None => self.begin_sized(cx, reservation, ties, expected)?,
+            Some(_) => self.begin_content(cx.stream, &mut st, reservation, deps, expected)?,
+            None => self.begin_sized(cx, reservation, deps, expected)?,
         };
         if let Some(plan) = resize {
             self.resize(&op, &inode, &mut st, plan);
@@ -156,7 +156,7 @@ impl Calls {
         Ok(())
     }
 
-    /// A directory's fields are independent of each other; mode and owner tie later entry operations (C5).
+    /// A directory's fields are independent of each other; later entry operations depend on mode and owner (C5).
     fn set_dir_attr(
         &self,
         cx: &Context,
@@ -167,18 +167,18 @@ impl Calls {
     ) -> Tried<()> {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let acl = self.chmod_acl(inode, st, set)?;
-        let mut ties: Vec<Tie> = ties::inode_tie(inode, st).into_iter().collect();
+        let mut deps: Vec<Dependency> = dependencies::of_inode(inode, st).into_iter().collect();
         let listed = acl.is_some() || set.mode.is_some() && self.had_list(inode, st)?;
         if let (true, Some(d)) = (listed, &st.dir) {
             let xattrs = d.xattr_last.iter();
-            ties.extend(xattrs.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
+            deps.extend(xattrs.map(|t| Dependency::new(t, Rule::Directory, inode.ino)));
         }
         let expected = self.expected_for(0) + acl.as_ref().map_or(0, set_bytes);
         let reservation = match &acl {
             Some(acl) => self.reserve_for(cx, room, 0, 2, || self.xattr_blocks(inode, st, acl))?,
             None => self.reserve_if_free(0),
         };
-        let op = self.begin_sized(cx, reservation, ties, expected)?;
+        let op = self.begin_sized(cx, reservation, deps, expected)?;
         set_fields(st, set, &op);
         let changed = [
             (set.mode.is_some(), DirField::Mode),
@@ -203,7 +203,9 @@ impl Calls {
     /// Has a directory's access ACL been removed and could come back? Then a change of its mode comes after that, or it would have to change
     /// the ACL.
     fn had_list(&self, inode: &Inode, st: &State) -> Result<bool> {
-        if planted::is(Bug::TieList) || st.dir.as_ref().is_none_or(|d| d.xattr_last.is_none()) {
+        if planted::is(Bug::DependencyList)
+            || st.dir.as_ref().is_none_or(|d| d.xattr_last.is_none())
+        {
             return Ok(false);
         }
         let is_list = |set: &XattrSet| set.iter().any(|x| x.0 == ACL_ACCESS);
@@ -328,23 +330,23 @@ impl Calls {
         if changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 && !cx.privileged {
             return errno(libc::EPERM);
         }
-        let mut ties: Vec<Tie> = ties::inode_tie(&inode, &st).into_iter().collect();
+        let mut deps: Vec<Dependency> = dependencies::of_inode(&inode, &st).into_iter().collect();
         let locks = changed & flags & (FLAG_IMMUTABLE | FLAG_APPEND) != 0;
         if let (true, Some(d)) = (locks, &st.dir) {
             // Names that an abort would change: the group goes, or is committed, before.
             let groups = d.changers.iter().filter(|t| t.is_open_group());
-            ties.extend(groups.map(|t| Tie::new(t, Rule::Directory, ino)));
+            deps.extend(groups.map(|t| Dependency::new(t, Rule::Directory, ino)));
         }
         let drafted = locks && st.draft.is_some();
         if drafted && cx.stream.is_group() {
             return errno(libc::EBUSY);
         }
         let expected = match drafted {
-            true => self.prepare_to_publish(&st, &ties)?,
+            true => self.prepare_to_publish(&st, &deps)?,
             false => 0,
         };
         let reservation = self.reserve_if_free(0);
-        let op = self.begin_sized(cx, reservation, ties, self.expected_for(0).max(expected))?;
+        let op = self.begin_sized(cx, reservation, deps, self.expected_for(0).max(expected))?;
         if drafted {
             // What is there now would go with the close, and who appends from now on would lose his record.
             self.end_draft(&op, &inode, &mut st);
@@ -358,7 +360,7 @@ impl Calls {
             op.dir_field(&inode, &mut st, DirField::Flags);
             op.dir_field(&inode, &mut st, DirField::Ctime);
             // What is made in it inherits flags, or could not be made before.
-            if !planted::is(Bug::TieFlags) {
+            if !planted::is(Bug::DependencyFlags) {
                 st.dir().rights_changed_by(&op.txn);
             }
         } else {
@@ -504,12 +506,12 @@ impl Calls {
             }
             let reservation =
                 self.reserve_for(cx, room, 0, 2, || self.xattr_blocks(&inode, &st, &all))?;
-            let mut ties = xattr_ties(&inode, &st);
+            let mut deps = xattr_dependencies(&inode, &st);
             if mode.is_some() {
-                ties.extend(mode_ties(&inode, &st));
+                deps.extend(mode_dependencies(&inode, &st));
             }
             let expected = self.expected_for(0) + set_bytes(&all);
-            let op = self.begin_sized(cx, reservation, ties, expected)?;
+            let op = self.begin_sized(cx, reservation, deps, expected)?;
             st.attr.ctime = op.now;
             if let Some(mode) = mode {
                 st.attr.mode = mode;
@@ -524,7 +526,7 @@ impl Calls {
         if fits { Ok(()) } else { errno(libc::ENOSPC) }
     }
 
-    /// Bookkeeping after the set of xattrs changed: times, ties.
+    /// Bookkeeping after the set of xattrs changed: times, dependencies.
     fn xattr_changed(&self, op: &Op, inode: &Arc<Inode>, st: &mut State, index: u8, mode: bool) {
         if !st.is_dir() {
             op.capture(inode, st);
@@ -604,23 +606,23 @@ fn stored_value(
     }
 }
 
-fn xattr_ties(inode: &Inode, st: &State) -> Vec<Tie> {
-    let mut ties: Vec<_> = ties::inode_tie(inode, st).into_iter().collect();
+fn xattr_dependencies(inode: &Inode, st: &State) -> Vec<Dependency> {
+    let mut deps: Vec<_> = dependencies::of_inode(inode, st).into_iter().collect();
     if let Some(d) = &st.dir {
         let last = d.xattr_last.iter();
-        ties.extend(last.map(|t| Tie::new(t, Rule::Directory, inode.ino)));
+        deps.extend(last.map(|t| Dependency::new(t, Rule::Directory, inode.ino)));
     }
-    ties
+    deps
 }
 
 /// An access ACL replaces a part of a directory's mode: it comes after what changed the rest.
-fn mode_ties(inode: &Inode, st: &State) -> Vec<Tie> {
+fn mode_dependencies(inode: &Inode, st: &State) -> Vec<Dependency> {
     let key = (inode.ino, DirField::Mode);
     let rights = st.dir.iter().flat_map(|d| &d.attr_changers);
     let modes = rights.filter(|t| t.body.lock().dir_fields.contains_key(&key));
-    let modes = modes.filter(|_| !planted::is(Bug::TieList));
+    let modes = modes.filter(|_| !planted::is(Bug::DependencyList));
     modes
-        .map(|t| Tie::new(t, Rule::Directory, inode.ino))
+        .map(|t| Dependency::new(t, Rule::Directory, inode.ino))
         .collect()
 }
 

@@ -8,9 +8,9 @@ use crate::operation::full::SPARE_BLOCKS;
 use crate::operation::group::Held;
 use crate::operation::op::Op;
 use crate::overlay::bugs;
+use crate::overlay::dependencies;
 use crate::overlay::mapped::writer_of_mapped;
 use crate::overlay::objects::{FileLayer, Inode, Over, Page, State};
-use crate::overlay::ties;
 use ccfs_device::{AlignedBuf, is_zero};
 use ccfs_ext4::Error;
 use ccfs_ext4::extent::LBLK_END;
@@ -272,12 +272,13 @@ impl Calls {
                     cx.stream
                 };
                 let expected = self.expected_for(plan.cells.len() as u64);
-                let ties = ties::inode_tie(&inode, &st).filter(|_| !planted::is(Bug::TieFile));
+                let deps = dependencies::of_inode(&inode, &st)
+                    .filter(|_| !planted::is(Bug::DependencyFile));
                 let by = By {
                     stream,
                     uid: cx.uid,
                 };
-                let op = self.begin_content(by, &mut st, reservation, ties, expected)?;
+                let op = self.begin_content(by, &mut st, reservation, deps, expected)?;
                 op.set_writer(&inode, &mut st);
                 self.write_cells(&op, &inode, &mut st, plan, offset, data);
                 let end = offset + data.len() as u64;

@@ -8,8 +8,8 @@ use crate::operation::group::Held;
 use crate::operation::op::{ENTRY_BLOCKS, Op};
 use crate::operation::refusal::Tried;
 use crate::operation::turn::Room;
-use crate::overlay::objects::{Inode, Over, Page, State, Tie};
-use crate::overlay::ties::{self, removal_ties};
+use crate::overlay::dependencies::{self, of_removal};
+use crate::overlay::objects::{Dependency, Inode, Over, Page, State};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
 use ccfs_ext4::acl::Acl;
@@ -139,9 +139,9 @@ impl Calls {
                 self.check_dir_links(&st)?;
             }
             self.check_headroom(&dir, &st, name)?;
-            let tie = ties::entry_tie(&dir, &st, name);
+            let dep = dependencies::of_entry(&dir, &st, name);
             let Some((inode, op)) =
-                self.new_inode(cx, room, &dir, &mut st, &new, Some(name), tie)?
+                self.new_inode(cx, room, &dir, &mut st, &new, Some(name), dep)?
             else {
                 return Ok(None);
             };
@@ -209,7 +209,7 @@ impl Calls {
         st: &mut State,
         new: &New,
         name: Option<&[u8]>,
-        tie: Option<Tie>,
+        dep: Option<Dependency>,
     ) -> Tried<Option<(Arc<Inode>, Op<'_>)>> {
         let kind = file_type(new.mode);
         let is_dir = kind == S_IFDIR;
@@ -235,10 +235,10 @@ impl Calls {
         })?;
         let allocate = || self.image().alloc().allocate_inode(dir.ino, is_dir);
         let ino = planted::reused_inode().map_or_else(allocate, Ok)?;
-        let ties = ties::dir_ties(dir, st).into_iter().chain(tie);
+        let deps = dependencies::of_dir(dir, st).into_iter().chain(dep);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size());
-        let op = match self.begin_sized(cx, reservation, ties, expected) {
+        let op = match self.begin_sized(cx, reservation, deps, expected) {
             Ok(op) => op,
             Err(refused) => {
                 self.give_inode_back(ino);
@@ -370,11 +370,11 @@ impl Calls {
             self.check_headroom(&dir, l.get(&dir), name)?;
             let need = || self.entry_blocks(&dir, l.get(&dir), name);
             let reservation = self.reserve_for(cx, room, 0, ENTRY_BLOCKS, need)?;
-            let tie = ties::entry_tie(&dir, l.get(&dir), name);
-            let last = ties::inode_tie(&inode, l.get(&inode));
-            let last = last.filter(|_| !planted::is(Bug::TieLink));
-            let ties = ties::dir_ties(&dir, l.get(&dir)).into_iter();
-            let op = self.begin(cx, reservation, ties.chain(tie).chain(last))?;
+            let dep = dependencies::of_entry(&dir, l.get(&dir), name);
+            let last = dependencies::of_inode(&inode, l.get(&inode));
+            let last = last.filter(|_| !planted::is(Bug::DependencyLink));
+            let deps = dependencies::of_dir(&dir, l.get(&dir)).into_iter();
+            let op = self.begin(cx, reservation, deps.chain(dep).chain(last))?;
             inode.named_in(parent);
             let st = l.get(&inode);
             st.attr.nlink += 1;
@@ -444,11 +444,11 @@ impl Calls {
             if want_dir && !self.is_empty_dir(&inode, st)? {
                 return errno(libc::ENOTEMPTY);
             }
-            let mut ties = removal_ties(&inode, l.get(&inode));
-            ties.extend(ties::entry_tie(&dir, l.get(&dir), name));
-            ties.extend(ties::dir_ties(&dir, l.get(&dir)));
+            let mut deps = of_removal(&inode, l.get(&inode));
+            deps.extend(dependencies::of_entry(&dir, l.get(&dir), name));
+            deps.extend(dependencies::of_dir(&dir, l.get(&dir)));
             let reservation = self.reserve_if_free(1);
-            let op = self.begin(cx, reservation, ties)?;
+            let op = self.begin(cx, reservation, deps)?;
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, Some(found), None);
             op.dir_changed(&dir, st);

@@ -10,8 +10,8 @@ use crate::operation::group::Held;
 use crate::operation::op::{ENTRY_BLOCKS, Op};
 use crate::operation::refusal::Tried;
 use crate::operation::turn::Room;
-use crate::overlay::objects::{Inode, State, Tie};
-use crate::overlay::ties::{self, removal_ties};
+use crate::overlay::dependencies::{self, of_removal};
+use crate::overlay::objects::{Dependency, Inode, State};
 use ccfs_ext4::dirent::type_of;
 use ccfs_ext4::inode::{FLAG_APPEND, FLAG_IMMUTABLE, S_IFCHR};
 use std::sync::Arc;
@@ -110,11 +110,11 @@ impl Calls {
             dirs_move |= cross && inode.read(self.wait)?.is_dir();
         }
         let _token = dirs_move.then(|| self.moves().lock());
-        let mut ties = Vec::new();
+        let mut deps = Vec::new();
         if dirs_move {
-            self.check_ancestry(moved, new.dir.ino, &mut ties)?;
+            self.check_ancestry(moved, new.dir.ino, &mut deps)?;
             if let (true, Some(other)) = (flags.exchange, &new.inode) {
-                self.check_ancestry(other, old.dir.ino, &mut ties)?;
+                self.check_ancestry(other, old.dir.ino, &mut deps)?;
             }
         } else if let Some(target) = &new.inode
             && (target.ino == old.dir.ino || target.ino == new.dir.ino)
@@ -149,7 +149,7 @@ impl Calls {
         }
         self.check_rename(&mut l, old, new, flags)?;
         self.check_lasting(cx, l.get(&new.dir))?;
-        ties.extend(Self::rename_ties(&mut l, old, new, flags.exchange));
+        deps.extend(Self::rename_dependencies(&mut l, old, new, flags.exchange));
         if new.inode.is_none() {
             self.check_headroom(&new.dir, l.get(&new.dir), new.name)?;
         }
@@ -175,7 +175,7 @@ impl Calls {
             .whiteout
             .then(|| self.image().alloc().allocate_inode(old.dir.ino, false))
             .transpose()?;
-        let op = match self.begin(cx, reservation, ties) {
+        let op = match self.begin(cx, reservation, deps) {
             Ok(op) => op,
             Err(refused) => {
                 if let Some(ino) = whiteout {
@@ -195,7 +195,12 @@ impl Calls {
 
     /// A directory must not move below itself: EINVAL. Where it may, what says so must not get lost: its move to the parent `at` comes after
     /// the last move of each directory on the way from there to the root (C5; docs/design.md 2.1a has the proof).
-    fn check_ancestry(&self, moved: &Arc<Inode>, mut at: Ino, ties: &mut Vec<Tie>) -> Result<()> {
+    fn check_ancestry(
+        &self,
+        moved: &Arc<Inode>,
+        mut at: Ino,
+        deps: &mut Vec<Dependency>,
+    ) -> Result<()> {
         let nearest = at;
         if !moved.read(self.wait)?.is_dir() {
             return Ok(());
@@ -210,11 +215,12 @@ impl Calls {
             }
             let dir = self.inode(at)?;
             let st = dir.read(self.wait)?;
-            let missing = planted::is(Bug::TieMove) || planted::is(Bug::TiePath) && at != nearest;
+            let missing = planted::is(Bug::DependencyMove)
+                || planted::is(Bug::DependencyPath) && at != nearest;
             let last = st.dir.as_ref().and_then(|d| d.moved.as_ref());
-            ties.extend(
+            deps.extend(
                 last.filter(|_| !missing)
-                    .map(|t| Tie::new(t, Rule::Move, at)),
+                    .map(|t| Dependency::new(t, Rule::Move, at)),
             );
             at = self.parent_of(&dir, &st)?;
         }
@@ -274,21 +280,26 @@ impl Calls {
 
     /// What a rename comes after (C5): both names, both directories' creation, both inodes, the replaced directory's
     /// entry changes. (What the move of a directory comes after: `check_ancestry`.)
-    fn rename_ties(l: &mut Locked, old: &Side, new: &Side, exchange: bool) -> Vec<Tie> {
-        let mut ties = Vec::new();
+    fn rename_dependencies(
+        l: &mut Locked,
+        old: &Side,
+        new: &Side,
+        exchange: bool,
+    ) -> Vec<Dependency> {
+        let mut deps = Vec::new();
         for side in [old, new] {
             let st = l.get(&side.dir);
-            ties.extend(ties::entry_tie(&side.dir, st, side.name));
-            ties.extend(ties::dir_ties(&side.dir, st));
+            deps.extend(dependencies::of_entry(&side.dir, st, side.name));
+            deps.extend(dependencies::of_dir(&side.dir, st));
             if let Some(inode) = &side.inode {
-                ties.extend(ties::inode_tie(inode, l.get(inode)));
+                deps.extend(dependencies::of_inode(inode, l.get(inode)));
             }
         }
         // What changes places stays.
         if let (Some(target), false) = (&new.inode, exchange) {
-            ties.extend(removal_ties(target, l.get(target)));
+            deps.extend(of_removal(target, l.get(target)));
         }
-        ties
+        deps
     }
 
     fn exchange(&self, op: &Op, l: &mut Locked, old: &Side, new: &Side) {

@@ -10,8 +10,8 @@ use crate::operation::group::Held;
 use crate::operation::op::Op;
 use crate::operation::refusal::Tried;
 use crate::operation::turn::Room;
+use crate::overlay::dependencies;
 use crate::overlay::objects::{Inode, State};
-use crate::overlay::ties;
 use ccfs_device::is_zero;
 use ccfs_ext4::Error;
 use ccfs_ext4::extent::LBLK_END;
@@ -253,8 +253,8 @@ impl Calls {
         let reservation =
             self.reserve(cx, room, fresh, self.tree_blocks(fresh + runs.len() as u64))?;
         let expected = self.expected_for(1) + RUN_BYTES * fresh;
-        let ties = ties::inode_tie(inode, st);
-        let op = self.begin_content(cx, st, reservation, ties, expected)?;
+        let deps = dependencies::of_inode(inode, st);
+        let op = self.begin_content(cx, st, reservation, deps, expected)?;
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         if let Some(cell) = cell {
@@ -370,8 +370,8 @@ impl Calls {
             None => self.reserve_if_free(metadata),
         };
         let expected = self.expected_for(5) + RUN_BYTES * fresh;
-        let ties = ties::inode_tie(inode, st);
-        let op = self.begin_content(cx, st, reservation, ties, expected)?;
+        let deps = dependencies::of_inode(inode, st);
+        let op = self.begin_content(cx, st, reservation, deps, expected)?;
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         self.make_hole(&op, inode, st, from, to);

@@ -1,6 +1,6 @@
 //! Barriers: order without durability (BarrierFS paper, sections 4.1 and 4.2; promise C13).
 //!
-//! The caller closes its stream's transaction and ties what the stream does later to what the barrier orders; it waits for no device.
+//! The caller closes its stream's transaction and makes what the stream does later depend on what the barrier orders; it waits for no device.
 //! A thread orders what was closed. While the device is busy with [`IN_FLIGHT`] batches, closed transactions gather, and what
 //! gathered goes out as one bundle (`bundle.rs`). Nobody flushes: a later sync, the interval or the dirty limit does, once for all.
 use crate::base::cause::{Cause, Rule, SyncCall, Syncer};
@@ -8,7 +8,7 @@ use crate::base::share;
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::types::*;
 use crate::commit::Committer;
-use crate::overlay::objects::{Phase, Tie, Txn};
+use crate::overlay::objects::{Dependency, Phase, Txn};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,11 +114,11 @@ impl Committer {
         };
         // In an atomic group: what comes later in its stream, its own commit for one.
         let stream = self.home_of(cx.stream);
-        let ties = earlier
+        let deps = earlier
             .iter()
-            .map(|t| Tie::new(t, Rule::Barrier, inode))
+            .map(|t| Dependency::new(t, Rule::Barrier, inode))
             .collect();
-        let own = self.streams().barrier(stream, ties);
+        let own = self.streams().barrier(stream, deps);
         let roots: Vec<_> = earlier.into_iter().chain(own).collect();
         let who = Syncer {
             call,

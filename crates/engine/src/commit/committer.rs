@@ -26,7 +26,7 @@ use crate::commit::bundle::{Bundle, Bundles, join_adjacent};
 use crate::core::flush::Caller;
 use crate::core::pace::{Hurry, Whose};
 use crate::home::backend::{Batch, Part};
-use crate::overlay::objects::{Phase, Steps, Tie, Txn};
+use crate::overlay::objects::{Dependency, Phase, Steps, Txn};
 use ccfs_device::Write;
 use ccfs_ext4::Error;
 use std::collections::HashSet;
@@ -61,7 +61,7 @@ impl Committer {
     fn sealed(&self, roots: Vec<Arc<Txn>>, cause: Cause) -> Vec<(Arc<Txn>, Cause)> {
         let mut order: Vec<(Arc<Txn>, Cause)> = Vec::new();
         let mut seen = HashSet::new();
-        // Depth first without recursion: chains of ties can be long.
+        // Depth first without recursion: chains of dependencies can be long.
         let roots = roots.into_iter().rev();
         let mut stack: Vec<_> = roots.map(|t| (t, cause, false)).collect();
         while let Some((txn, cause, ready)) = stack.pop() {
@@ -78,7 +78,7 @@ impl Committer {
             let to = txn.stream;
             stack.push((txn, cause, true));
             stack.extend(deps.into_iter().map(|d| {
-                let cause = cause_of_tie(cause, to, &d);
+                let cause = cause_of_dependency(cause, to, &d);
                 (d.txn, cause, false)
             }));
         }
@@ -196,16 +196,16 @@ impl Committer {
 
     /// For whom a claimed transaction is committed. What another stream's sync waits for is written in a hurry.
     fn whose(&self, txn: &Arc<Txn>) -> (Whose, Option<Hurry<'_>>) {
-        let (stream, synced, tied) = match txn.progress().claimed {
+        let (stream, synced, needed) = match txn.progress().claimed {
             Some(Cause::Sync(who)) => (who.stream, true, false),
-            Some(Cause::Tied { .. }) => (txn.stream, false, true),
+            Some(Cause::Dependency { .. }) => (txn.stream, false, true),
             _ => (txn.stream, false, false),
         };
         let whose = Whose {
             stream: Some(stream),
             synced,
         };
-        (whose, tied.then(|| self.pace().hurry()))
+        (whose, needed.then(|| self.pace().hurry()))
     }
 
     /// Steps 6 and 7: makes what is ordered durable, and has it applied.
@@ -247,9 +247,9 @@ impl Committer {
 }
 
 /// What the members of a bundle depend on besides each other.
-fn outer_deps(members: &[Arc<Txn>]) -> Vec<Tie> {
+fn outer_deps(members: &[Arc<Txn>]) -> Vec<Dependency> {
     let mut known: HashSet<u64> = members.iter().map(|m| m.serial).collect();
-    let mut outer: Vec<Tie> = Vec::new();
+    let mut outer: Vec<Dependency> = Vec::new();
     for txn in planted::instead(Bug::BundleDeps, members, || &members[..1]) {
         let progress = txn.progress();
         // Also what is durable, as long as no watermark says so: a log that loses it must not keep what came after it.
@@ -263,13 +263,13 @@ fn outer_deps(members: &[Arc<Txn>]) -> Vec<Tie> {
 }
 
 /// Why a transaction is committed that one of stream `to` comes after. What is earlier in the same stream goes for the same reason.
-fn cause_of_tie(cause: Cause, to: StreamId, tie: &Tie) -> Cause {
-    if tie.rule == Rule::Stream || cause == Cause::Barrier {
+fn cause_of_dependency(cause: Cause, to: StreamId, dep: &Dependency) -> Cause {
+    if dep.rule == Rule::Stream || cause == Cause::Barrier {
         return cause;
     }
-    Cause::Tied {
+    Cause::Dependency {
         to,
-        rule: tie.rule,
-        inode: tie.inode,
+        rule: dep.rule,
+        inode: dep.inode,
     }
 }

@@ -10,7 +10,7 @@ use crate::base::planted::{self, Bug};
 use crate::base::types::*;
 use crate::core::Core;
 use crate::core::flush::Caller;
-use crate::overlay::objects::{Phase, Tie, Txn};
+use crate::overlay::objects::{Dependency, Phase, Txn};
 use ccfs_device::Ticket;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl Core {
                 bundle.extend(progress.followers.iter().cloned());
             }
             let own = |serial: u64| bundle.iter().any(|t| t.serial == serial);
-            let known = |d: &Tie| {
+            let known = |d: &Dependency| {
                 let durable = matches!(d.txn.phase(), Phase::Durable | Phase::Applied);
                 durable || covered.contains(&d.txn.serial) || own(d.txn.serial)
             };

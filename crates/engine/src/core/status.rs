@@ -53,11 +53,11 @@ pub struct StreamStatus {
     /// Sealed or committing transactions.
     pub committing: u64,
     /// Uncommitted transactions of other streams that have to be durable first.
-    pub ties: Vec<TieStatus>,
+    pub dependencies: Vec<DependencyStatus>,
 }
 
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
-pub struct TieStatus {
+pub struct DependencyStatus {
     /// The other stream.
     pub stream: u64,
     /// Which rule of C5.
@@ -66,8 +66,8 @@ pub struct TieStatus {
     pub inode: Ino,
 }
 
-/// Ties of one stream that are told of.
-const TIES_MAX: usize = 64;
+/// Dependencies of one stream that are told of.
+const DEPENDENCIES_MAX: usize = 64;
 
 impl StreamStatus {
     pub(crate) fn of(view: &StreamView) -> StreamStatus {
@@ -82,32 +82,32 @@ impl StreamStatus {
             avoided_bytes: get(|t| &t.avoided_bytes),
             age_ms: running.map_or(0, |t| t.started.elapsed().as_millis() as u64),
             committing: view.committing.len() as u64,
-            ties: ties_of(view),
+            dependencies: dependencies_of(view),
         }
     }
 }
 
-fn ties_of(view: &StreamView) -> Vec<TieStatus> {
-    let mut ties = Vec::new();
+fn dependencies_of(view: &StreamView) -> Vec<DependencyStatus> {
+    let mut told = Vec::new();
     let all = view.running.iter().chain(&view.committing);
     for txn in all.map(Arc::clone) {
-        if ties.len() >= TIES_MAX {
+        if told.len() >= DEPENDENCIES_MAX {
             break;
         }
         let deps = txn.progress().deps.to_vec();
         for dep in deps {
-            let tie = TieStatus {
+            let status = DependencyStatus {
                 stream: dep.txn.stream.0,
                 rule: dep.rule.name(),
                 inode: dep.inode,
             };
             let open = !dep.txn.settled() && dep.txn.stream != view.id;
-            if open && ties.len() < TIES_MAX && !ties.contains(&tie) {
-                ties.push(tie);
+            if open && told.len() < DEPENDENCIES_MAX && !told.contains(&status) {
+                told.push(status);
             }
         }
     }
-    ties
+    told
 }
 
 /// The device, where it is transactional flash; zeros elsewhere.

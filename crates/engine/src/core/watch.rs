@@ -58,7 +58,7 @@ impl Commit {
 #[derive(Clone, Copy, Debug)]
 pub struct Synced {
     pub who: Syncer,
-    /// Transactions that it found uncommitted, its own and those tied to them.
+    /// Transactions that it found uncommitted, its own and those they depend on.
     pub commits: u64,
     pub latency: Duration,
     pub failed: bool,

@@ -389,7 +389,7 @@ impl Home {
             }
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
             Record::Free { ino } => return self.apply_free(a, *ino),
-            // No tie orders it: where the inode shows another one, something else has set that, and brings it along.
+            // No dependency orders it: where the inode shows another one, something else has set that, and brings it along.
             Record::Atime { ino, atime } => {
                 let shown = locked.as_ref().map(|st| st.attr.atime == *atime);
                 if shown.unwrap_or(!self.is_live()) {
@@ -504,7 +504,7 @@ impl Home {
             if same(&st.last, txn) {
                 st.last = None;
             }
-            clear_dir_ties(&mut st, txn);
+            forget_dir_changes(&mut st, txn);
             let layer = layer.body.read();
             self.dirty().sub(
                 layer.pages.len() as u64 * u64::from(self.block_size())
@@ -524,7 +524,7 @@ impl Home {
         }
         for (ino, inode) in &body.dirs {
             let mut st = inode.state.write();
-            clear_dir_ties(&mut st, txn);
+            forget_dir_changes(&mut st, txn);
             if let (Some(names), Some(dir)) = (body.entries.get(ino), &mut st.dir) {
                 for name in names.keys() {
                     if dir
@@ -615,7 +615,7 @@ impl Home {
     }
 }
 
-fn clear_dir_ties(st: &mut State, txn: &Txn) {
+fn forget_dir_changes(st: &mut State, txn: &Txn) {
     if let Some(dir) = &mut st.dir {
         dir.changers.retain(|t| t.serial != txn.serial);
         dir.attr_changers.retain(|t| t.serial != txn.serial);

@@ -16,7 +16,7 @@ use crate::base::types::*;
 use crate::core::options::{Limits, Options};
 use crate::home::Home;
 use crate::home::apply::Applier;
-use crate::overlay::objects::{Phase, Steps, Tie, Txn};
+use crate::overlay::objects::{Dependency, Phase, Steps, Txn};
 use ccfs_device::{AlignedBuf, Device, Write};
 use std::sync::Arc;
 use std::time::Instant;
@@ -66,7 +66,7 @@ pub(crate) struct Batch<'m> {
     /// For each of them.
     pub parts: Vec<Part>,
     /// What they depend on besides each other.
-    pub deps: Vec<Tie>,
+    pub deps: Vec<Dependency>,
     /// To be written with it.
     pub data: Vec<Write>,
     pub steps: Steps,

@@ -2,8 +2,8 @@
 use crate::base::planted::{self, Bug};
 use crate::base::types::{Context, Ino, Result, SYSTEM_STREAM};
 use crate::operation::Operations;
+use crate::overlay::dependencies;
 use crate::overlay::objects::{Inode, Phase, State};
-use crate::overlay::ties;
 use std::sync::Arc;
 
 impl Operations {
@@ -42,11 +42,11 @@ impl Operations {
             return None;
         }
         let changed = st.draft.as_ref().is_some_and(|d| d.changed);
-        let ties = ties::inode_tie(inode, st).filter(|_| changed);
-        for tie in ties.iter().filter(|t| t.txn.phase() == Phase::Running) {
-            self.streams().seal(&tie.txn);
+        let deps = dependencies::of_inode(inode, st).filter(|_| changed);
+        for dep in deps.iter().filter(|t| t.txn.phase() == Phase::Running) {
+            self.streams().seal(&dep.txn);
         }
-        if changed && let Ok(op) = self.begin(SYSTEM_STREAM, self.reserve_if_free(0), ties) {
+        if changed && let Ok(op) = self.begin(SYSTEM_STREAM, self.reserve_if_free(0), deps) {
             self.publish_one(&op, inode, st);
         }
         Some(changed)

@@ -17,9 +17,9 @@ use crate::operation::op::Op;
 use crate::operation::refusal::Tried;
 use crate::operation::reservation::Reservation;
 use crate::operation::turn::Room;
+use crate::overlay::dependencies;
 use crate::overlay::inode::LAYER_BYTES;
-use crate::overlay::objects::{Draft, Inode, LayerBody, Over, Phase, State, Tie};
-use crate::overlay::ties;
+use crate::overlay::objects::{Dependency, Draft, Inode, LayerBody, Over, Phase, State};
 use ccfs_ext4::Error;
 use ccfs_image::{InodeAttr, Wait};
 use std::sync::Arc;
@@ -70,17 +70,17 @@ impl Operations {
             return Ok(());
         }
         let mut expected = 0;
-        let mut ties: Vec<Tie> = Vec::new();
+        let mut deps: Vec<Dependency> = Vec::new();
         for (inode, st) in &locked {
-            ties.extend(ties::inode_tie(inode, st));
+            deps.extend(dependencies::of_inode(inode, st));
         }
         for (_, st) in &locked {
-            expected += self.prepare_to_publish(st, &ties)?;
+            expected += self.prepare_to_publish(st, &deps)?;
         }
         if expected > self.limits().txn_log_bytes {
             return errno(libc::EDQUOT);
         }
-        if ties
+        if deps
             .iter()
             .any(|t| t.txn.is_open_group() && t.txn.entry() == cx.stream)
         {
@@ -91,7 +91,7 @@ impl Operations {
             stream,
             uid: cx.uid,
         };
-        let op = self.begin_sized(by, self.reserve_if_free(0), ties, expected)?;
+        let op = self.begin_sized(by, self.reserve_if_free(0), deps, expected)?;
         for (inode, st) in &mut locked {
             self.publish_one(&op, inode, st);
         }
@@ -135,9 +135,9 @@ impl Operations {
         op.capture(inode, st);
     }
 
-    /// Before what is in a file's draft becomes an operation, which comes after `ties`. Gives the bytes of the log that it needs. Error: that of a
+    /// Before what is in a file's draft becomes an operation, which comes after `dependencies`. Gives the bytes of the log that it needs. Error: that of a
     /// mapped page which could not be taken in.
-    pub(crate) fn prepare_to_publish(&self, st: &State, ties: &[Tie]) -> Result<u64> {
+    pub(crate) fn prepare_to_publish(&self, st: &State, deps: &[Dependency]) -> Result<u64> {
         let Some(draft) = &st.draft else {
             return Ok(0);
         };
@@ -145,8 +145,8 @@ impl Operations {
             return errno(lost);
         }
         // The draft becomes a layer of its own.
-        for tie in ties.iter().filter(|t| t.txn.phase() == Phase::Running) {
-            self.streams().seal(&tie.txn);
+        for dep in deps.iter().filter(|t| t.txn.phase() == Phase::Running) {
+            self.streams().seal(&dep.txn);
         }
         Ok(draft.txn.log_bytes_max())
     }
@@ -168,12 +168,12 @@ impl Operations {
         by: impl Into<By>,
         st: &mut State,
         reservation: Reservation<'_>,
-        ties: impl IntoIterator<Item = Tie>,
+        deps: impl IntoIterator<Item = Dependency>,
         expected: u64,
     ) -> Tried<Op<'_>> {
         let by = by.into();
         let Some(draft) = &mut st.draft else {
-            return self.begin_sized(by, reservation, ties, expected);
+            return self.begin_sized(by, reservation, deps, expected);
         };
         let stream = by.stream;
         // A draft is not its group's, but who was in one that has ended changes nothing.

@@ -1,7 +1,7 @@
 //! The kernel forgets inodes: those without a name are freed.
 use crate::base::types::*;
 use crate::operation::Operations;
-use crate::overlay::ties::removal_ties;
+use crate::overlay::dependencies::of_removal;
 use ccfs_image::Wait;
 use std::sync::atomic::Ordering::AcqRel;
 
@@ -71,9 +71,9 @@ impl Operations {
             Some(t) if t.phase() == crate::overlay::objects::Phase::Running => t.entry(),
             _ => SYSTEM_STREAM,
         };
-        let ties = removal_ties(&inode, &st);
+        let deps = of_removal(&inode, &st);
         // Where an open group is in the way, its end brings us here again.
-        let Ok(op) = self.begin(stream, self.reserve_if_free(0), ties) else {
+        let Ok(op) = self.begin(stream, self.reserve_if_free(0), deps) else {
             return;
         };
         op.kill(&inode, &mut st);

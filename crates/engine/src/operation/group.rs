@@ -13,7 +13,7 @@ use crate::base::wait_point::WaitPoint;
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
 use crate::operation::turn::Room;
-use crate::overlay::objects::{Phase, State, Tie, Txn, Undo};
+use crate::overlay::objects::{Dependency, Phase, State, Txn, Undo};
 use crate::overlay::stream::Sizes;
 use ccfs_ext4::Error;
 use ccfs_ext4::inode::FLAG_APPEND;
@@ -136,7 +136,7 @@ impl Operations {
             group.announce_end();
         }
         self.free_nameless(&touched);
-        let unclaimed = |d: &Tie| d.txn.progress().claimed.is_none();
+        let unclaimed = |d: &Dependency| d.txn.progress().claimed.is_none();
         planted::also(Bug::GroupClaimed, || txn.progress().deps.retain(unclaimed));
         if durable {
             let who = Syncer {

@@ -8,7 +8,7 @@ use crate::operation::refusal::Tried;
 use crate::operation::reservation::Reservation;
 use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{
-    EntryChange, FileLayer, Inode, Name, Over, Overlay, Page, State, Tie, Txn,
+    Dependency, EntryChange, FileLayer, Inode, Name, Over, Overlay, Page, State, Txn,
 };
 use std::cell::Cell;
 use std::collections::hash_map::Entry;
@@ -270,7 +270,7 @@ impl Op<'_> {
         self.txn.body.lock().parents.insert(dir.ino, parent);
     }
 
-    /// Access time: no promise covers it, so it makes no ties.
+    /// Access time: no promise covers it, so it makes no dependencies.
     pub fn set_atime(&self, inode: &Arc<Inode>, st: &State) {
         self.count_run();
         self.pin(inode);
@@ -444,14 +444,14 @@ impl Operations {
         clock::held(time, self.image().geometry().inode_size)
     }
 
-    /// Accepts an operation. The caller holds the locks of all objects that it will touch; `ties` are their last transactions.
+    /// Accepts an operation. The caller holds the locks of all objects that it will touch; `dependencies` are their last transactions.
     pub(crate) fn begin(
         &self,
         by: impl Into<By>,
         reservation: Reservation<'_>,
-        ties: impl IntoIterator<Item = Tie>,
+        deps: impl IntoIterator<Item = Dependency>,
     ) -> Tried<Op<'_>> {
-        self.begin_sized(by, reservation, ties, RECORDS_BYTES_MAX)
+        self.begin_sized(by, reservation, deps, RECORDS_BYTES_MAX)
     }
 
     /// As `begin`, for an operation that may need more of the log than names and attributes, bytes.
@@ -462,12 +462,12 @@ impl Operations {
         &self,
         by: impl Into<By>,
         reservation: Reservation<'_>,
-        ties: impl IntoIterator<Item = Tie>,
+        deps: impl IntoIterator<Item = Dependency>,
         expected: u64,
     ) -> Tried<Op<'_>> {
         let By { stream, uid } = by.into();
         let sizes = self.sizes(expected);
-        let accepted = self.streams().accept(stream, ties.into_iter(), &sizes)?;
+        let accepted = self.streams().accept(stream, deps.into_iter(), &sizes)?;
         if accepted.sealed_full {
             self.want_commit();
         }

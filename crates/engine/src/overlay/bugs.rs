@@ -3,9 +3,9 @@ use crate::base::planted::{self, Bug};
 use crate::overlay::objects::{LayerBody, State, Txn};
 use std::sync::Arc;
 
-/// A tie to this transaction is left out: to a group that was waited for and has ended, or to one that is open.
+/// A dependency on this transaction is left out: to a group that was waited for and has ended, or to one that is open.
 #[inline(always)]
-pub(crate) fn is_untied(to: &Txn) -> bool {
+pub(crate) fn is_left_out(to: &Txn) -> bool {
     match to.is_open_group() {
         true => planted::is(Bug::GroupConflict),
         false => planted::has_waited() && to.group.is_some(),

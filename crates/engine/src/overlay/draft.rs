@@ -1,7 +1,7 @@
 //! Unpublished content of files that are open O_ATOMIC: a layer above all others (docs/design.md, section 2.14).
 use crate::base::planted::{self, Bug};
 use crate::base::types::*;
-use crate::overlay::objects::{Deps, Draft, FileLayer, State, Txn};
+use crate::overlay::objects::{Dependencies, Draft, FileLayer, State, Txn};
 use ccfs_image::InodeAttr;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ impl Draft {
     pub fn new(serial: u64, base: InodeAttr, uid: u32) -> Box<Draft> {
         Box::new(Draft {
             base,
-            txn: Arc::new(Txn::new(serial, SYSTEM_STREAM, Deps::default())),
+            txn: Arc::new(Txn::new(serial, SYSTEM_STREAM, Dependencies::default())),
             layer: Arc::new(FileLayer {
                 serial,
                 body: Default::default(),

@@ -211,7 +211,7 @@ pub struct Body {
 
 /// Another transaction that something has to come after, and why (C5).
 #[derive(Clone)]
-pub struct Tie {
+pub struct Dependency {
     pub txn: Arc<Txn>,
     pub rule: Rule,
     /// The inode that both touched; 0 where it is not about one.
@@ -220,8 +220,8 @@ pub struct Tie {
 
 /// What a transaction comes after, each other transaction once. What is applied is left out when there are many: a group may live for long.
 #[derive(Default)]
-pub struct Deps {
-    pub(super) ties: Vec<Tie>,
+pub struct Dependencies {
+    pub(super) all: Vec<Dependency>,
     pub(super) serials: HashSet<u64>,
     /// How many there may be before applied ones are looked for.
     pub(super) most: usize,
@@ -248,7 +248,7 @@ pub struct Progress {
     pub active: u32,
     /// Users whose operations it has, and the dirty bytes that those added, until it is applied. Of very many users the others count for the last one.
     pub users: Vec<(u32, u64)>,
-    pub deps: Deps,
+    pub deps: Dependencies,
     /// Somebody commits it, for this reason.
     pub claimed: Option<Cause>,
     pub steps: Steps,

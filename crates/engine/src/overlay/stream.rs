@@ -1,7 +1,7 @@
-//! Streams and acceptance (ccfs paper, sections 3.2 and 3.5; hard spots of ties: docs/design.md 2.1).
+//! Streams and acceptance (ccfs paper, sections 3.2 and 3.5; hard spots of dependencies: docs/design.md 2.1).
 //!
 //! Acceptance is one instant: under its running transaction's lock an operation that already holds the locks of its objects joins
-//! that transaction. Nothing of it is shared with other streams. What concerns several transactions (a new one, sealing, a tie to
+//! that transaction. Nothing of it is shared with other streams. What concerns several transactions (a new one, sealing, a dependency on
 //! one that still runs) happens under one mutex.
 //! Order of locks: that mutex, the shard of a stream, a transaction's progress.
 use crate::base::cause::Rule;
@@ -11,7 +11,7 @@ use crate::base::share::{self, ByUser};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::types::StreamId;
 use crate::overlay::bugs;
-use crate::overlay::objects::{Group, Phase, Tie, Txn};
+use crate::overlay::objects::{Dependency, Group, Phase, Txn};
 use crate::overlay::txn::DEP_BYTES;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Inner {
     /// Sealed transactions that are not settled, oldest first.
     sealed: Vec<Arc<Txn>>,
     /// What the stream's next transaction has to come after, by a barrier.
-    after: HashMap<StreamId, Vec<Tie>>,
+    after: HashMap<StreamId, Vec<Dependency>>,
     /// Atomic groups that are open, or whose changes are being taken back; they are among the running ones as well.
     groups: HashMap<StreamId, Arc<Txn>>,
 }
@@ -152,11 +152,11 @@ impl Streams {
         let deps = inner
             .previous
             .get(&stream)
-            .filter(|t| !t.needs_no_tie() && !planted::is(Bug::TieStream))
-            .map(|t| Tie::new(t, Rule::Stream, 0));
+            .filter(|t| !t.needs_no_dependency() && !planted::is(Bug::DependencyStream))
+            .map(|t| Dependency::new(t, Rule::Stream, 0));
         let after = inner.after.remove(&stream).into_iter().flatten();
         let deps = after
-            .filter(|t| !t.txn.needs_no_tie())
+            .filter(|t| !t.txn.needs_no_dependency())
             .chain(deps)
             .collect();
         let txn = Arc::new(Txn::new(inner.serial, stream, deps));
@@ -177,29 +177,30 @@ impl Streams {
         inner.sealed.push(txn.clone());
     }
 
-    /// The acceptance of an operation of `stream` on objects last touched by `ties`. A transaction that could become too large for
+    /// The acceptance of an operation of `stream` on objects last touched by `dependencies`. A transaction that could become too large for
     /// the log by it is sealed first.
     pub fn accept(
         &self,
         stream: StreamId,
-        ties: impl Iterator<Item = Tie>,
+        deps: impl Iterator<Item = Dependency>,
         sizes: &Sizes,
     ) -> Result<Accepted, Refused> {
         let txn = self.running(stream);
         let own = txn.as_ref().map_or(0, |t| t.serial);
-        // A tie to `own` needs nothing, also when `own` is sealed by now: the stream's next transaction comes after it anyway.
-        let needed =
-            |t: &Tie| t.txn.serial != own && !t.txn.needs_no_tie() && !bugs::is_untied(&t.txn);
-        let ties: Vec<Tie> = ties.filter(needed).collect();
+        // A dependency on `own` needs nothing, also when `own` is sealed by now: the stream's next transaction comes after it anyway.
+        let needed = |t: &Dependency| {
+            t.txn.serial != own && !t.txn.needs_no_dependency() && !bugs::is_left_out(&t.txn)
+        };
+        let deps: Vec<Dependency> = deps.filter(needed).collect();
         // The caller holds the locks of the objects: a group that changed them can be committed meanwhile, but not taken back.
-        if let Some(tie) = ties.iter().find(|t| t.txn.is_open_group()) {
-            return Err(Refused::Blocked(tie.txn.clone()));
+        if let Some(dep) = deps.iter().find(|t| t.txn.is_open_group()) {
+            return Err(Refused::Blocked(dep.txn.clone()));
         }
         if stream.is_group() {
-            return self.accept_in_group(txn, ties, sizes);
+            return self.accept_in_group(txn, deps, sizes);
         }
         if let Some(txn) = txn
-            && let Some(number) = txn.join(&ties, sizes.expected, sizes.log)
+            && let Some(number) = txn.join(&deps, sizes.expected, sizes.log)
         {
             return Ok(Accepted {
                 txn,
@@ -207,13 +208,13 @@ impl Streams {
                 sealed_full: false,
             });
         }
-        Ok(self.accept_slowly(stream, ties, sizes.expected, sizes.log))
+        Ok(self.accept_slowly(stream, deps, sizes.expected, sizes.log))
     }
 
     fn accept_in_group(
         &self,
         txn: Option<Arc<Txn>>,
-        ties: Vec<Tie>,
+        deps: Vec<Dependency>,
         sizes: &Sizes,
     ) -> Result<Accepted, Refused> {
         let txn = txn.ok_or(Refused::Cancelled)?;
@@ -223,8 +224,8 @@ impl Streams {
         let (memory, own) = (memory + sizes.drafts.all(), own + sizes.drafts.of(uid));
         let fields = |t: &Txn| t.fields.load(Ordering::Relaxed);
         let (all_fields, own_fields) = inner.held_by_groups(uid, fields);
-        let deps = txn.progress().deps.bytes() + ties.len() as u64 * DEP_BYTES;
-        let limit = if txn.log_bytes_max() + deps + sizes.expected > sizes.log {
+        let dep_bytes = txn.progress().deps.bytes() + deps.len() as u64 * DEP_BYTES;
+        let limit = if txn.log_bytes_max() + dep_bytes + sizes.expected > sizes.log {
             Some((Limit::Log, sizes.log))
         } else if !share::fits(sizes.groups, uid, own, memory) {
             Some((Limit::Memory, sizes.groups))
@@ -244,11 +245,11 @@ impl Streams {
                 return Err(Refused::TooLarge);
             }
         }
-        for tie in &ties {
-            self.seal_one(&mut inner, &tie.txn);
+        for dep in &deps {
+            self.seal_one(&mut inner, &dep.txn);
         }
         // Only its end keeps it from taking one more.
-        let number = txn.join(&ties, sizes.expected, u64::MAX);
+        let number = txn.join(&deps, sizes.expected, u64::MAX);
         Ok(Accepted {
             number: number.ok_or(Refused::Cancelled)?,
             txn,
@@ -259,12 +260,12 @@ impl Streams {
     fn accept_slowly(
         &self,
         stream: StreamId,
-        mut ties: Vec<Tie>,
+        mut deps: Vec<Dependency>,
         expected: u64,
         limit: u64,
     ) -> Accepted {
         let mut inner = self.inner.lock();
-        let named = ties.len() as u64 * DEP_BYTES;
+        let named = deps.len() as u64 * DEP_BYTES;
         let full = self
             .running(stream)
             .filter(|t| t.log_bytes_max() + t.progress().deps.bytes() + named + expected > limit);
@@ -273,14 +274,14 @@ impl Streams {
             self.seal_one(&mut inner, full);
         }
         let txn = self.run(&mut inner, stream);
-        ties.retain(|t| t.txn.serial != txn.serial);
+        deps.retain(|t| t.txn.serial != txn.serial);
         // T1: the other side is sealed before the edge exists, and `txn` itself runs, so nothing leads to it yet.
-        for tie in &ties {
-            self.seal_one(&mut inner, &tie.txn);
+        for dep in &deps {
+            self.seal_one(&mut inner, &dep.txn);
         }
-        let number = txn.join(&ties, expected, u64::MAX);
+        let number = txn.join(&deps, expected, u64::MAX);
         Accepted {
-            number: number.expect("nobody else seals it, and all ties are sealed"),
+            number: number.expect("nobody else seals it, and all dependencies are sealed"),
             txn,
             sealed_full: full.is_some(),
         }
@@ -292,25 +293,25 @@ impl Streams {
         }
     }
 
-    /// A barrier: seals what the stream has, and `ties`; whatever the stream does from now on comes after all of it.
+    /// A barrier: seals what the stream has, and `dependencies`; whatever the stream does from now on comes after all of it.
     /// Returns the stream's last transaction that is not settled.
-    pub fn barrier(&self, stream: StreamId, ties: Vec<Tie>) -> Option<Arc<Txn>> {
+    pub fn barrier(&self, stream: StreamId, deps: Vec<Dependency>) -> Option<Arc<Txn>> {
         let mut inner = self.inner.lock();
         if let Some(txn) = self.running(stream) {
             self.seal_one(&mut inner, &txn);
         }
-        for tie in ties {
+        for dep in deps {
             // T1: the stream's next transaction does not exist yet, so nothing leads to it.
-            self.seal_one(&mut inner, &tie.txn);
+            self.seal_one(&mut inner, &dep.txn);
             let after = inner.after.entry(stream).or_default();
-            let known = |t: &Tie| t.txn.serial == tie.txn.serial;
-            let own = tie.txn.stream == stream;
+            let known = |t: &Dependency| t.txn.serial == dep.txn.serial;
+            let own = dep.txn.stream == stream;
             if !own
-                && !tie.txn.needs_no_tie()
+                && !dep.txn.needs_no_dependency()
                 && !after.iter().any(known)
-                && !planted::is(Bug::TieBarrier)
+                && !planted::is(Bug::DependencyBarrier)
             {
-                after.push(tie);
+                after.push(dep);
             }
         }
         let previous = inner.previous.get(&stream);
@@ -377,10 +378,10 @@ impl Streams {
     pub fn prune(&self) {
         let mut inner = self.inner.lock();
         inner.sealed.retain(|t| !t.settled());
-        inner.previous.retain(|_, t| !t.needs_no_tie());
-        inner.after.retain(|_, ties| {
-            ties.retain(|t| !t.txn.needs_no_tie());
-            !ties.is_empty()
+        inner.previous.retain(|_, t| !t.needs_no_dependency());
+        inner.after.retain(|_, deps| {
+            deps.retain(|t| !t.txn.needs_no_dependency());
+            !deps.is_empty()
         });
     }
 
@@ -452,16 +453,16 @@ impl Streams {
             self.seal_one(&mut inner, &running);
         }
         if let Some(before) = inner.previous.get(&txn.stream)
-            && !before.needs_no_tie()
+            && !before.needs_no_dependency()
             && !planted::is(Bug::GroupPlace)
         {
-            let before = Tie::new(before, Rule::Stream, 0);
+            let before = Dependency::new(before, Rule::Stream, 0);
             txn.progress().deps.add(&before);
         }
         // What a barrier put before all that the stream does later.
         let ordered = inner.after.remove(&txn.stream).into_iter().flatten();
-        for tie in ordered.filter(|t| !t.txn.needs_no_tie()) {
-            txn.progress().deps.add(&tie);
+        for dep in ordered.filter(|t| !t.txn.needs_no_dependency()) {
+            txn.progress().deps.add(&dep);
         }
         // Whoever was a member and learns by `closed` where he is now must not get there before the group.
         group.fate.commit();

@@ -12,7 +12,7 @@ use crate::base::cause::Rule;
 use crate::base::record::DirField;
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::base::types::{Ino, StreamId};
-use crate::overlay::objects::{Body, Deps, Group, Phase, Progress, Tie, Txn};
+use crate::overlay::objects::{Body, Dependencies, Dependency, Group, Phase, Progress, Txn};
 use ccfs_device::Ticket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -34,9 +34,9 @@ impl Body {
     }
 }
 
-impl Tie {
-    pub fn new(txn: &Arc<Txn>, rule: Rule, inode: Ino) -> Tie {
-        Tie {
+impl Dependency {
+    pub fn new(txn: &Arc<Txn>, rule: Rule, inode: Ino) -> Dependency {
+        Dependency {
             txn: txn.clone(),
             rule,
             inode,
@@ -48,46 +48,46 @@ impl Tie {
 pub const DEP_BYTES: u64 = 8;
 const DEPS_FEW: usize = 64;
 
-impl Deps {
-    pub fn add(&mut self, tie: &Tie) {
-        if self.serials.insert(tie.txn.serial) {
-            self.ties.push(tie.clone());
+impl Dependencies {
+    pub fn add(&mut self, dep: &Dependency) {
+        if self.serials.insert(dep.txn.serial) {
+            self.all.push(dep.clone());
         }
-        if self.ties.len() > self.most.max(DEPS_FEW) {
+        if self.all.len() > self.most.max(DEPS_FEW) {
             self.retain(|t| t.txn.phase() != Phase::Applied);
-            self.most = self.ties.len() * 2;
+            self.most = self.all.len() * 2;
         }
     }
 
-    pub fn retain(&mut self, keep: impl Fn(&Tie) -> bool) {
-        self.ties.retain(keep);
-        self.serials = self.ties.iter().map(|t| t.txn.serial).collect();
+    pub fn retain(&mut self, keep: impl Fn(&Dependency) -> bool) {
+        self.all.retain(keep);
+        self.serials = self.all.iter().map(|t| t.txn.serial).collect();
     }
 
     pub fn clear(&mut self) {
-        *self = Deps::default();
+        *self = Dependencies::default();
     }
 
     /// Bytes of the record that names them.
     pub fn bytes(&self) -> u64 {
-        self.ties.len() as u64 * DEP_BYTES
+        self.all.len() as u64 * DEP_BYTES
     }
 }
 
-impl std::ops::Deref for Deps {
-    type Target = [Tie];
-    fn deref(&self) -> &[Tie] {
-        &self.ties
+impl std::ops::Deref for Dependencies {
+    type Target = [Dependency];
+    fn deref(&self) -> &[Dependency] {
+        &self.all
     }
 }
 
-impl FromIterator<Tie> for Deps {
-    fn from_iter<T: IntoIterator<Item = Tie>>(ties: T) -> Deps {
-        let mut deps = Deps::default();
-        for tie in ties {
-            deps.add(&tie);
+impl FromIterator<Dependency> for Dependencies {
+    fn from_iter<T: IntoIterator<Item = Dependency>>(deps: T) -> Dependencies {
+        let mut set = Dependencies::default();
+        for dep in deps {
+            set.add(&dep);
         }
-        deps
+        set
     }
 }
 
@@ -112,9 +112,9 @@ impl Progress {
 
     /// The transactions that it keeps.
     fn take_others(&mut self) -> Vec<Arc<Txn>> {
-        let ties = self.deps.ties.drain(..).map(|tie| tie.txn);
+        let deps = self.deps.all.drain(..).map(|dep| dep.txn);
         let bundle = self.followers.drain(..).chain(self.leader.take());
-        ties.chain(bundle).collect()
+        deps.chain(bundle).collect()
     }
 
     /// Where it lies in the log: commit id, number of its first record there, and whether its last one is the last there.
@@ -136,7 +136,7 @@ impl Drop for Progress {
 }
 
 impl Txn {
-    pub fn new(serial: u64, stream: StreamId, deps: Deps) -> Self {
+    pub fn new(serial: u64, stream: StreamId, deps: Dependencies) -> Self {
         let mut progress = Progress::default();
         progress.deps = deps;
         Txn {
@@ -164,7 +164,7 @@ impl Txn {
     pub fn of_group(serial: u64, stream: StreamId, group: Group) -> Self {
         Txn {
             group: Some(Box::new(group)),
-            ..Txn::new(serial, stream, Deps::default())
+            ..Txn::new(serial, stream, Dependencies::default())
         }
     }
 
@@ -207,7 +207,7 @@ impl Txn {
 
     /// What comes after it need not say so. A log can lose what is durable (a damaged sector) and not tell that from a torn write before
     /// a watermark has passed it; so until then what comes after it names it, and is lost with it.
-    pub fn needs_no_tie(&self) -> bool {
+    pub fn needs_no_dependency(&self) -> bool {
         match self.phase() {
             Phase::Applied | Phase::Failed => true,
             Phase::Durable => self.covered.load(Ordering::Acquire),
@@ -246,18 +246,18 @@ impl Txn {
         sum.iter().map(|n| n.load(Ordering::Relaxed)).sum()
     }
 
-    /// Accepts an operation that comes after `ties`, and counts what it may need of the log; gives its number. `None`, and nothing
-    /// done: it takes no more (a log of `limit` bytes), or one of `ties` still runs.
-    pub fn join(&self, ties: &[Tie], expected: u64, limit: u64) -> Option<u64> {
+    /// Accepts an operation that comes after `dependencies`, and counts what it may need of the log; gives its number. `None`, and nothing
+    /// done: it takes no more (a log of `limit` bytes), or one of `dependencies` still runs.
+    pub fn join(&self, deps: &[Dependency], expected: u64, limit: u64) -> Option<u64> {
         let mut progress = self.progress.lock();
-        let most = self.log_bytes_max() + progress.deps.bytes() + ties.len() as u64 * DEP_BYTES;
+        let most = self.log_bytes_max() + progress.deps.bytes() + deps.len() as u64 * DEP_BYTES;
         let full = most.saturating_add(expected) > limit;
         let running = |t: &Txn| t.phase() == Phase::Running;
-        if full || !running(self) || self.is_ended_group() || ties.iter().any(|t| running(&t.txn)) {
+        if full || !running(self) || self.is_ended_group() || deps.iter().any(|t| running(&t.txn)) {
             return None;
         }
-        for tie in ties {
-            progress.deps.add(tie);
+        for dep in deps {
+            progress.deps.add(dep);
         }
         progress.active += 1;
         self.expected_bytes.fetch_add(expected, Ordering::Relaxed);
@@ -341,11 +341,11 @@ pub fn same(a: &Option<Arc<Txn>>, b: &Txn) -> bool {
 mod tests {
     use super::*;
 
-    fn ties(first: u64, phase: Phase) -> Vec<Tie> {
+    fn deps(first: u64, phase: Phase) -> Vec<Dependency> {
         let txn = |serial| {
-            let txn = Arc::new(Txn::new(serial, StreamId(serial), Deps::default()));
+            let txn = Arc::new(Txn::new(serial, StreamId(serial), Dependencies::default()));
             txn.set_phase(phase);
-            Tie::new(&txn, Rule::Directory, 2)
+            Dependency::new(&txn, Rule::Directory, 2)
         };
         (first..first + 1000).map(txn).collect()
     }
@@ -355,11 +355,11 @@ mod tests {
         let drop_chain = || {
             let mut last = None;
             for serial in 0..200_000 {
-                let before = last.map(|txn| Tie::new(&txn, Rule::Stream, 0));
+                let before = last.map(|txn| Dependency::new(&txn, Rule::Stream, 0));
                 let deps = before.into_iter().collect();
                 let txn = Arc::new(Txn::new(serial, StreamId(1), deps));
                 let mut progress = txn.progress();
-                progress.leader = progress.deps.first().map(|tie| tie.txn.clone());
+                progress.leader = progress.deps.first().map(|dep| dep.txn.clone());
                 drop(progress);
                 last = Some(txn);
             }
@@ -371,19 +371,19 @@ mod tests {
     /// A group that lives for long comes after ever more: what is applied need not be named, and the rest needs room in its record.
     #[test]
     fn what_a_transaction_comes_after_is_bounded() {
-        let group = Txn::new(1, StreamId(1), Deps::default());
+        let group = Txn::new(1, StreamId(1), Dependencies::default());
         for round in 0..100 {
-            let applied = ties(10_000 + round * 1000, Phase::Applied);
+            let applied = deps(10_000 + round * 1000, Phase::Applied);
             assert_eq!(group.join(&applied, 0, 1 << 20), Some(round));
         }
         assert!(group.progress().deps.len() < 3000);
-        let durable = ties(1_000_000, Phase::Durable);
+        let durable = deps(1_000_000, Phase::Durable);
         assert!(group.join(&durable, 0, 1 << 20).is_some());
         assert!(group.join(&durable, 0, 1 << 20).is_some());
-        let named = |t: &&Tie| t.txn.serial >= 1_000_000;
+        let named = |t: &&Dependency| t.txn.serial >= 1_000_000;
         assert_eq!(group.progress().deps.iter().filter(named).count(), 1000);
         let limit = group.progress().deps.bytes() + 999 * DEP_BYTES;
-        let more = ties(2_000_000, Phase::Durable);
+        let more = deps(2_000_000, Phase::Durable);
         assert_eq!(group.join(&more, 0, limit), None);
         assert!(group.join(&more, 0, limit + DEP_BYTES).is_some());
     }

@@ -76,9 +76,9 @@ impl Syncers {
 pub fn add_streams(status: &mut Value, paths: &Paths, recent: &recent::Recent) {
     let (volume, viewer) = (paths.volume, paths.viewer);
     for stream in status["streams"].as_array_mut().into_iter().flatten() {
-        for tie in stream["ties"].as_array_mut().into_iter().flatten() {
-            let ino = tie["inode"].as_u64().and_then(|n| Ino::try_from(n).ok());
-            tie["file"] = ino.and_then(|ino| paths.of(ino)).into();
+        for dep in stream["dependencies"].as_array_mut().into_iter().flatten() {
+            let ino = dep["inode"].as_u64().and_then(|n| Ino::try_from(n).ok());
+            dep["file"] = ino.and_then(|ino| paths.of(ino)).into();
         }
     }
     let processes = recent.list().into_iter();
@@ -175,7 +175,7 @@ fn commit(paths: &Paths, syncers: &Syncers, c: &Commit) -> Value {
             line["for_stream"] = who.stream.0.into();
             add_caller(&mut line, paths, syncers, &who);
         }
-        Cause::Tied { to, rule, inode } => {
+        Cause::Dependency { to, rule, inode } => {
             line["for_stream"] = to.0.into();
             line["rule"] = rule.name().into();
             line["inode"] = inode.into();
@@ -215,27 +215,27 @@ fn add_caller(
 /// The streams of a status as a table for people (the file `.ccfs/streams`).
 pub fn table(status: &Value) -> String {
     let number = |v: &Value, key: &str| v[key].as_u64().unwrap_or(0);
-    let mut out = String::from("STREAM OPERATIONS BYTES AGE_MS COMMITTING TIES\n");
+    let mut out = String::from("STREAM OPERATIONS BYTES AGE_MS COMMITTING DEPENDENCIES\n");
     for s in status["streams"].as_array().into_iter().flatten() {
-        let tie = |t: &Value| {
+        let dep = |t: &Value| {
             let file = t["file"].as_str();
             let file = file.map_or_else(|| format!("inode {}", t["inode"]), str::to_string);
             let rule = t["rule"].as_str().unwrap_or("");
             format!("{}:{rule}:{file}", t["stream"])
         };
-        let ties: Vec<String> = s["ties"]
+        let deps: Vec<String> = s["dependencies"]
             .as_array()
             .into_iter()
             .flatten()
-            .map(tie)
+            .map(dep)
             .collect();
-        let ties = if ties.is_empty() {
+        let deps = if deps.is_empty() {
             "-".to_string()
         } else {
-            ties.join(" ")
+            deps.join(" ")
         };
         out += &format!(
-            "{} {} {} {} {} {ties}\n",
+            "{} {} {} {} {} {deps}\n",
             number(s, "id"),
             number(s, "running_operations"),
             number(s, "running_bytes"),

@@ -5,7 +5,7 @@
 //! with which operation i can survive (its stream's prefix, closed under C5). Legal cuts are closed under these needs,
 //! at least the *floor* (C3), at most what had been accepted.
 //!
-//! Operations on one object are tied, so the object's value under a cut is the version of its latest surviving
+//! Operations on one object depend on each other, so the object's value under a cut is the version of its latest surviving
 //! operation, and the surviving ones are a prefix. The search starts at the floor and compares the tree of that cut
 //! with the observed one. Where they differ, every legal cut above must reach a *later* version of the object at fault
 //! (or of a name that leads to it); the least such version raises the cut. Where only one version can help, that is no
@@ -19,14 +19,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 /// Guesses after which the search gives up.
 const STEPS_MAX: usize = 200_000;
 
-/// The ties in force. The contract's order, or a relaxed one to explain a violation.
+/// The dependencies in force. The contract's order, or a relaxed one to explain a violation.
 pub struct Order {
     pub stream: Vec<usize>,
     pub pos: Vec<u32>,
     pub need: Vec<Cut>,
     /// Operations of each stream among those accepted.
     pub hi: Cut,
-    /// Operations of groups that are not committed, and what is tied to them: they cannot survive.
+    /// Operations of groups that are not committed, and what depends on them: they cannot survive.
     impossible: Vec<bool>,
     /// The operation that committed the group, by stream.
     pub committed: HashMap<usize, usize>,
@@ -39,14 +39,14 @@ pub enum Rules {
     /// Without barriers (C13).
     NoBarriers,
     /// C5 alone: every operation is a stream of its own.
-    TiesOnly,
+    DependenciesOnly,
 }
 
 impl Order {
     /// The order among the first `accepted` operations.
     pub fn new(an: &Analysis, accepted: usize, rules: Rules) -> Order {
         let n = accepted.min(an.placed.len());
-        let alone = rules == Rules::TiesOnly;
+        let alone = rules == Rules::DependenciesOnly;
         let streams = if alone { n } else { an.history.streams };
         let mut order = Order {
             stream: Vec::new(),
@@ -83,7 +83,7 @@ impl Order {
                 need.clone_from(&after[stream]);
             }
             order.impossible[i] = !alone && an.history.is_group(stream);
-            for before in placed.ties.iter().copied().chain(last[stream]) {
+            for before in placed.deps.iter().copied().chain(last[stream]) {
                 raise(&mut need, &order.need[before]);
                 order.impossible[i] |= order.impossible[before];
             }

@@ -57,14 +57,14 @@ impl Relation {
     }
 }
 
-/// An accepted operation and what it is tied to.
+/// An accepted operation and what it depends on.
 #[derive(Clone, Debug)]
 pub struct Placed {
     pub stream: usize,
     /// Index in its stream.
     pub pos: u32,
-    /// Operations directly tied to this one by C5 (earlier ones of any stream).
-    pub ties: Vec<usize>,
+    /// Operations that this one depends on directly by C5 (earlier ones of any stream).
+    pub deps: Vec<usize>,
     /// Why, once for each reason.
     pub relations: Vec<(usize, Relation)>,
     /// Inodes on which this operation is, in the sense of C3 (fsync).
@@ -74,21 +74,21 @@ pub struct Placed {
 /// What the names of a directory led to.
 pub type Names = BTreeMap<Bytes, Vec<Version<Option<NodeId>>>>;
 
-/// A history executed once: the ties of C5, and all versions of all objects.
+/// A history executed once: the dependencies of C5, and all versions of all objects.
 pub struct Analysis {
     pub base: Tree,
     pub history: History,
     pub placed: Vec<Placed>,
     /// All names that a directory ever had, with what they led to.
     pub entries: HashMap<NodeId, Names>,
-    /// Fingerprints of non-directories (all operations on one are tied, so its versions are those of the whole history).
+    /// Fingerprints of non-directories (each operation on one depends on the one before, so its versions are those of the whole history).
     pub files: HashMap<NodeId, Vec<Version<u64>>>,
     pub fields: HashMap<NodeId, HashMap<Field, Vec<Version<u64>>>>,
     /// Compare mtime and ctime.
     pub times: bool,
     /// The tree after all operations.
     pub tree: Tree,
-    ties: TieState,
+    deps: DependencyState,
 }
 
 impl History {
@@ -99,7 +99,7 @@ impl History {
 }
 
 #[derive(Default)]
-struct TieState {
+struct DependencyState {
     node: HashMap<NodeId, usize>,
     entry: HashMap<(NodeId, Bytes), usize>,
     created: HashMap<NodeId, usize>,
@@ -156,9 +156,9 @@ impl Analysis {
             files: HashMap::new(),
             fields: HashMap::new(),
             times,
-            ties: TieState {
+            deps: DependencyState {
                 length: vec![0; history.streams],
-                ..TieState::default()
+                ..DependencyState::default()
             },
             history: History {
                 streams: history.streams,
@@ -191,20 +191,20 @@ impl Analysis {
         let i = self.placed.len();
         let print = self.footprint(&accepted.op);
         self.tree.apply(&accepted.op, &accepted.stamps)?;
-        let relations = self.tie(i, &print);
-        let mut ties: Vec<usize> = relations.iter().map(|r| r.0).collect();
-        ties.dedup();
+        let relations = self.dep(i, &print);
+        let mut deps: Vec<usize> = relations.iter().map(|r| r.0).collect();
+        deps.dedup();
         // C3 of a directory speaks of its entry changes, not of its own name, owner or times.
         let dirs = print.names.iter().map(|n| n.0);
         let on: Vec<NodeId> = print.files.iter().copied().chain(dirs).collect();
         self.placed.push(Placed {
             stream: accepted.stream,
-            pos: self.ties.length[accepted.stream],
-            ties,
+            pos: self.deps.length[accepted.stream],
+            deps,
             relations,
             on,
         });
-        self.ties.length[accepted.stream] += 1;
+        self.deps.length[accepted.stream] += 1;
         self.record(i, &print, &accepted);
         self.history.ops.push(accepted);
         Ok(())
@@ -298,16 +298,16 @@ impl Analysis {
         }
     }
 
-    /// The ties of operation `i` (C5) in order, and the state that later ones tie to.
-    fn tie(&mut self, i: usize, print: &Footprint) -> Vec<(usize, Relation)> {
-        let t = &mut self.ties;
-        let mut ties = Vec::new();
+    /// The dependencies of operation `i` (C5) in order, and the state that later ones depend on.
+    fn dep(&mut self, i: usize, print: &Footprint) -> Vec<(usize, Relation)> {
+        let t = &mut self.deps;
+        let mut deps = Vec::new();
         for file in &print.files {
-            ties.extend(t.node.insert(*file, i).map(|e| (e, Relation::Inode)));
+            deps.extend(t.node.insert(*file, i).map(|e| (e, Relation::Inode)));
         }
         for dir in &print.dirs {
             // Not a sentence of C5, but nothing can be done to what does not exist.
-            ties.extend(t.created.get(dir).map(|e| (*e, Relation::Creation)));
+            deps.extend(t.created.get(dir).map(|e| (*e, Relation::Creation)));
             if print.dir_attrs {
                 t.attrs.entry(*dir).or_default().push(i);
             }
@@ -316,12 +316,12 @@ impl Analysis {
             let others = |all: &HashMap<NodeId, Vec<usize>>| all.get(dir).cloned();
             if print.dir_mode {
                 let lists = others(&t.lists).into_iter().flatten();
-                ties.extend(lists.map(|e| (e, Relation::Rights)));
+                deps.extend(lists.map(|e| (e, Relation::Rights)));
                 t.modes.entry(*dir).or_default().push(i);
             }
             if let Some(list) = print.dir_list {
                 let modes = others(&t.modes).filter(|_| list != List::Removed);
-                ties.extend(modes.into_iter().flatten().map(|e| (e, Relation::Rights)));
+                deps.extend(modes.into_iter().flatten().map(|e| (e, Relation::Rights)));
                 let changes = match list {
                     List::Mode => &mut t.modes,
                     _ => &mut t.lists,
@@ -331,25 +331,25 @@ impl Analysis {
         }
         for gone in &print.gone {
             let changes = t.changes.get(gone).into_iter().flatten();
-            ties.extend(changes.map(|e| (*e, Relation::Removal)));
+            deps.extend(changes.map(|e| (*e, Relation::Removal)));
         }
         for (dir, name) in &print.names {
             let last = t.entry.insert((*dir, name.clone()), i);
-            ties.extend(last.filter(|e| *e != i).map(|e| (e, Relation::Name)));
+            deps.extend(last.filter(|e| *e != i).map(|e| (e, Relation::Name)));
             t.changes.entry(*dir).or_default().push(i);
         }
         for dir in &print.within {
-            ties.extend(t.created.get(dir).map(|e| (*e, Relation::Creation)));
+            deps.extend(t.created.get(dir).map(|e| (*e, Relation::Creation)));
             let rights = t.attrs.get(dir).into_iter().flatten();
-            ties.extend(rights.map(|e| (*e, Relation::Rights)));
+            deps.extend(rights.map(|e| (*e, Relation::Rights)));
         }
         for dir in &print.above {
-            ties.extend(t.moved.get(dir).map(|e| (*e, Relation::Move)));
+            deps.extend(t.moved.get(dir).map(|e| (*e, Relation::Move)));
         }
         t.moved.extend(print.moved.iter().map(|dir| (*dir, i)));
-        ties.sort();
-        ties.dedup();
-        ties
+        deps.sort();
+        deps.dedup();
+        deps
     }
 
     /// Notes the versions of all objects that operation `i` made. Called when the tree has been changed.
@@ -377,7 +377,7 @@ impl Analysis {
         }
         match &accepted.op {
             Op::Mkdir { make, .. } => {
-                self.ties.created.insert(make.node, i);
+                self.deps.created.insert(make.node, i);
                 for (field, value) in self.dir_fields(make.node) {
                     self.set_field(make.node, field, Some(i), value);
                 }

@@ -22,7 +22,7 @@ pub enum Promise {
     Atomicity,
     /// C3: an operation that a completed sync call covers is lost.
     Durability,
-    /// C5: an operation survived without one that it is tied to.
+    /// C5: an operation survived without one that it depends on.
     Related,
     /// C13: an operation survived without one that a barrier of its stream put before it.
     Barrier,
@@ -78,7 +78,7 @@ pub fn judge(an: &Analysis, crash: &Crash, seen: &Tree) -> Result<Cut, Violation
     if let Some(cut) = Search::new(an, &order, seen).run(vec![0; least.len()]) {
         return Err(lost(an, &order, &cut, &least, &wanted));
     }
-    let alone = Order::new(an, crash.accepted, Rules::TiesOnly);
+    let alone = Order::new(an, crash.accepted, Rules::DependenciesOnly);
     if let Some(cut) = Search::new(an, &alone, seen).run(vec![0; alone.hi.len()]) {
         return Err(torn_order(an, &order, &cut));
     }
@@ -108,7 +108,7 @@ fn lost(
     for i in missing.take(4) {
         let by = match wanted[i] {
             Some(k) => format!("{:?}", an.history.syncs[k]),
-            None => "an operation that it is tied to".into(),
+            None => "an operation that it depends on".into(),
         };
         text += &format!(
             " lost operation {i} ({}) of stream {}, wanted by {by};",
@@ -126,8 +126,8 @@ fn torn_order(an: &Analysis, order: &Order, set: &Cut) -> Violation {
     let plain = Order::new(an, set.len(), Rules::NoBarriers);
     for i in 0..set.len() {
         for j in 0..i {
-            let tied = order.survives(j, &order.need[i]);
-            if set[i] == 1 && set[j] == 0 && tied {
+            let needed = order.survives(j, &order.need[i]);
+            if set[i] == 1 && set[j] == 0 && needed {
                 let same = an.placed[i].stream == an.placed[j].stream;
                 let text = format!(
                     "operation {i} ({}) of stream {} survived, operation {j} ({}) of stream {} before it is lost",

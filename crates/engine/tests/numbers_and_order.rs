@@ -1,4 +1,4 @@
-//! Inode numbers used again, ties of directories, positions of the log without a checkpoint, interrupted recovery.
+//! Inode numbers used again, dependencies of directories, positions of the log without a checkpoint, interrupted recovery.
 mod common;
 use ccfs_disks::MemoryDevice;
 use ccfs_engine::*;
@@ -75,7 +75,7 @@ fn a_new_file_that_begins_with_a_hole() {
     fsck(&dev);
 }
 
-// --- ties of directories
+// --- dependencies of directories
 
 #[test]
 fn an_entry_comes_after_every_change_of_owner_or_mode() {
