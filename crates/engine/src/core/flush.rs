@@ -77,12 +77,12 @@ struct FlushState {
     /// Callers that the next flush covers, and how many of them are pieces.
     asked: u32,
     pieces: u32,
-    gather: Gather,
+    group_commit: GroupCommit,
 }
 
-/// Whether others are worth waiting for.
+/// Group commit: whether other sync calls are worth waiting for, so that one flush covers them all.
 #[derive(Default)]
-struct Gather {
+struct GroupCommit {
     /// Sync calls that the next flush covers so far.
     waiting: u32,
     /// As many as there will be when those come that wrote meanwhile, and all come back that the last flush has released.
@@ -95,7 +95,7 @@ struct Gather {
     next_pause: u32,
 }
 
-impl Gather {
+impl GroupCommit {
     /// Until when who is about to flush should wait for others; `None`: not at all.
     fn wait_until(&mut self, now: Instant) -> Option<Instant> {
         if self.took < WORTHWHILE || self.waiting >= self.expected {
@@ -148,7 +148,7 @@ impl Gather {
 impl FlushGroup {
     /// How long a flush for sync calls takes on average; zero: not known yet.
     pub fn usual(&self) -> Duration {
-        self.state.lock().gather.took
+        self.state.lock().group_commit.took
     }
 
     /// A sync call begins that will need a flush, if it finds anything.
@@ -186,8 +186,8 @@ impl FlushGroup {
         state.asked += 1;
         state.pieces += u32::from(caller == Caller::Piece);
         if caller == Caller::Sync {
-            state.gather.waiting += 1;
-            if state.gathering && state.gather.waiting >= state.gather.expected {
+            state.group_commit.waiting += 1;
+            if state.gathering && state.group_commit.waiting >= state.group_commit.expected {
                 self.gathered.notify_one();
             }
         }
@@ -208,7 +208,7 @@ impl FlushGroup {
             {
                 // They are still writing, behind the piece. Two flushes, one after the other, would take them longer.
                 let began = Instant::now();
-                let longest = state.gather.took.min(PIECE_WAIT_MAX);
+                let longest = state.group_commit.took.min(PIECE_WAIT_MAX);
                 self.patient.fetch_add(1, Ordering::Relaxed);
                 self.done[mine as usize % 2].wait_for(&mut state, longest);
                 self.patient.fetch_sub(1, Ordering::Relaxed);
@@ -216,11 +216,11 @@ impl FlushGroup {
                 continue;
             }
             if caller == Caller::Sync
-                && let Some(until) = state.gather.wait_until(Instant::now())
+                && let Some(until) = state.group_commit.wait_until(Instant::now())
             {
-                let before = state.gather.waiting;
+                let before = state.group_commit.waiting;
                 state.gathering = true;
-                while state.gather.waiting < state.gather.expected {
+                while state.group_commit.waiting < state.group_commit.expected {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         break;
@@ -228,13 +228,13 @@ impl FlushGroup {
                     self.gathered.wait_for(&mut state, left);
                 }
                 state.gathering = false;
-                state.gather.waited(before);
+                state.group_commit.waited(before);
             }
             in_vain = waited.unwrap_or_default();
             state.running = true;
             state.started += 1;
             let number = state.started;
-            let covered = std::mem::take(&mut state.gather.waiting);
+            let covered = std::mem::take(&mut state.group_commit.waiting);
             let with_piece = std::mem::take(&mut state.pieces) > 0;
             state.asked = 0;
             drop(state);
@@ -251,7 +251,7 @@ impl FlushGroup {
             let under_way = self.under_way.load(Ordering::Relaxed);
             let now = Instant::now();
             state
-                .gather
+                .group_commit
                 .flushed(covered, under_way, with_piece, began, now);
             self.done[number as usize % 2].notify_all();
             // All others wait for the next one: one of them makes it.
@@ -269,13 +269,13 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// A flush of 4 ms that covered so many calls has ended at `now`; so many others came meanwhile.
-    fn after_flush(covered: u32, waiting: u32, now: Instant) -> Gather {
-        let mut gather = Gather {
+    fn after_flush(covered: u32, waiting: u32, now: Instant) -> GroupCommit {
+        let mut group = GroupCommit {
             waiting,
-            ..Gather::default()
+            ..GroupCommit::default()
         };
-        gather.flushed(covered, covered + waiting, false, now - 4 * MS, now);
-        gather
+        group.flushed(covered, covered + waiting, false, now - 4 * MS, now);
+        group
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
         two.waiting += 1;
         assert_eq!(two.wait_until(now + MS), None, "all are there");
         // The second one was still writing when the flush ended.
-        let mut late = Gather::default();
+        let mut late = GroupCommit::default();
         late.flushed(1, 2, false, now - 4 * MS, now);
         late.waiting += 1;
         assert_eq!(late.wait_until(now + MS), Some(now + 2 * MS));
@@ -308,32 +308,32 @@ mod tests {
     #[test]
     fn waits_in_vain_become_rare_and_one_that_is_not_ends_that() {
         let now = Instant::now();
-        let mut gather = after_flush(1, 1, now);
+        let mut group = after_flush(1, 1, now);
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            gather.waited(1);
+            group.waited(1);
             let mut pause = 0;
-            while gather.wait_until(now).is_none() {
+            while group.wait_until(now).is_none() {
                 pause += 1;
             }
             pauses.push(pause);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
-        gather.waiting = 2;
-        gather.waited(1);
-        gather.waiting = 1;
-        assert!(gather.wait_until(now).is_some());
+        group.waiting = 2;
+        group.waited(1);
+        group.waiting = 1;
+        assert!(group.wait_until(now).is_some());
     }
 
     #[test]
     fn fast_flushes_are_not_waited_for() {
         let now = Instant::now();
-        let mut gather = Gather {
+        let mut group = GroupCommit {
             waiting: 1,
-            ..Gather::default()
+            ..GroupCommit::default()
         };
-        gather.flushed(1, 2, false, now - Duration::from_micros(80), now);
-        assert_eq!(gather.wait_until(now), None);
+        group.flushed(1, 2, false, now - Duration::from_micros(80), now);
+        assert_eq!(group.wait_until(now), None);
     }
 
     /// However they go together: every call returns after a flush that began after it.
@@ -369,7 +369,7 @@ mod tests {
             }
         });
         let state = group.state.lock();
-        assert!(!state.running && !state.gathering && state.gather.waiting == 0);
+        assert!(!state.running && !state.gathering && state.group_commit.waiting == 0);
         assert_eq!((state.asked, state.pieces), (0, 0));
         assert_eq!(group.patient.load(Ordering::SeqCst), 0);
         assert_eq!(group.under_way.load(Ordering::SeqCst), 0);
@@ -379,14 +379,14 @@ mod tests {
     #[test]
     fn with_a_piece_a_flush_says_only_that_others_are_faster() {
         let now = Instant::now();
-        let mut gather = after_flush(1, 0, now);
-        gather.flushed(1, 1, true, now - 40 * MS, now);
-        assert_eq!(gather.took, 4 * MS);
-        gather.flushed(0, 1, true, now - MS, now);
-        assert_eq!(gather.took, 4 * MS, "no sync call");
-        gather.flushed(1, 1, true, now - 2 * MS, now);
-        assert_eq!(gather.took, (4 * 7 + 2) * MS / 8);
-        let mut first = Gather::default();
+        let mut group = after_flush(1, 0, now);
+        group.flushed(1, 1, true, now - 40 * MS, now);
+        assert_eq!(group.took, 4 * MS);
+        group.flushed(0, 1, true, now - MS, now);
+        assert_eq!(group.took, 4 * MS, "no sync call");
+        group.flushed(1, 1, true, now - 2 * MS, now);
+        assert_eq!(group.took, (4 * 7 + 2) * MS / 8);
+        let mut first = GroupCommit::default();
         first.flushed(1, 1, true, now - 40 * MS, now);
         assert!(first.took <= 40 * MS);
     }
@@ -400,7 +400,7 @@ mod tests {
     impl Counted {
         fn new() -> Counted {
             let group = FlushGroup::default();
-            group.state.lock().gather.took = PIECE_WAIT_MAX * 100;
+            group.state.lock().group_commit.took = PIECE_WAIT_MAX * 100;
             Counted {
                 group,
                 flushes: AtomicU64::default(),
@@ -507,7 +507,7 @@ mod tests {
     fn simulate(threads: usize, flush: Duration, think: Duration, blocks: bool) -> (f64, f64) {
         const WRITE: Duration = Duration::from_micros(60);
         let begin = Instant::now();
-        let mut gather = Gather::default();
+        let mut group = GroupCommit::default();
         // When each thread asks for its next flush.
         let mut asks: Vec<_> = (0..threads as u32).map(|n| begin + WRITE * 7 * n).collect();
         let (mut now, mut syncs) = (begin, 0);
@@ -516,20 +516,20 @@ mod tests {
             let here = |asks: &[Instant], now| asks.iter().filter(|a| **a <= now).count() as u32;
             let next = |asks: &[Instant], now| asks.iter().copied().filter(|a| *a > now).min();
             now = now.max(*asks.iter().min().unwrap());
-            gather.waiting = here(&asks, now);
-            if let Some(until) = gather.wait_until(now) {
-                let before = gather.waiting;
-                while gather.waiting < gather.expected {
+            group.waiting = here(&asks, now);
+            if let Some(until) = group.wait_until(now) {
+                let before = group.waiting;
+                while group.waiting < group.expected {
                     match next(&asks, now).filter(|a| *a <= until) {
                         Some(ask) => now = ask,
                         None => break,
                     }
-                    gather.waiting = here(&asks, now);
+                    group.waiting = here(&asks, now);
                 }
-                if gather.waiting < gather.expected {
+                if group.waiting < group.expected {
                     now = until;
                 }
-                gather.waited(before);
+                group.waited(before);
             }
             let (start, end) = (now, now + flush);
             let covered = here(&asks, start);
@@ -545,8 +545,8 @@ mod tests {
                 }
             }
             now = end;
-            gather.waiting = here(&asks, now);
-            gather.flushed(covered, begun, false, start, end);
+            group.waiting = here(&asks, now);
+            group.flushed(covered, begun, false, start, end);
             syncs += covered;
         }
         let each = f64::from(FLUSHES) / f64::from(syncs);
