@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 pub mod document;
 pub mod json;
+pub mod kernel;
 pub mod manual;
 pub mod mounts;
 pub mod place;
