@@ -1,9 +1,10 @@
 //! The loads of the crash tests as processes of their own: `ccfs-load [full] DIR RECORD SETTINGS`, where SETTINGS is JSON.
-use ccfs_tests::kill9::{full, load};
+use ccfs_tests::kill9::{BEGUN, full, load};
 use std::path::Path;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    print!("{BEGUN}");
     let (dir, record, settings) = match &args[..] {
         [word, dir, record, settings] if word == "full" => {
             return full::main(Path::new(dir), Path::new(record), settings);

@@ -11,6 +11,7 @@ use ccfs_testkit::Rng;
 use load::{Record, Settings};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -172,7 +173,10 @@ fn finish(volume: &Volume, child: Child, context: &str) -> Record {
     finish_load(child, &volume.outside("record"), patience, context)
 }
 
-/// Starts `ccfs-load`. `kind`: the word for which load, if it is not this one.
+/// What `ccfs-load` writes when it begins to work.
+pub const BEGUN: &str = "begun\n";
+
+/// Starts `ccfs-load`, and waits until it works. `kind`: the word for which load, if it is not this one.
 fn start_load(
     volume: &Volume,
     kind: &[&str],
@@ -183,9 +187,12 @@ fn start_load(
     let json = serde_json::to_string(settings).expect("settings");
     let mut command = Command::new(sibling("ccfs-load"));
     command.args(kind).arg(root).arg(record).arg(json);
-    let child = command.stdin(Stdio::null()).spawn();
-    let child = child.expect("start the load");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = child.expect("start the load");
     volume.adopt(child.id());
+    // On a slow machine a program is long in starting: a crash before it works proves nothing.
+    let begun = child.stdout.as_mut().expect("piped");
+    let _ = begun.read(&mut [0; BEGUN.len()]);
     child
 }
 
