@@ -290,6 +290,39 @@ fn a_lost_helper_is_told() {
     assert_eq!(plain_ext4(&place, &image), ["f"]);
 }
 
+/// One that is only stopped holds a call for seconds and fails it; when it goes on sync calls work again.
+#[test]
+fn a_stopped_helper_goes_on() {
+    common::needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let pid = mount(&image, &dir);
+    let works = || status(&dir)["mount"]["syncfs_works"] == true;
+    let helper = dirtier(pid).expect("a process that makes pages dirty");
+    signal(helper, "STOP");
+    fs::write(format!("{dir}/before"), "x").unwrap();
+    let told = run(Command::new("sync").args(["-f", &dir]));
+    assert_ne!(told.code, 0, "it succeeded");
+    assert!(!works(), "{:?}", status(&dir)["mount"]);
+    signal(helper, "CONT");
+    // Until it has made the page dirty a call finds nothing to write.
+    wait_until("sync calls come again", || {
+        tool("sync", &["-f", &dir]);
+        works()
+    });
+    for round in 0..3 {
+        fs::write(format!("{dir}/after{round}"), "x").unwrap();
+        tool("sync", &["-f", &dir]);
+    }
+    kill(pid);
+    mount(&image, &dir);
+    for name in ["before", "after0", "after1", "after2"] {
+        assert!(Path::new(&format!("{dir}/{name}")).exists(), "{name}");
+    }
+    unmount(&dir);
+    wait_for_no_loops(&image);
+}
+
 /// Many at once: each returns when what its caller did before is durable.
 #[test]
 fn sync_calls_side_by_side() {

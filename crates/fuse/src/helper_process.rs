@@ -181,6 +181,8 @@ pub(crate) fn is_possible() -> bool {
 pub(crate) struct Dirtier {
     socket: UnixStream,
     process: Child,
+    /// Answers that are still to come.
+    owed: u32,
 }
 
 /// Starts it. `device`: the block device; this process does not keep it open.
@@ -188,17 +190,28 @@ pub(crate) fn start_dirtier(target: &Target, device: OwnedFd) -> io::Result<Dirt
     let mut command = command(Task::Dirty, target).ok_or(io::ErrorKind::Unsupported)?;
     let (socket, theirs) = UnixStream::pair()?;
     socket.set_read_timeout(Some(DIRTY_WAIT))?;
+    socket.set_write_timeout(Some(DIRTY_WAIT))?;
     command.stdin(device).stdout(OwnedFd::from(theirs));
     let process = command.spawn()?;
-    Ok(Dirtier { socket, process })
+    let owed = 0;
+    Ok(Dirtier {
+        socket,
+        process,
+        owed,
+    })
 }
 
 impl Dirtier {
-    /// Makes the page at `offset` dirty. After an error it does so no more.
+    /// Makes the page at `offset` dirty. Error WouldBlock: it takes long, and will be done when the process goes on.
     pub(crate) fn dirty(&mut self, offset: u64) -> io::Result<()> {
         let mut answer = [0];
         self.socket.write_all(&offset.to_ne_bytes())?;
-        self.socket.read_exact(&mut answer)?;
+        self.owed += 1;
+        // Those to earlier calls come first, which have not waited until their end.
+        while self.owed > 0 {
+            self.socket.read_exact(&mut answer)?;
+            self.owed -= 1;
+        }
         match answer {
             [DIRTIED] => Ok(()),
             _ => Err(io::Error::other("the loop device takes no writes")),

@@ -77,7 +77,7 @@ struct Armed {
     dirtier: Dirtier,
     /// `MAJOR:MINOR` of the loop device.
     device: String,
-    /// Where the page is that is dirty now, and the other one.
+    /// Where the two pages are.
     pages: [u64; 2],
 }
 
@@ -215,26 +215,24 @@ impl Sentinel {
         }
     }
 
-    /// A WRITE has come: a sync call, or the kernel's own write-back, which looks the same.
-    fn make_durable(&self) -> Result<(), Errno> {
+    /// A WRITE of the page at `offset` has come: a sync call, or the kernel's own write-back, which looks the same.
+    fn make_durable(&self, offset: u64) -> Result<(), Errno> {
         let mut armed = self.armed.lock();
         let Some(armed) = armed.as_mut() else {
             return Ok(());
         };
-        armed.pages.swap(0, 1);
-        // An answer that came late is not taken for the next one's.
-        let dirtied = match self.is_broken() {
-            false => armed.dirtier.dirty(armed.pages[0]),
-            true => Err(io::ErrorKind::BrokenPipe.into()),
-        };
+        let [first, second] = armed.pages;
+        let other = if offset == first { second } else { first };
+        let dirtied = armed.dirtier.dirty(other);
         let durable = armed.volume.syncfs(&Context::root(DEFAULT_STREAM));
-        if let Err(e) = &dirtied
-            && !self.broken.swap(true, Relaxed)
-        {
-            tracing::error!(
-                "sync(2) and syncfs(2) make nothing durable any more until the volume is mounted again ({e}); fsync does, \
-                 and `ccfs stream sync --all`"
-            );
+        // One that was only stopped makes the page dirty when it goes on, and the next call comes here again.
+        match (&dirtied, self.broken.swap(dirtied.is_err(), Relaxed)) {
+            (Err(e), false) => tracing::error!(
+                "sync(2) and syncfs(2) make nothing durable ({e}) unless the process ccfs-dirtier goes on, or the volume is mounted again; \
+                 fsync does, and `ccfs stream sync --all`"
+            ),
+            (Ok(()), true) => tracing::warn!("sync(2) and syncfs(2) make the volume durable again"),
+            _ => {}
         }
         if let Err(e) = &durable {
             tracing::debug!("sync call: {e}");
@@ -315,7 +313,7 @@ impl Sentinel {
             }
             op::WRITE => {
                 let (arg, _) = request.arg_and_rest::<abi::WriteIn>()?;
-                self.make_durable()?;
+                self.make_durable(arg.offset)?;
                 let out = abi::WriteOut {
                     size: arg.size,
                     padding: 0,
