@@ -4,8 +4,8 @@
 pub use later::{Calls, Later};
 pub use objects::{Dir, Direct, Map};
 pub use process::{
-    as_user, become_user, die_with, geteuid, gettid, kill, on_termination, umask, umount_abort,
-    umount_lazy,
+    as_user, become_user, die_with, geteuid, gettid, kill, kill_group, on_termination, umask,
+    umount_abort, umount_lazy,
 };
 
 use std::ffi::CString;

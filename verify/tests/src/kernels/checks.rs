@@ -1,6 +1,6 @@
 //! The checks: what runs under each kernel.
 
-use super::{OLDEST, Outcome, Version, own};
+use super::{OLDEST, Outcome, Version, memory, own};
 
 /// Kernels of a run in which none is named; the newest comes to them.
 pub const USUAL: [Version; 5] = [
@@ -87,6 +87,11 @@ pub const CHECKS: &[Check] = &[
         "power",
         "sync calls, then a power cut",
         &[Own(super::cuts::in_guest)],
+    ),
+    check(
+        "memory",
+        "sync calls while memory is short",
+        &[Own(memory::little_memory)],
     ),
     check(
         "streams",
@@ -215,8 +220,12 @@ pub const CHECKS: &[Check] = &[
     ),
     check(
         "posix",
-        "the checks of [posix.md](posix.md)",
-        &[Tests("ccfs-tests/posix", &["posix"], &[])],
+        "the other checks of [posix.md](posix.md)",
+        &[Tests(
+            "ccfs-tests/posix",
+            &["posix"],
+            &[("CCFS_TEST_ONLY", "!mmap,stores,direct")],
+        )],
     ),
     check(
         "carried",

@@ -100,7 +100,8 @@ fn tests(program: &str, names: &[&str], env: &[(&str, &str)], plan: &Plan) -> Re
             break Some(status);
         }
         if Instant::now() > end {
-            let _ = sys::kill(-(child.id() as i32), libc::SIGKILL);
+            let _ = sys::kill_group(child.id() as i32, libc::SIGKILL);
+            let _ = child.wait();
             break None;
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -7,6 +7,7 @@ pub mod checks;
 pub mod cuts;
 pub mod guest;
 pub mod host;
+pub mod memory;
 pub mod own;
 pub mod table;
 

@@ -160,11 +160,16 @@ pub const GROUPS: &[Group] = &[
     ("sync_calls", misc::sync_calls),
 ];
 
-/// Runs the groups whose name contains `filter`, or one of its words between commas, below `root`. Returns (checks, failures).
+/// Runs the groups whose name contains one of the words of `filter`, which are between commas; behind a `!`: none of them. Returns
+/// (checks, failures).
 pub fn run(fs: Fs, root: &Path, filter: &str) -> (usize, Vec<String>) {
     let old = crate::sys::umask(0o022);
     let (mut count, mut failures) = (0, Vec::new());
-    let chosen = |name: &str| filter.split(',').any(|word| name.contains(word));
+    let (words, wanted) = match filter.strip_prefix('!') {
+        Some(words) => (words, false),
+        None => (filter, true),
+    };
+    let chosen = |name: &str| words.split(',').any(|word| name.contains(word)) == wanted;
     for (name, check) in GROUPS.iter().filter(|(name, _)| chosen(name)) {
         let dir = root.join(format!("posix-{name}"));
         crate::sys::mkdir(&dir, 0o755)

@@ -64,6 +64,12 @@ pub fn kill(pid: i32, signal: i32) -> R<()> {
     call!(libc::kill(pid, signal)).map(drop)
 }
 
+/// Sends a signal to a process group.
+pub fn kill_group(group: i32, signal: i32) -> R<()> {
+    assert!(group > 1, "never one's own or everything");
+    call!(libc::killpg(group, signal)).map(drop)
+}
+
 /// Lazy unmount; the harness's last resort.
 pub fn umount_lazy(path: impl AsRef<Path>) -> R<()> {
     call!(libc::umount2(c(path).as_ptr(), libc::MNT_DETACH)).map(drop)
