@@ -154,7 +154,7 @@ pub const CHECKS: &[Check] = &[
             Tests(
                 "ccfs-tests/kill9",
                 &["kill9_a"],
-                &[("CCFS_TEST_ROUNDS", "3")],
+                &[("CCFS_TEST_ROUNDS", "3"), ("CCFS_TEST_SLOWER", "10")],
             ),
             Tests(
                 "ccfs/stop",

@@ -88,13 +88,16 @@ pub fn times_of_birth() -> Outcome {
 
 /// What the kernel itself says of the checks before: no warning, nothing that hangs.
 pub fn kernel_log() -> Outcome {
-    const BAD: [&str; 6] = [
+    const BAD: [&str; 9] = [
         "WARNING: ",
         "BUG: ",
         "Oops",
         "blocked for more than",
         "general protection fault",
         "rcu_preempt detected stalls",
+        "segfault at",
+        "traps: ",
+        "Out of memory: ",
     ];
     let mut log = File::options()
         .read(true)

@@ -5,7 +5,7 @@ pub mod full;
 pub mod load;
 pub mod op;
 
-use crate::harness::{Fs, Volume, run, run_ok, sibling};
+use crate::harness::{Fs, Volume, number, run, run_ok, sibling};
 use crate::sys;
 use ccfs_testkit::Rng;
 use load::{Record, Settings};
@@ -102,7 +102,7 @@ fn one_round(
     if rng.chance(50) {
         run_ok("sync", &["-f", root.to_str().expect("plain path")]);
     }
-    let wait = Duration::from_millis(20 + rng.size(1200));
+    let wait = Duration::from_millis(20 + rng.size(1200)) * number("CCFS_TEST_SLOWER", 1) as u32;
     let record = {
         let child = start(volume, &root, &settings);
         std::thread::sleep(wait);

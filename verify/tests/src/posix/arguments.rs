@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sys;
+use ccfs_testkit::kernel::Version;
 use libc::*;
 use std::os::fd::OwnedFd;
 
@@ -131,10 +132,16 @@ fn ranges(c: &mut Checks) {
     let (zero, punch) = (FALLOC_FL_ZERO_RANGE, FALLOC_FL_PUNCH_HOLE);
     let keep = FALLOC_FL_KEEP_SIZE;
     let unshare = FALLOC_FL_UNSHARE_RANGE;
+    for mode in [FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE].map(|mode| mode | keep) {
+        let errno = match Version::running() >= Version(6, 12) {
+            true => EOPNOTSUPP,
+            false => EINVAL,
+        };
+        let what = format!("fallocate {mode:x}");
+        c.err(&what, sys::fallocate(&f, mode, 0, 4096), errno);
+    }
     for mode in [
         punch,
-        FALLOC_FL_COLLAPSE_RANGE | keep,
-        FALLOC_FL_INSERT_RANGE | keep,
         zero | punch | keep,
         unshare,
         unshare | keep,
