@@ -41,11 +41,18 @@ fn under_linux_6_1() {
     let folder = env!("CARGO_MANIFEST_DIR").to_string();
     let programs = [("ccfs-tests/sync_calls".to_string(), path(own), folder)];
     let mut said = String::new();
-    let ran = host::run("bookworm/6.1", checks::QUICK, &programs, &mut |text| {
+    let mut tell = |text: &str| {
         println!("{text}");
         said += text;
         said += "\n";
-    });
+    };
+    let ran = host::run(
+        "bookworm/6.1",
+        checks::QUICK,
+        &programs,
+        &mut tell,
+        &mut |_| (),
+    );
     let kernel = match ran {
         host::Ran::Done(kernel) => kernel,
         host::Ran::Nothing(why) => {

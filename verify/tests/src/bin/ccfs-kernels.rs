@@ -122,9 +122,14 @@ fn run(cli: &Cli) -> Result<bool, String> {
     let programs = host::programs(&names)?;
     for (version, suite) in &kernels {
         tell(&format!("== Linux {version} ({suite})"));
-        match host::run(suite, &names, &programs, &mut |text| {
-            tell(&format!("{version}  {text}"))
-        }) {
+        let mut keep = |kernel| {
+            results.take(kernel);
+            if let Err(e) = results.store(&cli.results) {
+                tell(&e);
+            }
+        };
+        let mut tell_of = |text: &str| tell(&format!("{version}  {text}"));
+        match host::run(suite, &names, &programs, &mut tell_of, &mut keep) {
             Ran::Nothing(why) => {
                 tell(&format!("SKIPPED: Linux {version}: {}", why.trim()));
                 whole = false;

@@ -22,6 +22,9 @@ const MARKS: (u64, u64) = (48 << 20, 1 << 20);
 const HOST: (u64, u64) = (56 << 20, 72 << 20);
 pub const DISK_BYTES: u64 = 128 << 20;
 
+/// The check's name.
+pub const CHECK: &str = "power";
+
 /// The volume's name on that ext4.
 const IMAGE: &str = "image";
 const SECTOR: u64 = 512;

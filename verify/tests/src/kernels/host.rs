@@ -116,12 +116,13 @@ pub enum Ran {
     Nothing(String),
 }
 
-/// Runs these checks under the kernel of a suite; `tell` is given every line as it comes.
+/// Runs these checks under the kernel of a suite. `tell` is given every line as it comes, `keep` the kernel with each check that has ended.
 pub fn run(
     suite: &str,
     checks: &[&str],
     programs: &[(String, String, String)],
     tell: &mut dyn FnMut(&str),
+    keep: &mut dyn FnMut(Kernel),
 ) -> Ran {
     let mut rest: Vec<String> = checks.iter().map(ToString::to_string).collect();
     let mut kernel = Kernel {
@@ -130,13 +131,22 @@ pub fn run(
         from: format!("Debian {}", suite.split('/').next().unwrap_or_default()),
         lines: Vec::new(),
     };
+    let from = kernel.from.clone();
+    let mut keep_line = |release: &str, line: &Line| {
+        keep(Kernel {
+            version: Version::of(release).unwrap_or(Version(0, 0)),
+            release: release.into(),
+            from: from.clone(),
+            lines: vec![line.clone()],
+        });
+    };
     while !rest.is_empty() {
         let plan = Plan {
             checks: rest.clone(),
             programs: programs.to_vec(),
             limit_s: LIMIT_S,
         };
-        let boot = Boot::run(suite, &plan, tell);
+        let boot = Boot::run(suite, &plan, tell, &mut keep_line);
         if boot.code == NOTHING_TO_RUN {
             return Ran::Nothing(boot.console);
         }
@@ -185,7 +195,12 @@ struct Boot {
 }
 
 impl Boot {
-    fn run(suite: &str, plan: &Plan, tell: &mut dyn FnMut(&str)) -> Boot {
+    fn run(
+        suite: &str,
+        plan: &Plan,
+        tell: &mut dyn FnMut(&str),
+        keep: &mut dyn FnMut(&str, &Line),
+    ) -> Boot {
         let place = WorkDir::new("kernels");
         let program = crate::harness::sibling("ccfs-kernels");
         // It ends with us, and the machine with it, also if we are killed.
@@ -220,7 +235,7 @@ impl Boot {
             begun: None,
             console: String::new(),
         };
-        let start = Instant::now();
+        let (start, mut kept) = (Instant::now(), 0);
         let out = BufReader::new(child.stdout.take().expect("piped"));
         for bytes in out.split(b'\n').map_while(Result::ok) {
             let text = String::from_utf8_lossy(&bytes);
@@ -228,6 +243,13 @@ impl Boot {
             match text.split_once(guest::MARK) {
                 Some((_, words)) => boot.heard(words.trim(), start, tell),
                 None => tell(text),
+            }
+            // Whoever ends us after hours keeps what is known. What power cuts leave is seen last.
+            if let (Some(release), Some(line)) = (&boot.release, boot.lines.get(kept)) {
+                if line.check != cuts::CHECK {
+                    keep(release, line);
+                }
+                kept += 1;
             }
         }
         boot.code = child.wait().ok().and_then(|s| s.code()).unwrap_or(-1);
@@ -258,7 +280,7 @@ impl Boot {
 
     /// The guest has made the calls; what power cuts leave is seen here.
     fn judge_cuts(&mut self, log: &Path, tell: &mut dyn FnMut(&str)) {
-        let made = |line: &&mut Line| line.check == "power" && line.outcome == Outcome::Ok;
+        let made = |line: &&mut Line| line.check == cuts::CHECK && line.outcome == Outcome::Ok;
         let Some(line) = self.lines.iter_mut().find(made) else {
             return;
         };
