@@ -108,7 +108,7 @@ recipes: build
 SOAK_ARGS ?=
 soak:
 	@scripts/deps.sh test
-	cargo build --release -p ccfs -p ccfs-tests --bins
+	cargo build --release --workspace --bins
 	cargo run --release -p ccfs-tests --bin ccfs-soak -- $(SOAK_ARGS)
 	CCFS_CRASH_RUNS=1000 cargo test --release -p ccfs-crash --test threads -- groups_and_atomic_files
 	$(MAKE) shuttle
@@ -157,7 +157,7 @@ CHECKS ?=
 .PHONY: test-kernels
 test-kernels:
 	@scripts/deps.sh test
-	cargo build --release -p ccfs -p ccfs-tests --bins
+	cargo build --release --workspace --bins
 	$(SUDO) env "PATH=$$PATH" $(CARGO_TARGET_DIR)/release/ccfs-kernels --kernels "$(KERNELS)" --checks "$(CHECKS)" \
 	--into docs/kernels.md
 

@@ -48,30 +48,23 @@ pub fn offered() -> (Vec<(Version, String)>, String) {
     (text.lines().filter_map(line).collect(), missing)
 }
 
-/// `PACKAGE/TARGET` of each test program of these checks.
-fn wanted_by(is_chosen: impl Fn(&str) -> bool) -> BTreeSet<&'static str> {
-    let chosen = checks::CHECKS.iter().filter(|c| is_chosen(c.name));
-    let programs = chosen.flat_map(|c| c.parts).filter_map(|part| match part {
+/// The test programs of these checks by `PACKAGE/TARGET`: cargo builds what is not built yet.
+pub fn programs(names: &[&str]) -> Result<Vec<(String, String, String)>, String> {
+    let chosen = checks::CHECKS.iter().filter(|c| names.contains(&c.name));
+    let of_tests = chosen.flat_map(|c| c.parts).filter_map(|part| match part {
         checks::Part::Tests(program, ..) => Some(*program),
         checks::Part::Own(_) => None,
     });
-    programs.collect()
-}
-
-/// The test programs of these checks by `PACKAGE/TARGET`: cargo builds what is not built yet.
-pub fn programs(names: &[&str]) -> Result<Vec<(String, String, String)>, String> {
-    let wanted = wanted_by(|name| names.contains(&name));
+    let wanted: BTreeSet<&str> = of_tests.collect();
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-    cargo.args(["test", "--release", "--no-run", "--message-format=json"]);
-    // Of all checks: which packages are built together decides on the features of what they need, and so on what is built anew.
-    let split = |program: &'static str| program.split_once('/').expect("PACKAGE/TARGET");
-    let all = wanted_by(|_| true);
-    let packages: BTreeSet<&str> = all.into_iter().map(|p| split(p).0).collect();
-    cargo.args(packages.into_iter().flat_map(|package| ["-p", package]));
-    let targets: BTreeSet<&str> = wanted.iter().map(|p| split(p).1).collect();
+    // Of all packages: which are built together decides on the features of what they need, and so on what is built anew.
+    cargo.args(["test", "--release", "--workspace", "--no-run"]);
+    cargo.arg("--message-format=json");
+    let name_of = |program: &&'static str| program.split_once('/').expect("PACKAGE/TARGET").1;
+    let targets: BTreeSet<&str> = wanted.iter().map(name_of).collect();
     cargo.args(targets.into_iter().flat_map(|target| ["--test", target]));
     let cargo = cargo.current_dir(top()).env("CARGO_TARGET_DIR", target());
     let out = cargo.stdin(Stdio::null()).output();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::harness::{run, run_ok};
 use crate::sys;
+use ccfs_testkit::kernel::Version;
 use libc::*;
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -362,6 +363,8 @@ pub fn overlayfs_upper(c: &mut Checks) {
         return;
     }
     let m = |n: &str| merged.join(n);
+    // There overlayfs takes no whiteout for one where its layer is FUSE (fuse2fs as well; docs/kernels.md).
+    let blind = c.fs != Fs::Ext4 && (Version(6, 13)..Version(6, 18)).contains(&Version::running());
     let merged_checks = |c: &mut Checks| {
         c.eq("lower shows", bytes_of(m("a")), b"lower a".to_vec());
         make(m("a"), b"changed");
@@ -373,16 +376,18 @@ pub fn overlayfs_upper(c: &mut Checks) {
             "remove a lower file in a directory",
             sys::unlink(m("dir/x")),
         );
-        c.ok("rmdir of a lower directory", sys::rmdir(m("dir")));
-        c.ok(
-            "mkdir over a whiteout is opaque",
-            sys::mkdir(m("dir"), 0o755),
-        );
-        c.eq(
-            "nothing of the lower one shows",
-            std::fs::read_dir(m("dir")).map(|d| d.count()).ok(),
-            Some(0),
-        );
+        if !blind {
+            c.ok("rmdir of a lower directory", sys::rmdir(m("dir")));
+            c.ok(
+                "mkdir over a whiteout is opaque",
+                sys::mkdir(m("dir"), 0o755),
+            );
+            c.eq(
+                "nothing of the lower one shows",
+                std::fs::read_dir(m("dir")).map(|d| d.count()).ok(),
+                Some(0),
+            );
+        }
         make(m("new"), b"new");
         c.ok("chmod", sys::chmod(m("new"), 0o600));
         c.ok("rename of a new file", sys::rename(m("new"), m("dir/new")));
@@ -397,11 +402,13 @@ pub fn overlayfs_upper(c: &mut Checks) {
         bytes_of(lower.join("a")),
         b"lower a".to_vec(),
     );
-    c.eq(
-        "opaque",
-        sys::getxattr(upper.join("dir"), "trusted.overlay.opaque"),
-        Ok(b"y".to_vec()),
-    );
+    if !blind {
+        c.eq(
+            "opaque",
+            sys::getxattr(upper.join("dir"), "trusted.overlay.opaque"),
+            Ok(b"y".to_vec()),
+        );
+    }
 }
 
 const GETFSLABEL: u64 = 0x8100_9431;
