@@ -67,8 +67,21 @@ impl Server {
         let size = if writeback {
             self.write_back(&cx, ino, arg.offset, data, flags)?
         } else {
-            self.volume_for(request)
-                .write(&cx, ino, arg.offset, data, flags)?
+            let done = self
+                .volume_for(request)
+                .write(&cx, ino, arg.offset, data, flags);
+            let taken = match &done {
+                Ok(taken) => *taken,
+                // It is served again.
+                Err(e) if e.errno() == libc::EAGAIN => data.len(),
+                Err(_) => 0,
+            };
+            if !direct && taken < data.len() {
+                let (offset, len) = (arg.offset + taken as u64, data.len() - taken);
+                let nodeid = request.header.nodeid;
+                self.pages.refused(cx.uid, nodeid, ino, offset, len as u64);
+            }
+            done?
         };
         if flags.append && self.notifier.is_doubtful(&self.volume, ino, before) {
             // It keeps the bytes where it believed the end to be.

@@ -191,6 +191,16 @@ impl Pages {
         }
     }
 
+    /// A buffered write of these bytes was refused. Linux 7.3 keeps them in its cache all the same (6.18 does not), so they go after the reply.
+    pub fn refused(&self, user: u32, nodeid: u64, ino: Ino, offset: u64, len: u64) {
+        let mut files = self.files.shard(ino).lock();
+        if let Some(ranges) = files.get_mut(&ino) {
+            let stale = dropping(ranges, nodeid, offset..offset + len);
+            drop(files);
+            self.drop_then(user, stale, None);
+        }
+    }
+
     /// Calls `then` when the kernel has dropped pages, on another thread, or at once where there is none.
     pub fn drop_then(&self, user: u32, stale: StalePages, then: Option<Done>) {
         let (files, waiting) = (self.files.clone(), self.waiting.clone());

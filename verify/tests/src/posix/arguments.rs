@@ -25,8 +25,8 @@ const FLAGS_UNKNOWN: [u32; 8] = [
     0x800_0000,
     0x8000_0000,
 ];
-/// FS_XFLAG_* that nobody has, and those that another kind of inode has.
-const XFLAGS_UNKNOWN: [u32; 5] = [0x4, 0x2_0000, 0x10_0000, 0x200_0000, 0x4000_0000];
+/// FS_XFLAG_* that nobody has, and those that another kind of inode has. (Linux 7.3 knows 0x2_0000 and passes it by, on ext4 as well.)
+const XFLAGS_UNKNOWN: [u32; 4] = [0x4, 0x10_0000, 0x200_0000, 0x4000_0000];
 const XFLAG_EXTSIZE: u32 = 0x800;
 const XFLAG_EXTSZINHERIT: u32 = 0x1000;
 
