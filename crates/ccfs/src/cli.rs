@@ -102,7 +102,7 @@ pub struct MountArgs {
     /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, nodiratime, relatime,
     /// sync, dirsync, errors=remount-ro, log=FILE, status=on|off, streams=shared|session|cgroup|uid, rules=FILE,
     /// transport=auto|uring|dev, group_timeout=SECONDS, atomic_files=on|off, nosuid, nodev, noexec, nosymfollow,
-    /// grpid, minixdf, noload, silent, allow_other, remount; docs/using.md says what each of them does, and what
+    /// grpid, minixdf, noload, silent, allow_other, remount; docs/using/options.md says what each of them does, and what
     /// becomes of ext4's other options
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
@@ -255,7 +255,7 @@ fn delay(text: &str) -> Result<Duration, String> {
 
 /// Prints a mounted volume's metrics in Prometheus's text format
 ///
-/// They hold numbers only: no paths, no names of programs. docs/using.md lists them.
+/// They hold numbers only: no paths, no names of programs. docs/using/watching.md lists them.
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
     /// Serve them over HTTP instead, on this machine only: unix:PATH, or a loopback address with a port such as 127.0.0.1:9100
@@ -399,7 +399,7 @@ pub struct StreamNewArgs {
 /// Runs a command in a stream that has an id; a shell, if no command is given
 ///
 /// A program cannot change the stream of the shell that starts it. For the rest of a script write
-/// `exec ccfs stream enter ID -- "$SHELL"`, or let the script start itself again: see docs/using.md. The stream's flags stay as
+/// `exec ccfs stream enter ID -- "$SHELL"`, or let the script start itself again: see docs/using/streams.md. The stream's flags stay as
 /// they are; an id that nobody uses becomes the caller's own. Exit codes as for run.
 #[derive(Args, Debug)]
 pub struct StreamEnterArgs {

@@ -1,7 +1,7 @@
 //! Options that lines of /etc/fstab have for ext4, and mount(8) for every file system, and that are none of ccfs' own. Each is
 //! decided by name: what holds anyway, what means nothing here, what would be a lie, what mount(8) does by itself.
 //!
-//! docs/using.md has the same table; a test compares both.
+//! docs/using/options.md has the same table; a test compares both.
 
 /// What becomes of such an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +165,8 @@ mod tests {
 
     /// Pairs of a pattern and what becomes of it.
     fn documented() -> BTreeSet<(String, &'static str)> {
-        let document = include_str!("../../../docs/using.md");
-        let chapter = document.split("\n### Options of ext4\n").nth(1).unwrap();
+        let document = include_str!("../../../docs/using/options.md");
+        let chapter = document.split("\n## Options of ext4\n").nth(1).unwrap();
         let rows = chapter.lines().skip_while(|l| !l.starts_with("|---"));
         let rows = rows.skip(1).take_while(|l| l.starts_with('|'));
         let mut found = BTreeSet::new();

@@ -460,7 +460,7 @@ fn shutdown_stops_the_volume() {
     m.finish();
 }
 
-/// How many operations a write(2) is: as many as the kernel makes requests of it (the section "What one write is" of docs/using.md).
+/// How many operations a write(2) is: as many as the kernel makes requests of it (the section "What one write is" of docs/using/all-or-nothing.md).
 #[test]
 fn what_one_write_is() {
     common::needs_mounts!();

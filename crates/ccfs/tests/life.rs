@@ -334,7 +334,7 @@ fn umount_of_a_dead_mount_clears_it_and_names_the_way_out() {
         ran.err
     );
     assert!(!is_mounted(&dir));
-    // What others say of a volume in flight (docs/using.md).
+    // What others say of a volume in flight (docs/using/trouble.md, "After a crash").
     let kernel = run(Command::new("mount").args(["-o", "loop", "-t", "ext4", &image, &dir]));
     assert!(
         kernel.code == 32 && kernel.err.contains("bad superblock"),

@@ -3,15 +3,11 @@ mod common;
 use common::{Place, ccfs_with, in_namespace, loops_of, mount, refused, run, tool, unmount};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
 use std::process::Command;
 
 /// Rows of the manual's table: what becomes of options, and options of which `...` is made a value.
 fn documented(decision: &str) -> Vec<String> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-    let document = fs::read_to_string(top.unwrap().join("docs/using.md")).unwrap();
-    let chapter = document.split("\n### Options of ext4\n").nth(1).unwrap();
-    let chapter = chapter.split("\n## ").next().unwrap();
+    let chapter = ccfs_testkit::user_manual::chapter("Options of ext4");
     let mut found = Vec::new();
     for row in chapter.lines().filter(|l| l.starts_with("| `")) {
         let cells: Vec<&str> = row.split(" | ").collect();

@@ -34,7 +34,7 @@ fn the_least_rust_version_is_stated_and_holds() {
     };
     let least = field("rust-version");
     assert_eq!(field("edition"), "2024");
-    for document in ["README.md", "docs/using.md"] {
+    for document in ["README.md", "docs/using/first-steps.md"] {
         assert!(
             read(document).contains(&format!("Rust {least}")),
             "{document} does not say Rust {least}"
@@ -175,7 +175,7 @@ fn the_least_glibc_version_is_stated_and_holds() {
     let readme = read("README.md");
     let stated = readme.split_once("glibc ").expect("a version of glibc").1;
     let stated = stated.split(' ').next().unwrap();
-    assert!(read("docs/using.md").contains(&format!("glibc {stated}")));
+    assert!(read("docs/using/first-steps.md").contains(&format!("glibc {stated}")));
     let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
     if !system.contains("VERSION_ID=\"12\"") || !system.contains("ID=debian") {
         println!("skipped: it is stated of what is built on Debian 12");

@@ -358,8 +358,7 @@ fn metrics_are_as_prometheus_wants_them_and_documented() {
         assert!(!printed.out.contains(word), "{word}: {}", printed.out);
     }
     check_metrics(&fs::read_to_string(place.path("mnt/.ccfs/metrics")).unwrap());
-    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/using.md");
-    let manual = fs::read_to_string(manual).unwrap();
+    let manual = ccfs_testkit::user_manual::text();
     for line in printed
         .out
         .lines()
@@ -368,7 +367,7 @@ fn metrics_are_as_prometheus_wants_them_and_documented() {
         let name = line.split(' ').next().unwrap();
         assert!(
             manual.contains(&format!("`{name}`")),
-            "docs/using.md lacks {name}"
+            "docs/using lacks {name}"
         );
     }
     unmount(&dir);

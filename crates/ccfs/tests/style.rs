@@ -338,12 +338,12 @@ fn links_between_documents_lead_somewhere() {
 #[test]
 fn the_user_manual_names_every_feature_that_is_refused() {
     use ccfs_ext4::features::{Support, TABLE};
-    let text = fs::read_to_string(root().join("docs/using.md")).unwrap();
+    let text = ccfs_testkit::user_manual::text();
     let own_text = ["needs_recovery", "orphan_present"];
     let wrong = TABLE
         .iter()
         .filter(|f| f.support != Support::Full && !text.contains(f.name))
         .filter(|f| !own_text.contains(&f.name))
-        .map(|f| format!("docs/using.md does not name the feature {}", f.name));
+        .map(|f| format!("docs/using does not name the feature {}", f.name));
     none_of(wrong.collect());
 }

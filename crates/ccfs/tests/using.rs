@@ -1,25 +1,25 @@
-//! The commands of the user guide: every block of docs/using.md is run as it stands there, or carries a mark that says why not.
+//! The commands of the user manual: every block of docs/using is run as it stands there, or carries a mark that says why not.
 //!
 //! A mark is a comment on the line before the block, which no reader of the rendered page sees: `<!-- not run: REASON -->`.
 //! One test only: it makes programs and runs them, and another thread's fork would hold them open for writing.
 mod common;
+use ccfs_testkit::user_manual::{Page, pages};
 use common::{Place, Ran, ccfs_with, run, try_unmount, unmount};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const DOCUMENT: &str = "docs/using.md";
 const MARK: &str = "<!-- not run: ";
 /// Languages of blocks that show something and command nothing.
 const SHOWN: [&str; 6] = ["text", "c", "rust", "python", "json", "toml"];
-/// The guide's mount point, which is not the test's to use, and its size, which not every machine has.
+/// The manual's mount point, which is not the test's to use, and its size, which not every machine has.
 const MOUNT: &str = "/mnt/work";
 const SIZES: (&str, &str) = ("-s 10G", "-s 64M");
 /// Seconds. Nothing that is commanded takes one, but for a crash exploration that waits for ext4's commit.
 const LIMIT: &str = "900";
 
 struct Block {
-    /// Of the document, where the block begins.
-    line: usize,
+    /// File and line where the block begins.
+    place: String,
     language: String,
     text: String,
     /// Why it is not run.
@@ -31,15 +31,16 @@ fn top() -> PathBuf {
     here.ancestors().nth(2).unwrap().to_path_buf()
 }
 
-fn blocks(document: &str) -> Vec<Block> {
+fn blocks(page: &Page) -> Vec<Block> {
+    let name = &page.name;
     let mut out: Vec<Block> = Vec::new();
     let mut inside = false;
     let mut mark: Option<String> = None;
-    for (number, line) in document.lines().enumerate() {
+    for (number, line) in page.text.lines().enumerate() {
         if let Some(language) = line.strip_prefix("```") {
             if !inside {
                 out.push(Block {
-                    line: number + 1,
+                    place: format!("{name}:{}", number + 1),
                     language: language.trim().to_string(),
                     text: String::new(),
                     mark: mark.take(),
@@ -51,19 +52,19 @@ fn blocks(document: &str) -> Vec<Block> {
             block.text += line;
             block.text += "\n";
         } else {
-            assert!(mark.is_none(), "{DOCUMENT}:{number}: a mark of no block");
+            assert!(mark.is_none(), "{name}:{number}: a mark of no block");
             mark = line.strip_prefix(MARK).map(|rest| {
                 let reason = rest.strip_suffix("-->").unwrap_or("").trim();
                 assert!(
                     !reason.is_empty(),
-                    "{DOCUMENT}:{}: a mark without a reason",
+                    "{name}:{}: a mark without a reason",
                     number + 1
                 );
                 reason.to_string()
             });
         }
     }
-    assert!(!inside, "{DOCUMENT}: a block without an end");
+    assert!(!inside, "{name}: a block without an end");
     out
 }
 
@@ -132,23 +133,22 @@ fn run_block(place: &Place, path: &str, number: usize, block: &Block) -> Ran {
 }
 
 #[test]
-fn every_command_block_of_the_user_guide_runs() {
-    let document = std::fs::read_to_string(top().join(DOCUMENT)).unwrap();
-    let blocks = blocks(&document);
+fn every_command_block_of_the_user_manual_runs() {
+    let blocks: Vec<Block> = pages().iter().flat_map(blocks).collect();
     let mut wrong = Vec::new();
     for block in &blocks {
         let known = block.language == "sh" || SHOWN.contains(&block.language.as_str());
         if !known && block.mark.is_none() {
             wrong.push(format!(
-                "{DOCUMENT}:{}: say `sh`, or another language, or why it is not run",
-                block.line
+                "{}: say `sh`, or another language, or why it is not run",
+                block.place
             ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     for block in &blocks {
         if let Some(reason) = &block.mark {
-            println!("not run: {DOCUMENT}:{}: {reason}", block.line);
+            println!("not run: {}: {reason}", block.place);
         }
     }
     let commands: Vec<&Block> = blocks.iter().filter(|b| b.language == "sh").collect();
@@ -173,22 +173,18 @@ fn every_command_block_of_the_user_guide_runs() {
     for (number, block) in run.iter().enumerate() {
         if block.text.contains("ccfs crash") && !crash.exists() {
             println!(
-                "skipped: {DOCUMENT}:{}: ccfs-crash is not built: cargo build --release -p ccfs-evidence",
-                block.line
+                "skipped: {}: ccfs-crash is not built: cargo build --release -p ccfs-evidence",
+                block.place
             );
             continue;
         }
         let began = std::time::Instant::now();
         let ran = run_block(&place, &path, number, block);
-        println!(
-            "{DOCUMENT}:{}: {:.1} s",
-            block.line,
-            began.elapsed().as_secs_f64()
-        );
+        println!("{}: {:.1} s", block.place, began.elapsed().as_secs_f64());
         assert_eq!(
             ran.code, 0,
-            "{DOCUMENT}:{}:\n{}{}{}",
-            block.line, block.text, ran.out, ran.err
+            "{}:\n{}{}{}",
+            block.place, block.text, ran.out, ran.err
         );
     }
 }

@@ -10,5 +10,6 @@ pub mod place;
 pub mod program;
 pub mod rng;
 pub mod run;
+pub mod user_manual;
 
 pub use rng::Rng;

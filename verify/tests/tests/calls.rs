@@ -506,11 +506,7 @@ fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
 #[test]
 fn the_manual_has_every_call() {
     let read = |path: &str| std::fs::read_to_string(top(path)).expect(path);
-    let manual = read("docs/using.md");
-    let (_, section) = manual
-        .split_once("### The calls in each language")
-        .expect("the section");
-    let (section, _) = section.split_once("\n### ").expect("its end");
+    let section = ccfs_testkit::user_manual::chapter("The calls in each language");
     let lines = section.lines().filter(|l| l.starts_with('|'));
     let rows: Vec<&str> = lines.skip(2).collect();
     let (_, programs) = section.split_once("Rust alone has").expect("the program's");

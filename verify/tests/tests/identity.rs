@@ -272,7 +272,7 @@ fn sessions_have_streams_of_their_own() {
             is_all(&seen, "c d e", seen["c"]);
             assert!(seen["a"] != seen["c"] && seen["c"] != seen["f"], "{seen:?}");
         } else {
-            // It is noticed late: see docs/using.md. New processes of the session are right at once.
+            // It is noticed late: see docs/using/streams.md. New processes of the session are right at once.
             is_all(&seen, "d e", seen["d"]);
             assert!(seen["a"] != seen["d"], "{seen:?}");
         }

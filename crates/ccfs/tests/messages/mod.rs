@@ -1,9 +1,8 @@
-//! Every error that a user meets has a row in docs/using.md, "Messages and what to do".
+//! Every error that a user meets has a row in the user manual (docs/using), "Messages and what to do".
 //!
 //! Collected are the texts in the sources that become errors or log messages: what stands in the calls of [`CALLS`]. A row has it if
 //! one of the row's code spans is part of it; placeholders (`{}`, words in capitals, dots) count as equal.
-use super::{none_of, root, sources};
-use std::fs;
+use super::{none_of, sources};
 
 /// What gives a text to the user.
 const CALLS: &[&str] = &[
@@ -145,10 +144,7 @@ fn messages() -> Vec<(String, String)> {
 
 /// The code spans in the first cells of the rows of the chapter.
 fn documented() -> Vec<String> {
-    let text = fs::read_to_string(root().join("docs/using.md")).unwrap();
-    let chapter = text.split("\n## Messages and what to do\n").nth(1);
-    let chapter = chapter.expect("docs/using.md has a chapter \"Messages and what to do\"");
-    let chapter = chapter.split("\n## ").next().unwrap_or("");
+    let chapter = ccfs_testkit::user_manual::chapter("Messages and what to do");
     let rows = chapter.lines().filter(|l| l.starts_with("| `"));
     rows.flat_map(|row| {
         let cell = row.split(" | ").next().unwrap_or("");
@@ -179,7 +175,7 @@ fn every_message_is_in_the_user_manual() {
         .map(|(path, text)| (path, text, skeleton(text)))
         .filter(|(_, _, s)| is_message(s) && !rows.iter().any(|row| s.contains(row.as_str())))
         .map(|(path, text, _)| {
-            format!("{path}: no row in docs/using.md, \"Messages and what to do\", has \"{text}\"")
+            format!("{path}: no row in docs/using, \"Messages and what to do\", has \"{text}\"")
         })
         .collect();
     wrong.sort();

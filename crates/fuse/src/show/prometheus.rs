@@ -1,4 +1,4 @@
-//! Metrics in Prometheus's text format, made from the status (docs/using.md lists them). No paths, no names of programs.
+//! Metrics in Prometheus's text format, made from the status (docs/using/watching.md lists them). No paths, no names of programs.
 use serde_json::Value;
 use std::fmt::Write;
 

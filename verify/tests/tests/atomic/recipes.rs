@@ -1,4 +1,4 @@
-//! The commands of docs/using.md that are all or nothing: dpkg, tar, rsync, git and make install under `ccfs atomic`. A dry run and a failure
+//! The commands of docs/using/all-or-nothing.md that are all or nothing: dpkg, tar, rsync, git and make install under `ccfs atomic`. A dry run and a failure
 //! in the middle leave nothing; the daemon's death leaves nothing or all.
 use crate::common::{assert_same, until, volume};
 use ccfs_tests::harness::{Compare, Output, Tree, Volume, ccfs_program, have, run};
