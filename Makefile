@@ -179,7 +179,7 @@ faults:
 	$(SUDO) env "PATH=$$PATH" cargo run --release -p ccfs-faults --bin ccfs-faults -- --into docs/evidence.md $(FAULTS_ARGS)
 
 # ext4, fuse2fs and ccfs, 15 minutes; `make bench-all`: everything, 3 hours, going on where an interrupted run was.
-# BENCH_ARGS="--doc docs/performance.md" enters the tables there. `$(CCFS) bench --quick`: 2 to 3 minutes.
+# BENCH_ARGS="--doc FILE" enters the tables in a document (docs/results/README.md). `$(CCFS) bench --quick`: 2 to 3 minutes.
 BENCH_ARGS ?=
 BENCH_OUT ?= $(CARGO_TARGET_DIR)/bench
 bench: build

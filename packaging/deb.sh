@@ -97,7 +97,7 @@ package_ccfs() {
     gzip -9 -n "$root"/usr/share/man/man8/*.8
     install -d "$doc/using"
     install -m 644 "$top"/docs/using/*.md "$doc/using/"
-    install -m 644 "$top/docs/recipes.md" "$top/docs/design.md" "$top/docs/performance.md" "$top/docs/posix.md" "$top/docs/json.md" "$top/SECURITY.md" "$doc/"
+    install -m 644 "$top/docs/recipes.md" "$top/docs/design.md" "$top/docs/performance.md" "$top/docs/workloads.md" "$top/docs/requests.md" "$top/docs/posix.md" "$top/docs/json.md" "$top/SECURITY.md" "$doc/"
 
     cat >"$root/DEBIAN/postinst" <<'END'
 #!/bin/sh

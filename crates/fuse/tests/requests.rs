@@ -1,4 +1,4 @@
-//! How many requests a system call costs on a live mount, by the daemon's own counters: the table of docs/performance.md.
+//! How many requests a system call costs on a live mount, by the daemon's own counters: the table of docs/requests.md.
 mod common;
 use ccfs_fuse::FsType;
 use common::{TestMount, can_mount};
@@ -415,7 +415,7 @@ fn line(row: &Row) -> String {
 
 #[test]
 fn the_document_has_the_table() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/performance.md");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/requests.md");
     let text = std::fs::read_to_string(file).unwrap();
     for row in ROWS {
         let line = line(row);

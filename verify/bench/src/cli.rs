@@ -103,7 +103,7 @@ pub struct RunArgs {
     /// Write a page with the ccfs paper's figures, ours beside the paper's, to a file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Put the table between the markers of a document, such as docs/performance.md
+    /// Put the table between the markers of a document (docs/results/README.md)
     #[arg(long, value_name = "FILE")]
     pub doc: Option<PathBuf>,
     /// Name the workloads, and measure nothing
@@ -258,7 +258,7 @@ pub struct ScaleArgs {
     /// Write the result as JSON to a file (docs/json.md)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Put the table between the markers of a document, such as docs/performance.md
+    /// Put the table between the markers of a document (docs/results/README.md)
     #[arg(long, value_name = "FILE")]
     pub doc: Option<PathBuf>,
 }

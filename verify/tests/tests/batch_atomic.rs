@@ -233,7 +233,7 @@ fn insert_into_both_in_a_group(v: &Volume, dbs: &[Connection], n: u64) {
     group.commit().expect("commit");
 }
 
-/// The table of docs/performance.md, with `--nocapture`. Asserted is only what holds on any machine: fewer pages, fewer flushes.
+/// The table of docs/results/2026-11-22-atomic.md, with `--nocapture`. Asserted is only what holds on any machine: fewer pages, fewer flushes.
 #[test]
 fn pages_and_flushes() {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("figures") || !Fs::Ext4.ready("figures") {

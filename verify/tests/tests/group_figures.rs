@@ -1,4 +1,5 @@
-//! What transactions of LevelDB and of dpkg cost the device as atomic groups, against ext4. Prints lines for the table in docs/performance.md:
+//! What transactions of LevelDB and of dpkg cost the device as atomic groups, against ext4. Prints lines for the tables in
+//! docs/results/2026-11-22-atomic.md:
 //! `cargo test --release -p ccfs-tests --test batch_atomic --test group_figures pages -- --nocapture`
 use ccfs_tests::cost::{Cost, HEADINGS, On};
 use ccfs_tests::harness::{Fs, Volume, WorkDir, ccfs_program, have, run, run_ok, sibling};

@@ -43,7 +43,7 @@ pub struct Options {
     /// Bytes that such a piece has at least. Tests make it small, so that little is much.
     pub piece_min: u64,
     /// Runs of overwritten blocks from this size on go to new blocks, smaller ones through the log, bytes. The default is what measuring
-    /// recommends (docs/performance.md).
+    /// recommends (docs/results/2026-11-22-overwrites.md).
     pub remap_min: u64,
 }
 
