@@ -95,9 +95,9 @@ package_ccfs() {
     # Relative links, as Debian wants them.
     for helper in mount.ccfs mkfs.ccfs fsck.ccfs mount.fuse.ccfs mount.fuseblk.ccfs umount.fuse.ccfs umount.fuseblk.ccfs; do ln -sf "../bin/ccfs" "$root/usr/sbin/$helper"; done
     gzip -9 -n "$root"/usr/share/man/man8/*.8
-    install -d "$doc/using"
-    install -m 644 "$top"/docs/using/*.md "$doc/using/"
-    install -m 644 "$top/docs/recipes.md" "$top/docs/design.md" "$top/docs/performance.md" "$top/docs/workloads.md" "$top/docs/requests.md" "$top/docs/posix.md" "$top/docs/json.md" "$top/SECURITY.md" "$doc/"
+    # Whole, so that no link of theirs leads nowhere.
+    (cd "$top/docs" && find . -name '*.md' -exec install -D -m 644 {} "$doc/{}" \;)
+    install -m 644 "$top/SECURITY.md" "$doc/"
 
     cat >"$root/DEBIAN/postinst" <<'END'
 #!/bin/sh

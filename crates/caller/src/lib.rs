@@ -3,7 +3,7 @@
 //! * A thread that called SET_STREAM is in that stream, and so is every thread and process that it starts from then on, at the
 //!   instant of the fork, whatever they become (exec, double fork, the parent's death). All others are where the mount's
 //!   policy or a rule puts them: without either, in the default stream.
-//! * Forks are told by the kernel (`events`, `connector`, `bell`), or found out from /proc where that is not possible
+//! * Forks are told by the kernel (`events`, `connector`, `perf_events`), or found out from /proc where that is not possible
 //!   (`by_proc`, which is less exact). `status` says which.
 //! * io_uring's workers (`iou-wrk-N`, `iou-sqp-N`) belong to thread N, wherever it is.
 //! * A stream belongs to the uid that made it (C10). A caller with another effective (file system) uid is where the policy puts

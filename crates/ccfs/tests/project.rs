@@ -125,10 +125,10 @@ fn every_example_runs() {
     assert!(listed.out.contains("greet -> hello"), "{}", listed.out);
 }
 
-/// Tests that docs/design.md names beside the promises are there.
+/// Tests that docs/design/promises.md names beside the promises are there.
 #[test]
 fn every_named_test_exists() {
-    let design = fs::read_to_string(top().join("docs/design.md")).unwrap();
+    let design = fs::read_to_string(top().join("docs/design/promises.md")).unwrap();
     let mut sources = String::new();
     let mut dirs = vec![top().join("crates"), top().join("verify")];
     while let Some(dir) = dirs.pop() {

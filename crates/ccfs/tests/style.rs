@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which crates of the workspace each one may use: imports go down only (docs/design.md, section 6).
+/// Which crates of the workspace each one may use: imports go down only (docs/ARCHITECTURE.md, "The crates").
 const LAYERS: &[(&str, &[&str])] = &[
     ("device", &[]),
     ("ext4", &[]),

@@ -1,6 +1,6 @@
 //! Block devices: what they guarantee, and the real one.
 //!
-//! # Guarantees (the medium model; docs/design.md)
+//! # Guarantees (the medium model; docs/design/promises.md, "What is assumed of the medium")
 //! * A 512-byte sector is written whole or not at all.
 //! * A write whose ticket was waited for is in the device's volatile cache: reads see it, a crash may lose it,
 //!   keep it, or keep any subset of its sectors, until a later `flush` returns.

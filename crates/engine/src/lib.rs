@@ -1,7 +1,7 @@
 //! The engine: streams, transactions, commit, checkpoint, recovery and the operations. It knows nothing of FUSE.
 //!
 //! Each folder is a floor, from below: `base`, `overlay`, `core`, `home`, `commit`, `operation`, `calls`, `volume`. Imports go down
-//! only (docs/design.md, section 6).
+//! only (docs/design/engine.md, "Floors of the engine").
 #![deny(unsafe_code)]
 mod base;
 mod calls;

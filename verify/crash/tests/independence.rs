@@ -150,8 +150,8 @@ fn an_fsync_writes_little_while_another_stream_has_much() {
 }
 
 /// What C4 allows to be on the medium after a sync call: what it covers, and of other streams what depends on that. The engine depends on all
-/// that a stream has done up to the moment of the dependency (it is sealed there, docs/design.md 2.1), holds a directory's attributes together (7),
-/// and syncs a directory with its own attributes and making.
+/// that a stream has done up to the moment of the dependency (it is sealed there, docs/design/engine.md, "Transactions"), holds
+/// a directory's attributes together (docs/design/weaknesses.md), and syncs a directory with its own attributes and making.
 struct Allowed<'a> {
     an: &'a Analysis,
     /// What operation i takes along when it is committed.

@@ -1,4 +1,4 @@
-//! Shares: bounds that several users draw on (docs/design.md 2.7a).
+//! Shares: bounds that several users draw on (docs/design/memory.md, "Users who share a volume").
 //!
 //! One user may take all of a bound, as if he were alone. Above the bound lies a reserve, for who holds little of it: so who comes later
 //! finds room, whatever one other user holds. Root gets all of the reserve.

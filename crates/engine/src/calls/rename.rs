@@ -103,7 +103,8 @@ impl Calls {
             return errno(libc::EINVAL);
         }
         let cross = old.dir.ino != new.dir.ino;
-        // One move of a directory between parents at a time: nobody else changes ancestry while we look (docs/design.md, section 2.1a).
+        // One move of a directory between parents at a time: nobody else changes ancestry while we look (docs/design/engine.md,
+        // "Which moves of directories depend on each other").
         let other = new.inode.as_ref().filter(|_| flags.exchange);
         let mut dirs_move = false;
         for inode in [Some(moved), other].into_iter().flatten() {
@@ -194,7 +195,8 @@ impl Calls {
     }
 
     /// A directory must not move below itself: EINVAL. Where it may, what says so must not get lost: its move to the parent `at` comes after
-    /// the last move of each directory on the way from there to the root (C5; docs/design.md 2.1a has the proof).
+    /// the last move of each directory on the way from there to the root (C5; docs/design/engine.md has the
+    /// proof, "Which moves of directories depend on each other").
     fn check_ancestry(
         &self,
         moved: &Arc<Inode>,

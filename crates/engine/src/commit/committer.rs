@@ -1,4 +1,4 @@
-//! Commit: from running transactions to durable ones (docs/design.md 2.2; ccfs paper, sections 3.3 to 3.5). Read from the top:
+//! Commit: from running transactions to durable ones (docs/design/commit.md; ccfs paper, sections 3.3 to 3.5). Read from the top:
 //!
 //! ```text
 //!             1 seal          3 place        4 order point       6 flush                7 apply

@@ -1,4 +1,5 @@
-//! Back-pressure: changes wait for room in the dirty bytes, in a line for each user (docs/design.md 2.7a).
+//! Back-pressure: changes wait for room in the dirty bytes, in a line for each user (docs/design/memory.md,
+//! "Users who share a volume").
 //!
 //! Hundreds can wait. If all of them went on as soon as there is room, the limit would be exceeded by what all of them write, which is
 //! more than the reserve of the other users; and all processors would be busy with them. So those who waited are *let in* a few at a time,

@@ -1,4 +1,5 @@
-//! The queue of commits, and what makes them durable: their writes have ended, and one flush after that (docs/design.md 2.2, step 6).
+//! The queue of commits, and what makes them durable: their writes have ended, and one flush after that (docs/design/commit.md,
+//! "The steps", 6).
 //!
 //! Invariants:
 //! * D1 The queue holds what is ordered and not applied, by commit ids.

@@ -1,7 +1,8 @@
 //! What every floor above stands on: the device, the volume's health, its options and limits, the streams, the queue of commits with
 //! the flushes that make them durable, and the bounds of memory.
 //!
-//! [`Core`] is the lowest of the owners that a mounted volume consists of (docs/design.md, section 6). Each owner holds the one below
+//! [`Core`] is the lowest of the owners that a mounted volume consists of (docs/design/engine.md,
+//! "Floors of the engine"). Each owner holds the one below
 //! and lends it (`Deref`), so a floor can call what is below it and cannot name what is above. Its fields are its own; who stands
 //! higher reads them by the methods here.
 pub(crate) mod back_pressure;

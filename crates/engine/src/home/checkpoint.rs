@@ -1,4 +1,4 @@
-//! Checkpoint: the image's dirty blocks go home, by way of the log (docs/design.md 2.4).
+//! Checkpoint: the image's dirty blocks go home, by way of the log (docs/design/recovery.md, "Checkpoint").
 //!
 //! A checkpoint's payload holds everything that recovery needs to repeat it: the position, the orphans, which operation
 //! set each directory field last, ids that were rejected, which data blocks go home (their bytes are in the

@@ -1,4 +1,5 @@
-//! The log makes transactions durable: a batch is a group of frames; what is home follows with checkpoints (docs/design.md 2.2 to 2.4).
+//! The log makes transactions durable: a batch is a group of frames; what is home follows with checkpoints (docs/design/commit.md,
+//! docs/design/recovery.md).
 use crate::base::planted::{self, Bug};
 use crate::base::record::RUN_BYTES;
 use crate::base::types::*;

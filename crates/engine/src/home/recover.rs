@@ -52,7 +52,7 @@ pub struct Facts {
     pub rejected_before: bool,
 }
 
-/// The rows of the decision table (docs/design.md 2.6), in the order in which they are asked.
+/// The rows of the decision table (docs/design/recovery.md, "Recovery"), in the order in which they are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
     Home,

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Reserved blocks, and freed runs that are not yet given back: only when a checkpoint covers the transaction that freed them
-/// (docs/design.md 2.2, rule V). Until then recovery could still read what they held.
+/// (docs/design/commit.md, "Rule V"). Until then recovery could still read what they held.
 #[derive(Default)]
 pub struct Space {
     reserved_data: Gauge,

@@ -1,4 +1,4 @@
-//! Dependencies: which transactions an operation comes after (C5; docs/design.md 2.1).
+//! Dependencies: which transactions an operation comes after (C5; docs/design/engine.md, "Transactions").
 use crate::base::cause::Rule;
 use crate::base::planted::{self, Bug};
 use crate::overlay::objects::{Dependency, Inode, State};

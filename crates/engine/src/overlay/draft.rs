@@ -1,4 +1,4 @@
-//! Unpublished content of files that are open O_ATOMIC: a layer above all others (docs/design.md, section 2.14).
+//! Unpublished content of files that are open O_ATOMIC: a layer above all others (docs/design/atomic-files.md).
 use crate::base::planted::{self, Bug};
 use crate::base::types::*;
 use crate::overlay::objects::{Dependencies, Draft, FileLayer, State, Txn};

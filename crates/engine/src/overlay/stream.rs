@@ -1,4 +1,4 @@
-//! Streams and acceptance (ccfs paper, sections 3.2 and 3.5; hard spots of dependencies: docs/design.md 2.1).
+//! Streams and acceptance (ccfs paper, sections 3.2 and 3.5; hard spots of dependencies: docs/design/engine.md, "Transactions").
 //!
 //! Acceptance is one instant: under its running transaction's lock an operation that already holds the locks of its objects joins
 //! that transaction. Nothing of it is shared with other streams. What concerns several transactions (a new one, sealing, a dependency on

@@ -1,4 +1,5 @@
-//! Users share what serves requests that wait (docs/design.md 2.7a): threads, and memory for requests that wait for one.
+//! Users share what serves requests that wait (docs/design/memory.md, "Users who share a volume"):
+//! threads, and memory for requests that wait for one.
 use crate::abi::InHeader;
 use ccfs_engine::fits_share;
 use parking_lot::Mutex;

@@ -1,4 +1,4 @@
-//! The oracle of the contract (docs/design.md, section 1), written from its text alone; it knows nothing of the engine.
+//! The oracle of the contract (docs/design/promises.md), written from its text alone; it knows nothing of the engine.
 //!
 //! Give it the operations in acceptance order and the tree that a mount after a crash shows; it says whether some set
 //! of survivors that the contract allows gives that tree, and if not, which promise is broken.

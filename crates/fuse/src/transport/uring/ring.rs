@@ -254,7 +254,8 @@ impl Ring {
     pub fn new(qid: u16, first: usize, most: usize, payload: usize) -> io::Result<Ring> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         // Not `setup_defer_taskrun`: as long as something keeps the ring of a killed process open, a request would be left to a thread that
-        // has ended, and its caller would wait for ever (design.md, 2.12a).
+        // has ended, and its caller would wait for ever (docs/design/mounts.md, "A kill while the daemon
+        // tells the kernel something").
         let ring = builder
             .setup_submit_all()
             .setup_single_issuer()
