@@ -14,7 +14,7 @@
 //! the exec. So who has ended is *doubted*: each request of that number takes in events, until the exec has been told.
 //!
 //! An exec of a program that nobody may look into (setuid, setgid, with capabilities, or only unreadable) ends the watching of its thread, and the
-//! bell rings as for its end (`execs`).
+//! performance events tell that as its end (`execs`).
 mod ends;
 mod execs;
 mod first;
