@@ -11,7 +11,7 @@ IMAGE ?= ccfs.img
 SIZE ?= 1G
 DIR ?= mnt
 
-.PHONY: help build mount unmount install install-libs test man soak crash fish shuttle faults fuzz bench calibrate evidence clean
+.PHONY: help build mount unmount install install-libs check test man soak crash fish shuttle faults fuzz bench calibrate evidence clean
 
 help:
 	@echo "make mount     build, create $(IMAGE) ($(SIZE)) if absent, mount it on ./$(DIR)"
@@ -19,6 +19,7 @@ help:
 	@echo "make install   install ccfs with its mount(8), mkfs(8) and fsck(8) helpers, pages, completions and libccfs below $(PREFIX);  make uninstall"
 	@echo "make deb       Debian packages in $(CARGO_TARGET_DIR)"
 	@echo "make install-libs   only libccfs for C and C++ programs"
+	@echo "make check     before a commit: format, clippy, the short tests that mount nothing (CONTRIBUTING.md)"
 	@echo "make test      everything that CI checks, with the time of each part"
 	@echo "make test-flash   the tests of the engine and of mounts, with every volume on transactional flash"
 	@echo "make test-transports   the tests of mounts over io_uring, then over /dev/fuse"
@@ -66,6 +67,10 @@ install-libs:
 	@scripts/deps.sh build
 	cargo build --release -p ccfs-libccfs
 	$(SUDO) env DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install-libs.sh $(CARGO_TARGET_DIR)/release
+
+# Before a commit: no root, no mounts. What it leaves out stands in scripts/test.sh.
+check:
+	@scripts/test.sh check
 
 test:
 	@scripts/test.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that. usage: deps.sh build|run|test|recipes|targets|packages NAME...
+# Installs what is missing, and only that. usage: deps.sh build|run|check|test|recipes|targets|packages NAME...
 #   build  what compiling needs          run   what mounting needs
+#   check  what `make check` needs: e2fsprogs, rustfmt, clippy
 #   test   what `make test` needs: the above, the packages of verify/tests/packages.txt, rustfmt, clippy, cargo-deny
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,6 +39,11 @@ build() {
         return 1
     fi
     have cc || install gcc libc6-dev
+}
+
+# What every test of a volume needs.
+volumes() {
+    have mke2fs && have e2fsck && have debugfs || install e2fsprogs
 }
 
 run() {
@@ -90,9 +96,13 @@ targets() {
     install "${missing[@]}"
 }
 
-cargo_tools() {
+formatters() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+}
+
+cargo_tools() {
+    formatters
     # Unoptimised: compiling it takes longer than running it. Its own folder: our target may be on a cache.
     cargo deny --version >/dev/null 2>&1 || env -u CARGO_TARGET_DIR cargo install --quiet --locked --debug cargo-deny
 }
@@ -100,9 +110,10 @@ cargo_tools() {
 case "${1:-}" in
     build) build ;;
     run) run ;;
+    check) build; volumes; formatters ;;
     test) build; run || true; test_packages; cargo_tools ;;
     recipes) recipes ;;
     packages) packages "${@:2}" ;;
     targets) targets ;;
-    *) echo "usage: $0 build|run|test|recipes|targets|packages NAME..." >&2; exit 2 ;;
+    *) echo "usage: $0 build|run|check|test|recipes|targets|packages NAME..." >&2; exit 2 ;;
 esac

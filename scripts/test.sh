@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Everything that CI checks. Prints how long each part took; goes on after a failure and tells all at the end.
+# usage: test.sh [check]    check: what comes before every commit: format, clippy, and the tests that mount nothing and are short
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,6 +18,24 @@ part() {
 
 # Packages whose tests mount nothing: they only compute, so they run beside the others, and give way to them.
 computing='/(command|crash|device|engine|ext4|faults|fuzzing|image|log)/Cargo.toml'
+
+# Test programs of these packages that take long, measure, or mount with the kernel's ext4: `make check` leaves them out. All of
+# those of crash, faults and fuzzing take long.
+long=' stress throughput fsync_devices image_kernel image_speed dir_scale '
+
+# The short tests of `computing`, the unit tests of the program, and the rules of the house. In two runs, since packages have test
+# programs of the same name.
+short_tests() {
+    local programs=() file name status=0
+    for file in crates/{device,engine,ext4,image,log}/tests/*.rs; do
+        name=$(basename "$file" .rs)
+        [[ $long == *" $name "* ]] || programs+=(--test "$name")
+    done
+    cargo test --quiet --release --no-fail-fast -p ccfs-command -p ccfs-device -p ccfs-engine -p ccfs-ext4 -p ccfs-image -p ccfs-log \
+        --lib "${programs[@]}" || status=1
+    cargo test --quiet --release --no-fail-fast -p ccfs -p ccfs-crash -p ccfs-faults -p ccfs-fuzzing --lib --bins --test style || status=1
+    return "$status"
+}
 
 # lane LOG COMMAND...: runs the suites that stdin names (manifest, program), each with COMMAND, and shows one when it has ended.
 lane() {
@@ -74,28 +93,43 @@ on_flash() {
 
 doc() { RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps; }
 
-if [ "$(id -u)" != 0 ]; then
-    echo "skipped: tests that mount volumes: they need root"
-elif [ ! -e /dev/fuse ]; then
-    echo "skipped: tests that mount volumes: there is no /dev/fuse"
-elif [ ! -e /dev/loop-control ]; then
-    echo "skipped: tests that need loop devices: there is no /dev/loop-control"
-fi
+# What comes before every commit.
+check() {
+    part "install what is missing" scripts/deps.sh check
+    part "format" cargo fmt --all --check
+    part "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+    part "short tests" short_tests
+}
 
-part "install what is missing" scripts/deps.sh test
-part "format" cargo fmt --all --check
-part "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
-part "licenses and sources of dependencies" cargo deny --log-level error check licenses bans sources
-part "documentation" doc
-part "build" cargo build --quiet --release --workspace --all-targets
-part "tests" tests
-part "tests over /dev/fuse" over_dev_fuse
-part "tests as before Linux 6.18" as_before_linux_6_18
-part "tests on flash" on_flash
-# A sample, each of another kind; `make fish` looks for all of them.
-part "planted bugs are found" cargo run --quiet --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- \
-    --bugs skipped-flush,stale-checksum,dependency-name,dropped-deps,early-block-reuse,wrong-version,home-before-log,field-order,shared-flush-early
+everything() {
+    if [ "$(id -u)" != 0 ]; then
+        echo "skipped: tests that mount volumes: they need root"
+    elif [ ! -e /dev/fuse ]; then
+        echo "skipped: tests that mount volumes: there is no /dev/fuse"
+    elif [ ! -e /dev/loop-control ]; then
+        echo "skipped: tests that need loop devices: there is no /dev/loop-control"
+    fi
 
+    part "install what is missing" scripts/deps.sh test
+    part "format" cargo fmt --all --check
+    part "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+    part "licenses and sources of dependencies" cargo deny --log-level error check licenses bans sources
+    part "documentation" doc
+    part "build" cargo build --quiet --release --workspace --all-targets
+    part "tests" tests
+    part "tests over /dev/fuse" over_dev_fuse
+    part "tests as before Linux 6.18" as_before_linux_6_18
+    part "tests on flash" on_flash
+    # A sample, each of another kind; `make fish` looks for all of them.
+    part "planted bugs are found" cargo run --quiet --release -p ccfs-crash --features planted --bin ccfs-crash-explore -- \
+        --bugs skipped-flush,stale-checksum,dependency-name,dropped-deps,early-block-reuse,wrong-version,home-before-log,field-order,shared-flush-early
+}
+
+case "${1:-}" in
+    check) check ;;
+    '') everything ;;
+    *) echo "usage: $0 [check]" >&2; exit 2 ;;
+esac
 printf '%s\n' "== time" "${times[@]}" "$(printf '%4d s  all' $SECONDS)"
 if [ ${#failed[@]} -gt 0 ]; then
     printf 'FAILED: %s\n' "${failed[@]}"
