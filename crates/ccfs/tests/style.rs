@@ -1,7 +1,7 @@
 //! The rules of the house that no compiler checks: layers, unsafe code, sizes, leftovers, and documents that name tests.
 mod messages;
 mod modules;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -346,4 +346,105 @@ fn the_user_manual_names_every_feature_that_is_refused() {
         .filter(|f| !own_text.contains(&f.name))
         .map(|f| format!("docs/using does not name the feature {}", f.name));
     none_of(wrong.collect());
+}
+
+/// How names of our variables of the environment begin.
+const VARIABLES: [&str; 3] = ["CCFS_", "GUEST_", "FUZZ_"];
+
+/// The variable that the text begins with.
+fn variable(text: &str) -> Option<&str> {
+    let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let end = text.find(|c: char| !is_part(c)).unwrap_or(text.len());
+    let name = &text[..end];
+    let is_ours = VARIABLES.iter().any(|start| name.starts_with(start));
+    (is_ours && !name.ends_with('_')).then_some(name)
+}
+
+/// Variables that a text reads: `$NAME` and `${NAME` of shells, and a literal that is the first argument of a call or the value of a
+/// constant. What is only set for another program is not read.
+fn variables_read(text: &str) -> Vec<&str> {
+    let setters = ["", "env", "env_remove", "setenv", "unsetenv"];
+    let mut found = Vec::new();
+    for (at, sign) in text.match_indices(['$', '"']) {
+        let rest = &text[at + 1..];
+        if sign == "$" {
+            found.extend(variable(rest.strip_prefix('{').unwrap_or(rest)));
+            continue;
+        }
+        let Some(name) = variable(rest).filter(|n| rest[n.len()..].starts_with('"')) else {
+            continue;
+        };
+        let before = text[..at].trim_end();
+        let is_read = match before.strip_suffix('(') {
+            Some(call) => {
+                let called = call.rsplit(|c: char| !(c.is_alphanumeric() || c == '_'));
+                !called.take(1).any(|word| setters.contains(&word))
+            }
+            None => before.ends_with('='),
+        };
+        found.extend(is_read.then_some(name));
+    }
+    found
+}
+
+#[test]
+fn the_test_guide_has_every_variable_of_the_environment() {
+    let mut paths: Vec<PathBuf> = ["rs", "sh", "py", "c", "cc"]
+        .iter()
+        .flat_map(|extension| files(&root(), extension))
+        .collect();
+    paths.extend(["Makefile", "examples/ccfs-git"].map(|name| root().join(name)));
+    let mut read: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        let is_comment = |l: &&str| ["//", "# "].iter().any(|c| l.trim_start().starts_with(c));
+        let code: Vec<&str> = text.lines().filter(|l| !is_comment(l)).collect();
+        let code = code.join("\n");
+        for name in variables_read(&code) {
+            read.insert(name.to_string(), path.clone());
+        }
+    }
+    let guide = "docs/testing.md";
+    let text = fs::read_to_string(root().join(guide)).unwrap();
+    let rows = text.lines().filter(|l| l.starts_with("| `"));
+    let told: BTreeSet<&str> = rows
+        .filter_map(|row| row.split(" | ").next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .filter(|span| variable(span) == Some(*span))
+        .collect();
+    let mut wrong = Vec::new();
+    for (name, path) in &read {
+        if !told.contains(name.as_str()) {
+            wrong.push(format!(
+                "{guide} has no row for {name}, which {} reads",
+                path.display()
+            ));
+        }
+    }
+    for name in told {
+        if !read.contains_key(name) {
+            wrong.push(format!("{guide}: nothing reads {name}"));
+        }
+    }
+    assert!(
+        read.len() > 40,
+        "the test finds no variables any more: {read:?}"
+    );
+    none_of(wrong);
+}
+
+#[test]
+fn reads_of_variables_are_told_from_the_rest() {
+    // Put together here so that the test above does not find it.
+    let name = ["CCFS", "SAMPLE"].join("_");
+    let reads = |text: String| variables_read(&text) == [name.as_str()];
+    assert!(reads(format!("env::var_os(\"{name}\")")));
+    assert!(reads(format!("number(\n    \"{name}\", 1)")));
+    assert!(reads(format!("const A: &str = \"{name}\";")));
+    assert!(reads(["echo \"$", &name, "\""].concat()));
+    assert!(reads(["${", &name, ":-1}"].concat()));
+    assert!(!reads(format!("command.env(\"{name}\", \"1\")")));
+    assert!(!reads(format!("[(\"{name}\", \"1\")]")));
+    assert!(!reads(format!("{name}=1 cargo test")));
+    assert!(!reads(format!("panic!(\"{name} is a number\")")));
 }
