@@ -356,7 +356,7 @@ fn variable(text: &str) -> Option<&str> {
     let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let end = text.find(|c: char| !is_part(c)).unwrap_or(text.len());
     let name = &text[..end];
-    let is_ours = VARIABLES.iter().any(|start| name.starts_with(start));
+    let is_ours = VARIABLES.iter().any(|start| name.starts_with(*start));
     (is_ours && !name.ends_with('_')).then_some(name)
 }
 
@@ -397,7 +397,7 @@ fn the_test_guide_has_every_variable_of_the_environment() {
     let mut read: BTreeMap<String, PathBuf> = BTreeMap::new();
     for path in paths {
         let text = fs::read_to_string(&path).unwrap();
-        let is_comment = |l: &&str| ["//", "# "].iter().any(|c| l.trim_start().starts_with(c));
+        let is_comment = |l: &&str| ["//", "# "].iter().any(|c| l.trim_start().starts_with(*c));
         let code: Vec<&str> = text.lines().filter(|l| !is_comment(l)).collect();
         let code = code.join("\n");
         for name in variables_read(&code) {
