@@ -2,7 +2,7 @@
 use crate::Fail;
 use crate::programs::{PROGRAMS, Program};
 use crate::tables::{CRASH_TESTS, Images, MODELS, Results, is_crash_test};
-use ccfs_testkit::document::marked;
+use ccfs_testkit::document::{marked, wrapped};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -24,6 +24,8 @@ impl Before {
     fn read(text: &str) -> Before {
         let mut before = Before::default();
         let (mut table, mut columns) = (String::new(), Vec::new());
+        // A finding that was wrapped goes on behind two blanks.
+        let text = text.replace("\n  ", " ");
         for line in text.lines() {
             let row = line.strip_prefix("| ").and_then(|l| l.strip_suffix(" |"));
             if let Some(row) = row {
@@ -99,7 +101,7 @@ fn papers(figures: &[&str]) -> Vec<Option<String>> {
 }
 
 fn markdown(results: &Results, before: &Before) -> String {
-    [
+    let parts: [String; 9] = [
         MODEL_TABLE.into(),
         "From system calls: places where a crash breaks the program, and in brackets those that a mere kill breaks too, on any file system.".into(),
         models(results, before),
@@ -109,11 +111,9 @@ fn markdown(results: &Results, before: &Before) -> String {
         found(results, before),
         CRASH_TABLE.into(),
         crash_tests(results, before),
-    ]
-    .into_iter()
-    .filter(|part: &String| !part.is_empty())
-    .collect::<Vec<_>>()
-    .join("\n\n")
+    ];
+    let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    wrapped(&parts.join("\n\n"))
 }
 
 fn models(results: &Results, before: &Before) -> String {
@@ -325,5 +325,17 @@ mod tests {
         assert!(now.contains(&row("8/9 (1.00 of 2.00 s)")), "{now}");
         assert!(then.contains(&row("9/9 (1.00 of 2.00 s)")), "{then}");
         assert_eq!(changed(&now, &then).len(), 3);
+        // A long finding is wrapped, and read back as it was.
+        let long = format!("error: {}", "word ".repeat(40).trim());
+        let mut part = Results::default();
+        part.images
+            .insert("git on ext4".into(), images(8, &[long.as_str()]));
+        let wide = entered(&then, &part);
+        assert!(wide.contains("\n  word word") && !wide.contains(&long));
+        assert_eq!(entered(&wide, &Results::default()), wide);
+        assert_eq!(
+            Before::read(&wide).found["git on ext4"],
+            format!("`{long}`")
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The table of a campaign: fault, times injected, outcomes.
 use crate::Outcome;
-use ccfs_testkit::document::marked;
+use ccfs_testkit::document::{marked, wrapped};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -83,7 +83,8 @@ impl Table {
     /// Puts the table between its markers in a document; makes document and markers where they are missing.
     pub fn write_into(&self, path: &Path, intro: &str) -> std::io::Result<()> {
         let old = std::fs::read_to_string(path).unwrap_or_else(|_| "# Evidence\n".into());
-        let made = format!("\n{intro}\n\n{}", self.markdown());
+        let (intro, table) = (wrapped(intro), wrapped(&self.markdown()));
+        let made = format!("\n{intro}\n\n{table}\n");
         let text = match marked(&old, BEGIN, END) {
             Some(part) => format!("{}{made}{}", part.before, part.after),
             None => format!("{}\n\n## Faults\n\n{BEGIN}{made}{END}\n", old.trim_end()),

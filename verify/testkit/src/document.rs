@@ -1,4 +1,4 @@
-//! Parts of documents that programs make: what stands between two markers.
+//! Parts of documents that programs make: what stands between two markers, in lines that are not too long.
 
 /// A document in three.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,6 +20,39 @@ pub fn marked<'a>(text: &'a str, begin: &str, end: &str) -> Option<Marked<'a>> {
     })
 }
 
+/// Columns of a document's lines, but for rows of tables.
+const COLUMNS_MAX: usize = 100;
+
+/// Lines of at most [`COLUMNS_MAX`] columns; rows of tables and single words stay whole.
+pub fn wrapped(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(wrapped_line).collect();
+    lines.join("\n")
+}
+
+fn wrapped_line(line: &str) -> String {
+    if line.starts_with('|') {
+        return line.to_string();
+    }
+    let indent = if line.starts_with("* ") { "  " } else { "" };
+    let mut out = String::new();
+    let mut columns = 0;
+    for word in line.split_whitespace() {
+        let length = word.chars().count();
+        if columns == 0 {
+            columns = length;
+        } else if columns + 1 + length > COLUMNS_MAX {
+            out.push('\n');
+            out.push_str(indent);
+            columns = indent.len() + length;
+        } else {
+            out.push(' ');
+            columns += 1 + length;
+        }
+        out.push_str(word);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +68,18 @@ mod tests {
         for text in ["", "a [ b", "a ] b", "] a ["] {
             assert_eq!(marked(text, "[", "]"), None, "{text}");
         }
+    }
+
+    #[test]
+    fn lines_are_wrapped_and_rows_are_not() {
+        let (row, words) = (format!("| {} |", "x ".repeat(99)), "word ".repeat(30));
+        let text = format!("{}\n\n{row}\n* {}", words.trim(), words.trim());
+        let out = wrapped(&text);
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines.len(), 2 + 1 + 1 + 2, "{out}");
+        assert_eq!((lines[2], lines[3]), ("", row.as_str()));
+        assert_eq!(lines[0].len(), COLUMNS_MAX - 1);
+        assert!(lines[4].starts_with("* word") && lines[5].starts_with("  word"));
+        assert_eq!(wrapped("short"), "short");
     }
 }

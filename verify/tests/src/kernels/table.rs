@@ -2,7 +2,7 @@
 
 use super::checks::{BY_HAND, CHECKS};
 use super::{Kernel, Outcome, Version};
-use ccfs_testkit::document::marked;
+use ccfs_testkit::document::{marked, wrapped};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
@@ -114,7 +114,7 @@ impl Results {
                 }
             }
         }
-        out
+        wrapped(&out) + "\n"
     }
 
     /// Puts the table between its markers in a document.
