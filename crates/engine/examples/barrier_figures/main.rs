@@ -1,5 +1,5 @@
 //! BarrierFS's figures (FAST 2018) at the engine's interface, on its emulated devices, in virtual time: the same on any machine.
-//! `cargo run --release -p ccfs-engine --example barrier_figures` prints the tables of docs/evidence.md; with `-- 1 9 latency 13 14 15` some of them.
+//! `cargo run --release -p ccfs-engine --example barrier_figures` prints the tables of docs/results/2026-11-23-barriers.md; with `-- 1 9 latency 13 14 15` some of them.
 #[path = "../../tests/common/barrier_programs.rs"]
 mod barrier_programs;
 mod programs;

@@ -1,4 +1,4 @@
-//! Planted bugs: mistakes that the crash exploration must find (docs/evidence.md says which check finds which).
+//! Planted bugs: mistakes that the crash exploration must find (docs/planted-bugs.md says which check finds which).
 //!
 //! They exist only with the feature `planted`, which nothing but that exploration switches on; the one to make is chosen at run
 //! time. Without the feature `is` is the constant false and no code remains.
