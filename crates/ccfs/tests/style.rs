@@ -335,6 +335,47 @@ fn links_between_documents_lead_somewhere() {
     none_of(wrong);
 }
 
+/// Columns of a document's lines, outside tables and code blocks.
+const COLUMNS_MAX: usize = 100;
+/// The one document whose lines may still be longer.
+const WIDE_DOCUMENT: &str = "docs/design.md";
+
+/// Numbers of the lines that are too long; rows of tables and lines of code blocks may be.
+fn wide_lines(text: &str) -> Vec<usize> {
+    let mut wide = Vec::new();
+    let mut is_code = false;
+    for (number, line) in text.lines().enumerate() {
+        let start = line.trim_start();
+        if start.starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code && !start.starts_with('|') && line.chars().count() > COLUMNS_MAX {
+            wide.push(number + 1);
+        }
+    }
+    wide
+}
+
+#[test]
+fn lines_of_documents_are_short() {
+    let long = "word ".repeat(21);
+    let text = format!("{long}\n  | {long} |\n```sh\n{long}\n```\n{long}\n");
+    assert_eq!(wide_lines(&text), [1, 6]);
+    let root = root();
+    let mut wrong = Vec::new();
+    for path in files(&root, "md") {
+        let name = path.strip_prefix(&root).unwrap();
+        if name == Path::new(WIDE_DOCUMENT) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        wrong.extend(wide_lines(&text).into_iter().map(|line| {
+            let name = name.display();
+            format!("{name}:{line}: more than {COLUMNS_MAX} columns")
+        }));
+    }
+    none_of(wrong);
+}
+
 #[test]
 fn the_user_manual_names_every_feature_that_is_refused() {
     use ccfs_ext4::features::{Support, TABLE};
