@@ -23,7 +23,7 @@ pub fn marked<'a>(text: &'a str, begin: &str, end: &str) -> Option<Marked<'a>> {
 /// Columns of a document's lines, but for rows of tables.
 const COLUMNS_MAX: usize = 100;
 
-/// Lines of at most [`COLUMNS_MAX`] columns; rows of tables and single words stay whole.
+/// Lines of at most 100 columns; rows of tables and single words stay whole.
 pub fn wrapped(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(wrapped_line).collect();
     lines.join("\n")
