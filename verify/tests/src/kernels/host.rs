@@ -119,7 +119,11 @@ pub fn run(
 ) -> Ran {
     let mut rest: Vec<String> = checks.iter().map(ToString::to_string).collect();
     let mut kernel = Kernel {
-        version: Version(0, 0),
+        version: suite
+            .rsplit('/')
+            .next()
+            .and_then(Version::of)
+            .unwrap_or(Version(0, 0)),
         release: String::new(),
         from: format!("Debian {}", suite.split('/').next().unwrap_or_default()),
         lines: Vec::new(),
@@ -127,12 +131,13 @@ pub fn run(
     let from = kernel.from.clone();
     let mut keep_line = |release: &str, line: &Line| {
         keep(Kernel {
-            version: Version::of(release).unwrap_or(Version(0, 0)),
+            version: Version::of(release).expect("a kernel that runs"),
             release: release.into(),
             from: from.clone(),
             lines: vec![line.clone()],
         });
     };
+    let mut boots_again = true;
     while !rest.is_empty() {
         let plan = Plan {
             checks: rest.clone(),
@@ -142,6 +147,11 @@ pub fn run(
         let boot = Boot::run(suite, &plan, tell, &mut keep_line);
         if boot.code == NOTHING_TO_RUN {
             return Ran::Nothing(boot.console);
+        }
+        // Seen once in some 40 boots of an emulated machine, of 7.3: it ends before it has started anything.
+        if boot.release.is_none() && std::mem::take(&mut boots_again) {
+            tell("it has not come up; once more");
+            continue;
         }
         kernel.release = boot.release.clone().unwrap_or(kernel.release);
         let before = kernel.lines.len();
