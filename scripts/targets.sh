@@ -34,7 +34,7 @@ arm_tests() {
         echo "skipped: $name: $why"
         skip+=(--skip "$name")
     done < <(skipped)
-    cargo test --quiet --release "${args[@]}" --tests -- "${skip[@]}"
+    cargo test --quiet --release --no-fail-fast "${args[@]}" --tests -- "${skip[@]}"
 }
 
 scripts/deps.sh targets || exit 1
