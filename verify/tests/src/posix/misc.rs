@@ -364,7 +364,7 @@ pub fn overlayfs_upper(c: &mut Checks) {
     }
     let m = |n: &str| merged.join(n);
     // There overlayfs takes no whiteout for one where its layer is FUSE (fuse2fs as well; docs/kernels.md).
-    let blind = c.fs != Fs::Ext4 && (Version(6, 13)..Version(6, 18)).contains(&Version::running());
+    let blind = c.fs != Fs::Ext4 && (Version(6, 16)..Version(6, 18)).contains(&Version::running());
     let merged_checks = |c: &mut Checks| {
         c.eq("lower shows", bytes_of(m("a")), b"lower a".to_vec());
         make(m("a"), b"changed");
