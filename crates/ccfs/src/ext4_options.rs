@@ -164,20 +164,22 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// Pairs of a pattern and what becomes of it.
-    fn documented() -> BTreeSet<(String, &'static str)> {
-        let document = include_str!("../../../docs/using/options.md");
-        let chapter = document.split("\n## Options of ext4\n").nth(1).unwrap();
+    fn documented() -> BTreeSet<(String, String)> {
+        let chapter = ccfs_testkit::user_manual::chapter("Options of ext4");
         let rows = chapter.lines().skip_while(|l| !l.starts_with("|---"));
         let rows = rows.skip(1).take_while(|l| l.starts_with('|'));
         let mut found = BTreeSet::new();
         for row in rows {
-            let cells: Vec<&'static str> = row.split(" | ").collect();
+            let cells: Vec<&str> = row.split(" | ").collect();
             for option in cells[0].split('`').skip(1).step_by(2) {
                 let pattern = match option.strip_suffix("...") {
                     Some(start) => format!("{start}*"),
                     None => option.to_string(),
                 };
-                assert!(found.insert((pattern, cells[1])), "{option} twice");
+                assert!(
+                    found.insert((pattern, cells[1].to_string())),
+                    "{option} twice"
+                );
             }
         }
         found
@@ -193,11 +195,15 @@ mod tests {
                 Declined(_) => "refused",
                 OfMount(_) => "mount(8)'s own",
             };
-            table.extend(patterns.split(' ').map(|p| (p.to_string(), word)));
+            table.extend(
+                patterns
+                    .split(' ')
+                    .map(|p| (p.to_string(), word.to_string())),
+            );
         }
         let (done, others): (BTreeSet<_>, BTreeSet<_>) = documented()
             .into_iter()
-            .partition(|(_, word)| *word == "done");
+            .partition(|(_, word)| word == "done");
         assert_eq!(others, table);
         for (option, _) in done {
             assert_eq!(verdict(&option), None, "{option} is ccfs' own");

@@ -50,6 +50,11 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// syncfs(2), which may fail.
+fn sync(dir: &str) -> Ran {
+    run(Command::new("sync").args(["-f", dir]))
+}
+
 /// The process that makes pages dirty for a daemon.
 fn dirtier(daemon: u32) -> Option<u32> {
     child(daemon, "ccfs-dirtier")
@@ -249,11 +254,10 @@ fn a_sync_call_fails_with_the_volume() {
     tool("sync", &["-f", &dir]);
     // More than there is room for.
     let _ = fs::write(format!("{dir}/f"), vec![7; 60 << 20]);
-    let syncs = || run(Command::new("sync").args(["-f", &dir]));
-    let first = syncs();
+    let first = sync(&dir);
     assert_ne!(first.code, 0, "it succeeded");
     assert!(first.err.contains("error"), "{}", first.err);
-    assert_ne!(syncs().code, 0, "the next one succeeded");
+    assert_ne!(sync(&dir).code, 0, "the next one succeeded");
     kill(pid);
     assert_eq!(ccfs_with(&["umount", &dir]).code, 32);
 }
@@ -273,7 +277,7 @@ fn a_lost_helper_is_told() {
     tool("sync", &["-f", &dir]);
     assert!(is_running(helper));
     kill(helper);
-    let told = run(Command::new("sync").args(["-f", &dir]));
+    let told = sync(&dir);
     assert_ne!(told.code, 0, "it succeeded");
     let told = &status(&dir)["mount"];
     assert_eq!(told["syncfs_works"], false, "{told}");
@@ -301,7 +305,7 @@ fn a_stopped_helper_goes_on() {
     let helper = dirtier(pid).expect("a process that makes pages dirty");
     signal(helper, "STOP");
     fs::write(format!("{dir}/before"), "x").unwrap();
-    let told = run(Command::new("sync").args(["-f", &dir]));
+    let told = sync(&dir);
     assert_ne!(told.code, 0, "it succeeded");
     assert!(!works(), "{:?}", status(&dir)["mount"]);
     signal(helper, "CONT");

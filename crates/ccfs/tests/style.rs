@@ -1,6 +1,7 @@
 //! The rules of the house that no compiler checks: layers, unsafe code, sizes, leftovers, and documents that name tests.
 mod messages;
 mod modules;
+use ccfs_testkit::document::COLUMNS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -334,9 +335,6 @@ fn links_between_documents_lead_somewhere() {
     }
     none_of(wrong);
 }
-
-/// Columns of a document's lines, outside tables and code blocks.
-const COLUMNS_MAX: usize = 100;
 
 /// Numbers of the lines that are too long; rows of tables and lines of code blocks may be.
 fn wide_lines(text: &str) -> Vec<usize> {

@@ -193,11 +193,10 @@ pub(crate) fn start_dirtier(target: &Target, device: OwnedFd) -> io::Result<Dirt
     socket.set_write_timeout(Some(DIRTY_WAIT))?;
     command.stdin(device).stdout(OwnedFd::from(theirs));
     let process = command.spawn()?;
-    let owed = 0;
     Ok(Dirtier {
         socket,
         process,
-        owed,
+        owed: 0,
     })
 }
 

@@ -20,8 +20,8 @@ pub fn marked<'a>(text: &'a str, begin: &str, end: &str) -> Option<Marked<'a>> {
     })
 }
 
-/// Columns of a document's lines, but for rows of tables.
-const COLUMNS_MAX: usize = 100;
+/// Columns of a document's lines, outside tables and code blocks.
+pub const COLUMNS_MAX: usize = 100;
 
 /// Lines of at most 100 columns; rows of tables and single words stay whole.
 pub fn wrapped(text: &str) -> String {

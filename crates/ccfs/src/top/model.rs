@@ -93,7 +93,7 @@ impl Top {
             one.avoided_bytes = number(s, "avoided_bytes");
             one.age_ms = number(s, "age_ms");
             one.committing = number(s, "committing");
-            one.dependencies = list(s, "dependencies").map(dep).collect();
+            one.dependencies = list(s, "dependencies").map(dependency).collect();
         }
         for s in list(status, "stream_totals") {
             let one = stream(&mut streams, number(s, "id"));
@@ -140,7 +140,7 @@ fn stream(streams: &mut BTreeMap<u64, Stream>, id: u64) -> &mut Stream {
     })
 }
 
-fn dep(t: &Value) -> Dependency {
+fn dependency(t: &Value) -> Dependency {
     Dependency {
         stream: number(t, "stream"),
         rule: text(t, "rule"),

@@ -4,9 +4,9 @@
 use super::Outcome;
 use crate::harness::{Fs, Volume};
 use crate::sys::{self, Map, R};
-use libc::{O_CREAT, O_RDWR};
+use libc::{O_CREAT, O_RDONLY, O_RDWR};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
@@ -78,7 +78,7 @@ fn available() -> u64 {
 
 type Work = fn(&Path, &AtomicBool) -> R<()>;
 
-fn start(path: std::path::PathBuf, end: &Arc<AtomicBool>, work: Work) -> JoinHandle<R<()>> {
+fn start(path: PathBuf, end: &Arc<AtomicBool>, work: Work) -> JoinHandle<R<()>> {
     let end = end.clone();
     std::thread::spawn(move || work(&path, &end))
 }
@@ -112,7 +112,7 @@ fn store(path: &Path, end: &AtomicBool) -> R<()> {
 }
 
 fn call(dir: &Path, done: &Sender<Duration>) {
-    let root = sys::open(dir, 0, 0).expect("the root");
+    let root = sys::open(dir, O_RDONLY, 0).expect("the root");
     for n in 1..=CALLS {
         fs::write(dir.join(format!("call{n}")), n.to_string()).expect("write");
         let start = Instant::now();
