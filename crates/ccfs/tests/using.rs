@@ -3,12 +3,12 @@
 //! A mark is a comment on the line before the block, which no reader of the rendered page sees: `<!-- not run: REASON -->`.
 //! One test only: it makes programs and runs them, and another thread's fork would hold them open for writing.
 mod common;
-use ccfs_testkit::user_manual::{Page, pages};
+use ccfs_testkit::blocks::{Block, blocks, executable};
+use ccfs_testkit::user_manual::pages;
 use common::{Place, Ran, ccfs_with, run, try_unmount, unmount};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const MARK: &str = "<!-- not run: ";
 /// Languages of blocks that show something and command nothing.
 const SHOWN: [&str; 6] = ["text", "c", "rust", "python", "json", "toml"];
 /// The manual's mount point, which is not the test's to use, and its size, which not every machine has.
@@ -17,81 +17,19 @@ const SIZES: (&str, &str) = ("-s 10G", "-s 64M");
 /// Seconds. Nothing that is commanded takes one, but for a crash exploration that waits for ext4's commit.
 const LIMIT: &str = "900";
 
-struct Block {
-    /// File and line where the block begins.
-    place: String,
-    language: String,
-    text: String,
-    /// Why it is not run.
-    mark: Option<String>,
-}
-
 fn top() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap().to_path_buf()
-}
-
-fn blocks(page: &Page) -> Vec<Block> {
-    let name = &page.name;
-    let mut out: Vec<Block> = Vec::new();
-    let mut inside = false;
-    let mut mark: Option<String> = None;
-    for (number, line) in page.text.lines().enumerate() {
-        if let Some(language) = line.strip_prefix("```") {
-            if !inside {
-                out.push(Block {
-                    place: format!("{name}:{}", number + 1),
-                    language: language.trim().to_string(),
-                    text: String::new(),
-                    mark: mark.take(),
-                });
-            }
-            inside = !inside;
-        } else if inside {
-            let block = out.last_mut().unwrap();
-            block.text += line;
-            block.text += "\n";
-        } else {
-            assert!(mark.is_none(), "{name}:{number}: a mark of no block");
-            mark = line.strip_prefix(MARK).map(|rest| {
-                let reason = rest.strip_suffix("-->").unwrap_or("").trim();
-                assert!(
-                    !reason.is_empty(),
-                    "{name}:{}: a mark without a reason",
-                    number + 1
-                );
-                reason.to_string()
-            });
-        }
-    }
-    assert!(!inside, "{name}: a block without an end");
-    out
-}
-
-/// A file with this content that can be executed; written by another process, which has closed it when this returns.
-fn program(path: &Path, text: &str) {
-    let mut shell = Command::new("sh");
-    shell
-        .args([
-            "-c",
-            r#"printf %s "$2" >"$1" && chmod 755 "$1""#,
-            "sh",
-            path.to_str().unwrap(),
-            text,
-        ])
-        .stdin(std::process::Stdio::null());
-    let ran = run(&mut shell);
-    assert_eq!(ran.code, 0, "{}: {}", path.display(), ran.err);
 }
 
 /// What the blocks call: the program under test, sudo (the test is root already), and the two programs of an example.
 fn programs(place: &Place) -> String {
     let bin = PathBuf::from(place.subdir("bin"));
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ccfs"), bin.join("ccfs")).unwrap();
-    program(&bin.join("sudo"), "#!/bin/sh\nexec \"$@\"\n");
+    executable(&bin.join("sudo"), "#!/bin/sh\nexec \"$@\"\n");
     for name in ["producer", "consumer"] {
         let text = format!("#!/bin/sh\necho {name} >{}/{name}\n", place.text("mnt"));
-        program(&bin.join(name), &text);
+        executable(&bin.join(name), &text);
     }
     let path = std::env::var("PATH").unwrap_or_default();
     format!("{}:{path}:/usr/sbin:/sbin", bin.display())
@@ -112,7 +50,7 @@ fn run_block(place: &Place, path: &str, number: usize, block: &Block) -> Ran {
     }
     let text = block.text.replace(MOUNT, &mount).replace(SIZES.0, SIZES.1);
     let script = dir.join("script");
-    program(&script, &format!("#!/bin/sh\nset -e\n{text}wait\n"));
+    executable(&script, &format!("#!/bin/sh\nset -e\n{text}wait\n"));
     let mut command = Command::new("timeout");
     command
         .args(["-k", "10", LIMIT])
@@ -134,7 +72,10 @@ fn run_block(place: &Place, path: &str, number: usize, block: &Block) -> Ran {
 
 #[test]
 fn every_command_block_of_the_user_manual_runs() {
-    let blocks: Vec<Block> = pages().iter().flat_map(blocks).collect();
+    let blocks: Vec<Block> = pages()
+        .iter()
+        .flat_map(|page| blocks(&page.name, &page.text))
+        .collect();
     let mut wrong = Vec::new();
     for block in &blocks {
         let known = block.language == "sh" || SHOWN.contains(&block.language.as_str());

@@ -1,6 +1,7 @@
 //! What tests, explorations and benchmarks share. It knows nothing of the product's crates, which use it in their tests: the
 //! program `ccfs` it runs as a user does.
 #![forbid(unsafe_code)]
+pub mod blocks;
 pub mod document;
 pub mod json;
 pub mod kernel;

@@ -4,6 +4,7 @@
 
 pub mod cost;
 pub mod counters;
+pub mod cut;
 pub mod ends;
 pub mod exercise;
 pub mod full_names;
