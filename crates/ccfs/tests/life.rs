@@ -510,9 +510,9 @@ fn a_volume_grows_at_rest() {
     assert_eq!(plain_ext4(&place, &image), ["f", "g"]);
 }
 
-/// The example of the README: what is done last is never there without what was done before.
+/// What is done last is never there without what was done before. The README's example is like it (`readme.rs`).
 #[test]
-fn order_survives_a_crash_as_the_readme_says() {
+fn order_survives_a_crash() {
     common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
