@@ -3,11 +3,17 @@
 
 use crate::{Error, Result};
 
+/// Tag of the entry for the owner (`ACL_USER_OBJ`).
 pub const USER_OBJ: u16 = 0x01;
+/// Tag of an entry for a named user (`ACL_USER`).
 pub const USER: u16 = 0x02;
+/// Tag of the entry for the owning group (`ACL_GROUP_OBJ`).
 pub const GROUP_OBJ: u16 = 0x04;
+/// Tag of an entry for a named group (`ACL_GROUP`).
 pub const GROUP: u16 = 0x08;
+/// Tag of the entry that bounds what named users and all groups get (`ACL_MASK`).
 pub const MASK: u16 = 0x10;
+/// Tag of the entry for everybody else (`ACL_OTHER`).
 pub const OTHER: u16 = 0x20;
 
 /// The id of entries that have none.
@@ -18,7 +24,9 @@ const DISK_VERSION: u32 = 1;
 /// One entry: a class or a named user or group, with permission bits rwx (4, 2, 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
+    /// One of `USER_OBJ` to `OTHER`.
     pub tag: u16,
+    /// Permission bits: read 4, write 2, execute 1.
     pub perm: u16,
     /// uid or gid of `USER` and `GROUP` entries; `u32::MAX` for the others.
     pub id: u32,
@@ -80,6 +88,7 @@ impl Acl {
         (seen & needed == needed).then_some(Acl { entries })
     }
 
+    /// The entries, sorted by tag.
     pub fn entries(&self) -> &[AclEntry] {
         &self.entries
     }

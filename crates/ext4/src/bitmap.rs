@@ -18,6 +18,7 @@ pub fn load(bytes: &[u8], bits: u32) -> Box<[u64]> {
     out.into_boxed_slice()
 }
 
+/// Is the bit set? Panics where `bit` lies outside of the map.
 pub fn get(words: &[u64], bit: u32) -> bool {
     words[bit as usize / 64] & 1 << (bit % 64) != 0
 }

@@ -8,14 +8,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Longest name, in bytes.
 pub const NAME_MAX: usize = 255;
-/// Type bytes of records.
+/// Type byte of a record whose type is not told, as on volumes without `filetype`. The others follow.
 pub const TYPE_UNKNOWN: u8 = 0;
+/// A regular file.
 pub const TYPE_FILE: u8 = 1;
+/// A directory.
 pub const TYPE_DIR: u8 = 2;
+/// A character device.
 pub const TYPE_CHAR_DEVICE: u8 = 3;
+/// A block device.
 pub const TYPE_BLOCK_DEVICE: u8 = 4;
+/// A FIFO.
 pub const TYPE_FIFO: u8 = 5;
+/// A socket.
 pub const TYPE_SOCKET: u8 = 6;
+/// A symbolic link.
 pub const TYPE_SYMLINK: u8 = 7;
 
 /// The type byte for an inode of this mode.
@@ -88,6 +95,7 @@ pub struct Entry<'a> {
     pub ino: u32,
     /// 0 on volumes without `filetype`.
     pub ftype: u8,
+    /// The name as it lies there; [`Entry::check_name`] says whether it can be one.
     pub name: &'a [u8],
 }
 

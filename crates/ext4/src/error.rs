@@ -5,6 +5,7 @@ use std::panic::Location;
 /// A damaged structure: what `Error::Corrupt` says. Made by [`Error::corrupt`] only, so that it always knows who found it.
 #[derive(Clone, Debug)]
 pub struct Corruption {
+    /// The structure and what is wrong with it, for people.
     pub what: String,
     /// The block of the volume that it lies in; 0: no single one.
     pub block: u64,
@@ -72,6 +73,7 @@ impl Error {
     }
 }
 
+/// What the crates below the operations return.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// For what may be damaged or missing: then it is `other`. That it cannot be read now says nothing, so `Io` and `WouldBlock` stay errors.

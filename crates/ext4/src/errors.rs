@@ -4,8 +4,9 @@
 use crate::Corruption;
 use crate::superblock::{RawSuper, STATE_ERROR};
 
-/// `s_first_error_errcode` and `s_last_error_errcode`: the kernel's names for EFSBADCRC and EFSCORRUPTED.
+/// Value of `s_first_error_errcode` and `s_last_error_errcode` for EFSBADCRC: a checksum is wrong.
 pub const CODE_CHECKSUM: u8 = 4;
+/// The same for EFSCORRUPTED: another damage.
 pub const CODE_CORRUPTED: u8 = 5;
 
 /// Bytes of the name of the function that found an error, a zero at its end included where it fits.
@@ -22,6 +23,7 @@ pub struct ErrorFields {
     pub block: u64,
     /// The kernel's function that found it, or ccfs's source file.
     pub function: String,
+    /// Line of the source where it was found; the kernel's or ccfs's.
     pub line: u32,
     /// The kernel's `EXT4_ERR_*`; 0 from kernels before 5.10.
     pub code: u8,

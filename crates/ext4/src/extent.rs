@@ -2,22 +2,29 @@
 
 use crate::checksum::crc32c;
 
+/// `eh_magic`: the first two bytes of every node.
 pub const MAGIC: u16 = 0xF30A;
 /// Deepest tree that the kernel makes.
 pub const MAX_DEPTH: u16 = 5;
 /// First block number that no file reaches: block numbers of files have 32 bits.
 pub const LBLK_END: u64 = 1 << 32;
+/// Bytes of a node's header (`ext4_extent_header`).
 pub const HEADER: usize = 12;
+/// Bytes of an entry, of a leaf (`ext4_extent`) or of an inner node (`ext4_extent_idx`).
 pub const ENTRY: usize = 12;
-/// Longest extent, in blocks; an uninitialised one is a block shorter.
+/// Longest extent, in blocks.
 pub const MAX_LEN: u32 = 32768;
+/// Longest uninitialised extent, in blocks: `ee_len` above `MAX_LEN` says that it is one.
 pub const MAX_UNWRITTEN_LEN: u32 = 32767;
 
 /// A range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
+    /// First block, counted within the file.
     pub lblk: u32,
+    /// Number of blocks, at least 1.
     pub len: u32,
+    /// First block, counted within the volume.
     pub pblk: u64,
     /// Allocated but reads as zeros.
     pub unwritten: bool,
@@ -28,6 +35,7 @@ impl Extent {
     pub fn end(&self) -> u64 {
         u64::from(self.lblk) + u64::from(self.len)
     }
+    /// The most blocks that `ee_len` can say.
     pub fn max_len(unwritten: bool) -> u32 {
         if unwritten {
             MAX_UNWRITTEN_LEN
@@ -57,7 +65,9 @@ impl Extent {
 /// An entry of an inner node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
+    /// First block of the file below this entry (`ei_block`).
     pub lblk: u32,
+    /// Block of the volume that holds the child node (`ei_leaf`).
     pub pblk: u64,
 }
 
@@ -73,12 +83,15 @@ fn word(b: &[u8], at: usize) -> u32 {
 pub struct Node<'a>(pub &'a [u8]);
 
 impl Node<'_> {
+    /// Entries in use (`eh_entries`).
     pub fn count(&self) -> usize {
         usize::from(half(self.0, 2))
     }
+    /// Entries that the node has room for (`eh_max`).
     pub fn max(&self) -> usize {
         usize::from(half(self.0, 4))
     }
+    /// Levels below this node; 0 is a leaf (`eh_depth`).
     pub fn depth(&self) -> u16 {
         half(self.0, 6)
     }
@@ -89,6 +102,7 @@ impl Node<'_> {
     pub fn key(&self, i: usize) -> u32 {
         word(self.0, Self::at(i))
     }
+    /// Entry `i` of a leaf. Panics where `i` lies outside of the node's bytes.
     pub fn extent(&self, i: usize) -> Extent {
         let at = Self::at(i);
         let raw = half(self.0, at + 4);
@@ -102,6 +116,7 @@ impl Node<'_> {
             unwritten,
         }
     }
+    /// Entry `i` of an inner node. Panics where `i` lies outside of the node's bytes.
     pub fn index(&self, i: usize) -> Index {
         let at = Self::at(i);
         let pblk = u64::from(word(self.0, at + 4)) | u64::from(half(self.0, at + 8)) << 32;
@@ -198,15 +213,19 @@ pub fn block_max(block_size: usize) -> usize {
 /// Entries of the root in `i_block`.
 pub const ROOT_MAX: usize = 4;
 
+/// Writes `eh_entries`.
 pub fn set_count(b: &mut [u8], n: usize) {
     set_half(b, 2, n as u16);
 }
+/// Writes `eh_depth`.
 pub fn set_depth(b: &mut [u8], depth: u16) {
     set_half(b, 6, depth);
 }
+/// Writes the first block of the file that entry `i` covers (leaf or inner).
 pub fn set_key(b: &mut [u8], i: usize, lblk: u32) {
     set_word(b, Node::at(i), lblk);
 }
+/// Writes entry `i` of a leaf.
 pub fn put_extent(b: &mut [u8], i: usize, e: &Extent) {
     let at = Node::at(i);
     set_word(b, at, e.lblk);
@@ -218,6 +237,7 @@ pub fn put_extent(b: &mut [u8], i: usize, e: &Extent) {
     set_half(b, at + 6, (e.pblk >> 32) as u16);
     set_word(b, at + 8, e.pblk as u32);
 }
+/// Writes entry `i` of an inner node.
 pub fn put_index(b: &mut [u8], i: usize, x: &Index) {
     let at = Node::at(i);
     set_word(b, at, x.lblk);

@@ -16,48 +16,79 @@ pub enum Class {
 /// What ccfs does with a volume that has the feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
+    /// May be read and written.
     Full,
     /// May be read, not written.
     ReadOnly,
+    /// Is not mounted at all.
     Refused,
 }
 
 /// A feature bit.
 pub struct Feature {
+    /// The name that e2fsprogs gives it, or ccfs for its own.
     pub name: &'static str,
+    /// The word that has the bit.
     pub class: Class,
+    /// The bit in that word.
     pub bit: u32,
+    /// What ccfs does with the volume.
     pub support: Support,
 }
 
+/// Bits of `s_feature_compat` (super.rst) that the code asks for by name.
 pub mod compat {
+    /// There is a journal (`COMPAT_HAS_JOURNAL`).
     pub const HAS_JOURNAL: u32 = 0x4;
+    /// Inodes may have extended attributes (`COMPAT_EXT_ATTR`).
     pub const EXT_ATTR: u32 = 0x8;
+    /// Blocks are reserved for more group descriptors (`COMPAT_RESIZE_INODE`).
     pub const RESIZE_INODE: u32 = 0x10;
+    /// Directories may have a hash tree (`COMPAT_DIR_INDEX`).
     pub const DIR_INDEX: u32 = 0x20;
+    /// Two groups at most have copies of the super block (`COMPAT_SPARSE_SUPER2`).
     pub const SPARSE_SUPER2: u32 = 0x200;
+    /// Orphaned inodes stand in a file of their own (`COMPAT_ORPHAN_FILE`).
     pub const ORPHAN_FILE: u32 = 0x1000;
 }
 
+/// Bits of `s_feature_incompat` (super.rst) that the code asks for by name.
 pub mod incompat {
+    /// Directory entries have a type byte (`INCOMPAT_FILETYPE`).
     pub const FILETYPE: u32 = 0x2;
+    /// The journal has transactions that are not in place yet (`INCOMPAT_RECOVER`).
     pub const NEEDS_RECOVERY: u32 = 0x4;
+    /// The volume is the journal of another one (`INCOMPAT_JOURNAL_DEV`).
     pub const JOURNAL_DEV: u32 = 0x8;
+    /// Group descriptors lie in the metagroups that they describe (`INCOMPAT_META_BG`).
     pub const META_BG: u32 = 0x10;
+    /// Files may have extent trees (`INCOMPAT_EXTENTS`).
     pub const EXTENTS: u32 = 0x40;
+    /// Block numbers have more than 32 bits (`INCOMPAT_64BIT`).
     pub const BIT64: u32 = 0x80;
+    /// Metadata of several groups lie together (`INCOMPAT_FLEX_BG`).
     pub const FLEX_BG: u32 = 0x200;
+    /// The seed of checksums stands in the super block, not in the UUID (`INCOMPAT_CSUM_SEED`).
     pub const CSUM_SEED: u32 = 0x2000;
 }
 
+/// Bits of `s_feature_ro_compat` (super.rst) that the code asks for by name.
 pub mod ro_compat {
+    /// Few groups have copies of the super block (`RO_COMPAT_SPARSE_SUPER`).
     pub const SPARSE_SUPER: u32 = 0x1;
+    /// A file of more than 2 GiB was made (`RO_COMPAT_LARGE_FILE`).
     pub const LARGE_FILE: u32 = 0x2;
+    /// Inodes may count their blocks in file system blocks (`RO_COMPAT_HUGE_FILE`).
     pub const HUGE_FILE: u32 = 0x8;
+    /// Group descriptors have a crc16 and marks of what was never written (`RO_COMPAT_GDT_CSUM`).
     pub const GDT_CSUM: u32 = 0x10;
+    /// A directory may have more than 65,000 links; its count is 1 then (`RO_COMPAT_DIR_NLINK`).
     pub const DIR_NLINK: u32 = 0x20;
+    /// Inodes keep room for more fields (`RO_COMPAT_EXTRA_ISIZE`).
     pub const EXTRA_ISIZE: u32 = 0x40;
+    /// All metadata have a crc32c (`RO_COMPAT_METADATA_CSUM`).
     pub const METADATA_CSUM: u32 = 0x400;
+    /// The orphan file is not empty (`RO_COMPAT_ORPHAN_PRESENT`).
     pub const ORPHAN_PRESENT: u32 = 0x1_0000;
 }
 

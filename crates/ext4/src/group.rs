@@ -23,7 +23,9 @@ macro_rules! split_fields {
             })*
         }
         impl<B: AsRef<[u8]> + AsMut<[u8]>> Desc<B> {
-            $(pub fn $set(&mut self, n: u32) {
+            $(
+            #[doc = concat!("Writes what `", stringify!($get), "` reads; without a high half its low 16 bits.")]
+            pub fn $set(&mut self, n: u32) {
                 self.set_split16($lo, $hi, n);
             })*
         }
@@ -31,12 +33,17 @@ macro_rules! split_fields {
 }
 
 split_fields! {
+    /// Free blocks of the group (`bg_free_blocks_count`).
     free_blocks, set_free_blocks: 0xC, 0x2C;
+    /// Free inodes of the group (`bg_free_inodes_count`).
     free_inodes, set_free_inodes: 0xE, 0x2E;
+    /// Directories of the group (`bg_used_dirs_count`).
     used_dirs, set_used_dirs: 0x10, 0x30;
+    /// Inodes at the end of the table that were never used (`bg_itable_unused`).
     itable_unused, set_itable_unused: 0x1C, 0x32;
     /// The checksum of the block bitmap; descriptors of 32 bytes keep only its low half.
     block_bitmap_csum, set_block_bitmap_csum: 0x18, 0x38;
+    /// The checksum of the inode bitmap, likewise.
     inode_bitmap_csum, set_inode_bitmap_csum: 0x1A, 0x3A;
 }
 
@@ -57,18 +64,23 @@ impl<B: AsRef<[u8]>> Desc<B> {
         let word = |at| u64::from(self.half(at)) | u64::from(self.half(at + 2)) << 16;
         word(lo) | word(hi) << 32
     }
+    /// First block of the bitmap of blocks (`bg_block_bitmap`).
     pub fn block_bitmap(&self) -> u64 {
         self.split32(0x0, 0x20)
     }
+    /// First block of the bitmap of inodes (`bg_inode_bitmap`).
     pub fn inode_bitmap(&self) -> u64 {
         self.split32(0x4, 0x24)
     }
+    /// First block of the inode table (`bg_inode_table`).
     pub fn inode_table(&self) -> u64 {
         self.split32(0x8, 0x28)
     }
+    /// `INODE_UNINIT`, `BLOCK_UNINIT`, `INODE_ZEROED` (`bg_flags`).
     pub fn flags(&self) -> u16 {
         self.half(0x12)
     }
+    /// The checksum as it lies there (`bg_checksum`).
     pub fn checksum(&self) -> u16 {
         self.half(CHECKSUM_AT)
     }
@@ -99,6 +111,7 @@ impl<B: AsRef<[u8]>> Desc<B> {
         }
         0
     }
+    /// True where the checksum is right or the volume has none.
     pub fn checksum_ok(&self, group: u32, layout: &Layout) -> bool {
         !layout.has_uninit() || self.checksum() == self.computed_checksum(group, layout)
     }
@@ -114,6 +127,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Desc<B> {
         self.set_half(lo, v as u16);
         self.set_half(hi, (v >> 16) as u16);
     }
+    /// Writes `bg_flags`.
     pub fn set_flags(&mut self, flags: u16) {
         self.set_half(0x12, flags);
     }

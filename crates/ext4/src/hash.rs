@@ -16,8 +16,11 @@ const MAX_MAJOR: u32 = 0xffff_fffc;
 /// The function, as `s_def_hash_version` and the root of an indexed directory name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashVersion {
+    /// ext2's own hash (0).
     Legacy,
+    /// Half MD4, the one that mke2fs chooses (1).
     HalfMd4,
+    /// TEA (2).
     Tea,
 }
 
@@ -50,13 +53,16 @@ impl HashVersion {
 /// A name's hash: `major` orders the hash tree (its lowest bit is 0), `minor` only orders readdir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NameHash {
+    /// What the hash tree is sorted by.
     pub major: u32,
+    /// What readdir sorts by where `major` is the same; 0 with the legacy hash.
     pub minor: u32,
 }
 
 /// A hash function with the volume's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hasher {
+    /// The function.
     pub version: HashVersion,
     /// Characters are unsigned.
     pub unsigned: bool,

@@ -64,13 +64,16 @@ pub struct Pair {
 /// Root or inner node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// The first block of the directory (`dx_root`).
     Root,
+    /// A node between the root and the leaves (`dx_node`).
     Node,
 }
 
 /// What a root says about its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootInfo {
+    /// What names are hashed with.
     pub version: HashVersion,
     /// Levels of nodes between the root and the leaves: 0 or 1.
     pub levels: u8,
@@ -81,6 +84,7 @@ pub struct RootInfo {
 pub struct Pairs<'a> {
     raw: &'a [u8],
     count: usize,
+    /// Number of pairs that the block has room for.
     pub limit: usize,
 }
 
@@ -115,6 +119,7 @@ impl Pairs<'_> {
         low - 1
     }
 
+    /// All pairs, in the order of their hashes.
     pub fn to_vec(&self) -> Vec<Pair> {
         (0..self.count).map(|i| self.get(i)).collect()
     }

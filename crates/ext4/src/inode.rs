@@ -5,35 +5,54 @@ use crate::superblock::Layout;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// i_flags that say what is made of the content: secure deletion, undelete, compression. Nobody heeds them.
+// Bits of `i_flags`.
+
+/// `EXT4_SECRM_FL`: secure deletion. Nobody heeds this one and the next two.
 pub const FLAG_SECRM: u32 = 0x1;
+/// `EXT4_UNRM_FL`: undelete.
 pub const FLAG_UNRM: u32 = 0x2;
+/// `EXT4_COMPR_FL`: compression.
 pub const FLAG_COMPR: u32 = 0x4;
-/// i_flags: changes are durable when their calls return; with DIRSYNC those of a directory's entries.
+/// `EXT4_SYNC_FL`: changes are durable when their calls return.
 pub const FLAG_SYNC: u32 = 0x8;
+/// `EXT4_DIRSYNC_FL`: the same, of a directory's entries.
 pub const FLAG_DIRSYNC: u32 = 0x1_0000;
-/// i_flags: changes are refused; only appending is allowed.
+/// `EXT4_IMMUTABLE_FL`: changes are refused.
 pub const FLAG_IMMUTABLE: u32 = 0x10;
+/// `EXT4_APPEND_FL`: only appending is allowed.
 pub const FLAG_APPEND: u32 = 0x20;
-/// i_flags: left out by dump(8); no access times.
+/// `EXT4_NODUMP_FL`: left out by dump(8).
 pub const FLAG_NODUMP: u32 = 0x40;
+/// `EXT4_NOATIME_FL`: no access times.
 pub const FLAG_NOATIME: u32 = 0x80;
-/// i_flags: the directories in this one lie far from each other.
+/// `EXT4_TOPDIR_FL`: the directories in this one lie far from each other.
 pub const FLAG_TOPDIR: u32 = 0x2_0000;
-/// i_flags of structure: a hash tree, the unit of `i_blocks`, an extent tree, attributes in inodes, content in the inode.
+/// `EXT4_INDEX_FL`: the directory has a hash tree.
 pub const FLAG_INDEX: u32 = 0x1000;
+/// `EXT4_HUGE_FILE_FL`: `i_blocks` counts file system blocks, not 512 bytes.
 pub const FLAG_HUGE_FILE: u32 = 0x4_0000;
+/// `EXT4_EXTENTS_FL`: `i_block` is the root of an extent tree.
 pub const FLAG_EXTENTS: u32 = 0x8_0000;
+/// `EXT4_EA_INODE_FL`: the inode's content is the value of an extended attribute.
 pub const FLAG_EA_INODE: u32 = 0x20_0000;
+/// `EXT4_INLINE_DATA_FL`: the content lies in the inode.
 pub const FLAG_INLINE_DATA: u32 = 0x1000_0000;
 
+/// The bits of a mode that say what kind of file it is; the values are those of inode(7).
 pub const S_IFMT: u16 = 0o170000;
+/// A socket.
 pub const S_IFSOCK: u16 = 0o140000;
+/// A symbolic link.
 pub const S_IFLNK: u16 = 0o120000;
+/// A regular file.
 pub const S_IFREG: u16 = 0o100000;
+/// A block device.
 pub const S_IFBLK: u16 = 0o060000;
+/// A directory.
 pub const S_IFDIR: u16 = 0o040000;
+/// A character device.
 pub const S_IFCHR: u16 = 0o020000;
+/// A FIFO.
 pub const S_IFIFO: u16 = 0o010000;
 
 /// The type bits of a mode: one of `S_IF*`.
@@ -41,6 +60,7 @@ pub fn file_type(mode: u16) -> u16 {
     mode & S_IFMT
 }
 
+/// Is it the mode of a directory?
 pub fn is_dir(mode: u16) -> bool {
     file_type(mode) == S_IFDIR
 }
@@ -52,36 +72,60 @@ pub const LINK_MAX: u32 = 65_000;
 pub const CORE_SIZE: usize = 128;
 /// Size of `RawExtra`, in bytes: the largest `extra_isize` that ccfs writes.
 pub const EXTRA_SIZE: usize = 32;
-/// Offset of `i_block` and its length, in bytes.
+/// Offset of `i_block`, in bytes.
 pub const BLOCK_AT: usize = 0x28;
+/// Length of `i_block`, in bytes.
 pub const BLOCK_LEN: usize = 60;
 
 /// The first 128 bytes of an inode.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawInode {
+    /// `i_mode`: type and permission bits.
     pub mode: U16,
+    /// `i_uid`: bits 0 to 15 of the owner.
     pub uid_lo: U16,
+    /// `i_size_lo`: bits 0 to 31 of the size, bytes.
     pub size_lo: U32,
+    /// `i_atime`: last access, seconds since 1970, bits 0 to 31 (as all times here).
     pub atime: U32,
+    /// `i_ctime`: last change of the inode.
     pub ctime: U32,
+    /// `i_mtime`: last change of the content.
     pub mtime: U32,
+    /// `i_dtime`: when it was deleted, seconds; of an orphan the next one in the list.
     pub dtime: U32,
+    /// `i_gid`: bits 0 to 15 of the group.
     pub gid_lo: U16,
+    /// `i_links_count`: hard links; 1 for a directory with more than `LINK_MAX`.
     pub links_count: U16,
+    /// `i_blocks_lo`: bits 0 to 31 of the count that [`RawInode::blocks512`] reads.
     pub blocks_lo: U32,
+    /// `i_flags`: the `FLAG_*`.
     pub flags: U32,
+    /// `i_version`: bits 0 to 31 of the version (`l_i_version`).
     pub version_lo: U32,
+    /// `i_block`: extent tree, block map, target of a short link, or device number.
     pub block: [u8; BLOCK_LEN],
+    /// `i_generation`: tells uses of one inode number apart, for NFS.
     pub generation: U32,
+    /// `i_file_acl_lo`: bits 0 to 31 of the block of extended attributes.
     pub file_acl_lo: U32,
+    /// `i_size_high`: bits 32 to 63 of the size of a regular file, bytes.
     pub size_hi: U32,
+    /// `i_obso_faddr`: a fragment's address, not used any more.
     pub obso_faddr: U32,
+    /// `l_i_blocks_high`: bits 32 to 47 of the count of blocks.
     pub blocks_hi: U16,
+    /// `l_i_file_acl_high`: bits 32 to 47 of the block of extended attributes.
     pub file_acl_hi: U16,
+    /// `l_i_uid_high`: bits 16 to 31 of the owner.
     pub uid_hi: U16,
+    /// `l_i_gid_high`: bits 16 to 31 of the group.
     pub gid_hi: U16,
+    /// `l_i_checksum_lo`: bits 0 to 15 of the crc32c.
     pub checksum_lo: U16,
+    /// `l_i_reserved`: nobody reads it.
     pub reserved: U16,
 }
 
@@ -89,14 +133,23 @@ pub struct RawInode {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawExtra {
+    /// `i_extra_isize`: bytes in use after the first 128, these two included.
     pub extra_isize: U16,
+    /// `i_checksum_hi`: bits 16 to 31 of the crc32c.
     pub checksum_hi: U16,
+    /// `i_ctime_extra`: 2 more bits of seconds, then 30 of nanoseconds; see [`decode_time`].
     pub ctime_extra: U32,
+    /// `i_mtime_extra`, likewise.
     pub mtime_extra: U32,
+    /// `i_atime_extra`, likewise.
     pub atime_extra: U32,
+    /// `i_crtime`: when it was created, seconds since 1970.
     pub crtime: U32,
+    /// `i_crtime_extra`, as the other `_extra`.
     pub crtime_extra: U32,
+    /// `i_version_hi`: bits 32 to 63 of the version.
     pub version_hi: U32,
+    /// `i_projid`: the project, for quotas.
     pub projid: U32,
 }
 
@@ -119,6 +172,7 @@ pub fn core(bytes: &[u8]) -> &RawInode {
         .expect("the length is right and the type has no alignment")
 }
 
+/// The same, to be changed. Panics where there are fewer than 128 bytes.
 pub fn core_mut(bytes: &mut [u8]) -> &mut RawInode {
     RawInode::mut_from_bytes(&mut bytes[..CORE_SIZE])
         .expect("the length is right and the type has no alignment")
@@ -206,9 +260,11 @@ pub fn seal(bytes: &mut [u8], ino: u32, layout: &Layout) {
 }
 
 impl RawInode {
+    /// Is it of the type `fmt`, one of `S_IF*`?
     pub fn is_type(&self, fmt: u16) -> bool {
         file_type(self.mode.get()) == fmt
     }
+    /// Is one of these `FLAG_*` set?
     pub fn has_flag(&self, flag: u32) -> bool {
         self.flags.get() & flag != 0
     }
@@ -232,6 +288,7 @@ impl RawInode {
     pub fn file_acl(&self) -> u64 {
         u64::from(self.file_acl_lo.get()) | u64::from(self.file_acl_hi.get()) << 32
     }
+    /// Sets the block of the extended attributes, 0 for none. 48 bits of it are kept.
     pub fn set_file_acl(&mut self, pblk: u64) {
         self.file_acl_lo = (pblk as u32).into();
         self.file_acl_hi = ((pblk >> 32) as u16).into();
@@ -269,9 +326,12 @@ impl RawInode {
     }
 }
 
-/// Times that inodes can hold, seconds, years 1901 to 2446 ("Inode Timestamps"): 34 bits of them, 32 in inodes of 128 bytes.
+/// Earliest time that inodes can hold, seconds since 1970. The years are 1901 to 2446 ("Inode Timestamps"): 34 bits of seconds, 32 in
+/// inodes of 128 bytes.
 pub const TIME_MIN: i64 = i32::MIN as i64;
+/// Latest time of an inode with the `_extra` fields, seconds since 1970.
 pub const TIME_MAX: i64 = (1 << 34) + TIME_MIN - 1;
+/// Latest time of an inode without them, seconds since 1970.
 pub const TIME_MAX_SMALL: i64 = i32::MAX as i64;
 
 /// Decodes a time: 32 bits of seconds, and 2 more and the nanoseconds in `extra`. Returns seconds and nanoseconds.

@@ -1,5 +1,6 @@
 //! The ext4 on-disk format: bytes only, no I/O.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod acl;
 pub mod bitmap;

@@ -51,8 +51,11 @@ pub type Attr = (u8, Vec<u8>, Vec<u8>);
 /// An attribute in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttrRef<'a> {
+    /// `e_name_index`: the prefix of the name, as a number.
     pub index: u8,
+    /// The name behind the prefix.
     pub name: &'a [u8],
+    /// The value; may be empty.
     pub value: &'a [u8],
 }
 
@@ -249,7 +252,9 @@ pub fn set_csum(block: &mut [u8], seed: u32) {
 /// Which attributes go into the inode and which into the block (indices into the list).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Plan {
+    /// Of those in the inode, their places in the list given.
     pub body: Vec<usize>,
+    /// Of those in the attribute block.
     pub block: Vec<usize>,
 }
 
