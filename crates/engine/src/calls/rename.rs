@@ -45,8 +45,9 @@ impl Calls {
                 return errno(libc::EBUSY);
             }
         }
+        let dirs = [parent];
         let held = match parent == new_parent {
-            true => Held::Dirs(&[parent]),
+            true => Held::Dirs(&dirs),
             false => Held::Renames,
         };
         self.with_space(cx, held, |room| {
