@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// A group as a call found it.
 pub struct Found {
+    /// The group's number among the engine's streams.
     pub id: StreamId,
     stream: Arc<Stream>,
     /// The calling thread is in it.
@@ -32,6 +33,7 @@ impl Found {
         self.stream.group.as_ref().map(|g| &*g.fate)
     }
 
+    /// [`Found::set_committed`] was called: nothing is done in it any more.
     pub fn is_committed(&self) -> bool {
         let group = self.stream.group.as_ref();
         group.is_some_and(|g| g.committed.load(SeqCst))

@@ -14,6 +14,7 @@
 //!   are in the default stream. Write-back of mapped pages goes to the stream of the file's last writer (engine).
 //! * While nobody has made a stream and there is no policy, nothing is looked up at all.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 mod by_proc;
 mod connector;
 mod errno;
@@ -60,7 +61,9 @@ const MANY: usize = 1000;
 /// On whose behalf a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
+    /// The stream that its operations belong to.
     pub stream: StreamId,
+    /// Its sync calls return at once, without making anything durable.
     pub ignore_fsync: bool,
     /// A program or a rule chose the stream.
     pub chosen: bool,
@@ -99,8 +102,11 @@ impl Forks {
 /// The part of a mount's options that concerns streams.
 #[derive(Clone, Debug, Default)]
 pub struct CallerConfig {
+    /// Who shares a stream where no program and no rule chose one (`streams=`).
     pub grouping: Grouping,
+    /// The rules of the rules file (`rules=`).
     pub rules: Rules,
+    /// How forks are learned of (`identity=`).
     pub forks: Forks,
 }
 
@@ -330,13 +336,21 @@ pub struct Identity {
     pub why: String,
     /// It is known which thread started a thread.
     pub thread_creators: bool,
+    /// The policy by name: [`Grouping::name`].
     pub policy: &'static str,
+    /// Rules in the rules file.
     pub rules: u64,
+    /// Streams that there are, the default one included.
     pub streams: u64,
+    /// Threads whose stream is known.
     pub threads: u64,
+    /// Events of the kernel that were taken in.
     pub events: u64,
+    /// Times that events were lost.
     pub overruns: u64,
+    /// Times that /proc was searched for what lost events would have told.
     pub rescans: u64,
+    /// Files and directories of /proc that were looked at.
     pub proc_reads: u64,
 }
 

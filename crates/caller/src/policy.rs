@@ -37,6 +37,7 @@ impl Grouping {
         }
     }
 
+    /// From the name that the mount option gives; `None`: there is no such policy.
     pub fn parse(name: &str) -> Option<Grouping> {
         let all = [
             Grouping::Shared,

@@ -62,6 +62,7 @@ impl Rights {
 pub struct Credentials {
     /// The user and the group with which its requests come.
     pub uid: u32,
+    /// The group with which its requests come.
     pub gid: u32,
     /// The supplementary groups.
     pub groups: Vec<u32>,
@@ -84,6 +85,7 @@ struct Told {
 }
 
 impl Proc {
+    /// Over `root`, which is `/proc` but in tests.
     pub fn new(root: impl Into<PathBuf>) -> Proc {
         Proc {
             root: root.into(),
@@ -222,6 +224,7 @@ impl Proc {
             .any(|word| word.parse() == Ok(child))
     }
 
+    /// Whether there is a process or thread with this number, a zombie included.
     pub fn exists(&self, tid: u32) -> bool {
         self.path(tid, "").exists()
     }

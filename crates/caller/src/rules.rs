@@ -70,10 +70,12 @@ impl Rules {
         Ok(Rules(rules))
     }
 
+    /// Number of rules, at most `RULES_MAX`.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// There is no rule: every caller is the policy's.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -58,6 +58,7 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// The name in `status` and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Origin::Default => "default",
@@ -117,6 +118,7 @@ impl Stream {
 /// On whose behalf a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
+    /// The user, in the daemon's own user namespace.
     pub uid: u32,
     /// Uid 0 of the daemon's own user namespace. In another one (a container) uid 0 can be the same user; it has no other rights
     /// than that user.
@@ -196,9 +198,13 @@ impl Place {
 /// A stream as `status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
+    /// The number that programs see.
     pub id: u64,
+    /// The user who may enter it; `None`: everybody may.
     pub owner: Option<u32>,
+    /// `STREAM_*` flags of [`ccfs_client::abi`].
     pub flags: u32,
+    /// How it came to be.
     pub origin: Origin,
     /// Threads in it that are known.
     pub threads: u64,

@@ -192,6 +192,21 @@ fn unsafe_code_stays_in_marked_modules() {
     none_of(wrong);
 }
 
+#[test]
+fn libraries_that_are_shipped_warn_of_missing_documentation() {
+    let mut seen = 0;
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let is_shipped = path.starts_with(root().join(PLACES[0])) && path.ends_with("src/lib.rs");
+        seen += usize::from(is_shipped);
+        if is_shipped && !text.contains("#![warn(missing_docs)]") {
+            wrong.push(format!("{}: lacks #![warn(missing_docs)]", path.display()));
+        }
+    }
+    assert!(seen > 8, "the test finds no libraries any more: {seen}");
+    none_of(wrong);
+}
+
 /// Damage that the engine meets has to reach the super block: it has the image only behind a front that sees to it, and what it finds
 /// corrupt itself goes the same way. The others here open the image, or read the log.
 #[test]

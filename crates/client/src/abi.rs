@@ -85,6 +85,7 @@ pub struct SyncvArg {
     pub version: u32,
     /// How many tokens are valid, from 1 to [`SYNCV_MAX`].
     pub count: u32,
+    /// `token` of [`AtomicArg`] of each file; those from `count` on are not looked at.
     pub tokens: [u64; SYNCV_MAX],
 }
 
@@ -251,6 +252,7 @@ pub struct StatusArg {
     pub offset: u64,
     /// Out: length of the whole text, bytes.
     pub total: u64,
+    /// Out: this part of the text (UTF-8, which may be cut anywhere).
     pub data: [u8; STATUS_CHUNK],
 }
 
@@ -268,6 +270,7 @@ pub struct TraceArg {
     pub lost: u64,
     /// Zero.
     pub reserved: u64,
+    /// Out: the lines (UTF-8).
     pub data: [u8; STATUS_CHUNK],
 }
 
@@ -288,6 +291,7 @@ pub struct ScrubDamage {
     pub inode: u32,
     /// Bytes of `text` that are valid (UTF-8).
     pub length: u32,
+    /// What is wrong, for people.
     pub text: [u8; SCRUB_TEXT],
 }
 
@@ -299,7 +303,9 @@ pub struct ScrubArg {
     pub version: u32,
     /// In and out: position.
     pub phase: u32,
+    /// In and out: position within the phase.
     pub item: u64,
+    /// In and out: position within the item.
     pub part: u64,
     /// In: blocks to look at, at most about so many; the daemon has a limit of its own.
     pub blocks: u32,
@@ -307,14 +313,17 @@ pub struct ScrubArg {
     pub ended: u32,
     /// Out: progress in units of no meaning.
     pub done: u64,
+    /// Out: what `done` reaches at the end.
     pub total: u64,
-    /// Out: blocks of this step, and how many of them are newer in memory than on the device.
+    /// Out: blocks of this step.
     pub visited: u32,
+    /// Out: how many of them are newer in memory than on the device.
     pub newer: u32,
     /// Out: damages that are valid.
     pub damages: u32,
     /// Zero.
     pub reserved: u32,
+    /// Out: what was found, the first `damages` of it.
     pub damage: [ScrubDamage; SCRUB_DAMAGES],
 }
 

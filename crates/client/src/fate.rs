@@ -43,6 +43,7 @@ pub enum Limit {
 /// Why a group was taken back, and what was refused before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenBack {
+    /// Why.
     pub cause: Cause,
     /// A change of it was refused with `EDQUOT` for this limit.
     pub refused: Option<Limit>,
@@ -133,6 +134,7 @@ impl fmt::Display for TakenBack {
 /// A commit that failed.
 #[derive(Debug)]
 pub struct NotCommitted {
+    /// What COMMIT answered.
     pub error: io::Error,
     /// The group was taken back, nothing of it is there. `None`: that is not known.
     pub why: Option<TakenBack>,

@@ -18,6 +18,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 pub mod abi;
 mod at;
 mod atomic_files;
@@ -53,6 +54,7 @@ pub use guard::Entered;
 /// A stream as a thread sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
+    /// The number that the kernel's calls name it by.
     pub id: u64,
     /// `STREAM_*` flags.
     pub flags: u32,
@@ -146,8 +148,11 @@ pub fn sync_volume(fd: impl AsFd) -> io::Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AccessTimes {
+    /// Every read of a file and every listing of a directory may set the time (relatime).
     Kept = abi::ACCESS_TIMES_KEPT,
+    /// Listings of directories set none (nodiratime).
     OfFiles = abi::ACCESS_TIMES_OF_FILES,
+    /// Nothing sets one (noatime).
     Off = abi::ACCESS_TIMES_OFF,
 }
 
@@ -233,6 +238,7 @@ pub struct Damage {
     pub block: u64,
     /// The inode that it belongs to; 0: the volume's own.
     pub inode: u32,
+    /// What is wrong, for people.
     pub what: String,
 }
 

@@ -10,9 +10,11 @@ pub struct Failure {
     pub text: String,
 }
 
+/// What a command's functions return.
 pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
+    /// A failure with its exit code and text.
     pub fn new(code: u8, text: impl Into<String>) -> Self {
         Failure {
             code,
@@ -29,6 +31,7 @@ impl fmt::Display for Failure {
 
 /// Gives an error of a system call or of the engine an exit code and a context.
 pub trait Context<T> {
+    /// The failure `WHAT: ERROR`. `what` says what was tried.
     fn or_fail(self, code: u8, what: impl fmt::Display) -> Outcome<T>;
 }
 

@@ -1,6 +1,7 @@
 //! What the programs that people call have in common: `ccfs`, and those that it starts as if they were a part of it (`ccfs-bench`,
 //! `ccfs-crash`).
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 mod failure;
 pub mod manual;
 pub mod output;

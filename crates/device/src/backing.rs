@@ -12,9 +12,11 @@ const SYSFS_SECTOR: u64 = 512;
 
 /// The part of a file that a loop device shows, or a partition of one.
 pub struct Part {
+    /// The file that the kernel has opened for the loop device.
     pub file: PathBuf,
     /// Bytes.
     pub start: u64,
+    /// Bytes from `start` on.
     pub len: u64,
     /// Name of the loop device (of the whole one), as in /sys/block.
     pub disk: OsString,

@@ -7,10 +7,15 @@ use crate::Write;
 /// What a device has done so far. A write is one [`Write`], not one batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// Calls of `read` that succeeded.
     pub reads: u64,
+    /// Bytes that they brought.
     pub read_bytes: u64,
+    /// Writes handed in, one for each [`Write`].
     pub writes: u64,
+    /// Bytes of these writes.
     pub written_bytes: u64,
+    /// Flushes asked for.
     pub flushes: u64,
 }
 
@@ -25,21 +30,25 @@ pub struct Counting {
 }
 
 impl Counting {
+    /// One read of so many bytes was done.
     pub fn read(&self, bytes: usize) {
         self.reads.fetch_add(1, Relaxed);
         self.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
+    /// A batch was handed in.
     pub fn wrote(&self, writes: &[Write]) {
         self.writes.fetch_add(writes.len() as u64, Relaxed);
         self.written_bytes
             .fetch_add(writes.iter().map(Write::len).sum(), Relaxed);
     }
 
+    /// One flush was asked for.
     pub fn flush(&self) {
         self.flushes.fetch_add(1, Relaxed);
     }
 
+    /// The sums so far.
     pub fn get(&self) -> Counters {
         Counters {
             reads: self.reads.load(Relaxed),

@@ -32,21 +32,47 @@ const BOUNCE: u64 = 1 << 20;
 /// What a volume is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
+    /// Reading and writing.
     ReadWrite,
+    /// Reading; every write is refused with EROFS.
     ReadOnly,
 }
 
 /// Why a volume cannot be used. The texts are meant for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// The host refuses, or has no such file.
     #[error("cannot open {}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    Io {
+        /// What was named.
+        path: PathBuf,
+        /// What the host answered.
+        source: io::Error,
+    },
+    /// No regular file and no block device.
     #[error("{} is a {kind}; an image file or a block device is needed", path.display())]
-    WrongKind { path: PathBuf, kind: &'static str },
+    WrongKind {
+        /// What was named.
+        path: PathBuf,
+        /// What it is: `directory` ...
+        kind: &'static str,
+    },
+    /// Too small for any volume.
     #[error("{} has {bytes} bytes: no volume is in it, `ccfs mkfs` makes one", path.display())]
-    Empty { path: PathBuf, bytes: u64 },
+    Empty {
+        /// What was named.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Somebody has it, mounted or locked.
     #[error("{} is in use: {holder}", path.display())]
-    Busy { path: PathBuf, holder: String },
+    Busy {
+        /// What was named.
+        path: PathBuf,
+        /// Who has it, as far as that is known.
+        holder: String,
+    },
 }
 
 /// An image file or a block device.

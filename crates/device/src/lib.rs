@@ -15,6 +15,7 @@
 //!
 //! Tests use others as well, in memory, which lose power or are as slow as another kind of disk: the crate `disks`.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::io;
 use std::sync::Arc;
@@ -50,15 +51,19 @@ pub const SECTOR: u64 = 512;
 /// A part of a shared, aligned, immutable buffer.
 #[derive(Clone)]
 pub struct Slice {
+    /// The buffer that it is a part of.
     pub buf: Arc<AlignedBuf>,
     /// Bytes; multiples of 512.
     pub start: usize,
+    /// Bytes; a multiple of 512.
     pub len: usize,
 }
 
 /// One contiguous write: the parts land back to back at `offset` (bytes, multiple of 512).
 pub struct Write {
+    /// Bytes from the beginning of the device, a multiple of 512.
     pub offset: u64,
+    /// What is written, in this order.
     pub parts: Vec<Slice>,
 }
 
@@ -98,6 +103,7 @@ pub trait Device: Send + Sync {
     fn flush(&self) -> io::Result<()>;
     /// Tells the device that the range holds nothing of value. It may read as anything afterwards.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// What the device has done so far.
     fn counters(&self) -> Counters;
     /// True where the device refuses every write.
     fn read_only(&self) -> bool;
@@ -138,6 +144,7 @@ impl Write {
         self.parts.iter().map(|part| part.len as u64).sum()
     }
 
+    /// True where no part has a byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

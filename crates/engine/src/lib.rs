@@ -3,6 +3,7 @@
 //! Each folder is a floor, from below: `base`, `overlay`, `core`, `home`, `commit`, `operation`, `calls`, `volume`. Imports go down
 //! only (docs/design/engine.md, "Floors of the engine").
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 mod base;
 mod calls;
 mod commit;

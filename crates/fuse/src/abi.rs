@@ -2,6 +2,7 @@
 //! Source: the kernel's description of the interface (`linux/fuse.h`, BSD-licensed there). Byte order is the machine's.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+/// Version of the protocol before the dot.
 pub const MAJOR: u32 = 7;
 /// Newest version that this server speaks.
 pub const MINOR: u32 = 45;
@@ -13,9 +14,11 @@ pub const ROOT_ID: u64 = 1;
 /// Declares structures of the protocol with their sizes, which are checked at compile time.
 macro_rules! wire {
     ($($(#[$meta:meta])* $name:ident $size:literal { $($field:ident: $type:ty),* $(,)? })*) => {$(
-        $(#[$meta])*
+        #[doc = concat!("`", stringify!($name), "`: the structure of linux/fuse.h, `InHeader` for `fuse_in_header`; ", stringify!($size), " bytes.")]
+        $(#[doc = ""] #[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
+        #[allow(missing_docs, reason = "fields have the names of linux/fuse.h, which says what they are")]
         pub struct $name { $(pub $field: $type),* }
         const _: () = assert!(size_of::<$name>() == $size);
     )*};
@@ -100,19 +103,22 @@ wire! {
     InvalEntryOut 16 { parent: u64, namelen: u32, flags: u32 }
 }
 
-/// Where in a request's header in io_uring the first argument structure stands (after the in header, later the out header), where
-/// the entry's own words stand, and the header's size, bytes.
+/// Where in a request's header in io_uring the first argument structure stands (after the in header, later the out header), bytes.
 pub const URING_OP_AT: usize = 128;
+/// Where the entry's own words stand ([`UringEntry`]), bytes.
 pub const URING_ENTRY_AT: usize = 256;
+/// Size of a request's header, bytes.
 pub const URING_HEADER: usize = 288;
-/// Commands to /dev/fuse in io_uring: here is a buffer for requests; here is a reply, and its buffer is free.
+/// Command to /dev/fuse in io_uring: here is a buffer for requests.
 pub const URING_REGISTER: u32 = 1;
+/// The other command: here is a reply, and its buffer is free.
 pub const URING_COMMIT_AND_FETCH: u32 = 2;
 
 /// Declares the opcodes, and a table of their names for `status`.
 macro_rules! opcodes {
     ($($name:ident = $number:literal),* $(,)?) => {
-        pub mod op { $(pub const $name: u32 = $number;)* }
+        /// Numbers of requests: `opcode` of [`InHeader`].
+        pub mod op { $(#[doc = concat!("`FUSE_", stringify!($name), "` of linux/fuse.h.")] pub const $name: u32 = $number;)* }
         /// An opcode's name; numbers without one share "OTHER".
         pub fn opcode_name(opcode: u32) -> &'static str {
             match opcode { $($number => stringify!($name),)* _ => "OTHER" }
@@ -132,41 +138,73 @@ opcodes! {
 
 /// INIT flags; bits 32 and up travel in `flags2`.
 pub mod init {
+    /// Reads of one file may come at the same time.
     pub const ASYNC_READ: u64 = 1 << 0;
+    /// OPEN truncates by itself where O_TRUNC is given.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    /// LOOKUP takes `.` and `..`, as NFS needs them.
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
+    /// Writes may be longer than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
+    /// The kernel leaves the umask to the server.
     pub const DONT_MASK: u64 = 1 << 6;
+    /// Directories have ioctls.
     pub const HAS_IOCTL_DIR: u64 = 1 << 11;
+    /// The kernel drops a file's pages when its size or time has changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
+    /// There is READDIRPLUS.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
+    /// The kernel chooses between READDIR and READDIRPLUS.
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    /// Direct transfers may be asynchronous.
     pub const ASYNC_DIO: u64 = 1 << 15;
+    /// The kernel keeps dirty pages.
     pub const WRITEBACK_CACHE: u64 = 1 << 16;
+    /// OPEN may be left out (answered ENOSYS).
     pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
+    /// Lookups and listings of one directory may come at the same time.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    /// The kernel knows POSIX access control lists.
     pub const POSIX_ACL: u64 = 1 << 20;
+    /// `max_pages` of [`InitOut`] counts.
     pub const MAX_PAGES: u64 = 1 << 22;
+    /// The kernel keeps targets of symbolic links.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    /// OPENDIR may be left out (answered ENOSYS).
     pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
+    /// The kernel drops pages only where it is told to.
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    /// The server clears set-user-id and set-group-id at writes, truncation and chown.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    /// SETXATTR has the long form ([`SetxattrIn`]).
     pub const SETXATTR_EXT: u64 = 1 << 29;
+    /// `flags2` counts.
     pub const INIT_EXT: u64 = 1 << 30;
+    /// Requests may come by io_uring.
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// `SetattrIn::valid`.
 pub mod fattr {
+    /// `mode` is to be set.
     pub const MODE: u32 = 1 << 0;
+    /// `uid` is to be set.
     pub const UID: u32 = 1 << 1;
+    /// `gid` is to be set.
     pub const GID: u32 = 1 << 2;
+    /// `size` is to be set.
     pub const SIZE: u32 = 1 << 3;
+    /// `atime` is to be set.
     pub const ATIME: u32 = 1 << 4;
+    /// `mtime` is to be set.
     pub const MTIME: u32 = 1 << 5;
+    /// The time of access is to be now.
     pub const ATIME_NOW: u32 = 1 << 7;
+    /// The time of change of the content is to be now.
     pub const MTIME_NOW: u32 = 1 << 8;
+    /// `ctime` is to be set.
     pub const CTIME: u32 = 1 << 10;
+    /// Set-user-id and set-group-id are to be cleared.
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
@@ -174,16 +212,21 @@ pub mod fattr {
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `WriteIn::write_flags`, `ReadIn::read_flags`: who locks is named. Only a transfer that passes the page cache by says that.
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
+/// The same of `ReadIn::read_flags`.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
+/// `WriteIn::write_flags`: set-user-id and set-group-id are to be cleared.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `SetxattrIn::setxattr_flags`.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// `OpenOut::open_flags`.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
+/// `OpenOut::open_flags`: the kernel keeps the pages that it has.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// `OutHeader::error` of a notification (its `unique` is 0).
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Another notification: [`InvalEntryOut`].
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// Another notification: [`StoreOut`].
 pub const NOTIFY_STORE: i32 = 4;
 /// `_IOR(229, 0, u32)`: makes this /dev/fuse descriptor another channel of the connection of the given one.
 pub const DEV_IOC_CLONE: u32 = 0x8004_E500;

@@ -126,6 +126,7 @@ impl FromStr for Target {
 /// What came of an unmount. Errors: EBUSY; ENOENT, the mount is in no namespace that is found, or another one covers it.
 #[derive(Debug)]
 pub struct Outcome {
+    /// What unmounting answered.
     pub result: io::Result<()>,
     /// Where else the volume is mounted, or who uses it; empty: nothing is known.
     pub more: String,

@@ -1,5 +1,6 @@
 //! ccfs over FUSE: the kernel's protocol, the server that turns requests into operations of the engine, and mounting.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 pub mod abi;
 pub mod abort;
 pub mod helper_process;

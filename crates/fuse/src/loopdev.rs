@@ -23,6 +23,7 @@ const TRIES: u32 = 64;
 /// An attached loop device. It stays while this or any other opened descriptor of it does.
 #[derive(Debug)]
 pub struct LoopDevice {
+    /// `/dev/loopN`.
     pub path: PathBuf,
     /// For reading: where the kernel lets nobody write to a mounted device (`bdev_allow_write_mounted=0`), it mounts none that somebody
     /// has open for writing.

@@ -42,9 +42,11 @@ const NO_WRITER_TRIES: u32 = 3;
 /// A mount in the tree.
 #[derive(Clone, Debug)]
 pub struct Mounted {
+    /// The directory, as the mount table names it.
     pub mountpoint: PathBuf,
     /// What the mount table shows.
     pub source: PathBuf,
+    /// It is a `fuseblk` mount, else a plain `fuse` one.
     pub fuseblk: bool,
     /// Made by fusermount3, and unmounted by it.
     by_user: bool,

@@ -25,15 +25,25 @@ pub enum FsType {
 pub struct MountConfig {
     /// The volume: a block device or an image file. Shown in the mount table.
     pub source: PathBuf,
+    /// Which kind of mount to make.
     pub fstype: FsType,
+    /// Nothing is changed (`ro`).
     pub read_only: bool,
+    /// Reading sets no access times.
     pub noatime: bool,
+    /// The same, for directories.
     pub nodiratime: bool,
+    /// Every change is durable when its call returns.
     pub sync: bool,
+    /// The same, for entries of directories.
     pub dirsync: bool,
+    /// No symbolic link is followed.
     pub nosymfollow: bool,
+    /// Set-user-id and set-group-id have no effect.
     pub nosuid: bool,
+    /// Device files cannot be opened.
     pub nodev: bool,
+    /// No program can be executed.
     pub noexec: bool,
     /// Other users than the daemon's may use the volume.
     pub allow_other: bool,
@@ -41,6 +51,7 @@ pub struct MountConfig {
     pub status_dir: bool,
     /// Opens and closes of files cost a request, so that files can be open O_ATOMIC.
     pub atomic_files: bool,
+    /// Threads that serve requests of /dev/fuse.
     pub pool: PoolConfig,
     /// Which way requests come.
     pub transport: Transport,
@@ -88,8 +99,15 @@ impl MountConfig {
 /// Why a mount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
+    /// A system call failed, or what it is needed for.
     #[error("{what}: {error}")]
-    System { what: String, error: io::Error },
+    System {
+        /// What was tried, and on what.
+        what: String,
+        /// What the system answered.
+        error: io::Error,
+    },
+    /// The volume cannot be opened or recovered.
     #[error("{0}")]
     Engine(#[from] ccfs_engine::Error),
     /// The volume could not be brought to rest; it will be recovered at the next mount.

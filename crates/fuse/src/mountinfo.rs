@@ -10,8 +10,11 @@ pub struct Line {
     pub id: u64,
     /// Numbers of the device, `MAJOR:MINOR`.
     pub device: String,
+    /// Where it is mounted, as this process sees it.
     pub dir: PathBuf,
+    /// Type of the file system, with its subtype.
     pub fstype: String,
+    /// The device, or what the file system calls its source.
     pub source: PathBuf,
 }
 

@@ -12,13 +12,20 @@ pub enum Body<'a> {
     /// As /dev/fuse gives them: everything after the header, back to back.
     Whole(&'a [u8]),
     /// As io_uring gives them: the first argument structure in a fixed area, the rest apart.
-    Split { first: &'a [u8], rest: &'a [u8] },
+    Split {
+        /// The first argument structure.
+        first: &'a [u8],
+        /// What follows it.
+        rest: &'a [u8],
+    },
 }
 
 /// A request. Its bytes come from outside: every accessor checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
+    /// The header, as it came.
     pub header: abi::InHeader,
+    /// The arguments.
     pub body: Body<'a>,
     /// Whether the thread that serves it may wait.
     pub wait: Wait,
@@ -151,6 +158,7 @@ pub struct Reply {
     pub silent: bool,
     /// Where a READ's answer may be written at once, if the transport has such a place; then `filled` says how many bytes, and `body` is empty.
     pub window: Option<Memory>,
+    /// Bytes of the answer in `window`; `None`: it is in `body`.
     pub filled: Option<usize>,
     /// References that this reply gives to the kernel. They are taken back if it cannot be delivered.
     pub remembered: Vec<Ino>,
@@ -165,7 +173,9 @@ pub struct Reply {
 /// Bytes of a file (by its node id) of which the kernel's pages are out of date.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StalePages {
+    /// The file.
     pub nodeid: u64,
+    /// Bytes of the file.
     pub range: Range<u64>,
 }
 

@@ -143,6 +143,7 @@ impl Allocator {
         self.reservations.surely_unreserved()
     }
 
+    /// Inodes that nobody has.
     pub fn free_inodes(&self) -> u32 {
         self.inodes_free.sum().clamp(0, i64::from(u32::MAX)) as u32
     }

@@ -23,6 +23,7 @@ pub struct Met {
     pub ino: Ino,
     /// 0: no single block.
     pub pblk: Pblk,
+    /// The structure and what is wrong with it, for people.
     pub what: String,
 }
 

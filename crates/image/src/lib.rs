@@ -9,6 +9,7 @@
 //! (dirtree). Every structure's checksum is verified
 //! when it is read from the device and right in what `take_dirty` returns.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 use ccfs_device::{AlignedBuf, Device};
 use ccfs_ext4::errors::ErrorFields;
@@ -67,29 +68,43 @@ pub fn shard_of(ino: Ino, shards: usize) -> usize {
 /// Facts of the volume that do not change while it is open.
 #[derive(Clone, Debug)]
 pub struct Geometry {
+    /// Bytes.
     pub block_size: u32,
+    /// Bytes of an inode on disk.
     pub inode_size: u32,
+    /// Blocks of the volume.
     pub blocks_count: u64,
+    /// Inodes of the volume.
     pub inodes_count: u32,
+    /// Block where group 0 begins: 1 with blocks of 1024 bytes, else 0.
     pub first_data_block: u64,
+    /// Blocks of each group but the last.
     pub blocks_per_group: u32,
+    /// Inodes of each group.
     pub inodes_per_group: u32,
+    /// Number of groups.
     pub groups: u32,
     /// First inode number that is not reserved (usually 11).
     pub first_ino: u32,
+    /// The volume's UUID.
     pub uuid: [u8; 16],
+    /// The label, without the zeros at its end.
     pub label: Vec<u8>,
     /// Blocks kept for root (s_r_blocks_count).
     pub root_reserved_blocks: u64,
     /// Blocks of metadata that `statfs` must not count in f_blocks (ext4's "overhead").
     pub overhead_blocks: u64,
+    /// Feature extent: new files get extent trees.
     pub has_extents: bool,
+    /// Feature dir_index: large directories get a hash tree.
     pub has_dir_index: bool,
     /// Directories may have more than 65,000 subdirectories. Features are never changed, so without it they may not.
     pub has_dir_nlink: bool,
+    /// Feature metadata_csum: structures have checksums.
     pub has_metadata_csum: bool,
-    /// Largest file size in bytes, with extents and with block maps.
+    /// Largest file with extents, bytes.
     pub max_file_size_extents: u64,
+    /// Largest file with block maps, bytes.
     pub max_file_size_blockmap: u64,
 }
 
@@ -98,18 +113,25 @@ pub struct Geometry {
 pub struct InodeAttr {
     /// Type and permission bits (S_IFMT included).
     pub mode: u16,
+    /// Owner.
     pub uid: u32,
+    /// Group.
     pub gid: u32,
+    /// Bytes.
     pub size: u64,
     /// On disk value; for directories 1 means "not counted" (dir_nlink).
     pub nlink: u32,
     /// Seconds and nanoseconds; what an inode of 128 bytes cannot hold is cut as ext4 does.
     pub atime: (i64, u32),
+    /// Last change of the content, likewise.
     pub mtime: (i64, u32),
+    /// Last change of the inode, likewise.
     pub ctime: (i64, u32),
+    /// When it was created, likewise; zeros in inodes of 128 bytes.
     pub crtime: (i64, u32),
     /// i_flags. EXTENTS_FL, INDEX_FL and the like are structure: `write_attr` keeps the image's own for `STRUCTURE_FLAGS`.
     pub flags: u32,
+    /// Tells uses of one inode number apart.
     pub generation: u32,
     /// Device number for block and character devices (Linux's 32-bit new encoding).
     pub rdev: u32,
@@ -127,6 +149,7 @@ pub const STRUCTURE_FLAGS: u32 = raw::FLAG_EXTENTS
 /// Where a range of a file lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
+    /// First block of the file.
     pub lblk: Lblk,
     /// Blocks from `lblk` for which this answer holds (at least 1).
     pub len: u64,
@@ -139,14 +162,18 @@ pub struct Mapping {
 /// A run of physical blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
+    /// First block of the volume.
     pub pblk: Pblk,
+    /// Number of blocks.
     pub len: u64,
 }
 
 /// A directory entry as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
+    /// The name, without a zero at its end.
     pub name: Vec<u8>,
+    /// Inode number.
     pub ino: Ino,
     /// ext4's file type byte (1 regular, 2 directory, 3 char, 4 block, 5 fifo, 6 socket, 7 symlink, 0 unknown).
     pub ftype: u8,
@@ -193,6 +220,7 @@ impl Image {
     pub fn geometry(&self) -> &Geometry {
         &self.core.geometry
     }
+    /// What the volume lies on.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.core.dev
     }

@@ -42,8 +42,11 @@ const ENTRIES: u64 = 3;
 /// Where a scrub stands. The default is its beginning; every value is safe, whoever made it up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScrubAt {
+    /// Which kind of structure is looked at.
     pub phase: u32,
+    /// The group or inode in this phase.
     pub item: u64,
+    /// What of it: stage, and block of the file.
     pub part: u64,
 }
 
@@ -54,13 +57,16 @@ pub struct Damage {
     pub pblk: Pblk,
     /// The inode that it belongs to; 0: none, it is the volume's.
     pub ino: Ino,
+    /// What is wrong, for people.
     pub what: String,
 }
 
 /// A block that was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visited {
+    /// The block.
     pub pblk: Pblk,
+    /// The inode that it belongs to; 0: none, it is the volume's.
     pub ino: Ino,
     /// "super block", "block bitmap" ...
     pub what: &'static str,
@@ -75,9 +81,11 @@ pub struct ScrubStep {
     pub visited: Vec<Visited>,
     /// How many of them are newer in memory.
     pub newer: u64,
+    /// What was found damaged, at most about [`SCRUB_DAMAGE_MAX`].
     pub damage: Vec<Damage>,
-    /// Progress in units of no meaning: done of total.
+    /// Progress in units of no meaning.
     pub done: u64,
+    /// What `done` reaches at the end.
     pub total: u64,
 }
 

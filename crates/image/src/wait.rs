@@ -5,6 +5,7 @@ use ccfs_ext4::{Error, Result};
 /// Whether a call may wait for the device, for a lock whose holder may wait for it, for room, or for somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
+    /// Blocking.
     Allowed,
     /// Non-blocking: what is not in memory is an error. The caller is a thread that others wait for; it leaves the work to another one.
     Never,

@@ -2,6 +2,7 @@
 //!
 //! A panic never reaches the caller: it becomes `EIO` (`guarded`), as any other failure that should not be.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 mod exports;
 
 use ccfs_client::{Stream, TakenBack};
@@ -20,7 +21,9 @@ pub use ccfs_client::abi;
 pub enum Place<'a> {
     /// The functions without suffix: `CCFS_MOUNT`, else the current directory.
     Usual,
+    /// The volume that this open file or directory is in.
     Fd(BorrowedFd<'a>),
+    /// The volume that this path is in.
     Path(&'a Path),
 }
 

@@ -27,6 +27,7 @@ impl Kind {
 /// What the log knows of a group of frames besides its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
+    /// A transaction or a checkpoint.
     pub kind: Kind,
     /// 0 unless the kind is `Txn`.
     pub id: TxnId,

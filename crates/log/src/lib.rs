@@ -6,6 +6,7 @@
 //! * `geometry.rs`: which block of the volume a frame lies in.
 //! * `jbd2.rs`: the empty jbd2 super block in front of the log.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 mod frame;
 mod geometry;

@@ -72,7 +72,9 @@ pub struct Slot {
     pub id: TxnId,
     /// In the ring, or (for a checkpoint) in its area, which is numbered by itself.
     pub first: FrameNo,
+    /// Number of frames.
     pub frames: u64,
+    /// A transaction or a checkpoint.
     pub kind: Kind,
     stamp: u64,
 }

@@ -34,6 +34,7 @@ const READ_BYTES: usize = 1 << 20;
 /// What `Log::open` found.
 #[derive(Clone, Debug)]
 pub struct Scan {
+    /// The newer intact one of the two.
     pub header: Header,
     /// Intact transactions, by position; their ids rise too.
     pub txns: Vec<Found>,
@@ -45,14 +46,18 @@ pub struct Scan {
     pub torn: Vec<Torn>,
     /// The highest watermark in any live frame, at least the header's `applied_id`.
     pub watermark: TxnId,
+    /// Blocks of the log by verdict, for diagnosis.
     pub counts: Counts,
 }
 
 /// An intact group of frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
+    /// What its frames say of it.
     pub meta: Meta,
+    /// Number of its first frame.
     pub first: FrameNo,
+    /// Number of frames.
     pub frames: u64,
     /// Bytes.
     pub payload_len: u64,
@@ -62,9 +67,13 @@ pub struct Found {
 /// A group of which frames are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torn {
+    /// A transaction or a checkpoint.
     pub kind: Kind,
+    /// Its id; 0 of a checkpoint.
     pub id: TxnId,
+    /// Number of its first frame.
     pub first: FrameNo,
+    /// Frames that it should have.
     pub frames: u64,
     /// Frames that are there.
     pub seen: u64,
@@ -73,11 +82,17 @@ pub struct Torn {
 /// Number of blocks per verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// No frames: never written, or something else's bytes.
     pub foreign: u64,
+    /// Frames of an earlier mount.
     pub old_epoch: u64,
+    /// Frames whose checksum is wrong.
     pub damaged: u64,
+    /// Whole frames that do not belong where they lie.
     pub misplaced: u64,
+    /// Frames below the tail, or of a checkpoint before the one that is home.
     pub stale: u64,
+    /// Frames that count.
     pub live: u64,
 }
 

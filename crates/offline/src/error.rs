@@ -13,17 +13,22 @@ pub enum Error {
     /// A file of the host that was named, before anything is copied.
     #[error("{path}: {error}")]
     Host {
+        /// The file, made fit to print.
         path: String,
+        /// What the host answered.
         error: ccfs_engine::Error,
     },
     /// A file, in the volume or outside; `path` is made fit to print.
     #[error("{path}: {error}")]
     File {
+        /// The file.
         path: String,
+        /// What went wrong with it.
         error: ccfs_engine::Error,
     },
 }
 
+/// What calls of this crate return.
 pub type Result<T> = std::result::Result<T, Error>;
 
 pub(crate) fn errno<T>(n: i32) -> ccfs_engine::Result<T> {

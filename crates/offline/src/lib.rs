@@ -20,6 +20,7 @@
 //! Paths name files as from the volume's root; symlinks and `..` stay inside the volume. Rights are not checked: who may write the
 //! image file may change everything in it.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 mod copy;
 mod error;
 mod list;

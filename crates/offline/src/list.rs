@@ -9,6 +9,7 @@ use std::path::Path;
 /// A name in a directory.
 #[derive(Debug)]
 pub struct Entry {
+    /// The name; never one that leads elsewhere.
     pub name: Vec<u8>,
     /// Attributes, of a symlink its own. An error: the inode is damaged.
     pub attr: Result<Attr>,

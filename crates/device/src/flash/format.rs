@@ -85,6 +85,7 @@ impl FlashGeometry {
         }
     }
 
+    /// Bytes that the host sees.
     pub fn size_bytes(&self) -> u64 {
         u64::from(self.logical_pages) * PAGE as u64
     }

@@ -41,9 +41,11 @@ pub trait Transactions: Send + Sync {
     fn commit(&self, txn: u64) -> io::Result<()>;
     /// Gives the transaction its place in the order of commits, without waiting for a flush.
     fn commit_ordered(&self, txn: u64) -> io::Result<()>;
+    /// Forgets all that the transaction wrote and discarded; one that did nothing is no error.
     fn abort(&self, txn: u64) -> io::Result<()>;
     /// Bytes that one transaction may write, however full the device is.
     fn transaction_max(&self) -> u64;
+    /// What the flash did since it was opened, and how it stands.
     fn flash_counters(&self) -> FlashCounters;
 }
 
@@ -54,25 +56,37 @@ pub struct FlashCounters {
     pub host_pages: u64,
     /// Pages programmed: the host's, those that garbage collection moved, records of commits, tables and roots.
     pub programmed: u64,
+    /// Of those: moved by garbage collection.
     pub moved_pages: u64,
+    /// Of those: records of commits.
     pub record_pages: u64,
+    /// Of those: tables of the mapping, and roots.
     pub table_pages: u64,
+    /// Blocks that were erased.
     pub erases: u64,
     /// Flushes of what the flash lies on.
     pub flushes: u64,
+    /// Transactions that were committed, in order or durably.
     pub commits: u64,
+    /// Transactions that were forgotten.
     pub aborts: u64,
+    /// Snapshots of the mapping that were written: tables and a root.
     pub snapshots: u64,
-    /// Pages of the flash, those that hold something, and those that can be programmed without collecting garbage.
+    /// Pages of the flash.
     pub pages: u64,
+    /// Pages that hold something.
     pub used_pages: u64,
+    /// Pages that can be programmed without collecting garbage.
     pub free_pages: u64,
-    /// Erases of the least and the most worn block.
+    /// Erases of the least worn block.
     pub wear_least: u64,
+    /// Erases of the most worn block.
     pub wear_most: u64,
-    /// Since the device was made; what came after the newest root is not counted when it is opened again.
+    /// Pages programmed since the device was made; what came after the newest root is not counted when it is opened again.
     pub life_programmed: u64,
+    /// Blocks erased since the device was made.
     pub life_erases: u64,
+    /// Pages that the host wrote since the device was made.
     pub life_host_pages: u64,
 }
 
@@ -103,6 +117,7 @@ pub enum FlashBug {
 pub struct Tuning {
     /// Pages programmed between two snapshots at most: what recovery has to look through.
     pub snapshot_every: u32,
+    /// The mistake to make; `None`: none.
     pub bug: Option<FlashBug>,
 }
 
@@ -200,6 +215,7 @@ impl FlashDevice {
         })
     }
 
+    /// How the flash is divided.
     pub fn geometry(&self) -> FlashGeometry {
         self.geometry
     }

@@ -60,9 +60,11 @@ impl SyncCall {
 /// Who called for a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Syncer {
+    /// The system call, and what it is about.
     pub call: SyncCall,
     /// Thread id of the caller, 0 if unknown.
     pub pid: u32,
+    /// The caller's user.
     pub uid: u32,
     /// The caller's stream.
     pub stream: StreamId,
@@ -71,11 +73,15 @@ pub struct Syncer {
 /// Why a transaction was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
+    /// A sync call wanted it.
     Sync(Syncer),
     /// A transaction of stream `to` was committed that has to come after this one.
     Dependency {
+        /// The stream that it has to come before.
         to: StreamId,
+        /// Which rule of C5 ties the two.
         rule: Rule,
+        /// What both touched.
         inode: Ino,
     },
     /// It was old enough (C7).
@@ -86,6 +92,7 @@ pub enum Cause {
     LogLimit,
     /// An operation found no free space; uncommitted frees become space.
     Space,
+    /// The volume is unmounted.
     Unmount,
     /// A barrier closed it (C13).
     Barrier,

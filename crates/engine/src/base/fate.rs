@@ -77,10 +77,12 @@ impl Fate {
         }
     }
 
+    /// Neither committed nor taken back yet.
     pub fn is_open(&self) -> bool {
         self.state.load(Ordering::Acquire) == OPEN
     }
 
+    /// All of it is in the stream that it was begun in.
     pub fn is_committed(&self) -> bool {
         self.state.load(Ordering::Acquire) == COMMITTED
     }

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 pub struct RangeSet(BTreeMap<u64, u64>);
 
 impl RangeSet {
+    /// The ranges `(start, end)`, in rising order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().map(|(s, e)| (*s, *e))
     }
 
+    /// True where it holds no block.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -19,6 +21,7 @@ impl RangeSet {
         self.0.len()
     }
 
+    /// Does it hold a block of `start..end`?
     pub fn overlaps(&self, start: u64, end: u64) -> bool {
         let last = self.0.range(..end).next_back();
         start < end && last.is_some_and(|(_, &e)| e > start)
@@ -33,6 +36,7 @@ impl RangeSet {
         }
     }
 
+    /// Does it hold this block?
     pub fn contains(&self, at: u64) -> bool {
         self.range_at(at).is_some()
     }
@@ -50,6 +54,7 @@ impl RangeSet {
         self.0.range(at + 1..).next().map(|(&s, _)| s)
     }
 
+    /// Adds `start..end`; ranges that overlap or touch become one.
     pub fn insert(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
@@ -66,6 +71,7 @@ impl RangeSet {
         self.0.insert(start, end);
     }
 
+    /// Takes `start..end` out; a range that holds more than it is cut.
     pub fn remove(&mut self, start: u64, end: u64) {
         if start >= end {
             return;

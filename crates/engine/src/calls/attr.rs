@@ -47,6 +47,7 @@ fn split_name(name: &[u8]) -> Result<(u8, &[u8])> {
 }
 
 impl Calls {
+    /// stat(2). Errors: ENOENT where the inode is free.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.getattr_for(ino, self.wait)
     }
@@ -244,6 +245,7 @@ impl Calls {
         }
     }
 
+    /// The target of a symbolic link. Errors: EINVAL for anything else.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
@@ -267,6 +269,7 @@ impl Calls {
         Ok(target)
     }
 
+    /// FS_IOC_GETFLAGS: the `i_flags` that users may see.
     pub fn getflags(&self, ino: Ino) -> Result<u32> {
         Ok(self.getattr(ino)?.flags & FLAGS_VISIBLE)
     }
@@ -410,6 +413,7 @@ impl Calls {
         Ok(value)
     }
 
+    /// Full names of the extended attributes, without those that listxattr(2) does not show.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.check_alive()?;
         let inode = self.inode(ino)?;

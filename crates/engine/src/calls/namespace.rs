@@ -69,6 +69,7 @@ impl Calls {
         }
     }
 
+    /// A file of any type but directory and symbolic link. `mode` is type and permission bits, `rdev` the number of a device. Errors: as mknod(2).
     pub fn mknod(
         &self,
         cx: &Context,
@@ -89,6 +90,7 @@ impl Calls {
         )
     }
 
+    /// An empty directory; of `mode` the low 12 bits count. Errors: as mkdir(2).
     pub fn mkdir(&self, cx: &Context, parent: Ino, name: &[u8], mode: u16) -> Result<Attr> {
         let mode = S_IFDIR | (mode & 0o7777);
         self.create(
@@ -388,10 +390,12 @@ impl Calls {
         })
     }
 
+    /// Removes a name that is no directory's. Errors: as unlink(2).
     pub fn unlink(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
         self.remove(cx, parent, name, false)
     }
 
+    /// Removes an empty directory. Errors: as rmdir(2).
     pub fn rmdir(&self, cx: &Context, parent: Ino, name: &[u8]) -> Result<()> {
         match name {
             b"." => errno(libc::EINVAL),

@@ -5,6 +5,7 @@ use ccfs_ext4::Error;
 use ccfs_image::Run;
 
 impl Calls {
+    /// statfs(2). Blocks that uncommitted frees give back count as free.
     pub fn statfs(&self) -> Result<StatFs> {
         self.check_alive()?;
         let geo = self.image().geometry();
@@ -27,10 +28,12 @@ impl Calls {
         })
     }
 
+    /// The label of the volume, bytes as they lie there without the zeros at the end.
     pub fn label(&self) -> Vec<u8> {
         self.image().geometry().label.clone()
     }
 
+    /// The UUID of the volume.
     pub fn uuid(&self) -> [u8; 16] {
         self.image().geometry().uuid
     }

@@ -7,6 +7,7 @@ pub(crate) const REMAP_MIN: u64 = 64 << 10;
 /// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// No operation changes anything. Recovery after a crash writes all the same.
     pub read_only: bool,
     /// An operation's commit starts at most this long after it (C7).
     pub commit_interval: Duration,
@@ -16,6 +17,7 @@ pub struct Options {
     pub dirty_most: u64,
     /// What the limit never exceeds, also when it is changed later: the engine lowers it to what the device commits as one.
     pub dirty_bound: u64,
+    /// Reading sets no access times.
     pub noatime: bool,
     /// As noatime, for directories.
     pub nodiratime: bool,

@@ -11,9 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Counters since the mount.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counters {
+    /// Operations accepted.
     pub operations: u64,
+    /// Transactions that became durable.
     pub commits: u64,
+    /// Checkpoints written.
     pub checkpoints: u64,
+    /// Sync calls, without those that `ignored_syncs` counts.
     pub syncs: u64,
     /// Calls that wanted order without durability.
     pub barriers: u64,
@@ -31,18 +35,26 @@ pub struct Counters {
     pub avoided_bytes: u64,
     /// Longest time that a commit kept a file's writers and readers waiting while it found places for the file's data.
     pub longest_stall_us: u64,
+    /// Writes of the device.
     pub device_writes: u64,
+    /// Bytes of these writes.
     pub device_written_bytes: u64,
+    /// Reads of the device.
     pub device_reads: u64,
+    /// Bytes of these reads.
     pub device_read_bytes: u64,
+    /// Flushes of the device.
     pub device_flushes: u64,
 }
 
+/// A stream, and what of it is not durable yet.
 #[derive(Clone, Debug, Serialize)]
 pub struct StreamStatus {
+    /// The stream's number.
     pub id: u64,
-    /// Running transaction: operations and bytes of data not yet committed.
+    /// Operations in the running transaction, which is not committed yet.
     pub running_operations: u64,
+    /// Bytes of data in the running transaction.
     pub running_bytes: u64,
     /// What its records need in the log, about.
     pub running_log_bytes: u64,
@@ -56,6 +68,7 @@ pub struct StreamStatus {
     pub dependencies: Vec<DependencyStatus>,
 }
 
+/// A transaction of another stream that has to be durable first.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct DependencyStatus {
     /// The other stream.
@@ -113,27 +126,37 @@ fn dependencies_of(view: &StreamView) -> Vec<DependencyStatus> {
 /// The device, where it is transactional flash; zeros elsewhere.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct FlashStatus {
-    /// Pages of 4096 bytes: of the flash, in use, and free without collecting garbage.
+    /// Pages of the flash, of 4096 bytes.
     pub pages: u64,
+    /// Pages that hold something.
     pub used_pages: u64,
+    /// Pages that can be programmed without collecting garbage.
     pub free_pages: u64,
-    /// Since the mount: pages written by the volume, and all that were programmed for it.
+    /// Pages that the volume wrote since the mount.
     pub host_pages: u64,
+    /// Pages programmed since the mount.
     pub programmed_pages: u64,
-    /// Of those: moved by garbage collection, lists of commits, tables and roots.
+    /// Of those: moved by garbage collection.
     pub moved_pages: u64,
+    /// Of those: lists of commits.
     pub record_pages: u64,
+    /// Of those: tables of the mapping, and roots.
     pub table_pages: u64,
+    /// Blocks erased since the mount.
     pub erases: u64,
+    /// Transactions that were committed.
     pub commits: u64,
     /// Flushes of what the flash lies on.
     pub flushes: u64,
-    /// Erases of the least and the most worn block.
+    /// Erases of the least worn block.
     pub wear_least: u64,
+    /// Erases of the most worn block.
     pub wear_most: u64,
-    /// Since the flash was made.
+    /// Pages that the host wrote since the flash was made.
     pub life_host_pages: u64,
+    /// Pages programmed since the flash was made.
     pub life_programmed_pages: u64,
+    /// Blocks erased since the flash was made.
     pub life_erases: u64,
 }
 
@@ -169,7 +192,9 @@ pub struct DamageStatus {
     pub error_count: u32,
     /// All of this is in the super block on the device; false on a read-only mount that met damage.
     pub recorded: bool,
+    /// The first error since the last check; `None`: there is none.
     pub first_error: Option<ErrorStatus>,
+    /// The newest error since the last check; `None`: there is none.
     pub last_error: Option<ErrorStatus>,
 }
 
@@ -184,6 +209,7 @@ pub struct ErrorStatus {
     pub block: u64,
     /// What found it.
     pub function: String,
+    /// Line of the source where it was found.
     pub line: u32,
     /// The kernel's EXT4_ERR_*: 4 for a wrong checksum, 5 for an impossible value.
     pub code: u8,
@@ -202,22 +228,37 @@ impl From<ErrorFields> for ErrorStatus {
     }
 }
 
+/// A volume that is in use.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
+    /// The label; bytes that are no UTF-8 are replaced.
     pub label: String,
+    /// The UUID, in hexadecimal digits and dashes.
     pub uuid: String,
+    /// Nothing is changed: a read-only mount.
     pub read_only: bool,
     /// Why the volume was stopped, and what to do; empty while all is well.
     pub stopped: String,
+    /// What was found damaged.
     pub damage: DamageStatus,
+    /// Bytes.
     pub block_size: u32,
+    /// Frames that the ring of the log has; 0 without a log.
     pub log_frames: u64,
+    /// Frames of it that are in use.
     pub log_frames_used: u64,
+    /// The device, where it is transactional flash.
     pub flash: FlashStatus,
+    /// Accepted data that is not committed, bytes.
     pub dirty_bytes: u64,
+    /// The bound of that, from which writers wait, bytes.
     pub dirty_limit_bytes: u64,
+    /// Blocks of structure that a checkpoint has to bring home.
     pub dirty_image_blocks: u64,
+    /// Files without a name that are still open.
     pub orphans: u64,
+    /// The streams that there are.
     pub streams: Vec<StreamStatus>,
+    /// Counters since the mount.
     pub counters: Counters,
 }

@@ -24,10 +24,13 @@ pub const BUCKETS_US: [u64; 16] = [
 /// A transaction became durable.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit {
+    /// Whose transaction it was.
     pub stream: StreamId,
     /// Place in the order of commits.
     pub id: u64,
+    /// Why it was committed.
     pub cause: Cause,
+    /// Operations in it.
     pub operations: u64,
     /// File data.
     pub data_bytes: u64,
@@ -57,40 +60,60 @@ impl Commit {
 /// A sync call returned.
 #[derive(Clone, Copy, Debug)]
 pub struct Synced {
+    /// Who called.
     pub who: Syncer,
     /// Transactions that it found uncommitted, its own and those they depend on.
     pub commits: u64,
+    /// From the call until it returned.
     pub latency: Duration,
+    /// It returned an error.
     pub failed: bool,
 }
 
+/// What happened.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
+    /// A transaction became durable.
     Commit(Commit),
+    /// A sync call returned.
     Sync(Synced),
 }
 
+/// Something that happened, with its number and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// Counts from 0 at the mount, without gaps.
     pub number: u64,
+    /// When it was written down, by the system's clock.
     pub at: SystemTime,
+    /// What happened.
     pub what: What,
 }
 
 /// What a stream did since the mount, or since it was forgotten for newer ones.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamTotals {
+    /// Which stream.
     pub stream: StreamId,
+    /// Transactions that became durable.
     pub commits: u64,
+    /// Operations in them.
     pub operations: u64,
+    /// File data in them, bytes.
     pub data_bytes: u64,
+    /// Frames of them in the log, bytes.
     pub log_bytes: u64,
+    /// Data of them that was never written, bytes.
     pub avoided_bytes: u64,
+    /// Sum of [`Commit::latency`].
     pub latency_sum: Duration,
+    /// The longest of them.
     pub latency_max: Duration,
+    /// That of the newest one.
     pub latency_last: Duration,
+    /// Why the newest one was committed.
     pub last_cause: Cause,
+    /// When the newest one was written down.
     pub last: Instant,
 }
 
@@ -99,6 +122,7 @@ pub struct StreamTotals {
 pub struct Histogram {
     /// By bucket, not summed up; the last one is beyond all of [`BUCKETS_US`].
     pub counts: [u64; BUCKETS_US.len() + 1],
+    /// The sum of all.
     pub sum: Duration,
 }
 
@@ -115,7 +139,9 @@ impl Histogram {
 pub struct Totals {
     /// In the order of [`Cause::NAMES`].
     pub commits_by_cause: [u64; Cause::NAMES.len()],
+    /// [`Commit::latency`] of all commits.
     pub commit_latency: Histogram,
+    /// [`Synced::latency`] of all sync calls.
     pub sync_latency: Histogram,
     /// In the order of their numbers.
     pub streams: Vec<StreamTotals>,

@@ -28,6 +28,7 @@ const VERIFY_BYTES: u64 = 1 << 20;
 pub enum Verdict {
     /// The image at home contains it.
     Home,
+    /// Its records are applied to the image.
     Apply,
     /// It was not durable: it never happened.
     Discard,
@@ -55,7 +56,9 @@ pub struct Facts {
 /// The rows of the decision table (docs/design/recovery.md, "Recovery"), in the order in which they are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
+    /// At or below the position of the home image.
     Home,
+    /// An interrupted recovery discarded it.
     RejectedBefore,
     /// Below the watermark; frames or dependencies are missing.
     Damaged,
@@ -63,12 +66,16 @@ pub enum Row {
     Durable,
     /// Above the watermark, whole, with dependencies and data.
     Whole,
+    /// Above the watermark; frames are missing.
     Torn,
+    /// Above the watermark, whole; something that it depends on is discarded.
     WithoutDeps,
+    /// Above the watermark, whole; data that it placed is not there.
     WithoutData,
 }
 
 impl Row {
+    /// All rows, in the order in which [`Recovery::rows`] counts them.
     pub const ALL: [Row; 8] = [
         Row::Home,
         Row::RejectedBefore,
@@ -109,6 +116,7 @@ impl Row {
         }
     }
 
+    /// What this row does with a transaction.
     pub fn verdict(self) -> Verdict {
         match self {
             Row::Home => Verdict::Home,
@@ -129,10 +137,13 @@ pub fn verdict(f: Facts) -> Verdict {
 /// What a recovery did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
+    /// Transactions that were applied.
     pub applied: u64,
     /// Bytes of the records of those that were applied.
     pub applied_bytes: u64,
+    /// Transactions that were discarded.
     pub discarded: u64,
+    /// Orphaned inodes that were freed.
     pub freed_inodes: u64,
     /// Transactions by row of the decision table, in the order of `Row::ALL`.
     pub rows: [u64; Row::ALL.len()],

@@ -4,6 +4,7 @@ use crate::volume::Volume;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Volume {
+    /// What `ccfs status` shows, as it is now. Its parts are not of one instant.
     pub fn status(&self) -> Status {
         let c = &self.counters();
         let device = self.dev().counters();

@@ -52,11 +52,14 @@ const NEEDED: u64 = init::BIG_WRITES
 /// What was agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
+    /// Version of the protocol behind the dot: the lower of both sides.
     pub minor: u32,
+    /// Bits of [`init`] that both sides have.
     pub flags: u64,
 }
 
 impl Agreed {
+    /// Was this bit agreed on?
     pub fn has(&self, flag: u64) -> bool {
         self.flags & flag != 0
     }
@@ -65,6 +68,7 @@ impl Agreed {
 /// Outcome of an INIT request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Negotiation {
+    /// The version and the bits, and the reply that says so.
     Agreed(Agreed, InitOut),
     /// A kernel of a later major version: it gets our version and asks again.
     AskAgain(InitOut),

@@ -81,7 +81,9 @@ pub struct Server {
 /// What `status` says about the mount.
 #[derive(Clone, Debug, Default)]
 pub struct MountInfo {
+    /// The directory that it is mounted on.
     pub mountpoint: String,
+    /// The volume: a block device or an image file.
     pub source: String,
     /// Numbers of the file system's device, `MAJOR:MINOR`: no other mount of this kernel has them.
     pub device: String,
@@ -112,6 +114,7 @@ impl MountInfo {
 }
 
 impl Server {
+    /// A server of an open volume. Errors: no random numbers, or the volume is damaged.
     pub fn new(
         volume: Arc<Volume>,
         agreed: init::Agreed,

@@ -6,14 +6,17 @@ use std::path::Path;
 /// kernels return success without asking; they give no other sign.
 pub const FIRST_MINOR: u32 = 45;
 
+/// Whether, and how, the server is told of these calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Syncfs {
+    /// The kernel tells.
     #[default]
     Works,
     /// The kernel does not tell, but the calls come all the same ([`crate::sentinel`]).
     Sentinel,
     /// They did.
     SentinelLost,
+    /// Not told: it is a plain `fuse` mount.
     PlainFuse,
     /// With the minor of the protocol that was agreed on.
     OldKernel(u32),
@@ -31,6 +34,7 @@ impl Syncfs {
         }
     }
 
+    /// Whether the calls make something durable.
     pub fn works(self) -> bool {
         self.by().is_some()
     }

@@ -35,6 +35,7 @@ pub struct Syncers {
 }
 
 impl Syncers {
+    /// Nobody known; the clock starts.
     pub fn new() -> Self {
         Syncers {
             start: Some(Instant::now()),

@@ -11,14 +11,18 @@ const PATH_MAX: usize = 512;
 /// Directory entries and levels that are gone through for an answer. When they are used up, what is left has no path.
 const STEPS: usize = 200_000;
 
+/// Looks for paths, as long as its bound of steps allows.
 pub struct Paths<'a> {
+    /// The volume.
     pub volume: &'a Volume,
+    /// Whose rights decide which names may be shown.
     pub viewer: Viewer,
     left: Cell<usize>,
     known: RefCell<HashMap<Ino, Option<String>>>,
 }
 
 impl<'a> Paths<'a> {
+    /// With the whole bound of steps.
     pub fn new(volume: &'a Volume, viewer: Viewer) -> Paths<'a> {
         Paths {
             volume,

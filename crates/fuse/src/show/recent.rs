@@ -17,12 +17,14 @@ struct Slot {
     stream: AtomicU64,
 }
 
+/// A table of threads and their streams.
 #[derive(Debug)]
 pub struct Recent(Box<[Slot]>);
 
 /// A living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
+    /// Its number.
     pub pid: u32,
     /// Its effective user.
     pub uid: u32,

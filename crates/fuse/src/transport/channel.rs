@@ -51,6 +51,7 @@ impl Channel {
         cloned.unwrap_or_else(|_| self.clone())
     }
 
+    /// The descriptor of /dev/fuse, for system calls of others.
     pub fn fd(&self) -> &OwnedFd {
         &self.0
     }

@@ -61,6 +61,7 @@ struct State {
 }
 
 impl InUse {
+    /// By io_uring.
     pub fn uring() -> InUse {
         let why = None;
         InUse(Mutex::new(State { uring: true, why }))
@@ -81,6 +82,7 @@ impl InUse {
         if self.0.lock().uring { "uring" } else { "dev" }
     }
 
+    /// Why it is not io_uring; `None` where it is, or was not asked for.
     pub fn why(&self) -> Option<String> {
         self.0.lock().why.clone()
     }

@@ -32,6 +32,7 @@ struct Parts {
 }
 
 impl Taken {
+    /// Nothing taken of `bound`.
     pub fn new(bound: usize) -> Taken {
         Taken {
             bound: bound as u64,
@@ -55,6 +56,7 @@ impl Taken {
         self.parts.lock().add(uid, n as u64);
     }
 
+    /// Of what the user took so much is free again.
     pub fn give_back(&self, uid: u32, n: usize) {
         let mut parts = self.parts.lock();
         parts.all -= n as u64;
@@ -91,6 +93,7 @@ impl<T> Default for Queued<T> {
 }
 
 impl<T> Queued<T> {
+    /// One more request of this user.
     pub fn push(&mut self, uid: u32, request: T) {
         match self.turns.iter_mut().find(|(u, _)| *u == uid) {
             Some((_, requests)) => requests.push_back(request),
@@ -102,6 +105,7 @@ impl<T> Queued<T> {
         }
     }
 
+    /// Nothing waits.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }

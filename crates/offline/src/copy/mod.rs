@@ -24,6 +24,7 @@ pub struct CopyOptions {
 /// What a copy has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// Directories that were made, or were there already.
     pub directories: u64,
     /// Files of all other kinds, hard links included.
     pub files: u64,

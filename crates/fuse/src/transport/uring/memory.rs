@@ -20,6 +20,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// A private mapping of `len` bytes, zeros. Errors: those of mmap(2).
     pub fn new(len: usize) -> io::Result<Arc<Mapping>> {
         // SAFETY: a new private mapping at an address that the kernel chooses.
         let base = unsafe {
@@ -125,6 +126,7 @@ impl Aside {
         self.len
     }
 
+    /// What the pages hold.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: a mapping of this value's own.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
