@@ -24,7 +24,7 @@ help:
 	@echo "make test-flash   the tests of the engine and of mounts, with every volume on transactional flash"
 	@echo "make test-transports   the tests of mounts over io_uring, then over /dev/fuse"
 	@echo "make test-kernels   the checks of docs/kernels.md under each of Debian's kernels, in qemu; hours"
-	@echo "make test-aarch64   for aarch64: compiled, tests under qemu-user; for musl: compiled"
+	@echo "make test-aarch64   for aarch64: compiled, tests under qemu-user; for musl, and with the oldest Rust: compiled"
 	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs"
 	@echo "make bench     ccfs against ext4 and fuse2fs, 15 minutes;  make bench-all  everything, 3 hours;  make scale  large volumes (docs/performance.md)"
 	@echo "make mesobenchmark   a map in a failure-atomic file beside SQLite, LevelDB and Kyoto Cabinet, on ext4 and ccfs"
@@ -91,7 +91,8 @@ test-flash:
 	cargo build --release -p ccfs -p ccfs-libccfs
 	CCFS_TEST_BACKEND=flash cargo test --release -p ccfs-engine -p ccfs-fuse -p ccfs-tests --tests
 
-# For aarch64 everything is compiled, and the tests that compute run under qemu-user; for musl everything is compiled.
+# For aarch64 everything is compiled, and the tests that compute run under qemu-user; for musl, and with the oldest Rust that Cargo.toml
+# promises, everything is compiled.
 .PHONY: test-aarch64
 test-aarch64:
 	@scripts/targets.sh

@@ -83,10 +83,12 @@ recipes() {
     install "${missing[@]}"
 }
 
-# What `make test-aarch64` needs: compilers and C libraries of the other targets, and an emulator.
+# What `make test-aarch64` needs: the oldest Rust, compilers and C libraries of the other targets, and an emulator.
 targets() {
     build
-    local missing=() target
+    local missing=() target oldest
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)
+    rustup run "$oldest" rustc --version >/dev/null 2>&1 || rustup toolchain install "$oldest" --profile minimal
     for target in aarch64-unknown-linux-gnu x86_64-unknown-linux-musl; do
         [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || rustup target add "$target"
     done

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# ccfs for other targets, on this machine: aarch64 is compiled, and its tests run under qemu-user; musl is compiled. Goes on after a failure.
-# usage: targets.sh [check]    check: compile for aarch64 and musl, run nothing
+# ccfs for other targets and compilers, on this machine: it is compiled with the oldest Rust of Cargo.toml, for aarch64, where its tests
+# run under qemu-user, and for musl. Goes on after a failure.
+# usage: targets.sh [check]    check: compile, run nothing
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 ARM=aarch64-unknown-linux-gnu
 MUSL=x86_64-unknown-linux-musl
+OLDEST=$(sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
 # Programs that tests start (e2fsck, debugfs) are this machine's own: they run as they are.
@@ -43,7 +45,13 @@ arm_tests() {
     return "$status"
 }
 
+# The oldest Rust that Cargo.toml promises, for this machine.
+oldest_rust() {
+    cargo "+$OLDEST" check --quiet --workspace --all-targets --locked
+}
+
 scripts/deps.sh targets || exit 1
+part "check with Rust $OLDEST" oldest_rust
 part "check for aarch64" cargo check --quiet --workspace --all-targets --target "$ARM"
 part "check for musl" cargo check --quiet --workspace --bins --lib --target "$MUSL"
 [ "${1:-}" = check ] || part "tests for aarch64" arm_tests
