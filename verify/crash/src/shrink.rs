@@ -43,7 +43,7 @@ pub fn shortened(
 /// What kind of failure a report is: its first line without numbers and without what was being done.
 fn class(report: &str) -> String {
     let line = report.lines().next().unwrap_or("");
-    let broken = ["C1 ", "C2/C6 ", "C3 ", "C5 "]
+    let broken = ["C1 ", "C2/C6 ", "C3 ", "C5 ", "C13 "]
         .into_iter()
         .find(|p| line.contains(p));
     let what = broken.unwrap_or_else(|| line.rsplit(": ").next().unwrap_or(line));
@@ -81,4 +81,40 @@ fn shrink(
         chunk /= 2;
     }
     error.map(|e| (best, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::class;
+    use crate::oracle::{Promise, Violation};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn what_was_being_done_does_not_tell_two_failures_apart() {
+        let promises = [
+            Promise::Order,
+            Promise::Atomicity,
+            Promise::Durability,
+            Promise::Related,
+            Promise::Barrier,
+        ];
+        let report = |promise, text: &str| {
+            let text = text.into();
+            format!("after 12 writes: {}", Violation { promise, text })
+        };
+        let mut classes = BTreeSet::new();
+        for promise in promises {
+            let first = class(&report(
+                promise,
+                "operation 3 (unlink a) of stream 1 survived",
+            ));
+            let second = class(&report(
+                promise,
+                "operation 4 (write b: x) of stream 2 is lost",
+            ));
+            assert_eq!(first, second, "{promise:?}");
+            classes.insert(first);
+        }
+        assert_eq!(classes.len(), promises.len(), "{classes:?}");
+    }
 }
