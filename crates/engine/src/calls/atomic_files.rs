@@ -1,4 +1,4 @@
-//! Failure-atomic files (C12): open, close, and a sync of several (`operation/atomic.rs` has the rest).
+//! Failure-atomic files (C12): open, close, and a sync of several (`operation/draft.rs` has the rest).
 use crate::base::cause::{Cause, SyncCall, Syncer};
 use crate::base::planted::{self, Bug};
 use crate::base::types::*;

@@ -10,7 +10,7 @@
 //! # Opens
 //! OPEN and OPENDIR are answered ENOSYS once (NO_OPEN): no open and no close of a file costs a request. CREATE is
 //! answered ENOSYS too: the kernel then sends MKNOD, and no RELEASE. Only O_TMPFILE has handles, which mean nothing. With `atomic_files=on` OPEN is
-//! answered, and closes are seen (`atomic.rs`). So opening an immutable
+//! answered, and closes are seen (`atomic_files.rs`). So opening an immutable
 //! file for writing, or an append-only one without O_APPEND, cannot be refused, as ext4 does, but there; the write is.
 mod atomic_files;
 mod data;
