@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// With the connector and a bell that rings when a test says so.
+    /// With the connector, and performance events that tell only what a test makes them tell.
     fn without_perf_events() -> Self {
         Self::with_perf_events(CallerConfig::default(), Some(PerfEvents::silent()))
     }
