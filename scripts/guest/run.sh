@@ -11,7 +11,6 @@
 #   GUEST_DISK  /dev/vdb, an empty disk of 8 GiB (for volumes on block devices)
 #   GUEST_CUT_DISK  /dev/vdc, an empty disk of $GUEST_CUT_BYTES, if the host's $GUEST_CUT names a folder: there, in
 #               `log`, is every write and flush of that disk, as dm-log-writes has it (for states after a power cut)
-#   GUEST_OUT   a folder whose files are in the host's $GUEST_OUT afterwards, if that names a folder
 # FUSE, loop devices and the kernel's FUSE over io_uring are switched on. There is no network.
 #
 # Standard output is the command's output (both streams), standard error is the kernel's console. The exit code is the
@@ -61,7 +60,7 @@ for old in "$cache"/run.*; do
     [ -d "$old" ] && [ ! -d "/proc/${old##*.}" ] && rm -rf "$old"
 done
 run=$cache/run.$$
-mkdir -p "$run/out"
+mkdir -p "$run"
 trap 'rm -rf "$run"' EXIT
 trap 'exit 125' HUP INT TERM
 {
@@ -99,7 +98,6 @@ setpriv --pdeathsig TERM timeout -k 5 "$seconds" setpriv --pdeathsig KILL \
     -device virtio-9p-pci,fsdev=run,mount_tag=run \
     -device virtio-rng-pci </dev/null 3> >(cat >&2) || code=$?
 
-[ -z "${GUEST_OUT:-}" ] || cp -r "$run/out/." "$GUEST_OUT/"
 if [ -s "$run/code" ]; then
     exit "$(cat "$run/code")"
 fi
