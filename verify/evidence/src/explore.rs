@@ -9,7 +9,6 @@ use crate::trace::Trace;
 use crate::{Fail, sys};
 use ccfs_disks::MemoryDevice;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -399,7 +398,6 @@ impl Tester<'_> {
         };
         let env = [
             (MARKS_ENV, marks.path().as_os_str()),
-            ("CCFS_IMAGE", OsStr::new("1")),
             ("CCFS", self.config.ccfs.as_os_str()),
         ];
         let ended = run::shell(
