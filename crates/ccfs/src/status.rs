@@ -145,7 +145,11 @@ fn show(s: &Value) {
         );
     }
     say!("callers   {}", callers(&s["identity"]));
-    let log = &s["log"];
+    show_messages(&s["log"]);
+    show_counters(&s["counters"]);
+}
+
+fn show_messages(log: &Value) {
     if !text(log, "to").is_empty() {
         say!("messages  go to {}", text(log, "to"));
     }
@@ -158,7 +162,9 @@ fn show(s: &Value) {
             text(m, "text")
         );
     }
-    let c = &s["counters"];
+}
+
+fn show_counters(c: &Value) {
     for key in [
         "operations",
         "commits",

@@ -335,6 +335,76 @@ fn statfs_is_what_it_was_after_everything_was_removed() {
     fsck(&dev);
 }
 
+/// Changes the file and its model alike, in a way that `next` chooses: the range `at`, `len`, or up to it, or nothing but a sync.
+fn change_both(
+    v: &Volume,
+    s: &Context,
+    ino: Ino,
+    model: &mut Vec<u8>,
+    (at, len): (u64, u64),
+    step: u64,
+    next: &mut impl FnMut(u64) -> u64,
+) {
+    let (a, e) = (at as usize, (at + len) as usize);
+    match next(9) {
+        0 => {
+            if v.fallocate(s, ino, Fallocate::PunchHole, at, len).is_ok() {
+                let n = model.len();
+                model[a.min(n)..e.min(n)].fill(0);
+            }
+        }
+        1 => {
+            let keep_size = next(2) == 0;
+            if v.fallocate(s, ino, Fallocate::ZeroRange { keep_size }, at, len)
+                .is_ok()
+            {
+                if !keep_size && model.len() < e {
+                    model.resize(e, 0);
+                }
+                let n = model.len();
+                model[a.min(n)..e.min(n)].fill(0);
+            }
+        }
+        2 => {
+            let keep_size = next(2) == 0;
+            if v.fallocate(s, ino, Fallocate::Allocate { keep_size }, at, len)
+                .is_ok()
+                && !keep_size
+                && model.len() < e
+            {
+                model.resize(e, 0);
+            }
+        }
+        3 => {
+            v.setattr(
+                s,
+                ino,
+                &SetAttr {
+                    size: Some(at),
+                    ..SetAttr::default()
+                },
+            )
+            .unwrap();
+            model.resize(a, 0);
+        }
+        4 => match next(4) {
+            0 => v.fsync(s, ino, false).unwrap(),
+            1 => v.checkpoint().unwrap(),
+            2 => v.syncfs(s).unwrap(),
+            _ => v.tick(Duration::ZERO).unwrap(),
+        },
+        _ => {
+            let byte = (step % 255) as u8 + 1;
+            v.write(s, ino, at, &vec![byte; len as usize], WriteFlags::default())
+                .unwrap();
+            if model.len() < e {
+                model.resize(e, 0);
+            }
+            model[a..e].fill(byte);
+        }
+    }
+}
+
 /// Content against a model, over all ways to change it, through several layers, with crashes.
 #[test]
 fn content_agrees_with_a_model() {
@@ -361,72 +431,7 @@ fn content_agrees_with_a_model() {
         for i in 0..400u64 {
             let (at, len) = (next(60_000), 1 + next(9_000));
             let s = cx(1 + next(3));
-            let (a, e) = (at as usize, (at + len) as usize);
-            match next(9) {
-                0 => {
-                    if v.fallocate(&s, f.ino, Fallocate::PunchHole, at, len)
-                        .is_ok()
-                    {
-                        let n = model.len();
-                        model[a.min(n)..e.min(n)].fill(0);
-                    }
-                }
-                1 => {
-                    let keep_size = next(2) == 0;
-                    if v.fallocate(&s, f.ino, Fallocate::ZeroRange { keep_size }, at, len)
-                        .is_ok()
-                    {
-                        if !keep_size && model.len() < e {
-                            model.resize(e, 0);
-                        }
-                        let n = model.len();
-                        model[a.min(n)..e.min(n)].fill(0);
-                    }
-                }
-                2 => {
-                    let keep_size = next(2) == 0;
-                    if v.fallocate(&s, f.ino, Fallocate::Allocate { keep_size }, at, len)
-                        .is_ok()
-                        && !keep_size
-                        && model.len() < e
-                    {
-                        model.resize(e, 0);
-                    }
-                }
-                3 => {
-                    v.setattr(
-                        &s,
-                        f.ino,
-                        &SetAttr {
-                            size: Some(at),
-                            ..SetAttr::default()
-                        },
-                    )
-                    .unwrap();
-                    model.resize(a, 0);
-                }
-                4 => match next(4) {
-                    0 => v.fsync(&s, f.ino, false).unwrap(),
-                    1 => v.checkpoint().unwrap(),
-                    2 => v.syncfs(&s).unwrap(),
-                    _ => v.tick(Duration::ZERO).unwrap(),
-                },
-                _ => {
-                    let byte = (i % 255) as u8 + 1;
-                    v.write(
-                        &s,
-                        f.ino,
-                        at,
-                        &vec![byte; len as usize],
-                        WriteFlags::default(),
-                    )
-                    .unwrap();
-                    if model.len() < e {
-                        model.resize(e, 0);
-                    }
-                    model[a..e].fill(byte);
-                }
-            }
+            change_both(&v, &s, f.ino, &mut model, (at, len), i, &mut next);
             v.read(f.ino, 0, 1 << 20, &mut out).unwrap();
             assert!(
                 out == model,

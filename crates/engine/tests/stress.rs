@@ -10,6 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// The directory of that name in the root; the root where there is none.
+fn directory(v: &Volume, name: &str) -> Ino {
+    v.lookup(ROOT_INO, name.as_bytes())
+        .map_or(ROOT_INO, |a| a.ino)
+}
+
+/// An operation that `r` chooses.
 fn one(v: &Volume, r: &mut Rng, stream: u64) -> Result<()> {
     let c = cx(stream);
     let dirs = [ROOT_INO, ROOT_INO, ROOT_INO];
@@ -31,32 +38,18 @@ fn one(v: &Volume, r: &mut Rng, stream: u64) -> Result<()> {
         2 | 3 => drop(v.mknod(&c, dir, f.as_bytes(), 0o100644, 0)?),
         4 => v.unlink(&c, dir, f.as_bytes())?,
         5 => {
-            let to = v.lookup(ROOT_INO, d.as_bytes()).map_or(ROOT_INO, |a| a.ino);
+            let to = directory(v, &d);
             let flags = RenameFlags {
                 exchange: r.below(3) == 0,
                 ..RenameFlags::default()
             };
-            v.rename(
-                &c,
-                dir,
-                f.as_bytes(),
-                to,
-                format!("f{}", r.below(6)).as_bytes(),
-                flags,
-            )?;
+            let name = format!("f{}", r.below(6));
+            v.rename(&c, dir, f.as_bytes(), to, name.as_bytes(), flags)?;
         }
         6 => {
-            let to = v
-                .lookup(ROOT_INO, format!("d{}", r.below(4)).as_bytes())
-                .map_or(ROOT_INO, |a| a.ino);
-            v.rename(
-                &c,
-                dir,
-                d.as_bytes(),
-                to,
-                format!("d{}", r.below(4)).as_bytes(),
-                RenameFlags::default(),
-            )?;
+            let to = directory(v, &format!("d{}", r.below(4)));
+            let (name, flags) = (format!("d{}", r.below(4)), RenameFlags::default());
+            v.rename(&c, dir, d.as_bytes(), to, name.as_bytes(), flags)?;
         }
         7 => drop(v.link(&c, ino?, dir, format!("f{}", r.below(6)).as_bytes())?),
         8 => drop(v.symlink(

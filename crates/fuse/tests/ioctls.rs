@@ -247,6 +247,15 @@ macro_rules! at {
 }
 
 fn own_calls() -> Vec<Own> {
+    let parts = [
+        calls_of_streams(),
+        calls_of_groups(),
+        calls_of_volumes_and_files(),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+fn calls_of_streams() -> Vec<Own> {
     use abi::*;
     let pid = std::process::id();
     vec![
@@ -287,8 +296,12 @@ fn own_calls() -> Vec<Own> {
             |a| a.pid = pid,
             &[at!(ProcessArg, pid, 0u32), at!(ProcessArg, reserved, 1u32)],
         ),
-        own::<StatusArg>(IOC_STATUS, 0, |_| {}, &[]),
-        own::<TraceArg>(IOC_TRACE, 0, |_| {}, &[at!(TraceArg, reserved, 1u64)]),
+    ]
+}
+
+fn calls_of_groups() -> Vec<Own> {
+    use abi::*;
+    vec![
         own::<GroupArg>(
             IOC_GROUP_BEGIN,
             0,
@@ -326,6 +339,14 @@ fn own_calls() -> Vec<Own> {
                 at!(GroupArg, timeout_ms, 1u64),
             ],
         ),
+    ]
+}
+
+fn calls_of_volumes_and_files() -> Vec<Own> {
+    use abi::*;
+    vec![
+        own::<StatusArg>(IOC_STATUS, 0, |_| {}, &[]),
+        own::<TraceArg>(IOC_TRACE, 0, |_| {}, &[at!(TraceArg, reserved, 1u64)]),
         own::<ScrubArg>(
             IOC_SCRUB,
             0,

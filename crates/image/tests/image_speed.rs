@@ -18,9 +18,17 @@ fn report(what: &str, n: u64, start: Instant) {
 fn costs() {
     let v = Volume::make(1024, &["-b", "4096", "-N", "200000"]);
     let image = &Image::open(v.dev.clone(), OpenOptions::default()).unwrap();
-    let alloc = image.alloc();
-    let n = 20_000u64;
+    let inodes = costs_of_inodes(&v, image);
+    costs_of_first_blocks(image, &inodes);
+    costs_of_extents(image, &inodes);
+    costs_of_freeing(image, &inodes);
+}
 
+/// Number of files.
+const N: u64 = 20_000;
+
+fn costs_of_inodes(v: &Volume, image: &Image) -> Vec<u32> {
+    let (alloc, n) = (image.alloc(), N);
     let start = Instant::now();
     let inodes: Vec<u32> = (0..n)
         .map(|_| alloc.allocate_inode(2, false).unwrap())
@@ -52,7 +60,12 @@ fn costs() {
         assert_eq!(image.read_attr(ino).unwrap().nlink, 1);
     }
     report("read_attr", n, start);
+    inodes
+}
 
+/// Of each file.
+fn costs_of_first_blocks(image: &Image, inodes: &[u32]) {
+    let (alloc, n) = (image.alloc(), N);
     let start = Instant::now();
     let runs: Vec<_> = inodes
         .iter()
@@ -64,15 +77,19 @@ fn costs() {
         image.set(ino, 0, 1, run.pblk, false).unwrap();
     }
     report("set, first block of a file", n, start);
-    for &i in &inodes {
+    for &i in inodes {
         alloc.drop_window(i.into());
     }
     let start = Instant::now();
-    for &ino in &inodes {
+    for &ino in inodes {
         assert!(image.lookup(ino, 0).unwrap().pblk.is_some());
     }
     report("lookup, first block of a file", n, start);
+}
 
+/// Of two files with many.
+fn costs_of_extents(image: &Image, inodes: &[u32]) {
+    let (alloc, n) = (image.alloc(), N);
     let ino = inodes[0];
     let mut lblk = 1;
     let start = Instant::now();
@@ -106,6 +123,11 @@ fn costs() {
         from = image.clear(ino, lblk, u64::MAX, 1000).unwrap();
     }
     report("clear (per extent)", 20_000, start);
+}
+
+/// Of all files but those two.
+fn costs_of_freeing(image: &Image, inodes: &[u32]) {
+    let (alloc, n) = (image.alloc(), N);
     let start = Instant::now();
     for &ino in &inodes[2..] {
         image.clear(ino, 0, u64::MAX, 1000).unwrap();

@@ -270,6 +270,20 @@ impl Null {
         Ok(())
     }
 
+    fn set_attr(&self, id: u64, arg: &abi::SetattrIn, reply: &mut Reply) -> Answer {
+        let node = self.get(id)?;
+        if arg.valid & abi::fattr::SIZE != 0 {
+            node.size.store(arg.size, Relaxed);
+            node.data.lock().truncate(arg.size as usize);
+            node.touch();
+        }
+        if arg.valid & abi::fattr::MODE != 0 {
+            node.mode.store(arg.mode, Relaxed);
+        }
+        node.push_attr(reply, id);
+        Ok(())
+    }
+
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let id = request.header.nodeid;
         match request.header.opcode {
@@ -286,19 +300,7 @@ impl Null {
                 }
             }
             op::GETATTR => self.get(id)?.push_attr(reply, id),
-            op::SETATTR => {
-                let arg: abi::SetattrIn = request.arg()?;
-                let node = self.get(id)?;
-                if arg.valid & abi::fattr::SIZE != 0 {
-                    node.size.store(arg.size, Relaxed);
-                    node.data.lock().truncate(arg.size as usize);
-                    node.touch();
-                }
-                if arg.valid & abi::fattr::MODE != 0 {
-                    node.mode.store(arg.mode, Relaxed);
-                }
-                node.push_attr(reply, id);
-            }
+            op::SETATTR => return self.set_attr(id, &request.arg()?, reply),
             op::MKNOD => {
                 let (arg, name) = request.arg_and_rest::<abi::MknodIn>()?;
                 let (id, node) = self.make(id, one_name(name)?, arg.mode & !arg.umask)?;
@@ -359,15 +361,7 @@ impl Null {
             op::READDIRPLUS => return self.list(id, &request.arg()?, true, reply),
             op::GETXATTR => return Err(Errno(libc::ENODATA)),
             op::FSYNC | op::FSYNCDIR | op::DESTROY => {}
-            op::STATFS => reply.push(&abi::Kstatfs {
-                bsize: BLOCK_BYTES,
-                frsize: BLOCK_BYTES,
-                namelen: 255,
-                blocks: BLOCKS,
-                bfree: BLOCKS,
-                bavail: BLOCKS,
-                ..Default::default()
-            }),
+            op::STATFS => reply.push(&empty_volume()),
             op::FORGET => {
                 reply.silent = true;
                 self.forget(id, request.arg::<abi::ForgetIn>()?.nlookup);
@@ -385,6 +379,18 @@ impl Null {
             _ => return Err(Errno(libc::ENOSYS)),
         }
         Ok(())
+    }
+}
+
+fn empty_volume() -> abi::Kstatfs {
+    abi::Kstatfs {
+        bsize: BLOCK_BYTES,
+        frsize: BLOCK_BYTES,
+        namelen: 255,
+        blocks: BLOCKS,
+        bfree: BLOCKS,
+        bavail: BLOCKS,
+        ..Default::default()
     }
 }
 

@@ -333,6 +333,38 @@ impl Driver {
         ended
     }
 
+    /// The stream that wrote last to what the operation is about.
+    fn writer_of(&self, op: &Op) -> Option<usize> {
+        let target = op.target();
+        self.writers.get(target.as_ref().unwrap_or(&ROOT)).copied()
+    }
+
+    /// A new inode has this number.
+    fn made(&mut self, op: &Op, attr: Option<Attr>) {
+        if let (Some(node), Some(attr)) = (op.makes(), attr) {
+            self.inos.insert(node, attr.ino);
+            self.all_inos.insert(node, attr.ino);
+            if matches!(op, Op::Tmpfile { .. }) {
+                self.open.push(node);
+            }
+        }
+    }
+
+    fn note_accepted(&mut self, began: usize, stream: usize, op: Op, stamps: Vec<Stamp>) {
+        self.began.push(began);
+        self.history.ops.push(Accepted { stream, op, stamps });
+    }
+
+    /// Settles the groups. True: the operation was in the way of one, which is gone.
+    fn ended_a_group(&mut self, is_in_group: bool) -> Result<bool, String> {
+        let ended = self.settle_groups()?;
+        self.conflicts += u64::from(ended);
+        if ended {
+            self.marks.conflict(is_in_group);
+        }
+        Ok(ended)
+    }
+
     fn compare_answer(
         &mut self,
         request: Request,
@@ -351,41 +383,24 @@ impl Driver {
             self.lost_page(&op, e);
         }
         // It may have been in the way of a group, which then is gone: what counts is the tree without that.
-        let cancelled = self.settle_groups()?;
-        self.conflicts += u64::from(cancelled);
-        if cancelled {
-            self.marks.conflict(group.is_some());
-        }
+        let cancelled = self.ended_a_group(group.is_some())?;
         if group.is_some_and(|g| !self.is_open_group(stream, g)) {
             return lost_its_group(&op, result.map(drop));
         }
         let touches = self.tree.touches(&op);
         let targets = self.victims(&op);
-        let in_group = match group {
-            Some(_) => self.tree.permits_in_group(&op),
-            None => Ok(()),
-        };
+        let in_group = group.map_or(Ok(()), |_| self.tree.permits_in_group(&op));
         let forbidden = self.tree.permits(&op).and(in_group) == Err(libc::EPERM);
         let expected = self.check_without(&op).and(in_group);
         let locks = self.ends_draft(&op);
-        let writer = self.writers.get(op.target().as_ref().unwrap_or(&ROOT));
-        let stream = match (mapped, writer) {
-            (true, Some(writer)) => *writer,
-            _ => stream,
-        };
+        let stream = self.writer_of(&op).filter(|_| mapped).unwrap_or(stream);
         let place = group.map_or(stream, |g| g.number);
         let target = op.target().and_then(|n| self.tree.get(n).ok());
         let bits = target.is_some_and(Node::has_bits_to_kill);
         let draft = self.drafts(&op);
         match (result, expected) {
             (Ok(attr), Ok(())) => {
-                if let (Some(node), Some(attr)) = (op.makes(), &attr) {
-                    self.inos.insert(node, attr.ino);
-                    self.all_inos.insert(node, attr.ino);
-                    if matches!(op, Op::Tmpfile { .. }) {
-                        self.open.push(node);
-                    }
-                }
+                self.made(&op, attr);
                 // Of two names of one file none is moved.
                 if !touches.is_empty() {
                     self.find_whiteout(&op)?;
@@ -414,12 +429,7 @@ impl Driver {
                     }
                     let stamps = self.committed_stamps(&op, stamps);
                     self.marks.step(place, touches.iter().map(|t| t.node));
-                    self.began.push(began);
-                    self.history.ops.push(Accepted {
-                        stream: place,
-                        op,
-                        stamps,
-                    });
+                    self.note_accepted(began, place, op, stamps);
                 }
                 if cancelled {
                     self.check_all("an operation that ended a group")?;
@@ -429,12 +439,7 @@ impl Driver {
             (Err(e), expected) if is_stop(&e) => {
                 // It may have been accepted before the device failed. Its times are not known.
                 if self.keep && expected.is_ok() && draft.is_none() {
-                    self.began.push(began);
-                    self.history.ops.push(Accepted {
-                        stream: place,
-                        op,
-                        stamps: Vec::new(),
-                    });
+                    self.note_accepted(began, place, op, Vec::new());
                 }
                 Ok(Ended::Stopped)
             }

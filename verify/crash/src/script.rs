@@ -248,7 +248,6 @@ impl Script {
         args: &[&str],
         number: impl Fn(usize) -> Option<u64>,
     ) -> Option<Op> {
-        let set = |set: Set| Some(Op::SetAttr { node, set });
         let text = |i: usize| Some(Bytes::from(args.get(i)?.as_bytes()));
         let kill = |i: usize| args.get(i) == Some(&"kill");
         // Bytes that no other line writes.
@@ -272,10 +271,6 @@ impl Script {
                     kill: kill(2),
                 })
             }
-            "truncate" => set(Set {
-                size: number(1),
-                ..Set::default()
-            }),
             "allocate" => Some(Op::Allocate {
                 node,
                 offset: number(1)?,
@@ -305,14 +300,10 @@ impl Script {
                 len: number(2)?,
                 keep_size: true,
             }),
-            "setattr" => set(Set {
-                mode: args.get(1).and_then(|m| u16::from_str_radix(m, 8).ok()),
-                uid: number(2).map(|n| n as u32),
-                gid: number(3).map(|n| n as u32),
-                size: number(4),
-                mtime: number(5).map(|s| (s as i64, 123_456_789)),
-                kill: kill(6),
-            }),
+            "truncate" | "setattr" | "chmod" | "chown" | "utimes" => {
+                let set = set_of(verb, args, number)?;
+                Some(Op::SetAttr { node, set })
+            }
             "setflags" => Some(Op::SetFlags {
                 node,
                 flags: u32::from_str_radix(args.get(1)?, 16).ok()?,
@@ -329,19 +320,6 @@ impl Script {
                     value: acl_of(&args[2..])?,
                 })
             }
-            "chmod" => set(Set {
-                mode: u16::from_str_radix(args.get(1)?, 8).ok(),
-                ..Set::default()
-            }),
-            "chown" => set(Set {
-                uid: Some(number(1)? as u32),
-                gid: Some(number(2)? as u32),
-                ..Set::default()
-            }),
-            "utimes" => set(Set {
-                mtime: Some((number(1)? as i64, 123_456_789)),
-                ..Set::default()
-            }),
             "setxattr" => Some(Op::SetXattr {
                 node,
                 name: text(1)?,
@@ -526,6 +504,43 @@ fn make_line(parent: &NodeId, name: &[u8], make: &Make, rdev: u32) -> String {
         make.gid,
         handle(&make.node)
     )
+}
+
+/// What a verb about attributes sets. `None`: a word is missing or is no number.
+fn set_of(verb: &str, args: &[&str], number: impl Fn(usize) -> Option<u64>) -> Option<Set> {
+    let octal = |i: usize| u16::from_str_radix(args.get(i)?, 8).ok();
+    let mtime = |seconds: u64| (seconds as i64, 123_456_789);
+    let set = match verb {
+        "truncate" => Set {
+            size: number(1),
+            ..Set::default()
+        },
+        "chmod" => {
+            args.get(1)?;
+            Set {
+                mode: octal(1),
+                ..Set::default()
+            }
+        }
+        "chown" => Set {
+            uid: Some(number(1)? as u32),
+            gid: Some(number(2)? as u32),
+            ..Set::default()
+        },
+        "utimes" => Set {
+            mtime: Some(mtime(number(1)?)),
+            ..Set::default()
+        },
+        _ => Set {
+            mode: octal(1),
+            uid: number(2).map(|n| n as u32),
+            gid: number(3).map(|n| n as u32),
+            size: number(4),
+            mtime: number(5).map(mtime),
+            kill: args.get(6) == Some(&"kill"),
+        },
+    };
+    Some(set)
 }
 
 /// An access control list from entries `tag:permissions[:id]`.

@@ -51,20 +51,49 @@ fn repeat(range: std::ops::Range<usize>, line: &str) -> String {
         .collect()
 }
 
-/// All of them: order without durability, then those with a number in order, then the rest.
-pub fn spots() -> Vec<Spot> {
-    let spot = |number, title, volumes, text| Spot {
+/// A sequence that is a text for `Source::Text`.
+fn spot(number: u32, title: &'static str, volumes: &'static [&'static str], text: String) -> Spot {
+    Spot {
         number,
         title,
         text,
         volumes,
-    };
-    let long = |c: &str, n| c.repeat(n);
+    }
+}
+
+/// A long name.
+fn long(c: &str, n: usize) -> String {
+    c.repeat(n)
+}
+
+/// All of them. Their order is that of the places of the standard exploration.
+pub fn spots() -> Vec<Spot> {
+    [
+        barriers(),
+        structures(),
+        records(),
+        groups_and_atomic_files(),
+        attributes(),
+        used_volumes(),
+        mounts(),
+        classics(),
+    ]
+    .concat()
+}
+
+/// Order without durability.
+fn barriers() -> Vec<Spot> {
     vec![
         spot(0, "barriers: a chain in one stream, appended and overwritten between", USUAL, "A create f; A write f 0 9000; A fbarrier f; A write f 100 3000; A fbarrier f; A append f 5000; A fbarrier f; A create g; A write g 0 4096; A fbarrier g; A write f 0 4096; A fdatabarrier f; A write g 0 4096; A fbarrier g; A write g 4096 8192; A fbarrier g; A unlink f; A fbarrier g; A create f; A fbarrier f; A write f 0 100; A fsync f; A append f 100; A fbarrier f; A append g 100; A fbarrier g".into()),
         spot(0, "barriers: what others did to the file comes before what the stream does next", USUAL, "A create f; A create g; A syncfs; B append f 5000; A fbarrier f; A append g 100; A fsync g; B append f 100; C setxattr f user.a 20; B create b; A fbarrier f; A create h; A tick; B append f 100; B append f 4000; A fdatabarrier f; A append g 9000; A fbarrier g; A append g 10; A streamsync; C append f 10; A fbarrier f; A streamsync; C mkdir d; C create d/x; B fbarrier d; B create y; B fsync y".into()),
         spot(0, "barriers: bundles of streams that depend on each other", USUAL, "A create f; B create g; A fbarrier f; B append f 3000; A append g 3000; B fbarrier g; A fbarrier f; B append g 100; A append g 100; A fbarrier g; B append f 100; B fbarrier f; A append f 100; A fsync f; C append g 10; C fbarrier f; C create z; C fbarrier z; A append f 100; C append z 9000; C fbarrier z; C append z 10; C fsync z; A fbarrier f; A append g 20; A fbarrier g; B unlink g; B fbarrier f; B append f 10; B fsync f".into()),
         spot(0, "barriers: a sync makes all that they closed durable", USUAL, "A create f; A write f 0 9000; A fbarrier f; A append f 100; A fbarrier f; A append f 100; A fbarrier f; A streamsync; B create b; B write b 0 5000; B fbarrier b; B append b 10; B fbarrier b; B append b 10; B fbarrier b; B fsync b; B append b 3000; B fbarrier b; B append b 3000; B fbarrier b; B append b 3000; B fbarrier b; A syncfs; A checkpoint; B write b 0 9000; B fbarrier b; B truncate b 10; B fbarrier b; B append b 9000; B fbarrier b; B fsync b".into()),
+    ]
+}
+
+/// What two streams change in one structure of ext4.
+fn structures() -> Vec<Spot> {
+    vec![
         spot(1, "Block images with parallel commits: A's inode and B's lie in one block; B alone becomes durable", USUAL, "A create a; A write a 0 100; B create b; B write b 0 100; B streamsync; A write a 100 100; B write b 100 100; B streamsync; A streamsync".into()),
         spot(2, "Holes in the log: A's large transaction is torn, B's behind it had been synced", USUAL, format!(
         "{} A tick; B create b; B fsync b; {} A tick; B write b 0 100; B fsync b",
@@ -116,6 +145,12 @@ pub fn spots() -> Vec<Spot> {
             repeat(0..30, &format!("A unlink d/#{long}"))
         ))
         },
+    ]
+}
+
+/// The log, what its records say of data and space, and what several streams do to one file or directory.
+fn records() -> Vec<Spot> {
+    vec![
         spot(14, "Data under a checksum in one record, overwritten or freed by a later one that is already home", USUAL, "A create a; A write a 0 4096; A fsync a; A write a 0 100; B create b; B streamsync; A fsync a; A checkpoint; A write a 0 4096; A fsync a; A unlink a; A streamsync; B write b 0 4096; B fsync b; B checkpoint; A create c; A write c 0 4096; A fsync c; B fsync b".into()),
         spot(15, "Checkpoint writes are torn at sectors", USUAL, format!(
         "{} A checkpoint; {} A checkpoint; {} A checkpoint; B create z; B streamsync",
@@ -158,23 +193,53 @@ pub fn spots() -> Vec<Spot> {
         repeat(0..4, "# truncate f# 10")
     )),
         spot(25, "Two streams write one page; each version stays with its transaction", USUAL, "A create a; A write a 0 4096; B write a 100 100; A write a 200 100; B write a 300 100; B fsync a; A write a 0 4096; B truncate a 50; A append a 4000; A tick; B write a 60 8; B fsync a".into()),
+    ]
+}
+
+/// Atomic groups, and files that are open O_ATOMIC.
+fn groups_and_atomic_files() -> Vec<Spot> {
+    vec![
         spot(0, "A group over several files and directories beside another stream in the same ones: committed, then another one taken back", USUAL, "A mkdir d; A create d/a; A write d/a 0 9000; A create e; A syncfs; A begin; A write d/a 100 5000; A create d/b; A write d/b 0 3000; B create d/c; B write d/c 0 700; B fsync d/c; A unlink e; A rename d/b f; A mkdir g; B tick; A commit; B create h; B fsync h; A begin; A write d/a 0 12000; A rename d/a a2; A rmdir g; A unlink f; A setxattr d user.x 30; B create d/k; B syncfs; B tick; B checkpoint; A abort; B streamsync; A write d/a 0 10; A streamsync".into()),
         spot(0, "What another stream does to an open group's files ends the group, and nothing else is lost with it", USUAL, "A create a; A write a 0 5000; A streamsync; A write a 5000 700; A begin; A write a 0 100; A create b; A unlink a; B create c; B write c 0 2000; B create b2; B create a; B fsync c; A create z; A streamsync; A begin; A truncate z 5000; A link z y; B chmod z 600; B fsync z; A begin; A mkdir q; A create q/x; B tick; B rename z q2; B syncfs; A order; B create q/y; B streamsync; A fsync q".into()),
         spot(0, "Groups that are ordered, not durable, between other operations of their stream", USUAL, "A create a; A begin; A append a 3000; A create b; A order; A append b 500; A begin; A rename b c; A append a 100; A order; A append c 10; B create d; B fsync d; A fsync c; A begin; A unlink a; A order; A create e; B tick; A streamsync".into()),
         spot(0, "O_ATOMIC files: written, cut, punched, renamed and closed while others sync everything", USUAL, "A create f; A write f 0 9000; A atomic f; A write f 100 6000; B syncfs; A truncate f 3000; B chmod f 600; B streamsync; A fsync f; A write f 0 20000; A punch f 1000 9000; B tick; B rename f g; B fsync g; A append g 700; C syncfs; A release g; B create h; B fsync h; A write g 0 100; A streamsync; C atomic g; C allocate g 0 30000; C write g 5000 8000; C tick; C truncate g 0; A setxattr g user.x 30; C fsync g; C append g 4000; C unlink g; C syncfs".into()),
         spot(0, "syncv: changes of several O_ATOMIC files by two streams survive together", USUAL, "A create a; A write a 0 5000; A create b; A create c; A write c 0 30000; A atomic a; A atomic b; B atomic c; A write a 0 5000; A write b 0 3000; B write c 1000 20000; B truncate c 25000; A syncv a b c; A write a 100 100; B write b 0 9000; B create d; B write d 0 300; B syncv b a; A append c 900; A write a 0 7000; C tick; A syncv c a; C write a 0 10; C ignored a; A release a; C write b 0 4000; C fbarrier b; C streamsync; B release b; A link c e; A write c 0 1000; B checkpoint; A syncv c; A release c".into()),
         spot(0, "O_ATOMIC files and groups beside each other", USUAL, "A create f; A write f 0 3000; A create g; A atomic f; A write f 0 5000; B begin; B chmod f 640; B create x; B append f 100; A fsync f; A write f 10 10; A begin; A write f 0 700; A write g 0 700; A abort; A fsync f; B begin; B rename f h; B write g 0 50; B commit; A append h 3000; A fsync h; A truncate h 100; C syncfs; A release h; A begin; A write h 0 2000; C atomic h; A order; C atomic h; C write h 0 100; C fsync h".into()),
+    ]
+}
+
+/// Modes, flags, access lists and other attributes.
+fn attributes() -> Vec<Spot> {
+    vec![
         spot(0, "Flags of a directory, and what another stream makes in it", USUAL, "A mkdir d; A mkdir e; A syncfs; A setflags d c0; B symlink d/l 137; B streamsync; A setflags e 10; A streamsync; A setflags e 0; B create e/f; B fsync e/f; C begin; C setflags d 8; B create d/g; B fsync d/g".into()),
         spot(0, "A directory's mode and its access list, changed by two streams", &["1k", "4k", "128"], format!("A mkdir d; A acl d access {LIST}; A mkdir e; A syncfs; A removexattr d system.posix_acl_access; B chmod d 701; B streamsync; A chmod e 2755; B acl e access {LIST}; B streamsync; B chmod e 640; A acl d default {LIST}; B create d/f; B streamsync; A streamsync")),
         spot(0, "Whiteouts inherit from their directory, also what another stream gave to it", &["1k", "128", "ext3"], format!("A mkdir d; A setattr d 2755 - 5 - -; A acl d default {LIST}; A setflags d c8; A create d/f; A syncfs; A whiteout d/f g; B create d/h; B streamsync; A chown d 3 9; B whiteout d/h d/i; B streamsync")),
         spot(0, "Bits that changes of content kill, copies, names and attributes of special files", USUAL, "A create f; A chmod f 6755; A write f 0 3000; A chmod f 4711; A syncfs; B write f 100 5000 kill; C link f g; C chmod g 6755; A setattr f - - - 10 - kill; B streamsync; C create h; C copy f 0 h 700 9; B copy h 0 f 5 400; A symlink l 90; B link l m; A chown l 5 6; B setxattr m trusted.t 40; A fsync f; C unlink l; B utimes m 77; C streamsync".into()),
+    ]
+}
+
+/// On volumes that the kernel has used before.
+fn used_volumes() -> Vec<Spot> {
+    vec![
         spot(0, "A block of attributes that three files share, dropped and changed by two streams", &["used"], "A removexattr x1 user.same; B removexattr x2 user.same; B streamsync; A setxattr x3 user.b 90; B tick; A unlink x3; B create f; B setxattr f user.same 500; B write f 0 3000; B fsync f; A checkpoint; A setxattr x1 user.same 500; A streamsync".into()),
         spot(0, "The last two that share a block of attributes lose it together, and it becomes data", &["used"], "A unlink x1; A setxattr x2 user.same 300; B unlink x3; B streamsync; A tick; B checkpoint; B create f; B write f 0 9000; B fsync f; A unlink x2; A create g; A write g 0 4000; A fsync g".into()),
         spot(0, "Files with block maps beside files with extents: read, cut, punched, overwritten, freed", &["used"], "A write b 100000 9000; B write a 29000 9000; B fsync a; A truncate b 120000; A punch b 5000 90000; B write hole 8000 3000; B fsync hole; A fsync b; A write b 300000 2000; B unlink a; B create c; B write c 0 40000; B fsync c; A checkpoint; A truncate b 0; A write b 0 20000; A streamsync; B truncate hole 2000; B append hole 30000; B streamsync".into()),
         spot(0, "A linear directory of several blocks gets its tree while two streams work in it", &["used"], "A create old/new; B unlink old/0-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; B streamsync; A rename old/1-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx top; B create old/other; B link a old/a; A fsync old; B checkpoint; B rename old/new old/2-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; A unlink top; B streamsync".into()),
+    ]
+}
+
+/// Mounts and recoveries, on many kinds of volumes.
+fn mounts() -> Vec<Spot> {
+    vec![
         spot(26, "The feature bit: crash at every event of mount and unmount", ALL, "A create a; A write a 0 3000".into()),
         spot(27, "Volumes with block maps, small inodes, without checksums", ALL, "A create a; A write a 0 30000; A write a 400000 3000; A syncfs; A punch a 5000 9000; B create b; B write b 0 20000; B fsync b; A truncate a 20000; A allocate a 0 60000; A fsync a; B zero b 100 9000; B unlink a; B streamsync; A mkdir d; A symlink d/s 100; A setxattr b user.a 30".into()),
         spot(28, "Files that were open without a name at the crash; recovery is killed, and killed again", &["1k", "4k", "tiny"], "A create a; A write a 0 50000; A open a %a; A tmpfile %t; A write %t 0 30000; A syncfs; A unlink a; B create b; B fsync b; A write %a 100 9000; A streamsync; A link %t t; A append t 3000; B tmpfile %u; B write %u 0 9000; B streamsync; A close %a; A tick; B close %u; A fsync t".into()),
+    ]
+}
+
+/// What breaks many file systems.
+fn classics() -> Vec<Spot> {
+    vec![
         spot(0, "create write rename", USUAL, "A create f; A write f 0 3000; A syncfs; A create t; A write t 0 5000; A rename t f; A create t; A write t 0 700; A rename t f; B fsync f; A create t; A write t 0 9000; A fsync t; A rename t f".into()),
         spot(0, "append and overwrite under commit", USUAL, "A create f; A append f 1000; A tick; A append f 1000; A write f 500 1000; A tick; A append f 5000; A fsync f; A write f 0 7000; A tick; A write f 3000 200; A write f 100 20; A fdatasync f; A append f 1".into()),
         spot(0, "log wraps", &["1k"], repeat(

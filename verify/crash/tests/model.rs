@@ -61,16 +61,7 @@ impl Host {
                 name,
                 make,
                 rdev,
-            } => {
-                // The kernel's dev_t in user space has minor and major mixed; this encoding is the one stat shows for small numbers.
-                let (kind, mode) = (
-                    FileType::from_raw_mode(u32::from(make.mode)),
-                    Mode::from_raw_mode(u32::from(make.mode)),
-                );
-                mknodat(dir(parent), &**name, kind, mode, u64::from(*rdev))?;
-                self.own(*parent, name, make)?;
-                self.hold(make.node, *parent, name)
-            }
+            } => self.mknod(*parent, name, make, *rdev),
             Op::Mkdir { parent, name, make } => {
                 mkdirat(
                     dir(parent),
@@ -90,17 +81,7 @@ impl Host {
                 self.own(*parent, name, make)?;
                 self.hold(make.node, *parent, name)
             }
-            Op::Tmpfile { parent, make } => {
-                let mode = Mode::from_raw_mode(u32::from(make.mode));
-                let fd = openat(dir(parent), ".", OFlags::TMPFILE | OFlags::RDWR, mode)?;
-                fchown(
-                    &fd,
-                    Some(rustix::fs::Uid::from_raw(make.uid)),
-                    Some(rustix::fs::Gid::from_raw(make.gid)),
-                )?;
-                self.fds.insert(make.node, fd);
-                Ok(())
-            }
+            Op::Tmpfile { parent, make } => self.tmpfile(*parent, make),
             Op::Link { node, parent, name } => linkat(
                 CWD,
                 self.path(*node),
@@ -160,25 +141,12 @@ impl Host {
                 *offset,
                 *len,
             ),
-            // Not every file system has FALLOC_FL_ZERO_RANGE: the same by hand.
             Op::Zero {
                 node,
                 offset,
                 len,
                 keep_size,
-            } => {
-                let file = self.writable(*node)?;
-                fallocate(
-                    &file,
-                    FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                    *offset,
-                    *len,
-                )?;
-                if !keep_size {
-                    fallocate(&file, FallocateFlags::empty(), *offset, *len)?;
-                }
-                Ok(())
-            }
+            } => self.zero(*node, *offset, *len, *keep_size),
             Op::SetAttr { node, set } => self.set_attr(*node, set),
             Op::SetXattr { node, name, value } => {
                 setxattr(self.path(*node), &**name, value, XattrFlags::empty())
@@ -187,6 +155,41 @@ impl Host {
             // This workload has none of them.
             Op::SetFlags { .. } | Op::Commit { .. } | Op::Publish { .. } => Ok(()),
         }
+    }
+
+    fn mknod(&mut self, parent: NodeId, name: &[u8], make: &Make, rdev: u32) -> Result<(), Error> {
+        // The kernel's dev_t in user space has minor and major mixed; this encoding is the one stat shows for small numbers.
+        let (kind, mode) = (
+            FileType::from_raw_mode(u32::from(make.mode)),
+            Mode::from_raw_mode(u32::from(make.mode)),
+        );
+        mknodat(&self.fds[&parent], name, kind, mode, u64::from(rdev))?;
+        self.own(parent, name, make)?;
+        self.hold(make.node, parent, name)
+    }
+
+    fn tmpfile(&mut self, parent: NodeId, make: &Make) -> Result<(), Error> {
+        let mode = Mode::from_raw_mode(u32::from(make.mode));
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let fd = openat(&self.fds[&parent], ".", flags, mode)?;
+        fchown(
+            &fd,
+            Some(rustix::fs::Uid::from_raw(make.uid)),
+            Some(rustix::fs::Gid::from_raw(make.gid)),
+        )?;
+        self.fds.insert(make.node, fd);
+        Ok(())
+    }
+
+    /// Not every file system has FALLOC_FL_ZERO_RANGE: the same by hand.
+    fn zero(&self, node: NodeId, offset: u64, len: u64, keep_size: bool) -> Result<(), Error> {
+        let file = self.writable(node)?;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, punch, offset, len)?;
+        if !keep_size {
+            fallocate(&file, FallocateFlags::empty(), offset, len)?;
+        }
+        Ok(())
     }
 
     fn set_attr(&self, node: NodeId, set: &Set) -> Result<(), Error> {

@@ -376,24 +376,17 @@ fn a_tearing_store_is_caught() {
     assert_eq!(promise(judge(&an, &crash, &alien)), Promise::Atomicity);
 }
 
-/// Each sentence of C5: the later operation (the last one) never survives without the earlier (number 1, stream 1).
-#[test]
-fn related_operations_keep_their_order() {
-    let d = NodeId(1);
-    let chmod = Op::SetAttr {
-        node: d,
-        set: Set {
-            mode: Some(0o700),
-            ..Set::default()
-        },
-    };
+/// A pair of operations of C5: its name, what stands before and is synced, the earlier, the later.
+type Related = (&'static str, Vec<Op>, Op, Op);
+
+/// Sentences of C5 about files.
+fn related_by_a_file() -> Vec<Related> {
     let xattr = |v: &str| Op::SetXattr {
         node: NodeId(2),
         name: name("user.a"),
         value: name(v),
     };
-    // (what stands before and is synced, the earlier, the later)
-    let pairs: Vec<(&str, Vec<Op>, Op, Op)> = vec![
+    vec![
         (
             "data, data",
             vec![file(2, ROOT, "f")],
@@ -444,6 +437,20 @@ fn related_operations_keep_their_order() {
             },
             file(3, ROOT, "f"),
         ),
+    ]
+}
+
+/// Sentences of C5 about directories.
+fn related_by_a_directory() -> Vec<Related> {
+    let d = NodeId(1);
+    let chmod = Op::SetAttr {
+        node: d,
+        set: Set {
+            mode: Some(0o700),
+            ..Set::default()
+        },
+    };
+    vec![
         (
             "creation of a directory",
             vec![],
@@ -488,7 +495,13 @@ fn related_operations_keep_their_order() {
             rename(d, "p", ROOT, "p"),
             rename(ROOT, "d", NodeId(3), "d"),
         ),
-    ];
+    ]
+}
+
+/// Each sentence of C5: the later operation (the last one) never survives without the earlier (number 1, stream 1).
+#[test]
+fn related_operations_keep_their_order() {
+    let pairs = [related_by_a_file(), related_by_a_directory()].concat();
     for (what, before, earlier, later) in pairs {
         let n = before.len();
         let mut ops: Vec<(usize, Op)> = before.into_iter().map(|op| (0, op)).collect();

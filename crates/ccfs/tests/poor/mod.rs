@@ -281,6 +281,20 @@ impl Server {
         Ok(())
     }
 
+    fn read(&self, arg: &abi::ReadIn, reply: &mut Reply) -> Answer {
+        reply.body.resize(arg.size as usize, 0);
+        let file = self.file(arg.fh)?;
+        let (mut done, all) = (0, reply.body.len());
+        while done < all {
+            match file.read_at(&mut reply.body[done..], arg.offset + done as u64) {
+                Ok(0) => break,
+                got => done += got.map_err(io)?,
+            }
+        }
+        reply.body.truncate(done);
+        Ok(())
+    }
+
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let node = request.header.nodeid;
         match request.header.opcode {
@@ -329,19 +343,7 @@ impl Server {
                 let arg: abi::ReleaseIn = request.arg()?;
                 self.files.lock().unwrap().remove(&arg.fh);
             }
-            op::READ => {
-                let arg: abi::ReadIn = request.arg()?;
-                reply.body.resize(arg.size as usize, 0);
-                let file = self.file(arg.fh)?;
-                let (mut done, all) = (0, reply.body.len());
-                while done < all {
-                    match file.read_at(&mut reply.body[done..], arg.offset + done as u64) {
-                        Ok(0) => break,
-                        got => done += got.map_err(io)?,
-                    }
-                }
-                reply.body.truncate(done);
-            }
+            op::READ => return self.read(&request.arg()?, reply),
             op::WRITE => {
                 let (arg, data) = request.arg_and_rest::<abi::WriteIn>()?;
                 self.file(arg.fh)?

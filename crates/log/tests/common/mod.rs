@@ -84,6 +84,13 @@ pub struct Written {
     pub flushed: Option<usize>,
 }
 
+impl Written {
+    /// All of it is on the medium after a crash before event `at`.
+    fn is_flushed(&self, at: usize) -> bool {
+        self.flushed.is_some_and(|f| f <= at)
+    }
+}
+
 /// A header that may be the durable one.
 #[derive(Clone, Debug)]
 pub struct Root {
@@ -301,7 +308,39 @@ impl World {
         self.adopt(at, sim, log, &scan)
     }
 
+    /// Checks what was found after a crash before event `at`, and goes on with it.
     fn adopt(self, at: usize, sim: Arc<SimDevice>, log: Log, scan: &Scan) -> World {
+        let root = self.root_of(at, scan);
+        let txns = self.found_transactions(at, &log, scan, &root);
+        self.check_watermark(at, scan, &root);
+        assert!(txns.keys().all(|&id| id < log.next_id()) && log.next_id() > scan.watermark);
+        assert!(txns.values().all(|w| w.slot.first
+            + log.frames_for(w.payload.len() as u64, w.meta.deps.len())
+            <= log.head()));
+        let checkpoints = self.found_checkpoints(at, &log, scan, &root);
+        let applied = root.applied.0;
+        let roots = vec![Root {
+            from: 0,
+            done: Some(0),
+            ..root
+        }];
+        let settled = log.next_id() - 1;
+        World {
+            geo: self.geo,
+            sim,
+            log,
+            txns,
+            checkpoints,
+            roots,
+            applied,
+            settled,
+            seen_watermark: scan.watermark,
+            lives: self.lives + 1,
+        }
+    }
+
+    /// The root that the header says: none older than the last that was durable.
+    fn root_of(&self, at: usize, scan: &Scan) -> Root {
         let h = &scan.header;
         let header = (
             h.tail,
@@ -316,12 +355,22 @@ impl World {
         let fits = |r: &&Root| {
             (r.tail, r.applied, r.checkpoint) == header && (r.from < at || r.done == Some(0))
         };
-        let root = self.roots[must..]
+        self.roots[must..]
             .iter()
             .rev()
             .find(fits)
             .unwrap_or_else(|| panic!("header {header:?}: {:?}", self.roots))
-            .clone();
+            .clone()
+    }
+
+    /// The transactions found: all were written, and none that was flushed and is not home is lost.
+    fn found_transactions(
+        &self,
+        at: usize,
+        log: &Log,
+        scan: &Scan,
+        root: &Root,
+    ) -> BTreeMap<u64, Written> {
         let mut txns = BTreeMap::new();
         for found in &scan.txns {
             let Some(w) = self.txns.get(&found.meta.id) else {
@@ -346,11 +395,10 @@ impl World {
                 },
             );
         }
-        let is_flushed = |w: &&Written| w.flushed.is_some_and(|f| f <= at);
         for w in self
             .txns
             .values()
-            .filter(is_flushed)
+            .filter(|w| w.is_flushed(at))
             .filter(|w| w.slot.first >= root.tail)
         {
             assert!(
@@ -360,10 +408,15 @@ impl World {
                 scan.torn
             );
         }
+        txns
+    }
+
+    /// The watermark is one that a flushed frame has at least, and that a submitted one has at most.
+    fn check_watermark(&self, at: usize, scan: &Scan, root: &Root) {
         let all = || self.txns.values().chain(&self.checkpoints);
-        let newest = self.checkpoints.iter().rfind(is_flushed);
+        let newest = self.checkpoints.iter().rfind(|w| w.is_flushed(at));
         let low = all()
-            .filter(is_flushed)
+            .filter(|w| w.is_flushed(at))
             .filter(|w| w.slot.kind != Kind::Checkpoint && w.slot.first >= root.tail)
             .chain(newest)
             .map(|w| w.meta.watermark)
@@ -380,10 +433,10 @@ impl World {
             "{low} {} {high}",
             scan.watermark
         );
-        assert!(txns.keys().all(|&id| id < log.next_id()) && log.next_id() > scan.watermark);
-        assert!(txns.values().all(|w| w.slot.first
-            + log.frames_for(w.payload.len() as u64, w.meta.deps.len())
-            <= log.head()));
+    }
+
+    /// The checkpoints found: both were written, and none that was flushed is lost.
+    fn found_checkpoints(&self, at: usize, log: &Log, scan: &Scan, root: &Root) -> Vec<Written> {
         let mut checkpoints = Vec::new();
         let shown = [&scan.home, &scan.pending];
         for found in shown.into_iter().flatten() {
@@ -403,6 +456,7 @@ impl World {
                 ..w.clone()
             });
         }
+        let newest = self.checkpoints.iter().rfind(|w| w.is_flushed(at));
         let newest = newest.map_or(0, |w| w.slot.first);
         assert!(
             checkpoints.last().map_or(0, |w| w.slot.first) >= newest,
@@ -413,24 +467,6 @@ impl World {
             scan.home.as_ref().is_none_or(|f| f.first == home)
                 && scan.pending.as_ref().is_none_or(|f| f.first > home)
         );
-        let applied = root.applied.0;
-        let roots = vec![Root {
-            from: 0,
-            done: Some(0),
-            ..root
-        }];
-        let settled = log.next_id() - 1;
-        World {
-            geo: self.geo,
-            sim,
-            log,
-            txns,
-            checkpoints,
-            roots,
-            applied,
-            settled,
-            seen_watermark: scan.watermark,
-            lives: self.lives + 1,
-        }
+        checkpoints
     }
 }

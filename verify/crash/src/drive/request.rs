@@ -192,37 +192,17 @@ impl Request {
                 new_name,
                 kind,
             } => {
-                let flags = RenameFlags {
-                    noreplace: *kind == RenameKind::NoReplace,
-                    exchange: *kind == RenameKind::Exchange,
-                    whiteout: matches!(kind, RenameKind::Whiteout(_)),
-                };
-                vol.rename(&cx, self.ino(*from), name, self.ino(*to), new_name, flags)
-                    .map(none)
+                let (from, to, flags) = (self.ino(*from), self.ino(*to), rename_flags(kind));
+                vol.rename(&cx, from, name, to, new_name, flags).map(none)
             }
             Op::Write {
                 node,
                 offset,
                 data,
                 kill,
-            } => {
-                let flags = WriteFlags {
-                    append: self.append,
-                    writeback: self.mapped,
-                    whole: self.whole,
-                    kill_suidgid: *kill,
-                    ..WriteFlags::default()
-                };
-                if self.mapped {
-                    // A page is mapped when the kernel has read it. What it held there before the size was set is no content.
-                    vol.read(self.ino(*node), *offset, data.len(), &mut Vec::new())?;
-                }
-                let n = vol.write(&cx, self.ino(*node), *offset, data, flags)?;
-                if n < data.len() {
-                    *data = data[..n].into();
-                }
-                Ok(None)
-            }
+            } => self
+                .write(vol, self.ino(*node), *offset, data, *kill)
+                .map(none),
             Op::Allocate {
                 node,
                 offset,
@@ -250,18 +230,9 @@ impl Request {
                 vol.fallocate(&cx, self.ino(*node), how, *offset, *len)
                     .map(none)
             }
-            Op::SetAttr { node, set } => {
-                let set = SetAttr {
-                    mode: set.mode,
-                    uid: set.uid,
-                    gid: set.gid,
-                    size: set.size,
-                    mtime: set.mtime.map(SetTime::At),
-                    kill_suidgid: set.kill,
-                    ..SetAttr::default()
-                };
-                vol.setattr(&cx, self.ino(*node), &set).map(|_| None)
-            }
+            Op::SetAttr { node, set } => vol
+                .setattr(&cx, self.ino(*node), &set_attr(set))
+                .map(|_| None),
             Op::SetXattr { node, name, value } => vol
                 .setxattr(&cx, self.ino(*node), name, value, false, false, false)
                 .map(none),
@@ -273,5 +244,54 @@ impl Request {
             // Performed as an action (`groups.rs`).
             Op::Commit { .. } | Op::Publish { .. } => Ok(None),
         }
+    }
+
+    /// A short write shortens `data`.
+    fn write(
+        &self,
+        vol: &Volume,
+        ino: Ino,
+        offset: u64,
+        data: &mut Bytes,
+        kill: bool,
+    ) -> Result<(), Error> {
+        let flags = WriteFlags {
+            append: self.append,
+            writeback: self.mapped,
+            whole: self.whole,
+            kill_suidgid: kill,
+            ..WriteFlags::default()
+        };
+        if self.mapped {
+            // A page is mapped when the kernel has read it. What it held there before the size was set is no content.
+            vol.read(ino, offset, data.len(), &mut Vec::new())?;
+        }
+        let n = vol.write(&self.cx, ino, offset, data, flags)?;
+        if n < data.len() {
+            *data = data[..n].into();
+        }
+        Ok(())
+    }
+}
+
+/// The engine's form.
+fn rename_flags(kind: &RenameKind) -> RenameFlags {
+    RenameFlags {
+        noreplace: *kind == RenameKind::NoReplace,
+        exchange: *kind == RenameKind::Exchange,
+        whiteout: matches!(kind, RenameKind::Whiteout(_)),
+    }
+}
+
+/// The engine's form.
+fn set_attr(set: &Set) -> SetAttr {
+    SetAttr {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        mtime: set.mtime.map(SetTime::At),
+        kill_suidgid: set.kill,
+        ..SetAttr::default()
     }
 }

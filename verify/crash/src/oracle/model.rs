@@ -86,17 +86,7 @@ impl Tree {
                 n.size = target.len() as u64;
                 n.data.write(0, target);
             })?,
-            // The group is the one that the reply showed; the directory need not survive.
-            Op::Tmpfile { parent, make } => {
-                let mut node = Node {
-                    nlink: 0,
-                    ..new_node(make.mode, make.uid, make.gid)
-                };
-                if let Ok(dir) = self.dir(*parent) {
-                    node.inherit(dir);
-                }
-                self.nodes.insert(make.node, Arc::new(node));
-            }
+            Op::Tmpfile { parent, make } => self.make_nameless(*parent, make),
             Op::Link { node, parent, name } => self.link(*node, *parent, name)?,
             Op::Unlink { parent, name } => self.unlink(*parent, name)?,
             Op::Rmdir { parent, name } => self.rmdir(*parent, name)?,
@@ -161,17 +151,7 @@ impl Tree {
                     return Err(libc::ENODATA);
                 }
             }
-            Op::SetFlags { node, flags } => {
-                let n = self.get_mut(*node)?;
-                if !matches!(n.mode & S_IFMT, S_IFREG | S_IFDIR) {
-                    return Err(libc::EOPNOTSUPP);
-                }
-                let flags = *flags & FLAGS;
-                if n.flags & flags & IMMUTABLE != 0 && n.flags != flags {
-                    return Err(libc::EPERM);
-                }
-                n.flags = flags;
-            }
+            Op::SetFlags { node, flags } => self.set_flags(*node, *flags & FLAGS)?,
             Op::Commit { .. } => {}
             Op::Publish { files } => {
                 for (node, _) in files {
@@ -186,6 +166,30 @@ impl Tree {
         if let Some(n) = op.makes().and_then(|made| self.get_mut(made).ok()) {
             n.crtime = n.ctime;
         }
+        Ok(())
+    }
+
+    /// The group is the one that the reply showed; the directory need not survive.
+    fn make_nameless(&mut self, parent: NodeId, make: &Make) {
+        let mut node = Node {
+            nlink: 0,
+            ..new_node(make.mode, make.uid, make.gid)
+        };
+        if let Ok(dir) = self.dir(parent) {
+            node.inherit(dir);
+        }
+        self.nodes.insert(make.node, Arc::new(node));
+    }
+
+    fn set_flags(&mut self, node: NodeId, flags: u32) -> Done {
+        let n = self.get_mut(node)?;
+        if !matches!(n.mode & S_IFMT, S_IFREG | S_IFDIR) {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if n.flags & flags & IMMUTABLE != 0 && n.flags != flags {
+            return Err(libc::EPERM);
+        }
+        n.flags = flags;
         Ok(())
     }
 

@@ -267,6 +267,17 @@ impl EngineTree {
         }
     }
     /// The kernel's checks before a rename reaches a file system.
+    fn link(&self, cx: &Context, from: &str, to: &str) -> R<()> {
+        let attr = self.find(from, false)?;
+        let (dir, name) = self.split(to)?;
+        if errno(self.volume.lookup(dir, name)).is_ok() {
+            return Err(libc::EEXIST);
+        }
+        if attr.mode as u32 & libc::S_IFMT == libc::S_IFDIR {
+            return Err(libc::EPERM);
+        }
+        errno(self.volume.link(cx, attr.ino, dir, name)).map(drop)
+    }
     fn rename(&self, cx: &Context, from: &str, to: &str, exchange: bool) -> R<()> {
         let (dir, name) = self.split(from)?;
         let (to_dir, to_name) = self.split(to)?;
@@ -350,17 +361,7 @@ impl tree::Target for EngineTree {
                 let (dir, name) = self.split(path)?;
                 errno(v.unlink(cx, dir, name))
             }
-            Op::Link { from, to } => {
-                let attr = self.find(from, false)?;
-                let (dir, name) = self.split(to)?;
-                if errno(v.lookup(dir, name)).is_ok() {
-                    return Err(libc::EEXIST);
-                }
-                if attr.mode as u32 & libc::S_IFMT == libc::S_IFDIR {
-                    return Err(libc::EPERM);
-                }
-                errno(v.link(cx, attr.ino, dir, name)).map(drop)
-            }
+            Op::Link { from, to } => self.link(cx, from, to),
             Op::Rename { from, to } => self.rename(cx, from, to, false),
             Op::Exchange { a, b } => self.rename(cx, a, b, true),
             Op::Write { path, at, .. } => {
@@ -428,15 +429,10 @@ impl tree::Target for EngineTree {
                 };
                 errno(v.fallocate(cx, self.find(path, true)?.ino, how, *at, *len))
             }
-            Op::Fsync { path, data_only } => errno(
-                v.fsync(
-                    cx,
-                    self.find(path, true)
-                        .or_else(|_| self.find(path, false))?
-                        .ino,
-                    *data_only,
-                ),
-            ),
+            Op::Fsync { path, data_only } => {
+                let attr = self.find(path, true).or_else(|_| self.find(path, false))?;
+                errno(v.fsync(cx, attr.ino, *data_only))
+            }
             Op::StreamSync => errno(v.streamsync(cx.stream)),
             Op::SyncFs => errno(v.syncfs(cx)),
         }

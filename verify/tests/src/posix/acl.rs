@@ -135,15 +135,28 @@ pub fn access(c: &mut Checks) {
     );
 }
 
+/// The default list that directories get here.
+fn inherited() -> Vec<u8> {
+    full(7, &[(USER, 7, BOB), (GROUP, 5, TEAM)], 5, 7, 0)
+}
+
 pub fn default(c: &mut Checks) {
     let d = c.at("d");
     dir_of(&d, ALICE, ALICE, 0o755);
-    let inherit = full(7, &[(USER, 7, BOB), (GROUP, 5, TEAM)], 5, 7, 0);
-    c.ok("set", sys::setxattr(&d, DEFAULT, &inherit, 0));
-    c.eq("get", sys::getxattr(&d, DEFAULT), Ok(inherit.clone()));
+    default_is_inherited(c, &d);
+    default_is_changed(c, &d);
+    setgid_of_an_owner_outside(c);
+    by_setfacl(c, &d);
+}
+
+/// By all that is made in `d`.
+fn default_is_inherited(c: &mut Checks, d: &Path) {
+    let inherit = inherited();
+    c.ok("set", sys::setxattr(d, DEFAULT, &inherit, 0));
+    c.eq("get", sys::getxattr(d, DEFAULT), Ok(inherit.clone()));
     c.eq(
         "the directory's mode stays",
-        sys::stat(&d).map(|s| s.perm()),
+        sys::stat(d).map(|s| s.perm()),
         Ok(0o755),
     );
     drop(sys::open(d.join("f"), O_CREAT | O_WRONLY, 0o666).expect("create"));
@@ -191,7 +204,7 @@ pub fn default(c: &mut Checks) {
         sys::lstat(d.join("l")).map(|s| s.perm()),
         Ok(0o777),
     );
-    if let Some(t) = c.ok("O_TMPFILE", sys::open(&d, O_TMPFILE | O_RDWR, 0o666)) {
+    if let Some(t) = c.ok("O_TMPFILE", sys::open(d, O_TMPFILE | O_RDWR, 0o666)) {
         sys::link_fd(&t, d.join("t")).expect("linkat");
         c.eq(
             "O_TMPFILE inherits",
@@ -199,13 +212,17 @@ pub fn default(c: &mut Checks) {
             Ok(0o660),
         );
     }
+}
+
+/// To a minimal one, and removed. Leaves the file `h` in `d`.
+fn default_is_changed(c: &mut Checks, d: &Path) {
     let plain = acl(&[
         (USER_OBJ, 7, NOBODY),
         (GROUP_OBJ, 0, NOBODY),
         (OTHER, 4, NOBODY),
     ]);
-    c.ok("a minimal default", sys::setxattr(&d, DEFAULT, &plain, 0));
-    c.eq("is kept", sys::getxattr(&d, DEFAULT), Ok(plain));
+    c.ok("a minimal default", sys::setxattr(d, DEFAULT, &plain, 0));
+    c.eq("is kept", sys::getxattr(d, DEFAULT), Ok(plain));
     drop(sys::open(d.join("g"), O_CREAT | O_WRONLY, 0o666).expect("create"));
     c.eq(
         "gives the mode",
@@ -213,29 +230,36 @@ pub fn default(c: &mut Checks) {
         Ok(0o604),
     );
     c.err("and no ACL", sys::getxattr(d.join("g"), ACCESS), ENODATA);
-    c.ok("remove", sys::removexattr(&d, DEFAULT));
-    c.err("removed", sys::getxattr(&d, DEFAULT), ENODATA);
+    c.ok("remove", sys::removexattr(d, DEFAULT));
+    c.err("removed", sys::getxattr(d, DEFAULT), ENODATA);
     drop(sys::open(d.join("h"), O_CREAT | O_WRONLY, 0o666).expect("create"));
     c.eq(
         "the umask counts again",
         sys::stat(d.join("h")).map(|s| s.perm()),
         Ok(0o644),
     );
-    // An access ACL by an owner outside the group takes setgid away, a default one leaves it.
+}
+
+/// An access ACL by an owner outside the group takes setgid away, a default one leaves it.
+fn setgid_of_an_owner_outside(c: &mut Checks) {
     let s = c.at("s");
     dir_of(&s, ALICE, TEAM, 0o2755);
     let by_owner = |name: &'static str, value: Vec<u8>| {
         sys::as_user(ALICE, ALICE, &[], || sys::setxattr(&s, name, &value, 0))
     };
-    for value in [inherit.clone(), full(7, &[], 5, 5, 5)] {
+    for value in [inherited(), full(7, &[], 5, 5, 5)] {
         c.ok("a default ACL", by_owner(DEFAULT, value));
         c.eq("setgid stays", sys::stat(&s).map(|s| s.perm()), Ok(0o2755));
     }
     c.ok("an access ACL", by_owner(ACCESS, full(7, &[], 5, 5, 5)));
     c.eq("setgid goes", sys::stat(&s).map(|s| s.perm()), Ok(0o755));
+}
+
+/// Of the file `h` in `d`.
+fn by_setfacl(c: &mut Checks, d: &Path) {
     if crate::harness::have("setfacl") {
-        crate::harness::shell(&d, "setfacl -m u:60002:rwx,g:60100:r-- h");
-        let text = crate::harness::shell(&d, "getfacl -n -c h");
+        crate::harness::shell(d, "setfacl -m u:60002:rwx,g:60100:r-- h");
+        let text = crate::harness::shell(d, "getfacl -n -c h");
         let lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
         let want = [
             "user::rw-",

@@ -8,53 +8,56 @@ use libc::*;
 pub fn xattr(c: &mut Checks) {
     let f = c.at("f");
     make(&f, b"");
-    c.eq("none", sys::listxattr(&f), Ok(vec![]));
-    c.err("missing", sys::getxattr(&f, "user.a"), ENODATA);
-    c.err("remove missing", sys::removexattr(&f, "user.a"), ENODATA);
+    xattr_names_and_values(c, &f);
+    xattr_of_kinds(c, &f);
+}
+
+/// Of a file without any; leaves `user.e` there, empty.
+fn xattr_names_and_values(c: &mut Checks, f: &Path) {
+    c.eq("none", sys::listxattr(f), Ok(vec![]));
+    c.err("missing", sys::getxattr(f, "user.a"), ENODATA);
+    c.err("remove missing", sys::removexattr(f, "user.a"), ENODATA);
     for alone in ["user.", "trusted.", "security."] {
-        c.err("set a prefix", sys::setxattr(&f, alone, b"", 0), EINVAL);
-        c.err("get a prefix", sys::getxattr(&f, alone), EINVAL);
-        c.err("remove a prefix", sys::removexattr(&f, alone), EINVAL);
+        c.err("set a prefix", sys::setxattr(f, alone, b"", 0), EINVAL);
+        c.err("get a prefix", sys::getxattr(f, alone), EINVAL);
+        c.err("remove a prefix", sys::removexattr(f, alone), EINVAL);
     }
-    c.ok("set", sys::setxattr(&f, "user.a", b"one", 0));
-    c.eq("get", sys::getxattr(&f, "user.a"), Ok(b"one".to_vec()));
+    c.ok("set", sys::setxattr(f, "user.a", b"one", 0));
+    c.eq("get", sys::getxattr(f, "user.a"), Ok(b"one".to_vec()));
     c.eq(
         "size by a buffer of 0",
-        sys::getxattr_room(&f, "user.a", 0),
+        sys::getxattr_room(f, "user.a", 0),
         Ok(3),
     );
     c.err(
         "buffer too small",
-        sys::getxattr_room(&f, "user.a", 2),
+        sys::getxattr_room(f, "user.a", 2),
         ERANGE,
     );
     c.err(
         "CREATE on existing",
-        sys::setxattr(&f, "user.a", b"x", XATTR_CREATE),
+        sys::setxattr(f, "user.a", b"x", XATTR_CREATE),
         EEXIST,
     );
     c.err(
         "REPLACE on missing",
-        sys::setxattr(&f, "user.b", b"x", XATTR_REPLACE),
+        sys::setxattr(f, "user.b", b"x", XATTR_REPLACE),
         ENODATA,
     );
     c.ok(
         "REPLACE",
-        sys::setxattr(&f, "user.a", b"three", XATTR_REPLACE),
+        sys::setxattr(f, "user.a", b"three", XATTR_REPLACE),
     );
     c.eq(
         "replaced",
-        sys::getxattr(&f, "user.a"),
+        sys::getxattr(f, "user.a"),
         Ok(b"three".to_vec()),
     );
-    c.ok(
-        "empty value",
-        sys::setxattr(&f, "user.e", b"", XATTR_CREATE),
-    );
-    c.eq("empty value", sys::getxattr(&f, "user.e"), Ok(vec![]));
-    c.ok("trusted", sys::setxattr(&f, "trusted.t", b"t", 0));
-    c.ok("security", sys::setxattr(&f, "security.test", b"s", 0));
-    let mut names = sys::listxattr(&f).expect("list");
+    c.ok("empty value", sys::setxattr(f, "user.e", b"", XATTR_CREATE));
+    c.eq("empty value", sys::getxattr(f, "user.e"), Ok(vec![]));
+    c.ok("trusted", sys::setxattr(f, "trusted.t", b"t", 0));
+    c.ok("security", sys::setxattr(f, "security.test", b"s", 0));
+    let mut names = sys::listxattr(f).expect("list");
     names.sort();
     c.eq(
         "list",
@@ -63,25 +66,32 @@ pub fn xattr(c: &mut Checks) {
             .map(String::from)
             .to_vec(),
     );
-    let size = sys::lstat(&f).expect("stat");
+    let size = sys::lstat(f).expect("stat");
     c.eq("data is not touched", size.size, 0);
     c.err(
         "unknown namespace",
-        sys::setxattr(&f, "odd.a", b"", 0),
+        sys::setxattr(f, "odd.a", b"", 0),
         EOPNOTSUPP,
     );
     c.err(
         "no namespace",
-        sys::setxattr(&f, "plain", b"", 0),
+        sys::setxattr(f, "plain", b"", 0),
         EOPNOTSUPP,
     );
     c.err(
         "user. without a name",
-        sys::setxattr(&f, "user.", b"", 0),
+        sys::setxattr(f, "user.", b"", 0),
         EINVAL,
     );
-    c.ok("remove", sys::removexattr(&f, "user.a"));
-    c.err("removed", sys::getxattr(&f, "user.a"), ENODATA);
+    c.ok("remove", sys::removexattr(f, "user.a"));
+    c.err("removed", sys::getxattr(f, "user.a"), ENODATA);
+    let binary: Vec<u8> = (0..=255).collect();
+    c.ok("any bytes", sys::setxattr(f, "user.bin", &binary, 0));
+    c.eq("any bytes", sys::getxattr(f, "user.bin"), Ok(binary));
+}
+
+/// Of what is no file, and of the file `f` by other names.
+fn xattr_of_kinds(c: &mut Checks, f: &Path) {
     sys::mkdir(c.at("d"), 0o755).expect("mkdir");
     c.ok(
         "on a directory",
@@ -104,7 +114,7 @@ pub fn xattr(c: &mut Checks) {
     );
     c.eq(
         "on the link only",
-        sys::getxattr(&f, "trusted.x"),
+        sys::getxattr(f, "trusted.x"),
         Err(ENODATA),
     );
     sys::mknod(c.at("p"), S_IFIFO | 0o644, 0).expect("mkfifo");
@@ -113,15 +123,12 @@ pub fn xattr(c: &mut Checks) {
         sys::setxattr(c.at("p"), "user.x", b"", 0),
         EPERM,
     );
-    sys::link(&f, c.at("g")).expect("link");
+    sys::link(f, c.at("g")).expect("link");
     c.eq(
         "through another name",
         sys::getxattr(c.at("g"), "user.e"),
         Ok(vec![]),
     );
-    let binary: Vec<u8> = (0..=255).collect();
-    c.ok("any bytes", sys::setxattr(&f, "user.bin", &binary, 0));
-    c.eq("any bytes", sys::getxattr(&f, "user.bin"), Ok(binary));
 }
 
 pub fn xattr_limits(c: &mut Checks) {

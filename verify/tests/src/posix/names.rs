@@ -6,9 +6,17 @@ use libc::*;
 
 pub fn open(c: &mut Checks) {
     let f = c.at("f");
-    c.err("open missing", sys::open(&f, O_RDONLY, 0), ENOENT);
-    c.ok("create", sys::open(&f, O_CREAT | O_WRONLY, 0o666));
-    let s = sys::stat(&f).expect("stat");
+    open_files(c, &f);
+    open_directories(c, &f);
+    open_through_symlinks(c);
+    open_fifos_and_sockets(c);
+}
+
+/// Makes the file `f`, of 5 bytes.
+fn open_files(c: &mut Checks, f: &Path) {
+    c.err("open missing", sys::open(f, O_RDONLY, 0), ENOENT);
+    c.ok("create", sys::open(f, O_CREAT | O_WRONLY, 0o666));
+    let s = sys::stat(f).expect("stat");
     c.eq("mode & ~umask", s.perm(), 0o644);
     c.eq("size 0", s.size, 0);
     c.eq("nlink 1", s.nlink, 1);
@@ -30,38 +38,41 @@ pub fn open(c: &mut Checks) {
     }
     c.err(
         "O_EXCL on existing",
-        sys::open(&f, O_CREAT | O_EXCL | O_RDWR, 0o644),
+        sys::open(f, O_CREAT | O_EXCL | O_RDWR, 0o644),
         EEXIST,
     );
-    make(&f, b"hello");
+    make(f, b"hello");
     c.ok(
         "O_CREAT on existing keeps data",
-        sys::open(&f, O_CREAT | O_RDWR, 0o600),
+        sys::open(f, O_CREAT | O_RDWR, 0o600),
     );
-    c.eq("data kept", bytes_of(&f), b"hello".to_vec());
+    c.eq("data kept", bytes_of(f), b"hello".to_vec());
     c.eq(
         "mode not changed by open",
-        sys::stat(&f).expect("stat").perm(),
+        sys::stat(f).expect("stat").perm(),
         0o644,
     );
-    c.ok("O_TRUNC", sys::open(&f, O_TRUNC | O_WRONLY, 0));
-    c.eq("truncated", sys::stat(&f).expect("stat").size, 0);
-    make(&f, b"hello");
+    c.ok("O_TRUNC", sys::open(f, O_TRUNC | O_WRONLY, 0));
+    c.eq("truncated", sys::stat(f).expect("stat").size, 0);
+    make(f, b"hello");
     c.ok(
         "O_CREAT|O_TRUNC",
-        sys::open(&f, O_CREAT | O_TRUNC | O_RDWR, 0o644),
+        sys::open(f, O_CREAT | O_TRUNC | O_RDWR, 0o644),
     );
-    c.eq("truncated again", bytes_of(&f), vec![]);
-    make(&f, b"hello");
-    let r = sys::open(&f, O_RDONLY, 0).expect("open");
+    c.eq("truncated again", bytes_of(f), vec![]);
+    make(f, b"hello");
+    let r = sys::open(f, O_RDONLY, 0).expect("open");
     c.err("write to O_RDONLY", sys::pwrite(&r, b"x", 0), EBADF);
     c.err("ftruncate of O_RDONLY", sys::ftruncate(&r, 1), EINVAL);
-    let w = sys::open(&f, O_WRONLY, 0).expect("open");
+    let w = sys::open(f, O_WRONLY, 0).expect("open");
     c.err("read of O_WRONLY", sys::pread(&w, &mut [0; 4], 0), EBADF);
-    let p = sys::open(&f, O_PATH, 0).expect("open O_PATH");
+    let p = sys::open(f, O_PATH, 0).expect("open O_PATH");
     c.err("read of O_PATH", sys::pread(&p, &mut [0; 4], 0), EBADF);
     c.eq("fstat of O_PATH", sys::fstat(&p).map(|s| s.size), Ok(5));
+}
 
+/// With a file `f` beside.
+fn open_directories(c: &mut Checks, f: &Path) {
     let d = c.at("d");
     sys::mkdir(&d, 0o755).expect("mkdir");
     c.err("write a directory", sys::open(&d, O_WRONLY, 0), EISDIR);
@@ -83,7 +94,7 @@ pub fn open(c: &mut Checks) {
     c.ok("O_DIRECTORY on a directory", sys::open(&d, O_DIRECTORY, 0));
     c.err(
         "O_DIRECTORY on a file",
-        sys::open(&f, O_DIRECTORY, 0),
+        sys::open(f, O_DIRECTORY, 0),
         ENOTDIR,
     );
     c.err(
@@ -107,7 +118,10 @@ pub fn open(c: &mut Checks) {
         sys::pread(&sys::open(&d, O_RDONLY, 0).expect("open"), &mut [0; 9], 0),
         EISDIR,
     );
+}
 
+/// Of which `f` is the target of one.
+fn open_through_symlinks(c: &mut Checks) {
     let (l, gone, lp) = (c.at("l"), c.at("gone"), c.at("lp"));
     sys::symlink("f", &l).expect("symlink");
     sys::symlink("gone", &gone).expect("symlink");
@@ -130,6 +144,9 @@ pub fn open(c: &mut Checks) {
     );
     c.ok("made the target", sys::stat(c.at("new")));
     c.err("a symlink to itself", sys::open(&gone, O_RDONLY, 0), ELOOP);
+}
+
+fn open_fifos_and_sockets(c: &mut Checks) {
     let fifo = c.at("fifo");
     sys::mknod(&fifo, S_IFIFO | 0o644, 0).expect("mkfifo");
     c.err(

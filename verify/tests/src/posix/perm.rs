@@ -96,13 +96,20 @@ pub fn chown(c: &mut Checks) {
     c.eq("not the file", owner(&f), Ok((ALICE, TEAM)));
 }
 
+/// Alice's file `f` anew, with this mode.
+fn fresh(f: &Path, mode: u32) {
+    let _ = sys::unlink(f);
+    file_of(f, ALICE, ALICE, mode);
+}
+
 pub fn suid_clearing(c: &mut Checks) {
+    chown_clears_suid(c);
+    changes_clear_suid(c);
+}
+
+/// chown by a user, and by root, clears setuid, and setgid where the group may execute.
+fn chown_clears_suid(c: &mut Checks) {
     let f = c.at("f");
-    let fresh = |mode: u32| {
-        let _ = sys::unlink(&f);
-        file_of(&f, ALICE, ALICE, mode);
-    };
-    // chown by a user, and by root, clears setuid, and setgid where the group may execute.
     for (mode, want) in [
         (0o6777, 0o777),
         (0o6755, 0o755),
@@ -110,7 +117,7 @@ pub fn suid_clearing(c: &mut Checks) {
         (0o4644, 0o644),
         (0o2644, 0o2644),
     ] {
-        fresh(mode);
+        fresh(&f, mode);
         sys::as_user(ALICE, ALICE, &[TEAM], || sys::chown(&f, u32::MAX, TEAM)).expect("chown");
         // A user who is not in the file's (old) group loses setgid in any case; Alice is in both.
         c.eq(
@@ -118,10 +125,31 @@ pub fn suid_clearing(c: &mut Checks) {
             mode_of(&f),
             Ok(want),
         );
-        fresh(mode);
+        fresh(&f, mode);
         sys::chown(&f, BOB, TEAM).expect("chown");
         c.eq(&format!("chown by root {mode:o}"), mode_of(&f), Ok(want));
     }
+    let _ = sys::unlink(&f);
+    file_of(&f, ALICE, TEAM, 0o2646);
+    let own = || sys::chown(&f, u32::MAX, ALICE);
+    sys::as_user(ALICE, ALICE, &[], own).expect("chown");
+    c.eq(
+        "chown of a group's file by an owner outside",
+        mode_of(&f),
+        Ok(0o646),
+    );
+    dir_of(c.at("d"), ALICE, ALICE, 0o6777);
+    sys::chown(c.at("d"), BOB, TEAM).expect("chown");
+    c.eq(
+        "chown of a directory keeps them",
+        mode_of(c.at("d")),
+        Ok(0o6777),
+    );
+}
+
+/// So does every call that changes content, by others than root.
+fn changes_clear_suid(c: &mut Checks) {
+    let f = c.at("f");
     let changes: [(&str, &(dyn Fn() + Sync)); 6] = [
         ("write", &|| {
             let fd = sys::open(&f, O_WRONLY, 0).expect("open");
@@ -152,7 +180,7 @@ pub fn suid_clearing(c: &mut Checks) {
         (0o4777, 0o777),
     ] {
         for (what, change) in changes {
-            fresh(mode | 0o022);
+            fresh(&f, mode | 0o022);
             sys::as_user(BOB, BOB, &[], change);
             c.eq(
                 &format!("{what} by another {mode:o}"),
@@ -160,7 +188,7 @@ pub fn suid_clearing(c: &mut Checks) {
                 Ok(want | 0o022),
             );
         }
-        fresh(mode);
+        fresh(&f, mode);
         std::fs::write(&f, b"root").expect("write");
         c.eq(
             &format!("write by root keeps {mode:o}"),
@@ -168,7 +196,7 @@ pub fn suid_clearing(c: &mut Checks) {
             Ok(mode),
         );
     }
-    fresh(0o2666);
+    fresh(&f, 0o2666);
     let member = |f: &(dyn Fn() + Sync)| sys::as_user(BOB, ALICE, &[], f);
     member(&|| {
         let fd = sys::open(&f, O_WRONLY, 0).expect("open");
@@ -182,35 +210,19 @@ pub fn suid_clearing(c: &mut Checks) {
     // Of somebody who is not of the group it goes, too: by whichever call, and of nothing but that.
     for (what, change) in changes {
         for (mode, want) in [(0o2666, 0o666), (0o6646, 0o646), (0o2646, 0o646)] {
-            fresh(mode);
+            fresh(&f, mode);
             sys::as_user(BOB, BOB, &[], change);
             let called = format!("{what} by a stranger, {mode:o}");
             c.eq(&called, mode_of(&f), Ok(want));
         }
-        fresh(0o2666);
+        fresh(&f, 0o2666);
         sys::as_user(BOB, BOB, &[TEAM, ALICE], change);
         let called = format!("{what} by a member, by a supplementary group");
         c.eq(&called, mode_of(&f), Ok(0o2666));
-        fresh(0o2666);
+        fresh(&f, 0o2666);
         change();
         c.eq(&format!("{what} by root"), mode_of(&f), Ok(0o2666));
     }
-    let _ = sys::unlink(&f);
-    file_of(&f, ALICE, TEAM, 0o2646);
-    let own = || sys::chown(&f, u32::MAX, ALICE);
-    sys::as_user(ALICE, ALICE, &[], own).expect("chown");
-    c.eq(
-        "chown of a group's file by an owner outside",
-        mode_of(&f),
-        Ok(0o646),
-    );
-    dir_of(c.at("d"), ALICE, ALICE, 0o6777);
-    sys::chown(c.at("d"), BOB, TEAM).expect("chown");
-    c.eq(
-        "chown of a directory keeps them",
-        mode_of(c.at("d")),
-        Ok(0o6777),
-    );
 }
 
 pub fn setgid_directory(c: &mut Checks) {

@@ -167,6 +167,14 @@ pub fn flags(c: &mut Checks) {
     make(c.at("b"), b"B");
     sys::mkdir(c.at("d"), 0o755).expect("mkdir");
     sys::mkdir(c.at("d/sub"), 0o755).expect("mkdir");
+    no_replace(c);
+    exchange(c);
+    exchange_directories(c);
+    whiteout(c);
+}
+
+/// Of `a`, which is `a2` afterwards.
+fn no_replace(c: &mut Checks) {
     c.err(
         "NOREPLACE on existing",
         sys::renameat2(c.at("a"), c.at("b"), RENAME_NOREPLACE),
@@ -187,6 +195,10 @@ pub fn flags(c: &mut Checks) {
         "NOREPLACE on a free name",
         sys::renameat2(c.at("a"), c.at("a2"), RENAME_NOREPLACE),
     );
+}
+
+/// Of the files `a2` and `b`, and of flags that exclude each other.
+fn exchange(c: &mut Checks) {
     c.ok(
         "EXCHANGE of files",
         sys::renameat2(c.at("a2"), c.at("b"), RENAME_EXCHANGE),
@@ -223,6 +235,10 @@ pub fn flags(c: &mut Checks) {
         sys::renameat2(c.at("a2"), c.at("b"), 1 << 10),
         EINVAL,
     );
+}
+
+/// Of `b` and the directory `d`, which is a file afterwards.
+fn exchange_directories(c: &mut Checks) {
     c.ok(
         "EXCHANGE of a file and a directory",
         sys::renameat2(c.at("b"), c.at("d"), RENAME_EXCHANGE),
@@ -258,6 +274,10 @@ pub fn flags(c: &mut Checks) {
     );
     let up = sys::stat(c.at("e/f/..")).map(|s| s.ino);
     c.eq(".. after EXCHANGE", up, sys::stat(c.at("e")).map(|s| s.ino));
+}
+
+/// Of `d`, a file.
+fn whiteout(c: &mut Checks) {
     c.ok(
         "WHITEOUT",
         sys::renameat2(c.at("d"), c.at("moved"), RENAME_WHITEOUT),

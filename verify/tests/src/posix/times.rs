@@ -3,14 +3,14 @@
 use super::*;
 use crate::sys::{self, Stat, Time};
 use libc::*;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 /// Longer than any kernel's clock tick (10 ms at 100 Hz).
 const TICK: Duration = Duration::from_millis(11);
 
 /// How `op` changes the times of `path`: "m", "c", "mc", or "" (atime is checked apart).
-fn change(path: &PathBuf, op: impl FnOnce()) -> String {
+fn change(path: &Path, op: impl FnOnce()) -> String {
     let before = sys::lstat(path).expect("stat");
     std::thread::sleep(TICK);
     op();
@@ -47,61 +47,83 @@ pub fn of_calls(c: &mut Checks) {
         change(&d, || make(&f, b"x")),
         "mc".into(),
     );
-    let e = |c: &mut Checks, what: &str, path: &PathBuf, want: &str, op: &mut dyn FnMut()| {
-        c.eq(what, change(path, op), want.to_string());
-    };
+    attributes(c, &d, &f);
+    names(c, &root);
+    failed_calls(c, &d, &f);
     let g = at("d/g");
-    e(c, "chmod: file", &f, "c", &mut || {
-        sys::chmod(&f, 0o600).expect("chmod")
+    changes(c, "exchange", &d, "mc", &mut || {
+        sys::renameat2(&f, &g, RENAME_EXCHANGE).expect("exchange")
     });
-    e(c, "chmod: directory stays", &d, "", &mut || {
-        sys::chmod(&f, 0o644).expect("chmod")
+    changes(c, "exchange: the files", &f, "c", &mut || {
+        sys::renameat2(&f, &g, RENAME_EXCHANGE).expect("exchange");
+        sys::renameat2(&f, &g, RENAME_EXCHANGE).expect("exchange");
     });
-    e(c, "chmod to the same", &f, "c", &mut || {
-        sys::chmod(&f, 0o644).expect("chmod")
+}
+
+/// The call changes these times of the file or directory.
+fn changes(c: &mut Checks, what: &str, path: &Path, want: &str, op: &mut dyn FnMut()) {
+    c.eq(what, change(path, op), want.to_string());
+}
+
+/// Calls on attributes of `f` in the directory `d`.
+fn attributes(c: &mut Checks, d: &Path, f: &Path) {
+    changes(c, "chmod: file", f, "c", &mut || {
+        sys::chmod(f, 0o600).expect("chmod")
     });
-    e(c, "chown: file", &f, "c", &mut || {
-        sys::chown(&f, ALICE, TEAM).expect("chown")
+    changes(c, "chmod: directory stays", d, "", &mut || {
+        sys::chmod(f, 0o644).expect("chmod")
     });
-    e(c, "setxattr: file", &f, "c", &mut || {
-        sys::setxattr(&f, "user.a", b"1", 0).expect("setxattr")
+    changes(c, "chmod to the same", f, "c", &mut || {
+        sys::chmod(f, 0o644).expect("chmod")
     });
-    e(c, "removexattr: file", &f, "c", &mut || {
-        sys::removexattr(&f, "user.a").expect("removexattr")
+    changes(c, "chown: file", f, "c", &mut || {
+        sys::chown(f, ALICE, TEAM).expect("chown")
     });
-    e(c, "link: file", &f, "c", &mut || {
+    changes(c, "setxattr: file", f, "c", &mut || {
+        sys::setxattr(f, "user.a", b"1", 0).expect("setxattr")
+    });
+    changes(c, "removexattr: file", f, "c", &mut || {
+        sys::removexattr(f, "user.a").expect("removexattr")
+    });
+}
+
+/// Calls that make, remove and move names in the directory `d`, which holds the file `f`. Leaves `d/g` there, a fifo.
+fn names(c: &mut Checks, root: &Path) {
+    let at = |name: &str| root.join(name);
+    let (d, f, g) = (at("d"), at("d/f"), at("d/g"));
+    changes(c, "link: file", &f, "c", &mut || {
         sys::link(&f, &g).expect("link")
     });
     sys::unlink(&g).expect("unlink");
-    e(c, "link: directory", &d, "mc", &mut || {
+    changes(c, "link: directory", &d, "mc", &mut || {
         sys::link(&f, &g).expect("link")
     });
-    e(c, "unlink of one name: file", &f, "c", &mut || {
+    changes(c, "unlink of one name: file", &f, "c", &mut || {
         sys::unlink(&g).expect("unlink")
     });
     sys::link(&f, &g).expect("link");
-    e(c, "unlink: directory", &d, "mc", &mut || {
+    changes(c, "unlink: directory", &d, "mc", &mut || {
         sys::unlink(&g).expect("unlink")
     });
-    e(c, "rename: file", &f, "c", &mut || {
+    changes(c, "rename: file", &f, "c", &mut || {
         sys::rename(&f, &g).expect("rename");
         sys::rename(&g, &f).expect("rename");
     });
-    e(c, "rename: directory", &d, "mc", &mut || {
+    changes(c, "rename: directory", &d, "mc", &mut || {
         sys::rename(&f, &g).expect("rename")
     });
     sys::rename(&g, &f).expect("rename");
     sys::mkdir(at("e"), 0o755).expect("mkdir");
-    e(c, "rename out: old parent", &d, "mc", &mut || {
+    changes(c, "rename out: old parent", &d, "mc", &mut || {
         sys::rename(&f, at("e/f")).expect("rename")
     });
-    e(c, "rename in: new parent", &d, "mc", &mut || {
+    changes(c, "rename in: new parent", &d, "mc", &mut || {
         sys::rename(at("e/f"), &f).expect("rename")
     });
     make(&g, b"g");
     sys::link(&g, at("e/g")).expect("link");
     let kept = at("e/g");
-    e(
+    changes(
         c,
         "replaced by rename: the other link",
         &kept,
@@ -109,66 +131,60 @@ pub fn of_calls(c: &mut Checks) {
         &mut || sys::rename(&f, &g).expect("rename"),
     );
     sys::rename(&g, &f).expect("rename");
-    e(c, "mkdir: parent", &d, "mc", &mut || {
+    changes(c, "mkdir: parent", &d, "mc", &mut || {
         sys::mkdir(&g, 0o755).expect("mkdir")
     });
-    e(c, "mkdir below: grandparent stays", &d, "", &mut || {
+    changes(c, "mkdir below: grandparent stays", &d, "", &mut || {
         sys::mkdir(g.join("x"), 0o755).expect("mkdir")
     });
     sys::rmdir(g.join("x")).expect("rmdir");
-    e(c, "rmdir: parent", &d, "mc", &mut || {
+    changes(c, "rmdir: parent", &d, "mc", &mut || {
         sys::rmdir(&g).expect("rmdir")
     });
-    e(c, "symlink: parent", &d, "mc", &mut || {
+    changes(c, "symlink: parent", &d, "mc", &mut || {
         sys::symlink("x", &g).expect("symlink")
     });
     sys::unlink(&g).expect("unlink");
-    e(c, "mknod: parent", &d, "mc", &mut || {
+    changes(c, "mknod: parent", &d, "mc", &mut || {
         sys::mknod(&g, S_IFIFO | 0o644, 0).expect("mknod")
     });
-    e(c, "open without O_TRUNC", &f, "", &mut || {
+    changes(c, "open without O_TRUNC", &f, "", &mut || {
         drop(sys::open(&f, O_RDWR | O_CREAT, 0o644))
     });
-    e(c, "stat, access, readlink", &f, "", &mut || {
+    changes(c, "stat, access, readlink", &f, "", &mut || {
         let _ = (sys::stat(&f), sys::access(&f, R_OK), sys::listxattr(&f));
     });
-    // Calls that fail change nothing.
-    e(c, "failed create", &d, "", &mut || {
-        drop(sys::open(&f, O_CREAT | O_EXCL | O_RDWR, 0o644))
+}
+
+/// Calls that fail, or have nothing to do, change nothing.
+fn failed_calls(c: &mut Checks, d: &Path, f: &Path) {
+    changes(c, "failed create", d, "", &mut || {
+        drop(sys::open(f, O_CREAT | O_EXCL | O_RDWR, 0o644))
     });
-    e(c, "failed mkdir", &d, "", &mut || {
-        drop(sys::mkdir(&f, 0o755))
+    changes(c, "failed mkdir", d, "", &mut || drop(sys::mkdir(f, 0o755)));
+    changes(c, "failed rmdir", d, "", &mut || drop(sys::rmdir(f)));
+    changes(c, "failed unlink", d, "", &mut || {
+        drop(sys::unlink(d.join("none")))
     });
-    e(c, "failed rmdir", &d, "", &mut || drop(sys::rmdir(&f)));
-    e(c, "failed unlink", &d, "", &mut || {
-        drop(sys::unlink(at("d/none")))
+    changes(c, "failed link", f, "", &mut || drop(sys::link(f, f)));
+    changes(c, "failed rename", d, "", &mut || {
+        drop(sys::rename(d.join("none"), d.join("y")))
     });
-    e(c, "failed link", &f, "", &mut || drop(sys::link(&f, &f)));
-    e(c, "failed rename", &d, "", &mut || {
-        drop(sys::rename(at("d/none"), at("d/y")))
+    changes(c, "rename onto itself", f, "", &mut || {
+        sys::rename(f, f).expect("rename")
     });
-    e(c, "rename onto itself", &f, "", &mut || {
-        sys::rename(&f, &f).expect("rename")
-    });
-    e(c, "failed setxattr", &f, "", &mut || {
-        drop(sys::setxattr(&f, "user.z", b"", XATTR_REPLACE))
+    changes(c, "failed setxattr", f, "", &mut || {
+        drop(sys::setxattr(f, "user.z", b"", XATTR_REPLACE))
     });
     let no = |r: sys::R<()>| assert!(r.is_err());
-    e(c, "failed chmod", &f, "", &mut || {
-        sys::as_user(BOB, BOB, &[], || no(sys::chmod(&f, 0o777)))
+    changes(c, "failed chmod", f, "", &mut || {
+        sys::as_user(BOB, BOB, &[], || no(sys::chmod(f, 0o777)))
     });
-    e(c, "failed chown", &f, "", &mut || {
-        sys::as_user(BOB, BOB, &[], || no(sys::chown(&f, BOB, BOB)))
+    changes(c, "failed chown", f, "", &mut || {
+        sys::as_user(BOB, BOB, &[], || no(sys::chown(f, BOB, BOB)))
     });
-    e(c, "failed truncate", &f, "", &mut || {
-        sys::as_user(BOB, BOB, &[], || no(sys::truncate(&f, 0)))
-    });
-    e(c, "exchange", &d, "mc", &mut || {
-        sys::renameat2(&f, &g, RENAME_EXCHANGE).expect("exchange")
-    });
-    e(c, "exchange: the files", &f, "c", &mut || {
-        sys::renameat2(&f, &g, RENAME_EXCHANGE).expect("exchange");
-        sys::renameat2(&f, &g, RENAME_EXCHANGE).expect("exchange");
+    changes(c, "failed truncate", f, "", &mut || {
+        sys::as_user(BOB, BOB, &[], || no(sys::truncate(f, 0)))
     });
 }
 
@@ -331,12 +347,14 @@ pub fn utimens(c: &mut Checks) {
         sys::stat(c.at("d")).map(|s| (s.atime, s.mtime)),
         Ok(((21, 3), (22, 4))),
     );
-    // Permissions: explicit times need the owner, "now" needs write permission or the owner.
+    utimens_by_others(c);
+}
+
+/// Explicit times need the owner, "now" needs write permission or the owner.
+fn utimens_by_others(c: &mut Checks) {
     file_of(c.at("w"), BOB, BOB, 0o666);
     file_of(c.at("r"), BOB, BOB, 0o644);
     let now = (0, UTIME_NOW);
-    let who = |f: &dyn Fn() -> sys::R<()>| f();
-    let _ = who;
     let (w, r) = (c.at("w"), c.at("r"));
     c.err(
         "explicit by another",
