@@ -166,7 +166,7 @@ pub mod init {
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// The kernel knows POSIX access control lists.
     pub const POSIX_ACL: u64 = 1 << 20;
-    /// `max_pages` of [`InitOut`] counts.
+    /// `max_pages` of [`super::InitOut`] counts.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The kernel keeps targets of symbolic links.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
@@ -176,7 +176,7 @@ pub mod init {
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     /// The server clears set-user-id and set-group-id at writes, truncation and chown.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-    /// SETXATTR has the long form ([`SetxattrIn`]).
+    /// SETXATTR has the long form ([`super::SetxattrIn`]).
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// `flags2` counts.
     pub const INIT_EXT: u64 = 1 << 30;
