@@ -1,7 +1,7 @@
 #!/bin/sh
-# LevelDB and LMDB by way of drivers of our own, which DRIVERS names the directory of. usage: driver.sh setup|work|check|damage leveldb|lmdb
+# LevelDB and LMDB by way of drivers of our own, which DRIVERS names the directory of. usage: driver.sh setup|work|check|damage leveldb|lmdb [synced]
 case $1 in
-setup | work) exec "$DRIVERS/$2" "$1" db ;;
+setup | work) exec "$DRIVERS/$2" "$1" db $3 ;;
 check) exec "$DRIVERS/$2" check db "${CCFS_MARKS:-/dev/null}" ;;
 damage)
     case $2 in

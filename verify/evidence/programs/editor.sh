@@ -1,7 +1,7 @@
 #!/bin/sh
 # An editor's save with a backup: the old file becomes the backup, the new one is written and synced, the backup is removed.
 # usage: editor.sh setup|work|check|damage, in the directory to work in.
-# Consistent: the text, or else its backup, is whole, and no save that was answered for is lost.
+# Consistent: the text, or else its backup, is whole, and no save that was answered for is lost (exit code 3).
 mark() { [ -z "$CCFS_CRASH_MARK" ] || "$CCFS" crash mark "$1"; }
 body() { echo "begin $1"; seq -f "version $1 line %g" 600; echo "end $1"; }
 
@@ -26,7 +26,7 @@ check)
         whole text~ || { echo "error: neither the text nor its backup is whole"; exit 1; }
     fi
     answered=$(grep -c '^saved' "${CCFS_MARKS:-/dev/null}")
-    [ "$version" -ge "$answered" ] || { echo "error: a save that was answered for is lost"; exit 1; }
+    [ "$version" -ge "$answered" ] || { echo "error: a save that was answered for is lost"; exit 3; }
     ;;
 damage) : >text && rm -f text~ ;;
 esac

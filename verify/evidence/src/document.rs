@@ -1,6 +1,7 @@
 //! The generated part of docs/evidence.md. What was measured takes its place there; all else stays as it is.
 use crate::Fail;
 use crate::programs::{PROGRAMS, Program};
+use crate::systems::{CRASH_SYSTEMS, SYSTEMS};
 use crate::tables::{CRASH_TESTS, Images, MODELS, Results, is_crash_test};
 use ccfs_testkit::document::{marked, wrapped};
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ const MODEL_TABLE: &str = "### Vulnerabilities by model (the ccfs paper's Table 
 const IMAGE_TABLE: &str = "### Images of a crashed disk, by program (the ccfs paper's Table 2(b))";
 const CRASH_TABLE: &str = "### BarrierFS's crash test (its Table 2)";
 const FOUND: &str = "What was found:";
+const OLDER: &str = "Where syncs are ignored (under eatmydata, and in a stream of ccfs that ignores them) what was answered may be lost, and an image is consistent if what it has is whole and in order. *older*: those of the consistent ones that lack answered work, as far as a program's check counts it (not Git's, Mercurial's and the package manager's).";
 
 /// What a document had: cells by table, row and column, and findings by "program on file system".
 #[derive(Debug, Default, PartialEq)]
@@ -53,23 +55,20 @@ impl Before {
 /// A table whose cells are either fresh, or as they were.
 struct Table<'a> {
     heading: &'static str,
-    columns: &'static [&'static str],
+    columns: Vec<&'static str>,
     before: &'a Before,
     lines: Vec<String>,
 }
 
 impl<'a> Table<'a> {
-    fn new(
-        heading: &'static str,
-        columns: &'static [&'static str],
-        before: &'a Before,
-    ) -> Table<'a> {
+    fn new(heading: &'static str, columns: Vec<&'static str>, before: &'a Before) -> Table<'a> {
         let head = format!("| {} |", columns.join(" | "));
+        let rule = format!("|{}", "---|".repeat(columns.len()));
         Table {
             heading,
             columns,
             before,
-            lines: vec![head, format!("|{}", "---|".repeat(columns.len()))],
+            lines: vec![head, rule],
         }
     }
 
@@ -101,12 +100,13 @@ fn papers(figures: &[&str]) -> Vec<Option<String>> {
 }
 
 fn markdown(results: &Results, before: &Before) -> String {
-    let parts: [String; 9] = [
+    let parts: [String; 10] = [
         MODEL_TABLE.into(),
         "From system calls: places where a crash breaks the program, and in brackets those that a mere kill breaks too, on any file system.".into(),
         models(results, before),
         IMAGE_TABLE.into(),
         "Consistent images of all; in brackets the seconds of the recording in which a crash is harmless. Images in order, reordered within what flushes allow, and torn at sectors.".into(),
+        OLDER.into(),
         images(results, before),
         found(results, before),
         CRASH_TABLE.into(),
@@ -117,7 +117,7 @@ fn markdown(results: &Results, before: &Before) -> String {
 }
 
 fn models(results: &Results, before: &Before) -> String {
-    let columns = &["program", "ext4", "ccfs", "paper: ext4", "paper: ccfs"];
+    let columns = vec!["program", "ext4", "ccfs", "paper: ext4", "paper: ccfs"];
     let mut table = Table::new(MODEL_TABLE, columns, before);
     for program in programs() {
         let fresh = MODELS.iter().map(|model| {
@@ -141,24 +141,18 @@ fn models(results: &Results, before: &Before) -> String {
 }
 
 fn images(results: &Results, before: &Before) -> String {
-    let columns = &[
-        "program",
-        "ext4",
-        "xfs",
-        "btrfs",
-        "ccfs",
+    let mut columns = vec!["program"];
+    columns.extend(SYSTEMS.map(|s| s.title));
+    columns.extend([
         "killed, not crashed: failed checks",
         "paper: ext4",
         "paper: ccfs",
-    ];
+    ]);
     let mut table = Table::new(IMAGE_TABLE, columns, before);
     for program in programs() {
-        let fresh = ["ext4", "xfs", "btrfs", "ccfs"].iter().map(|fs| {
-            let i = results.images.get(&format!("{} on {fs}", program.name))?;
-            Some(format!(
-                "{}/{} ({:.2} of {:.2} s)",
-                i.consistent, i.total, i.harmless_s, i.recorded_s
-            ))
+        let fresh = SYSTEMS.iter().map(|system| {
+            let name = format!("{} on {}", program.name, system.name);
+            results.images.get(&name).map(cell)
         });
         let killed = results.kills.get(program.name);
         let killed = killed.map(|(bad, all)| format!("{bad} of {all}"));
@@ -170,6 +164,17 @@ fn images(results: &Results, before: &Before) -> String {
         table.row(program.title, fresh.chain([killed]).chain(papers(&paper)));
     }
     table.end()
+}
+
+fn cell(i: &Images) -> String {
+    let older = match i.older {
+        0 => String::new(),
+        n => format!(", {n} older"),
+    };
+    format!(
+        "{}/{}{older} ({:.2} of {:.2} s)",
+        i.consistent, i.total, i.harmless_s, i.recorded_s
+    )
 }
 
 /// How images failed, by "program on file system".
@@ -198,20 +203,14 @@ fn failures(images: &Images) -> String {
 }
 
 fn crash_tests(results: &Results, before: &Before) -> String {
-    let columns = &[
-        "workload",
-        "ext4",
-        "ext4, nobarrier",
-        "ccfs",
-        "paper: ext4",
-        "paper: ext4, nobarrier",
-        "paper: BarrierFS",
-    ];
+    let mut columns = vec!["workload"];
+    columns.extend(CRASH_SYSTEMS.map(|s| s.title));
+    columns.extend(["paper: ext4", "paper: ext4, nobarrier", "paper: BarrierFS"]);
     let mut table = Table::new(CRASH_TABLE, columns, before);
     let nobarrier = ["547 of 1000, 453 failed", "109 of 1000, 891 mended by fsck"];
     for ((name, _), nobarrier) in CRASH_TESTS.iter().zip(nobarrier) {
-        let fresh = ["ext4", "ext4-nobarrier", "ccfs"].iter().map(|fs| {
-            let images = results.images.get(&format!("{name} on {fs}"))?;
+        let fresh = CRASH_SYSTEMS.iter().map(|system| {
+            let images = results.images.get(&format!("{name} on {}", system.name))?;
             Some(format!("{} of {}", images.consistent, images.total))
         });
         let paper = papers(&["1000 of 1000", nobarrier, "1000 of 1000"]);
@@ -259,6 +258,7 @@ mod tests {
             harmless_s: 1.0,
             recorded_s: 2.0,
             failures: failures.iter().map(|f| f.to_string()).collect(),
+            older: 0,
         }
     }
 
@@ -299,6 +299,13 @@ mod tests {
                 .images
                 .insert(name.into(), images(8, &["error: 5 (1 images)"]));
         }
+        let ignored = Images {
+            older: 3,
+            ..images(9, &[])
+        };
+        whole
+            .images
+            .insert("git on ccfs+ignore-fsync".into(), ignored);
         whole.kills.insert("git".into(), (0, 21));
         whole
             .models
@@ -321,7 +328,8 @@ mod tests {
         let gone = "* git on ext4: `error: 5 (1 images)`";
         assert!(now.contains(gone) && !then.contains(gone));
         assert!(then.contains("* lmdb on xfs: `error: 5 (1 images)`"));
-        let row = |rest: &str| format!("| Git | {rest} | - | - | 8/9 (1.00 of 2.00 s) | 0 of 21 |");
+        let ccfs = "8/9 (1.00 of 2.00 s) | 9/9, 3 older (1.00 of 2.00 s)";
+        let row = |ext4: &str| format!("| Git | {ext4} | - | - | - | - | {ccfs} | 0 of 21 |");
         assert!(now.contains(&row("8/9 (1.00 of 2.00 s)")), "{now}");
         assert!(then.contains(&row("9/9 (1.00 of 2.00 s)")), "{then}");
         assert_eq!(changed(&now, &then).len(), 3);

@@ -31,6 +31,8 @@ pub struct Config {
     /// Where the trace does not say it.
     pub fs: Option<Kind>,
     pub choice: Choice,
+    /// An exit code of the check that is as good as 0, and counted.
+    pub forgiven: Option<i32>,
     pub jobs: usize,
     /// Longest time of one check.
     pub limit: Duration,
@@ -63,6 +65,8 @@ pub struct Explored {
     /// By crash point.
     pub tested: Vec<Tested>,
     pub distinct: Vec<Distinct>,
+    /// Images whose check ended with the exit code that is forgiven; they count as consistent.
+    pub forgiven: usize,
 }
 
 /// A time in which a crash is harmful, seconds from the start.
@@ -209,13 +213,29 @@ pub fn explore(config: &Config) -> Result<Explored, Fail> {
             failure.line
         )));
     }
+    let forgiven = forgive(&mut tested, config.forgiven);
     let distinct = tester.distinct(&tested)?;
     Ok(Explored {
         history,
         fs,
         tested,
         distinct,
+        forgiven,
     })
+}
+
+/// Takes back the failures whose check ended with this exit code, and gives their number.
+fn forgive(tested: &mut [Tested], code: Option<i32>) -> usize {
+    let Some(code) = code else {
+        return 0;
+    };
+    let mut count = 0;
+    for one in tested {
+        if one.failure.take_if(|f| f.code == Some(code)).is_some() {
+            count += 1;
+        }
+    }
+    count
 }
 
 fn open(config: &Config) -> Result<(History, Kind), Fail> {
@@ -529,6 +549,7 @@ mod tests {
                 tested("5", false),
             ],
             distinct: Vec::new(),
+            forgiven: 0,
         };
         let windows = explored.windows();
         let windows: Vec<_> = windows
@@ -537,5 +558,22 @@ mod tests {
             .collect();
         assert_eq!(windows, [(0.0, 4.0, true), (5.0, 6.0, false)]);
         assert_eq!((explored.seconds(), explored.consistent_s()), (6.0, 5.0));
+    }
+
+    #[test]
+    fn only_one_exit_code_is_forgiven() {
+        let tested = |code: Option<i32>| Tested {
+            spec: "1".parse().unwrap(),
+            failure: Some(Failure {
+                code,
+                ..Failure::of("broken")
+            }),
+        };
+        let mut all = [Some(1), Some(3), None, Some(3)].map(tested);
+        let failed = |all: &[Tested]| all.iter().map(|t| t.failure.is_some()).collect::<Vec<_>>();
+        assert_eq!(forgive(&mut all, None), 0);
+        assert_eq!(failed(&all), [true; 4]);
+        assert_eq!(forgive(&mut all, Some(3)), 2);
+        assert_eq!(failed(&all), [true, false, true, false]);
     }
 }

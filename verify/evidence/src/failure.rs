@@ -15,8 +15,8 @@ pub struct Failure {
     pub text: String,
     /// Equal for failures of one kind.
     pub(crate) kind: Mask,
-    /// A command of the check could not be started.
-    not_started: bool,
+    /// The check's exit code, if it had one.
+    pub(crate) code: Option<i32>,
 }
 
 /// A line without what differs from image to image: numbers, hashes, temporary names. It groups failures and is never shown.
@@ -30,7 +30,7 @@ impl Failure {
             line: line.chars().take(LINE_MAX).collect(),
             text: line.to_string(),
             kind: Mask::of(line),
-            not_started: false,
+            code: None,
         }
     }
 }
@@ -49,7 +49,7 @@ pub(crate) fn judge(ended: &Ended) -> Option<Failure> {
         .map_or("a signal".to_string(), |c| format!("exit code {c}"));
     Some(Failure {
         text: ended.text.clone(),
-        not_started: ended.code.is_some_and(|c| NOT_STARTED.contains(&c)),
+        code: ended.code,
         ..Failure::of(line.unwrap_or(&code))
     })
 }
@@ -60,7 +60,8 @@ pub(crate) fn never_run<'a>(
 ) -> Option<&'a Failure> {
     let mut first = None;
     for outcome in outcomes {
-        first = Some(outcome.filter(|f| f.not_started)?);
+        let not_started = |f: &&Failure| f.code.is_some_and(|c| NOT_STARTED.contains(&c));
+        first = Some(outcome.filter(not_started)?);
     }
     first
 }

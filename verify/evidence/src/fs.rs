@@ -75,8 +75,9 @@ impl Kind {
             Kind::Xfs => ("mkfs.xfs", "xfsprogs"),
             Kind::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
         };
-        if tool(program).get_program() == program {
-            return Some(format!("{program} is missing; install {package}"));
+        let missing = missing_tool(program, package);
+        if missing.is_some() {
+            return missing;
         }
         if self == Kind::Ccfs {
             return None;
@@ -137,6 +138,11 @@ impl Kind {
 /// A system tool; a user's PATH often lacks the directories in which Debian keeps them.
 pub fn tool(name: &str) -> Command {
     Command::new(programs::in_path(name).unwrap_or_else(|| PathBuf::from(name)))
+}
+
+pub(crate) fn missing_tool(program: &str, package: &str) -> Option<String> {
+    let missing = tool(program).get_program() == program;
+    missing.then(|| format!("{program} is missing; install {package}"))
 }
 
 /// A mounted file system; dropping it unmounts it.

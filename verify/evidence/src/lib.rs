@@ -17,6 +17,7 @@ pub mod recorder;
 pub mod report;
 pub mod run;
 pub mod sys;
+pub mod systems;
 pub mod tables;
 pub mod trace;
 pub mod vdisk;

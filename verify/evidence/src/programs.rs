@@ -2,6 +2,9 @@
 use crate::{Fail, fs};
 use std::path::{Path, PathBuf};
 
+/// Exit code of a check that found nothing else than that the newest work is lost that was answered for: what is there is whole and in order.
+pub const LOST: i32 = 3;
+
 /// A program under test. The shell runs `sh SCRIPT setup|work|check|damage ARGS` in the root of the file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
@@ -21,6 +24,8 @@ pub struct Program {
     pub mapped: &'static [&'static str],
     /// A check of it takes seconds: few images, states and kills.
     pub slow: bool,
+    /// Of a program that also runs otherwise: with every sync that a power cut asks for.
+    pub synced: bool,
 }
 
 const fn script(name: &'static str, title: &'static str, script: &'static str) -> Program {
@@ -34,6 +39,7 @@ const fn script(name: &'static str, title: &'static str, script: &'static str) -
         driver: None,
         mapped: &[],
         slow: false,
+        synced: false,
     }
 }
 
@@ -45,10 +51,28 @@ pub const PROGRAMS: &[Program] = &[
         ..script("git", "Git", "git.sh")
     },
     Program {
+        needs: &["git"],
+        packages: &["git"],
+        args: "synced",
+        synced: true,
+        ..script("git-synced", "Git, core.fsync=all", "git.sh")
+    },
+    Program {
         needs: &["sqlite3"],
         packages: &["sqlite3"],
         args: "delete",
         ..script("sqlite-rollback", "SQLite, rollback journal", "sqlite.sh")
+    },
+    Program {
+        needs: &["sqlite3"],
+        packages: &["sqlite3"],
+        args: "extra",
+        synced: true,
+        ..script(
+            "sqlite-synced",
+            "SQLite, rollback journal, synchronous=EXTRA",
+            "sqlite.sh",
+        )
     },
     Program {
         needs: &["sqlite3"],
@@ -63,6 +87,14 @@ pub const PROGRAMS: &[Program] = &[
         args: "leveldb",
         driver: Some(("leveldb", "g++", "-lleveldb")),
         ..script("leveldb", "LevelDB", "driver.sh")
+    },
+    Program {
+        needs: &["g++"],
+        packages: &["g++", "libleveldb-dev"],
+        args: "leveldb synced",
+        driver: Some(("leveldb", "g++", "-lleveldb")),
+        synced: true,
+        ..script("leveldb-synced", "LevelDB, each batch synced", "driver.sh")
     },
     Program {
         needs: &["hg"],
@@ -84,6 +116,15 @@ pub const PROGRAMS: &[Program] = &[
         ..script("zookeeper", "ZooKeeper", "zookeeper.sh")
     },
     script("replace", "package manager (write, rename)", "replace.sh"),
+    Program {
+        args: "synced",
+        synced: true,
+        ..script(
+            "replace-synced",
+            "package manager (write, sync, rename)",
+            "replace.sh",
+        )
+    },
     script("editor", "editor's save", "editor.sh"),
     script(
         "rename_root_to_sub",

@@ -1,9 +1,9 @@
 //! The papers' tables: each program on each file system, crashed in many ways, beside the papers' figures.
 use crate::explore::{self, explore};
-use crate::fs::Kind;
 use crate::images::Choice;
-use crate::programs::{PROGRAMS, Program, Ready};
+use crate::programs::{LOST, PROGRAMS, Program, Ready};
 use crate::record::{self, record};
+use crate::systems::{CRASH_SYSTEMS, SYSTEMS, System};
 use crate::{Fail, model, report, run, sys};
 use ccfs_testkit::Rng;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ pub struct Config {
     pub only: Vec<String>,
     /// What to do with them: of `PARTS`; all if empty.
     pub parts: Vec<String>,
+    /// Of images: on what; all if empty.
+    pub fs: Vec<String>,
     /// Directory for the pages.
     pub html: PathBuf,
     pub jobs: usize,
@@ -55,6 +57,19 @@ impl Config {
         PROGRAMS.iter().filter(named)
     }
 
+    /// On what images of a program are chosen.
+    fn systems(&self, program: &Program) -> Vec<&'static System> {
+        let all: &[System] = match is_crash_test(program.name) {
+            true => &CRASH_SYSTEMS,
+            false => &SYSTEMS,
+        };
+        let named = |s: &&System| self.fs.is_empty() || self.fs.iter().any(|n| n == s.name);
+        // Where syncs are ignored more of them make no difference.
+        let differs = |s: &&System| !(program.synced && s.way.ignores_syncs());
+        let chosen = all.iter().filter(named).filter(differs);
+        chosen.filter(|_| self.does("images")).collect()
+    }
+
     /// What is chosen has to exist. Error: what does not, and what there is.
     pub fn check(&self) -> Result<(), String> {
         for part in &self.parts {
@@ -65,16 +80,31 @@ impl Config {
                 ));
             }
         }
+        let systems = SYSTEMS.iter().chain(&CRASH_SYSTEMS);
+        for name in &self.fs {
+            if !systems.clone().any(|s| s.name == name) {
+                let names: BTreeSet<&str> = systems.map(|s| s.name).collect();
+                let names: Vec<&str> = names.into_iter().collect();
+                return Err(format!(
+                    "--fs {name}: there is none; there are {}",
+                    names.join(", ")
+                ));
+            }
+        }
         for name in &self.only {
-            if Program::find(name).is_none() {
+            let Some(program) = Program::find(name) else {
                 let names: Vec<&str> = PROGRAMS.iter().map(|p| p.name).collect();
                 return Err(format!(
                     "--only {name}: there is none; the programs are {}",
                     names.join(", ")
                 ));
-            }
+            };
             if is_crash_test(name) && !self.does(PARTS[0]) {
                 return Err(format!("--only {name}: of it there are only {}", PARTS[0]));
+            }
+            if !self.fs.is_empty() && self.systems(program).is_empty() {
+                let fs = self.fs.join(",");
+                return Err(format!("--fs {fs}: no images of {name} are made there"));
             }
         }
         Ok(())
@@ -86,8 +116,8 @@ impl Config {
         for program in self.chosen() {
             all.extend(program.packages);
             let real = !is_crash_test(program.name);
-            if real && self.does("images") {
-                all.extend(["xfsprogs", "btrfs-progs"]);
+            for system in self.systems(program) {
+                all.extend(system.packages());
             }
             if real && self.does("models") {
                 all.extend(["strace", "binutils"]);
@@ -121,6 +151,9 @@ pub struct Images {
     pub harmless_s: f64,
     pub recorded_s: f64,
     pub failures: Vec<String>,
+    /// Where syncs are ignored: of the consistent ones, those that lack work that was answered for.
+    #[serde(default)]
+    pub older: usize,
 }
 
 impl Results {
@@ -156,25 +189,17 @@ pub fn measure(
                 continue;
             }
         };
-        let kinds: &[Kind] = if is_crash_test {
-            &[Kind::Ext4, Kind::Ext4Nobarrier, Kind::Ccfs]
-        } else {
-            &[Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Ccfs]
-        };
-        for kind in kinds {
-            if !config.does("images") {
-                break;
-            }
+        for system in config.systems(program) {
             let count = match (is_crash_test, program.slow) {
                 (true, _) => config.cases,
                 (false, false) => config.images,
                 (false, true) => config.images.min(SLOW_IMAGES),
             };
-            eprintln!("{} on {}: {count} images", program.name, kind.name());
-            let images = on(config, program, &ready, *kind, count)?;
+            eprintln!("{} on {}: {count} images", program.name, system.name);
+            let images = on(config, program, &ready, system, count)?;
             results
                 .images
-                .insert(format!("{} on {}", program.name, kind.name()), images);
+                .insert(format!("{} on {}", program.name, system.name), images);
             save(results)?;
         }
         if is_crash_test {
@@ -197,18 +222,20 @@ fn on(
     config: &Config,
     program: &Program,
     ready: &Ready,
-    kind: Kind,
+    system: &System,
     count: usize,
 ) -> Result<Images, Fail> {
+    if let Some(why) = system.missing() {
+        return Err(Fail::new(why));
+    }
     let dir = record::scratch()?;
     let trace = dir.path().join("trace");
-    let work = ready.command("work");
     let done = record(&record::Config {
-        fs: kind,
+        fs: system.kind,
         size: 512 << 20,
         setup: Some(ready.command("setup")),
         output: trace.clone(),
-        command: ["sh", "-c", &work].map(Into::into).to_vec(),
+        command: system.way.command(&ready.command("work"), &config.ccfs),
         // Long enough for the commits in the background.
         linger: Duration::from_secs(7),
         timing: None,
@@ -227,6 +254,7 @@ fn on(
             reorder: true,
             seed: config.seed,
         },
+        forgiven: system.way.ignores_syncs().then_some(LOST),
         jobs: config.jobs,
         limit: LIMIT,
         progress: true,
@@ -234,7 +262,7 @@ fn on(
     })?;
     let page = config
         .html
-        .join(format!("{}-{}.html", program.name, kind.name()));
+        .join(format!("{}-{}.html", program.name, system.name));
     std::fs::create_dir_all(&config.html)
         .and_then(|()| std::fs::write(&page, report::html(&found, &trace, &check)))
         .map_err(|e| Fail::new(format!("{}: {e}", page.display())))?;
@@ -248,6 +276,7 @@ fn on(
         harmless_s: found.consistent_s(),
         recorded_s: found.seconds(),
         failures: found.distinct.iter().map(shown).collect(),
+        older: found.forgiven,
     })
 }
 

@@ -21,6 +21,16 @@ fn what_does_not_exist_is_no_choice() {
         ("--only git,nosuch", "--only nosuch"),
         ("--parts nosuch", "--parts nosuch"),
         ("--parts models --only create_delete", "only images"),
+        ("--fs nosuch", "--fs nosuch"),
+        (
+            "--fs xfs --only create_delete",
+            "no images of create_delete",
+        ),
+        (
+            "--fs ext4-eatmydata --only git-synced",
+            "no images of git-synced",
+        ),
+        ("--fs xfs --only git --parts models", "no images of git"),
         ("--images many", "many is no number"),
         ("--only", "usage"),
         ("--nosuch 1", "usage"),
@@ -52,7 +62,11 @@ fn a_part_needs_only_its_own_packages() {
     assert_eq!(needs("--only create_delete"), "");
     assert_eq!(
         needs("--parts images --only lmdb,git"),
-        "btrfs-progs gcc git libc6-dev liblmdb-dev xfsprogs"
+        "btrfs-progs eatmydata gcc git libc6-dev liblmdb-dev xfsprogs"
     );
+    let parts = "--parts images --only git --fs";
+    assert_eq!(needs(&format!("{parts} ext4-journal")), "git");
+    assert_eq!(needs(&format!("{parts} ext4-eatmydata")), "eatmydata git");
+    assert_eq!(needs(&format!("{parts} xfs,ccfs")), "git xfsprogs");
     assert!(needs("").contains("zookeeper"));
 }

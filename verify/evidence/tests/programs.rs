@@ -1,5 +1,6 @@
 //! Each checker takes what its workload leaves, at its end and on the way, and rejects a damaged copy.
-use ccfs_evidence::programs::{PROGRAMS, Program};
+use ccfs_evidence::explore::MARKS_ENV;
+use ccfs_evidence::programs::{LOST, PROGRAMS, Program};
 use ccfs_evidence::run::{Ended, shell};
 use std::path::Path;
 use std::time::Duration;
@@ -49,6 +50,58 @@ fn accepts_and_rejects(program: &Program) {
     );
 }
 
+/// The marks of a workload that has ended, for programs whose check counts what was answered for.
+const ANSWERED: [(&str, &str, u32); 9] = [
+    ("git-synced", "commit", 3),
+    ("sqlite-rollback", "transaction", 12),
+    ("sqlite-synced", "transaction", 12),
+    ("sqlite-wal", "transaction", 12),
+    ("leveldb", "batch", 239),
+    ("leveldb-synced", "batch", 239),
+    ("lmdb", "transaction", 23),
+    ("replace-synced", "version", 3),
+    ("editor", "saved", 6),
+];
+
+/// What the setup leaves is whole. That it lacks everything that was answered for is told apart from damage.
+#[test]
+fn what_is_only_older_than_answered_has_an_exit_code_of_its_own() {
+    for program in PROGRAMS {
+        let scratch = tempfile::tempdir().unwrap();
+        let answered = ANSWERED.iter().find(|(name, ..)| *name == program.name);
+        let is_crash_test = program.name.contains('_');
+        if program.slow || is_crash_test {
+            continue;
+        }
+        let ready = match program.prepare(scratch.path()).unwrap() {
+            Ok(ready) => ready,
+            Err(why) => {
+                println!("skipped: {}: {why}", program.name);
+                continue;
+            }
+        };
+        let dir = scratch.path().join("root");
+        std::fs::create_dir(&dir).unwrap();
+        let ended = run(&ready.command("setup"), &dir, scratch.path());
+        assert!(ended.ok(), "{}: {ended:?}", program.name);
+        let marks = scratch.path().join("marks");
+        let (_, word, count) = *answered.unwrap_or(&("", "version", 3));
+        let text: String = (1..=count).map(|n| format!("{word} {n}\n")).collect();
+        std::fs::write(&marks, text).unwrap();
+        let env = [(MARKS_ENV, marks.as_os_str())];
+        let check = ready.command("check");
+        let ended = shell(&check, &dir, &env, scratch.path(), LIMIT).unwrap();
+        let code = if answered.is_some() { LOST } else { 0 };
+        assert_eq!(ended.code, Some(code), "{}: {ended:?}", program.name);
+        // Damage is damage also then.
+        let ended = run(&ready.command("damage"), &dir, scratch.path());
+        assert!(ended.ok(), "{}: {ended:?}", program.name);
+        let ended = shell(&check, &dir, &env, scratch.path(), LIMIT).unwrap();
+        let found = ended.code.filter(|c| *c != 0 && *c != LOST);
+        assert!(found.is_some(), "{}: {ended:?}", program.name);
+    }
+}
+
 macro_rules! each {
     ($($test:ident = $name:literal,)*) => {
         $(#[test] fn $test() { accepts_and_rejects(Program::find($name).unwrap()); })*
@@ -65,13 +118,17 @@ macro_rules! each {
 
 each! {
     git = "git",
+    git_synced = "git-synced",
     sqlite_rollback = "sqlite-rollback",
+    sqlite_synced = "sqlite-synced",
     sqlite_wal = "sqlite-wal",
     leveldb = "leveldb",
+    leveldb_synced = "leveldb-synced",
     mercurial = "mercurial",
     lmdb = "lmdb",
     zookeeper = "zookeeper",
     replace = "replace",
+    replace_synced = "replace-synced",
     editor = "editor",
     rename_root_to_sub = "rename_root_to_sub",
     create_delete = "create_delete",

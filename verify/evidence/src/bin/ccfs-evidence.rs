@@ -9,11 +9,11 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: ccfs-evidence calibrate
        ccfs-evidence tables [--images N] [--cases N] [--kills N] [--only PROGRAM,...] [--jobs N] [--seed S]
-                            [--parts images,models,kills]
+                            [--parts images,models,kills] [--fs SYSTEM,...]
                             [--results FILE] [--html DIR] [--document FILE]
        ccfs-evidence needs [the options of tables]
 
-tables measures what --only and --parts choose (all), and changes only that in the document.
+tables measures what --only and --parts choose (all), and changes only that in the document. --fs: images only on these.
 needs names the Debian packages for it.";
 
 /// Why it ends without success.
@@ -124,6 +124,7 @@ fn parse(options: &[&str]) -> Result<Tables, Trouble> {
         kills: 20,
         only: Vec::new(),
         parts: Vec::new(),
+        fs: Vec::new(),
         html: "target/evidence".into(),
         jobs: std::thread::available_parallelism().map_or(2, usize::from),
         seed: 1,
@@ -147,6 +148,7 @@ fn parse(options: &[&str]) -> Result<Tables, Trouble> {
             "--seed" => config.seed = number()? as u64,
             "--only" => config.only = list(),
             "--parts" => config.parts = list(),
+            "--fs" => config.fs = list(),
             "--results" => results = value.into(),
             "--html" => config.html = value.into(),
             "--document" => document = value.into(),

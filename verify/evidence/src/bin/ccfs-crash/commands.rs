@@ -95,6 +95,7 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
             reorder: args.reorder,
             seed: args.seed,
         },
+        forgiven: None,
         jobs: args.jobs.unwrap_or(cores),
         limit: Duration::from_secs(args.timeout),
         progress: true,
