@@ -1,9 +1,9 @@
 // Puts N keys of 1000 bytes in random order, as LevelDB's benchmark does. usage: fillrandom DB N
-// With FILLRANDOM_NO_SYNC set no sync does anything: the functions below stand before those of the C library.
+// With FILLRANDOM_NO_SYNC set no sync does anything: the functions below stand before those of the C library, and of what is preloaded (eatmydata).
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <leveldb/db.h>
 #include <leveldb/env.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <cstdint>
 #include <cstdio>
@@ -14,8 +14,13 @@ static bool no_sync() {
   static const bool set = std::getenv("FILLRANDOM_NO_SYNC") != nullptr;
   return set;
 }
-extern "C" int fsync(int fd) { return no_sync() ? 0 : static_cast<int>(syscall(SYS_fsync, fd)); }
-extern "C" int fdatasync(int fd) { return no_sync() ? 0 : static_cast<int>(syscall(SYS_fdatasync, fd)); }
+static int next(const char* name, int fd) {
+  using Call = int (*)(int);
+  const Call call = reinterpret_cast<Call>(dlsym(RTLD_NEXT, name));
+  return no_sync() ? 0 : call(fd);
+}
+extern "C" int fsync(int fd) { return next("fsync", fd); }
+extern "C" int fdatasync(int fd) { return next("fdatasync", fd); }
 
 static void must(const leveldb::Status& s) {
   if (!s.ok()) { std::fprintf(stderr, "%s\n", s.ToString().c_str()); std::exit(1); }

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Nothing is left for the background, and no image gets holes.
 const MKE2FS_EXTENDED: &str = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+/// The program under which sync calls do nothing, and its package.
+pub const EATMYDATA: &str = "eatmydata";
 /// The mount option of ccfs that chooses how requests travel.
 const TRANSPORT_OPTION: &str = "transport";
 /// Bytes for each inode. The default, 16 KiB, has no room for a directory of 100,000 files on the smallest images.
@@ -23,6 +25,8 @@ pub enum System {
     Ext4,
     /// The kernel's ext4, data=journal
     Ext4Journal,
+    /// As ext4; programs run under eatmydata
+    Ext4Eatmydata,
     Xfs,
     Btrfs,
     /// e2fsprogs' ext4 in FUSE
@@ -44,6 +48,7 @@ impl System {
         match self {
             System::Ext4 => "ext4",
             System::Ext4Journal => "ext4-journal",
+            System::Ext4Eatmydata => "ext4-eatmydata",
             System::Xfs => "xfs",
             System::Btrfs => "btrfs",
             System::Fuse2fs => "fuse2fs",
@@ -76,7 +81,7 @@ impl System {
     /// The name that mount(8) knows, and options, of the kernel's own file systems.
     pub fn kernel_type(self) -> Option<(&'static str, &'static str)> {
         match self {
-            System::Ext4 => Some(("ext4", "data=ordered")),
+            System::Ext4 | System::Ext4Eatmydata => Some(("ext4", "data=ordered")),
             System::Ext4Journal => Some(("ext4", "data=journal")),
             System::Xfs => Some(("xfs", "defaults")),
             System::Btrfs => Some(("btrfs", "defaults")),
@@ -104,8 +109,11 @@ impl System {
         if !Path::new("/dev/loop-control").exists() {
             return Some("there are no loop devices".into());
         }
+        if self == System::Ext4Eatmydata && in_path(EATMYDATA).is_none() {
+            return Some(format!("{EATMYDATA} is not installed"));
+        }
         let (tool, package) = match self {
-            System::Ext4 | System::Ext4Journal => ("mke2fs", "e2fsprogs"),
+            System::Ext4 | System::Ext4Journal | System::Ext4Eatmydata => ("mke2fs", "e2fsprogs"),
             System::Xfs => ("mkfs.xfs", "xfsprogs"),
             System::Btrfs => ("mkfs.btrfs", "btrfs-progs"),
             System::Fuse2fs => ("fuse2fs", "fuse2fs"),
@@ -161,7 +169,7 @@ impl System {
         let inodes = inodes.iter().flatten();
         let mut make = match self {
             System::Null => return Ok(()),
-            System::Ext4 | System::Ext4Journal | System::Fuse2fs => {
+            System::Ext4 | System::Ext4Journal | System::Ext4Eatmydata | System::Fuse2fs => {
                 let mut c = command("mke2fs");
                 c.args(ext4).args(inodes);
                 c

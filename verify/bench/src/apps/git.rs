@@ -35,6 +35,7 @@ pub fn tree(place: &Place, dir: &Path) -> Result<u64> {
         std::fs::write(home.join(format!("f{n}.c")), text).because("the tree")?;
     }
     let mut init = script(
+        place,
         "git init -q . && git config gc.auto 0 && git config maintenance.auto false",
         dir,
         "",
@@ -88,7 +89,7 @@ impl Experiment for Git {
         } else {
             "all"
         };
-        let mut command = script(&commands(fsync), &dir, variant)?;
+        let mut command = script(place, &commands(fsync), &dir, variant)?;
         let measured = timed(place, &mount, &dir, files, environment(&mut command))?;
         mount.end()?;
         Ok(measured)

@@ -1,9 +1,9 @@
 //! LevelDB: keys in random order, as its benchmark's fillrandom has them.
-use super::{UNSAFE, script, timed, ways};
+use super::{UNSAFE, compiled, script, timed, ways};
+use crate::Result;
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place};
-use crate::system::{System, check, command, not_installed};
-use crate::{Because, Result};
+use crate::system::{System, not_installed};
 use std::path::Path;
 
 /// At scale 1; the paper's 250,000 divided by five.
@@ -34,18 +34,9 @@ impl Experiment for LevelDb {
         not_installed(&["g++"]).or_else(headers)
     }
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
-        let program = place.work.path().join("fillrandom");
-        if !program.exists() {
-            let source = place.work.path().join("fillrandom.cc");
-            std::fs::write(&source, PROGRAM).because(source.display())?;
-            let mut compiler = command("g++");
-            // As the library is built: without types at run time.
-            compiler
-                .args(["-O2", "-fno-rtti", "-o"])
-                .arg(&program)
-                .arg(&source);
-            check(compiler.args(["-lleveldb", "-lpthread", "-rdynamic"]))?;
-        }
+        // As the library is built: without types at run time.
+        let options = ["-fno-rtti", "-lleveldb", "-lpthread", "-rdynamic"];
+        let program = compiled(place, "g++", ("fillrandom.cc", PROGRAM), &options)?;
         let (mount, dir) = place.fresh()?;
         let keys = place.scale.times(KEYS, 200);
         let text = format!(
@@ -53,7 +44,7 @@ impl Experiment for LevelDb {
             program.display(),
             dir.join("db").display()
         );
-        let mut command = script(&text, &dir, variant)?;
+        let mut command = script(place, &text, &dir, variant)?;
         if variant == UNSAFE {
             command.env("FILLRANDOM_NO_SYNC", "1");
         }

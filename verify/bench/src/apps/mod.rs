@@ -1,21 +1,23 @@
 //! Real programs: the ccfs paper's Table 4 and Figure 6.
 //!
 //! Each one four ways. ext4: with every sync that it needs to survive a power cut, and without any (`ext4+unsafe`). ccfs: the program as on ext4, and in a
-//! stream that ignores its syncs, with one sync at the end (`ccfs+ignore-fsync`): order makes that as safe.
+//! stream that ignores its syncs, with one sync at the end (`ccfs+ignore-fsync`): order makes that as safe. On `ext4-eatmydata` programs run under eatmydata.
 mod git;
 mod leveldb;
+mod lmdb;
 mod sqlite;
 mod together;
 pub use git::Git;
 pub use leveldb::LevelDb;
+pub use lmdb::Lmdb;
 pub use sqlite::Sqlite;
 pub use together::Together;
 
 use crate::experiment::{Measured, Place, STREAMS};
 use crate::image::Mount;
-use crate::system::{System, ccfs_program};
+use crate::system::{EATMYDATA, System, ccfs_program, check, command};
 use crate::{Because, Result, guard, machine, run};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -33,8 +35,8 @@ fn ways(system: System) -> Vec<&'static str> {
     }
 }
 
-/// A shell script as the variant wants it run: on its own, or in a stream.
-fn script(text: &str, dir: &Path, variant: &str) -> Result<Command> {
+/// A shell script as the system and the variant want it run: on its own, under eatmydata, or in a stream.
+fn script(place: &Place, text: &str, dir: &Path, variant: &str) -> Result<Command> {
     let flags: Option<&[&str]> = match variant {
         IGNORE => Some(&["--ignore-fsync", "--sync"]),
         STREAMS => Some(&[]),
@@ -47,6 +49,11 @@ fn script(text: &str, dir: &Path, variant: &str) -> Result<Command> {
             c.arg("--on").arg(dir).args(["--", "sh"]);
             c
         }
+        None if place.system == System::Ext4Eatmydata => {
+            let mut c = command(EATMYDATA);
+            c.arg("sh");
+            c
+        }
         None => Command::new("sh"),
     };
     command
@@ -54,6 +61,24 @@ fn script(text: &str, dir: &Path, variant: &str) -> Result<Command> {
         .current_dir(dir)
         .stdin(Stdio::null());
     Ok(command)
+}
+
+/// Compiles a program (its file's name, and its text) once, below the working directory. `options`: libraries, and what else the compiler is told.
+fn compiled(
+    place: &Place,
+    compiler: &str,
+    (name, text): (&str, &str),
+    options: &[&str],
+) -> Result<PathBuf> {
+    let source = place.work.path().join(name);
+    let program = source.with_extension("");
+    if !program.exists() {
+        std::fs::write(&source, text).because(source.display())?;
+        let mut compiler = command(compiler);
+        compiler.args(["-O2", "-o"]).arg(&program).arg(&source);
+        check(compiler.args(options))?;
+    }
+    Ok(program)
 }
 
 /// Runs a command that makes no mounts; its error is what it said. A signal may end us meanwhile: then it goes with its working directory.

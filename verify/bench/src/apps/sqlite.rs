@@ -1,4 +1,4 @@
-//! SQLite with a rollback journal: one row a transaction.
+//! SQLite with a rollback journal or a write-ahead log: one row a transaction.
 use super::{UNSAFE, script, timed, ways};
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place};
@@ -8,15 +8,18 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// The paper's.
-const ROWS: u64 = 2000;
+pub const ROWS: u64 = 2000;
 const ROW_BYTES: usize = 120;
 
-pub struct Sqlite;
+pub struct Sqlite {
+    /// With a write-ahead log.
+    pub wal: bool,
+}
 
 /// Statements for a new database, each INSERT a transaction.
-pub fn statements(rows: u64, synchronous: &str) -> String {
+pub fn statements(rows: u64, journal: &str, synchronous: &str) -> String {
     let mut text = format!(
-        "PRAGMA journal_mode=DELETE; PRAGMA synchronous={synchronous};\nCREATE TABLE t(n INTEGER PRIMARY KEY, fill TEXT);\n"
+        "PRAGMA journal_mode={journal}; PRAGMA synchronous={synchronous};\nCREATE TABLE t(n INTEGER PRIMARY KEY, fill TEXT);\n"
     );
     for n in 1..=rows {
         let _ = writeln!(text, "INSERT INTO t VALUES({n}, '{n:0>ROW_BYTES$}');");
@@ -25,10 +28,16 @@ pub fn statements(rows: u64, synchronous: &str) -> String {
 }
 
 /// Writes the statements, and gives the shell command that runs them on `rows.db` of the directory that it runs in.
-pub fn command(place: &Place, rows: u64, synchronous: &str, dir: &Path) -> Result<String> {
+pub fn command(
+    place: &Place,
+    rows: u64,
+    journal: &str,
+    synchronous: &str,
+    dir: &Path,
+) -> Result<String> {
     // Not on the file system that is measured.
     let file = place.work.path().join("rows.sql");
-    std::fs::write(&file, statements(rows, synchronous)).because(file.display())?;
+    std::fs::write(&file, statements(rows, journal, synchronous)).because(file.display())?;
     let db = dir.join("rows.db");
     Ok(format!(
         "sqlite3 -bail '{}' <'{}' >/dev/null",
@@ -39,14 +48,22 @@ pub fn command(place: &Place, rows: u64, synchronous: &str, dir: &Path) -> Resul
 
 impl Experiment for Sqlite {
     fn name(&self) -> String {
-        "table4/sqlite".into()
+        match self.wal {
+            false => "table4/sqlite".into(),
+            true => "programs/sqlite-wal".into(),
+        }
     }
     fn group(&self) -> Group {
         Group::Apps
     }
     fn op(&self) -> String {
-        "a transaction of one row of 120 bytes, rollback journal (synchronous=FULL where it syncs)"
-            .into()
+        let journal = match self.wal {
+            false => "rollback journal",
+            true => "write-ahead log",
+        };
+        format!(
+            "a transaction of one row of 120 bytes, {journal} (synchronous=FULL where it syncs)"
+        )
     }
     fn variants(&self, system: System) -> Vec<&'static str> {
         ways(system)
@@ -61,8 +78,9 @@ impl Experiment for Sqlite {
         let (mount, dir) = place.fresh()?;
         let rows = place.scale.times(ROWS, 50);
         let synchronous = if variant == UNSAFE { "OFF" } else { "FULL" };
-        let text = command(place, rows, synchronous, &dir)?;
-        let mut command = script(&text, &dir, variant)?;
+        let journal = if self.wal { "WAL" } else { "DELETE" };
+        let text = command(place, rows, journal, synchronous, &dir)?;
+        let mut command = script(place, &text, &dir, variant)?;
         let measured = timed(place, &mount, &dir, rows, &mut command)?;
         mount.end()?;
         Ok(measured)

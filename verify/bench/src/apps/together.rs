@@ -51,8 +51,8 @@ impl Experiment for Together {
         }
         git::tree(place, &tree)?;
         run::sync(&dir)?;
-        let rows = sqlite::command(place, ROWS, "FULL", &db)?;
-        let mut inserts = script(&rows, &db, variant)?;
+        let rows = sqlite::command(place, ROWS, "DELETE", "FULL", &db)?;
+        let mut inserts = script(place, &rows, &db, variant)?;
         inserts.process_group(0).stdout(Stdio::null());
         let held = guard::hold();
         let mut inserts = inserts.stderr(Stdio::null()).spawn().because("sqlite3")?;
@@ -63,7 +63,7 @@ impl Experiment for Together {
         } else {
             "none"
         };
-        let mut commit = script(&git::commands(fsync), &tree, variant)?;
+        let mut commit = script(place, &git::commands(fsync), &tree, variant)?;
         let begun = Instant::now();
         let committed = super::finish(place, git::environment(&mut commit));
         let seconds = begun.elapsed().as_secs_f64();
