@@ -147,7 +147,7 @@ calibrate:
 	cargo build --release -p ccfs -p ccfs-evidence
 	$(SUDO) $(CARGO_TARGET_DIR)/release/ccfs-evidence calibrate
 
-# The papers' tables, into docs/evidence.md, with a page for each program and file system in target/evidence. Takes an hour.
+# The papers' tables, into docs/evidence.md, with a page for each program and file system in target/evidence. Takes one to two hours.
 EVIDENCE_ARGS ?=
 evidence:
 	@scripts/deps.sh build
