@@ -18,6 +18,7 @@ help:
 	@echo "make unmount   unmount ./$(DIR); $(IMAGE) is plain ext4 then"
 	@echo "make install   install ccfs with its mount(8), mkfs(8) and fsck(8) helpers, pages, completions and libccfs below $(PREFIX);  make uninstall"
 	@echo "make deb       Debian packages in $(CARGO_TARGET_DIR)"
+	@echo "make dist      a release in $(CARGO_TARGET_DIR)/dist: packages, tarball, checksums, bill of materials; built in a chroot (docs/install.md)"
 	@echo "make install-libs   only libccfs for C and C++ programs"
 	@echo "make check     before a commit: format, clippy, the short tests that mount nothing (CONTRIBUTING.md)"
 	@echo "make test      everything that CI checks, with the time of each part"
@@ -61,6 +62,19 @@ uninstall:
 deb: build
 	cargo build --release -p ccfs-libccfs
 	packaging/deb.sh $(CCFS) $(CARGO_TARGET_DIR)
+
+# A release of the last commit, built in a chroot of the oldest distribution that is promised. DIST_ARGS=--twice: two times, and the bytes
+# are compared; DIST_ARGS=--here: without a chroot.
+DIST_ARGS ?=
+.PHONY: dist dist-try
+dist:
+	@scripts/deps.sh dist
+	$(if $(findstring --here,$(DIST_ARGS)),,$(SUDO)) env "PATH=$$PATH" packaging/dist.sh $(DIST_ARGS) $(CARGO_TARGET_DIR)/dist
+
+# What `make dist` made, in a chroot of each distribution that is promised: the table of docs/results/DATE-install.md.
+dist-try:
+	@scripts/deps.sh dist
+	$(SUDO) packaging/try.sh $(CARGO_TARGET_DIR)/dist
 
 # libccfs with its header, pages and pkg-config file.
 install-libs:

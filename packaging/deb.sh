@@ -2,7 +2,9 @@
 # Builds Debian packages of what was built with dpkg-deb: the program (ccfs), the C library (libccfs1), and what programs are built with
 # (libccfs-dev). Prints their files, one a line.
 # usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]
-# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench and ccfs-crash if they were built. DEB_LEVEL: of compression, 0 to 9. Another VERSION than that of the sources is for tests.
+# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench and ccfs-crash if they were built. DEB_LEVEL: of compression, 0 to 9.
+# NOTICES: a file with the licences of what is in the programs (packaging/sbom.py makes it). Another VERSION than that of the sources is
+# for tests. The same programs and SOURCE_DATE_EPOCH give the same bytes.
 set -euo pipefail
 usage="usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]"
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -15,8 +17,9 @@ arch=$(dpkg --print-architecture)
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 # Who builds it says so as dch(1) wants it.
 maintainer="${DEBFULLNAME:-ccfs maintainers} <${DEBEMAIL:-ccfs@users.noreply.github.com}>"
-# Same input, same package.
-date=$(date -R -u -d "@${SOURCE_DATE_EPOCH:-$(git -C "$top" log -1 --format=%ct 2>/dev/null || date +%s)}")
+# Same input, same package: dpkg-deb takes it for the times of files.
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$top" log -1 --format=%ct 2>/dev/null || date +%s)}
+date=$(date -R -u -d "@$SOURCE_DATE_EPOCH")
 umask 022
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -39,6 +42,7 @@ ccfs ($version) unstable; urgency=medium
 
  -- $maintainer  $date
 END
+    [ -z "${NOTICES:-}" ] || gzip -9 -n -c "$NOTICES" >"$doc/THIRD-PARTY.gz"
     cat >"$doc/copyright" <<END
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: ccfs
@@ -57,6 +61,12 @@ END
     echo "$1: initial-upload-closes-no-bugs" >"$root/usr/share/lintian/overrides/$1"
 }
 
+# size_kib: of what is installed, as dpkg-gencontrol(1) counts: `du` tells what the file system of this machine makes of it.
+size_kib() {
+    find "$root" -mindepth 1 -path "$root/DEBIAN" -prune -o -printf '%y %s\n' |
+        awk '$1 == "f" { sum += int(($2 + 1023) / 1024); next } { sum++ } END { print sum + 0 }'
+}
+
 # needs FILE...: which versions of libraries they need, from their symbols.
 needs() {
     mkdir -p "$work/shlibs/debian"
@@ -72,7 +82,7 @@ control() {
     shift 3
     {
         printf '%s\n' "Package: $name" "Source: ccfs" "Version: $version" "Architecture: $arch" "Maintainer: $maintainer" \
-            "Installed-Size: $(du -k -s --exclude=DEBIAN "$root" | cut -f1)" "Depends: $depends" "$@" \
+            "Installed-Size: $(size_kib)" "Depends: $depends" "$@" \
             "Section: $section" "Priority: optional"
         [ -z "$homepage" ] || echo "Homepage: $homepage"
         cat
