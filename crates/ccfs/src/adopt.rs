@@ -1,7 +1,7 @@
 //! `ccfs adopt`: can this ext4 volume be used with ccfs, and how? `ccfs release`: is it plain ext4 again?
 use crate::cli::{AdoptArgs, ReleaseArgs};
 use crate::rehearsal::Rehearsal;
-use crate::{mounts, superblock, target, tools};
+use crate::{mounts, superblock, tags, target, tools};
 use ccfs_command::{Context, Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::{Options, Volume};
@@ -246,6 +246,10 @@ fn mounted_on(target: &Path) -> Option<mounts::Mount> {
 }
 
 pub fn adopt(args: &AdoptArgs) -> Outcome<()> {
+    let args = &AdoptArgs {
+        target: tags::device(&args.target, CODE)?,
+        ..args.clone()
+    };
     let mut examiner = Examiner {
         target: &args.target,
         checks: Vec::new(),
@@ -367,6 +371,10 @@ struct Release {
 }
 
 pub fn release(args: &ReleaseArgs) -> Outcome<()> {
+    let args = &ReleaseArgs {
+        target: tags::device(&args.target, CODE)?,
+        ..args.clone()
+    };
     let shown = args.target.display().to_string();
     target::check_not_mounted(&args.target, CODE)?;
     let fail = |e: ccfs_engine::Error| {

@@ -62,7 +62,7 @@ pub enum Command {
 /// Drives mke2fs with the features that ccfs wants. An image file that does not exist is created; its space is allocated
 /// in full, so that the host's disk cannot run full under a mounted volume. Refuses to overwrite a file system, a
 /// partition table or a file with data.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct MkfsArgs {
     /// Size of the volume: bytes, or a number with K, M, G or T; needed for a new image file
     #[arg(short = 's', long, value_name = "SIZE", value_parser = size::parse)]
@@ -80,7 +80,7 @@ pub struct MkfsArgs {
     /// Overwrite what the target holds
     #[arg(long)]
     pub force: bool,
-    /// Image file or block device
+    /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
     /// Further options for mke2fs
@@ -106,7 +106,7 @@ pub struct MountArgs {
     /// becomes of ext4's other options
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
-    /// Image file or block device
+    /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
     /// Directory to mount on
@@ -129,7 +129,7 @@ pub struct UmountArgs {
     /// What to do for a daemon, for the mount that DIR stands for (internal).
     #[arg(long, value_name = "TASK", hide = true)]
     pub for_daemon: Option<ccfs_fuse::helper_process::Task>,
-    /// Directory that a volume is mounted on
+    /// Directory that a volume is mounted on; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
@@ -137,7 +137,7 @@ pub struct UmountArgs {
 /// Checks a volume: recovers it, then runs e2fsck
 ///
 /// Exit codes are those of fsck(8): 0 no errors, 1 corrected, 4 errors left, 8 could not check, 16 usage; they are bits.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct FsckArgs {
     /// Change nothing; say what recovery would do
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
@@ -171,7 +171,7 @@ pub struct FsckArgs {
     /// Taken for fsck(8) and ignored
     #[arg(short = 'M', hide = true)]
     pub skip_mounted: bool,
-    /// Image file or block device
+    /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
 }
@@ -182,7 +182,7 @@ pub struct StatusArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
@@ -204,7 +204,7 @@ pub struct ScrubArgs {
     /// No pauses: as fast as the device can
     #[arg(long)]
     pub fast: bool,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
@@ -234,7 +234,7 @@ pub struct TopArgs {
     /// Seconds between two looks
     #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = delay)]
     pub delay: Duration,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -261,18 +261,18 @@ pub struct MetricsArgs {
     /// Serve them over HTTP instead, on this machine only: unix:PATH, or a loopback address with a port such as 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
     pub listen: Option<Listen>,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
 
 /// Shows a volume that is not mounted: super block, features, log and the transactions in it; changes nothing
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct InspectArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Image file or block device
+    /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
 }
@@ -281,7 +281,7 @@ pub struct InspectArgs {
 ///
 /// Looks at features, state, journal and free space, and mounts, changes and unmounts a copy that exists in memory only. Exits with 0 if the volume can
 /// be used as it is, with 1 if it needs a preparation, can only be read, or cannot be used.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct AdoptArgs {
     /// Also have the whole volume checked by `e2fsck -fn`
     #[arg(long)]
@@ -289,7 +289,7 @@ pub struct AdoptArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Image file or block device
+    /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
 }
@@ -297,7 +297,7 @@ pub struct AdoptArgs {
 /// Makes sure that a volume is plain ext4 again, for use without ccfs
 ///
 /// Recovers the volume if a crash left it in flight, then has it checked by `e2fsck -fn`. Nothing else is left of ccfs on a volume at rest.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct ReleaseArgs {
     /// Leave out e2fsck
     #[arg(long)]
@@ -305,7 +305,7 @@ pub struct ReleaseArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Image file or block device
+    /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
 }
@@ -343,7 +343,7 @@ pub struct StreamRunArgs {
     /// When the command has ended, make durable what the stream did
     #[arg(long)]
     pub sync: bool,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// The command and its arguments
@@ -372,7 +372,7 @@ pub struct AtomicArgs {
     /// With --dry-run: print JSON
     #[arg(long, requires = "dry_run")]
     pub json: bool,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// The command and its arguments
@@ -391,7 +391,7 @@ pub struct StreamNewArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -406,7 +406,7 @@ pub struct StreamEnterArgs {
     /// The stream; 1 is the default stream
     #[arg(value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
     pub id: u64,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// The command and its arguments
@@ -420,7 +420,7 @@ pub struct StreamShowArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume, next to PID
+    /// Any file or directory of the volume, next to PID; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(long = "on", value_name = "DIR")]
     pub on: Option<PathBuf>,
     /// A number: this process (of the same user, unless root asks); else any file or directory of the volume
@@ -434,7 +434,7 @@ pub struct StreamListArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -451,7 +451,7 @@ pub struct StreamSyncArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -459,7 +459,7 @@ pub struct StreamSyncArgs {
 /// Lists a directory of a volume that is not mounted
 ///
 /// This command, and tree, cat, put, get, cp, rm and mkdir, open the image in process: no mount, no root. A volume that a crash left in flight is
-/// recovered first.
+/// recovered first. IMAGE may also be LABEL=, UUID=, PARTLABEL= or PARTUUID= of a device.
 #[derive(Args, Debug)]
 pub struct LsArgs {
     /// Rights, links, owner, size, time (UTC) and targets of symlinks, too
@@ -581,7 +581,7 @@ pub struct StreamTraceArgs {
     /// As JSON, one object a line, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }

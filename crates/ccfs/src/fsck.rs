@@ -1,7 +1,7 @@
 //! `ccfs fsck`: recovery, then e2fsck. Each step can be killed and run again.
 use crate::cli::FsckArgs;
 use crate::codes::fsck_code;
-use crate::{flash, inspect, logging, superblock, target, tools};
+use crate::{flash, inspect, logging, superblock, tags, target, tools};
 use ccfs_command::{Context, Failure, Outcome, say};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
@@ -12,6 +12,10 @@ use std::sync::Arc;
 
 /// Gives the exit code of fsck(8).
 pub fn run(args: &FsckArgs) -> Outcome<u8> {
+    let args = &FsckArgs {
+        target: tags::device(&args.target, fsck_code::OPERATIONAL)?,
+        ..args.clone()
+    };
     let shown = args.target.display();
     if !args.no {
         target::check_not_mounted(&args.target, fsck_code::OPERATIONAL)?;

@@ -1,6 +1,6 @@
 //! `ccfs inspect`: what is on a volume that is not mounted. Changes nothing.
 use crate::cli::InspectArgs;
-use crate::{superblock, target};
+use crate::{superblock, tags, target};
 use ccfs_command::{Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::ErrorStatus;
@@ -83,6 +83,10 @@ struct Superblock {
 }
 
 pub fn run(args: &InspectArgs) -> Outcome<()> {
+    let args = &InspectArgs {
+        target: tags::device(&args.target, 1)?,
+        ..args.clone()
+    };
     let device: Arc<dyn Device> = target::open_volume(&args.target, OpenMode::ReadOnly, 1)?;
     let sb = superblock::read(device.as_ref())
         .map_err(|e| Failure::new(1, format!("{}: {e}", args.target.display())))?;

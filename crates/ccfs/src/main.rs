@@ -39,6 +39,7 @@ mod sisters;
 mod status;
 mod stream;
 mod superblock;
+mod tags;
 mod target;
 mod tools;
 mod top;

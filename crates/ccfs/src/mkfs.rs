@@ -4,7 +4,7 @@
 //! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
 use crate::cli::MkfsArgs;
 use crate::hostfile::{self, SECTOR, grow};
-use crate::{flash, mounts, superblock, target, tools};
+use crate::{flash, mounts, superblock, tags, target, tools};
 use ccfs_command::{Context, Failure, Outcome, say, size};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
 use ccfs_ext4::features;
@@ -29,6 +29,10 @@ const SIZE_MIN: u64 = 16 << 20;
 const NAME_MAX: usize = 255;
 
 pub fn run(args: &MkfsArgs) -> Outcome<()> {
+    let args = &MkfsArgs {
+        target: tags::device(&args.target, CODE)?,
+        ..args.clone()
+    };
     if let Some(label) = &args.label
         && label.len() > 16
     {

@@ -3,7 +3,7 @@ use crate::cli::MountArgs;
 use crate::codes::mount_code;
 use crate::mountpoint::{self, Turn};
 use crate::options::{self, MountOptions};
-use crate::{daemon, limits, logging, mounts, remount, superblock, target, umount};
+use crate::{daemon, limits, logging, mounts, remount, superblock, tags, target, umount};
 use ccfs_command::{Context, Failure, Outcome, warn};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
@@ -110,7 +110,8 @@ fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
         ));
     }
     check_proc()?;
-    let target = args.target.canonicalize().or_fail(
+    let target = tags::device(&args.target, mount_code::FAILED)?;
+    let target = target.canonicalize().or_fail(
         mount_code::FAILED,
         format_args!("cannot use {}", args.target.display()),
     )?;

@@ -2,6 +2,7 @@
 use crate::cli::{ProgressWhen, ScrubArgs};
 use crate::codes::fsck_code;
 use crate::mounts;
+use crate::tags;
 use crate::volume;
 use ccfs_client::{Damage, Scrub};
 use ccfs_command::{Context, Failure, Outcome, output::print_json, say};
@@ -48,7 +49,7 @@ pub fn run(args: &ScrubArgs) -> Outcome<u8> {
         ..f
     };
     let at = volume::open(&args.dir).map_err(fail)?;
-    let root = mountpoint(&args.dir)?;
+    let root = mountpoint(&tags::directory(&args.dir, fsck_code::OPERATIONAL)?)?;
     let mut bar = Bar::new(args.progress);
     let start = Instant::now();
     let (mut report, found) = verify(args, &at, &mut bar)?;

@@ -2,7 +2,7 @@
 use crate::cli::UmountArgs;
 use crate::codes::mount_code;
 use crate::mounts::{self, Daemon, Mount};
-use crate::{dirtier, elsewhere, killed, leave, superblock};
+use crate::{dirtier, elsewhere, killed, leave, superblock, tags};
 use ccfs_command::{Context, Failure, Outcome, warn};
 use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
 use ccfs_fuse::helper_process::Task;
@@ -36,7 +36,7 @@ pub fn run(args: &UmountArgs) -> Outcome<u8> {
 }
 
 fn unmount(dir: &Path, limit: Option<Duration>) -> Outcome<()> {
-    let dir = resolve(dir)?;
+    let dir = resolve(&tags::only_directory(dir, mount_code::FAILED)?)?;
     let Some(mount) =
         mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?
     else {

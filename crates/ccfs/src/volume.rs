@@ -1,5 +1,5 @@
 //! A mounted volume, by any directory of it: its daemon is asked, and says why not.
-use crate::{mounts, umount};
+use crate::{mounts, tags, umount};
 use ccfs_command::{Context, Failure, Outcome};
 use serde_json::Value;
 use std::fs::File;
@@ -8,7 +8,9 @@ use std::path::Path;
 
 /// Opens a directory of a mounted volume for the stream and status calls: `path`, or the one that holds it. Asks for no
 /// attributes, since a stopped volume may not give them; and nothing of a daemon that is stopped, which would be waited for.
+/// A tag stands for a directory that its device's volume is mounted on.
 pub fn open(path: &Path) -> Outcome<File> {
+    let path = &tags::directory(path, 1)?;
     if let Ok(Some(mount)) = mounts::over(path)
         && let Some(pid) = mount.stopped_daemon()
     {

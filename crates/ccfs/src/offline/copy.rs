@@ -154,7 +154,7 @@ pub fn put(args: &PutArgs) -> Outcome<()> {
 
 pub fn get(args: &GetArgs) -> Outcome<()> {
     let from = Place::parse(&args.place)?;
-    let other = Place::parse(args.dest.as_os_str())?.image;
+    let other = Place::parse_host(args.dest.as_os_str())?.image;
     if !is_volume(&from.image) && is_volume(&other) && other.is_file() {
         return Err(Failure::new(
             2,

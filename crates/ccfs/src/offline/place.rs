@@ -1,4 +1,6 @@
 //! `IMAGE[:PATH]` on the command line.
+use super::CODE;
+use crate::tags;
 use ccfs_command::{Failure, Outcome};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,33 +15,37 @@ pub struct Place {
 }
 
 impl Place {
-    /// The image's name may hold colons: it ends at the first colon before which there is a file, else at the first one.
+    /// The image's name may hold colons: it ends at the first colon before which there is a file, else at the first one. A label may hold
+    /// some as well: it ends at the first one before which there is a device.
     pub fn parse(text: &OsStr) -> Outcome<Place> {
+        if !tags::is_tag(text) {
+            return Self::parse_host(text);
+        }
+        let mut first = None;
+        for mut place in cuts(text) {
+            match tags::device(&place.image, CODE) {
+                Ok(device) => {
+                    place.image = device;
+                    return Ok(place);
+                }
+                Err(e) => first = first.or(Some(e)),
+            }
+        }
+        Err(first.unwrap_or_else(|| names_no_image(text)))
+    }
+
+    /// A text that names no device by a tag.
+    pub fn parse_host(text: &OsStr) -> Outcome<Place> {
         Self::parse_with(text, |path| {
             std::fs::metadata(path).is_ok_and(|m| !m.is_dir())
         })
     }
 
     fn parse_with(text: &OsStr, is_image: impl Fn(&Path) -> bool) -> Outcome<Place> {
-        let bytes = text.as_bytes();
-        let colons: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] == b':').collect();
-        let cut = |at: usize| Place {
-            image: PathBuf::from(OsStr::from_bytes(&bytes[..at])),
-            path: PathBuf::from(OsStr::from_bytes(bytes.get(at + 1..).unwrap_or(&[]))),
-        };
-        let ends = colons.iter().copied().chain([bytes.len()]);
-        let found = ends.map(&cut).find(|p| is_image(&p.image));
-        let place = found.unwrap_or_else(|| cut(colons.first().copied().unwrap_or(bytes.len())));
-        if place.image.as_os_str().is_empty() {
-            return Err(Failure::new(
-                2,
-                format!(
-                    "\"{}\" names no image; write IMAGE:PATH",
-                    text.to_string_lossy()
-                ),
-            ));
-        }
-        Ok(place)
+        let found = cuts(text).find(|p| is_image(&p.image));
+        let place = found.or_else(|| cuts(text).next());
+        let is_named = |p: &Place| !p.image.as_os_str().is_empty();
+        place.filter(is_named).ok_or_else(|| names_no_image(text))
     }
 
     /// The path for messages.
@@ -49,6 +55,21 @@ impl Place {
             path => ccfs_offline::show_name(path),
         }
     }
+}
+
+/// What the text can mean: the image ends at each colon in turn, then at the end.
+fn cuts(text: &OsStr) -> impl Iterator<Item = Place> + '_ {
+    let bytes = text.as_bytes();
+    let ends = (0..=bytes.len()).filter(|&at| bytes.get(at).is_none_or(|b| *b == b':'));
+    ends.map(|at| Place {
+        image: PathBuf::from(OsStr::from_bytes(&bytes[..at])),
+        path: PathBuf::from(OsStr::from_bytes(bytes.get(at + 1..).unwrap_or(&[]))),
+    })
+}
+
+fn names_no_image(text: &OsStr) -> Failure {
+    let text = text.to_string_lossy();
+    Failure::new(2, format!("\"{text}\" names no image; write IMAGE:PATH"))
 }
 
 pub fn all(texts: &[OsString]) -> Outcome<Vec<Place>> {
