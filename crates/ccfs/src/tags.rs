@@ -138,11 +138,11 @@ impl Tag {
         match &found[..] {
             [device] => Ok(device.clone()),
             [] => {
-                let who = match rustix::process::geteuid().is_root() {
+                let all = match rustix::process::geteuid().is_root() {
                     true => "",
-                    false => " (of the devices that this user may read)",
+                    false => ", as root all of it",
                 };
-                let text = format!("no device{who} has the {shown}; `blkid` shows what there is");
+                let text = format!("no device has the {shown}; `blkid` shows what there is{all}");
                 Err(Failure::new(code, text))
             }
             several => {
