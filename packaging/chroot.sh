@@ -51,6 +51,7 @@ bootstrap() {
     case $suite in bookworm | trixie) mirror=$DEBIAN script=sid ;; esac
     recipe="$suite $mirror $which $*"
     if [ "$(cat "$root/.made-of" 2>/dev/null)" = "$recipe" ]; then return 0; fi
+    mkdir -p "$cache"
     rm -rf --one-file-system "$root"
     keyring=$(keyring_of "$mirror" "$cache")
     echo "bootstrapping $suite in $root" >&2

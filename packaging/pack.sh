@@ -10,7 +10,7 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 program=$(realpath "${1:?$usage}")
 mkdir -p "${2:?$usage}"
 out=$(realpath "$2") commit=${3:-}
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$top/Cargo.toml" | head -n 1)
+version=$(sed -n '/^version = /{s/.*"\(.*\)"/\1/p;q}' "$top/Cargo.toml")
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$top" log -1 --format=%ct)} LC_ALL=C.UTF-8 TZ=UTC
 umask 022
 work=$(mktemp -d)
@@ -60,7 +60,7 @@ tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owne
     echo "built on $PRETTY_NAME"
     rustc -V
     cargo -V
-    for tool in cc ld strip dpkg-deb tar xz gzip; do "$tool" --version | head -n 1; done
+    for tool in cc ld strip dpkg-deb tar xz gzip; do "$tool" --version | sed -n 1p; done
     [ -z "${RUSTFLAGS:-}" ] || echo "RUSTFLAGS=$RUSTFLAGS"
 } >"$out/ccfs-$version.build.txt"
 (cd "$out" && sha256sum -- *.deb *.json *.tar.xz *.txt >SHA256SUMS)

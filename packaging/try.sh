@@ -76,7 +76,7 @@ failed=0
 } </dev/null
 columns=$(printf ' %s |' "${STEPS[@]}")
 lines=$(printf -- '---|%.0s' "${STEPS[@]}")
-processors="$(nproc) processors ($(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1))"
+processors="$(nproc) processors ($(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p))"
 cat >"$result" <<END
 # The release in chroots of distributions
 
