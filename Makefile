@@ -60,8 +60,10 @@ uninstall:
 
 # Debian packages of the program and the C library, in target/.
 deb: build
+	@scripts/deps.sh deb
 	cargo build --release -p ccfs-libccfs
-	packaging/deb.sh $(CCFS) $(CARGO_TARGET_DIR)
+	packaging/sbom.py notices >$(CARGO_TARGET_DIR)/THIRD-PARTY
+	NOTICES=$(CARGO_TARGET_DIR)/THIRD-PARTY packaging/deb.sh $(CCFS) $(CARGO_TARGET_DIR)
 
 # A release of the last commit, built in a chroot of the oldest distribution that is promised. DIST_ARGS=--twice: two times, and the bytes
 # are compared; DIST_ARGS=--here: without a chroot.

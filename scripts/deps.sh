@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that. usage: deps.sh build|run|check|test|dist|recipes|targets|packages NAME...
+# Installs what is missing, and only that. usage: deps.sh build|run|check|test|deb|dist|recipes|targets|packages NAME...
 #   build  what compiling needs          run   what mounting needs
-#   dist   what `make dist` needs: debootstrap; the rest is in its chroot
+#   deb    what `make deb` needs      dist   what `make dist` needs: debootstrap; the rest is in its chroot
 #   check  what `make check` needs: e2fsprogs, rustfmt, clippy
 #   test   what `make test` needs: the above, the packages of verify/tests/packages.txt, rustfmt, clippy, cargo-deny
 set -euo pipefail
@@ -75,16 +75,23 @@ test_packages() {
     packages $(sed 's/#.*//' "$list")
 }
 
-# What `make dist` and `make dist-try` need. Most of it is for --here, but small.
+# What `make deb` needs.
+deb() {
+    local missing=()
+    have python3 || missing+=(python3)
+    have dpkg-shlibdeps || missing+=(dpkg-dev)
+    have objdump || missing+=(binutils)
+    install "${missing[@]}"
+}
+
+# What `make dist` and `make dist-try` need. That of `make deb` is for --here; the chroot has its own.
 dist() {
+    deb
     local missing=()
     have debootstrap || missing+=(debootstrap)
     have curl || missing+=(curl)
     have unshare || missing+=(util-linux)
     have xz || missing+=(xz-utils)
-    have python3 || missing+=(python3)
-    have dpkg-shlibdeps || missing+=(dpkg-dev)
-    have objdump || missing+=(binutils)
     [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
     install "${missing[@]}"
 }
@@ -129,9 +136,10 @@ case "${1:-}" in
     run) run ;;
     check) build; volumes; formatters ;;
     test) build; run || true; test_packages; cargo_tools ;;
+    deb) deb ;;
     dist) dist ;;
     recipes) recipes ;;
     packages) packages "${@:2}" ;;
     targets) targets ;;
-    *) echo "usage: $0 build|run|check|test|dist|recipes|targets|packages NAME..." >&2; exit 2 ;;
+    *) echo "usage: $0 build|run|check|test|deb|dist|recipes|targets|packages NAME..." >&2; exit 2 ;;
 esac

@@ -76,7 +76,9 @@ fn named_in(program: &[u8]) -> BTreeSet<String> {
     let paths = text.split("/index.crates.io-").skip(1);
     paths
         .filter_map(|path| {
+            // As a path, or as a directory's name with a NUL behind it.
             let name = path.split('/').nth(1)?;
+            let name = name.split(|c: char| c.is_control()).next()?;
             // The version begins at the first hyphen before a digit that is followed by dots.
             let is_version =
                 |v: &str| v.starts_with(|c: char| c.is_ascii_digit()) && v.contains('.');
