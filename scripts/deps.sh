@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, and only that. usage: deps.sh build|run|check|test|deb|dist|recipes|targets|packages NAME...
 #   build  what compiling needs          run   what mounting needs
-#   deb    what `make deb` needs      dist   what `make dist` needs: debootstrap; the rest is in its chroot
+#   deb    what `make deb` needs          dist  what `make dist` needs: debootstrap; the rest is in its chroot
 #   check  what `make check` needs: e2fsprogs, rustfmt, clippy
 #   test   what `make test` needs: the above, the packages of verify/tests/packages.txt, rustfmt, clippy, cargo-deny
 set -euo pipefail
