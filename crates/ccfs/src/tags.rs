@@ -134,7 +134,7 @@ impl Tag {
                 .join(encode(&self.value));
             found.extend(link.canonicalize());
         }
-        let found = uppermost(found);
+        let found = uppermost(found, is_part);
         match &found[..] {
             [device] => Ok(device.clone()),
             [] => {
@@ -174,18 +174,20 @@ impl Tag {
 }
 
 /// Of several devices those that are not parts of others: a path of a multipath device, and what mirrors have in common, read the same.
-fn uppermost(found: Vec<PathBuf>) -> Vec<PathBuf> {
-    let is_held = |device: &PathBuf| {
-        let device = device.canonicalize().unwrap_or(device.clone());
-        let name = device.file_name().unwrap_or_default();
-        let holders = Path::new("/sys/class/block").join(name).join("holders");
-        std::fs::read_dir(holders).is_ok_and(|mut all| all.next().is_some())
-    };
+fn uppermost(found: Vec<PathBuf>, is_part: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     if found.len() < 2 {
         return found;
     }
-    let free: Vec<PathBuf> = found.iter().filter(|d| !is_held(d)).cloned().collect();
+    let free: Vec<PathBuf> = found.iter().filter(|d| !is_part(d)).cloned().collect();
     if free.is_empty() { found } else { free }
+}
+
+/// Whether another device (device mapper, RAID) is made of this one.
+fn is_part(device: &Path) -> bool {
+    let device = device.canonicalize().unwrap_or(device.into());
+    let name = device.file_name().unwrap_or_default();
+    let holders = Path::new("/sys/class/block").join(name).join("holders");
+    std::fs::read_dir(holders).is_ok_and(|mut all| all.next().is_some())
 }
 
 /// As udev names its links: letters, digits, a few signs and UTF-8 as they are, else \xHH.
@@ -235,6 +237,21 @@ mod tests {
             assert_eq!(parsed(path), None, "{path}");
             assert_eq!(device(Path::new(path), 1).unwrap(), Path::new(path));
         }
+    }
+
+    #[test]
+    fn parts_of_other_devices_do_not_count() {
+        let left = |found: &[&str]| {
+            let found = found.iter().map(PathBuf::from).collect();
+            let left = uppermost(found, |d| d.starts_with("/part"));
+            let names = left.iter().map(|d| d.display().to_string());
+            names.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(left(&["/part/a", "/dev/m", "/part/b"]), "/dev/m");
+        assert_eq!(left(&["/dev/a", "/dev/b"]), "/dev/a /dev/b");
+        // Where nothing else would be left they are named.
+        assert_eq!(left(&["/part/a", "/part/b"]), "/part/a /part/b");
+        assert_eq!(left(&["/part/a"]), "/part/a");
     }
 
     #[test]
