@@ -83,6 +83,7 @@ enter() {
     if ! mountpoint -q "$root/proc"; then
         mount -t proc proc "$root/proc"
         mount --bind /dev "$root/dev"
+        mount --rbind /sys "$root/sys"
         [ ! -e /etc/resolv.conf ] || cat /etc/resolv.conf >"$root/etc/resolv.conf"
     fi
     chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 TZ=UTC DEBIAN_FRONTEND=noninteractive "$@"
