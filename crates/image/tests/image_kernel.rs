@@ -6,6 +6,8 @@ mod image_common;
 use ccfs_device::{Device, Write, write_all};
 use ccfs_ext4::inode;
 use ccfs_image::{Geometry, Image, Ino};
+use ccfs_testkit::mounts::{kernel_mount, umount8};
+use ccfs_testkit::needs_mounts;
 use image_common::{Rng, Volume, attr, mkfs, run};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -17,37 +19,20 @@ use std::sync::Arc;
 struct Mount(PathBuf);
 
 impl Mount {
-    fn new(volume: &Path, at: &Path, options: &str) -> Option<Mount> {
+    fn new(volume: &Path, at: &Path, options: &str) -> Mount {
         std::fs::create_dir_all(at).unwrap();
         let options = format!("loop,{options}");
-        let out = run(
-            "mount",
-            &["-t", "ext4", "-o", &options, volume.to_str()?, at.to_str()?],
-        );
-        if !out.status.success() {
-            eprintln!(
-                "skipped, no mount: {}",
-                String::from_utf8_lossy(&out.stderr)
-            );
-            return None;
-        }
-        Some(Mount(at.to_path_buf()))
+        kernel_mount(volume.to_str().unwrap(), at.to_str().unwrap(), &options);
+        Mount(at.to_path_buf())
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A program that another test is just starting holds copies of our descriptors for an instant.
-        for attempt in 0.. {
-            let out = run("umount", &[self.0.to_str().unwrap()]);
-            if out.status.success() {
-                break;
-            }
-            if attempt == 600 {
-                assert!(std::thread::panicking(), "{out:?}");
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        if std::thread::panicking() {
+            let _ = run("umount", &["-l", self.0.to_str().unwrap()]);
+        } else {
+            umount8(self.0.to_str().unwrap());
         }
     }
 }
@@ -240,9 +225,7 @@ fn life(args: &[&str], mib: u64, script: &str) {
     mkfs(&path, mib, args);
     let geometry = geometry(&path);
     let bs = u64::from(geometry.block_size);
-    let Some(m) = Mount::new(&path, &mnt, "rw") else {
-        return;
-    };
+    let m = Mount::new(&path, &mnt, "rw");
     let out = run("stat", &["-f", "-c", "%b %f %d", mnt.to_str().unwrap()]);
     let told = String::from_utf8(out.stdout).unwrap();
     let blocks: u64 = told.split(' ').next().unwrap().parse().unwrap();
@@ -253,9 +236,7 @@ fn life(args: &[&str], mib: u64, script: &str) {
     );
     shell(&mnt, script);
     drop(m);
-    let Some(m) = Mount::new(&path, &mnt, "ro,noatime") else {
-        return;
-    };
+    let m = Mount::new(&path, &mnt, "ro,noatime");
     let kernel = kernel_view(&mnt, bs);
     drop(m);
     let v = Volume::open(temp, path);
@@ -265,9 +246,7 @@ fn life(args: &[&str], mib: u64, script: &str) {
     rework(&v, &mut rng);
     v.check("reworked");
     let ours = our_view(&v.image, &*v.dev);
-    let Some(m) = Mount::new(&v.path, &mnt, "ro,noatime") else {
-        return;
-    };
+    let m = Mount::new(&v.path, &mnt, "ro,noatime");
     let kernel = kernel_view(&mnt, bs);
     drop(m);
     compare(&kernel, &ours);
@@ -397,6 +376,7 @@ fn fill(v: &Volume, rng: &mut Rng) {
 
 #[test]
 fn default_4k() {
+    needs_mounts!();
     life(
         &["-b", "4096"],
         128,
@@ -406,6 +386,7 @@ fn default_4k() {
 
 #[test]
 fn default_1k() {
+    needs_mounts!();
     life(
         &["-b", "1024"],
         96,
@@ -415,6 +396,7 @@ fn default_1k() {
 
 #[test]
 fn small_inodes_and_old_checksums() {
+    needs_mounts!();
     life(
         &[
             "-b",
@@ -433,11 +415,13 @@ fn small_inodes_and_old_checksums() {
 
 #[test]
 fn ext3() {
+    needs_mounts!();
     life(&["-b", "1024", "-t", "ext3"], 96, LIFE);
 }
 
 #[test]
 fn ext3_4k() {
+    needs_mounts!();
     life(
         &["-b", "4096", "-t", "ext3"],
         128,

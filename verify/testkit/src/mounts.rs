@@ -41,16 +41,42 @@ pub fn kernel_mount(image: &str, dir: &str, options: &str) {
     }
 }
 
-/// Unmounts with umount(8).
+/// Unmounts with umount(8), and waits until a loop device that goes with the kernel's ext4 has gone. umount(8) returns before that
+/// where another mount namespace has a copy of the mount (a daemon that is just starting copies all): its last write comes later then.
 pub fn umount8(dir: &str) {
+    let device = ext4_device(dir);
+    let file = device.as_deref().map(file_behind);
     for attempt in 0.. {
         let ran = run(Command::new("umount").arg(dir));
         if ran.code == 0 {
-            return;
+            break;
         }
         assert!(ran.err.contains("busy") && attempt < 1200, "{}", ran.err);
         std::thread::sleep(Duration::from_millis(50));
     }
+    if let (Some(device), Some(file)) = (device, file) {
+        let start = Instant::now();
+        while !file.is_empty() && file_behind(&device) == file {
+            assert!(start.elapsed() < PATIENCE, "{dir}: {file} stays in use");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The file of a loop device in sysfs; empty where there is none.
+fn file_behind(device: &Path) -> String {
+    std::fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default()
+}
+
+/// The block device, in sysfs, of a kernel's ext4 on `dir`, if it is a loop device that the last user detaches.
+fn ext4_device(dir: &str) -> Option<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = table
+        .lines()
+        .rfind(|l| l.split(' ').nth(4) == Some(dir) && l.contains(" - ext4 "))?;
+    let device = Path::new("/sys/dev/block").join(line.split(' ').nth(2)?);
+    let auto = std::fs::read_to_string(device.join("loop/autoclear")).ok()?;
+    (auto.trim() == "1").then_some(device)
 }
 
 /// Mount points at or below `dir`, in the order in which they were mounted.

@@ -598,20 +598,7 @@ pub fn transport_option() -> Vec<String> {
 
 /// Unmounts a kernel mount. A process between fork and exec may hold files of it for a moment.
 pub fn umount_patiently(dir: &Path) {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let out = run(Command::new("umount").arg(dir));
-        if out.code == 0 {
-            return;
-        }
-        assert!(
-            Instant::now() < end,
-            "umount {}: {}",
-            dir.display(),
-            out.all()
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    ccfs_testkit::mounts::umount8(dir.to_str().expect("UTF-8"));
 }
 
 fn wait_for(child: &mut Child, end: Instant) -> Option<std::process::ExitStatus> {
