@@ -40,13 +40,16 @@ pub fn shortened(
     )
 }
 
-/// What kind of failure a report is: its first line without numbers and without what was being done.
+/// What kind of failure a report is: the promise that is broken, else its first line without numbers and without what was being done.
 fn class(report: &str) -> String {
     let line = report.lines().next().unwrap_or("");
     let broken = ["C1 ", "C2/C6 ", "C3 ", "C5 ", "C13 "]
         .into_iter()
         .find(|p| line.contains(p));
-    let what = broken.unwrap_or_else(|| line.rsplit(": ").next().unwrap_or(line));
+    if let Some(promise) = broken {
+        return promise.into();
+    }
+    let what = line.rsplit(": ").next().unwrap_or(line);
     what.chars()
         .filter(|c| !c.is_ascii_digit())
         .take(60)
