@@ -1,7 +1,7 @@
 //! README.md does what it says: its commands are run as they stand there, one block after the other, and print what it shows.
 //!
-//! They run in a directory that looks like the top of the sources, where `target/release` has what was built. `cargo` does nothing there,
-//! so that `make mount` builds nothing, and `sudo` runs its command. `make install` installs below that directory.
+//! They run in a directory that looks like the top of the sources, where `target/release` has what was built. `cargo build` does nothing
+//! there, so that `make mount` builds nothing, and `sudo` runs its command. `make install` installs below that directory.
 //! One test runs them: it makes programs and runs them, and another thread's fork would hold them open for writing.
 mod common;
 use ccfs_testkit::blocks::{Block, blocks, executable};
@@ -183,8 +183,10 @@ fn sources(place: &Place) -> (PathBuf, String) {
     }
     let bin = PathBuf::from(place.subdir("bin"));
     executable(&bin.join("sudo"), "#!/bin/sh\nexec \"$@\"\n");
-    executable(&bin.join("cargo"), "#!/bin/sh\n");
     let path = std::env::var("PATH").unwrap_or_default();
+    // `make deb` asks cargo which packages are in the programs.
+    let stub = "#!/bin/sh\n[ \"$1\" = build ] || PATH=${PATH#*:} exec cargo \"$@\"\n";
+    executable(&bin.join("cargo"), stub);
     (here, format!("{}:{path}:/usr/sbin:/sbin", bin.display()))
 }
 
