@@ -23,18 +23,11 @@ computing='/(command|crash|device|engine|ext4|faults|fuzzing|image|log)/Cargo.to
 # those of crash, faults and fuzzing take long.
 long=' stress throughput fsync_devices image_kernel image_speed dir_scale '
 
-# The short tests of `computing`, the unit tests of the program, and the rules of the house. In two runs, since packages have test
-# programs of the same name.
-short_tests() {
-    local programs=() file name status=0
-    for file in crates/{device,engine,ext4,image,log}/tests/*.rs; do
-        name=$(basename "$file" .rs)
-        [[ $long == *" $name "* ]] || programs+=(--test "$name")
-    done
-    cargo test --quiet --release --no-fail-fast -p ccfs-command -p ccfs-device -p ccfs-engine -p ccfs-ext4 -p ccfs-image -p ccfs-log \
-        --lib "${programs[@]}" || status=1
-    cargo test --quiet --release --no-fail-fast -p ccfs -p ccfs-crash -p ccfs-faults -p ccfs-fuzzing --lib --bins --test style || status=1
-    return "$status"
+# built ARGS...: builds tests of the workspace, and prints manifest, program, kind and name of each suite. Always of the whole workspace:
+# with fewer packages cargo builds many anew, with other features.
+built() {
+    cargo test --quiet --release --workspace --no-run --message-format=json-render-diagnostics "$@" |
+        jq -r 'select(.executable and .profile.test) | [.manifest_path, .executable, .target.kind[0], .target.name] | @tsv'
 }
 
 # lane LOG COMMAND...: runs the suites that stdin names (manifest, program), each with COMMAND, and shows one when it has ended.
@@ -42,7 +35,7 @@ lane() {
     local all=$1 manifest program log status=0
     shift
     log=$(mktemp)
-    while IFS=$'\t' read -r manifest program; do
+    while IFS=$'\t' read -r manifest program _; do
         echo "     Running $program" >"$log"
         (cd "$(dirname "$manifest")" && exec "$@" "$program") </dev/null >>"$log" 2>&1 || status=1
         {
@@ -55,20 +48,49 @@ lane() {
     return "$status"
 }
 
+# beside LOG NICENESS SUITES SUITES: runs two lists of suites, the first niced, beside each other.
+beside() {
+    local log=$1 other status=0
+    lane "$log" nice -n "$2" <<<"$3" &
+    other=$!
+    trap 'trap - INT TERM; kill 0' INT TERM
+    lane "$log" env <<<"$4" || status=1
+    wait "$other" || status=1
+    return "$status"
+}
+
+# Sums up closing lines.
+counts() {
+    awk '/^test result:/ { suites++; ok += $4; bad += $6; ignored += $8 }
+         END { printf "tests: %d passed, %d failed, %d ignored in %d suites\n", ok, bad, ignored, suites }' "$1"
+}
+
+# The short tests of `computing`, the unit tests of the program, and the rules of the house; two suites at a time.
+short_tests() {
+    local programs=() file name suites log status=0
+    for file in crates/{device,engine,ext4,image,log}/tests/*.rs; do
+        name=$(basename "$file" .rs)
+        [[ $long == *" $name "* ]] || programs+=(--test "$name")
+    done
+    # Other packages have test programs of the same names.
+    suites=$(built --lib --bins --test style "${programs[@]}" | awk -F '\t' '
+        $3 == "test" ? $1 ~ "/crates/(device|engine|ext4|image|log)/" || $4 == "style" \
+                     : $1 ~ "/(ccfs|command|crash|device|engine|ext4|faults|fuzzing|image|log)/Cargo.toml"') || return
+    log=$(mktemp)
+    beside "$log" 0 "$(awk 'NR % 2' <<<"$suites")" "$(awk 'NR % 2 == 0' <<<"$suites")" || status=1
+    counts "$log"
+    rm -f "$log"
+    return "$status"
+}
+
 # Runs the tests and sums up their closing lines.
 tests() {
-    local suites log beside status=0
-    suites=$(cargo test --release --workspace --no-run --message-format=json 2>/dev/null |
-        jq -r 'select(.executable and .profile.test) | [.manifest_path, .executable] | @tsv') || return
+    local suites log status=0
+    suites=$(built) || return
     log=$(mktemp)
-    lane "$log" nice -n 15 < <(grep -E "$computing" <<<"$suites") &
-    beside=$!
-    trap 'trap - INT TERM; kill 0' INT TERM
-    lane "$log" env < <(grep -vE "$computing" <<<"$suites") || status=1
-    wait "$beside" || status=1
+    beside "$log" 15 "$(grep -E "$computing" <<<"$suites")" "$(grep -vE "$computing" <<<"$suites")" || status=1
     cargo test --quiet --release --workspace --doc >>"$log" 2>&1 || { status=1; tail -n 40 "$log"; }
-    awk '/^test result:/ { suites++; ok += $4; bad += $6; ignored += $8 }
-         END { printf "tests: %d passed, %d failed, %d ignored in %d suites\n", ok, bad, ignored, suites }' "$log"
+    counts "$log"
     rm -f "$log"
     return "$status"
 }
