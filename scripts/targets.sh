@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 
 ARM=aarch64-unknown-linux-gnu
 MUSL=x86_64-unknown-linux-musl
+# What Cargo.toml promises.
 OLDEST=$(sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
@@ -45,13 +46,8 @@ arm_tests() {
     return "$status"
 }
 
-# The oldest Rust that Cargo.toml promises, for this machine.
-oldest_rust() {
-    cargo "+$OLDEST" check --quiet --workspace --all-targets --locked
-}
-
 scripts/deps.sh targets || exit 1
-part "check with Rust $OLDEST" oldest_rust
+part "check with Rust $OLDEST" cargo "+$OLDEST" check --quiet --workspace --all-targets --locked
 part "check for aarch64" cargo check --quiet --workspace --all-targets --target "$ARM"
 part "check for musl" cargo check --quiet --workspace --bins --lib --target "$MUSL"
 [ "${1:-}" = check ] || part "tests for aarch64" arm_tests
