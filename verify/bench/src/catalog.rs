@@ -1,5 +1,5 @@
 //! All experiments.
-use crate::apps::{Git, LevelDb, Lmdb, Sqlite, Together};
+use crate::apps::{Git, LEVELDB, LMDB, Sqlite, Together};
 use crate::experiment::{
     Experiment, Group, Plain, STREAMS, everywhere, in_streams, on_disks, with_large_directories,
 };
@@ -42,9 +42,9 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
     }
     all.push(Box::new(Git));
     all.push(Box::new(Sqlite { wal: false }));
-    all.push(Box::new(LevelDb));
+    all.push(Box::new(LEVELDB));
     all.push(Box::new(Sqlite { wal: true }));
-    all.push(Box::new(Lmdb));
+    all.push(Box::new(LMDB));
     all.push(Box::new(Together));
     for growth in Growth::all(scale) {
         all.push(Box::new(growth));

@@ -3,21 +3,19 @@
 //! Each one four ways. ext4: with every sync that it needs to survive a power cut, and without any (`ext4+unsafe`). ccfs: the program as on ext4, and in a
 //! stream that ignores its syncs, with one sync at the end (`ccfs+ignore-fsync`): order makes that as safe. On `ext4-eatmydata` programs run under eatmydata.
 mod git;
-mod leveldb;
-mod lmdb;
+mod library;
 mod sqlite;
 mod together;
 pub use git::Git;
-pub use leveldb::LevelDb;
-pub use lmdb::Lmdb;
+pub use library::{LEVELDB, LMDB};
 pub use sqlite::Sqlite;
 pub use together::Together;
 
 use crate::experiment::{Measured, Place, STREAMS};
 use crate::image::Mount;
-use crate::system::{EATMYDATA, System, ccfs_program, check, command};
+use crate::system::{EATMYDATA, System, ccfs_program, command};
 use crate::{Because, Result, guard, machine, run};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -61,24 +59,6 @@ fn script(place: &Place, text: &str, dir: &Path, variant: &str) -> Result<Comman
         .current_dir(dir)
         .stdin(Stdio::null());
     Ok(command)
-}
-
-/// Compiles a program (its file's name, and its text) once, below the working directory. `options`: libraries, and what else the compiler is told.
-fn compiled(
-    place: &Place,
-    compiler: &str,
-    (name, text): (&str, &str),
-    options: &[&str],
-) -> Result<PathBuf> {
-    let source = place.work.path().join(name);
-    let program = source.with_extension("");
-    if !program.exists() {
-        std::fs::write(&source, text).because(source.display())?;
-        let mut compiler = command(compiler);
-        compiler.args(["-O2", "-o"]).arg(&program).arg(&source);
-        check(compiler.args(options))?;
-    }
-    Ok(program)
 }
 
 /// Runs a command that makes no mounts; its error is what it said. A signal may end us meanwhile: then it goes with its working directory.
