@@ -1,5 +1,6 @@
 //! All experiments.
 use crate::apps::{Git, LEVELDB, LMDB, Sqlite, Together};
+use crate::engine::Engine;
 use crate::experiment::{
     Experiment, Group, Plain, STREAMS, everywhere, in_streams, on_disks, with_large_directories,
 };
@@ -28,6 +29,9 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
         for threads in [1, 2, 4] {
             all.push(Box::new(threaded(call, threads)));
         }
+    }
+    for engine in Engine::all() {
+        all.push(Box::new(engine));
     }
     for update in [
         Update::Nothing,

@@ -1,6 +1,7 @@
 //! The one table of subcommands and flags.
 use crate::catalog;
 use crate::disk::DiskKind;
+use crate::engine::load::Job;
 use crate::experiment::{Experiment, Group};
 use crate::session::Plan;
 use crate::system::System;
@@ -35,6 +36,8 @@ pub enum Command {
     Disk(DiskArgs),
     #[command(hide = true)]
     Null(NullArgs),
+    #[command(hide = true)]
+    Engine(EngineArgs),
     #[command(hide = true)]
     Man(ManArgs),
     /// Tells `ccfs completions` of these commands and options, as JSON
@@ -293,6 +296,32 @@ pub struct NullArgs {
     #[arg(long)]
     pub keep: bool,
     pub dir: PathBuf,
+}
+
+/// Makes one run of the engine's benchmark, or what it starts with.
+#[derive(Args, Debug)]
+pub struct EngineArgs {
+    #[arg(long)]
+    pub job: Job,
+    #[arg(long)]
+    pub threads: u64,
+    #[arg(long)]
+    pub scale: f64,
+    #[arg(long)]
+    pub seed: u64,
+    /// By the engine's calls, on an image; else by system calls, below a directory
+    #[arg(long)]
+    pub engine: bool,
+    /// Each thread in a stream of its own
+    #[arg(long)]
+    pub streams: bool,
+    /// After a pass that is not measured
+    #[arg(long)]
+    pub warm: bool,
+    /// Make the files, and nothing else
+    #[arg(long)]
+    pub prepare: bool,
+    pub target: PathBuf,
 }
 
 /// Writes the manual pages into a directory.

@@ -4,7 +4,7 @@
 use crate::disk::{Counters, DiskKind, Served};
 use crate::guard::{self, WorkDir};
 use crate::system::{System, bench_program, ccfs_program, check, command};
-use crate::{Because, Result};
+use crate::{Because, Result, machine};
 use ccfs_testkit::mounts::{loops_below, mounts_below};
 use rustix::fs::{Advice, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
@@ -179,10 +179,7 @@ impl Mount<'_> {
 
     /// Largest memory of the daemon so far, bytes.
     pub fn memory_bytes(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
-        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-        let kib = line.trim().trim_end_matches("kB").trim().parse::<u64>();
-        Some(kib.ok()? << 10)
+        machine::peak_memory(self.pid()?)
     }
 
     /// What the device was told so far. Of the kernel's file systems, on a loop device, the block layer counts. None of fuse2fs:

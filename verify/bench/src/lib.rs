@@ -7,8 +7,10 @@
 pub mod apps;
 pub mod catalog;
 pub mod cli;
+pub mod counting;
 pub mod disk;
 pub mod doc;
+pub mod engine;
 pub mod experiment;
 pub mod front;
 pub mod goals;

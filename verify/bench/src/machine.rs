@@ -76,6 +76,14 @@ impl Machine {
     }
 }
 
+/// Largest memory of a process so far, bytes.
+pub fn peak_memory(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib = line.trim().trim_end_matches("kB").trim().parse::<u64>();
+    Some(kib.ok()? << 10)
+}
+
 fn busy_share() -> f64 {
     let (before, begun) = (cpu_seconds(), Instant::now());
     std::thread::sleep(LOOK);

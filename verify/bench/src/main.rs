@@ -2,12 +2,15 @@
 #![deny(unsafe_code)]
 use ccfs_bench::cli::{Cli, Command};
 use ccfs_bench::outputs::warn;
-use ccfs_bench::{disk, front, guard, null, scale};
+use ccfs_bench::{counting, disk, engine, front, guard, null, scale};
 use ccfs_command::output::print_json;
 use ccfs_command::table::Table;
 use ccfs_command::{Failure, manual};
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOC: counting::Counting = counting::Counting;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -24,6 +27,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Some(Command::Disk(args)) => disk::serve(&args.timing, args.bytes, &args.below),
         Some(Command::Null(args)) => null::serve(args),
+        Some(Command::Engine(args)) => engine::worker::serve(args),
         Some(Command::Man(args)) => manual::write(Cli::command(), &[], &args.dir).map_err(text),
         Some(Command::Table) => print_json(&Table::of(Cli::command())).map_err(text),
         Some(Command::Scale(args)) => guard::watch_signals().and_then(|()| scale::run(args)),

@@ -166,7 +166,7 @@ const fn column(value: &'static str, title: &'static str, divisor: f64, digits: 
 const MIB: f64 = 1048576.0;
 
 /// Shown are those that some row has.
-const COLUMNS: [Column; 23] = [
+const COLUMNS: [Column; 25] = [
     column("us_per_op", "us/op", 1.0, 1),
     column("p50_us", "p50 us", 1.0, 1),
     column("p99_us", "p99 us", 1.0, 1),
@@ -186,6 +186,8 @@ const COLUMNS: [Column; 23] = [
     column("written_percent_of_fresh", "written, % of fresh", 1.0, 0),
     column("read_percent_of_fresh", "read, % of fresh", 1.0, 0),
     column("cpu_us_per_op", "CPU us/op", 1.0, 1),
+    column("process_cpu_us_per_op", "of the process", 1.0, 1),
+    column("allocations_per_op", "allocations/op", 1.0, 1),
     column("written_bytes_per_op", "KiB/op", 1024.0, 2),
     column("flushes_per_op", "flushes/op", 1.0, 3),
     column("memory_bytes", "memory MiB", MIB, 0),

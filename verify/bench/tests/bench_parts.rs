@@ -139,6 +139,57 @@ fn latency_growth_and_recovery_run() {
     );
 }
 
+/// The processes themselves; what they leave on the volume is looked at in `engine/tests.rs`.
+#[test]
+fn the_engine_is_measured_beside_ext4() {
+    if !can_mount("the_engine_is_measured_beside_ext4") {
+        return;
+    }
+    let workloads = [
+        "create-16k-1",
+        "append-2",
+        "overwrite-2",
+        "unlink-2",
+        "varmail-2",
+        "fileserver-4",
+    ];
+    let workloads = workloads.map(|w| format!("engine/{w}"));
+    let only = workloads.join(",");
+    let cells = measure(&format!("--fs ext4,ccfs --only {only} --scale 0.03"));
+    for workload in &workloads {
+        let systems: Vec<&str> = cells
+            .iter()
+            .filter(|c| &c.workload == workload)
+            .map(|c| c.system.as_str())
+            .collect();
+        let mut wanted = vec!["ext4", "ccfs", "ccfs+warm"];
+        if !workload.ends_with("-1") {
+            wanted.extend(["ccfs+streams", "ccfs+warm+streams"]);
+        }
+        assert_eq!(systems, wanted, "{workload}");
+        for system in &systems {
+            let value = |name| value(&cells, workload, system, name).unwrap();
+            assert!(value("process_cpu_us_per_op") > 0.0, "{workload} {system}");
+            assert!(value("drain_s") > 0.0, "{workload} {system}");
+            // Nothing is left in memory: all that was written is on the device.
+            let written = match workload.as_str() {
+                "engine/create-16k-1" => 16384.0,
+                "engine/append-2" => 4096.0,
+                _ => 1.0,
+            };
+            let told = value("written_bytes_per_op");
+            assert!(told >= written, "{workload} {system}: {told}");
+            let cell = report::find(&cells, workload, system).unwrap();
+            // Only the pass before the one that is measured is counted.
+            let counted = cell.value("allocations_per_op");
+            assert_eq!(counted.is_some(), system.contains("warm"), "{system}");
+            assert!(counted.is_none_or(|n| n > 0.0), "{workload} {system}");
+            let memory = cell.value("memory_bytes");
+            assert!(memory.unwrap() > 0.0, "{workload} {system}");
+        }
+    }
+}
+
 #[test]
 fn modelled_disks_are_served_and_counted() {
     if !can_mount("modelled_disks_are_served_and_counted") {
