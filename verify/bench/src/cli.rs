@@ -1,7 +1,7 @@
 //! The one table of subcommands and flags.
 use crate::catalog;
 use crate::disk::DiskKind;
-use crate::engine::load::Job;
+use crate::engine::load::{Job, THREADS_MAX};
 use crate::experiment::{Experiment, Group};
 use crate::session::Plan;
 use crate::system::System;
@@ -303,9 +303,9 @@ pub struct NullArgs {
 pub struct EngineArgs {
     #[arg(long)]
     pub job: Job,
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX))]
     pub threads: u64,
-    #[arg(long)]
+    #[arg(long, value_parser = positive)]
     pub scale: f64,
     #[arg(long)]
     pub seed: u64,

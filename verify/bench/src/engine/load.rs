@@ -30,6 +30,8 @@ const MIX_FILES: u64 = 800;
 const OVERWRITTEN: u64 = 16_384;
 /// A thread has at least so many turns, and files or blocks to work on.
 const LEAST: u64 = 10;
+/// Each thread has random numbers of its own.
+pub const THREADS_MAX: u64 = 64;
 /// The stream that all threads share; the next numbers are those of their own.
 const STREAM: u64 = 2;
 
@@ -159,7 +161,7 @@ impl Load {
 
     /// For one of the two purposes of a thread: sizes that it starts with, and turns.
     fn rng(&self, thread: u64, purpose: u64) -> Rng {
-        Rng::part(self.seed, (self.set * 64 + thread) * 2 + purpose)
+        Rng::part(self.seed, (self.set * THREADS_MAX + thread) * 2 + purpose)
     }
 
     fn stream(&self, thread: u64) -> StreamId {

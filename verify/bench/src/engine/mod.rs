@@ -147,6 +147,7 @@ impl Worker<'_> {
         Ok(Measured::new(ops / figures.seconds)
             .with("cpu_us_per_op", cpu.map(|s| s * 1e6 / ops))
             .with("process_cpu_us_per_op", figures.process_cpu_s * 1e6 / ops)
+            .with("run_cpu_us_per_op", figures.run_cpu_s * 1e6 / ops)
             .with("allocations_per_op", figures.allocations_per_op)
             .with("written_bytes_per_op", each(figures.written_bytes))
             .with("flushes_per_op", each(figures.flushes))

@@ -22,8 +22,9 @@ pub struct Figures {
     pub seconds: f64,
     /// How long it took then until all was home.
     pub drain_s: f64,
-    /// Of all threads of the process, user and kernel, to the end of that.
+    /// Of all threads of the process, user and kernel, to the end of that, and to the end of the last call.
     pub process_cpu_s: f64,
+    pub run_cpu_s: f64,
     /// Of the first pass, all that was brought home included; `None` without one.
     pub allocations_per_op: Option<f64>,
     /// Of the engine.
@@ -105,7 +106,7 @@ pub fn measure<T: Target>(
     let before = target.counted();
     let mut cpu = 0.0;
     let pass = load.pass(clients, || cpu = process_cpu_seconds())?;
-    let began = Instant::now();
+    let (began, cpu_then) = (Instant::now(), process_cpu_seconds());
     target.drain().because("bringing everything home")?;
     let drain_s = began.elapsed().as_secs_f64();
     let process_cpu_s = process_cpu_seconds() - cpu;
@@ -115,6 +116,7 @@ pub fn measure<T: Target>(
         seconds: pass.elapsed.as_secs_f64(),
         drain_s,
         process_cpu_s,
+        run_cpu_s: cpu_then - cpu,
         allocations_per_op,
         changes: counted.map(|(a, b)| a.changes - b.changes),
         written_bytes: counted.map(|(a, b)| a.written_bytes - b.written_bytes),
