@@ -48,8 +48,8 @@ fn by_the_engine(image: &Path, load: Load) -> (Figures, Tree) {
         .args("-q -F -t ext4 -b 4096 -i 8192".split(' '))
         .arg(image)
         .arg(IMAGE)
-        .status();
-    assert!(made.unwrap().success());
+        .output();
+    assert!(made.unwrap().status.success());
     let open = || EngineCalls::open(image).because("open");
     prepare(load, true, open).unwrap();
     let figures = measure(load, true, open, || Ok(())).unwrap();
