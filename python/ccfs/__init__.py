@@ -177,7 +177,8 @@ def new_stream(where: Where, *, ignore_fsync: bool = False) -> int:
 def set_stream(where: Where, stream_id: int, *, ignore_fsync: Optional[bool] = None) -> None:
     """Moves the calling thread into a stream; an id that nobody uses becomes the user's own.
 
-    ignore_fsync changes the stream's flag, None leaves it. PermissionError: it is another user's.
+    ignore_fsync changes the stream's flag, None leaves it. PermissionError: it is another user's. OSError with EBUSY: the
+    thread is in an atomic group.
     """
     if stream_id < 1:
         raise ValueError("a stream's id is 1 (the default stream) or more")

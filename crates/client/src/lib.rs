@@ -86,8 +86,9 @@ pub fn go_back(fd: impl AsFd, before: Stream) -> io::Result<()> {
 /// Moves the calling thread into the stream `id` ([`STREAM_POLICY`]: where the mount's policy puts it; [`STREAM_DEFAULT`]: the default stream).
 /// An id that is not in use becomes a stream of the caller's user. `flags`: `None` leaves the stream's flags.
 ///
-/// Errors: `EPERM` the stream belongs to another user (root may enter it, but not change its flags); `EINVAL` unknown flags or flags for the default stream;
-/// `ENOSPC` this user has too many streams.
+/// Errors: `EPERM` the stream belongs to another user (root may enter it, but not change its flags); `EINVAL` unknown flags or flags for
+/// the default stream; `ENOSPC` this user has too many streams; `EBUSY` the thread is in an atomic group; `ESRCH` the daemon cannot see
+/// the thread.
 pub fn set_stream(fd: impl AsFd, id: u64, flags: Option<u32>) -> io::Result<()> {
     let flags = flags.unwrap_or(abi::STREAM_KEEP_FLAGS);
     stream_call(fd.as_fd(), abi::IOC_SET_STREAM, id, flags).map(drop)
@@ -115,13 +116,17 @@ pub fn stream_of_process(fd: impl AsFd, pid: u32) -> io::Result<Stream> {
     Ok(Stream::new(arg.id, arg.flags))
 }
 
-/// Makes a stream that nobody uses and returns its id; the caller does not enter it. Errors: `EINVAL`, `ENOSPC` as above.
+/// Makes a stream that nobody uses and returns its id; the caller does not enter it.
+///
+/// Errors: `EINVAL` unknown flags; `ENOSPC` this user has too many streams.
 pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
     Ok(stream_call(fd.as_fd(), abi::IOC_NEW_STREAM, 0, flags)?.id)
 }
 
 /// Returns when everything that the stream did before the call is durable (0: the caller's stream). IGNORE_FSYNC does not
-/// concern this call. A stream that has ended is durable as far as it ever will be: no error. Errors: `EPERM` as above.
+/// concern this call. A stream that has ended is durable as far as it ever will be: no error.
+///
+/// Errors: `EPERM` the stream belongs to another user.
 pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
     stream_call(fd.as_fd(), abi::IOC_STREAM_SYNC, id, 0).map(drop)
 }

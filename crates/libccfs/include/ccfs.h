@@ -42,7 +42,8 @@ typedef uint64_t ccfs_stream_t;
 /* Moves the calling thread into a stream; CCFS_STREAM_DEFAULT leads back to the default stream. An id that nobody uses becomes a
  * stream of the caller's user. Flags: 0, CCFS_IGNORE_FSYNC or CCFS_KEEP_FLAGS; they are the stream's, not the thread's.
  * Errors: EPERM the stream belongs to another user (root may enter it with its flags as they are); EINVAL unknown flags, or flags
- * for the default stream; ENOSPC this user has too many streams. */
+ * for the default stream; ENOSPC this user has too many streams; EBUSY the thread is in an atomic group; ESRCH the daemon cannot
+ * see the thread. */
 int setstream(ccfs_stream_t stream, unsigned int flags);
 int ccfs_setstream_fd(int fd, ccfs_stream_t stream, unsigned int flags);
 int ccfs_setstream_path(const char *path, ccfs_stream_t stream, unsigned int flags);
