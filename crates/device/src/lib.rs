@@ -8,6 +8,11 @@
 //! * After a failed write or flush nothing is known about unflushed data.
 //! * Two overlapping writes that are in flight at once have no order. A write is in flight from `submit` until its wait ended.
 //!
+//! # Errors
+//! Those of the calls are `InvalidInput` for a range that reaches past the device's end, and for a write that is not aligned to
+//! [`SECTOR`]; EROFS for a write to a device that is [read-only](Device::read_only); else what the system, or the flash, says. The
+//! errors of `submit` are told by `wait`.
+//!
 //! # The devices
 //! * [`FileDevice`]: an image file or a block device (O_DIRECT, io_uring);
 //! * [`ReadAheadDevice`]: any of them, small files that lie beside each other are read together;

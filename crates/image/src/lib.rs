@@ -6,8 +6,11 @@
 //! sharing a block need no such care: the cache's blocks are copy-on-write snapshots.
 //!
 //! Nothing here writes to the device except through what `take_dirty` hands out, and new directory blocks that nobody names yet
-//! (dirtree). Every structure's checksum is verified
-//! when it is read from the device and right in what `take_dirty` returns.
+//! (dirtree). Every structure's checksum is verified when it is read from the device and right in what `take_dirty` returns.
+//!
+//! # Errors
+//! Every call that reads structure can fail with `Io` (the device), with `Corrupt` (a structure does not verify) and, where it must
+//! not wait ([`Wait`]), with `WouldBlock`. Only other errors are named at a call.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -185,7 +185,11 @@ impl Calls {
         Ok(plan)
     }
 
-    /// One write operation.
+    /// One write operation at `offset`, bytes. Returns how many bytes were taken: fewer than those of `data` where one operation cannot
+    /// hold them all, at the largest size of a file and, unless `flags.whole`, on a full volume.
+    ///
+    /// # Errors
+    /// EISDIR; EINVAL: no regular file; EFBIG: from the largest size of a file on.
     pub fn write(
         &self,
         cx: &Context,

@@ -57,7 +57,7 @@ impl Calls {
         }
     }
 
-    /// It did not.
+    /// It was not even asked, so it still has pages that a mapping may have changed: the next call that needs them asks again.
     pub fn keeps_pages(&self, ino: Ino) {
         if let Some(inode) = self.inodes().peek(ino) {
             inode.read_end.store(u64::MAX, Ordering::Relaxed);

@@ -28,6 +28,12 @@ use std::sync::Arc;
 
 /// A volume as a front end sees it: a handle, whose calls may wait for the device and for others or not ([`Volume::non_blocking`]).
 ///
+/// # Errors
+/// Every call can fail with `Io` (the device), with `Corrupt` (a damaged structure), with ENOENT (the inode is gone) and, where it
+/// must not wait, with `WouldBlock`. A call that changes something can fail with EROFS (a read-only or a stopped volume), with EPERM
+/// (an immutable or append-only file), with ENOSPC and, by a member of an atomic group, with ECANCELED (the group has ended) and
+/// EDQUOT (it would be too large). A sync call of a stopped volume fails with EIO. Only other errors are named at a call.
+///
 /// [`Volume::non_blocking`]: crate::Volume::non_blocking
 pub struct Calls {
     operations: Arc<Operations>,

@@ -84,7 +84,7 @@ pub struct LayerBody {
     pub target: Option<Arc<[u8]>>,
     /// Blocks of metadata reserved for what is said here, as far as that is known.
     pub metadata: u64,
-    /// The blocks that were written last without a gap, and how many of `structure` are for them.
+    /// The blocks that were written last without a gap, and how many blocks of `metadata` are for them.
     pub last_run: (Lblk, Lblk, u64),
     /// Where commit put pages and preallocated blocks.
     pub placed: PlaceMap,

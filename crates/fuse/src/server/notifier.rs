@@ -11,7 +11,7 @@
 //! | pages and size of an inode after an abort | write-back of its pages is dropped, appends go to the real end |
 //! | names after an abort | they stay as the group had made them, in a directory that somebody holds: nobody else can change them meanwhile, either |
 //! | pages beside a direct write | its reply waits; past a bound it goes out, and old pages are shown for that long |
-//! | pages of a mapping, before a call that needs what it stored | the file counts as mapped on; the call does without those stores |
+//! | pages of a mapping, before a call that needs what it stored | the call does without those stores; the kernel is asked again for the next one, if it was not asked |
 //!
 //! *Bounds.* What concerns an inode joins what waits for it already, so there is no more of it than inodes that the kernel knows. Names
 //! count for the user whose group changed them: above [`NAMES_MAX`] he can begin no group.
@@ -29,7 +29,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a call waits at most for the kernel to be told something that concerns the call.
+/// How long a call waits at most for the kernel to be told something that concerns the call. (For pages twice: until they are asked for, and
+/// until they come.)
 pub const TELL_WAIT: Duration = Duration::from_secs(30);
 /// And, after an abort, while none of it is told: somebody holds what it waits for.
 const STUCK: Duration = Duration::from_secs(1);
