@@ -1,4 +1,5 @@
 //! What callers exchange with the engine, and what all floors use: locks, records, ranges, shares. Nothing here knows of a volume.
+pub(crate) mod block_map;
 pub(crate) mod cause;
 pub(crate) mod clock;
 pub(crate) mod fate;

@@ -1,4 +1,5 @@
 //! Sets and maps of block ranges.
+use crate::base::block_map::BlockMap;
 use std::collections::BTreeMap;
 
 /// A set of half-open ranges `[start, end)` of block numbers, kept disjoint and merged.
@@ -116,7 +117,7 @@ pub struct Placed {
 
 /// Placement by logical block; a later insertion replaces what it covers.
 #[derive(Clone, Debug, Default)]
-pub struct PlaceMap(BTreeMap<u64, Placed>);
+pub struct PlaceMap(BlockMap<Placed, 1>);
 
 impl PlaceMap {
     pub fn insert(&mut self, lblk: u64, placed: Placed) {
@@ -125,30 +126,19 @@ impl PlaceMap {
     }
 
     fn cut(&mut self, start: u64, end: u64) {
-        while let Some((&s, &p)) = self.0.range(..end).next_back() {
+        while let Some((s, &p)) = self.0.range(..end).next_back() {
             let e = s + p.len;
             if e <= start {
                 break;
             }
-            self.0.remove(&s);
+            self.0.remove(s);
             if s < start {
-                self.0.insert(
-                    s,
-                    Placed {
-                        len: start - s,
-                        ..p
-                    },
-                );
+                let len = start - s;
+                self.0.insert(s, Placed { len, ..p });
             }
             if e > end {
-                self.0.insert(
-                    end,
-                    Placed {
-                        len: e - end,
-                        pblk: p.pblk + (end - s),
-                        ..p
-                    },
-                );
+                let (len, pblk) = (e - end, p.pblk + (end - s));
+                self.0.insert(end, Placed { len, pblk, ..p });
             }
             if s <= start {
                 break;
@@ -158,7 +148,7 @@ impl PlaceMap {
 
     /// The placement at `lblk`, and for how many blocks it holds.
     pub fn get(&self, lblk: u64) -> Option<Placed> {
-        let (&s, &p) = self.0.range(..=lblk).next_back()?;
+        let (s, &p) = self.0.range(..=lblk).next_back()?;
         let skip = lblk - s;
         (skip < p.len).then(|| Placed {
             len: p.len - skip,
@@ -169,7 +159,7 @@ impl PlaceMap {
 
     /// First placed block above `lblk`.
     pub fn next_start(&self, lblk: u64) -> Option<u64> {
-        self.0.range(lblk + 1..).next().map(|(&s, _)| s)
+        self.0.range(lblk + 1..).next().map(|(s, _)| s)
     }
 }
 

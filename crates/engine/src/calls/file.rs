@@ -16,11 +16,15 @@ use ccfs_ext4::Error;
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_IMMUTABLE};
 use ccfs_image::Wait;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files of at most so many bytes are read together with what lies beside them.
 const SMALL_FILE: u64 = 64 << 10;
+
+/// A write of up to so many blocks is planned without an allocation.
+const SMALL_WRITE: usize = 4;
 
 /// A block that an operation will change: its content before, where that matters.
 pub(crate) struct Cell {
@@ -34,11 +38,11 @@ pub(crate) struct Cell {
 /// What a write must bring along, found before it is accepted.
 #[derive(Default)]
 struct Plan {
-    cells: Vec<Cell>,
+    cells: SmallVec<[Cell; SMALL_WRITE]>,
     /// Blocks that need space ...
     fresh: u64,
     /// ... and where they are: nothing is there, and no block is reserved.
-    holes: Vec<(u64, u64)>,
+    holes: SmallVec<[(u64, u64); 2]>,
     /// Some blocks are allocated, but unwritten: an extent may be cut.
     unwritten: bool,
     /// Such blocks go on behind the end of file.
@@ -381,7 +385,8 @@ impl Calls {
         {
             op.assign_run(&layer, first.lblk, last.lblk + 1);
         }
-        let mut fresh = Vec::with_capacity(plan.fresh as usize);
+        let mut fresh: SmallVec<[(u64, Page); SMALL_WRITE]> =
+            SmallVec::with_capacity(plan.fresh as usize);
         for cell in plan.cells {
             let block_start = cell.lblk * bs;
             // The part of `data` that lands in this block.
@@ -403,7 +408,7 @@ impl Calls {
             }
         }
         self.count_blocks(st, fresh.len() as u64);
-        op.put_fresh(&layer, fresh);
+        op.put_fresh(&layer, fresh.into_iter());
     }
 
     /// A block's new content: `bytes` at `at`, around them what was there, or zeros.
@@ -440,7 +445,7 @@ impl Calls {
         }
         {
             let mut body = layer.body.write();
-            if let Some(page) = body.pages.get_mut(&cell.lblk) {
+            if let Some(page) = body.pages.get_mut(cell.lblk) {
                 // The transaction's own page: changed in place; an unwritten earlier version is write avoidance.
                 let buf = Arc::make_mut(&mut page.buf);
                 if cell.zero.0 < cell.zero.1 {

@@ -237,7 +237,7 @@ impl Committer {
                 let mut rest = pages.range(from..);
                 let piece = rest.by_ref().take(PAGES_AT_ONCE);
                 self.place_pages(b, body, under, piece, &mut at)
-                    .map(|()| rest.next().map(|(lblk, _)| *lblk))
+                    .map(|()| rest.next().map(|(lblk, _)| lblk))
             }
         };
         body.pages = pages;
@@ -257,9 +257,9 @@ impl Committer {
     fn first_goal(&self, inode: &Inode, st: &State, serial: u64, body: &LayerBody) -> Result<u64> {
         let first = body
             .pages
-            .keys()
+            .iter()
             .next()
-            .copied()
+            .map(|(lblk, _)| lblk)
             .into_iter()
             .chain(body.prealloc.iter().next().map(|r| r.0))
             .min();
@@ -316,12 +316,12 @@ impl Committer {
         b: &mut Built,
         body: &mut LayerBody,
         (inode, st, serial): Under,
-        pages: impl Iterator<Item = (&'p u64, &'p Page)>,
+        pages: impl Iterator<Item = (u64, &'p Page)>,
         goal: &mut u64,
     ) -> Result<()> {
         let mut run: Option<PageRun> = None;
         let mut known: Option<(u64, Located)> = None;
-        for (&lblk, page) in pages {
+        for (lblk, page) in pages {
             let place = match page.over {
                 Over::Hole => RunPlace::Fresh,
                 Over::Block { .. } => {

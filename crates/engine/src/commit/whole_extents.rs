@@ -5,10 +5,9 @@ use crate::base::record::Record;
 use crate::base::types::*;
 use crate::commit::Committer;
 use crate::commit::place::{Built, Under};
-use crate::overlay::objects::{LayerBody, Over, Page};
+use crate::overlay::objects::{LayerBody, Over, Pages};
 use ccfs_device::{AlignedBuf, Slice, Write};
 use ccfs_ext4::extent::LBLK_END;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Zeros that a device write takes at once, bytes.
@@ -21,12 +20,12 @@ impl Committer {
         b: &mut Built,
         body: &mut LayerBody,
         under: Under,
-        pages: &BTreeMap<u64, Page>,
-    ) -> Result<Option<BTreeMap<u64, Page>>> {
+        pages: &Pages,
+    ) -> Result<Option<Pages>> {
         let (inode, st, serial) = under;
         let mut left = pages.clone();
         let mut done = 0;
-        for (&lblk, page) in pages {
+        for (lblk, page) in pages.iter() {
             if lblk < done || page.over == Over::Hole || body.holes.contains(lblk) {
                 continue;
             }
@@ -102,7 +101,7 @@ impl Committer {
         body: &mut LayerBody,
         ino: Ino,
         (lblk, pblk, len): (u64, u64, u64),
-        pages: &BTreeMap<u64, Page>,
+        pages: &Pages,
     ) {
         let bs = u64::from(self.block_size());
         b.sums = false;
@@ -130,7 +129,7 @@ impl Committer {
                 left -= len;
             }
         };
-        for (&page_at, page) in pages.range(lblk..lblk + len) {
+        for (page_at, page) in pages.range(lblk..lblk + len) {
             fill(&mut parts, page_at - at);
             parts.push(Slice::whole(page.buf.clone()));
             at = page_at + 1;

@@ -562,7 +562,7 @@ impl Home {
             return;
         }
         let (last, within) = self.split(st.attr.size);
-        let page = layer.pages.get(&last).filter(|_| within > 0 && !layer.dead);
+        let page = layer.pages.get(last).filter(|_| within > 0 && !layer.dead);
         let place = page.and_then(|_| self.image.lookup(ino, last).ok());
         match (page, place) {
             (

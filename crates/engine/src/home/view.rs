@@ -50,10 +50,10 @@ impl Home {
         let mut limit = max.min(LBLK_END - lblk);
         for layer in st.newest_first() {
             let body = layer.body.read();
-            if let Some(page) = body.pages.get(&lblk) {
+            if let Some(page) = body.pages.get(lblk) {
                 return Ok((Where::Page(page.buf.clone()), 1));
             }
-            let next_page = body.pages.range(lblk + 1..).next().map(|(l, _)| *l);
+            let next_page = body.pages.range(lblk + 1..).next().map(|(l, _)| l);
             for start in [
                 next_page,
                 body.prealloc.next_start(lblk),

@@ -305,11 +305,11 @@ impl Op<'_> {
     }
 
     /// Puts pages into the layer where it has none, over nothing; their blocks are reserved with the operation.
-    pub fn put_fresh(&self, layer: &FileLayer, pages: Vec<(u64, Page)>) {
-        if pages.is_empty() {
+    pub fn put_fresh(&self, layer: &FileLayer, pages: impl ExactSizeIterator<Item = (u64, Page)>) {
+        let count = pages.len() as u64;
+        if count == 0 {
             return;
         }
-        let count = pages.len() as u64;
         let bytes = count * u64::from(self.vol.block_size());
         let mut body = layer.body.write();
         body.no_split |= self.no_split;
@@ -324,15 +324,7 @@ impl Op<'_> {
     /// that were to be allocated are not.
     pub fn drop_pages(&self, layer: &FileLayer, from: u64, to: u64) -> u64 {
         let mut body = layer.body.write();
-        let doomed: Vec<Page> = match (from, to) {
-            (0, u64::MAX) => std::mem::take(&mut body.pages).into_values().collect(),
-            (_, u64::MAX) => body.pages.split_off(&from).into_values().collect(),
-            _ => {
-                let within: Vec<u64> = body.pages.range(from..to).map(|(l, _)| *l).collect();
-                let pages = within.iter().filter_map(|l| body.pages.remove(l));
-                pages.collect()
-            }
-        };
+        let doomed = body.pages.take(from, to);
         let (mut bytes, mut fresh, mut remap, mut log_only) = (0, 0, 0, 0);
         let logs = self.vol.manner().logs_overwrites;
         for page in &doomed {

@@ -33,7 +33,7 @@ pub(crate) fn change_older(
         return;
     }
     for older in st.layers.iter().filter(|l| l.serial != serial) {
-        if let Some(page) = older.body.write().pages.get_mut(&lblk) {
+        if let Some(page) = older.body.write().pages.get_mut(lblk) {
             Arc::make_mut(&mut page.buf)[at..at + bytes.len()].copy_from_slice(bytes);
             page.start = page.start.min(start as u32);
             page.end = page.end.max(end as u32);

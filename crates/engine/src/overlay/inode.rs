@@ -5,6 +5,7 @@ use crate::overlay::objects::{DirState, Inode, LayerBody, Phase, State, Txn};
 use ccfs_ext4::Error;
 use ccfs_ext4::inode::{S_IFDIR, S_IFLNK, S_IFREG, file_type};
 use ccfs_image::{InodeAttr, Lblk, Wait};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,7 +17,7 @@ pub(crate) const LAYER_BYTES: u64 = 2048;
 impl LayerBody {
     /// First block above `at` that this layer allocates.
     pub fn next_allocated(&self, at: Lblk) -> Option<Lblk> {
-        let page = self.pages.range(at + 1..).next().map(|(l, _)| *l);
+        let page = self.pages.range(at + 1..).next().map(|(l, _)| l);
         page.into_iter().chain(self.prealloc.next_start(at)).min()
     }
 }
@@ -125,7 +126,7 @@ impl Inode {
             state: RwLock::new(State {
                 attr,
                 last: None,
-                layers: Vec::new(),
+                layers: SmallVec::new(),
                 xattrs: None,
                 target: None,
                 dir: None,

@@ -1,6 +1,7 @@
 //! The objects in memory, which refer to each other: transactions with what they change, inodes with the layers over them, groups, drafts.
 //!
 //! Only what they consist of; what they do is in `txn`, `inode`, `group`, `draft` and `undo`.
+use crate::base::block_map::BlockMap;
 use crate::base::cause::{Cause, Rule, Syncer};
 use crate::base::fate::{Fate, Reason};
 use crate::base::ranges::{PlaceMap, RangeSet};
@@ -9,7 +10,8 @@ use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::base::types::*;
 use ccfs_device::{AlignedBuf, Ticket};
 use ccfs_image::{FastMap, InodeAttr, Lblk};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use smallvec::SmallVec;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
@@ -62,6 +64,9 @@ pub enum Over {
     Block { reserved: bool },
 }
 
+/// Pages of a file, by logical block.
+pub type Pages = BlockMap<Page, 4>;
+
 /// What one transaction changes in one inode.
 #[derive(Default)]
 pub struct LayerBody {
@@ -79,7 +84,7 @@ pub struct LayerBody {
     pub remap: bool,
     /// Allocated here without content (fallocate); blocks reserved.
     pub prealloc: RangeSet,
-    pub pages: BTreeMap<Lblk, Page>,
+    pub pages: Pages,
     pub xattrs: Option<Arc<XattrSet>>,
     pub target: Option<Arc<[u8]>>,
     /// Blocks of metadata reserved for what is said here, as far as that is known.
@@ -124,7 +129,7 @@ pub struct State {
     /// Last transaction that touched it and is not applied (C5). For directories: the one that created it.
     pub last: Option<Arc<Txn>>,
     /// Oldest first.
-    pub layers: Vec<Arc<FileLayer>>,
+    pub layers: SmallVec<[Arc<FileLayer>; 1]>,
     /// Differs from the image.
     pub xattrs: Option<Arc<XattrSet>>,
     pub target: Option<Arc<[u8]>>,
