@@ -480,7 +480,7 @@ impl Calls {
             body.no_split |= op.no_split;
         }
         if let Over::Block { reserved: true } = page.over {
-            op.txn.body.lock().reserved_data += 1;
+            op.txn.blocks.reserve(1, 0);
         }
         op.put_page(layer, cell.lblk, page);
     }

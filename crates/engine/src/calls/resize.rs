@@ -45,8 +45,7 @@ impl Calls {
             .attr
             .blocks512
             .saturating_sub((freed + dropped) * u64::from(self.block_size() / 512));
-        op.txn.body.lock().freed_blocks += freed;
-        self.pending_free().add(freed);
+        op.count_freed(freed);
     }
 
     /// A block of which `[start, end)` is to read as zeros, if anything else is there.

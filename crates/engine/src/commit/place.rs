@@ -8,6 +8,7 @@ use crate::commit::Committer;
 use crate::home::view::Located;
 use crate::overlay::bugs;
 use crate::overlay::objects::{Body, FileLayer, Inode, LayerBody, Over, Page, State, Txn};
+use crate::overlay::txn::take_off;
 use ccfs_device::{AlignedBuf, Slice, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -127,7 +128,7 @@ impl Committer {
         let mut payload = std::mem::take(&mut b.creates);
         payload.append(&mut b.payload);
         b.payload = payload;
-        let mut body = txn.body.lock();
+        let body = txn.body.lock();
         write_names(&body, &mut b.payload);
         for (inode, layer) in &files {
             if layer.body.read().dead {
@@ -137,9 +138,9 @@ impl Committer {
         for (&ino, &atime) in &body.atimes {
             Record::Atime { ino, atime }.encode(&mut b.payload);
         }
-        body.reserved_data = body.reserved_data.saturating_sub(b.used + b.unused);
-        body.freed_blocks += b.replaced;
         drop(body);
+        take_off(&txn.blocks.data, b.used + b.unused);
+        txn.blocks.freed.fetch_add(b.replaced, Ordering::Relaxed);
         self.pending_free().add(b.replaced);
         self.space().used(b.used);
         self.space().unreserve(self.image(), b.unused, 0);

@@ -6,7 +6,7 @@ use crate::base::record::{DirField, Record, Records};
 use crate::base::types::*;
 use crate::home::Home;
 use crate::overlay::objects::{LayerBody, Phase, State, Txn};
-use crate::overlay::txn::same;
+use crate::overlay::txn::{same, take_off};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::dirent::TYPE_DIR;
 use ccfs_ext4::extent::LBLK_END;
@@ -258,10 +258,7 @@ impl Home {
             blocks += run.len;
         }
         if let Some(txn) = live {
-            let mut body = txn.body.lock();
-            let counted = blocks.min(body.freed_blocks);
-            body.freed_blocks -= counted;
-            self.pending_free.sub(counted);
+            self.pending_free.sub(take_off(&txn.blocks.freed, blocks));
         }
         if self.manner.applies_first {
             self.space.note_trims(&freed);
@@ -546,13 +543,19 @@ impl Home {
                 st.set_committed_blocks(on_disk.blocks512);
             }
         }
-        self.pending_free.sub(body.freed_blocks);
         self.dir_fields().sub(body.dir_fields.len() as u64);
-        self.space
-            .unreserve(&self.image, body.reserved_data, body.reserved_metadata);
-        self.space.keep(&self.image);
+        self.give_back_blocks(txn);
         self.back_pressure().news();
         Ok(())
+    }
+
+    /// What the transaction has not used up is everybody's.
+    pub(crate) fn give_back_blocks(&self, txn: &Txn) {
+        let left = txn.blocks.take();
+        self.pending_free.sub(left.freed.into_inner());
+        let (data, metadata) = (left.data.into_inner(), left.metadata.into_inner());
+        self.space.unreserve(&self.image, data, metadata);
+        self.space.keep(&self.image);
     }
 
     /// The image has what the layer says: what is kept of the file's last block follows.

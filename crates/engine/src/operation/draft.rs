@@ -107,13 +107,7 @@ impl Operations {
         let mut body = std::mem::take(&mut *draft.layer.body.write());
         planted::also(Bug::AtomicHoles, || body.holes = Default::default());
         body.remap = true;
-        let held = std::mem::take(&mut *draft.txn.body.lock());
-        {
-            let mut all = op.txn.body.lock();
-            all.reserved_data += held.reserved_data;
-            all.reserved_metadata += held.reserved_metadata;
-            all.freed_blocks += held.freed_blocks;
-        }
+        op.txn.blocks.take_over(draft.txn.blocks.take());
         self.drafts().sub(draft.uid, draft.txn.memory());
         let layer = op.layer(inode, st);
         self.dirty().sub(LAYER_BYTES); // counted with the draft
@@ -219,11 +213,7 @@ impl Operations {
         let remaps = pages.values();
         let remaps = remaps.filter(|p| p.over == Over::Block { reserved: true });
         self.space().remaps.sub(remaps.count() as u64);
-        let held = std::mem::take(&mut *draft.txn.body.lock());
-        self.pending_free().sub(held.freed_blocks);
-        self.space()
-            .unreserve(self.image(), held.reserved_data, held.reserved_metadata);
-        self.space().keep(self.image());
+        self.give_back_blocks(&draft.txn);
         self.drafts().sub(draft.uid, draft.txn.memory());
         st.attr = InodeAttr {
             atime: st.attr.atime,

@@ -10,6 +10,7 @@ use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{
     Dependency, EntryChange, FileLayer, Inode, Name, Over, Overlay, Page, State, Txn,
 };
+use crate::overlay::txn::take_off;
 use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ impl Op<'_> {
     /// Reserved blocks of metadata that the transaction has no use for, after all.
     pub fn give_back(&self, metadata: u64) {
         if metadata > 0 {
-            self.txn.body.lock().reserved_metadata -= metadata;
+            take_off(&self.txn.blocks.metadata, metadata);
             self.vol.space().unreserve(self.vol.image(), 0, metadata);
         }
     }
@@ -163,29 +164,31 @@ impl Op<'_> {
 
     /// Keeps an inode in memory until the transaction is applied.
     fn pin(&self, inode: &Arc<Inode>) {
-        self.txn
-            .body
-            .lock()
-            .dirs
-            .entry(inode.ino)
-            .or_insert_with(|| inode.clone());
+        self.txn.body.lock().pin(inode);
     }
 
     /// Sets a field of a directory's inode; `st.attr` has the new value already.
     pub fn dir_field(&self, inode: &Arc<Inode>, st: &mut State, field: DirField) {
+        self.dir_fields(inode, st, &[field]);
+    }
+
+    fn dir_fields(&self, inode: &Arc<Inode>, st: &mut State, fields: &[DirField]) {
         st.dir().changed_by(&self.txn);
-        let (value, nanos) = field.of(&st.attr);
-        let seq = self.vol.inodes().next_seq(st);
+        let mut fresh = 0;
         let mut body = self.txn.body.lock();
-        body.dirs.entry(inode.ino).or_insert_with(|| inode.clone());
-        if body
-            .dir_fields
-            .insert((inode.ino, field), DirValue { seq, value, nanos })
-            .is_none()
-        {
-            self.vol.dir_fields().add(1);
-            self.txn.fields.fetch_add(1, Ordering::Relaxed);
-            self.count_bytes(32);
+        body.pin(inode);
+        for &field in fields {
+            let (value, nanos) = field.of(&st.attr);
+            let seq = self.vol.inodes().next_seq(st);
+            let value = DirValue { seq, value, nanos };
+            let known = body.dir_fields.insert((inode.ino, field), value);
+            fresh += u64::from(known.is_none());
+        }
+        drop(body);
+        if fresh > 0 {
+            self.vol.dir_fields().add(fresh);
+            self.txn.fields.fetch_add(fresh, Ordering::Relaxed);
+            self.count_bytes(32 * fresh);
         }
     }
 
@@ -193,8 +196,7 @@ impl Op<'_> {
     pub fn dir_changed(&self, inode: &Arc<Inode>, st: &mut State) {
         st.attr.mtime = self.now;
         st.attr.ctime = self.now;
-        self.dir_field(inode, st, DirField::Mtime);
-        self.dir_field(inode, st, DirField::Ctime);
+        self.dir_fields(inode, st, &[DirField::Mtime, DirField::Ctime]);
     }
 
     /// Sets or removes a name. `before`: what the name was.
@@ -229,7 +231,6 @@ impl Op<'_> {
             },
         );
         state.changed_by(&self.txn);
-        self.pin(dir);
         self.txn
             .record_bytes
             .fetch_add(24 + name.len() as u64, Ordering::Relaxed);
@@ -239,6 +240,7 @@ impl Op<'_> {
             _ => 0,
         };
         let mut body = self.txn.body.lock();
+        body.pin(dir);
         let change = body.entries.entry(dir.ino).or_default().entry(name);
         let known = match &change {
             Entry::Occupied(known) => Some((known.get().fresh, known.get().metadata)),
@@ -350,12 +352,18 @@ impl Op<'_> {
         }
         self.vol.space().remaps.sub(remap);
         if fresh + remap > 0 {
-            self.txn.body.lock().reserved_data -= fresh + remap;
+            take_off(&self.txn.blocks.data, fresh + remap);
             self.vol
                 .space()
                 .unreserve(self.vol.image(), fresh + remap, 0);
         }
         fresh
+    }
+
+    /// Blocks that the transaction frees.
+    pub fn count_freed(&self, blocks: u64) {
+        self.txn.blocks.freed.fetch_add(blocks, Ordering::Relaxed);
+        self.vol.pending_free().add(blocks);
     }
 
     /// Accepted data that need not be written any more.
@@ -402,8 +410,7 @@ impl Op<'_> {
         } else {
             (st.attr.blocks512 / u64::from(self.vol.block_size() / 512)).saturating_sub(dropped)
         };
-        self.txn.body.lock().freed_blocks += freed;
-        self.vol.pending_free().add(freed);
+        self.count_freed(freed);
         self.vol.pending_inodes().add(1);
         if st.is_dir() {
             self.pin(inode);
@@ -466,11 +473,7 @@ impl Operations {
         let txn = accepted.txn;
         let (short, no_split) = (reservation.short, reservation.no_split);
         let (data, metadata) = reservation.hand_over();
-        if data + metadata > 0 {
-            let mut body = txn.body.lock();
-            body.reserved_data += data;
-            body.reserved_metadata += metadata;
-        }
+        txn.blocks.reserve(data, metadata);
         self.counters().operations.add(1);
         Ok(Op {
             vol: self,
@@ -498,10 +501,7 @@ impl Operations {
     ) -> Op<'_> {
         let (short, no_split) = (reservation.short, reservation.no_split);
         let (data, metadata) = reservation.hand_over();
-        let mut body = txn.body.lock();
-        body.reserved_data += data;
-        body.reserved_metadata += metadata;
-        drop(body);
+        txn.blocks.reserve(data, metadata);
         self.counters().operations.add(1);
         Op {
             vol: self,

@@ -59,11 +59,8 @@ impl Operations {
         drop(moves);
         drop(applier);
         *group.undo.lock() = Undo::default();
-        self.pending_free().sub(body.freed_blocks);
         self.dir_fields().sub(body.dir_fields.len() as u64);
-        self.space()
-            .unreserve(self.image(), body.reserved_data, body.reserved_metadata);
-        self.space().keep(self.image());
+        self.give_back_blocks(txn);
         result
     }
 

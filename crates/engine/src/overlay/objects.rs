@@ -194,6 +194,16 @@ pub struct EntryChange {
     pub metadata: u64,
 }
 
+/// Blocks of the allocator that a transaction has to do with.
+#[derive(Default)]
+pub struct Blocks {
+    /// Reserved for its data, and for metadata: released or used up by commit and apply.
+    pub data: AtomicU64,
+    pub metadata: AtomicU64,
+    /// It frees so many: for statfs until they really are free.
+    pub freed: AtomicU64,
+}
+
 /// What a transaction changes. Emptied when it was applied.
 #[derive(Default)]
 pub struct Body {
@@ -203,11 +213,6 @@ pub struct Body {
     pub entries: FastMap<Ino, HashMap<Name, EntryChange>>,
     pub parents: FastMap<Ino, Ino>,
     pub atimes: FastMap<Ino, (i64, u32)>,
-    /// Blocks of the allocator reserved for this transaction (released or used up by commit and apply).
-    pub reserved_data: u64,
-    pub reserved_metadata: u64,
-    /// Blocks that this transaction frees, for statfs until they really are free.
-    pub freed_blocks: u64,
     /// The encoded records, from commit to apply.
     pub payload: Vec<u8>,
     /// Whole contents of blocks that went through the log, by physical block.
@@ -297,6 +302,7 @@ pub struct Txn {
     pub(super) covered: AtomicBool,
     /// It is an atomic group: `stream` is where it gets its place, when it is committed.
     pub group: Option<Box<Group>>,
+    pub blocks: Blocks,
     pub body: Mutex<Body>,
     pub(super) progress: Mutex<Progress>,
     pub(super) changed: Condvar,

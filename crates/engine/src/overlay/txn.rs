@@ -12,13 +12,21 @@ use crate::base::cause::Rule;
 use crate::base::record::DirField;
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::base::types::{Ino, StreamId};
-use crate::overlay::objects::{Body, Dependencies, Dependency, Group, Phase, Progress, Txn};
+use crate::overlay::objects::{
+    Blocks, Body, Dependencies, Dependency, Group, Inode, Phase, Progress, Txn,
+};
 use ccfs_device::Ticket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
 impl Body {
+    /// Keeps an inode in memory until the transaction is applied.
+    pub fn pin(&mut self, inode: &Arc<Inode>) {
+        let known = self.dirs.entry(inode.ino);
+        known.or_insert_with(|| inode.clone());
+    }
+
     /// An inode that this transaction made and freed: nothing is said about it, as no record may name what never exists.
     /// Returns how many fields of a directory that were.
     pub fn forget_inode(&mut self, ino: Ino) -> u64 {
@@ -32,6 +40,44 @@ impl Body {
             .map(|f| self.dir_fields.remove(&(ino, *f)));
         fields.flatten().count() as u64
     }
+}
+
+impl Blocks {
+    /// So many more are reserved.
+    pub fn reserve(&self, data: u64, metadata: u64) {
+        add(&self.data, data);
+        add(&self.metadata, metadata);
+    }
+
+    /// What is there is somebody else's from now on.
+    pub fn take(&self) -> Blocks {
+        let all = |n: &AtomicU64| AtomicU64::new(n.swap(0, Ordering::Relaxed));
+        Blocks {
+            data: all(&self.data),
+            metadata: all(&self.metadata),
+            freed: all(&self.freed),
+        }
+    }
+
+    /// Those of `other` come to these.
+    pub fn take_over(&self, other: Blocks) {
+        self.reserve(other.data.into_inner(), other.metadata.into_inner());
+        add(&self.freed, other.freed.into_inner());
+    }
+}
+
+/// Not even a locked instruction where there is nothing to add.
+fn add(to: &AtomicU64, n: u64) {
+    if n > 0 {
+        to.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Takes off up to `n`, and gives how many that were.
+pub fn take_off(from: &AtomicU64, n: u64) -> u64 {
+    let less = |all: u64| Some(all.saturating_sub(n));
+    let before = from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    before.unwrap_or(0).min(n)
 }
 
 impl Dependency {
@@ -154,6 +200,7 @@ impl Txn {
             full: AtomicBool::new(false),
             covered: AtomicBool::new(false),
             group: None,
+            blocks: Blocks::default(),
             body: Mutex::default(),
             progress: Mutex::new(progress),
             changed: Condvar::new(),
