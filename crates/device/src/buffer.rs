@@ -9,6 +9,32 @@ use std::ptr::NonNull;
 /// Alignment that every block device and file system accepts for O_DIRECT, in bytes.
 const ALIGN: usize = 4096;
 
+/// Copies a block past the caches.
+///
+/// # Safety
+/// Both are `pool::BLOCK` bytes long and do not overlap, and `to` is aligned to `ALIGN`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_block_unread(from: *const u8, to: *mut u8) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
+    for at in 0..pool::BLOCK / size_of::<__m128i>() {
+        // SAFETY: the caller's promise. Every processor of this architecture has these instructions.
+        unsafe { _mm_stream_si128(to.add(at), _mm_loadu_si128(from.add(at))) };
+    }
+    // SAFETY: as above. Whatever publishes the block comes after its bytes.
+    unsafe { _mm_sfence() };
+}
+
+/// Elsewhere as any copy.
+///
+/// # Safety
+/// As for x86-64.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_block_unread(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, pool::BLOCK) };
+}
+
 /// All bytes are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (head, blocks) = bytes.split_at(bytes.len() % 64);
@@ -63,6 +89,19 @@ impl AlignedBuf {
             ptr,
             len: bytes.len(),
         }
+    }
+
+    /// As `from_bytes`, where the next to read the copy will be the device: by then no cache would have it, and it costs less to
+    /// pass the caches by.
+    pub fn from_bytes_unread(bytes: &[u8]) -> Self {
+        if bytes.len() != pool::BLOCK {
+            return Self::from_bytes(bytes);
+        }
+        let ptr = pool::take();
+        // SAFETY: both have this length, and the pool's blocks are aligned; this one is nobody else's.
+        unsafe { copy_block_unread(bytes.as_ptr(), ptr.as_ptr()) };
+        let len = bytes.len();
+        AlignedBuf { ptr, len }
     }
 
     fn layout(len: usize) -> Layout {

@@ -3,6 +3,7 @@ use crate::base::planted::{self, Bug};
 use crate::base::share::By;
 use crate::base::types::*;
 use crate::calls::Calls;
+use crate::commit::place::SUMS_MAX;
 use crate::home::view::Where;
 use crate::operation::full::SPARE_BLOCKS;
 use crate::operation::group::Held;
@@ -385,6 +386,8 @@ impl Calls {
         {
             op.assign_run(&layer, first.lblk, last.lblk + 1);
         }
+        // A commit reads the pages of small transactions, for their checksums, and does well to find them in a cache.
+        let unread = op.txn.dirty_bytes.load(Ordering::Relaxed) >= SUMS_MAX;
         let mut fresh: SmallVec<[(u64, Page); SMALL_WRITE]> =
             SmallVec::with_capacity(plan.fresh as usize);
         for cell in plan.cells {
@@ -400,7 +403,10 @@ impl Calls {
                     start: at as u32,
                     end: (at + bytes.len()) as u32,
                     over: Over::Hole,
-                    buf: Arc::new(self.filled(cell.base, at, bytes)),
+                    buf: Arc::new(match unread && bytes.len() == bs as usize {
+                        true => AlignedBuf::from_bytes_unread(bytes),
+                        false => self.filled(cell.base, at, bytes),
+                    }),
                 };
                 fresh.push((cell.lblk, page));
             } else {

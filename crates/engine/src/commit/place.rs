@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Direct data up to this size is verified by checksums in the records; more is flushed before the commit, bytes.
-const SUMS_MAX: u64 = 4 << 20;
+pub(crate) const SUMS_MAX: u64 = 4 << 20;
 /// The same for transactions that barriers closed, for which nobody waits and nobody flushes; recovery reads that much.
 const ORDERED_SUMS_MAX: u64 = 64 << 20;
 /// Data in one transaction's log records before overwrites of any size are remapped, bytes.
