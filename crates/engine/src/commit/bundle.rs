@@ -135,13 +135,15 @@ pub(crate) fn join_adjacent(writes: &mut Vec<Write>) {
     }
     writes.sort_by_key(|w| w.offset);
     let mut joined: Vec<Write> = Vec::with_capacity(writes.len());
+    let mut end = 0;
     for write in writes.drain(..) {
+        let start = write.offset;
+        let bytes = write.len();
         match joined.last_mut() {
-            Some(last) if last.offset + last.len() == write.offset => {
-                last.parts.extend(write.parts);
-            }
+            Some(last) if end == start => last.parts.extend(write.parts),
             _ => joined.push(write),
         }
+        end = start + bytes;
     }
     *writes = joined;
 }

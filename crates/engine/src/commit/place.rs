@@ -30,6 +30,8 @@ pub(crate) struct Built {
     pub payload: Vec<u8>,
     creates: Vec<u8>,
     pub direct: Vec<Write>,
+    /// Where the last of them ends, bytes.
+    direct_end: u64,
     pub direct_bytes: u64,
     logged_data: u64,
     pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
@@ -41,6 +43,21 @@ pub(crate) struct Built {
     pub sums: bool,
     /// A barrier closed the transaction.
     ordered: bool,
+}
+
+impl Built {
+    /// Data for the blocks at `offset`. Small files lie side by side, so it often goes on with the last write.
+    pub(crate) fn put(&mut self, offset: u64, bytes: u64, parts: impl Iterator<Item = Slice>) {
+        match self.direct.last_mut() {
+            Some(last) if self.direct_end == offset => last.parts.extend(parts),
+            _ => {
+                let parts = parts.collect();
+                self.direct.push(Write { offset, parts });
+            }
+        }
+        self.direct_end = offset + bytes;
+        self.direct_bytes += bytes;
+    }
 }
 
 /// Pages of one file that are handled alike.
@@ -484,12 +501,8 @@ impl Committer {
             sums,
         }
         .encode(&mut b.payload);
-        let parts = pages.iter().map(|p| Slice::whole(p.buf.clone())).collect();
-        b.direct.push(Write {
-            offset: pblk * bs,
-            parts,
-        });
-        b.direct_bytes += pages.len() as u64 * bs;
+        let parts = pages.iter().map(|p| Slice::whole(p.buf.clone()));
+        b.put(pblk * bs, pages.len() as u64 * bs, parts);
         body.placed.insert(
             lblk,
             Placed {

@@ -6,7 +6,7 @@ use crate::base::types::*;
 use crate::commit::Committer;
 use crate::commit::place::{Built, Under};
 use crate::overlay::objects::{LayerBody, Over, Pages};
-use ccfs_device::{AlignedBuf, Slice, Write};
+use ccfs_device::{AlignedBuf, Slice};
 use ccfs_ext4::extent::LBLK_END;
 use std::sync::Arc;
 
@@ -135,11 +135,7 @@ impl Committer {
             at = page_at + 1;
         }
         fill(&mut parts, lblk + len - at);
-        b.direct.push(Write {
-            offset: pblk * bs,
-            parts,
-        });
-        b.direct_bytes += len * bs;
+        b.put(pblk * bs, len * bs, parts.into_iter());
         body.placed.insert(
             lblk,
             Placed {

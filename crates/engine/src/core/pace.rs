@@ -11,11 +11,11 @@ use crate::base::sync::{Condvar, Mutex};
 use crate::base::types::*;
 use crate::core::Core;
 use crate::core::flush::Caller;
-use ccfs_device::Write;
-use std::collections::VecDeque;
+use ccfs_device::{Slice, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
+use std::{mem, vec};
 
 /// Sync calls count as going on for so long after the last one, milliseconds.
 const RECENT_MS: u64 = 10_000;
@@ -226,40 +226,61 @@ impl Pace {
 }
 
 /// Writes, taken by the piece.
-struct Pieces(VecDeque<Write>);
+struct Pieces {
+    writes: vec::IntoIter<Write>,
+    /// What is left of the one that was begun, and where that goes.
+    parts: vec::IntoIter<Slice>,
+    offset: u64,
+}
 
 impl Pieces {
+    fn new(writes: Vec<Write>) -> Pieces {
+        Pieces {
+            writes: writes.into_iter(),
+            parts: Vec::new().into_iter(),
+            offset: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.parts.len() == 0 && self.writes.len() == 0
+    }
+
     /// Writes of about so many bytes, places of their own counted; at least one part.
     fn take(&mut self, limit: u64) -> Vec<Write> {
         let (mut piece, mut cost) = (Vec::new(), 0);
-        while let Some(mut write) = self.0.pop_front() {
+        loop {
+            if self.parts.len() == 0 {
+                let Some(write) = self.writes.next() else {
+                    return piece;
+                };
+                (self.offset, self.parts) = (write.offset, write.parts.into_iter());
+            }
             cost += PLACE_COST;
-            let mut count = 0;
-            for part in &write.parts {
+            let (mut count, mut bytes) = (0, 0);
+            for part in self.parts.as_slice() {
                 cost += part.len as u64;
                 let is_first = piece.is_empty() && count == 0;
                 if cost > limit && !is_first {
                     break;
                 }
                 count += 1;
-            }
-            let rest = write.parts.split_off(count);
-            let full = !rest.is_empty();
-            if full {
-                let offset = write.offset + write.len();
-                self.0.push_front(Write {
-                    offset,
-                    parts: rest,
-                });
+                bytes += part.len as u64;
             }
             if count > 0 {
-                piece.push(write);
+                let parts = match count == self.parts.len() {
+                    // As they are, without a copy.
+                    true => mem::take(&mut self.parts).collect(),
+                    false => self.parts.by_ref().take(count).collect(),
+                };
+                let offset = self.offset;
+                piece.push(Write { offset, parts });
+                self.offset += bytes;
             }
-            if full {
-                break;
+            if self.parts.len() > 0 {
+                return piece;
             }
         }
-        piece
     }
 }
 
@@ -285,9 +306,9 @@ impl Core {
         let _absent = whose.synced.then(|| self.flushes.absent());
         let bytes: u64 = writes.iter().map(Write::len).sum();
         let began = Instant::now();
-        let mut left = Pieces(writes.into());
+        let mut left = Pieces::new(writes);
         let mut at_ease = true;
-        while !left.0.is_empty() {
+        while !left.is_empty() {
             let careful = self.pace.is_careful(whose);
             at_ease &= !careful;
             let size = match careful {
@@ -296,7 +317,7 @@ impl Core {
             };
             let piece = left.take(size);
             let start = Instant::now();
-            let more = careful && !left.0.is_empty();
+            let more = careful && !left.is_empty();
             let ticket = self.dev.submit(piece);
             let forgotten = more && planted::is(Bug::PieceUnawaited);
             if let Some(ticket) = planted::unless_forgotten(forgotten, ticket) {
@@ -325,7 +346,7 @@ impl Core {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use ccfs_device::{AlignedBuf, Slice};
+    use ccfs_device::AlignedBuf;
     use std::sync::Arc;
 
     const OWN: Whose = Whose {
@@ -409,9 +430,10 @@ mod tests {
             parts: (0..count).map(block).collect(),
         };
         for limit in [1, 4096, 40_000, 100_000, 1 << 30] {
-            let mut left = Pieces(vec![write(0, 20), write(1 << 20, 1), write(2 << 20, 7)].into());
+            let all = vec![write(0, 20), write(1 << 20, 1), write(2 << 20, 7)];
+            let mut left = Pieces::new(all);
             let mut seen = Vec::new();
-            while !left.0.is_empty() {
+            while !left.is_empty() {
                 let piece = left.take(limit);
                 let bytes: u64 = piece.iter().map(Write::len).sum();
                 assert!(!piece.is_empty() && bytes <= limit.max(4096));
