@@ -29,6 +29,7 @@ const PAGES_AT_ONCE: usize = 2048;
 pub(crate) struct Built {
     pub payload: Vec<u8>,
     creates: Vec<u8>,
+    dead: Vec<Ino>,
     pub direct: Vec<Write>,
     /// Where the last of them ends, bytes.
     direct_end: u64,
@@ -126,9 +127,7 @@ pub(crate) type Under<'a> = (&'a Arc<Inode>, &'a State, u64);
 impl Committer {
     /// Places what the transaction allocates and writes down its records.
     pub(crate) fn build(&self, txn: &Arc<Txn>) -> Result<Built> {
-        let mut files: Vec<(Arc<Inode>, Arc<FileLayer>)> =
-            txn.body.lock().files.values().cloned().collect();
-        files.sort_by_key(|(inode, _)| inode.ino);
+        let files = txn.body.lock().sort_files();
         let dirty = txn.dirty_bytes.load(Ordering::Relaxed);
         let ordered = txn.progress().barrier.is_some();
         let mut b = Built {
@@ -138,7 +137,7 @@ impl Committer {
             ordered,
             ..Built::default()
         };
-        for (inode, layer) in &files {
+        for (_, (inode, layer)) in files.iter() {
             self.build_file(&mut b, inode, layer)?;
         }
         // Inodes exist before anything speaks of them.
@@ -147,10 +146,8 @@ impl Committer {
         b.payload = payload;
         let body = txn.body.lock();
         write_names(&body, &mut b.payload);
-        for (inode, layer) in &files {
-            if layer.body.read().dead {
-                Record::Free { ino: inode.ino }.encode(&mut b.payload);
-            }
+        for &ino in &b.dead {
+            Record::Free { ino }.encode(&mut b.payload);
         }
         for (&ino, &atime) in &body.atimes {
             Record::Atime { ino, atime }.encode(&mut b.payload);
@@ -173,6 +170,7 @@ impl Committer {
             let mut body = layer.body.write();
             let began = Instant::now();
             if body.dead {
+                b.dead.push(inode.ino);
                 return Ok(());
             }
             if from == 0 {

@@ -495,7 +495,7 @@ impl Home {
     /// The image says now what the transaction's layers said: they go.
     fn finish_layers(&self, txn: &Arc<Txn>) -> Result<()> {
         let body = std::mem::take(&mut *txn.body.lock());
-        for (ino, (inode, layer)) in &body.files {
+        for (ino, (inode, layer)) in body.sorted.iter() {
             let mut st = inode.state.write();
             st.layers.retain(|l| l.serial != txn.serial);
             if same(&st.last, txn) {

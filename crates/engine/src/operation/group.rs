@@ -367,6 +367,8 @@ impl Operations {
     fn touched(&self, txn: &Txn) -> Vec<Ino> {
         let body = txn.body.lock();
         let mut all: Vec<Ino> = body.files.keys().chain(body.dirs.keys()).copied().collect();
+        // Somebody may commit it already.
+        all.extend(body.sorted.iter().map(|(ino, _)| *ino));
         all.sort_unstable();
         all.dedup();
         all

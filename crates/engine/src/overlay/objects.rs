@@ -208,6 +208,8 @@ pub struct Blocks {
 #[derive(Default)]
 pub struct Body {
     pub files: FastMap<Ino, (Arc<Inode>, Arc<FileLayer>)>,
+    /// From commit on they are here instead, by number: those that were made together lie together in memory.
+    pub sorted: Arc<Vec<(Ino, (Arc<Inode>, Arc<FileLayer>))>>,
     pub dirs: FastMap<Ino, Arc<Inode>>,
     pub dir_fields: FastMap<(Ino, DirField), DirValue>,
     pub entries: FastMap<Ino, HashMap<Name, EntryChange>>,
