@@ -251,7 +251,13 @@ pub fn seal(bytes: &mut [u8], ino: u32, layout: &Layout) {
     if !layout.metadata_csum {
         return;
     }
-    let c = computed(bytes, ino, layout.csum_seed);
+    // In one piece: the checksum's own bytes count as zeros.
+    core_mut(bytes).checksum_lo = 0.into();
+    if has_checksum_hi(bytes) {
+        bytes[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].fill(0);
+    }
+    let generation = core(bytes).generation.get();
+    let c = crc32c(inode_seed(layout.csum_seed, ino, generation), bytes);
     core_mut(bytes).checksum_lo = (c as u16).into();
     if has_checksum_hi(bytes) {
         bytes[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2]

@@ -16,13 +16,33 @@ const SHARDS: usize = 64;
 const SHARD_MIN: usize = 16;
 
 /// How the checksum of a block of another module is verified and made right.
-#[derive(Clone, Copy)]
 pub(crate) struct Checked {
-    /// For messages: "directory block", "attribute block". Kinds with different texts are verified anew.
+    /// For messages: "directory block", "attribute block".
     pub what: &'static str,
-    pub seed: u32,
+    /// From the text: kinds with different ones are verified anew.
+    class: u64,
     pub verify: fn(&[u8], u32) -> bool,
     pub seal: fn(&mut [u8], u32),
+}
+
+impl Checked {
+    pub const fn new(
+        what: &'static str,
+        verify: fn(&[u8], u32) -> bool,
+        seal: fn(&mut [u8], u32),
+    ) -> Checked {
+        let (text, mut hash, mut i) = (what.as_bytes(), 0, 0);
+        while i < text.len() {
+            hash = (hash * 31 + text[i] as u64) & 0xFFF_FFFF;
+            i += 1;
+        }
+        Checked {
+            what,
+            class: 8 + hash,
+            verify,
+            seal,
+        }
+    }
 }
 
 /// What a block is: decides how it is verified when it is read and sealed when it is handed out.
@@ -51,7 +71,10 @@ pub(crate) enum Kind {
     },
     /// Block of block numbers of a file without extents.
     Indirect,
-    Checked(Checked),
+    Checked {
+        how: &'static Checked,
+        seed: u32,
+    },
 }
 
 impl Kind {
@@ -59,7 +82,7 @@ impl Kind {
     pub fn lies_together(&self) -> bool {
         matches!(
             self,
-            Kind::Checked(_) | Kind::Extents { .. } | Kind::Indirect
+            Kind::Checked { .. } | Kind::Extents { .. } | Kind::Indirect
         )
     }
 
@@ -73,14 +96,7 @@ impl Kind {
             Kind::InodeTable => (5, 0),
             Kind::Extents { seed, .. } => (6, *seed),
             Kind::Indirect => (7, 0),
-            // The text tells the modules' kinds apart.
-            Kind::Checked(c) => (
-                8 + c
-                    .what
-                    .bytes()
-                    .fold(0, |h, b| (h * 31 + u64::from(b)) & 0xFFF_FFFF),
-                c.seed,
-            ),
+            Kind::Checked { how, seed } => (how.class, *seed),
         };
         class << 32 | u64::from(seed)
     }
@@ -173,12 +189,12 @@ impl Cache {
         }
     }
 
-    /// Notes that the inode in `slot` was verified, if the block still is `buf`.
-    pub fn slot_verified(&self, pblk: Pblk, buf: &Arc<AlignedBuf>, slot: u32) {
+    /// Notes that the inodes in these slots were verified, if the block still is `buf`.
+    pub fn slots_verified(&self, pblk: Pblk, buf: &Arc<AlignedBuf>, slots: u64) {
         if let Some(e) = self.shard(pblk).read().map.get(&pblk)
             && Arc::ptr_eq(&e.buf, buf)
         {
-            e.slots.fetch_or(1 << slot, Relaxed);
+            e.slots.fetch_or(slots, Relaxed);
         }
     }
 
@@ -217,6 +233,33 @@ impl Cache {
         shard.shrink(self.clean_per_shard);
     }
 
+    /// Changes a block that is here, verified as `kind`, and so are the inodes in `slots`; those in `new_slots` are valid afterwards. Gives
+    /// `f` back where it is not. `f` must not use the cache.
+    pub fn modify_ready<R, F: FnOnce(&mut [u8]) -> R>(
+        &self,
+        pblk: Pblk,
+        kind: Kind,
+        slots: u64,
+        new_slots: u64,
+        f: F,
+    ) -> Result<R, F> {
+        let mut guard = self.shard(pblk).write();
+        let shard = &mut *guard;
+        match shard.map.get_mut(&pblk) {
+            Some(e) if e.tag == Some(kind.tag()) && e.slots.load(Relaxed) & slots == slots => {
+                *e.touched.get_mut() = true;
+                if e.note_change(kind) {
+                    shard.dirty.push(pblk);
+                    self.dirty.fetch_add(1, Relaxed);
+                }
+                *e.slots.get_mut() |= new_slots;
+                let bytes: &mut AlignedBuf = Arc::make_mut(&mut e.buf);
+                Ok(f(bytes))
+            }
+            _ => Err(f),
+        }
+    }
+
     /// Changes a block whose verified bytes are `current` unless the cache has newer ones. `f` must not use the cache.
     /// `slots` is taken off the verified inode slots or (`true`) added.
     pub fn modify<R>(
@@ -235,16 +278,12 @@ impl Cache {
             drop(current);
         }
         let e = shard.map.get_mut(&pblk).expect("inserted above");
-        e.kind = kind;
-        e.tag = Some(kind.tag());
-        e.changed = true;
         if slots.1 {
             *e.slots.get_mut() |= slots.0;
         } else {
             *e.slots.get_mut() &= !slots.0;
         }
-        if !e.dirty {
-            e.dirty = true;
+        if e.note_change(kind) {
             shard.dirty.push(pblk);
             self.dirty.fetch_add(1, Relaxed);
         }
@@ -317,6 +356,16 @@ impl Cache {
             }
             guard.shrink(self.clean_per_shard);
         }
+    }
+}
+
+impl Entry {
+    /// It is changed, verified as `kind`. True: it was not dirty.
+    fn note_change(&mut self, kind: Kind) -> bool {
+        self.kind = kind;
+        self.tag = Some(kind.tag());
+        self.changed = true;
+        !std::mem::replace(&mut self.dirty, true)
     }
 }
 

@@ -221,10 +221,10 @@ impl Core {
                     .or_else(|what| corrupt(format!("extent node {pblk}: {what}")))
             }
             Kind::Indirect => self.verify_indirect(pblk, buf),
-            Kind::Checked(c) if csum && !(c.verify)(buf, c.seed) => {
-                corrupt(format!("{} {pblk}: wrong checksum", c.what))
+            Kind::Checked { how, seed } if csum && !(how.verify)(buf, *seed) => {
+                corrupt(format!("{} {pblk}: wrong checksum", how.what))
             }
-            Kind::Checked(_) => Ok(()),
+            Kind::Checked { .. } => Ok(()),
         }
     }
 
@@ -256,8 +256,10 @@ impl Core {
 
     /// Changes a block in place (a copy if somebody holds a snapshot); `f` must not use the image.
     pub fn modify<R>(&self, pblk: Pblk, kind: Kind, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        let buf = self.read(pblk, kind)?;
-        Ok(self.modify_read(pblk, kind, buf, (0, true), f))
+        self.cache.modify_ready(pblk, kind, 0, 0, f).or_else(|f| {
+            let buf = self.read(pblk, kind)?;
+            Ok(self.modify_read(pblk, kind, buf, (0, true), f))
+        })
     }
 
     /// As `modify`, for a caller that has just read the block.
@@ -285,7 +287,7 @@ impl Core {
         match kind {
             Kind::Gdt { nr } => self.seal_gdt(*nr, bytes),
             Kind::Extents { seed, .. } if csum => extent::seal(bytes, *seed),
-            Kind::Checked(c) if csum => (c.seal)(bytes, c.seed),
+            Kind::Checked { how, seed } if csum => (how.seal)(bytes, *seed),
             _ => {}
         }
     }

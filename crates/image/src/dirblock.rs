@@ -126,27 +126,13 @@ impl<'a> Dir<'a> {
 
     /// How the cache checks and seals blocks of a kind.
     pub fn checked(&self, kind: BlockKind) -> Kind {
+        let how = match kind {
+            BlockKind::Leaf => &LEAF,
+            BlockKind::Index(htree::Kind::Root) => &ROOT,
+            BlockKind::Index(htree::Kind::Node) => &NODE,
+        };
         let seed = self.seed;
-        Kind::Checked(match kind {
-            BlockKind::Leaf => Checked {
-                what: "directory block",
-                seed,
-                verify: leaf_ok,
-                seal: seal_leaf,
-            },
-            BlockKind::Index(htree::Kind::Root) => Checked {
-                what: "directory root block",
-                seed,
-                verify: root_ok,
-                seal: seal_root,
-            },
-            BlockKind::Index(htree::Kind::Node) => Checked {
-                what: "directory node block",
-                seed,
-                verify: node_ok,
-                seal: seal_node,
-            },
-        })
+        Kind::Checked { how, seed }
     }
 
     /// A block's content; its checksum was checked when it came from the device.
@@ -157,8 +143,8 @@ impl<'a> Dir<'a> {
     /// A block's content with a right checksum, as it goes to the device.
     pub fn sealed(&self, kind: BlockKind, content: &[u8]) -> AlignedBuf {
         let mut block = AlignedBuf::from_bytes(content);
-        if let (true, Kind::Checked(c)) = (self.format.csum, self.checked(kind)) {
-            (c.seal)(&mut block, c.seed);
+        if let (true, Kind::Checked { how, seed }) = (self.format.csum, self.checked(kind)) {
+            (how.seal)(&mut block, seed);
         }
         block
     }
@@ -247,6 +233,10 @@ impl<'a> Dir<'a> {
         Ok(())
     }
 }
+
+static LEAF: Checked = Checked::new("directory block", leaf_ok, seal_leaf);
+static ROOT: Checked = Checked::new("directory root block", root_ok, seal_root);
+static NODE: Checked = Checked::new("directory node block", node_ok, seal_node);
 
 /// The cache asks only on volumes with metadata checksums, and a block tells its own size; nothing else matters here.
 fn format_of(block: &[u8]) -> DirFormat {

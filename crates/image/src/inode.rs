@@ -6,7 +6,7 @@ use crate::open::JOURNAL_INO;
 use crate::{Image, Ino, InodeAttr, Pblk, Run, STRUCTURE_FLAGS};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::checksum::inode_seed;
-use ccfs_ext4::group::{INODE_UNINIT, INODE_ZEROED};
+use ccfs_ext4::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use ccfs_ext4::inode::{self as raw, RawInode};
 use ccfs_ext4::{Error, Result, bitmap, extent, unless_io};
 use std::ops::Range;
@@ -42,6 +42,13 @@ struct Place {
     near: (Pblk, Pblk),
     slot: u32,
     at: usize,
+}
+
+impl Place {
+    /// In the set of verified inodes of its block. Blocks larger than 8 KiB have more slots than the set has bits: 0.
+    fn bit(&self) -> u64 {
+        if self.slot < 64 { 1 << self.slot } else { 0 }
+    }
 }
 
 impl Core {
@@ -88,8 +95,8 @@ impl Core {
         let near = place.near;
         let (buf, slots) = self.read_among(place.pblk, Kind::InodeTable, near.0..near.1)?;
         let at = place.at..place.at + self.layout.inode_size as usize;
-        // Block sizes above 8 KiB have more slots than the set has bits: those are verified every time.
-        if place.slot >= 64 || slots & 1 << place.slot == 0 {
+        // Those that have no bit are verified every time.
+        if slots & place.bit() == 0 {
             // Reserved inodes are in use by definition: the journal must be found while a bitmap is torn.
             if ino >= self.layout.first_ino && !self.inode_in_use(ino)? {
                 return Err(Error::Errno(libc::ENOENT));
@@ -100,9 +107,7 @@ impl Core {
                 false => self.verify_inode(ino, &buf[at.clone()]),
             };
             self.noting(ino, verified.map_err(|e| e.in_block(place.pblk)))?;
-            if place.slot < 64 {
-                self.cache.slot_verified(place.pblk, &buf, place.slot);
-            }
+            self.cache.slots_verified(place.pblk, &buf, place.bit());
         }
         Ok(InodeSnap { buf, at })
     }
@@ -161,27 +166,51 @@ impl Core {
 
     /// Changes an inode's bytes and makes the checksum right. `f` must not use the image.
     pub fn modify_inode<R>(&self, ino: Ino, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let place = self.inode_place(ino)?;
+        let change = self.sealing(ino, place, f);
+        let (pblk, bit) = (place.pblk, place.bit());
+        let change = match bit {
+            // Those are verified every time.
+            0 => change,
+            _ => match self
+                .cache
+                .modify_ready(pblk, Kind::InodeTable, bit, 0, change)
+            {
+                Ok(r) => return Ok(r),
+                Err(change) => change,
+            },
+        };
         // Verifies it, and keeps its block in the cache for the change.
         let InodeSnap { buf, .. } = self.inode(ino)?;
-        let place = self.inode_place(ino)?;
-        Ok(self.change_slot(ino, place, buf, true, f))
+        Ok(self.modify_read(pblk, Kind::InodeTable, buf, (bit, true), change))
     }
 
-    fn change_slot<R>(
-        &self,
+    /// A change of an inode as one of its block.
+    fn sealing<'a, R, F: FnOnce(&mut [u8]) -> R + 'a>(
+        &'a self,
         ino: Ino,
         place: Place,
-        buf: Arc<AlignedBuf>,
-        verified: bool,
-        f: impl FnOnce(&mut [u8]) -> R,
-    ) -> R {
-        let size = self.layout.inode_size as usize;
-        let slots = if place.slot < 64 { 1 << place.slot } else { 0 };
-        self.modify_read(place.pblk, Kind::InodeTable, buf, (slots, verified), |b| {
-            let bytes = &mut b[place.at..place.at + size];
+        f: F,
+    ) -> impl FnOnce(&mut [u8]) -> R + 'a {
+        move |block| {
+            let bytes = &mut block[place.at..place.at + self.layout.inode_size as usize];
             let r = f(bytes);
             raw::seal(bytes, ino, &self.layout);
             r
+        }
+    }
+
+    /// Makes an inode that need not be valid before.
+    fn make_inode(&self, ino: Ino, f: impl FnOnce(&mut [u8])) -> Result<()> {
+        let place = self.inode_place(ino)?;
+        let (pblk, bit, change) = (place.pblk, place.bit(), self.sealing(ino, place, f));
+        let made = self
+            .cache
+            .modify_ready(pblk, Kind::InodeTable, 0, bit, change);
+        made.or_else(|change| {
+            let buf = self.read(pblk, Kind::InodeTable)?;
+            self.modify_read(pblk, Kind::InodeTable, buf, (bit, true), change);
+            Ok(())
         })
     }
 
@@ -204,15 +233,12 @@ impl Core {
     /// Sets the inode's bit; makes the bitmap and the part of the table up to it real if they never were.
     pub fn take_inode_bit(&self, ino: Ino, dir: bool) -> Result<()> {
         let (group, bit) = self.inode_bit(ino);
-        let kind = Kind::InodeBitmap { group };
+        self.initialise(group, bit)?;
         let pblk = self.group(group)?.inode_bitmap;
-        let buf = self.read(pblk, kind)?;
-        if bitmap::byte_get(&buf, bit) {
+        let kind = Kind::InodeBitmap { group };
+        if self.modify(pblk, kind, |b| bitmap::byte_set(b, bit, 1))? == 0 {
             return corrupt(format!("inode {ino} is created, but in use"));
         }
-        self.initialise_block_bitmap(group)?;
-        self.initialise_table(group, bit)?;
-        self.modify_read(pblk, kind, buf, (0, true), |b| bitmap::byte_set(b, bit, 1));
         self.note_stale(group, true);
         let unused = self.layout.inodes_per_group - bit - 1;
         let uninit = self.layout.has_uninit();
@@ -228,13 +254,16 @@ impl Core {
         Ok(())
     }
 
-    /// Zeroes what was never used of the group's inode table, up to the block that holds `bit`.
-    fn initialise_table(&self, group: u32, bit: u32) -> Result<()> {
+    /// Makes the group's block bitmap real, and its inode table up to the block that holds `bit`: what was never used of that is zeroed.
+    fn initialise(&self, group: u32, bit: u32) -> Result<()> {
         let l = &self.layout;
         if !l.has_uninit() {
             return Ok(());
         }
         let (flags, unused) = self.desc(group, |d| (d.flags(), d.itable_unused()))?;
+        if flags & BLOCK_UNINIT != 0 {
+            self.initialise_block_bitmap(group)?;
+        }
         let unused = if flags & INODE_UNINIT != 0 {
             l.inodes_per_group
         } else {
@@ -399,13 +428,12 @@ impl Image {
         self.check_public(ino)?;
         let core = &self.core;
         let l = &core.layout;
-        let place = core.inode_place(ino)?;
+        core.inode_place(ino)?;
         let fmt = raw::file_type(attr.mode);
         self.alloc.use_inode_in_image(ino, fmt == raw::S_IFDIR)?;
         let with_extents = l.extents && matches!(fmt, raw::S_IFREG | raw::S_IFDIR | raw::S_IFLNK);
         let extra_isize = core.fresh_extra_isize();
-        let buf = core.read(place.pblk, Kind::InodeTable)?;
-        core.change_slot(ino, place, buf, true, |b| {
+        core.make_inode(ino, |b| {
             b.fill(0);
             if b.len() > raw::CORE_SIZE {
                 b[raw::CORE_SIZE..raw::CORE_SIZE + 2].copy_from_slice(&extra_isize.to_le_bytes());
@@ -416,8 +444,7 @@ impl Image {
                 extent::init(&mut c.block, 0, extent::ROOT_MAX);
             }
             put_attr(b, attr);
-        });
-        Ok(())
+        })
     }
 
     /// Frees an inode whose mapping is empty, and its xattr block with it. The generation stays.
@@ -435,10 +462,9 @@ impl Image {
             self.drop_xattr_block(ino, acl)?;
         }
         let place = self.core.inode_place(ino)?;
-        let buf = self.core.read(place.pblk, Kind::InodeTable)?;
         // A deletion time below the number of inodes looks like a link of the orphan list.
         let dtime = dtime.max(self.core.layout.inodes_count);
-        self.core.change_slot(ino, place, buf, false, |b| {
+        let change = self.core.sealing(ino, place, |b| {
             let generation = raw::core(b).generation;
             let extra: [u8; 2] = if b.len() > raw::CORE_SIZE {
                 [b[raw::CORE_SIZE], b[raw::CORE_SIZE + 1]]
@@ -453,6 +479,12 @@ impl Image {
             c.generation = generation;
             c.dtime = dtime.into();
         });
+        let (buf, slots) = (
+            self.core.read(place.pblk, Kind::InodeTable)?,
+            (place.bit(), false),
+        );
+        self.core
+            .modify_read(place.pblk, Kind::InodeTable, buf, slots, change);
         self.alloc.free_inode_in_image(ino, dir)
     }
 

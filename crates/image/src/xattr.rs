@@ -38,15 +38,12 @@ fn check(all: &[Attr]) -> Result<()> {
     Ok(())
 }
 
+static BLOCK: Checked = Checked::new("attribute block", xattr::csum_ok, xattr::set_csum);
+
 impl Image {
     pub(crate) fn xattr_kind(&self, pblk: Pblk) -> Kind {
         let seed = xattr::block_seed(self.core.layout.csum_seed, pblk);
-        Kind::Checked(Checked {
-            what: "attribute block",
-            seed,
-            verify: xattr::csum_ok,
-            seal: xattr::set_csum,
-        })
+        Kind::Checked { how: &BLOCK, seed }
     }
 
     fn xattr_block(&self, pblk: Pblk) -> Result<Arc<AlignedBuf>> {

@@ -305,20 +305,20 @@ impl Core {
     /// Marks a run within one group as used or free in the durable bitmap and its counts. Every bit must change.
     pub fn mark_blocks(&self, group: u32, from: u32, len: u32, used: bool) -> Result<()> {
         let info = self.group(group)?;
-        let kind = Kind::BlockBitmap { group };
-        let buf = self.read(info.block_bitmap, kind)?;
-        if bitmap::byte_count(&buf, from, len) != if used { 0 } else { len } {
+        let change = |b: &mut [u8]| {
+            let right = bitmap::byte_count(b, from, len) == if used { 0 } else { len };
+            match (right, used) {
+                (true, true) => bitmap::byte_set(b, from, len),
+                (true, false) => bitmap::byte_clear(b, from, len),
+                (false, _) => 0,
+            };
+            right
+        };
+        if !self.modify(info.block_bitmap, Kind::BlockBitmap { group }, change)? {
             let what = if used { "in use" } else { "free" };
             let at = self.layout.group_first_block(group) + u64::from(from);
             return corrupt(format!("blocks {at}+{len} are already {what} in part"));
         }
-        self.modify_read(info.block_bitmap, kind, buf, (0, true), |b| {
-            if used {
-                bitmap::byte_set(b, from, len)
-            } else {
-                bitmap::byte_clear(b, from, len)
-            }
-        });
         self.modify_desc(group, |d| {
             let n = d.free_blocks();
             d.set_free_blocks(if used { n - len.min(n) } else { n + len });
@@ -336,9 +336,6 @@ impl Core {
 
     /// Makes a group's block bitmap a real one, as the kernel does when the group gets its first inode.
     pub fn initialise_block_bitmap(&self, group: u32) -> Result<()> {
-        if self.desc_flags(group)? & BLOCK_UNINIT == 0 {
-            return Ok(());
-        }
         self.modify(
             self.group(group)?.block_bitmap,
             Kind::BlockBitmap { group },
