@@ -3,7 +3,7 @@
 use crate::extree::{self, Found, Tree};
 use crate::inode::is_mapped;
 use crate::{Image, Ino, Lblk, Mapping, Pblk, Run, blockmap};
-use ccfs_ext4::extent::{LBLK_END, Node};
+use ccfs_ext4::extent::{Extent, LBLK_END, Node};
 use ccfs_ext4::{Error, Result, inode as raw, unless_io};
 
 /// A hole to the end of all block numbers.
@@ -23,10 +23,8 @@ enum Form {
     BlockMap,
 }
 
-impl Image {
-    fn form(&self, ino: Ino) -> Result<Form> {
-        let snap = self.core.inode(ino)?;
-        let core = snap.core();
+impl Form {
+    fn of(core: &raw::RawInode) -> Result<Form> {
         if core.has_flag(raw::FLAG_EXTENTS) {
             return Ok(Form::Extents {
                 generation: core.generation.get(),
@@ -39,6 +37,12 @@ impl Image {
             Err(Error::Errno(libc::EINVAL))
         }
     }
+}
+
+impl Image {
+    fn form(&self, ino: Ino) -> Result<Form> {
+        Form::of(self.core.inode(ino)?.core())
+    }
 
     fn tree(&self, ino: Ino, generation: u32) -> Tree<'_> {
         Tree::open(&self.core, &self.alloc, ino, generation)
@@ -49,8 +53,10 @@ impl Image {
     /// # Errors
     /// ENOENT for a free inode; `Corrupt`; `Io`.
     pub fn lookup(&self, ino: Ino, lblk: Lblk) -> Result<Mapping> {
-        let snap = self.core.inode(ino)?;
-        let core = snap.core();
+        self.lookup_in(ino, self.core.inode(ino)?.core(), lblk)
+    }
+
+    fn lookup_in(&self, ino: Ino, core: &raw::RawInode, lblk: Lblk) -> Result<Mapping> {
         if !is_mapped(core) || lblk >= LBLK_END {
             return Ok(endless(lblk));
         }
@@ -93,24 +99,48 @@ impl Image {
     }
 
     /// Maps a range of a file. What was mapped there is freed unless the blocks are the same; then only `unwritten` changes.
-    /// Bits, counts and `blocks512` follow.
+    /// Bits, counts and `blocks512` follow. False: its extents are surely not deep (`has_deep_extents`).
     ///
     /// # Errors
     /// `Corrupt` when the blocks are not a file's or in use; EFBIG; ENOSPC for nodes; EOPNOTSUPP for unwritten blocks of a file
     /// without extents.
-    pub fn set(&self, ino: Ino, lblk: Lblk, len: u64, pblk: Pblk, unwritten: bool) -> Result<()> {
+    pub fn set(&self, ino: Ino, lblk: Lblk, len: u64, pblk: Pblk, unwritten: bool) -> Result<bool> {
         let end = lblk
             .checked_add(len)
             .filter(|&e| e < LBLK_END)
             .ok_or(Error::Errno(libc::EFBIG))?;
-        let generation = match self.form(ino)? {
+        let snap = self.core.inode(ino)?;
+        let core = snap.core();
+        let generation = match Form::of(core)? {
             Form::BlockMap if unwritten => return Err(Error::Errno(libc::EOPNOTSUPP)),
             Form::BlockMap => {
-                return blockmap::Map::new(&self.core, &self.alloc, ino).set(lblk, len, pblk);
+                drop(snap);
+                blockmap::Map::new(&self.core, &self.alloc, ino).set(lblk, len, pblk)?;
+                return Ok(false);
             }
             Form::Extents { generation } => generation,
         };
         let tree = self.tree(ino, generation);
+        // Most files are small and new: nothing is there, and the root in the inode takes the extent.
+        let one = (1..=u64::from(Extent::max_len(unwritten))).contains(&len);
+        let hole = one && Node(&core.block).depth() == 0 && {
+            let before = self.lookup_in(ino, core, lblk)?;
+            before.pblk.is_none() && before.len >= len
+        };
+        drop(snap);
+        if hole {
+            self.alloc.use_in_image(Run { pblk, len })?;
+            let extent = Extent {
+                lblk: lblk as u32,
+                len: len as u32,
+                pblk,
+                unwritten,
+            };
+            if tree.insert_in_root(&extent)? {
+                return Ok(false);
+            }
+            return tree.insert(lblk, len, pblk, unwritten, true).map(|()| true);
+        }
         let mut at = lblk;
         while at < end {
             let m = self.lookup(ino, at)?;
@@ -129,7 +159,7 @@ impl Image {
             )?;
             at += n;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// `old` holds for the whole of `new`.

@@ -220,38 +220,32 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
+    /// Maps a hole in a tree that is nothing but its root; the blocks are new to the inode. False: the root is full, nothing is changed.
+    pub fn insert_in_root(&self, e: &Extent) -> Result<bool> {
+        let counted = self.core.modify_inode(self.ino, |b| {
+            let root = &mut raw::core_mut(b).block;
+            let node = Node(root);
+            let (at, count, max) = (
+                node.upper_bound(u64::from(e.lblk)),
+                node.count(),
+                node.max(),
+            );
+            put_in_leaf(root, e, at, count, max)?;
+            Some(self.core.count_blocks(b, i64::from(e.len)))
+        })?;
+        match counted {
+            Some(false) => self.core.miscounted(self.ino),
+            counted => Ok(counted.is_some()),
+        }
+    }
+
     /// False: there is room now, come again.
     fn insert_one(&self, e: &Extent, blocks: i64) -> Result<bool> {
         let path = self.path(u64::from(e.lblk))?;
         let leaf = path.last().expect("a path has a leaf");
         let i = leaf.at;
         let done = self.modify_and_count(leaf, blocks, |b| {
-            let left = (i > 0).then(|| Node(b).extent(i - 1));
-            let right = (i < leaf.count).then(|| Node(b).extent(i));
-            let mut new = *e;
-            let mut slot = i;
-            let mut drop_right = false;
-            if let Some(left) = left.filter(|l| l.joins(&new)) {
-                new = Extent {
-                    len: left.len + new.len,
-                    ..left
-                };
-                slot = i - 1;
-            }
-            if let Some(right) = right.filter(|r| new.joins(r)) {
-                new.len += right.len;
-                // Without a left neighbour the right one's entry is taken over.
-                drop_right = slot < i;
-            } else if slot == i {
-                if leaf.count == leaf.max {
-                    return None;
-                }
-                extent::open_gap(b, i);
-            }
-            extent::put_extent(b, slot, &new);
-            if drop_right {
-                extent::remove(b, i, i + 1);
-            }
+            let slot = put_in_leaf(b, e, i, leaf.count, leaf.max)?;
             Some((slot == 0).then(|| Node(b).key(0)))
         })?;
         match done {
@@ -548,6 +542,37 @@ impl<'a> Tree<'a> {
             self.free_node(Some(x.pblk))?;
         }
     }
+}
+
+/// Puts an extent in front of a leaf's entry number `at`, joined with its neighbours where it can be. Returns where it is; `None`: it needs
+/// an entry of its own, and there is none.
+fn put_in_leaf(b: &mut [u8], e: &Extent, at: usize, count: usize, max: usize) -> Option<usize> {
+    let left = (at > 0).then(|| Node(b).extent(at - 1));
+    let right = (at < count).then(|| Node(b).extent(at));
+    let (mut new, mut slot) = (*e, at);
+    let mut drop_right = false;
+    if let Some(left) = left.filter(|l| l.joins(&new)) {
+        new = Extent {
+            len: left.len + new.len,
+            ..left
+        };
+        slot = at - 1;
+    }
+    if let Some(right) = right.filter(|r| new.joins(r)) {
+        new.len += right.len;
+        // Without a left neighbour the right one's entry is taken over.
+        drop_right = slot < at;
+    } else if slot == at {
+        if count == max {
+            return None;
+        }
+        extent::open_gap(b, at);
+    }
+    extent::put_extent(b, slot, &new);
+    if drop_right {
+        extent::remove(b, at, at + 1);
+    }
+    Some(slot)
 }
 
 /// Removes `from..to` from a leaf. `at` is the number of entries whose key is at most `from`. Returns the first key and the number

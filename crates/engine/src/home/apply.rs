@@ -53,6 +53,12 @@ impl Applier {
             last_checkpoint: Instant::now(),
         }
     }
+
+    fn unsettled(&mut self, ino: Ino) {
+        if self.unsettled.last() != Some(&ino) {
+            self.unsettled.push(ino);
+        }
+    }
 }
 
 /// Which records of transaction `id` a payload holds.
@@ -184,13 +190,13 @@ impl Home {
         for record in Records::new(payload) {
             let record = record?;
             number += 1;
-            if let Record::Attr { ino, .. } | Record::Map { ino, .. } | Record::Unmap { ino, .. } =
-                &record
-                && a.unsettled.last() != Some(ino)
-            {
-                a.unsettled.push(*ino);
+            let skipped = number <= part.skip;
+            match &record {
+                Record::Attr { ino, .. } | Record::Unmap { ino, .. } => a.unsettled(*ino),
+                Record::Map { ino, .. } if skipped => a.unsettled(*ino),
+                _ => {}
             }
-            if number <= part.skip {
+            if skipped {
                 continue;
             }
             if let Record::Entry { dir, .. } = &record {
@@ -369,7 +375,11 @@ impl Home {
                 len,
                 unwritten,
                 ..
-            } => image.set(*ino, *lblk, *len, *pblk, *unwritten)?,
+            } => {
+                if image.set(*ino, *lblk, *len, *pblk, *unwritten)? {
+                    a.unsettled(*ino);
+                }
+            }
             Record::Data {
                 pblk,
                 offset,

@@ -53,7 +53,7 @@ noting! {
     fn fast_symlink(ino) -> Option<Vec<u8>>;
     fn lookup(ino, lblk: u64) -> Mapping;
     fn next_data(ino, lblk: u64) -> Option<Mapping>;
-    fn set(ino, lblk: u64, len: u64, pblk: Pblk, unwritten: bool) -> ();
+    fn set(ino, lblk: u64, len: u64, pblk: Pblk, unwritten: bool) -> bool;
     fn clear(ino, lblk: u64, len: u64, budget: usize) -> Option<u64>;
     fn has_deep_extents(ino) -> bool;
     fn settle_extents(ino) -> bool;
