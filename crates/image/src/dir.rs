@@ -6,7 +6,7 @@ use crate::dirbuild;
 use crate::htree::{self, Path};
 use crate::{DirEntry, Image, Ino};
 use ccfs_ext4::checksum::crc32c;
-use ccfs_ext4::dirent::{Entry, TAIL, record_size, valid_name};
+use ccfs_ext4::dirent::{Entry, Room, TAIL, record_size, valid_name};
 use ccfs_ext4::hash::{HashVersion, Hasher, NameHash};
 use ccfs_ext4::htree::CONTINUED;
 use ccfs_ext4::{Error, Result};
@@ -126,12 +126,15 @@ impl Image {
         if dir.indexed() {
             return htree::insert(&mut dir, name, ino, ftype);
         }
-        match dir.find_linear(name)? {
-            Some((lblk, ino_before, ftype_before)) => {
+        match dir.survey_linear(name)? {
+            (Some((lblk, ino_before, ftype_before)), _) => {
                 dir.replace_linear(lblk, name, ino, ftype)?;
                 Ok(Some((ino_before, ftype_before)))
             }
-            None => dir.insert_unindexed(name, ino, ftype).map(|()| None),
+            (None, room) => {
+                let done = dir.insert_unindexed(name, ino, ftype, room);
+                done.map(|()| None)
+            }
         }
     }
 
@@ -302,12 +305,24 @@ impl Dir<'_> {
         })
     }
 
-    /// Adds an absent name to a directory that has no tree. One whose only block is full gets a tree; longer ones have to wait for
+    /// Adds an absent name to a directory that has no tree, into `room` if it was found. One whose only block is full gets a tree; longer ones have to wait for
     /// `Image::dir_build_tree`.
-    fn insert_unindexed(&mut self, name: &[u8], ino: Ino, ftype: u8) -> Result<()> {
+    fn insert_unindexed(
+        &mut self,
+        name: &[u8],
+        ino: Ino,
+        ftype: u8,
+        room: Option<(u32, Room)>,
+    ) -> Result<()> {
         let wants_tree = self.image.geometry().has_dir_index;
         if self.stale_index() {
             self.set_index_flag(false)?;
+        }
+        if let Some((lblk, room)) = room {
+            let format = self.format;
+            return self.modify(lblk, BlockKind::Leaf, |block| {
+                format.insert_at(block, room, name, ino, ftype)
+            });
         }
         if self.insert_linear(name, ino, ftype)? {
             return Ok(());

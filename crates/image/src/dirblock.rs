@@ -5,8 +5,9 @@ use crate::{Image, Ino, Pblk, Run};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::checksum::inode_seed;
 use ccfs_ext4::dirent::DirFormat;
+use ccfs_ext4::extent::Node;
 use ccfs_ext4::hash::Hasher;
-use ccfs_ext4::inode::{FLAG_INDEX, is_dir};
+use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_INDEX, RawInode, is_dir};
 use ccfs_ext4::{Error, Result, htree};
 use std::sync::Arc;
 
@@ -32,15 +33,20 @@ pub(crate) struct Dir<'a> {
     /// FLAG_INDEX is set.
     index_flag: bool,
     seed: u32,
+    /// Where its first blocks lie side by side, as far as the inode itself says so; what is added or removed behind them changes nothing.
+    head: Option<Run>,
 }
 
 impl<'a> Dir<'a> {
     /// Opens a directory. ENOTDIR for other inodes, `Corrupt` for an impossible size.
     pub fn open(image: &'a Image, ino: Ino) -> Result<Dir<'a>> {
-        let attr = image.read_attr(ino)?;
-        if !is_dir(attr.mode) {
+        image.check_public(ino)?;
+        let snap = image.core.inode(ino)?;
+        let inode = snap.core();
+        if !is_dir(inode.mode.get()) {
             return Err(Error::Errno(libc::ENOTDIR));
         }
+        let size = inode.size();
         let layout = &image.core.layout;
         let format = DirFormat {
             block_size: layout.block_size as usize,
@@ -48,12 +54,11 @@ impl<'a> Dir<'a> {
             csum: layout.metadata_csum,
             inodes_count: layout.inodes_count,
         };
-        let blocks = attr.size / format.block_size as u64;
-        let whole = attr.size.is_multiple_of(format.block_size as u64);
+        let blocks = size / format.block_size as u64;
+        let whole = size.is_multiple_of(format.block_size as u64);
         if !whole || blocks > layout.blocks_count {
             return Err(Error::corrupt(format!(
-                "directory {ino} has an impossible size of {} bytes",
-                attr.size
+                "directory {ino} has an impossible size of {size} bytes"
             )));
         }
         Ok(Dir {
@@ -62,8 +67,9 @@ impl<'a> Dir<'a> {
             format,
             hasher: image.hasher(),
             blocks: blocks as u32,
-            index_flag: attr.flags & FLAG_INDEX != 0,
-            seed: inode_seed(layout.csum_seed, ino, attr.generation),
+            index_flag: inode.has_flag(FLAG_INDEX),
+            seed: inode_seed(layout.csum_seed, ino, inode.generation.get()),
+            head: head(inode),
         })
     }
 
@@ -108,6 +114,9 @@ impl<'a> Dir<'a> {
     pub fn place(&self, lblk: u32) -> Result<Pblk> {
         if lblk >= self.blocks {
             return Err(self.corrupt("names a block behind its end"));
+        }
+        if let Some(head) = self.head.filter(|head| u64::from(lblk) < head.len) {
+            return Ok(head.pblk + u64::from(lblk));
         }
         let mapping = self.image.lookup(self.ino, u64::from(lblk))?;
         match mapping.pblk {
@@ -232,6 +241,18 @@ impl<'a> Dir<'a> {
         self.index_flag = on;
         Ok(())
     }
+}
+
+fn head(inode: &RawInode) -> Option<Run> {
+    let root = Node(&inode.block);
+    if !inode.has_flag(FLAG_EXTENTS) || root.depth() > 0 || root.count() == 0 {
+        return None;
+    }
+    let first = root.extent(0);
+    (first.lblk == 0 && !first.unwritten).then_some(Run {
+        pblk: first.pblk,
+        len: u64::from(first.len),
+    })
 }
 
 static LEAF: Checked = Checked::new("directory block", leaf_ok, seal_leaf);

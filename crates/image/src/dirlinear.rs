@@ -4,7 +4,7 @@
 use crate::dirblock::{BlockKind, Dir};
 use crate::{DirEntry, Ino};
 use ccfs_ext4::Result;
-use ccfs_ext4::dirent::{Entry, record_size};
+use ccfs_ext4::dirent::{Entry, Room, record_size};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -19,6 +19,9 @@ const MAX_NAMES: usize = 1 << 19;
 
 /// Place of a name in readdir's order.
 type Key = (u64, Box<[u8]>);
+
+/// A name's block, inode and type.
+type Found = (u32, Ino, u8);
 
 /// Names that a listing takes from an index at once.
 const PIECE: usize = 256;
@@ -178,7 +181,7 @@ impl Dir<'_> {
     }
 
     /// Finds a name (`.` and `..` included): its block, inode and type.
-    pub fn find_linear(&self, name: &[u8]) -> Result<Option<(u32, Ino, u8)>> {
+    pub fn find_linear(&self, name: &[u8]) -> Result<Option<Found>> {
         let get = |known: &mut Known| Ok(known.names.get(&self.key(name)).copied());
         if let Some(found) = self.with_index(get)? {
             return Ok(found.map(|place| (place.lblk, place.ino, place.ftype)));
@@ -191,6 +194,25 @@ impl Dir<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Finds a name as `find_linear`; and room for it, where it is absent and there is no index, in the same pass.
+    pub fn survey_linear(&self, name: &[u8]) -> Result<(Option<Found>, Option<(u32, Room)>)> {
+        if self.is_long() {
+            return Ok((self.find_linear(name)?, None));
+        }
+        let mut last = None;
+        for lblk in 0..self.blocks {
+            let block = self.read(lblk, LEAF)?;
+            let found = self.format.survey(&block, name);
+            let (entry, room) = found.map_err(|e| self.lies_in(lblk, e))?;
+            if let Some(entry) = entry {
+                return Ok((Some((lblk, entry.ino, entry.ftype)), None));
+            }
+            // Names are mostly added at the end.
+            last = room.map(|room| (lblk, room)).or(last);
+        }
+        Ok((None, last))
     }
 
     /// What an index knows of a block's room; short directories have none.

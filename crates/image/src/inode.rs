@@ -352,7 +352,7 @@ fn is_device(core: &RawInode) -> bool {
 
 impl Image {
     /// Refuses numbers that no directory entry may name: reserved inodes except the root, and the orphan file.
-    fn check_public(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn check_public(&self, ino: Ino) -> Result<()> {
         let l = &self.core.layout;
         if (ino != ROOT_INO && ino != 0 && ino < l.first_ino)
             || (ino != 0 && ino == l.orphan_file_inum)
