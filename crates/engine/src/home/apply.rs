@@ -5,7 +5,7 @@ use crate::base::planted::{self, Bug};
 use crate::base::record::{DirField, Record, Records};
 use crate::base::types::*;
 use crate::home::Home;
-use crate::overlay::objects::{LayerBody, Phase, State, Txn};
+use crate::overlay::objects::{Inode, LayerBody, Phase, State, Txn};
 use crate::overlay::txn::{same, take_off};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::dirent::TYPE_DIR;
@@ -58,6 +58,32 @@ impl Applier {
         if self.unsettled.last() != Some(&ino) {
             self.unsettled.push(ino);
         }
+    }
+}
+
+/// What the record before was about: the next one is often about the same.
+#[derive(Default)]
+pub(crate) struct Near<'t> {
+    /// Whose record it was.
+    txn: Option<&'t Txn>,
+    ino: Ino,
+    /// Of those in memory.
+    inode: Option<Arc<Inode>>,
+    /// The directory was given its tree, or wants none; then no change of its names makes it want one.
+    indexed: Ino,
+}
+
+impl Near<'_> {
+    fn inode(&mut self, home: &Home, ino: Ino) -> Option<&Arc<Inode>> {
+        if self.ino != ino || self.inode.is_none() {
+            // The transaction has most of them, and that is fewer than all.
+            let own = self.txn.and_then(|txn| {
+                let body = txn.body.lock();
+                body.files.get(&ino).map(|(inode, _)| inode.clone())
+            });
+            (self.ino, self.inode) = (ino, own.or_else(|| home.inodes.peek(ino)));
+        }
+        self.inode.as_ref()
     }
 }
 
@@ -187,6 +213,10 @@ impl Home {
     ) -> Result<()> {
         let id = part.id;
         let mut number = part.first;
+        let mut near = Near {
+            txn: live,
+            ..Near::default()
+        };
         for record in Records::new(payload) {
             let record = record?;
             number += 1;
@@ -199,11 +229,14 @@ impl Home {
             if skipped {
                 continue;
             }
-            if let Record::Entry { dir, .. } = &record {
+            if let Record::Entry { dir, .. } = &record
+                && near.indexed != *dir
+            {
                 self.index_directory(a, *dir)?;
+                near.indexed = *dir;
             }
             loop {
-                let attempt = self.apply_record(a, id, &record, pages)?;
+                let attempt = self.apply_record(a, id, &record, pages, &mut near)?;
                 self.take_freed(id, live);
                 if attempt == Attempt::Done(()) {
                     break;
@@ -258,6 +291,9 @@ impl Home {
     /// What a step has freed waits for a checkpoint; statfs has counted it as free since the operation.
     pub(crate) fn take_freed(&self, id: u64, live: Option<&Txn>) {
         let freed = self.image.take_freed();
+        if freed.is_empty() {
+            return;
+        }
         let mut blocks = 0;
         for run in &freed {
             self.pages.remove(run.pblk, run.len);
@@ -327,9 +363,10 @@ impl Home {
         id: u64,
         record: &Record,
         pages: &HashMap<u64, Arc<AlignedBuf>>,
+        near: &mut Near,
     ) -> Result<Attempt> {
-        let inode = record.inode().and_then(|ino| self.inodes.peek(ino));
-        let locked = inode.as_ref().map(|i| i.state.write());
+        let inode = record.inode().and_then(|ino| near.inode(self, ino));
+        let locked = inode.map(|i| i.state.write());
         let image = &self.image;
         match record {
             Record::Create { ino, parent, attr } => {

@@ -8,7 +8,7 @@ use crate::base::record::{Record, Records};
 use crate::base::types::*;
 use crate::core::options::Options;
 use crate::home::Home;
-use crate::home::apply::{Applier, Part};
+use crate::home::apply::{Applier, Near, Part};
 use crate::home::checkpoint::{MANY_ORPHANS, Note, block_writes};
 use crate::home::ondevice::OnDevice;
 use crate::home::onlog::{self, OnLog};
@@ -540,9 +540,10 @@ impl Home {
         position: (u64, u64),
         pages: &HashMap<u64, Arc<AlignedBuf>>,
     ) -> Result<()> {
+        let mut near = Near::default();
         for record in Records::new(payload) {
             let record = record?;
-            while self.apply_record(a, position.0, &record, pages)? == Attempt::Again {
+            while self.apply_record(a, position.0, &record, pages, &mut near)? == Attempt::Again {
                 self.room_for_record(a)?;
             }
             self.space.freed(u64::MAX, self.image.take_freed());
