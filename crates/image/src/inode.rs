@@ -392,6 +392,15 @@ impl Image {
         })
     }
 
+    /// The `blocks512` of an inode's attributes.
+    ///
+    /// # Errors
+    /// As `read_attr`.
+    pub fn blocks512(&self, ino: Ino) -> Result<u64> {
+        self.check_public(ino)?;
+        Ok(self.core.inode(ino)?.core().blocks512(&self.core.layout))
+    }
+
     /// Writes all attributes but structure (`blocks512`, `STRUCTURE_FLAGS`). Turns on the volume's flags for large files
     /// and uncounted directory links where they are needed.
     ///

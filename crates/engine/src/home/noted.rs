@@ -46,6 +46,7 @@ macro_rules! noting {
 
 noting! {
     fn read_attr(ino) -> InodeAttr;
+    fn blocks512(ino) -> u64;
     fn write_attr(ino, attr: &InodeAttr) -> ();
     fn create_inode(ino, attr: &InodeAttr) -> ();
     fn clear_inode(ino, dtime: u32) -> ();
