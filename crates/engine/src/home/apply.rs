@@ -5,22 +5,17 @@ use crate::base::planted::{self, Bug};
 use crate::base::record::{DirField, Record, Records};
 use crate::base::types::*;
 use crate::home::Home;
-use crate::overlay::objects::{
-    DirState, FileLayer, Inode, LayerBody, Name, Overlay, Phase, State, Txn,
-};
-use crate::overlay::txn::{same, take_off};
+use crate::overlay::objects::{Inode, Phase, Txn};
+use crate::overlay::txn::take_off;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::dirent::TYPE_DIR;
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{self, LINK_MAX, is_dir};
 use ccfs_ext4::{Error, unless_io};
-use ccfs_image::{FastMap, InodeAttr, Mapping, Wait};
+use ccfs_image::{FastMap, InodeAttr, Wait};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// For so many names of a directory memory stays when they are applied: the next ones come soon.
-const NAMES_KEPT: usize = 1024;
 
 /// Blocks that one step of freeing may dirty.
 const FREE_BUDGET: usize = 32;
@@ -544,120 +539,6 @@ impl Home {
         Ok(Attempt::Done(()))
     }
 
-    /// The image says now what the transaction's layers said: they go.
-    fn finish_layers(&self, txn: &Arc<Txn>) -> Result<()> {
-        let mut body = std::mem::take(&mut *txn.body.lock());
-        // As they lie in the image, and mostly in memory. Each layer goes while it is at hand.
-        let files = Arc::unwrap_or_clone(std::mem::take(&mut body.sorted));
-        for (_, (inode, layer)) in files {
-            self.finish_layer(txn, &inode, &layer)?;
-        }
-        for (ino, inode) in &body.dirs {
-            let mut st = inode.state.write();
-            forget_dir_changes(&mut st, txn);
-            if let (Some(names), Some(dir)) = (body.entries.get(ino), &mut st.dir) {
-                self.finish_names(txn, names.keys(), dir);
-            }
-            if st.layers.is_empty() && !st.dead {
-                let on_disk = self.image.read_attr(*ino)?;
-                if st.is_dir() {
-                    st.attr.size = on_disk.size;
-                }
-                st.set_committed_blocks(on_disk.blocks512);
-            }
-        }
-        self.dir_fields().sub(body.dir_fields.len() as u64);
-        self.give_back_blocks(txn);
-        self.back_pressure().news();
-        Ok(())
-    }
-
-    /// What the transaction has not used up is everybody's.
-    pub(crate) fn give_back_blocks(&self, txn: &Txn) {
-        let left = txn.blocks.take();
-        self.pending_free.sub(left.freed.into_inner());
-        let (data, metadata) = (left.data.into_inner(), left.metadata.into_inner());
-        self.space.unreserve(&self.image, data, metadata);
-        self.space.keep(&self.image);
-    }
-
-    fn finish_layer(&self, txn: &Txn, inode: &Inode, layer: &FileLayer) -> Result<()> {
-        let ino = inode.ino;
-        let mut st = inode.state.write();
-        st.layers.retain(|l| l.serial != txn.serial);
-        if same(&st.last, txn) {
-            st.last = None;
-        }
-        forget_dir_changes(&mut st, txn);
-        let layer = layer.body.read();
-        self.dirty().sub(
-            layer.pages.len() as u64 * u64::from(self.block_size())
-                + crate::overlay::inode::LAYER_BYTES,
-        );
-        self.keep_last_block(ino, &st, &layer);
-        if layer.dead {
-            self.pending_inodes.sub(1);
-            self.inodes.remove(ino);
-            self.image.alloc().drop_window(u64::from(ino));
-            self.image.alloc().release_inode(ino);
-        } else if st.layers.is_empty() {
-            st.xattrs = None;
-            st.target = None;
-            st.set_committed_blocks(self.image.blocks512(ino)?);
-        }
-        Ok(())
-    }
-
-    /// What a directory's names are is in the image, where nobody has changed them since.
-    fn finish_names<'n>(
-        &self,
-        txn: &Txn,
-        names: impl Iterator<Item = &'n Name>,
-        dir: &mut DirState,
-    ) {
-        let own = |o: &Overlay| o.txn.serial == txn.serial;
-        // Mostly nobody else has changed any.
-        if dir.overlay.values().all(own) {
-            match dir.overlay.capacity() > NAMES_KEPT {
-                true => dir.overlay = HashMap::default(),
-                false => dir.overlay.clear(),
-            }
-            dir.present.clear();
-            return;
-        }
-        for name in names {
-            if dir.overlay.get(name).is_some_and(own) {
-                dir.overlay.remove(name);
-                let cookie = self.image.cookie_of(name);
-                dir.present.remove(&(cookie, name.clone()));
-            }
-        }
-    }
-
-    /// The image has what the layer says: what is kept of the file's last block follows.
-    fn keep_last_block(&self, ino: Ino, st: &State, layer: &LayerBody) {
-        let same = layer.pages.is_empty() && layer.holes.is_empty() && layer.prealloc.is_empty();
-        if same && !layer.dead {
-            return;
-        }
-        let (last, within) = self.split(st.attr.size);
-        let page = layer.pages.get(last).filter(|_| within > 0 && !layer.dead);
-        let place = page.and_then(|_| self.image.lookup(ino, last).ok());
-        match (page, place) {
-            (
-                Some(page),
-                Some(Mapping {
-                    pblk: Some(pblk),
-                    unwritten: false,
-                    ..
-                }),
-            ) => {
-                self.last_blocks.keep(ino, last, pblk, &page.buf);
-            }
-            _ => self.last_blocks.forget(ino),
-        }
-    }
-
     /// A block that a log record names must lie in the volume (C10).
     pub(crate) fn check_block(&self, pblk: u64, len: u64) -> Result<()> {
         let end = pblk.checked_add(len);
@@ -690,19 +571,6 @@ impl Home {
             Ok(())
         } else {
             self.apply_ready()
-        }
-    }
-}
-
-fn forget_dir_changes(st: &mut State, txn: &Txn) {
-    if let Some(dir) = &mut st.dir {
-        dir.changers.retain(|t| t.serial != txn.serial);
-        dir.attr_changers.retain(|t| t.serial != txn.serial);
-        if same(&dir.xattr_last, txn) {
-            dir.xattr_last = None;
-        }
-        if same(&dir.moved, txn) {
-            dir.moved = None;
         }
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod apply;
 pub(crate) mod backend;
 mod bugs;
 pub(crate) mod checkpoint;
+pub(crate) mod finish;
 pub(crate) mod index;
 pub(crate) mod inodes;
 pub(crate) mod last_blocks;
