@@ -441,6 +441,12 @@ mod tests {
         }
     }
 
+    impl Cache {
+        fn newest(&self, pblk: Pblk) -> Arc<AlignedBuf> {
+            self.shard(pblk).read().map[&pblk].buf.clone()
+        }
+    }
+
     /// Read, changed, written and dropped while somebody was reading it: what that one has is old.
     #[test]
     fn old_bytes_are_not_put_in() {
@@ -484,6 +490,27 @@ mod tests {
         }
         let kept: usize = c.shards.iter().map(|s| s.0.read().map.len()).sum();
         assert!(kept <= SHARDS * (SHARD_MIN + 2), "{kept}");
+    }
+
+    #[test]
+    fn what_is_not_here_and_verified_is_not_changed_at_once() {
+        let c = Cache::new(0);
+        let change = |pblk, kind, slots, new| {
+            let changed = c.modify_ready(pblk, kind, slots, new, |b: &mut [u8]| b[0] += 1);
+            changed.is_ok()
+        };
+        assert!(!change(7, Kind::Raw, 0, 0));
+        let b = read(&c, 7, block(1));
+        assert!(change(7, Kind::Raw, 0, 0) && !change(7, Kind::InodeTable, 0, 0));
+        assert_eq!((c.dirty_len(), b[0]), (1, 1));
+        c.put(8, block(1));
+        assert!(!change(8, Kind::InodeTable, 0, 0));
+        c.set_verified(8, &c.newest(8), Kind::InodeTable);
+        assert!(!change(8, Kind::InodeTable, 4, 0) && change(8, Kind::InodeTable, 0, 4));
+        assert!(change(8, Kind::InodeTable, 4, 0) && !change(8, Kind::InodeTable, 6, 0));
+        let taken = c.take(|_, _| {});
+        let first = |pblk| taken.iter().find(|t| t.0 == pblk).map(|t| t.1[0]);
+        assert_eq!((first(7), first(8)), (Some(2), Some(3)));
     }
 
     #[test]

@@ -3,10 +3,11 @@
 
 use crate::dirblock::{BlockKind, Dir};
 use crate::dirbuild;
+use crate::dirlinear::RoomIn;
 use crate::htree::{self, Path};
 use crate::{DirEntry, Image, Ino};
 use ccfs_ext4::checksum::crc32c;
-use ccfs_ext4::dirent::{Entry, Room, TAIL, record_size, valid_name};
+use ccfs_ext4::dirent::{Entry, TAIL, record_size, valid_name};
 use ccfs_ext4::hash::{HashVersion, Hasher, NameHash};
 use ccfs_ext4::htree::CONTINUED;
 use ccfs_ext4::{Error, Result};
@@ -312,7 +313,7 @@ impl Dir<'_> {
         name: &[u8],
         ino: Ino,
         ftype: u8,
-        room: Option<(u32, Room)>,
+        room: Option<RoomIn>,
     ) -> Result<()> {
         let wants_tree = self.image.geometry().has_dir_index;
         if self.stale_index() {

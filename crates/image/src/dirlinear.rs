@@ -23,6 +23,9 @@ type Key = (u64, Box<[u8]>);
 /// A name's block, inode and type.
 type Found = (u32, Ino, u8);
 
+/// A block, and room in it.
+pub(crate) type RoomIn = (u32, Room);
+
 /// Names that a listing takes from an index at once.
 const PIECE: usize = 256;
 
@@ -197,7 +200,7 @@ impl Dir<'_> {
     }
 
     /// Finds a name as `find_linear`; and room for it, where it is absent and there is no index, in the same pass.
-    pub fn survey_linear(&self, name: &[u8]) -> Result<(Option<Found>, Option<(u32, Room)>)> {
+    pub fn survey_linear(&self, name: &[u8]) -> Result<(Option<Found>, Option<RoomIn>)> {
         if self.is_long() {
             return Ok((self.find_linear(name)?, None));
         }

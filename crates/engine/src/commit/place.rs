@@ -10,6 +10,7 @@ use crate::overlay::bugs;
 use crate::overlay::objects::{Body, FileLayer, Inode, LayerBody, Over, Page, State, Txn};
 use crate::overlay::txn::take_off;
 use ccfs_device::{AlignedBuf, Slice, Write};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -64,7 +65,7 @@ impl Built {
 /// Pages of one file that are handled alike.
 struct PageRun<'p> {
     lblk: u64,
-    pages: Vec<&'p Page>,
+    pages: SmallVec<[&'p Page; 4]>,
     place: RunPlace,
 }
 
@@ -372,7 +373,7 @@ impl Committer {
             }
             run.get_or_insert_with(|| PageRun {
                 lblk,
-                pages: Vec::new(),
+                pages: SmallVec::new(),
                 place,
             })
             .pages

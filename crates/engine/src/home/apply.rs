@@ -5,7 +5,7 @@ use crate::base::planted::{self, Bug};
 use crate::base::record::{DirField, Record, Records};
 use crate::base::types::*;
 use crate::home::Home;
-use crate::overlay::objects::{Inode, Phase, Txn};
+use crate::overlay::objects::{ChangedFile, Inode, Phase, Txn};
 use crate::overlay::txn::take_off;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::dirent::TYPE_DIR;
@@ -63,9 +63,10 @@ impl Applier {
 
 /// What the record before was about: the next one is often about the same.
 #[derive(Default)]
-pub(crate) struct Near<'t> {
-    /// Whose record it was.
-    txn: Option<&'t Txn>,
+pub(crate) struct Near {
+    /// What the transaction changes, and the place behind the one that was needed last.
+    files: Arc<Vec<(Ino, ChangedFile)>>,
+    next: usize,
     ino: Ino,
     /// Of those in memory.
     inode: Option<Arc<Inode>>,
@@ -73,17 +74,32 @@ pub(crate) struct Near<'t> {
     indexed: Ino,
 }
 
-impl Near<'_> {
+impl Near {
+    fn of(txn: Option<&Txn>) -> Near {
+        let files = txn.map(|txn| txn.body.lock().sorted.clone());
+        Near {
+            files: files.unwrap_or_default(),
+            ..Near::default()
+        }
+    }
+
     fn inode(&mut self, home: &Home, ino: Ino) -> Option<&Arc<Inode>> {
         if self.ino != ino || self.inode.is_none() {
-            // The transaction has most of them, and that is fewer than all.
-            let own = self.txn.and_then(|txn| {
-                let body = txn.body.lock();
-                body.files.get(&ino).map(|(inode, _)| inode.clone())
-            });
+            let own = self.own(ino);
             (self.ino, self.inode) = (ino, own.or_else(|| home.inodes.peek(ino)));
         }
         self.inode.as_ref()
+    }
+
+    /// The transaction has most of them, and its records are in the same order.
+    fn own(&mut self, ino: Ino) -> Option<Arc<Inode>> {
+        let is_at = |at: usize| self.files.get(at).is_some_and(|file| file.0 == ino);
+        let at = match is_at(self.next) {
+            true => self.next,
+            false => self.files.binary_search_by_key(&ino, |file| file.0).ok()?,
+        };
+        self.next = at + 1;
+        Some(self.files[at].1.0.clone())
     }
 }
 
@@ -213,10 +229,7 @@ impl Home {
     ) -> Result<()> {
         let id = part.id;
         let mut number = part.first;
-        let mut near = Near {
-            txn: live,
-            ..Near::default()
-        };
+        let mut near = Near::of(live);
         for record in Records::new(payload) {
             let record = record?;
             number += 1;

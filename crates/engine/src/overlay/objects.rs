@@ -204,12 +204,15 @@ pub struct Blocks {
     pub freed: AtomicU64,
 }
 
+/// An inode, and what a transaction changes in it.
+pub type ChangedFile = (Arc<Inode>, Arc<FileLayer>);
+
 /// What a transaction changes. Emptied when it was applied.
 #[derive(Default)]
 pub struct Body {
-    pub files: FastMap<Ino, (Arc<Inode>, Arc<FileLayer>)>,
+    pub files: FastMap<Ino, ChangedFile>,
     /// From commit on they are here instead, by number: those that were made together lie together in memory.
-    pub sorted: Arc<Vec<(Ino, (Arc<Inode>, Arc<FileLayer>))>>,
+    pub sorted: Arc<Vec<(Ino, ChangedFile)>>,
     pub dirs: FastMap<Ino, Arc<Inode>>,
     pub dir_fields: FastMap<(Ino, DirField), DirValue>,
     pub entries: FastMap<Ino, HashMap<Name, EntryChange>>,

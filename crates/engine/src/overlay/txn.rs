@@ -13,7 +13,7 @@ use crate::base::record::DirField;
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::base::types::{Ino, StreamId};
 use crate::overlay::objects::{
-    Blocks, Body, Dependencies, Dependency, FileLayer, Group, Inode, Phase, Progress, Txn,
+    Blocks, Body, ChangedFile, Dependencies, Dependency, Group, Inode, Phase, Progress, Txn,
 };
 use ccfs_device::Ticket;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Body {
     }
 
     /// The files by number; nothing adds to them any more.
-    pub fn sort_files(&mut self) -> Arc<Vec<(Ino, (Arc<Inode>, Arc<FileLayer>))>> {
+    pub fn sort_files(&mut self) -> Arc<Vec<(Ino, ChangedFile)>> {
         let mut files: Vec<_> = std::mem::take(&mut self.files).into_iter().collect();
         files.sort_unstable_by_key(|(ino, _)| *ino);
         self.sorted = Arc::new(files);
