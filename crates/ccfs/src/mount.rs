@@ -182,6 +182,9 @@ fn serve(
         recover_first(&home, target);
     }
     let device = within(&home, || open(target, mode))?;
+    if let Err(e) = ccfs_device::keep_memory_ready() {
+        tracing::info!("memory is touched when it is needed: {e}");
+    }
     let volume = Volume::mount(device, options.engine.clone())
         .map_err(|e| cannot_mount(target, &e, options))?;
     let config = MountConfig {

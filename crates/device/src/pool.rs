@@ -8,7 +8,11 @@
 //! in a file are mostly neighbours in memory, and one part of a write.
 #![allow(unsafe_code)]
 
-use parking_lot::Mutex;
+mod ahead;
+
+pub use ahead::keep_memory_ready;
+
+use parking_lot::{Condvar, Mutex};
 use std::alloc::{Layout, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -70,8 +74,23 @@ struct Run {
 }
 
 impl Run {
+    fn slab() -> Run {
+        Run {
+            start: map_slab(),
+            blocks: SLAB / BLOCK,
+        }
+    }
+
     fn has_slab(&self, slab: usize) -> bool {
         self.start <= slab && slab + SLAB <= self.start + self.blocks * BLOCK
+    }
+
+    /// Its first blocks, as many as there are up to `most`. They are not in it any more.
+    fn cut(&mut self, most: usize) -> impl Iterator<Item = usize> + use<> {
+        let (start, blocks) = (self.start, self.blocks.min(most));
+        self.start += blocks * BLOCK;
+        self.blocks -= blocks;
+        (0..blocks).map(move |n| start + n * BLOCK)
     }
 }
 
@@ -82,12 +101,36 @@ struct Shared {
     least: usize,
     since: Option<Instant>,
     untouched: Vec<Run>,
+    /// Blocks that threads have, and how many that may become.
+    in_use: usize,
+    may_use: usize,
+    /// Somebody prepares memory.
+    prepares: bool,
 }
 
 pub(crate) struct Pool {
     shared: Mutex<Shared>,
+    /// More memory should be ready.
+    wanted: Condvar,
     /// Page size, bytes, where it is not the system's.
     page: Option<usize>,
+}
+
+impl Shared {
+    fn get(&mut self) -> Magazine {
+        if let Some(magazine) = self.ready.pop() {
+            self.least = self.least.min(self.ready.len());
+            return magazine;
+        }
+        self.least = 0;
+        let mut run = self.untouched.pop().unwrap_or_else(Run::slab);
+        let mut magazine = Magazine::EMPTY;
+        run.cut(MAGAZINE).for_each(|block| magazine.push(block));
+        if run.blocks > 0 {
+            self.untouched.push(run);
+        }
+        magazine
+    }
 }
 
 /// All blocks of the process.
@@ -118,7 +161,11 @@ impl Pool {
                 least: 0,
                 since: None,
                 untouched: Vec::new(),
+                in_use: 0,
+                may_use: 0,
+                prepares: false,
             }),
+            wanted: Condvar::new(),
             page: None,
         }
     }
@@ -126,33 +173,21 @@ impl Pool {
     /// A magazine with at least one block.
     fn get(&self) -> Magazine {
         let mut shared = self.shared.lock();
-        if let Some(magazine) = shared.ready.pop() {
-            shared.least = shared.least.min(shared.ready.len());
-            return magazine;
-        }
-        shared.least = 0;
-        let mut run = match shared.untouched.pop() {
-            Some(run) => run,
-            None => Run {
-                start: map_slab(),
-                blocks: SLAB / BLOCK,
-            },
-        };
-        let mut magazine = Magazine::EMPTY;
-        while run.blocks > 0 && !magazine.is_full() {
-            magazine.push(run.start);
-            run.start += BLOCK;
-            run.blocks -= 1;
-        }
-        if run.blocks > 0 {
-            shared.untouched.push(run);
+        let magazine = shared.get();
+        shared.in_use += magazine.blocks().len();
+        let wanted = shared.wants_more();
+        drop(shared);
+        if wanted {
+            self.wanted.notify_one();
         }
         magazine
     }
 
     fn put(&self, magazine: Magazine) {
         if !magazine.is_empty() {
-            self.shared.lock().ready.push(magazine);
+            let mut shared = self.shared.lock();
+            shared.in_use -= magazine.blocks().len();
+            shared.ready.push(magazine);
         }
     }
 
@@ -169,8 +204,12 @@ impl Pool {
             if now - since < idle {
                 return 0;
             }
-            // The others are those that were used last.
-            let spare = shared.least;
+            // The others are those that were used last. No more than what should be ready stays, or else none of it: what is prepared
+            // anew is whole slabs, and these are pieces of many.
+            let spare = match shared.least {
+                least if least <= shared.ahead() => 0,
+                least => least,
+            };
             let spare: Vec<Magazine> = shared.ready.drain(..spare).collect();
             shared.since = Some(now);
             shared.least = shared.ready.len();
@@ -346,218 +385,12 @@ pub fn give(block: NonNull<u8>) {
 }
 
 /// Gives memory back to the system that held buffers, and that nobody has needed for ten seconds. To be called every second or so;
-/// nearly all calls do nothing.
-pub fn give_back_memory() {
+/// nearly all calls do nothing. `room`: bytes of buffers that may be needed on top of those in use; no more is ever
+/// [prepared](keep_memory_ready).
+pub fn give_back_memory(room: u64) {
     POOL.give_back(IDLE);
+    POOL.make_room(room);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    fn all_of(pool: &Pool, magazines: usize) -> Vec<Magazine> {
-        (0..magazines).map(|_| pool.get()).collect()
-    }
-
-    fn distinct(magazines: &[Magazine]) -> HashSet<usize> {
-        let all: HashSet<usize> = magazines
-            .iter()
-            .flat_map(|m| m.blocks().iter().copied())
-            .collect();
-        assert_eq!(
-            all.len(),
-            magazines.len() * MAGAZINE,
-            "every block has one owner"
-        );
-        assert!(all.iter().all(|b| b.is_multiple_of(BLOCK)));
-        all
-    }
-
-    fn fill(blocks: &HashSet<usize>, value: u8) {
-        for block in blocks {
-            // SAFETY: the blocks belong to the test's own pool, and to nobody else.
-            unsafe { std::ptr::write_bytes(*block as *mut u8, value, BLOCK) };
-        }
-    }
-
-    fn byte(block: usize) -> u8 {
-        // SAFETY: as above.
-        unsafe { *((block + BLOCK - 1) as *const u8) }
-    }
-
-    #[test]
-    fn what_was_given_is_used_again_and_what_nobody_needs_goes_back() {
-        let pool = Pool::new();
-        let slab = SLAB / BLOCK / MAGAZINE;
-        let taken = all_of(&pool, 3 * slab);
-        let first = distinct(&taken);
-        fill(&first, 7);
-        taken.iter().for_each(|m| pool.put(*m));
-        assert_eq!(
-            pool.give_back(Duration::ZERO),
-            0,
-            "a moment ago all of it was in use"
-        );
-        // Two thirds are needed again, so a third is not.
-        let taken = all_of(&pool, 2 * slab);
-        assert!(
-            distinct(&taken)
-                .iter()
-                .all(|b| first.contains(b) && byte(*b) == 7)
-        );
-        taken.iter().for_each(|m| pool.put(*m));
-        assert_eq!(pool.give_back(Duration::from_secs(3600)), 0, "too early");
-        assert_eq!(pool.give_back(Duration::ZERO), SLAB);
-        assert_eq!(pool.give_back(Duration::ZERO), 2 * SLAB);
-        assert_eq!(pool.give_back(Duration::ZERO), 0);
-        // It is the same memory, without what was in it.
-        let taken = all_of(&pool, 3 * slab);
-        let again = distinct(&taken);
-        assert_eq!(again, first);
-        assert!(again.iter().all(|b| byte(*b) == 0));
-        fill(&again, 9);
-        assert!(again.iter().all(|b| byte(*b) == 9));
-    }
-
-    /// The kernel makes a huge page again of what one was asked for, memory that was given back included.
-    #[test]
-    fn a_slab_that_gave_memory_back_is_no_huge_page_until_all_of_it_is_free() {
-        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            eprintln!("skipped: this kernel has no huge pages");
-            return;
-        }
-        let pool = Pool::new();
-        let taken = all_of(&pool, SLAB / BLOCK / MAGAZINE);
-        fill(&distinct(&taken), 7);
-        let slab = taken[0].blocks()[0];
-        assert_eq!(slab % SLAB, 0);
-        let flags = || flags_of(slab).unwrap();
-        let is = |flag: &str| flags().split(' ').any(|f| f == flag);
-        assert!(is("hg") && !is("nh"), "{}", flags());
-        let (kept, spare) = taken.split_first().unwrap();
-        spare.iter().for_each(|m| pool.put(*m));
-        let gone = || {
-            pool.give_back(Duration::ZERO);
-            pool.give_back(Duration::ZERO)
-        };
-        assert_eq!(gone(), SLAB - MAGAZINE * BLOCK);
-        assert!(is("nh") && !is("hg"), "{}", flags());
-        assert!(kept.blocks().iter().all(|b| byte(*b) == 7));
-        pool.put(*kept);
-        assert_eq!(gone(), MAGAZINE * BLOCK);
-        assert!(is("hg") && !is("nh"), "{}", flags());
-    }
-
-    /// `VmFlags` of the mapping in which an address lies (proc_pid_smaps(5)).
-    fn flags_of(address: usize) -> Option<String> {
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mut inside = false;
-        for line in maps.lines() {
-            let range = line.split(' ').next().and_then(|r| r.split_once('-'));
-            let hex = |text| usize::from_str_radix(text, 16).ok();
-            if let Some((from, to)) = range.and_then(|(a, b)| Some((hex(a)?, hex(b)?))) {
-                inside = (from..to).contains(&address);
-            }
-            if let Some(flags) = line.strip_prefix("VmFlags: ").filter(|_| inside) {
-                return Some(flags.to_string());
-            }
-        }
-        None
-    }
-
-    /// A page of 64 KiB has 16 blocks, and goes back when nobody has any of them.
-    #[test]
-    fn a_large_page_keeps_its_memory_while_a_block_of_it_is_in_use() {
-        let pool = Pool {
-            page: Some(16 * BLOCK),
-            ..Pool::new()
-        };
-        let pages = all_of(&pool, 2);
-        let all = distinct(&pages);
-        fill(&all, 7);
-        let mut mixed = [Magazine::EMPTY; 2];
-        for (n, block) in pages.iter().flat_map(Magazine::blocks).enumerate() {
-            mixed[n / 8 % 2].push(*block);
-        }
-        let gone = || {
-            pool.give_back(Duration::ZERO);
-            pool.give_back(Duration::ZERO)
-        };
-        pool.put(mixed[0]);
-        assert_eq!(gone(), 0);
-        assert!(all.iter().all(|b| byte(*b) == 7));
-        pool.put(mixed[1]);
-        assert_eq!(gone(), 2 * 16 * BLOCK);
-        assert!(all.iter().all(|b| byte(*b) == 0));
-        let again = all_of(&pool, 2);
-        assert_eq!(distinct(&again), all);
-    }
-
-    #[test]
-    fn neighbours_stay_neighbours() {
-        let pool = Pool::new();
-        let magazine = pool.get();
-        let mut back = Magazine::EMPTY;
-        magazine.blocks().iter().for_each(|b| back.push(*b));
-        pool.put(back);
-        let again = pool.get();
-        assert!(again.blocks().windows(2).all(|w| w[0] + BLOCK == w[1]));
-        assert_eq!(again.blocks(), magazine.blocks());
-    }
-
-    #[test]
-    fn runs_are_joined() {
-        let run = |start: usize, blocks| Run {
-            start: start * BLOCK,
-            blocks,
-        };
-        let runs = [run(9, 1), run(2, 2), run(4, 1), run(7, 1), run(8, 1)];
-        assert_eq!(joined(runs.into_iter()), [run(2, 3), run(7, 3)]);
-        assert_eq!(joined([].into_iter()), []);
-    }
-
-    /// Blocks wander between threads, and no two have the same one at once.
-    #[test]
-    fn threads_exchange_blocks() {
-        let (send, receive) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
-        let check = |block: usize| {
-            // SAFETY: `take` gave the block, and it was not given back yet.
-            let bytes = unsafe { std::slice::from_raw_parts(block as *const u8, BLOCK) };
-            let want = (block / BLOCK) as u8;
-            assert!(bytes[0] == want && bytes[BLOCK - 1] == want);
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                let send = send.clone();
-                scope.spawn(move || {
-                    for _ in 0..200 {
-                        let blocks: Vec<usize> = (0..50)
-                            .map(|_| {
-                                let block = take();
-                                let mark = (block.as_ptr() as usize / BLOCK) as u8;
-                                // SAFETY: `take` has given the block to this thread alone.
-                                unsafe { std::ptr::write_bytes(block.as_ptr(), mark, BLOCK) };
-                                block.as_ptr() as usize
-                            })
-                            .collect();
-                        blocks.iter().take(7).for_each(|b| check(*b));
-                        blocks[..7]
-                            .iter()
-                            .for_each(|b| give(NonNull::new(*b as *mut u8).unwrap()));
-                        send.send(blocks[7..].to_vec()).unwrap();
-                    }
-                });
-            }
-            drop(send);
-            scope.spawn(move || {
-                for blocks in receive {
-                    blocks.iter().for_each(|b| check(*b));
-                    blocks
-                        .iter()
-                        .for_each(|b| give(NonNull::new(*b as *mut u8).unwrap()));
-                }
-            });
-        });
-    }
-}
+mod tests;

@@ -79,6 +79,9 @@ impl Volume {
 
     fn apply_loop(&self) {
         loop {
+            self.dev().give_back_memory();
+            let room = self.dirty_limit().saturating_sub(self.dirty().get());
+            ccfs_device::give_back_memory(room);
             if !self.wakeup().await_apply(Duration::from_secs(1)) {
                 return;
             }
@@ -90,8 +93,6 @@ impl Volume {
             self.wakeup().apply_begins();
             self.image().tell();
             let _ = self.apply_ready();
-            self.dev().give_back_memory();
-            ccfs_device::give_back_memory();
             if self.is_stopped() {
                 return;
             }

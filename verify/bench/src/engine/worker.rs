@@ -40,6 +40,10 @@ const FIRST: u64 = 1;
 
 pub fn serve(args: &EngineArgs) -> Result<()> {
     sys::small_pages();
+    if args.engine {
+        // As the daemon does.
+        ccfs_device::keep_memory_ready().because("a thread for memory")?;
+    }
     let load = Load {
         seed: args.seed,
         streams: args.streams,
