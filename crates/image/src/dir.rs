@@ -1,9 +1,8 @@
 //! Directories: what the engine calls. Linear ones are in dirlinear.rs, indexed ones in htree.rs, the step from one to the other
 //! in dirbuild.rs.
 
-use crate::dirblock::{BlockKind, Dir};
+use crate::dirblock::{BlockKind, Dir, RoomIn};
 use crate::dirbuild;
-use crate::dirlinear::RoomIn;
 use crate::htree::{self, Path};
 use crate::{DirEntry, Image, Ino};
 use ccfs_ext4::checksum::crc32c;

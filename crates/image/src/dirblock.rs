@@ -4,7 +4,7 @@ use crate::cache::{Checked, Kind};
 use crate::{Image, Ino, Pblk, Run};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::checksum::inode_seed;
-use ccfs_ext4::dirent::DirFormat;
+use ccfs_ext4::dirent::{DirFormat, Room};
 use ccfs_ext4::extent::Node;
 use ccfs_ext4::hash::Hasher;
 use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_INDEX, RawInode, is_dir};
@@ -20,6 +20,9 @@ pub(crate) enum BlockKind {
 
 /// Largest directory in bytes: without `large_dir` its size has 32 bits (an index's 28-bit block numbers reach further).
 pub(crate) const MAX_BYTES: u64 = u32::MAX as u64;
+
+/// The number of a block, and room in it.
+pub(crate) type RoomIn = (u32, Room);
 
 /// An opened directory. Whoever changes it has it alone.
 pub(crate) struct Dir<'a> {

@@ -1,10 +1,10 @@
 //! Directories without a hash tree. Long ones get an index in memory: names in readdir's order with their blocks, and the room
 //! left in every block; so neither lookups nor insertions cost O(directory).
 
-use crate::dirblock::{BlockKind, Dir};
+use crate::dirblock::{BlockKind, Dir, RoomIn};
 use crate::{DirEntry, Ino};
 use ccfs_ext4::Result;
-use ccfs_ext4::dirent::{Entry, Room, record_size};
+use ccfs_ext4::dirent::{Entry, record_size};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -22,9 +22,6 @@ type Key = (u64, Box<[u8]>);
 
 /// A name's block, inode and type.
 type Found = (u32, Ino, u8);
-
-/// A block, and room in it.
-pub(crate) type RoomIn = (u32, Room);
 
 /// Names that a listing takes from an index at once.
 const PIECE: usize = 256;
