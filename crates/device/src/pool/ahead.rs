@@ -132,7 +132,7 @@ pub(super) fn waited(pressure: &str) -> f64 {
     number.unwrap_or(0.0)
 }
 
-/// From now on a thread prepares memory for buffers before it is needed, in bounds: 4 MiB at rest; in a burst an eighth of what is in use, 32 MiB at
+/// From now on a thread prepares memory for buffers before it is needed, in bounds: 4 MiB at rest; in a burst an eighth of what is in use, 8 MiB at
 /// most; never more than the room that [`give_back_memory`](super::give_back_memory) was told last, which is none until it is called.
 /// For programs that serve others for long. To be called once in a process, which must not fork afterwards and go on in the child.
 ///

@@ -283,15 +283,16 @@ fn copies(volume: &Volume, rng: &mut Rng, time: Duration) -> Vec<PathBuf> {
 }
 
 /// A thread that is in a system call goes on to its end, and one that waits for a processor has not stopped yet. What they write until then may
-/// come after a flush, so a copy that has begun before would be of no moment at all.
+/// come after a flush, so a copy that has begun before would be of no moment at all. Who tells the kernel something writes nothing to the
+/// device, and may wait for a page until the daemon goes on.
 fn wait_until_stopped(pid: i32) {
     let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(task.expect("a thread").path().join("stat"));
         // The state comes after the name, which ends with the last ")". A thread that has ended is none.
-        stat.map_or(true, |s| {
-            s.rsplit(") ")
-                .next()
-                .is_some_and(|rest| rest.starts_with('T'))
+        stat.map_or(true, |s| match s.rsplit_once(") ") {
+            Some((name, rest)) if name.ends_with("(fuse-notify") => rest.starts_with(['T', 'D']),
+            Some((_, rest)) => rest.starts_with('T'),
+            None => false,
         })
     };
     while !std::fs::read_dir(format!("/proc/{pid}/task"))
