@@ -126,11 +126,12 @@ struct Record {
 impl Record {
     #[inline(always)]
     fn is(&self, block: &[u8], name: &[u8]) -> bool {
+        if self.name_len != name.len() || self.ino == 0 {
+            return false;
+        }
+        let own = self.entry(block).name;
         // Names that are alike mostly differ at the end.
-        self.name_len == name.len()
-            && self.ino != 0
-            && block[self.offset + HEADER + name.len() - 1] == name[name.len() - 1]
-            && self.entry(block).name == name
+        own.last() == name.last() && own == name
     }
 
     /// Bytes that a new record could take from this one.
