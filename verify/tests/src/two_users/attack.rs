@@ -94,12 +94,12 @@ fn make(path: impl AsRef<Path>) -> sys::R<std::os::fd::OwnedFd> {
     sys::open(path, libc::O_CREAT | libc::O_RDWR, 0o644)
 }
 
-/// In a group that is taken back at the end. Nothing, after a pause, if there can be none.
+/// In a group that is taken back at the end. While there can be none (those of an attack before are taken back some time after its end) it
+/// waits.
 fn in_group(place: &Place, what: impl FnOnce()) {
     let root = File::open(&place.mnt).expect("the mount");
-    if client::group_begin(&root, None).is_err() {
+    while client::group_begin(&root, None).is_err() {
         std::thread::sleep(Duration::from_millis(10));
-        return;
     }
     did();
     what();
