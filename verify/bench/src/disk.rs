@@ -2,7 +2,7 @@
 //!
 //! A process of its own serves it ([`serve`], `ccfs-bench disk`): ccfs's virtual disk over memory, with the timing module's delays. It
 //! ends with its stdin, and what it mounted lies below the working directory, which takes everything with it.
-use crate::guard::{self, WorkDir};
+use crate::guard::WorkDir;
 use crate::system::bench_program;
 use crate::{Because, Result};
 use ccfs_device::Device;
@@ -83,10 +83,7 @@ impl Served {
         command.arg(below);
         crate::sys::in_its_own_session(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let held = guard::hold();
-        let mut child = command.spawn().because("cannot start a modelled disk")?;
-        work.adopt(child.id())?;
-        drop(held);
+        let mut child = work.spawn(&mut command, "cannot start a modelled disk")?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (stdin, stdout) = pipes.ok_or("a modelled disk without pipes")?;
         let mut stdout = BufReader::new(stdout);

@@ -9,6 +9,7 @@ use ccfs_testkit::run::start_time;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -62,8 +63,21 @@ impl WorkDir {
         &self.0
     }
 
+    /// Starts a process that ends with this directory. `what` is for its error.
+    pub fn spawn(&self, command: &mut Command, what: &str) -> Result<Child> {
+        let held = hold();
+        let mut child = command.spawn().because(what)?;
+        let adopted = self.adopt(child.id());
+        drop(held);
+        if adopted.is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        adopted.map(|()| child)
+    }
+
     /// Notes a process that has to end with this directory.
-    pub fn adopt(&self, pid: u32) -> Result<()> {
+    fn adopt(&self, pid: u32) -> Result<()> {
         use std::io::Write;
         let list = self.0.join("pids");
         let file = std::fs::File::options()
@@ -111,9 +125,7 @@ fn remove(dir: &Path) {
         let _ = unmount(point, UnmountFlags::DETACH);
     }
     for device in loops_below(dir) {
-        let _ = std::process::Command::new("losetup")
-            .args(["-d", &device])
-            .output();
+        let _ = Command::new("losetup").args(["-d", &device]).output();
     }
     // Never through a mount that would not go.
     if mounts_below(dir).is_empty() {
@@ -139,11 +151,9 @@ mod tests {
         std::fs::create_dir(&left).unwrap();
         let work = WorkDir::new(base.path()).unwrap();
         assert!(!left.exists() && work.path().is_dir());
-        let mut child = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
+        let mut child = work
+            .spawn(Command::new("sleep").arg("1000"), "sleep")
             .unwrap();
-        work.adopt(child.id()).unwrap();
         drop(work);
         assert!(!child.wait().unwrap().success());
         assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);

@@ -2,7 +2,7 @@
 //!
 //! There is one image per disk: every system's blocks are the very same ones.
 use crate::disk::{Counters, DiskKind, Served};
-use crate::guard::{self, WorkDir};
+use crate::guard::WorkDir;
 use crate::system::{System, bench_program, ccfs_program, check, command};
 use crate::{Because, Result, machine};
 use ccfs_testkit::mounts::{loops_below, mounts_below};
@@ -220,11 +220,8 @@ impl Mount<'_> {
         command
             .stdout(log.try_clone().because("log file")?)
             .stderr(log);
-        let held = guard::hold();
-        let child = command.spawn().because("cannot start the daemon")?;
+        let child = work.spawn(&mut command, "cannot start the daemon")?;
         let child = self.daemon.insert(child);
-        work.adopt(child.id())?;
-        drop(held);
         let end = Instant::now() + PATIENCE;
         while !is_mounted(&self.image.mnt) {
             if let Some(status) = child.try_wait().because("wait")? {

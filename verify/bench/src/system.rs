@@ -4,7 +4,7 @@ use ccfs_command::programs::{self, in_path};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Nothing is left for the background, and no image gets holes.
@@ -247,6 +247,18 @@ pub fn ccfs_program() -> Result<PathBuf> {
 pub fn bench_program() -> Result<PathBuf> {
     let program = programs::beside("ccfs-bench");
     program.ok_or_else(|| "ccfs-bench is not built: cargo build --release -p ccfs-bench".into())
+}
+
+/// Waits for the end of a program whose standard error is a pipe; its error is what it said.
+pub fn succeeded(child: Child, what: &str) -> Result<()> {
+    let out = child.wait_with_output().because(what)?;
+    match out.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            Err(format!("{what}: {}: {}", out.status, said.trim()))
+        }
+    }
 }
 
 /// Runs a program; its error is what it said.

@@ -13,8 +13,8 @@ pub use together::Together;
 
 use crate::experiment::{Measured, Place, STREAMS};
 use crate::image::Mount;
-use crate::system::{EATMYDATA, System, ccfs_program, command};
-use crate::{Because, Result, guard, machine, run};
+use crate::system::{EATMYDATA, System, ccfs_program, command, succeeded};
+use crate::{Result, machine, run};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -65,16 +65,8 @@ fn script(place: &Place, text: &str, dir: &Path, variant: &str) -> Result<Comman
 fn finish(place: &Place, command: &mut Command) -> Result<()> {
     let shown = format!("{command:?}");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let held = guard::hold();
-    let child = command.spawn().because(&shown)?;
-    place.work.adopt(child.id())?;
-    drop(held);
-    let out = child.wait_with_output().because(&shown)?;
-    if out.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&out.stderr);
-    Err(format!("{shown}: {}: {}", out.status, said.trim()))
+    let child = place.work.spawn(command, &shown)?;
+    succeeded(child, &shown)
 }
 
 /// Times a command that does `ops` operations; what the machine and the device had to do for it.

@@ -6,7 +6,7 @@ use super::{UNSAFE, git, script, sqlite};
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place, STREAMS};
 use crate::system::{System, check, command, not_installed};
-use crate::{Because, Result, guard, run};
+use crate::{Because, Result, run};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
@@ -54,10 +54,8 @@ impl Experiment for Together {
         let rows = sqlite::command(place, ROWS, "DELETE", "FULL", &db)?;
         let mut inserts = script(place, &rows, &db, variant)?;
         inserts.process_group(0).stdout(Stdio::null());
-        let held = guard::hold();
-        let mut inserts = inserts.stderr(Stdio::null()).spawn().because("sqlite3")?;
-        place.work.adopt(inserts.id())?;
-        drop(held);
+        inserts.stderr(Stdio::null());
+        let mut inserts = place.work.spawn(&mut inserts, "sqlite3")?;
         let fsync = if place.system == System::Ext4 && variant.is_empty() {
             "all"
         } else {

@@ -10,8 +10,8 @@ pub mod worker;
 
 use crate::disk::Counters;
 use crate::experiment::{Experiment, Group, Measured, Place, STREAMS};
-use crate::system::{System, bench_program};
-use crate::{Because, Result, guard, machine};
+use crate::system::{System, bench_program, succeeded};
+use crate::{Because, Result, machine};
 use clap::ValueEnum;
 use load::Job;
 use std::io::{BufRead, BufReader, Write};
@@ -97,6 +97,9 @@ impl Experiment for Engine {
     }
 }
 
+/// What its errors call it.
+const WORKER: &str = "the engine's worker";
+
 /// A process that is to be started.
 struct Worker<'a> {
     place: &'a Place<'a>,
@@ -108,17 +111,13 @@ impl Worker<'_> {
     fn start(&mut self) -> Result<Child> {
         let command = self.command.stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let held = guard::hold();
-        let child = command.spawn().because("the engine's worker")?;
-        self.place.work.adopt(child.id())?;
-        drop(held);
-        Ok(child)
+        self.place.work.spawn(command, WORKER)
     }
 
     fn prepare(mut self) -> Result<()> {
         self.command.arg("--prepare");
         let child = self.start()?;
-        succeeded(child)
+        succeeded(child, WORKER)
     }
 
     /// `counters`: what the device was told so far, where the worker does not know that.
@@ -129,16 +128,16 @@ impl Worker<'_> {
             return Err("the engine's worker has no pipes".into());
         };
         let mut said = BufReader::new(stdout).lines();
-        let mut line = || said.next().transpose().because("the engine's worker");
+        let mut line = || said.next().transpose().because(WORKER);
         if line()?.is_none_or(|l| l != READY) {
-            return succeeded(child).and(Err("the engine's worker is not ready".into()));
+            return succeeded(child, WORKER).and(Err("the engine's worker is not ready".into()));
         }
         let now = || (machine::cpu_seconds(), counters());
         let (cpu, device) = now();
-        let told = writeln!(go).because("the engine's worker");
+        let told = writeln!(go).because(WORKER);
         let figures = told.and_then(|()| line());
         let (cpu_after, device_after) = now();
-        succeeded(child)?;
+        succeeded(child, WORKER)?;
         let figures = figures?.ok_or("the engine's worker said nothing")?;
         let figures: Figures = serde_json::from_str(&figures).because(&figures)?;
         let cpu = cpu_after.zip(cpu).map(|(after, before)| after - before);
@@ -154,17 +153,5 @@ impl Worker<'_> {
             .with_device(device, device_after, ops)
             .with("memory_bytes", figures.memory_bytes.map(|b| b as f64))
             .with("drain_s", figures.drain_s))
-    }
-}
-
-/// Waits for the end of a worker; its error is what it said.
-fn succeeded(child: Child) -> Result<()> {
-    let out = child.wait_with_output().because("the engine's worker")?;
-    match out.status.success() {
-        true => Ok(()),
-        false => {
-            let said = String::from_utf8_lossy(&out.stderr);
-            Err(format!("{}: {}", out.status, said.trim()))
-        }
     }
 }
