@@ -112,15 +112,13 @@ impl<V, const FEW: usize> BlockMap<V, FEW> {
 
     /// Takes the values of blocks from `from` on, below `to`, out.
     pub fn take(&mut self, from: u64, to: u64) -> Vec<V> {
-        let within: Vec<u64> = self.range(from..to.max(from)).map(|e| e.0).collect();
-        match self {
-            _ if within.len() == self.len() => match std::mem::take(self) {
-                BlockMap::Few(few) => few.into_iter().map(|e| e.1).collect(),
-                BlockMap::Many(many) => many.into_values().collect(),
-            },
-            BlockMap::Many(many) if to == u64::MAX => many.split_off(&from).into_values().collect(),
-            _ => within.iter().filter_map(|at| self.remove(*at)).collect(),
+        if let BlockMap::Many(many) = self
+            && to == u64::MAX
+        {
+            return many.split_off(&from).into_values().collect();
         }
+        let within: Vec<u64> = self.range(from..to.max(from)).map(|e| e.0).collect();
+        within.iter().filter_map(|at| self.remove(*at)).collect()
     }
 }
 
@@ -129,14 +127,6 @@ impl<V, const FEW: usize> Extend<(u64, V)> for BlockMap<V, FEW> {
         for (at, value) in entries {
             self.insert(at, value);
         }
-    }
-}
-
-impl<V, const FEW: usize> FromIterator<(u64, V)> for BlockMap<V, FEW> {
-    fn from_iter<I: IntoIterator<Item = (u64, V)>>(entries: I) -> Self {
-        let mut map = BlockMap::default();
-        map.extend(entries);
-        map
     }
 }
 
@@ -218,9 +208,10 @@ mod tests {
 
     #[test]
     fn few_entries_need_no_allocation() {
-        let few: BlockMap<u64, 4> = (0..4).map(|at| (at, at)).collect();
-        assert!(matches!(&few, BlockMap::Few(few) if !few.spilled()));
-        let many: BlockMap<u64, 4> = (0..5).map(|at| (at, at)).collect();
-        assert!(matches!(many, BlockMap::Many(_)));
+        let mut map: BlockMap<u64, 4> = BlockMap::default();
+        map.extend((0..4).map(|at| (at, at)));
+        assert!(matches!(&map, BlockMap::Few(few) if !few.spilled()));
+        map.insert(4, 4);
+        assert!(matches!(map, BlockMap::Many(_)));
     }
 }
