@@ -256,9 +256,21 @@ impl Core {
 
     /// Changes a block in place (a copy if somebody holds a snapshot); `f` must not use the image.
     pub fn modify<R>(&self, pblk: Pblk, kind: Kind, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        self.cache.modify_ready(pblk, kind, 0, 0, f).or_else(|f| {
+        self.modify_making(pblk, kind, 0, f)
+    }
+
+    /// As `modify`; these slots of the block need not have been valid before.
+    pub fn modify_making<R>(
+        &self,
+        pblk: Pblk,
+        kind: Kind,
+        slots: u64,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let ready = self.cache.modify_ready(pblk, kind, 0, slots, f);
+        ready.or_else(|f| {
             let buf = self.read(pblk, kind)?;
-            Ok(self.modify_read(pblk, kind, buf, (0, true), f))
+            Ok(self.modify_read(pblk, kind, buf, (slots, true), f))
         })
     }
 

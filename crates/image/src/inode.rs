@@ -204,14 +204,7 @@ impl Core {
     fn make_inode(&self, ino: Ino, f: impl FnOnce(&mut [u8])) -> Result<()> {
         let place = self.inode_place(ino)?;
         let (pblk, bit, change) = (place.pblk, place.bit(), self.sealing(ino, place, f));
-        let made = self
-            .cache
-            .modify_ready(pblk, Kind::InodeTable, 0, bit, change);
-        made.or_else(|change| {
-            let buf = self.read(pblk, Kind::InodeTable)?;
-            self.modify_read(pblk, Kind::InodeTable, buf, (bit, true), change);
-            Ok(())
-        })
+        self.modify_making(pblk, Kind::InodeTable, bit, change)
     }
 
     /// i_extra_isize of inodes that ccfs makes; 0 for inodes of 128 bytes.
@@ -437,6 +430,7 @@ impl Image {
         self.check_public(ino)?;
         let core = &self.core;
         let l = &core.layout;
+        // A number that has no place is told before anything is changed.
         core.inode_place(ino)?;
         let fmt = raw::file_type(attr.mode);
         self.alloc.use_inode_in_image(ino, fmt == raw::S_IFDIR)?;
