@@ -1,6 +1,6 @@
 //! What memory the allocator takes of the system, and how soon it gives it back.
 #![allow(unsafe_code)]
-use std::ffi::{c_int, c_long, c_ulong};
+use std::ffi::{c_int, c_long};
 
 unsafe extern "C" {
     #[cfg(test)]
@@ -12,19 +12,6 @@ unsafe extern "C" {
 const PURGE_DELAY: c_int = 15;
 /// A commit's pages are in use for longer, those of single operations for less.
 const DELAY_MS: c_long = 100;
-
-/// Of prctl(2), since Linux 6.18: no huge pages but where they were asked for.
-const PR_THP_DISABLE_EXCEPT_ADVISED: c_ulong = 1 << 1;
-
-/// Each thread has heaps of its own, and takes little memory at a time. With a huge page behind it the kernel clears 2 MiB first: that is
-/// milliseconds in a virtual machine whose host finds the memory only then, while others wait for the thread's sync call. The
-/// feature `no_thp` keeps the allocator from asking for them; this is for systems that give them unasked. The pool of buffers does ask.
-/// Before Linux 6.18 nothing happens here: there the choice is between all and none.
-pub fn small_pages() {
-    let advised = PR_THP_DISABLE_EXCEPT_ADVISED;
-    // SAFETY: takes numbers, sets a property of this process; unknown to the kernel, it is an error that changes nothing.
-    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1 as c_ulong, advised, 0, 0) };
-}
 
 /// Memory that nobody has used for a tenth of a second goes back: a daemon's peaks are commits, which are seconds apart, and what is
 /// left of one in the heaps of some threads is no use for the next one in those of others.

@@ -170,7 +170,7 @@ fn serve(
     }
     helper_process::run_again_as(daemon::NAME, &["umount", "--for-daemon"]);
     crate::memory::give_back_soon();
-    crate::memory::small_pages();
+    ccfs_device::small_pages();
     limits::lift(target, &options.engine)?;
     let home = leave_home()?;
     let mode = if options.engine.read_only {

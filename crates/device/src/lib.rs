@@ -46,7 +46,7 @@ pub use flash::{
     Tuning,
 };
 pub use plain::without_numbers;
-pub use pool::{give_back_memory, keep_memory_ready};
+pub use pool::{give_back_memory, keep_memory_ready, small_pages};
 pub use read_ahead::ReadAheadDevice;
 pub use ticket::{Pending, Ticket};
 

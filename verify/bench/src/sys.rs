@@ -13,16 +13,6 @@ pub fn in_its_own_session(command: &mut Command) {
     }
 }
 
-/// Of prctl(2), since Linux 6.18: no huge pages but where they were asked for.
-const PR_THP_DISABLE_EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
-
-/// As the daemon does (crates/ccfs/src/memory.rs): what is touched for the first time costs as much as there.
-pub fn small_pages() {
-    let advised = PR_THP_DISABLE_EXCEPT_ADVISED;
-    // SAFETY: takes numbers, sets a property of this process; unknown to the kernel, it is an error that changes nothing.
-    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1 as libc::c_ulong, advised, 0, 0) };
-}
-
 /// Blocks the signals that end a program in this thread and those that it starts, and gives `act` a thread of its own that
 /// waits for them. Children start with nothing blocked (the standard library sees to that).
 pub fn on_termination(act: impl Fn(i32) + Send + 'static) -> io::Result<()> {

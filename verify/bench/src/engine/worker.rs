@@ -7,7 +7,7 @@ use super::target::{EngineCalls, SystemCalls, Target};
 use crate::cli::EngineArgs;
 use crate::outputs::say;
 use crate::workload::Scale;
-use crate::{Because, Result, counting, machine, sys};
+use crate::{Because, Result, counting, machine};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -39,7 +39,7 @@ const MEASURED: u64 = 0;
 const FIRST: u64 = 1;
 
 pub fn serve(args: &EngineArgs) -> Result<()> {
-    sys::small_pages();
+    ccfs_device::small_pages();
     if args.engine {
         // As the daemon does.
         ccfs_device::keep_memory_ready().because("a thread for memory")?;
