@@ -12,7 +12,8 @@ use rustix::net::{
 };
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// The connector's group and id of process events.
 const CN_IDX_PROC: u32 = 1;
@@ -30,8 +31,8 @@ const PROC_EVENT_SID: u32 = 0x80;
 const PROC_EVENT_EXIT: u32 = 0x8000_0000;
 /// Room in the socket, bytes: some ten thousand events.
 const ROOM: usize = 16 << 20;
-/// How long the kernel's answer to LISTEN may take, milliseconds.
-const ANSWER_MS: i64 = 2000;
+/// How long the kernel's answer to LISTEN may take.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// What happened to a process or thread. Numbers are those of the first process id namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,33 +125,14 @@ impl Connector {
     fn listen(&mut self) -> io::Result<()> {
         send(&self.socket, &listen_message(), SendFlags::empty())?;
         // Only the answer says that events will come: elsewhere than in the first namespaces the kernel is silent.
-        let timeout = rustix::time::Timespec {
-            tv_sec: ANSWER_MS / 1000,
-            tv_nsec: 0,
-        };
-        loop {
-            let ready = poll(
-                &mut [PollFd::new(&self.socket, PollFlags::IN)],
-                Some(&timeout),
-            );
-            match ready {
-                Ok(0) => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "the kernel does not answer",
-                    ));
-                }
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-            if let Some(len) = self.receive()?
-                && let Some(errno) = answer(&self.buf[..len])
-            {
-                return match errno {
-                    0 => Ok(()),
-                    errno => Err(io::Error::from_raw_os_error(errno as i32)),
-                };
-            }
+        let socket = self.socket.try_clone()?;
+        let errno = wait_until(&socket, Instant::now() + ANSWER, || {
+            let len = self.receive()?;
+            Ok(len.and_then(|len| answer(&self.buf[..len])))
+        })?;
+        match errno {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno as i32)),
         }
     }
 
@@ -201,6 +183,36 @@ impl Source for Connector {
 
     fn descriptor(&self) -> Option<OwnedFd> {
         self.socket.try_clone().ok()
+    }
+}
+
+/// What `look` finds; it is called whenever the descriptor is readable. Error: TimedOut, that moment has come, however much there was to
+/// read until then.
+fn wait_until<T>(
+    descriptor: impl AsFd,
+    until: Instant,
+    mut look: impl FnMut() -> io::Result<Option<T>>,
+) -> io::Result<T> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = rustix::time::Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut readable = [PollFd::new(&descriptor, PollFlags::IN)];
+        match poll(&mut readable, Some(&timeout)) {
+            Ok(1..) if !left.is_zero() => {
+                if let Some(found) = look()? {
+                    return Ok(found);
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => {
+                let words = "the kernel does not answer";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, words));
+            }
+        }
     }
 }
 
@@ -375,6 +387,31 @@ mod tests {
         // A kernel that does not number them so.
         let mut skips = |cpu, number| numbers.skips(&numbered(cpu, number));
         assert!(!skips(0, 5) && !skips(0, 20) && !skips(1, 40));
+    }
+
+    /// In a process id namespace of its own the kernel never answers, and tells of all other processes.
+    #[test]
+    fn events_do_not_put_off_the_end_of_a_wait() {
+        let (always_readable, writer) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&writer, b"an event").unwrap();
+        let mut looks = 0;
+        let begun = Instant::now();
+        let found: io::Result<u32> =
+            wait_until(&always_readable, begun + Duration::from_millis(50), || {
+                looks += 1;
+                assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
+                Ok(None)
+            });
+        assert_eq!(found.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(looks > 0);
+        let nothing = rustix::pipe::pipe().unwrap().0;
+        let found: io::Result<u32> = wait_until(&nothing, Instant::now(), || unreachable!());
+        assert_eq!(found.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let until = Instant::now() + Duration::from_secs(60);
+        assert_eq!(
+            wait_until(&always_readable, until, || Ok(Some(3))).unwrap(),
+            3
+        );
     }
 
     /// The live socket: a child process is reported with its parent, before it can do anything.
