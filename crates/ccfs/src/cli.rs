@@ -23,6 +23,7 @@ pub enum Command {
     Mount(MountArgs),
     Umount(UmountArgs),
     Fsck(FsckArgs),
+    List(ListArgs),
     Status(StatusArgs),
     Scrub(ScrubArgs),
     Top(TopArgs),
@@ -176,14 +177,25 @@ pub struct FsckArgs {
     pub target: PathBuf,
 }
 
-/// Shows a mounted volume: streams, transactions, log, counters
+/// Lists the mounted volumes: directory, size, what is used, streams, health, source
+///
+/// Those of this mount namespace, each once. Where something is wrong, or could be better, a line below the table says what to do. A daemon
+/// that does not answer within 3 s is not waited for. What only its user and root may ask is shown as "not visible".
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Shows a mounted volume: state and what to do next, room, streams, transactions, log, messages, counters
 #[derive(Args, Debug)]
 pub struct StatusArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
     /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
 
@@ -205,7 +217,7 @@ pub struct ScrubArgs {
     #[arg(long)]
     pub fast: bool,
     /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
 

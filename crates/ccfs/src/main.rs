@@ -2,6 +2,7 @@
 //! that mkfs(8), mount(8) and fsck(8) look for.
 #![deny(unsafe_code)]
 mod adopt;
+mod advice;
 mod atomic;
 mod cli;
 mod codes;
@@ -18,6 +19,7 @@ mod inspect;
 mod killed;
 mod leave;
 mod limits;
+mod list;
 mod listen;
 mod logging;
 mod man;
@@ -128,6 +130,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Completions(a) => ("ccfs completions", done(completions::run(&a))),
         Command::Top(a) => ("ccfs top", done(top::run(&a))),
         Command::Metrics(a) => ("ccfs metrics", done(metrics::run(&a))),
+        Command::List(a) => ("ccfs list", done(list::run(&a))),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
         Command::Atomic(a) => ("ccfs atomic", atomic::run(&a)),

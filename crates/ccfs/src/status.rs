@@ -1,8 +1,9 @@
 //! `ccfs status`: what the daemon of a mounted volume says of itself.
 use crate::cli::StatusArgs;
-use crate::{superblock, volume};
+use crate::{advice, mounts, superblock, volume};
 use ccfs_command::{Outcome, output::print_json, say, size};
 use serde_json::Value;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Of the messages that the daemon keeps so many are shown; `--json` has all.
@@ -34,19 +35,12 @@ fn seconds_since(time_ms: u64) -> u64 {
 
 /// What the super block remembers of damage; nothing while all is well.
 fn damage(d: &Value) -> Vec<String> {
-    let (count, met) = (number(d, "error_count"), number(d, "met"));
-    if count == 0 && met == 0 {
-        return Vec::new();
-    }
-    let advice = match d["recorded"] == false {
-        true => "not in the super block yet",
-        false => "unmount the volume and run ccfs fsck",
-    };
-    let mut lines = vec![format!(
-        "{count} errors in the super block, {met} places met since the mount; {advice}"
-    )];
+    let mut lines = Vec::new();
     for key in ["first_error", "last_error"] {
         lines.extend(superblock::error_line(&d[key]).map(|line| format!("{key}: {line}")));
+    }
+    if d["recorded"] == false {
+        lines.push("not all of it is in the super block yet".to_string());
     }
     lines
 }
@@ -88,6 +82,7 @@ fn show(s: &Value) {
             label
         }
     );
+    show_mount(s);
     let stopped = text(s, "stopped");
     let state = match (stopped.is_empty(), s["read_only"].as_bool()) {
         (false, _) => format!("STOPPED: {stopped}"),
@@ -98,10 +93,7 @@ fn show(s: &Value) {
     for line in damage(&s["damage"]) {
         say!("damage    {line}");
     }
-    match text(&s["mount"], "syncfs_reason") {
-        "" => {}
-        why => say!("WARNING   {why}"),
-    }
+    show_advice(s);
     let way = match text(&s["mount"], "transport") {
         "uring" => "io_uring".to_string(),
         _ => match text(&s["mount"], "transport_reason") {
@@ -147,6 +139,48 @@ fn show(s: &Value) {
     say!("callers   {}", callers(&s["identity"]));
     show_messages(&s["log"]);
     show_counters(&s["counters"]);
+}
+
+/// What is mounted where, by which process and how.
+fn show_mount(s: &Value) {
+    let mount = &s["mount"];
+    let source = text(mount, "source");
+    match mounts::backing_file(Path::new(source)) {
+        Some(file) => say!("source    {} ({source})", file.display()),
+        None => say!("source    {source}"),
+    }
+    say!("directory {}", text(mount, "mountpoint"));
+    say!("process   {}", number(mount, "pid"));
+    let space = &s["space"];
+    if space.is_object() {
+        say!(
+            "room      {} of {} free, {} for others than root; {} of {} inodes free",
+            size::show(number(space, "free_bytes")),
+            size::show(number(space, "size_bytes")),
+            size::show(number(space, "available_bytes")),
+            number(space, "free_inodes"),
+            number(space, "inodes"),
+        );
+    }
+    let option = |(name, value): (&String, &Value)| Some(format!("{name}={}", value.as_str()?));
+    let options = mount["options"].as_object().into_iter().flatten();
+    let options: Vec<String> = options.filter_map(option).collect();
+    if !options.is_empty() {
+        say!("options   {}", options.join(", "));
+    }
+}
+
+/// What is wrong, or could be better.
+fn show_advice(s: &Value) {
+    for a in advice::of(s) {
+        let kind = if a.health.is_some() {
+            "WARNING"
+        } else {
+            "hint"
+        };
+        say!("{kind:<9} {}", a.what);
+        say!("  do      {}", a.next);
+    }
 }
 
 fn show_messages(log: &Value) {

@@ -9,7 +9,7 @@ pub use messages::{MESSAGES_MAX, Messages};
 pub use paths::Paths;
 
 use ccfs_engine::watch::{BUCKETS_US, Cause, Commit, Event, Histogram, StreamTotals, What};
-use ccfs_engine::{Ino, SyncCall};
+use ccfs_engine::{Ino, SyncCall, Volume};
 use parking_lot::Mutex;
 use recent::{Process, process_of};
 use serde_json::{Value, json};
@@ -71,6 +71,21 @@ impl Syncers {
         let known = self.known.lock().iter().find(|(t, _)| *t == tid).cloned();
         known.map(|(_, p)| p).or_else(|| process_of(tid))
     }
+}
+
+/// Room on the volume, as statfs(2) counts it; null on one that has stopped.
+pub fn space(volume: &Volume) -> Value {
+    let Ok(s) = volume.statfs() else {
+        return Value::Null;
+    };
+    let bytes = |blocks: u64| blocks * u64::from(s.block_size);
+    json!({
+        "size_bytes": bytes(s.blocks),
+        "free_bytes": bytes(s.bfree),
+        "available_bytes": bytes(s.bavail),
+        "inodes": s.files,
+        "free_inodes": s.ffree,
+    })
 }
 
 /// What `status` says of streams and commits besides the engine's own words.
