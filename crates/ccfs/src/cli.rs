@@ -65,7 +65,7 @@ pub enum Command {
 /// partition table or a file with data.
 #[derive(Args, Debug, Clone)]
 pub struct MkfsArgs {
-    /// Size of the volume: bytes, or a number with K, M, G or T; needed for a new image file
+    /// Size of the volume: bytes, or a number with a unit (512M, 1.5G, 100MB); needed for a new image file
     #[arg(short = 's', long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
     /// Label of the volume, at most 16 bytes

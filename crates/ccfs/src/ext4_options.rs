@@ -152,6 +152,11 @@ fn fits(pattern: &str, option: &str) -> bool {
     }
 }
 
+/// All patterns.
+pub fn patterns() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().flat_map(|(patterns, _)| patterns.split(' '))
+}
+
 /// `None`: nobody knows it.
 pub fn verdict(option: &str) -> Option<Verdict> {
     let fit = |(patterns, _): &&(&str, Verdict)| patterns.split(' ').any(|p| fits(p, option));

@@ -23,6 +23,7 @@ mod list;
 mod listen;
 mod logging;
 mod man;
+mod meant;
 mod memory;
 mod metrics;
 mod mkfs;

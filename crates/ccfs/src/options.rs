@@ -2,7 +2,7 @@
 use crate::codes::mount_code;
 use crate::ext4_options::{self, Verdict};
 use crate::named::{self, For};
-use crate::shares;
+use crate::{meant, shares};
 use ccfs_command::{Failure, Outcome, size};
 use ccfs_engine::Options;
 use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules, Transport};
@@ -273,9 +273,7 @@ fn of_others(option: &str) -> Result<Option<String>, String> {
         Some(Verdict::Idle(why)) => Ok(Some(format!("option {option} changes nothing: {why}"))),
         Some(Verdict::Declined(why)) => Err(format!("option {option} is not supported: {why}")),
         Some(Verdict::OfMount(how)) => Err(format!("option {option} is mount(8)'s own: {how}")),
-        None => Err(format!(
-            "unknown option \"{option}\"; see ccfs mount --help"
-        )),
+        None => Err(meant::unknown(option)),
     }
 }
 
@@ -394,6 +392,17 @@ mod tests {
         assert!(why("usrjquota=aquota.user").contains("there are no quotas"));
         assert!(why("X-mount.subdir=a").contains("mount(8)'s own"));
         assert!(one("x-systemd.automount,X-gvfs-show,usrjquota=").is_ok());
+    }
+
+    #[test]
+    fn what_may_be_meant_is_taken() {
+        for name in meant::PLAIN.split(' ') {
+            assert!(is_taken(name), "{name}");
+        }
+        let values = "5 1M 1M 5 /f on on dev uid /dev/null proc".split(' ');
+        for (name, value) in meant::VALUED.split(' ').zip(values) {
+            assert!(is_taken(&format!("{name}={value}")), "{name}");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn wrong_options_are_refused() {
     );
     refused(
         "mkfs",
-        &ccfs_with(&["mkfs", "-s", "1P", &place.text("b.img")]),
+        &ccfs_with(&["mkfs", "-s", "1Q", &place.text("b.img")]),
         2,
         &["is no size"],
     );
