@@ -1,7 +1,7 @@
 //! `ccfs adopt`: can this ext4 volume be used with ccfs, and how? `ccfs release`: is it plain ext4 again?
 use crate::cli::{AdoptArgs, ReleaseArgs};
 use crate::rehearsal::Rehearsal;
-use crate::{mounts, superblock, tags, target, tools};
+use crate::{mounts, progress, superblock, tags, target, tools};
 use ccfs_command::{Context, Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::{Options, Volume};
@@ -225,11 +225,9 @@ fn rehearse(device: Arc<dyn Device>) -> ccfs_engine::Result<()> {
 
 /// `e2fsck -fn`, which only reads: its exit code and the last line of what it said.
 fn e2fsck_n(target: &Path) -> Outcome<(i32, String)> {
-    let out = tools::command("e2fsck")
-        .arg("-fn")
-        .arg(tools::plain_path(target))
-        .stdin(Stdio::null())
-        .output()
+    let mut command = tools::command("e2fsck");
+    command.arg("-fn").arg(tools::plain_path(target));
+    let out = progress::shown(command.stdin(Stdio::null()))
         .or_fail(CODE, "cannot run e2fsck; install the package e2fsprogs")?;
     let said = format!(
         "{}{}",

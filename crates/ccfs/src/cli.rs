@@ -81,6 +81,9 @@ pub struct MkfsArgs {
     /// Overwrite what the target holds
     #[arg(long)]
     pub force: bool,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
     /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
@@ -107,6 +110,9 @@ pub struct MountArgs {
     /// becomes of ext4's other options
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
+    /// As JSON, for programs
+    #[arg(long, conflicts_with = "foreground")]
+    pub json: bool,
     /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
@@ -127,6 +133,9 @@ pub struct UmountArgs {
     /// Wait at most so long for mounts in other namespaces and for the daemon, then fail; the volume is unmounted here all the same
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub timeout: Option<u64>,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
     /// What to do for a daemon, for the mount that DIR stands for (internal).
     #[arg(long, value_name = "TASK", hide = true)]
     pub for_daemon: Option<ccfs_fuse::helper_process::Task>,
@@ -158,6 +167,9 @@ pub struct FsckArgs {
     /// More messages from e2fsck
     #[arg(short = 'v', long)]
     pub verbose: bool,
+    /// As JSON, for programs; no questions are asked
+    #[arg(long)]
+    pub json: bool,
     /// Progress information to this file descriptor, as fsck(8) asks for it
     #[arg(
         short = 'C',
@@ -473,7 +485,20 @@ pub struct StreamSyncArgs {
 /// This command, and tree, cat, put, get, cp, rm and mkdir, open the image in process: no mount, no root. A volume that a crash left in flight is
 /// recovered first. IMAGE may also be LABEL=, UUID=, PARTLABEL= or PARTUUID= of a device.
 #[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
 pub struct LsArgs {
+    /// Names that begin with a dot, and `.` and `..`, too
+    #[arg(short = 'a', long)]
+    pub all: bool,
+    /// Sizes with units, like 1.5 MiB
+    #[arg(short = 'h', long)]
+    pub human_readable: bool,
+    /// What is below the directory as well, directory by directory
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
     /// Rights, links, owner, size, time (UTC) and targets of symlinks, too
     #[arg(short = 'l', long)]
     pub long: bool,
@@ -488,6 +513,9 @@ pub struct LsArgs {
 /// Shows a directory of a volume that is not mounted, with all that is below it
 #[derive(Args, Debug)]
 pub struct TreeArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
     /// Directory in an image file or block device; without a path the root
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: OsString,
@@ -504,26 +532,29 @@ pub struct CatArgs {
 /// Copies files and directories of this host into a volume that is not mounted
 ///
 /// Keeps modes, owners, times, symlinks, hard links, holes, devices, extended attributes and ACLs. Each file appears whole; what has its
-/// name is replaced. If the copy is killed, what was copied is there up to some point, in order.
+/// name is replaced. If the copy is killed, what was copied is there up to some point, in order. `ccfs put - IMAGE:PATH` makes one file of
+/// standard input.
 #[derive(Args, Debug)]
 pub struct PutArgs {
     /// Give everything to this user and group, as numbers: 0 or 0:0
     #[arg(long, value_name = "UID[:GID]", value_parser = owner)]
     pub owner: Option<(u32, u32)>,
-    /// What to copy, and at last where to: a directory that takes it, or its new name. FILE/. stands for what is in a directory
+    /// What to copy, and at last where to: a directory that takes it, or its new name. FILE/. stands for what is in a directory, - for
+    /// standard input
     #[arg(required = true, num_args = 2.., value_names = ["FILE", "IMAGE[:PATH]"])]
     pub files: Vec<OsString>,
 }
 
 /// Copies a file or directory of a volume that is not mounted to this host
 ///
-/// Keeps what put keeps; owners and devices only as root. Nothing is written outside of DEST, whatever the volume holds.
+/// Keeps what put keeps; owners and devices only as root. Nothing is written outside of DEST, whatever the volume holds. `ccfs get IMAGE:PATH
+/// -` writes one file to standard output.
 #[derive(Args, Debug)]
 pub struct GetArgs {
     /// File or directory in an image file or block device; without a path all that is in the root
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: OsString,
-    /// Where to: a directory that takes it, or its new name
+    /// Where to: a directory that takes it, or its new name; - for standard output
     #[arg(value_name = "DEST", default_value = ".")]
     pub dest: PathBuf,
 }

@@ -2,10 +2,11 @@
 use crate::cli::FsckArgs;
 use crate::codes::fsck_code;
 use crate::{flash, inspect, logging, superblock, tags, target, tools};
-use ccfs_command::{Context, Failure, Outcome, say};
+use ccfs_command::{Context, Failure, Outcome, output::print_json, say};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_image::{Image, OpenOptions};
+use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,40 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
         target: tags::device(&args.target, fsck_code::OPERATIONAL)?,
         ..args.clone()
     };
+    let mut done = Done::default();
+    let code = check(args, &mut done)?;
+    if args.json {
+        print_json(&json!({
+            "schema": 1,
+            "target": args.target.to_string_lossy(),
+            "code": code,
+            "was_in_flight": done.was_in_flight,
+            "recovered": done.recovered,
+            "log_discarded": done.log_discarded,
+            "e2fsck_code": done.e2fsck,
+            "cut_off": done.cut_off,
+        }))?;
+    }
+    Ok(code)
+}
+
+/// What was found and done, for `--json`.
+#[derive(Default)]
+struct Done {
+    was_in_flight: bool,
+    recovered: bool,
+    log_discarded: bool,
+    e2fsck: Option<u8>,
+    cut_off: Option<String>,
+}
+
+fn check(args: &FsckArgs, done: &mut Done) -> Outcome<u8> {
     let shown = args.target.display();
+    let tell = |text: String| {
+        if !args.json {
+            say!("{text}");
+        }
+    };
     if !args.no {
         target::check_not_mounted(&args.target, fsck_code::OPERATIONAL)?;
     }
@@ -37,17 +71,23 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
             let code = fsck_code::UNCORRECTED | fsck_code::OPERATIONAL;
             return Err(Failure::new(code, format!("{shown}: {cut}")));
         }
-        say!("{shown}: {cut}");
+        tell(format!("{shown}: {cut}"));
     }
+    done.cut_off = cut.clone();
     let in_flight = sb.filter(superblock::in_flight);
+    done.was_in_flight = in_flight.is_some();
     if let Some(sb) = &in_flight
         && args.no
     {
-        say!("{shown}: in flight: a crash left changes in its log, and recovery has not run.");
+        tell(format!(
+            "{shown}: in flight: a crash left changes in its log, and recovery has not run."
+        ));
         if !on_flash {
-            say!("{}", inspect::recovery_plan(&device, sb)?);
+            tell(inspect::recovery_plan(&device, sb)?);
         }
-        say!("To recover and check it: ccfs fsck -p {shown}, or mount it with ccfs.");
+        tell(format!(
+            "To recover and check it: ccfs fsck -p {shown}, or mount it with ccfs."
+        ));
         return Ok(fsck_code::UNCORRECTED);
     }
     if in_flight.is_some() && args.discard_log {
@@ -55,19 +95,22 @@ pub fn run(args: &FsckArgs) -> Outcome<u8> {
             fsck_code::UNCORRECTED | fsck_code::OPERATIONAL,
             format_args!("{shown}: the log cannot be given up"),
         )?;
-        say!("{shown}: gave up what the log held");
+        done.log_discarded = true;
+        tell(format!("{shown}: gave up what the log held"));
     } else if in_flight.is_some() {
         recover(device.clone(), args)?;
         let what = match on_flash {
             true => "brought to rest",
             false => "recovered its log",
         };
-        say!("{shown}: {what}; the volume is plain ext4 again");
+        done.recovered = true;
+        tell(format!("{shown}: {what}; the volume is plain ext4 again"));
     }
     let code = match on_flash {
         true => flash::check(&device, fsck_code::OPERATIONAL, |copy| e2fsck(args, copy)),
         false => e2fsck(args, &args.target),
     }?;
+    done.e2fsck = Some(code);
     // e2fsck -n tells the sizes and calls the file system clean.
     let missing = if cut.is_some() {
         fsck_code::UNCORRECTED
@@ -103,6 +146,7 @@ fn e2fsck(args: &FsckArgs, target: &Path) -> Outcome<u8> {
         (true, ..) => Some("-n"),
         (_, true, _) => Some("-p"),
         (.., true) => Some("-y"),
+        _ if args.json => Some("-p"),
         _ if !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) => Some("-p"),
         _ => None,
     };
@@ -115,6 +159,12 @@ fn e2fsck(args: &FsckArgs, target: &Path) -> Outcome<u8> {
     }
     if let Some(fd) = args.progress {
         command.arg("-C").arg(fd.to_string());
+    } else if std::io::stdout().is_terminal() && !args.json {
+        // A bar, and on what there is to see.
+        command.args(["-C", "0"]);
+    }
+    if args.json {
+        command.stdout(std::io::stderr());
     }
     let target = tools::plain_path(target);
     let status = command.arg(target).status().or_fail(

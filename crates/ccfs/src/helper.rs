@@ -176,6 +176,7 @@ fn mount_helper(by_table: bool, args: &[OsString]) -> Outcome<Option<MountArgs>>
         options: lists,
         target,
         dir,
+        json: false,
         daemon: false,
     };
     Ok((!fake).then_some(args))

@@ -33,6 +33,7 @@ mod mounts;
 mod named;
 mod offline;
 mod options;
+mod progress;
 mod rehearsal;
 mod remount;
 mod scrub;

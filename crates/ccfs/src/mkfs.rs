@@ -4,11 +4,12 @@
 //! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
 use crate::cli::MkfsArgs;
 use crate::hostfile::{self, SECTOR, grow};
-use crate::{flash, mounts, superblock, tags, target, tools};
-use ccfs_command::{Context, Failure, Outcome, say, size};
+use crate::{flash, mounts, progress, superblock, tags, target, tools};
+use ccfs_command::{Context, Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
 use ccfs_ext4::features;
-use ccfs_ext4::superblock::{SUPER_OFFSET, SUPER_SIZE};
+use ccfs_ext4::superblock::{RawSuper, SUPER_OFFSET, SUPER_SIZE};
+use serde_json::json;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -76,7 +77,7 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
     let temporary = temporary_name(&args.target)?;
     let (file, lock) = temporary_file(&temporary, bytes)?;
     let mut lock = Some(lock);
-    let made = build_image(args, &file, &temporary, bytes).and_then(|()| {
+    let made = build_image(args, &file, &temporary, bytes).and_then(|sb| {
         if args.flash {
             // Another file takes its place.
             drop(lock.take());
@@ -85,17 +86,16 @@ fn new_image(args: &MkfsArgs) -> Outcome<()> {
                 false => allocate(file, bytes),
             })?;
         }
-        take_place(&temporary, &args.target)
+        take_place(&temporary, &args.target).map(|()| sb)
     });
     if made.is_err() {
         let _ = std::fs::remove_file(&temporary);
     }
     // Not before: without it another run may put its own file there.
     drop(lock);
-    made?;
+    let sb = made?;
     sync_parent(&args.target);
-    report(args, bytes);
-    Ok(())
+    report(args, bytes, &sb)
 }
 
 /// Not over a file that somebody put there meanwhile.
@@ -158,12 +158,12 @@ fn another(path: &Path) -> Failure {
     )
 }
 
-fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome<()> {
+fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome<RawSuper> {
     let sparse = args.sparse || args.flash;
     if !sparse {
         allocate(file, bytes)?;
     }
-    mke2fs(args, path, bytes, true)?;
+    let sb = mke2fs(args, path, bytes, true)?;
     if !sparse {
         // mke2fs may have punched holes.
         allocate(file, bytes)?;
@@ -171,7 +171,7 @@ fn build_image(args: &MkfsArgs, file: &File, path: &Path, bytes: u64) -> Outcome
     file.sync_all()
         .or_fail(CODE, "cannot write the image file")?;
     forget_pages(file);
-    Ok(())
+    Ok(sb)
 }
 
 /// What was written leaves the host's page cache: the volume's own writes go past it, and would have to take it out block by block.
@@ -241,15 +241,14 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
             })?;
         }
     }
-    mke2fs(args, &args.target, bytes, is_file)?;
+    let sb = mke2fs(args, &args.target, bytes, is_file)?;
     if is_file && !args.sparse {
         allocate(&file, bytes)?;
     }
     file.sync_all()
         .or_fail(CODE, format_args!("cannot write {shown}"))?;
     forget_pages(&file);
-    report(args, bytes);
-    Ok(())
+    report(args, bytes, &sb)
 }
 
 fn check_size(bytes: u64) -> Outcome<()> {
@@ -384,7 +383,7 @@ fn log_mib(bytes: u64) -> u64 {
     wanted.clamp(4, 128)
 }
 
-fn mke2fs(args: &MkfsArgs, path: &Path, bytes: u64, is_file: bool) -> Outcome<()> {
+fn mke2fs(args: &MkfsArgs, path: &Path, bytes: u64, is_file: bool) -> Outcome<RawSuper> {
     let block = if bytes < SMALL_BLOCKS_BELOW {
         1024
     } else {
@@ -397,7 +396,6 @@ fn mke2fs(args: &MkfsArgs, path: &Path, bytes: u64, is_file: bool) -> Outcome<()
     };
     let mut command = tools::command("mke2fs");
     command.args([
-        "-q",
         "-F",
         "-t",
         "ext4",
@@ -431,10 +429,7 @@ fn mke2fs(args: &MkfsArgs, path: &Path, bytes: u64, is_file: bool) -> Outcome<()
         .args(&args.mke2fs)
         .arg(tools::plain_path(path))
         .arg(format!("{}k", bytes / 1024));
-    let made = command
-        .stdin(Stdio::null())
-        .output()
-        .or_fail(CODE, MISSING)?;
+    let made = progress::shown(command.stdin(Stdio::null())).or_fail(CODE, MISSING)?;
     if !made.status.success() {
         let text = String::from_utf8_lossy(&made.stderr);
         let text = text.trim();
@@ -447,7 +442,7 @@ fn mke2fs(args: &MkfsArgs, path: &Path, bytes: u64, is_file: bool) -> Outcome<()
 }
 
 /// What the user's options made of it may be no file system at all (`-n`), or one that ccfs does not write.
-fn check_usable(path: &Path) -> Outcome<()> {
+fn check_usable(path: &Path) -> Outcome<RawSuper> {
     let file = File::open(path).or_fail(CODE, format_args!("cannot open {}", path.display()))?;
     let mut bytes = [0; SUPER_SIZE];
     file.read_exact_at(&mut bytes, SUPER_OFFSET)
@@ -461,7 +456,7 @@ fn check_usable(path: &Path) -> Outcome<()> {
                 .map(|(name, _)| name)
                 .collect();
             match not.is_empty() {
-                true => return Ok(()),
+                true => return Ok(sb),
                 false => format!("it does not write volumes with {}", not.join(", ")),
             }
         }
@@ -514,12 +509,25 @@ fn sync_parent(target: &Path) {
     let _ = File::open(parent).and_then(|d| d.sync_all());
 }
 
-fn report(args: &MkfsArgs, bytes: u64) {
+fn report(args: &MkfsArgs, bytes: u64, sb: &RawSuper) -> Outcome<()> {
     let target = args.target.display();
-    say!(
-        "{target}: {}; mount it with: ccfs mount {target} DIR",
-        size::show(bytes)
-    );
+    if !args.json {
+        say!(
+            "{target}: {}; mount it with: ccfs mount {target} DIR",
+            size::show(bytes)
+        );
+        return Ok(());
+    }
+    print_json(&json!({
+        "schema": 1,
+        "target": target.to_string(),
+        "size_bytes": bytes,
+        "block_size": 1024u64 << sb.log_block_size.get(),
+        "inodes": sb.inodes_count.get(),
+        "uuid": superblock::show_uuid(&sb.uuid),
+        "label": superblock::show_text(&sb.volume_name),
+        "flash": args.flash,
+    }))
 }
 
 #[cfg(test)]

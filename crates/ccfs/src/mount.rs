@@ -3,11 +3,12 @@ use crate::cli::MountArgs;
 use crate::codes::mount_code;
 use crate::mountpoint::{self, Turn};
 use crate::options::{self, MountOptions};
-use crate::{daemon, limits, logging, mounts, remount, superblock, tags, target, umount};
-use ccfs_command::{Context, Failure, Outcome, warn};
+use crate::{daemon, limits, logging, mounts, remount, superblock, tags, target, umount, volume};
+use ccfs_command::{Context, Failure, Outcome, output::print_json, warn};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_fuse::{Home, MountConfig, MountError, helper_process, usermount};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,19 +20,44 @@ pub fn run(args: &MountArgs) -> Outcome<()> {
     if args.daemon {
         return run_daemon(args, &options);
     }
-    if !options.silent {
+    if !options.silent && !args.json {
         options.notes.iter().for_each(|n| warn!("ccfs mount: {n}"));
     }
     if options.remount {
-        return remount::run(args);
+        remount::run(args)?;
+        return match args.json {
+            true => report(&args.target, &umount::resolve(&args.dir)?, &options),
+            false => Ok(()),
+        };
     }
     let (target, dir) = prepare(args)?;
     let daemon = daemon::start(args, &target, &dir)?;
+    if args.json {
+        return report(&target, &dir, &options);
+    }
     if !args.foreground {
         return Ok(());
     }
     daemon::notify_ready();
     daemon.stay()
+}
+
+/// What `--json` prints of a mount that is there.
+fn report(target: &Path, dir: &Path, options: &MountOptions) -> Outcome<()> {
+    let status = volume::status(dir)?;
+    let mount = &status["mount"];
+    print_json(&json!({
+        "schema": 1,
+        "target": target.to_string_lossy(),
+        "directory": dir.to_string_lossy(),
+        "uuid": status["uuid"],
+        "label": status["label"],
+        "pid": mount["pid"],
+        "read_only": status["read_only"] == true || options.engine.read_only,
+        "transport": mount["transport"],
+        "syncfs_works": mount["syncfs_works"],
+        "notes": options.notes,
+    }))
 }
 
 /// The daemon's life. A failure before it was ready goes to the parent, a later one to the log.

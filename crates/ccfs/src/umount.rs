@@ -3,11 +3,12 @@ use crate::cli::UmountArgs;
 use crate::codes::mount_code;
 use crate::mounts::{self, Daemon, Mount};
 use crate::{dirtier, elsewhere, killed, leave, superblock, tags};
-use ccfs_command::{Context, Failure, Outcome, warn};
+use ccfs_command::{Context, Failure, Outcome, output::print_json, warn};
 use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
 use ccfs_fuse::helper_process::Task;
 use ccfs_fuse::usermount;
 use rustix::mount::{MountFlags, UnmountFlags};
+use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,12 +31,23 @@ pub fn run(args: &UmountArgs) -> Outcome<u8> {
         Some(Task::Dirty) => dirtier::serve().map(|()| 0),
         None => {
             let limit = args.timeout.map(Duration::from_secs);
-            unmount(&args.dir, limit).map(|()| 0)
+            let begun = Instant::now();
+            let (dir, volume) = unmount(&args.dir, limit)?;
+            if args.json {
+                print_json(&json!({
+                    "schema": 1,
+                    "directory": dir.to_string_lossy(),
+                    "target": volume.to_string_lossy(),
+                    "seconds": begun.elapsed().as_secs_f64(),
+                }))?;
+            }
+            Ok(0)
         }
     }
 }
 
-fn unmount(dir: &Path, limit: Option<Duration>) -> Outcome<()> {
+/// Gives the directory, and the image file or device that is plain ext4 again.
+fn unmount(dir: &Path, limit: Option<Duration>) -> Outcome<(PathBuf, PathBuf)> {
     let dir = resolve(&tags::only_directory(dir, mount_code::FAILED)?)?;
     let Some(mount) =
         mounts::at(&dir).or_fail(mount_code::SYSTEM, "cannot read the mount table")?
@@ -90,7 +102,8 @@ fn unmount(dir: &Path, limit: Option<Duration>) -> Outcome<()> {
         ));
     }
     wait_until_released(&mount, &volume, limit)?;
-    check_at_rest(&volume)
+    check_at_rest(&volume)?;
+    Ok((dir, volume))
 }
 
 /// Nothing can be done with a mount whose daemon, this process, is stopped.

@@ -156,7 +156,77 @@ fn inspect_in_flight() {
         plan.out,
         plan.err
     );
-    assert_eq!(ccfs_with(&["fsck", "-p", &image]).code, 0);
+    let checked = |option: &str, code: i32| {
+        let ran = ccfs_with(&["fsck", "--json", option, &image]);
+        let value = compare("ccfs fsck --json", &ran.out);
+        assert_eq!(
+            (ran.code, &value["code"]),
+            (code, &code.into()),
+            "{}",
+            ran.err
+        );
+        ["was_in_flight", "recovered", "e2fsck_code"].map(|key| value[key].clone())
+    };
+    let (yes, no) = (Value::from(true), Value::from(false));
+    assert_eq!(checked("-n", 4), [yes.clone(), no.clone(), Value::Null]);
+    assert_eq!(checked("-p", 0), [yes, true.into(), 0.into()]);
+    assert_eq!(checked("-n", 0), [no.clone(), no, 0.into()]);
     common::tool("e2fsck", &["-fn", &image]);
     assert!(ccfs_with(&["inspect", &image]).out.contains("at rest"));
+}
+
+#[test]
+fn commands_that_change_volumes_tell_what_they_did() {
+    let place = Place::new();
+    let image = place.text("a.img");
+    let done = |args: &[&str]| {
+        let ran = ccfs_with(args);
+        assert_eq!(
+            (ran.code, ran.err.as_str()),
+            (0, ""),
+            "{args:?}: {}",
+            ran.out
+        );
+        ran.out
+    };
+    let made = done(&["mkfs", "--json", "-L", "work", "-s", "100MB", &image]);
+    let made = compare("ccfs mkfs --json", &made);
+    assert_eq!(
+        (&made["size_bytes"], &made["label"]),
+        (&100_000_000.into(), &"work".into())
+    );
+    let checked = ccfs_with(&["fsck", "--json", "-f", &image]);
+    let value = compare("ccfs fsck --json", &checked.out);
+    assert_eq!(
+        (checked.code, &value["code"], &value["e2fsck_code"]),
+        (0, &0.into(), &0.into())
+    );
+    assert!(checked.err.contains("/24416 files"), "{}", checked.err);
+    common::needs_mounts!();
+    let dir = place.subdir("mnt");
+    let mount = |option: &str| {
+        let ran = ccfs_with(&["mount", "--json", "-o", option, &image, &dir]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        compare("ccfs mount --json", &ran.out)
+    };
+    let mounted = mount("data=ordered");
+    assert_eq!(
+        (&mounted["target"], &mounted["directory"]),
+        (&image.clone().into(), &dir.clone().into())
+    );
+    assert_eq!(
+        (&mounted["uuid"], &mounted["read_only"]),
+        (&made["uuid"], &false.into())
+    );
+    assert_eq!(mounted["notes"].as_array().unwrap().len(), 1);
+    let read_only = mount("remount,ro");
+    assert_eq!(
+        (&read_only["read_only"], &read_only["pid"]),
+        (&true.into(), &mounted["pid"])
+    );
+    let value = compare("ccfs umount --json", &done(&["umount", "--json", &dir]));
+    assert_eq!(
+        (&value["target"], &value["directory"]),
+        (&image.into(), &dir.into())
+    );
 }

@@ -1,5 +1,6 @@
 //! `ccfs ls`, `tree`, `cat`, `put`, `get`, `cp`, `rm`, `mkdir`: what a user types, and what programs read.
 mod common;
+use ccfs_testkit::json::compare;
 use common::{Place, Ran, ccfs, ccfs_with, refused, run, tool, unmount};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -87,38 +88,8 @@ fn ls_json_is_as_documented() {
     std::os::unix::fs::symlink("odd", place.path("link")).unwrap();
     ok(&["put", odd.to_str().unwrap(), &place.text("link"), &image]);
     let listed: serde_json::Value = serde_json::from_str(&ok(&["ls", "--json", &image])).unwrap();
-    let documented = fs::read_to_string("../../docs/json.md").unwrap();
-    let section = documented.split("## ccfs ls --json").nth(1).unwrap();
-    let section = section.split("\n## ").next().unwrap();
-    let field = |name: &str| {
-        let row = section
-            .lines()
-            .find(|l| l.starts_with(&format!("| `{name}` |")));
-        row.unwrap_or_else(|| panic!("docs/json.md does not name {name}"))
-            .to_string()
-    };
-    let kind_of = |v: &serde_json::Value| match v {
-        serde_json::Value::String(_) => "string",
-        serde_json::Value::Number(_) => "number",
-        serde_json::Value::Array(_) => "array",
-        serde_json::Value::Null => "null",
-        _ => "object",
-    };
-    for (name, value) in listed.as_object().unwrap() {
-        assert!(field(name).contains(kind_of(value)), "{name}");
-    }
+    compare("ccfs ls --json", &ok(&["ls", "-R", "--json", &image]));
     let entries = listed["entries"].as_array().unwrap();
-    for entry in entries {
-        for (name, value) in entry.as_object().unwrap() {
-            assert!(
-                field(&format!("entries[].{name}")).contains(kind_of(value)),
-                "{name}"
-            );
-        }
-    }
-    let rows = section.lines().filter(|l| l.starts_with("| `")).count();
-    let fields = listed.as_object().unwrap().len() + 1 + entries[0].as_object().unwrap().len();
-    assert_eq!(rows, fields, "docs/json.md names fields that are not there");
     let of = |name: &str| entries.iter().find(|e| e["name"] == name).unwrap();
     assert_eq!(of("link")["target"], "odd");
     assert_eq!(of("lost+found")["type"], "directory");
@@ -409,4 +380,89 @@ fn get_replaces_files_and_nothing_else() {
     ok(&["get", &inside, &at("to-old")]);
     assert!(kind("to-old").is_symlink() && kind("old").is_file());
     assert_eq!(fs::read(at("old")).unwrap(), b"content");
+}
+
+#[test]
+fn ls_shows_what_is_asked_for() {
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    let at = |path: &str| format!("{image}:{path}");
+    ok(&["mkdir", "-p", &at("/d/.hidden/below"), &at("/d/sub")]);
+    fs::write(place.path("f"), vec![1; 1_572_864]).unwrap();
+    ok(&[
+        "put",
+        "--owner",
+        "1:2",
+        &place.text("f"),
+        &at("/d/sub/large"),
+    ]);
+    ok(&["put", &place.text("f"), &at("/d/.dot")]);
+    assert_eq!(ok(&["ls", &at("/d")]), "sub\n");
+    assert_eq!(ok(&["ls", "-a", &at("/d")]), ".\n..\n.dot\n.hidden\nsub\n");
+    assert!(ok(&["ls", "-l", &at("/d/sub")]).contains(" 1572864 "));
+    assert!(ok(&["ls", "-lh", &at("/d/sub")]).contains(" 1.5 MiB "));
+    assert_eq!(
+        ok(&["ls", "-R", &at("/d")]),
+        "/d:\nsub\n\n/d/.hidden:\nbelow\n\n/d/.hidden/below:\n\n/d/sub:\nlarge\n"
+    );
+    let all = compare("ccfs ls --json", &ok(&["ls", "-R", "--json", &at("/d")]));
+    let below = all["below"].as_array().unwrap();
+    let paths: Vec<_> = below.iter().map(|d| d["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/d/.hidden", "/d/.hidden/below", "/d/sub"]);
+    assert_eq!(below[2]["entries"][0]["name"], "large");
+    let tree = compare("ccfs tree --json", &ok(&["tree", "--json", &at("/d")]));
+    assert_eq!(
+        (&tree["directories"], &tree["files"]),
+        (&3.into(), &2.into())
+    );
+    assert_eq!(tree["entries"][0]["path"], ".dot");
+    assert!(
+        ccfs_with(&["ls", "--help"])
+            .out
+            .contains("--human-readable")
+    );
+}
+
+#[test]
+fn standard_input_and_output_are_files() {
+    let place = Place::new();
+    let image = place.volume("a.img", "32M");
+    let at = |path: &str| format!("{image}:{path}");
+    let put = |input: &[u8], args: &[&str]| {
+        fs::write(place.path("input"), input).unwrap();
+        let input = fs::File::open(place.path("input")).unwrap();
+        run(ccfs().arg("put").args(args).stdin(input))
+    };
+    // More than one piece, and not a multiple of anything.
+    let content: Vec<u8> = (0..3_333_333u32).map(|n| (n * 7 % 251) as u8).collect();
+    for (input, owner) in [
+        (&content[..], "5:6"),
+        (&b""[..], "7:8"),
+        (&b"short"[..], "7:8"),
+    ] {
+        let ran = put(input, &["--owner", owner, "-", &at("/f")]);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+        let got = Command::new(ccfs().get_program())
+            .args(["get", &at("/f"), "-"])
+            .output()
+            .unwrap();
+        assert!(got.status.success() && got.stdout == input);
+    }
+    // A file that is replaced keeps its owner.
+    assert!(ok(&["ls", "-l", &at("/f")]).contains("     5     6 "));
+    refused("put", &put(b"x", &["-", &image]), 2, &["is a directory"]);
+    refused("get", &ccfs_with(&["get", &at("/none"), "-"]), 1, &["none"]);
+    refused(
+        "get",
+        &ccfs_with(&["get", &at("/"), "-"]),
+        1,
+        &["directory"],
+    );
+    fs::write(place.path("-"), "by its name").unwrap();
+    let ran = run(ccfs()
+        .args(["put", "./-", &at("/dash")])
+        .current_dir(place.text("")));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(ok(&["cat", &at("/dash")]), "by its name");
+    tool("e2fsck", &["-fn", &image]);
 }

@@ -76,7 +76,7 @@ fn what_is_printed_steers_no_terminal() {
     assert!(shown(&["status", &dir]).contains("a?[31m?b"));
     let name = place.text("mnt/x\u{1b}[2Jy");
     let touched = shown(&["atomic", "--dry-run", "--on", &dir, "--", "touch", &name]);
-    assert!(touched.contains("set x?[2Jy"), "{touched}");
+    assert!(touched.contains("created x?[2Jy"), "{touched}");
     fs::write(&name, "").unwrap();
     unmount(&dir);
     for command in ["ls", "tree"] {

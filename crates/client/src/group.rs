@@ -62,7 +62,8 @@ pub fn group_enter(fd: impl AsFd, handle: u64) -> io::Result<()> {
     call(fd.as_fd(), abi::IOC_GROUP_ENTER, 0, handle, 0).map(drop)
 }
 
-/// What a group (0: the caller's) has changed so far, one change a line: `set PATH`, `removed PATH` for names, `changed PATH` for files.
+/// What a group (0: the caller's) has changed so far, one change a line: `created PATH`, `changed PATH` (a file, or a name that
+/// leads elsewhere now), `removed PATH`.
 /// Errors: as [`group_commit`].
 pub fn group_changes(fd: impl AsFd, handle: u64) -> io::Result<String> {
     let mut text = String::new();

@@ -34,5 +34,5 @@ pub use core::status::{
 pub use core::watch::{self, SyncCall};
 pub use home::recover::{Facts, Recovery, Row, Verdict, recover, verdict};
 pub use operation::full::GivenUp;
-pub use operation::group::{AbortListener, Aborted};
+pub use operation::group::{AbortListener, Aborted, GroupChanges, NameChange};
 pub use volume::Volume;

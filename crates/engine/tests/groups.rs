@@ -67,7 +67,15 @@ fn an_abort_gives_everything_back() {
     assert_eq!(v.lookup(sub.ino, b"moved").unwrap().size, 50_004);
     assert_eq!(errno(v.lookup(ROOT_INO, b"removed")), libc::ENOENT);
     let changes = v.group_changes(id).unwrap();
-    assert!(changes.names.contains(&(ROOT_INO, b"made".to_vec())));
+    let change = |name: &[u8]| {
+        let found = changes
+            .names
+            .iter()
+            .find(|(dir, n, _)| *dir == ROOT_INO && n == name);
+        found.map(|(.., change)| *change)
+    };
+    assert_eq!(change(b"made"), Some(NameChange::Created(made.ino)));
+    assert_eq!(change(b"removed"), Some(NameChange::Removed));
     v.group_abort(id).unwrap();
     assert_eq!(v.lookup(ROOT_INO, b"kept").unwrap(), before.0);
     assert_eq!(v.getattr(ROOT_INO).unwrap(), before.1);

@@ -5,7 +5,7 @@ use ccfs_device::{Device, FileDevice, FlashDevice};
 use ccfs_engine::{
     Attr, Context, DEFAULT_STREAM, Ino, Options, RenameFlags, StatFs, Volume, WriteFlags,
 };
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -163,13 +163,19 @@ impl Offline {
     }
 
     /// Makes or replaces a file, whole: a crash shows the old content or the new. A replaced file keeps mode and owner.
-    pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
+    pub fn write(&self, path: impl AsRef<Path>, mut content: &[u8]) -> Result<()> {
+        self.write_from(path, &mut content).map(drop)
+    }
+
+    /// As `write`, from where the content can be read. Gives its length, bytes. A failed read is `Error::File` with its cause; nothing of the
+    /// file is there then.
+    pub fn write_from(&self, path: impl AsRef<Path>, content: &mut dyn Read) -> Result<u64> {
         let path = bytes(&path);
         self.write_file(path, content)
             .map_err(|e| Error::file(path, e))
     }
 
-    fn write_file(&self, path: &[u8], content: &[u8]) -> ccfs_engine::Result<()> {
+    fn write_file(&self, path: &[u8], content: &mut dyn Read) -> ccfs_engine::Result<u64> {
         let at = walk(&self.volume, path, Last::Follow)?;
         let old = match &at.attr {
             Some(attr) if attr.is_dir() => return errno(libc::EISDIR),
@@ -182,8 +188,8 @@ impl Offline {
         self.volume.remember(new, 1);
         let done = self
             .fill(new, content)
-            .and_then(|()| match old {
-                None => Ok(()),
+            .and_then(|length| match old {
+                None => Ok(length),
                 Some(old) => {
                     let set = ccfs_engine::SetAttr {
                         mode: Some(old.mode & 0o7777),
@@ -191,26 +197,29 @@ impl Offline {
                         gid: Some(old.gid),
                         ..Default::default()
                     };
-                    self.volume.setattr(&self.cx, new, &set).map(drop)
+                    self.volume.setattr(&self.cx, new, &set).map(|_| length)
                 }
             })
-            .and_then(|()| self.name_it(new, dir, &name));
+            .and_then(|length| self.name_it(new, dir, &name).map(|()| length));
         self.volume.forget(new, 1);
         done
     }
 
-    fn fill(&self, ino: Ino, content: &[u8]) -> ccfs_engine::Result<()> {
-        let mut at = 0;
-        while at < content.len() {
-            at += self.volume.write(
-                &self.cx,
-                ino,
-                at as u64,
-                &content[at..],
-                WriteFlags::default(),
-            )?;
+    fn fill(&self, ino: Ino, content: &mut dyn Read) -> ccfs_engine::Result<u64> {
+        let (mut at, mut piece) = (0, Vec::new());
+        loop {
+            piece.clear();
+            (&mut *content).take(PIECE as u64).read_to_end(&mut piece)?;
+            if piece.is_empty() {
+                return Ok(at);
+            }
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                let flags = WriteFlags::default();
+                let done = self.volume.write(&self.cx, ino, at, rest, flags)?;
+                (at, rest) = (at + done as u64, &rest[done..]);
+            }
         }
-        Ok(())
     }
 
     /// Gives a nameless file its name; what had the name before, if it is no directory, is replaced in one operation.

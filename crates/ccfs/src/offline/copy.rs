@@ -1,7 +1,7 @@
 //! `ccfs put`, `get` and `cp`.
 use super::place::{self, Place};
 use super::{CODE, close, explain, open, silent_failure};
-use crate::cli::{CpArgs, GetArgs, PutArgs};
+use crate::cli::{CatArgs, CpArgs, GetArgs, PutArgs};
 use crate::superblock::is_volume;
 use ccfs_command::{Failure, Outcome, size, warn};
 use ccfs_offline::{Access, CopyOptions, Error, Offline, Progress, Watch};
@@ -11,6 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Stands for standard input, or output. A file of that name is `./-`.
+const STANDARD: &str = "-";
 
 /// Tells failures at once, and on a terminal how far it is.
 struct Teller {
@@ -135,11 +138,18 @@ pub fn put(args: &PutArgs) -> Outcome<()> {
             ),
         ));
     }
-    let volume = open(&goal.image, Access::ReadWrite)?;
+    let mut volume = open(&goal.image, Access::ReadWrite)?;
+    if let Some((uid, gid)) = args.owner {
+        volume.set_owner(uid, gid);
+    }
     let mut teller = Teller::new("ccfs put", &goal.image);
     let mut all = Progress::default();
     let copied = check_goal(&volume, &goal, files.len()).and_then(|()| {
         for file in files {
+            if file == STANDARD {
+                put_standard(&volume, &goal)?;
+                continue;
+            }
             match volume.put(file, &goal.path, &options(args.owner), &mut teller) {
                 Ok(done) => all.failed += done.failed,
                 Err(e) => return Err(teller.stopped(&e)),
@@ -152,7 +162,31 @@ pub fn put(args: &PutArgs) -> Outcome<()> {
     copied.and(closed)
 }
 
+/// One file of standard input.
+fn put_standard(volume: &Offline, goal: &Place) -> Outcome<()> {
+    let is_dir =
+        goal.path.as_os_str().is_empty() || volume.stat(&goal.path).is_ok_and(|attr| attr.is_dir());
+    if is_dir {
+        return Err(Failure::new(
+            2,
+            format!(
+                "{}: {} is a directory; standard input has no name, write IMAGE:PATH of the file",
+                goal.image.display(),
+                goal.shown()
+            ),
+        ));
+    }
+    let written = volume.write_from(&goal.path, &mut std::io::stdin().lock());
+    written
+        .map(drop)
+        .map_err(|e| Failure::new(CODE, explain(&goal.image, &e)))
+}
+
 pub fn get(args: &GetArgs) -> Outcome<()> {
+    if args.dest == Path::new(STANDARD) {
+        let places = vec![args.place.clone()];
+        return super::cat(&CatArgs { places });
+    }
     let from = Place::parse(&args.place)?;
     let other = Place::parse_host(args.dest.as_os_str())?.image;
     if !is_volume(&from.image) && is_volume(&other) && other.is_file() {

@@ -2,10 +2,12 @@
 use super::place::Place;
 use super::{CODE, close, explain, open, silent_failure};
 use crate::cli::{LsArgs, TreeArgs};
-use ccfs_command::{Failure, Outcome, output::print_json, say, warn};
+use ccfs_command::{Failure, Outcome, output::print_json, say, size, warn};
 use ccfs_offline::{Access, Attr, Entry, Error, Offline, show_name};
 use serde::Serialize;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// Schema in docs/json.md.
 #[derive(Serialize)]
@@ -14,6 +16,34 @@ struct Listing {
     image: String,
     path: String,
     entries: Vec<Listed>,
+    below: Vec<Directory>,
+}
+
+/// A directory below the one that was named.
+#[derive(Serialize)]
+struct Directory {
+    path: String,
+    entries: Vec<Listed>,
+}
+
+/// Schema in docs/json.md.
+#[derive(Serialize)]
+struct Tree {
+    schema: u32,
+    image: String,
+    path: String,
+    directories: u64,
+    files: u64,
+    entries: Vec<Below>,
+}
+
+#[derive(Serialize)]
+struct Below {
+    path: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    size_bytes: u64,
+    error: String,
 }
 
 #[derive(Serialize)]
@@ -51,8 +81,9 @@ fn list(volume: &Offline, place: &Place, args: &LsArgs) -> Outcome<()> {
     };
     let attr = attr.map_err(fail)?;
     let base = place.path.as_path();
-    let (entries, dir) = if letter(&attr) == 'd' {
-        (volume.list(base).map_err(fail)?, Some(base))
+    let is_dir = letter(&attr) == 'd';
+    let (entries, dir) = if is_dir {
+        (entries_of(volume, base, args).map_err(fail)?, Some(base))
     } else {
         let name = base.as_os_str().as_encoded_bytes().to_vec();
         let entry = Entry {
@@ -61,11 +92,40 @@ fn list(volume: &Offline, place: &Place, args: &LsArgs) -> Outcome<()> {
         };
         (vec![entry], None)
     };
-    let mut damaged = false;
-    for entry in &entries {
-        if let Err(e) = &entry.attr {
-            warn!("ccfs ls: {}", explain(&place.image, e));
-            damaged = true;
+    let mut damaged = tell_damage(place, &entries);
+    let (below, torn) = match args.recursive && is_dir {
+        true => directories_below(volume, place)?,
+        false => (Vec::new(), false),
+    };
+    damaged |= torn;
+    let mut directories = Vec::new();
+    if !args.json {
+        if !below.is_empty() {
+            say!("{}:", place.shown());
+        }
+        show_entries(volume, dir, &entries, args);
+    }
+    for path in &below {
+        let inside = match entries_of(volume, path, args) {
+            Ok(inside) => inside,
+            // It was told when it was found.
+            Err(_) => continue,
+        };
+        damaged |= tell_damage(place, &inside);
+        let shown = show_name(path.as_os_str().as_encoded_bytes());
+        match args.json {
+            true => directories.push(Directory {
+                path: shown,
+                entries: inside
+                    .iter()
+                    .map(|e| listed(volume, Some(path), e))
+                    .collect(),
+            }),
+            false => {
+                say!("");
+                say!("{shown}:");
+                show_entries(volume, Some(path), &inside, args);
+            }
         }
     }
     if args.json {
@@ -74,11 +134,8 @@ fn list(volume: &Offline, place: &Place, args: &LsArgs) -> Outcome<()> {
             image: place.image.display().to_string(),
             path: place.shown(),
             entries: entries.iter().map(|e| listed(volume, dir, e)).collect(),
+            below: directories,
         })?;
-    } else {
-        for entry in &entries {
-            say!("{}", line(volume, dir, entry, args.long));
-        }
     }
     if damaged {
         Err(silent_failure())
@@ -87,10 +144,58 @@ fn list(volume: &Offline, place: &Place, args: &LsArgs) -> Outcome<()> {
     }
 }
 
+/// Those that are to be shown, by name.
+fn entries_of(volume: &Offline, dir: &Path, args: &LsArgs) -> ccfs_offline::Result<Vec<Entry>> {
+    let mut entries = volume.list(dir)?;
+    if !args.all && !args.json {
+        entries.retain(|e| !e.name.starts_with(b"."));
+    }
+    if args.all {
+        let special = [".", ".."].map(|name| Entry {
+            name: name.into(),
+            attr: volume.lstat(dir.join(name)),
+        });
+        entries.splice(0..0, special);
+    }
+    Ok(entries)
+}
+
+/// Says which entries cannot be read. True: some.
+fn tell_damage(place: &Place, entries: &[Entry]) -> bool {
+    let mut damaged = false;
+    for e in entries.iter().filter_map(|entry| entry.attr.as_ref().err()) {
+        warn!("ccfs ls: {}", explain(&place.image, e));
+        damaged = true;
+    }
+    damaged
+}
+
+/// All directories below the one that was named, each before what is in it. True: some could not be read, which was told.
+fn directories_below(volume: &Offline, place: &Place) -> Outcome<(Vec<PathBuf>, bool)> {
+    let (mut found, mut damaged) = (Vec::new(), false);
+    let visited = volume.visit(&place.path, &mut |_, path, entry| match entry {
+        Ok(entry) if entry.attr.as_ref().is_ok_and(Attr::is_dir) => {
+            found.push(place.path.join(OsStr::from_bytes(path)));
+        }
+        Ok(_) => {}
+        Err(e) => {
+            warn!("ccfs ls: {}", explain(&place.image, &e));
+            damaged = true;
+        }
+    });
+    visited.map_err(|e| Failure::new(CODE, explain(&place.image, &e)))?;
+    Ok((found, damaged))
+}
+
+fn show_entries(volume: &Offline, dir: Option<&Path>, entries: &[Entry], args: &LsArgs) {
+    for entry in entries {
+        say!("{}", line(volume, dir, entry, args));
+    }
+}
+
 /// The target of a symlink in the directory `dir`, or of one that was named itself.
 fn target(volume: &Offline, dir: Option<&Path>, entry: &Entry) -> Option<Vec<u8>> {
-    use std::os::unix::ffi::OsStrExt;
-    let name = Path::new(std::ffi::OsStr::from_bytes(&entry.name));
+    let name = Path::new(OsStr::from_bytes(&entry.name));
     let path = dir.map_or(name.to_path_buf(), |dir| dir.join(name));
     match &entry.attr {
         Ok(attr) if letter(attr) == 'l' => volume.read_link(path).ok(),
@@ -122,9 +227,9 @@ fn listed(volume: &Offline, dir: Option<&Path>, entry: &Entry) -> Listed {
     }
 }
 
-fn line(volume: &Offline, dir: Option<&Path>, entry: &Entry, long: bool) -> String {
+fn line(volume: &Offline, dir: Option<&Path>, entry: &Entry, args: &LsArgs) -> String {
     let name = show_name(&entry.name);
-    if !long {
+    if !args.long {
         return name;
     }
     let Ok(attr) = &entry.attr else {
@@ -141,7 +246,11 @@ fn line(volume: &Offline, dir: Option<&Path>, entry: &Entry, long: bool) -> Stri
         attr.nlink,
         attr.uid,
         attr.gid,
-        attr.size,
+        if args.human_readable {
+            size::show(attr.size)
+        } else {
+            attr.size.to_string()
+        },
         date(attr.mtime.0),
     )
 }
@@ -219,14 +328,17 @@ fn date(seconds: i64) -> String {
 pub fn tree(args: &TreeArgs) -> Outcome<()> {
     let place = Place::parse(&args.place)?;
     let volume = open(&place.image, Access::ReadOnly)?;
-    let shown = show_tree(&volume, &place);
+    let shown = show_tree(&volume, &place, args.json);
     shown.and(close(&place.image, volume))
 }
 
-fn show_tree(volume: &Offline, place: &Place) -> Outcome<()> {
-    say!("{}", place.shown());
+fn show_tree(volume: &Offline, place: &Place, as_json: bool) -> Outcome<()> {
+    if !as_json {
+        say!("{}", place.shown());
+    }
     let (mut dirs, mut files, mut damaged) = (0u64, 0u64, false);
-    let visited = volume.visit(&place.path, &mut |depth, _, entry| {
+    let mut all = Vec::new();
+    let visited = volume.visit(&place.path, &mut |depth, path, entry| {
         let entry = match entry {
             Ok(entry) => entry,
             Err(e) => {
@@ -250,12 +362,32 @@ fn show_tree(volume: &Offline, place: &Place) -> Outcome<()> {
                 " (damaged)"
             }
         };
+        if as_json {
+            let attr = entry.attr.as_ref();
+            all.push(Below {
+                path: show_name(path),
+                kind: attr.map_or("unknown", kind),
+                size_bytes: attr.map_or(0, |a| a.size),
+                error: attr.err().map_or(String::new(), |e| e.to_string()),
+            });
+            return;
+        }
         // A tree that is thousands of levels deep is not drawn to scale.
         let indent = "  ".repeat(depth.min(64) + 1);
         say!("{indent}{}{mark}", show_name(&entry.name));
     });
     visited.map_err(|e| Failure::new(CODE, explain(&place.image, &e)))?;
-    say!("{dirs} directories, {files} files");
+    match as_json {
+        true => print_json(&Tree {
+            schema: 1,
+            image: place.image.display().to_string(),
+            path: place.shown(),
+            directories: dirs,
+            files,
+            entries: all,
+        })?,
+        false => say!("{dirs} directories, {files} files"),
+    }
     if damaged {
         Err(silent_failure())
     } else {

@@ -54,6 +54,26 @@ pub struct Aborted {
     pub names: Vec<(Ino, Vec<u8>)>,
 }
 
+/// What an open group has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupChanges {
+    /// Inodes whose attributes, or content, it changed or made.
+    pub inodes: Vec<Ino>,
+    /// Names that it changed, by directory; none that came and went.
+    pub names: Vec<(Ino, Vec<u8>, NameChange)>,
+}
+
+/// What became of a name in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameChange {
+    /// It was not there before, and leads to this inode.
+    Created(Ino),
+    /// It was there, and leads to this inode now.
+    Replaced(Ino),
+    /// It was there.
+    Removed,
+}
+
 /// Told of every abort, by the thread that did it. It must not wait for operations of the volume.
 pub type AbortListener = Box<dyn Fn(Aborted) + Send + Sync>;
 
@@ -200,18 +220,26 @@ impl Operations {
         self.aborts_begun.load(Ordering::SeqCst)
     }
 
-    /// What an open group has changed so far: inodes, and names by directory, but for those that came and went.
-    pub fn group_changes(&self, id: StreamId) -> Result<Aborted> {
+    /// What an open group has changed so far. Error: ECANCELED, it is not open.
+    pub fn group_changes(&self, id: StreamId) -> Result<GroupChanges> {
         let txn = self.streams().group(id);
         let txn = txn.ok_or(Error::Errno(libc::ECANCELED))?;
-        let mut changes = self.report(&txn);
+        let inodes = self.touched(&txn);
         let body = txn.body.lock();
-        let never = |dir: &Ino, name: &[u8]| {
-            let change = body.entries.get(dir).and_then(|names| names.get(name));
-            change.is_some_and(|c| c.fresh && c.value.is_none())
-        };
-        changes.names.retain(|(dir, name)| !never(dir, name));
-        Ok(changes)
+        let mut names = Vec::new();
+        for (dir, changed) in &body.entries {
+            for (name, change) in changed {
+                let kind = match (change.fresh, change.value) {
+                    (true, None) => continue,
+                    (true, Some((ino, _))) => NameChange::Created(ino),
+                    (false, Some((ino, _))) => NameChange::Replaced(ino),
+                    (false, None) => NameChange::Removed,
+                };
+                names.push((*dir, name.to_vec(), kind));
+            }
+        }
+        names.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        Ok(GroupChanges { inodes, names })
     }
 
     /// Who is told of aborts: whoever caches what this volume showed. Pages that it writes back of an inode in such a report are dropped

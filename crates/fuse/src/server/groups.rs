@@ -12,7 +12,8 @@ use crate::transport::channel::Channel;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_caller::Found;
 use ccfs_client::abi::{self as client, GroupArg};
-use ccfs_engine::{Fate, Ino, Limit, Reason};
+use ccfs_engine::{Fate, Ino, Limit, NameChange, Reason};
+use std::collections::HashSet;
 use std::time::Duration;
 
 impl Server {
@@ -184,11 +185,23 @@ impl Server {
         let changes = self.volume.group_changes(found.id)?;
         (arg.length, arg.data) = (0, [0; client::STATUS_CHUNK]);
         let paths = Paths::new(&self.volume, self.user(request));
-        let names = changes
-            .names
-            .iter()
-            .map(|(dir, name)| Change::Name(*dir, name));
-        let files = changes.inodes.iter().map(|ino| Change::File(*ino));
+        let names = changes.names.iter();
+        let names = names.map(|(dir, name, change)| Change::Name(*dir, name, *change));
+        // Of what was made its name speaks; another name of a file that was there before says nothing of the file.
+        let mut made: HashSet<Ino> = HashSet::new();
+        made.extend(
+            changes
+                .names
+                .iter()
+                .filter_map(|(.., change)| match change {
+                    NameChange::Created(ino) | NameChange::Replaced(ino) => Some(*ino),
+                    NameChange::Removed => None,
+                }),
+        );
+        let one_name = |ino: Ino| self.volume.getattr(ino).is_ok_and(|attr| attr.nlink == 1);
+        let files = changes.inodes.iter();
+        let files = files.filter(|ino| !(made.contains(ino) && one_name(**ino)));
+        let files = files.map(|ino| Change::File(*ino));
         let first = usize::try_from(arg.next).unwrap_or(usize::MAX);
         for change in names.chain(files).skip(first) {
             let line = self.line_of(&paths, change);
@@ -207,10 +220,11 @@ impl Server {
     fn line_of(&self, paths: &Paths, change: Change) -> Option<String> {
         let path = |ino: Ino| paths.of(ino).unwrap_or_else(|| format!("inode {ino}"));
         match change {
-            Change::Name(dir, name) => {
-                let there = match self.volume.lookup(dir, name) {
-                    Ok(_) => "set",
-                    Err(_) => "removed",
+            Change::Name(dir, name, change) => {
+                let there = match change {
+                    NameChange::Created(_) => "created",
+                    NameChange::Replaced(_) => "changed",
+                    NameChange::Removed => "removed",
                 };
                 let name = String::from_utf8_lossy(name).replace('\n', "?");
                 let path = format!("{}/{name}", path(dir));
@@ -262,6 +276,6 @@ fn tell(fate: &Fate, arg: &mut GroupArg) -> bool {
 
 /// Something that a group has changed.
 enum Change<'a> {
-    Name(Ino, &'a [u8]),
+    Name(Ino, &'a [u8], NameChange),
     File(Ino),
 }

@@ -42,23 +42,23 @@ fn dry_run() {
     let Some(v) = volume("dry_run", "") else {
         return;
     };
-    let out = v.script("mkdir d; echo a >d/a; echo b >d/b; echo c >c");
+    let out = v.script("mkdir d; echo a >d/a; echo b >d/b; echo r >d/r; echo c >c");
     assert_eq!(out.code, 0, "{}", out.all());
     let before = Tree::read(v.mnt());
     let out =
-        v.script("$CCFS atomic --dry-run -- sh -euc 'rm d/b; echo more >>d/a; mkdir e; mv c e/c'");
+        v.script("$CCFS atomic --dry-run -- sh -euc 'rm d/b; echo more >>d/a; mkdir e; mv c e/c; echo n >n; mv n d/r; : >t; rm t'");
     assert_eq!(out.code, 0, "{}", out.all());
     let mut lines: Vec<&str> = out.stdout.lines().collect();
     lines.sort_unstable();
-    for line in [
-        "removed d/b",
-        "removed c",
-        "set e",
-        "set e/c",
+    let expected = [
         "changed d/a",
-    ] {
-        assert!(lines.contains(&line), "{line} is not in {lines:?}");
-    }
+        "changed d/r",
+        "created e",
+        "created e/c",
+        "removed c",
+        "removed d/b",
+    ];
+    assert_eq!(lines, expected);
     assert_same("nothing happened", &before, &Tree::read(v.mnt()));
     let out = v.script("$CCFS atomic --dry-run --json -- sh -euc 'rm d/b'");
     assert_eq!(out.code, 0, "{}", out.all());

@@ -57,9 +57,9 @@ const DPKG: Recipe = Recipe {
             for f in $(seq 30); do seq $((f * 50)) | cmp - root/usr/share/$name/$f; done
         done"#,
     shows: &[
-        "set root/usr/share/one/7",
-        "set root/usr/share/two/30",
-        "set root/var/lib/dpkg/status",
+        "created root/usr/share/one/7",
+        "created root/usr/share/two/30",
+        "changed root/var/lib/dpkg/status",
     ],
 };
 
@@ -78,7 +78,7 @@ const TAR: Recipe = Recipe {
         archive=release; [ $MODE != fail ] || archive=broken
         tar xf "$OUT/$archive.tar" -C app --checkpoint=4 --checkpoint-action=exec='sh "$OUT/pause"' 2>"$OUT/said""#,
     check: r#"diff -r "$OUT/new" app | grep -v '^Only in app: mine$' >"$OUT/differs" || :; [ ! -s "$OUT/differs" ]"#,
-    shows: &["set app/f1", "set app/f40", "set app/sub/link"],
+    shows: &["changed app/f1", "created app/f40", "created app/sub/link"],
 };
 
 const RSYNC: Recipe = Recipe {
@@ -93,7 +93,11 @@ const RSYNC: Recipe = Recipe {
         more=; [ $MODE != fail ] || more=$OUT/not-there
         rsync -a "$OUT/new/pages" $more www/ 2>"$OUT/said"; sh "$OUT/pause"; rsync -a --delete "$OUT/new/" www/"#,
     check: r#"diff -r "$OUT/new" www"#,
-    shows: &["removed www/old", "set www/index", "set www/pages/40"],
+    shows: &[
+        "removed www/old",
+        "changed www/index",
+        "created www/pages/40",
+    ],
 };
 
 const GIT: Recipe = Recipe {
@@ -119,7 +123,11 @@ const GIT: Recipe = Recipe {
         [ "$(git rev-parse HEAD~1)" = "$(git -C "$OUT/upstream" rev-parse good)" ]
         [ "$(cat mine line)" = "ours
 b" ]; [ ! -e f3 ]; seq 1000 | cmp - d/new"#,
-    shows: &["set tree/d/new", "removed tree/f3", "set tree/.git/index"],
+    shows: &[
+        "created tree/d/new",
+        "removed tree/f3",
+        "changed tree/.git/index",
+    ],
 };
 
 const MAKE: Recipe = Recipe {
@@ -136,7 +144,10 @@ const MAKE: Recipe = Recipe {
     check: r#"
         for f in $(seq 30); do cmp "$OUT/source/lib$f.so.1" root/usr/lib/lib$f.so; done
         [ "$(ls root/usr/lib | wc -l)" = 60 ]; [ -x root/usr/lib/lib2.so.1 ]"#,
-    shows: &["set root/usr/lib/lib1.so.1", "set root/usr/lib/lib30.so"],
+    shows: &[
+        "changed root/usr/lib/lib1.so.1",
+        "created root/usr/lib/lib30.so",
+    ],
 };
 
 /// A script of a recipe, prepared so that it can run beside what the test does to the volume.
@@ -239,7 +250,11 @@ fn dry_run(v: &Volume, recipe: &Recipe, before: &Tree) -> Duration {
 fn failure(v: &mut Volume, recipe: &Recipe, before: &Tree) {
     let dry = run(&mut atomic(v, recipe, "--dry-run", "fail"));
     assert_ne!(dry.code, 0, "{}", said(v));
-    let made = dry.stdout.lines().filter(|l| l.starts_with("set ")).count();
+    let made = dry
+        .stdout
+        .lines()
+        .filter(|l| l.starts_with("created "))
+        .count();
     assert!(made >= 5, "only {}", dry.all());
     let failed = run(&mut atomic(v, recipe, "", "fail"));
     assert_eq!(failed.code, dry.code, "{}{}", failed.all(), said(v));
