@@ -33,10 +33,12 @@ __all__ = [
     "enter_atomic",
     "fbarrier",
     "fdatabarrier",
+    "find_stream",
     "get_stream",
     "is_supported",
     "leave_stream",
     "make_atomic",
+    "name_stream",
     "new_stream",
     "open_atomic",
     "set_stream",
@@ -60,6 +62,8 @@ DEFAULT = 1
 _VERSION = 1
 _ARG = struct.Struct("=IIQ")
 _SET, _GET, _NEW, _SYNC = (0xC010CC80, 0xC010CC81, 0xC010CC82, 0xC010CC83)
+_NAME, _FIND = (0xC050CC86, 0xC050CC87)
+_NAME_ARG = struct.Struct("=IIQ64s")
 _SYNC_VOLUME = 0xC008CCA3
 _SYNC_VOLUME_ARG = struct.Struct("=II")
 _BARRIER = 0xC008CCA0
@@ -172,6 +176,29 @@ def new_stream(where: Where, *, ignore_fsync: bool = False) -> int:
     """
     with _At(where) as fd:
         return _call(fd, _NEW, 0, _IGNORE_FSYNC if ignore_fsync else 0).id
+
+
+def name_stream(where: Where, stream_id: int, name: Optional[str]) -> None:
+    """Gives a stream of this user a name (0: the caller's stream), or takes it away (None).
+
+    EEXIST: another stream of this user has that name; EINVAL: no name, or the default stream.
+    """
+    _named(where, _NAME, stream_id, name or "")
+
+
+def find_stream(where: Where, name: str) -> int:
+    """The id of the stream of that name. ENOENT: there is none."""
+    return _named(where, _FIND, 0, name)
+
+
+def _named(where: Where, number: int, stream_id: int, name: str) -> int:
+    text = name.encode()
+    if len(text) > 64:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    arg = bytearray(_NAME_ARG.pack(_VERSION, len(text), stream_id, text))
+    with _At(where) as fd:
+        _ioctl(fd, number, arg)
+    return int(_NAME_ARG.unpack(arg)[2])
 
 
 def set_stream(where: Where, stream_id: int, *, ignore_fsync: Optional[bool] = None) -> None:

@@ -30,6 +30,8 @@ class Elsewhere(unittest.TestCase):
             lambda: ccfs.get_stream(self.dir),
             lambda: ccfs.new_stream(self.dir),
             lambda: ccfs.set_stream(self.dir, 77),
+            lambda: ccfs.name_stream(self.dir, 77, "build"),
+            lambda: ccfs.find_stream(self.dir, "build"),
             lambda: ccfs.sync(self.dir),
             lambda: ccfs.sync_volume(self.dir),
             lambda: ccfs.leave_stream(self.dir),
@@ -93,6 +95,8 @@ class Header(unittest.TestCase):
             "CCFS_IOC_GET_STREAM": ccfs._GET,
             "CCFS_IOC_NEW_STREAM": ccfs._NEW,
             "CCFS_IOC_STREAM_SYNC": ccfs._SYNC,
+            "CCFS_IOC_NAME_STREAM": ccfs._NAME,
+            "CCFS_IOC_FIND_STREAM": ccfs._FIND,
             "CCFS_IOC_SYNC_VOLUME": ccfs._SYNC_VOLUME,
             "CCFS_IOC_BARRIER": ccfs._BARRIER,
             "CCFS_BARRIER_DATA": ccfs._BARRIER_DATA,
@@ -117,6 +121,7 @@ class Header(unittest.TestCase):
         self.assertEqual(calls, {name for name in names if name.startswith("CCFS_IOC_")})
         sizes = [
             ((ccfs._SET, ccfs._GET, ccfs._NEW, ccfs._SYNC), ccfs._ARG),
+            ((ccfs._NAME, ccfs._FIND), ccfs._NAME_ARG),
             ((ccfs._SYNC_VOLUME,), ccfs._SYNC_VOLUME_ARG),
             ((ccfs._BARRIER,), ccfs._BARRIER_ARG),
             ((ccfs._GROUP_BEGIN, ccfs._GROUP_COMMIT, ccfs._GROUP_ABORT, ccfs._GROUP_ENTER), ccfs._GROUP_ARG),
@@ -159,6 +164,22 @@ class Volume(unittest.TestCase):
         self.assertTrue(ccfs.get_stream(self.dir).chosen)
         ccfs.leave_stream(self.dir)
         self.assertFalse(ccfs.get_stream(self.dir).chosen)
+
+    def test_names(self) -> None:
+        with ccfs.stream(self.dir) as s:
+            ccfs.name_stream(self.dir, 0, "named")
+            self.assertEqual(ccfs.find_stream(self.dir, "named"), s.id)
+            other = ccfs.new_stream(self.dir)
+            with self.assertRaises(FileExistsError):
+                ccfs.name_stream(self.dir, other, "named")
+            ccfs.name_stream(self.dir, 0, None)
+            ccfs.name_stream(self.dir, other, "named")
+            self.assertEqual(ccfs.find_stream(self.dir, "named"), other)
+        for bad in ("", "17", "default", "a b", "x" * 65):
+            with self.assertRaises(OSError) as caught:
+                ccfs.find_stream(self.dir, bad)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+        self.assertRaises(FileNotFoundError, ccfs.find_stream, self.dir, "nobodys")
 
     def test_file_descriptor_and_file(self) -> None:
         with open(Path(self.dir, "f"), "w") as f:

@@ -33,7 +33,9 @@ pub use rules::Rules;
 pub use streams::{Engine, Origin, StreamInfo, User};
 
 use by_proc::ProcTracker;
-use ccfs_client::abi::{STREAM_CHOSEN, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS, STREAM_POLICY};
+use ccfs_client::abi::{
+    STREAM_CHOSEN, STREAM_IGNORE_FSYNC, STREAM_KEEP_FLAGS, STREAM_POLICY, is_stream_name,
+};
 use ccfs_engine::{DEFAULT_STREAM, StreamId};
 use connector::Connector;
 use events::EventTracker;
@@ -57,6 +59,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// When so many streams have ended their memory is given back to the system.
 const MANY: usize = 1000;
+
+/// Whether the kernel tells this process of forks. Error: why not; callers are looked up in /proc then. Takes up to 2 s where the kernel is silent.
+pub fn try_connector() -> std::io::Result<()> {
+    Connector::open().map(drop)
+}
+
+/// Whether the kernel tells which thread started a thread. Error: why not.
+pub fn try_perf_events() -> std::io::Result<()> {
+    PerfEvents::open().map(drop)
+}
 
 /// On whose behalf a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +245,25 @@ impl Callers {
         let made = self.with_room(|registry| registry.make(Some(uid), flags, Origin::Program))?;
         self.start();
         Ok(StreamId(made.id))
+    }
+
+    /// NAME_STREAM (0: the stream of thread `tid`); an empty name takes it away. Errors: EINVAL no name, or the default stream, EPERM another
+    /// user's, or nobody's, ENOENT no such stream, EEXIST another one of its user has that name.
+    pub fn name(&self, tid: u32, uid: u32, id: u64, name: &[u8]) -> Result<(), Errno> {
+        let id = match id {
+            0 => self.caller(tid, uid).stream.0,
+            id => id,
+        };
+        let name = match name {
+            b"" => "",
+            name => stream_name(name)?,
+        };
+        self.shared.registry.name(self.user(tid, uid), id, name)
+    }
+
+    /// FIND_STREAM. Errors: EINVAL no name, ENOENT no stream has it, ENOTUNIQ several users' streams have it.
+    pub fn find(&self, user: User, name: &[u8]) -> Result<u64, Errno> {
+        self.shared.registry.find(user, stream_name(name)?)
     }
 
     /// One stream more may have to wait for the commit of others.
@@ -468,6 +499,13 @@ fn keep(shared: &Weak<Shared>, stop: &OwnedFd, events: Option<&OwnedFd>) {
         drop(shared);
         // Many forks are one batch.
         std::thread::sleep(PAUSE);
+    }
+}
+
+fn stream_name(bytes: &[u8]) -> Result<&str, Errno> {
+    match std::str::from_utf8(bytes) {
+        Ok(name) if is_stream_name(bytes) => Ok(name),
+        _ => Err(Errno(libc::EINVAL)),
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Stream {
     pub owner: Option<u32>,
     pub flags: AtomicU32,
     pub origin: Origin,
+    /// What its user calls it; empty: it has no name.
+    name: Mutex<String>,
     /// Somebody was in it.
     pub entered: AtomicBool,
     /// What makes it an atomic group.
@@ -108,6 +110,7 @@ impl Stream {
             owner,
             flags: AtomicU32::new(flags),
             origin,
+            name: Mutex::default(),
             entered: AtomicBool::new(false),
             group: None,
             made_ms: super::monotonic_ms(),
@@ -206,6 +209,8 @@ pub struct StreamInfo {
     pub flags: u32,
     /// How it came to be.
     pub origin: Origin,
+    /// What its user calls it; empty: it has no name.
+    pub name: String,
     /// Threads in it that are known.
     pub threads: u64,
 }
@@ -284,6 +289,7 @@ impl Registry {
             owner: Some(user.uid),
             flags: AtomicU32::new(0),
             origin: Origin::Group,
+            name: Mutex::default(),
             entered: AtomicBool::new(false),
             group: Some(Membership {
                 handle,
@@ -388,6 +394,42 @@ impl Registry {
         Ok(stream)
     }
 
+    /// Gives a stream a name; an empty one takes it away. Errors: EPERM another user's, or nobody's; EINVAL the default stream; ENOENT there is no
+    /// such stream; EEXIST another one of its user has that name.
+    pub fn name(&self, user: User, id: u64, name: &str) -> Result<(), Errno> {
+        if id == DEFAULT_STREAM.0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        // Two that want one name come one after the other.
+        let streams = self.streams.lock();
+        let stream = streams.get(&id).ok_or(Errno(libc::ENOENT))?;
+        if !user.is_root && stream.owner != Some(user.uid) {
+            return Err(Errno(libc::EPERM));
+        }
+        let taken = |s: &Arc<Stream>| {
+            s.id != id && s.owner == stream.owner && !name.is_empty() && *s.name.lock() == name
+        };
+        if streams.values().any(taken) {
+            return Err(Errno(libc::EEXIST));
+        }
+        *stream.name.lock() = name.into();
+        Ok(())
+    }
+
+    /// The stream that this user calls so; for root, if none of his own is, anybody's. Errors: ENOENT there is none, ENOTUNIQ there are several.
+    pub fn find(&self, user: User, name: &str) -> Result<u64, Errno> {
+        let streams = self.streams.lock();
+        let named = || streams.values().filter(|s| *s.name.lock() == name);
+        let own = named().find(|s| s.owner == Some(user.uid));
+        let mut others = named().filter(|_| user.is_root);
+        match (own, others.next(), others.next()) {
+            (Some(own), ..) => Ok(own.id),
+            (None, Some(one), None) => Ok(one.id),
+            (None, None, _) => Err(Errno(libc::ENOENT)),
+            (None, Some(_), Some(_)) => Err(Errno(libc::ENOTUNIQ)),
+        }
+    }
+
     /// Whether this user may name the stream in a call: its own, everybody's, one that has ended, or as root any.
     pub fn may_use(&self, user: User, id: u64) -> bool {
         if user.is_root || id == DEFAULT_STREAM.0 {
@@ -415,6 +457,7 @@ impl Registry {
                 owner: s.owner,
                 flags: s.flags.load(Relaxed),
                 origin: s.origin,
+                name: s.name.lock().clone(),
                 threads: Arc::strong_count(s) as u64 - 1,
             })
             .collect();

@@ -1,5 +1,6 @@
 //! The one table of subcommands and flags: parsing, `--help` and the manual pages all come from it.
 use crate::listen::{self, Listen};
+use crate::stream_ref::{self, StreamRef};
 use ccfs_command::size;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -51,6 +52,7 @@ pub enum Command {
     /// --quick compares the six server workloads of the ccfs paper on ext4 and ccfs in two to three minutes; without it other workloads and
     /// fuse2fs come in, in about 15 minutes; --all measures everything, in about three hours. Needs root, and a machine that does nothing else.
     Bench(SisterArgs),
+    Check(CheckArgs),
     Version(VersionArgs),
     #[command(hide = true)]
     Man(ManArgs),
@@ -187,6 +189,16 @@ pub struct FsckArgs {
     /// Image file or block device; a device also by LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
+}
+
+/// Says what this machine lets a mount do, what each missing thing costs, and what mends it
+///
+/// For the user who asks: root can do more. Changes nothing, and needs no volume. Exits with 0 if volumes can be mounted, with 1 if not.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Lists the mounted volumes: directory, size, what is used, streams, health, source
@@ -358,9 +370,12 @@ pub enum StreamCommand {
 /// not found, 1 if it cannot enter the stream or --sync fails.
 #[derive(Args, Debug)]
 pub struct StreamRunArgs {
-    /// Enter this stream instead of a new one
-    #[arg(long, value_name = "N")]
-    pub id: Option<u64>,
+    /// Enter this stream instead of a new one: its number, its name, or `default`
+    #[arg(long, alias = "id", value_name = "STREAM", value_parser = stream_ref::parse)]
+    pub stream: Option<StreamRef>,
+    /// Enter the stream of this name; one that is not there yet is made
+    #[arg(long, value_name = "NAME", value_parser = stream_ref::parse_name, conflicts_with = "stream")]
+    pub name: Option<String>,
     /// Sync calls of the command return at once; order is kept all the same
     #[arg(long)]
     pub ignore_fsync: bool,
@@ -409,6 +424,9 @@ pub struct AtomicArgs {
 /// For programs that share a stream by agreement: `id=$(ccfs stream new)`, then `ccfs stream enter $id -- COMMAND` for each.
 #[derive(Args, Debug)]
 pub struct StreamNewArgs {
+    /// Give it this name; no other stream of this user may have it
+    #[arg(long, value_name = "NAME", value_parser = stream_ref::parse_name)]
+    pub name: Option<String>,
     /// Sync calls in the stream return at once; order is kept all the same
     #[arg(long)]
     pub ignore_fsync: bool,
@@ -424,12 +442,12 @@ pub struct StreamNewArgs {
 ///
 /// A program cannot change the stream of the shell that starts it. For the rest of a script write
 /// `exec ccfs stream enter ID -- "$SHELL"`, or let the script start itself again: see docs/using/streams.md. The stream's flags stay as
-/// they are; an id that nobody uses becomes the caller's own. Exit codes as for run.
+/// they are; a number that nobody uses becomes the caller's own. Exit codes as for run.
 #[derive(Args, Debug)]
 pub struct StreamEnterArgs {
-    /// The stream; 1 is the default stream
-    #[arg(value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
-    pub id: u64,
+    /// Its number, its name, or `default`
+    #[arg(value_name = "STREAM", value_parser = stream_ref::parse)]
+    pub stream: StreamRef,
     /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
@@ -467,11 +485,11 @@ pub struct StreamListArgs {
 #[derive(Args, Debug)]
 pub struct StreamSyncArgs {
     /// Everything that anybody did on the volume: as syncfs(2), also where the kernel does not tell the daemon of that
-    #[arg(long, conflicts_with = "id")]
+    #[arg(long, conflicts_with = "stream")]
     pub all: bool,
-    /// This stream instead of the caller's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub id: Option<u64>,
+    /// This stream instead of the caller's: its number, its name, or `default`
+    #[arg(long, alias = "id", value_name = "STREAM", value_parser = stream_ref::parse)]
+    pub stream: Option<StreamRef>,
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,

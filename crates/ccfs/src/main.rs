@@ -4,6 +4,7 @@
 mod adopt;
 mod advice;
 mod atomic;
+mod check;
 mod cli;
 mod codes;
 mod completions;
@@ -42,6 +43,7 @@ mod signals;
 mod sisters;
 mod status;
 mod stream;
+mod stream_ref;
 mod superblock;
 mod tags;
 mod target;
@@ -132,6 +134,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Completions(a) => ("ccfs completions", done(completions::run(&a))),
         Command::Top(a) => ("ccfs top", done(top::run(&a))),
         Command::Metrics(a) => ("ccfs metrics", done(metrics::run(&a))),
+        Command::Check(a) => ("ccfs check", check::run(&a)),
         Command::List(a) => ("ccfs list", done(list::run(&a))),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),

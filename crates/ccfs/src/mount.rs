@@ -117,7 +117,7 @@ fn within<T: Send>(home: &Home, work: impl FnOnce() -> Outcome<T> + Send) -> Out
 }
 
 /// Who makes a request, and so its stream and its atomic group, is found by way of /proc: one of another PID namespace would name others.
-fn check_proc() -> Outcome<()> {
+pub fn check_proc() -> Outcome<()> {
     match std::fs::read_link("/proc/self") {
         Ok(me) if me != Path::new(&std::process::id().to_string()) => Err(Failure::new(
             mount_code::SYSTEM,

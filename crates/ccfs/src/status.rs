@@ -127,9 +127,17 @@ fn show(s: &Value) {
         number(s, "orphans"),
     );
     for one in s["streams"].as_array().into_iter().flatten() {
+        let owners = s["stream_owners"].as_array().into_iter().flatten();
+        let name = owners.into_iter().find(|o| o["id"] == one["id"]);
+        let name = name.map_or("", |owner| text(owner, "name"));
         say!(
-            "stream    {}: {} operations, {} running for {} ms; {} committing",
+            "stream    {}{}: {} operations, {} running for {} ms; {} committing",
             number(one, "id"),
+            if name.is_empty() {
+                String::new()
+            } else {
+                format!(" ({name})")
+            },
             number(one, "running_operations"),
             size::show(number(one, "running_bytes")),
             number(one, "age_ms"),

@@ -4,6 +4,7 @@ use crate::cli::{
     StreamShowArgs, StreamSyncArgs,
 };
 use crate::signals::LeftToCommand;
+use crate::stream_ref::StreamRef;
 use crate::trace;
 use crate::volume::{explain, open};
 use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
@@ -12,10 +13,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// How often two commands may be in each other's way that make a stream of one name.
+const TRIES: u32 = 16;
 
 /// Gives the exit code: a command that was run has its own.
 pub fn run(args: &StreamArgs) -> Outcome<u8> {
@@ -31,6 +36,68 @@ pub fn run(args: &StreamArgs) -> Outcome<u8> {
     }
 }
 
+/// A stream's number on this volume.
+fn find(stream: &StreamRef, at: &File, dir: &Path) -> Outcome<u64> {
+    match stream {
+        StreamRef::Number(number) => Ok(*number),
+        StreamRef::Name(name) => ccfs_client::find_stream(at, name).map_err(|e| {
+            let shown = dir.display();
+            match e.raw_os_error() {
+                Some(libc::ENOENT) => Failure::new(
+                    1,
+                    format!("{shown}: no stream of yours is called {name}; see ccfs stream list"),
+                ),
+                Some(libc::ENOTUNIQ) => Failure::new(
+                    1,
+                    format!("{shown}: several users have a stream called {name}; give its number"),
+                ),
+                _ => explain(dir, e),
+            }
+        }),
+    }
+}
+
+/// The stream of that name, or a new one with these flags.
+fn find_or_make(at: &File, dir: &Path, name: &str, flags: u32) -> Outcome<u64> {
+    let mut made = None;
+    for _ in 0..TRIES {
+        match ccfs_client::find_stream(at, name) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+            found => return found.map_err(|e| explain(dir, e)),
+        }
+        let id = match made {
+            Some(id) => id,
+            None => *made.insert(ccfs_client::new_stream(at, flags).map_err(|e| explain(dir, e))?),
+        };
+        match ccfs_client::name_stream(at, id, Some(name)) {
+            // Another one made it in this moment.
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {}
+            named => return named.map(|()| id).map_err(|e| cannot_name(dir, name, e)),
+        }
+    }
+    Err(Failure::new(
+        1,
+        format!(
+            "{}: the stream called {name} comes and goes; try again",
+            dir.display()
+        ),
+    ))
+}
+
+/// Why a stream could not get its name.
+fn cannot_name(dir: &Path, name: &str, e: io::Error) -> Failure {
+    match e.raw_os_error() {
+        Some(libc::EEXIST) => Failure::new(
+            1,
+            format!(
+                "{}: another stream of yours is called {name}",
+                dir.display()
+            ),
+        ),
+        _ => explain(dir, e),
+    }
+}
+
 /// Enters the stream, so that the command and its children inherit it.
 fn run_command(args: &StreamRunArgs) -> Outcome<u8> {
     let at = open(&args.dir)?;
@@ -39,15 +106,22 @@ fn run_command(args: &StreamRunArgs) -> Outcome<u8> {
     } else {
         0
     };
-    let entered = match args.id {
-        Some(id) => ccfs_client::set_stream(&at, id, args.ignore_fsync.then_some(flags)),
-        None => ccfs_client::new_stream(&at, flags)
+    let entered = match (&args.stream, &args.name) {
+        (Some(stream), _) => {
+            let id = find(stream, &at, &args.dir)?;
+            ccfs_client::set_stream(&at, id, args.ignore_fsync.then_some(flags))
+        }
+        (None, Some(name)) => {
+            let id = find_or_make(&at, &args.dir, name, flags)?;
+            ccfs_client::set_stream(&at, id, args.ignore_fsync.then_some(flags))
+        }
+        (None, None) => ccfs_client::new_stream(&at, flags)
             .and_then(|id| ccfs_client::set_stream(&at, id, None)),
     };
-    entered.map_err(|e| match (args.id, e.raw_os_error()) {
-        (Some(0 | STREAM_DEFAULT), Some(libc::EINVAL)) => Failure::new(
+    entered.map_err(|e| match (&args.stream, e.raw_os_error()) {
+        (Some(StreamRef::Number(STREAM_DEFAULT)), Some(libc::EINVAL)) => Failure::new(
             1,
-            "the default stream has no flags; leave out --id to get a new stream",
+            "the default stream has no flags; leave out --stream to get a new stream",
         ),
         _ => explain(&args.dir, e),
     })?;
@@ -62,7 +136,8 @@ fn run_command(args: &StreamRunArgs) -> Outcome<u8> {
 
 fn enter(args: &StreamEnterArgs) -> Outcome<u8> {
     let at = open(&args.dir)?;
-    ccfs_client::set_stream(&at, args.id, None).map_err(|e| explain(&args.dir, e))?;
+    let id = find(&args.stream, &at, &args.dir)?;
+    ccfs_client::set_stream(&at, id, None).map_err(|e| explain(&args.dir, e))?;
     drop(at);
     if !args.command.is_empty() {
         return Err(become_command(&args.command));
@@ -113,7 +188,12 @@ fn new(args: &StreamNewArgs) -> Outcome<()> {
     } else {
         0
     };
-    let id = ccfs_client::new_stream(open(&args.dir)?, flags).map_err(|e| explain(&args.dir, e))?;
+    let at = open(&args.dir)?;
+    let id = ccfs_client::new_stream(&at, flags).map_err(|e| explain(&args.dir, e))?;
+    if let Some(name) = &args.name {
+        ccfs_client::name_stream(&at, id, Some(name))
+            .map_err(|e| cannot_name(&args.dir, name, e))?;
+    }
     if args.json {
         return print_json(&shown(id, flags));
     }
@@ -215,6 +295,7 @@ fn list(args: &StreamListArgs) -> Outcome<()> {
             let owner = owners.get(id).unwrap_or(&none);
             json!({
                 "id": id,
+                "name": owner["name"],
                 "uid": owner["uid"],
                 "ignore_fsync": owner["ignore_fsync"].as_bool().unwrap_or(false),
                 "running_operations": pending["running_operations"].as_u64().unwrap_or(0),
@@ -227,13 +308,14 @@ fn list(args: &StreamListArgs) -> Outcome<()> {
     if args.json {
         return print_json(&json!({ "schema": 1, "streams": list }));
     }
-    let head = ["stream", "uid", "operations", "bytes", "age s", "flags"];
+    let head = ["stream", "uid", "operations", "bytes", "age s", "name"];
     let mut rows = vec![head.map(String::from)];
     rows.extend(list.iter().map(|s| {
         let age = s["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
-        let flags = match s["ignore_fsync"] == true {
-            true => "ignore-fsync",
-            false => "",
+        let name = s["name"].as_str().unwrap_or("");
+        let named = match s["ignore_fsync"] == true {
+            true => format!("{name} (ignores fsync)"),
+            false => name.to_string(),
         };
         [
             s["id"].to_string(),
@@ -241,7 +323,7 @@ fn list(args: &StreamListArgs) -> Outcome<()> {
             s["running_operations"].to_string(),
             s["running_bytes"].to_string(),
             format!("{age:.1}"),
-            flags.to_string(),
+            named.trim_start().to_string(),
         ]
     }));
     for line in aligned(&rows) {
@@ -267,9 +349,13 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
 
 fn sync(args: &StreamSyncArgs) -> Outcome<()> {
     let at = open(&args.dir)?;
+    let named = match &args.stream {
+        Some(stream) => Some(find(stream, &at, &args.dir)?),
+        None => None,
+    };
     let synced = match args.all {
         true => ccfs_client::sync_volume(&at),
-        false => ccfs_client::stream_sync(&at, args.id.unwrap_or(0)),
+        false => ccfs_client::stream_sync(&at, named.unwrap_or(0)),
     };
     synced.map_err(|e| explain(&args.dir, e))?;
     if !args.json {
@@ -278,7 +364,7 @@ fn sync(args: &StreamSyncArgs) -> Outcome<()> {
     if args.all {
         return print_json(&json!({ "schema": 1, "stream": null, "synced": true }));
     }
-    let stream = match args.id {
+    let stream = match named {
         Some(id) => id,
         None => {
             ccfs_client::get_stream(&at)

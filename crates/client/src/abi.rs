@@ -27,6 +27,10 @@ pub const IOC_STREAM_SYNC: u32 = iowr(0x83, size_of::<StreamArg>());
 pub const IOC_STATUS: u32 = iowr(0x84, size_of::<StatusArg>());
 /// Which stream a process is in: [`ProcessArg`].
 pub const IOC_GET_STREAM_OF_PROCESS: u32 = iowr(0x85, size_of::<ProcessArg>());
+/// Give a stream a name, or take it away: [`StreamNameArg`].
+pub const IOC_NAME_STREAM: u32 = iowr(0x86, size_of::<StreamNameArg>());
+/// The stream of a name: [`StreamNameArg`]; `id` out.
+pub const IOC_FIND_STREAM: u32 = iowr(0x87, size_of::<StreamNameArg>());
 /// The next events (commits and syncs) as lines of JSON: [`TraceArg`].
 pub const IOC_TRACE: u32 = iowr(0x88, size_of::<TraceArg>());
 /// Open an atomic group and enter it: [`GroupArg`]; `handle` out.
@@ -142,6 +146,32 @@ pub struct StreamArg {
     pub flags: u32,
     /// SET: the stream to enter ([`STREAM_POLICY`], [`STREAM_DEFAULT`]; an id that nobody uses becomes the caller's own). GET, NEW: out.
     pub id: u64,
+}
+
+/// Longest name of a stream, bytes.
+pub const STREAM_NAME_MAX: usize = 64;
+
+/// Argument of the calls about a stream's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct StreamNameArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Bytes of `name` that are valid; NAME: 0 takes the name away.
+    pub length: u32,
+    /// NAME: the stream, 0 is the caller's. FIND: out.
+    pub id: u64,
+    /// See [`is_stream_name`].
+    pub name: [u8; STREAM_NAME_MAX],
+}
+
+/// Whether a stream can have this name: 1 to 64 bytes, ASCII letters, digits and punctuation, no space; neither a number nor `default`, which
+/// stand for streams by themselves.
+pub fn is_stream_name(name: &[u8]) -> bool {
+    (1..=STREAM_NAME_MAX).contains(&name.len())
+        && name.iter().all(u8::is_ascii_graphic)
+        && !name.iter().all(u8::is_ascii_digit)
+        && name != b"default"
 }
 
 /// GROUP_COMMIT: the group gets its place in the order and is committed some time later; without it, it is durable when the call returns.

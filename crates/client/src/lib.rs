@@ -28,7 +28,9 @@ mod group;
 mod guard;
 mod sys;
 
-use abi::{ProcessArg, ScrubArg, StatusArg, StreamArg, SyncVolumeArg, TraceArg, TuneArg};
+use abi::{
+    ProcessArg, ScrubArg, StatusArg, StreamArg, StreamNameArg, SyncVolumeArg, TraceArg, TuneArg,
+};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -121,6 +123,37 @@ pub fn stream_of_process(fd: impl AsFd, pid: u32) -> io::Result<Stream> {
 /// Errors: `EINVAL` unknown flags; `ENOSPC` this user has too many streams.
 pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
     Ok(stream_call(fd.as_fd(), abi::IOC_NEW_STREAM, 0, flags)?.id)
+}
+
+/// Gives the stream a name (0: the caller's stream), or takes it away (`None`). The name goes with the stream when that ends. Whose stream
+/// it is, and root, see it in the status.
+///
+/// Errors: `EINVAL` no name ([`abi::is_stream_name`]), or the default stream; `EPERM` it is another user's, or nobody's; `ENOENT` there is no such
+/// stream; `EEXIST` another stream of its user has that name.
+pub fn name_stream(fd: impl AsFd, id: u64, name: Option<&str>) -> io::Result<()> {
+    name_call(fd.as_fd(), abi::IOC_NAME_STREAM, id, name.unwrap_or("")).map(drop)
+}
+
+/// The stream of that name: the caller's own, or where root has none of the name anybody's.
+///
+/// Errors: `EINVAL` no name; `ENOENT` no stream has it; `ENOTUNIQ` several users' streams have it.
+pub fn find_stream(fd: impl AsFd, name: &str) -> io::Result<u64> {
+    name_call(fd.as_fd(), abi::IOC_FIND_STREAM, 0, name)
+}
+
+fn name_call(fd: BorrowedFd<'_>, number: u32, id: u64, name: &str) -> io::Result<u64> {
+    let mut arg = StreamNameArg {
+        version: abi::VERSION,
+        length: name.len() as u32,
+        id,
+        name: [0; abi::STREAM_NAME_MAX],
+    };
+    match arg.name.get_mut(..name.len()) {
+        Some(place) => place.copy_from_slice(name.as_bytes()),
+        None => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+    supported(sys::ioctl(fd, number, &mut arg))?;
+    Ok(arg.id)
 }
 
 /// Returns when everything that the stream did before the call is durable (0: the caller's stream). IGNORE_FSYNC does not

@@ -49,6 +49,7 @@ pub use plain::without_numbers;
 pub use pool::{give_back_memory, keep_memory_ready, small_pages};
 pub use read_ahead::ReadAheadDevice;
 pub use ticket::{Pending, Ticket};
+pub use uring::try_ring;
 
 /// Smallest unit of atomic writing, in bytes.
 pub const SECTOR: u64 = 512;

@@ -34,6 +34,17 @@ pub struct Target {
     refused: AtomicBool,
 }
 
+/// Whether batches of writes can be in flight together here. Error: why there is no ring; writes go one after the other then.
+pub fn try_ring() -> io::Result<()> {
+    new_ring().map(drop)
+}
+
+fn new_ring() -> io::Result<IoUring> {
+    IoUring::builder()
+        .setup_cqsize(CQ_ENTRIES)
+        .build(SQ_ENTRIES)
+}
+
 /// One contiguous write of at most `PARTS_MAX` parts. Its buffers belong to the `writes` that it was made from.
 struct Op {
     offset: u64,
@@ -73,10 +84,7 @@ impl Target {
         if self.refused.load(Relaxed) {
             return None;
         }
-        match IoUring::builder()
-            .setup_cqsize(CQ_ENTRIES)
-            .build(SQ_ENTRIES)
-        {
+        match new_ring() {
             Ok(ring) => Some(ring),
             Err(error) => {
                 // Out of memory or descriptors may pass; the rest will not.

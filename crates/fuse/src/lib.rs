@@ -20,7 +20,7 @@ pub mod transport;
 pub mod usermount;
 pub mod wire;
 
-pub use ccfs_caller::{CallerConfig, Forks, Grouping, Rules};
+pub use ccfs_caller::{CallerConfig, Forks, Grouping, Rules, try_connector, try_perf_events};
 pub use home::Home;
 pub use mount::{Mounted, clear_dead};
 pub use mount_config::{FsType, MountConfig, MountError};

@@ -146,6 +146,17 @@ struct ccfs_stream_arg {
 #define CCFS_IOC_GET_STREAM 0xc010cc81u
 #define CCFS_IOC_NEW_STREAM 0xc010cc82u
 #define CCFS_IOC_STREAM_SYNC 0xc010cc83u
+/* Names of streams: 1 to 64 ASCII letters, digits and signs, no space; no number, and not "default". NAME_STREAM: id 0 is the caller's,
+ * length 0 takes the name away. FIND_STREAM: id out. */
+#define CCFS_STREAM_NAME_MAX 64
+struct ccfs_stream_name_arg {
+    uint32_t version;
+    uint32_t length; /* of name, bytes */
+    uint64_t id;
+    char name[CCFS_STREAM_NAME_MAX];
+};
+#define CCFS_IOC_NAME_STREAM 0xc050cc86u
+#define CCFS_IOC_FIND_STREAM 0xc050cc87u
 struct ccfs_sync_volume_arg {
     uint32_t version;
     uint32_t reserved; /* 0 */

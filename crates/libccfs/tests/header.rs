@@ -24,6 +24,11 @@ int main(void) {
     SHOW("get", CCFS_IOC_GET_STREAM);
     SHOW("new", CCFS_IOC_NEW_STREAM);
     SHOW("sync", CCFS_IOC_STREAM_SYNC);
+    SHOW("name", CCFS_IOC_NAME_STREAM);
+    SHOW("find", CCFS_IOC_FIND_STREAM);
+    SHOW("name_max", CCFS_STREAM_NAME_MAX);
+    SHOW("name_size", sizeof(struct ccfs_stream_name_arg));
+    SHOW("name_at_name", offsetof(struct ccfs_stream_name_arg, name));
     SHOW("barrier", CCFS_IOC_BARRIER);
     SHOW("barrier_data", CCFS_BARRIER_DATA);
     SHOW("barrier_size", sizeof(struct ccfs_barrier_arg));
@@ -73,6 +78,11 @@ fn the_header_has_the_numbers_of_the_daemon() {
         ("get", abi::IOC_GET_STREAM.into()),
         ("new", abi::IOC_NEW_STREAM.into()),
         ("sync", abi::IOC_STREAM_SYNC.into()),
+        ("name", abi::IOC_NAME_STREAM.into()),
+        ("find", abi::IOC_FIND_STREAM.into()),
+        ("name_max", abi::STREAM_NAME_MAX as u64),
+        ("name_size", size_of::<abi::StreamNameArg>() as u64),
+        ("name_at_name", at!(StreamNameArg, name)),
         ("barrier", abi::IOC_BARRIER.into()),
         ("barrier_data", abi::BARRIER_DATA.into()),
         ("barrier_size", size_of::<abi::BarrierArg>() as u64),

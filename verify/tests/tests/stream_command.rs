@@ -37,6 +37,56 @@ fn shared_by_id() {
     v.finish();
 }
 
+/// Streams by name: made once, entered again, shown, synced; and whose they are.
+#[test]
+fn by_name() {
+    let Some(mut v) = volume("by_name") else {
+        return;
+    };
+    let out = v.script(
+        r#"chmod 777 .
+         $CCFS stream run --name build -- sh -c 'echo 1 >one; $CCFS stream show; exec sleep 60' >../first 2>&1 &
+         until [ -s ../first ]; do sleep 0.01; done
+         [ "$($CCFS stream run --name build -- $CCFS stream show)" = "$(cat ../first)" ]
+         [ "$($CCFS stream run --stream build -- $CCFS stream show)" = "$(cat ../first)" ]
+         [ "$($CCFS stream enter build -- $CCFS stream show)" = "$(cat ../first)" ]
+         [ "$($CCFS stream enter default -- $CCFS stream show)" = 'stream 1 (the default stream)' ]
+         $CCFS stream list | grep -q ' build$'
+         $CCFS top --once . | grep -q '^build '
+         $CCFS status . | grep -q '^stream .*(build): 2 operations'
+         $CCFS metrics . | grep -q 'ccfs_stream_running_operations{.*,stream="build",id="[0-9]*"} 2'
+         $CCFS stream sync --stream build
+         fails() { if "$@" 2>../said; then exit 9; fi; }
+         fails $CCFS stream new --name build
+         grep -q 'another stream of yours is called build' ../said
+         fails $CCFS stream enter nobodys -- true
+         grep -q 'no stream of yours is called nobodys' ../said
+         fails $CCFS stream run --name 'two words' -- true
+         fails $CCFS stream run --name 17 -- true
+
+         user() { setpriv --reuid 61007 --clear-groups "$@"; }
+         fails user $CCFS stream enter build -- true
+         user $CCFS stream new --name build >../other
+         user $CCFS stream list | grep -q ' build$'
+         user $CCFS stream new --name theirs >../theirs
+         [ "$(user $CCFS stream list | grep -c ' build$')" = 1 ]
+         [ "$($CCFS stream enter theirs -- $CCFS stream show)" = "stream $(cat ../theirs)" ]
+         [ "$($CCFS stream enter build -- $CCFS stream show)" = "$(cat ../first)" ]
+         kill $!
+         until ! $CCFS stream list | grep -q "^ *$(cut -d' ' -f2 ../first) "; do sleep 0.05; done
+         [ "$($CCFS stream enter build -- $CCFS stream show)" = "stream $(cat ../other)" ]"#,
+    );
+    assert_eq!(out.code, 0, "{}", out.all());
+    v.kill9();
+    v.mount();
+    assert_eq!(
+        std::fs::read(v.path("one")).ok().as_deref(),
+        Some(&b"1\n"[..]),
+        "C3"
+    );
+    v.finish();
+}
+
 /// `enter` without a command is a shell: the rest of a script, `show PID` sees it from outside.
 #[test]
 fn a_script_goes_on_in_a_stream() {
@@ -93,7 +143,7 @@ fn refusals() {
     for (words, code, said) in [
         ("show 4294967295", 1, "there is no process"),
         ("show /tmp --on .", 2, "give the directory once"),
-        ("enter 0 -- true", 2, "0 is not in"),
+        ("enter 0 -- true", 2, "numbers from 1"),
         ("list /proc", 1, "not on a mounted ccfs volume"),
         ("new /proc", 1, "not on a mounted ccfs volume"),
         ("run --on /proc -- true", 1, "not on a mounted ccfs volume"),

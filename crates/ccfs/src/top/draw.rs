@@ -1,6 +1,7 @@
 //! How `ccfs top` looks. The same lines go to the terminal and to `--once`.
 use super::model::{Stream, Top};
 use crate::trace::shown_us;
+use ccfs_client::STREAM_DEFAULT;
 use ccfs_command::{output::clean, size};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -11,6 +12,8 @@ use std::time::Duration;
 
 /// Columns of a bar.
 const BAR: usize = 16;
+/// Of a stream's name so much is shown, characters.
+const NAME_WIDTH: usize = 10;
 
 /// Two looks at the volume, and what the user wants.
 pub struct View<'a> {
@@ -136,7 +139,7 @@ pub fn rows(top: &Top) -> Vec<(String, bool)> {
             };
             let line = format!(
                 "  after stream {}: {}, {file}",
-                stream_name(dep.stream),
+                called(top, dep.stream),
                 rule(&dep.rule)
             );
             rows.push((clean(&line), true));
@@ -150,7 +153,10 @@ fn row(s: &Stream) -> String {
         0 => "-".to_string(),
         _ => shown_us(us),
     };
-    let mut name = stream_name(s.id);
+    let mut name: String = match &s.name {
+        Some(name) => name.chars().take(NAME_WIDTH).collect(),
+        None => stream_name(s.id),
+    };
     if s.ignore_fsync {
         name += "!";
     }
@@ -170,6 +176,13 @@ fn row(s: &Stream) -> String {
         who(s),
     );
     clean(&line)
+}
+
+/// What its user calls a stream, else its number.
+fn called(top: &Top, id: u64) -> String {
+    let known = top.streams.iter().find(|s| s.id == id);
+    let name = known.and_then(|s| s.name.clone());
+    name.unwrap_or_else(|| stream_name(id))
 }
 
 /// Ids from the daemon begin at 2^32 and are long; the default and the daemon's own stream have names.
@@ -201,7 +214,12 @@ fn who(s: &Stream) -> String {
         .map(|p| format!("{} {}", p.pid, base(&p.exe)))
         .collect();
     if names.is_empty() {
-        return s.uid.map_or(String::new(), |uid| format!("(uid {uid})"));
+        let ended = !s.lives && s.id > STREAM_DEFAULT;
+        return match s.uid {
+            Some(uid) => format!("(uid {uid})"),
+            None if ended => "(ended)".to_string(),
+            None => String::new(),
+        };
     }
     names.join(", ")
 }
@@ -247,7 +265,8 @@ mod tests {
                 "committing": 0, "dependencies": [{"stream": 1, "rule": "file", "inode": 12, "file": "d/\u{1b}f"}]}],
             "stream_totals": [{"id": 1, "commits": 3, "data_bytes": 1, "avoided_bytes": 4086, "latency_us_last": 9,
                 "latency_us_mean": 1200, "latency_us_max": 2_000_000, "last_reason": "interval", "idle_ms": 5}],
-            "stream_owners": [{"id": 4_294_967_313u64, "uid": 1000, "ignore_fsync": true}],
+            "stream_owners": [{"id": 4_294_967_313u64, "uid": 1000, "ignore_fsync": true},
+                {"id": 4_294_967_314u64, "uid": 1000, "ignore_fsync": false, "name": "nightly-build"}],
             "processes": [{"stream": 4_294_967_313u64, "pid": 42, "uid": 1000, "exe": "/usr/bin/git"}],
         })
     }
@@ -276,10 +295,38 @@ mod tests {
             "42 git",
             "  after stream default: both changed the file, d/?f",
             "default         0         -      -       3   1.2 ms    2.0 s",
+            "nightly-bu      0         -      -       0        -        -",
+            "(uid 1000",
             "q quit",
         ] {
             assert!(text.contains(wanted), "{wanted}\n{text}");
         }
+    }
+
+    /// One that has ended and is committed is nobody's business any more; what is not yet committed is.
+    #[test]
+    fn streams_that_have_ended_are_not_shown() {
+        let mut status = status();
+        let ended = |id: u64| json!({"id": id, "commits": 9});
+        for id in [4_294_967_320u64, 4_294_967_321] {
+            status["stream_totals"]
+                .as_array_mut()
+                .unwrap()
+                .push(ended(id));
+        }
+        let dirty = json!({"id": 4_294_967_321u64, "running_operations": 2, "running_bytes": 4096});
+        status["streams"].as_array_mut().unwrap().push(dirty);
+        let lines: Vec<String> = rows(&Top::of(&status)).into_iter().map(|r| r.0).collect();
+        let of = |id: &str| lines.iter().find(|l| l.starts_with(id));
+        assert_eq!(of("4294967320"), None, "{lines:#?}");
+        assert!(
+            of("4294967321").is_some_and(|l| l.ends_with("(ended)")),
+            "{lines:#?}"
+        );
+        assert!(
+            of("default").is_some() && of("nightly-bu").is_some(),
+            "{lines:#?}"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! What `ccfs top` shows: the status, put together by stream.
+use ccfs_client::STREAM_DEFAULT;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct Volume {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stream {
     pub id: u64,
+    /// What its user calls it.
+    pub name: Option<String>,
     /// Whose it is, if somebody made it.
     pub uid: Option<u64>,
     pub ignore_fsync: bool,
@@ -54,6 +57,17 @@ pub struct Stream {
     /// Since its last commit.
     pub idle_ms: Option<u64>,
     pub processes: Vec<Process>,
+    /// Somebody is, or may come, in it.
+    #[serde(skip)]
+    pub lives: bool,
+}
+
+impl Stream {
+    /// Nobody will do anything in it any more, and all of it is committed.
+    fn is_over(&self) -> bool {
+        let always = self.id <= STREAM_DEFAULT;
+        !(always || self.lives || self.running_operations > 0 || self.committing > 0)
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -110,6 +124,8 @@ impl Top {
             let one = stream(&mut streams, number(s, "id"));
             one.uid = s["uid"].as_u64();
             one.ignore_fsync = s["ignore_fsync"] == true;
+            one.name = s["name"].as_str().map(str::to_string);
+            one.lives = true;
         }
         for p in list(status, "processes") {
             let process = Process {
@@ -120,6 +136,7 @@ impl Top {
             one.processes.push(process);
         }
         let mut streams: Vec<Stream> = streams.into_values().collect();
+        streams.retain(|s| !s.is_over());
         streams.sort_by_key(|s| {
             let busy = (s.running_bytes, s.running_operations, s.committing);
             let idle = s.idle_ms.unwrap_or(u64::MAX);

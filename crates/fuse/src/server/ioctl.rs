@@ -7,8 +7,8 @@ use crate::wire::{Errno, Reply, Request};
 use ccfs_caller::User;
 use ccfs_caller::procfs::Credentials;
 use ccfs_client::abi::{
-    self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, SyncVolumeArg,
-    TraceArg, TuneArg,
+    self as client, BarrierArg, ProcessArg, STATUS_CHUNK, StatusArg, StreamArg, StreamNameArg,
+    SyncVolumeArg, TraceArg, TuneArg,
 };
 use ccfs_engine::{FLAG_APPEND, FLAG_IMMUTABLE, StreamId, SyncCall};
 use serde_json::json;
@@ -113,6 +113,9 @@ impl Server {
             FITRIM => self.trim(request, input, reply)?,
             FS_IOC_SHUTDOWN => self.shut_down(request, arg.arg)?,
             client::IOC_GET_STREAM_OF_PROCESS => self.stream_of_process(request, input, reply)?,
+            client::IOC_NAME_STREAM | client::IOC_FIND_STREAM => {
+                self.stream_name(request, arg.cmd, input, reply)?;
+            }
             client::IOC_TUNE => self.tune(request, input)?,
             client::IOC_SCRUB => self.scrub(request, input, reply)?,
             client::IOC_BARRIER => self.barrier(request, input, reply)?,
@@ -254,6 +257,25 @@ impl Server {
             _ => return Err(Errno(libc::ENOTTY)),
         }
         reply.push(&stream);
+        Ok(())
+    }
+
+    fn stream_name(
+        &self,
+        request: &Request<'_>,
+        number: u32,
+        input: &[u8],
+        reply: &mut Reply,
+    ) -> Answer {
+        let mut arg = versioned::<StreamNameArg>(input)?;
+        let length = usize::try_from(arg.length).unwrap_or(usize::MAX);
+        let name = arg.name.get(..length).ok_or(Errno(libc::EINVAL))?;
+        let (tid, uid) = (request.header.pid, request.header.uid);
+        match number {
+            client::IOC_NAME_STREAM => self.callers.name(tid, uid, arg.id, name)?,
+            _ => arg.id = self.callers.find(self.user(request), name)?,
+        }
+        reply.push(&arg);
         Ok(())
     }
 

@@ -43,6 +43,7 @@ impl Server {
             "uid": stream.owner,
             "ignore_fsync": stream.flags & STREAM_IGNORE_FSYNC != 0,
             "origin": stream.origin.name(),
+            "name": (visible && !stream.name.is_empty()).then_some(&stream.name),
             "threads": stream.threads,
             "processes": processes,
         })

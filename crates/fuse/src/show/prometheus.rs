@@ -2,6 +2,31 @@
 use serde_json::Value;
 use std::fmt::Write;
 
+/// Of streams with a name: metric, kind, what it is, and where it stands in the status.
+const NAMED: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "ccfs_stream_running_operations",
+        "gauge",
+        "Uncommitted operations of a stream that has a name.",
+        "streams",
+        "running_operations",
+    ),
+    (
+        "ccfs_stream_running_bytes",
+        "gauge",
+        "Their data.",
+        "streams",
+        "running_bytes",
+    ),
+    (
+        "ccfs_stream_commits_total",
+        "counter",
+        "Commits of a stream that has a name.",
+        "stream_totals",
+        "commits",
+    ),
+];
+
 /// Fields of the status, and what they are.
 const GAUGES: &[(&str, &str)] = &[
     ("log_frames", "Frames of the log's ring, of one block each."),
@@ -77,6 +102,7 @@ pub fn text(status: &Value) -> String {
         "Streams with uncommitted operations.",
         streams as f64,
     );
+    out.named_streams(status);
     let number = |value: &Value| value.as_f64().unwrap_or(0.0);
     for (field, help) in GAUGES {
         out.one(
@@ -164,6 +190,23 @@ impl Out {
         for (key, value) in values.as_object().into_iter().flatten() {
             let labels = format!(",{label}=\"{}\"", label_value(key));
             self.sample(name, &labels, value.as_f64().unwrap_or(0.0));
+        }
+    }
+
+    /// What is known of the streams that have names: `field` of the entries of these lists of the status.
+    fn named_streams(&mut self, status: &Value) {
+        let entries = |key: &str| status[key].as_array().into_iter().flatten();
+        let named: Vec<(u64, &str)> = entries("stream_owners")
+            .filter_map(|s| Some((s["id"].as_u64()?, s["name"].as_str()?)))
+            .collect();
+        for (metric, kind, help, list, field) in NAMED {
+            self.head(metric, kind, help);
+            for (id, name) in &named {
+                let entry = entries(list).find(|s| s["id"] == *id);
+                let value = entry.and_then(|s| s[*field].as_f64()).unwrap_or(0.0);
+                let labels = format!(",stream=\"{}\",id=\"{id}\"", label_value(name));
+                self.sample(metric, &labels, value);
+            }
         }
     }
 

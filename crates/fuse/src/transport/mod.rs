@@ -12,6 +12,7 @@ use uring::Rings;
 
 /// The switch of the kernel (6.14 and later).
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
+const NO_URING: &str = "this kernel has no FUSE over io_uring (Linux 6.14 does)";
 
 /// Which way requests shall come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +89,19 @@ impl InUse {
     }
 }
 
+/// Whether requests can come by io_uring here; nothing is switched on. Errors: why not.
+pub fn try_rings() -> Result<(), String> {
+    let _ = channel::Channel::open();
+    let state = std::fs::read_to_string(ENABLE_URING).map_err(|_| NO_URING.to_string())?;
+    let is_root = rustix::process::geteuid().is_root();
+    if state.trim() != "Y" && !is_root {
+        return Err(format!(
+            "FUSE over io_uring is switched off (`echo Y >{ENABLE_URING}` as root)"
+        ));
+    }
+    Rings::prepare(None).map(drop)
+}
+
 /// Before the mount is made: makes the rings, and then switches io_uring on in the kernel if need be. Errors: why it cannot be; nothing was
 /// switched on then.
 pub fn prepare_rings(queues: Option<&[u16]>) -> Result<Rings, String> {
@@ -101,8 +115,7 @@ pub fn prepare_rings(queues: Option<&[u16]>) -> Result<Rings, String> {
 
 /// What `prepare` makes, with the switch on. It is a setting of the whole system, so it is left alone where `prepare` fails.
 fn switched_on<T>(switch: &Path, prepare: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let state = std::fs::read_to_string(switch)
-        .map_err(|_| "this kernel has no FUSE over io_uring (Linux 6.14 does)".to_string())?;
+    let state = std::fs::read_to_string(switch).map_err(|_| NO_URING.to_string())?;
     if state.trim() == "Y" {
         return prepare();
     }
