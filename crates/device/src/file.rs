@@ -12,6 +12,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -78,7 +79,7 @@ pub enum OpenError {
 /// An image file or a block device.
 pub struct FileDevice {
     target: Arc<Target>,
-    size: u64,
+    size: AtomicU64,
     min_io: u64,
     direct: bool,
     block: bool,
@@ -119,7 +120,7 @@ impl FileDevice {
         }
         Ok(FileDevice {
             target: Arc::new(Target::new(file)),
-            size,
+            size: AtomicU64::new(size),
             min_io,
             direct,
             block,
@@ -151,10 +152,10 @@ impl FileDevice {
             return Ok(());
         }
         let there = self.target.file.metadata()?.len();
-        if there < self.size {
+        let size = self.size_bytes();
+        if there < size {
             return Err(io::Error::other(format!(
-                "somebody cut the image file: {there} of {} bytes are left",
-                self.size
+                "somebody cut the image file: {there} of {size} bytes are left"
             )));
         }
         Ok(())
@@ -224,7 +225,7 @@ impl FileDevice {
     }
 
     fn try_submit(&self, mut writes: Vec<Write>) -> Result<Ticket, io::Error> {
-        check_writes(self.size, &writes)?;
+        check_writes(self.size_bytes(), &writes)?;
         if self.read_only {
             return Err(Errno::ROFS.into());
         }
@@ -247,11 +248,32 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn size_bytes(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn grow(&self, bytes: u64) -> io::Result<()> {
+        if self.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        let mut file = &self.target.file;
+        let mut there = match self.block {
+            true => file.seek(SeekFrom::End(0))?,
+            false => file.metadata()?.len(),
+        };
+        if there < bytes && !self.block {
+            file.set_len(bytes)?;
+            there = bytes;
+        }
+        let there = there - there % self.min_io;
+        if there < bytes {
+            return Err(crate::too_small(there));
+        }
+        self.size.fetch_max(there, Ordering::AcqRel);
+        Ok(())
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        check_range(self.size, offset, buf.len() as u64)?;
+        check_range(self.size_bytes(), offset, buf.len() as u64)?;
         let whole = |number: u64| number.is_multiple_of(self.min_io);
         let aligned = whole(offset) && whole(buf.len() as u64) && whole(buf.as_ptr().addr() as u64);
         if aligned || !self.direct {
@@ -279,7 +301,7 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        check_range(self.size, offset, len)?;
+        check_range(self.size_bytes(), offset, len)?;
         if self.read_only {
             return Err(Errno::ROFS.into());
         }

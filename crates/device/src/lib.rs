@@ -77,6 +77,16 @@ pub struct Write {
 pub trait Device: Send + Sync {
     /// Size in bytes, a multiple of [`min_io`](Device::min_io).
     fn size_bytes(&self) -> u64;
+    /// Makes the device at least so large. Only an image file grows by that; a block device that somebody made larger is seen to be so.
+    ///
+    /// # Errors
+    /// `Unsupported`: it has not so many bytes, and cannot get them. What the host says: no space, a limit.
+    fn grow(&self, bytes: u64) -> io::Result<()> {
+        match bytes <= self.size_bytes() {
+            true => Ok(()),
+            false => Err(too_small(self.size_bytes())),
+        }
+    }
     /// Fills `buf` from `offset`; both need no alignment (an unaligned request goes through a bounce buffer).
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
     /// As `read`, of something small that lies among its like: who reads one of them will soon read others.
@@ -215,6 +225,11 @@ pub fn check_writes(size: u64, writes: &[Write]) -> io::Result<()> {
         check_range(size, write.offset, len)?;
     }
     Ok(())
+}
+
+fn too_small(bytes: u64) -> io::Error {
+    let text = format!("the device has {bytes} bytes, and has to be made larger first");
+    io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 fn invalid(text: String) -> io::Error {

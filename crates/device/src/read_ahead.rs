@@ -278,6 +278,13 @@ impl Device for ReadAheadDevice {
     fn size_bytes(&self) -> u64 {
         self.below.size_bytes()
     }
+    fn grow(&self, bytes: u64) -> io::Result<()> {
+        let end = self.below.size_bytes();
+        self.below.grow(bytes)?;
+        // The chunk at the old end may be kept, or be on its way, without what it gains.
+        drop(self.begin(std::iter::once(end.saturating_sub(1)..end)));
+        Ok(())
+    }
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.below.read(offset, buf)
     }

@@ -127,6 +127,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Desc<B> {
         self.set_half(lo, v as u16);
         self.set_half(hi, (v >> 16) as u16);
     }
+    fn set_split32(&mut self, lo: usize, hi: usize, v: u64) {
+        for (at, part) in [(lo, v as u32), (hi, (v >> 32) as u32)] {
+            self.set_half(at, part as u16);
+            self.set_half(at + 2, (part >> 16) as u16);
+        }
+    }
+    /// Writes where the bitmaps and the inode table lie.
+    pub fn set_places(&mut self, block_bitmap: u64, inode_bitmap: u64, inode_table: u64) {
+        self.set_split32(0x0, 0x20, block_bitmap);
+        self.set_split32(0x4, 0x24, inode_bitmap);
+        self.set_split32(0x8, 0x28, inode_table);
+    }
     /// Writes `bg_flags`.
     pub fn set_flags(&mut self, flags: u16) {
         self.set_half(0x12, flags);

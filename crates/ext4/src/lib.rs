@@ -11,6 +11,7 @@ pub mod errors;
 pub mod extent;
 pub mod features;
 pub mod group;
+pub mod grow;
 pub mod hash;
 pub mod htree;
 pub mod inode;

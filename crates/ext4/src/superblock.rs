@@ -342,6 +342,8 @@ pub struct Layout {
     pub desc_blocks: u32,
     /// Blocks kept for more descriptors, behind each copy of them.
     pub reserved_gdt_blocks: u32,
+    /// Feature resize_inode: those blocks may become descriptors.
+    pub resize_inode: bool,
     /// First block of descriptors that lies in its own metagroup; `u32::MAX` without the feature meta_bg.
     pub first_meta_bg: u32,
     /// Groups whose metadata lie together; 1 without the feature flex_bg.
@@ -455,6 +457,7 @@ impl Layout {
             },
             desc_blocks: 0,
             reserved_gdt_blocks: u32::from(sb.reserved_gdt_blocks.get()),
+            resize_inode: sb.has_compat(compat::RESIZE_INODE),
             first_meta_bg: if sb.has_incompat(incompat::META_BG) {
                 sb.first_meta_bg.get()
             } else {

@@ -425,6 +425,32 @@ impl Allocator {
         Ok((Some(run), next))
     }
 
+    /// The last group gets longer: `change` makes it so while nobody looks at its map, and what it gains is held.
+    pub(crate) fn extending(
+        &self,
+        group: u32,
+        len: u32,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut guard = self.core.group(group)?.view.lock();
+        let view = self.loaded_view(group, &mut guard)?;
+        view.extend(len);
+        change()
+    }
+
+    /// A new group's blocks and inodes may be given out.
+    pub(crate) fn open_group(&self, group: u32) -> Result<()> {
+        let info = self.core.group(group)?;
+        let (blocks, inodes) = self
+            .core
+            .desc(group, |d| (d.free_blocks(), d.free_inodes()))?;
+        self.reservations.add_free(i64::from(blocks));
+        self.inodes_free.add(i64::from(inodes));
+        info.avail.fetch_add(blocks, Relaxed);
+        info.inodes_avail.fetch_add(inodes, Relaxed);
+        Ok(())
+    }
+
     fn place(&self, pblk: Pblk) -> (u32, u32) {
         let l = &self.core.layout;
         let group = l.group_of(pblk);

@@ -61,6 +61,22 @@ impl View {
         }
     }
 
+    /// The group has grown: the bits that it gains are clear in the image, and held.
+    pub fn extend(&mut self, bits: u32) {
+        let (from, gained) = (self.bits, bits - self.bits);
+        let mut words = bitmap::load(&[], bits);
+        words[..self.used.len()].copy_from_slice(&self.used);
+        bitmap::set(&mut words, from, gained);
+        if let Some(soft) = &mut self.soft {
+            let mut wider = vec![0; words.len()].into_boxed_slice();
+            wider[..soft.len()].copy_from_slice(soft);
+            *soft = wider;
+        }
+        self.used = words;
+        self.bits = bits;
+        self.held += gained;
+    }
+
     /// Nothing in it that the image does not say.
     pub fn is_plain(&self) -> bool {
         self.held == 0 && self.soft.is_none()

@@ -7,6 +7,7 @@ mod zones;
 
 use crate::FastMap;
 use crate::cache::{Cache, Found, Kind};
+use crate::cells::Versions;
 use crate::damage::Damages;
 use crate::super_block::Super;
 use crate::{BlockImage, Geometry, Ino, Pblk, Run, Wait};
@@ -37,8 +38,9 @@ impl Deref for Core {
 /// What all handles of a volume share.
 pub(crate) struct Shared {
     pub dev: Arc<dyn Device>,
-    pub layout: Layout,
-    pub geometry: Geometry,
+    /// What has a size of the volume lies here, in `geometry` and in `groups` (and in the super block): `grow` changes them.
+    pub layout: Versions<Layout>,
+    pub geometry: Versions<Geometry>,
     pub cache: Cache,
     pub groups: GroupTable,
     pub zones: Zones,

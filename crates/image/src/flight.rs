@@ -68,6 +68,7 @@ impl Image {
             self.write_primary(|raw| with_bit(raw, on))?;
             self.write_backups(on)
         } else {
+            self.renew_old_backups()?;
             self.write_backups(on)?;
             self.write_primary(|raw| with_bit(raw, on))
         }
@@ -122,7 +123,6 @@ impl Image {
 
     /// Backups that are none (wrong magic, uuid or checksum) are left alone: e2fsck would not use them either.
     fn write_backups(&self, on: bool) -> Result<()> {
-        let uuid = self.core.layout.uuid;
         let mut list = Vec::new();
         for group in self.core.layout.backup_groups() {
             let block = self.core.layout.group_first_block(group);
@@ -130,9 +130,7 @@ impl Image {
             let Ok(raw) = RawSuper::read_from_bytes(&buf[..SUPER_SIZE]) else {
                 continue;
             };
-            let known =
-                raw.checksum_ok() || with_bit(raw, !raw.has_incompat(IN_FLIGHT)).checksum_ok();
-            if raw.magic.get() != MAGIC || raw.uuid != uuid || !known {
+            if !self.is_backup(&raw) {
                 continue;
             }
             let mut new = with_bit(raw, on);
@@ -149,7 +147,13 @@ impl Image {
         }
     }
 
-    fn read_plain(&self, block: u64) -> Result<AlignedBuf> {
+    /// Is it one of this volume's?
+    pub(crate) fn is_backup(&self, raw: &RawSuper) -> bool {
+        let known = raw.checksum_ok() || with_bit(*raw, !raw.has_incompat(IN_FLIGHT)).checksum_ok();
+        raw.magic.get() == MAGIC && raw.uuid == self.core.layout.uuid && known
+    }
+
+    pub(crate) fn read_plain(&self, block: u64) -> Result<AlignedBuf> {
         let mut buf = AlignedBuf::zeroed(self.core.block_size());
         self.core
             .dev

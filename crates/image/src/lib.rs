@@ -24,6 +24,7 @@ mod alloc_inodes;
 mod alloc_view;
 mod blockmap;
 mod cache;
+mod cells;
 mod core;
 mod damage;
 mod dir;
@@ -35,6 +36,7 @@ mod extents;
 mod extree;
 mod fastmap;
 mod flight;
+mod grow;
 mod htree;
 mod inode;
 mod open;
@@ -50,6 +52,7 @@ pub use alloc::Allocator;
 pub use damage::{Damages, Met};
 pub use dirtree::{Flush, Gathered, NewTree};
 pub use fastmap::FastMap;
+pub use grow::Growth;
 pub use open::OpenOptions;
 pub use scrub::{Damage, SCRUB_DAMAGE_MAX, ScrubAt, ScrubStep, Visited};
 pub use striped::Striped;
@@ -68,7 +71,7 @@ pub fn shard_of(ino: Ino, shards: usize) -> usize {
     (ino / 16) as usize % shards
 }
 
-/// Facts of the volume that do not change while it is open.
+/// Facts of the volume. While it is open only its sizes change: when it [grows](Image::begin_growth).
 #[derive(Clone, Debug)]
 pub struct Geometry {
     /// Bytes.
@@ -197,6 +200,7 @@ pub type BlockImage = (Pblk, Arc<AlignedBuf>);
 /// | alloc, alloc_inodes, alloc_view | the allocator |
 /// | dir*, htree | directories |
 /// | xattr | extended attributes |
+/// | grow, cells | a volume that gets larger while it is open |
 /// | damage, super_block | what was found damaged, and its mark in the super block |
 /// | core, cache | blocks, bitmaps, descriptors |
 pub struct Image {
@@ -219,9 +223,13 @@ impl Image {
     pub fn wait(&self) -> Wait {
         self.core.wait
     }
-    /// Facts of the volume that do not change.
+    /// Facts of the volume as they are now.
     pub fn geometry(&self) -> &Geometry {
         &self.core.geometry
+    }
+    /// The block with the primary super block.
+    pub fn super_block_at(&self) -> Pblk {
+        self.core.super_block_at()
     }
     /// What the volume lies on.
     pub fn device(&self) -> &Arc<dyn Device> {

@@ -2,6 +2,7 @@
 
 use crate::alloc::Allocator;
 use crate::cache::Cache;
+use crate::cells::Versions;
 use crate::core::groups::GroupTable;
 use crate::core::{Core, Shared, corrupt};
 use crate::super_block::Super;
@@ -71,9 +72,9 @@ impl Image {
         };
         sup.refresh();
         let core = Core::new(Shared {
-            geometry: geometry(&raw, &layout),
+            geometry: Versions::new(geometry(&raw, &layout)),
             cache: Cache::new(opts.cache_bytes / bs),
-            groups: GroupTable::new(layout.desc_blocks),
+            groups: GroupTable::default(),
             zones: Default::default(),
             free_blocks: AtomicI64::new(raw.free_blocks() as i64),
             free_inodes: AtomicI64::new(i64::from(raw.free_inodes.get())),
@@ -83,7 +84,7 @@ impl Image {
             journal: std::sync::OnceLock::new(),
             damages: Default::default(),
             dev,
-            layout,
+            layout: Versions::new(layout),
         });
         let image = Image {
             alloc: Allocator::new(core.clone()),
@@ -209,7 +210,7 @@ fn check_state(raw: &RawSuper) -> Result<()> {
     Ok(())
 }
 
-fn geometry(raw: &RawSuper, l: &Layout) -> Geometry {
+pub(crate) fn geometry(raw: &RawSuper, l: &Layout) -> Geometry {
     let bs = u64::from(l.block_size);
     // Without huge_file, i_blocks counts 512-byte sectors in 32 bits, the map's own blocks included.
     let sectors_limit = u64::from(u32::MAX) / (bs / 512);

@@ -78,6 +78,7 @@ bugs! {
     AtomicClaimed "atomic-unawaited" "syncv does not wait for what another call has begun to commit"
     GroupClaimed "group-unawaited" "a group's commit comes after nothing that another call has begun to commit"
     GroupWaited "group-waited" "an operation that waited for a group is not ordered after its commit"
+    GrowthUnflushed "growth-unflushed" "a volume takes its new size before the structures of its new groups are flushed"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 

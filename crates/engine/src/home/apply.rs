@@ -37,6 +37,8 @@ pub struct Applier {
     /// Ids that recovery rejected: whatever depends on them stays rejected, also if recovery is interrupted.
     pub rejected: HashSet<u64>,
     pub last_checkpoint: Instant,
+    /// The checkpoint gives the volume another size: whoever finds the new one finds all the rest of it.
+    pub super_last: bool,
 }
 
 impl Applier {
@@ -51,6 +53,7 @@ impl Applier {
             unsettled: Vec::new(),
             rejected: HashSet::new(),
             last_checkpoint: Instant::now(),
+            super_last: false,
         }
     }
 

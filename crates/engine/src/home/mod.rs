@@ -6,6 +6,7 @@ pub(crate) mod backend;
 mod bugs;
 pub(crate) mod checkpoint;
 pub(crate) mod finish;
+pub(crate) mod grow;
 pub(crate) mod index;
 pub(crate) mod inodes;
 pub(crate) mod last_blocks;
@@ -51,6 +52,8 @@ pub struct Home {
     pages: HomePages,
     last_blocks: LastBlocks,
     space: Space,
+    /// Held by who makes the volume larger.
+    growing: Mutex<()>,
     /// Durable inodes without a name.
     orphans: Mutex<HashSet<Ino>>,
     /// Blocks that transactions not yet applied free.
@@ -116,6 +119,7 @@ impl Home {
             pages: HomePages::default(),
             last_blocks,
             space,
+            growing: Mutex::default(),
             orphans: Mutex::default(),
             pending_free: Gauge::default(),
             pending_inodes: Gauge::default(),

@@ -4,8 +4,8 @@ use crate::base::types::*;
 use crate::core::wakeup::Wakeup;
 use ccfs_ext4::Error;
 use ccfs_image::{
-    Allocator, BlockImage, DirEntry, Flush, Gathered, Geometry, Image, InodeAttr, Mapping, Met,
-    NewTree, Pblk, Run, ScrubAt, ScrubStep,
+    Allocator, BlockImage, DirEntry, Flush, Gathered, Geometry, Growth, Image, InodeAttr, Mapping,
+    Met, NewTree, Pblk, Run, ScrubAt, ScrubStep,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -96,6 +96,30 @@ impl NotedImage {
     pub fn nameless_inodes(&self) -> Result<Vec<Ino>> {
         self.met(0, self.image.nameless_inodes())
     }
+    pub fn size_if_grown(&self, blocks: u64) -> Result<Option<u64>> {
+        self.image.size_if_grown(blocks)
+    }
+    pub fn next_growth(&self, blocks: u64) -> Result<Option<Growth>> {
+        self.image.next_growth(blocks)
+    }
+    pub fn write_new_groups(&self, step: &Growth) -> Result<()> {
+        self.met(0, self.image.write_new_groups(step))
+    }
+    pub fn begin_growth(&self, step: &Growth) -> Result<()> {
+        self.met(0, self.image.begin_growth(step))
+    }
+    pub fn finish_growth(&self, step: &Growth) -> Result<()> {
+        self.met(0, self.image.finish_growth(step))
+    }
+    pub fn resize_inode_is_right(&self) -> Result<bool> {
+        self.met(0, self.image.resize_inode_is_right())
+    }
+    pub fn settle_resize_inode(&self, at: u32, most: u32) -> Result<Option<u32>> {
+        self.met(0, self.image.settle_resize_inode(at, most))
+    }
+    pub fn renew_old_backups(&self) -> Result<()> {
+        self.met(0, self.image.renew_old_backups())
+    }
     pub fn write_in_flight(&self, on: bool) -> Result<()> {
         self.met(0, self.image.write_in_flight(on))
     }
@@ -114,6 +138,9 @@ impl NotedImage {
 impl NotedImage {
     pub fn geometry(&self) -> &Geometry {
         self.image.geometry()
+    }
+    pub fn super_block_at(&self) -> Pblk {
+        self.image.super_block_at()
     }
     pub fn dir_has_room_new(&self, names: &[&[u8]]) -> bool {
         self.image.dir_has_room_new(names)

@@ -250,8 +250,14 @@ fn repeat_checkpoint(image: &Image, log: &Log, scan: &Scan) -> Result<Note> {
         }
         let blocks: Vec<_> = home.into_iter().collect();
         let dev = image.device();
-        write_all(&**dev, block_writes(&blocks, image.geometry().block_size))?;
-        dev.flush()?;
+        // The super block last, as the checkpoint does that gives the volume another size: a recovery that is interrupted here finds it
+        // with all that it refers to, or the old one.
+        let first = image.super_block_at() + 1;
+        let others = blocks.partition_point(|(pblk, _)| *pblk < first);
+        for part in [&blocks[others..], &blocks[..others]] {
+            write_all(&**dev, block_writes(part, image.geometry().block_size))?;
+            dev.flush()?;
+        }
         log.set_tail(
             log.tail_after(note.applied_id),
             note.applied_id,
@@ -401,6 +407,7 @@ impl Home {
         }
         let freed_inodes = self.free_orphans_at_rest(&mut applier)?;
         self.settle_extents(&mut applier)?;
+        self.settle_resize_inode(&mut applier)?;
         // Whatever else was seen in the log never happened.
         applier.applied_id = log.next_id() - 1;
         applier.applied_records = 0;

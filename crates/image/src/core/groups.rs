@@ -4,6 +4,7 @@ use super::{Core, corrupt};
 use crate::Pblk;
 use crate::alloc_view::View;
 use crate::cache::Kind;
+use crate::cells::Cells;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::group::{BLOCK_UNINIT, Desc, INODE_UNINIT};
 use ccfs_ext4::{Result, bitmap};
@@ -27,15 +28,23 @@ pub(crate) struct GroupInfo {
     pub inode_view: Mutex<Option<Box<View>>>,
 }
 
-/// All groups, in chunks of one descriptor block.
+/// All groups, in chunks of one descriptor block. There may be more later.
+#[derive(Default)]
 pub(crate) struct GroupTable {
-    chunks: Vec<OnceLock<Box<[GroupInfo]>>>,
+    chunks: Cells<Box<[OnceLock<GroupInfo>]>>,
 }
 
-impl GroupTable {
-    pub fn new(desc_blocks: u32) -> GroupTable {
-        GroupTable {
-            chunks: (0..desc_blocks).map(|_| OnceLock::new()).collect(),
+impl GroupInfo {
+    fn of(d: &Desc<&[u8]>) -> GroupInfo {
+        GroupInfo {
+            block_bitmap: d.block_bitmap(),
+            inode_bitmap: d.inode_bitmap(),
+            inode_table: d.inode_table(),
+            avail: AtomicU32::new(d.free_blocks()),
+            inodes_avail: AtomicU32::new(d.free_inodes()),
+            longest: AtomicU32::new(u32::MAX),
+            view: Mutex::new(None),
+            inode_view: Mutex::new(None),
         }
     }
 }
@@ -95,7 +104,12 @@ impl Core {
                     "descriptor of group {group}: metadata outside of the volume"
                 ));
             }
-            if d.free_blocks() > l.group_len(group)
+            // A crash while the volume grew can leave the last group's new count beside the old size: recovery brings that one.
+            let most = match group + 1 == l.groups {
+                true => l.blocks_per_group,
+                false => l.group_len(group),
+            };
+            if d.free_blocks() > most
                 || d.free_inodes() > l.inodes_per_group
                 || d.used_dirs() > l.inodes_per_group
                 || (l.has_uninit() && d.itable_unused() > l.inodes_per_group)
@@ -115,46 +129,34 @@ impl Core {
         }
     }
 
+    fn group_cell(&self, group: u32) -> &OnceLock<GroupInfo> {
+        let per = self.layout.descs_per_block();
+        let chunk = self.groups.chunks.cell((group / per) as usize);
+        let chunk = chunk.get_or_init(|| (0..per).map(|_| OnceLock::new()).collect());
+        &chunk[(group % per) as usize]
+    }
+
     /// What is known of a group; reads its descriptor block on first use.
     pub fn group(&self, group: u32) -> Result<&GroupInfo> {
-        let per = self.layout.descs_per_block();
-        let nr = group / per;
-        let Some(cell) = self.groups.chunks.get(nr as usize) else {
+        if group >= self.layout.groups {
             return corrupt(format!("group {group} does not exist"));
-        };
-        let chunk = match cell.get() {
-            Some(chunk) => chunk,
-            None => {
-                let loaded = self.load_chunk(nr)?;
-                cell.get_or_init(|| loaded)
-            }
-        };
-        match chunk.get((group % per) as usize) {
+        }
+        let cell = self.group_cell(group);
+        match cell.get() {
             Some(info) => Ok(info),
-            None => corrupt(format!("group {group} does not exist")),
+            None => {
+                let info = self.desc(group, GroupInfo::of)?;
+                Ok(cell.get_or_init(|| info))
+            }
         }
     }
 
-    fn load_chunk(&self, nr: u32) -> Result<Box<[GroupInfo]>> {
-        let l = &self.layout;
-        let first = nr * l.descs_per_block();
-        let buf = self.read(l.desc_block(nr), Kind::Gdt { nr })?;
-        let info = |i| {
-            let d = read_desc(&buf, i, l.desc_size);
-            GroupInfo {
-                block_bitmap: d.block_bitmap(),
-                inode_bitmap: d.inode_bitmap(),
-                inode_table: d.inode_table(),
-                avail: AtomicU32::new(d.free_blocks()),
-                inodes_avail: AtomicU32::new(d.free_inodes()),
-                longest: AtomicU32::new(u32::MAX),
-                view: Mutex::new(None),
-                inode_view: Mutex::new(None),
-            }
-        };
-        Ok((0..l.descs_per_block().min(l.groups - first))
-            .map(info)
-            .collect())
+    /// A group that is about to exist, and of which nothing is given out yet.
+    pub fn add_group(&self, group: u32, desc: &[u8]) {
+        let info = GroupInfo::of(&Desc(desc));
+        info.avail.store(0, Relaxed);
+        info.inodes_avail.store(0, Relaxed);
+        let _ = self.group_cell(group).set(info);
     }
 
     /// The volume's free blocks and inodes, from its groups.
@@ -174,10 +176,11 @@ impl Core {
     pub fn reload_chunk(&self, nr: u32) -> Result<()> {
         let l = &self.layout;
         let buf = self.read(l.desc_block(nr), Kind::Gdt { nr })?;
-        let Some(chunk) = self.groups.chunks.get(nr as usize).and_then(|c| c.get()) else {
+        let Some(chunk) = self.groups.chunks.cell(nr as usize).get() else {
             return Ok(());
         };
-        for (i, info) in chunk.iter().enumerate() {
+        for (i, cell) in chunk.iter().enumerate() {
+            let Some(info) = cell.get() else { continue };
             let d = read_desc(&buf, i as u32, l.desc_size);
             *info.view.lock() = None;
             *info.inode_view.lock() = None;
@@ -219,7 +222,7 @@ impl Core {
         bits as usize / 8
     }
 
-    fn bitmap_csum(&self, buf: &[u8], inodes: bool) -> u32 {
+    pub fn bitmap_csum(&self, buf: &[u8], inodes: bool) -> u32 {
         ccfs_ext4::checksum::crc32c(self.layout.csum_seed, &buf[..self.bitmap_bytes(inodes)])
     }
 

@@ -3,6 +3,7 @@
 use super::Core;
 use crate::{FastMap, Pblk, Run};
 use ccfs_ext4::Result;
+use ccfs_ext4::superblock::Layout;
 use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
 
@@ -49,7 +50,8 @@ impl Zones {
         if let Some(z) = self.by_flex.read().get(&flex) {
             return Ok(z.clone());
         }
-        let l = &core.layout;
+        // One version of it, for all that follows.
+        let l: &Layout = &core.layout;
         let first = flex * l.flex_size;
         let last = first.saturating_add(l.flex_size).min(l.groups);
         let from = l.group_first_block(first);
@@ -83,7 +85,17 @@ impl Zones {
             let joined = all.iter().copied().chain(stray).collect();
             *all = normalise(joined);
         }
-        Ok(self.by_flex.write().entry(flex).or_insert(zones).clone())
+        let mut by_flex = self.by_flex.write();
+        // What was found before the volume grew lacks the new groups.
+        if core.layout.groups != l.groups {
+            return Ok(zones);
+        }
+        Ok(by_flex.entry(flex).or_insert(zones).clone())
+    }
+
+    /// The volume's groups are more now: this flex group has some of them.
+    pub fn forget_flex(&self, flex: u32) {
+        self.by_flex.write().remove(&flex);
     }
 
     /// True if no block of `from..to` is fixed metadata. The range lies in the volume.
