@@ -19,6 +19,10 @@ pub struct Config {
     pub times: bool,
     /// Others have worked on it: see [`USED`].
     pub used: bool,
+    /// Blocks of a group; 0: as many as a bitmap has bits.
+    pub group_blocks: u32,
+    /// The device is so much larger than the volume, MiB, and holds what somebody left there.
+    pub spare_mib: u32,
     /// Files have taken all but this much, KiB; 0: nothing has. See `nearly_full.rs`.
     pub left_kib: u32,
 }
@@ -33,6 +37,8 @@ const SMALL: Config = Config {
     features: "",
     times: true,
     used: false,
+    group_blocks: 0,
+    spare_mib: 0,
     left_kib: 0,
 };
 
@@ -116,8 +122,47 @@ pub const NEARLY_FULL: &[Config] = &[
     },
 ];
 
+/// Volumes that can grow, of many small groups: their last group is short, and a block of descriptors is full soon.
+pub const GROWING: &[Config] = &[
+    Config {
+        name: "growing",
+        size_mib: 11,
+        group_blocks: 768,
+        spare_mib: 16,
+        ..SMALL
+    },
+    Config {
+        name: "growing-meta",
+        size_mib: 11,
+        group_blocks: 768,
+        features: "meta_bg,^resize_inode,^flex_bg",
+        spare_mib: 16,
+        ..SMALL
+    },
+    Config {
+        name: "growing-ext3",
+        size_mib: 11,
+        group_blocks: 768,
+        features: "^extent,^metadata_csum,^64bit,^flex_bg,^dir_index,^huge_file,^dir_nlink,^extra_isize,^uninit_bg",
+        spare_mib: 16,
+        ..SMALL
+    },
+    Config {
+        name: "growing-4k",
+        block_size: 4096,
+        size_mib: 30,
+        log_mib: 4,
+        spare_mib: 300,
+        ..SMALL
+    },
+];
+
 /// The volume with that name.
 pub fn config(name: &str) -> Option<&'static Config> {
     const ALSO: &[Config] = &[USED, NEARLY_FULL[0], NEARLY_FULL[1]];
-    CONFIGS.iter().chain(ALSO).find(|c| c.name == name)
+    CONFIGS
+        .iter()
+        .chain(ALSO)
+        .chain(GROWING)
+        .find(|c| c.name == name)
 }

@@ -2,6 +2,7 @@
 //! meet, by the exploration of streams with threads of their own.
 use crate::explore::Effort;
 use crate::long::{Limits, Long};
+use crate::standard::growing_place;
 use crate::threads::{crowded, explore_work, grouped};
 use ccfs_engine::planted::{BUGS, GROUPED, THREADED, choose};
 use std::time::{Duration, Instant};
@@ -40,6 +41,11 @@ pub fn find(bug: &'static str, what: &'static str, limits: &Limits) -> Result<Ca
         state_file: None,
         // Made only where a device commits by itself.
         flash: bug.starts_with("device-"),
+        // The last of the first places are about it.
+        from: match bug.starts_with("growth-") {
+            true => growing_place(),
+            false => limits.from,
+        },
         ..limits.clone()
     })?;
     let found = long.run();

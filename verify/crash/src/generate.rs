@@ -83,6 +83,8 @@ pub enum Action {
     Checkpoint,
     /// Discards everything that is free.
     Trim,
+    /// The volume gets so many KiB larger, on a device that is.
+    Grow(u64),
     /// copy_file_range(2): writes of what the source holds at their moment.
     Copy {
         from: NodeId,

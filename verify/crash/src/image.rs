@@ -4,6 +4,8 @@ use crate::e2fsprogs::{TIME, run};
 use crate::{nearly_full, used};
 use ccfs_disks::MemoryDevice;
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
@@ -44,6 +46,9 @@ fn make(config: &Config) -> Result<MemoryDevice, String> {
         "-E",
         "hash_seed=0d6f5e1c-4b3a-4291-8f7e-6d5c4b3a2918,lazy_itable_init=0,lazy_journal_init=0",
     ]);
+    if config.group_blocks > 0 {
+        command.args(["-g", &config.group_blocks.to_string()]);
+    }
     if !config.features.is_empty() {
         command.args(["-O", config.features]);
     }
@@ -58,7 +63,18 @@ fn make(config: &Config) -> Result<MemoryDevice, String> {
     if config.left_kib > 0 {
         nearly_full::fill(file.path(), config)?;
     }
+    if config.spare_mib > 0 {
+        lengthen(file.as_file(), config).map_err(|e| e.to_string())?;
+    }
     MemoryDevice::from_file(file.path()).map_err(|e| e.to_string())
+}
+
+/// The device is larger than the volume. The first part of that is full of what somebody left there.
+fn lengthen(file: &File, config: &Config) -> std::io::Result<()> {
+    let end = u64::from(config.size_mib) << 20;
+    let spare = u64::from(config.spare_mib) << 20;
+    file.set_len(end + spare)?;
+    file.write_all_at(&vec![0xA7; spare.min(16 << 20) as usize], end)
 }
 
 /// Whether e2fsck finds nothing to say about the volume (promise C8).

@@ -10,6 +10,7 @@
 //! A tmpfile %t [d]; A open f %h; A write %h 0 10; A close %h      handles: inodes with or without a name
 //! ?A rmdir d             left out if it is impossible at this point
 //! A fsync f; A fdatasync f; A fbarrier f; A streamsync; A syncfs; A ignored f; A tick; A checkpoint; A trim
+//! A grow 5000          the volume gets so many KiB larger
 //! A make d/f 100644 0 0 0 %f     any inode: mode, uid, gid, device number, handle; a handle can begin a path (%d/f)
 //! A setattr f 640 - 5 - -        mode, uid, gid, size, mtime (seconds); `-`: left as it is
 //! A zerokeep f 0 8192            zero without changing the size
@@ -89,6 +90,7 @@ impl Script {
             "syncfs" => Action::VolumeSync,
             "tick" => Action::Tick,
             "trim" => Action::Trim,
+            "grow" => Action::Grow(number(0)?),
             "begin" => Action::GroupBegin,
             "commit" => Action::GroupCommit { durable: true },
             "order" => Action::GroupCommit { durable: false },
@@ -378,6 +380,7 @@ fn line(action: &Action) -> String {
         Action::Tick => "tick".into(),
         Action::Checkpoint => "checkpoint".into(),
         Action::Trim => "trim".into(),
+        Action::Grow(kib) => format!("grow {kib}"),
         Action::GroupBegin => "begin".into(),
         Action::GroupCommit { durable: true } => "commit".into(),
         Action::GroupCommit { .. } => "order".into(),

@@ -91,6 +91,17 @@ fn barriers() -> Vec<Spot> {
     ]
 }
 
+/// A volume that grows. They lie behind all other first places, so that those keep theirs.
+pub fn growing() -> Vec<Spot> {
+    const VOLUMES: &[&str] = &["growing", "growing-meta", "growing-ext3"];
+    vec![
+        spot(0, "growing: within the last group, by groups and over a block of descriptors", VOLUMES, "A create a; A write a 0 9000; A syncfs; A write a 9000 3000; A grow 400; B create b; B write b 0 30000; B fsync b; A grow 3000; A create c; A write c 0 20000; B checkpoint; A fsync c; A grow 6000; B append b 40000; B fsync b; A unlink a; A streamsync".into()),
+        spot(0, "growing: two in a row, with commits that are not home, orphans and a full old volume", VOLUMES, "A create p; A write p 0 4000000; A write p 4000000 4000000; A syncfs; A create a; A write a 0 9000; A open a %h; A unlink a; B create b; B write b 0 5000; B fsync b; A grow 2000; A grow 7000; C create c; C write c 0 2000000; C fsync c; A close %h; A tick; A create d; A append d 100000; B syncfs; A trim; A unlink p; A syncfs".into()),
+        spot(0, "growing: new groups get directories and inodes, and lose them", VOLUMES, format!("A grow 9000; {} A syncfs; {} B streamsync; B checkpoint; A grow 1500; A tick", repeat(0..24, "A mkdir d#; A create d#/f; A write d#/f 0 3000"), repeat(0..24, "B unlink d#/f; B rmdir d#"))),
+        spot(0, "growing: large groups of blocks of 4 KiB", &["growing-4k"], "A create a; A write a 0 9000; A fsync a; A grow 80000; A create b; A write b 0 90000; A fsync b; A grow 150000; B create c; B write c 0 90000; B fsync c; A checkpoint; A unlink b; A streamsync".into()),
+    ]
+}
+
 /// What two streams change in one structure of ext4.
 fn structures() -> Vec<Spot> {
     vec![

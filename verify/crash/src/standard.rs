@@ -12,7 +12,7 @@ use crate::generate::Action;
 use crate::run::{Run, Source};
 use crate::setting::Setting;
 use crate::shrink::shortened;
-use crate::spots::{Spot, spots};
+use crate::spots::{Spot, growing, spots};
 use ccfs_testkit::Rng;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -36,15 +36,16 @@ pub enum Work {
     Random(u64),
 }
 
-static SPOTS: LazyLock<Vec<Spot>> = LazyLock::new(spots);
+/// Those that came later stand at the end of the first places: the others keep theirs.
+static SPOTS: LazyLock<Vec<Spot>> = LazyLock::new(|| [spots(), growing()].concat());
 
 /// The first places.
 static FIRST: LazyLock<Vec<Work>> = LazyLock::new(|| {
-    let directed: Vec<Work> = SPOTS
+    let directed = SPOTS
         .iter()
         .enumerate()
-        .flat_map(|(i, s)| s.volumes.iter().map(move |v| Work::Spot(i, v)))
-        .collect();
+        .flat_map(|(i, s)| s.volumes.iter().map(move |v| Work::Spot(i, v)));
+    let (later, directed): (Vec<Work>, Vec<Work>) = directed.partition(Work::is_growing);
     let short: Vec<Work> = (0..ace::sequences(1)).map(|n| Work::Ace(1, n)).collect();
     let random: Vec<Work> = (0..RANDOM_FIRST).map(Work::Random).collect();
     // Mixed evenly, the directed ones in the first eighth.
@@ -55,8 +56,15 @@ static FIRST: LazyLock<Vec<Work>> = LazyLock::new(|| {
         all.extend(works.into_iter().enumerate().map(|(i, w)| (place(i), w)));
     }
     all.sort_by_key(|(key, _)| *key);
-    all.into_iter().map(|(_, work)| work).collect()
+    let all = all.into_iter().map(|(_, work)| work);
+    all.chain(later).collect()
 });
+
+/// The first place where a volume grows.
+pub fn growing_place() -> u64 {
+    let place = FIRST.iter().position(Work::is_growing);
+    place.unwrap_or(FIRST.len()) as u64
+}
 
 /// Number of the first places.
 pub fn first_places() -> u64 {
@@ -82,6 +90,10 @@ pub fn work(place: u64) -> Work {
 }
 
 impl Work {
+    fn is_growing(&self) -> bool {
+        matches!(self, Work::Spot(i, _) if SPOTS[*i].title.starts_with("growing"))
+    }
+
     fn setting(&self) -> (Setting, Source) {
         match self {
             Work::Spot(i, volume) => {
@@ -162,6 +174,14 @@ impl Work {
                 deep_every: 1,
                 fsck_every: 0,
                 states_max: 300,
+                ..effort
+            };
+        }
+        if spot.title.starts_with("growing") {
+            return Effort {
+                states_max: 400,
+                deep_every: 12,
+                fsck_every: 2,
                 ..effort
             };
         }

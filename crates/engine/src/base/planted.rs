@@ -79,6 +79,7 @@ bugs! {
     GroupClaimed "group-unawaited" "a group's commit comes after nothing that another call has begun to commit"
     GroupWaited "group-waited" "an operation that waited for a group is not ordered after its commit"
     GrowthUnflushed "growth-unflushed" "a volume takes its new size before the structures of its new groups are flushed"
+    GrowthMixed "growth-mixed" "the super block with a new size goes home in no order with what it refers to"
     EarlyBit "early-bit" "unmount clears the in-flight bit before the last checkpoint"
 }
 

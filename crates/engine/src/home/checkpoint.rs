@@ -193,7 +193,7 @@ impl Home {
             all.len() as u64 * u64::from(self.block_size()),
             Ordering::Relaxed,
         );
-        if a.super_last {
+        if a.super_last && !planted::is(Bug::GrowthMixed) {
             let at = all.partition_point(|(pblk, _)| *pblk <= self.image.super_block_at());
             let others = all.split_off(at);
             self.write_much(block_writes(&others, self.block_size()), Whose::CHECKPOINT)?;
