@@ -25,6 +25,7 @@ pub enum Command {
     Umount(UmountArgs),
     Fsck(FsckArgs),
     List(ListArgs),
+    Resize(ResizeArgs),
     Status(StatusArgs),
     Scrub(ScrubArgs),
     Top(TopArgs),
@@ -210,6 +211,21 @@ pub struct ListArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
+}
+
+/// Makes a volume larger, mounted or not, or smaller
+///
+/// Grows the image file as well; a block device has to be made larger first. Growing is all or nothing, also across a crash. Only a volume
+/// that is not mounted gets smaller: e2fsck checks it, resize2fs shrinks it, and the image file is cut at the end. Whether mounted or not, a
+/// size that the volume has already is no failure. A mounted volume is resized by root, or by the user who mounted it.
+#[derive(Args, Debug, Clone)]
+pub struct ResizeArgs {
+    /// Image file or block device, or any directory of a mounted volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of a device
+    #[arg(value_name = "TARGET|DIR")]
+    pub target: PathBuf,
+    /// Size of the volume, like 1.5G or 100MB; without it that of the device or image file
+    #[arg(value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
 }
 
 /// Shows a mounted volume: state and what to do next, room, streams, transactions, log, messages, counters

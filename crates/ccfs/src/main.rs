@@ -37,6 +37,7 @@ mod options;
 mod progress;
 mod rehearsal;
 mod remount;
+mod resize;
 mod scrub;
 mod shares;
 mod signals;
@@ -126,6 +127,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Mkfs(a) => ("ccfs mkfs", done(mkfs::run(&a))),
         Command::Umount(a) => ("ccfs umount", umount::run(&a)),
         Command::Fsck(a) => ("ccfs fsck", fsck::run(&a)),
+        Command::Resize(a) => ("ccfs resize", done(resize::run(&a))),
         Command::Inspect(a) => ("ccfs inspect", done(inspect::run(&a))),
         Command::Bench(a) => ("ccfs bench", sisters::run(&sisters::BENCH, &a.args)),
         Command::Version(a) => ("ccfs version", done(version::run(&a))),

@@ -49,6 +49,9 @@ pub const IOC_SCRUB: u32 = iowr(0x90, size_of::<ScrubArg>());
 /// Change options of a mounted volume: [`TuneArg`]. For root.
 pub const IOC_TUNE: u32 = iowr(0x91, size_of::<TuneArg>());
 
+/// Make a mounted volume larger: [`ResizeArg`]. For root, and for the user whose daemon it is.
+pub const IOC_RESIZE: u32 = iowr(0x92, size_of::<ResizeArg>());
+
 /// Order without durability for what was done before to the file that the descriptor is of, and by the caller's stream: [`BarrierArg`].
 pub const IOC_BARRIER: u32 = iowr(0xa0, size_of::<BarrierArg>());
 
@@ -257,6 +260,25 @@ pub struct TuneArg {
     pub reserved: u32,
 }
 
+/// Bytes of text that a resize call carries.
+pub const RESIZE_TEXT: usize = 232;
+
+/// Argument of the call that makes a volume larger. It is an answer also where the call fails with EINVAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ResizeArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// In: zero. Out: bytes of `text` that are valid.
+    pub length: u32,
+    /// In: the size that is wanted, bytes; 0: that of the device. Out: the volume's size now.
+    pub bytes: u64,
+    /// Out: its size before, bytes.
+    pub before: u64,
+    /// Out: why the call was refused, for people (UTF-8).
+    pub text: [u8; RESIZE_TEXT],
+}
+
 /// Times of reading are kept (mount option relatime).
 pub const ACCESS_TIMES_KEPT: u32 = 1;
 /// Those of directories are not (nodiratime).
@@ -364,6 +386,7 @@ const _: () = assert!(size_of::<TraceArg>() == 8192);
 const _: () = assert!(size_of::<StatusArg>() == 8192);
 const _: () = assert!(size_of::<ProcessArg>() == 24);
 const _: () = assert!(size_of::<TuneArg>() == 24);
+const _: () = assert!(size_of::<ResizeArg>() == 256);
 const _: () = assert!(size_of::<ScrubArg>() == 64 + 16 * 192);
 // An ioctl number has 14 bits for the size.
 const _: () = assert!(size_of::<StatusArg>() < 1 << 14);

@@ -29,7 +29,8 @@ mod guard;
 mod sys;
 
 use abi::{
-    ProcessArg, ScrubArg, StatusArg, StreamArg, StreamNameArg, SyncVolumeArg, TraceArg, TuneArg,
+    ProcessArg, ResizeArg, ScrubArg, StatusArg, StreamArg, StreamNameArg, SyncVolumeArg, TraceArg,
+    TuneArg,
 };
 use std::fs::File;
 use std::io;
@@ -210,6 +211,37 @@ pub fn tune(
         reserved: 0,
     };
     supported(sys::ioctl(fd.as_fd(), abi::IOC_TUNE, &mut arg))
+}
+
+/// A mounted volume's sizes before and after it grew, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resized {
+    /// Before.
+    pub before: u64,
+    /// Now.
+    pub now: u64,
+}
+
+/// Makes a mounted volume as large as `bytes` has room for; `None`: as its device. Errors: `EPERM` for all but root and the user whose
+/// daemon it is, `EROFS`, `InvalidInput` with the daemon's words for a size that is not possible, `EIO`: the volume is stopped.
+pub fn resize(fd: impl AsFd, bytes: Option<u64>) -> io::Result<Resized> {
+    let mut arg = ResizeArg {
+        version: abi::VERSION,
+        bytes: bytes.unwrap_or(0),
+        ..ResizeArg::new_zeroed()
+    };
+    let done = supported(sys::ioctl(fd.as_fd(), abi::IOC_RESIZE, &mut arg));
+    match (done, arg.text.get(..arg.length as usize)) {
+        (Err(error), Some(text)) if !text.is_empty() => {
+            let text = String::from_utf8_lossy(text).into_owned();
+            debug_assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+        (done, _) => done.map(|()| Resized {
+            before: arg.before,
+            now: arg.bytes,
+        }),
+    }
 }
 
 /// The volume's state as JSON text.

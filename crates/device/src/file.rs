@@ -261,7 +261,7 @@ impl Device for FileDevice {
             false => file.metadata()?.len(),
         };
         if there < bytes && !self.block {
-            file.set_len(bytes)?;
+            lengthen(file, there, bytes)?;
             there = bytes;
         }
         let there = there - there % self.min_io;
@@ -334,6 +334,24 @@ impl Device for FileDevice {
 
     fn min_io(&self) -> u64 {
         self.min_io
+    }
+}
+
+/// A file without holes gets its new space at once: what a volume accepts has its place, also where the host's disk is full later.
+fn lengthen(file: &File, there: u64, bytes: u64) -> io::Result<()> {
+    let meta = file.metadata()?;
+    if meta.blocks() * SECTOR < meta.len() {
+        return file.set_len(bytes);
+    }
+    let space = rustix::fs::fallocate(file, FallocateFlags::empty(), there, bytes - there);
+    match space {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => file.set_len(bytes),
+        Err(error) => {
+            // Part of it may have been had.
+            file.set_len(there)?;
+            Err(error.into())
+        }
+        Ok(()) => Ok(()),
     }
 }
 

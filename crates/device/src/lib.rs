@@ -77,7 +77,8 @@ pub struct Write {
 pub trait Device: Send + Sync {
     /// Size in bytes, a multiple of [`min_io`](Device::min_io).
     fn size_bytes(&self) -> u64;
-    /// Makes the device at least so large. Only an image file grows by that; a block device that somebody made larger is seen to be so.
+    /// Makes the device at least so large. Only an image file grows by that; a block device that somebody made larger is seen to be so; 0
+    /// only looks.
     ///
     /// # Errors
     /// `Unsupported`: it has not so many bytes, and cannot get them. What the host says: no space, a limit.

@@ -8,6 +8,8 @@ use crate::group::{BLOCK_UNINIT, Desc, INODE_UNINIT};
 use crate::superblock::{Layout, RawSuper};
 use crate::{Error, Result};
 
+/// Begins the refusal for lack of room for descriptors.
+pub const NO_ROOM: &str = "there is no room for more group descriptors";
 /// A new last group needs so many blocks besides its own metadata.
 const SHORT_GROUP: u64 = 50;
 
@@ -51,7 +53,7 @@ impl Layout {
         if blocks > most {
             let bytes = u128::from(most) * u128::from(self.block_size);
             return Err(Error::Refused(format!(
-                "there is no room for more group descriptors: this volume can grow to {bytes} bytes ({most} blocks) in place"
+                "{NO_ROOM}: this volume can grow to {bytes} bytes ({most} blocks) in place"
             )));
         }
         let mut blocks = blocks;
@@ -152,5 +154,98 @@ impl RawSuper {
             // Zero: to be counted.
             self.overhead_clusters = u32::try_from(sum).unwrap_or(0).into();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::{compat, ro_compat};
+    use crate::superblock::MAGIC;
+    use zerocopy::FromZeros;
+
+    /// A volume of blocks of 1 KiB with groups of 8 MiB and descriptors of 32 bytes.
+    fn raw(blocks: u32, spare: u16) -> RawSuper {
+        let mut sb = RawSuper::new_zeroed();
+        sb.magic = MAGIC.into();
+        sb.rev_level = 1.into();
+        sb.first_data_block = 1.into();
+        sb.blocks_count_lo = blocks.into();
+        (sb.blocks_per_group, sb.clusters_per_group) = (8192.into(), 8192.into());
+        sb.inodes_per_group = 2048.into();
+        sb.inodes_count = ((blocks - 1).div_ceil(8192) * 2048).into();
+        sb.inode_size = 128.into();
+        sb.first_ino = 11.into();
+        sb.reserved_gdt_blocks = spare.into();
+        sb.feature_compat = compat::RESIZE_INODE.into();
+        sb.feature_ro_compat = ro_compat::SPARSE_SUPER.into();
+        sb
+    }
+
+    fn layout(sb: &RawSuper) -> Layout {
+        Layout::check(sb, 1 << 50, false).unwrap()
+    }
+
+    #[test]
+    fn spare_blocks_of_descriptors_bound_the_size() {
+        // Each block of descriptors is for 32 groups.
+        let most = |spare| layout(&raw(20_000, spare)).blocks_max();
+        assert_eq!(most(0), 1 + 32 * 8192);
+        assert_eq!(most(3), 1 + 4 * 32 * 8192);
+        let l = layout(&raw(20_000, 3));
+        let grown = l.grown(l.blocks_max()).unwrap().unwrap();
+        assert_eq!((grown.desc_blocks, grown.reserved_gdt_blocks), (4, 0));
+        assert_eq!(grown.inodes_count, 4 * 32 * 2048);
+        let error = l.grown(l.blocks_max() + 1).unwrap_err().to_string();
+        assert!(
+            error.contains(NO_ROOM) && error.contains("134218752 bytes"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_last_group_that_is_too_short_is_left_out() {
+        let l = layout(&raw(20_000, 3));
+        // Group 3 has a backup: super block, descriptors and their spare blocks; then two bitmaps, and the inodes.
+        let own = 1 + 1 + 3 + 2 + 2048 / 8;
+        let start = 1 + 3 * 8192;
+        assert_eq!(
+            l.grown(start + own + 49).unwrap().unwrap().blocks_count,
+            start
+        );
+        let whole = l.grown(start + own + 50).unwrap().unwrap();
+        assert_eq!((whole.blocks_count, whole.groups), (start + own + 50, 4));
+        assert_eq!(whole.new_desc(3).free_blocks(), 50);
+        // Within the last group that is there any number will do.
+        assert_eq!(l.grown(20_001).unwrap().unwrap().blocks_count, 20_001);
+        assert!(l.grown(20_000).unwrap().is_none() && l.grown(5).unwrap().is_none());
+    }
+
+    #[test]
+    fn steps_end_where_a_block_of_descriptors_is_full() {
+        let l = layout(&raw(20_000, 40));
+        let goal = l.grown(1 + 40 * 32 * 8192).unwrap().unwrap();
+        let step = l.step_to(&goal, 16);
+        assert_eq!((step.desc_blocks, step.groups), (17, 17 * 32));
+        let next = step.step_to(&goal, 16);
+        assert_eq!((next.desc_blocks, next.reserved_gdt_blocks), (33, 8));
+        let last = next.step_to(&goal, 16);
+        assert_eq!((last.blocks_count, last.groups), (goal.blocks_count, 1280));
+    }
+
+    #[test]
+    fn the_part_for_root_and_the_overhead_grow_along() {
+        let mut sb = raw(20_000, 3);
+        sb.r_blocks_count_lo = 1000.into();
+        sb.overhead_clusters = 900.into();
+        let old = layout(&sb);
+        let new = old.grown(1 + 10 * 8192).unwrap().unwrap();
+        sb.grow(&old, &new);
+        assert_eq!(sb.r_blocks_count(), 1000 * (1 + 10 * 8192) / 20_000);
+        let heads = 3 * (1 + 1 + 3); // 3, 5 and 7 have backups, 9 as well
+        let heads = heads + (1 + 1 + 3);
+        assert_eq!(sb.overhead_clusters.get(), 900 + 7 * (2 + 256) + heads);
+        let again = layout(&sb);
+        assert_eq!((again.groups, again.blocks_count), (10, 1 + 10 * 8192));
     }
 }

@@ -86,6 +86,12 @@ pub(crate) fn attach_file(
     ))
 }
 
+/// The file behind a loop device has grown, and the device grows with it. Nothing of ccfs depends on it: it is for who looks.
+pub fn follow_size(device: &Path) -> io::Result<()> {
+    let device = open(device, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    sys::set_loop_capacity(device.as_fd())
+}
+
 /// Opens /dev/loopN; where no device manager makes the node (containers), makes it.
 fn open_device(number: u32, read_only: bool) -> io::Result<(PathBuf, OwnedFd)> {
     let path = PathBuf::from(format!("/dev/loop{number}"));

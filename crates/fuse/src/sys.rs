@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 const LOOP_CONFIGURE: u32 = 0x4C0A;
+const LOOP_SET_CAPACITY: u32 = 0x4C07;
 const LOOP_CTL_GET_FREE: u32 = 0x4C82;
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 /// `CLOSE_RANGE_CLOEXEC` of linux/close_range.h.
@@ -72,6 +73,12 @@ pub fn configure_loop(device: BorrowedFd<'_>, config: &LoopConfig) -> io::Result
         )
     })
     .map(drop)
+}
+
+/// Makes a loop device as large as its file is now.
+pub fn set_loop_capacity(device: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: LOOP_SET_CAPACITY takes no argument.
+    checked(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY as _) }).map(drop)
 }
 
 /// A thread of this process has been in the class SCHED_IDLE.

@@ -353,6 +353,16 @@ fn calls_of_volumes_and_files() -> Vec<Own> {
             |a| a.blocks = 1,
             &[at!(ScrubArg, reserved, 1u32)],
         ),
+        own::<ResizeArg>(
+            IOC_RESIZE,
+            0,
+            |_| {},
+            &[
+                at!(ResizeArg, length, 1u32),
+                at!(ResizeArg, bytes, 4096u64),
+                at!(ResizeArg, bytes, u64::MAX),
+            ],
+        ),
         own::<TuneArg>(
             IOC_TUNE,
             0,

@@ -444,10 +444,11 @@ impl Allocator {
         let (blocks, inodes) = self
             .core
             .desc(group, |d| (d.free_blocks(), d.free_inodes()))?;
-        self.reservations.add_free(i64::from(blocks));
-        self.inodes_free.add(i64::from(inodes));
+        // Found before they can be reserved: a reservation does not fail.
         info.avail.fetch_add(blocks, Relaxed);
         info.inodes_avail.fetch_add(inodes, Relaxed);
+        self.reservations.add_free(i64::from(blocks));
+        self.inodes_free.add(i64::from(inodes));
         Ok(())
     }
 

@@ -144,9 +144,10 @@ fn the_header_has_the_numbers_of_the_daemon() {
 }
 
 /// What the program `ccfs` alone asks for.
-const OF_THE_PROGRAM: [&str; 6] = [
+const OF_THE_PROGRAM: [&str; 7] = [
     "IOC_GET_STREAM_OF_PROCESS",
     "IOC_GROUP_CHANGES",
+    "IOC_RESIZE",
     "IOC_SCRUB",
     "IOC_STATUS",
     "IOC_TRACE",

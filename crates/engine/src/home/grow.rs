@@ -61,6 +61,17 @@ impl Home {
         Ok(self.size_bytes())
     }
 
+    /// Bytes of the device, which somebody may have made larger.
+    ///
+    /// # Errors
+    /// What the host says.
+    pub fn device_bytes(&self) -> Result<u64> {
+        if self.manner.writes {
+            self.dev().grow(0)?;
+        }
+        Ok(self.dev().size_bytes())
+    }
+
     /// Bytes of the volume.
     pub fn size_bytes(&self) -> u64 {
         self.image.geometry().blocks_count * u64::from(self.block_size())

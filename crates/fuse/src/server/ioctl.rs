@@ -118,6 +118,7 @@ impl Server {
             }
             client::IOC_TUNE => self.tune(request, input)?,
             client::IOC_SCRUB => self.scrub(request, input, reply)?,
+            client::IOC_RESIZE => self.resize(request, input, reply)?,
             client::IOC_BARRIER => self.barrier(request, input, reply)?,
             client::IOC_STATUS => self.status_part(self.user(request), input, reply)?,
             client::IOC_TRACE => self.trace(self.user(request), input, reply)?,

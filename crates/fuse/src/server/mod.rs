@@ -23,6 +23,7 @@ mod mapped;
 mod namespace;
 mod notifier;
 mod pages;
+mod resize;
 mod scrub;
 mod serve;
 mod setgid;

@@ -102,6 +102,7 @@ impl Server {
             client::IOC_STREAM_SYNC
             | client::IOC_SYNC_VOLUME
             | client::IOC_SCRUB
+            | client::IOC_RESIZE
             | client::IOC_GROUP_COMMIT
             | client::IOC_GROUP_ABORT
             | ioctl::F2FS_COMMIT
