@@ -114,7 +114,7 @@ fn full(s: &Value) -> Option<Advice> {
                     ccfs_command::size::show(left),
                     ccfs_command::size::show(size)
                 ),
-                "remove files, or grow the volume",
+                "remove files, or make it larger: ccfs resize",
             )
         })
         .flatten()
@@ -130,7 +130,7 @@ fn inodes(s: &Value) -> Option<Advice> {
             wrong(
                 "nearly full",
                 format!("{left} of {all} inodes are left"),
-                "remove files, or make a volume with more inodes: ccfs mkfs TARGET -- -i 4096",
+                "remove files, or make it larger, which gives more: ccfs resize",
             )
         })
         .flatten()
