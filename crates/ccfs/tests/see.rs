@@ -396,7 +396,7 @@ fn metrics_are_served_on_this_machine_only() {
     };
     let (server, line) = start("127.0.0.1:0");
     let address = line.trim().strip_prefix("listening on http://").unwrap();
-    let address = address.strip_suffix("/metrics").unwrap();
+    let address = address.split('/').next().unwrap();
     let request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
     let (head, body) = get(TcpStream::connect(address).unwrap(), request);
     assert!(
@@ -414,6 +414,25 @@ fn metrics_are_served_on_this_machine_only() {
         "POST /metrics HTTP/1.1\r\n\r\n",
     );
     assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
+    // The page is for browsers of this machine, whatever name led them here.
+    let ask = |path: &str, host: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        get(TcpStream::connect(address).unwrap(), &request)
+    };
+    for (path, kind) in [
+        ("/", "text/html"),
+        ("/page.js", "text/javascript"),
+        ("/data.json", "application/json"),
+    ] {
+        let (head, _) = ask(path, address);
+        let policy = head.contains("Content-Security-Policy: default-src 'none'");
+        assert!(
+            head.starts_with("HTTP/1.1 200 ") && head.contains(kind) && policy,
+            "{head}"
+        );
+        let (head, _) = ask(path, "example.org");
+        assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    }
     // A client that says nothing keeps nobody waiting.
     let _silent = TcpStream::connect(address).unwrap();
     let (head, _) = get(TcpStream::connect(address).unwrap(), request);

@@ -1,6 +1,6 @@
 //! `ccfs top`: who is in which stream, what waits for what, and what it costs; live.
 mod draw;
-mod model;
+pub mod model;
 
 use crate::cli::TopArgs;
 use crate::volume;

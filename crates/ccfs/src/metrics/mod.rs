@@ -1,4 +1,6 @@
-//! `ccfs metrics`: the status in Prometheus's text format, once or for whoever asks over a socket.
+//! `ccfs metrics`: the status in Prometheus's text format, once or for whoever asks over a socket; there as a page for people, too.
+mod page;
+
 use crate::cli::MetricsArgs;
 use crate::listen::Listen;
 use crate::named;
@@ -28,7 +30,7 @@ pub fn run(args: &MetricsArgs) -> Outcome<()> {
             let listener = TcpListener::bind(address)
                 .or_fail(1, format_args!("cannot listen on {address}"))?;
             let address = listener.local_addr().or_fail(1, "cannot listen")?;
-            say!("listening on http://{address}/metrics");
+            say!("listening on http://{address}/ and http://{address}/metrics");
             serve(&args.dir, || {
                 let (socket, _) = listener.accept()?;
                 socket.set_read_timeout(Some(PATIENCE))?;
@@ -103,27 +105,86 @@ fn serve<S: Read + Write + Send + 'static>(
     }
 }
 
+/// What is answered to a request.
+struct Answer {
+    status: &'static str,
+    kind: &'static str,
+    body: String,
+}
+
+impl Answer {
+    fn text(status: &'static str, text: impl Into<String>) -> Answer {
+        Answer {
+            status,
+            kind: "text/plain; version=0.0.4; charset=utf-8",
+            body: text.into(),
+        }
+    }
+
+    fn of<T>(asked: Outcome<T>, kind: &'static str, shown: impl FnOnce(T) -> String) -> Answer {
+        match asked {
+            Ok(found) => Answer {
+                status: "200 OK",
+                kind,
+                body: shown(found),
+            },
+            Err(failure) => Answer::text("503 Service Unavailable", format!("{}\n", failure.text)),
+        }
+    }
+}
+
 /// One request of HTTP/1.x, one answer, and the end of the connection.
 fn answer(mut socket: impl Read + Write, dir: &Path) -> io::Result<()> {
     let head = read_head(&mut socket)?;
-    let mut words = head.split(|b| *b == b' ');
-    let (method, target) = (words.next(), words.next().unwrap_or_default());
-    let target = target.split(|b| *b == b'?').next();
-    let (status, body) = match (method, target) {
-        (Some(b"GET"), Some(b"/metrics" | b"/")) => match metrics(dir) {
-            Ok(text) => ("200 OK", text),
-            Err(failure) => ("503 Service Unavailable", format!("{}\n", failure.text)),
-        },
-        (Some(b"GET"), _) => ("404 Not Found", "only /metrics is here\n".to_string()),
-        _ => ("405 Method Not Allowed", "only GET is known\n".to_string()),
-    };
+    let Answer { status, kind, body } = answer_to(&head, dir);
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nContent-Security-Policy: {}\r\n\
+         X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
+        body.len(),
+        page::POLICY,
     );
     socket.write_all(head.as_bytes())?;
     socket.write_all(body.as_bytes())?;
     socket.flush()
+}
+
+fn answer_to(head: &[u8], dir: &Path) -> Answer {
+    let mut words = head.split(|b| *b == b' ');
+    let (method, target) = (words.next(), words.next().unwrap_or_default());
+    let path = target.split(|b| *b == b'?').next().unwrap_or_default();
+    if method != Some(b"GET") {
+        return Answer::text("405 Method Not Allowed", "only GET is known\n");
+    }
+    if path == b"/metrics" {
+        let kind = Answer::text("", "").kind;
+        return Answer::of(metrics(dir), kind, |text| text);
+    }
+    if !host(head).is_none_or(|host| page::is_this_machine(&host)) {
+        return Answer::text(
+            "403 Forbidden",
+            "this page is for browsers of this machine\n",
+        );
+    }
+    if path == b"/data.json" {
+        let asked = volume::status(dir);
+        return Answer::of(asked, "application/json", |status| {
+            page::data(&status).to_string()
+        });
+    }
+    match page::part(path) {
+        Some((kind, text)) => Answer::of(Ok(text), kind, str::to_string),
+        None => Answer::text("404 Not Found", "only / and /metrics are here\n"),
+    }
+}
+
+/// The header `Host`.
+fn host(head: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(head);
+    text.lines().skip(1).find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("host")
+            .then(|| value.trim().to_string())
+    })
 }
 
 /// The request's first lines, up to the empty one.
