@@ -73,9 +73,7 @@ fn mounted(dir: &Path, wanted: Option<u64>) -> Outcome<Resized> {
         ),
         Some(libc::EROFS) => Failure::new(
             CODE,
-            format!(
-                "{shown}: the volume is read-only; `ccfs mount -o remount,rw` or unmount it first"
-            ),
+            format!("{shown}: it is mounted read-only; unmount it, and mount it with rw"),
         ),
         _ => volume::explain(dir, e),
     })?;
@@ -246,8 +244,13 @@ fn run_tool(command: &mut Command, name: &str, seen: bool) -> Outcome<(Option<i3
         return Ok((status.code(), status.to_string()));
     }
     let out = command.output().or_fail(CODE, missing)?;
-    let said = [out.stdout, out.stderr].concat();
+    let said = match out.status.success() {
+        true => out.stdout,
+        false => [out.stdout, out.stderr].concat(),
+    };
     let said = String::from_utf8_lossy(&said);
-    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    // Its name and version stand on a line of their own.
+    let tells = |line: &&str| !line.trim().is_empty() && !line.starts_with(&format!("{name} 1."));
+    let last = said.lines().rfind(tells);
     Ok((out.status.code(), last.unwrap_or("").trim().to_string()))
 }

@@ -212,6 +212,24 @@ fn larger_while_it_is_mounted() {
     unmount(&dir);
 }
 
+#[test]
+fn a_mounted_flash_file_keeps_its_size() {
+    common::needs_mounts!();
+    let place = Place::new();
+    let (flash, dir) = (place.text("flash.img"), place.subdir("mnt"));
+    let ran = ccfs_with(&["mkfs", "--flash", "-s", "64M", &flash]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    mount(&flash, &dir);
+    refused(
+        "flash",
+        &ccfs_with(&["resize", &dir, "100M"]),
+        1,
+        &["transactional flash"],
+    );
+    assert!(resized(&[&dir]).contains("as before"));
+    unmount(&dir);
+}
+
 /// The daemon dies at some moment of growing: the volume has one of the two sizes, is sound, and grows on.
 #[test]
 fn killed_while_it_grows() {

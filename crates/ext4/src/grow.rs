@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(grown.inodes_count, 4 * 32 * 2048);
         let error = l.grown(l.blocks_max() + 1).unwrap_err().to_string();
         assert!(
-            error.contains(NO_ROOM) && error.contains("134218752 bytes"),
+            error.contains(NO_ROOM) && error.contains("1073742848 bytes"),
             "{error}"
         );
     }

@@ -172,11 +172,6 @@ impl Image {
         Ok(self.core.layout.grown(blocks)?.map(|l| l.blocks_count))
     }
 
-    /// Bytes of the largest volume that this one can become in place.
-    pub fn bytes_max(&self) -> u128 {
-        u128::from(self.core.layout.blocks_max()) * u128::from(self.core.layout.block_size)
-    }
-
     /// The next step towards so many blocks; `None`: there is none.
     ///
     /// # Errors

@@ -3,6 +3,8 @@ use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::{Effort, explore_into};
 use ccfs_crash::run::{Run, Source};
 use ccfs_crash::spots::growing;
+use ccfs_crash::standard::{explore_place, first_places, growing_place};
+use std::time::Duration;
 
 /// States of each sequence on each volume.
 const STATES: usize = 300;
@@ -35,6 +37,21 @@ fn explore(title: &str) {
     }
     println!("{title}: {states} states on {} volumes", spot.volumes.len());
     assert!(states > 100);
+}
+
+/// As `make test` and `make crash` come by them.
+#[test]
+fn places_of_the_standard_exploration() {
+    let mut coverage = Coverage::default();
+    let places = growing_place()..first_places();
+    let count = places.clone().count();
+    for place in places {
+        if let Err(e) = explore_place(place, &mut coverage, Duration::ZERO, false) {
+            panic!("{e}");
+        }
+    }
+    println!("{count} places: {} states", coverage.states());
+    assert_eq!(count, 10);
 }
 
 #[test]

@@ -98,12 +98,13 @@ function showRates(now, before) {
   const cards = place("rates");
   RATES.forEach(([name, title, shown], i) => {
     const made = cards.children[i] || cards.appendChild(card(title));
-    if (seconds <= 0) return;
-    const grown = now.counters[name] - before.counters[name];
     const numbers = charts.get(name) || [];
-    numbers.push(Math.max(0, grown / seconds));
+    if (seconds > 0) {
+      const grown = now.counters[name] - before.counters[name];
+      numbers.push(Math.max(0, grown / seconds));
+      made.children[1].textContent = shown(numbers[numbers.length - 1]);
+    }
     charts.set(name, numbers.slice(-HISTORY));
-    made.children[1].textContent = shown(numbers[numbers.length - 1]);
     if (made.children[2]) made.children[2].remove();
     made.append(chart(charts.get(name)));
   });
