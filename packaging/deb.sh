@@ -104,9 +104,7 @@ package_ccfs() {
     strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root"/usr/bin/*
     # Relative links, as Debian wants them.
     for helper in mount.ccfs mkfs.ccfs fsck.ccfs mount.fuse.ccfs mount.fuseblk.ccfs umount.fuse.ccfs umount.fuseblk.ccfs; do ln -sf "../bin/ccfs" "$root/usr/sbin/$helper"; done
-    gzip -9 -n "$root"/usr/share/man/man8/*.8
-    # Whole, so that no link of theirs leads nowhere.
-    (cd "$top/docs" && find . -name '*.md' -exec install -D -m 644 {} "$doc/{}" \;)
+    gzip -9 -n "$root"/usr/share/man/man[578]/*.[578]
     install -m 644 "$top/SECURITY.md" "$doc/"
 
     cat >"$root/DEBIAN/postinst" <<'END'

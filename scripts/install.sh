@@ -15,6 +15,7 @@ ZSHDIR=${ZSHDIR:-$PREFIX/share/zsh/site-functions}
 BASHDIR=$PREFIX/share/bash-completion/completions
 FISHDIR=${FISHDIR:-$PREFIX/share/fish/vendor_completions.d}
 man=$PREFIX/share/man/man8
+doc=$PREFIX/share/doc/ccfs
 root=${DESTDIR:-}
 # What `ccfs bench` and `ccfs crash` start.
 OTHERS="ccfs-bench ccfs-crash"
@@ -39,6 +40,7 @@ install_all() {
     done
     for helper in mount mkfs fsck; do
         ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/$helper.ccfs"
+        # The page of mount.ccfs(8) is one of its own, which comes with the others.
         echo ".so man8/ccfs-$helper.8" >"$root$man/$helper.ccfs.8"
         chmod 644 "$root$man/$helper.ccfs.8"
     done
@@ -46,7 +48,8 @@ install_all() {
     for name in $TABLE_NAMES; do
         ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/mount.$name"
         ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/umount.$name"
-        install -m 644 "$root$man/mount.ccfs.8" "$root$man/mount.$name.8"
+        echo ".so man8/mount.ccfs.8" >"$root$man/mount.$name.8"
+        chmod 644 "$root$man/mount.$name.8"
     done
     # Pages and completions are made by the programs themselves.
     local made
@@ -57,6 +60,8 @@ install_all() {
         [ ! -x "$other" ] || "$other" man "$made/man" || echo "$other makes no manual pages: is it of another version?" >&2
     done
     install -m 644 "$made"/man/*.8 "$root$man/"
+    for section in 5 7; do install -D -m 644 -t "$root$PREFIX/share/man/man$section" "$made"/man/*."$section"; done
+    (cd "$top/docs" && find . -name '*.md' -exec install -D -m 644 {} "$root$doc/{}" \;)
     "$program" completions "$made"
     install -m 644 "$made/ccfs" "$root$BASHDIR/ccfs"
     install -m 644 "$made/_ccfs" "$root$ZSHDIR/_ccfs"
@@ -72,7 +77,8 @@ uninstall_all() {
     rm -f "$root$BASHDIR/ccfs" "$root$ZSHDIR/_ccfs" "$root$FISHDIR/ccfs.fish"
     for helper in mount mkfs fsck; do rm -f "$root$SBIN/$helper.ccfs" "$root$man/$helper.ccfs.8"; done
     for name in $TABLE_NAMES; do rm -f "$root$SBIN/mount.$name" "$root$SBIN/umount.$name" "$root$man/mount.$name.8"; done
-    rm -f "$root$man"/ccfs.8 "$root$man"/ccfs-*.8
+    rm -f "$root$man"/ccfs.8 "$root$man"/ccfs-*.8 "$root$PREFIX/share/man/man5/ccfs.5" "$root$PREFIX/share/man/man7/ccfs.7"
+    [ ! -d "$root$doc" ] || rm -r "${root}$doc"
     # What install-libs.sh put there.
     local lib=$root${LIBDIR:-$PREFIX/lib}
     rm -f "$lib"/libccfs.so "$lib"/libccfs.so.1 "$lib"/libccfs.a "$lib"/pkgconfig/ccfs.pc "$root$PREFIX/include/ccfs.h"

@@ -17,10 +17,11 @@ import errno
 import fcntl
 import os
 import struct
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import Callable, Optional, Protocol, Sequence, Tuple, Type, Union
+from typing import Callable, Iterator, Optional, Protocol, Sequence, Tuple, Type, Union, cast
 
 __all__ = [
     "DEFAULT",
@@ -102,6 +103,7 @@ class _At:
 
     def __init__(self, where: Where) -> None:
         self._own = False
+        self._name = _name_of(where)
         if isinstance(where, int):
             self.fd = where
         elif isinstance(where, (str, bytes, os.PathLike)):
@@ -113,13 +115,39 @@ class _At:
     def __enter__(self) -> int:
         return self.fd
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        _add_name(error, self._name)
         self.close()
 
     def close(self) -> None:
         if self._own:
             self._own = False
             os.close(self.fd)
+
+
+def _name_of(what: object) -> Union[str, bytes, None]:
+    """What errors call it: a path, or the name of a file object."""
+    if isinstance(what, (str, bytes)):
+        return what
+    if isinstance(what, os.PathLike):
+        return cast(Union[str, bytes], os.fspath(what))
+    name = getattr(what, "name", None)
+    return name if isinstance(name, (str, bytes)) else None
+
+
+def _add_name(error: object, name: Union[str, bytes, None]) -> None:
+    if isinstance(error, OSError) and error.filename is None and name is not None:
+        error.filename = name
+
+
+@contextmanager
+def _of(file: object) -> Iterator[None]:
+    """Errors carry the file's name."""
+    try:
+        yield
+    except OSError as error:
+        _add_name(error, _name_of(file))
+        raise
 
 
 def _open(path: Union[str, bytes]) -> int:
@@ -239,7 +267,8 @@ def open_atomic(path: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"
     fd, made = _open_or_make(path, (flags & ~os.O_TRUNC) | os.O_CLOEXEC, mode)
     try:
         try:
-            _atomic_token(fd, _ATOMIC_OPEN)
+            with _of(path):
+                _atomic_token(fd, _ATOMIC_OPEN)
         except OSError:
             # Nothing is left of a file that could not be made so.
             if made and os.fstat(fd).st_size == 0 and os.path.samestat(os.fstat(fd), os.lstat(path)):
@@ -273,25 +302,36 @@ def make_atomic(file: Union[int, _HasFileno]) -> None:
 
     A file object is flushed first; what was written before, or stored through an mmap, is durable then.
     """
-    fd = _flushed(file)
-    _write_back(fd)
-    _atomic_token(fd, _ATOMIC_OPEN)
+    with _of(file):
+        fd = _flushed(file)
+        _write_back(fd)
+        _atomic_token(fd, _ATOMIC_OPEN)
 
 
 def syncv(files: Sequence[Union[int, _HasFileno]]) -> None:
     """Makes the changes of several files of one volume that are open O_ATOMIC durable together: a crash leaves all of them, or none.
 
-    At most 256. File objects are flushed first; what was stored through an mmap is among the changes.
+    At most 256. File objects are flushed first; what was stored through an mmap is among the changes. An OSError with EINVAL says
+    which file is the reason, and why: it is not open O_ATOMIC, or on another volume.
     """
     fds = [_flushed(file) for file in files]
     if not 0 < len(fds) <= _SYNCV_MAX:
         raise OSError(errno.EINVAL, "1 to 256 files")
     tokens = []
-    for fd in fds:
-        _write_back(fd)
-        tokens.append(_atomic_token(fd, 0))
+    for n, (fd, file) in enumerate(zip(fds, files)):
+        with _of(file):
+            _write_back(fd)
+            if os.fstat(fd).st_dev != os.fstat(fds[0]).st_dev:
+                raise OSError(errno.EINVAL, f"file {n + 1} of syncv is on another volume than the first")
+            try:
+                tokens.append(_atomic_token(fd, 0))
+            except OSError as e:
+                if e.errno != errno.EINVAL:
+                    raise
+                raise OSError(errno.EINVAL, f"file {n + 1} of syncv is not open O_ATOMIC") from None
     tokens += [0] * (_SYNCV_MAX - len(fds))
-    _ioctl(fds[0], _SYNCV, bytearray(_SYNCV_ARG.pack(_VERSION, len(fds), *tokens)))
+    with _of(files[0]):
+        _ioctl(fds[0], _SYNCV, bytearray(_SYNCV_ARG.pack(_VERSION, len(fds), *tokens)))
 
 
 def _atomic_token(fd: int, flags: int) -> int:
@@ -316,9 +356,10 @@ def _flushed(file: Union[int, _HasFileno]) -> int:
 
 
 def _barrier(file: Union[int, _HasFileno], flags: int) -> None:
-    fd = _flushed(file)
-    _write_back(fd)
-    _ioctl(fd, _BARRIER, bytearray(_BARRIER_ARG.pack(_VERSION, flags)))
+    with _of(file):
+        fd = _flushed(file)
+        _write_back(fd)
+        _ioctl(fd, _BARRIER, bytearray(_BARRIER_ARG.pack(_VERSION, flags)))
 
 
 @lru_cache(maxsize=None)
@@ -552,7 +593,8 @@ class atomic:
             raise RuntimeError("this atomic block is entered already")
         at = _At(self._where)
         try:
-            self.handle = begin_atomic(at.fd, timeout=self._timeout)
+            with _of(self._where):
+                self.handle = begin_atomic(at.fd, timeout=self._timeout)
         except BaseException:
             at.close()
             raise

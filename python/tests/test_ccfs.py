@@ -45,11 +45,13 @@ class Elsewhere(unittest.TestCase):
             with self.assertRaises(OSError) as caught:
                 call()
             self.assertEqual(caught.exception.errno, errno.ENOTSUP)
+            self.assertEqual(caught.exception.filename, self.dir)
         with open(os.path.join(self.dir, "f"), "w", encoding="ascii") as f:
             for on_file in (ccfs.fbarrier, ccfs.fdatabarrier, ccfs.make_atomic):
                 with self.assertRaises(OSError) as caught:
                     on_file(f)
                 self.assertEqual(caught.exception.errno, errno.ENOTSUP)
+                self.assertEqual(caught.exception.filename, f.name)
             self.assertIn("atomic_files=on", str(caught.exception))
         # Nothing is left of a file that could not be made so, and what was there stays.
         for name, there in (("new", False), ("f", True)):
@@ -233,6 +235,12 @@ class Volume(unittest.TestCase):
         with self.assertRaises(OSError) as caught:
             ccfs.syncv([])
         self.assertEqual(caught.exception.errno, errno.EINVAL)
+        plain = Path(self.dir, "plain")
+        with open(plain, "w", encoding="ascii") as file:
+            with self.assertRaises(OSError) as caught:
+                ccfs.syncv([file])
+        self.assertEqual((caught.exception.errno, caught.exception.filename), (errno.EINVAL, str(plain)))
+        self.assertIn("file 1 of syncv is not open O_ATOMIC", str(caught.exception))
 
     def test_groups_without_a_block(self) -> None:
         name = Path(self.dir, "grouped")

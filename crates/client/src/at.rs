@@ -35,21 +35,41 @@ pub fn set_stream_at(path: impl AsRef<Path>, id: u64, flags: Option<u32>) -> io:
 }
 
 /// [`get_stream`] for the volume that holds `path`.
+///
+/// ```no_run
+/// println!("{}", ccfs_client::get_stream_at("/mnt/work")?.id);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn get_stream_at(path: impl AsRef<Path>) -> io::Result<Stream> {
     get_stream(open(path.as_ref())?)
 }
 
 /// [`new_stream`] on the volume that holds `path`.
+///
+/// ```no_run
+/// let id = ccfs_client::new_stream_at("/mnt/work", 0)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn new_stream_at(path: impl AsRef<Path>, flags: u32) -> io::Result<u64> {
     new_stream(open(path.as_ref())?, flags)
 }
 
 /// [`stream_of_process`] for the volume that holds `path`.
+///
+/// ```no_run
+/// let of_init = ccfs_client::stream_of_process_at("/mnt/work", 1)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn stream_of_process_at(path: impl AsRef<Path>, pid: u32) -> io::Result<Stream> {
     stream_of_process(open(path.as_ref())?, pid)
 }
 
 /// [`stream_sync`] for the volume that holds `path`.
+///
+/// ```no_run
+/// ccfs_client::stream_sync_at("/mnt/work", 0)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn stream_sync_at(path: impl AsRef<Path>, id: u64) -> io::Result<()> {
     stream_sync(open(path.as_ref())?, id)
 }

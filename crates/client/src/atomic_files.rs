@@ -14,6 +14,14 @@ use std::path::Path;
 ///
 /// Errors: `Unsupported` not such a mount; `EBUSY` the file is open O_ATOMIC (a close under way is waited for), or an open atomic group has changed it; `EIO`. Later, in writes:
 /// `EDQUOT` so much unsynced content cannot be held.
+///
+/// ```no_run
+/// use std::io::Write;
+/// let mut file = ccfs_client::open_atomic("/mnt/work/state", true)?;
+/// file.write_all(b"new")?;
+/// file.sync_all()?; // until here a crash leaves the old content
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn open_atomic(path: impl AsRef<Path>, create: bool) -> io::Result<File> {
     let path = path.as_ref();
     let flags = if create { libc::O_CREAT } else { 0 };
@@ -66,6 +74,12 @@ pub fn take_back(path: &Path, file: &impl AsFd) {
 }
 
 /// As [`open_atomic`], for a file that is open for writing. What was written before is durable when the call returns.
+///
+/// ```no_run
+/// let file = std::fs::File::options().write(true).open("/mnt/work/state")?;
+/// ccfs_client::make_atomic(&file)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn make_atomic(file: impl AsFd) -> io::Result<()> {
     let fd = file.as_fd();
     // What was stored through mappings before is no part of what a close takes back.
@@ -93,7 +107,8 @@ fn call(fd: BorrowedFd<'_>, flags: u32) -> io::Result<u64> {
 /// Makes the changes of several files of one volume that are open O_ATOMIC durable together: after a crash all of them are there, or none. What
 /// fsync of each would make durable is durable, too. At most 256 files.
 ///
-/// Errors: `EINVAL` no file, too many, one that is not open O_ATOMIC, or of another volume; `EDQUOT` together they are too large, nothing was done;
+/// Errors: `InvalidInput` (`EINVAL`), whose text says which file is the reason and why: no file, too many, one that is not open O_ATOMIC, or on
+/// another volume; `EDQUOT` together they are too large, nothing was done;
 /// `EIO`, and the errors of write-back, where a file is mapped.
 ///
 /// ```no_run
@@ -104,20 +119,30 @@ fn call(fd: BorrowedFd<'_>, flags: u32) -> io::Result<u64> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn syncv(files: &[impl AsFd]) -> io::Result<()> {
-    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-    let first = files.first().ok_or_else(invalid)?;
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let first = files.first();
+    let first = first.ok_or_else(|| invalid("syncv without a file".into()))?;
     if files.len() > SYNCV_MAX {
-        return Err(invalid());
+        return Err(invalid(format!("syncv takes {SYNCV_MAX} files at most")));
     }
+    let volume = rustix::fs::fstat(first)?.st_dev;
     let mut arg = Box::new(SyncvArg {
         version: abi::VERSION,
         count: files.len() as u32,
         tokens: [0; SYNCV_MAX],
     });
-    for (token, file) in arg.tokens.iter_mut().zip(files) {
+    for (n, (token, file)) in arg.tokens.iter_mut().zip(files).enumerate() {
+        let n = n + 1;
+        if rustix::fs::fstat(file)?.st_dev != volume {
+            let why = format!("file {n} of syncv is on another volume than the first");
+            return Err(invalid(why));
+        }
         // What was stored through shared mappings is in the kernel's hands only.
         sys::write_back(file.as_fd())?;
-        *token = call(file.as_fd(), 0)?;
+        *token = call(file.as_fd(), 0).map_err(|e| match e.raw_os_error() {
+            Some(libc::EINVAL) => invalid(format!("file {n} of syncv is not open O_ATOMIC")),
+            _ => e,
+        })?;
     }
     supported(sys::ioctl(first.as_fd(), abi::IOC_SYNCV, &mut *arg))
 }

@@ -18,6 +18,15 @@ use std::time::Duration;
 ///
 /// Errors: `EBUSY` the thread is in a group; `EAGAIN` too many groups are open, or the kernel has not been told of too many names that
 /// the user's earlier groups had changed; `EROFS`.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let group = ccfs_client::group_begin(&dir, None)?;
+/// std::fs::write("/mnt/work/a", "1")?;
+/// std::fs::write("/mnt/work/b", "2")?;
+/// ccfs_client::group_commit(&dir, group, false)?; // both files, or none
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn group_begin(fd: impl AsFd, timeout: Option<Duration>) -> io::Result<u64> {
     let timeout_ms = timeout.map_or(0, |t| t.as_millis().clamp(1, u64::MAX.into()) as u64);
     Ok(call(fd.as_fd(), abi::IOC_GROUP_BEGIN, 0, 0, timeout_ms)?.handle)
@@ -28,11 +37,27 @@ pub fn group_begin(fd: impl AsFd, timeout: Option<Duration>) -> io::Result<u64> 
 ///
 /// Errors: `ECANCELED` it was taken back, nothing of it is there; `EDQUOT` so it was, since stores through mappings did not fit into it; `ENOENT`
 /// there is no such group; `EALREADY` it has been committed; `EPERM` another user's; `EIO`.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let group = ccfs_client::group_begin(&dir, None)?;
+/// ccfs_client::group_commit(&dir, group, true)?; // in order now, durable later
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn group_commit(fd: impl AsFd, handle: u64, ordered: bool) -> io::Result<()> {
     Ok(group_commit_or_why(fd, handle, ordered)?)
 }
 
 /// As [`group_commit`]; where the group was taken back, the error says why.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let group = ccfs_client::group_begin(&dir, None)?;
+/// if let Err(e) = ccfs_client::group_commit_or_why(&dir, group, false) {
+///     eprintln!("{}: {:?}", e.error, e.why);
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn group_commit_or_why(fd: impl AsFd, handle: u64, ordered: bool) -> Result<(), NotCommitted> {
     let flags = if ordered { abi::GROUP_ORDERED } else { 0 };
     let mut arg = argument(flags, handle, 0);
@@ -47,17 +72,38 @@ pub fn group_commit_or_why(fd: impl AsFd, handle: u64, ordered: bool) -> Result<
 
 /// Takes a group (0: the caller's) back and leaves it: everything is as if it had never been. One that has been taken back already is no
 /// error. Errors: as [`group_commit`] otherwise.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let group = ccfs_client::group_begin(&dir, None)?;
+/// std::fs::remove_file("/mnt/work/a")?;
+/// ccfs_client::group_abort(&dir, group)?; // it is there again
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn group_abort(fd: impl AsFd, handle: u64) -> io::Result<()> {
     group_abort_and_why(fd, handle).map(drop)
 }
 
 /// As [`group_abort`]; says why the group was taken back, which may have been before. `None`: the daemon is older than this answer.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let why = ccfs_client::group_abort_and_why(&dir, 0)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn group_abort_and_why(fd: impl AsFd, handle: u64) -> io::Result<Option<TakenBack>> {
     let answer = call(fd.as_fd(), abi::IOC_GROUP_ABORT, 0, handle, 0)?;
     Ok(TakenBack::of(&answer))
 }
 
 /// Moves the calling thread into the group of a handle. Errors: `EBUSY` it is in one, `ENOENT`, `EALREADY`, `EPERM`, `EINVAL` for 0.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let handle = 7;
+/// ccfs_client::group_enter(&dir, handle)?; // from who began it
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn group_enter(fd: impl AsFd, handle: u64) -> io::Result<()> {
     call(fd.as_fd(), abi::IOC_GROUP_ENTER, 0, handle, 0).map(drop)
 }
@@ -65,6 +111,14 @@ pub fn group_enter(fd: impl AsFd, handle: u64) -> io::Result<()> {
 /// What a group (0: the caller's) has changed so far, one change a line: `created PATH`, `changed PATH` (a file, or a name that
 /// leads elsewhere now), `removed PATH`.
 /// Errors: as [`group_commit`].
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// for line in ccfs_client::group_changes(&dir, 0)?.lines() {
+///     println!("{line}"); // created etc/motd
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn group_changes(fd: impl AsFd, handle: u64) -> io::Result<String> {
     let mut text = String::new();
     let mut next = 0;

@@ -39,6 +39,14 @@ pub struct Entered {
 
 impl Entered {
     /// Enters a new stream on the volume that holds `path`. Errors: those of [`new_stream`].
+    ///
+    /// ```no_run
+    /// let stream = ccfs_client::Entered::new("/mnt/work", 0)?;
+    /// std::fs::write("/mnt/work/first", "1")?;
+    /// std::fs::write("/mnt/work/second", "2")?; // never there without the first
+    /// stream.sync()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn new(path: impl AsRef<Path>, flags: u32) -> io::Result<Self> {
         let at = open(path.as_ref())?;
         let before = get_stream(&at)?;
@@ -47,6 +55,11 @@ impl Entered {
     }
 
     /// Enters the stream `id`. Errors: those of [`set_stream`].
+    ///
+    /// ```no_run
+    /// let _stream = ccfs_client::Entered::existing("/mnt/work", 42, None)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn existing(path: impl AsRef<Path>, id: u64, flags: Option<u32>) -> io::Result<Self> {
         let at = open(path.as_ref())?;
         let before = get_stream(&at)?;

@@ -5,6 +5,12 @@
 //! directory of the volume, or with `_at` a path. On another file system they fail with [`io::ErrorKind::Unsupported`] and
 //! change nothing, so that a program can call them unconditionally.
 //!
+//! The crate is not on crates.io; of a checkout of ccfs beside the program, `Cargo.toml` takes it so:
+//!
+//! ```toml
+//! ccfs-client = { path = "../ccfs/crates/client" }
+//! ```
+//!
 //! Errors of all functions: `Unsupported` (not a ccfs volume), `EIO` (the volume was stopped), `ENOTCONN` (its daemon died).
 //!
 //! ```
@@ -77,6 +83,16 @@ impl Stream {
 
 /// Brings the calling thread back to where [`get_stream`] found it: into the stream that had been chosen, or to where the mount's policy
 /// puts it. Errors: those of [`set_stream`].
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let before = ccfs_client::get_stream(&dir)?;
+/// let id = ccfs_client::new_stream(&dir, 0)?;
+/// ccfs_client::set_stream(&dir, id, None)?;
+/// // ... updates of their own order ...
+/// ccfs_client::go_back(&dir, before)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn go_back(fd: impl AsFd, before: Stream) -> io::Result<()> {
     let id = if before.chosen {
         before.id
@@ -92,12 +108,25 @@ pub fn go_back(fd: impl AsFd, before: Stream) -> io::Result<()> {
 /// Errors: `EPERM` the stream belongs to another user (root may enter it, but not change its flags); `EINVAL` unknown flags or flags for
 /// the default stream; `ENOSPC` this user has too many streams; `EBUSY` the thread is in an atomic group; `ESRCH` the daemon cannot see
 /// the thread.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// ccfs_client::set_stream(&dir, 42, None)?; // shared by who agrees on 42
+/// ccfs_client::set_stream(&dir, ccfs_client::STREAM_POLICY, None)?; // as if never chosen
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn set_stream(fd: impl AsFd, id: u64, flags: Option<u32>) -> io::Result<()> {
     let flags = flags.unwrap_or(abi::STREAM_KEEP_FLAGS);
     stream_call(fd.as_fd(), abi::IOC_SET_STREAM, id, flags).map(drop)
 }
 
 /// The stream of the calling thread. A thread whose effective user is not the stream's gets the default stream (C10).
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// println!("in stream {}", ccfs_client::get_stream(&dir)?.id);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn get_stream(fd: impl AsFd) -> io::Result<Stream> {
     stream_call(fd.as_fd(), abi::IOC_GET_STREAM, 0, 0)
 }
@@ -105,6 +134,13 @@ pub fn get_stream(fd: impl AsFd) -> io::Result<Stream> {
 /// The stream of a process (of its first thread) or of a thread, by its id as the daemon sees it (the first pid namespace).
 ///
 /// Errors: `ESRCH` there is no such process; `EPERM` it is another user's and the caller is not root.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let of_init = ccfs_client::stream_of_process(&dir, 1)?;
+/// assert!(!of_init.chosen);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn stream_of_process(fd: impl AsFd, pid: u32) -> io::Result<Stream> {
     let mut arg = ProcessArg {
         version: abi::VERSION,
@@ -122,6 +158,13 @@ pub fn stream_of_process(fd: impl AsFd, pid: u32) -> io::Result<Stream> {
 /// Makes a stream that nobody uses and returns its id; the caller does not enter it.
 ///
 /// Errors: `EINVAL` unknown flags; `ENOSPC` this user has too many streams.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let id = ccfs_client::new_stream(&dir, ccfs_client::STREAM_IGNORE_FSYNC)?;
+/// ccfs_client::set_stream(&dir, id, None)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
     Ok(stream_call(fd.as_fd(), abi::IOC_NEW_STREAM, 0, flags)?.id)
 }
@@ -131,6 +174,12 @@ pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
 ///
 /// Errors: `EINVAL` no name ([`abi::is_stream_name`]), or the default stream; `EPERM` it is another user's, or nobody's; `ENOENT` there is no such
 /// stream; `EEXIST` another stream of its user has that name.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// ccfs_client::name_stream(&dir, 0, Some("nightly-backup"))?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn name_stream(fd: impl AsFd, id: u64, name: Option<&str>) -> io::Result<()> {
     name_call(fd.as_fd(), abi::IOC_NAME_STREAM, id, name.unwrap_or("")).map(drop)
 }
@@ -138,6 +187,13 @@ pub fn name_stream(fd: impl AsFd, id: u64, name: Option<&str>) -> io::Result<()>
 /// The stream of that name: the caller's own, or where root has none of the name anybody's.
 ///
 /// Errors: `EINVAL` no name; `ENOENT` no stream has it; `ENOTUNIQ` several users' streams have it.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let build = ccfs_client::find_stream(&dir, "build")?;
+/// ccfs_client::stream_sync(&dir, build)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn find_stream(fd: impl AsFd, name: &str) -> io::Result<u64> {
     name_call(fd.as_fd(), abi::IOC_FIND_STREAM, 0, name)
 }
@@ -161,6 +217,12 @@ fn name_call(fd: BorrowedFd<'_>, number: u32, id: u64, name: &str) -> io::Result
 /// concern this call. A stream that has ended is durable as far as it ever will be: no error.
 ///
 /// Errors: `EPERM` the stream belongs to another user.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// ccfs_client::stream_sync(&dir, 0)?; // all that this thread's stream did is durable
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
     stream_call(fd.as_fd(), abi::IOC_STREAM_SYNC, id, 0).map(drop)
 }
@@ -170,6 +232,12 @@ pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
 ///
 /// What was stored through a shared mapping is part of it as it is for syncfs(2) there: on such a kernel or mount use msync(2) or
 /// fsync(2) for it.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// ccfs_client::sync_volume(&dir)?; // all that anybody did is durable
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn sync_volume(fd: impl AsFd) -> io::Result<()> {
     let fd = fd.as_fd();
     let mut arg = SyncVolumeArg {
@@ -245,6 +313,13 @@ pub fn resize(fd: impl AsFd, bytes: Option<u64>) -> io::Result<Resized> {
 }
 
 /// The volume's state as JSON text.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/mnt/work")?;
+/// let status = ccfs_client::status_json(&dir)?; // docs/json.md
+/// assert!(status.contains("dirty_bytes"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn status_json(fd: impl AsFd) -> io::Result<String> {
     let fd = fd.as_fd();
     let mut text = Vec::new();

@@ -4,8 +4,13 @@ use std::fs;
 use std::path::Path;
 
 /// Writes one page per visible command, named as man(1) looks for it (`ccfs-mount.8`). `elsewhere`: commands whose pages another
-/// program writes.
-pub fn write(program: clap::Command, elsewhere: &[&str], dir: &Path) -> Outcome<()> {
+/// program writes. `sections`: what a page has at its end, by its name, as roff.
+pub fn write(
+    program: clap::Command,
+    elsewhere: &[&str],
+    sections: &dyn Fn(&str) -> String,
+    dir: &Path,
+) -> Outcome<()> {
     fs::create_dir_all(dir).or_fail(1, format_args!("cannot create {}", dir.display()))?;
     let mut pages = Vec::new();
     collect(program, None, elsewhere, &mut pages);
@@ -18,6 +23,7 @@ pub fn write(program: clap::Command, elsewhere: &[&str], dir: &Path) -> Outcome<
             .manual("ccfs");
         let mut text = Vec::new();
         man.render(&mut text).or_fail(1, "cannot render a page")?;
+        text.extend(sections(&name).bytes());
         let path = dir.join(format!("{name}.8"));
         fs::write(&path, text).or_fail(1, format_args!("cannot write {}", path.display()))?;
     }

@@ -58,10 +58,11 @@ fn usual_mount() -> PathBuf {
 
 /// The number for errno.
 fn errno_of(e: &io::Error) -> i32 {
-    if e.kind() == io::ErrorKind::Unsupported {
-        return libc::ENOTSUP;
+    match e.kind() {
+        io::ErrorKind::Unsupported => libc::ENOTSUP,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        _ => e.raw_os_error().unwrap_or(libc::EIO),
     }
-    e.raw_os_error().unwrap_or(libc::EIO)
 }
 
 /// Runs a call for C: errors and panics become an errno.

@@ -28,7 +28,9 @@ fn main() -> ExitCode {
         Some(Command::Disk(args)) => disk::serve(&args.timing, args.bytes, &args.below),
         Some(Command::Null(args)) => null::serve(args),
         Some(Command::Engine(args)) => engine::worker::serve(args),
-        Some(Command::Man(args)) => manual::write(Cli::command(), &[], &args.dir).map_err(text),
+        Some(Command::Man(args)) => {
+            manual::write(Cli::command(), &[], &|_| String::new(), &args.dir).map_err(text)
+        }
         Some(Command::Table) => print_json(&Table::of(Cli::command())).map_err(text),
         Some(Command::Scale(args)) => guard::watch_signals().and_then(|()| scale::run(args)),
         // Signals before any thread exists: they inherit what is blocked.

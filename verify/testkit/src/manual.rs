@@ -69,7 +69,13 @@ pub fn complaints(
         }
         wrong.extend(unreadable(&dir.join(&page)));
     }
-    let made = std::fs::read_dir(dir).into_iter().flatten().count();
+    let is_of_a_command = |entry: &std::fs::DirEntry| {
+        let file = entry.file_name();
+        let file = file.to_string_lossy();
+        file.starts_with(name) && file.ends_with(".8")
+    };
+    let made = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let made = made.filter(is_of_a_command).count();
     if made != expected {
         wrong.push(format!("{made} pages are made, of {expected} commands"));
     }

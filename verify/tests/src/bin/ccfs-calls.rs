@@ -161,6 +161,7 @@ impl Driver {
 fn errno(e: &io::Error) -> i32 {
     match e.kind() {
         io::ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
         _ => e.raw_os_error().unwrap_or(-1),
     }
 }

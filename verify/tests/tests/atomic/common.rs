@@ -58,8 +58,12 @@ pub fn root(v: &Volume) -> File {
 
 pub fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     let e = result.expect_err("must fail");
-    e.raw_os_error()
-        .unwrap_or_else(|| panic!("not of the system: {e}"))
+    match e.kind() {
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        _ => e
+            .raw_os_error()
+            .unwrap_or_else(|| panic!("not of the system: {e}")),
+    }
 }
 
 /// Waits until it is so.

@@ -20,7 +20,7 @@ pub fn run(command: &Command) -> Outcome<u8> {
         Command::Explore(a) => explore(a),
         Command::Model(a) => model(a),
         Command::Mark(a) => Ok(record::mark(&a.text).map(|()| 0)?),
-        Command::Man(a) => manual::write(cli::table(), &[], &a.dir).map(|()| 0),
+        Command::Man(a) => manual::write(cli::table(), &[], &|_| String::new(), &a.dir).map(|()| 0),
         Command::Table => print_json(&Table::of(cli::table())).map(|()| 0),
     }
 }
