@@ -59,6 +59,13 @@ impl Layout {
         let mut blocks = blocks;
         while blocks > self.blocks_count {
             let l = self.with_blocks(blocks);
+            if l.groups > self.groups
+                && l.own_blocks_max() + SHORT_GROUP > l.blocks_per_group.into()
+            {
+                return Err(Error::Refused(
+                    "the volume's groups are too small for metadata of their own, so it cannot get more of them".into(),
+                ));
+            }
             let rest = l.group_len(l.groups - 1);
             let own = l.group_head(l.groups - 1) + 2 + l.itable_blocks();
             let short = u64::from(rest) < u64::from(own) + SHORT_GROUP;
@@ -68,6 +75,14 @@ impl Layout {
             blocks -= u64::from(rest);
         }
         Ok(None)
+    }
+
+    /// No group has more metadata, where they lie in their own group.
+    fn own_blocks_max(&self) -> u64 {
+        let head = 1
+            + u64::from(self.desc_blocks.min(self.first_meta_bg))
+            + u64::from(self.reserved_gdt_blocks);
+        head.max(2) + 2 + u64::from(self.itable_blocks())
     }
 
     /// There is room for the descriptors.
@@ -109,11 +124,13 @@ impl Layout {
         d
     }
 
-    /// Groups that have a copy of the block `nr` of descriptors, and where it lies in them.
+    /// Where copies of the block `nr` of descriptors lie, in the groups that have one.
     pub fn desc_copies(&self, nr: u32) -> Vec<u64> {
         if nr < self.first_meta_bg {
             let place = |g| self.group_first_block(g) + 1 + u64::from(nr);
-            return self.backup_groups().into_iter().map(place).collect();
+            let all = self.backup_groups().into_iter().map(place);
+            // A damaged size can leave a backup without room.
+            return all.filter(|pblk| *pblk < self.blocks_count).collect();
         }
         let first = nr * self.descs_per_block();
         [first + 1, first + self.descs_per_block() - 1]
@@ -219,6 +236,22 @@ mod tests {
         // Within the last group that is there any number will do.
         assert_eq!(l.grown(20_001).unwrap().unwrap().blocks_count, 20_001);
         assert!(l.grown(20_000).unwrap().is_none() && l.grown(5).unwrap().is_none());
+    }
+
+    #[test]
+    fn groups_without_room_for_their_own_metadata_are_not_made() {
+        let mut sb = raw(20_000, 3);
+        // 8192 inodes of 1 KiB: as many blocks as a group has.
+        sb.inodes_per_group = 8192.into();
+        sb.inodes_count = (3 * 8192).into();
+        sb.inode_size = 1024.into();
+        let l = layout(&sb);
+        let error = l.grown(60_000).unwrap_err().to_string();
+        assert!(
+            error.contains("too small for metadata of their own"),
+            "{error}"
+        );
+        assert!(l.grown(20_005).unwrap().is_some());
     }
 
     #[test]

@@ -297,9 +297,13 @@ impl Image {
             return Ok(true);
         }
         let snap = self.core.inode(RESIZE_INO)?;
-        let (core, map) = (snap.core(), map_of_maps(snap.bytes()));
-        let right = core.blocks512(l) == l.resize_inode_blocks512();
-        Ok(right || map == 0 || core.links_count.get() == 0)
+        let (inode, map) = (snap.core(), map_of_maps(snap.bytes()));
+        let right = inode.blocks512(l) == l.resize_inode_blocks512();
+        // What is none is left to e2fsck.
+        let is_one = !inode.has_flag(raw::FLAG_EXTENTS)
+            && inode.links_count.get() > 0
+            && self.core.may_belong_to_file(map.into(), 1)?;
+        Ok(right || !is_one)
     }
 
     /// Puts some of the blocks of the resize inode right, from number `at` of them on. Returns where to go on; `None`: it was the last
