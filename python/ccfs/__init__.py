@@ -321,14 +321,14 @@ def syncv(files: Sequence[Union[int, _HasFileno]]) -> None:
     for n, (fd, file) in enumerate(zip(fds, files)):
         with _of(file):
             _write_back(fd)
-            if os.fstat(fd).st_dev != os.fstat(fds[0]).st_dev:
-                raise OSError(errno.EINVAL, f"file {n + 1} of syncv is on another volume than the first")
             try:
                 tokens.append(_atomic_token(fd, 0))
             except OSError as e:
                 if e.errno != errno.EINVAL:
                     raise
                 raise OSError(errno.EINVAL, f"file {n + 1} of syncv is not open O_ATOMIC") from None
+            if os.fstat(fd).st_dev != os.fstat(fds[0]).st_dev:
+                raise OSError(errno.EINVAL, f"file {n + 1} of syncv is on another volume than the first")
     tokens += [0] * (_SYNCV_MAX - len(fds))
     with _of(files[0]):
         _ioctl(fds[0], _SYNCV, bytearray(_SYNCV_ARG.pack(_VERSION, len(fds), *tokens)))

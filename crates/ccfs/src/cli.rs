@@ -1,6 +1,7 @@
 //! The one table of subcommands and flags: parsing, `--help` and the manual pages all come from it.
 use crate::listen::{self, Listen};
 use crate::stream_ref::{self, StreamRef};
+use crate::values;
 use ccfs_command::size;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -284,25 +285,11 @@ pub struct TopArgs {
     #[arg(long)]
     pub json: bool,
     /// Seconds between two looks
-    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = delay)]
+    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = values::delay)]
     pub delay: Duration,
     /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-}
-
-/// Shortest and longest time between two looks, seconds.
-const DELAY: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
-
-fn delay(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if DELAY.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!(
-            "give seconds from {} to {}",
-            DELAY.start(),
-            DELAY.end()
-        )),
-    }
 }
 
 /// Prints a mounted volume's metrics in Prometheus's text format
@@ -571,7 +558,7 @@ pub struct CatArgs {
 #[derive(Args, Debug)]
 pub struct PutArgs {
     /// Give everything to this user and group, as numbers: 0 or 0:0
-    #[arg(long, value_name = "UID[:GID]", value_parser = owner)]
+    #[arg(long, value_name = "UID[:GID]", value_parser = values::owner)]
     pub owner: Option<(u32, u32)>,
     /// What to copy, and at last where to: a directory that takes it, or its new name. FILE/. stands for what is in a directory, - for
     /// standard input
@@ -597,7 +584,7 @@ pub struct GetArgs {
 #[derive(Args, Debug)]
 pub struct CpArgs {
     /// Give everything to this user and group, as numbers: 0 or 0:0
-    #[arg(long, value_name = "UID[:GID]", value_parser = owner)]
+    #[arg(long, value_name = "UID[:GID]", value_parser = values::owner)]
     pub owner: Option<(u32, u32)>,
     /// What to copy, and at last where to
     #[arg(required = true, num_args = 2.., value_name = "IMAGE:PATH")]
@@ -627,20 +614,6 @@ pub struct MkdirArgs {
     /// Directories in image files or block devices
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub places: Vec<OsString>,
-}
-
-/// `UID` or `UID:GID`; a missing group is the user's number.
-fn owner(text: &str) -> Result<(u32, u32), String> {
-    let number = |t: &str| {
-        t.parse::<u32>()
-            .ok()
-            .filter(|n| *n != u32::MAX)
-            .ok_or(format!("\"{text}\" is no owner; write numbers, like 0:0"))
-    };
-    match text.split_once(':') {
-        Some((uid, gid)) => Ok((number(uid)?, number(gid)?)),
-        None => number(text).map(|id| (id, id)),
-    }
 }
 
 /// Prints commits and sync calls as they happen, with reason, size and time

@@ -52,6 +52,7 @@ mod tools;
 mod top;
 mod trace;
 mod umount;
+mod values;
 mod version;
 mod volume;
 

@@ -37,7 +37,7 @@ pub fn set_stream_at(path: impl AsRef<Path>, id: u64, flags: Option<u32>) -> io:
 /// [`get_stream`] for the volume that holds `path`.
 ///
 /// ```no_run
-/// println!("{}", ccfs_client::get_stream_at("/mnt/work")?.id);
+/// println!("{}", ccfs_client::get_stream_at("/srv/data")?.id);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn get_stream_at(path: impl AsRef<Path>) -> io::Result<Stream> {
@@ -47,7 +47,7 @@ pub fn get_stream_at(path: impl AsRef<Path>) -> io::Result<Stream> {
 /// [`new_stream`] on the volume that holds `path`.
 ///
 /// ```no_run
-/// let id = ccfs_client::new_stream_at("/mnt/work", 0)?;
+/// let id = ccfs_client::new_stream_at("/srv/data", 0)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn new_stream_at(path: impl AsRef<Path>, flags: u32) -> io::Result<u64> {
@@ -57,7 +57,7 @@ pub fn new_stream_at(path: impl AsRef<Path>, flags: u32) -> io::Result<u64> {
 /// [`stream_of_process`] for the volume that holds `path`.
 ///
 /// ```no_run
-/// let of_init = ccfs_client::stream_of_process_at("/mnt/work", 1)?;
+/// let of_init = ccfs_client::stream_of_process_at("/srv/data", 1)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn stream_of_process_at(path: impl AsRef<Path>, pid: u32) -> io::Result<Stream> {
@@ -67,7 +67,7 @@ pub fn stream_of_process_at(path: impl AsRef<Path>, pid: u32) -> io::Result<Stre
 /// [`stream_sync`] for the volume that holds `path`.
 ///
 /// ```no_run
-/// ccfs_client::stream_sync_at("/mnt/work", 0)?;
+/// ccfs_client::stream_sync_at("/srv/data", 0)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn stream_sync_at(path: impl AsRef<Path>, id: u64) -> io::Result<()> {

@@ -17,7 +17,7 @@ use std::path::Path;
 ///
 /// ```no_run
 /// use std::io::Write;
-/// let mut file = ccfs_client::open_atomic("/mnt/work/state", true)?;
+/// let mut file = ccfs_client::open_atomic("/srv/data/state", true)?;
 /// file.write_all(b"new")?;
 /// file.sync_all()?; // until here a crash leaves the old content
 /// # Ok::<(), std::io::Error>(())
@@ -76,7 +76,7 @@ pub fn take_back(path: &Path, file: &impl AsFd) {
 /// As [`open_atomic`], for a file that is open for writing. What was written before is durable when the call returns.
 ///
 /// ```no_run
-/// let file = std::fs::File::options().write(true).open("/mnt/work/state")?;
+/// let file = std::fs::File::options().write(true).open("/srv/data/state")?;
 /// ccfs_client::make_atomic(&file)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -133,16 +133,16 @@ pub fn syncv(files: &[impl AsFd]) -> io::Result<()> {
     });
     for (n, (token, file)) in arg.tokens.iter_mut().zip(files).enumerate() {
         let n = n + 1;
-        if rustix::fs::fstat(file)?.st_dev != volume {
-            let why = format!("file {n} of syncv is on another volume than the first");
-            return Err(invalid(why));
-        }
         // What was stored through shared mappings is in the kernel's hands only.
         sys::write_back(file.as_fd())?;
         *token = call(file.as_fd(), 0).map_err(|e| match e.raw_os_error() {
             Some(libc::EINVAL) => invalid(format!("file {n} of syncv is not open O_ATOMIC")),
             _ => e,
         })?;
+        if rustix::fs::fstat(file)?.st_dev != volume {
+            let why = format!("file {n} of syncv is on another volume than the first");
+            return Err(invalid(why));
+        }
     }
     supported(sys::ioctl(first.as_fd(), abi::IOC_SYNCV, &mut *arg))
 }

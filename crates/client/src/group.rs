@@ -20,10 +20,10 @@ use std::time::Duration;
 /// the user's earlier groups had changed; `EROFS`.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let group = ccfs_client::group_begin(&dir, None)?;
-/// std::fs::write("/mnt/work/a", "1")?;
-/// std::fs::write("/mnt/work/b", "2")?;
+/// std::fs::write("/srv/data/a", "1")?;
+/// std::fs::write("/srv/data/b", "2")?;
 /// ccfs_client::group_commit(&dir, group, false)?; // both files, or none
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -39,7 +39,7 @@ pub fn group_begin(fd: impl AsFd, timeout: Option<Duration>) -> io::Result<u64> 
 /// there is no such group; `EALREADY` it has been committed; `EPERM` another user's; `EIO`.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let group = ccfs_client::group_begin(&dir, None)?;
 /// ccfs_client::group_commit(&dir, group, true)?; // in order now, durable later
 /// # Ok::<(), std::io::Error>(())
@@ -51,7 +51,7 @@ pub fn group_commit(fd: impl AsFd, handle: u64, ordered: bool) -> io::Result<()>
 /// As [`group_commit`]; where the group was taken back, the error says why.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let group = ccfs_client::group_begin(&dir, None)?;
 /// if let Err(e) = ccfs_client::group_commit_or_why(&dir, group, false) {
 ///     eprintln!("{}: {:?}", e.error, e.why);
@@ -74,9 +74,9 @@ pub fn group_commit_or_why(fd: impl AsFd, handle: u64, ordered: bool) -> Result<
 /// error. Errors: as [`group_commit`] otherwise.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let group = ccfs_client::group_begin(&dir, None)?;
-/// std::fs::remove_file("/mnt/work/a")?;
+/// std::fs::remove_file("/srv/data/a")?;
 /// ccfs_client::group_abort(&dir, group)?; // it is there again
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -87,7 +87,7 @@ pub fn group_abort(fd: impl AsFd, handle: u64) -> io::Result<()> {
 /// As [`group_abort`]; says why the group was taken back, which may have been before. `None`: the daemon is older than this answer.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let why = ccfs_client::group_abort_and_why(&dir, 0)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -99,7 +99,7 @@ pub fn group_abort_and_why(fd: impl AsFd, handle: u64) -> io::Result<Option<Take
 /// Moves the calling thread into the group of a handle. Errors: `EBUSY` it is in one, `ENOENT`, `EALREADY`, `EPERM`, `EINVAL` for 0.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// # let handle = 7;
 /// ccfs_client::group_enter(&dir, handle)?; // from who began it
 /// # Ok::<(), std::io::Error>(())
@@ -113,7 +113,7 @@ pub fn group_enter(fd: impl AsFd, handle: u64) -> io::Result<()> {
 /// Errors: as [`group_commit`].
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// for line in ccfs_client::group_changes(&dir, 0)?.lines() {
 ///     println!("{line}"); // created etc/motd
 /// }

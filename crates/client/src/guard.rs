@@ -41,9 +41,9 @@ impl Entered {
     /// Enters a new stream on the volume that holds `path`. Errors: those of [`new_stream`].
     ///
     /// ```no_run
-    /// let stream = ccfs_client::Entered::new("/mnt/work", 0)?;
-    /// std::fs::write("/mnt/work/first", "1")?;
-    /// std::fs::write("/mnt/work/second", "2")?; // never there without the first
+    /// let stream = ccfs_client::Entered::new("/srv/data", 0)?;
+    /// std::fs::write("/srv/data/first", "1")?;
+    /// std::fs::write("/srv/data/second", "2")?; // never there without the first
     /// stream.sync()?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
@@ -57,7 +57,7 @@ impl Entered {
     /// Enters the stream `id`. Errors: those of [`set_stream`].
     ///
     /// ```no_run
-    /// let _stream = ccfs_client::Entered::existing("/mnt/work", 42, None)?;
+    /// let _stream = ccfs_client::Entered::existing("/srv/data", 42, None)?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn existing(path: impl AsRef<Path>, id: u64, flags: Option<u32>) -> io::Result<Self> {

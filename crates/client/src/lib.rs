@@ -85,7 +85,7 @@ impl Stream {
 /// puts it. Errors: those of [`set_stream`].
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let before = ccfs_client::get_stream(&dir)?;
 /// let id = ccfs_client::new_stream(&dir, 0)?;
 /// ccfs_client::set_stream(&dir, id, None)?;
@@ -110,7 +110,7 @@ pub fn go_back(fd: impl AsFd, before: Stream) -> io::Result<()> {
 /// the thread.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// ccfs_client::set_stream(&dir, 42, None)?; // shared by who agrees on 42
 /// ccfs_client::set_stream(&dir, ccfs_client::STREAM_POLICY, None)?; // as if never chosen
 /// # Ok::<(), std::io::Error>(())
@@ -123,7 +123,7 @@ pub fn set_stream(fd: impl AsFd, id: u64, flags: Option<u32>) -> io::Result<()> 
 /// The stream of the calling thread. A thread whose effective user is not the stream's gets the default stream (C10).
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// println!("in stream {}", ccfs_client::get_stream(&dir)?.id);
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -136,7 +136,7 @@ pub fn get_stream(fd: impl AsFd) -> io::Result<Stream> {
 /// Errors: `ESRCH` there is no such process; `EPERM` it is another user's and the caller is not root.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let of_init = ccfs_client::stream_of_process(&dir, 1)?;
 /// assert!(!of_init.chosen);
 /// # Ok::<(), std::io::Error>(())
@@ -160,7 +160,7 @@ pub fn stream_of_process(fd: impl AsFd, pid: u32) -> io::Result<Stream> {
 /// Errors: `EINVAL` unknown flags; `ENOSPC` this user has too many streams.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let id = ccfs_client::new_stream(&dir, ccfs_client::STREAM_IGNORE_FSYNC)?;
 /// ccfs_client::set_stream(&dir, id, None)?;
 /// # Ok::<(), std::io::Error>(())
@@ -176,7 +176,7 @@ pub fn new_stream(fd: impl AsFd, flags: u32) -> io::Result<u64> {
 /// stream; `EEXIST` another stream of its user has that name.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// ccfs_client::name_stream(&dir, 0, Some("nightly-backup"))?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -189,7 +189,7 @@ pub fn name_stream(fd: impl AsFd, id: u64, name: Option<&str>) -> io::Result<()>
 /// Errors: `EINVAL` no name; `ENOENT` no stream has it; `ENOTUNIQ` several users' streams have it.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let build = ccfs_client::find_stream(&dir, "build")?;
 /// ccfs_client::stream_sync(&dir, build)?;
 /// # Ok::<(), std::io::Error>(())
@@ -219,7 +219,7 @@ fn name_call(fd: BorrowedFd<'_>, number: u32, id: u64, name: &str) -> io::Result
 /// Errors: `EPERM` the stream belongs to another user.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// ccfs_client::stream_sync(&dir, 0)?; // all that this thread's stream did is durable
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -234,7 +234,7 @@ pub fn stream_sync(fd: impl AsFd, id: u64) -> io::Result<()> {
 /// fsync(2) for it.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// ccfs_client::sync_volume(&dir)?; // all that anybody did is durable
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -315,7 +315,7 @@ pub fn resize(fd: impl AsFd, bytes: Option<u64>) -> io::Result<Resized> {
 /// The volume's state as JSON text.
 ///
 /// ```no_run
-/// # let dir = std::fs::File::open("/mnt/work")?;
+/// # let dir = std::fs::File::open("/srv/data")?;
 /// let status = ccfs_client::status_json(&dir)?; // docs/json.md
 /// assert!(status.contains("dirty_bytes"));
 /// # Ok::<(), std::io::Error>(())
