@@ -185,6 +185,14 @@ pub struct Group {
 
 impl Group {
     /// Errors: those of [`group_begin`] and of open(2).
+    ///
+    /// ```no_run
+    /// let group = ccfs_client::Group::begin("/srv/data", None)?;
+    /// std::fs::write("/srv/data/a", "1")?;
+    /// std::fs::write("/srv/data/b", "2")?;
+    /// group.commit()?; // both files, or none
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn begin(path: impl AsRef<Path>, timeout: Option<Duration>) -> io::Result<Group> {
         let at = open(path.as_ref())?;
         let handle = group_begin(&at, timeout)?;
@@ -197,16 +205,36 @@ impl Group {
     }
 
     /// For [`group_enter`] by others of the same user.
+    ///
+    /// ```no_run
+    /// # let group = ccfs_client::Group::begin("/srv/data", None)?;
+    /// let handle = group.handle(); // another process enters with group_enter
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn handle(&self) -> u64 {
         self.handle
     }
 
     /// All of it is durable. Errors: those of [`group_commit`].
+    ///
+    /// ```no_run
+    /// # let group = ccfs_client::Group::begin("/srv/data", None)?;
+    /// group.commit()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn commit(self) -> io::Result<()> {
         Ok(self.commit_or_why()?)
     }
 
     /// As [`Group::commit`]; where the group was taken back, the error says why.
+    ///
+    /// ```no_run
+    /// # let group = ccfs_client::Group::begin("/srv/data", None)?;
+    /// if let Err(e) = group.commit_or_why() {
+    ///     eprintln!("{:?}", e.why);
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn commit_or_why(mut self) -> Result<(), NotCommitted> {
         self.open = false;
         group_commit_or_why(&self.at, self.handle, false)
@@ -214,12 +242,24 @@ impl Group {
 
     /// All of it survives a crash before anything that its stream does later; it need not be durable yet. Errors: those of
     /// [`group_commit`].
+    ///
+    /// ```no_run
+    /// # let group = ccfs_client::Group::begin("/srv/data", None)?;
+    /// group.commit_ordered()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn commit_ordered(mut self) -> io::Result<()> {
         self.open = false;
         group_commit(&self.at, self.handle, true)
     }
 
     /// Nothing of it was. Errors: those of [`group_abort`].
+    ///
+    /// ```no_run
+    /// # let group = ccfs_client::Group::begin("/srv/data", None)?;
+    /// group.abort()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn abort(mut self) -> io::Result<()> {
         self.open = false;
         group_abort(&self.at, self.handle)

@@ -77,11 +77,23 @@ impl Entered {
     }
 
     /// The stream that was entered.
+    ///
+    /// ```no_run
+    /// # let stream = ccfs_client::Entered::new("/srv/data", 0)?;
+    /// println!("stream {}", stream.id());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn id(&self) -> u64 {
         self.id
     }
 
     /// Returns when everything that the stream did before the call is durable. Errors: those of [`stream_sync`].
+    ///
+    /// ```no_run
+    /// # let stream = ccfs_client::Entered::new("/srv/data", 0)?;
+    /// stream.sync()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn sync(&self) -> io::Result<()> {
         stream_sync(&self.at, self.id)
     }

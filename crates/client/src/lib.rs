@@ -265,6 +265,12 @@ pub enum AccessTimes {
 
 /// Changes the mount options `commit` (seconds from 1 to 3600) and `dirty` (bytes from 2^20 to 2^40) of a volume in use; 0 leaves one as it
 /// is. `None` leaves the times of reading as they are. Errors: `EPERM` for all but root, `EINVAL` a number out of its bounds.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/srv/data")?;
+/// ccfs_client::tune(&dir, 10, 0, None)?; // commits every 10 s
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn tune(
     fd: impl AsFd,
     commit_seconds: u32,
@@ -292,6 +298,12 @@ pub struct Resized {
 
 /// Makes a mounted volume as large as `bytes` has room for; `None`: as its device. Errors: `EPERM` for all but root and the user whose
 /// daemon it is, `EROFS`, `InvalidInput` with the daemon's words for a size that is not possible, `EIO`: the volume is stopped.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/srv/data")?;
+/// let now = ccfs_client::resize(&dir, Some(20 << 30))?; // 20 GiB
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn resize(fd: impl AsFd, bytes: Option<u64>) -> io::Result<Resized> {
     let mut arg = ResizeArg {
         version: abi::VERSION,
@@ -354,6 +366,13 @@ pub struct Traced {
 }
 
 /// Commits and syncs of the volume from event `next` on ([`abi::TRACE_NEW`]: from now on), as many as fit one call.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/srv/data")?;
+/// let traced = ccfs_client::trace(&dir, 0)?; // what the daemon still has
+/// print!("{}", traced.lines);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn trace(fd: impl AsFd, next: u64) -> io::Result<Traced> {
     lines(fd.as_fd(), abi::IOC_TRACE, next, 0)
 }
@@ -388,6 +407,19 @@ pub struct Damage {
 }
 
 /// A scrub of a mounted volume on its way, step by step.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/srv/data")?;
+/// let mut scrub = ccfs_client::Scrub::default();
+/// while !scrub.ended() {
+///     for damage in scrub.step(&dir, 1024)? {
+///         println!("block {}: {}", damage.block, damage.what);
+///     }
+///     let (done, all) = scrub.progress();
+///     println!("{done} of {all}, {:?} blocks", scrub.blocks());
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Scrub(Box<ScrubArg>);
 
 impl Default for Scrub {
@@ -435,6 +467,11 @@ impl Scrub {
 
 /// Opens a path for the calls above: a directory as it is, of anything else the directory that holds it (of a symlink, what it leads to).
 /// Errors: those of open(2); `ENOTCONN` for the root of a mount whose daemon died.
+///
+/// ```no_run
+/// let dir = ccfs_client::open("/srv/data/file".as_ref())?; // the directory that holds it
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn open(path: &Path) -> io::Result<File> {
     match open_directory(path) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTDIR | libc::ENOENT)) => {
@@ -452,6 +489,11 @@ pub fn open_directory(path: &Path) -> io::Result<File> {
 }
 
 /// Opens the directory that holds what a path leads to.
+///
+/// ```no_run
+/// let dir = ccfs_client::open_holder("/srv/data/file".as_ref())?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[doc(hidden)]
 pub fn open_holder(path: &Path) -> io::Result<File> {
     // A symlink can lie on another volume than its file.

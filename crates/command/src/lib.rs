@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 mod failure;
 pub mod manual;
+pub mod markdown;
 pub mod output;
 pub mod programs;
 pub mod size;

@@ -1,7 +1,57 @@
 //! Manual pages, from the table of a program's commands and options.
 use crate::failure::{Context, Outcome};
+use crate::markdown::{plain, rows, words};
 use std::fs;
 use std::path::Path;
+
+/// The row of docs/using/exit-codes.md for all commands without one.
+const THE_REST: &str = "the rest";
+
+/// What a page says besides the table of options.
+pub struct Extra<'a> {
+    /// Lines as they are typed, with what they do.
+    pub examples: &'a [(&'a str, &'a str)],
+    /// As the documents write it.
+    pub exit_status: String,
+    /// More sections, as roff.
+    pub between: String,
+    /// Other pages: name and section.
+    pub related: &'a [(&'a str, u8)],
+}
+
+impl Extra<'_> {
+    /// The sections.
+    pub fn roff(&self) -> String {
+        let mut out = String::new();
+        if !self.examples.is_empty() {
+            out += ".SH EXAMPLES\n";
+        }
+        for (line, what) in self.examples {
+            out += &format!(".TP\n\\fB{}\\fR\n{}\n", plain(line), words(what));
+        }
+        out += &format!(".SH \"EXIT STATUS\"\n{}\n", words(&self.exit_status));
+        out += &self.between;
+        let related = self.related.iter();
+        let related: Vec<String> = related
+            .map(|(name, section)| format!(".BR {} ({section})", plain(name)))
+            .collect();
+        out + &format!(".SH \"SEE ALSO\"\n{}\n", related.join(",\n"))
+    }
+}
+
+/// What the table of exit codes (docs/using/exit-codes.md) says of a command, such as `stream run`.
+pub fn exit_status(document: &str, command: &str) -> String {
+    let rows = rows(document);
+    let names = |row: &Vec<String>| -> Vec<String> {
+        let quoted = row[0].split('`').skip(1).step_by(2);
+        quoted.map(String::from).collect()
+    };
+    let own = rows
+        .iter()
+        .find(|row| names(row).iter().any(|n| n == command));
+    let row = own.or_else(|| rows.iter().find(|row| row[0] == THE_REST));
+    row.map(|row| row[1].clone()).unwrap_or_default()
+}
 
 /// Writes one page per visible command, named as man(1) looks for it (`ccfs-mount.8`). `elsewhere`: commands whose pages another
 /// program writes. `sections`: what a page has at its end, by its name, as roff.

@@ -3,14 +3,32 @@
 use ccfs_bench::cli::{Cli, Command};
 use ccfs_bench::outputs::warn;
 use ccfs_bench::{counting, disk, engine, front, guard, null, scale};
+use ccfs_command::Failure;
+use ccfs_command::manual::{self, Extra};
 use ccfs_command::output::print_json;
 use ccfs_command::table::Table;
-use ccfs_command::{Failure, manual};
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
 #[global_allocator]
 static ALLOC: counting::Counting = counting::Counting;
+
+/// What its page says besides the options.
+fn sections(_page: &str) -> String {
+    Extra {
+        examples: &[
+            (
+                "ccfs bench --quick",
+                "six workloads on ext4 and ccfs, in two to three minutes",
+            ),
+            ("ccfs bench --group engine", "the engine by itself"),
+        ],
+        exit_status: "0 measured, 1 failed, 2 usage".into(),
+        between: String::new(),
+        related: &[("ccfs", 8)],
+    }
+    .roff()
+}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -29,7 +47,7 @@ fn main() -> ExitCode {
         Some(Command::Null(args)) => null::serve(args),
         Some(Command::Engine(args)) => engine::worker::serve(args),
         Some(Command::Man(args)) => {
-            manual::write(Cli::command(), &[], &|_| String::new(), &args.dir).map_err(text)
+            manual::write(Cli::command(), &[], &sections, &args.dir).map_err(text)
         }
         Some(Command::Table) => print_json(&Table::of(Cli::command())).map_err(text),
         Some(Command::Scale(args)) => guard::watch_signals().and_then(|()| scale::run(args)),

@@ -56,7 +56,13 @@ pub fn complaints(
             wrong.push(format!("there is no {page}"));
             continue;
         };
-        for section in ["NAME", "SYNOPSIS", "DESCRIPTION"] {
+        for section in [
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "\"EXIT STATUS\"",
+            "\"SEE ALSO\"",
+        ] {
             if !text.contains(&format!(".SH {section}\n")) {
                 wrong.push(format!("{page} has no {section}"));
             }

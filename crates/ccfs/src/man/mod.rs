@@ -1,6 +1,5 @@
 //! `ccfs man DIR`: the manual pages, from the flag table and the documents, for the installation. Those of commands that are programs of their own
 //! are made by these programs.
-mod markdown;
 mod pages;
 
 use crate::cli::{self, ManArgs};

@@ -1,5 +1,6 @@
 //! What the pages of the commands say besides the table of options, and the pages that are made of the documents.
-use super::markdown::{chapter, entry, plain, roff, rows, words};
+use ccfs_command::manual::{Extra, exit_status};
+use ccfs_command::markdown::{chapter, entry, plain, roff, rows, words};
 
 const OPTIONS: &str = include_str!("../../../../docs/using/options.md");
 const STREAMS: &str = include_str!("../../../../docs/using/streams.md");
@@ -7,9 +8,6 @@ const EXIT_CODES: &str = include_str!("../../../../docs/using/exit-codes.md");
 const DAEMON: &str = include_str!("../../../../docs/using/daemon.md");
 const PROMISES: &str = include_str!("../../../../docs/design/promises.md");
 const FORMAT: &str = include_str!("../../../../docs/format.md");
-
-/// The row of docs/using/exit-codes.md for all commands without one.
-const THE_REST: &str = "the rest";
 
 /// Examples by command: lines as they are typed, with what they do.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
@@ -274,19 +272,12 @@ fn related(command: &str) -> &'static [(&'static str, u8)] {
     }
 }
 
-/// `words`: of the command behind `ccfs`, such as `stream run`.
-pub fn sections(words_of: &str) -> String {
-    let mut out = String::new();
-    let examples = EXAMPLES.iter().find(|(command, _)| *command == words_of);
-    if let Some((_, examples)) = examples {
-        out += ".SH EXAMPLES\n";
-        for (line, what) in *examples {
-            out += &format!(".TP\n\\fB{}\\fR\n{}\n", plain(line), words(what));
-        }
-    }
-    out += &format!(".SH \"EXIT STATUS\"\n{}\n", words(&exit_status(words_of)));
-    if WITH_DAEMON.contains(&words_of) {
-        out += ".SH FILES\n";
+/// `command`: the words behind `ccfs`, such as `stream run`.
+pub fn sections(command: &str) -> String {
+    let examples = EXAMPLES.iter().find(|(of, _)| *of == command);
+    let mut between = String::new();
+    if WITH_DAEMON.contains(&command) {
+        between += ".SH FILES\n";
         for (name, what) in [
             (
                 "/etc/fstab",
@@ -301,15 +292,17 @@ pub fn sections(words_of: &str) -> String {
                 "status files of the volume that is mounted on DIR",
             ),
         ] {
-            out += &format!(".TP\n{}\n{}\n", plain(name), words(what));
+            between += &format!(".TP\n{}\n{}\n", plain(name), words(what));
         }
-        out += &format!(".SH ENVIRONMENT\n{}", environment());
+        between += &format!(".SH ENVIRONMENT\n{}", environment());
     }
-    let related = related(words_of).iter();
-    let related: Vec<String> = related
-        .map(|(name, section)| format!(".BR {} ({section})", plain(name)))
-        .collect();
-    out + &format!(".SH \"SEE ALSO\"\n{}\n", related.join(",\n"))
+    Extra {
+        examples: examples.map_or(&[], |(_, examples)| examples),
+        exit_status: exit_status(EXIT_CODES, command),
+        between,
+        related: related(command),
+    }
+    .roff()
 }
 
 /// The variables that docs/using/daemon.md names.
@@ -318,20 +311,6 @@ fn environment() -> String {
     rows.filter(|row| row[0].contains("CCFS_"))
         .map(|row| entry(&row))
         .collect()
-}
-
-fn exit_status(command: &str) -> String {
-    let rows = rows(EXIT_CODES);
-    let is_of = |row: &&Vec<String>| {
-        row[0]
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .any(|name| name == command)
-    };
-    let row = rows.iter().find(is_of);
-    let row = row.or_else(|| rows.iter().find(|row| row[0] == THE_REST));
-    row.map(|row| row[1].clone()).unwrap_or_default()
 }
 
 fn head(name: &str, section: u8, what: &str) -> String {
@@ -365,7 +344,10 @@ fn mount_page() -> String {
         + ".SH TRANSPORT\n"
         + &part("## Transport")
         + ".SH EXAMPLES\nA line of /etc/fstab:\n.PP\n.nf\n.RS\nLABEL=work  /mnt/work  ccfs  streams=session,nofail  0  2\n.RE\n.fi\n"
-        + &format!(".SH \"EXIT STATUS\"\n{}\n", words(&exit_status("mount")))
+        + &format!(
+            ".SH \"EXIT STATUS\"\n{}\n",
+            words(&exit_status(EXIT_CODES, "mount"))
+        )
         + ".SH FILES\n.TP\n/etc/fstab\nvolumes that are mounted at the start\n.TP\nDIR/.ccfs\nstatus files\n"
         + ".SH ENVIRONMENT\n"
         + &environment()
@@ -455,7 +437,27 @@ mod tests {
     }
 
     #[test]
+    fn every_command_has_an_example() {
+        let table = crate::cli::table();
+        let shown = |c: &&clap::Command| !c.is_hide_set();
+        // `crash` and `bench` are programs of their own.
+        let others = crate::sisters::ALL.map(|program| program.command);
+        let mut open: Vec<(String, &clap::Command)> = vec![(String::new(), &table)];
+        while let Some((words, command)) = open.pop() {
+            let mut below = command.get_subcommands().filter(shown).peekable();
+            let is_group = below.peek().is_some() && !words.is_empty();
+            let has = EXAMPLES.iter().any(|(of, _)| *of == words);
+            assert!(
+                has || is_group || others.contains(&words.as_str()),
+                "{words}"
+            );
+            open.extend(below.map(|c| (format!("{words} {}", c.get_name()).trim().to_string(), c)));
+        }
+    }
+
+    #[test]
     fn exit_codes_are_those_of_the_document() {
+        let exit_status = |command| exit_status(EXIT_CODES, command);
         assert!(exit_status("mount").contains("32 failed"));
         assert!(exit_status("stream run").contains("127 not found"));
         assert!(exit_status("version").contains("2 usage"));

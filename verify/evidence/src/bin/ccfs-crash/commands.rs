@@ -1,5 +1,6 @@
 //! The commands: recording a program's disk, and exploring what a crash leaves of it.
 use crate::cli::{self, Command, ExploreArgs, ModelArgs, RecordArgs};
+use crate::man;
 use ccfs_command::output::{self, print_json};
 use ccfs_command::table::Table;
 use ccfs_command::{Context, Failure, Outcome, manual, programs, say, warn};
@@ -20,7 +21,7 @@ pub fn run(command: &Command) -> Outcome<u8> {
         Command::Explore(a) => explore(a),
         Command::Model(a) => model(a),
         Command::Mark(a) => Ok(record::mark(&a.text).map(|()| 0)?),
-        Command::Man(a) => manual::write(cli::table(), &[], &|_| String::new(), &a.dir).map(|()| 0),
+        Command::Man(a) => manual::write(cli::table(), &[], &man::sections, &a.dir).map(|()| 0),
         Command::Table => print_json(&Table::of(cli::table())).map(|()| 0),
     }
 }

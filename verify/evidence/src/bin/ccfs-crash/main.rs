@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 mod cli;
 mod commands;
+mod man;
 
 use ccfs_command::{output, warn};
 use clap::Parser;

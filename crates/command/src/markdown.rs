@@ -119,14 +119,28 @@ pub fn plain(text: &str) -> String {
     }
 }
 
-/// A line of text: `code` is bold, of a link its text is left.
+/// A line of text: `code` is bold, *emphasis* italic, of a link its text is left.
 pub fn words(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
-    while let Some(at) = rest.find(['`', '[']) {
+    while let Some(at) = rest.find(['`', '[', '*']) {
         out += &plain_inside(&rest[..at]);
         let tail = &rest[at + 1..];
-        if rest[at..].starts_with('`') {
+        if rest[at..].starts_with('*') {
+            let word = tail.split_once('*').filter(|(word, _)| {
+                !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == ' ')
+            });
+            match word {
+                Some((word, after)) => {
+                    out += &format!("\\fI{word}\\fR");
+                    rest = after;
+                }
+                None => {
+                    out.push('*');
+                    rest = tail;
+                }
+            }
+        } else if rest[at..].starts_with('`') {
             let (code, after) = tail.split_once('`').unwrap_or((tail, ""));
             out += &format!("\\fB{}\\fR", plain_inside(code));
             rest = after;
@@ -182,5 +196,6 @@ mod tests {
         }
         assert_eq!(words("a [b] c"), "a [b] c");
         assert_eq!(words(".x"), "\\&.x");
+        assert_eq!(words("a *word* of 2 * 3"), "a \\fIword\\fR of 2 * 3");
     }
 }
