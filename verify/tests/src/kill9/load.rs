@@ -573,9 +573,11 @@ impl<'a> Stream<'a> {
 
 /// What a call of a volume says whose daemon is gone.
 pub fn is_gone(errno: i32) -> bool {
-    const GONE: [i32; 7] = [
-        // Over io_uring: the daemon was killed while the kernel handed it this request, or took the reply.
+    const GONE: [i32; 8] = [
+        // Over io_uring: the daemon was killed while the kernel handed it this request, or took the reply. EAGAIN where it wanted the
+        // daemon's address space at that moment (get_user_pages, mmap_read_lock_killable).
         libc::EINTR,
+        libc::EAGAIN,
         libc::ENOTCONN,
         libc::ECONNABORTED,
         libc::ECANCELED,
