@@ -148,5 +148,5 @@ fn what_cannot_be_scrubbed_is_refused() {
         8,
         &["not on a mounted ccfs volume"],
     );
-    refused("usage", &ccfs_with(&["scrub"]), 16, &["Usage"]);
+    refused("usage", &ccfs_with(&["scrub", "--nosuch"]), 16, &["Usage"]);
 }
