@@ -379,6 +379,11 @@ struct Tester<'a> {
 }
 
 impl Tester<'_> {
+    /// The earliest crash that leaves what an image has lost lost.
+    fn not_before(&self, spec: &Spec) -> usize {
+        spec.lost.last().map_or(self.history.first, |n| n + 1)
+    }
+
     fn work(&self, receiver: &Mutex<Receiver<(Spec, MemoryDevice)>>, shared: &Shared) {
         loop {
             let next = lock(receiver).recv();
@@ -463,7 +468,7 @@ impl Tester<'_> {
         Ok(out)
     }
 
-    /// Takes lost writes back as long as the failure stays: halves, quarters, ... single ones.
+    /// Takes lost writes back as long as the failure stays: halves, quarters, ... single ones. Then it moves the crash to an earlier time.
     fn minimise(&self, spec: &Spec, failure: &Failure) -> Result<(Spec, Failure), Fail> {
         let mut best = spec.clone();
         let mut shown = failure.clone();
@@ -504,6 +509,22 @@ impl Tester<'_> {
                 }
             }
             piece /= 2;
+        }
+        if best.torn.is_none() && best.early.is_none() {
+            // Between a cut at which it does not fail, or is another image, and one at which it does.
+            let (mut low, mut high) = (self.not_before(&best), best.at);
+            while low < high {
+                let middle = Spec {
+                    at: low + (high - low) / 2,
+                    ..best.clone()
+                };
+                if still_fails(&middle)? {
+                    high = middle.at;
+                    best = middle;
+                } else {
+                    low = middle.at + 1;
+                }
+            }
         }
         Ok((best, shown))
     }

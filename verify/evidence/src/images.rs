@@ -122,11 +122,14 @@ pub struct History {
     pub fs: Option<String>,
     /// Of the device, bytes.
     pub size: u64,
+    /// The time of day at the trace's time 0, nanoseconds since 1970, where the recorder told it.
+    clock_ns: Option<u64>,
 }
 
 impl History {
     pub fn new(trace: Trace) -> Result<History, Fail> {
         let (mut first, mut fs, mut size, mut marks) = (0, None, None, Vec::new());
+        let mut clock_ns = None;
         for (number, entry) in trace.entries.iter().enumerate() {
             let Kind::Mark(text) = &entry.kind else {
                 continue;
@@ -142,6 +145,10 @@ impl History {
                 match word.split_once('=') {
                     Some(("fs", name)) => fs = Some(name.to_string()),
                     Some(("size", bytes)) => size = bytes.parse().ok(),
+                    Some(("clock", ns)) => {
+                        let ns = ns.parse::<u64>().ok();
+                        clock_ns = ns.and_then(|ns| ns.checked_sub(entry.time_ns));
+                    }
                     _ => {}
                 }
             }
@@ -169,6 +176,7 @@ impl History {
             marks,
             fs,
             size: size.unwrap_or(needed).max(needed),
+            clock_ns,
         })
     }
 
@@ -181,6 +189,37 @@ impl History {
         let time = |n: usize| self.trace.entries.get(n).map_or(0, |e| e.time_ns);
         let begin = time(self.first);
         time(at.saturating_sub(1)).saturating_sub(begin) as f64 / 1e9
+    }
+
+    /// Where a time of day (nanoseconds since 1970) lies: seconds from the start of what counts, negative before it. `None`: the trace has no clock.
+    pub fn clock_s(&self, ns: u64) -> Option<f64> {
+        let begin = self.trace.entries.get(self.first).map_or(0, |e| e.time_ns);
+        let zero = self.clock_ns?.checked_add(begin)?;
+        Some((i128::from(ns) - i128::from(zero)) as f64 / 1e9)
+    }
+
+    /// The entry whose end made a write durable: itself, or a flush; `None`: nothing in the trace did.
+    pub fn durable_by(&self, number: usize) -> Option<usize> {
+        if self.trace.entries[number].kind == (Kind::Write { fua: true }) {
+            return Some(number);
+        }
+        let at = self.durable.partition_point(|floor| *floor <= number);
+        (at <= self.end()).then(|| at.saturating_sub(1))
+    }
+
+    /// `in order`, `lost` (the newest writes), `reordered` (older ones, with newer ones there) or `torn`.
+    pub fn kind(&self, spec: &Spec) -> &'static str {
+        let Some(first) = spec.lost.first() else {
+            return spec.kind();
+        };
+        let newer = self.pending(spec.at).filter(|n| n > first);
+        let all = newer
+            .into_iter()
+            .all(|n| spec.lost.binary_search(&n).is_ok());
+        match all && spec.torn.is_none() && spec.early.is_none() {
+            true => "lost",
+            false => spec.kind(),
+        }
     }
 
     /// Texts of the user's marks before `at`.

@@ -1,9 +1,12 @@
 //! Crash exploration of any program on any file system: a virtual disk that records, crash images, checks, reports.
 //!
 //! `record` runs a program on a file system over a recorded device and leaves a [`trace`]; [`explore`] builds from it the
-//! images that a crash may leave, mounts each and runs a check in it; [`model`] works on a program's system calls instead.
+//! images that a crash may leave, mounts each and runs a check in it; [`page`] makes a report of the results of one or several file
+//! systems: [`page::Part::new`] takes an [`explore::Explored`] with its trace and check, [`page::html`] all parts; [`model`] works on a program's system calls instead.
 #![deny(unsafe_code)]
 pub mod calibrate;
+pub mod calls;
+pub mod diff;
 pub mod document;
 pub mod explore;
 mod failure;
@@ -11,6 +14,7 @@ pub mod fs;
 pub mod images;
 pub mod keeper;
 pub mod model;
+pub mod page;
 pub mod programs;
 pub mod record;
 pub mod recorder;
@@ -19,6 +23,7 @@ pub mod run;
 pub mod sys;
 pub mod systems;
 pub mod tables;
+mod timeline;
 pub mod trace;
 pub mod vdisk;
 

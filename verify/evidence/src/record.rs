@@ -12,7 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where a recorded program finds the way to set marks: the name of a socket.
 pub const MARK_ENV: &str = "CCFS_CRASH_MARK";
@@ -65,10 +65,12 @@ pub fn record(config: &Config) -> Result<Recorded, Fail> {
         None => memory,
     };
     let device: Arc<dyn Device> = Arc::new(Recorder::new(medium, trace.clone()));
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH);
     trace.mark(&format!(
-        "{OWN}fs={} size={}",
+        "{OWN}fs={} size={} clock={}",
         config.fs.name(),
-        config.size
+        config.size,
+        clock.unwrap_or_default().as_nanos()
     ));
     {
         let disk = VirtualDisk::attach(device.clone(), scratch.path())?;

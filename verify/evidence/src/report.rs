@@ -1,7 +1,6 @@
-//! What an exploration found: for people, for programs, and as a page with a time line.
-use crate::explore::{Distinct, Explored, Tested};
+//! What an exploration found: for people, and for programs. The page is [`crate::page`]'s.
+use crate::explore::{Distinct, Explored};
 use crate::images::Spec;
-use crate::trace::Kind;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -182,133 +181,45 @@ pub fn model_json(name: &str, found: &crate::model::Found) -> Value {
     })
 }
 
-/// Escapes text for HTML.
+/// Escapes text for HTML, in contents and in quoted attributes. What a page would not show, or would show elsewhere (control characters, changes of
+/// the direction of writing), is written out; ends of lines and tabs stay.
 pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
-
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222;background:#fff}\
-table{border-collapse:collapse}td,th{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}\
-pre{background:#f4f4f4;padding:.6em;overflow:auto;white-space:pre-wrap}.good{fill:#2a8f4f}.bad{fill:#c33}.lossy{fill:#c33;opacity:.25}.mark{stroke:#36c}\
-text{font:11px sans-serif}@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#262626}\
-td,th{border-color:#444}text{fill:#ccc}}";
-
-/// A page with a time line: above, what a crash leaves with nothing lost; below, images out of order and torn.
-pub fn html(found: &Explored, trace: &Path, check: &str) -> String {
-    let (consistent, total) = found.count("");
-    let mut out = format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
-         <title>Crash images of {name}</title><style>{STYLE}</style>\
-         <h1>{consistent} of {total} images consistent</h1><p>{name}, trace {trace}, check <code>{check}</code>. \
-         A crash is harmless in {good:.2} of {all:.2} s.</p>",
-        name = escape(found.fs.name()),
-        trace = escape(&trace.display().to_string()),
-        check = escape(check),
-        good = found.consistent_s(),
-        all = found.seconds(),
-    );
-    time_line(&mut out, found);
-    out.push_str("<h2>Failures</h2>");
-    if found.distinct.is_empty() {
-        out.push_str("<p>None.</p>");
-    }
-    for d in &found.distinct {
-        let _ = write!(
-            out,
-            "<h3>{} images: {}</h3><p>Crash at {:.3} s; {} writes lost{}.</p><pre>{}</pre><pre>{}</pre>",
-            d.images,
-            escape(&d.failure.line),
-            found.history.time_s(d.minimal.at),
-            d.minimal.lost.len(),
-            d.minimal.torn.map_or("", |_| ", one torn"),
-            escape(&command(trace, check, &d.minimal)),
-            escape(d.failure.text.trim()),
-        );
-    }
-    out.push_str("<h2>Images</h2><table><tr><th>image<th>kind<th>crash, s<th>outcome");
-    for Tested { spec, failure } in &found.tested {
-        let mut shown = spec.to_string();
-        shown.truncate(60);
-        let _ = write!(
-            out,
-            "<tr><td>{}<td>{}<td>{:.3}<td>{}",
-            escape(&shown),
-            spec.kind(),
-            found.history.time_s(spec.at),
-            failure
-                .as_ref()
-                .map_or("consistent".into(), |f| escape(&f.line))
-        );
-    }
-    out.push_str("</table></html>\n");
-    out
-}
-
-fn time_line(out: &mut String, found: &Explored) {
-    const WIDTH: f64 = 1000.0;
-    let all = found.seconds().max(1e-9);
-    let x = |s: f64| s / all * WIDTH;
-    let _ = write!(
-        out,
-        "<svg viewBox=\"0 0 1000 150\" width=\"100%\" role=img><text x=0 y=12>in order</text>\
-         <rect class=good x=0 y=18 width=1000 height=26 />"
-    );
-    for w in found.windows() {
-        let (class, y) = if w.loses { ("lossy", 70) } else { ("bad", 18) };
-        let _ = write!(
-            out,
-            "<rect class={class} x={:.2} y={y} width={:.2} height={}><title>{:.3} to {:.3} s: {}</title></rect>",
-            x(w.from_s),
-            x(w.to_s - w.from_s).max(1.0),
-            if w.loses { 50 } else { 26 },
-            w.from_s,
-            w.to_s,
-            escape(&w.failure)
-        );
-    }
-    out.push_str("<text x=0 y=64>reordered and torn (each dot an image)</text>");
-    let others = found.tested.iter().filter(|t| t.spec.kind() != "in order");
-    for (index, t) in others.enumerate() {
-        let _ = write!(
-            out,
-            "<circle class={} cx={:.2} cy={} r=3><title>{}</title></circle>",
-            if t.failure.is_some() { "bad" } else { "good" },
-            x(found.history.time_s(t.spec.at)),
-            74 + index * 7 % 42,
-            t.failure
-                .as_ref()
-                .map_or("consistent".into(), |f| escape(&f.line))
-        );
-    }
-    for (number, entry) in found
-        .history
-        .trace
-        .entries
-        .iter()
-        .enumerate()
-        .skip(found.history.first)
-    {
-        if let Kind::Mark(text) = &entry.kind {
-            let at = x(found.history.time_s(number + 1));
-            let _ = write!(
-                out,
-                "<line class=mark x1={at:.2} x2={at:.2} y1=16 y2=120><title>{}</title></line>",
-                escape(text)
-            );
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\n' | '\t' => out.push(c),
+            '\u{200e}'
+            | '\u{200f}'
+            | '\u{61c}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
+                let _ = write!(out, "\\u{{{:x}}}", c as u32);
+            }
+            c if c.is_control() => {
+                let _ = write!(out, "\\x{:02x}", c as u32);
+            }
+            c => out.push(c),
         }
     }
-    let _ = write!(
-        out,
-        "<text x=0 y=138>0 s</text><text x=1000 y=138 text-anchor=end>{all:.2} s; blue: marks</text></svg>"
-    );
+    out
 }
 
 #[cfg(test)]
 mod tests {
-    use super::quote;
+    use super::{escape, quote};
+
+    #[test]
+    fn hostile_text_stays_text() {
+        let text = "<script>alert('1')</script>&\"\u{202e}\u{1b}[31m\0\nx";
+        let safe =
+            "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&quot;\\u{202e}\\x1b[31m\\x00\nx";
+        assert_eq!(escape(text), safe);
+    }
 
     #[test]
     fn a_shell_reads_what_was_quoted_in_one_line() {

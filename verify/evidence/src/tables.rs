@@ -1,10 +1,11 @@
 //! The papers' tables: each program on each file system, crashed in many ways, beside the papers' figures.
 use crate::explore::{self, explore};
 use crate::images::Choice;
+use crate::page::{self, Part};
 use crate::programs::{LOST, PROGRAMS, Program, Ready};
 use crate::record::{self, record};
 use crate::systems::{CRASH_SYSTEMS, SYSTEMS, System};
-use crate::{Fail, model, report, run, sys};
+use crate::{Fail, model, run, sys};
 use ccfs_testkit::Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -260,12 +261,13 @@ fn on(
         progress: true,
         ccfs: config.ccfs.clone(),
     })?;
-    let page = config
+    let part = Part::new(&found, &trace, &check)?;
+    let file = config
         .html
         .join(format!("{}-{}.html", program.name, system.name));
     std::fs::create_dir_all(&config.html)
-        .and_then(|()| std::fs::write(&page, report::html(&found, &trace, &check)))
-        .map_err(|e| Fail::new(format!("{}: {e}", page.display())))?;
+        .and_then(|()| std::fs::write(&file, page::html(&[part])))
+        .map_err(|e| Fail::new(format!("{}: {e}", file.display())))?;
     let (consistent, total) = found.count("");
     let shown = |d: &explore::Distinct| format!("{} ({} images)", d.failure.line, d.images);
     Ok(Images {

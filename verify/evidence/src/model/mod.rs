@@ -7,7 +7,7 @@
 mod fsmodel;
 mod ops;
 mod source;
-mod strace;
+pub(crate) mod strace;
 mod tree;
 
 use crate::failure::{Failure, judge, never_run};

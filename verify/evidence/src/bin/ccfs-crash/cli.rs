@@ -60,6 +60,9 @@ pub struct RecordArgs {
     /// As slow as: hdd, ssd-plain, ssd-capacitor, ufs, ssd, or a file with parameters
     #[arg(long, value_name = "DISK")]
     pub disk: Option<String>,
+    /// Also record the program's system calls, with strace, in TRACE.calls, for the time line of `explore --html`
+    #[arg(long)]
+    pub calls: bool,
     /// File for the trace
     #[arg(short = 'o', long, value_name = "TRACE")]
     pub output: PathBuf,
@@ -108,7 +111,7 @@ pub struct ExploreArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Write a page with a time line
+    /// Write a report as a page: time line, shortest sequences that fail, what differs from a legal state
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }

@@ -7,7 +7,7 @@ use ccfs_command::{Context, Failure, Outcome, manual, programs, say, warn};
 use ccfs_disks::Params;
 use ccfs_evidence::explore::{self, Config};
 use ccfs_evidence::images::Choice;
-use ccfs_evidence::{model, record, report, run as shell, sys};
+use ccfs_evidence::{calls, model, page, record, report, run as shell, sys};
 use std::time::Duration;
 
 const CODE: u8 = 1;
@@ -59,13 +59,24 @@ fn record(args: &RecordArgs) -> Outcome<u8> {
             None => Some(Params::load(name).or_fail(CODE, format_args!("--disk {name}"))?),
         },
     };
+    let output = std::path::absolute(&args.output)
+        .or_fail(CODE, format_args!("{}", args.output.display()))?;
+    let command = match args.calls {
+        true if programs::in_path("strace").is_none() => {
+            return Err(Failure::new(CODE, "--calls needs strace; install strace"));
+        }
+        true => calls::wrap(&args.command, &output),
+        false => args.command.clone(),
+    };
+    // Calls of an older trace are not this one's.
+    let _ = std::fs::remove_file(calls::beside(&output));
     prepare()?;
     let config = record::Config {
         fs: args.fs,
         size: args.size,
         setup: args.setup.clone(),
-        output: args.output.clone(),
-        command: args.command.clone(),
+        output,
+        command,
         linger,
         timing,
         ccfs: programs::ccfs()?,
@@ -118,7 +129,8 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
     }
     let found = explore::explore(&config)?;
     if let Some(path) = &args.html {
-        std::fs::write(path, report::html(&found, &args.trace, &args.check))
+        let part = page::Part::new(&found, &args.trace, &args.check)?;
+        std::fs::write(path, page::html(&[part]))
             .or_fail(CODE, format_args!("cannot write {}", path.display()))?;
     }
     if args.json {
