@@ -88,9 +88,11 @@ fn parse(text: &str) -> Vec<Seen> {
 /// Of `seconds.microseconds`.
 fn nanoseconds(time: &str) -> u64 {
     let (seconds, part) = time.split_once('.').unwrap_or((time, ""));
-    let micro = part.get(..6).unwrap_or("0");
-    let whole: u64 = seconds.parse().unwrap_or(0);
-    whole.saturating_mul(1_000_000_000) + micro.parse::<u64>().unwrap_or(0) * 1000
+    let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+    let nine: String = part.chars().chain("000000000".chars()).take(9).collect();
+    number(seconds)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(number(&nine))
 }
 
 /// The call as people write it, with paths from the root of the file system; `None`: it changes nothing there.

@@ -298,6 +298,7 @@ fn models(
             command: ["sh", "-c", &ready.command("work")]
                 .map(Into::into)
                 .to_vec(),
+            shrink: None,
             mapped: program.mapped.iter().map(|m| m.to_string()).collect(),
             states: match program.slow {
                 true => (config.images * 2).min(SLOW_STATES),

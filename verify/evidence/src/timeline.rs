@@ -133,7 +133,7 @@ impl<'a> Timeline<'a> {
         let _ = write!(
             out,
             "<p class=\"axis\"><span>{:.3} s</span>{}<span>{:.3} s</span></p></div>",
-            scale.from_s(),
+            scale.start_s(),
             if scale.shortened {
                 "<span>idle times are shortened</span>"
             } else {
@@ -355,7 +355,7 @@ impl Scale {
         }
     }
 
-    fn from_s(&self) -> f64 {
+    fn start_s(&self) -> f64 {
         self.points[0].0
     }
 

@@ -6,6 +6,8 @@
 //! users). States that a mere kill leaves are tested first; what they fail is the program's own doing on any file system.
 mod fsmodel;
 mod ops;
+mod script;
+mod shrink;
 mod source;
 pub(crate) mod strace;
 mod tree;
@@ -16,6 +18,7 @@ use crate::{Fail, explore, record, sys};
 pub use fsmodel::Model;
 use fsmodel::{Fsync, Order};
 use ops::{Op, What};
+use shrink::{Smallest, kept, smallest};
 use source::Sources;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
@@ -25,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
-use tree::{Change, Id, Tree};
+use std::time::{Duration, Instant};
+use tree::{Change, Id, Tree, concerns, listing, names};
 
 /// The calls that are understood; recording others would only take time. `?`: not every processor has it.
 const CALLS: &str = "trace=?open,?creat,openat,close,?dup,?dup2,dup3,fcntl,chdir,fchdir,?lseek,?_llseek,read,readv,write,writev,\
@@ -45,6 +48,8 @@ pub struct Config {
     pub states: usize,
     pub jobs: usize,
     pub limit: Duration,
+    /// Whether, and for how long at most, to look for a smaller program that fails.
+    pub shrink: Option<Duration>,
 }
 
 /// A way to fail.
@@ -67,6 +72,22 @@ pub struct Found {
     pub ops: usize,
     pub states: usize,
     pub vulnerabilities: Vec<Vulnerability>,
+    /// If it was asked for, and something fails.
+    pub shrunk: Option<Shrunk>,
+}
+
+/// The smallest program that was found to fail as the recorded one.
+pub struct Shrunk {
+    /// Calls of the recorded program, and of this one.
+    pub from: usize,
+    pub to: usize,
+    /// Whether no single call can be left out; else the time was over.
+    pub complete: bool,
+    /// Smaller programs that were tried.
+    pub tries: usize,
+    pub failure: String,
+    /// A Python script that makes the calls.
+    pub script: String,
 }
 
 /// Which operations are missing in a crash after so many.
@@ -118,6 +139,10 @@ pub fn model(config: &Config) -> Result<Found, Fail> {
     let all = Tree::load(&root)?;
     explorer.same_as_recorded(&all)?;
     let (states, failures) = explorer.explore()?;
+    let shrunk = match config.shrink {
+        Some(limit) => explorer.shrink(&failures, limit)?,
+        None => None,
+    };
     let mut found = BTreeMap::new();
     let mut sources = Sources::default();
     for (state, failure) in failures {
@@ -159,6 +184,7 @@ pub fn model(config: &Config) -> Result<Found, Fail> {
         ops: program.ops.len(),
         states,
         vulnerabilities: found.into_values().collect(),
+        shrunk,
     })
 }
 
@@ -193,6 +219,7 @@ fn trace(config: &Config, root: &Path, scratch: &Path) -> Result<String, Fail> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+#[derive(Clone, Copy)]
 struct Explorer<'a> {
     config: &'a Config,
     tree: &'a Tree,
@@ -351,25 +378,9 @@ impl Explorer<'_> {
 
     fn explore(&self) -> Result<(usize, Vec<(State, Failure)>), Fail> {
         let ends = self.call_ends();
-        // A kill: everything up to the end of a call. Evenly spread where there are many.
-        let room = (self.config.states / 4).max(8);
-        let step = ends.len().div_ceil(room).max(1);
-        let kills: Vec<State> = ends
-            .iter()
-            .step_by(step)
-            .map(|end| {
-                self.state(
-                    "process crash",
-                    *end,
-                    BTreeSet::new(),
-                    *end,
-                    end.saturating_sub(1),
-                    0,
-                )
-            })
-            .collect();
+        let kills = self.kills();
         let mut tested = kills.len();
-        let mut failures = self.test_all(kills)?;
+        let mut failures = self.test_all(kills, true)?;
         let consistent = (failures.len() < tested).then_some(None);
         let outcomes = failures.iter().map(|(_, f)| Some(f)).chain(consistent);
         if let Some(failure) = never_run(outcomes) {
@@ -389,7 +400,7 @@ impl Explorer<'_> {
             states.sort_by_key(|s| (s.blame, s.with));
         }
         tested += states.len();
-        let found = self.test_all(states)?;
+        let found = self.test_all(states, true)?;
         failures.extend(found.into_iter().filter(|(_, f)| !killed.contains(&f.kind)));
         failures.sort_by_key(|(s, _)| (s.blame, s.with));
         Ok((tested, failures))
@@ -476,12 +487,137 @@ impl Explorer<'_> {
         states
     }
 
-    /// Tests states in several threads; gives those that fail.
-    fn test_all(&self, states: Vec<State>) -> Result<Vec<(State, Failure)>, Fail> {
+    /// A kill of the program anywhere: everything up to the end of a call. Evenly spread where there are many.
+    fn kills(&self) -> Vec<State> {
+        let ends = self.call_ends();
+        let room = (self.config.states / 4).max(8);
+        let step = ends.len().div_ceil(room).max(1);
+        let kill = |end: &usize| {
+            let blame = end.saturating_sub(1);
+            self.state("process crash", *end, BTreeSet::new(), *end, blame, 0)
+        };
+        ends.iter().step_by(step).map(kill).collect()
+    }
+
+    /// Shrinks the program to the first failure of a crash, or else of a kill. `None`: nothing fails.
+    fn shrink(
+        &self,
+        failures: &[(State, Failure)],
+        limit: Duration,
+    ) -> Result<Option<Shrunk>, Fail> {
+        let of_crash = failures.iter().find(|(s, _)| s.kind != "process crash");
+        let Some((state, failure)) = of_crash.or(failures.first()) else {
+            return Ok(None);
+        };
+        let all: BTreeSet<usize> = self.ops.iter().map(|o| o.call).collect();
+        let show = std::io::stderr().is_terminal();
+        let progress = |calls: usize, tries: usize| {
+            if show {
+                eprint!("\r\x1b[Kshrinking: {calls} calls, {tries} tries");
+            }
+        };
+        // What came after the crash is not needed, most of the time.
+        let before: BTreeSet<usize> = self.ops[..state.until].iter().map(|o| o.call).collect();
+        let fails = |calls: &BTreeSet<usize>| -> Result<bool, Fail> {
+            Ok(self.smaller(calls, state, failure)?.is_some())
+        };
+        let begin = match fails(&before)? {
+            true => before,
+            false => all.clone(),
+        };
+        let until = Instant::now() + limit;
+        let Smallest {
+            calls,
+            complete,
+            tries,
+        } = smallest(begin, until, fails, progress)?;
+        if show {
+            eprint!("\r\x1b[K");
+        }
+        let ops: Vec<Op> = kept(self.ops, self.tree, &calls)
+            .into_iter()
+            .map(|(_, op)| op)
+            .collect();
+        let smaller = self.smaller(&calls, state, failure)?;
+        let Some(mapped) = smaller else {
+            return Err(Fail::new(
+                "the failure is not the same each time: nothing to shrink to",
+            ));
+        };
+        let made: HashSet<usize> = ops.iter().map(|o| o.call).collect();
+        let story = script::Story {
+            head: vec![
+                format!("The smallest program that fails like the recorded one: {} of {} calls.", made.len(), all.len()),
+                format!("Failure ({}): {}", mapped.kind, failure.line),
+                format!("Model: {}. Check: {}", self.config.model.name, self.config.check),
+                "It runs in an empty directory: `python3 FILE setup`, then `python3 FILE work`.".into(),
+                "The failure again: ccfs crash model --setup 'python3 FILE setup' --model MODEL --check CHECK -- python3 FILE work".into(),
+            ],
+            until: mapped.until,
+            missing: &mapped.missing,
+        };
+        Ok(Some(Shrunk {
+            from: all.len(),
+            to: made.len(),
+            complete,
+            tries,
+            failure: failure.line.clone(),
+            script: script::script(self.tree, &ops, &story),
+        }))
+    }
+
+    /// The state of a program of these calls alone, if the model allows it, it fails in the same way, and a mere kill does not.
+    fn smaller(
+        &self,
+        calls: &BTreeSet<usize>,
+        state: &State,
+        failure: &Failure,
+    ) -> Result<Option<State>, Fail> {
+        let kept = kept(self.ops, self.tree, calls);
+        let place = |op: usize| kept.partition_point(|(number, _)| *number < op);
+        let numbers = kept.iter().enumerate();
+        let missing = numbers.filter(|(_, (number, _))| state.missing.contains(number));
+        let missing: BTreeSet<usize> = missing.map(|(at, _)| at).collect();
+        let mapped = self.state(
+            state.kind,
+            place(state.until),
+            missing,
+            place(state.seen),
+            place(state.blame),
+            place(state.with),
+        );
+        let ops: Vec<Op> = kept.iter().map(|(_, op)| op.clone()).collect();
+        let small = Explorer { ops: &ops, ..*self };
+        if !small.allows(&mapped) || !small.fails_as(&mapped, failure)? {
+            return Ok(None);
+        }
+        if state.kind != "process crash" {
+            let kills = small.test_all(small.kills(), false)?;
+            if kills.iter().any(|(_, f)| f.kind == failure.kind) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(mapped))
+    }
+
+    /// Whether a crash can leave a state: nothing that is durable is missing, and what has to follow what is missing is, too.
+    fn allows(&self, state: &State) -> bool {
+        let lost: Vec<usize> = state.missing.iter().copied().collect();
+        let durable = self.durable(state.until);
+        lost.iter().all(|o| !durable.contains(o))
+            && self.closure(&lost, state.until) == state.missing
+    }
+
+    fn fails_as(&self, state: &State, failure: &Failure) -> Result<bool, Fail> {
+        Ok(self.test(state)?.is_some_and(|f| f.kind == failure.kind))
+    }
+
+    /// Tests states in several threads; gives those that fail. `tell`: shows the progress, where there is a terminal.
+    fn test_all(&self, states: Vec<State>, tell: bool) -> Result<Vec<(State, Failure)>, Fail> {
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let failures = Mutex::new(Vec::new());
         let error = Mutex::new(None);
-        let show = std::io::stderr().is_terminal();
+        let show = tell && std::io::stderr().is_terminal();
         std::thread::scope(|scope| {
             for _ in 0..self.config.jobs.max(1) {
                 scope.spawn(|| {
@@ -555,45 +691,4 @@ impl Explorer<'_> {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|p| p.into_inner())
-}
-
-/// Names that a change sets.
-fn names(change: &Change) -> Vec<(Id, &[u8])> {
-    match change {
-        Change::Entry { dir, name, .. } => vec![(*dir, name)],
-        Change::Rename { from, to, .. } => vec![(from.0, &from.1), (to.0, &to.1)],
-        _ => Vec::new(),
-    }
-}
-
-/// Whether a change is one of a file, of its name, or of an entry of the directory.
-fn concerns(change: &Change, file: Id) -> bool {
-    match change {
-        Change::Entry { dir, node, .. } => *dir == file || *node == Some(file),
-        Change::Rename { from, to, node } => *node == file || from.0 == file || to.0 == file,
-        Change::Data { node, .. } | Change::Size { node, .. } => *node == file,
-    }
-}
-
-/// Paths and contents.
-fn listing(tree: &Tree) -> Vec<(String, Vec<u8>)> {
-    fn walk(tree: &Tree, dir: Id, path: &str, out: &mut Vec<(String, Vec<u8>)>) {
-        let tree::Node::Dir(names) = &tree.nodes[dir] else {
-            return;
-        };
-        for (name, id) in names {
-            let place = format!("{path}/{}", String::from_utf8_lossy(name));
-            match &tree.nodes[*id] {
-                tree::Node::Dir(_) => {
-                    out.push((place.clone(), Vec::new()));
-                    walk(tree, *id, &place, out);
-                }
-                tree::Node::File { data, .. } => out.push((place, data.to_vec())),
-                tree::Node::Link(target) => out.push((place, target.clone())),
-            }
-        }
-    }
-    let mut out = Vec::new();
-    walk(tree, tree::ROOT, "", &mut out);
-    out
 }

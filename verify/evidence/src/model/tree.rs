@@ -197,3 +197,44 @@ impl Tree {
         Ok(())
     }
 }
+
+/// Names that a change sets.
+pub fn names(change: &Change) -> Vec<(Id, &[u8])> {
+    match change {
+        Change::Entry { dir, name, .. } => vec![(*dir, name)],
+        Change::Rename { from, to, .. } => vec![(from.0, &from.1), (to.0, &to.1)],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a change is one of a file, of its name, or of an entry of the directory.
+pub fn concerns(change: &Change, file: Id) -> bool {
+    match change {
+        Change::Entry { dir, node, .. } => *dir == file || *node == Some(file),
+        Change::Rename { from, to, node } => *node == file || from.0 == file || to.0 == file,
+        Change::Data { node, .. } | Change::Size { node, .. } => *node == file,
+    }
+}
+
+/// Paths and contents.
+pub fn listing(tree: &Tree) -> Vec<(String, Vec<u8>)> {
+    fn walk(tree: &Tree, dir: Id, path: &str, out: &mut Vec<(String, Vec<u8>)>) {
+        let Node::Dir(names) = &tree.nodes[dir] else {
+            return;
+        };
+        for (name, id) in names {
+            let place = format!("{path}/{}", String::from_utf8_lossy(name));
+            match &tree.nodes[*id] {
+                Node::Dir(_) => {
+                    out.push((place.clone(), Vec::new()));
+                    walk(tree, *id, &place, out);
+                }
+                Node::File { data, .. } => out.push((place, data.to_vec())),
+                Node::Link(target) => out.push((place, target.clone())),
+            }
+        }
+    }
+    let mut out = Vec::new();
+    walk(tree, ROOT, "", &mut out);
+    out
+}

@@ -149,6 +149,17 @@ pub struct ModelArgs {
     /// States that are checked at the same time; default: one for each processor
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
+    /// Write the smallest program of the recorded calls that still fails: a Python script, which needs no ccfs
+    #[arg(long, value_name = "FILE")]
+    pub shrink: Option<PathBuf>,
+    /// Longest time for --shrink, seconds
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 300,
+        requires = "shrink"
+    )]
+    pub shrink_time: u64,
     /// Longest time of the program and of one check, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub timeout: u64,

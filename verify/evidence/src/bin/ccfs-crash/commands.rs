@@ -8,6 +8,7 @@ use ccfs_disks::Params;
 use ccfs_evidence::explore::{self, Config};
 use ccfs_evidence::images::Choice;
 use ccfs_evidence::{calls, model, page, record, report, run as shell, sys};
+use std::path::Path;
 use std::time::Duration;
 
 const CODE: u8 = 1;
@@ -157,8 +158,15 @@ fn model(args: &ModelArgs) -> Outcome<u8> {
         states: args.states,
         jobs: args.jobs.unwrap_or(cores),
         limit: Duration::from_secs(args.timeout),
+        shrink: args
+            .shrink
+            .as_ref()
+            .map(|_| Duration::from_secs(args.shrink_time)),
     };
     let found = model::model(&config)?;
+    if let Some(path) = &args.shrink {
+        tell_shrunk(path, args, &found)?;
+    }
     if args.json {
         print_json(&report::model_json(&config.model.name, &found))?;
     } else {
@@ -170,4 +178,35 @@ fn model(args: &ModelArgs) -> Outcome<u8> {
     } else {
         INCONSISTENT
     })
+}
+
+/// Writes the smallest program, and says how to see its failure.
+fn tell_shrunk(path: &Path, args: &ModelArgs, found: &model::Found) -> Outcome<()> {
+    let Some(shrunk) = &found.shrunk else {
+        warn!(
+            "nothing to shrink: no state fails; {} is not written",
+            path.display()
+        );
+        return Ok(());
+    };
+    std::fs::write(path, &shrunk.script)
+        .or_fail(CODE, format_args!("cannot write {}", path.display()))?;
+    let path = std::path::absolute(path).or_fail(CODE, format_args!("{}", path.display()))?;
+    let file = report::quote(&path.display().to_string());
+    warn!(
+        "shrunk from {} to {} calls in {} tries{}: {}; to see it again: ccfs crash model --model {} --setup {} --check {} -- python3 {file} work",
+        shrunk.from,
+        shrunk.to,
+        shrunk.tries,
+        if shrunk.complete {
+            ""
+        } else {
+            " (the time was over)"
+        },
+        shrunk.failure,
+        report::quote(&args.model),
+        report::quote(&format!("python3 {file} setup")),
+        report::quote(&args.check),
+    );
+    Ok(())
 }
