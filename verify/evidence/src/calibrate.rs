@@ -55,6 +55,8 @@ pub fn calibrate(append: &[std::ffi::OsString], ccfs: &Path) -> Result<Vec<Line>
         setup: None,
         output: trace.clone(),
         command: append.to_vec(),
+        limit: None,
+        aside: false,
         linger: Duration::ZERO,
         timing: None,
         ccfs: ccfs.to_path_buf(),

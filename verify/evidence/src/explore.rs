@@ -6,7 +6,7 @@ use crate::images::{Builder, Choice, History, Spec, choose};
 use crate::record::scratch;
 use crate::run;
 use crate::trace::Trace;
-use crate::{Fail, sys};
+use crate::{Fail, fs, sys};
 use ccfs_disks::MemoryDevice;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -14,10 +14,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where a check finds the marks that had been reached: the name of a file with one a line.
 pub const MARKS_ENV: &str = "CCFS_MARKS";
+/// The same with all marks of the run, reached or not.
+pub const ALL_MARKS_ENV: &str = "CCFS_ALL_MARKS";
+/// Directories with what was there before the recorded program ran, and after it.
+pub const BEFORE_ENV: &str = "CCFS_BEFORE";
+pub const AFTER_ENV: &str = "CCFS_AFTER";
+/// With a bound on time: how often the images are gone through, each time in the order of the crashes, so that none of them is left out for its place.
+const PASSES: usize = 8;
 /// Distinct failures that are made minimal, and the tries for each.
 const MINIMISED: usize = 8;
 const TRIES: usize = 80;
@@ -36,6 +43,8 @@ pub struct Config {
     pub jobs: usize,
     /// Longest time of one check.
     pub limit: Duration,
+    /// When to end: images that have not been tried by then are left, and failures are not made smaller.
+    pub until: Option<Instant>,
     pub progress: bool,
     /// The program `ccfs`, for the check: `$CCFS`.
     pub ccfs: PathBuf,
@@ -67,6 +76,8 @@ pub struct Explored {
     pub distinct: Vec<Distinct>,
     /// Images whose check ended with the exit code that is forgiven; they count as consistent.
     pub forgiven: usize,
+    /// Images that were chosen, and not tried because the time was over.
+    pub left: usize,
 }
 
 /// A time in which a crash is harmful, seconds from the start.
@@ -91,6 +102,32 @@ impl Explored {
             .filter(|t| kind.is_empty() || t.spec.kind() == kind);
         let good = of_kind.clone().filter(|t| t.failure.is_none()).count();
         (good, of_kind.count())
+    }
+
+    /// What makes the check itself suspect: it fails where there was no crash.
+    pub fn hint(&self) -> Option<String> {
+        let fails = |at: usize| {
+            let whole = |t: &&Tested| t.spec == Spec::in_order(t.spec.at);
+            let mut all = self.tested.iter().filter(whole);
+            match at {
+                0 => all.next(),
+                _ => all.next_back(),
+            }
+            .and_then(|t| t.failure.as_ref())
+        };
+        let (before, after) = (fails(0), fails(1));
+        let line = |f: &Failure| f.line.clone();
+        match (before, after) {
+            (_, Some(f)) => Some(format!(
+                "the check also fails on what the program left at its end, without a crash: {}",
+                line(f)
+            )),
+            (Some(f), None) => Some(format!(
+                "the check also fails on what was there before the program began: {}",
+                line(f)
+            )),
+            _ => None,
+        }
     }
 
     /// Recorded time, seconds.
@@ -196,17 +233,20 @@ impl Explored {
 pub fn explore(config: &Config) -> Result<Explored, Fail> {
     let (history, fs) = open(config)?;
     let scratch = scratch()?;
-    let mut specs = choose(&history, config.choice);
-    let tested = test_all(config, &history, fs, &specs, scratch.path())?;
-    specs.clear();
-    let mut tested = tested;
-    tested.sort_by(|a, b| (a.spec.at, &a.spec.lost).cmp(&(b.spec.at, &b.spec.lost)));
+    let trees = Trees::of(&history, fs, scratch.path())?;
     let tester = Tester {
         config,
         history: &history,
         fs,
+        trees: &trees,
         scratch: scratch.path(),
     };
+    let mut specs = choose(&history, config.choice);
+    if config.until.is_some() {
+        specs = in_passes(specs);
+    }
+    let mut tested = tester.test_all(&specs)?;
+    tested.sort_by(|a, b| (a.spec.at, &a.spec.lost).cmp(&(b.spec.at, &b.spec.lost)));
     if let Some(failure) = never_run(tested.iter().map(|t| t.failure.as_ref())) {
         return Err(Fail::new(format!(
             "the check could be run in no image: {}",
@@ -215,13 +255,55 @@ pub fn explore(config: &Config) -> Result<Explored, Fail> {
     }
     let forgiven = forgive(&mut tested, config.forgiven);
     let distinct = tester.distinct(&tested)?;
+    let left = specs.len() - tested.len();
     Ok(Explored {
         history,
         fs,
         tested,
         distinct,
         forgiven,
+        left,
     })
+}
+
+/// Every [`PASSES`]th, then the ones behind those, and so on.
+fn in_passes(specs: Vec<Spec>) -> Vec<Spec> {
+    let pass = |n: usize| specs.iter().skip(n).step_by(PASSES).cloned();
+    (0..PASSES).flat_map(pass).collect()
+}
+
+/// Copies of what was there before the program ran, and after it; `None` where that cannot be mounted, such as before the mkfs of a foreign trace.
+struct Trees {
+    before: Option<PathBuf>,
+    after: Option<PathBuf>,
+}
+
+impl Trees {
+    fn of(history: &History, fs: Kind, scratch: &Path) -> Result<Trees, Fail> {
+        let tree = |name: &str, at: usize| {
+            let image = Builder::new(history).build(&Spec::in_order(at))?;
+            let Ok(mount) = Mount::new(fs, Arc::new(image), scratch) else {
+                return Ok(None);
+            };
+            let copy = scratch.join(name);
+            let copied = fs::tool("cp")
+                .arg("-a")
+                .args([mount.root.as_path(), &copy])
+                .output()
+                .map_err(|e| Fail::new(format!("cannot run cp: {e}")))?;
+            if !copied.status.success() {
+                let text = String::from_utf8_lossy(&copied.stderr).trim().to_string();
+                return Err(Fail::new(format!(
+                    "cannot copy the tree {name} the run: {text}"
+                )));
+            }
+            Ok(Some(copy))
+        };
+        Ok(Trees {
+            before: tree("before", history.first)?,
+            after: tree("after", history.end())?,
+        })
+    }
 }
 
 /// Takes back the failures whose check ended with this exit code, and gives their number.
@@ -261,76 +343,17 @@ pub fn one(config: &Config, spec: &Spec, save: Option<&Path>) -> Result<(Tested,
             .to_file(path)
             .map_err(|e| Fail::new(format!("{}: {e}", path.display())))?;
     }
+    let trees = Trees::of(&history, fs, scratch.path())?;
     let tester = Tester {
         config,
         history: &history,
         fs,
+        trees: &trees,
         scratch: scratch.path(),
     };
     let (failure, text) = tester.test(spec, image)?;
     let spec = spec.clone();
     Ok((Tested { spec, failure }, text))
-}
-
-/// Builds the images in one thread and tests them in others.
-fn test_all(
-    config: &Config,
-    history: &History,
-    fs: Kind,
-    specs: &[Spec],
-    scratch: &Path,
-) -> Result<Vec<Tested>, Fail> {
-    let jobs = if fs == Kind::Btrfs {
-        1
-    } else {
-        config.jobs.max(1)
-    };
-    let (sender, receiver) = sync_channel::<(Spec, MemoryDevice)>(jobs);
-    let receiver = Mutex::new(receiver);
-    let shared = Shared {
-        tested: Mutex::new(Vec::with_capacity(specs.len())),
-        error: Mutex::new(None),
-        stop: AtomicBool::new(false),
-        bad: AtomicUsize::new(0),
-        total: specs.len(),
-        progress: config.progress && std::io::stderr().is_terminal(),
-    };
-    let tester = Tester {
-        config,
-        history,
-        fs,
-        scratch,
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| tester.work(&receiver, &shared));
-        }
-        let mut builder = Builder::new(history);
-        for spec in specs {
-            if shared.stop.load(Relaxed) {
-                break;
-            }
-            match builder.build(spec) {
-                Ok(image) => {
-                    if sender.send((spec.clone(), image)).is_err() {
-                        break;
-                    }
-                }
-                Err(e) => {
-                    shared.fail(e);
-                    break;
-                }
-            }
-        }
-        drop(sender);
-    });
-    if shared.progress {
-        eprint!("\r\x1b[K");
-    }
-    match lock(&shared.error).take() {
-        Some(e) => Err(e),
-        None => Ok(std::mem::take(&mut *lock(&shared.tested))),
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -375,10 +398,66 @@ struct Tester<'a> {
     config: &'a Config,
     history: &'a History,
     fs: Kind,
+    trees: &'a Trees,
     scratch: &'a Path,
 }
 
 impl Tester<'_> {
+    /// Builds the images in one thread and tests them in others.
+    fn test_all(&self, specs: &[Spec]) -> Result<Vec<Tested>, Fail> {
+        let config = self.config;
+        let jobs = match self.fs {
+            Kind::Btrfs => 1,
+            _ => config.jobs.max(1),
+        };
+        let (sender, receiver) = sync_channel::<(Spec, MemoryDevice)>(jobs);
+        let receiver = Mutex::new(receiver);
+        let shared = Shared {
+            tested: Mutex::new(Vec::with_capacity(specs.len())),
+            error: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            bad: AtomicUsize::new(0),
+            total: specs.len(),
+            progress: config.progress && std::io::stderr().is_terminal(),
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..jobs {
+                scope.spawn(|| self.work(&receiver, &shared));
+            }
+            let mut builder = Builder::new(self.history);
+            for spec in specs {
+                if shared.stop.load(Relaxed) || self.is_over() {
+                    break;
+                }
+                match builder.build(spec) {
+                    Ok(image) => {
+                        if sender.send((spec.clone(), image)).is_err() {
+                            break;
+                        }
+                    }
+                    Err(e) => {
+                        shared.fail(e);
+                        break;
+                    }
+                }
+            }
+            drop(sender);
+        });
+        if shared.progress {
+            eprint!("\r\x1b[K");
+        }
+        match lock(&shared.error).take() {
+            Some(e) => Err(e),
+            None => Ok(std::mem::take(&mut *lock(&shared.tested))),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.config
+            .until
+            .is_some_and(|until| Instant::now() >= until)
+    }
+
     /// The earliest crash that leaves what an image has lost lost.
     fn not_before(&self, spec: &Spec) -> usize {
         spec.lost.last().map_or(self.history.first, |n| n + 1)
@@ -401,19 +480,21 @@ impl Tester<'_> {
         }
     }
 
+    /// A file with the marks that a crash had reached, one a line.
+    fn marks(&self, at: usize) -> Result<tempfile::NamedTempFile, Fail> {
+        let cannot = |e: std::io::Error| Fail::new(format!("cannot write the marks: {e}"));
+        let file = tempfile::NamedTempFile::new_in(self.scratch).map_err(cannot)?;
+        let marks = self.history.marks(at);
+        let text: String = marks.iter().map(|m| format!("{m}\n")).collect();
+        std::fs::write(file.path(), text).map_err(cannot)?;
+        Ok(file)
+    }
+
     /// Mounts an image and runs the check. Also gives the output.
     fn test(&self, spec: &Spec, image: MemoryDevice) -> Result<(Option<Failure>, String), Fail> {
         sys::interrupted()?;
-        let marks = tempfile::NamedTempFile::new_in(self.scratch)
-            .map_err(|e| Fail::new(format!("cannot write the marks: {e}")))?;
-        let text: String = self
-            .history
-            .marks(spec.at)
-            .iter()
-            .map(|m| format!("{m}\n"))
-            .collect();
-        std::fs::write(marks.path(), text)
-            .map_err(|e| Fail::new(format!("cannot write the marks: {e}")))?;
+        let marks = self.marks(spec.at)?;
+        let all_marks = self.marks(self.history.end())?;
         let mount = match Mount::new(self.fs, Arc::new(image), self.scratch) {
             Ok(mount) => mount,
             Err(e) => {
@@ -421,10 +502,20 @@ impl Tester<'_> {
                 return Ok((Some(failure), e.to_string()));
             }
         };
-        let env = [
+        let mut env = vec![
             (MARKS_ENV, marks.path().as_os_str()),
+            (ALL_MARKS_ENV, all_marks.path().as_os_str()),
             ("CCFS", self.config.ccfs.as_os_str()),
         ];
+        let trees = [
+            (BEFORE_ENV, &self.trees.before),
+            (AFTER_ENV, &self.trees.after),
+        ];
+        env.extend(
+            trees
+                .iter()
+                .filter_map(|(name, tree)| Some((*name, tree.as_deref()?.as_os_str()))),
+        );
         let ended = run::shell(
             &self.config.check,
             &mount.root,
@@ -475,7 +566,7 @@ impl Tester<'_> {
         let mut tries = 0;
         let mut still_fails = |spec: &Spec| -> Result<bool, Fail> {
             tries += 1;
-            if tries > TRIES {
+            if tries > TRIES || self.is_over() {
                 return Ok(false);
             }
             let image = Builder::new(self.history).build(spec)?;
@@ -571,6 +662,7 @@ mod tests {
             ],
             distinct: Vec::new(),
             forgiven: 0,
+            left: 0,
         };
         let windows = explored.windows();
         let windows: Vec<_> = windows

@@ -24,6 +24,11 @@ pub struct Failure {
 pub(crate) struct Mask(String);
 
 impl Failure {
+    /// Whether two differ in numbers, hashes and temporary names at most.
+    pub(crate) fn is_like(&self, other: &Failure) -> bool {
+        self.kind == other.kind
+    }
+
     /// From a line that says what is wrong.
     pub(crate) fn of(line: &str) -> Failure {
         Failure {

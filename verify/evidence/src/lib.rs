@@ -3,15 +3,18 @@
 //! `record` runs a program on a file system over a recorded device and leaves a [`trace`]; [`explore`] builds from it the
 //! images that a crash may leave, mounts each and runs a check in it; [`page`] makes a report of the results of one or several file
 //! systems: [`page::Part::new`] takes an [`explore::Explored`] with its trace and check, [`page::html`] all parts; [`model`] works on a program's system calls instead.
+//! [`verdict`] does the first two for one system after the other; [`checkers`] are checks that are shipped.
 #![deny(unsafe_code)]
 pub mod calibrate;
 pub mod calls;
+pub mod checkers;
 pub mod diff;
 pub mod document;
 pub mod explore;
 mod failure;
 pub mod fs;
 pub mod images;
+pub mod junit;
 pub mod keeper;
 pub mod model;
 pub mod page;
@@ -26,6 +29,8 @@ pub mod tables;
 mod timeline;
 pub mod trace;
 pub mod vdisk;
+pub mod verdict;
+pub mod verdicts;
 
 /// Why something could not be done, and what to do about it.
 #[derive(Clone, Debug, thiserror::Error)]

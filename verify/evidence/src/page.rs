@@ -35,6 +35,8 @@ const KINDS: [(&str, &str); 4] = [
 
 /// The result of one file system.
 pub struct Part<'a> {
+    /// The file system, and how the program ran on it.
+    name: &'a str,
     found: &'a Explored,
     trace: &'a Path,
     check: &'a str,
@@ -49,12 +51,18 @@ impl<'a> Part<'a> {
     /// [`crate::sys::private_mounts`]. Errors: as [`diff::differences`].
     pub fn new(found: &'a Explored, trace: &'a Path, check: &'a str) -> Result<Self, Fail> {
         Ok(Part {
+            name: found.fs.name(),
             found,
             trace,
             check,
             differences: diff::differences(found)?,
             calls: calls::load(trace),
         })
+    }
+
+    /// Shown under this name instead of the file system's.
+    pub fn called(self, name: &'a str) -> Self {
+        Part { name, ..self }
     }
 
     /// Consistent images of a kind, and all of it.
@@ -70,7 +78,7 @@ impl<'a> Part<'a> {
 pub fn html(parts: &[Part]) -> String {
     let bad = |p: &&Part| !p.found.distinct.is_empty();
     let names = |parts: Vec<&Part>| -> String {
-        let names: Vec<_> = parts.iter().map(|p| p.found.fs.name()).collect();
+        let names: Vec<_> = parts.iter().map(|p| p.name).collect();
         names.join(", ")
     };
     let failing: Vec<&Part> = parts.iter().filter(bad).collect();
@@ -107,7 +115,7 @@ fn summary(out: &mut String, parts: &[Part]) {
         let _ = write!(
             out,
             "<tr><td><a href=\"#fs{index}\">{}</a><td class=\"{class}\">{good} of {all}",
-            part.found.fs.name()
+            escape(part.name)
         );
         for (kind, _) in KINDS {
             match part.count(kind) {
@@ -141,7 +149,7 @@ fn section(out: &mut String, part: &Part, index: usize) {
     let _ = write!(
         out,
         "<section><h2 id=\"fs{index}\">{}</h2><p>Trace <code>{}</code>. Check:</p><pre tabindex=\"0\">{}</pre>",
-        found.fs.name(),
+        escape(part.name),
         escape(&part.trace.display().to_string()),
         escape(&cut(part.check, OUTPUT_MAX)),
     );
@@ -399,6 +407,7 @@ mod tests {
             fs,
             tested,
             forgiven: 0,
+            left: 0,
         }
     }
 
@@ -411,6 +420,7 @@ mod tests {
             note: None,
         };
         Part {
+            name: found.fs.name(),
             found,
             trace: Path::new("/tmp/<tra&ce>"),
             check: "test -e '<em>'",

@@ -6,6 +6,7 @@ use crate::vdisk::VirtualDisk;
 use crate::{Fail, run, sys};
 use ccfs_device::Device;
 use ccfs_disks::{MemoryDevice, Params, Timed};
+use sha2::Digest;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where a recorded program finds the way to set marks: the name of a socket.
 pub const MARK_ENV: &str = "CCFS_CRASH_MARK";
+/// The root of the recorded file system.
+const ROOT_ENV: &str = "CCFS_CRASH_ROOT";
 /// Begins the texts of this crate's own marks.
 pub const OWN: &str = "ccfs-crash ";
 /// Longest time for the setup.
@@ -30,6 +33,10 @@ pub struct Config {
     pub setup: Option<String>,
     pub output: PathBuf,
     pub command: Vec<OsString>,
+    /// Longest time for the command.
+    pub limit: Option<Duration>,
+    /// Whether what the command prints goes to stderr: stdout is for the result.
+    pub aside: bool,
     /// How long to go on recording after the command, before everything is synced.
     pub linger: Duration,
     /// The disk's timing; memory's if none.
@@ -141,17 +148,25 @@ fn run_command(
         .args(args)
         .current_dir(root)
         .env(MARK_ENV, &socket)
+        .env(ROOT_ENV, root.canonicalize().unwrap_or_else(|_| root.into()))
         .env("CCFS", &config.ccfs);
+    if config.aside {
+        command.stdout(std::io::stderr());
+    }
     let mut child = sys::tie(&mut command, false)
         .spawn()
         .map_err(|e| Fail::new(format!("cannot run {}: {e}", program.display())))?;
-    let ended = run::wait(&mut child, None);
-    let Ok(Some(status)) = ended else {
-        sys::terminate(child.id());
-        let _ = run::wait(&mut child, Some(Duration::from_secs(2)));
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(ended.err().unwrap_or_else(|| Fail::new("ended")));
+    let ended = run::wait(&mut child, config.limit);
+    let status = match ended {
+        Ok(Some(status)) => status,
+        ended => {
+            sys::terminate(child.id());
+            let _ = run::wait(&mut child, Some(Duration::from_secs(2)));
+            let _ = child.kill();
+            let _ = child.wait();
+            let late = || Fail::new(format!("{} did not end in time", program.display()));
+            return Err(ended.err().unwrap_or_else(late));
+        }
     };
     use std::os::unix::process::ExitStatusExt;
     Ok(status
@@ -173,6 +188,32 @@ fn serve_marks(socket: &Path, trace: Arc<TraceWriter>) -> Result<(), Fail> {
         }
     });
     Ok(())
+}
+
+/// `ccfs crash mark --file`: the mark tells which contents the file has now.
+pub fn mark_file(path: &Path) -> Result<(), Fail> {
+    let cannot = |e: std::io::Error| Fail::new(format!("cannot read {}: {e}", path.display()));
+    let contents = std::fs::read(path).map_err(cannot)?;
+    let whole = path.canonicalize().map_err(cannot)?;
+    let root = std::env::var_os(ROOT_ENV).unwrap_or_default();
+    let Ok(inside) = whole.strip_prefix(&root) else {
+        return Err(Fail::new(format!(
+            "{} is not on the file system that is recorded",
+            path.display()
+        )));
+    };
+    mark(&version_mark(&inside.display().to_string(), &contents))
+}
+
+/// How a mark names a file and its contents: `file SHA256 PATH`.
+pub fn version_mark(path: &str, contents: &[u8]) -> String {
+    format!("file {} {path}", version(contents))
+}
+
+/// SHA-256 of contents, as hexadecimal digits.
+pub fn version(contents: &[u8]) -> String {
+    let digest = sha2::Sha256::digest(contents);
+    digest.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// `ccfs crash mark`: sets a mark in the trace of the recorder that runs this process.

@@ -18,8 +18,8 @@ impl Way {
         self != Way::Plain
     }
 
-    /// Runs a shell command in the root of the file system. `ccfs`: the program.
-    pub fn command(self, script: &str, ccfs: &Path) -> Vec<OsString> {
+    /// Runs a command in the root of the file system. `ccfs`: the program.
+    pub fn command(self, command: &[OsString], ccfs: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = match self {
             Way::Plain => Vec::new(),
             Way::Eatmydata => vec![fs::tool("eatmydata").get_program().into()],
@@ -30,7 +30,7 @@ impl Way {
                 words
             }
         };
-        words.extend(["sh", "-c", script].map(OsString::from));
+        words.extend_from_slice(command);
         words
     }
 }
@@ -92,6 +92,20 @@ pub const CRASH_SYSTEMS: [System; 3] = [
 ];
 
 impl System {
+    /// Every one that there is.
+    pub fn all() -> impl Iterator<Item = &'static System> + Clone {
+        let more = |s: &&System| !SYSTEMS.iter().any(|known| known.name == s.name);
+        SYSTEMS.iter().chain(CRASH_SYSTEMS.iter().filter(more))
+    }
+
+    /// Error: what there is.
+    pub fn find(name: &str) -> Result<&'static System, String> {
+        Self::all().find(|s| s.name == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::all().map(|s| s.name).collect();
+            format!("there is none; there are {}", names.join(", "))
+        })
+    }
+
     /// The Debian packages that it needs, but for what ccfs itself needs.
     pub fn packages(&self) -> &'static [&'static str] {
         match (self.kind, self.way) {
@@ -119,7 +133,8 @@ mod tests {
     #[test]
     fn a_way_stands_before_the_work() {
         let words = |way: Way| {
-            let all = way.command("work 1", Path::new("/x/ccfs"));
+            let work = ["sh", "-c", "work 1"].map(OsString::from);
+            let all = way.command(&work, Path::new("/x/ccfs"));
             let all: Vec<_> = all.iter().map(|w| w.to_string_lossy()).collect();
             all.join(" ")
         };

@@ -1,11 +1,10 @@
 //! The papers' tables: each program on each file system, crashed in many ways, beside the papers' figures.
-use crate::explore::{self, explore};
-use crate::images::Choice;
+use crate::explore::Distinct;
 use crate::page::{self, Part};
-use crate::programs::{LOST, PROGRAMS, Program, Ready};
-use crate::record::{self, record};
+use crate::programs::{PROGRAMS, Program, Ready};
+use crate::record;
 use crate::systems::{CRASH_SYSTEMS, SYSTEMS, System};
-use crate::{Fail, model, run, sys};
+use crate::{Fail, model, run, sys, verdict};
 use ccfs_testkit::Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,16 +80,8 @@ impl Config {
                 ));
             }
         }
-        let systems = SYSTEMS.iter().chain(&CRASH_SYSTEMS);
         for name in &self.fs {
-            if !systems.clone().any(|s| s.name == name) {
-                let names: BTreeSet<&str> = systems.map(|s| s.name).collect();
-                let names: Vec<&str> = names.into_iter().collect();
-                return Err(format!(
-                    "--fs {name}: there is none; there are {}",
-                    names.join(", ")
-                ));
-            }
+            System::find(name).map_err(|why| format!("--fs {name}: {why}"))?;
         }
         for name in &self.only {
             let Some(program) = Program::find(name) else {
@@ -226,42 +217,31 @@ fn on(
     system: &System,
     count: usize,
 ) -> Result<Images, Fail> {
-    if let Some(why) = system.missing() {
-        return Err(Fail::new(why));
-    }
     let dir = record::scratch()?;
     let trace = dir.path().join("trace");
-    let done = record(&record::Config {
-        fs: system.kind,
-        size: 512 << 20,
-        setup: Some(ready.command("setup")),
-        output: trace.clone(),
-        command: system.way.command(&ready.command("work"), &config.ccfs),
-        // Long enough for the commits in the background.
-        linger: Duration::from_secs(7),
-        timing: None,
-        ccfs: config.ccfs.clone(),
-    })?;
-    if done.code != 0 {
+    let check = ready.command("check");
+    let tried = verdict::on(
+        &verdict::Config {
+            setup: Some(ready.command("setup")),
+            command: ["sh", "-c", &ready.command("work")]
+                .map(Into::into)
+                .to_vec(),
+            check: check.clone(),
+            images: Some(count),
+            seed: config.seed,
+            jobs: config.jobs,
+            limit: LIMIT,
+            ..verdict::Config::new(config.ccfs.clone())
+        },
+        system,
+        &trace,
+        None,
+    )?;
+    if tried.recorded.code != 0 {
         return Err(Fail::new(format!("{}: the workload failed", program.name)));
     }
-    let check = ready.command("check");
-    let found = explore(&explore::Config {
-        trace: trace.clone(),
-        check: check.clone(),
-        fs: None,
-        choice: Choice {
-            images: Some(count),
-            reorder: true,
-            seed: config.seed,
-        },
-        forgiven: system.way.ignores_syncs().then_some(LOST),
-        jobs: config.jobs,
-        limit: LIMIT,
-        progress: true,
-        ccfs: config.ccfs.clone(),
-    })?;
-    let part = Part::new(&found, &trace, &check)?;
+    let found = tried.found;
+    let part = Part::new(&found, &trace, &check)?.called(system.name);
     let file = config
         .html
         .join(format!("{}-{}.html", program.name, system.name));
@@ -269,7 +249,7 @@ fn on(
         .and_then(|()| std::fs::write(&file, page::html(&[part])))
         .map_err(|e| Fail::new(format!("{}: {e}", file.display())))?;
     let (consistent, total) = found.count("");
-    let shown = |d: &explore::Distinct| format!("{} ({} images)", d.failure.line, d.images);
+    let shown = |d: &Distinct| format!("{} ({} images)", d.failure.line, d.images);
     Ok(Images {
         consistent,
         total,

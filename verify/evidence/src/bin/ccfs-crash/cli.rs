@@ -1,13 +1,16 @@
 //! The one table of subcommands and flags: parsing, `--help`, the manual pages and completions all come from it.
 use ccfs_command::size;
+use ccfs_evidence::checkers::{self, Checker};
+use ccfs_evidence::programs::{PROGRAMS, Program};
+use ccfs_evidence::systems::System;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Crash exploration: what a power cut does to any program on any file system
 ///
-/// `record` runs a program on a fresh file system and records everything that it does to its disk. `explore` builds
-/// from the recording the images that a crash may leave, mounts each and runs a check in it.
+/// `run` does all: it runs a program on a fresh file system of each kind, builds the images that a crash may leave, and
+/// tells where a check fails. `record` and `explore` are its two halves.
 #[derive(Parser, Debug)]
 #[command(
     name = "ccfs-crash",
@@ -23,6 +26,8 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    Run(RunArgs),
+    Check(CheckArgs),
     Record(RecordArgs),
     Explore(ExploreArgs),
     Model(ModelArgs),
@@ -37,6 +42,97 @@ pub enum Command {
 /// The table as clap sees it.
 pub fn table() -> clap::Command {
     Cli::command()
+}
+
+/// From a program to a verdict for each file system
+///
+/// Runs the program in the root of a fresh file system on a virtual disk in memory, once for each file system, builds the
+/// images that a crash may leave, mounts each and checks it. Leaves in the directory of --output a report, and of each
+/// file system on which a check failed the trace, with which `explore` tries an image again. Needs root. Exit codes: 0
+/// nothing failed, 4 a check failed, 1 a file system could not be judged.
+#[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("judge").args(["check", "checker", "program"]).required(true).multiple(true)))]
+pub struct RunArgs {
+    /// File systems, with commas between: ccfs, ext4, ext4-journal (data=journal), ext4-nobarrier, xfs, btrfs; with sync
+    /// calls that do nothing: ext4-eatmydata, ccfs+ignore-fsync. Default: those of ext4, xfs, btrfs and ccfs that are here
+    #[arg(long, value_name = "FS", value_delimiter = ',', value_parser = system)]
+    pub fs: Vec<&'static System>,
+    /// Shell command that tells whether an image is consistent, as for `explore`
+    #[arg(long, value_name = "COMMAND")]
+    pub check: Option<String>,
+    /// A checker of `ccfs crash check`, such as sqlite:app.db; several: all must be content
+    #[arg(long, value_name = "NAME:PATH")]
+    pub checker: Vec<Checker>,
+    /// A program that is shipped with its work and its check, such as git or sqlite-wal
+    #[arg(long, value_name = "NAME", value_parser = program, conflicts_with_all = ["check", "checker", "setup", "command"])]
+    pub program: Option<&'static Program>,
+    /// Shell commands that prepare the file system; crashes during them are not explored
+    #[arg(long, value_name = "COMMANDS")]
+    pub setup: Option<String>,
+    /// Size of the virtual disk
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    pub size: u64,
+    /// Go on recording for so many seconds after the program: file systems write in the background
+    #[arg(long, value_name = "SECONDS", default_value_t = 7.0)]
+    pub linger: f64,
+    /// As slow as: hdd, ssd-plain, ssd-capacitor, ufs, ssd, or a file with parameters
+    #[arg(long, value_name = "DISK")]
+    pub disk: Option<String>,
+    /// Also record the program's system calls, with strace, for the report's time line
+    #[arg(long)]
+    pub calls: bool,
+    /// How many images of each file system to try, or `all`
+    #[arg(long, value_name = "N", default_value = "200", value_parser = images)]
+    pub images: Images,
+    /// Images that are mounted at the same time; default: one for each processor
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Chooses other images
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// Longest time of one check, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub timeout: u64,
+    /// Longest time of all, seconds; what has not been tried then is told. 0: no bound
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub time: u64,
+    /// Directory for the report and the traces
+    #[arg(short = 'o', long, value_name = "DIR", default_value = "ccfs-crash")]
+    pub output: PathBuf,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+    /// Write the verdicts as JUnit XML, as CI servers read it
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        last = true,
+        required_unless_present = "program",
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// Checks a database, a repository, a log, a file or a queue, as a crash may have left it
+///
+/// Opens it in the working directory as the next program would, which recovers it. `run --checker` and
+/// `explore --check '"$CCFS" crash check NAME:PATH'` tell it the marks of the program and what was there before and
+/// after; without them it judges what can be judged. Exit codes: 0 sound, 1 damaged, 3 sound but answered work is
+/// lost, 126 not checked.
+#[derive(Args, Debug)]
+#[command(after_help = checkers())]
+pub struct CheckArgs {
+    /// What to check, and where it lies below the working directory
+    #[arg(value_name = "NAME:PATH")]
+    pub checker: Checker,
+}
+
+/// One a line.
+fn checkers() -> String {
+    let line = |k: &checkers::Kind| format!("  {}:{}\n      {}\n", k.name, k.argument, k.about);
+    let lines: String = checkers::KINDS.iter().map(line).collect();
+    format!("Checkers:\n{}", lines.trim_end())
 }
 
 /// Runs a program on a fresh file system and records every request to its disk
@@ -120,8 +216,15 @@ pub struct ExploreArgs {
 #[derive(Args, Debug)]
 pub struct MarkArgs {
     /// The mark, one line
-    #[arg(value_name = "TEXT")]
-    pub text: String,
+    #[arg(
+        value_name = "TEXT",
+        required_unless_present = "file",
+        conflicts_with = "file"
+    )]
+    pub text: Option<String>,
+    /// A mark that tells the contents of this file, for the checker `replaced`
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
 }
 
 /// Finds what a crash can do to a program from its system calls, by a model of a file system
@@ -197,5 +300,16 @@ fn fs(name: &str) -> Result<ccfs_evidence::fs::Kind, String> {
     ccfs_evidence::fs::Kind::parse(name).ok_or_else(|| {
         let all = ccfs_evidence::fs::Kind::ALL.map(|k| k.name());
         format!("one of {}", all.join(", "))
+    })
+}
+
+fn system(name: &str) -> Result<&'static System, String> {
+    System::find(name)
+}
+
+fn program(name: &str) -> Result<&'static Program, String> {
+    Program::find(name).ok_or_else(|| {
+        let names: Vec<&str> = PROGRAMS.iter().map(|p| p.name).collect();
+        format!("there is none; there are {}", names.join(", "))
     })
 }

@@ -1,19 +1,20 @@
 //! The commands: recording a program's disk, and exploring what a crash leaves of it.
-use crate::cli::{self, Command, ExploreArgs, ModelArgs, RecordArgs};
-use crate::man;
+use crate::cli::{self, CheckArgs, Command, ExploreArgs, MarkArgs, ModelArgs, RecordArgs};
+use crate::{man, run};
 use ccfs_command::output::{self, print_json};
 use ccfs_command::table::Table;
 use ccfs_command::{Context, Failure, Outcome, manual, programs, say, warn};
 use ccfs_disks::Params;
+use ccfs_evidence::checkers::Known;
 use ccfs_evidence::explore::{self, Config};
 use ccfs_evidence::images::Choice;
 use ccfs_evidence::{calls, model, page, record, report, run as shell, sys};
 use std::path::Path;
 use std::time::Duration;
 
-const CODE: u8 = 1;
+pub const CODE: u8 = 1;
 /// Exit code of explore where images are inconsistent.
-const INCONSISTENT: u8 = 4;
+pub const INCONSISTENT: u8 = 4;
 
 /// Gives the exit code.
 pub fn run(command: &Command) -> Outcome<u8> {
@@ -21,14 +22,16 @@ pub fn run(command: &Command) -> Outcome<u8> {
         Command::Record(a) => record(a),
         Command::Explore(a) => explore(a),
         Command::Model(a) => model(a),
-        Command::Mark(a) => Ok(record::mark(&a.text).map(|()| 0)?),
+        Command::Run(a) => run::run(a),
+        Command::Check(a) => Ok(check(a)),
+        Command::Mark(a) => mark(a),
         Command::Man(a) => manual::write(cli::table(), &[], &man::sections, &a.dir).map(|()| 0),
         Command::Table => print_json(&Table::of(cli::table())).map(|()| 0),
     }
 }
 
 /// What every command that mounts has to do first.
-fn prepare() -> Outcome<()> {
+pub fn prepare() -> Outcome<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(
             CODE,
@@ -42,30 +45,64 @@ fn prepare() -> Outcome<()> {
 }
 
 /// A command of an option that cannot be carried out is a wrong argument: nothing has been touched yet.
-fn check_commands(option: &str, commands: Option<&str>) -> Outcome<()> {
+pub fn check_commands(option: &str, commands: Option<&str>) -> Outcome<()> {
     match commands.and_then(shell::cannot_begin) {
         Some(why) => Err(Failure::new(2, format!("{option}: {why}"))),
         None => Ok(()),
     }
 }
 
+fn mark(args: &MarkArgs) -> Outcome<u8> {
+    match (&args.file, &args.text) {
+        (Some(file), _) => record::mark_file(file)?,
+        (None, text) => record::mark(text.as_deref().unwrap_or_default())?,
+    }
+    Ok(0)
+}
+
+/// Says what is wrong; gives the exit code.
+fn check(args: &CheckArgs) -> u8 {
+    match args.checker.check(&Known::from_env()) {
+        Ok(()) => 0,
+        Err(finding) => {
+            say!("{finding}");
+            finding.code()
+        }
+    }
+}
+
+/// The timing that `--disk` names.
+pub fn timing(disk: Option<&str>) -> Outcome<Option<Params>> {
+    let Some(name) = disk else {
+        return Ok(None);
+    };
+    Ok(Some(match Params::preset(name) {
+        Some(params) => params,
+        None => Params::load(name).or_fail(CODE, format_args!("--disk {name}"))?,
+    }))
+}
+
+/// `--linger`.
+pub fn linger(seconds: f64) -> Outcome<Duration> {
+    Duration::try_from_secs_f64(seconds).or_fail(2, "--linger needs a number of seconds")
+}
+
+/// `--calls`.
+pub fn check_calls(wanted: bool) -> Outcome<()> {
+    match wanted && programs::in_path("strace").is_none() {
+        true => Err(Failure::new(CODE, "--calls needs strace; install strace")),
+        false => Ok(()),
+    }
+}
+
 fn record(args: &RecordArgs) -> Outcome<u8> {
     check_commands("--setup", args.setup.as_deref())?;
-    let linger = Duration::try_from_secs_f64(args.linger)
-        .or_fail(2, "--linger needs a number of seconds")?;
-    let timing = match &args.disk {
-        None => None,
-        Some(name) => match Params::preset(name) {
-            Some(params) => Some(params),
-            None => Some(Params::load(name).or_fail(CODE, format_args!("--disk {name}"))?),
-        },
-    };
+    let linger = linger(args.linger)?;
+    let timing = timing(args.disk.as_deref())?;
+    check_calls(args.calls)?;
     let output = std::path::absolute(&args.output)
         .or_fail(CODE, format_args!("{}", args.output.display()))?;
     let command = match args.calls {
-        true if programs::in_path("strace").is_none() => {
-            return Err(Failure::new(CODE, "--calls needs strace; install strace"));
-        }
         true => calls::wrap(&args.command, &output),
         false => args.command.clone(),
     };
@@ -78,6 +115,8 @@ fn record(args: &RecordArgs) -> Outcome<u8> {
         setup: args.setup.clone(),
         output,
         command,
+        limit: None,
+        aside: false,
         linger,
         timing,
         ccfs: programs::ccfs()?,
@@ -111,6 +150,7 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
         forgiven: None,
         jobs: args.jobs.unwrap_or(cores),
         limit: Duration::from_secs(args.timeout),
+        until: None,
         progress: true,
         ccfs: programs::ccfs()?,
     };

@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod man;
+mod run;
 
 use ccfs_command::{output, warn};
 use clap::Parser;
