@@ -2,7 +2,7 @@
 use crate::Fail;
 use crate::programs::{PROGRAMS, Program};
 use crate::systems::{CRASH_SYSTEMS, SYSTEMS};
-use crate::tables::{CRASH_TESTS, Images, MODELS, Results, is_crash_test};
+use crate::tables::{Images, MODELS, Results};
 use ccfs_testkit::document::{marked, wrapped};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -91,7 +91,7 @@ impl<'a> Table<'a> {
 
 /// All but BarrierFS's crash test.
 fn programs() -> impl Iterator<Item = &'static Program> {
-    PROGRAMS.iter().filter(|p| !is_crash_test(p.name))
+    PROGRAMS.iter().filter(|p| !p.crash_test)
 }
 
 /// The papers' figures, which are always the same.
@@ -208,7 +208,8 @@ fn crash_tests(results: &Results, before: &Before) -> String {
     columns.extend(["paper: ext4", "paper: ext4, nobarrier", "paper: BarrierFS"]);
     let mut table = Table::new(CRASH_TABLE, columns, before);
     let nobarrier = ["547 of 1000, 453 failed", "109 of 1000, 891 mended by fsck"];
-    for ((name, _), nobarrier) in CRASH_TESTS.iter().zip(nobarrier) {
+    let tests = PROGRAMS.iter().filter(|p| p.crash_test).map(|p| p.name);
+    for (name, nobarrier) in tests.zip(nobarrier) {
         let fresh = CRASH_SYSTEMS.iter().map(|system| {
             let images = results.images.get(&format!("{name} on {}", system.name))?;
             Some(format!("{} of {}", images.consistent, images.total))

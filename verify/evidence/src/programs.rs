@@ -1,5 +1,6 @@
 //! Programs with their workloads and checkers: scripts and drivers in the crate's `programs` directory, built into this one.
 use crate::{Fail, fs};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Exit code of a check that found nothing else than that the newest work is lost that was answered for: what is there is whole and in order.
@@ -24,6 +25,8 @@ pub struct Program {
     pub mapped: &'static [&'static str],
     /// A check of it takes seconds: few images, states and kills.
     pub slow: bool,
+    /// A workload of a paper, of which there are images only.
+    pub crash_test: bool,
     /// Of a program that also runs otherwise: with every sync that a power cut asks for.
     pub synced: bool,
 }
@@ -39,6 +42,7 @@ const fn script(name: &'static str, title: &'static str, script: &'static str) -
         driver: None,
         mapped: &[],
         slow: false,
+        crash_test: false,
         synced: false,
     }
 }
@@ -126,12 +130,21 @@ pub const PROGRAMS: &[Program] = &[
         )
     },
     script("editor", "editor's save", "editor.sh"),
-    script(
-        "rename_root_to_sub",
-        "rename root to sub",
-        "rename_root_to_sub.sh",
-    ),
-    script("create_delete", "create and delete", "create_delete.sh"),
+    // BarrierFS's crash test. Of how many files: so that a thousand crash states differ on each file system.
+    Program {
+        args: "1400",
+        crash_test: true,
+        ..script(
+            "rename_root_to_sub",
+            "rename root to sub",
+            "rename_root_to_sub.sh",
+        )
+    },
+    Program {
+        args: "260",
+        crash_test: true,
+        ..script("create_delete", "create and delete", "create_delete.sh")
+    },
 ];
 
 /// Every file of the directory `programs`.
@@ -209,6 +222,13 @@ impl Program {
 }
 
 impl Ready {
+    /// The program's work, as a command.
+    pub fn work(&self) -> Vec<OsString> {
+        ["sh", "-c", &self.command("work")]
+            .map(OsString::from)
+            .to_vec()
+    }
+
     /// The shell command for a verb: `setup`, `work`, `check` or `damage`.
     pub fn command(&self, verb: &str) -> String {
         let dir = crate::report::quote(&self.dir.display().to_string());

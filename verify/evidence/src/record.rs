@@ -148,7 +148,10 @@ fn run_command(
         .args(args)
         .current_dir(root)
         .env(MARK_ENV, &socket)
-        .env(ROOT_ENV, root.canonicalize().unwrap_or_else(|_| root.into()))
+        .env(
+            ROOT_ENV,
+            root.canonicalize().unwrap_or_else(|_| root.into()),
+        )
         .env("CCFS", &config.ccfs);
     if config.aside {
         command.stdout(std::io::stderr());

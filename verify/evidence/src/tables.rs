@@ -12,9 +12,6 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// BarrierFS's crash test: workloads, and of how many files, so that a thousand crash states differ on each file system.
-pub(crate) const CRASH_TESTS: [(&str, &str); 2] =
-    [("rename_root_to_sub", "1400"), ("create_delete", "260")];
 /// What can be measured of a program.
 pub const PARTS: [&str; 3] = ["images", "models", "kills"];
 /// The models that the tables show.
@@ -59,7 +56,7 @@ impl Config {
 
     /// On what images of a program are chosen.
     fn systems(&self, program: &Program) -> Vec<&'static System> {
-        let all: &[System] = match is_crash_test(program.name) {
+        let all: &[System] = match program.crash_test {
             true => &CRASH_SYSTEMS,
             false => &SYSTEMS,
         };
@@ -91,7 +88,7 @@ impl Config {
                     names.join(", ")
                 ));
             };
-            if is_crash_test(name) && !self.does(PARTS[0]) {
+            if program.crash_test && !self.does(PARTS[0]) {
                 return Err(format!("--only {name}: of it there are only {}", PARTS[0]));
             }
             if !self.fs.is_empty() && self.systems(program).is_empty() {
@@ -107,7 +104,7 @@ impl Config {
         let mut all = BTreeSet::new();
         for program in self.chosen() {
             all.extend(program.packages);
-            let real = !is_crash_test(program.name);
+            let real = !program.crash_test;
             for system in self.systems(program) {
                 all.extend(system.packages());
             }
@@ -117,10 +114,6 @@ impl Config {
         }
         all
     }
-}
-
-pub(crate) fn is_crash_test(program: &str) -> bool {
-    CRASH_TESTS.iter().any(|(name, _)| *name == program)
 }
 
 /// What was measured, by "program on file system".
@@ -165,11 +158,6 @@ pub fn measure(
     mut save: impl FnMut(&Results) -> Result<(), Fail>,
 ) -> Result<(), Fail> {
     for program in config.chosen() {
-        let files = CRASH_TESTS.iter().find(|(name, _)| *name == program.name);
-        let is_crash_test = files.is_some();
-        let mut program = *program;
-        program.args = files.map_or(program.args, |(_, files)| files);
-        let program = &program;
         let dir = record::scratch()?;
         let ready = match program.prepare(dir.path())? {
             Ok(ready) => ready,
@@ -182,7 +170,7 @@ pub fn measure(
             }
         };
         for system in config.systems(program) {
-            let count = match (is_crash_test, program.slow) {
+            let count = match (program.crash_test, program.slow) {
                 (true, _) => config.cases,
                 (false, false) => config.images,
                 (false, true) => config.images.min(SLOW_IMAGES),
@@ -194,7 +182,7 @@ pub fn measure(
                 .insert(format!("{} on {}", program.name, system.name), images);
             save(results)?;
         }
-        if is_crash_test {
+        if program.crash_test {
             continue;
         }
         if config.does("models") {
@@ -223,9 +211,7 @@ fn on(
     let tried = verdict::on(
         &verdict::Config {
             setup: Some(ready.command("setup")),
-            command: ["sh", "-c", &ready.command("work")]
-                .map(Into::into)
-                .to_vec(),
+            command: ready.work(),
             check: check.clone(),
             images: Some(count),
             seed: config.seed,
@@ -236,10 +222,8 @@ fn on(
         system,
         &trace,
         None,
-    )?;
-    if tried.recorded.code != 0 {
-        return Err(Fail::new(format!("{}: the workload failed", program.name)));
-    }
+    )
+    .map_err(|e| Fail::new(format!("{}: {e}", program.name)))?;
     let found = tried.found;
     let part = Part::new(&found, &trace, &check)?.called(system.name);
     let file = config
@@ -275,9 +259,7 @@ fn models(
             model: model::Model::load(name)?,
             setup: Some(ready.command("setup")),
             check: ready.command("check"),
-            command: ["sh", "-c", &ready.command("work")]
-                .map(Into::into)
-                .to_vec(),
+            command: ready.work(),
             shrink: None,
             mapped: program.mapped.iter().map(|m| m.to_string()).collect(),
             states: match program.slow {

@@ -72,20 +72,13 @@ pub struct Tried {
     pub found: Explored,
 }
 
-/// [`on`], and whether the program did its work.
+/// [`on`], as an outcome.
 pub fn judge(config: &Config, system: &System, trace: &Path, until: Option<Instant>) -> Outcome {
     // Calls of an older trace are not this one's.
     remove(trace);
-    let tried = match on(config, system, trace, until) {
-        Ok(tried) => tried,
-        Err(e) => return Outcome::Failed(e.to_string()),
-    };
-    match (tried.recorded.code, tried.recorded.writes) {
-        (0, 0) => {
-            Outcome::Failed("the program wrote nothing in the root of the file system".into())
-        }
-        (0, _) => Outcome::Judged(Box::new(tried)),
-        (code, _) => Outcome::Failed(format!("the program failed (exit code {code})")),
+    match on(config, system, trace, until) {
+        Ok(tried) => Outcome::Judged(Box::new(tried)),
+        Err(e) => Outcome::Failed(e.to_string()),
     }
 }
 
@@ -99,7 +92,7 @@ pub fn remove(trace: &Path) {
 /// Records and explores on one system; the trace stays. `until`: when to end. The caller has made
 /// [`crate::sys::private_mounts`] and [`crate::sys::catch_signals`].
 ///
-/// Errors: the system is not there, the program cannot be run or does not end in time, the check cannot be run.
+/// Errors: the system is not there; the program cannot be run, fails, does not end in time, or writes nothing; the check cannot be run.
 pub fn on(
     config: &Config,
     system: &System,
@@ -109,8 +102,10 @@ pub fn on(
     if let Some(why) = system.missing() {
         return Err(Fail::new(why));
     }
+    let trace =
+        std::path::absolute(trace).map_err(|e| Fail::new(format!("{}: {e}", trace.display())))?;
     let command = match config.calls {
-        true => calls::wrap(&config.command, trace),
+        true => calls::wrap(&config.command, &trace),
         false => config.command.clone(),
     };
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -118,7 +113,7 @@ pub fn on(
         fs: system.kind,
         size: config.size,
         setup: config.setup.clone(),
-        output: trace.to_path_buf(),
+        output: trace.clone(),
         command: system.way.command(&command, &config.ccfs),
         limit: left,
         aside: true,
@@ -126,8 +121,17 @@ pub fn on(
         timing: config.timing.clone(),
         ccfs: config.ccfs.clone(),
     })?;
+    match (recorded.code, recorded.writes) {
+        (0, 0) => {
+            return Err(Fail::new(
+                "the program wrote nothing in the root of the file system",
+            ));
+        }
+        (0, _) => {}
+        (code, _) => return Err(Fail::new(format!("the program failed (exit code {code})"))),
+    }
     let found = explore(&explore::Config {
-        trace: trace.to_path_buf(),
+        trace,
         check: config.check.clone(),
         fs: None,
         choice: Choice {

@@ -208,6 +208,9 @@ impl Outcome {
             0 => String::new(),
             left => format!("; the time was over, {left} images were not tried"),
         };
-        format!("{}: {good} of {all} images{left}", self.verdict())
+        match all - good {
+            0 => format!("{}: all {all} images{left}", self.verdict()),
+            bad => format!("{}: {bad} of {all} images{left}", self.verdict()),
+        }
     }
 }

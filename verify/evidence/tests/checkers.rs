@@ -81,7 +81,7 @@ fn try_case(case: &Case) {
         .map(|f| f["failure"].as_str().unwrap())
         .collect();
     let told = |text: &&str| said.iter().any(|line| line.contains(*text));
-    assert!(case.found.iter().any(|text| told(text)), "{said:#?}");
+    assert!(case.found.iter().any(told), "{said:#?}");
     assert_eq!(judged["hint"], Value::Null, "{judged:#}");
     println!("{}: {said:#?}", case.checker);
     if case.order {

@@ -5,7 +5,7 @@ use ccfs_testkit::program::ccfs_with;
 use ccfs_testkit::run::tool;
 
 /// The commands of `ccfs crash`.
-const COMMANDS: [&str; 4] = ["record", "explore", "model", "mark"];
+const COMMANDS: [&str; 6] = ["run", "check", "record", "explore", "model", "mark"];
 
 #[test]
 fn the_manual_pages_are_complete() {

@@ -193,7 +193,7 @@ fn wrong_arguments_touch_nothing() {
     for (args, text) in [
         ("-- true", "--check"),
         ("--check true", "COMMAND"),
-        ("--check true --fs nosuch -- true", "there are ext4"),
+        ("--check true --fs nosuch -- true", "values: ext4"),
         ("--checker nosuch:x -- true", "sqlite:FILE"),
         (
             "--checker log:/x -- true",

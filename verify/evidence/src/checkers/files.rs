@@ -108,7 +108,7 @@ pub fn replaced(path: &Path, known: &Known) -> Judged {
     // The oldest first; none at all is a version, too.
     let mut versions: Vec<Option<String>> = Vec::new();
     let of = |contents: Option<Vec<u8>>| contents.map(|bytes| version(&bytes));
-    versions.push(before.map_or(None, of));
+    versions.push(before.and_then(of));
     versions.extend(all.into_iter().map(Some));
     versions.extend(after.map(of));
     let now = found.as_deref().map(version);

@@ -62,10 +62,10 @@ fn versions(name: &str) -> Vec<String> {
 ///
 /// `text` is null, or points to bytes that end with zero.
 pub unsafe fn text(text: *const libc::c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
     // SAFETY: not null here, and the caller promises the rest.
-    (!text.is_null()).then(|| {
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
-    })
+    let text = unsafe { CStr::from_ptr(text) };
+    Some(text.to_string_lossy().into_owned())
 }

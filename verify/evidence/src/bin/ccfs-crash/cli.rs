@@ -3,6 +3,7 @@ use ccfs_command::size;
 use ccfs_evidence::checkers::{self, Checker};
 use ccfs_evidence::programs::{PROGRAMS, Program};
 use ccfs_evidence::systems::System;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -53,9 +54,9 @@ pub fn table() -> clap::Command {
 #[derive(Args, Debug)]
 #[command(group(clap::ArgGroup::new("judge").args(["check", "checker", "program"]).required(true).multiple(true)))]
 pub struct RunArgs {
-    /// File systems, with commas between: ccfs, ext4, ext4-journal (data=journal), ext4-nobarrier, xfs, btrfs; with sync
-    /// calls that do nothing: ext4-eatmydata, ccfs+ignore-fsync. Default: those of ext4, xfs, btrfs and ccfs that are here
-    #[arg(long, value_name = "FS", value_delimiter = ',', value_parser = system)]
+    /// File systems, with commas between; ext4-journal: data=journal; ext4-eatmydata, ccfs+ignore-fsync: with sync calls
+    /// that do nothing. Default: those of ext4, xfs, btrfs and ccfs that are here
+    #[arg(long, value_name = "FS", value_delimiter = ',', value_parser = systems())]
     pub fs: Vec<&'static System>,
     /// Shell command that tells whether an image is consistent, as for `explore`
     #[arg(long, value_name = "COMMAND")]
@@ -63,8 +64,8 @@ pub struct RunArgs {
     /// A checker of `ccfs crash check`, such as sqlite:app.db; several: all must be content
     #[arg(long, value_name = "NAME:PATH")]
     pub checker: Vec<Checker>,
-    /// A program that is shipped with its work and its check, such as git or sqlite-wal
-    #[arg(long, value_name = "NAME", value_parser = program, conflicts_with_all = ["check", "checker", "setup", "command"])]
+    /// A program that is shipped, with its work and its check
+    #[arg(long, value_name = "NAME", value_parser = programs(), conflicts_with_all = ["check", "checker", "setup", "command"])]
     pub program: Option<&'static Program>,
     /// Shell commands that prepare the file system; crashes during them are not explored
     #[arg(long, value_name = "COMMANDS")]
@@ -241,8 +242,11 @@ pub struct ModelArgs {
     #[arg(long, value_name = "COMMANDS")]
     pub setup: Option<String>,
     /// Shell command that tells whether a state is consistent; CCFS_MARKS names a file with what the program had printed
-    #[arg(long, value_name = "COMMAND")]
-    pub check: String,
+    #[arg(long, value_name = "COMMAND", required_unless_present = "program")]
+    pub check: Option<String>,
+    /// A program that is shipped, with its work and its check
+    #[arg(long, value_name = "NAME", value_parser = programs(), conflicts_with_all = ["check", "setup", "mapped", "shrink", "command"])]
+    pub program: Option<&'static Program>,
     /// Name of a file that the program writes through a mapping and makes anew after a crash, such as SQLite's db-shm: what is in it does not count
     #[arg(long, value_name = "NAME")]
     pub mapped: Vec<String>,
@@ -270,7 +274,11 @@ pub struct ModelArgs {
     #[arg(long)]
     pub json: bool,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(
+        last = true,
+        required_unless_present = "program",
+        value_name = "COMMAND"
+    )]
     pub command: Vec<OsString>,
 }
 
@@ -303,13 +311,11 @@ fn fs(name: &str) -> Result<ccfs_evidence::fs::Kind, String> {
     })
 }
 
-fn system(name: &str) -> Result<&'static System, String> {
-    System::find(name)
+fn systems() -> impl TypedValueParser<Value = &'static System> {
+    PossibleValuesParser::new(System::all().map(|s| s.name)).try_map(|name| System::find(&name))
 }
 
-fn program(name: &str) -> Result<&'static Program, String> {
-    Program::find(name).ok_or_else(|| {
-        let names: Vec<&str> = PROGRAMS.iter().map(|p| p.name).collect();
-        format!("there is none; there are {}", names.join(", "))
-    })
+fn programs() -> impl TypedValueParser<Value = &'static Program> {
+    PossibleValuesParser::new(PROGRAMS.iter().map(|p| p.name))
+        .try_map(|name| Program::find(&name).ok_or("there is none"))
 }

@@ -8,6 +8,7 @@ use ccfs_disks::Params;
 use ccfs_evidence::checkers::Known;
 use ccfs_evidence::explore::{self, Config};
 use ccfs_evidence::images::Choice;
+use ccfs_evidence::programs::{Program, Ready};
 use ccfs_evidence::{calls, model, page, record, report, run as shell, sys};
 use std::path::Path;
 use std::time::Duration;
@@ -80,6 +81,13 @@ pub fn timing(disk: Option<&str>) -> Outcome<Option<Params>> {
         Some(params) => params,
         None => Params::load(name).or_fail(CODE, format_args!("--disk {name}"))?,
     }))
+}
+
+/// The files of a program that is shipped, in a directory.
+pub fn prepared(program: &Program, dir: &Path) -> Outcome<Ready> {
+    program
+        .prepare(dir)?
+        .map_err(|why| Failure::new(CODE, format!("--program {}: {why}", program.name)))
 }
 
 /// `--linger`.
@@ -186,13 +194,13 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
 
 fn model(args: &ModelArgs) -> Outcome<u8> {
     check_commands("--setup", args.setup.as_deref())?;
-    check_commands("--check", Some(&args.check))?;
+    check_commands("--check", args.check.as_deref())?;
     sys::catch_signals();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let config = model::Config {
+    let mut config = model::Config {
         model: model::Model::load(&args.model)?,
         setup: args.setup.clone(),
-        check: args.check.clone(),
+        check: args.check.clone().unwrap_or_default(),
         command: args.command.clone(),
         mapped: args.mapped.clone(),
         states: args.states,
@@ -203,6 +211,14 @@ fn model(args: &ModelArgs) -> Outcome<u8> {
             .as_ref()
             .map(|_| Duration::from_secs(args.shrink_time)),
     };
+    let files = record::scratch()?;
+    if let Some(program) = args.program {
+        let ready = prepared(program, files.path())?;
+        config.setup = Some(ready.command("setup"));
+        config.check = ready.command("check");
+        config.command = ready.work();
+        config.mapped = program.mapped.iter().map(|m| m.to_string()).collect();
+    }
     let found = model::model(&config)?;
     if let Some(path) = &args.shrink {
         tell_shrunk(path, args, &found)?;
@@ -246,7 +262,7 @@ fn tell_shrunk(path: &Path, args: &ModelArgs, found: &model::Found) -> Outcome<(
         shrunk.failure,
         report::quote(&args.model),
         report::quote(&format!("python3 {file} setup")),
-        report::quote(&args.check),
+        report::quote(args.check.as_deref().unwrap_or_default()),
     );
     Ok(())
 }

@@ -6,6 +6,26 @@ const EXIT_CODES: &str = include_str!("../../../../../docs/using/exit-codes.md")
 /// Examples by page.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
+        "ccfs-crash-run",
+        &[
+            (
+                "ccfs crash run --fs ext4,ccfs --check /srv/check -- /srv/program",
+                "runs a program on a fresh ext4 and a fresh ccfs, and checks what crashes may leave",
+            ),
+            (
+                "ccfs crash run --checker sqlite:app.db --junit crash.xml -- /srv/program",
+                "looks after an SQLite database on ext4, xfs, btrfs and ccfs, for a CI server",
+            ),
+        ],
+    ),
+    (
+        "ccfs-crash-check",
+        &[(
+            "ccfs crash check git:repo",
+            "after a real crash: checks the repository below the working directory",
+        )],
+    ),
+    (
         "ccfs-crash-record",
         &[(
             "ccfs crash record --fs ext4 --linger 7 -o trace -- ./program",
@@ -28,10 +48,16 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "ccfs-crash-mark",
-        &[(
-            "ccfs crash mark committed",
-            "in the recorded program: marks this moment",
-        )],
+        &[
+            (
+                "ccfs crash mark committed",
+                "in the recorded program: marks this moment",
+            ),
+            (
+                "ccfs crash mark --file config",
+                "marks this version of a file, for the checker replaced",
+            ),
+        ],
     ),
 ];
 

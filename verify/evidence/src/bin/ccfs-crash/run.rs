@@ -1,8 +1,10 @@
 //! `ccfs crash run`: from a program to a verdict for each file system.
 use crate::cli::RunArgs;
-use crate::commands::{CODE, INCONSISTENT, check_calls, check_commands, linger, prepare, timing};
+use crate::commands::{
+    CODE, INCONSISTENT, check_calls, check_commands, linger, prepare, prepared, timing,
+};
 use ccfs_command::output::print_json;
-use ccfs_command::{Context, Failure, Outcome, programs, say, warn};
+use ccfs_command::{Context, Outcome, programs, say, warn};
 use ccfs_evidence::systems::System;
 use ccfs_evidence::verdict::{self, Config, Outcome as Found};
 use ccfs_evidence::verdicts::Verdicts;
@@ -70,9 +72,7 @@ fn with_program(args: &RunArgs, config: Config, output: &Path) -> Outcome<Config
     };
     let dir = output.join(program.name);
     std::fs::create_dir_all(&dir).or_fail(CODE, format_args!("cannot make {}", dir.display()))?;
-    let ready = program
-        .prepare(&dir)?
-        .map_err(|why| Failure::new(CODE, format!("--program {}: {why}", program.name)))?;
+    let ready = prepared(program, &dir)?;
     Ok(Config {
         setup: Some(ready.command("setup")),
         command: ["sh", "-c", &ready.command("work")]
