@@ -69,6 +69,11 @@ impl Verdicts {
         Ok(parts)
     }
 
+    /// Removes all traces: there will be no report.
+    pub fn remove_traces(&self) {
+        self.systems.iter().for_each(|(_, trace, _)| remove(trace));
+    }
+
     /// Removes the traces with which nothing can be seen any more, after the report is made.
     pub fn tidy(&self) {
         for (_, trace, outcome) in &self.systems {

@@ -105,8 +105,11 @@ fn judge(args: &RunArgs, config: Config) -> Outcome<Verdicts> {
             Instant::now() + left / (systems.len() - index) as u32
         });
         let outcome = verdict::judge(&found.config, system, &found.trace(system), until);
-        sys::interrupted()?;
         found.add(system, outcome);
+        if let Err(e) = sys::interrupted() {
+            found.remove_traces();
+            return Err(e.into());
+        }
     }
     Ok(found)
 }
