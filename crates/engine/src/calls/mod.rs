@@ -5,6 +5,7 @@ pub(crate) mod attr;
 pub(crate) mod dir;
 pub(crate) mod durable;
 pub(crate) mod file;
+pub(crate) mod freeze;
 pub(crate) mod mapped;
 pub(crate) mod namespace;
 pub(crate) mod path;

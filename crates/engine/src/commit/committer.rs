@@ -136,6 +136,7 @@ impl Committer {
         // After a panic nobody may wait for it for ever (K3).
         let result = self.or_stop("a commit", || {
             self.check_running()?;
+            let _writing = self.begin_writing();
             let (whose, _hurry) = self.whose(&bundle.members[0]);
             let placed = self.place(&bundle.members, whose);
             let done = placed.and_then(|batch| self.backend().order(self, batch));

@@ -149,10 +149,12 @@ impl Core {
         let mut lines = room.lines.lock();
         let call = room.join(&mut lines, key);
         let let_in = loop {
-            if self.is_stopped() || exempt() {
+            let frozen = self.freeze().is_on();
+            if self.is_stopped() || !frozen && exempt() {
                 break false;
             }
             match self.over_limit() {
+                _ if frozen => {}
                 true => self.want(|w| w.pressure = true),
                 false if lines.let_in < most => break true,
                 false => {}
@@ -176,11 +178,12 @@ impl Core {
         LetIn::new(let_in.then_some(room))
     }
 
-    /// A user's change would wait for room now, or could have to wait for an atomic group.
+    /// A user's change would wait for room now or for the end of a freeze, or could have to wait for an atomic group.
     pub fn writers_wait(&self, uid: u32) -> bool {
-        self.over_limit()
-            && !self.options.read_only
-            && (self.dir_fields_wait() || !self.has_share(uid))
+        self.freeze().is_on()
+            || self.over_limit()
+                && !self.options.read_only
+                && (self.dir_fields_wait() || !self.has_share(uid))
             || self.groups_open() > 0
     }
 

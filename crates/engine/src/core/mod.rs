@@ -10,6 +10,7 @@ pub(crate) mod by_user;
 pub(crate) mod counters;
 pub(crate) mod durability;
 pub(crate) mod flush;
+pub(crate) mod freeze;
 pub(crate) mod health;
 pub(crate) mod options;
 pub(crate) mod pace;
@@ -29,6 +30,7 @@ use ccfs_device::Device;
 use counters::AtomicCounters;
 use durability::Queue;
 use flush::FlushGroup;
+use freeze::Freeze;
 use health::Health;
 use options::{Limits, Options};
 use pace::Pace;
@@ -58,6 +60,7 @@ pub struct Core {
     /// neither may grow.
     drafts: ByUser,
     back_pressure: BackPressure,
+    freeze: Freeze,
     counters: AtomicCounters,
     watch: Watch,
 }
@@ -88,6 +91,7 @@ impl Core {
             dir_fields: Gauge::new(32),
             drafts: ByUser::default(),
             back_pressure: BackPressure::default(),
+            freeze: Freeze::default(),
             counters: AtomicCounters::default(),
             watch: Watch::default(),
         }

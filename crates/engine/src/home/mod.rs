@@ -160,6 +160,10 @@ impl Home {
         &self.refs
     }
 
+    pub(crate) fn growing(&self) -> &Mutex<()> {
+        &self.growing
+    }
+
     pub(crate) fn applier(&self) -> &Mutex<Applier> {
         &self.applier
     }

@@ -1,4 +1,4 @@
-//! Every change passes here first: health, and back-pressure.
+//! Every change passes here first: health, back-pressure, and a freeze.
 use crate::base::cause::Cause;
 use crate::base::types::*;
 use crate::core::back_pressure::{Key, LetIn};
@@ -44,11 +44,12 @@ impl Operations {
             return Err(Error::Errno(libc::EROFS));
         }
         let at_once = LetIn::at_once();
-        if !self.over_limit() || self.options().background && exempt() {
+        let frozen = self.freeze().is_on();
+        if !frozen && (!self.over_limit() || self.options().background && exempt()) {
             return Ok(at_once);
         }
         wait.check()?;
-        if !self.options().background {
+        if !frozen && !self.options().background {
             self.commit_all(Cause::DirtyLimit)?;
             return self.drive().map(|()| at_once);
         }

@@ -1,0 +1,91 @@
+//! A volume that stands still while somebody copies its device (docs/design/space.md, "Freezing"): changes wait before they begin, and
+//! commits before they write.
+use crate::base::sync::{Condvar, Mutex};
+use crate::core::Core;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Between two looks at commits that are under way.
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Default)]
+pub(crate) struct Freeze {
+    /// Changes wait.
+    on: AtomicBool,
+    commits: Mutex<Commits>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Commits {
+    /// They wait.
+    closed: bool,
+    /// Between their first write and their last.
+    writing: usize,
+}
+
+/// Changes wait until it is dropped.
+pub(crate) struct Frozen<'c>(&'c Core);
+
+/// A commit that writes.
+pub(crate) struct Writing<'c>(&'c Freeze);
+
+impl Freeze {
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(SeqCst)
+    }
+}
+
+impl Core {
+    pub(crate) fn freeze(&self) -> &Freeze {
+        &self.freeze
+    }
+
+    /// From now on changes wait. `None`: somebody else has frozen the volume.
+    pub(crate) fn stop_changes(&self) -> Option<Frozen<'_>> {
+        (!self.freeze.on.swap(true, SeqCst)).then_some(Frozen(self))
+    }
+
+    /// Before a commit writes.
+    pub(crate) fn begin_writing(&self) -> Writing<'_> {
+        let mut commits = self.freeze.commits.lock();
+        while commits.closed && !self.is_stopped() {
+            self.freeze.news.wait_for(&mut commits, LOOK);
+        }
+        commits.writing += 1;
+        Writing(&self.freeze)
+    }
+}
+
+impl Frozen<'_> {
+    /// From now on commits wait, too; returns when those that had begun have ended. False: they have not by the end of `longest`.
+    pub(crate) fn stop_commits(&self, longest: Duration) -> bool {
+        let (freeze, end) = (&self.0.freeze, Instant::now() + longest);
+        let mut commits = freeze.commits.lock();
+        commits.closed = true;
+        while commits.writing > 0 {
+            if Instant::now() >= end {
+                return false;
+            }
+            freeze.news.wait_for(&mut commits, LOOK);
+        }
+        true
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let freeze = &self.0.freeze;
+        freeze.commits.lock().closed = false;
+        freeze.on.store(false, SeqCst);
+        freeze.news.notify_all();
+        self.0.back_pressure.end();
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.commits.lock().writing -= 1;
+        self.0.news.notify_all();
+    }
+}
