@@ -27,6 +27,7 @@ pub enum Command {
     Fsck(FsckArgs),
     List(ListArgs),
     Resize(ResizeArgs),
+    Freeze(FreezeArgs),
     Status(StatusArgs),
     Scrub(ScrubArgs),
     Top(TopArgs),
@@ -227,6 +228,25 @@ pub struct ResizeArgs {
     /// Size of the volume, like 1.5G or 100MB; without it that of the device or image file
     #[arg(value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
+}
+
+/// Lets a mounted volume stand still while a command runs, such as one that copies its image or takes a snapshot of its device
+///
+/// Everything that was accepted before is on the device then, and nobody writes there. Changes wait, and sync calls that have something to write;
+/// reads go on, but in a directory in which somebody waits. The command must not change the volume: it would wait for itself. It ends with the
+/// command, with this program, at an unmount, and at the latest after --for seconds: then the copy is worth nothing, and the exit code is 1. Else it
+/// is the command's. For root, and for the user who mounted it.
+#[derive(Args, Debug)]
+pub struct FreezeArgs {
+    /// Longest time that others wait, seconds
+    #[arg(long = "for", value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub longest: u32,
+    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// The command
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// Shows a mounted volume: state and what to do next, room, streams, transactions, log, messages, counters

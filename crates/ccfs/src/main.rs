@@ -13,6 +13,7 @@ mod dirtier;
 mod elsewhere;
 mod ext4_options;
 mod flash;
+mod freeze;
 mod fsck;
 mod helper;
 mod hostfile;
@@ -141,6 +142,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::List(a) => ("ccfs list", done(list::run(&a))),
         Command::Status(a) => ("ccfs status", done(status::run(&a))),
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
+        Command::Freeze(a) => ("ccfs freeze", freeze::run(&a)),
         Command::Atomic(a) => ("ccfs atomic", atomic::run(&a)),
         Command::Crash(a) => ("ccfs crash", sisters::run(&sisters::CRASH, &a.args)),
         Command::Adopt(a) => ("ccfs adopt", done(adopt::adopt(&a))),

@@ -19,6 +19,7 @@ fn lines<'a>(target: &'a str, image: &'a str, at: &'a str, dir: &'a str) -> Vec<
         vec!["inspect", target],
         vec!["resize", target, "64M"],
         vec!["resize", target],
+        vec!["freeze", target, "--", "true"],
         vec!["check", "--nosuch", target],
         vec!["list", "--nosuch", target],
         vec!["scrub", target],

@@ -52,6 +52,11 @@ pub const IOC_TUNE: u32 = iowr(0x91, size_of::<TuneArg>());
 /// Make a mounted volume larger: [`ResizeArg`]. For root, and for the user whose daemon it is.
 pub const IOC_RESIZE: u32 = iowr(0x92, size_of::<ResizeArg>());
 
+/// Let a mounted volume stand still: [`FreezeArg`], `id` out. For root, and for the user whose daemon it is.
+pub const IOC_FREEZE: u32 = iowr(0x93, size_of::<FreezeArg>());
+/// End that: [`FreezeArg`], `id` in.
+pub const IOC_THAW: u32 = iowr(0x94, size_of::<FreezeArg>());
+
 /// Order without durability for what was done before to the file that the descriptor is of, and by the caller's stream: [`BarrierArg`].
 pub const IOC_BARRIER: u32 = iowr(0xa0, size_of::<BarrierArg>());
 
@@ -277,6 +282,23 @@ pub struct ResizeArg {
     pub before: u64,
     /// Out: why the call was refused, for people (UTF-8).
     pub text: [u8; RESIZE_TEXT],
+}
+
+/// Longest freeze, milliseconds.
+pub const FREEZE_MOST: u64 = 3_600_000;
+
+/// Argument of the calls that let a volume stand still, and go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FreezeArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Freeze: its end at the latest, milliseconds from 1 to [`FREEZE_MOST`]. Thaw: zero.
+    pub milliseconds: u64,
+    /// Number of the freeze.
+    pub id: u64,
 }
 
 /// Times of reading are kept (mount option relatime).

@@ -35,14 +35,15 @@ mod guard;
 mod sys;
 
 use abi::{
-    ProcessArg, ResizeArg, ScrubArg, StatusArg, StreamArg, StreamNameArg, SyncVolumeArg, TraceArg,
-    TuneArg,
+    FreezeArg, ProcessArg, ResizeArg, ScrubArg, StatusArg, StreamArg, StreamNameArg, SyncVolumeArg,
+    TraceArg, TuneArg,
 };
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 use zerocopy::FromZeros;
 
 pub use abi::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC, STREAM_POLICY};
@@ -321,6 +322,50 @@ pub fn resize(fd: impl AsFd, bytes: Option<u64>) -> io::Result<Resized> {
             before: arg.before,
             now: arg.bytes,
         }),
+    }
+}
+
+/// Lets a mounted volume stand still until [`thaw`], for `longest` at most (an hour), and no longer than the calling process lives where the
+/// daemon can see it. Everything that was accepted before is on its device then, which nobody writes: it can be copied. Changes wait, and sync calls
+/// that have something to write; reads go on. Gives the number of the freeze. Errors: `EPERM` for all but root and the user whose daemon it is,
+/// `EBUSY`: it is frozen already, or changes did not stop; `EINVAL` for a time that is not possible, `EIO`: the volume is stopped.
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/srv/data")?;
+/// let freeze = ccfs_client::freeze(&dir, std::time::Duration::from_secs(60))?;
+/// std::fs::copy("/srv/data.img", "/backup/data.img")?;
+/// let in_time = ccfs_client::thaw(&dir, freeze)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn freeze(fd: impl AsFd, longest: Duration) -> io::Result<u64> {
+    let mut arg = FreezeArg {
+        version: abi::VERSION,
+        reserved: 0,
+        milliseconds: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+        id: 0,
+    };
+    supported(sys::ioctl(fd.as_fd(), abi::IOC_FREEZE, &mut arg))?;
+    Ok(arg.id)
+}
+
+/// Ends a freeze. False: it had ended before, so what was copied meanwhile is worth nothing. Errors: as [`freeze`].
+///
+/// ```no_run
+/// # let dir = std::fs::File::open("/srv/data")?;
+/// # let freeze = 1;
+/// assert!(ccfs_client::thaw(&dir, freeze)?, "the copy took too long");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn thaw(fd: impl AsFd, freeze: u64) -> io::Result<bool> {
+    let mut arg = FreezeArg {
+        version: abi::VERSION,
+        reserved: 0,
+        milliseconds: 0,
+        id: freeze,
+    };
+    match supported(sys::ioctl(fd.as_fd(), abi::IOC_THAW, &mut arg)) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        done => done.map(|()| true),
     }
 }
 

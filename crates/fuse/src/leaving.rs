@@ -115,6 +115,7 @@ impl Leaving {
     fn leave(&self, times: u32, signal: u32) {
         let dir = self.mounted.mountpoint.display();
         tracing::info!("signal {signal}: unmounting {dir}");
+        self.volume.thaw();
         if let Err(e) = self.volume.syncfs(&Context::root(DEFAULT_STREAM)) {
             tracing::error!("cannot make everything durable: {e}");
         }

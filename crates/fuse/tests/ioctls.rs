@@ -363,6 +363,26 @@ fn calls_of_volumes_and_files() -> Vec<Own> {
                 at!(ResizeArg, bytes, u64::MAX),
             ],
         ),
+        own::<FreezeArg>(
+            IOC_FREEZE,
+            0,
+            |a| a.milliseconds = 1,
+            &[
+                at!(FreezeArg, reserved, 1u32),
+                at!(FreezeArg, milliseconds, 0u64),
+                at!(FreezeArg, milliseconds, 3_600_001u64),
+                at!(FreezeArg, id, 1u64),
+            ],
+        ),
+        own::<FreezeArg>(
+            IOC_THAW,
+            libc::ENOENT,
+            |_| {},
+            &[
+                at!(FreezeArg, reserved, 1u32),
+                at!(FreezeArg, milliseconds, 1u64),
+            ],
+        ),
         own::<TuneArg>(
             IOC_TUNE,
             0,

@@ -144,12 +144,14 @@ fn the_header_has_the_numbers_of_the_daemon() {
 }
 
 /// What the program `ccfs` alone asks for.
-const OF_THE_PROGRAM: [&str; 7] = [
+const OF_THE_PROGRAM: [&str; 9] = [
+    "IOC_FREEZE",
     "IOC_GET_STREAM_OF_PROCESS",
     "IOC_GROUP_CHANGES",
     "IOC_RESIZE",
     "IOC_SCRUB",
     "IOC_STATUS",
+    "IOC_THAW",
     "IOC_TRACE",
     "IOC_TUNE",
 ];

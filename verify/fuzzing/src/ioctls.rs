@@ -20,7 +20,7 @@ const FS_IOCTLS: [u32; 11] = [
     0xc018_5879,
     0x8004_587d,
 ];
-const OWN_IOCTLS: [u32; 10] = [
+const OWN_IOCTLS: [u32; 11] = [
     client::IOC_SET_STREAM,
     client::IOC_GET_STREAM,
     client::IOC_NEW_STREAM,
@@ -31,6 +31,7 @@ const OWN_IOCTLS: [u32; 10] = [
     client::IOC_SCRUB,
     client::IOC_BARRIER,
     client::IOC_SYNC_VOLUME,
+    client::IOC_THAW,
 ];
 
 /// Of atomic groups, F2FS's among them.

@@ -93,6 +93,19 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "freeze",
+        &[
+            (
+                "ccfs freeze /mnt/work -- cp --reflink=auto disk.img copy.img",
+                "copies the image file of a mounted volume",
+            ),
+            (
+                "ccfs freeze --for 10 /mnt/work -- lvcreate -s -n snap vg/work",
+                "takes a snapshot of its device; others wait for 10 seconds at most",
+            ),
+        ],
+    ),
+    (
         "list",
         &[
             ("ccfs list", "the volumes that are mounted"),
@@ -262,6 +275,7 @@ fn related(command: &str) -> &'static [(&'static str, u8)] {
         "mkfs" => &[("mke2fs", 8), ("ccfs-mount", 8), ("ext4", 5)],
         "fsck" => &[("e2fsck", 8), ("ccfs-inspect", 8), ("ccfs", 5)],
         "resize" => &[("resize2fs", 8), ("ccfs-mkfs", 8)],
+        "freeze" => &[("fsfreeze", 8), ("lvcreate", 8), ("ccfs", 7)],
         "inspect" | "adopt" | "release" => &[("ccfs-fsck", 8), ("ccfs", 5)],
         "status" | "list" | "top" | "metrics" | "scrub" | "check" => {
             &[("ccfs-mount", 8), ("ccfs", 7)]

@@ -37,4 +37,21 @@ impl Calls {
         drop(frozen);
         Ok(done)
     }
+
+    /// Stands still until [`thaw`](crate::Volume::thaw), the end of `longest`, or when `gone` says so, which is asked ten times a second; and
+    /// says when that begins. An unmount ends it, too.
+    ///
+    /// # Errors
+    /// As [`Calls::while_frozen`].
+    pub fn stand_still(
+        &self,
+        begins: impl FnOnce(),
+        longest: Duration,
+        gone: impl Fn() -> bool,
+    ) -> Result<()> {
+        self.while_frozen(|| {
+            begins();
+            self.await_thaw(longest, gone);
+        })
+    }
 }

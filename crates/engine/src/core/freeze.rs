@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at commits that are under way.
 const LOOK: Duration = Duration::from_millis(20);
+/// Between two looks whether whoever froze the volume is there.
+const GLANCE: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(crate) struct Freeze {
@@ -22,6 +24,8 @@ struct Commits {
     closed: bool,
     /// Between their first write and their last.
     writing: usize,
+    /// Somebody asks for the end of the freeze.
+    over: bool,
 }
 
 /// Changes wait until it is dropped.
@@ -43,7 +47,30 @@ impl Core {
 
     /// From now on changes wait. `None`: somebody else has frozen the volume.
     pub(crate) fn stop_changes(&self) -> Option<Frozen<'_>> {
-        (!self.freeze.on.swap(true, SeqCst)).then_some(Frozen(self))
+        if self.freeze.on.swap(true, SeqCst) {
+            return None;
+        }
+        self.freeze.commits.lock().over = false;
+        Some(Frozen(self))
+    }
+
+    /// Waits for [`Core::thaw`], for `longest` at most, and until `gone`, which is asked now and then.
+    pub(crate) fn await_thaw(&self, longest: Duration, gone: impl Fn() -> bool) {
+        let end = Instant::now() + longest;
+        let mut commits = self.freeze.commits.lock();
+        while !commits.over && !self.is_stopped() && !gone() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            self.freeze.news.wait_for(&mut commits, left.min(GLANCE));
+        }
+    }
+
+    /// Ends a freeze, also one that has not begun to stand still.
+    pub fn thaw(&self) {
+        self.freeze.commits.lock().over = true;
+        self.freeze.news.notify_all();
     }
 
     /// Before a commit writes.

@@ -73,6 +73,7 @@ impl Volume {
     /// Commits everything, frees nameless files, brings all home, leaves plain ext4, stops the background threads.
     /// A second call does nothing.
     pub fn unmount(&self) -> Result<()> {
+        self.thaw();
         self.stop_threads();
         if self.is_unmounted() {
             return Ok(());

@@ -119,6 +119,8 @@ impl Server {
             client::IOC_TUNE => self.tune(request, input)?,
             client::IOC_SCRUB => self.scrub(request, input, reply)?,
             client::IOC_RESIZE => self.resize(request, input, reply)?,
+            client::IOC_FREEZE => self.freeze(request, input, reply)?,
+            client::IOC_THAW => self.thaw(request, input, reply)?,
             client::IOC_BARRIER => self.barrier(request, input, reply)?,
             client::IOC_STATUS => self.status_part(self.user(request), input, reply)?,
             client::IOC_TRACE => self.trace(self.user(request), input, reply)?,
@@ -166,6 +168,15 @@ impl Server {
     /// On whose behalf a request is made, where the rights of root matter.
     pub(super) fn user(&self, request: &Request<'_>) -> User {
         self.callers.user(request.header.pid, request.header.uid)
+    }
+
+    /// The caller may do to the volume as a whole what he likes: root, and who runs a daemon without root, for he could do the same without a mount.
+    pub(super) fn manages(&self, request: &Request<'_>) -> Answer {
+        let daemon = rustix::process::geteuid().as_raw();
+        match daemon != 0 && daemon == request.header.uid {
+            true => Ok(()),
+            false => self.needs(request, CAP_SYS_ADMIN),
+        }
     }
 
     /// The caller has this capability on the machine, not just in a user namespace of its own. Error: EPERM, also where that

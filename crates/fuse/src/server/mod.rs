@@ -15,6 +15,7 @@
 mod atomic_files;
 mod data;
 mod forgets;
+mod freeze;
 mod groups;
 pub mod init;
 mod ioctl;
@@ -77,6 +78,7 @@ pub struct Server {
     /// DESTROY was served: the volume is unmounted; `Err` says why it is not.
     ended: Mutex<Option<Result<(), String>>>,
     panicked: AtomicBool,
+    freezes: freeze::Freezes,
 }
 
 /// What `status` says about the mount.
@@ -145,6 +147,7 @@ impl Server {
             mount,
             ended: Mutex::new(None),
             panicked: AtomicBool::new(false),
+            freezes: freeze::Freezes::default(),
         })
     }
 

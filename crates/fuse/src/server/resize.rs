@@ -1,5 +1,5 @@
 //! The volume gets larger while it is mounted.
-use super::ioctl::{CAP_SYS_ADMIN, set_result, versioned};
+use super::ioctl::{set_result, versioned};
 use super::{Answer, Server};
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{RESIZE_TEXT, ResizeArg};
@@ -7,11 +7,7 @@ use ccfs_engine::Error;
 
 impl Server {
     pub(super) fn resize(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
-        // Who runs a daemon without root could do the same to the volume without a mount.
-        let daemon = rustix::process::geteuid().as_raw();
-        if daemon == 0 || daemon != request.header.uid {
-            self.needs(request, CAP_SYS_ADMIN)?;
-        }
+        self.manages(request)?;
         let mut arg = versioned::<ResizeArg>(input)?;
         if arg.length != 0 {
             return Err(Errno(libc::EINVAL));

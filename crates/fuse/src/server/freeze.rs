@@ -1,0 +1,109 @@
+//! The volume stands still while a program copies its device: `ccfs freeze`.
+//!
+//! A thread of its own holds the freeze, so that it has an end whatever becomes of who asked for it: his thaw call, his death, the limit
+//! that he gave, an unmount.
+use super::ioctl::versioned;
+use super::{Answer, Server};
+use crate::wire::{Errno, Reply, Request};
+use ccfs_client::abi::{FREEZE_MOST, FreezeArg};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The freeze that there is, or was last.
+#[derive(Default)]
+pub(super) struct Freezes(Mutex<Last>);
+
+#[derive(Default)]
+struct Last {
+    id: u64,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Returns when the volume stands still.
+    pub(super) fn freeze(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
+        self.manages(request)?;
+        let mut arg = versioned::<FreezeArg>(input)?;
+        if arg.id != 0 || arg.reserved != 0 || !(1..=FREEZE_MOST).contains(&arg.milliseconds) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut last = self.freezes.0.lock();
+        if last.thread.as_ref().is_some_and(|t| !t.is_finished()) {
+            return Err(Errno(libc::EBUSY));
+        }
+        let caller = Caller::of(request.header.pid);
+        let longest = Duration::from_millis(arg.milliseconds);
+        let (volume, (begins, begun)) = (self.volume.clone(), channel());
+        let failed = begins.clone();
+        let freeze = move || {
+            let told = move || drop(begins.send(Ok(())));
+            match volume.stand_still(told, longest, || caller.is_gone()) {
+                Ok(()) => tracing::info!("the volume is no longer frozen"),
+                Err(e) => drop(failed.send(Err(e))),
+            }
+        };
+        let started = std::thread::Builder::new()
+            .name("ccfs-freeze".into())
+            .spawn(freeze);
+        last.thread = Some(started.map_err(|_| Errno(libc::EAGAIN))?);
+        last.id += 1;
+        arg.id = last.id;
+        drop(last);
+        begun.recv().map_err(|_| Errno(libc::EIO))??;
+        tracing::info!(
+            "the volume is frozen, for {} s at most",
+            longest.as_secs_f64()
+        );
+        reply.push(&arg);
+        Ok(())
+    }
+
+    /// Error: ENOENT where that freeze has ended by itself.
+    pub(super) fn thaw(&self, request: &Request<'_>, input: &[u8], reply: &mut Reply) -> Answer {
+        self.manages(request)?;
+        let arg = versioned::<FreezeArg>(input)?;
+        if arg.reserved != 0 || arg.milliseconds != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let thread = {
+            let mut last = self.freezes.0.lock();
+            let lasts = |t: &JoinHandle<()>| !t.is_finished();
+            if last.id != arg.id || !last.thread.as_ref().is_some_and(lasts) {
+                return Err(Errno(libc::ENOENT));
+            }
+            // Under the lock: the next freeze is not meant.
+            self.volume.thaw();
+            last.thread.take()
+        };
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        reply.push(&arg);
+        Ok(())
+    }
+}
+
+/// Who froze the volume. `None`: he cannot be seen from here, so only the limit ends it.
+struct Caller(Option<OwnedFd>);
+
+impl Caller {
+    fn of(pid: u32) -> Caller {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        Caller(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()))
+    }
+
+    fn is_gone(&self) -> bool {
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        self.0.as_ref().is_some_and(|process| {
+            poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)) == Ok(1)
+        })
+    }
+}
