@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Flag of a thread in exit(2).
 const PF_EXITING: u64 = 4;
+/// In the sets of signals of /proc/TID/status.
+const SIGKILL: u64 = 1 << 8;
 
 /// A mounted proc file system (tests use a made-up one).
 #[derive(Debug)]
@@ -201,6 +203,19 @@ impl Proc {
     pub fn cgroup(&self, tid: u32) -> Option<String> {
         let text = fs::read(self.path(tid, "cgroup")).ok()?;
         cgroup_of(&String::from_utf8_lossy(&text)).map(str::to_string)
+    }
+
+    /// Whether the thread is being killed: SIGKILL waits for it, which is also what a signal that ends it becomes.
+    pub fn is_killed(&self, tid: u32) -> bool {
+        let Ok(status) = fs::read(self.path(tid, "status")) else {
+            return false;
+        };
+        let pending = |name: &[u8]| {
+            let signals = field(&status, name)?;
+            u64::from_str_radix(signals, 16).ok()
+        };
+        let sets = [&b"SigPnd:"[..], b"ShdPnd:"].map(pending);
+        sets.into_iter().flatten().any(|set| set & SIGKILL != 0)
     }
 
     /// The program that the thread's process runs.
@@ -466,6 +481,13 @@ mod tests {
         let thread = dir.path().join("7");
         fs::create_dir_all(&thread).unwrap();
         assert_eq!(proc.credentials(7), None);
+        for (own, shared, killed) in [("0", "4000", false), ("100", "0", true), ("0", "102", true)]
+        {
+            let signals = format!("SigPnd:\t{own}\nShdPnd:\t{shared}\n");
+            fs::write(thread.join("status"), signals).unwrap();
+            assert_eq!(proc.is_killed(7), killed, "{own} {shared}");
+        }
+        assert!(!proc.is_killed(8));
         let text = "Name:\tx\nUid:\t1 2 3 4\nGid:\t5 6 7 8\nGroups:\t9 10 \nCapEff:\t11\n";
         fs::write(thread.join("status"), text).unwrap();
         let found = Credentials {

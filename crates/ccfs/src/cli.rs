@@ -144,7 +144,7 @@ pub struct UmountArgs {
     /// What to do for a daemon, for the mount that DIR stands for (internal).
     #[arg(long, value_name = "TASK", hide = true)]
     pub for_daemon: Option<ccfs_fuse::helper_process::Task>,
-    /// Directory that a volume is mounted on; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Directory that a volume is mounted on; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
@@ -232,8 +232,8 @@ pub struct ResizeArgs {
 
 /// Lets a mounted volume stand still while a command runs, such as one that copies its image or takes a snapshot of its device
 ///
-/// Everything that was accepted before is on the device then, and nobody writes there. Changes wait, and sync calls that have something to write;
-/// reads go on, but in a directory in which somebody waits. The command must not change the volume: it would wait for itself. It ends with the
+/// Everything that was accepted before is on the device then, and nobody writes there. Changes and sync calls wait; reads go on, but in a
+/// directory in which somebody waits. The command must not change the volume: it would wait for itself. It ends with the
 /// command, with this program, at an unmount, and at the latest after --for seconds: then the copy is worth nothing, and the exit code is 1. Else it
 /// is the command's. For root, and for the user who mounted it.
 #[derive(Args, Debug)]
@@ -241,7 +241,7 @@ pub struct FreezeArgs {
     /// Longest time that others wait, seconds
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub longest: u32,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// The command
@@ -255,7 +255,7 @@ pub struct StatusArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -277,7 +277,7 @@ pub struct ScrubArgs {
     /// No pauses: as fast as the device can
     #[arg(long)]
     pub fast: bool,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -307,7 +307,7 @@ pub struct TopArgs {
     /// Seconds between two looks
     #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = values::delay)]
     pub delay: Duration,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -320,7 +320,7 @@ pub struct MetricsArgs {
     /// Serve them over HTTP instead, on this machine only: unix:PATH, or a loopback address with a port such as 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
     pub listen: Option<Listen>,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -405,7 +405,7 @@ pub struct StreamRunArgs {
     /// When the command has ended, make durable what the stream did
     #[arg(long)]
     pub sync: bool,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// The command and its arguments
@@ -434,7 +434,7 @@ pub struct AtomicArgs {
     /// With --dry-run: print JSON
     #[arg(long, requires = "dry_run")]
     pub json: bool,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// The command and its arguments
@@ -456,7 +456,7 @@ pub struct StreamNewArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -471,7 +471,7 @@ pub struct StreamEnterArgs {
     /// Its number, its name, or `default`
     #[arg(value_name = "STREAM", value_parser = stream_ref::parse)]
     pub stream: StreamRef,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// The command and its arguments
@@ -485,7 +485,7 @@ pub struct StreamShowArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume, next to PID; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume, next to PID; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(long = "on", value_name = "DIR")]
     pub on: Option<PathBuf>,
     /// A number: this process (of the same user, unless root asks); else any file or directory of the volume
@@ -499,7 +499,7 @@ pub struct StreamListArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -516,7 +516,7 @@ pub struct StreamSyncArgs {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -651,7 +651,7 @@ pub struct StreamTraceArgs {
     /// As JSON, one object a line, for programs
     #[arg(long)]
     pub json: bool,
-    /// Any file or directory of the volume; also LABEL=, UUID=, PARTLABEL= or PARTUUID= of its device
+    /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }

@@ -1,4 +1,5 @@
-//! `LABEL=`, `UUID=`, `PARTLABEL=` and `PARTUUID=` in place of a device, or of a directory of the volume on it, as mount(8) takes them.
+//! `LABEL=`, `UUID=`, `PARTLABEL=` and `PARTUUID=` in place of a device, or of a directory of the volume on it, as mount(8) takes them. An
+//! image file or a device stands for a directory of its volume, too.
 //!
 //! Such a word names a device even where a file has that name: `./LABEL=x` is the file. Devices are asked by blkid(8), each anew and without
 //! its cache: that sees what udev does not, and two devices of the same name. Where it finds none, because it may not read them, the
@@ -6,7 +7,9 @@
 use crate::{mounts, tools};
 use ccfs_command::{Failure, Outcome};
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
@@ -78,9 +81,10 @@ pub fn only_directory(dir: &Path, code: u8) -> Outcome<PathBuf> {
     Ok(mounted.into_iter().next().unwrap_or_else(|| dir.into()))
 }
 
-/// Where the volume of a tag is mounted, at least once; nothing for what is no tag.
+/// Where the volume of a tag is mounted, at least once; of an image file or device, if it is; nothing for what is neither.
 fn mounted(dir: &Path, code: u8) -> Outcome<Vec<PathBuf>> {
-    if !is_tag(dir.as_os_str()) {
+    let tagged = is_tag(dir.as_os_str());
+    if !tagged && !is_volume(dir) {
         return Ok(Vec::new());
     }
     let device = device(dir, code)?;
@@ -91,12 +95,26 @@ fn mounted(dir: &Path, code: u8) -> Outcome<Vec<PathBuf>> {
         .filter(|m| m.is_ccfs())
         .map(|m| m.dir.clone())
         .collect();
-    if dirs.is_empty() {
+    if tagged && dirs.is_empty() {
         let (shown, name) = (device.display(), dir.display());
         let text = format!("{shown} ({name}) is not mounted with ccfs; mount it first");
         return Err(Failure::new(code, text));
     }
     Ok(dirs)
+}
+
+/// A file or block device, and no file of a mounted volume: that means the volume that it is on. A mount point is not looked at: its daemon
+/// may be stopped.
+fn is_volume(path: &Path) -> bool {
+    let Ok(full) = std::path::absolute(path) else {
+        return false;
+    };
+    if !matches!(mounts::at(&full), Ok(None)) {
+        return false;
+    }
+    let is_one = |m: Metadata| m.is_file() || m.file_type().is_block_device();
+    let on_ccfs = || matches!(mounts::over(&full), Ok(Some(mount)) if mount.is_ccfs());
+    !on_ccfs() && full.metadata().is_ok_and(is_one)
 }
 
 impl Tag {

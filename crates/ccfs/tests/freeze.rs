@@ -133,6 +133,28 @@ fn others_wait_until_it_ends_however_that_is() {
     change(&dir);
     assert!(child.try_wait().unwrap().is_none(), "the limit did nothing");
     assert_eq!(code(&mut child), 1);
+    // Who waits can be killed, and has done nothing.
+    let mut child = freeze(&place, &dir, "60", "sleep 20");
+    for words in [["touch", "never"], ["sync", "f"]] {
+        let mut waiting = Command::new(words[0])
+            .arg(format!("{dir}/{}", words[1]))
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(
+            waiting.try_wait().unwrap().is_none(),
+            "{words:?} does not wait"
+        );
+        signal(waiting.id(), "TERM");
+        waiting.wait().unwrap();
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "{words:?} could not be killed"
+        );
+    }
+    end(&mut child);
+    change(&dir);
+    assert!(!Path::new(&format!("{dir}/never")).exists());
     // The program is killed.
     let mut child = freeze(&place, &dir, "600", "exec sleep 30");
     end(&mut child);

@@ -324,6 +324,32 @@ fn several_devices_and_several_mounts() {
     done(&["umount", &tag]);
 }
 
+/// An image file or a device stands for the directory on which its volume is mounted; a file of a volume for that volume.
+#[test]
+fn image_files_and_devices_stand_for_their_mounts() {
+    common::needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
+    let says = format!("{image} is not a mount point");
+    refused(&ccfs_with(&["umount", &image]), 32, &[&says]);
+    refused(&ccfs_with(&["status", &image]), 1, &["is not on a mounted"]);
+    done(&["mount", &image, &dir]);
+    assert!(done(&["status", &image]).contains(&dir));
+    done(&["freeze", &image, "--", "true"]);
+    // The image of another volume in this one: what is asked about is this one.
+    let (inner, inner_dir) = (format!("{dir}/inner.img"), place.subdir("inner"));
+    done(&["mkfs", "-s", "8M", &inner]);
+    assert!(done(&["status", &inner]).contains(&dir));
+    done(&["mount", &inner, &inner_dir]);
+    let asked = done(&["status", &inner]);
+    assert!(!asked.contains(&inner_dir), "{asked}");
+    done(&["umount", &inner_dir]);
+    done(&["umount", &image]);
+    let disk = Loop::over(&image);
+    done(&["mount", &disk.device, &dir]);
+    done(&["umount", &disk.device]);
+}
+
 /// Each time all devices are asked anew: what is remembered from before may lie on another disk by now.
 #[test]
 fn no_cache_is_written() {

@@ -326,8 +326,8 @@ pub fn resize(fd: impl AsFd, bytes: Option<u64>) -> io::Result<Resized> {
 }
 
 /// Lets a mounted volume stand still until [`thaw`], for `longest` at most (an hour), and no longer than the calling process lives where the
-/// daemon can see it. Everything that was accepted before is on its device then, which nobody writes: it can be copied. Changes wait, and sync calls
-/// that have something to write; reads go on. Gives the number of the freeze. Errors: `EPERM` for all but root and the user whose daemon it is,
+/// daemon can see it. Everything that was accepted before is on its device then, which nobody writes: it can be copied. Changes and sync
+/// calls wait; reads go on. Gives the number of the freeze. Errors: `EPERM` for all but root and the user whose daemon it is,
 /// `EBUSY`: it is frozen already, or changes did not stop; `EINVAL` for a time that is not possible, `EIO`: the volume is stopped.
 ///
 /// ```no_run

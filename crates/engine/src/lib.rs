@@ -28,6 +28,7 @@ pub use ccfs_ext4::inode::{
 };
 pub use ccfs_image::{Damage, ScrubAt, ScrubStep, Wait};
 pub use core::options::Options;
+pub use core::patience::GivesUp;
 pub use core::status::{
     Counters, DamageStatus, DependencyStatus, ErrorStatus, FlashStatus, Status, StreamStatus,
 };

@@ -164,3 +164,49 @@ fn quiet_and_read_only_volumes_stand_still_too() {
     let v = mount_on(dev, options).unwrap();
     assert_eq!(v.while_frozen(|| 7).unwrap(), 7);
 }
+
+/// A call whose caller has gone ends, and has done nothing; the others wait.
+#[test]
+fn who_has_gone_waits_no_longer() {
+    let dev = Arc::new(image(&[], "16M"));
+    let v = mount_on(dev, background()).unwrap();
+    let file = v.mknod(&cx(2), ROOT_INO, b"f", 0o100644, 0).unwrap();
+    let gone = Arc::new(std::sync::Mutex::new(None));
+    let asked = gone.clone();
+    v.ask_who_waits(Box::new(move || {
+        *asked.lock().unwrap() == Some(std::thread::current().id())
+    }));
+    let ended = AtomicU64::new(0);
+    let again = v.while_frozen(|| {
+        std::thread::scope(|scope| {
+            let wait = |name: &'static [u8]| {
+                let (v, ended) = (&v, &ended);
+                let call = move || {
+                    let made = match name {
+                        b"sync" => v.fsync(&cx(2), file.ino, false),
+                        _ => v.mknod(&cx(2), ROOT_INO, name, 0o100644, 0).map(drop),
+                    };
+                    ended.fetch_add(1, SeqCst);
+                    made
+                };
+                scope.spawn(call)
+            };
+            for name in [&b"never"[..], b"sync"] {
+                let thread = wait(name);
+                std::thread::sleep(Duration::from_millis(700));
+                assert!(!thread.is_finished());
+                *gone.lock().unwrap() = Some(thread.thread().id());
+                let outcome = thread.join().unwrap();
+                assert!(
+                    matches!(outcome, Err(Error::Errno(libc::EINTR))),
+                    "{outcome:?}"
+                );
+            }
+        });
+        ended.load(SeqCst)
+    });
+    assert_eq!(again.unwrap(), 2);
+    assert!(v.lookup(ROOT_INO, b"never").is_err());
+    v.mknod(&cx(2), ROOT_INO, b"later", 0o100644, 0).unwrap();
+    v.unmount().unwrap();
+}

@@ -17,6 +17,7 @@ impl Calls {
         if self.options().read_only {
             return Ok(());
         }
+        self.await_end_of_freeze()?;
         if let SyncCall::File(ino) = call {
             self.publish(cx, &[ino])?;
             self.at(WaitPoint::Placed);

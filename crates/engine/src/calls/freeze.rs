@@ -1,4 +1,5 @@
 //! A volume that stands still, for who copies its device (docs/design/space.md, "Freezing").
+use crate::base::cause::{Cause, SyncCall, Syncer};
 use crate::base::types::*;
 use crate::calls::Calls;
 use ccfs_ext4::Error;
@@ -7,9 +8,17 @@ use std::time::Duration;
 /// Longest time to wait for commits that write.
 const COMMITS_END: Duration = Duration::from_secs(10);
 
+/// As root's syncfs, which would wait for the end of the freeze.
+const SYNCER: Syncer = Syncer {
+    call: SyncCall::Volume,
+    pid: 0,
+    uid: 0,
+    stream: DEFAULT_STREAM,
+};
+
 impl Calls {
     /// Runs `work` while the volume stands still: everything that was accepted before the call is on the device, the device is not written,
-    /// and changes wait, as do sync calls that have something to write. Reads go on. Open atomic groups stay open, and nothing of them is there.
+    /// and changes and sync calls wait. Reads go on. Open atomic groups stay open, and nothing of them is there.
     ///
     /// # Errors
     /// EBUSY: another freeze, or a commit that does not end. EROFS, `Io` as other changes. `work` has not run then.
@@ -21,7 +30,7 @@ impl Calls {
             return Ok(work());
         }
         let _growing = self.growing().lock();
-        self.syncfs(&Context::root(DEFAULT_STREAM))?;
+        self.commit_all(Cause::Sync(SYNCER))?;
         self.drive()?;
         self.checkpoint()?;
         // Who applies or makes a checkpoint writes as well. Before commits stop: what he waits for may be a commit.
@@ -38,7 +47,7 @@ impl Calls {
         Ok(done)
     }
 
-    /// Stands still until [`thaw`](crate::Volume::thaw), the end of `longest`, or when `gone` says so, which is asked ten times a second; and
+    /// Stands still until `thaw`, the end of `longest`, or when `gone` says so, which is asked ten times a second; and
     /// says when that begins. An unmount ends it, too.
     ///
     /// # Errors

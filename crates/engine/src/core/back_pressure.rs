@@ -6,7 +6,9 @@
 //! the lines by turns, and whoever has made his change calls the next one.
 use crate::base::share;
 use crate::base::sync::{Condvar, Mutex};
+use crate::base::types::Result;
 use crate::core::Core;
+use crate::core::patience::Patience;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -142,21 +144,26 @@ impl Drop for LetIn<'_> {
 }
 
 impl Core {
-    pub(crate) fn wait_for_room(&self, key: Key, exempt: impl Fn() -> bool) -> LetIn<'_> {
+    /// EINTR: who waits for it has gone.
+    pub(crate) fn wait_for_room(&self, key: Key, exempt: impl Fn() -> bool) -> Result<LetIn<'_>> {
         let room = &self.back_pressure;
         let most = self.dirty_limit() / PART / self.limits.write_max.max(1) as u64;
         let most = most.clamp(1, LET_IN_MAX);
         let mut lines = room.lines.lock();
         let call = room.join(&mut lines, key);
+        let mut patience = Patience::default();
         let let_in = loop {
             let frozen = self.freeze().is_on();
             if self.is_stopped() || !frozen && exempt() {
-                break false;
+                break Ok(false);
+            }
+            if let Err(gone) = patience.check(self) {
+                break Err(gone);
             }
             match self.over_limit() {
                 _ if frozen => {}
                 true => self.want(|w| w.pressure = true),
-                false if lines.let_in < most => break true,
+                false if lines.let_in < most => break Ok(true),
                 false => {}
             }
             let looks = lines.line(key).is_some_and(|l| !l.watched);
@@ -171,11 +178,11 @@ impl Core {
             watch(&mut lines, false);
         };
         room.leave(&mut lines, key, &call);
-        if let_in {
+        if let Ok(true) = let_in {
             lines.let_in += 1;
         }
         lines.call_next();
-        LetIn::new(let_in.then_some(room))
+        Ok(LetIn::new(let_in?.then_some(room)))
     }
 
     /// A user's change would wait for room now or for the end of a freeze, or could have to wait for an atomic group.

@@ -1,7 +1,9 @@
 //! A volume that stands still while somebody copies its device (docs/design/space.md, "Freezing"): changes wait before they begin, and
 //! commits before they write.
 use crate::base::sync::{Condvar, Mutex};
+use crate::base::types::Result;
 use crate::core::Core;
+use crate::core::patience::Patience;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -71,6 +73,20 @@ impl Core {
     pub fn thaw(&self) {
         self.freeze.commits.lock().over = true;
         self.freeze.news.notify_all();
+    }
+
+    /// Before a sync call begins, which holds nothing yet. EINTR: who waits for it has gone.
+    pub(crate) fn await_end_of_freeze(&self) -> Result<()> {
+        if !self.freeze.is_on() {
+            return Ok(());
+        }
+        let mut patience = Patience::default();
+        let mut commits = self.freeze.commits.lock();
+        while self.freeze.is_on() && !self.is_stopped() {
+            self.freeze.news.wait_for(&mut commits, GLANCE);
+            patience.check(self)?;
+        }
+        Ok(())
     }
 
     /// Before a commit writes.

@@ -14,6 +14,7 @@ pub(crate) mod freeze;
 pub(crate) mod health;
 pub(crate) mod options;
 pub(crate) mod pace;
+pub mod patience;
 pub(crate) mod status;
 pub(crate) mod tune;
 pub(crate) mod wakeup;
@@ -34,7 +35,8 @@ use freeze::Freeze;
 use health::Health;
 use options::{Limits, Options};
 use pace::Pace;
-use std::sync::Arc;
+use patience::GivesUp;
+use std::sync::{Arc, OnceLock};
 use tune::Tuned;
 use wakeup::Wakeup;
 use watch::Watch;
@@ -61,6 +63,7 @@ pub struct Core {
     drafts: ByUser,
     back_pressure: BackPressure,
     freeze: Freeze,
+    gives_up: OnceLock<GivesUp>,
     counters: AtomicCounters,
     watch: Watch,
 }
@@ -92,6 +95,7 @@ impl Core {
             drafts: ByUser::default(),
             back_pressure: BackPressure::default(),
             freeze: Freeze::default(),
+            gives_up: OnceLock::new(),
             counters: AtomicCounters::default(),
             watch: Watch::default(),
         }

@@ -53,7 +53,7 @@ impl Operations {
             self.commit_all(Cause::DirtyLimit)?;
             return self.drive().map(|()| at_once);
         }
-        let let_in = self.wait_for_room(key(), exempt);
+        let let_in = self.wait_for_room(key(), exempt)?;
         self.check_running()?;
         Ok(let_in)
     }

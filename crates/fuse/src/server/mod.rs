@@ -126,6 +126,7 @@ impl Server {
     ) -> Result<Self, ccfs_engine::Error> {
         let notifier = notifier::Notifier::default();
         let status_dir = status_dir::StatusDir::new(&volume, mount.status_dir);
+        volume.ask_who_waits(serve::gives_up(Proc::new("/proc")));
         Ok(Server {
             block_size: volume.statfs()?.block_size,
             callers: Callers::new(

@@ -4,8 +4,10 @@
 use super::{Answer, Server, ioctl, notifier, status_dir};
 use crate::abi::{self, op};
 use crate::wire::{Errno, Handler, Reply, Request, StalePages};
+use ccfs_caller::procfs::Proc;
 use ccfs_client::abi as client;
-use ccfs_engine::{Attempt, Wait};
+use ccfs_engine::{Attempt, GivesUp, Wait};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
@@ -119,6 +121,7 @@ impl Server {
 
     /// Serves a request. `Again`: it must not wait, and would have to; nothing has been done.
     fn serve(&self, request: &Request<'_>, reply: &mut Reply) -> Attempt {
+        CALLER.set(request.header.pid);
         match catch_unwind(AssertUnwindSafe(|| self.call(request, reply))) {
             Ok(Ok(Attempt::Done(()))) => {}
             Ok(Ok(Attempt::Again)) => {
@@ -242,6 +245,19 @@ impl Server {
         reply.errno = libc::EIO;
         let _ = catch_unwind(AssertUnwindSafe(|| self.volume.shutdown()));
     }
+}
+
+thread_local! {
+    /// Of the request that this thread serves: the thread that made it, 0 where it cannot be seen from here.
+    static CALLER: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A call that waits ends where its process is being killed, which the kernel lets end only then.
+pub fn gives_up(proc: Proc) -> GivesUp {
+    Box::new(move || match CALLER.get() {
+        0 => false,
+        tid => proc.is_killed(tid),
+    })
 }
 
 /// Requests that leave no trace where a read fails before the engine has accepted them, so they can be tried and left.
