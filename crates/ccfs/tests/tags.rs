@@ -338,7 +338,7 @@ fn image_files_and_devices_stand_for_their_mounts() {
     done(&["freeze", &image, "--", "true"]);
     // The image of another volume in this one: what is asked about is this one.
     let (inner, inner_dir) = (format!("{dir}/inner.img"), place.subdir("inner"));
-    done(&["mkfs", "-s", "8M", &inner]);
+    done(&["mkfs", "-s", "16M", &inner]);
     assert!(done(&["status", &inner]).contains(&dir));
     done(&["mount", &inner, &inner_dir]);
     let asked = done(&["status", &inner]);
