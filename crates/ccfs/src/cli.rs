@@ -232,15 +232,16 @@ pub struct ResizeArgs {
 
 /// Lets a mounted volume stand still while a command runs, such as one that copies its image or takes a snapshot of its device
 ///
-/// Everything that was accepted before is on the device then, and nobody writes there. Changes and sync calls wait; reads go on, but in a
-/// directory in which somebody waits. The command must not change the volume: it would wait for itself. It ends with the
-/// command, with this program, at an unmount, and at the latest after --for seconds: then the copy is worth nothing, and the exit code is 1. Else it
-/// is the command's. For root, and for the user who mounted it.
+/// Everything that was accepted before is on the device then, and nobody writes there. Changes and sync calls wait, the command's own, too. It ends with
+/// the command, and after --for seconds: then the exit code is 1, else the command's. For root, and for who mounted it.
 #[derive(Args, Debug)]
 pub struct FreezeArgs {
     /// Longest time that others wait, seconds
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub longest: u32,
+    /// Hold it until stdin ends
+    #[arg(long, hide = true)]
+    pub hold: bool,
     /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,

@@ -177,6 +177,32 @@ fn others_wait_until_it_ends_however_that_is() {
     tool("e2fsck", &["-fn", &image]);
 }
 
+/// More calls wait than the daemon has room for: the end of the freeze needs no call that would have to get through.
+#[test]
+fn a_crowd_that_waits_goes_on() {
+    common::needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
+    mount(&image, &dir);
+    let crowd = 700;
+    for n in 0..crowd {
+        fs::create_dir(format!("{dir}/{n}")).unwrap();
+    }
+    let mut child = freeze(&place, &dir, "50", "sleep 2");
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for n in 0..crowd {
+            let dir = &dir;
+            scope.spawn(move || fs::write(format!("{dir}/{n}/f"), "text").unwrap());
+        }
+    });
+    let took = begun.elapsed();
+    assert_eq!(code(&mut child), 0);
+    assert!(took < Duration::from_secs(30), "only the limit ended it");
+    unmount(&dir);
+    tool("e2fsck", &["-fn", &image]);
+}
+
 #[test]
 fn what_cannot_be_frozen_is_refused() {
     common::needs_mounts!();

@@ -350,6 +350,9 @@ pub fn freeze(fd: impl AsFd, longest: Duration) -> io::Result<u64> {
 
 /// Ends a freeze. False: it had ended before, so what was copied meanwhile is worth nothing. Errors: as [`freeze`].
 ///
+/// Where hundreds of calls wait there may be no way through for this one. Then only the end of the process that froze the volume, or the
+/// limit, ends it; `ccfs freeze` has a process for that.
+///
 /// ```no_run
 /// # let dir = std::fs::File::open("/srv/data")?;
 /// # let freeze = 1;

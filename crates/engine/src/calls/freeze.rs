@@ -47,7 +47,7 @@ impl Calls {
         Ok(done)
     }
 
-    /// Stands still until `thaw`, the end of `longest`, or when `gone` says so, which is asked ten times a second; and
+    /// Stands still until `thaw`, the end of `longest`, or when `gone` says so, which is asked a hundred times a second; and
     /// says when that begins. An unmount ends it, too.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Between two looks at commits that are under way.
 const LOOK: Duration = Duration::from_millis(20);
 /// Between two looks whether whoever froze the volume is there.
-const GLANCE: Duration = Duration::from_millis(100);
+const GLANCE: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub(crate) struct Freeze {

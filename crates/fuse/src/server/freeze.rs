@@ -10,9 +10,14 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long a freeze whose caller has ended may take to end, and between two looks at it.
+const END_MAX: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The freeze that there is, or was last.
 #[derive(Default)]
@@ -22,6 +27,18 @@ pub(super) struct Freezes(Mutex<Last>);
 struct Last {
     id: u64,
     thread: Option<JoinHandle<()>>,
+    caller: Option<Arc<Caller>>,
+}
+
+impl Last {
+    fn lasts(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// Its caller has ended, so it ends in a moment.
+    fn ends(&self) -> bool {
+        self.caller.as_ref().is_some_and(|caller| caller.is_gone())
+    }
 }
 
 impl Server {
@@ -33,10 +50,15 @@ impl Server {
             return Err(Errno(libc::EINVAL));
         }
         let mut last = self.freezes.0.lock();
-        if last.thread.as_ref().is_some_and(|t| !t.is_finished()) {
+        let began = Instant::now();
+        while last.lasts() && last.ends() && began.elapsed() < END_MAX {
+            std::thread::sleep(PAUSE);
+        }
+        if last.lasts() {
             return Err(Errno(libc::EBUSY));
         }
-        let caller = Caller::of(request.header.pid);
+        let caller = Arc::new(Caller::of(request.header.pid));
+        last.caller = Some(caller.clone());
         let longest = Duration::from_millis(arg.milliseconds);
         let (volume, (begins, begun)) = (self.volume.clone(), channel());
         let failed = begins.clone();
@@ -72,8 +94,7 @@ impl Server {
         }
         let thread = {
             let mut last = self.freezes.0.lock();
-            let lasts = |t: &JoinHandle<()>| !t.is_finished();
-            if last.id != arg.id || !last.thread.as_ref().is_some_and(lasts) {
+            if last.id != arg.id || !last.lasts() {
                 return Err(Errno(libc::ENOENT));
             }
             // Under the lock: the next freeze is not meant.

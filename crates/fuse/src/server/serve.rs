@@ -106,7 +106,6 @@ impl Server {
             | client::IOC_SCRUB
             | client::IOC_RESIZE
             | client::IOC_FREEZE
-            | client::IOC_THAW
             | client::IOC_GROUP_COMMIT
             | client::IOC_GROUP_ABORT
             | ioctl::F2FS_COMMIT
