@@ -104,30 +104,23 @@ impl Explored {
         (good, of_kind.count())
     }
 
-    /// What makes the check itself suspect: it fails where there was no crash.
+    /// What makes the check itself suspect: it fails where there was no crash. Where images were left nothing is said: those may be among them.
     pub fn hint(&self) -> Option<String> {
-        let fails = |at: usize| {
-            let whole = |t: &&Tested| t.spec == Spec::in_order(t.spec.at);
-            let mut all = self.tested.iter().filter(whole);
-            match at {
-                0 => all.next(),
-                _ => all.next_back(),
-            }
-            .and_then(|t| t.failure.as_ref())
+        let in_order = |t: &&Tested| t.spec == Spec::in_order(t.spec.at) && self.left == 0;
+        let mut in_order = self.tested.iter().filter(in_order);
+        let mut line = |last: bool| {
+            let tested = match last {
+                false => in_order.next(),
+                true => in_order.next_back(),
+            };
+            Some(tested?.failure.as_ref()?.line.as_str())
         };
-        let (before, after) = (fails(0), fails(1));
-        let line = |f: &Failure| f.line.clone();
-        match (before, after) {
-            (_, Some(f)) => Some(format!(
-                "the check also fails on what the program left at its end, without a crash: {}",
-                line(f)
-            )),
-            (Some(f), None) => Some(format!(
-                "the check also fails on what was there before the program began: {}",
-                line(f)
-            )),
-            _ => None,
-        }
+        let (what, line) = match (line(false), line(true)) {
+            (_, Some(line)) => ("what the program left at its end, without a crash", line),
+            (Some(line), None) => ("what was there before the program began", line),
+            (None, None) => return None,
+        };
+        Some(format!("the check also fails on {what}: {line}"))
     }
 
     /// Recorded time, seconds.

@@ -21,7 +21,8 @@ fn report(place: &Place, fs: &str, calls: bool) -> (i32, String) {
     let trace = place.text(&format!("trace-{fs}"));
     let page = place.text(&format!("{fs}.html"));
     let work = format!("echo new >'{NAME}'; \"$CCFS\" crash mark written");
-    let mut words = vec!["record", "--fs", fs, "--size", "64M", "--linger", "6"];
+    // ext4 commits after 5 s, rounded up to a whole second, and a busy machine is late.
+    let mut words = vec!["record", "--fs", fs, "--size", "64M", "--linger", "8"];
     if calls {
         words.push("--calls");
     }
