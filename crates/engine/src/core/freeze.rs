@@ -7,10 +7,8 @@ use crate::core::patience::Patience;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Between two looks at commits that are under way.
-const LOOK: Duration = Duration::from_millis(20);
-/// Between two looks whether whoever froze the volume is there.
-const GLANCE: Duration = Duration::from_millis(10);
+/// Between two looks: at commits that are under way, and whether whoever froze the volume, or waits for its end, is there.
+const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub(crate) struct Freeze {
@@ -65,7 +63,7 @@ impl Core {
             if left.is_zero() {
                 return;
             }
-            self.freeze.news.wait_for(&mut commits, left.min(GLANCE));
+            self.freeze.news.wait_for(&mut commits, left.min(LOOK));
         }
     }
 
@@ -83,7 +81,7 @@ impl Core {
         let mut patience = Patience::default();
         let mut commits = self.freeze.commits.lock();
         while self.freeze.is_on() && !self.is_stopped() {
-            self.freeze.news.wait_for(&mut commits, GLANCE);
+            self.freeze.news.wait_for(&mut commits, LOOK);
             patience.check(self)?;
         }
         Ok(())
