@@ -1,5 +1,5 @@
 //! Plain files: a log of records, a file that is replaced by rename, a directory as a queue.
-use super::{Finding, Judged, Known, cannot, damaged};
+use super::{Finding, Judged, Known, cannot, damaged, lost};
 use crate::record::version;
 use std::collections::BTreeMap;
 use std::io;
@@ -70,13 +70,9 @@ pub fn log(path: &Path, known: &Known) -> Judged {
         .split_inclusive(|b| *b == b'\n')
         .filter_map(|l| l.strip_suffix(b"\n"));
     let records: std::collections::HashSet<&[u8]> = whole.collect();
-    let lost = known
-        .answered("record")
-        .find(|r| !records.contains(r.as_bytes()));
-    match lost {
-        Some(record) => Err(Finding::Lost(format!(
-            "{shown}: record {record} that was answered for is lost"
-        ))),
+    let mut answered = known.answered("record");
+    match answered.find(|r| !records.contains(r.as_bytes())) {
+        Some(record) => lost(shown, &format!("record {record}")),
         None => Ok(()),
     }
 }

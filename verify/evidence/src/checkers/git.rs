@@ -1,5 +1,5 @@
 //! A Git repository, by Git.
-use super::{Finding, Judged, Known, Ran, damaged, tool};
+use super::{Finding, Judged, Known, Ran, damaged, lost, tool};
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -33,9 +33,7 @@ pub fn check(path: &Path, known: &Known) -> Judged {
     for commit in known.answered("commit") {
         let has = ["for-each-ref", "--count=1", "--contains", commit];
         if !there || git(&at, &has, "")?.out.is_empty() {
-            return Err(Finding::Lost(format!(
-                "{shown}: commit {commit} that was answered for is lost"
-            )));
+            return lost(shown, &format!("commit {commit}"));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! LevelDB and RocksDB: both have the same calls in C, with names that begin differently (leveldb/c.h, rocksdb/c.h).
 #![allow(unsafe_code)]
 use super::library::{Library, text};
-use super::{Finding, Judged, Known, cannot, damaged};
+use super::{Judged, Known, cannot, damaged, lost, no_database};
 use libc::{c_char, c_uchar, c_void, size_t};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -56,13 +56,7 @@ pub fn check(api: &Api, path: &Path, known: &Known) -> Judged {
     // A database has this file from its making on.
     let current = path.join("CURRENT");
     if !known.at(&current).exists() {
-        if known.always_had(&current) {
-            return damaged(format!("{shown} has no CURRENT"));
-        }
-        return match known.answered("key").next() {
-            Some(key) => lost(&shown, key),
-            None => Ok(()),
-        };
+        return no_database(shown, &current, known);
     }
     let library = Library::open(api.libraries, api.package)?;
     let name =
@@ -106,18 +100,12 @@ pub fn check(api: &Api, path: &Path, known: &Known) -> Judged {
             let value = get(db, reading, key.as_ptr(), key.len(), &mut len, &mut fault);
             failed(&shown, "cannot be read", fault)?;
             if value.is_null() {
-                return lost(&shown, key);
+                return lost(shown, &format!("key {key}"));
             }
         }
         library.function::<End>(&call("close"))?(db);
     }
     Ok(())
-}
-
-fn lost(shown: &str, key: &str) -> Judged {
-    Err(Finding::Lost(format!(
-        "{shown}: key {key} that was answered for is lost"
-    )))
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! An LMDB environment, by liblmdb (lmdb.h).
 #![allow(unsafe_code)]
 use super::library::{Library, text};
-use super::{Finding, Judged, Known, cannot, damaged};
+use super::{Finding, Judged, Known, cannot, damaged, lost, no_database};
 use libc::{c_char, c_int, c_uint, c_void, size_t};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -47,13 +47,7 @@ pub fn check(path: &Path, known: &Known) -> Judged {
         false => path.to_path_buf(),
     };
     if !known.at(&data).exists() {
-        if known.always_had(&data) {
-            return damaged(format!("{shown} has no data.mdb"));
-        }
-        return match known.answered("key").next() {
-            Some(key) => lost(&shown, key),
-            None => Ok(()),
-        };
+        return no_database(shown, &data, known);
     }
     let library = Library::open(&["liblmdb.so.0", "liblmdb.so"], "liblmdb0")?;
     let name = CString::new(at.as_os_str().as_bytes()).map_err(|e| cannot(e.to_string()))?;
@@ -108,7 +102,7 @@ pub fn check(path: &Path, known: &Known) -> Judged {
             let mut value = val(&[]);
             let mut has = |database: &c_uint| get(txn, *database, &wanted, &mut value) == 0;
             if !databases.iter().any(&mut has) {
-                return lost(&shown, key);
+                return lost(shown, &format!("key {key}"));
             }
         }
         let own = val(b"ccfs crash check");
@@ -126,12 +120,6 @@ fn val(bytes: &[u8]) -> Val {
         size: bytes.len(),
         data: bytes.as_ptr(),
     }
-}
-
-fn lost(shown: &str, key: &str) -> Judged {
-    Err(Finding::Lost(format!(
-        "{shown}: key {key} that was answered for is lost"
-    )))
 }
 
 /// Reads a whole database, values too, and gives its keys: those that may name databases, so short ones.

@@ -13,6 +13,7 @@ mod sqlite;
 use crate::explore::{AFTER_ENV, ALL_MARKS_ENV, BEFORE_ENV, MARKS_ENV};
 use crate::programs::LOST;
 use crate::{fs, record};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -49,6 +50,25 @@ pub type Judged = Result<(), Finding>;
 
 fn damaged<T>(why: impl Into<String>) -> Result<T, Finding> {
     Err(Finding::Damaged(why.into()))
+}
+
+/// Of what lies at `shown`, something that a mark had answered for.
+fn lost<T>(shown: impl Display, what: &str) -> Result<T, Finding> {
+    Err(Finding::Lost(format!(
+        "{shown}: {what} that was answered for is lost"
+    )))
+}
+
+/// A key-value database that is not there, as `file` of it tells: no crash may take away what the run always had, and no key is answered for.
+fn no_database(shown: impl Display, file: &Path, known: &Known) -> Judged {
+    if known.always_had(file) {
+        let name = file.file_name().unwrap_or_default().display();
+        return damaged(format!("{shown} has no {name}"));
+    }
+    match known.answered("key").next() {
+        Some(key) => lost(shown, &format!("key {key}")),
+        None => Ok(()),
+    }
 }
 
 fn cannot(why: impl Into<String>) -> Finding {
@@ -232,7 +252,7 @@ impl Checker {
     }
 }
 
-/// Runs a tool and gives what it printed: stdout if it succeeded, else both.
+/// Runs a tool, with this input, and gives what it printed.
 fn tool(name: &str, package: &str, args: &[&std::ffi::OsStr], input: &str) -> Result<Ran, Finding> {
     if let Some(why) = fs::missing_tool(name, package) {
         return Err(cannot(why));
