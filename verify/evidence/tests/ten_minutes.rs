@@ -1,18 +1,11 @@
 //! docs/using/crash-tests.md: its commands do what it says, as printed, one after the other.
+use ccfs_testkit::blocks::blocks;
 use ccfs_testkit::needs_mounts;
 use ccfs_testkit::place::Place;
 use ccfs_testkit::program::ccfs;
 use ccfs_testkit::run::run;
 use std::path::Path;
 use std::process::Command;
-
-/// The shell blocks of a document.
-fn blocks(text: &str) -> Vec<&str> {
-    let parts = text.split("\n```sh\n").skip(1);
-    parts
-        .map(|part| part.split("\n```").next().unwrap())
-        .collect()
-}
 
 #[test]
 fn the_document_is_true() {
@@ -22,9 +15,11 @@ fn the_document_is_true() {
     let program = ccfs().get_program().to_owned();
     let bin = Path::new(&program).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let said: Vec<String> = blocks(text)
+    let said: Vec<String> = blocks("docs/using/crash-tests.md", text)
         .iter()
+        .filter(|block| block.language == "sh")
         .map(|block| {
+            let block = &block.text;
             let ran = run(Command::new("sh")
                 // This user is root already.
                 .args(["-ec", &format!("sudo() {{ \"$@\"; }}\n{block}")])
