@@ -104,6 +104,14 @@ impl Explored {
         (good, of_kind.count())
     }
 
+    /// The same by the four kinds of [`History::kind`].
+    pub fn count_of(&self, kind: &str) -> (usize, usize) {
+        let images = self.tested.iter();
+        let images = images.filter(|t| self.history.kind(&t.spec) == kind);
+        let good = images.clone().filter(|t| t.failure.is_none()).count();
+        (good, images.count())
+    }
+
     /// What makes the check itself suspect: it fails where there was no crash. Where images were left nothing is said: those may be among them.
     pub fn hint(&self) -> Option<String> {
         let in_order = |t: &&Tested| t.spec == Spec::in_order(t.spec.at) && self.left == 0;
@@ -226,12 +234,12 @@ impl Explored {
 pub fn explore(config: &Config) -> Result<Explored, Fail> {
     let (history, fs) = open(config)?;
     let scratch = scratch()?;
-    let trees = Trees::of(&history, fs, scratch.path())?;
+    let run = WholeRun::of(&history, fs, scratch.path())?;
     let tester = Tester {
         config,
         history: &history,
         fs,
-        trees: &trees,
+        whole_run: &run,
         scratch: scratch.path(),
     };
     let mut specs = choose(&history, config.choice);
@@ -265,14 +273,16 @@ fn in_passes(specs: Vec<Spec>) -> Vec<Spec> {
     (0..PASSES).flat_map(pass).collect()
 }
 
-/// Copies of what was there before the program ran, and after it; `None` where that cannot be mounted, such as before the mkfs of a foreign trace.
-struct Trees {
+/// What checks are told of the whole run: copies of what was there before the program ran, and after it (`None` where that cannot be mounted, such
+/// as before the mkfs of a foreign trace), and a file with all marks.
+struct WholeRun {
+    marks: tempfile::NamedTempFile,
     before: Option<PathBuf>,
     after: Option<PathBuf>,
 }
 
-impl Trees {
-    fn of(history: &History, fs: Kind, scratch: &Path) -> Result<Trees, Fail> {
+impl WholeRun {
+    fn of(history: &History, fs: Kind, scratch: &Path) -> Result<WholeRun, Fail> {
         let tree = |name: &str, at: usize| {
             let image = Builder::new(history).build(&Spec::in_order(at))?;
             let Ok(mount) = Mount::new(fs, Arc::new(image), scratch) else {
@@ -292,11 +302,26 @@ impl Trees {
             }
             Ok(Some(copy))
         };
-        Ok(Trees {
+        Ok(WholeRun {
+            marks: marks_file(history, history.end(), scratch)?,
             before: tree("before", history.first)?,
             after: tree("after", history.end())?,
         })
     }
+}
+
+/// A file with the marks that a crash at `at` had reached, one a line.
+fn marks_file(
+    history: &History,
+    at: usize,
+    scratch: &Path,
+) -> Result<tempfile::NamedTempFile, Fail> {
+    let cannot = |e: std::io::Error| Fail::new(format!("cannot write the marks: {e}"));
+    let file = tempfile::NamedTempFile::new_in(scratch).map_err(cannot)?;
+    let marks = history.marks(at);
+    let text: String = marks.iter().map(|m| format!("{m}\n")).collect();
+    std::fs::write(file.path(), text).map_err(cannot)?;
+    Ok(file)
 }
 
 /// Takes back the failures whose check ended with this exit code, and gives their number.
@@ -336,12 +361,12 @@ pub fn one(config: &Config, spec: &Spec, save: Option<&Path>) -> Result<(Tested,
             .to_file(path)
             .map_err(|e| Fail::new(format!("{}: {e}", path.display())))?;
     }
-    let trees = Trees::of(&history, fs, scratch.path())?;
+    let run = WholeRun::of(&history, fs, scratch.path())?;
     let tester = Tester {
         config,
         history: &history,
         fs,
-        trees: &trees,
+        whole_run: &run,
         scratch: scratch.path(),
     };
     let (failure, text) = tester.test(spec, image)?;
@@ -391,7 +416,7 @@ struct Tester<'a> {
     config: &'a Config,
     history: &'a History,
     fs: Kind,
-    trees: &'a Trees,
+    whole_run: &'a WholeRun,
     scratch: &'a Path,
 }
 
@@ -473,21 +498,10 @@ impl Tester<'_> {
         }
     }
 
-    /// A file with the marks that a crash had reached, one a line.
-    fn marks(&self, at: usize) -> Result<tempfile::NamedTempFile, Fail> {
-        let cannot = |e: std::io::Error| Fail::new(format!("cannot write the marks: {e}"));
-        let file = tempfile::NamedTempFile::new_in(self.scratch).map_err(cannot)?;
-        let marks = self.history.marks(at);
-        let text: String = marks.iter().map(|m| format!("{m}\n")).collect();
-        std::fs::write(file.path(), text).map_err(cannot)?;
-        Ok(file)
-    }
-
     /// Mounts an image and runs the check. Also gives the output.
     fn test(&self, spec: &Spec, image: MemoryDevice) -> Result<(Option<Failure>, String), Fail> {
         sys::interrupted()?;
-        let marks = self.marks(spec.at)?;
-        let all_marks = self.marks(self.history.end())?;
+        let marks = marks_file(self.history, spec.at, self.scratch)?;
         let mount = match Mount::new(self.fs, Arc::new(image), self.scratch) {
             Ok(mount) => mount,
             Err(e) => {
@@ -495,20 +509,14 @@ impl Tester<'_> {
                 return Ok((Some(failure), e.to_string()));
             }
         };
+        let run = self.whole_run;
         let mut env = vec![
             (MARKS_ENV, marks.path().as_os_str()),
-            (ALL_MARKS_ENV, all_marks.path().as_os_str()),
+            (ALL_MARKS_ENV, run.marks.path().as_os_str()),
             ("CCFS", self.config.ccfs.as_os_str()),
         ];
-        let trees = [
-            (BEFORE_ENV, &self.trees.before),
-            (AFTER_ENV, &self.trees.after),
-        ];
-        env.extend(
-            trees
-                .iter()
-                .filter_map(|(name, tree)| Some((*name, tree.as_deref()?.as_os_str()))),
-        );
+        env.extend(run.before.iter().map(|tree| (BEFORE_ENV, tree.as_os_str())));
+        env.extend(run.after.iter().map(|tree| (AFTER_ENV, tree.as_os_str())));
         let ended = run::shell(
             &self.config.check,
             &mount.root,

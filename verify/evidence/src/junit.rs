@@ -1,7 +1,8 @@
 //! Verdicts as JUnit XML, as CI servers read it: a suite for each file system, a case for each kind of crash state.
+use crate::explore::Explored;
 use crate::report::{command, escape};
 use crate::systems::System;
-use crate::verdict::{Outcome, Tried};
+use crate::verdict::Outcome;
 use crate::verdicts::{Verdicts, kinds};
 use std::fmt::Write;
 use std::path::Path;
@@ -28,8 +29,8 @@ fn suite(out: &mut String, system: &System, trace: &Path, outcome: &Outcome, che
     };
     let case = |kind: &str| format!("  <testcase classname=\"ccfs.crash.{name}\" name=\"{kind}\"");
     match outcome {
-        Outcome::Judged(tried) => {
-            let kinds = kinds(tried);
+        Outcome::Judged(found) => {
+            let kinds = kinds(found);
             let failures = kinds.iter().filter(|(_, good, all)| good < all).count();
             begin(out, kinds.len(), failures, 0, 0);
             for (kind, good, all) in kinds {
@@ -42,25 +43,18 @@ fn suite(out: &mut String, system: &System, trace: &Path, outcome: &Outcome, che
                     out,
                     ">\n   <failure type=\"inconsistent\" message=\"{} of {all} images are inconsistent\">{}</failure>\n  </testcase>",
                     all - good,
-                    escape(&failures_of(kind, tried, trace, check))
+                    escape(&failures_of(kind, found, trace, check))
                 );
             }
         }
-        Outcome::Skipped(why) => {
-            begin(out, 1, 0, 0, 1);
+        Outcome::Skipped(why) | Outcome::Failed(why) => {
+            let skipped = matches!(outcome, Outcome::Skipped(_));
+            begin(out, 1, 0, usize::from(!skipped), usize::from(skipped));
             let _ = writeln!(
                 out,
-                "{}><skipped message=\"{}\"/></testcase>",
+                "{}><{} message=\"{}\"/></testcase>",
                 case("all"),
-                escape(why)
-            );
-        }
-        Outcome::Failed(why) => {
-            begin(out, 1, 0, 1, 0);
-            let _ = writeln!(
-                out,
-                "{}><error message=\"{}\"/></testcase>",
-                case("all"),
+                if skipped { "skipped" } else { "error" },
                 escape(why)
             );
         }
@@ -69,8 +63,7 @@ fn suite(out: &mut String, system: &System, trace: &Path, outcome: &Outcome, che
 }
 
 /// The distinct failures that images of a kind have, each with the command that shows it, as far as the least of them is of the kind.
-fn failures_of(kind: &str, tried: &Tried, trace: &Path, check: &str) -> String {
-    let found = &tried.found;
+fn failures_of(kind: &str, found: &Explored, trace: &Path, check: &str) -> String {
     let mut out = String::new();
     for d in &found.distinct {
         let has = found.tested.iter().any(|t| {

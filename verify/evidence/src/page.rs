@@ -20,7 +20,7 @@ const IMAGES_MAX: usize = 200;
 const OUTPUT_MAX: usize = 4000;
 const NAME_MAX: usize = 60;
 /// Kinds of crash states, and what they mean.
-const KINDS: [(&str, &str); 4] = [
+pub const KINDS: [(&str, &str); 4] = [
     ("in order", "all that was written before the crash is there"),
     (
         "lost",
@@ -63,14 +63,6 @@ impl<'a> Part<'a> {
     /// Shown under this name instead of the file system's.
     pub fn called(self, name: &'a str) -> Self {
         Part { name, ..self }
-    }
-
-    /// Consistent images of a kind, and all of it.
-    fn count(&self, kind: &str) -> (usize, usize) {
-        let images = self.found.tested.iter();
-        let images = images.filter(|t| self.found.history.kind(&t.spec) == kind);
-        let good = images.clone().filter(|t| t.failure.is_none()).count();
-        (good, images.count())
     }
 }
 
@@ -118,7 +110,7 @@ fn summary(out: &mut String, parts: &[Part]) {
             escape(part.name)
         );
         for (kind, _) in KINDS {
-            match part.count(kind) {
+            match part.found.count_of(kind) {
                 (_, 0) => out.push_str("<td>-"),
                 (good, all) => {
                     let _ = write!(out, "<td>{good} of {all}");

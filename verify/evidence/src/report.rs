@@ -49,15 +49,11 @@ pub fn json(found: &Explored, trace: &Path, check: &str) -> Value {
         .distinct
         .iter()
         .map(|d| {
-            json!({
-                "failure": d.failure.line,
-                "output": d.failure.text.trim(),
-                "images": d.images,
-                "image": d.minimal.to_string(),
-                "crash_s": found.history.time_s(d.minimal.at),
-                "lost": d.minimal.lost.iter().map(|n| lost(found, *n)).collect::<Vec<_>>(),
-                "command": command(trace, check, &d.minimal),
-            })
+            let mut value = failure_json(d, trace, check);
+            let lost = d.minimal.lost.iter().map(|n| lost(found, *n));
+            value["crash_s"] = json!(found.history.time_s(d.minimal.at));
+            value["lost"] = lost.collect();
+            value
         })
         .collect();
     json!({
@@ -76,6 +72,17 @@ pub fn json(found: &Explored, trace: &Path, check: &str) -> Value {
         "consistent_s": found.consistent_s(),
         "windows": found.windows(),
         "failures": failures,
+    })
+}
+
+/// A distinct failure, and how to see it again.
+pub(crate) fn failure_json(d: &Distinct, trace: &Path, check: &str) -> Value {
+    json!({
+        "failure": d.failure.line,
+        "output": d.failure.text.trim(),
+        "images": d.images,
+        "image": d.minimal.to_string(),
+        "command": command(trace, check, &d.minimal),
     })
 }
 

@@ -208,7 +208,7 @@ fn on(
     let dir = record::scratch()?;
     let trace = dir.path().join("trace");
     let check = ready.command("check");
-    let tried = verdict::on(
+    let found = verdict::on(
         &verdict::Config {
             setup: Some(ready.command("setup")),
             command: ready.work(),
@@ -224,7 +224,6 @@ fn on(
         None,
     )
     .map_err(|e| Fail::new(format!("{}: {e}", program.name)))?;
-    let found = tried.found;
     let part = Part::new(&found, &trace, &check)?.called(system.name);
     let file = config
         .html

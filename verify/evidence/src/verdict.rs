@@ -2,7 +2,7 @@
 use crate::explore::{self, Explored, explore};
 use crate::images::Choice;
 use crate::programs::LOST;
-use crate::record::{self, Recorded, record};
+use crate::record::{self, record};
 use crate::systems::System;
 use crate::{Fail, calls};
 use ccfs_disks::Params;
@@ -59,17 +59,11 @@ impl Config {
 
 /// What came of one system.
 pub enum Outcome {
-    Judged(Box<Tried>),
+    Judged(Box<Explored>),
     /// It is not here, and nobody asked for it by name.
     Skipped(String),
     /// Nothing was judged, and why.
     Failed(String),
-}
-
-/// A recording, and what its exploration found.
-pub struct Tried {
-    pub recorded: Recorded,
-    pub found: Explored,
 }
 
 /// [`on`], as an outcome.
@@ -77,7 +71,7 @@ pub fn judge(config: &Config, system: &System, trace: &Path, until: Option<Insta
     // Calls of an older trace are not this one's.
     remove(trace);
     match on(config, system, trace, until) {
-        Ok(tried) => Outcome::Judged(Box::new(tried)),
+        Ok(found) => Outcome::Judged(Box::new(found)),
         Err(e) => Outcome::Failed(e.to_string()),
     }
 }
@@ -98,7 +92,7 @@ pub fn on(
     system: &System,
     trace: &Path,
     until: Option<Instant>,
-) -> Result<Tried, Fail> {
+) -> Result<Explored, Fail> {
     if let Some(why) = system.missing() {
         return Err(Fail::new(why));
     }
@@ -130,7 +124,7 @@ pub fn on(
         (0, _) => {}
         (code, _) => return Err(Fail::new(format!("the program failed (exit code {code})"))),
     }
-    let found = explore(&explore::Config {
+    explore(&explore::Config {
         trace,
         check: config.check.clone(),
         fs: None,
@@ -145,6 +139,5 @@ pub fn on(
         until,
         progress: true,
         ccfs: config.ccfs.clone(),
-    })?;
-    Ok(Tried { recorded, found })
+    })
 }

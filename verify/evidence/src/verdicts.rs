@@ -1,9 +1,10 @@
 //! The verdicts of all systems together: for people, for programs, and what the report is made of.
-use crate::page::Part;
-use crate::report::command;
+use crate::Fail;
+use crate::explore::Explored;
+use crate::page::{KINDS, Part};
+use crate::report::{command, failure_json};
 use crate::systems::System;
-use crate::verdict::{Config, Outcome, Tried, remove};
-use crate::{Fail, explore};
+use crate::verdict::{Config, Outcome, remove};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -38,11 +39,11 @@ impl Verdicts {
     }
 
     /// Those that were judged.
-    pub fn judged(&self) -> impl Iterator<Item = (&'static System, &Path, &Tried)> {
+    pub fn judged(&self) -> impl Iterator<Item = (&'static System, &Path, &Explored)> {
         self.systems
             .iter()
             .filter_map(|(system, trace, outcome)| match outcome {
-                Outcome::Judged(tried) => Some((*system, trace.as_path(), &**tried)),
+                Outcome::Judged(found) => Some((*system, trace.as_path(), &**found)),
                 _ => None,
             })
     }
@@ -50,7 +51,7 @@ impl Verdicts {
     /// Whether a check failed somewhere.
     pub fn inconsistent(&self) -> bool {
         self.judged()
-            .any(|(_, _, tried)| !tried.found.distinct.is_empty())
+            .any(|(_, _, found)| !found.distinct.is_empty())
     }
 
     /// Whether one could not be judged that should have been, or none was.
@@ -62,8 +63,8 @@ impl Verdicts {
     /// For the report. The caller has made [`crate::sys::private_mounts`].
     pub fn parts(&self) -> Result<Vec<Part<'_>>, Fail> {
         let mut parts = Vec::new();
-        for (system, trace, tried) in self.judged() {
-            let part = Part::new(&tried.found, trace, &self.config.check)?;
+        for (system, trace, found) in self.judged() {
+            let part = Part::new(found, trace, &self.config.check)?;
             parts.push(part.called(system.name));
         }
         Ok(parts)
@@ -77,7 +78,7 @@ impl Verdicts {
     /// Removes the traces with which nothing can be seen any more, after the report is made.
     pub fn tidy(&self) {
         for (_, trace, outcome) in &self.systems {
-            let shows = matches!(outcome, Outcome::Judged(t) if !t.found.distinct.is_empty());
+            let shows = matches!(outcome, Outcome::Judged(t) if !t.distinct.is_empty());
             if !shows {
                 remove(trace);
             }
@@ -93,16 +94,16 @@ impl Verdicts {
             .iter()
             .map(|(system, _, outcome)| format!("{:<width$}  {}", system.name, outcome.line()))
             .collect();
-        for (system, trace, tried) in self.judged() {
-            let hint = tried.found.hint();
+        for (system, trace, found) in self.judged() {
+            let hint = found.hint();
             out.extend(hint.map(|hint| format!("{}: {}", system.name, hint)));
-            for d in &tried.found.distinct {
+            for d in &found.distinct {
                 out.push(String::new());
                 out.push(format!(
                     "{}: {} of {} images: {}",
                     system.name,
                     d.images,
-                    tried.found.tested.len(),
+                    found.tested.len(),
                     d.failure.line
                 ));
                 out.push(format!(
@@ -143,24 +144,15 @@ impl Verdicts {
             "images": null,
             "failures": [],
         });
-        let Outcome::Judged(tried) = outcome else {
+        let Outcome::Judged(found) = outcome else {
             return value;
         };
-        let found = &tried.found;
-        let failure = |d: &explore::Distinct| {
-            json!({
-                "failure": d.failure.line,
-                "output": d.failure.text.trim(),
-                "images": d.images,
-                "image": d.minimal.to_string(),
-                "command": command(trace, &self.config.check, &d.minimal),
-            })
-        };
+        let failure = |d| failure_json(d, trace, &self.config.check);
         let failures: Vec<_> = found.distinct.iter().map(failure).collect();
         value["hint"] = json!(found.hint());
         value["recorded_s"] = json!(found.seconds());
         value["left"] = json!(found.left);
-        value["images"] = kinds(tried)
+        value["images"] = kinds(found)
             .into_iter()
             .map(|(kind, consistent, total)| json!({"kind": kind, "consistent": consistent, "total": total}))
             .collect();
@@ -173,22 +165,19 @@ impl Verdicts {
 }
 
 /// Kinds of crash states that were tried: consistent images, and all.
-pub fn kinds(tried: &Tried) -> Vec<(&'static str, usize, usize)> {
-    let count = |kind: &'static str| {
-        let images = tried.found.tested.iter();
-        let images = images.filter(|t| tried.found.history.kind(&t.spec) == kind);
-        let good = images.clone().filter(|t| t.failure.is_none()).count();
-        (kind, good, images.count())
-    };
-    let all = ["in order", "lost", "reordered", "torn"].map(count);
-    all.into_iter().filter(|(_, _, total)| *total > 0).collect()
+pub fn kinds(found: &Explored) -> Vec<(&'static str, usize, usize)> {
+    let counted = KINDS.iter().map(|(kind, _)| {
+        let (good, all) = found.count_of(kind);
+        (*kind, good, all)
+    });
+    counted.filter(|(_, _, all)| *all > 0).collect()
 }
 
 impl Outcome {
     /// As JSON and JUnit call it.
     pub fn verdict(&self) -> &'static str {
         match self {
-            Outcome::Judged(t) if t.found.distinct.is_empty() => "consistent",
+            Outcome::Judged(t) if t.distinct.is_empty() => "consistent",
             Outcome::Judged(_) => "inconsistent",
             Outcome::Skipped(_) => "skipped",
             Outcome::Failed(_) => "failed",
@@ -204,12 +193,12 @@ impl Outcome {
     }
 
     fn line(&self) -> String {
-        let Outcome::Judged(tried) = self else {
+        let Outcome::Judged(found) = self else {
             let why = self.reason().unwrap_or_default();
             return format!("{}: {}", self.verdict(), why);
         };
-        let (good, all) = tried.found.count("");
-        let left = match tried.found.left {
+        let (good, all) = found.count("");
+        let left = match found.left {
             0 => String::new(),
             left => format!("; the time was over, {left} images were not tried"),
         };

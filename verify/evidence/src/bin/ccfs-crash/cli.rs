@@ -7,6 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Crash exploration: what a power cut does to any program on any file system
 ///
@@ -85,15 +86,8 @@ pub struct RunArgs {
     /// How many images of each file system to try, or `all`
     #[arg(long, value_name = "N", default_value = "200", value_parser = images)]
     pub images: Images,
-    /// Images that are mounted at the same time; default: one for each processor
-    #[arg(long, value_name = "N")]
-    pub jobs: Option<usize>,
-    /// Chooses other images
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    pub seed: u64,
-    /// Longest time of one check, seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub timeout: u64,
+    #[command(flatten)]
+    pub testing: TestingArgs,
     /// Longest time of all, seconds; what has not been tried then is told. 0: no bound
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub time: u64,
@@ -187,15 +181,8 @@ pub struct ExploreArgs {
     /// Also images in which unflushed writes are lost, reordered or torn
     #[arg(long, conflicts_with = "image")]
     pub reorder: bool,
-    /// Images that are mounted at the same time; default: one for each processor
-    #[arg(long, value_name = "N")]
-    pub jobs: Option<usize>,
-    /// Chooses other images
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    pub seed: u64,
-    /// Longest time of one check, seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub timeout: u64,
+    #[command(flatten)]
+    pub testing: TestingArgs,
     /// The file system, where the trace does not say it
     #[arg(long, value_name = "FS", value_parser = fs)]
     pub fs: Option<ccfs_evidence::fs::Kind>,
@@ -211,6 +198,36 @@ pub struct ExploreArgs {
     /// Write a report as a page: time line, shortest sequences that fail, what differs from a legal state
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// How images are tested.
+#[derive(Args, Debug)]
+pub struct TestingArgs {
+    /// Images that are mounted at the same time; default: one for each processor
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Chooses other images
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// Longest time of one check, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub timeout: u64,
+}
+
+impl TestingArgs {
+    pub fn jobs(&self) -> usize {
+        self.jobs.unwrap_or_else(cores)
+    }
+
+    /// Longest time of one check.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// Processors that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
 }
 
 /// Marks a moment in the trace: run by a program that `ccfs crash record` runs

@@ -145,7 +145,6 @@ fn record(args: &RecordArgs) -> Outcome<u8> {
 fn explore(args: &ExploreArgs) -> Outcome<u8> {
     check_commands("--check", Some(&args.check))?;
     prepare()?;
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let config = Config {
         trace: args.trace.clone(),
         check: args.check.clone(),
@@ -153,11 +152,11 @@ fn explore(args: &ExploreArgs) -> Outcome<u8> {
         choice: Choice {
             images: args.images.0,
             reorder: args.reorder,
-            seed: args.seed,
+            seed: args.testing.seed,
         },
         forgiven: None,
-        jobs: args.jobs.unwrap_or(cores),
-        limit: Duration::from_secs(args.timeout),
+        jobs: args.testing.jobs(),
+        limit: args.testing.limit(),
         until: None,
         progress: true,
         ccfs: programs::ccfs()?,
@@ -196,7 +195,6 @@ fn model(args: &ModelArgs) -> Outcome<u8> {
     check_commands("--setup", args.setup.as_deref())?;
     check_commands("--check", args.check.as_deref())?;
     sys::catch_signals();
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let mut config = model::Config {
         model: model::Model::load(&args.model)?,
         setup: args.setup.clone(),
@@ -204,7 +202,7 @@ fn model(args: &ModelArgs) -> Outcome<u8> {
         command: args.command.clone(),
         mapped: args.mapped.clone(),
         states: args.states,
-        jobs: args.jobs.unwrap_or(cores),
+        jobs: args.jobs.unwrap_or_else(cli::cores),
         limit: Duration::from_secs(args.timeout),
         shrink: args
             .shrink

@@ -25,9 +25,9 @@ pub fn run(args: &RunArgs) -> Outcome<u8> {
         timing: timing(args.disk.as_deref())?,
         calls: args.calls,
         images: args.images.0,
-        seed: args.seed,
-        jobs: args.jobs.unwrap_or_else(cores),
-        limit: Duration::from_secs(args.timeout),
+        seed: args.testing.seed,
+        jobs: args.testing.jobs(),
+        limit: args.testing.limit(),
         ..Config::new(programs::ccfs()?)
     };
     prepare()?;
@@ -48,10 +48,6 @@ pub fn run(args: &RunArgs) -> Outcome<u8> {
         (false, true) => CODE,
         (false, false) => 0,
     })
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from)
 }
 
 /// The program that is given, or that is shipped: its files go to `output`, for who tries an image again.
@@ -75,9 +71,7 @@ fn with_program(args: &RunArgs, config: Config, output: &Path) -> Outcome<Config
     let ready = prepared(program, &dir)?;
     Ok(Config {
         setup: Some(ready.command("setup")),
-        command: ["sh", "-c", &ready.command("work")]
-            .map(Into::into)
-            .to_vec(),
+        command: ready.work(),
         check: ready.command("check"),
         ..config
     })
