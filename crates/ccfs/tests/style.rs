@@ -11,24 +11,28 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("device", &[]),
     ("ext4", &[]),
     ("client", &[]),
+    ("remote", &["device"]),
     ("libccfs", &["client"]),
     ("image", &["device", "ext4"]),
     ("log", &["device", "ext4"]),
     ("engine", &["device", "ext4", "image", "log"]),
     ("caller", &["engine", "client"]),
-    ("fuse", &["engine", "client", "caller"]),
+    ("fuse", &["device", "engine", "client", "caller"]),
     ("command", &["device"]),
-    ("offline", &["device", "engine"]),
+    ("offline", &["device", "engine", "remote"]),
     (
         "ccfs",
         &[
             "device", "ext4", "image", "log", "engine", "fuse", "client", "command", "offline",
+            "remote",
         ],
     ),
     // Crash exploration of any program: `ccfs crash` becomes its program `ccfs-crash`.
     (
         "evidence",
-        &["device", "engine", "fuse", "command", "disks", "testkit"],
+        &[
+            "device", "remote", "engine", "fuse", "command", "disks", "testkit",
+        ],
     ),
     // Judges of the product; what they may look at is only how they drive it.
     ("crash", &["device", "engine", "disks", "testkit"]),
@@ -44,7 +48,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("testkit", &[]),
     // Disks that lose power or are as slow as others.
-    ("disks", &["device"]),
+    ("disks", &["device", "remote"]),
     ("tests", &["device", "engine", "client", "disks", "testkit"]),
     // Its modelled disks are those of the evidence. The engine is measured by itself, too.
     (

@@ -1,11 +1,19 @@
 //! What lies behind a loop device. An image file can be opened by its own name and by way of any number of loop devices over it, and
 //! all of them are one volume.
+//!
+//! A volume on another machine has no file. Where the kernel wants a block device for its mount it gets a loop device over a file that stands
+//! for the store by its name.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// Before the store's name in the name of what stands for it.
+const STANDS_FOR: &str = "ccfs-store:";
+/// Around the name of a file in memory, as sysfs shows it.
+const MEMORY: (&str, &str) = ("/memfd:", " (deleted)");
 
 /// Sectors of sysfs, bytes, whatever the device's own are.
 const SYSFS_SECTOR: u64 = 512;
@@ -76,9 +84,51 @@ pub fn loop_file(disk: &OsStr) -> Option<PathBuf> {
     if name.last() == Some(&b'\n') {
         name.pop();
     }
-    Some(OsString::from_vec(name).into())
+    let file = PathBuf::from(OsString::from_vec(name));
+    Some(stood_for(&file).unwrap_or(file))
+}
+
+/// One name of a file that stands for a store.
+pub fn stand_in(store: &str) -> String {
+    let escaped = store.replace('%', "%25").replace('/', "%2F");
+    format!("{STANDS_FOR}{escaped}")
+}
+
+/// The store that a file stands for.
+fn stood_for(file: &Path) -> Option<PathBuf> {
+    let text = file.to_str()?;
+    let (before, behind) = MEMORY;
+    let name = match text.strip_prefix(before) {
+        Some(name) => name.strip_suffix(behind)?,
+        None => text.strip_prefix('/')?,
+    };
+    let escaped = name.strip_prefix(STANDS_FOR)?;
+    Some(escaped.replace("%2F", "/").replace("%25", "%").into())
 }
 
 fn number(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim_end().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_are_found_by_what_stands_for_them() {
+        for store in [
+            "nbd://host:1/a%2Fb",
+            "rbd:pool/image@snap",
+            "nbd+unix:///?socket=/x",
+        ] {
+            let name = stand_in(store);
+            assert!(!name.contains('/'));
+            for file in [format!("/{name}"), format!("/memfd:{name} (deleted)")] {
+                assert_eq!(stood_for(Path::new(&file)), Some(store.into()));
+            }
+        }
+        for file in ["/images/a.img", "/x/ccfs-store:a", "/memfd:other (deleted)"] {
+            assert_eq!(stood_for(Path::new(file)), None);
+        }
+    }
 }

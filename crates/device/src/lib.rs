@@ -33,11 +33,12 @@ mod flash;
 mod plain;
 mod pool;
 mod read_ahead;
+mod remote;
 mod sys;
 mod ticket;
 mod uring;
 
-pub use backing::{Part, loop_file};
+pub use backing::{Part, loop_file, stand_in};
 pub use buffer::{AlignedBuf, is_zero};
 pub use counters::{Counters, Counting};
 pub use file::{FileDevice, OpenError, OpenMode};
@@ -48,6 +49,7 @@ pub use flash::{
 pub use plain::without_numbers;
 pub use pool::{give_back_memory, keep_memory_ready, small_pages};
 pub use read_ahead::ReadAheadDevice;
+pub use remote::Remote;
 pub use ticket::{Pending, Ticket};
 pub use uring::try_ring;
 
@@ -126,6 +128,10 @@ pub trait Device: Send + Sync {
     fn read_only(&self) -> bool;
     /// The device's own transactions, where it has any.
     fn transactions(&self) -> Option<&dyn Transactions> {
+        None
+    }
+    /// What there is to see of the way to it, where it is on another machine.
+    fn remote(&self) -> Option<Remote> {
         None
     }
     /// Bytes (a power of two, at least 512) of the device's own unit. Smaller writes work, at the cost of a read and a lock.

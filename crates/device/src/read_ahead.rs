@@ -10,7 +10,9 @@
 //!
 //! Reading more than was asked for costs something where nobody wants it, random names of a huge directory, say. So bytes that were read ahead are
 //! a debt, and bytes that were used pay it back; whoever owes too much reads plainly for a while.
-use crate::{AlignedBuf, Counters, Device, Pending, Ticket, Transactions, Write, check_range};
+use crate::{
+    AlignedBuf, Counters, Device, Pending, Remote, Ticket, Transactions, Write, check_range,
+};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -356,6 +358,9 @@ impl Device for ReadAheadDevice {
     }
     fn transactions(&self) -> Option<&dyn Transactions> {
         self.below.transactions()
+    }
+    fn remote(&self) -> Option<Remote> {
+        self.below.remote()
     }
     fn min_io(&self) -> u64 {
         self.below.min_io()

@@ -11,6 +11,7 @@ pub mod place;
 pub mod program;
 pub mod rng;
 pub mod run;
+pub mod stores;
 pub mod user_manual;
 
 pub use rng::Rng;

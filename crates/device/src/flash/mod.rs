@@ -16,7 +16,7 @@ mod gc;
 mod recover;
 
 use crate::counters::Counting;
-use crate::{Counters, Device, Ticket, Write, check_range, check_writes, invalid};
+use crate::{Counters, Device, Remote, Ticket, Write, check_range, check_writes, invalid};
 pub use format::{FLASH_MAGIC, FlashGeometry, PAGE as FLASH_PAGE};
 use format::{NONE, SLOT, encode_header, open};
 use ftl::{Ftl, Pages};
@@ -443,6 +443,10 @@ impl Device for FlashDevice {
 
     fn transactions(&self) -> Option<&dyn Transactions> {
         Some(self)
+    }
+
+    fn remote(&self) -> Option<Remote> {
+        self.below.remote()
     }
 }
 

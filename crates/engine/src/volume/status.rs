@@ -1,9 +1,15 @@
 //! What `ccfs status` shows.
 use crate::core::status::{Counters, Status, StreamStatus};
 use crate::volume::Volume;
+use ccfs_device::Remote;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Volume {
+    /// What there is to see of the way to the device, where that is on another machine.
+    pub fn remote(&self) -> Option<Remote> {
+        self.dev().remote()
+    }
+
     /// What `ccfs status` shows, as it is now. Its parts are not of one instant.
     pub fn status(&self) -> Status {
         let c = &self.counters();

@@ -1,7 +1,7 @@
 //! LevelDB and RocksDB: both have the same calls in C, with names that begin differently (leveldb/c.h, rocksdb/c.h).
 #![allow(unsafe_code)]
-use super::library::{Library, text};
 use super::{Judged, Known, cannot, damaged, lost, no_database};
+use ccfs_remote::{Library, text};
 use libc::{c_char, c_uchar, c_void, size_t};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

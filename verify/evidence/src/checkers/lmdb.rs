@@ -1,7 +1,7 @@
 //! An LMDB environment, by liblmdb (lmdb.h).
 #![allow(unsafe_code)]
-use super::library::{Library, text};
-use super::{Finding, Judged, Known, cannot, damaged, lost, no_database};
+use super::{Judged, Known, cannot, damaged, lost, no_database};
+use ccfs_remote::{Library, Missing, text};
 use libc::{c_char, c_int, c_uint, c_void, size_t};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -134,7 +134,7 @@ unsafe fn keys(
 ) -> Result<Vec<Vec<u8>>, c_int> {
     // SAFETY: as the caller promises; keys and values point into the map and are read before the next change.
     unsafe {
-        let missing = |_: Finding| NOT_FOUND - 1;
+        let missing = |_: Missing| NOT_FOUND - 1;
         let open: OpenCursor = library.function("mdb_cursor_open").map_err(missing)?;
         let next: Next = library.function("mdb_cursor_get").map_err(missing)?;
         let close: End = library.function("mdb_cursor_close").map_err(missing)?;

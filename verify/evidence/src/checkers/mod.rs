@@ -6,7 +6,6 @@
 mod files;
 mod git;
 mod kv;
-mod library;
 mod lmdb;
 mod sqlite;
 
@@ -68,6 +67,12 @@ fn no_database(shown: impl Display, file: &Path, known: &Known) -> Judged {
     match known.answered("key").next() {
         Some(key) => lost(shown, &format!("key {key}")),
         None => Ok(()),
+    }
+}
+
+impl From<ccfs_remote::Missing> for Finding {
+    fn from(missing: ccfs_remote::Missing) -> Finding {
+        cannot(missing.to_string())
     }
 }
 

@@ -1,0 +1,31 @@
+//! Volumes on other machines: NBD servers and Ceph RBD images as [`Device`](ccfs_device::Device)s.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `name` | how a store is named |
+//! | `session` | what a store is for this crate |
+//! | `nbd`, `rbd` | the two, by their C libraries |
+//! | `link`, `kept` | connections that break |
+//! | `owner` | one writer, where the store has no lock |
+//! | `device` | all of it as a device |
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+mod batch;
+mod clock;
+mod device;
+mod kept;
+mod library;
+mod link;
+mod name;
+mod nbd;
+mod owner;
+mod rbd;
+mod session;
+
+pub use clock::date;
+pub use device::{RemoteDevice, Settings, let_go};
+pub use library::{Library, Missing, text};
+pub use name::{BadName, is_held_here, is_store, open, store};
+pub use owner::{Found, PLACE, Record};
+pub use session::{Answer, Done, Fence, Geometry, Owner, Refusal, Request, Session, Store, Taken};

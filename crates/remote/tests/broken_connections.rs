@@ -1,0 +1,365 @@
+//! A simulated store loses its connection at every request in turn, is started again without what was not flushed, and answers late, never
+//! or with errors: who is told that something was done finds it so, and a volume keeps its order.
+use ccfs_device::{AlignedBuf, Device, OpenMode, Write, write_all};
+use ccfs_disks::{Fate, MemoryDevice, SimStore};
+use ccfs_engine::{Context, DEFAULT_STREAM, Ino, Options, Volume, WriteFlags};
+use ccfs_remote::{RemoteDevice, Request, Settings};
+use ccfs_testkit::Rng;
+use ccfs_testkit::place::Place;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 16;
+/// The first block has the owner's record.
+const FIRST: u64 = 1;
+const ROOT: Ino = 2;
+/// Longer than that.
+const SETTLE: Duration = Duration::from_millis(250);
+/// How late an old connection's write is carried out.
+const LATE: Duration = Duration::from_millis(60);
+
+fn settings(settle: Duration) -> Settings {
+    Settings {
+        patience: Duration::from_secs(6),
+        take_over: false,
+        settle,
+    }
+}
+
+fn open(store: &Arc<SimStore>, settle: Duration) -> RemoteDevice {
+    RemoteDevice::open(store.way(), OpenMode::ReadWrite, settings(settle)).unwrap()
+}
+
+/// A block that tells which write it is of.
+fn block(version: u64) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(BLOCK as usize);
+    for word in buf.chunks_exact_mut(8) {
+        word.copy_from_slice(&version.to_le_bytes());
+    }
+    buf
+}
+
+/// The write that a block is of; torn ones are none.
+fn version(device: &dyn Device, number: u64) -> Option<u64> {
+    let mut buf = [0; BLOCK as usize];
+    device.read(number * BLOCK, &mut buf).unwrap();
+    let words: Vec<u64> = buf
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect();
+    words
+        .iter()
+        .all(|word| *word == words[0])
+        .then_some(words[0])
+}
+
+/// Writes, flushes and reads at random; what is read is what was written last. `Err`: what is wrong.
+fn works(device: &dyn Device, rng: &mut Rng, operations: u64) -> Result<Vec<Written>, String> {
+    let mut blocks = vec![Written::default(); BLOCKS as usize];
+    let mut next = 1;
+    for _ in 0..operations {
+        match rng.below(5) {
+            0 => {
+                device.flush().map_err(|e| e.to_string())?;
+                for one in &mut blocks {
+                    one.durable = one.newest;
+                }
+            }
+            1 | 2 => {
+                let number = FIRST + rng.below(BLOCKS - FIRST);
+                let found = version(device, number);
+                let wanted = blocks[number as usize].newest;
+                if found != Some(wanted) {
+                    return Err(format!(
+                        "block {number} is {found:?}, and was written as {wanted}"
+                    ));
+                }
+            }
+            _ => {
+                let count = 1 + rng.below(4);
+                let mut numbers: Vec<u64> = (FIRST..BLOCKS).collect();
+                rng.shuffle(&mut numbers);
+                numbers.truncate(count as usize);
+                let mut batch = Vec::new();
+                for number in numbers {
+                    batch.push(Write::new(number * BLOCK, block(next)));
+                    blocks[number as usize].newest = next;
+                    next += 1;
+                }
+                write_all(device, batch).map_err(|e| e.to_string())?;
+            }
+        }
+    }
+    Ok(blocks)
+}
+
+#[derive(Clone, Default)]
+struct Written {
+    newest: u64,
+    durable: u64,
+}
+
+/// One run with this fate at this request, counted from the device's opening on; then a power cut of the store. `Err`: what is wrong.
+fn run(seed: u64, at: u64, fate: Fate, settle: Duration) -> Result<u64, String> {
+    let from = Arc::new(AtomicU64::new(u64::MAX));
+    let of_plan = from.clone();
+    let store = SimStore::new(BLOCKS * BLOCK, seed, move |number, _| {
+        match number.checked_sub(of_plan.load(Ordering::SeqCst)) == Some(at) {
+            true => fate,
+            false => Fate::Done,
+        }
+    });
+    let device = open(&store, settle);
+    from.store(store.requests(), Ordering::SeqCst);
+    let begun = store.requests();
+    let worked = works(&device, &mut Rng::new(seed), 40);
+    let requests = store.requests() - begun;
+    let blocks = worked?;
+    store.settle();
+    for number in FIRST..BLOCKS {
+        let found = version(&device, number);
+        let wanted = blocks[number as usize].newest;
+        if found != Some(wanted) {
+            return Err(format!(
+                "at the end block {number} is {found:?}, and not {wanted}"
+            ));
+        }
+    }
+    let left = store.after_a_crash();
+    for number in FIRST..BLOCKS {
+        let Written { newest, durable } = blocks[number as usize];
+        let mut buf = [0; BLOCK as usize];
+        left.read(number * BLOCK, &mut buf).unwrap();
+        for sector in buf.chunks_exact(512) {
+            let found = u64::from_le_bytes(sector[..8].try_into().unwrap());
+            if found < durable || found > newest {
+                return Err(format!(
+                    "after a power cut block {number} has {found}; {durable} was flushed, {newest} written"
+                ));
+            }
+        }
+    }
+    Ok(requests)
+}
+
+/// Runs all at once, as far as that goes: most of each is waiting. Panics with the first that is wrong.
+fn all_of<T: std::fmt::Debug + Sync>(cases: &[T], run: impl Fn(&T) -> Result<(), String> + Sync) {
+    const AT_ONCE: usize = 48;
+    let next = AtomicUsize::new(0);
+    let wrong = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(why) = run(case) {
+                        wrong
+                            .lock()
+                            .unwrap()
+                            .get_or_insert(format!("{case:?}: {why}"));
+                        next.store(cases.len(), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    if let Some(wrong) = wrong.into_inner().unwrap() {
+        panic!("{wrong}");
+    }
+}
+
+/// (seed, request, fate)
+type Case = (u64, u64, Fate);
+
+#[test]
+fn every_request_can_lose_its_connection() {
+    let fates = [
+        Fate::LostBefore,
+        Fate::LostAfter,
+        Fate::Restart,
+        Fate::RestartAfter,
+        Fate::LostAndLate(LATE),
+        Fate::AnsweredLate(Duration::from_millis(30)),
+    ];
+    let settle = |fate: Fate| match fate {
+        Fate::LostAndLate(_) => SETTLE,
+        _ => Duration::ZERO,
+    };
+    let mut cases: Vec<Case> = Vec::new();
+    for seed in 0..3 {
+        let requests = run(seed, u64::MAX, Fate::Done, Duration::ZERO).unwrap();
+        assert!(requests > 20, "{requests}");
+        for fate in fates {
+            cases.extend((0..requests).map(|at| (seed, at, fate)));
+        }
+    }
+    all_of(&cases, |(seed, at, fate)| {
+        run(*seed, *at, *fate, settle(*fate)).map(|_| ())
+    });
+}
+
+/// The same without the time that changes in doubt are waited for: the test above can fail.
+#[test]
+fn a_late_write_would_undo_a_newer_one() {
+    let found = AtomicBool::new(false);
+    let cases: Vec<(u64, u64)> = (0..400).map(|n| (n % 8, n / 8)).collect();
+    all_of(&cases, |(seed, at)| {
+        if !found.load(Ordering::Relaxed)
+            && run(*seed, *at, Fate::LostAndLate(LATE), Duration::ZERO).is_err()
+        {
+            found.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    assert!(found.into_inner(), "a write that lands late harms nobody");
+}
+
+/// A request that is never answered: the connection counts as broken after a third of the patience, and all is asked for again.
+#[test]
+fn silence_ends() {
+    let silenced = AtomicBool::new(false);
+    let store = SimStore::new(BLOCKS * BLOCK, 1, move |_, request| {
+        let is_one = matches!(request, Request::Write { offset, .. } if *offset == 5 * BLOCK);
+        match is_one && !silenced.swap(true, Ordering::SeqCst) {
+            true => Fate::Silent,
+            false => Fate::Done,
+        }
+    });
+    let device = open(&store, Duration::ZERO);
+    let begun = Instant::now();
+    write_all(&device, vec![Write::new(5 * BLOCK, block(7))]).unwrap();
+    assert_eq!(version(&device, 5), Some(7));
+    let took = begun.elapsed();
+    assert!(
+        took > Duration::from_secs(1) && took < Duration::from_secs(20),
+        "{took:?}"
+    );
+    assert_eq!(device.remote().unwrap().reconnects, 1);
+}
+
+/// What the store refuses is an error; it is not asked for again.
+#[test]
+fn errors_are_told() {
+    let store = SimStore::new(BLOCKS * BLOCK, 1, |_, request| match request {
+        Request::Write { offset, .. } if *offset == 5 * BLOCK => Fate::Refused(libc::ENOSPC),
+        _ => Fate::Done,
+    });
+    let device = open(&store, Duration::ZERO);
+    let answer = write_all(&device, vec![Write::new(5 * BLOCK, block(7))]);
+    assert_eq!(answer.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    write_all(&device, vec![Write::new(6 * BLOCK, block(7))]).unwrap();
+}
+
+/// A server that does not come back: everybody who waits is told within the patience, and so is who asks later.
+#[test]
+fn patience_ends() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let of_plan = is_down.clone();
+    let store = SimStore::new(BLOCKS * BLOCK, 1, move |_, _| {
+        match of_plan.load(Ordering::SeqCst) {
+            true => Fate::LostBefore,
+            false => Fate::Done,
+        }
+    });
+    let device = Arc::new(open(&store, Duration::ZERO));
+    is_down.store(true, Ordering::SeqCst);
+    store.refuse_connections(u32::MAX);
+    let begun = Instant::now();
+    let asking: Vec<_> = (1..4)
+        .map(|number| {
+            let device = device.clone();
+            std::thread::spawn(move || -> io::Result<()> {
+                write_all(&*device, vec![Write::new(number * BLOCK, block(1))])
+            })
+        })
+        .collect();
+    for one in asking {
+        let e = one.join().unwrap().unwrap_err();
+        assert!(e.to_string().contains("no connection for 6 s"), "{e}");
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    let shown = device.remote().unwrap();
+    assert!(!shown.connected && shown.why.is_some());
+    assert!(device.flush().is_err());
+    let begun = Instant::now();
+    drop(device);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// Files are made one after the other, some are synced; then power fails, here and there. What is there is the beginning of the row, and has
+/// all that was synced.
+fn volume_run(plain: &MemoryDevice, seed: u64, at: u64, fate: Fate) -> Result<u64, String> {
+    const FILES: u64 = 40;
+    let from = Arc::new(AtomicU64::new(u64::MAX));
+    let of_plan = from.clone();
+    let store = SimStore::new(plain.size_bytes(), seed, move |number, _| {
+        match number.checked_sub(of_plan.load(Ordering::SeqCst)) == Some(at) {
+            true => fate,
+            false => Fate::Done,
+        }
+    });
+    let device = open(&store, SETTLE);
+    ccfs_device::copy_filled(plain, &device).unwrap();
+    device.flush().unwrap();
+    let begun = store.requests();
+    from.store(begun, Ordering::SeqCst);
+    let volume = Volume::mount(Arc::new(device), Options::default()).map_err(|e| e.to_string())?;
+    let cx = Context::root(DEFAULT_STREAM);
+    let mut rng = Rng::new(seed);
+    let mut synced = 0;
+    for number in 0..FILES {
+        let name = format!("f{number}");
+        let fail = |e: ccfs_engine::Error| format!("{name}: {e}");
+        let made = volume
+            .mknod(&cx, ROOT, name.as_bytes(), 0o100_644, 0)
+            .map_err(fail)?;
+        let text = name.repeat(900);
+        volume
+            .write(&cx, made.ino, 0, text.as_bytes(), WriteFlags::default())
+            .map_err(fail)?;
+        if rng.below(6) == 0 {
+            volume.fsync(&cx, made.ino, false).map_err(fail)?;
+            synced = number + 1;
+        }
+    }
+    let requests = store.requests() - begun;
+    store.settle();
+    let left = store.after_a_crash();
+    let _ = volume.unmount();
+    let volume = Volume::mount(Arc::new(left), Options::default()).map_err(|e| e.to_string())?;
+    let there = |number: &u64| volume.lookup(ROOT, format!("f{number}").as_bytes()).is_ok();
+    let beginning = (0..FILES).take_while(there).count() as u64;
+    let all = (0..FILES).filter(there).count() as u64;
+    let _ = volume.unmount();
+    if all != beginning {
+        return Err(format!("{all} files are there, and f{beginning} is not"));
+    }
+    match beginning < synced {
+        true => Err(format!("{synced} files were synced, {beginning} are there")),
+        false => Ok(requests),
+    }
+}
+
+#[test]
+fn a_volume_keeps_its_order_whatever_becomes_of_its_connections() {
+    let place = Place::new();
+    let plain = MemoryDevice::from_file(place.volume("image", "20M")).unwrap();
+    let fates = [
+        Fate::LostBefore,
+        Fate::Restart,
+        Fate::RestartAfter,
+        Fate::LostAndLate(LATE),
+    ];
+    let mut cases: Vec<Case> = Vec::new();
+    for (seed, fate) in (1..).zip(fates) {
+        let requests = volume_run(&plain, seed, u64::MAX, Fate::Done).unwrap();
+        assert!(requests > 20, "{requests}");
+        cases.extend((0..requests).map(|at| (seed, at, fate)));
+    }
+    all_of(&cases, |(seed, at, fate)| {
+        volume_run(&plain, *seed, *at, *fate).map(|_| ())
+    });
+}
