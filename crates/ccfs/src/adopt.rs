@@ -1,6 +1,7 @@
 //! `ccfs adopt`: can this ext4 volume be used with ccfs, and how? `ccfs release`: is it plain ext4 again?
 use crate::cli::{AdoptArgs, ReleaseArgs};
 use crate::rehearsal::Rehearsal;
+use crate::target::ForTools;
 use crate::{mounts, progress, superblock, tags, target, tools};
 use ccfs_command::{Context, Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{Device, OpenMode};
@@ -190,8 +191,8 @@ impl Examiner<'_> {
         }
     }
 
-    fn e2fsck(&mut self) -> Outcome<()> {
-        let (code, text) = e2fsck_n(self.target)?;
+    fn e2fsck(&mut self, device: &Arc<dyn Device>) -> Outcome<()> {
+        let (code, text) = e2fsck_n(self.target, device)?;
         match code {
             0 => self.found("e2fsck", Mark::Good, "found nothing"),
             _ => {
@@ -224,9 +225,10 @@ fn rehearse(device: Arc<dyn Device>) -> ccfs_engine::Result<()> {
 }
 
 /// `e2fsck -fn`, which only reads: its exit code and the last line of what it said.
-fn e2fsck_n(target: &Path) -> Outcome<(i32, String)> {
+fn e2fsck_n(target: &Path, device: &Arc<dyn Device>) -> Outcome<(i32, String)> {
+    let file = ForTools::of(target, device, CODE)?;
     let mut command = tools::command("e2fsck");
-    command.arg("-fn").arg(tools::plain_path(target));
+    command.arg("-fn").arg(tools::plain_path(&file.path()));
     let out = progress::shown(command.stdin(Stdio::null()))
         .or_fail(CODE, "cannot run e2fsck; install the package e2fsprogs")?;
     let said = format!(
@@ -239,7 +241,7 @@ fn e2fsck_n(target: &Path) -> Outcome<(i32, String)> {
 }
 
 fn mounted_on(target: &Path) -> Option<mounts::Mount> {
-    let path = target.canonicalize().ok()?;
+    let path = mounts::absolute(target).ok()?;
     mounts::of_target(&path).ok()?.into_iter().next()
 }
 
@@ -267,7 +269,7 @@ pub fn adopt(args: &AdoptArgs) -> Outcome<()> {
     }
     let device = match target::open(&args.target, OpenMode::ReadOnly, CODE) {
         Err(_) if mounted.is_some() => None,
-        opened => Some(Arc::new(opened?) as Arc<dyn Device>),
+        opened => Some(opened?),
     };
     if let Some(device) = device {
         examine(&mut examiner, device, args.full)?;
@@ -329,10 +331,10 @@ fn examine(examiner: &mut Examiner<'_>, device: Arc<dyn Device>, full: bool) -> 
     examiner.space(&sb);
     // What is known to need a preparation would only fail.
     if examiner.worst() <= Mark::Note {
-        examiner.rehearse(device);
+        examiner.rehearse(device.clone());
     }
     if full && !superblock::in_flight(&sb) {
-        examiner.e2fsck()?;
+        examiner.e2fsck(&device)?;
     }
     Ok(())
 }
@@ -387,21 +389,21 @@ pub fn release(args: &ReleaseArgs) -> Outcome<()> {
         Ok((superblock::in_flight(&sb), cut))
     };
     let device = target::open(&args.target, OpenMode::ReadOnly, CODE)?;
-    let (found, cut) = look(&device).map_err(fail)?;
+    let (found, cut) = look(&*device).map_err(fail)?;
     drop(device);
     // Only a volume in flight needs to be written to, and what is not whole is left as it is.
     let recovered = match found && cut.is_none() {
         false => false,
         true => {
             let device = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
-            Volume::recover(Arc::new(device)).map_err(fail)?
+            Volume::recover(device).map_err(fail)?
         }
     };
     let device = target::open(&args.target, OpenMode::ReadOnly, CODE)?;
-    let (still, _) = look(&device).map_err(fail)?;
+    let (still, _) = look(&*device).map_err(fail)?;
     let checked = match args.no_check || still || cut.is_some() {
         true => None,
-        false => Some(e2fsck_n(&args.target)?),
+        false => Some(e2fsck_n(&args.target, &device)?),
     };
     let sound = checked.as_ref().is_none_or(|(code, _)| *code == 0);
     let plain_ext4 = cut.is_none() && !still && sound;

@@ -18,7 +18,15 @@ pub struct Advice {
 /// All that a daemon's status gives occasion for, the worst first.
 pub fn of(status: &Value) -> Vec<Advice> {
     let all = [
-        stopped, damaged, no_syncfs, full, inodes, read_only, slow, inexact,
+        stopped,
+        disconnected,
+        damaged,
+        no_syncfs,
+        full,
+        inodes,
+        read_only,
+        slow,
+        inexact,
     ];
     all.iter().filter_map(|rule| rule(status)).collect()
 }
@@ -69,6 +77,34 @@ fn stopped(s: &Value) -> Option<Advice> {
     }
 }
 
+fn disconnected(s: &Value) -> Option<Advice> {
+    let is_so = s["store"]["connected"] == false && text(s, "/stopped").is_empty();
+    is_so
+        .then(|| {
+            let seconds = s["store"]["broken_seconds"].as_f64().unwrap_or(0.0);
+            wrong(
+                "no connection",
+                format!(
+                    "{} has not been reached for {seconds:.0} s: {}; calls wait",
+                    text(s, "/store/name"),
+                    text(s, "/store/why"),
+                ),
+                format!(
+                    "see to the server and the network: after {} s (timeout=) the volume stops",
+                    text(s, "/mount/options/timeout")
+                ),
+            )
+        })
+        .flatten()
+}
+
+/// What to name in a command: a store or an image file rather than the loop device that it is mounted over.
+fn source(s: &Value) -> String {
+    let shown = text(s, "/mount/source");
+    let behind = crate::mounts::backing_file(std::path::Path::new(shown));
+    behind.map_or(shown.into(), |file| file.display().to_string())
+}
+
 fn damaged(s: &Value) -> Option<Advice> {
     let (met, remembered) = (number(s, "/damage/met")?, number(s, "/damage/error_count")?);
     if met + remembered == 0 {
@@ -80,7 +116,7 @@ fn damaged(s: &Value) -> Option<Advice> {
         format!(
             "ccfs umount {}; then ccfs fsck {}",
             text(s, "/mount/mountpoint"),
-            text(s, "/mount/source")
+            source(s)
         ),
     )
 }
@@ -145,7 +181,7 @@ fn read_only(s: &Value) -> Option<Advice> {
                 "nothing can be changed",
                 format!(
                     "if that was not meant: ccfs mount -o remount,rw {} {}",
-                    text(s, "/mount/source"),
+                    source(s),
                     text(s, "/mount/mountpoint")
                 ),
             )
@@ -185,6 +221,7 @@ mod tests {
     fn well() -> Value {
         json!({
             "stopped": "",
+            "store": null,
             "read_only": false,
             "damage": {"met": 0, "error_count": 0},
             "mount": {
@@ -209,6 +246,12 @@ mod tests {
                 json!("a write failed"),
                 "stopped",
                 "a write failed",
+            ),
+            (
+                "/store",
+                json!({"name": "nbd://x", "connected": false, "broken_seconds": 3.2, "why": "refused"}),
+                "no connection",
+                "nbd://x has not been reached for 3 s: refused",
             ),
             ("/damage/met", json!(1), "damaged", "ccfs fsck /dev/x"),
             ("/damage/error_count", json!(2), "damaged", "2 errors"),

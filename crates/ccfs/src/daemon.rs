@@ -32,6 +32,9 @@ pub fn start(args: &MountArgs, target: &Path, dir: &Path) -> Outcome<Daemon> {
     for list in &args.options {
         command.arg("-o").arg(list);
     }
+    if args.take_over {
+        command.args(["-o", "take_over"]);
+    }
     if args.foreground {
         command.arg("-f");
         signals::end_with_parent(&mut command);

@@ -77,7 +77,7 @@ pub fn of_mount(mount: &Mount) -> Vec<Space> {
 
 /// Of the volume `target` (image file or block device).
 fn of_target(target: &Path) -> Vec<Space> {
-    let target = target.canonicalize().unwrap_or(target.into());
+    let target = mounts::absolute(target).unwrap_or(target.into());
     let mut devices: Vec<String> = mounts::loops_of(&target)
         .iter()
         .filter_map(|device| mounts::number_of(device))
@@ -94,7 +94,7 @@ fn of_target(target: &Path) -> Vec<Space> {
 /// Where the volume is mounted, and what to do about that: `mounted on ...; unmount it first: ...`. `None`: nowhere that this process
 /// finds.
 pub fn mounted(target: &Path) -> Option<String> {
-    let path = target.canonicalize().unwrap_or(target.into());
+    let path = mounts::absolute(target).unwrap_or(target.into());
     if let Some(mount) = mounts::of_target(&path).unwrap_or_default().first() {
         return Some(format!(
             "mounted on {0}; unmount it first: umount {0}",

@@ -1,9 +1,7 @@
 //! Flash files for the commands: made from a plain volume, and checked by e2fsck by way of a copy.
 use crate::{superblock, target};
 use ccfs_command::{Context, Failure, Outcome};
-use ccfs_device::{
-    AlignedBuf, Device, FileDevice, FlashDevice, FlashGeometry, OpenMode, Write, copy_filled,
-};
+use ccfs_device::{AlignedBuf, Device, FlashDevice, FlashGeometry, OpenMode, Write, copy_filled};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -40,18 +38,18 @@ fn build(
     allocate: impl FnOnce(&File, u64) -> Outcome<()>,
 ) -> Outcome<()> {
     let volume = target::open(plain, OpenMode::ReadOnly, code)?;
-    let sb = superblock::read(&volume).map_err(|e| Failure::new(code, e.to_string()))?;
+    let sb = superblock::read(&*volume).map_err(|e| Failure::new(code, e.to_string()))?;
     let fail = |e: io::Error| Failure::new(code, format!("cannot make the flash: {e}"));
     let geometry = FlashGeometry::for_size(volume.size_bytes(), SPARE_PERCENT).map_err(fail)?;
     let bytes = geometry.file_bytes();
     let file = new_file(path).or_fail(code, format_args!("cannot create {}", path.display()))?;
     file.set_len(bytes)
         .or_fail(code, "cannot set the size of the flash file")?;
-    let device: Arc<dyn Device> = Arc::new(target::open(path, OpenMode::ReadWrite, code)?);
+    let device = target::open(path, OpenMode::ReadWrite, code)?;
     // As random as the volume's UUID.
     let (nonce, _) = sb.uuid.split_at(8);
     let nonce = nonce.iter().fold(0, |n, b| n << 8 | u64::from(*b));
-    drop(FlashDevice::holding(device, geometry, nonce, &volume).map_err(fail)?);
+    drop(FlashDevice::holding(device, geometry, nonce, &*volume).map_err(fail)?);
     // Erasing has punched holes.
     allocate(&file, bytes)?;
     file.sync_all().or_fail(code, "cannot write the flash file")
@@ -84,7 +82,7 @@ fn check_copy(
     let file = new_file(path).or_fail(code, &what)?;
     file.set_len(flash.size_bytes()).or_fail(code, &what)?;
     let copy = target::open(path, OpenMode::ReadWrite, code)?;
-    copy_filled(&**flash, &copy).or_fail(code, &what)?;
+    copy_filled(&**flash, &*copy).or_fail(code, &what)?;
     copy.flush().or_fail(code, &what)?;
     // e2fsck opens it for itself.
     drop(copy);
@@ -93,12 +91,12 @@ fn check_copy(
         return Ok(found);
     }
     let copy = target::open(path, OpenMode::ReadOnly, code)?;
-    put_back(&copy, flash).or_fail(code, "cannot write what was repaired to the flash")?;
+    put_back(&*copy, flash).or_fail(code, "cannot write what was repaired to the flash")?;
     Ok(found)
 }
 
 /// Writes what differs: all of it or nothing, unless it is more than the flash takes at once.
-fn put_back(copy: &FileDevice, flash: &Arc<dyn Device>) -> io::Result<()> {
+fn put_back(copy: &dyn Device, flash: &Arc<dyn Device>) -> io::Result<()> {
     let Some(transactions) = flash.transactions() else {
         return Ok(());
     };

@@ -1,6 +1,7 @@
 //! `ccfs fsck`: recovery, then e2fsck. Each step can be killed and run again.
 use crate::cli::FsckArgs;
 use crate::codes::fsck_code;
+use crate::target::ForTools;
 use crate::{flash, inspect, logging, superblock, tags, target, tools};
 use ccfs_command::{Context, Failure, Outcome, output::print_json, say};
 use ccfs_device::{Device, OpenMode};
@@ -108,7 +109,10 @@ fn check(args: &FsckArgs, done: &mut Done) -> Outcome<u8> {
     }
     let code = match on_flash {
         true => flash::check(&device, fsck_code::OPERATIONAL, |copy| e2fsck(args, copy)),
-        false => e2fsck(args, &args.target),
+        false => {
+            let file = ForTools::of(&args.target, &device, fsck_code::OPERATIONAL)?;
+            e2fsck(args, &file.path())
+        }
     }?;
     done.e2fsck = Some(code);
     // e2fsck -n tells the sizes and calls the file system clean.

@@ -172,6 +172,7 @@ fn mount_helper(by_table: bool, args: &[OsString]) -> Outcome<Option<MountArgs>>
     }
     options::parse(&lists)?;
     let args = MountArgs {
+        take_over: false,
         foreground: false,
         options: lists,
         target,

@@ -85,6 +85,7 @@ fn main() -> ExitCode {
         }
         _ => command_line(&args),
     };
+    ccfs_remote::let_go();
     match outcome {
         Ok(code) => ExitCode::from(settle(name, code)),
         Err(failure) => {

@@ -4,10 +4,9 @@ use crate::ext4_options;
 /// ccfs's own options that take no value.
 pub const PLAIN: &str = "ro rw noatime relatime atime nodiratime diratime sync async dirsync grpid bsdgroups nogrpid sysvgroups minixdf \
                      bsddf nosymfollow symfollow noload norecovery silent loud nosuid suid nodev dev noexec exec user users owner \
-                     group allow_other remount";
+                     group allow_other remount take_over";
 /// Those that need one.
-pub const VALUED: &str =
-    "commit dirty cache group_timeout log status atomic_files transport streams rules identity";
+pub const VALUED: &str = "commit dirty cache group_timeout timeout log status atomic_files transport streams rules identity";
 /// Changes of a letter that make a name another one: more than these are no slip.
 const SLIPS_MAX: usize = 2;
 

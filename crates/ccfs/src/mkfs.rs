@@ -4,11 +4,13 @@
 //! nothing in the way of the next. On a block device mke2fs writes the super block last, with the same effect.
 use crate::cli::MkfsArgs;
 use crate::hostfile::{self, SECTOR, grow};
+use crate::target::ForTools;
 use crate::{flash, mounts, progress, superblock, tags, target, tools};
 use ccfs_command::{Context, Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
 use ccfs_ext4::features;
 use ccfs_ext4::superblock::{RawSuper, SUPER_OFFSET, SUPER_SIZE};
+use ccfs_remote::is_store;
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -44,6 +46,9 @@ pub fn run(args: &MkfsArgs) -> Outcome<()> {
                 label.len()
             ),
         ));
+    }
+    if is_store(args.target.as_os_str()) {
+        return on_store(args);
     }
     match args.target.metadata() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => new_image(args),
@@ -222,14 +227,14 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
     // A file that is shorter than a sector holds no volume, and cannot be locked as it is.
     if held < SECTOR {
         if !args.force {
-            refuse_content(&args.target, &mut file)?;
+            refuse_content(&args.target, &args.target, || holds_data(&mut file))?;
         }
         grow(&file).or_fail(CODE, format_args!("cannot set the size of {shown}"))?;
     }
     // Before anything is changed: somebody may be using the volume.
     let _lock = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
     if !args.force {
-        refuse_content(&args.target, &mut file)?;
+        refuse_content(&args.target, &args.target, || holds_data(&mut file))?;
     }
     if is_file {
         file.set_len(bytes)
@@ -248,6 +253,43 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
     file.sync_all()
         .or_fail(CODE, format_args!("cannot write {shown}"))?;
     forget_pages(&file);
+    report(args, bytes, &sb)
+}
+
+/// An image of a store, which is there and has its size.
+fn on_store(args: &MkfsArgs) -> Outcome<()> {
+    let shown = args.target.display();
+    if args.flash {
+        let text = format!("{shown}: --flash makes a new file, and this is no file");
+        return Err(Failure::new(CODE, text));
+    }
+    target::check_not_mounted(&args.target, CODE)?;
+    let device = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
+    let held = device.size_bytes();
+    let bytes = match args.size {
+        Some(wanted) if wanted > held => {
+            let text = format!("{shown} has only {}", size::show(held));
+            return Err(Failure::new(CODE, text));
+        }
+        wanted => wanted.unwrap_or(held),
+    };
+    check_size(bytes)?;
+    let file = ForTools::of(&args.target, &device, CODE)?;
+    if !args.force {
+        // Behind it this command's own record of the owner may be.
+        let mut head = [0; 512];
+        device
+            .read(0, &mut head)
+            .or_fail(CODE, format_args!("cannot look at {shown}"))?;
+        let data = head.iter().any(|b| *b != 0);
+        refuse_content(&args.target, &file.path(), || data)?;
+    }
+    // What a store has discarded need not read as zeros, which mke2fs expects of a file: so it writes them.
+    let sb = mke2fs(args, &file.path(), bytes, true)?;
+    drop(file);
+    device
+        .flush()
+        .or_fail(CODE, format_args!("cannot write {shown}"))?;
     report(args, bytes, &sb)
 }
 
@@ -300,11 +342,12 @@ fn has_room(file: &File, bytes: u64) -> bool {
 
 /// Refuses a target that holds something: what libblkid knows, a file with any byte that is not 0, or a device whose first KiB (which no
 /// volume of ours uses) is not empty.
-fn refuse_content(target: &Path, file: &mut File) -> Outcome<()> {
+/// `path`: what blkid looks at.
+fn refuse_content(target: &Path, path: &Path, holds_data: impl FnOnce() -> bool) -> Outcome<()> {
     let shown = target.display();
     let found = tools::command("blkid")
         .args(["-p", "-o", "export", "--"])
-        .arg(target)
+        .arg(path)
         .stderr(Stdio::null())
         .output()
         .or_fail(CODE, "cannot run blkid, which looks for existing file systems (package util-linux); or use --force")?;
@@ -321,7 +364,7 @@ fn refuse_content(target: &Path, file: &mut File) -> Outcome<()> {
         _ => None,
     };
     let what = match what {
-        None if holds_data(file) => Some("data".to_string()),
+        None if holds_data() => Some("data".to_string()),
         what => what,
     };
     match what {

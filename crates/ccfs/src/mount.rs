@@ -8,6 +8,7 @@ use ccfs_command::{Context, Failure, Outcome, output::print_json, warn};
 use ccfs_device::{Device, OpenMode};
 use ccfs_engine::Volume;
 use ccfs_fuse::{Home, MountConfig, MountError, helper_process, usermount};
+use ccfs_remote::{Settings, is_store};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,7 +138,7 @@ fn prepare(args: &MountArgs) -> Outcome<(PathBuf, PathBuf)> {
     }
     check_proc()?;
     let target = tags::device(&args.target, mount_code::FAILED)?;
-    let target = target.canonicalize().or_fail(
+    let target = mounts::absolute(&target).or_fail(
         mount_code::FAILED,
         format_args!("cannot use {}", args.target.display()),
     )?;
@@ -205,12 +206,18 @@ fn serve(
         OpenMode::ReadWrite
     };
     if options.engine.read_only && !options.noload {
-        recover_first(&home, target);
+        recover_first(&home, target, options.store);
     }
-    let device = within(&home, || open(target, mode))?;
+    let open = || open(target, mode, options.store);
+    let device = match is_store(target.as_os_str()) {
+        // Its threads share this process's directories, and who shares them cannot come back from there.
+        true => open()?,
+        false => within(&home, open)?,
+    };
     if let Err(e) = ccfs_device::keep_memory_ready() {
         tracing::info!("memory is touched when it is needed: {e}");
     }
+    let store_bytes = is_store(target.as_os_str()).then(|| device.size_bytes());
     let volume = Volume::mount(device, options.engine.clone())
         .map_err(|e| cannot_mount(target, &e, options))?;
     let config = MountConfig {
@@ -227,6 +234,7 @@ fn serve(
         atomic_files: options.atomic_files,
         callers: options.callers.clone(),
         transport: options.transport,
+        store_bytes,
         options: options.of_daemon(),
         messages: logging::kept(),
         old_kernel: std::env::var_os(OLD_KERNEL).is_some(),
@@ -255,8 +263,8 @@ impl From<MountError> for Ended {
     }
 }
 
-fn open(target: &Path, mode: OpenMode) -> Outcome<Arc<dyn Device>> {
-    let device = target::open_volume(target, mode, mount_code::FAILED)?;
+fn open(target: &Path, mode: OpenMode, store: Settings) -> Outcome<Arc<dyn Device>> {
+    let device = target::open_volume_with(target, mode, store, mount_code::FAILED)?;
     match superblock::read(&*device) {
         Ok(sb) => match superblock::cut_off(&sb, &*device, target) {
             Some(cut) => Err(Failure::new(
@@ -271,12 +279,16 @@ fn open(target: &Path, mode: OpenMode) -> Outcome<Arc<dyn Device>> {
 
 /// A volume in flight cannot be read before its log is applied: as ext4 does, a read-only mount recovers first if the
 /// medium lets it. If not, the mount that follows says why.
-fn recover_first(home: &Home, target: &Path) {
+fn recover_first(home: &Home, target: &Path, store: Settings) {
     let in_flight = |device: &Arc<dyn Device>| {
         superblock::read(&**device).is_ok_and(|sb| superblock::in_flight(&sb))
     };
-    let open = || target::open_volume(target, OpenMode::ReadWrite, mount_code::FAILED);
-    if let Ok(device) = within(home, open)
+    let open = || target::open_volume_with(target, OpenMode::ReadWrite, store, mount_code::FAILED);
+    let opened = match is_store(target.as_os_str()) {
+        true => open(),
+        false => within(home, open),
+    };
+    if let Ok(device) = opened
         && in_flight(&device)
         && let Err(e) = Volume::recover(device)
     {

@@ -1,9 +1,11 @@
 //! What is mounted, and which loop device stands for which file: /proc and /sys, read only.
 use ccfs_device::Part;
 use ccfs_fuse::mountinfo::{self, Line};
+use ccfs_remote::is_store;
 use std::fs;
 use std::io;
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -47,6 +49,9 @@ impl Mount {
         }
         let behind = backing_file(&self.source);
         let wanted = behind.as_ref().unwrap_or(&self.source);
+        if is_store(wanted.as_os_str()) {
+            return pids().find(|pid| is_stopped(*pid) && serves(*pid, wanted, &self.dir));
+        }
         // Few processes are stopped: of all others the descriptors are not looked at.
         let stopped = holders_among(wanted, is_stopped);
         stopped.first().map(|(pid, _)| *pid)
@@ -72,6 +77,14 @@ fn is_dead(dir: &Path) -> bool {
 
 fn is_stopped(pid: u32) -> bool {
     matches!(state_of(pid), Some('T' | 't'))
+}
+
+/// Whether a process is the daemon of this mount, by its command line: of a store no file is open.
+fn serves(pid: u32, store: &Path, dir: &Path) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<&[u8]> = line.split(|b| *b == 0).filter(|w| !w.is_empty()).collect();
+    let names = [store, dir].map(|name| name.as_os_str().as_bytes());
+    words.contains(&b"--daemon".as_slice()) && words.ends_with(&names)
 }
 
 /// The state of a process's first thread (proc(5)): the first field after the name, which may hold anything. `None`: not known.
@@ -113,11 +126,28 @@ pub fn is_autoclear(device: &Path) -> bool {
     fs::read(file).is_ok_and(|text| text.starts_with(b"1"))
 }
 
+/// The path without links and dots; a store's name is what it is.
+pub fn absolute(target: &Path) -> io::Result<PathBuf> {
+    match is_store(target.as_os_str()) {
+        true => Ok(target.into()),
+        false => target.canonicalize(),
+    }
+}
+
 /// Loop devices whose backing file is the file at `path` (compared by device and inode number).
 pub fn loops_of(path: &Path) -> Vec<PathBuf> {
+    let node = |part: Part| Path::new("/dev").join(part.disk);
+    if is_store(path.as_os_str()) {
+        let stands_for = |part: &Part| part.file == path;
+        return Part::all()
+            .into_iter()
+            .filter(stands_for)
+            .map(node)
+            .collect();
+    }
     let over = fs::metadata(path).map(|file| Part::all_over(&file));
     let over = over.into_iter().flatten();
-    over.map(|part| Path::new("/dev").join(part.disk)).collect()
+    over.map(node).collect()
 }
 
 /// Mounts of the volume `target` (image file or block device), whoever serves them.
@@ -131,7 +161,8 @@ pub fn of_target(target: &Path) -> io::Result<Vec<Mount>> {
     };
     Ok(all()?
         .into_iter()
-        .filter(|m| m.source.is_absolute() && is_same(&m.source))
+        .filter(|m| m.source.is_absolute() || is_store(m.source.as_os_str()))
+        .filter(|m| is_same(&m.source))
         .collect())
 }
 

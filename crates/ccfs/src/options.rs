@@ -6,6 +6,7 @@ use crate::{meant, shares};
 use ccfs_command::{Failure, Outcome, size};
 use ccfs_engine::Options;
 use ccfs_fuse::{CallerConfig, Forks, Grouping, Rules, Transport};
+use ccfs_remote::Settings;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -41,12 +42,14 @@ pub struct MountOptions {
     pub callers: CallerConfig,
     /// Which way requests come from the kernel.
     pub transport: Transport,
+    /// How a store on another machine is used.
+    pub store: Settings,
     /// Where its rules are from.
     pub rules: Option<PathBuf>,
 }
 
 /// Options that only the daemon knows.
-const DAEMONS: [&str; 15] = [
+const DAEMONS: [&str; 16] = [
     "commit",
     "dirty",
     "cache",
@@ -57,6 +60,7 @@ const DAEMONS: [&str; 15] = [
     "identity",
     "transport",
     "group_timeout",
+    "timeout",
     "atomic_files",
     "sync",
     "dirsync",
@@ -100,6 +104,7 @@ impl MountOptions {
             "minixdf" => on_or_off(self.engine.df_with_overhead),
             "identity" => self.callers.forks.name().into(),
             "transport" => self.transport.name().into(),
+            "timeout" => self.store.patience.as_secs().to_string(),
             _ => {
                 let limit = self.engine.group_timeout.unwrap_or_default();
                 limit.as_secs().to_string()
@@ -142,6 +147,7 @@ impl Default for MountOptions {
             log: None,
             callers: CallerConfig::default(),
             transport: Transport::default(),
+            store: Settings::default(),
             rules: None,
         }
     }
@@ -261,6 +267,8 @@ fn set(
         ("identity", Some("auto")) => out.callers.forks = Forks::Auto,
         ("identity", Some("proc")) => out.callers.forks = Forks::Proc,
         ("remount", None) => out.remount = true,
+        ("timeout", Some(v)) => out.store.patience = timeout(v)?,
+        ("take_over", None) => out.store.take_over = true,
         _ => out.notes.extend(of_others(option)?),
     }
     Ok(())
@@ -298,6 +306,14 @@ fn commit(value: &str) -> Result<Duration, String> {
         Ok(0) => Ok(Options::default().commit_interval),
         Ok(seconds @ 1..=3600) => Ok(Duration::from_secs(seconds)),
         _ => Err(format!("commit={value}: give seconds from 1 to 3600")),
+    }
+}
+
+/// For a store whose connection broke.
+fn timeout(value: &str) -> Result<Duration, String> {
+    match value.parse::<u64>() {
+        Ok(seconds @ 5..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!("timeout={value}: give seconds from 5 to 86400")),
     }
 }
 
@@ -399,7 +415,7 @@ mod tests {
         for name in meant::PLAIN.split(' ') {
             assert!(is_taken(name), "{name}");
         }
-        let values = "5 1M 1M 5 /f on on dev uid /dev/null proc".split(' ');
+        let values = "5 1M 1M 5 60 /f on on dev uid /dev/null proc".split(' ');
         for (name, value) in meant::VALUED.split(' ').zip(values) {
             assert!(is_taken(&format!("{name}={value}")), "{name}");
         }
@@ -437,6 +453,9 @@ mod tests {
             "group_timeout=-1",
             "group_timeout",
             "group_timeout=700000",
+            "timeout=4",
+            "timeout",
+            "take_over=1",
         ] {
             let e = one(bad).unwrap_err();
             assert_eq!(e.code, mount_code::USAGE, "{bad}");

@@ -3,9 +3,10 @@
 //! It grows in the engine, by one way for both (docs/design/space.md, "Growing"). What that cannot do, a volume at rest has done by
 //! resize2fs: to get smaller, and to grow where there is no room for descriptors. A crash in that leaves a volume to be checked by e2fsck.
 use crate::cli::ResizeArgs;
+use crate::target::ForTools;
 use crate::{elsewhere, logging, mounts, superblock, tags, target, tools, volume};
 use ccfs_command::{Context, Failure, Outcome, say, size};
-use ccfs_device::{Device, FileDevice, OpenMode};
+use ccfs_device::{Device, OpenMode};
 use ccfs_engine::{Error, Options, Volume};
 use ccfs_fuse::loopdev;
 use std::fs::File;
@@ -49,7 +50,7 @@ fn place(named: &Path) -> Outcome<Option<PathBuf>> {
     if named.is_dir() {
         return Ok(Some(named.into()));
     }
-    let full = named.canonicalize().or_fail(CODE, named.display())?;
+    let full = mounts::absolute(named).or_fail(CODE, named.display())?;
     let mounts = mounts::of_target(&full).unwrap_or_default();
     match mounts.first() {
         Some(mount) if mount.is_ccfs() => Ok(Some(mount.dir.clone())),
@@ -92,7 +93,7 @@ fn mounted(dir: &Path, wanted: Option<u64>) -> Outcome<Resized> {
 
 fn at_rest(named: &Path, wanted: Option<u64>) -> Outcome<Resized> {
     let shown = named.display();
-    let device = Arc::new(target::open(named, OpenMode::ReadWrite, CODE)?);
+    let device = target::open(named, OpenMode::ReadWrite, CODE)?;
     let fail = |e: Error| Failure::new(CODE, format!("{shown}: {e}"));
     let sb = superblock::read(&*device).map_err(fail)?;
     if let Some(cut) = superblock::cut_off(&sb, &*device, named) {
@@ -119,7 +120,7 @@ fn at_rest(named: &Path, wanted: Option<u64>) -> Outcome<Resized> {
 }
 
 /// resize2fs grows the volume, and makes room for descriptors by moving what is in the way. Gives the size in bytes.
-fn make_room(named: &Path, device: &Arc<FileDevice>, wanted: u64, why: &str) -> Outcome<u64> {
+fn make_room(named: &Path, device: &Arc<dyn Device>, wanted: u64, why: &str) -> Outcome<u64> {
     let shown = named.display();
     let fail = |e: Error| Failure::new(CODE, format!("{shown}: {e}"));
     let sb = superblock::read(&**device).map_err(fail)?;
@@ -135,7 +136,7 @@ fn make_room(named: &Path, device: &Arc<FileDevice>, wanted: u64, why: &str) -> 
     let grown = by_resize2fs(named, device, wanted / block);
     let still =
         superblock::read(&**device).is_ok_and(|now| now.blocks_count() == sb.blocks_count());
-    if grown.is_err() && still && !device.is_block_device() {
+    if grown.is_err() && still && named.is_file() {
         // Nothing of the volume is there.
         let _ = File::options()
             .write(true)
@@ -146,7 +147,7 @@ fn make_room(named: &Path, device: &Arc<FileDevice>, wanted: u64, why: &str) -> 
 }
 
 /// Opens the volume in this process, as the commands without a mount do.
-fn grow(device: &Arc<FileDevice>, wanted: u64) -> Result<u64, Error> {
+fn grow(device: &Arc<dyn Device>, wanted: u64) -> Result<u64, Error> {
     let volume = Volume::mount(device.clone(), Options::default())?;
     let grown = volume.grow(wanted);
     // Also where it failed: it is to be at rest.
@@ -156,10 +157,10 @@ fn grow(device: &Arc<FileDevice>, wanted: u64) -> Result<u64, Error> {
 }
 
 /// Gives the size in bytes. The image file is cut when all is done.
-fn shrink(named: &Path, device: &Arc<FileDevice>, blocks: u64, block: u64) -> Outcome<u64> {
+fn shrink(named: &Path, device: &Arc<dyn Device>, blocks: u64, block: u64) -> Outcome<u64> {
     let shown = named.display();
-    check(named)?;
-    let least = least(named)?;
+    check(named, device)?;
+    let least = least(named, device)?;
     if blocks < least {
         let (least, wanted) = (least * block, blocks * block);
         return Err(Failure::new(
@@ -168,7 +169,7 @@ fn shrink(named: &Path, device: &Arc<FileDevice>, blocks: u64, block: u64) -> Ou
         ));
     }
     let now = by_resize2fs(named, device, blocks)? * block;
-    if !device.is_block_device() {
+    if named.is_file() {
         let cut = File::options().write(true).open(named).and_then(|file| {
             file.set_len(now)?;
             file.sync_all()
@@ -182,15 +183,16 @@ fn shrink(named: &Path, device: &Arc<FileDevice>, blocks: u64, block: u64) -> Ou
 }
 
 /// resize2fs wants a check, and e2fsck mends what it may without questions. The device stays locked.
-fn by_resize2fs(named: &Path, device: &Arc<FileDevice>, blocks: u64) -> Outcome<u64> {
+fn by_resize2fs(named: &Path, device: &Arc<dyn Device>, blocks: u64) -> Outcome<u64> {
     let shown = named.display();
-    check(named)?;
+    check(named, device)?;
+    let file = ForTools::of(named, device, CODE)?;
     let mut command = tools::command("resize2fs");
     if std::io::stdout().is_terminal() {
         command.arg("-p");
     }
     command
-        .arg(tools::plain_path(named))
+        .arg(tools::plain_path(&file.path()))
         .arg(blocks.to_string())
         .stdin(Stdio::null());
     let (ended, said) = run_tool(&mut command, "resize2fs", std::io::stdout().is_terminal())?;
@@ -205,12 +207,13 @@ fn by_resize2fs(named: &Path, device: &Arc<FileDevice>, blocks: u64) -> Outcome<
     Ok(sb.blocks_count())
 }
 
-fn check(named: &Path) -> Outcome<()> {
+fn check(named: &Path, device: &Arc<dyn Device>) -> Outcome<()> {
     let shown = named.display();
+    let file = ForTools::of(named, device, CODE)?;
     let mut command = tools::command("e2fsck");
     command
         .args(["-f", "-p"])
-        .arg(tools::plain_path(named))
+        .arg(tools::plain_path(&file.path()))
         .stdin(Stdio::null());
     match run_tool(&mut command, "e2fsck", false)? {
         (Some(0 | CORRECTED), _) => Ok(()),
@@ -222,9 +225,10 @@ fn check(named: &Path) -> Outcome<()> {
 }
 
 /// Blocks of the smallest volume that holds what is in this one, as resize2fs estimates it.
-fn least(named: &Path) -> Outcome<u64> {
+fn least(named: &Path, device: &Arc<dyn Device>) -> Outcome<u64> {
+    let file = ForTools::of(named, device, CODE)?;
     let mut command = tools::command("resize2fs");
-    command.arg("-P").arg(tools::plain_path(named));
+    command.arg("-P").arg(tools::plain_path(&file.path()));
     let (_, said) = run_tool(&mut command, "resize2fs", false)?;
     let number = said.rsplit(' ').next().and_then(|word| word.parse().ok());
     number.ok_or_else(|| {

@@ -83,6 +83,7 @@ fn show(s: &Value) {
         }
     );
     show_mount(s);
+    show_store(&s["store"]);
     let stopped = text(s, "stopped");
     let state = match (stopped.is_empty(), s["read_only"].as_bool()) {
         (false, _) => format!("STOPPED: {stopped}"),
@@ -176,6 +177,38 @@ fn show_mount(s: &Value) {
     if !options.is_empty() {
         say!("options   {}", options.join(", "));
     }
+}
+
+/// The way to a volume on another machine.
+fn show_store(s: &Value) {
+    if !s.is_object() {
+        return;
+    }
+    let ms = |key: &str| {
+        s[key]
+            .as_f64()
+            .map_or("-".into(), |us| format!("{:.2} ms", us / 1e3))
+    };
+    let connection = match s["connected"] == true {
+        true => "connected".to_string(),
+        false => format!("NOT connected ({})", text(s, "why")),
+    };
+    say!(
+        "store     {connection}, {} reconnects; a small request takes {}, a flush {}; {} in flight, {} not flushed",
+        number(s, "reconnects"),
+        ms("round_trip_us"),
+        ms("flush_us"),
+        number(s, "in_flight"),
+        size::show(number(s, "unflushed_bytes")),
+    );
+    say!(
+        "writer    {}",
+        match text(s, "one_writer") {
+            "lock" => "this host has the image's exclusive lock",
+            "heartbeat" => "this host's name is in the volume, and its heartbeat",
+            _ => "nobody is kept out: it is only read here",
+        }
+    );
 }
 
 /// What is wrong, or could be better.

@@ -88,7 +88,7 @@ fn mounted(dir: &Path, code: u8) -> Outcome<Vec<PathBuf>> {
         return Ok(Vec::new());
     }
     let device = device(dir, code)?;
-    let device = device.canonicalize().unwrap_or(device);
+    let device = mounts::absolute(&device).unwrap_or(device);
     let mounts = mounts::of_target(&device).unwrap_or_default();
     let dirs: Vec<PathBuf> = mounts
         .iter()
@@ -106,6 +106,9 @@ fn mounted(dir: &Path, code: u8) -> Outcome<Vec<PathBuf>> {
 /// A file or block device, and no file of a mounted volume: that means the volume that it is on. A mount point is not looked at: its daemon
 /// may be stopped.
 fn is_volume(path: &Path) -> bool {
+    if ccfs_remote::is_store(path.as_os_str()) {
+        return true;
+    }
     let Ok(full) = std::path::absolute(path) else {
         return false;
     };

@@ -1,20 +1,82 @@
-//! A target of a command: an image file or a block device, opened and locked.
+//! A target of a command: an image file, a block device or a store on another machine, opened and locked.
 use crate::{elsewhere, mounts};
-use ccfs_command::{Failure, Outcome};
-use ccfs_device::{Device, FileDevice, FlashDevice, OpenError, OpenMode};
-use std::path::Path;
+use ccfs_command::{Context, Failure, Outcome};
+use ccfs_device::{Device, FlashDevice, OpenError, OpenMode};
+use ccfs_fuse::disk::DiskFile;
+use ccfs_remote::{Settings, is_store};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Opens and locks a volume; the lock ends with the device. If it is in use the text says by whom.
-pub fn open(target: &Path, mode: OpenMode, code: u8) -> Outcome<FileDevice> {
-    FileDevice::open(target, mode).map_err(|e| cannot_open(target, &e, code))
+pub fn open(target: &Path, mode: OpenMode, code: u8) -> Outcome<Arc<dyn Device>> {
+    open_with(target, mode, Settings::default(), code)
+}
+
+/// As `open`, for who says how a store is used.
+pub fn open_with(
+    target: &Path,
+    mode: OpenMode,
+    settings: Settings,
+    code: u8,
+) -> Outcome<Arc<dyn Device>> {
+    ccfs_remote::open(target, mode, settings).map_err(|e| cannot_open(target, &e, code))
 }
 
 /// As `open`; where the target is a flash file, the flash in it.
 pub fn open_volume(target: &Path, mode: OpenMode, code: u8) -> Outcome<Arc<dyn Device>> {
-    let device = Arc::new(open(target, mode, code)?);
+    open_volume_with(target, mode, Settings::default(), code)
+}
+
+/// As `open_with` and `open_volume`.
+pub fn open_volume_with(
+    target: &Path,
+    mode: OpenMode,
+    settings: Settings,
+    code: u8,
+) -> Outcome<Arc<dyn Device>> {
+    let device = open_with(target, mode, settings, code)?;
     FlashDevice::or_plain(device)
         .map_err(|e| Failure::new(code, format!("{}: {e}", target.display())))
+}
+
+/// Whether somebody here has it open, as far as that can be told: an image file's lock, a store's owner.
+pub fn is_busy(target: &Path) -> bool {
+    if is_store(target.as_os_str()) {
+        return ccfs_remote::is_held_here(target.as_os_str()).unwrap_or(false);
+    }
+    let opened = ccfs_device::FileDevice::open(target, OpenMode::ReadOnly);
+    matches!(opened, Err(OpenError::Busy { .. }))
+}
+
+/// A file for the programs of e2fsprogs: the target itself, or what shows a store as one.
+pub enum ForTools {
+    Itself(PathBuf),
+    Shown(DiskFile),
+}
+
+impl ForTools {
+    /// Of a target that is open as `device`.
+    pub fn of(target: &Path, device: &Arc<dyn Device>, code: u8) -> Outcome<ForTools> {
+        if !is_store(target.as_os_str()) {
+            return Ok(ForTools::Itself(target.into()));
+        }
+        let shown = DiskFile::show(device.clone()).or_fail(
+            code,
+            format_args!(
+                "cannot show {} as a file to the programs of e2fsprogs, which needs /dev/fuse and root",
+                target.display()
+            ),
+        )?;
+        Ok(ForTools::Shown(shown))
+    }
+
+    /// Its name for a program that this process starts.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            ForTools::Itself(path) => path.clone(),
+            ForTools::Shown(shown) => shown.path(),
+        }
+    }
 }
 
 /// The volume is mounted nowhere.

@@ -2,16 +2,16 @@
 use crate::cli::UmountArgs;
 use crate::codes::mount_code;
 use crate::mounts::{self, Daemon, Mount};
-use crate::{dirtier, elsewhere, killed, leave, superblock, tags};
+use crate::{dirtier, elsewhere, killed, leave, superblock, tags, target};
 use ccfs_command::{Context, Failure, Outcome, output::print_json, warn};
-use ccfs_device::{FileDevice, FlashDevice, OpenError, OpenMode};
+use ccfs_device::{FlashDevice, OpenError, OpenMode};
 use ccfs_fuse::helper_process::Task;
 use ccfs_fuse::usermount;
+use ccfs_remote::{Settings, is_store};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -233,10 +233,7 @@ fn wait_until_released(mount: &Mount, volume: &Path, limit: Option<Duration>) ->
     let mut told = false;
     loop {
         // The daemon's lock. A volume that cannot be opened for another reason is nothing to wait for.
-        let closed = !matches!(
-            FileDevice::open(volume, OpenMode::ReadOnly),
-            Err(OpenError::Busy { .. })
-        );
+        let closed = !target::is_busy(volume);
         // Somebody was quick to mount it again: that is another daemon's lock.
         if !closed && mounts::of_target(volume).is_ok_and(|found| !found.is_empty()) {
             return Ok(());
@@ -319,13 +316,20 @@ fn not_released(mount: &Mount, volume: &Path, is_alive: bool) -> Failure {
 /// Looks at the volume as the next one would who wants to use it.
 fn check_at_rest(volume: &Path) -> Outcome<()> {
     let shown = volume.display();
-    let opened = FileDevice::open(volume, OpenMode::ReadOnly);
-    if matches!(opened, Err(OpenError::Busy { .. })) {
+    let opened = ccfs_remote::open(volume, OpenMode::ReadOnly, Settings::default());
+    let failed = |text| Err(Failure::new(mount_code::FAILED, text));
+    match &opened {
+        Err(OpenError::Busy { holder, .. }) if is_store(volume.as_os_str()) => {
+            return failed(format!(
+                "{shown} is unmounted here, and another host has it; what had not been synced may be lost: {holder}"
+            ));
+        }
         // It is mounted again already.
-        return Ok(());
+        Err(OpenError::Busy { .. }) => return Ok(()),
+        _ => {}
     }
     let looked = opened.map_err(|e| e.to_string()).and_then(|device| {
-        let device = FlashDevice::or_plain(Arc::new(device)).map_err(|e| e.to_string())?;
+        let device = FlashDevice::or_plain(device).map_err(|e| e.to_string())?;
         let sb = superblock::read(&*device).map_err(|e| match e {
             ccfs_ext4::Error::Io(e) => e.to_string(),
             _ => "it does not begin with a file system any more".to_string(),
@@ -333,7 +337,6 @@ fn check_at_rest(volume: &Path) -> Outcome<()> {
         let cut = superblock::cut_off(&sb, &*device, volume);
         Ok((cut, superblock::in_flight(&sb)))
     });
-    let failed = |text| Err(Failure::new(mount_code::FAILED, text));
     match looked {
         Ok((None, false)) => Ok(()),
         Ok((Some(cut), _)) => failed(format!("{shown} is unmounted, but {cut}")),

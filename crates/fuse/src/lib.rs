@@ -3,6 +3,7 @@
 #![warn(missing_docs)]
 pub mod abi;
 pub mod abort;
+pub mod disk;
 pub mod helper_process;
 mod home;
 mod leaving;
@@ -11,6 +12,7 @@ mod metrics;
 mod mount;
 mod mount_config;
 pub mod mountinfo;
+mod private;
 pub mod sentinel;
 pub mod server;
 mod session;

@@ -42,8 +42,12 @@ pub fn attach_direct(image: &Path) -> io::Result<LoopDevice> {
 
 fn attach_with(image: &Path, read_only: bool, flags: u32) -> io::Result<LoopDevice> {
     let file = File::options().read(true).write(!read_only).open(image)?;
-    let flags = flags | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
-    attach_file(&file, image, flags, 0)
+    attach_file(&file, image, flags | self::flags(read_only), 0)
+}
+
+/// Of a device that is only read, or not.
+pub(crate) fn flags(read_only: bool) -> u32 {
+    if read_only { LO_FLAGS_READ_ONLY } else { 0 }
 }
 
 /// As [`attach`] for an open file, which goes by the name of `image`. `block_size`: of the device, bytes; 0: the kernel's choice.

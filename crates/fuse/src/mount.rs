@@ -13,9 +13,12 @@ use crate::mount_config::{FsType, MountConfig, MountError};
 use crate::sentinel::{self, Opening, Sentinel};
 use crate::transport::channel::Channel;
 use crate::usermount;
+use ccfs_device::stand_in;
 use ccfs_engine::Volume;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, open, statx};
+use rustix::fs::{
+    AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, StatxFlags, memfd_create, open, statx,
+};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
@@ -259,7 +262,11 @@ fn watch(config: &MountConfig) -> Option<Watch> {
     if !is_wanted {
         return None;
     }
-    match Sentinel::start(&config.source) {
+    let shown = match config.store_bytes {
+        Some(_) => Path::new("/").join(stand_in(&config.source.to_string_lossy())),
+        None => config.source.clone(),
+    };
+    match Sentinel::start(&shown) {
         Ok((sentinel, opening)) => Some(Watch { sentinel, opening }),
         Err(e) => {
             tracing::info!("sync calls do not reach the daemon: {e}");
@@ -347,11 +354,14 @@ fn mount_blocks(
     let is_block = is_block(config).map_err(fail)?;
     // Otherwise it is the mount that keeps others away.
     let claim = || is_block.then(|| claimed(volume)).transpose();
-    let attach = || loopdev::attach(volume, config.read_only);
+    let attach = || match config.store_bytes {
+        Some(bytes) => attach_stand_in(volume, bytes, config.read_only),
+        None => loopdev::attach(volume, config.read_only),
+    };
     let (claim, attached) = match watch {
         Some(watch) => (
             claim().map_err(fail)?,
-            attach_watched(watch, volume).map_err(fail)?,
+            attach_watched(watch, config).map_err(fail)?,
         ),
         None if is_block => match over(volume) {
             Err(e) if e.kind() == io::ErrorKind::ResourceBusy && takes_no_writer(volume) => {
@@ -425,14 +435,29 @@ fn claimed(device: &Path) -> io::Result<OwnedFd> {
 }
 
 /// The sentinel's loop device, of the volume's size.
-fn attach_watched(watch: &Watch, volume: &Path) -> io::Result<LoopDevice> {
-    let size = File::open(volume)?.seek(SeekFrom::End(0))?;
+fn attach_watched(watch: &Watch, config: &MountConfig) -> io::Result<LoopDevice> {
+    let volume = &config.source;
+    let size = match config.store_bytes {
+        Some(bytes) => bytes,
+        None => File::open(volume)?.seek(SeekFrom::End(0))?,
+    };
     let file = watch.opening.open(&watch.sentinel, size)?;
     loopdev::attach_file(&file, volume, 0, sentinel::page_bytes())
 }
 
+/// A loop device over nothing: the mount needs a block device, and reads none of it.
+fn attach_stand_in(store: &Path, bytes: u64, read_only: bool) -> io::Result<LoopDevice> {
+    let name = stand_in(&store.to_string_lossy());
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.set_len(bytes)?;
+    loopdev::attach_file(&file, store, loopdev::flags(read_only), 0)
+}
+
 fn is_block(config: &MountConfig) -> io::Result<bool> {
-    Ok(config.source.metadata()?.file_type().is_block_device())
+    match config.store_bytes {
+        Some(_) => Ok(false),
+        None => Ok(config.source.metadata()?.file_type().is_block_device()),
+    }
 }
 
 fn mount_plain(channel: &Channel, dir: &Path, config: &MountConfig) -> Result<(), MountError> {

@@ -23,8 +23,10 @@ pub enum FsType {
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountConfig {
-    /// The volume: a block device or an image file. Shown in the mount table.
+    /// The volume: a block device, an image file, or the name of a store. Shown in the mount table.
     pub source: PathBuf,
+    /// Bytes of a volume on another machine, whose `source` is no path.
+    pub store_bytes: Option<u64>,
     /// Which kind of mount to make.
     pub fstype: FsType,
     /// Nothing is changed (`ro`).
@@ -72,6 +74,7 @@ impl MountConfig {
     pub fn new(source: impl Into<PathBuf>) -> Self {
         MountConfig {
             source: source.into(),
+            store_bytes: None,
             fstype: FsType::Auto,
             read_only: false,
             noatime: false,

@@ -23,19 +23,16 @@
 //! The private mount shows the volume's own path and size, so the loop device's backing file is the volume for everybody who looks by name.
 use crate::abi::{self, op};
 use crate::helper_process::{self, Dirtier, Target};
+use crate::private;
 use crate::server::init::MAX_WRITE;
 use crate::transport::channel::{Channel, REQUEST_MAX, Received};
 use crate::wire::{Errno, Request};
 use ccfs_engine::{Context, DEFAULT_STREAM, Volume};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor, open, openat};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen,
-};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -130,21 +127,7 @@ impl Sentinel {
         if !shown.is_absolute() || sentinel.names.is_empty() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let channel = Channel::open()?;
-        let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        let mode = format!("{:o}", FileType::Directory.as_raw_mode());
-        for (key, value) in [
-            ("source", "ccfs-sync"),
-            ("fd", &channel.fd().as_raw_fd().to_string()),
-            ("rootmode", &mode),
-            ("user_id", "0"),
-            ("group_id", "0"),
-        ] {
-            fsconfig_set_string(&fs, key, value)?;
-        }
-        fsconfig_create(&fs)?;
-        let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attrs)?;
+        let (channel, mount) = private::mount("ccfs-sync", None)?;
         channel.handshake(0, MAX_WRITE as usize)?;
         let serving = sentinel.clone();
         std::thread::Builder::new()
@@ -367,6 +350,7 @@ impl Opening {
 mod tests {
     use super::*;
     use std::io::{Read, Seek, SeekFrom, Write};
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn kernels_that_tell_of_syncfs_need_none() {

@@ -1,7 +1,7 @@
 //! A volume that is open in this process, and the calls on single files.
 use crate::error::{Error, Result, errno};
 use crate::path::{Last, Walked, existing, walk, walk_bare};
-use ccfs_device::{Device, FileDevice, FlashDevice};
+use ccfs_device::{Device, FlashDevice};
 use ccfs_engine::{
     Attr, Context, DEFAULT_STREAM, Ino, Options, RenameFlags, StatFs, Volume, WriteFlags,
 };
@@ -31,15 +31,15 @@ pub(crate) fn bytes(path: &(impl AsRef<Path> + ?Sized)) -> &[u8] {
     path.as_ref().as_os_str().as_bytes()
 }
 
-/// An image file, a block device, or the flash in one.
+/// An image file, a block device or a store, or the flash in one.
 fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
-    let device = Arc::new(FileDevice::open(path, access)?);
+    let device = ccfs_remote::open(path, access, ccfs_remote::Settings::default())?;
     let device = FlashDevice::or_plain(device);
     device.map_err(|e| Error::Volume(ccfs_engine::Error::Io(e)))
 }
 
 impl Offline {
-    /// Opens and locks an image file or a block device; recovers it first if a crash left it in flight.
+    /// Opens and locks an image file, a block device or a store (`nbd://...`, `rbd:...`); recovers it first if a crash left it in flight.
     ///
     /// Errors: `Open` if somebody else uses it, or it cannot be opened; `Volume` if it is no volume that ccfs takes.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Offline> {

@@ -5,6 +5,7 @@ use crate::cli::{CatArgs, CpArgs, GetArgs, PutArgs};
 use crate::superblock::is_volume;
 use ccfs_command::{Failure, Outcome, size, warn};
 use ccfs_offline::{Access, CopyOptions, Error, Offline, Progress, Watch};
+use ccfs_remote::is_store;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
@@ -114,6 +115,9 @@ fn check_goal(volume: &Offline, goal: &Place, sources: usize) -> Outcome<()> {
 }
 
 fn is_same_file(a: &Path, b: &Path) -> bool {
+    if is_store(a.as_os_str()) {
+        return a == b;
+    }
     match (a.metadata(), b.metadata()) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,

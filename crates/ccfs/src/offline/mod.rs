@@ -20,7 +20,7 @@ const CODE: u8 = 1;
 fn open(image: &Path, access: Access) -> Outcome<Offline> {
     let shown = image.display();
     // Without a mount table nobody is known to use it; the lock tells.
-    let mounted = mounts::of_target(&image.canonicalize().unwrap_or(image.into()));
+    let mounted = mounts::of_target(&mounts::absolute(image).unwrap_or(image.into()));
     if let Some(mount) = mounted.unwrap_or_default().first() {
         return Err(Failure::new(
             CODE,

@@ -18,6 +18,9 @@ impl Place {
     /// The image's name may hold colons: it ends at the first colon before which there is a file, else at the first one. A label may hold
     /// some as well: it ends at the first one before which there is a device.
     pub fn parse(text: &OsStr) -> Outcome<Place> {
+        if ccfs_remote::is_store(text) {
+            return Ok(in_store(text));
+        }
         if !tags::is_tag(text) {
             return Self::parse_host(text);
         }
@@ -67,6 +70,23 @@ fn cuts(text: &OsStr) -> impl Iterator<Item = Place> + '_ {
     })
 }
 
+/// A store's name may hold colons: the path is what follows the first `:/` behind its scheme.
+fn in_store(text: &OsStr) -> Place {
+    let bytes = text.as_bytes();
+    let scheme = bytes.windows(3).position(|three| three == b"://");
+    let from = scheme.map_or(0, |at| at + 3);
+    let rest = &bytes[from..];
+    let end = rest.windows(2).position(|two| two == b":/");
+    let (image, path) = match end {
+        Some(end) => (&bytes[..from + end], &rest[end + 1..]),
+        None => (bytes, &[][..]),
+    };
+    Place {
+        image: PathBuf::from(OsStr::from_bytes(image)),
+        path: PathBuf::from(OsStr::from_bytes(path)),
+    }
+}
+
 fn names_no_image(text: &OsStr) -> Failure {
     let text = text.to_string_lossy();
     Failure::new(2, format!("\"{text}\" names no image; write IMAGE:PATH"))
@@ -106,5 +126,23 @@ mod tests {
             assert_eq!(parse(text).unwrap(), (image.into(), path.into()), "{text}");
         }
         assert!(parse(":x").is_err() && parse("").is_err());
+    }
+
+    #[test]
+    fn paths_in_stores() {
+        for (text, image, path) in [
+            ("nbd://host:1/x:/etc/hosts", "nbd://host:1/x", "/etc/hosts"),
+            ("nbd://[::1]:1/x", "nbd://[::1]:1/x", ""),
+            (
+                "nbd+unix:///?socket=/run/s:/a:/b",
+                "nbd+unix:///?socket=/run/s",
+                "/a:/b",
+            ),
+            ("rbd:pool/image@s:id=me:/", "rbd:pool/image@s:id=me", "/"),
+        ] {
+            let place = Place::parse(OsStr::new(text)).unwrap();
+            let found = (place.image.to_str(), place.path.to_str());
+            assert_eq!(found, (Some(image), Some(path)));
+        }
     }
 }

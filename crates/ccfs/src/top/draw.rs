@@ -83,7 +83,7 @@ pub fn head(view: &View) -> Vec<String> {
         }
         _ => 0,
     };
-    vec![
+    let mut lines = vec![
         clean(&format!("ccfs top  {}{label}  {}", v.mountpoint, v.state)),
         format!(
             "log   {} {} of {} frames",
@@ -111,7 +111,19 @@ pub fn head(view: &View) -> Vec<String> {
             v.ignored_syncs,
             size::show(v.avoided_bytes)
         ),
-    ]
+    ];
+    lines.extend(v.store.as_ref().map(|store| {
+        let connected = match store.connected {
+            true => "connected",
+            false => "NOT CONNECTED",
+        };
+        let text = format!(
+            "store: {connected}, {} in flight, {} us a small request, {} us a flush, {} reconnects  {}",
+            store.in_flight, store.round_trip_us, store.flush_us, store.reconnects, store.name
+        );
+        clean(&text)
+    }));
+    lines
 }
 
 fn bar(part: u64, whole: u64) -> String {

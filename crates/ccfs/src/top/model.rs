@@ -31,6 +31,21 @@ pub struct Volume {
     /// Written to the device.
     pub written_bytes: u64,
     pub avoided_bytes: u64,
+    /// Of a volume on another machine.
+    pub store: Option<Store>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Store {
+    pub name: String,
+    /// The connection stands.
+    pub connected: bool,
+    pub reconnects: u64,
+    pub in_flight: u64,
+    /// Of a small request, mean; 0: there was none.
+    pub round_trip_us: u64,
+    /// Of a flush, mean; 0: there was none.
+    pub flush_us: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -192,5 +207,18 @@ fn volume(s: &Value) -> Volume {
         ignored_syncs: number(c, "ignored_syncs"),
         written_bytes: number(c, "device_written_bytes"),
         avoided_bytes: number(c, "avoided_bytes"),
+        store: s["store"].is_object().then(|| store(&s["store"])),
+    }
+}
+
+fn store(s: &Value) -> Store {
+    let us = |key: &str| s[key].as_f64().unwrap_or(0.0) as u64;
+    Store {
+        name: text(s, "name"),
+        connected: s["connected"] == true,
+        reconnects: number(s, "reconnects"),
+        in_flight: number(s, "in_flight"),
+        round_trip_us: us("round_trip_us"),
+        flush_us: us("flush_us"),
     }
 }

@@ -462,6 +462,7 @@ impl Server {
             "transport_reason": self.mount.transport.why(),
         });
         status["space"] = show::space(&self.volume);
+        status["store"] = show::store(&self.volume);
         status["requests"] = requests.into();
         let daemon_uid = rustix::process::geteuid().as_raw();
         status["log"] = self.mount.messages.json(viewer, daemon_uid);

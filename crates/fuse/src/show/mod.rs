@@ -88,6 +88,27 @@ pub fn space(volume: &Volume) -> Value {
     })
 }
 
+/// The store on another machine, and the way to it; null where the device is here.
+pub fn store(volume: &Volume) -> Value {
+    let Some(r) = volume.remote() else {
+        return Value::Null;
+    };
+    json!({
+        "name": r.store,
+        "kind": r.kind,
+        "connected": r.connected,
+        "broken_seconds": r.broken_seconds,
+        "why": r.why,
+        "reconnects": r.reconnects,
+        "requests": r.requests,
+        "in_flight": r.in_flight,
+        "unflushed_bytes": r.unflushed_bytes,
+        "round_trip_us": r.round_trip_us,
+        "flush_us": r.flush_us,
+        "one_writer": r.one_writer,
+    })
+}
+
 /// What `status` says of streams and commits besides the engine's own words.
 pub fn add_streams(status: &mut Value, paths: &Paths, recent: &recent::Recent) {
     let (volume, viewer) = (paths.volume, paths.viewer);

@@ -67,6 +67,59 @@ const COUNTERS: &[(&str, &str)] = &[
     ("device_flushes", "Flushes of the device."),
 ];
 
+/// Of a store on another machine: metric, kind, what it is, the field of the status, and what the metric's unit is divided by.
+const STORE: &[(&str, &str, &str, &str, f64)] = &[
+    (
+        "ccfs_store_connected",
+        "gauge",
+        "1 if the connection to the store stands.",
+        "connected",
+        1.0,
+    ),
+    (
+        "ccfs_store_reconnects_total",
+        "counter",
+        "Connections to the store made after the first.",
+        "reconnects",
+        1.0,
+    ),
+    (
+        "ccfs_store_requests_total",
+        "counter",
+        "Requests sent to the store.",
+        "requests",
+        1.0,
+    ),
+    (
+        "ccfs_store_in_flight",
+        "gauge",
+        "Requests that the store has not answered.",
+        "in_flight",
+        1.0,
+    ),
+    (
+        "ccfs_store_unflushed_bytes",
+        "gauge",
+        "Written to the store and not flushed.",
+        "unflushed_bytes",
+        1.0,
+    ),
+    (
+        "ccfs_store_round_trip_seconds",
+        "gauge",
+        "Mean time of a read or write of at most 64 KiB.",
+        "round_trip_us",
+        1e6,
+    ),
+    (
+        "ccfs_store_flush_seconds",
+        "gauge",
+        "Mean time of a flush.",
+        "flush_us",
+        1e6,
+    ),
+];
+
 /// The whole answer to a scrape.
 pub fn text(status: &Value) -> String {
     let mut out = Out {
@@ -133,6 +186,13 @@ pub fn text(status: &Value) -> String {
     for (field, help) in COUNTERS {
         let count = number(&status["counters"][*field]);
         out.one(&format!("ccfs_{field}_total"), "counter", help, count);
+    }
+    if status["store"].is_object() {
+        for (name, kind, help, field, unit) in STORE {
+            let value = &status["store"][*field];
+            let value = value.as_bool().map_or(number(value), flag);
+            out.one(name, kind, help, value / unit);
+        }
     }
     out.family(
         "ccfs_commits_total",
