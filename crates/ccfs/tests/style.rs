@@ -55,6 +55,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "bench",
         &[
             "device", "engine", "client", "fuse", "command", "evidence", "disks", "testkit",
+            "remote",
         ],
     ),
 ];

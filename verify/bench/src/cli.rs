@@ -79,6 +79,10 @@ pub struct RunArgs {
     /// Disks to compare them on
     #[arg(long, value_delimiter = ',', value_name = "DISK")]
     pub disk: Vec<DiskKind>,
+    /// An image of a store on another machine to compare them on, as ccfs names it (nbd://..., rbd:...). Everything in it is lost. The
+    /// kernel's file systems see it as a loop device over what the same connection shows as a file
+    #[arg(long, value_name = "NAME", conflicts_with = "disk")]
+    pub device: Option<String>,
     /// Parts of the comparison
     #[arg(long, value_delimiter = ',', value_name = "GROUP")]
     pub group: Vec<Group>,
@@ -140,7 +144,7 @@ impl RunArgs {
             }
         }
         let part = !(self.only.is_empty() && self.group.is_empty());
-        let part = part || !(self.fs.is_empty() && self.disk.is_empty());
+        let part = part || !(self.fs.is_empty() && self.disk.is_empty() && self.device.is_none());
         if self.doc.is_some() && part && self.state.is_none() {
             return Err("--doc would lose what --only, --group, --fs and --disk leave out: leave these out, or go on with --state".into());
         }
@@ -175,6 +179,7 @@ impl RunArgs {
             Extent::All => Group::value_variants().to_vec(),
         };
         let disks = match extent {
+            _ if self.device.is_some() => vec![DiskKind::Store],
             _ if !self.disk.is_empty() => self.disk.clone(),
             Extent::All => DiskKind::value_variants().to_vec(),
             _ => vec![DiskKind::Real],
@@ -193,6 +198,7 @@ impl RunArgs {
             systems,
             usual: extent == Extent::All && self.fs.is_empty(),
             disks,
+            device: self.device.clone(),
             groups,
             only: self.only.clone(),
             rounds: self.rounds.unwrap_or(rounds),
@@ -282,10 +288,12 @@ impl ScaleArgs {
 /// Serves a modelled disk until stdin ends.
 #[derive(Args, Debug)]
 pub struct DiskArgs {
-    #[arg(long)]
+    #[arg(long, default_value = "")]
     pub timing: String,
-    #[arg(long)]
+    #[arg(long, default_value_t = 0)]
     pub bytes: u64,
+    #[arg(long)]
+    pub store: Option<String>,
     pub below: PathBuf,
 }
 

@@ -5,7 +5,7 @@
 use crate::guard::WorkDir;
 use crate::system::bench_program;
 use crate::{Because, Result};
-use ccfs_device::Device;
+use ccfs_device::{Device, OpenMode};
 use ccfs_disks::{MemoryDevice, Params, Timed};
 use ccfs_evidence::vdisk::VirtualDisk;
 use clap::ValueEnum;
@@ -27,6 +27,9 @@ pub enum DiskKind {
     Ssd,
     /// A phone's flash, modelled
     Ufs,
+    /// An image of a store on another machine (`--device`)
+    #[value(skip)]
+    Store,
 }
 
 impl DiskKind {
@@ -36,17 +39,26 @@ impl DiskKind {
             DiskKind::Hdd => "hdd",
             DiskKind::Ssd => "ssd",
             DiskKind::Ufs => "ufs",
+            DiskKind::Store => "store",
         }
+    }
+
+    /// It is what it is, and takes its own time.
+    pub fn is_real(self) -> bool {
+        matches!(self, DiskKind::Real | DiskKind::Store)
     }
 
     /// The preset of the timing module.
     pub fn timing(self) -> Option<&'static str> {
-        (self != DiskKind::Real).then_some(self.name())
+        (!self.is_real()).then_some(self.name())
     }
 
     /// What follows a workload's name.
     pub fn suffix(self) -> String {
-        self.timing().map_or(String::new(), |t| format!("@{t}"))
+        match self {
+            DiskKind::Real => String::new(),
+            other => format!("@{}", other.name()),
+        }
     }
 }
 
@@ -67,6 +79,14 @@ impl Counters {
     }
 }
 
+/// What is served as a block device.
+pub enum Source<'a> {
+    /// Memory with the timing of a disk.
+    Modelled { timing: &'a str, bytes: u64 },
+    /// A store, by its name.
+    Store(&'a str),
+}
+
 /// The other process's end.
 pub struct Served {
     pub device: PathBuf,
@@ -76,10 +96,16 @@ pub struct Served {
 
 impl Served {
     /// `below`: a directory to make, for its mount.
-    pub fn start(work: &WorkDir, timing: &str, bytes: u64, below: &Path) -> Result<Served> {
-        std::fs::create_dir(below).because(below.display())?;
+    pub fn start(work: &WorkDir, source: Source<'_>, below: &Path) -> Result<Served> {
+        std::fs::create_dir_all(below).because(below.display())?;
         let mut command = Command::new(bench_program()?);
-        command.args(["disk", "--timing", timing, "--bytes", &bytes.to_string()]);
+        command.arg("disk");
+        match source {
+            Source::Modelled { timing, bytes } => {
+                command.args(["--timing", timing, "--bytes", &bytes.to_string()])
+            }
+            Source::Store(name) => command.args(["--store", name]),
+        };
         command.arg(below);
         crate::sys::in_its_own_session(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -131,11 +157,20 @@ impl Drop for Served {
 }
 
 /// `ccfs-bench disk`: prints the block device, answers `counters` with two numbers, and ends with its stdin.
-pub fn serve(timing: &str, bytes: u64, below: &Path) -> Result<()> {
+pub fn serve(source: Source<'_>, below: &Path) -> Result<()> {
     ccfs_fuse::prepare_process();
-    let params = Params::preset(timing).ok_or_else(|| format!("there is no disk {timing}"))?;
-    let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes));
-    let device: Arc<dyn Device> = Arc::new(Timed::new(memory, params));
+    let device: Arc<dyn Device> = match source {
+        Source::Modelled { timing, bytes } => {
+            let params = Params::preset(timing);
+            let params = params.ok_or_else(|| format!("there is no disk {timing}"))?;
+            Arc::new(Timed::new(Arc::new(MemoryDevice::new(bytes)), params))
+        }
+        Source::Store(name) => {
+            let settings = ccfs_remote::Settings::default();
+            ccfs_remote::open(Path::new(name), OpenMode::ReadWrite, settings)
+                .because("cannot serve a store")?
+        }
+    };
     let disk = VirtualDisk::attach(device.clone(), below).because("a modelled disk")?;
     println!("{}", disk.path().display());
     for line in std::io::stdin().lines() {
@@ -145,5 +180,6 @@ pub fn serve(timing: &str, bytes: u64, below: &Path) -> Result<()> {
         }
     }
     drop(disk);
+    ccfs_remote::let_go();
     Ok(())
 }

@@ -91,7 +91,7 @@ pub trait Experiment: Sync {
     }
     /// The disks on which it tells something.
     fn fits(&self, disk: DiskKind) -> bool {
-        disk == DiskKind::Real
+        disk.is_real()
     }
     /// Rounds, where `asked` for are so many.
     fn rounds(&self, asked: u32) -> u32 {
@@ -122,7 +122,7 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// A fresh file system, mounted, with a directory for the experiment.
     pub fn fresh(&self) -> Result<(Mount<'_>, PathBuf)> {
-        self.image.mkfs(self.system, &[])?;
+        self.image.mkfs(self.work, self.system, &[])?;
         let mount = self.mount()?;
         let dir = mount.dir().join("run");
         std::fs::create_dir(&dir).because(dir.display())?;
@@ -226,7 +226,7 @@ impl Experiment for Plain {
         (self.variants)(system)
     }
     fn fits(&self, disk: DiskKind) -> bool {
-        self.on_models || disk == DiskKind::Real
+        self.on_models || disk.is_real()
     }
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
         let seconds = place.seconds * self.share;

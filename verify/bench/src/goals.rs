@@ -170,7 +170,10 @@ pub fn markdown(cells: &[Cell]) -> String {
                 format!("{figure:.2}")
             };
             let (what, [first, wanted]) = (goal.what, goal.bars);
-            let place = disk.strip_prefix('@').map(|d| format!(" (modelled {d})"));
+            let place = disk.strip_prefix('@').map(|d| match d {
+                "store" => " (on the store)".to_string(),
+                d => format!(" (modelled {d})"),
+            });
             let place = place.unwrap_or_default();
             let ceiling = goal.ceiling(cells, disk);
             let ceiling = ceiling.map_or("-".into(), |ratio| format!("{ratio:.2}"));

@@ -1,7 +1,7 @@
 //! The image that all systems use in turn, and how each is mounted on it and unmounted.
 //!
 //! There is one image per disk: every system's blocks are the very same ones.
-use crate::disk::{Counters, DiskKind, Served};
+use crate::disk::{Counters, DiskKind, Served, Source};
 use crate::guard::WorkDir;
 use crate::system::{System, bench_program, ccfs_program, check, command};
 use crate::{Because, Result, machine};
@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Longest mount, unmount or end of a daemon. An unmount brings home what the run left in memory.
@@ -21,24 +22,79 @@ pub const KEEP: &str = "keep";
 
 /// A disk of one size.
 pub struct Image {
-    /// The image file, or the block device of a modelled disk.
+    /// The image file, the block device of a modelled disk, or a store's name.
     target: PathBuf,
     mnt: PathBuf,
     log: PathBuf,
-    served: Option<Served>,
+    /// Of a modelled disk, always; of a store while another file system than ccfs is on it.
+    served: Mutex<Option<Arc<Served>>>,
+    store: Option<Store>,
     /// A file with holes, which are to stay.
     sparse: bool,
     pub bytes: u64,
 }
 
+/// A store on another machine.
+struct Store {
+    name: String,
+    /// For the mount that shows it.
+    below: PathBuf,
+}
+
 impl Image {
+    /// A store, by its name.
+    pub fn store(work: &WorkDir, name: &str, bytes: u64) -> Result<Image> {
+        let at = |suffix: &str| work.path().join(format!("store{suffix}"));
+        std::fs::create_dir(at(".mnt")).because(name)?;
+        Ok(Image {
+            target: name.into(),
+            mnt: at(".mnt"),
+            log: at(".log"),
+            served: Mutex::new(None),
+            store: Some(Store {
+                name: name.into(),
+                below: at(".disk"),
+            }),
+            sparse: false,
+            bytes,
+        })
+    }
+
+    fn served(&self) -> Option<Arc<Served>> {
+        self.served
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
+    }
+
+    /// What a system is told to use: a store has one user at a time, and the kernel's file systems need a block device.
+    fn place(&self, work: &WorkDir, system: System) -> Result<PathBuf> {
+        let Some(store) = &self.store else {
+            return Ok(self.target.clone());
+        };
+        let mut served = self.served.lock().unwrap_or_else(|e| e.into_inner());
+        if system.is_ccfs() {
+            *served = None;
+            return Ok(self.target.clone());
+        }
+        if served.is_none() {
+            let started = Served::start(work, Source::Store(&store.name), &store.below)?;
+            *served = Some(Arc::new(started));
+        }
+        let device = served.as_ref().map(|served| served.device.clone());
+        Ok(device.unwrap_or_default())
+    }
+
     /// The real disk: a file in the working directory, written in full. Modelled ones: a block device.
     pub fn new(work: &WorkDir, disk: DiskKind, bytes: u64) -> Result<Image> {
         let at = |suffix: &str| work.path().join(format!("{}{suffix}", disk.name()));
         let (mnt, log) = (at(".mnt"), at(".log"));
         std::fs::create_dir(&mnt).because(mnt.display())?;
         let served = match disk.timing() {
-            Some(timing) => Some(Served::start(work, timing, bytes, &at(".disk"))?),
+            Some(timing) => {
+                let source = Source::Modelled { timing, bytes };
+                Some(Arc::new(Served::start(work, source, &at(".disk"))?))
+            }
             None => None,
         };
         let target = match &served {
@@ -52,7 +108,8 @@ impl Image {
             target,
             mnt,
             log,
-            served,
+            served: Mutex::new(served),
+            store: None,
             sparse: false,
             bytes,
         })
@@ -68,10 +125,15 @@ impl Image {
             target: at(".img"),
             mnt: at(".mnt"),
             log: at(".log"),
-            served: None,
+            served: Mutex::new(None),
+            store: None,
             sparse: true,
             bytes,
         })
+    }
+
+    fn is_file(&self) -> bool {
+        self.store.is_none() && self.served().is_none()
     }
 
     pub fn target(&self) -> &Path {
@@ -79,13 +141,16 @@ impl Image {
     }
 
     /// A fresh, empty file system, and nothing of it waiting in the host's memory.
-    pub fn mkfs(&self, system: System, extra: &[&str]) -> Result<()> {
-        system.mkfs(&self.target, self.sparse, extra)?;
+    pub fn mkfs(&self, work: &WorkDir, system: System, extra: &[&str]) -> Result<()> {
+        system.mkfs(&self.place(work, system)?, self.sparse, extra)?;
         self.settle()
     }
 
     /// What a system left in the host's page cache goes to the disk and out of memory: it is not to disturb the next one.
     pub fn settle(&self) -> Result<()> {
+        if self.store.is_some() {
+            return Ok(());
+        }
         let file = File::open(&self.target).because(self.target.display())?;
         file.sync_all().because(self.target.display())?;
         fadvise(&file, 0, None, Advice::DontNeed).because(self.target.display())
@@ -98,8 +163,8 @@ impl Image {
             daemon: None,
             loop_device: None,
         };
-        let mut target = self.target.clone();
-        if self.served.is_none() && !system.takes_file() {
+        let mut target = self.place(work, system)?;
+        if self.is_file() && !system.takes_file() {
             target = attach(&self.target)?;
             mount.loop_device = Some(target.clone());
         }
@@ -188,7 +253,7 @@ impl Mount<'_> {
         if matches!(self.system, System::Fuse2fs | System::Null) {
             return None;
         }
-        if let Some(served) = &self.image.served {
+        if let Some(served) = self.image.served() {
             return served.counters().ok();
         }
         if let Some(device) = &self.loop_device {
@@ -267,7 +332,7 @@ impl Mount<'_> {
     /// Takes the loop device away and waits until it is gone: somebody's copy of the mount may hold it for a moment, and with it the
     /// file system that was.
     fn detach(&self, end: Instant) -> Result<()> {
-        while self.image.served.is_none() {
+        while self.image.is_file() {
             let left = loops_below(&self.image.target);
             if left.is_empty() {
                 break;
@@ -361,7 +426,7 @@ impl Drop for Mount<'_> {
             let _ = child.wait();
         }
         // Of a modelled disk the device stays.
-        if self.image.served.is_none() {
+        if self.image.is_file() {
             for device in loops_below(&self.image.target) {
                 let _ = command("losetup").args(["-d", &device]).output();
             }

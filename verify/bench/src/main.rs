@@ -43,7 +43,16 @@ fn main() -> ExitCode {
     }
     let text = |e: Failure| e.text;
     let outcome = match &cli.command {
-        Some(Command::Disk(args)) => disk::serve(&args.timing, args.bytes, &args.below),
+        Some(Command::Disk(args)) => {
+            let source = match &args.store {
+                Some(name) => disk::Source::Store(name),
+                None => disk::Source::Modelled {
+                    timing: &args.timing,
+                    bytes: args.bytes,
+                },
+            };
+            disk::serve(source, &args.below)
+        }
         Some(Command::Null(args)) => null::serve(args),
         Some(Command::Engine(args)) => engine::worker::serve(args),
         Some(Command::Man(args)) => {

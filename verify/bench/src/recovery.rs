@@ -52,7 +52,7 @@ impl Experiment for Recovery {
     }
     fn measure(&self, place: &Place, _variant: &str) -> Result<Measured> {
         let size = format!("size={}", self.0);
-        place.image.mkfs(place.system, &["-J", &size])?;
+        place.image.mkfs(place.work, place.system, &["-J", &size])?;
         let mount = place.mount()?;
         let used = fill(&mount, FILL_MAX.mul_f64((place.seconds / 2.0).min(1.0)))?;
         mount.kill()?;

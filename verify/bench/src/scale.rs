@@ -172,7 +172,7 @@ impl Part<'_> {
         let ext4 = !matches!(self.system, System::Xfs | System::Btrfs);
         let mut options = if ext4 { LAZY.to_vec() } else { Vec::new() };
         options.extend(extra.iter().filter(|_| ext4));
-        image.mkfs(self.system, &options)?;
+        image.mkfs(work, self.system, &options)?;
         Ok((image, begun.elapsed().as_secs_f64()))
     }
 
@@ -329,7 +329,7 @@ impl Part<'_> {
         let scale = Scale(self.args.aged_scale);
         let work = WorkDir::new(&self.args.dir)?;
         let image = Image::new(&work, DiskKind::Real, scale.image_bytes())?;
-        image.mkfs(self.system, &[])?;
+        image.mkfs(&work, self.system, &[])?;
         let mount = image.mount(&work, self.system, &[])?;
         let home = mount.dir().join("server");
         std::fs::create_dir(&home).because(home.display())?;
@@ -338,7 +338,7 @@ impl Part<'_> {
         run::run(&server, &home, 1, time)?;
         mount.end()?;
         let aged = self.sequential(&work, &image, scale)?;
-        image.mkfs(self.system, &[])?;
+        image.mkfs(&work, self.system, &[])?;
         let fresh = self.sequential(&work, &image, scale)?;
         let op = "1 MiB written to a new file, synced at its end";
         self.add("scale-aged/fresh", op, Ok(fresh.figures()))?;
@@ -416,7 +416,7 @@ impl Part<'_> {
         scale: Scale,
         seconds: f64,
     ) -> Result<(f64, f64)> {
-        image.mkfs(self.system, &[])?;
+        image.mkfs(work, self.system, &[])?;
         let mount = image.mount(work, self.system, &[])?;
         let dir = mount.dir().join(DATABASE);
         std::fs::create_dir(&dir).because(dir.display())?;

@@ -23,6 +23,8 @@ pub struct Plan {
     /// The systems were not asked for by name: each is measured only where it tells something ([`tells`]).
     pub usual: bool,
     pub disks: Vec<DiskKind>,
+    /// The name of the store among them.
+    pub device: Option<String>,
     pub groups: Vec<Group>,
     /// Beginnings of names; empty: all.
     pub only: Vec<String>,
@@ -68,7 +70,7 @@ impl Plan {
         disk: DiskKind,
     ) -> Vec<Job<'a>> {
         let rounds = match disk {
-            DiskKind::Real => self.rounds,
+            disk if disk.is_real() => self.rounds,
             _ => self.model_rounds,
         };
         let mut all = Vec::new();
@@ -134,7 +136,7 @@ fn no_job(system: System) -> &'static str {
 fn tells(system: System, group: Group, disk: DiskKind) -> bool {
     match system {
         System::CcfsDevice | System::CcfsDev | System::CcfsUring => {
-            disk == DiskKind::Real && matches!(group, Group::Personalities | Group::Micro)
+            disk.is_real() && matches!(group, Group::Personalities | Group::Micro)
         }
         System::Fuse2fs => disk == DiskKind::Real,
         // The engine is compared with the kernel's code for the same format.
@@ -165,7 +167,7 @@ pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
     let started = Instant::now();
     for &disk in &plan.disks {
         let scale = match disk {
-            DiskKind::Real => Scale(plan.scale),
+            disk if disk.is_real() => Scale(plan.scale),
             _ => Scale(plan.scale.min(MODEL_SCALE_MAX)),
         };
         let jobs = plan.jobs(&experiments, &systems, disk);
@@ -173,7 +175,10 @@ pub fn run(plan: &Plan, state: &mut State) -> Result<()> {
             continue;
         }
         let work = WorkDir::new(&plan.dir)?;
-        let image = Image::new(&work, disk, scale.image_bytes())?;
+        let image = match (&plan.device, disk) {
+            (Some(name), DiskKind::Store) => Image::store(&work, name, scale.image_bytes())?,
+            _ => Image::new(&work, disk, scale.image_bytes())?,
+        };
         for (done, job) in jobs.iter().enumerate() {
             let key = job.key(disk);
             if state.has(&key) || state.failed(&key) {

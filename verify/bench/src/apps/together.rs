@@ -38,7 +38,7 @@ impl Experiment for Together {
         }
     }
     fn fits(&self, disk: DiskKind) -> bool {
-        matches!(disk, DiskKind::Real | DiskKind::Hdd | DiskKind::Ssd)
+        disk.is_real() || matches!(disk, DiskKind::Hdd | DiskKind::Ssd)
     }
     fn missing(&self) -> Option<String> {
         not_installed(&["git", "sqlite3"])

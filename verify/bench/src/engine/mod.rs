@@ -9,6 +9,7 @@ mod tests;
 pub mod worker;
 
 use crate::disk::Counters;
+use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place, STREAMS};
 use crate::system::{System, bench_program, succeeded};
 use crate::{Because, Result, machine};
@@ -76,8 +77,11 @@ impl Experiment for Engine {
             _ => Vec::new(),
         }
     }
+    fn fits(&self, disk: DiskKind) -> bool {
+        disk == DiskKind::Real
+    }
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
-        place.image.mkfs(place.system, &[])?;
+        place.image.mkfs(place.work, place.system, &[])?;
         if place.system.is_ccfs() {
             let worker = || self.worker(place, variant, place.image.target());
             worker()?.prepare()?;
