@@ -10,7 +10,7 @@ use ccfs_command::{Context, Failure, Outcome, output::print_json, say, size};
 use ccfs_device::{FileDevice, OpenError, OpenMode};
 use ccfs_ext4::features;
 use ccfs_ext4::superblock::{RawSuper, SUPER_OFFSET, SUPER_SIZE};
-use ccfs_remote::is_store;
+use ccfs_remote::{Settings, is_store};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -264,7 +264,11 @@ fn on_store(args: &MkfsArgs) -> Outcome<()> {
         return Err(Failure::new(CODE, text));
     }
     target::check_not_mounted(&args.target, CODE)?;
-    let device = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
+    let settings = Settings {
+        overwrite: args.force,
+        ..Settings::default()
+    };
+    let device = target::open_with(&args.target, OpenMode::ReadWrite, settings, CODE)?;
     let held = device.size_bytes();
     let bytes = match args.size {
         Some(wanted) if wanted > held => {
@@ -276,12 +280,12 @@ fn on_store(args: &MkfsArgs) -> Outcome<()> {
     check_size(bytes)?;
     let file = ForTools::of(&args.target, &device, CODE)?;
     if !args.force {
-        // Behind it this command's own record of the owner may be.
-        let mut head = [0; 512];
+        // In its first KiB this command's own claim may be by now.
+        let mut head = [0; 1024];
         device
             .read(0, &mut head)
             .or_fail(CODE, format_args!("cannot look at {shown}"))?;
-        let data = head.iter().any(|b| *b != 0);
+        let data = head.iter().any(|b| *b != 0) && !ccfs_remote::is_claim(&head);
         refuse_content(&args.target, &file.path(), || data)?;
     }
     // What a store has discarded need not read as zeros, which mke2fs expects of a file: so it writes them.

@@ -137,7 +137,7 @@ fn every_command_takes_an_nbd_export() {
     every_command(&place, &server.uri(), "nbd", "heartbeat");
 }
 
-/// A server that takes whole blocks of 4096 bytes only: the owner's record is a part of one.
+/// A server that takes whole blocks of 4096 bytes only: the owner's claim is a part of one.
 #[test]
 fn large_units_and_small_records() {
     needs!(&["nbdkit"]);

@@ -2,7 +2,7 @@
 use crate::batch::{Batch, Written};
 use crate::clock;
 use crate::link::{Guard, Link, SETTLE};
-use crate::owner::{self, BEAT, Bare, Found, Holding, PLACE, Record, Sector};
+use crate::owner::{self, BEAT, Bare, Found, Holding, PLACE, Sectors};
 use crate::session::{Geometry, Owner, Refusal, Request, Session, Store, Taken};
 use ccfs_device::{
     AlignedBuf, Counters, Counting, Device, OpenError, OpenMode, Remote, SECTOR, Slice, Ticket,
@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Largest request, bytes.
-const PIECE_MOST: u64 = 4 << 20;
+const PIECE_MOST: u64 = 1 << 20;
 /// For what is asked before the device is there.
 const OPENING: Duration = Duration::from_secs(20);
 
@@ -28,6 +28,8 @@ pub struct Settings {
     pub patience: Duration,
     /// A live owner is shut out.
     pub take_over: bool,
+    /// What is in the place of the owner's claim, and is none, is overwritten.
+    pub overwrite: bool,
     /// For how long changes wait that could be undone by what an old connection still carries.
     pub settle: Duration,
 }
@@ -37,6 +39,7 @@ impl Default for Settings {
         Settings {
             patience: Duration::from_secs(60),
             take_over: false,
+            overwrite: false,
             settle: SETTLE,
         }
     }
@@ -63,8 +66,8 @@ struct Core {
     geometry: Geometry,
     size: AtomicU64,
     read_only: bool,
-    /// The owner's record is in the volume, and stays as it is.
-    has_record: bool,
+    /// The owner's claim is in the volume, and stays as it is.
+    has_claim: bool,
     /// As `status` names it.
     one_writer: &'static str,
     counting: Counting,
@@ -130,7 +133,7 @@ impl RemoteDevice {
         let mut geometry = session.geometry();
         geometry.min_io = geometry.min_io.max(SECTOR);
         geometry.size -= geometry.size % geometry.min_io;
-        if geometry.size < 2 * SECTOR {
+        if geometry.size < 2 * PLACE {
             return Err(OpenError::Empty {
                 path: path.into(),
                 bytes: geometry.size,
@@ -146,11 +149,17 @@ impl RemoteDevice {
             pid: std::process::id(),
             since: clock::now(),
         };
-        let sector = Bare {
+        if !geometry.flushes && !read_only {
+            let e = io::Error::other(
+                "the server takes no flushes, without which nothing can be made durable; mount it with -o ro",
+            );
+            return Err(failed(path, e));
+        }
+        let sectors = Bare {
             session: &*session,
             patience: wait,
         };
-        let record = match session.lock() {
+        let holding = match session.lock() {
             // Of a snapshot nobody is the writer.
             _ if geometry.read_only => None,
             Some(fence) if read_only => match fence.owner() {
@@ -162,12 +171,12 @@ impl RemoteDevice {
                 taken.map_err(|e| in_use(path, e))?;
                 None
             }
-            None if read_only => match owner::writer(&sector).map_err(|e| failed(path, e))? {
+            None if read_only => match owner::writer(&sectors).map_err(|e| failed(path, e))? {
                 Some(who) => return Err(in_use(path, Taken::By(who.to_string()))),
                 None => None,
             },
             None => {
-                let taken = owner::take(&sector, &me, settings.take_over);
+                let taken = owner::take(&sectors, &me, settings.take_over, settings.overwrite);
                 Some(taken.map_err(|e| in_use(path, e))?)
             }
         };
@@ -177,8 +186,8 @@ impl RemoteDevice {
             size: AtomicU64::new(geometry.size),
             geometry,
             read_only,
-            has_record: record.is_some(),
-            one_writer: match (&record, read_only) {
+            has_claim: holding.is_some(),
+            one_writer: match (&holding, read_only) {
                 (Some(_), _) => "heartbeat",
                 (None, true) => "none",
                 (None, false) => "lock",
@@ -205,8 +214,8 @@ impl RemoteDevice {
             all.push(Arc::downgrade(&held));
         }
         let device = RemoteDevice { core, held };
-        if let Some(record) = record {
-            let holding = Arc::new(Holding::new(record));
+        if let Some(holding) = holding {
+            let holding = Arc::new(holding);
             link.guard(holding.clone());
             let end = Arc::new((Mutex::new(false), Condvar::new()));
             let (core, of_thread, until) = (device.core.clone(), holding.clone(), end.clone());
@@ -234,7 +243,7 @@ pub fn owner_of(store: &dyn Store) -> io::Result<Option<String>> {
     let owner = match session.lock() {
         Some(fence) => Ok(fence.owner()),
         None => bare.look().map(|found| match found {
-            Found::Record(record) => Some(record.owner.to_string()),
+            Found::Somebody(claim, _) => Some(claim.owner.to_string()),
             _ => None,
         }),
     };
@@ -251,12 +260,12 @@ pub fn is_here(owner: &str) -> bool {
 
 impl Guard for Holding {
     fn check(&self, session: &dyn Session, patience: Duration) -> Result<(), Refusal> {
-        let begun = clock::elapsed();
-        let found = Bare { session, patience }.find()?;
-        let mine = self.is_mine(&found);
+        let (bare, begun) = (Bare { session, patience }, clock::elapsed());
+        let mine = self.is_mine(&bare.find()?);
         mine.map_err(|whose| Refusal::Store(io::Error::other(whose)))?;
         self.saw(begun);
-        Ok(())
+        // While much is written again nobody else keeps it up.
+        bare.write(Some(self.next()), None)
     }
 
     fn may_write(&self) -> bool {
@@ -272,32 +281,70 @@ fn beat(core: &Arc<Core>, holding: &Holding, end: &(Mutex<bool>, Condvar)) {
             break;
         }
         parking_lot::MutexGuard::unlocked(&mut ended, || {
-            // An error has been told to everybody else as well.
-            if let Ok(Err(whose)) = holding.beat(&Through(core)) {
-                core.link.die(&whose);
+            if let Err(why) = holding.beat(&Through(core)) {
+                core.link.die(&why);
             }
         });
     }
 }
 
-/// The owner's sector through the device that has it.
+/// The owner's sectors through the device that has them.
 struct Through<'a>(&'a Arc<Core>);
 
-impl Sector for Through<'_> {
+impl Through<'_> {
+    fn write(&self, offset: u64, data: AlignedBuf) -> io::Result<()> {
+        let one = Batch::of(1);
+        let data = Arc::new(data);
+        self.0
+            .link
+            .start_owners(Request::Write { offset, data }, &one);
+        one.wait().map(|_| ())
+    }
+}
+
+impl Sectors for Through<'_> {
     fn look(&self) -> io::Result<Found> {
-        let mut bytes = [0; SECTOR as usize];
-        self.0.read(PLACE, &mut bytes)?;
-        Ok(Record::parse(&bytes))
+        let one = Batch::of(1);
+        let len = owner::unit(self.0.geometry.min_io);
+        self.0
+            .link
+            .start_owners(Request::Read { offset: 0, len }, &one);
+        match one.wait()? {
+            Some(data) if data.len() == len => Ok(Found::parse(&data[..PLACE as usize])),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
-    fn put(&self, record: Option<&Record>) -> io::Result<()> {
-        let bytes = record.map_or([0; SECTOR as usize], Record::bytes);
-        let write = Write::new(PLACE, AlignedBuf::from_bytes(&bytes));
-        self.0.write(vec![write])?.finish()
+    fn put(&self, first: Option<[u8; 512]>, second: Option<[u8; 512]>) -> io::Result<()> {
+        let halves = [(first, 0), (second, SECTOR)];
+        if !self.are_one() {
+            for (half, offset) in halves {
+                if let Some(half) = half {
+                    self.write(offset, AlignedBuf::from_bytes(&half))?;
+                }
+            }
+            return Ok(());
+        }
+        // Who holds this may wait for the next look: then it is for another beat.
+        let Some(_held) = self.0.unaligned.try_lock_for(BEAT / 4) else {
+            return Ok(());
+        };
+        let mut whole = AlignedBuf::zeroed(owner::unit(self.0.geometry.min_io));
+        self.0.read_whole(0, &mut whole)?;
+        for (half, offset) in halves {
+            if let Some(half) = half {
+                whole[offset as usize..][..half.len()].copy_from_slice(&half);
+            }
+        }
+        self.write(0, whole)
     }
 
     fn settle(&self) -> io::Result<()> {
         self.0.flush()
+    }
+
+    fn are_one(&self) -> bool {
+        self.0.geometry.min_io > SECTOR
     }
 }
 
@@ -445,40 +492,20 @@ impl Core {
     }
 }
 
-/// What of a write lies beside the owner's record.
-fn beside_the_record(write: Write) -> Vec<Write> {
-    let (begin, end) = (write.offset, write.offset + write.len());
-    let (hole, hole_end) = (PLACE, PLACE + SECTOR);
-    if begin >= hole_end || end <= hole {
-        return vec![write];
+/// What of a write lies behind the owner's sectors.
+fn behind_the_claim(write: Write) -> Option<Write> {
+    if write.offset >= PLACE {
+        return Some(write);
     }
-    let part_of = |from: u64, to: u64| {
-        let mut at = begin;
-        let mut parts = Vec::new();
-        for part in &write.parts {
-            let (first, last) = (from.max(at), to.min(at + part.len as u64));
-            if first < last {
-                parts.push(Slice {
-                    buf: part.buf.clone(),
-                    start: part.start + (first - at) as usize,
-                    len: (last - first) as usize,
-                });
-            }
-            at += part.len as u64;
-        }
-        Write {
-            offset: from,
-            parts,
-        }
-    };
-    let mut out = Vec::new();
-    if begin < hole {
-        out.push(part_of(begin, hole));
+    let mut skip = (PLACE - write.offset) as usize;
+    let mut parts = write.parts;
+    for part in &mut parts {
+        let gone = skip.min(part.len);
+        (part.start, part.len, skip) = (part.start + gone, part.len - gone, skip - gone);
     }
-    if end > hole_end {
-        out.push(part_of(hole_end, end));
-    }
-    out
+    parts.retain(|part| part.len > 0);
+    let offset = PLACE;
+    (!parts.is_empty()).then_some(Write { offset, parts })
 }
 
 impl Device for RemoteDevice {
@@ -535,8 +562,8 @@ impl Device for RemoteDevice {
             return Ticket::done(Err(e));
         }
         core.counting.wrote(&writes);
-        let writes = match core.has_record {
-            true => writes.into_iter().flat_map(beside_the_record).collect(),
+        let writes = match core.has_claim {
+            true => writes.into_iter().flat_map(behind_the_claim).collect(),
             false => writes,
         };
         let started = core.write(writes);
@@ -558,8 +585,8 @@ impl Device for RemoteDevice {
         let unit = core.geometry.min_io;
         let (mut at, end) = (offset.next_multiple_of(unit), offset + len);
         let end = end - end % unit;
-        if core.has_record && at < PLACE + SECTOR {
-            at = (PLACE + SECTOR).next_multiple_of(unit);
+        if core.has_claim && at < PLACE {
+            at = PLACE.next_multiple_of(unit);
         }
         if at >= end || !core.geometry.discards {
             return Ok(());
@@ -623,16 +650,19 @@ impl Held {
     /// Nobody writes any more: the record or the lock is given back, so that the next one need not wait, and the connection ends.
     fn let_go(&self) {
         let link = &self.core.link;
+        // Nothing of this host's may come behind the claim's end; what waits for the lease needs the heartbeat.
+        link.end_changes();
         if let Some(beats) = self.beats.lock().take() {
             *beats.end.0.lock() = true;
             beats.end.1.notify_all();
             let _ = beats.thread.join();
             let through = Through(&self.core);
-            let found = through.look();
+            let found = through.settle().and_then(|()| through.look());
             if found.is_ok_and(|found| beats.holding.is_mine(&found).is_ok()) {
-                let gone = through.put(None).and_then(|()| through.settle());
+                let none = Some([0; SECTOR as usize]);
+                let gone = through.put(none, none).and_then(|()| through.settle());
                 if let Err(e) = gone {
-                    tracing::debug!("the owner's record stays: {e}");
+                    tracing::debug!("the owner's claim stays: {e}");
                 }
             }
         }

@@ -90,7 +90,13 @@ impl Kept {
         }
     }
 
-    fn put(&mut self, offset: u64, piece: Piece) {
+    /// What is left of a large buffer does not keep all of it.
+    fn put(&mut self, offset: u64, mut piece: Piece) {
+        if piece.len * 2 < piece.data.len() {
+            let rest = &piece.data[piece.from..piece.from + piece.len];
+            piece.data = Arc::new(AlignedBuf::from_bytes(rest));
+            piece.from = 0;
+        }
         self.bytes += piece.len;
         self.pieces.insert(offset, piece);
     }

@@ -27,5 +27,5 @@ pub use clock::date;
 pub use device::{RemoteDevice, Settings, let_go};
 pub use library::{Library, Missing, text};
 pub use name::{BadName, is_held_here, is_store, open, store};
-pub use owner::{Found, PLACE, Record};
+pub use owner::is_claim;
 pub use session::{Answer, Done, Fence, Geometry, Owner, Refusal, Request, Session, Store, Taken};

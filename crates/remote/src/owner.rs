@@ -1,16 +1,19 @@
 //! One writer: who has a volume is written in it, where the store has no lock of its own.
 //!
-//! The second sector of the volume is ext4's for a boot loader, and empty on a volume that none starts from. While somebody may write, it holds
-//! a *record*: a number for this use of the volume (the *session*), who it is, and a count that rises every [`BEAT`]. At rest the sector is
-//! zero again. The idea is ext4's multiple mount protection (Linux, Documentation/filesystems/ext4, "Multiple Mount Protection").
+//! The first two sectors of the volume are ext4's for a boot loader, and empty on a volume that none starts from. While somebody may write, the
+//! second holds his *claim*: a random number for this use of the volume (the *session*), and who it is. The first holds a count that rises
+//! every [`BEAT`], and the session that it is of. At rest both are zero again. The idea is ext4's multiple mount protection (Linux,
+//! Documentation/filesystems/ext4, "Multiple Mount Protection").
 //!
-//! * Who finds a record whose count rises is told who has the volume.
+//! * Who finds a claim whose count rises is told who has the volume.
 //! * Who finds one whose count has stood still for [`STALE`] takes the volume over.
-//! * With `take over` nobody waits for that; the owner finds the new record at his next beat, and writes no more.
-//! * Whoever has written his record waits for [`CONFIRM`], and looks whether it is still his. Two who came at once both wrote, and only the
+//! * With `take over` nobody waits for that; the owner finds the new claim at his next beat, and writes no more.
+//! * Whoever has written his claim waits for [`CONFIRM`], and looks whether it is still his. Two who came at once both wrote, and only the
 //!   last one goes on. Where there was an owner he waits longer than that one's lease.
 //! * An owner whose last look is older than [`LEASE`] (his host slept, he was stopped, the store did not answer) writes nothing until he has
 //!   looked again.
+//! * A claim is written once, so a beat that comes late never takes the place of somebody else's claim. Where the store's unit is larger than
+//!   a sector, both are written together: there a beat that took longer than [`CONFIRM_SLOW`] is the owner's last.
 //!
 //! This keeps from mistakes. It is no fencing: what the owner had already sent arrives, whenever that is.
 use crate::clock;
@@ -19,114 +22,154 @@ use ccfs_device::{AlignedBuf, SECTOR};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Where the record is, bytes from the beginning of the volume; a sector.
-pub const PLACE: u64 = 512;
+/// Bytes at the beginning of the volume that are the owner's.
+pub const PLACE: u64 = 2 * SECTOR;
 /// Between two beats.
 pub const BEAT: Duration = Duration::from_millis(1500);
 /// A count that has stood still for so long is nobody's.
 pub const STALE: Duration = Duration::from_secs(5);
-/// Nothing is written later than this after the beginning of the last look that found the record in order.
+/// Nothing is written later than this after the beginning of the last look that found the claim in order.
 const LEASE: Duration = Duration::from_secs(3);
-/// Between a record and the look at it.
+/// Between a claim and the look at it.
 const CONFIRM: Duration = Duration::from_millis(500);
-/// The same after a look and a record that took longer than half of that, and wherever there was an owner: longer than his lease.
-const CONFIRM_SLOW: Duration = Duration::from_millis(3500);
-/// Between two looks at another's record.
+/// The same after a look and a claim that took longer than half of that, and wherever there was an owner: longer than his lease.
+pub const CONFIRM_SLOW: Duration = Duration::from_millis(3500);
+/// Between two looks at another's count.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often a record is written anew over one of an owner that lives.
+/// How often a claim is written anew over one of an owner that lives.
 const TRIES: u32 = 5;
 
-const MAGIC: &[u8; 8] = b"CCFSOWNR";
-const SUM_AT: usize = 508;
+const CLAIM: &[u8; 8] = b"CCFSOWNR";
+const COUNT: &[u8; 8] = b"CCFSBEAT";
+/// Of both. The last two bytes of the first sector stay zero, where a partition table has its mark.
+const SUM_AT: usize = 60;
 const HOST_AT: usize = 64;
 const HOST_MAX: usize = 255;
+const HALF: usize = SECTOR as usize;
 
-/// What the sector holds while somebody may write.
+type Half = [u8; HALF];
+
+/// Who has the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct Claim {
     /// Of this use of the volume.
     pub session: [u8; 16],
-    /// Rises with every beat.
-    pub count: u64,
     /// Who.
     pub owner: Owner,
 }
 
-/// What the sector holds.
-#[derive(Debug, PartialEq, Eq)]
+/// What the two sectors hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Zeros: nobody.
+    /// No claim.
     Nobody,
-    /// Somebody.
-    Record(Record),
-    /// Neither: a boot loader, or a torn or foreign record.
+    /// Somebody, and his count: `None`, it has not begun, or is of another session.
+    Somebody(Claim, Option<u64>),
+    /// Something else: a boot loader, or a torn or foreign claim.
     Other,
 }
 
-impl Record {
-    /// The sector (docs/format.md, "The owner's record"). Numbers are little-endian.
-    pub fn bytes(&self) -> [u8; SECTOR as usize] {
-        let mut out = [0; SECTOR as usize];
+fn sealed(mut half: Half) -> Half {
+    let sum = crc32c::crc32c(&half);
+    half[SUM_AT..SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
+    half
+}
+
+/// With this magic, and whole.
+fn opened(half: &[u8], magic: &[u8; 8]) -> bool {
+    let Ok(mut half) = Half::try_from(half) else {
+        return false;
+    };
+    let sum = number(&half, SUM_AT) as u32;
+    half[SUM_AT..SUM_AT + 4].fill(0);
+    half[..8] == *magic && sum == crc32c::crc32c(&half)
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    let eight = &bytes[at..at + 8];
+    eight.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+fn session(bytes: &[u8]) -> [u8; 16] {
+    let mut out = [0; 16];
+    out.copy_from_slice(&bytes[16..32]);
+    out
+}
+
+impl Claim {
+    /// The second sector (docs/format.md, "The owner's claim"). Numbers are little-endian.
+    fn bytes(&self) -> Half {
+        let mut out = [0; HALF];
         let host = self.owner.host.as_bytes();
         let len = host.len().min(HOST_MAX);
-        out[..8].copy_from_slice(MAGIC);
-        out[8..16].copy_from_slice(&self.count.to_le_bytes());
+        out[..8].copy_from_slice(CLAIM);
         out[16..32].copy_from_slice(&self.session);
         out[32..40].copy_from_slice(&self.owner.since.to_le_bytes());
         out[40..44].copy_from_slice(&self.owner.pid.to_le_bytes());
         out[44] = len as u8;
         out[HOST_AT..HOST_AT + len].copy_from_slice(&host[..len]);
-        let sum = crc32c::crc32c(&out[..SUM_AT]);
-        out[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
-        out
+        sealed(out)
     }
 
-    /// What a sector holds.
-    pub fn parse(bytes: &[u8]) -> Found {
-        if bytes.iter().all(|b| *b == 0) {
-            return Found::Nobody;
-        }
-        let number = |at: usize| {
-            bytes[at..at + 8]
-                .iter()
-                .rev()
-                .fold(0, |n, b| n << 8 | u64::from(*b))
-        };
-        let sum = number(504) >> 32;
-        if bytes.len() != SECTOR as usize
-            || bytes[..8] != *MAGIC
-            || sum != u64::from(crc32c::crc32c(&bytes[..SUM_AT]))
-        {
-            return Found::Other;
-        }
-        let mut session = [0; 16];
-        session.copy_from_slice(&bytes[16..32]);
-        let host = &bytes[HOST_AT..HOST_AT + usize::from(bytes[44])];
-        Found::Record(Record {
-            session,
-            count: number(8),
+    fn parse(half: &[u8]) -> Claim {
+        let host = &half[HOST_AT..HOST_AT + usize::from(half[44])];
+        Claim {
+            session: session(half),
             owner: Owner {
                 host: String::from_utf8_lossy(host).into_owned(),
-                pid: number(40) as u32,
-                since: number(32),
+                pid: number(half, 40) as u32,
+                since: number(half, 32),
             },
-        })
+        }
+    }
+
+    /// The first sector.
+    fn beat(&self, count: u64) -> Half {
+        let mut out = [0; HALF];
+        out[..8].copy_from_slice(COUNT);
+        out[8..16].copy_from_slice(&count.to_le_bytes());
+        out[16..32].copy_from_slice(&self.session);
+        sealed(out)
     }
 }
 
-/// A way to the sector: through a session that nobody else uses yet, or through the device.
-pub trait Sector {
-    /// What is there.
-    fn look(&self) -> io::Result<Found>;
-    /// Writes it; `None`: zeros.
-    fn put(&self, record: Option<&Record>) -> io::Result<()>;
-    /// It is durable.
-    fn settle(&self) -> io::Result<()>;
+impl Found {
+    /// What the first [`PLACE`] bytes of a volume hold.
+    pub fn parse(bytes: &[u8]) -> Found {
+        let (first, second) = bytes.split_at(HALF.min(bytes.len()));
+        let is_beat = opened(first, COUNT);
+        if first.iter().any(|b| *b != 0) && !is_beat {
+            return Found::Other;
+        }
+        // A beat without a claim came late.
+        if second.iter().all(|b| *b == 0) {
+            return Found::Nobody;
+        }
+        if !opened(second, CLAIM) {
+            return Found::Other;
+        }
+        let claim = Claim::parse(second);
+        let is_of_it = is_beat && session(first) == claim.session;
+        let count = is_of_it.then(|| number(first, 8));
+        Found::Somebody(claim, count)
+    }
 }
 
-/// The sector through a bare session.
+/// A way to the two sectors: through a session that nobody else uses yet, or through the device.
+pub trait Sectors {
+    /// What is there.
+    fn look(&self) -> io::Result<Found>;
+    /// Writes the first or second sector, or both; what is `None` stays.
+    fn put(&self, first: Option<Half>, second: Option<Half>) -> io::Result<()>;
+    /// They are durable.
+    fn settle(&self) -> io::Result<()>;
+    /// A beat writes the claim as well.
+    fn are_one(&self) -> bool;
+}
+
+/// The sectors through a bare session.
 pub struct Bare<'a> {
     /// Not used by anybody else.
     pub session: &'a dyn Session,
@@ -134,28 +177,47 @@ pub struct Bare<'a> {
     pub patience: Duration,
 }
 
+/// What is asked for in order to have the two sectors, bytes.
+pub fn unit(min_io: u64) -> usize {
+    PLACE.next_multiple_of(min_io.max(SECTOR)) as usize
+}
+
 impl Bare<'_> {
-    fn unit(&self) -> (u64, usize, usize) {
-        let unit = self.session.geometry().min_io.max(SECTOR);
-        let start = PLACE - PLACE % unit;
-        (start, unit as usize, (PLACE - start) as usize)
-    }
-
-    fn read_unit(&self) -> Result<AlignedBuf, Refusal> {
-        let (offset, len, _) = self.unit();
-        let short = || Refusal::Lost(io::ErrorKind::UnexpectedEof.into());
-        self.ask(Request::Read { offset, len })?.ok_or_else(short)
-    }
-
     fn ask(&self, request: Request) -> Answer {
         ask(self.session, request, self.patience)
     }
 
-    /// As [`Sector::look`], with the kind of error.
+    fn read(&self) -> Result<AlignedBuf, Refusal> {
+        let len = unit(self.session.geometry().min_io);
+        let short = || Refusal::Lost(io::ErrorKind::UnexpectedEof.into());
+        self.ask(Request::Read { offset: 0, len })?
+            .ok_or_else(short)
+    }
+
+    /// As [`Sectors::look`], with the kind of error.
     pub fn find(&self) -> Result<Found, Refusal> {
-        let (_, _, skip) = self.unit();
-        let unit = self.read_unit()?;
-        Ok(Record::parse(&unit[skip..skip + SECTOR as usize]))
+        Ok(Found::parse(&self.read()?[..PLACE as usize]))
+    }
+
+    /// As [`Sectors::put`], with the kind of error.
+    pub fn write(&self, first: Option<Half>, second: Option<Half>) -> Result<(), Refusal> {
+        if self.are_one() {
+            let mut whole = self.read()?;
+            for (half, at) in [(first, 0), (second, HALF)] {
+                if let Some(half) = half {
+                    whole[at..at + HALF].copy_from_slice(&half);
+                }
+            }
+            let data = Arc::new(whole);
+            return self.ask(Request::Write { offset: 0, data }).map(|_| ());
+        }
+        for (half, offset) in [(first, 0), (second, SECTOR)] {
+            if let Some(half) = half {
+                let data = Arc::new(AlignedBuf::from_bytes(&half));
+                self.ask(Request::Write { offset, data })?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -165,85 +227,83 @@ fn plain(refusal: Refusal) -> io::Error {
     }
 }
 
-impl Sector for Bare<'_> {
+impl Sectors for Bare<'_> {
     fn look(&self) -> io::Result<Found> {
         self.find().map_err(plain)
     }
 
-    fn put(&self, record: Option<&Record>) -> io::Result<()> {
-        let (offset, len, skip) = self.unit();
-        let mut data = match len == SECTOR as usize {
-            true => AlignedBuf::zeroed(len),
-            false => self.read_unit().map_err(plain)?,
-        };
-        let bytes = record.map_or([0; SECTOR as usize], Record::bytes);
-        data[skip..skip + SECTOR as usize].copy_from_slice(&bytes);
-        let data = Arc::new(data);
-        self.ask(Request::Write { offset, data }).map_err(plain)?;
-        Ok(())
+    fn put(&self, first: Option<Half>, second: Option<Half>) -> io::Result<()> {
+        self.write(first, second).map_err(plain)
     }
 
     fn settle(&self) -> io::Result<()> {
         self.ask(Request::Flush).map_err(plain)?;
         Ok(())
     }
+
+    fn are_one(&self) -> bool {
+        self.session.geometry().min_io > SECTOR
+    }
 }
 
-/// Takes the volume. Gives what has to be kept up by [`Holding::beat`].
-pub fn take(sector: &dyn Sector, owner: &Owner, take_over: bool) -> Result<Record, Taken> {
+/// Takes the volume. `overwrite`: what is in the claim's place, and is none, does not count.
+pub fn take(
+    sectors: &dyn Sectors,
+    owner: &Owner,
+    take_over: bool,
+    overwrite: bool,
+) -> Result<Holding, Taken> {
     let mut session = [0; 16];
     rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty())
         .map_err(io::Error::from)?;
-    let mut other = None;
+    let claim = Claim {
+        session,
+        owner: owner.clone(),
+    };
     for _ in 0..TRIES {
-        let begun = Instant::now();
-        let found = match sector.look()? {
-            Found::Other if !take_over => {
+        let mut begun = clock::elapsed();
+        let found = sectors.look()?;
+        let other = match &found {
+            Found::Other if !take_over && !overwrite => {
                 return Err(Taken::By(
-                    "its second sector (bytes 512 to 1023), where the owner is noted, holds something else".into(),
+                    "its first two sectors (bytes 0 to 1023), where the owner is noted, hold something else".into(),
                 ));
             }
-            Found::Record(record) => Some(record),
+            Found::Somebody(other, _) => Some(other.clone()),
             _ => None,
         };
-        let is_alive = match &found {
-            Some(record) if take_over => Some(record.clone()),
-            Some(record) => {
-                if let Some(alive) = watch(sector, record)? {
-                    return Err(Taken::By(alive.owner.to_string()));
-                }
-                // The look above is long ago.
-                other = Some(record.clone());
-                match sector.look()? {
-                    Found::Record(still) if still == *record => {}
-                    _ => continue,
-                }
-                None
+        if let (Some(other), false) = (&other, take_over) {
+            if watch(sectors, &found)? {
+                return Err(Taken::By(other.owner.to_string()));
             }
-            None => None,
-        };
-        let record = Record {
-            session,
-            count: 1,
-            owner: owner.clone(),
-        };
-        let begun = if found.is_some() {
-            Instant::now()
-        } else {
-            begun
-        };
-        sector.put(Some(&record))?;
-        sector.settle()?;
-        let slow = found.is_some() || begun.elapsed() > CONFIRM / 2;
+            // The look above is long ago.
+            begun = clock::elapsed();
+            if sectors.look()? != found {
+                continue;
+            }
+        }
+        sectors.put(Some(claim.beat(1)), Some(claim.bytes()))?;
+        sectors.settle()?;
+        let slow = other.is_some() || clock::elapsed() - begun > CONFIRM / 2;
         std::thread::sleep(if slow { CONFIRM_SLOW } else { CONFIRM });
-        match sector.look()? {
-            Found::Record(still) if still == record => {
-                if let Some(other) = is_alive.or(other) {
+        let mut seen;
+        let still = loop {
+            seen = clock::elapsed();
+            let still = sectors.look()?;
+            if clock::elapsed() - seen < LEASE / 2 {
+                break still;
+            }
+        };
+        match still {
+            Found::Somebody(still, _) if still.session == session => {
+                if let Some(other) = other {
                     tracing::warn!("taken over from {}", other.owner);
                 }
-                return Ok(record);
+                return Ok(Holding::new(claim, seen));
             }
-            Found::Record(theirs) if !take_over => return Err(Taken::By(theirs.owner.to_string())),
+            Found::Somebody(theirs, _) if !take_over => {
+                return Err(Taken::By(theirs.owner.to_string()));
+            }
             _ => {}
         }
     }
@@ -252,85 +312,90 @@ pub fn take(sector: &dyn Sector, owner: &Owner, take_over: bool) -> Result<Recor
     ))
 }
 
-/// Looks at a record for [`STALE`]: gives what has become of it where its owner lives.
-fn watch(sector: &dyn Sector, record: &Record) -> io::Result<Option<Record>> {
-    let begun = Instant::now();
-    while begun.elapsed() < STALE {
+/// Looks for [`STALE`] whether anything becomes of a claim: its owner lives, or has just left.
+fn watch(sectors: &dyn Sectors, found: &Found) -> io::Result<bool> {
+    let begun = clock::elapsed();
+    while clock::elapsed() - begun < STALE {
         std::thread::sleep(LOOK);
-        match sector.look()? {
-            Found::Record(now) if now == *record => {}
-            Found::Record(now) => return Ok(Some(now)),
-            // Its owner has just left.
-            _ => return Ok(None),
+        match sectors.look()? {
+            Found::Nobody => return Ok(false),
+            now if now != *found => return Ok(true),
+            _ => {}
         }
     }
-    Ok(None)
+    Ok(false)
 }
 
 /// Whether somebody may be writing to what is only read: who, if his count rises.
-pub fn writer(sector: &dyn Sector) -> io::Result<Option<Owner>> {
-    match sector.look()? {
-        Found::Record(record) => Ok(watch(sector, &record)?.map(|record| record.owner)),
+pub fn writer(sectors: &dyn Sectors) -> io::Result<Option<Owner>> {
+    let found = sectors.look()?;
+    match &found {
+        Found::Somebody(claim, _) => Ok(watch(sectors, &found)?.then(|| claim.owner.clone())),
         _ => Ok(None),
     }
 }
 
-/// What an owner knows of his record.
+/// Whether the first [`PLACE`] bytes of a volume hold a claim.
+pub fn is_claim(bytes: &[u8]) -> bool {
+    matches!(Found::parse(bytes), Found::Somebody(..))
+}
+
+/// What an owner knows of his claim.
 pub struct Holding {
-    session: [u8; 16],
-    owner: Owner,
+    claim: Claim,
     count: AtomicU64,
     /// [`clock::elapsed`] at the beginning of the last look that found it in order, ms.
     seen: AtomicU64,
 }
 
 impl Holding {
-    /// Of a record that was just confirmed.
-    pub fn new(record: Record) -> Holding {
+    fn new(claim: Claim, seen: Duration) -> Holding {
         Holding {
-            session: record.session,
-            owner: record.owner,
-            count: AtomicU64::new(record.count),
-            seen: AtomicU64::new(clock::elapsed().as_millis() as u64),
+            claim,
+            count: AtomicU64::new(1),
+            seen: AtomicU64::new(seen.as_millis() as u64),
         }
     }
 
     /// Whether what is found is this owner's; else who has it now.
     pub fn is_mine(&self, found: &Found) -> Result<(), String> {
         match found {
-            Found::Record(record) if record.session == self.session => Ok(()),
-            Found::Record(record) => Err(format!(
+            Found::Somebody(claim, _) if claim.session == self.claim.session => Ok(()),
+            Found::Somebody(claim, _) => Err(format!(
                 "{} has taken the volume over; nothing more is written from here",
-                record.owner
+                claim.owner
             )),
             Found::Nobody => Err(
-                "somebody has taken the owner's record away (a take-over that has ended?); nothing more is written from here"
+                "somebody has taken the owner's claim away (a take-over that has ended?); nothing more is written from here"
                     .into(),
             ),
-            Found::Other => Err("somebody has overwritten the owner's record; nothing more is written from here".into()),
+            Found::Other => Err("somebody has overwritten the owner's claim; nothing more is written from here".into()),
         }
     }
 
-    /// Looks, and writes the next count. `Ok(Err)`: the volume is somebody else's.
-    pub fn beat(&self, sector: &dyn Sector) -> io::Result<Result<(), String>> {
+    /// The first sector with the next count.
+    pub fn next(&self) -> Half {
+        self.claim
+            .beat(self.count.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Looks, and writes the next count. `Err`: why nothing more may be written.
+    pub fn beat(&self, sectors: &dyn Sectors) -> Result<(), String> {
+        let fail = |e: io::Error| format!("the owner's claim cannot be kept up: {e}");
         let begun = clock::elapsed();
-        if let Err(whose) = self.is_mine(&sector.look()?) {
-            return Ok(Err(whose));
-        }
+        self.is_mine(&sectors.look().map_err(fail)?)?;
         self.saw(begun);
-        let record = Record {
-            session: self.session,
-            count: self.count.fetch_add(1, Ordering::Relaxed) + 1,
-            owner: self.owner.clone(),
-        };
-        sector.put(Some(&record))?;
-        Ok(Ok(()))
+        sectors.put(Some(self.next()), None).map_err(fail)?;
+        match sectors.are_one() && clock::elapsed() - begun > CONFIRM_SLOW {
+            true => Err("a heartbeat took too long: another host may have had the volume; nothing more is written from here".into()),
+            false => Ok(()),
+        }
     }
 
-    /// A look that began then found the record in order.
+    /// A look that began then found the claim in order.
     pub fn saw(&self, begun: Duration) {
-        let begun = begun.as_millis() as u64;
-        self.seen.fetch_max(begun, Ordering::AcqRel);
+        self.seen
+            .fetch_max(begun.as_millis() as u64, Ordering::AcqRel);
     }
 
     /// See the head of this file, `LEASE`.
@@ -344,10 +409,9 @@ impl Holding {
 mod tests {
     use super::*;
 
-    fn record() -> Record {
-        Record {
+    fn claim() -> Claim {
+        Claim {
             session: *b"0123456789abcdef",
-            count: 7,
             owner: Owner {
                 host: "höst.example".into(),
                 pid: 4711,
@@ -357,23 +421,35 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_as_they_were_written() {
-        let bytes = record().bytes();
-        assert_eq!(Record::parse(&bytes), Found::Record(record()));
-        assert_eq!(Record::parse(&[0; 512]), Found::Nobody);
+    fn claims_are_read_as_they_were_written() {
+        let bytes = [claim().beat(7), claim().bytes()].concat();
+        let whole = Found::Somebody(claim(), Some(7));
+        assert_eq!(Found::parse(&bytes), whole);
+        assert_eq!(Found::parse(&[0; 1024]), Found::Nobody);
+        assert_eq!(bytes[510..512], [0, 0]);
+        // A beat that came late, without a claim and with another's.
+        let late = [claim().beat(7), [0; HALF]].concat();
+        assert_eq!(Found::parse(&late), Found::Nobody);
+        let other = Claim {
+            session: [9; 16],
+            ..claim()
+        };
+        let mixed = [claim().beat(7), other.bytes()].concat();
+        assert_eq!(Found::parse(&mixed), Found::Somebody(other, None));
         for bit in 0..bytes.len() * 8 {
-            let mut bad = bytes;
+            let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Record::parse(&bad), Found::Other, "bit {bit}");
+            assert_eq!(Found::parse(&bad), Found::Other, "bit {bit}");
         }
-        let long = Record {
+        let long = Claim {
             owner: Owner {
                 host: "x".repeat(400),
-                ..record().owner
+                ..claim().owner
             },
-            ..record()
+            ..claim()
         };
-        let Found::Record(read) = Record::parse(&long.bytes()) else {
+        let bytes = [[0; HALF], long.bytes()].concat();
+        let Found::Somebody(read, None) = Found::parse(&bytes) else {
             panic!("a long name");
         };
         assert_eq!(read.owner.host.len(), HOST_MAX);

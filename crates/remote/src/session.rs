@@ -42,6 +42,14 @@ impl Request {
         }
     }
 
+    /// Bytes that go one way or the other.
+    pub fn moves(&self) -> usize {
+        match self {
+            Request::Read { len, .. } => *len,
+            other => other.held(),
+        }
+    }
+
     /// Bytes of memory that it keeps.
     pub fn held(&self) -> usize {
         match self {
@@ -79,6 +87,8 @@ pub struct Geometry {
     pub read_only: bool,
     /// It has a volatile cache, which a flush empties; else what was answered is durable.
     pub has_cache: bool,
+    /// It takes flushes.
+    pub flushes: bool,
     /// It takes discards.
     pub discards: bool,
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 16;
-/// The first block has the owner's record.
+/// The first block has the owner's claim.
 const FIRST: u64 = 1;
 const ROOT: Ino = 2;
 /// Longer than that.
@@ -24,8 +24,8 @@ const LATE: Duration = Duration::from_millis(60);
 fn settings(settle: Duration) -> Settings {
     Settings {
         patience: Duration::from_secs(6),
-        take_over: false,
         settle,
+        ..Settings::default()
     }
 }
 
@@ -287,6 +287,145 @@ fn patience_ends() {
     let begun = Instant::now();
     drop(device);
     assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// What a look at the owner's claim is, and a beat.
+fn is_look(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Read {
+            offset: 0,
+            len: 1024
+        }
+    )
+}
+
+fn is_beat(request: &Request) -> bool {
+    matches!(request, Request::Write { offset: 0, data } if data.len() == 512)
+}
+
+/// Writes and flushes for a time; every write is in order. Gives how many there were.
+fn works_for(device: &dyn Device, time: Duration) -> u64 {
+    let begun = Instant::now();
+    let mut number = 0;
+    while begun.elapsed() < time {
+        number += 1;
+        let at = FIRST + number % (BLOCKS - FIRST);
+        write_all(device, vec![Write::new(at * BLOCK, block(number))]).unwrap();
+        device.flush().unwrap();
+        assert_eq!(version(device, at), Some(number));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    number
+}
+
+/// A look at the claim takes longer than the lease: changes wait for the next one, nothing is changed by somebody who has not looked for so
+/// long, and nothing hangs.
+#[test]
+fn a_slow_look_holds_changes_back_and_lets_them_go() {
+    let looks = AtomicU64::new(0);
+    let last = Mutex::new(Instant::now());
+    let worst = Arc::new(AtomicU64::new(0));
+    let of_plan = worst.clone();
+    let store = SimStore::new(BLOCKS * BLOCK, 1, move |_, request| {
+        if is_look(request) {
+            // The first ones are those of the opening.
+            let is_late = matches!(looks.fetch_add(1, Ordering::SeqCst), 4 | 7);
+            if is_late {
+                return Fate::AnsweredLate(Duration::from_millis(4500));
+            }
+            *last.lock().unwrap() = Instant::now();
+            return Fate::Done;
+        }
+        if matches!(request, Request::Write { offset, .. } if *offset >= BLOCK) {
+            let since = last.lock().unwrap().elapsed().as_millis() as u64;
+            of_plan.fetch_max(since, Ordering::SeqCst);
+        }
+        Fate::Done
+    });
+    let settings = Settings {
+        patience: Duration::from_secs(60),
+        ..settings(Duration::ZERO)
+    };
+    let device = RemoteDevice::open(store.way(), OpenMode::ReadWrite, settings).unwrap();
+    let begun = Instant::now();
+    assert!(works_for(&device, Duration::from_secs(18)) > 100);
+    assert!(
+        begun.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(device.remote().unwrap().reconnects, 0);
+    // A lease of 3 s, and what a busy machine takes.
+    let worst = worst.load(Ordering::SeqCst);
+    assert!((2000..4000).contains(&worst), "{worst} ms after a look");
+    let begun = Instant::now();
+    drop(device);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+/// Connections break in the middle of heartbeats, again and again: the owner goes on, and another host sees him alive all the time.
+#[test]
+fn heartbeats_outlive_their_connections() {
+    let beats = AtomicU64::new(0);
+    let is_bad = Arc::new(AtomicBool::new(true));
+    let of_plan = is_bad.clone();
+    let store = SimStore::new(BLOCKS * BLOCK, 1, move |_, request| {
+        if !is_beat(request) || !of_plan.load(Ordering::SeqCst) {
+            return Fate::Done;
+        }
+        match beats.fetch_add(1, Ordering::SeqCst) {
+            // The claim of the opening, and those of new connections.
+            n if n % 5 == 2 => Fate::LostAfter,
+            n if n % 5 == 4 => Fate::LostAndLate(Duration::from_secs(2)),
+            _ => Fate::Done,
+        }
+    });
+    let device = open(&store, Duration::from_secs(10));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            for _ in 0..2 {
+                let store = store.way();
+                let opened =
+                    RemoteDevice::open(store, OpenMode::ReadWrite, settings(Duration::ZERO));
+                let why = opened.err().map(|e| e.to_string()).unwrap_or_default();
+                assert!(why.contains("is in use: host"), "{why}");
+            }
+        });
+        works_for(&device, Duration::from_secs(14));
+        other.join().unwrap();
+    });
+    assert!(device.remote().unwrap().reconnects > 1);
+    is_bad.store(false, Ordering::SeqCst);
+    drop(device);
+    store.settle();
+    // The claim is gone: the next one need not wait.
+    let begun = Instant::now();
+    drop(open(&store, Duration::ZERO));
+    assert!(begun.elapsed() < Duration::from_secs(4));
+}
+
+/// Two at once on a volume that is nobody's, again and again: one of them has it.
+#[test]
+fn of_two_one_becomes_the_owner() {
+    let rounds: Vec<u64> = (0..12).collect();
+    all_of(&rounds, |seed| {
+        let store = SimStore::new(BLOCKS * BLOCK, *seed, |_, _| Fate::Done);
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let one = |_| {
+                scope.spawn(|| {
+                    let settings = settings(Duration::ZERO);
+                    RemoteDevice::open(store.way(), OpenMode::ReadWrite, settings).ok()
+                })
+            };
+            let all: Vec<_> = [0, 1, 2].map(one).into();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        match opened.iter().flatten().count() {
+            0 | 1 => Ok(()),
+            n => Err(format!("{n} of 3 have it")),
+        }
+    });
 }
 
 /// Files are made one after the other, some are synced; then power fails, here and there. What is there is the beginning of the row, and has

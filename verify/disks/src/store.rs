@@ -264,6 +264,7 @@ impl Session for SimSession {
             max_io: 1 << 20,
             read_only: false,
             has_cache: true,
+            flushes: true,
             discards: true,
         }
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Pauses between tries to connect.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Written again at once at most.
-const REPEAT_WINDOW: usize = 256;
+/// Written again at once at most, bytes: before each the owner's claim is looked at.
+const REPEAT_WINDOW: usize = 1 << 20;
 /// Who asks nobody: a write that is repeated.
 const NOBODY: u64 = u64::MAX;
 
@@ -103,12 +103,25 @@ impl Link {
     }
 
     fn make_ready(&self, session: &dyn Session, left: Duration) -> Result<(), Refusal> {
-        if let Some(guard) = self.guard.get() {
-            guard.check(session, left)?;
-        }
         let deadline = Instant::now() + left;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let check = || match self.guard.get() {
+            Some(guard) => guard.check(session, left()),
+            None => Ok(()),
+        };
+        check()?;
         let all = self.state.lock().kept.all();
-        for window in all.chunks(REPEAT_WINDOW) {
+        let mut all = &all[..];
+        while !all.is_empty() {
+            let mut bytes = 0;
+            let fits = |(_, data): &&(u64, Arc<AlignedBuf>)| {
+                bytes += data.len();
+                bytes <= REPEAT_WINDOW
+            };
+            let count = all.iter().take_while(fits).count().max(1);
+            let (window, rest) = all.split_at(count);
+            all = rest;
+            check()?;
             let (send, receive) = std::sync::mpsc::channel();
             for (offset, data) in window {
                 let send = send.clone();
@@ -124,10 +137,9 @@ impl Link {
                 );
             }
             for _ in window {
-                let left = deadline.saturating_duration_since(Instant::now());
                 let silence =
                     io::Error::new(io::ErrorKind::TimedOut, "no answer to what is repeated");
-                let answer = receive.recv_timeout(left);
+                let answer = receive.recv_timeout(left());
                 if let Err(e) = answer.unwrap_or(Err(Refusal::Lost(silence))) {
                     self.doubt_what_is_repeated(window);
                     return Err(e);

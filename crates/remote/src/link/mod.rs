@@ -25,10 +25,15 @@ use std::time::{Duration, Instant};
 
 /// How long a server may need to carry out what it got through a connection that is gone.
 pub const SETTLE: Duration = Duration::from_secs(10);
+/// A flush may take so many times longer than anything else.
+const FLUSH_FACTOR: u32 = 10;
 /// Written and not flushed at most, before this flushes by itself, bytes.
 const KEPT_MOST: usize = 64 << 20;
 /// Under way and kept at most, bytes; who wants more waits.
 const ROOM: usize = 256 << 20;
+/// Sent and not answered at most, bytes and requests: what has been handed over is sent whatever happens to this host, and the owner's
+/// heartbeat comes behind it. More than what any network has on its way.
+const WINDOW: (usize, usize) = (4 << 20, 1024);
 /// Between two looks at what waits for a time.
 const TICK: Duration = Duration::from_millis(500);
 /// The same, while a change is held back.
@@ -42,7 +47,8 @@ const FORGOTTEN: u32 = 3;
 
 /// Keeps a writer from a volume that has become somebody else's.
 pub trait Guard: Send + Sync {
-    /// Through a new connection, before anything is written: errors mean that the volume is somebody else's.
+    /// Through a new connection, before anything is written, and now and then while that goes on: errors mean that the volume is somebody
+    /// else's.
     fn check(&self, session: &dyn Session, patience: Duration) -> Result<(), Refusal>;
     /// Whether that has been seen recently enough to write.
     fn may_write(&self) -> bool;
@@ -93,11 +99,17 @@ struct State {
     last_answer: Instant,
     probe: Option<u64>,
     own_flush: bool,
+    /// Nothing is changed any more but the owner's claim.
+    ending: bool,
     stopping: bool,
+    /// Sent and not answered: bytes, requests.
+    sent: (usize, usize),
 }
 
 struct Flying {
     request: Request,
+    /// The owner's own traffic: it waits for nothing, not even for what it keeps up.
+    is_owners: bool,
     sent: Option<Sent>,
     first_sent: Option<Instant>,
     waiter: Option<Arc<Batch>>,
@@ -166,7 +178,9 @@ impl Link {
                 last_answer: Instant::now(),
                 probe: None,
                 own_flush: false,
+                ending: false,
                 stopping: false,
+                sent: (0, 0),
             }),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -207,7 +221,9 @@ impl Link {
                 self.room.wait_for(&mut state, TICK);
             }
         }
-        if let Some(why) = state.dead.clone() {
+        let ended = || "the device is closed".to_string();
+        let why = (state.ending && requests.iter().any(|one| one.changes().is_some())).then(ended);
+        if let Some(why) = state.dead.clone().or(why) {
             drop(state);
             for _ in requests {
                 waiter.answered(Err(self.error(&why)));
@@ -226,6 +242,30 @@ impl Link {
         self.send(to_send);
     }
 
+    /// A request of the owner's claim: it waits neither for room nor for the lease.
+    pub fn start_owners(self: &Arc<Self>, request: Request, waiter: &Arc<Batch>) {
+        let mut state = self.state.lock();
+        if let Some(why) = state.dead.clone() {
+            drop(state);
+            return waiter.answered(Err(self.error(&why)));
+        }
+        let mut to_send = Vec::new();
+        let number = self.accept_as(&mut state, request, Some(waiter.clone()), true);
+        self.try_one(&mut state, number, &mut to_send);
+        drop(state);
+        self.send(to_send);
+    }
+
+    /// From now on changes are refused; returns when those under way have ended.
+    pub fn end_changes(&self) {
+        let mut state = self.state.lock();
+        state.ending = true;
+        let changes = |one: &Flying| one.request.changes().is_some() && !one.is_owners;
+        while state.dead.is_none() && state.flying.values().any(changes) {
+            self.room.wait_for(&mut state, TICK);
+        }
+    }
+
     fn accept(
         &self,
         state: &mut State,
@@ -233,18 +273,30 @@ impl Link {
         waiter: Option<Arc<Batch>>,
         to_send: &mut ToSend,
     ) -> u64 {
+        let number = self.accept_as(state, request, waiter, false);
+        self.try_one(state, number, to_send);
+        number
+    }
+
+    fn accept_as(
+        &self,
+        state: &mut State,
+        request: Request,
+        waiter: Option<Arc<Batch>>,
+        is_owners: bool,
+    ) -> u64 {
         let number = state.next;
         state.next += 1;
         state.bytes += request.held();
         let flying = Flying {
             request,
+            is_owners,
             sent: None,
             first_sent: None,
             waiter,
         };
         state.flying.insert(number, flying);
         state.held += 1;
-        self.try_one(state, number, to_send);
         number
     }
 
@@ -260,12 +312,20 @@ impl Link {
             kept,
             epoch,
             held,
+            sent,
             ..
         } = state;
         let Some(one) = flying.get_mut(&number).filter(|one| one.sent.is_none()) else {
             return;
         };
-        if let Some((start, end)) = one.request.changes() {
+        let weight = one.request.moves();
+        let has_room = sent.1 == 0 || sent.0 + weight <= WINDOW.0 && sent.1 < WINDOW.1;
+        if !has_room && !one.is_owners {
+            return;
+        }
+        if let Some((start, end)) = one.request.changes()
+            && !one.is_owners
+        {
             let stands_back = |doubt: &Doubt| {
                 doubt.number != number
                     && doubt.start < end
@@ -285,6 +345,7 @@ impl Link {
         });
         one.first_sent.get_or_insert(now);
         *held -= 1;
+        *sent = (sent.0 + weight, sent.1 + 1);
         to_send.push((session, *epoch, number, one.request.clone()));
     }
 
@@ -327,6 +388,10 @@ impl Link {
         };
         state.last_answer = Instant::now();
         state.bytes -= one.request.held();
+        if one.sent.is_some() {
+            state.sent.0 -= one.request.moves();
+            state.sent.1 -= 1;
+        }
         if state.probe == Some(number) {
             state.probe = None;
         }
@@ -347,10 +412,13 @@ impl Link {
                 self.work.notify_all();
             }
         }
-        let to_send = match state.kept.bytes() > KEPT_MOST {
+        let mut to_send = match state.kept.bytes() > KEPT_MOST {
             true => self.flush_own(&mut state),
             false => Vec::new(),
         };
+        if state.held > 0 && state.sent.0 <= WINDOW.0 / 2 && state.sent.1 <= WINDOW.1 / 2 {
+            to_send.extend(self.try_all(&mut state));
+        }
         drop(state);
         self.room.notify_all();
         if let Some(waiter) = one.waiter {
@@ -392,6 +460,7 @@ impl Link {
             return;
         };
         state.epoch += 1;
+        state.sent = (0, 0);
         tracing::warn!("{}: the connection broke: {why}", self.store.name());
         state.broken = Some(Break {
             since: Instant::now(),
@@ -484,8 +553,10 @@ impl Link {
         let old = state.broken.take().and_then(|broken| broken.old);
         state.epoch += 1;
         let flying = std::mem::take(&mut state.flying);
+        let closed = || "the device is closed".to_string();
+        let why = state.dead.get_or_insert_with(closed).clone();
         drop(state);
-        self.fail(flying, "the device is closed");
+        self.fail(flying, &why);
         if let Some(old) = old {
             old.close(false);
         }
@@ -519,10 +590,21 @@ impl Link {
             return;
         };
         let silent = now - state.last_answer.max(oldest);
-        let forgotten = now - oldest;
+        // A flush takes as long as it takes, and not for ever.
+        let age = |one: &Flying| {
+            let age = now - one.sent?.at;
+            Some(match one.request {
+                Request::Flush => age / FLUSH_FACTOR,
+                _ => age,
+            })
+        };
+        let ages = state.flying.values().filter_map(age);
+        let forgotten = ages.max().unwrap_or_default();
         if silent > self.patience / SILENCE || forgotten > self.patience {
             let seconds = silent.max(forgotten).as_secs();
-            let first = state.flying.values().filter_map(|one| one.first_sent).min();
+            let is_flush = |one: &&Flying| matches!(one.request, Request::Flush);
+            let others = state.flying.values().filter(|one| !is_flush(one));
+            let first = others.filter_map(|one| one.first_sent).min();
             let why = format!("no answer for {seconds} s");
             // What is asked for again and again in vain would be so for ever.
             if first.is_some_and(|first| now - first > self.patience * FORGOTTEN) {

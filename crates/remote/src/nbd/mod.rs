@@ -62,6 +62,7 @@ impl Store for Nbd {
                     max_io: 1,
                     read_only: true,
                     has_cache: false,
+                    flushes: false,
                     discards: false,
                 },
             },
@@ -168,14 +169,15 @@ impl Shared {
         let mut flying = Flying::new();
         let connected = self.connect(&mut handle, uri, patience);
         let is_connected = connected.is_ok();
+        // The library may end the connection by itself.
+        linger(&handle, Some(Duration::ZERO));
         let _ = told.send(connected.and_then(|()| geometry(&handle)));
         let is_abrupt = match is_connected {
             true => self.work(&mut handle, &mut flying),
             false => true,
         };
-        if is_abrupt && let Some(socket) = handle.fd() {
-            // What waits in the socket's buffer must not be sent after this.
-            let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+        if is_abrupt {
+            linger(&handle, Some(Duration::ZERO));
         }
         drop(handle);
         let asked = {
@@ -258,6 +260,7 @@ impl Shared {
         /// Nothing happens of itself; the bound is for a wake-up that got lost.
         const IDLE: Duration = Duration::from_secs(30);
         let mut number = 0;
+        let mut last_moment = None;
         loop {
             let (asked, end) = {
                 let mut queue = self.queue.lock();
@@ -277,11 +280,20 @@ impl Shared {
             if handle.is_over() {
                 return true;
             }
-            if let (Some(End::Told), true) = (end, flying.is_empty()) {
-                self.say_goodbye(handle);
-                return false;
+            let mut wait = IDLE;
+            if let Some(End::Told) = end {
+                if flying.is_empty() {
+                    self.say_goodbye(handle);
+                    return false;
+                }
+                // A server that answers no more is not waited for.
+                let last = *last_moment.get_or_insert_with(|| Instant::now() + GOODBYE);
+                wait = last.saturating_duration_since(Instant::now());
+                if wait.is_zero() {
+                    return true;
+                }
             }
-            if let Err(e) = self.turn(handle, IDLE) {
+            if let Err(e) = self.turn(handle, wait) {
                 tracing::debug!("NBD: {e}");
             }
             finish(handle, flying);
@@ -292,6 +304,7 @@ impl Shared {
     }
 
     fn say_goodbye(&self, handle: &mut Handle) {
+        linger(handle, None);
         handle.disconnect();
         let deadline = Instant::now() + GOODBYE;
         while !handle.is_over() {
@@ -300,6 +313,13 @@ impl Shared {
                 return;
             }
         }
+    }
+}
+
+/// What waits in the socket's buffer must not be sent after the connection's end, unless that is an orderly one.
+fn linger(handle: &Handle, time: Option<Duration>) {
+    if let Some(socket) = handle.fd() {
+        let _ = rustix::net::sockopt::set_socket_linger(socket, time);
     }
 }
 
@@ -347,7 +367,8 @@ fn geometry(handle: &Handle) -> io::Result<Geometry> {
         min_io: least,
         max_io: most.max(least),
         read_only: handle.is_read_only(),
-        has_cache: handle.can_flush(),
+        has_cache: true,
+        flushes: handle.can_flush(),
         discards: handle.can_trim(),
     })
 }

@@ -101,6 +101,7 @@ impl Rbd {
             max_io: MAX_IO,
             read_only: self.snap.is_some(),
             has_cache: false,
+            flushes: true,
             discards: true,
         };
         let has_lock = image.has_lock()?;
@@ -215,6 +216,12 @@ impl RbdSession {
         }
     }
 
+    fn has_note(image: &Image, lock: &CStr) -> bool {
+        let noted = image.note(NOTE).unwrap_or_default();
+        let of = noted.split_once(NOTE_OF).map(|(_, of)| of);
+        of == Some(&*lock.to_string_lossy())
+    }
+
     /// The owner of the lock in the words of his note, if that is of this lock.
     fn noted(image: &Image, lock: &CStr) -> String {
         let lock = lock.to_string_lossy();
@@ -231,8 +238,13 @@ impl Fence for RbdSession {
         self.refuse_without_lock()?;
         let image = self.image()?;
         let before = image.owners()?.into_iter().next();
-        if let (Some(other), true) = (&before, take_over) {
-            image.break_lock(other)?;
+        match &before {
+            Some(other) if take_over => image.break_lock(other)?,
+            // Others may give the lock away when they are asked for it, and go on with it later: a virtual machine, the kernel's rbd.
+            Some(other) if !Self::has_note(&image, other) => {
+                return Err(Taken::By(Self::noted(&image, other)));
+            }
+            _ => {}
         }
         // Takes it from an owner, too, whom the cluster has not heard of for its own time-out, and shuts him out.
         image
