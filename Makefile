@@ -132,6 +132,7 @@ soak:
 	@scripts/deps.sh test
 	cargo build --release --workspace --bins
 	cargo run --release -p ccfs-tests --bin ccfs-soak -- $(SOAK_ARGS)
+	CCFS_STORE_KILLS=200 cargo test --release -p ccfs --test store -- --nocapture killed
 	CCFS_CRASH_RUNS=1000 cargo test --release -p ccfs-crash --test threads -- groups_and_atomic_files
 	$(MAKE) shuttle
 	scripts/tsan.sh
@@ -143,6 +144,7 @@ CRASH_ARGS ?=
 CRASH_STATE ?= $(CARGO_TARGET_DIR)/crash.state
 crash:
 	@scripts/deps.sh build
+	CCFS_STORE_SEEDS=30 cargo test --release -p ccfs-remote --test broken_connections
 	cargo run --release -p ccfs-crash --bin ccfs-crash-explore -- --complete --state-file $(CRASH_STATE) $(CRASH_ARGS)
 
 # The engine's own code under a scheduler that tries interleavings of its locks: `make shuttle SCHEDULES=100000`.

@@ -138,7 +138,7 @@ if [ "$1" = purge ]; then
 fi
 END
     chmod 755 "$root"/DEBIAN/p*
-    control ccfs admin "$(needs "$root"/usr/bin/*), e2fsprogs, mount" "Recommends: fuse3" "Suggests: libccfs-dev" <<'END'
+    control ccfs admin "$(needs "$root"/usr/bin/*), e2fsprogs, mount" "Recommends: fuse3" "Suggests: libccfs-dev, libnbd0, librbd1" <<'END'
 Description: file system that keeps every application's updates in order
  ccfs mounts plain ext4 volumes through FUSE and keeps the updates of every
  application in the order in which they were made, also across a crash. A

@@ -17,7 +17,7 @@ const CODE: u8 = 1;
 /// With a smaller log checkpoints are frequent, bytes.
 const LOG_WISHED: u64 = 64 << 20;
 /// Features that tune2fs takes off again.
-const REMOVABLE: &[&str] = &["quota", "project", "read-only", "fast_commit", "mmp"];
+const REMOVABLE: &[&str] = &["quota", "project", "read-only", "fast_commit"];
 
 /// Schema in docs/json.md.
 #[derive(Serialize)]

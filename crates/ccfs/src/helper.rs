@@ -2,8 +2,9 @@
 //! by umount(8), where that goes by the mount table.
 use crate::cli::{FsckArgs, MkfsArgs, MountArgs};
 use crate::codes::{fsck_code, mount_code};
-use crate::{fsck, mkfs, mount, options, umount};
+use crate::{fsck, mkfs, mount, mounts, options, umount};
 use ccfs_command::{Failure, Outcome};
+use ccfs_remote::is_store;
 use clap::Args;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
@@ -34,10 +35,22 @@ pub fn run(name: &str, args: &[OsString]) -> Outcome<u8> {
             umount::at_once(&asked.dir, asked.how, asked.or_read_only).map(|()| 0)
         }
         _ => match mount_helper(name != "mount.ccfs", args)? {
+            Some(args) if is_there(&args) => Ok(0),
             Some(args) => mount::run(&args).map(|()| 0),
             None => Ok(0),
         },
     }
+}
+
+/// `mount -a` looks for what is mounted by files and devices, and asks again for a store that is.
+fn is_there(args: &MountArgs) -> bool {
+    let all = match is_store(args.target.as_os_str()) {
+        true => mounts::of_target(&args.target).unwrap_or_default(),
+        false => return false,
+    };
+    let dir = umount::resolve(&args.dir).ok();
+    all.iter()
+        .any(|mount| Some(&mount.dir) == dir.as_ref() && mount.is_ccfs() && !mount.is_dead())
 }
 
 /// Whether mount.fuse(8) calls this program, `ccfs TARGET DIR -o OPTIONS`: mount(8) asks it where it finds no mount.fuse.ccfs, and it takes what

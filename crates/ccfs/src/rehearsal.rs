@@ -80,6 +80,11 @@ impl Device for Rehearsal {
         false
     }
 
+    /// Nothing is written.
+    fn counts_mounts(&self) -> bool {
+        true
+    }
+
     fn min_io(&self) -> u64 {
         self.below.min_io()
     }

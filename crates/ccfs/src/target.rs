@@ -57,6 +57,7 @@ pub enum ForTools {
 impl ForTools {
     /// Of a target that is open as `device`.
     pub fn of(target: &Path, device: &Arc<dyn Device>, code: u8) -> Outcome<ForTools> {
+        device.let_others_in();
         if !is_store(target.as_os_str()) {
             return Ok(ForTools::Itself(target.into()));
         }

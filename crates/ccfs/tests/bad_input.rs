@@ -569,7 +569,7 @@ fn mkfs_makes_what_can_be_mounted() {
         (&["-V"], "no ext2, ext3 or ext4"),
         (&["-E", "offset=1048576"], "no ext2, ext3 or ext4"),
         (&["-O", "inline_data"], "inline_data"),
-        (&["-O", "bigalloc,mmp"], "mmp"),
+        (&["-O", "bigalloc"], "bigalloc"),
         (&["-O", "quota"], "quota"),
     ];
     for (options, why) in cases {

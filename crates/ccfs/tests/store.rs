@@ -1,5 +1,6 @@
 //! Volumes on other machines: every command with the name of a store, one writer, servers that are killed and started again, hosts that die.
 mod common;
+use ccfs_testkit::Rng;
 use ccfs_testkit::stores::{Ceph, Host, Server, missing, wait_until};
 use common::{Place, ccfs_with, needs_mounts, refused, tool};
 use std::fs;
@@ -135,6 +136,36 @@ fn every_command_takes_an_nbd_export() {
     let place = Place::new();
     let server = Server::nbdkit(&place.path("."), &["memory", "256M"]);
     every_command(&place, &server.uri(), "nbd", "heartbeat");
+}
+
+/// As /etc/fstab names it, by mount(8) and umount(8).
+#[test]
+fn fstab_takes_a_store() {
+    needs!(&["nbdkit"]);
+    let place = Place::new();
+    let server = Server::nbdkit(&place.path("."), &["memory", "64M"]);
+    let (store, dir) = (server.uri(), place.subdir("mnt"));
+    ok(&["mkfs", &store]);
+    let table = format!("{store} {dir} ccfs _netdev,noatime,timeout=30 0 0\n");
+    fs::write(place.path("fstab"), table).unwrap();
+    common::in_namespace(
+        &place,
+        r#"
+        cd "$PLACE"
+        mount -T fstab -a
+        mount -T fstab -a                  # a second time there is nothing to do
+        test "$(grep -c " $PLACE/mnt " /proc/self/mountinfo)" = 1
+        "$PROGRAM" status --json "$PLACE/mnt" | grep '"timeout": "30"'
+        echo one > mnt/f
+        mount -T fstab -o remount,ro "$PLACE/mnt"
+        ! sh -c 'echo two > mnt/f' 2>/dev/null
+        umount "$PLACE/mnt"
+        mount -T fstab "$PLACE/mnt"
+        test "$(cat mnt/f)" = one
+        umount "$PLACE/mnt"
+        "#,
+    );
+    ok(&["fsck", "-fn", &store]);
 }
 
 /// A server that takes whole blocks of 4096 bytes only: the owner's claim is a part of one.
@@ -371,7 +402,7 @@ fn an_nbdkit_that_is_killed_again_and_again() {
         .set_len(128 << 20)
         .unwrap();
     let server = Server::nbdkit(&place.path("."), &["file", image.to_str().unwrap()]);
-    killed_again_and_again(&place, server, 8);
+    killed_again_and_again(&place, server, rounds(8));
 }
 
 #[test]
@@ -384,7 +415,75 @@ fn a_qemu_nbd_that_is_killed_again_and_again() {
         .set_len(128 << 20)
         .unwrap();
     let server = Server::qemu_nbd(&place.path("."), &image);
-    killed_again_and_again(&place, server, 8);
+    killed_again_and_again(&place, server, rounds(8));
+}
+
+/// Kills of a test, more in `make soak`.
+fn rounds(usual: u32) -> u32 {
+    let asked = std::env::var("CCFS_STORE_KILLS").ok();
+    asked.map_or(usual, |n| n.parse().expect("a number"))
+}
+
+/// Server, daemon or both die, in turn by chance, under a program that syncs; after each the volume is mounted again, and has all that was
+/// synced.
+#[test]
+fn servers_and_daemons_are_killed() {
+    needs!(&["qemu-nbd"]);
+    let place = Place::new();
+    let image = place.path("far.img");
+    fs::File::create(&image)
+        .unwrap()
+        .set_len(128 << 20)
+        .unwrap();
+    let mut server = Server::qemu_nbd(&place.path("."), &image);
+    let (store, dir) = (server.uri(), place.subdir("mnt"));
+    ok(&["mkfs", &store]);
+    let mut rng = Rng::new(1);
+    let mut synced = 0;
+    for round in 0..rounds(3) {
+        let there = mounted(&store, &dir, "commit=1,timeout=30,take_over");
+        for number in 0..synced {
+            let text = fs::read_to_string(format!("{dir}/{number}")).unwrap_or_default();
+            assert_eq!(text, format!("{number}\n"), "round {round}: of {synced}");
+        }
+        let pid = common::daemon(&dir);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        synced = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut number = synced;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let file = format!("{dir}/{number}");
+                    let done = fs::write(&file, format!("{number}\n"))
+                        .and_then(|()| fs::File::open(&file)?.sync_all());
+                    if done.is_err() {
+                        break;
+                    }
+                    number += 1;
+                }
+                number
+            });
+            std::thread::sleep(Duration::from_millis(200 + rng.below(1500)));
+            let kinds = if round % 3 == 2 { 2 } else { rng.below(3) };
+            if kinds != 0 {
+                server.kill();
+            }
+            if kinds != 1 {
+                common::signal(pid, "KILL");
+            }
+            std::thread::sleep(Duration::from_millis(rng.below(500)));
+            if kinds != 0 {
+                server.begin();
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        assert!(synced > 0);
+        drop(there);
+    }
+    ok(&["fsck", "-p", &store]);
+    ok(&["fsck", "-fn", &store]);
+    println!("{synced} files were synced");
 }
 
 /// A server that does not come back: everybody is told after `timeout=`, and nothing hangs.

@@ -11,7 +11,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("device", &[]),
     ("ext4", &[]),
     ("client", &[]),
-    ("remote", &["device"]),
+    ("remote", &["device", "ext4"]),
     ("libccfs", &["client"]),
     ("image", &["device", "ext4"]),
     ("log", &["device", "ext4"]),

@@ -134,6 +134,12 @@ pub trait Device: Send + Sync {
     fn remote(&self) -> Option<Remote> {
         None
     }
+    /// It does what ext4's multiple mount protection (feature mmp) asks of a writer.
+    fn counts_mounts(&self) -> bool {
+        false
+    }
+    /// Another program is going to write to it: this one has done so for the last time, and no longer keeps hosts out.
+    fn let_others_in(&self) {}
     /// Bytes (a power of two, at least 512) of the device's own unit. Smaller writes work, at the cost of a read and a lock.
     fn min_io(&self) -> u64 {
         SECTOR

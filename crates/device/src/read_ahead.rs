@@ -362,6 +362,12 @@ impl Device for ReadAheadDevice {
     fn remote(&self) -> Option<Remote> {
         self.below.remote()
     }
+    fn counts_mounts(&self) -> bool {
+        self.below.counts_mounts()
+    }
+    fn let_others_in(&self) {
+        self.below.let_others_in();
+    }
     fn min_io(&self) -> u64 {
         self.below.min_io()
     }

@@ -66,6 +66,8 @@ pub mod incompat {
     pub const EXTENTS: u32 = 0x40;
     /// Block numbers have more than 32 bits (`INCOMPAT_64BIT`).
     pub const BIT64: u32 = 0x80;
+    /// Whoever writes counts in a block, so that a second host finds it (`INCOMPAT_MMP`).
+    pub const MMP: u32 = 0x100;
     /// Metadata of several groups lie together (`INCOMPAT_FLEX_BG`).
     pub const FLEX_BG: u32 = 0x200;
     /// The seed of checksums stands in the super block, not in the UUID (`INCOMPAT_CSUM_SEED`).
@@ -134,7 +136,7 @@ pub const TABLE: &[Feature] = &[
     f("meta_bg", Incompat, incompat::META_BG, Full),
     f("extent", Incompat, incompat::EXTENTS, Full),
     f("64bit", Incompat, incompat::BIT64, Full),
-    f("mmp", Incompat, 0x100, Refused),
+    f("mmp", Incompat, incompat::MMP, Full),
     f("flex_bg", Incompat, incompat::FLEX_BG, Full),
     f("ea_inode", Incompat, 0x400, Refused),
     f("dirdata", Incompat, 0x1000, Refused),

@@ -9,7 +9,7 @@ use crate::super_block::Super;
 use crate::{Geometry, Image, Pblk, Run, blockmap, flight};
 use ccfs_device::{AlignedBuf, Device};
 use ccfs_ext4::extent::LBLK_END;
-use ccfs_ext4::features::ro_compat;
+use ccfs_ext4::features::{incompat, ro_compat};
 use ccfs_ext4::superblock::{Layout, RawSuper, STATE_VALID, SUPER_OFFSET, SUPER_SIZE};
 use ccfs_ext4::{Error, Result};
 use parking_lot::Mutex;
@@ -59,6 +59,13 @@ impl Image {
         let (mut raw, suspect) = flight::judge(raw)?;
         let settled = raw.settle_hash();
         let layout = Layout::check(&raw, dev.size_bytes(), opts.read_only)?;
+        let writes = !opts.read_only && !dev.read_only();
+        if writes && raw.has_incompat(incompat::MMP) && !dev.counts_mounts() {
+            return Err(Error::Refused(
+                "the volume has the feature mmp, and what opened it does not count in its block"
+                    .into(),
+            ));
+        }
         check_state(&raw)?;
         let bs = layout.block_size as usize;
         let mut block = AlignedBuf::zeroed(bs);

@@ -83,7 +83,7 @@ struct Beats {
 }
 
 /// The name of this machine.
-fn host() -> String {
+pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim_end().into()
 }

@@ -8,6 +8,7 @@
 //! | `link`, `kept` | connections that break |
 //! | `owner` | one writer, where the store has no lock |
 //! | `device` | all of it as a device |
+//! | `mmp` | one writer of a volume with ext4's feature mmp, wherever it lies |
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -17,6 +18,7 @@ mod device;
 mod kept;
 mod library;
 mod link;
+mod mmp;
 mod name;
 mod nbd;
 mod owner;
@@ -26,6 +28,7 @@ mod session;
 pub use clock::date;
 pub use device::{RemoteDevice, Settings, let_go};
 pub use library::{Library, Missing, text};
+pub use mmp::guarded;
 pub use name::{BadName, is_held_here, is_store, open, store};
 pub use owner::is_claim;
 pub use session::{Answer, Done, Fence, Geometry, Owner, Refusal, Request, Session, Store, Taken};

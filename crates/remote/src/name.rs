@@ -6,6 +6,7 @@
 //! What opens a store is in its own files: ceph.conf and a keyring, a directory of TLS certificates. Names are seen by everybody who lists
 //! processes or mounts.
 use crate::device::{RemoteDevice, Settings};
+use crate::mmp;
 use crate::nbd::Nbd;
 use crate::rbd::Rbd;
 use crate::session::Store;
@@ -54,13 +55,15 @@ pub fn store(name: &OsStr) -> Result<Box<dyn Store>, BadName> {
 /// Opens what a name means: a store, an image file or a block device.
 pub fn open(name: &Path, mode: OpenMode, settings: Settings) -> Result<Arc<dyn Device>, OpenError> {
     if !is_store(name.as_os_str()) {
-        return Ok(Arc::new(FileDevice::open(name, mode)?));
+        let device = Arc::new(FileDevice::open(name, mode)?);
+        return mmp::guarded(device, name, mode, settings.take_over);
     }
     let store = store(name.as_os_str()).map_err(|why| OpenError::Io {
         path: name.into(),
         source: io::Error::other(why),
     })?;
-    Ok(Arc::new(RemoteDevice::open(store, mode, settings)?))
+    let device = Arc::new(RemoteDevice::open(store, mode, settings)?);
+    mmp::guarded(device, name, mode, settings.take_over)
 }
 
 /// Whether a process of this host has a store, as far as a look at it tells. Errors: it cannot be reached.

@@ -170,6 +170,12 @@ fn all_of<T: std::fmt::Debug + Sync>(cases: &[T], run: impl Fn(&T) -> Result<(),
     }
 }
 
+/// Seeds of a test, more in `make crash`.
+fn seeds(usual: u64) -> u64 {
+    let asked = std::env::var("CCFS_STORE_SEEDS").ok();
+    asked.map_or(usual, |n| n.parse().expect("a number"))
+}
+
 /// (seed, request, fate)
 type Case = (u64, u64, Fate);
 
@@ -188,7 +194,7 @@ fn every_request_can_lose_its_connection() {
         _ => Duration::ZERO,
     };
     let mut cases: Vec<Case> = Vec::new();
-    for seed in 0..3 {
+    for seed in 0..seeds(3) {
         let requests = run(seed, u64::MAX, Fate::Done, Duration::ZERO).unwrap();
         assert!(requests > 20, "{requests}");
         for fate in fates {
@@ -493,7 +499,11 @@ fn a_volume_keeps_its_order_whatever_becomes_of_its_connections() {
         Fate::LostAndLate(LATE),
     ];
     let mut cases: Vec<Case> = Vec::new();
-    for (seed, fate) in (1..).zip(fates) {
+    let each = fates
+        .iter()
+        .cycle()
+        .take(fates.len() * seeds(3).div_ceil(3) as usize);
+    for (seed, fate) in (1..).zip(each.copied()) {
         let requests = volume_run(&plain, seed, u64::MAX, Fate::Done).unwrap();
         assert!(requests > 20, "{requests}");
         cases.extend((0..requests).map(|at| (seed, at, fate)));

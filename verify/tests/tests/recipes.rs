@@ -84,6 +84,11 @@ fn dpkg() {
 }
 
 #[test]
+fn ceph() {
+    recipe("ceph");
+}
+
+#[test]
 fn layers() {
     recipe("layers");
 }
