@@ -232,10 +232,12 @@ fn existing(args: &MkfsArgs, is_file: bool) -> Outcome<()> {
         grow(&file).or_fail(CODE, format_args!("cannot set the size of {shown}"))?;
     }
     // Before anything is changed: somebody may be using the volume.
-    let _lock = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
+    let lock = target::open(&args.target, OpenMode::ReadWrite, CODE)?;
     if !args.force {
         refuse_content(&args.target, &args.target, || holds_data(&mut file))?;
     }
+    // Its old file system may have been counted for (mmp).
+    lock.let_others_in();
     if is_file {
         file.set_len(bytes)
             .or_fail(CODE, format_args!("cannot set the size of {shown}"))?;

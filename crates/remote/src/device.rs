@@ -114,7 +114,9 @@ impl RemoteDevice {
     ) -> Result<RemoteDevice, OpenError> {
         let path = PathBuf::from(store.name());
         let wait = settings.patience.min(OPENING);
-        let session = store.connect(wait).map_err(|e| failed(&path, e))?;
+        let session = store
+            .connect(wait, settings.patience)
+            .map_err(|e| failed(&path, e))?;
         let opened = Self::over(store, session.clone(), mode, settings, &path, wait);
         if opened.is_err() {
             session.close(true);
@@ -235,7 +237,7 @@ impl RemoteDevice {
 
 /// Who has a store, at a glance: its lock's owner, or whose record is in it.
 pub fn owner_of(store: &dyn Store) -> io::Result<Option<String>> {
-    let session = store.connect(OPENING)?;
+    let session = store.connect(OPENING, OPENING)?;
     let bare = Bare {
         session: &*session,
         patience: OPENING,
@@ -292,6 +294,18 @@ fn beat(core: &Arc<Core>, holding: &Holding, end: &(Mutex<bool>, Condvar)) {
 struct Through<'a>(&'a Arc<Core>);
 
 impl Through<'_> {
+    fn read(&self) -> io::Result<AlignedBuf> {
+        let one = Batch::of(1);
+        let len = owner::unit(self.0.geometry.min_io);
+        self.0
+            .link
+            .start_owners(Request::Read { offset: 0, len }, &one);
+        match one.wait()? {
+            Some(data) if data.len() == len => Ok(data),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
     fn write(&self, offset: u64, data: AlignedBuf) -> io::Result<()> {
         let one = Batch::of(1);
         let data = Arc::new(data);
@@ -304,15 +318,7 @@ impl Through<'_> {
 
 impl Sectors for Through<'_> {
     fn look(&self) -> io::Result<Found> {
-        let one = Batch::of(1);
-        let len = owner::unit(self.0.geometry.min_io);
-        self.0
-            .link
-            .start_owners(Request::Read { offset: 0, len }, &one);
-        match one.wait()? {
-            Some(data) if data.len() == len => Ok(Found::parse(&data[..PLACE as usize])),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+        Ok(Found::parse(&self.read()?[..PLACE as usize]))
     }
 
     fn put(&self, first: Option<[u8; 512]>, second: Option<[u8; 512]>) -> io::Result<()> {
@@ -329,8 +335,7 @@ impl Sectors for Through<'_> {
         let Some(_held) = self.0.unaligned.try_lock_for(BEAT / 4) else {
             return Ok(());
         };
-        let mut whole = AlignedBuf::zeroed(owner::unit(self.0.geometry.min_io));
-        self.0.read_whole(0, &mut whole)?;
+        let mut whole = self.read()?;
         for (half, offset) in halves {
             if let Some(half) = half {
                 whole[offset as usize..][..half.len()].copy_from_slice(&half);
@@ -519,7 +524,7 @@ impl Device for RemoteDevice {
         let now = match core.link.session() {
             Some(session) if session.size() > core.size() => session.size(),
             // Some protocols tell a size at the beginning only.
-            _ => core.link.store().connect(OPENING).map(|looked| {
+            _ => core.link.store().connect(OPENING, OPENING).map(|looked| {
                 let size = looked.size();
                 looked.close(true);
                 size

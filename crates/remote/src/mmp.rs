@@ -46,6 +46,8 @@ struct Shared {
     below: Arc<dyn Device>,
     place: Place,
     state: Mutex<State>,
+    /// Held while the block is read and written.
+    looking: Mutex<()>,
     ended: Condvar,
 }
 
@@ -159,15 +161,17 @@ impl Place {
         take_over: bool,
     ) -> Result<u32, io::Result<String>> {
         let found = self.read(device).map_err(Err)?;
-        let check = u64::from(found.interval).clamp(self.check.as_secs(), CHECK_MOST);
+        let check = u64::from(found.interval).clamp(CHECK_LEAST, CHECK_MOST);
         let wait = Duration::from_secs((2 * check + 1).min(check + 60));
-        let is_fsck = found.seq == FSCK;
         if found.seq != CLEAN && !take_over {
-            if !is_fsck {
-                std::thread::sleep(wait);
-            }
-            if is_fsck || self.read(device).map_err(Err)? != found {
-                let who = if is_fsck { "e2fsck on host" } else { "host" };
+            // Also of an e2fsck that was killed.
+            std::thread::sleep(wait);
+            if self.read(device).map_err(Err)? != found {
+                let who = if found.seq == FSCK {
+                    "e2fsck on host"
+                } else {
+                    "host"
+                };
                 return Err(Ok(format!("{who} {}", found.node)));
             }
         }
@@ -199,10 +203,25 @@ pub fn guarded(
         path: name.into(),
         source,
     };
-    let Some(place) = Place::of(&*device).map_err(failed)? else {
-        return Ok(device);
+    // What is damaged is for e2fsck, which mends it: the engine writes to no such volume that nobody counts for.
+    let place = Place::of(&*device).and_then(|place| {
+        if let Some(place) = &place {
+            place.read(&*device)?;
+        }
+        Ok(place)
+    });
+    let place = match place {
+        Ok(Some(place)) => place,
+        Ok(None) => return Ok(device),
+        Err(e) => {
+            tracing::warn!("{}: {e}", name.display());
+            return Ok(device);
+        }
     };
-    let node = crate::device::host();
+    let mut node = crate::device::host();
+    while node.len() >= NODE.len() {
+        node.pop();
+    }
     let seq = place
         .take(&*device, &node, take_over)
         .map_err(|e| match e {
@@ -224,6 +243,7 @@ pub fn guarded(
             why_not: None,
             is_over: false,
         }),
+        looking: Mutex::new(()),
         ended: Condvar::new(),
     });
     let of_thread = shared.clone();
@@ -237,58 +257,81 @@ pub fn guarded(
 
 impl Shared {
     fn count(&self) {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if !state.is_over {
+                    self.ended.wait_for(&mut state, self.place.update);
+                }
+                if state.is_over || state.why_not.is_some() {
+                    return;
+                }
+            }
+            self.look(true);
+        }
+    }
+
+    /// Looks, and writes the next number if that is asked for. What is found stays known. One at a time; nobody else waits for it.
+    fn look(&self, and_count: bool) {
+        let _one = self.looking.lock();
+        let (seq, node) = {
+            let state = self.state.lock();
+            (state.seq, state.node.clone())
+        };
+        let begun = clock::elapsed();
+        let next = if seq >= MOST { 1 } else { seq + 1 };
+        let found = self.find(seq, &node).and_then(|()| {
+            if !and_count {
+                return Ok(seq);
+            }
+            let written = self.place.write(&*self.below, next, &node);
+            written.map_err(in_vain)?;
+            // It may have taken the place of another host's number.
+            match clock::elapsed() - begun > self.place.check {
+                true => Err("a count took too long: another host may have had the volume; nothing more is written from here".into()),
+                false => Ok(next),
+            }
+        });
         let mut state = self.state.lock();
-        while !state.is_over && state.why_not.is_none() {
-            self.ended.wait_for(&mut state, self.place.update);
-            if !state.is_over {
-                self.look(&mut state, true);
+        match found {
+            Ok(seq) => (state.seq, state.seen) = (seq, begun),
+            Err(why) => {
+                tracing::error!("{why}");
+                state.why_not = Some(why);
             }
         }
     }
 
-    /// Looks, and writes the next number if that is asked for. What is found stays known.
-    fn look(&self, state: &mut State, and_count: bool) {
-        let begun = clock::elapsed();
-        let fail = |e: io::Error| format!("the volume's multiple mount protection: {e}");
-        let looked = self.place.read(&*self.below).map_err(fail).and_then(|now| {
-            match now.seq == state.seq && now.node == state.node {
-                true => Ok(()),
-                false => Err(format!(
-                    "host {} has taken the volume over; nothing more is written from here",
-                    now.node
-                )),
-            }
-        });
-        let counted = looked.and_then(|()| {
-            state.seen = begun;
-            if !and_count {
-                return Ok(());
-            }
-            let next = if state.seq >= MOST { 1 } else { state.seq + 1 };
-            self.place
-                .write(&*self.below, next, &state.node)
-                .map_err(fail)?;
-            state.seq = next;
-            Ok(())
-        });
-        if let Err(why) = counted {
-            tracing::error!("{why}");
-            state.why_not = Some(why);
+    fn find(&self, seq: u32, node: &str) -> Result<(), String> {
+        let now = self.place.read(&*self.below).map_err(in_vain)?;
+        match now.seq == seq && now.node == node {
+            true => Ok(()),
+            false => Err(format!(
+                "host {} has taken the volume over; nothing more is written from here",
+                now.node
+            )),
         }
     }
 
     fn may_write(&self) -> io::Result<()> {
-        let mut state = self.state.lock();
-        let is_late = clock::elapsed() - state.seen > self.place.check;
-        if state.why_not.is_none() && !state.is_over && is_late {
-            self.look(&mut state, false);
+        let is_late = {
+            let state = self.state.lock();
+            let late = clock::elapsed() - state.seen > self.place.check;
+            late && state.why_not.is_none() && !state.is_over
+        };
+        if is_late {
+            self.look(false);
         }
-        match (&state.why_not, state.is_over) {
-            (Some(why), _) => Err(io::Error::other(why.clone())),
-            // Others have been let in: what they do is theirs.
-            (None, _) => Ok(()),
+        match &self.state.lock().why_not {
+            Some(why) => Err(io::Error::other(why.clone())),
+            // Where others have been let in, what they do is theirs.
+            None => Ok(()),
         }
     }
+}
+
+fn in_vain(e: io::Error) -> String {
+    format!("the volume's multiple mount protection: {e}")
 }
 
 impl MmpDevice {

@@ -28,14 +28,14 @@ use std::time::Duration;
 pub const PLACE: u64 = 2 * SECTOR;
 /// Between two beats.
 pub const BEAT: Duration = Duration::from_millis(1500);
-/// A count that has stood still for so long is nobody's.
-pub const STALE: Duration = Duration::from_secs(5);
+/// A count that has stood still for so long is nobody's: longer than what is in doubt keeps a beat back (`SETTLE`), and than a slow network needs.
+pub const STALE: Duration = Duration::from_secs(12);
 /// Nothing is written later than this after the beginning of the last look that found the claim in order.
 const LEASE: Duration = Duration::from_secs(3);
 /// Between a claim and the look at it.
 const CONFIRM: Duration = Duration::from_millis(500);
 /// The same after a look and a claim that took longer than half of that, and wherever there was an owner: longer than his lease.
-pub const CONFIRM_SLOW: Duration = Duration::from_millis(3500);
+pub const CONFIRM_SLOW: Duration = Duration::from_secs(5);
 /// Between two looks at another's count.
 const LOOK: Duration = Duration::from_millis(250);
 /// How often a claim is written anew over one of an owner that lives.
@@ -286,14 +286,7 @@ pub fn take(
         sectors.settle()?;
         let slow = other.is_some() || clock::elapsed() - begun > CONFIRM / 2;
         std::thread::sleep(if slow { CONFIRM_SLOW } else { CONFIRM });
-        let mut seen;
-        let still = loop {
-            seen = clock::elapsed();
-            let still = sectors.look()?;
-            if clock::elapsed() - seen < LEASE / 2 {
-                break still;
-            }
-        };
+        let (still, seen) = quick_look(sectors)?;
         match still {
             Found::Somebody(still, _) if still.session == session => {
                 if let Some(other) = other {
@@ -309,6 +302,21 @@ pub fn take(
     }
     Err(Taken::By(
         "another host, which goes on writing that it has the volume".into(),
+    ))
+}
+
+/// A look that did not take long, and when it began.
+fn quick_look(sectors: &dyn Sectors) -> io::Result<(Found, Duration)> {
+    for _ in 0..TRIES {
+        let begun = clock::elapsed();
+        let found = sectors.look()?;
+        if clock::elapsed() - begun < LEASE / 2 {
+            return Ok((found, begun));
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::TimedOut,
+        "the store answers too slowly to be kept from other hosts",
     ))
 }
 
@@ -382,8 +390,16 @@ impl Holding {
     /// Looks, and writes the next count. `Err`: why nothing more may be written.
     pub fn beat(&self, sectors: &dyn Sectors) -> Result<(), String> {
         let fail = |e: io::Error| format!("the owner's claim cannot be kept up: {e}");
-        let begun = clock::elapsed();
-        self.is_mine(&sectors.look().map_err(fail)?)?;
+        // Where both are written together, what is known of the claim must be fresh. A look that was slow (a connection that broke) is no reason
+        // to give up: it is repeated.
+        let (found, begun) = match sectors.are_one() {
+            true => quick_look(sectors).map_err(fail)?,
+            false => {
+                let begun = clock::elapsed();
+                (sectors.look().map_err(fail)?, begun)
+            }
+        };
+        self.is_mine(&found)?;
         self.saw(begun);
         sectors.put(Some(self.next()), None).map_err(fail)?;
         match sectors.are_one() && clock::elapsed() - begun > CONFIRM_SLOW {

@@ -166,8 +166,8 @@ impl From<io::Error> for Taken {
 
 /// What can be connected to.
 pub trait Store: Send + Sync {
-    /// Connects anew. `patience`: for the whole of it.
-    fn connect(&self, patience: Duration) -> io::Result<Arc<dyn Session>>;
+    /// Connects anew. `wait`: for the whole of it; `patience`: for each request later, where the session ends those that take too long.
+    fn connect(&self, wait: Duration, patience: Duration) -> io::Result<Arc<dyn Session>>;
     /// As people name it.
     fn name(&self) -> &str;
     /// `nbd`, `rbd`: for `status`.

@@ -362,9 +362,9 @@ fn a_slow_look_holds_changes_back_and_lets_them_go() {
         begun.elapsed()
     );
     assert_eq!(device.remote().unwrap().reconnects, 0);
-    // A lease of 3 s, and what a busy machine takes.
+    // A lease of 3 s at most, and what a busy machine takes.
     let worst = worst.load(Ordering::SeqCst);
-    assert!((2000..4000).contains(&worst), "{worst} ms after a look");
+    assert!((1000..4000).contains(&worst), "{worst} ms after a look");
     let begun = Instant::now();
     drop(device);
     assert!(begun.elapsed() < Duration::from_secs(10));
@@ -409,6 +409,42 @@ fn heartbeats_outlive_their_connections() {
     let begun = Instant::now();
     drop(open(&store, Duration::ZERO));
     assert!(begun.elapsed() < Duration::from_secs(4));
+}
+
+/// A store with units of 4096 bytes: claim and count are written together, beside changes of the same block; connections break, and one is
+/// away for longer than any look may take.
+#[test]
+fn large_units_outlive_their_connections() {
+    let writes = AtomicU64::new(0);
+    let store = SimStore::with_units(BLOCK, BLOCKS * BLOCK, 1, move |_, request| {
+        let is_first = matches!(request, Request::Write { offset: 0, .. });
+        match is_first && writes.fetch_add(1, Ordering::SeqCst) % 9 == 5 {
+            true => Fate::LostAfter,
+            false => Fate::Done,
+        }
+    });
+    let device = open(&store, Duration::from_secs(2));
+    let begun = Instant::now();
+    let mut number = 0u64;
+    let mut was_away = false;
+    while begun.elapsed() < Duration::from_secs(14) {
+        number += 1;
+        if !was_away && begun.elapsed() > Duration::from_secs(4) {
+            was_away = true;
+            // 20 ms, 40 ms, ... 1 s: 4 to 5 s.
+            store.refuse_connections(9);
+        }
+        // A part of the block that has the claim.
+        let part = AlignedBuf::from_bytes(&[number as u8; 1024]);
+        write_all(&device, vec![Write::new(1024, part)]).unwrap();
+        device.flush().unwrap();
+        let mut found = [0; 1024];
+        device.read(1024, &mut found).unwrap();
+        assert_eq!(found, [number as u8; 1024]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(device.remote().unwrap().reconnects > 0);
+    drop(device);
 }
 
 /// Two at once on a volume that is nobody's, again and again: one of them has it.

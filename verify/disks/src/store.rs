@@ -41,6 +41,7 @@ pub struct SimStore {
     visible: RwLock<MemoryDevice>,
     unsafe_part: Mutex<Unsafe>,
     plan: Box<Plan>,
+    min_io: u64,
     requests: AtomicU64,
     refused: AtomicU32,
     late: AtomicU32,
@@ -62,7 +63,18 @@ impl SimStore {
         seed: u64,
         plan: impl Fn(u64, &Request) -> Fate + Send + Sync + 'static,
     ) -> Arc<SimStore> {
+        Self::with_units(SECTOR, bytes, seed, plan)
+    }
+
+    /// As `new`, of a store that takes whole units only.
+    pub fn with_units(
+        min_io: u64,
+        bytes: u64,
+        seed: u64,
+        plan: impl Fn(u64, &Request) -> Fate + Send + Sync + 'static,
+    ) -> Arc<SimStore> {
         Arc::new(SimStore {
+            min_io,
             visible: RwLock::new(MemoryDevice::new(bytes)),
             unsafe_part: Mutex::new(Unsafe {
                 durable: MemoryDevice::new(bytes),
@@ -198,7 +210,7 @@ impl Rng {
 struct Way(Arc<SimStore>);
 
 impl Store for Way {
-    fn connect(&self, _patience: Duration) -> io::Result<Arc<dyn Session>> {
+    fn connect(&self, _wait: Duration, _patience: Duration) -> io::Result<Arc<dyn Session>> {
         let store = &self.0;
         let refused = store.refused.load(Ordering::Relaxed);
         if refused > 0 {
@@ -260,7 +272,7 @@ impl Session for SimSession {
     fn geometry(&self) -> Geometry {
         Geometry {
             size: self.store.visible.read().size_bytes(),
-            min_io: SECTOR,
+            min_io: self.store.min_io,
             max_io: 1 << 20,
             read_only: false,
             has_cache: true,

@@ -91,7 +91,10 @@ impl Link {
 
     /// Steps 2 and 3 of the head of this file. `Store`: in vain for ever.
     fn connect_again(&self, left: Duration) -> Result<Arc<dyn Session>, Refusal> {
-        let session = self.store.connect(left).map_err(Refusal::Lost)?;
+        let session = self
+            .store
+            .connect(left, self.patience)
+            .map_err(Refusal::Lost)?;
         let ready = self.make_ready(&*session, left);
         match ready {
             Ok(()) => Ok(session),

@@ -104,6 +104,10 @@ struct State {
     stopping: bool,
     /// Sent and not answered: bytes, requests.
     sent: (usize, usize),
+    /// Of them the owner's: changes of others come after it, so that it is not behind them.
+    owners_sent: usize,
+    /// Somebody waits for a place in the window: who comes later comes after him.
+    waits_for_room: bool,
 }
 
 struct Flying {
@@ -181,6 +185,8 @@ impl Link {
                 ending: false,
                 stopping: false,
                 sent: (0, 0),
+                owners_sent: 0,
+                waits_for_room: false,
             }),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -274,7 +280,9 @@ impl Link {
         to_send: &mut ToSend,
     ) -> u64 {
         let number = self.accept_as(state, request, waiter, false);
-        self.try_one(state, number, to_send);
+        if !state.waits_for_room {
+            self.try_one(state, number, to_send);
+        }
         number
     }
 
@@ -313,6 +321,8 @@ impl Link {
             epoch,
             held,
             sent,
+            owners_sent,
+            waits_for_room,
             ..
         } = state;
         let Some(one) = flying.get_mut(&number).filter(|one| one.sent.is_none()) else {
@@ -321,11 +331,15 @@ impl Link {
         let weight = one.request.moves();
         let has_room = sent.1 == 0 || sent.0 + weight <= WINDOW.0 && sent.1 < WINDOW.1;
         if !has_room && !one.is_owners {
+            *waits_for_room = true;
             return;
         }
         if let Some((start, end)) = one.request.changes()
             && !one.is_owners
         {
+            if *owners_sent > 0 {
+                return;
+            }
             let stands_back = |doubt: &Doubt| {
                 doubt.number != number
                     && doubt.start < end
@@ -346,6 +360,7 @@ impl Link {
         one.first_sent.get_or_insert(now);
         *held -= 1;
         *sent = (sent.0 + weight, sent.1 + 1);
+        *owners_sent += usize::from(one.is_owners);
         to_send.push((session, *epoch, number, one.request.clone()));
     }
 
@@ -354,9 +369,13 @@ impl Link {
         state.doubts.retain(|doubt| doubt.until > now);
         let unsent = state.flying.iter().filter(|(_, one)| one.sent.is_none());
         let numbers: Vec<u64> = unsent.map(|(number, _)| *number).collect();
+        state.waits_for_room = false;
         let mut to_send = Vec::new();
         for number in numbers {
             self.try_one(state, number, &mut to_send);
+            if state.waits_for_room {
+                break;
+            }
         }
         to_send
     }
@@ -391,6 +410,7 @@ impl Link {
         if one.sent.is_some() {
             state.sent.0 -= one.request.moves();
             state.sent.1 -= 1;
+            state.owners_sent -= usize::from(one.is_owners);
         }
         if state.probe == Some(number) {
             state.probe = None;
@@ -416,7 +436,8 @@ impl Link {
             true => self.flush_own(&mut state),
             false => Vec::new(),
         };
-        if state.held > 0 && state.sent.0 <= WINDOW.0 / 2 && state.sent.1 <= WINDOW.1 / 2 {
+        let has_room = state.sent.0 <= WINDOW.0 / 2 && state.sent.1 <= WINDOW.1 / 2;
+        if state.held > 0 && (has_room || one.is_owners) {
             to_send.extend(self.try_all(&mut state));
         }
         drop(state);
@@ -460,7 +481,7 @@ impl Link {
             return;
         };
         state.epoch += 1;
-        state.sent = (0, 0);
+        (state.sent, state.owners_sent) = ((0, 0), 0);
         tracing::warn!("{}: the connection broke: {why}", self.store.name());
         state.broken = Some(Break {
             since: Instant::now(),
@@ -614,7 +635,9 @@ impl Link {
         } else if silent > PROBE_AFTER && state.probe.is_none() {
             let len = state.session.as_ref().map_or(512, |s| s.geometry().min_io) as usize;
             let probe = Request::Read { offset: 0, len };
-            state.probe = Some(self.accept(state, probe, None, to_send));
+            let number = self.accept_as(state, probe, None, true);
+            self.try_one(state, number, to_send);
+            state.probe = Some(number);
         }
     }
 

@@ -41,7 +41,7 @@ impl Nbd {
 }
 
 impl Store for Nbd {
-    fn connect(&self, patience: Duration) -> io::Result<Arc<dyn Session>> {
+    fn connect(&self, wait: Duration, _patience: Duration) -> io::Result<Arc<dyn Session>> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -51,7 +51,7 @@ impl Store for Nbd {
         let (of_thread, uri) = (shared.clone(), self.uri.clone());
         let thread = std::thread::Builder::new()
             .name("ccfs-nbd".into())
-            .spawn(move || of_thread.serve(handle, &uri, patience, &told))?;
+            .spawn(move || of_thread.serve(handle, &uri, wait, &told))?;
         let geometry = hear.recv().map_err(io::Error::other).and_then(|said| said);
         let session = NbdSession {
             geometry: match &geometry {

@@ -78,8 +78,8 @@ impl Rbd {
         Ok(this)
     }
 
-    fn open(&self, patience: Duration) -> io::Result<RbdSession> {
-        let seconds = CString::new(patience.as_secs().max(1).to_string())?;
+    fn open(&self, wait: Duration, patience: Duration) -> io::Result<RbdSession> {
+        let seconds = |time: Duration| CString::new(time.as_secs().max(1).to_string());
         let image = Image::open(&Wanted {
             pool: &self.pool,
             image: &self.image,
@@ -90,9 +90,9 @@ impl Rbd {
                 // What was answered is durable, and what one host wrote the next one reads.
                 (c"rbd_cache", c"false".into()),
                 (c"rbd_blocklist_on_break_lock", c"true".into()),
-                (c"rados_osd_op_timeout", seconds.clone()),
-                (c"rados_mon_op_timeout", seconds.clone()),
-                (c"client_mount_timeout", seconds),
+                (c"rados_osd_op_timeout", seconds(patience)?),
+                (c"rados_mon_op_timeout", seconds(patience)?),
+                (c"client_mount_timeout", seconds(wait)?),
             ],
         })?;
         let geometry = Geometry {
@@ -120,15 +120,15 @@ impl Rbd {
 
 impl Store for Rbd {
     /// The library's own limits do not hold where no monitor is reached.
-    fn connect(&self, patience: Duration) -> io::Result<Arc<dyn Session>> {
+    fn connect(&self, wait: Duration, patience: Duration) -> io::Result<Arc<dyn Session>> {
         let (told, hear) = sync_channel(1);
         let this = self.clone();
         std::thread::Builder::new()
             .name("ccfs-rbd".into())
             .spawn(move || {
-                let _ = told.send(this.open(patience));
+                let _ = told.send(this.open(wait, patience));
             })?;
-        match hear.recv_timeout(patience + Duration::from_secs(1)) {
+        match hear.recv_timeout(wait + Duration::from_secs(1)) {
             Ok(opened) => Ok(Arc::new(opened?)),
             Err(_) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
