@@ -559,6 +559,12 @@ fn images_of_a_ceph_cluster() {
     ceph.tool("rbd", &["create", "--size", "256", "rbd/a"]);
     let store = ceph.name("a");
     every_command(&place, &store, "rbd", "lock");
+    larger(&place, &store, || {
+        ceph.tool(
+            "rbd",
+            &["resize", "--no-progress", "--size", "320", "rbd/a"],
+        );
+    });
     let hosts = ["host-a", "host-b"].map(Host::on_network);
     frozen(&place, &store, hosts, "--take-over");
     golden_image(&place, &ceph, &store);
@@ -578,6 +584,68 @@ fn images_of_a_ceph_cluster() {
         &ran,
         1,
         &["rbd feature enable rbd/plain exclusive-lock"],
+    );
+}
+
+/// The store's image is made larger under the mounted volume, which follows when it is told.
+fn larger(place: &Place, store: &str, make_larger: impl FnOnce()) {
+    let dir = place.subdir("larger");
+    let size = |dir: &str| {
+        json(&["status", "--json", dir])["space"]["size_bytes"]
+            .as_u64()
+            .unwrap()
+    };
+    let there = mounted(store, &dir, "commit=1");
+    fs::write(format!("{dir}/before"), "before\n").unwrap();
+    let before = size(&dir);
+    let asked = ccfs_with(&["resize", &dir, "320M"]);
+    refused("too early", &asked, 1, &["has to be made larger first"]);
+    make_larger();
+    ok(&["resize", &dir]);
+    assert!(size(&dir) > before + (32 << 20), "{before}, {}", size(&dir));
+    fs::write(format!("{dir}/after"), vec![1; 1 << 20]).unwrap();
+    tool("sync", &[&format!("{dir}/after")]);
+    ok(&["umount", &dir]);
+    drop(there);
+    ok(&["fsck", "-fn", store]);
+    assert_eq!(ok(&["cat", &format!("{store}:/before")]), "before\n");
+}
+
+#[test]
+fn an_nbd_export_grows() {
+    needs!(&["qemu-nbd"]);
+    let place = Place::new();
+    let image = place.path("far.img");
+    let file = fs::File::create(&image).unwrap();
+    file.set_len(256 << 20).unwrap();
+    let mut server = Server::qemu_nbd(&place.path("."), &image);
+    let store = server.uri();
+    ok(&["mkfs", &store]);
+    // qemu-nbd looks at its file when it starts.
+    larger(&place, &store, || {
+        server.kill();
+        file.set_len(320 << 20).unwrap();
+        server.begin();
+    });
+}
+
+/// Where the libraries are not installed a line says which package has them.
+#[test]
+fn without_the_libraries() {
+    needs_mounts!();
+    let place = Place::new();
+    common::in_namespace(
+        &place,
+        r#"
+        for library in $(ldconfig -p | sed -n 's/^.*lib\(nbd\|rbd\|rados\)\.so.* => //p'); do
+            mount --bind /dev/null "$library"
+        done
+        ! "$PROGRAM" ls nbd://127.0.0.1/x 2>refused
+        grep -q 'libnbd.so.0 is missing; install the package libnbd0' refused
+        ! "$PROGRAM" ls rbd:rbd/x 2>refused
+        grep -q 'librados.so.2 is missing; install the package librbd1' refused
+        "$PROGRAM" version
+        "#,
     );
 }
 
