@@ -44,7 +44,8 @@ pub fn run(name: &str, args: &[OsString]) -> Outcome<u8> {
 
 /// `mount -a` looks for what is mounted by files and devices, and asks again for a store that is.
 fn is_there(args: &MountArgs) -> bool {
-    let all = match is_store(args.target.as_os_str()) {
+    let remounts = || options::parse(&args.options).is_ok_and(|options| options.remount);
+    let all = match is_store(args.target.as_os_str()) && !remounts() {
         true => mounts::of_target(&args.target).unwrap_or_default(),
         false => return false,
     };

@@ -90,7 +90,9 @@ fn every_feature_that_mke2fs_knows_is_judged_by_name() {
         };
         assert!(word & f.bit != 0, "mke2fs did not set {}", f.name);
         made += 1;
-        if f.support == Support::Full {
+        // Only on a device that counts, which this one does not.
+        let has_to_count = f.name == "mmp";
+        if f.support == Support::Full && !has_to_count {
             open(&dev).unwrap_or_else(|e| panic!("{}: {e}", f.name));
             continue;
         }
@@ -101,7 +103,8 @@ fn every_feature_that_mke2fs_knows_is_judged_by_name() {
             ..OpenOptions::default()
         };
         let ro = Image::open(dev, read_only);
-        assert_eq!(ro.is_ok(), f.support == Support::ReadOnly, "{}", f.name);
+        let may_be_read = f.support == Support::ReadOnly || has_to_count;
+        assert_eq!(ro.is_ok(), may_be_read, "{}", f.name);
     }
     assert!(made >= 25, "mke2fs made only {made} features");
 }

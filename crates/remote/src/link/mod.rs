@@ -438,7 +438,11 @@ impl Link {
         };
         let has_room = state.sent.0 <= WINDOW.0 / 2 && state.sent.1 <= WINDOW.1 / 2;
         if state.held > 0 && (has_room || one.is_owners) {
-            to_send.extend(self.try_all(&mut state));
+            match result.is_ok() {
+                true => to_send.extend(self.try_all(&mut state)),
+                // Perhaps answered within the call that sent it, as the next one would be.
+                false => _ = self.work.notify_all(),
+            }
         }
         drop(state);
         self.room.notify_all();
