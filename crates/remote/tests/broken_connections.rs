@@ -380,14 +380,19 @@ fn heartbeats_outlive_their_connections() {
         if !is_beat(request) || !of_plan.load(Ordering::SeqCst) {
             return Fate::Done;
         }
-        match beats.fetch_add(1, Ordering::SeqCst) {
-            // The claim of the opening, and those of new connections.
-            n if n % 5 == 2 => Fate::LostAfter,
-            n if n % 5 == 4 => Fate::LostAndLate(Duration::from_secs(2)),
+        // The first one is the opening's; the others are those of new connections, too.
+        let number = beats.fetch_add(1, Ordering::SeqCst);
+        match Rng::part(1, number).below(8) {
+            0 if number > 1 => Fate::LostAfter,
+            1 if number > 1 => Fate::LostAndLate(Duration::from_secs(2)),
             _ => Fate::Done,
         }
     });
-    let device = open(&store, Duration::from_secs(10));
+    let patient = Settings {
+        patience: Duration::from_secs(60),
+        ..settings(Duration::from_secs(10))
+    };
+    let device = RemoteDevice::open(store.way(), OpenMode::ReadWrite, patient).unwrap();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             for _ in 0..2 {
@@ -401,7 +406,7 @@ fn heartbeats_outlive_their_connections() {
         works_for(&device, Duration::from_secs(14));
         other.join().unwrap();
     });
-    assert!(device.remote().unwrap().reconnects > 1);
+    assert!(device.remote().unwrap().reconnects > 0);
     is_bad.store(false, Ordering::SeqCst);
     drop(device);
     store.settle();
@@ -445,6 +450,30 @@ fn large_units_outlive_their_connections() {
     }
     assert!(device.remote().unwrap().reconnects > 0);
     drop(device);
+}
+
+/// Each new connection breaks at the same request: that ends, too.
+#[test]
+fn a_request_that_breaks_every_connection_ends() {
+    let store = SimStore::new(BLOCKS * BLOCK, 1, move |_, request| match request {
+        Request::Write { offset, .. } if *offset == 5 * BLOCK => Fate::LostBefore,
+        _ => Fate::Done,
+    });
+    let patience = Duration::from_secs(3);
+    let short = Settings {
+        patience,
+        ..settings(Duration::ZERO)
+    };
+    let device = RemoteDevice::open(store.way(), OpenMode::ReadWrite, short).unwrap();
+    let begun = Instant::now();
+    let answer = write_all(&device, vec![Write::new(5 * BLOCK, block(7))]);
+    let why = answer.unwrap_err().to_string();
+    assert!(why.contains("has had no answer"), "{why}");
+    let took = begun.elapsed();
+    assert!(
+        took > patience && took < Duration::from_secs(30),
+        "{took:?}"
+    );
 }
 
 /// Two at once on a volume that is nobody's, again and again: one of them has it.

@@ -1,5 +1,5 @@
 //! What is done when a connection has broken: steps 1 to 4 of the head of the module above.
-use super::{Doubt, Link, State};
+use super::{Doubt, FORGOTTEN, Link, State};
 use crate::session::{Refusal, Request, Session};
 use ccfs_device::AlignedBuf;
 use std::io;
@@ -27,6 +27,10 @@ impl Link {
             old.close(false);
         }
         self.doubt_what_was_sent();
+        // Connections that come and always break at the same request would do so for ever.
+        if self.is_forgotten() {
+            return self.die(&format!("one request has had no answer, {FORGOTTEN} times"));
+        }
         let mut pause = PAUSES.0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -52,6 +56,14 @@ impl Link {
             self.work.wait_for(&mut state, pause);
             pause = (pause * 2).min(PAUSES.1);
         }
+    }
+
+    fn is_forgotten(&self) -> bool {
+        let state = self.state.lock();
+        let others = state.flying.values();
+        let others = others.filter(|one| !matches!(one.request, Request::Flush));
+        let first = others.filter_map(|one| one.first_sent).min();
+        first.is_some_and(|first| first.elapsed() > self.patience * FORGOTTEN)
     }
 
     fn doubt_what_was_sent(&self) {
