@@ -108,4 +108,6 @@ rbd clone rbd/volume@golden rbd/copy
 "$CCFS" rm "rbd:rbd/copy:conf=$CEPH_CONF:/0"
 [ "$("$CCFS" cat "$golden:/0")" = 0 ]
 "$CCFS" fsck -fn "$store" >/dev/null 2>&1
+# The end waits for what runs in the background.
+before_finish
 echo ok
