@@ -208,12 +208,7 @@ fn serve(
     if options.engine.read_only && !options.noload {
         recover_first(&home, target, options.store);
     }
-    let open = || open(target, mode, options.store);
-    let device = match is_store(target.as_os_str()) {
-        // Its threads share this process's directories, and who shares them cannot come back from there.
-        true => open()?,
-        false => within(&home, open)?,
-    };
+    let device = open(&home, target, mode, options.store)?;
     if let Err(e) = ccfs_device::keep_memory_ready() {
         tracing::info!("memory is touched when it is needed: {e}");
     }
@@ -263,8 +258,8 @@ impl From<MountError> for Ended {
     }
 }
 
-fn open(target: &Path, mode: OpenMode, store: Settings) -> Outcome<Arc<dyn Device>> {
-    let device = target::open_volume_with(target, mode, store, mount_code::FAILED)?;
+fn open(home: &Home, target: &Path, mode: OpenMode, store: Settings) -> Outcome<Arc<dyn Device>> {
+    let device = target::open_volume_from(home, target, mode, store, mount_code::FAILED)?;
     match superblock::read(&*device) {
         Ok(sb) => match superblock::cut_off(&sb, &*device, target) {
             Some(cut) => Err(Failure::new(
@@ -283,11 +278,8 @@ fn recover_first(home: &Home, target: &Path, store: Settings) {
     let in_flight = |device: &Arc<dyn Device>| {
         superblock::read(&**device).is_ok_and(|sb| superblock::in_flight(&sb))
     };
-    let open = || target::open_volume_with(target, OpenMode::ReadWrite, store, mount_code::FAILED);
-    let opened = match is_store(target.as_os_str()) {
-        true => open(),
-        false => within(home, open),
-    };
+    let opened =
+        target::open_volume_from(home, target, OpenMode::ReadWrite, store, mount_code::FAILED);
     if let Ok(device) = opened
         && in_flight(&device)
         && let Err(e) = Volume::recover(device)

@@ -1,7 +1,9 @@
 //! A target of a command: an image file, a block device or a store on another machine, opened and locked.
+use crate::codes::mount_code;
 use crate::{elsewhere, mounts};
 use ccfs_command::{Context, Failure, Outcome};
 use ccfs_device::{Device, FlashDevice, OpenError, OpenMode};
+use ccfs_fuse::Home;
 use ccfs_fuse::disk::DiskFile;
 use ccfs_remote::{Settings, is_store};
 use std::path::{Path, PathBuf};
@@ -34,9 +36,37 @@ pub fn open_volume_with(
     settings: Settings,
     code: u8,
 ) -> Outcome<Arc<dyn Device>> {
-    let device = open_with(target, mode, settings, code)?;
+    volume_on(open_with(target, mode, settings, code)?, target, code)
+}
+
+fn volume_on(device: Arc<dyn Device>, target: &Path, code: u8) -> Outcome<Arc<dyn Device>> {
     FlashDevice::or_plain(device)
         .map_err(|e| Failure::new(code, format!("{}: {e}", target.display())))
+}
+
+/// As `open_volume_with`, by a process that has left its mount namespace. What starts threads is done where it is: they would stay there.
+pub fn open_volume_from(
+    home: &Home,
+    target: &Path,
+    mode: OpenMode,
+    settings: Settings,
+    code: u8,
+) -> Outcome<Arc<dyn Device>> {
+    let bare = || ccfs_remote::open_bare(target, mode, settings);
+    let no_way_back = "cannot go back to the mount namespace";
+    let opened = match is_store(target.as_os_str()) {
+        true => bare(),
+        false => home.within(bare).or_fail(mount_code::SYSTEM, no_way_back)?,
+    };
+    let opened =
+        opened.and_then(|bare| ccfs_remote::guarded(bare, target, mode, settings.take_over));
+    match opened {
+        Ok(device) => volume_on(device, target, code),
+        // Who has it is seen from there.
+        Err(e) => Err(home
+            .within(|| cannot_open(target, &e, code))
+            .or_fail(mount_code::SYSTEM, no_way_back)?),
+    }
 }
 
 /// Whether somebody here has it open, as far as that can be told: an image file's lock, a store's owner.

@@ -29,6 +29,6 @@ pub use clock::date;
 pub use device::{RemoteDevice, Settings, let_go};
 pub use library::{Library, Missing, text};
 pub use mmp::guarded;
-pub use name::{BadName, is_held_here, is_store, open, store};
+pub use name::{is_held_here, is_store, open, open_bare};
 pub use owner::is_claim;
 pub use session::{Answer, Done, Fence, Geometry, Owner, Refusal, Request, Session, Store, Taken};

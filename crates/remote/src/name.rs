@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Longest name, bytes: it is shown as one name of a file.
-pub const NAME_MOST: usize = 180;
+const NAME_MOST: usize = 180;
 
 const SCHEMES: [&str; 4] = ["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"];
 const RBD: &str = "rbd:";
@@ -25,7 +25,7 @@ const RBD: &str = "rbd:";
 /// Why a name is none. The text is meant for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct BadName(pub String);
+struct BadName(String);
 
 /// True where a text begins as the name of a store does. A file of such a name is `./nbd:...`.
 pub fn is_store(name: &OsStr) -> bool {
@@ -34,7 +34,7 @@ pub fn is_store(name: &OsStr) -> bool {
 }
 
 /// The store of a name.
-pub fn store(name: &OsStr) -> Result<Box<dyn Store>, BadName> {
+fn store(name: &OsStr) -> Result<Box<dyn Store>, BadName> {
     let bad = |why: &str| BadName(why.into());
     let text = name.to_str().ok_or_else(|| bad("it is not in UTF-8"))?;
     if text.len() > NAME_MOST {
@@ -54,16 +54,24 @@ pub fn store(name: &OsStr) -> Result<Box<dyn Store>, BadName> {
 
 /// Opens what a name means: a store, an image file or a block device.
 pub fn open(name: &Path, mode: OpenMode, settings: Settings) -> Result<Arc<dyn Device>, OpenError> {
+    let device = open_bare(name, mode, settings)?;
+    mmp::guarded(device, name, mode, settings.take_over)
+}
+
+/// As `open`, but nobody counts for a volume with the feature mmp ([`mmp::guarded`]). Of a file or a block device it starts no thread.
+pub fn open_bare(
+    name: &Path,
+    mode: OpenMode,
+    settings: Settings,
+) -> Result<Arc<dyn Device>, OpenError> {
     if !is_store(name.as_os_str()) {
-        let device = Arc::new(FileDevice::open(name, mode)?);
-        return mmp::guarded(device, name, mode, settings.take_over);
+        return Ok(Arc::new(FileDevice::open(name, mode)?));
     }
     let store = store(name.as_os_str()).map_err(|why| OpenError::Io {
         path: name.into(),
         source: io::Error::other(why),
     })?;
-    let device = Arc::new(RemoteDevice::open(store, mode, settings)?);
-    mmp::guarded(device, name, mode, settings.take_over)
+    Ok(Arc::new(RemoteDevice::open(store, mode, settings)?))
 }
 
 /// Whether a process of this host has a store, as far as a look at it tells. Errors: it cannot be reached.

@@ -5,8 +5,9 @@ use ccfs_engine::{Context, DEFAULT_STREAM, Error, Ino, Options, Volume};
 use ccfs_remote::{Settings, guarded};
 use ccfs_testkit::mounts::{kernel_mount, no_mounts, umount8};
 use ccfs_testkit::place::Place;
-use ccfs_testkit::program::ccfs_with;
+use ccfs_testkit::program::{ccfs_with, daemon, mount, unmount};
 use ccfs_testkit::run::tool;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,6 +70,21 @@ fn two_writers_find_each_other() {
     second.unmount().unwrap();
 }
 
+/// The thread that counts is not where the mount is: that namespace would not end (`ccfs_fuse::Home`).
+fn counted_for_by_a_daemon(place: &Place, image: &str) {
+    let dir = place.subdir("ccfs");
+    mount(image, &dir);
+    let pid = daemon(&dir);
+    let namespaces: BTreeSet<_> = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .map(|task| std::fs::read_link(task.unwrap().path().join("ns/mnt")).unwrap())
+        .collect();
+    unmount(&dir);
+    assert_eq!(namespaces.len(), 1, "{namespaces:?}");
+    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap();
+    assert!(!namespaces.contains(&own));
+}
+
 #[test]
 fn the_kernel_and_e2fsck_understand_it() {
     if let Some(why) = no_mounts() {
@@ -85,6 +101,7 @@ fn the_kernel_and_e2fsck_understand_it() {
     volume.unmount().unwrap();
     drop(volume);
     tool("e2fsck", &["-fn", &image]);
+    counted_for_by_a_daemon(&place, &image);
     let said = tool("dumpe2fs", &["-h", &image]);
     assert!(said.contains("mmp"), "{said}");
     let begun = Instant::now();
