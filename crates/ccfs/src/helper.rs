@@ -45,11 +45,11 @@ pub fn run(name: &str, args: &[OsString]) -> Outcome<u8> {
 /// `mount -a` looks for what is mounted by files and devices, and asks again for a store that is.
 fn is_there(args: &MountArgs) -> bool {
     let remounts = || options::parse(&args.options).is_ok_and(|options| options.remount);
-    let all = match is_store(args.target.as_os_str()) && !remounts() {
-        true => mounts::of_target(&args.target).unwrap_or_default(),
-        false => return false,
-    };
+    if !is_store(args.target.as_os_str()) || remounts() {
+        return false;
+    }
     let dir = umount::resolve(&args.dir).ok();
+    let all = mounts::of_target(&args.target).unwrap_or_default();
     all.iter()
         .any(|mount| Some(&mount.dir) == dir.as_ref() && mount.is_ccfs() && !mount.is_dead())
 }

@@ -3,8 +3,8 @@
 //! A daemon that were would never end once it is killed, and take the machine along; so before anything is killed here, it is looked at.
 mod common;
 use common::{
-    PATIENCE, Place, Ran, ccfs_with, daemon, is_running, kernel_mount, loops_of, mount, plain_ext4,
-    run, signal, tool, umount8, unmount, wait_for, wait_for_end, wait_for_no_loops,
+    Place, Ran, ccfs_with, daemon, is_running, kernel_mount, loops_of, mount, plain_ext4, run,
+    signal, tool, umount8, unmount, wait_for, wait_for_end, wait_for_no_loops, wait_until,
 };
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -58,14 +58,6 @@ fn started(mut command: Command) -> Child {
     BufReader::new(out).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     child
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn place() -> Place {

@@ -3,7 +3,7 @@
 mod common;
 use common::{
     PATIENCE, Place, Ran, ccfs, ccfs_with, daemon, is_running, plain_ext4, run, signal, tool,
-    unmount, wait_for, wait_for_end, wait_for_no_loops,
+    unmount, wait_for, wait_for_end, wait_for_no_loops, wait_until,
 };
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -40,14 +40,6 @@ fn source(dir: &str) -> String {
 fn kill(pid: u32) {
     signal(pid, "KILL");
     wait_for_end(pid);
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// syncfs(2), which may fail.

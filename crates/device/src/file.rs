@@ -173,35 +173,15 @@ impl FileDevice {
     /// A write that is not made of whole units of the device: its first and last unit are read and written back with the change. The
     /// lock keeps two such writes from undoing each other; a unit is written atomically, so a crash harms no neighbour.
     fn write_unaligned(&self, write: &Write) -> io::Result<()> {
-        let (len, unit) = (write.len(), self.min_io);
-        if len == 0 {
+        if write.is_empty() {
             return Ok(());
         }
-        let start = write.offset - write.offset % unit;
-        let end = (write.offset + len).next_multiple_of(unit);
-        let mut buf = AlignedBuf::zeroed((end - start) as usize);
         let _held = self.unaligned.lock();
-        let last = buf.len() - unit as usize;
-        read_full(
-            &self.target.file,
-            &mut buf[..unit as usize],
-            start,
-            unit as usize,
-        )?;
-        if last > 0 {
-            read_full(
-                &self.target.file,
-                &mut buf[last..],
-                end - unit,
-                unit as usize,
-            )?;
-        }
-        let mut at = (write.offset - start) as usize;
-        for part in &write.parts {
-            buf[at..at + part.len].copy_from_slice(part.bytes());
-            at += part.len;
-        }
-        self.target.write_now(&[Write::new(start, buf)])
+        let whole = write.in_units(self.min_io, |at, unit| {
+            let len = unit.len();
+            read_full(&self.target.file, unit, at, len)
+        })?;
+        self.target.write_now(&[whole])
     }
 
     /// Reads by way of an aligned buffer.

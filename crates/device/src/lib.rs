@@ -173,6 +173,29 @@ impl Write {
         self.parts.iter().map(|part| part.len as u64).sum()
     }
 
+    /// This write, and around it what `read` gives of its first and last unit: for a device that takes whole units only. Nobody else
+    /// may change these meanwhile. The write is not empty.
+    pub fn in_units(
+        &self,
+        unit: u64,
+        read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<Write> {
+        let start = self.offset - self.offset % unit;
+        let end = (self.offset + self.len()).next_multiple_of(unit);
+        let mut buf = AlignedBuf::zeroed((end - start) as usize);
+        let last = buf.len() - unit as usize;
+        read(start, &mut buf[..unit as usize])?;
+        if last > 0 {
+            read(end - unit, &mut buf[last..])?;
+        }
+        let mut at = (self.offset - start) as usize;
+        for part in &self.parts {
+            buf[at..at + part.len].copy_from_slice(part.bytes());
+            at += part.len;
+        }
+        Ok(Write::new(start, buf))
+    }
+
     /// True where no part has a byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

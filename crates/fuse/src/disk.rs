@@ -37,7 +37,7 @@ impl DiskFile {
             true => OFlags::RDONLY,
             false => OFlags::RDWR,
         };
-        let (channel, mount) = private::mount("ccfs-disk", None)?;
+        let (channel, mount) = private::mount("ccfs-disk")?;
         channel.handshake(WANTED, MAX_WRITE as usize)?;
         let handler = Arc::new(DiskServer::new(device));
         let pool = Pool::start(channel, handler, PoolConfig::default())?;

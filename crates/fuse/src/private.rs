@@ -8,8 +8,8 @@ use rustix::mount::{
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Makes one; INIT waits in the channel. `max_read`: of one request, bytes; `None`: the kernel's choice.
-pub(crate) fn mount(source: &str, max_read: Option<u32>) -> io::Result<(Channel, OwnedFd)> {
+/// Makes one; INIT waits in the channel.
+pub(crate) fn mount(source: &str) -> io::Result<(Channel, OwnedFd)> {
     let channel = Channel::open()?;
     let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let mode = format!("{:o}", FileType::Directory.as_raw_mode());
@@ -21,9 +21,6 @@ pub(crate) fn mount(source: &str, max_read: Option<u32>) -> io::Result<(Channel,
         ("group_id", "0"),
     ] {
         fsconfig_set_string(&fs, key, value)?;
-    }
-    if let Some(bytes) = max_read {
-        fsconfig_set_string(&fs, "max_read", bytes.to_string().as_str())?;
     }
     fsconfig_create(&fs)?;
     let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;

@@ -127,7 +127,7 @@ impl Sentinel {
         if !shown.is_absolute() || sentinel.names.is_empty() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let (channel, mount) = private::mount("ccfs-sync", None)?;
+        let (channel, mount) = private::mount("ccfs-sync")?;
         channel.handshake(0, MAX_WRITE as usize)?;
         let serving = sentinel.clone();
         std::thread::Builder::new()

@@ -2,8 +2,8 @@
 use crate::batch::{Batch, Written};
 use crate::clock;
 use crate::link::{Guard, Link, SETTLE};
-use crate::owner::{self, BEAT, Bare, Found, Holding, PLACE, Sectors};
-use crate::session::{Geometry, Owner, Refusal, Request, Session, Store, Taken};
+use crate::owner::{self, BEAT, Bare, Found, Half, Holding, PLACE, Sectors};
+use crate::session::{Answer, Geometry, Owner, Refusal, Request, Session, Store, Taken};
 use ccfs_device::{
     AlignedBuf, Counters, Counting, Device, OpenError, OpenMode, Remote, SECTOR, Slice, Ticket,
     Write, check_range, check_writes,
@@ -45,7 +45,7 @@ impl Default for Settings {
     }
 }
 
-/// A store as a block device: it has one writer, and outlives its connections. See the head of `link.rs` and of `owner.rs`.
+/// A store as a block device: it has one writer, and outlives its connections. See the heads of `link/mod.rs` and `owner.rs`.
 pub struct RemoteDevice {
     core: Arc<Core>,
     held: Arc<Held>,
@@ -75,7 +75,7 @@ struct Core {
     unaligned: Mutex<()>,
 }
 
-/// The thread that keeps the record up.
+/// The thread that keeps the claim up.
 struct Beats {
     end: Arc<(Mutex<bool>, Condvar)>,
     thread: JoinHandle<()>,
@@ -142,46 +142,7 @@ impl RemoteDevice {
             });
         }
         let read_only = mode == OpenMode::ReadOnly;
-        if geometry.read_only && !read_only {
-            let e = io::Error::from_raw_os_error(libc::EROFS);
-            return Err(failed(path, e));
-        }
-        let me = Owner {
-            host: host(),
-            pid: std::process::id(),
-            since: clock::now(),
-        };
-        if !geometry.flushes && !read_only {
-            let e = io::Error::other(
-                "the server takes no flushes, without which nothing can be made durable; mount it with -o ro",
-            );
-            return Err(failed(path, e));
-        }
-        let sectors = Bare {
-            session: &*session,
-            patience: wait,
-        };
-        let holding = match session.lock() {
-            // Of a snapshot nobody is the writer.
-            _ if geometry.read_only => None,
-            Some(fence) if read_only => match fence.owner() {
-                Some(who) => return Err(in_use(path, Taken::By(who))),
-                None => None,
-            },
-            Some(fence) => {
-                let taken = fence.take(&me, settings.take_over);
-                taken.map_err(|e| in_use(path, e))?;
-                None
-            }
-            None if read_only => match owner::writer(&sectors).map_err(|e| failed(path, e))? {
-                Some(who) => return Err(in_use(path, Taken::By(who.to_string()))),
-                None => None,
-            },
-            None => {
-                let taken = owner::take(&sectors, &me, settings.take_over, settings.overwrite);
-                Some(taken.map_err(|e| in_use(path, e))?)
-            }
-        };
+        let holding = hold(&*session, read_only, settings, path, wait)?;
         let link = Link::new(store, session, settings.patience, settings.settle);
         let core = Arc::new(Core {
             link: link.clone(),
@@ -235,7 +196,58 @@ impl RemoteDevice {
     }
 }
 
-/// Who has a store, at a glance: its lock's owner, or whose record is in it.
+/// Becomes the one writer, or sees that there is none, where it is only read. `None`: nothing has to be kept up.
+fn hold(
+    session: &dyn Session,
+    read_only: bool,
+    settings: Settings,
+    path: &Path,
+    wait: Duration,
+) -> Result<Option<Holding>, OpenError> {
+    let geometry = session.geometry();
+    if geometry.read_only && !read_only {
+        let e = io::Error::from_raw_os_error(libc::EROFS);
+        return Err(failed(path, e));
+    }
+    let me = Owner {
+        host: host(),
+        pid: std::process::id(),
+        since: clock::now(),
+    };
+    if !geometry.flushes && !read_only {
+        let e = io::Error::other(
+            "the server takes no flushes, without which nothing can be made durable; mount it with -o ro",
+        );
+        return Err(failed(path, e));
+    }
+    let sectors = Bare {
+        session,
+        patience: wait,
+    };
+    match session.lock() {
+        // Of a snapshot nobody is the writer.
+        _ if geometry.read_only => Ok(None),
+        Some(fence) if read_only => match fence.owner() {
+            Some(who) => Err(in_use(path, Taken::By(who))),
+            None => Ok(None),
+        },
+        Some(fence) => {
+            let taken = fence.take(&me, settings.take_over);
+            taken.map_err(|e| in_use(path, e))?;
+            Ok(None)
+        }
+        None if read_only => match owner::writer(&sectors).map_err(|e| failed(path, e.into()))? {
+            Some(who) => Err(in_use(path, Taken::By(who.to_string()))),
+            None => Ok(None),
+        },
+        None => {
+            let taken = owner::take(&sectors, &me, settings.take_over, settings.overwrite);
+            taken.map(Some).map_err(|e| in_use(path, e))
+        }
+    }
+}
+
+/// Who has a store, at a glance: its lock's owner, or whose claim is in it.
 pub fn owner_of(store: &dyn Store) -> io::Result<Option<String>> {
     let session = store.connect(OPENING, OPENING)?;
     let bare = Bare {
@@ -244,10 +256,13 @@ pub fn owner_of(store: &dyn Store) -> io::Result<Option<String>> {
     };
     let owner = match session.lock() {
         Some(fence) => Ok(fence.owner()),
-        None => bare.look().map(|found| match found {
-            Found::Somebody(claim, _) => Some(claim.owner.to_string()),
-            _ => None,
-        }),
+        None => bare
+            .look()
+            .map_err(io::Error::from)
+            .map(|found| match found {
+                Found::Somebody(claim, _) => Some(claim.owner.to_string()),
+                _ => None,
+            }),
     };
     session.close(true);
     owner
@@ -263,11 +278,11 @@ pub fn is_here(owner: &str) -> bool {
 impl Guard for Holding {
     fn check(&self, session: &dyn Session, patience: Duration) -> Result<(), Refusal> {
         let (bare, begun) = (Bare { session, patience }, clock::elapsed());
-        let mine = self.is_mine(&bare.find()?);
+        let mine = self.is_mine(&bare.look()?);
         mine.map_err(|whose| Refusal::Store(io::Error::other(whose)))?;
         self.saw(begun);
         // While much is written again nobody else keeps it up.
-        bare.write(Some(self.next()), None)
+        bare.put(Some(self.next()), None)
     }
 
     fn may_write(&self) -> bool {
@@ -293,63 +308,26 @@ fn beat(core: &Arc<Core>, holding: &Holding, end: &(Mutex<bool>, Condvar)) {
 /// The owner's sectors through the device that has them.
 struct Through<'a>(&'a Arc<Core>);
 
-impl Through<'_> {
-    fn read(&self) -> io::Result<AlignedBuf> {
-        let one = Batch::of(1);
-        let len = owner::unit(self.0.geometry.min_io);
-        self.0
-            .link
-            .start_owners(Request::Read { offset: 0, len }, &one);
-        match one.wait()? {
-            Some(data) if data.len() == len => Ok(data),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-
-    fn write(&self, offset: u64, data: AlignedBuf) -> io::Result<()> {
-        let one = Batch::of(1);
-        let data = Arc::new(data);
-        self.0
-            .link
-            .start_owners(Request::Write { offset, data }, &one);
-        one.wait().map(|_| ())
-    }
-}
-
 impl Sectors for Through<'_> {
-    fn look(&self) -> io::Result<Found> {
-        Ok(Found::parse(&self.read()?[..PLACE as usize]))
+    fn min_io(&self) -> u64 {
+        self.0.geometry.min_io
     }
 
-    fn put(&self, first: Option<[u8; 512]>, second: Option<[u8; 512]>) -> io::Result<()> {
-        let halves = [(first, 0), (second, SECTOR)];
-        if !self.are_one() {
-            for (half, offset) in halves {
-                if let Some(half) = half {
-                    self.write(offset, AlignedBuf::from_bytes(&half))?;
-                }
-            }
-            return Ok(());
+    fn ask(&self, request: Request) -> Answer {
+        let one = Batch::of(1);
+        self.0.link.start_owners(request, &one);
+        one.wait().map_err(Refusal::Store)
+    }
+
+    fn put(&self, first: Option<Half>, second: Option<Half>) -> Result<(), Refusal> {
+        let held = self
+            .are_one()
+            .then(|| self.0.unaligned.try_lock_for(BEAT / 4));
+        match held {
+            // Who changes another part of the unit may wait for the next look: then it is for another beat.
+            Some(None) => Ok(()),
+            _ => owner::put(self, first, second),
         }
-        // Who holds this may wait for the next look: then it is for another beat.
-        let Some(_held) = self.0.unaligned.try_lock_for(BEAT / 4) else {
-            return Ok(());
-        };
-        let mut whole = self.read()?;
-        for (half, offset) in halves {
-            if let Some(half) = half {
-                whole[offset as usize..][..half.len()].copy_from_slice(&half);
-            }
-        }
-        self.write(0, whole)
-    }
-
-    fn settle(&self) -> io::Result<()> {
-        self.0.flush()
-    }
-
-    fn are_one(&self) -> bool {
-        self.0.geometry.min_io > SECTOR
     }
 }
 
@@ -444,23 +422,10 @@ impl Core {
 
     /// A write that is not made of whole units: its first and last unit are read, and written with the change.
     fn write_unaligned(&self, write: &Write) -> io::Result<()> {
-        let (unit, end) = (self.geometry.min_io, write.offset + write.len());
-        let start = write.offset - write.offset % unit;
-        let whole_end = end.next_multiple_of(unit);
-        let mut buf = AlignedBuf::zeroed((whole_end - start) as usize);
         let _held = self.unaligned.lock();
-        let last = buf.len() - unit as usize;
-        self.read_whole(start, &mut buf[..unit as usize])?;
-        if last > 0 {
-            self.read_whole(whole_end - unit, &mut buf[last..])?;
-        }
-        let mut at = (write.offset - start) as usize;
-        for part in &write.parts {
-            buf[at..at + part.len].copy_from_slice(part.bytes());
-            at += part.len;
-        }
+        let whole = write.in_units(self.geometry.min_io, |at, unit| self.read_whole(at, unit))?;
         let mut requests = Vec::new();
-        self.requests(&Write::new(start, buf), &mut requests);
+        self.requests(&whole, &mut requests);
         let batch = Batch::of(requests.len());
         self.link.start(requests, &batch);
         batch.wait().map(|_| ())
@@ -652,7 +617,7 @@ impl Device for RemoteDevice {
 }
 
 impl Held {
-    /// Nobody writes any more: the record or the lock is given back, so that the next one need not wait, and the connection ends.
+    /// Nobody writes any more: the claim or the lock is given back, so that the next one need not wait, and the connection ends.
     fn let_go(&self) {
         let link = &self.core.link;
         // Nothing of this host's may come behind the claim's end; what waits for the lease needs the heartbeat.

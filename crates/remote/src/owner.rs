@@ -49,7 +49,8 @@ const HOST_AT: usize = 64;
 const HOST_MAX: usize = 255;
 const HALF: usize = SECTOR as usize;
 
-type Half = [u8; HALF];
+/// A sector.
+pub type Half = [u8; HALF];
 
 /// Who has the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,14 +160,57 @@ impl Found {
 
 /// A way to the two sectors: through a session that nobody else uses yet, or through the device.
 pub trait Sectors {
+    /// The store's unit, bytes.
+    fn min_io(&self) -> u64;
+    /// Carries out a request of the owner's.
+    fn ask(&self, request: Request) -> Answer;
+
+    /// Both of them, and what the store's unit has behind them.
+    fn read(&self) -> Result<AlignedBuf, Refusal> {
+        let len = PLACE.next_multiple_of(self.min_io().max(SECTOR)) as usize;
+        match self.ask(Request::Read { offset: 0, len })? {
+            Some(data) if data.len() == len => Ok(data),
+            _ => Err(Refusal::Lost(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
     /// What is there.
-    fn look(&self) -> io::Result<Found>;
+    fn look(&self) -> Result<Found, Refusal> {
+        Ok(Found::parse(&self.read()?[..PLACE as usize]))
+    }
+
     /// Writes the first or second sector, or both; what is `None` stays.
-    fn put(&self, first: Option<Half>, second: Option<Half>) -> io::Result<()>;
+    fn put(&self, first: Option<Half>, second: Option<Half>) -> Result<(), Refusal>;
+
     /// They are durable.
-    fn settle(&self) -> io::Result<()>;
+    fn settle(&self) -> Result<(), Refusal> {
+        self.ask(Request::Flush).map(|_| ())
+    }
+
     /// A beat writes the claim as well.
-    fn are_one(&self) -> bool;
+    fn are_one(&self) -> bool {
+        self.min_io() > SECTOR
+    }
+}
+
+/// [`Sectors::put`], where nobody else changes the same unit.
+pub fn put(
+    sectors: &dyn Sectors,
+    first: Option<Half>,
+    second: Option<Half>,
+) -> Result<(), Refusal> {
+    let halves = [(first, 0), (second, HALF)].into_iter();
+    let mut halves = halves.filter_map(|(half, at)| Some((half?, at)));
+    let write = |offset, data| {
+        let data = Arc::new(data);
+        sectors.ask(Request::Write { offset, data }).map(|_| ())
+    };
+    if !sectors.are_one() {
+        return halves.try_for_each(|(half, at)| write(at as u64, AlignedBuf::from_bytes(&half)));
+    }
+    let mut whole = sectors.read()?;
+    halves.for_each(|(half, at)| whole[at..at + HALF].copy_from_slice(&half));
+    write(0, whole)
 }
 
 /// The sectors through a bare session.
@@ -177,72 +221,17 @@ pub struct Bare<'a> {
     pub patience: Duration,
 }
 
-/// What is asked for in order to have the two sectors, bytes.
-pub fn unit(min_io: u64) -> usize {
-    PLACE.next_multiple_of(min_io.max(SECTOR)) as usize
-}
+impl Sectors for Bare<'_> {
+    fn min_io(&self) -> u64 {
+        self.session.geometry().min_io
+    }
 
-impl Bare<'_> {
     fn ask(&self, request: Request) -> Answer {
         ask(self.session, request, self.patience)
     }
 
-    fn read(&self) -> Result<AlignedBuf, Refusal> {
-        let len = unit(self.session.geometry().min_io);
-        let short = || Refusal::Lost(io::ErrorKind::UnexpectedEof.into());
-        self.ask(Request::Read { offset: 0, len })?
-            .ok_or_else(short)
-    }
-
-    /// As [`Sectors::look`], with the kind of error.
-    pub fn find(&self) -> Result<Found, Refusal> {
-        Ok(Found::parse(&self.read()?[..PLACE as usize]))
-    }
-
-    /// As [`Sectors::put`], with the kind of error.
-    pub fn write(&self, first: Option<Half>, second: Option<Half>) -> Result<(), Refusal> {
-        if self.are_one() {
-            let mut whole = self.read()?;
-            for (half, at) in [(first, 0), (second, HALF)] {
-                if let Some(half) = half {
-                    whole[at..at + HALF].copy_from_slice(&half);
-                }
-            }
-            let data = Arc::new(whole);
-            return self.ask(Request::Write { offset: 0, data }).map(|_| ());
-        }
-        for (half, offset) in [(first, 0), (second, SECTOR)] {
-            if let Some(half) = half {
-                let data = Arc::new(AlignedBuf::from_bytes(&half));
-                self.ask(Request::Write { offset, data })?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn plain(refusal: Refusal) -> io::Error {
-    match refusal {
-        Refusal::Lost(e) | Refusal::Store(e) => e,
-    }
-}
-
-impl Sectors for Bare<'_> {
-    fn look(&self) -> io::Result<Found> {
-        self.find().map_err(plain)
-    }
-
-    fn put(&self, first: Option<Half>, second: Option<Half>) -> io::Result<()> {
-        self.write(first, second).map_err(plain)
-    }
-
-    fn settle(&self) -> io::Result<()> {
-        self.ask(Request::Flush).map_err(plain)?;
-        Ok(())
-    }
-
-    fn are_one(&self) -> bool {
-        self.session.geometry().min_io > SECTOR
+    fn put(&self, first: Option<Half>, second: Option<Half>) -> Result<(), Refusal> {
+        put(self, first, second)
     }
 }
 
@@ -306,7 +295,7 @@ pub fn take(
 }
 
 /// A look that did not take long, and when it began.
-fn quick_look(sectors: &dyn Sectors) -> io::Result<(Found, Duration)> {
+fn quick_look(sectors: &dyn Sectors) -> Result<(Found, Duration), Refusal> {
     for _ in 0..TRIES {
         let begun = clock::elapsed();
         let found = sectors.look()?;
@@ -314,14 +303,14 @@ fn quick_look(sectors: &dyn Sectors) -> io::Result<(Found, Duration)> {
             return Ok((found, begun));
         }
     }
-    Err(io::Error::new(
+    Err(Refusal::Lost(io::Error::new(
         io::ErrorKind::TimedOut,
         "the store answers too slowly to be kept from other hosts",
-    ))
+    )))
 }
 
 /// Looks for [`STALE`] whether anything becomes of a claim: its owner lives, or has just left.
-fn watch(sectors: &dyn Sectors, found: &Found) -> io::Result<bool> {
+fn watch(sectors: &dyn Sectors, found: &Found) -> Result<bool, Refusal> {
     let begun = clock::elapsed();
     while clock::elapsed() - begun < STALE {
         std::thread::sleep(LOOK);
@@ -335,7 +324,7 @@ fn watch(sectors: &dyn Sectors, found: &Found) -> io::Result<bool> {
 }
 
 /// Whether somebody may be writing to what is only read: who, if his count rises.
-pub fn writer(sectors: &dyn Sectors) -> io::Result<Option<Owner>> {
+pub fn writer(sectors: &dyn Sectors) -> Result<Option<Owner>, Refusal> {
     let found = sectors.look()?;
     match &found {
         Found::Somebody(claim, _) => Ok(watch(sectors, &found)?.then(|| claim.owner.clone())),
@@ -389,7 +378,7 @@ impl Holding {
 
     /// Looks, and writes the next count. `Err`: why nothing more may be written.
     pub fn beat(&self, sectors: &dyn Sectors) -> Result<(), String> {
-        let fail = |e: io::Error| format!("the owner's claim cannot be kept up: {e}");
+        let fail = |e: Refusal| format!("the owner's claim cannot be kept up: {e}");
         // Where both are written together, what is known of the claim must be fresh. A look that was slow (a connection that broke) is no reason
         // to give up: it is repeated.
         let (found, begun) = match sectors.are_one() {

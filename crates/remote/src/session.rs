@@ -68,6 +68,22 @@ pub enum Refusal {
     Store(io::Error),
 }
 
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        match refusal {
+            Refusal::Lost(e) | Refusal::Store(e) => e,
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Lost(e) | Refusal::Store(e) => e.fmt(f),
+        }
+    }
+}
+
 /// What comes back: of a read its bytes.
 pub type Answer = Result<Option<AlignedBuf>, Refusal>;
 
@@ -156,6 +172,12 @@ pub enum Taken {
     By(String),
     /// The store said.
     Error(io::Error),
+}
+
+impl From<Refusal> for Taken {
+    fn from(refusal: Refusal) -> Taken {
+        Taken::Error(refusal.into())
+    }
 }
 
 impl From<io::Error> for Taken {

@@ -3,7 +3,7 @@ use ccfs_device::{AlignedBuf, Device, OpenError, OpenMode, Slice, Write, write_a
 use ccfs_remote::{Settings, open};
 use ccfs_testkit::Rng;
 use ccfs_testkit::place::Place;
-use ccfs_testkit::stores::{Ceph, Server, missing};
+use ccfs_testkit::stores::{Ceph, Server, skips};
 use std::io::{Read, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -11,15 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 8 << 20;
-
-fn skipped(programs: &[&str]) -> bool {
-    let why = missing(programs);
-    if let Some(why) = &why {
-        assert!(std::env::var_os("CI").is_none(), "{why}");
-        eprintln!("skipped: {why}");
-    }
-    why.is_some()
-}
 
 fn device(name: &str, mode: OpenMode) -> Result<Arc<dyn Device>, OpenError> {
     open(Path::new(name), mode, Settings::default())
@@ -114,7 +105,7 @@ fn as_any_device(name: &str, seed: u64) {
 
 #[test]
 fn nbdkit() {
-    if skipped(&["nbdkit"]) {
+    if skips(&["nbdkit"]) {
         return;
     }
     for filters in [
@@ -139,7 +130,7 @@ fn nbdkit() {
 
 #[test]
 fn qemu_nbd() {
-    if skipped(&["qemu-nbd"]) {
+    if skips(&["qemu-nbd"]) {
         return;
     }
     let place = Place::new();
@@ -154,7 +145,7 @@ fn qemu_nbd() {
 
 #[test]
 fn ceph() {
-    if skipped(Ceph::PROGRAMS) {
+    if skips(Ceph::PROGRAMS) {
         return;
     }
     let place = Place::new();

@@ -1,6 +1,7 @@
 //! A store on another machine, simulated: its connections break at chosen requests, it is started again without what was not flushed, and it
 //! carries out late what came through a connection that is gone.
 use crate::MemoryDevice;
+use crate::sim::outcome::mix;
 use ccfs_device::{AlignedBuf, Device, SECTOR, Write, write_all};
 use ccfs_remote::{Answer, Done, Geometry, Refusal, Request, Session, Store};
 use parking_lot::{Mutex, RwLock};
@@ -177,34 +178,22 @@ impl SimStore {
 impl Unsafe {
     /// Gives `to` what is kept of what was not flushed; the seed for the next time.
     fn lose(&self, to: &MemoryDevice) -> u64 {
-        let mut rng = Rng(self.seed);
+        let mut number = 0;
         for (offset, data) in &self.unflushed {
             let (sectors, _) = data.as_chunks::<{ SECTOR as usize }>();
             for (at, sector) in (*offset..).step_by(SECTOR as usize).zip(sectors) {
-                if rng.next() & 1 == 0 {
+                if mix(self.seed, number) & 1 == 0 {
                     put(to, at, AlignedBuf::from_bytes(sector));
                 }
+                number += 1;
             }
         }
-        rng.next()
+        mix(self.seed, number)
     }
 }
 
 fn put(device: &MemoryDevice, offset: u64, data: AlignedBuf) {
     write_all(device, vec![Write::new(offset, data)]).expect("within the store");
-}
-
-/// splitmix64
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 struct Way(Arc<SimStore>);

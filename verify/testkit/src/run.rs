@@ -59,6 +59,15 @@ pub fn wait_for(child: &mut Child) -> ExitStatus {
     }
 }
 
+/// Returns when it is so, or fails.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Runs a tool of the system that must succeed.
 pub fn tool(name: &str, args: &[&str]) -> String {
     let ran = run(Command::new(name).args(args).stdin(Stdio::null()));

@@ -1,6 +1,6 @@
 //! Stores on other machines, run here: NBD servers, a Ceph of one node; and hosts that are namespaces.
 use crate::program::ccfs;
-use crate::run::{PATIENCE, is_running, signal, tool};
+use crate::run::{is_running, signal, tool, wait_until};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,8 @@ use std::time::{Duration, Instant};
 /// For a host's processes to be gone.
 const LEAVING: Duration = Duration::from_secs(20);
 
-/// Returns when it is so, or fails.
-pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Why there can be no such server here; `None`: there can.
-pub fn missing(programs: &[&str]) -> Option<String> {
+fn missing(programs: &[&str]) -> Option<String> {
     let is_there = |name: &&&str| {
         let places = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
         places.iter().any(|dir| Path::new(dir).join(name).exists())
@@ -37,6 +28,16 @@ pub fn missing(programs: &[&str]) -> Option<String> {
             not.join(", ")
         )),
     }
+}
+
+/// True, and told, where a test has to be skipped for that; never in CI, which installs all of them.
+pub fn skips(programs: &[&str]) -> bool {
+    let why = missing(programs);
+    if let Some(why) = &why {
+        assert!(std::env::var_os("CI").is_none(), "{why}");
+        eprintln!("skipped: {why}");
+    }
+    why.is_some()
 }
 
 /// A server on a socket of its own; it ends with this.

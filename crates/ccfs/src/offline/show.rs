@@ -4,6 +4,7 @@ use super::{CODE, close, explain, open, silent_failure};
 use crate::cli::{LsArgs, TreeArgs};
 use ccfs_command::{Failure, Outcome, output::print_json, say, size, warn};
 use ccfs_offline::{Access, Attr, Entry, Error, Offline, show_name};
+use ccfs_remote::date;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -302,29 +303,6 @@ fn rights(mode: u16) -> String {
     out
 }
 
-/// Day and minute in UTC.
-fn date(seconds: i64) -> String {
-    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Years from March on, so that a leap day is the last one; eras of 400 years.
-    let shifted = days + 719_468;
-    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 {
-        month_index + 3
-    } else {
-        month_index - 9
-    };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day_of_month:02} {:02}:{:02}",
-        of_day / 3600,
-        of_day / 60 % 60
-    )
-}
-
 pub fn tree(args: &TreeArgs) -> Outcome<()> {
     let place = Place::parse(&args.place)?;
     let volume = open(&place.image, Access::ReadOnly)?;
@@ -397,15 +375,10 @@ fn show_tree(volume: &Offline, place: &Place, as_json: bool) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{date, rights};
+    use super::rights;
 
     #[test]
-    fn dates_and_rights_are_shown_as_usual() {
-        assert_eq!(date(0), "1970-01-01 00:00");
-        assert_eq!(date(951_827_696), "2000-02-29 12:34");
-        assert_eq!(date(-1), "1969-12-31 23:59");
-        assert_eq!(date(4_107_542_399), "2100-02-28 23:59");
-        assert_eq!(date(4_107_542_400), "2100-03-01 00:00");
+    fn rights_are_shown_as_usual() {
         assert_eq!(rights(0o4755), "rwsr-xr-x");
         assert_eq!(rights(0o3640), "rw-r-S--T");
     }

@@ -1,5 +1,5 @@
 //! What is done when a connection has broken: steps 1 to 4 of the head of the module above.
-use super::{Doubt, FORGOTTEN, Link, State};
+use super::{Doubt, Link, State};
 use crate::session::{Refusal, Request, Session};
 use ccfs_device::AlignedBuf;
 use std::io;
@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+/// A request that gets no answer through so many connections, each of which stood for the whole patience, is given up.
+const FORGOTTEN: u32 = 3;
 /// Pauses between tries to connect.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Written again at once at most, bytes: before each the owner's claim is looked at.

@@ -42,8 +42,6 @@ const HELD_TICK: Duration = Duration::from_millis(20);
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// Share of the patience after which a silent connection counts as broken.
 const SILENCE: u32 = 3;
-/// A request that gets no answer through so many connections, each of which stood for the whole patience, is given up.
-const FORGOTTEN: u32 = 3;
 
 /// Keeps a writer from a volume that has become somebody else's.
 pub trait Guard: Send + Sync {
@@ -627,14 +625,7 @@ impl Link {
         let forgotten = ages.max().unwrap_or_default();
         if silent > self.patience / SILENCE || forgotten > self.patience {
             let seconds = silent.max(forgotten).as_secs();
-            let is_flush = |one: &&Flying| matches!(one.request, Request::Flush);
-            let others = state.flying.values().filter(|one| !is_flush(one));
-            let first = others.filter_map(|one| one.first_sent).min();
             let why = format!("no answer for {seconds} s");
-            // What is asked for again and again in vain would be so for ever.
-            if first.is_some_and(|first| now - first > self.patience * FORGOTTEN) {
-                state.doomed = Some(format!("one request has had no answer, {FORGOTTEN} times"));
-            }
             self.break_off(state, why);
         } else if silent > PROBE_AFTER && state.probe.is_none() {
             let len = state.session.as_ref().map_or(512, |s| s.geometry().min_io) as usize;

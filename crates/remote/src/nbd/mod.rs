@@ -53,27 +53,17 @@ impl Store for Nbd {
             .name("ccfs-nbd".into())
             .spawn(move || of_thread.serve(handle, &uri, wait, &told))?;
         let geometry = hear.recv().map_err(io::Error::other).and_then(|said| said);
-        let session = NbdSession {
-            geometry: match &geometry {
-                Ok(geometry) => *geometry,
-                Err(_) => Geometry {
-                    size: 0,
-                    min_io: 1,
-                    max_io: 1,
-                    read_only: true,
-                    has_cache: false,
-                    flushes: false,
-                    discards: false,
-                },
-            },
-            shared,
-            thread: Mutex::new(Some(thread)),
-        };
-        if let Err(e) = geometry {
-            session.close(false);
-            return Err(e);
+        match geometry {
+            Ok(geometry) => Ok(Arc::new(NbdSession {
+                geometry,
+                shared,
+                thread: Mutex::new(Some(thread)),
+            })),
+            Err(e) => {
+                let _ = thread.join();
+                Err(e)
+            }
         }
-        Ok(Arc::new(session))
     }
 
     fn name(&self) -> &str {
@@ -168,11 +158,12 @@ impl Shared {
     ) {
         let mut flying = Flying::new();
         let connected = self.connect(&mut handle, uri, patience);
-        let is_connected = connected.is_ok();
         // The library may end the connection by itself.
         linger(&handle, Some(Duration::ZERO));
-        let _ = told.send(connected.and_then(|()| geometry(&handle)));
-        let is_abrupt = match is_connected {
+        let known = connected.and_then(|()| geometry(&handle));
+        let is_known = known.is_ok();
+        let _ = told.send(known);
+        let is_abrupt = match is_known {
             true => self.work(&mut handle, &mut flying),
             false => true,
         };

@@ -22,8 +22,8 @@ const MAX_IO: u64 = 4 << 20;
 const NOTE: &CStr = c"ccfs.owner";
 /// Between the owner and the lock that the note is of.
 const NOTE_OF: &str = "; lock ";
-/// Errors of who was shut out of the cluster: EBLOCKLISTED is ESHUTDOWN.
-const SHUT_OUT: [i32; 1] = [libc::ESHUTDOWN];
+/// What who was shut out of the cluster gets (EBLOCKLISTED).
+const SHUT_OUT: i32 = libc::ESHUTDOWN;
 
 /// An image.
 #[derive(Clone)]
@@ -112,7 +112,7 @@ impl Rbd {
                 self.image.to_string_lossy()
             ),
             geometry,
-            image: Arc::new(Mutex::new(Some(Arc::new(image)))),
+            image: Mutex::new(Some(Arc::new(image))),
             has_lock,
         })
     }
@@ -149,7 +149,7 @@ impl Store for Rbd {
 struct RbdSession {
     spec: String,
     geometry: Geometry,
-    image: Arc<Mutex<Option<Arc<Image>>>>,
+    image: Mutex<Option<Arc<Image>>>,
     has_lock: bool,
 }
 
@@ -180,7 +180,7 @@ impl Session for RbdSession {
             request,
             Box::new(move |answer| {
                 done(answer.map_err(|refusal| match refusal {
-                    Refusal::Store(e) if e.raw_os_error().is_some_and(|e| SHUT_OUT.contains(&e)) => {
+                    Refusal::Store(e) if e.raw_os_error() == Some(SHUT_OUT) => {
                         Refusal::Store(io::Error::other(format!(
                             "the Ceph cluster has shut this host out of {spec}: another one has taken the volume over"
                         )))
@@ -216,20 +216,17 @@ impl RbdSession {
         }
     }
 
-    fn has_note(image: &Image, lock: &CStr) -> bool {
-        let noted = image.note(NOTE).unwrap_or_default();
-        let of = noted.split_once(NOTE_OF).map(|(_, of)| of);
-        of == Some(&*lock.to_string_lossy())
+    /// The owner of a lock in the words of his note; `None`: the image's note is of none, or of another lock.
+    fn noted(image: &Image, lock: &CStr) -> Option<String> {
+        let note = image.note(NOTE).ok()?;
+        let (owner, of) = note.split_once(NOTE_OF)?;
+        (of == lock.to_string_lossy()).then(|| owner.into())
     }
 
-    /// The owner of the lock in the words of his note, if that is of this lock.
-    fn noted(image: &Image, lock: &CStr) -> String {
-        let lock = lock.to_string_lossy();
-        let noted = image.note(NOTE).unwrap_or_default();
-        match noted.split_once(NOTE_OF) {
-            Some((owner, of)) if of == lock => owner.into(),
-            _ => format!("another client of the cluster ({lock})"),
-        }
+    /// The owner of a lock, for people.
+    fn called(image: &Image, lock: &CStr) -> String {
+        let other = || format!("another client of the cluster ({})", lock.to_string_lossy());
+        Self::noted(image, lock).unwrap_or_else(other)
     }
 }
 
@@ -238,25 +235,24 @@ impl Fence for RbdSession {
         self.refuse_without_lock()?;
         let image = self.image()?;
         let before = image.owners()?.into_iter().next();
+        let other = before.as_deref().map(|lock| Self::called(&image, lock));
         match &before {
-            Some(other) if take_over => image.break_lock(other)?,
+            Some(lock) if take_over => image.break_lock(lock)?,
             // Others may give the lock away when they are asked for it, and go on with it later: a virtual machine, the kernel's rbd.
-            Some(other) if !Self::has_note(&image, other) => {
-                return Err(Taken::By(Self::noted(&image, other)));
+            Some(lock) if Self::noted(&image, lock).is_none() => {
+                return Err(Taken::By(other.unwrap_or_default()));
             }
             _ => {}
         }
         // Takes it from an owner, too, whom the cluster has not heard of for its own time-out, and shuts him out.
-        image
-            .lock()
-            .map_err(|e| match (e.raw_os_error(), &before) {
-                (Some(libc::EBUSY | libc::EROFS | libc::EAGAIN), Some(other)) => {
-                    Taken::By(Self::noted(&image, other))
-                }
-                _ => Taken::Error(e),
-            })?;
-        if let Some(other) = before {
-            tracing::warn!("taken over from {}", Self::noted(&image, &other));
+        image.lock().map_err(|e| match (e.raw_os_error(), &other) {
+            (Some(libc::EBUSY | libc::EROFS | libc::EAGAIN), Some(other)) => {
+                Taken::By(other.clone())
+            }
+            _ => Taken::Error(e),
+        })?;
+        if let Some(other) = other {
+            tracing::warn!("taken over from {other}");
         }
         let own = image.owners()?.into_iter().next().unwrap_or_default();
         let note = format!("{owner}{NOTE_OF}{}", own.to_string_lossy());
@@ -282,6 +278,6 @@ impl Fence for RbdSession {
         let image = self.image().ok()?;
         let owners = image.owners().ok()?;
         let first = owners.first()?;
-        Some(Self::noted(&image, first))
+        Some(Self::called(&image, first))
     }
 }

@@ -17,7 +17,7 @@
 
 mod epoch;
 mod events;
-mod outcome;
+pub(crate) mod outcome;
 mod queue;
 
 use std::collections::BTreeMap;
