@@ -23,6 +23,7 @@ pub use calls::Calls;
 pub use calls::mapped::Refusal;
 pub use calls::path::PathSteps;
 pub use ccfs_ext4::Error;
+pub use ccfs_ext4::acl;
 pub use ccfs_ext4::inode::{
     FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE, FLAG_INDEX, TIME_MAX, TIME_MIN,
 };

@@ -13,6 +13,7 @@ mod mount;
 mod mount_config;
 pub mod mountinfo;
 mod private;
+pub mod rights;
 pub mod sentinel;
 pub mod server;
 mod session;
