@@ -26,6 +26,7 @@ fn cx(stream: u64) -> Context {
         umask: 0,
         ignore_fsync: false,
         privileged: true,
+        posted: false,
     }
 }
 

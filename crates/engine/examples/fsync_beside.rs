@@ -38,6 +38,7 @@ fn cx(stream: u64) -> Context {
         umask: 0o022,
         ignore_fsync: false,
         privileged: true,
+        posted: false,
     }
 }
 

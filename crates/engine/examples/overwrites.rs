@@ -44,6 +44,7 @@ fn cx() -> Context {
         umask: 0,
         ignore_fsync: false,
         privileged: true,
+        posted: false,
     }
 }
 

@@ -124,6 +124,7 @@ fn user(stream: u64) -> Context {
         uid: 1000,
         gid: 1000,
         privileged: false,
+        posted: false,
         ..cx(stream)
     }
 }

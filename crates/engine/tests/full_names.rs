@@ -17,6 +17,7 @@ fn user() -> Context {
         uid: 1000,
         gid: 1000,
         privileged: false,
+        posted: false,
         ..cx(2)
     }
 }

@@ -24,6 +24,7 @@ fn user(uid: u32, stream: u64) -> Context {
         uid,
         gid: uid,
         privileged: uid == 0,
+        posted: false,
         ..cx(stream)
     }
 }

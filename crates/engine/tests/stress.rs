@@ -295,6 +295,7 @@ fn full_on(medium: MemoryDevice, seed: u64) {
                 let mut r = Rng::new((seed * 100 + t + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
                 let c = Context {
                     privileged: t % 2 == 0,
+                    posted: false,
                     ..cx(2 + t)
                 };
                 while start.elapsed() < Duration::from_secs(5) {

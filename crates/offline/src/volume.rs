@@ -83,6 +83,7 @@ impl Offline {
             umask: 0o022,
             ignore_fsync: false,
             privileged: true,
+            posted: false,
         };
         Ok(Offline {
             volume: Volume::mount(device, options)?,

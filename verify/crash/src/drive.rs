@@ -156,6 +156,7 @@ impl Driver {
             umask: 0,
             ignore_fsync: false,
             privileged: true,
+            posted: false,
         }
     }
 

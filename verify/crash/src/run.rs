@@ -101,6 +101,7 @@ pub fn root_context(vol: &Volume) -> Context {
         umask: 0,
         ignore_fsync: false,
         privileged: true,
+        posted: false,
     }
 }
 

@@ -140,6 +140,7 @@ fn hand(vol: &Arc<Volume>, stream: u64) -> Hand {
             umask: 0,
             ignore_fsync: false,
             privileged: true,
+            posted: false,
         },
     }
 }

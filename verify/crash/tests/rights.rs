@@ -20,6 +20,7 @@ fn cx(vol: &Volume) -> Context {
         umask: 0o022,
         ignore_fsync: false,
         privileged: true,
+        posted: false,
     }
 }
 
@@ -82,6 +83,7 @@ fn flags_hold(vol: &Volume, cx: &Context) {
     refused(vol.unlink(cx, d, b"f"));
     let plain = Context {
         privileged: false,
+        posted: false,
         ..*cx
     };
     refused(vol.setflags(&plain, i, vol.getflags(i).unwrap() ^ IMMUTABLE));

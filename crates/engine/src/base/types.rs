@@ -58,6 +58,10 @@ pub struct Context {
     pub ignore_fsync: bool,
     /// The caller may change immutable/append-only flags and is exempt from root's reserve limit.
     pub privileged: bool,
+    /// It was accepted before it got here: where there is no space, it gets what was promised ([`Calls::promise`]).
+    ///
+    /// [`Calls::promise`]: crate::Calls::promise
+    pub posted: bool,
 }
 
 impl Context {
@@ -70,6 +74,7 @@ impl Context {
             umask: 0,
             ignore_fsync: false,
             privileged: true,
+            posted: false,
         }
     }
 }

@@ -359,6 +359,15 @@ impl Calls {
         Ok(())
     }
 
+    /// The largest size of a new file, bytes.
+    pub fn file_size_max(&self) -> u64 {
+        let geo = self.image().geometry();
+        match geo.has_extents {
+            true => geo.max_file_size_extents,
+            false => geo.max_file_size_blockmap,
+        }
+    }
+
     pub(crate) fn max_size(&self, st: &State) -> u64 {
         let geo = self.image().geometry();
         let extents = st.attr.flags & FLAG_EXTENTS != 0;

@@ -9,6 +9,7 @@ pub(crate) mod freeze;
 pub(crate) mod mapped;
 pub(crate) mod namespace;
 pub(crate) mod path;
+pub(crate) mod promise;
 pub(crate) mod rename;
 pub(crate) mod resize;
 pub(crate) mod statfs;

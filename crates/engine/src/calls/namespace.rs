@@ -236,7 +236,13 @@ impl Calls {
             Ok(u64::from(is_dir) + xattrs + entry.transpose()?.unwrap_or(0))
         })?;
         let allocate = || self.image().alloc().allocate_inode(dir.ino, is_dir);
-        let ino = planted::reused_inode().map_or_else(allocate, Ok)?;
+        let promised = |error| match cx.posted {
+            true => self.space().draw_inode().ok_or(error),
+            false => Err(error),
+        };
+        let ino = planted::reused_inode()
+            .map_or_else(allocate, Ok)
+            .or_else(promised)?;
         let deps = dependencies::of_dir(dir, st).into_iter().chain(dep);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size());

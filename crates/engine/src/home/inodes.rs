@@ -207,6 +207,10 @@ impl References {
         left == 0
     }
 
+    pub fn count(&self, ino: Ino) -> u64 {
+        self.shard(ino).lock().get(ino)
+    }
+
     pub fn any(&self, ino: Ino) -> bool {
         self.shard(ino).lock().small.contains_key(&ino)
     }

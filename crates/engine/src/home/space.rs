@@ -4,7 +4,8 @@ use crate::base::planted::{self, Bug};
 use crate::base::sync::Mutex;
 use crate::home::Home;
 use crate::home::noted::NotedImage;
-use ccfs_image::Run;
+use ccfs_image::{Ino, Run};
+use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,6 +21,9 @@ pub struct Space {
     wanted: u64,
     /// Held by who adds to the reserve.
     refill: Mutex<()>,
+    /// Reserved for operations that are accepted before they get here; and inode numbers, of which nobody else knows.
+    promised: AtomicU64,
+    promised_inodes: Mutex<Vec<Ino>>,
     /// Of `reserved_data`: for other places of overwritten blocks. Either the reservation or the block overwritten becomes free again.
     pub remaps: Gauge,
     /// (commit id of the transaction that freed it, run)
@@ -27,6 +31,16 @@ pub struct Space {
     pending_blocks: Gauge,
     /// Runs that a device with transactions is told of with the next one.
     trims: Mutex<Vec<Run>>,
+}
+
+thread_local! {
+    /// Blocks and inode numbers that operations of this thread have drawn on promises.
+    static DRAWN: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Blocks and inode numbers that this thread has drawn on promises, ever.
+pub fn drawn() -> (u64, usize) {
+    DRAWN.get()
 }
 
 impl Space {
@@ -96,9 +110,61 @@ impl Space {
 
     /// Free blocks that nobody has reserved, the engine's own reserve aside.
     fn unreserved(&self, image: &NotedImage) -> u64 {
-        let reserved =
-            self.reserved_data.get() + self.reserved_metadata.get() + self.emergency.load(Relaxed);
+        let reserved = self.reserved_data.get()
+            + self.reserved_metadata.get()
+            + self.emergency.load(Relaxed)
+            + self.promised.load(Relaxed);
         image.alloc().free_blocks().saturating_sub(reserved)
+    }
+
+    /// Promises so many blocks more. False: they are not there, and nothing is promised.
+    pub fn promise(&self, image: &NotedImage, blocks: u64) -> bool {
+        let there = image.alloc().reserve(0, blocks);
+        if there {
+            self.promised.fetch_add(blocks, Relaxed);
+        }
+        there
+    }
+
+    /// Reserves what was promised. False: less is left.
+    pub fn draw_promised(&self, data: u64, metadata: u64) -> bool {
+        let left = |have: u64| have.checked_sub(data + metadata);
+        let drawn = self.promised.fetch_update(Relaxed, Relaxed, left).is_ok();
+        if drawn {
+            self.count(data, metadata, Gauge::add);
+            DRAWN.set((DRAWN.get().0 + data + metadata, DRAWN.get().1));
+        }
+        drawn
+    }
+
+    /// An inode number that was promised.
+    pub fn draw_inode(&self) -> Option<Ino> {
+        let drawn = self.promised_inodes.lock().pop();
+        if drawn.is_some() {
+            DRAWN.set((DRAWN.get().0, DRAWN.get().1 + 1));
+        }
+        drawn
+    }
+
+    /// Takes back what is left of a promise, up to so many blocks.
+    pub fn take_promise_back(&self, image: &NotedImage, blocks: u64) {
+        let mut taken = 0;
+        let left = |have: u64| {
+            taken = have.min(blocks);
+            Some(have - taken)
+        };
+        let _ = self.promised.fetch_update(Relaxed, Relaxed, left);
+        image.alloc().unreserve(0, taken);
+    }
+
+    /// Blocks that are promised now.
+    pub fn promised(&self) -> u64 {
+        self.promised.load(Relaxed)
+    }
+
+    /// Inode numbers that are promised.
+    pub fn promised_inodes(&self) -> &Mutex<Vec<Ino>> {
+        &self.promised_inodes
     }
 
     /// Reservations come back; of those for metadata the engine's own reserve gets what it lacks, before anybody else.

@@ -38,6 +38,11 @@ impl Operations {
         self.refs().any(ino)
     }
 
+    /// How many references to the inode there are.
+    pub fn references(&self, ino: Ino) -> u64 {
+        self.refs().count(ino)
+    }
+
     /// The kernel has no reference left: a nameless inode is freed, in the transaction that took its name if that still runs,
     /// else in the system stream, after it (C5; ccfs's orphan handling).
     pub fn forget(&self, ino: Ino, count: u64) {

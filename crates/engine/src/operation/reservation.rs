@@ -51,7 +51,9 @@ impl Operations {
         };
         self.turn.refuse_others(room)?;
         let enough = reserve == 0 || self.has_unreserved(data + metadata + reserve);
-        if enough && self.space().reserve(self.image(), data, metadata) {
+        let got = enough && self.space().reserve(self.image(), data, metadata)
+            || cx.posted && self.space().draw_promised(data, metadata);
+        if got {
             Ok(Reservation {
                 vol: self,
                 data,

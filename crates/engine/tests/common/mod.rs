@@ -54,6 +54,7 @@ pub fn cx(stream: u64) -> Context {
         umask: 0o022,
         ignore_fsync: false,
         privileged: true,
+        posted: false,
     }
 }
 

@@ -59,6 +59,7 @@ pub fn cx() -> Context {
         umask: 0,
         ignore_fsync: false,
         privileged: true,
+        posted: false,
     }
 }
 

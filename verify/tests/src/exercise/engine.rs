@@ -114,6 +114,7 @@ fn context(stream: StreamId) -> Context {
         umask: 0o022,
         ignore_fsync: false,
         privileged: true,
+        posted: false,
     }
 }
 

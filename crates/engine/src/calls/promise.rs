@@ -1,0 +1,62 @@
+//! Space for operations that are accepted before they get here: what a program posts into memory that it shares with the daemon must not fail.
+use crate::base::types::*;
+use crate::calls::Calls;
+use crate::home::space;
+
+/// Blocks and inode numbers that are there for [`Context::posted`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promise {
+    /// Blocks.
+    pub blocks: u64,
+    /// Inode numbers.
+    pub inodes: usize,
+}
+
+/// What operations of the calling thread have drawn on promises, ever.
+pub fn drawn_by_this_thread() -> Promise {
+    let (blocks, inodes) = space::drawn();
+    Promise { blocks, inodes }
+}
+
+impl Calls {
+    /// Promises so much more, as far as it is there: a sixteenth of what is free at most. Returns what was promised. All promises together
+    /// are one: who draws on more than his own takes it from the others, so each bounds what he has under way.
+    pub fn promise(&self, wanted: Promise) -> Promise {
+        let blocks = wanted.blocks.min(self.unreserved_blocks() / 16);
+        let blocks = match self.space().promise(self.image(), blocks) {
+            true => blocks,
+            false => 0,
+        };
+        let free = self.image().alloc().free_inodes() as usize / 16;
+        let mut inodes = Vec::new();
+        while inodes.len() < wanted.inodes.min(free)
+            && let Ok(ino) = self.image().alloc().allocate_inode(ROOT_INO, false)
+        {
+            inodes.push(ino);
+        }
+        let promised = Promise {
+            blocks,
+            inodes: inodes.len(),
+        };
+        self.space().promised_inodes().lock().extend(inodes);
+        promised
+    }
+
+    /// Takes a promise back, as far as it was not drawn on.
+    pub fn take_promise_back(&self, promise: Promise) {
+        self.space().take_promise_back(self.image(), promise.blocks);
+        let mut held = self.space().promised_inodes().lock();
+        let left = held.len().saturating_sub(promise.inodes);
+        let back = held.split_off(left);
+        drop(held);
+        back.into_iter().for_each(|ino| self.give_inode_back(ino));
+    }
+
+    /// What is left of all promises together.
+    pub fn promised(&self) -> Promise {
+        Promise {
+            blocks: self.space().promised(),
+            inodes: self.space().promised_inodes().lock().len(),
+        }
+    }
+}
