@@ -113,7 +113,7 @@ pub struct MountArgs {
     pub foreground: bool,
     /// Options, separated by commas: commit=SECONDS, dirty=SIZE, cache=SIZE, ro, rw, noatime, nodiratime, relatime,
     /// sync, dirsync, errors=remount-ro, log=FILE, status=on|off, streams=shared|session|cgroup|uid, rules=FILE,
-    /// transport=auto|uring|dev, group_timeout=SECONDS, atomic_files=on|off, nosuid, nodev, noexec, nosymfollow,
+    /// transport=auto|uring|dev, group_timeout=SECONDS, atomic_files=on|off, direct=on|off, nosuid, nodev, noexec, nosymfollow,
     /// grpid, minixdf, noload, silent, allow_other, remount, timeout=SECONDS, take_over; docs/using/options.md says what each of them does, and what
     /// becomes of ext4's other options
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]

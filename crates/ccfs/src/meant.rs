@@ -6,7 +6,7 @@ pub const PLAIN: &str = "ro rw noatime relatime atime nodiratime diratime sync a
                      bsddf nosymfollow symfollow noload norecovery silent loud nosuid suid nodev dev noexec exec user users owner \
                      group allow_other remount take_over";
 /// Those that need one.
-pub const VALUED: &str = "commit dirty cache group_timeout timeout log status atomic_files transport streams rules identity";
+pub const VALUED: &str = "commit dirty cache group_timeout timeout log status atomic_files direct transport streams rules identity";
 /// Changes of a letter that make a name another one: more than these are no slip.
 const SLIPS_MAX: usize = 2;
 

@@ -227,14 +227,14 @@ fn serve(
         noexec: options.noexec,
         status_dir: options.status_dir,
         atomic_files: options.atomic_files,
+        direct: options.direct,
         callers: options.callers.clone(),
         transport: options.transport,
         store_bytes,
         options: options.of_daemon(),
         messages: logging::kept(),
         old_kernel: std::env::var_os(OLD_KERNEL).is_some(),
-        // Of a volume of root's everybody may use what its rights allow, as of any other file system.
-        allow_other: options.allow_other || !usermount::is_needed(),
+        allow_other: options.for_others(),
         ..MountConfig::new(target)
     };
     // Only now: recovery can take long, and nobody else has to wait for it.

@@ -30,6 +30,8 @@ pub struct MountOptions {
     pub status_dir: bool,
     /// Files can be open O_ATOMIC.
     pub atomic_files: bool,
+    /// Programs may make calls through shared memory; `None`: only those of a mount's one user.
+    pub direct: Option<bool>,
     /// Other users may use what an ordinary user mounts.
     pub allow_other: bool,
     /// Change a volume that is mounted.
@@ -49,7 +51,7 @@ pub struct MountOptions {
 }
 
 /// Options that only the daemon knows.
-const DAEMONS: [&str; 16] = [
+const DAEMONS: [&str; 17] = [
     "commit",
     "dirty",
     "cache",
@@ -62,6 +64,7 @@ const DAEMONS: [&str; 16] = [
     "group_timeout",
     "timeout",
     "atomic_files",
+    "direct",
     "sync",
     "dirsync",
     "grpid",
@@ -98,6 +101,7 @@ impl MountOptions {
             "streams" => self.callers.grouping.name().into(),
             "rules" => file(&self.rules),
             "atomic_files" => on_or_off(self.atomic_files),
+            "direct" => on_or_off(self.direct()),
             "sync" => on_or_off(self.engine.sync),
             "dirsync" => on_or_off(self.engine.dirsync),
             "grpid" => on_or_off(self.engine.group_of_directory),
@@ -110,6 +114,15 @@ impl MountOptions {
                 limit.as_secs().to_string()
             }
         }
+    }
+
+    /// Others than the mount's owner may use it: of a volume of root's everybody what its rights allow, as of any other file system.
+    pub fn for_others(&self) -> bool {
+        self.allow_other || !ccfs_fuse::usermount::is_needed()
+    }
+
+    fn direct(&self) -> bool {
+        self.direct.unwrap_or(!self.for_others())
     }
 
     /// All options of the daemon's.
@@ -141,6 +154,7 @@ impl Default for MountOptions {
             notes: Vec::new(),
             status_dir: true,
             atomic_files: false,
+            direct: None,
             allow_other: false,
             remount: false,
             named: BTreeMap::new(),
@@ -251,6 +265,9 @@ fn set(
         ("atomic_files", Some("on")) => out.atomic_files = true,
         ("atomic_files", Some("off")) => out.atomic_files = false,
         ("atomic_files", _) => return Err("option atomic_files= is on or off".into()),
+        ("direct", Some("on")) => out.direct = Some(true),
+        ("direct", Some("off")) => out.direct = Some(false),
+        ("direct", _) => return Err("option direct= is on or off".into()),
         ("transport", Some(v)) => {
             out.transport = Transport::parse(v)
                 .ok_or_else(|| format!("transport={v}: give auto, uring or dev"))?;
@@ -415,7 +432,7 @@ mod tests {
         for name in meant::PLAIN.split(' ') {
             assert!(is_taken(name), "{name}");
         }
-        let values = "5 1M 1M 5 60 /f on on dev uid /dev/null proc".split(' ');
+        let values = "5 1M 1M 5 60 /f on on on dev uid /dev/null proc".split(' ');
         for (name, value) in meant::VALUED.split(' ').zip(values) {
             assert!(is_taken(&format!("{name}={value}")), "{name}");
         }
@@ -450,6 +467,8 @@ mod tests {
             "identity=magic",
             "atomic_files",
             "atomic_files=yes",
+            "direct",
+            "direct=maybe",
             "group_timeout=-1",
             "group_timeout",
             "group_timeout=700000",

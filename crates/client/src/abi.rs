@@ -68,6 +68,45 @@ pub const IOC_SYNCV: u32 = iowr(0xa2, size_of::<SyncvArg>());
 /// Make everything durable that was done on the volume before the call: [`SyncVolumeArg`].
 pub const IOC_SYNC_VOLUME: u32 = iowr(0xa3, size_of::<SyncVolumeArg>());
 
+/// Begin a session of calls through shared memory, on a directory: [`DirectBeginArg`].
+pub const IOC_DIRECT_BEGIN: u32 = iowr(0xb0, size_of::<DirectBeginArg>());
+/// Carry out one of its entries: [`DirectCallArg`].
+pub const IOC_DIRECT_CALL: u32 = iowr(0xb1, size_of::<DirectCallArg>());
+
+/// Argument of the call that begins a session ([`crate::direct`]).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct DirectBeginArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`crate::direct::layout::VERSION`].
+    pub protocol: u32,
+    /// In: the descriptor of the memory.
+    pub memory: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Out: the session. Nobody can guess it.
+    pub session: u64,
+}
+
+/// Argument of the call that carries out an entry.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct DirectCallArg {
+    /// [`VERSION`].
+    pub version: u32,
+    /// In: zero. Out: the calling thread, as the daemon sees it.
+    pub thread: u32,
+    /// The session.
+    pub session: u64,
+    /// Where the entry begins.
+    pub position: u64,
+}
+
 /// ATOMIC flag: from now on the descriptor's open is O_ATOMIC. Without it the call only tells the token.
 pub const ATOMIC_OPEN: u32 = 1;
 /// Files of one SYNCV call at most.

@@ -29,6 +29,7 @@ pub mod abi;
 mod at;
 mod atomic_files;
 mod barrier;
+pub mod direct;
 mod fate;
 mod group;
 mod guard;

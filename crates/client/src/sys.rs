@@ -38,3 +38,41 @@ pub fn write_back(fd: BorrowedFd<'_>) -> io::Result<()> {
         _ => Err(error),
     }
 }
+
+/// How often this process was forked off: it differs in a child from the first fork on after the first call.
+pub fn forks() -> u64 {
+    use std::sync::Once;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static FORKS: AtomicU64 = AtomicU64::new(0);
+    static TOLD: Once = Once::new();
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Relaxed);
+    }
+    TOLD.call_once(|| {
+        // SAFETY: the handler changes one atomic number, which is safe in a child of many threads.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+    FORKS.load(Relaxed)
+}
+
+/// The process's limit for sizes of files (RLIMIT_FSIZE), bytes.
+pub fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: it fills the structure.
+    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } {
+        0 => limit.rlim_cur,
+        _ => u64::MAX,
+    }
+}
+
+/// The umask of this process. (umask(2) can only ask by changing it, which another thread would see.)
+pub fn umask() -> u32 {
+    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("Umask:"));
+    let mask = line.and_then(|l| u32::from_str_radix(l.trim(), 8).ok());
+    // Nothing for others is on the safe side.
+    mask.unwrap_or(0o077)
+}

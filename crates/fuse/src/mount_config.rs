@@ -53,6 +53,8 @@ pub struct MountConfig {
     pub status_dir: bool,
     /// Opens and closes of files cost a request, so that files can be open O_ATOMIC.
     pub atomic_files: bool,
+    /// Programs may make calls through shared memory (`direct=`); `None`: only where nobody else than the mount's owner uses it.
+    pub direct: Option<bool>,
     /// Threads that serve requests of /dev/fuse.
     pub pool: PoolConfig,
     /// Which way requests come.
@@ -88,6 +90,7 @@ impl MountConfig {
             allow_other: true,
             status_dir: true,
             atomic_files: false,
+            direct: None,
             pool: PoolConfig::default(),
             transport: Transport::default(),
             ring_queues: None,

@@ -6,7 +6,7 @@ use crate::mount::Mounted;
 use crate::mount_config::{MountConfig, MountError};
 use crate::server::init::WANTED;
 use crate::server::syncfs::{self, Syncfs};
-use crate::server::{MountInfo, Server};
+use crate::server::{DirectAllowed, MountInfo, Server};
 use crate::sys::SignalEvents;
 use crate::transport::channel::Channel;
 use crate::transport::dev::{Pool, PoolConfig};
@@ -118,6 +118,12 @@ impl Session {
                     sentinel,
                     status_dir: config.status_dir,
                     atomic_files: config.atomic_files,
+                    direct: DirectAllowed {
+                        on: config.direct.unwrap_or(!config.allow_other),
+                        others: config.allow_other,
+                    },
+                    read_only: config.read_only,
+                    synchronous: config.sync || config.dirsync,
                     transport: Arc::new(transport),
                     options: config.options.clone(),
                     messages: config.messages.clone(),

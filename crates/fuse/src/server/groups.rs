@@ -23,6 +23,7 @@ impl Server {
         let closes_are_seen = self.mount.atomic_files;
         self.asker
             .start(&self.volume, kernel.clone(), closes_are_seen)?;
+        self.direct.start(kernel.clone());
         self.notifier.start(&self.volume, kernel)
     }
 

@@ -124,10 +124,26 @@ impl Server {
             client::IOC_BARRIER => self.barrier(request, input, reply)?,
             client::IOC_STATUS => self.status_part(self.user(request), input, reply)?,
             client::IOC_TRACE => self.trace(self.user(request), input, reply)?,
+            client::IOC_DIRECT_BEGIN => {
+                let mut arg = versioned(input)?;
+                self.begin_direct(request, &mut arg)?;
+                reply.push(&arg);
+            }
+            client::IOC_DIRECT_CALL => {
+                let mut arg = versioned(input)?;
+                self.call_direct(request, &mut arg)?;
+                reply.push(&arg);
+            }
             client::IOC_GROUP_BEGIN
             | client::IOC_GROUP_COMMIT
             | client::IOC_GROUP_ABORT
-            | client::IOC_GROUP_ENTER => self.group_ioctl(request, arg.cmd, input, reply)?,
+            | client::IOC_GROUP_ENTER => {
+                self.group_ioctl(request, arg.cmd, input, reply)?;
+                if self.direct.is_active() {
+                    // What another thread has begun to hold since `drain_before`.
+                    self.direct.enters_group(request.header.pid);
+                }
+            }
             F2FS_GET_FEATURES => reply.push(&F2FS_FEATURE_ATOMIC_WRITE),
             F2FS_START | F2FS_COMMIT | F2FS_ABORT => self.f2fs_atomic_write(request, arg.cmd)?,
             client::IOC_ATOMIC => self.open_atomic_file(request, arg.fh, input, reply)?,
@@ -267,6 +283,10 @@ impl Server {
             client::IOC_STREAM_SYNC if stream.flags != 0 => return Err(Errno(libc::EINVAL)),
             client::IOC_STREAM_SYNC => self.stream_sync(request, stream.id)?,
             _ => return Err(Errno(libc::ENOTTY)),
+        }
+        if number == client::IOC_SET_STREAM && self.direct.is_active() {
+            let now = callers.caller(tid, uid).stream;
+            self.direct.thread_moved(tid, now);
         }
         reply.push(&stream);
         Ok(())
@@ -463,6 +483,7 @@ impl Server {
         });
         status["space"] = show::space(&self.volume);
         status["store"] = show::store(&self.volume);
+        status["direct"] = self.direct.json();
         status["requests"] = requests.into();
         let daemon_uid = rustix::process::geteuid().as_raw();
         status["log"] = self.mount.messages.json(viewer, daemon_uid);

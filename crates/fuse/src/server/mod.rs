@@ -14,6 +14,7 @@
 //! file for writing, or an append-only one without O_APPEND, cannot be refused, as ext4 does, but there; the write is.
 mod atomic_files;
 mod data;
+mod direct;
 mod forgets;
 mod freeze;
 mod groups;
@@ -35,6 +36,8 @@ pub mod syncfs;
 mod synchronous;
 mod who;
 mod xattr;
+
+pub use direct::Allowed as DirectAllowed;
 
 use crate::abi;
 use crate::metrics::Metrics;
@@ -63,7 +66,8 @@ pub struct Server {
     volume: Arc<Volume>,
     agreed: init::Agreed,
     block_size: u32,
-    callers: Callers,
+    callers: Arc<Callers>,
+    direct: Arc<direct::Direct>,
     metrics: Metrics,
     recent: Recent,
     syncers: Syncers,
@@ -104,6 +108,12 @@ pub struct MountInfo {
     pub options: BTreeMap<&'static str, String>,
     /// See [`crate::MountConfig::messages`].
     pub messages: Arc<Messages>,
+    /// Whether there can be sessions of direct calls.
+    pub direct: direct::Allowed,
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// Changes are durable when their calls return.
+    pub synchronous: bool,
 }
 
 impl MountInfo {
@@ -127,13 +137,20 @@ impl Server {
         let notifier = notifier::Notifier::default();
         let status_dir = status_dir::StatusDir::new(&volume, mount.status_dir);
         volume.ask_who_waits(serve::gives_up(Proc::new("/proc")));
+        let callers = Arc::new(Callers::new(
+            Proc::new("/proc"),
+            callers,
+            Arc::new(streams::Streams(volume.clone())),
+        ));
         Ok(Server {
             block_size: volume.statfs()?.block_size,
-            callers: Callers::new(
-                Proc::new("/proc"),
-                callers,
-                Arc::new(streams::Streams(volume.clone())),
+            direct: direct::Direct::new(
+                volume.clone(),
+                callers.clone(),
+                notifier.clone(),
+                mount.direct,
             ),
+            callers,
             volume,
             agreed,
             metrics: Metrics::default(),
@@ -156,6 +173,7 @@ impl Server {
     pub fn end(&self) -> Result<(), String> {
         let mut ended = self.ended.lock();
         if ended.is_none() {
+            self.direct.end();
             self.callers.stop();
             self.stop_notifying();
             if let Some(sentinel) = &self.mount.sentinel {
@@ -185,6 +203,7 @@ impl Server {
             umask: umask & 0o777,
             ignore_fsync: caller.ignore_fsync,
             privileged: header.uid == 0,
+            posted: false,
         }
     }
 

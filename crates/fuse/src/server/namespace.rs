@@ -23,8 +23,20 @@ impl Server {
         if self.status_dir.is_name(request.header.nodeid, name) {
             return self.lookup_status_dir(reply);
         }
+        if let Some(ino) = self.direct.token(name) {
+            return self.lookup_token(request, ino, name, reply);
+        }
         match self.volume_for(request).lookup(parent, name) {
-            Ok(attr) => self.push_entry(reply, &attr),
+            Ok(attr) => {
+                self.push_entry(reply, &attr);
+                if self.direct.is_active() && self.direct.is_held(attr.ino) {
+                    self.direct.break_hold(attr.ino, request.wait)?;
+                    // With what was posted until now.
+                    let attr = self.volume_for(request).getattr(attr.ino)?;
+                    reply.body.clear();
+                    reply.push(&self.entry_of(&attr));
+                }
+            }
             // Node id 0: the kernel remembers that there is no such name.
             Err(Error::Errno(libc::ENOENT)) => reply.push(&abi::EntryOut {
                 entry_valid: FOREVER,
@@ -35,10 +47,38 @@ impl Server {
         Ok(())
     }
 
+    /// A file that a session of direct calls hands over: by a name that is good for once.
+    fn lookup_token(
+        &self,
+        request: &Request<'_>,
+        ino: Ino,
+        name: &[u8],
+        reply: &mut Reply,
+    ) -> Answer {
+        self.volume.remember(ino, 1);
+        reply.remembered.push(ino);
+        if let Err(e) = self.direct.break_hold(ino, request.wait) {
+            self.direct.keep_token(name, ino);
+            return Err(e);
+        }
+        let attr = self.volume.getattr(ino).map_err(stale)?;
+        reply.push(&abi::EntryOut {
+            entry_valid: 0,
+            ..self.entry_of(&attr)
+        });
+        Ok(())
+    }
+
     /// A node id that the kernel may not hold a reference to: take one first, so that the inode cannot vanish in between.
     fn lookup_handle(&self, request: &Request<'_>, ino: Ino, reply: &mut Reply) -> Answer {
         self.volume_for(request).getattr(ino).map_err(stale)?;
         self.volume.remember(ino, 1);
+        if self.direct.is_active()
+            && let Err(e) = self.direct.break_hold(ino, request.wait)
+        {
+            self.volume.forget(ino, 1);
+            return Err(e);
+        }
         let answer = match self.volume.getattr(ino) {
             // Nameless and not known to the kernel: nobody has it open, it is about to be freed.
             Ok(attr) if attr.nlink == 0 => Err(Errno(libc::ESTALE)),
@@ -301,7 +341,9 @@ impl Server {
         }
         for entry in &entries {
             let dots = entry.name == b"." || entry.name == b"..";
-            match if dots {
+            // What a session of direct calls holds the kernel does not get to know by a listing.
+            let held = self.direct.is_active() && self.direct.is_held(entry.ino);
+            match if dots || held {
                 None
             } else {
                 self.volume.entry_attr(dir, entry.ino).ok()

@@ -199,6 +199,20 @@ impl Notifier {
         }
     }
 
+    /// A name was made that the kernel may believe not to be there, and its directory has changed. Waits until it is told, as `TELL_WAIT` says; where
+    /// somebody holds the directory it may be told later.
+    pub fn name_made(&self, user: u32, dir: Ino, name: &[u8]) {
+        self.0.name(user, dir, name.to_vec());
+        self.pages(user, dir);
+        let keys = [Key::Names(dir), Key::Inode(dir)];
+        self.wait(&keys, self.0.lanes.now());
+    }
+
+    /// The kernel is to forget a name, some time.
+    pub fn name_gone(&self, user: u32, dir: Ino, name: &[u8]) {
+        self.0.name(user, dir, name.to_vec());
+    }
+
     /// Has the kernel drop pages, and then calls `done` on another thread. `Err`: there is none any more.
     pub fn drop_pages(&self, user: u32, stale: StalePages, done: Done) -> Result<(), Done> {
         let Ok(ino) = super::ino_of(stale.nodeid) else {

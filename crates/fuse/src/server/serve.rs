@@ -99,6 +99,10 @@ impl Server {
     fn ioctl_waits(&self, cmd: u32) -> bool {
         match cmd {
             cmd if ioctl::changes_flags(cmd) => true,
+            client::IOC_DIRECT_BEGIN | client::IOC_DIRECT_CALL => true,
+            client::IOC_STATUS | client::IOC_TRACE | client::IOC_THAW => false,
+            // What was posted comes first.
+            _ if self.direct.is_active() => true,
             client::IOC_SET_STREAM | client::IOC_NEW_STREAM => self.callers.is_crowded(),
             client::IOC_BARRIER => self.volume.barriers_wait(),
             client::IOC_STREAM_SYNC
@@ -143,6 +147,14 @@ impl Server {
 
     /// The call, and what has to be durable with it. Both once more where the caller's group was committed at that very moment.
     fn call(&self, request: &Request<'_>, reply: &mut Reply) -> Result<Attempt, Errno> {
+        if self.direct.is_active()
+            && let Err(e) = self.drain_before(request)
+        {
+            return match request.wait == Wait::Never && e == Errno(libc::EAGAIN) {
+                true => Ok(Attempt::Again),
+                false => Err(e),
+            };
+        }
         let to_sync = self.to_sync(request);
         let mut answer = self.dispatch(request, reply);
         if self.left_its_group(request, &answer) {
@@ -279,7 +291,7 @@ fn can_be_left(request: &Request<'_>) -> bool {
 }
 
 /// One operation of the engine, which changes content, a name, or attributes.
-fn is_change(opcode: u32) -> bool {
+pub(super) fn is_change(opcode: u32) -> bool {
     matches!(
         opcode,
         op::WRITE

@@ -98,7 +98,7 @@ impl Channel {
 
     /// The kernel forgets an inode's attributes, not its pages. (Attributes only: that never waits for a lock of a page or an
     /// inode that the caller of the request in hand may hold.)
-    pub(super) fn invalidate_attrs(&self, nodeid: u64) {
+    pub fn invalidate_attrs(&self, nodeid: u64) {
         let _ = self.invalidate(nodeid, -1, 0);
     }
 

@@ -102,6 +102,7 @@ impl TestMount {
             let config = MountConfig {
                 fstype,
                 transport,
+                direct: Some(true),
                 ..MountConfig::new(image)
             };
             ccfs_fuse::serve(volume, Home::stay(), &mnt, &config, |_| {

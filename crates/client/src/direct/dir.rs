@@ -1,0 +1,557 @@
+//! Directories of a session.
+use super::attr::{attr_of, attr_of_stat};
+use super::file::{File, FileWay};
+use super::layout::{Attr, Entry, Name, READING, op};
+use super::node::{Dirs, Kind, Node, Way};
+use super::options::OpenOptions;
+use super::session::{Did, Session};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with, statat, unlinkat,
+};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use zerocopy::FromBytes;
+
+/// Names of one directory that are kept in memory; one with more is asked about.
+const NAMES_MAX: usize = 1 << 16;
+/// Bytes of a listing at a time.
+const LISTING: usize = 32 << 10;
+/// The handle of the directory that a call by ioctl is made on.
+pub(super) const OF_CALL: u32 = u32::MAX;
+
+/// A directory, open. Clones are the same one.
+#[derive(Clone)]
+pub struct Dir(pub(super) Arc<Node>);
+
+/// A name of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name.
+    pub name: OsString,
+    /// Inode number.
+    pub ino: u64,
+    /// What it is: a `DT_*` value.
+    pub kind: u8,
+}
+
+impl Dir {
+    /// The directory that a session is begun on.
+    pub(super) fn first(session: Arc<Session>, dirs: Arc<Mutex<Dirs>>) -> io::Result<Dir> {
+        let fd = openat(
+            &session.dir,
+            ".",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Dir(Arc::new(Node {
+            session,
+            dirs,
+            way: Mutex::new(Way::Mount(fd)),
+        })))
+    }
+
+    /// Opens a file. Errors: as open(2); ELOOP it is a symbolic link, which nobody follows here; EISDIR.
+    pub fn open(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
+        let name = checked(name.as_ref())?;
+        if how.create {
+            match self.create(name, how) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && !how.exclusive => {}
+                made => return made,
+            }
+        }
+        self.open_existing(name, how)
+    }
+
+    fn create(&self, name: &[u8], how: OpenOptions) -> io::Result<File> {
+        let session = &self.0.session;
+        let mut way = self.0.lock();
+        if !session.is_direct() {
+            return self.through_mount(&mut way, |dir| {
+                let fd = openat(dir, name, how.flags() | OFlags::EXCL, mode(how.mode))?;
+                Ok(File::new(session, FileWay::Mount(fd), how))
+            });
+        }
+        let handle = session.new_handle()?;
+        let made = self.birth(&mut way, op::CREATE, name, how.mode, handle);
+        if made.is_err() {
+            session.forget_handle(handle);
+        }
+        made?;
+        Ok(File::new(session, FileWay::Held(handle), how))
+    }
+
+    /// A new file or directory, which gets the handle.
+    fn birth(
+        &self,
+        way: &mut Way,
+        op: u16,
+        name: &[u8],
+        mode: u32,
+        handle: u32,
+    ) -> io::Result<Attr> {
+        let session = &self.0.session;
+        let entry = |dir| Entry {
+            op,
+            h: dir,
+            h2: handle,
+            b: u64::from(mode & 0o7777) | u64::from(session.umask) << 32,
+            ..Entry::default()
+        };
+        let kind = match op {
+            op::MKDIR => Kind::Dir,
+            _ => Kind::File,
+        };
+        if let Way::Held(dir, names) = way {
+            let done = match names {
+                Some(names) if names.contains_key(name) => {
+                    return Err(io::Error::from_raw_os_error(libc::EEXIST));
+                }
+                Some(_) if kind == Kind::File => session
+                    .post(entry(*dir), &[name])?
+                    .map(|()| Attr::default()),
+                _ => session
+                    .ask(entry(*dir), &[name], size_of::<Attr>())?
+                    .map(attr_of),
+            };
+            if let Did::Done(attr) = done {
+                if let Some(known) = names {
+                    known.insert(name.into(), kind);
+                    if known.len() > NAMES_MAX {
+                        *names = None;
+                    }
+                }
+                return Ok(attr);
+            }
+            self.0.make_real(way)?;
+        }
+        let Way::Mount(dir) = way else {
+            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+        };
+        match session.call(dir.as_fd(), entry(OF_CALL), &[name], size_of::<Attr>())? {
+            Did::Done(asked) => Ok(attr_of(asked)),
+            Did::Broken => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+        }
+    }
+
+    fn open_existing(&self, name: &[u8], how: OpenOptions) -> io::Result<File> {
+        let session = &self.0.session;
+        let mut way = self.0.lock();
+        if let Way::Held(..) = &*way {
+            match self.look_up(&mut way, name, Some(how.access()))? {
+                Did::Done((attr, handle)) => {
+                    let file = File::new(session, FileWay::Held(handle), how);
+                    match attr.mode & libc::S_IFMT {
+                        libc::S_IFREG => {}
+                        libc::S_IFLNK => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
+                        libc::S_IFDIR => return Err(io::Error::from_raw_os_error(libc::EISDIR)),
+                        _ => return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+                    }
+                    drop(way);
+                    if how.truncate {
+                        file.truncate(0)?;
+                    }
+                    return Ok(file);
+                }
+                Did::Broken => self.0.make_real(&mut way)?,
+            }
+        }
+        self.through_mount(&mut way, |dir| {
+            let flags = how.flags() & !(OFlags::CREATE | OFlags::EXCL);
+            let fd = openat(dir, name, flags, Mode::empty())?;
+            if rustix::fs::fstat(&fd)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
+                return Err(io::Error::from_raw_os_error(libc::EISDIR));
+            }
+            Ok(File::new(session, FileWay::Mount(fd), how))
+        })
+    }
+
+    /// Attributes of what a name of a held directory leads to, and a handle if one is wanted, for `layout::READING` and `WRITING`.
+    fn look_up(
+        &self,
+        way: &mut Way,
+        name: &[u8],
+        wanted: Option<u32>,
+    ) -> io::Result<Did<(Attr, u32)>> {
+        let session = &self.0.session;
+        let Way::Held(dir, names) = way else {
+            return Ok(Did::Broken);
+        };
+        if names.as_ref().is_some_and(|n| !n.contains_key(name)) {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        let handle = match wanted {
+            Some(_) => session.new_handle()?,
+            None => OF_CALL,
+        };
+        let entry = Entry {
+            op: op::LOOKUP,
+            h: *dir,
+            h2: handle,
+            b: wanted.unwrap_or(0).into(),
+            ..Entry::default()
+        };
+        let done = session.ask(entry, &[name], size_of::<Attr>());
+        if wanted.is_some() && !matches!(done, Ok(Did::Done(_))) {
+            session.forget_handle(handle);
+        }
+        Ok(done?.map(|asked| (attr_of(asked), handle)))
+    }
+
+    /// Makes a directory and opens it. Errors: as mkdir(2).
+    pub fn make_dir(&self, name: impl AsRef<Path>, mode_bits: u32) -> io::Result<Dir> {
+        let name = checked(name.as_ref())?;
+        let session = &self.0.session;
+        let mut way = self.0.lock();
+        if !session.is_direct() {
+            self.through_mount(&mut way, |dir| Ok(mkdirat(dir, name, mode(mode_bits))?))?;
+            drop(way);
+            return self.open_dir_named(name);
+        }
+        let handle = session.new_handle()?;
+        let made = self.birth(&mut way, op::MKDIR, name, mode_bits, handle);
+        if made.is_err() {
+            session.forget_handle(handle);
+        }
+        let attr = made?;
+        // Where the program itself may not make anything it is asked.
+        let names = (attr.mode & 0o300 == 0o300).then(HashMap::new);
+        let node = Arc::new(Node {
+            session: session.clone(),
+            dirs: self.0.dirs.clone(),
+            way: Mutex::new(Way::Held(handle, names)),
+        });
+        self.0.dirs().insert(attr.ino, Arc::downgrade(&node));
+        Ok(Dir(node))
+    }
+
+    /// Opens a directory. Errors: as open(2) with O_DIRECTORY and O_NOFOLLOW.
+    pub fn open_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
+        self.open_dir_named(checked(name.as_ref())?)
+    }
+
+    fn open_dir_named(&self, name: &[u8]) -> io::Result<Dir> {
+        let session = &self.0.session;
+        let mut way = self.0.lock();
+        if let Way::Held(..) = &*way {
+            // The object that there is, or none: another one would know other names.
+            match self.look_up(&mut way, name, Some(READING))? {
+                Did::Done((attr, handle)) => {
+                    if attr.mode & libc::S_IFMT != libc::S_IFDIR {
+                        session.close(handle);
+                        return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+                    }
+                    let mut dirs = self.0.dirs();
+                    if let Some(node) = dirs.get(&attr.ino).and_then(|n| n.upgrade()) {
+                        session.close(handle);
+                        return Ok(Dir(node));
+                    }
+                    let node = Arc::new(Node {
+                        session: session.clone(),
+                        dirs: self.0.dirs.clone(),
+                        way: Mutex::new(Way::Held(handle, None)),
+                    });
+                    dirs.retain(|_, node| node.strong_count() > 0);
+                    dirs.insert(attr.ino, Arc::downgrade(&node));
+                    return Ok(Dir(node));
+                }
+                Did::Broken => self.0.make_real(&mut way)?,
+            }
+        }
+        self.through_mount(&mut way, |dir| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let fd = openat(dir, name, flags, Mode::empty())?;
+            Ok(Dir(Arc::new(Node {
+                session: session.clone(),
+                dirs: self.0.dirs.clone(),
+                way: Mutex::new(Way::Mount(fd)),
+            })))
+        })
+    }
+
+    /// Removes the name of a file. Errors: as unlink(2).
+    pub fn remove_file(&self, name: impl AsRef<Path>) -> io::Result<()> {
+        let name = checked(name.as_ref())?;
+        self.remove(name, op::UNLINK)
+    }
+
+    /// Removes an empty directory. Errors: as rmdir(2).
+    pub fn remove_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
+        let name = checked(name.as_ref())?;
+        let session = &self.0.session;
+        let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may be open, and somebody about to make something in it.
+        let node = self.live_dir(name);
+        let mut removed = node.as_ref().map(|n| n.lock());
+        self.remove(name, op::RMDIR)?;
+        if let Some(names) = removed.as_mut().and_then(|way| way.names_mut()) {
+            *names = None;
+        }
+        Ok(())
+    }
+
+    /// The object that a name of a held directory leads to, if it is a directory that is open.
+    fn live_dir(&self, name: &[u8]) -> Option<Arc<Node>> {
+        let mut way = self.0.lock();
+        let Ok(Did::Done((attr, _))) = self.look_up(&mut way, name, None) else {
+            return None;
+        };
+        drop(way);
+        let found = self.0.dirs().get(&attr.ino).and_then(|n| n.upgrade());
+        found.filter(|node| !Arc::ptr_eq(node, &self.0))
+    }
+
+    fn remove(&self, name: &[u8], op: u16) -> io::Result<()> {
+        let session = &self.0.session;
+        let mut way = self.0.lock();
+        if let Way::Held(dir, names) = &mut *way {
+            let entry = Entry {
+                op,
+                h: *dir,
+                ..Entry::default()
+            };
+            let known = names.as_ref().map(|n| n.get(name).copied());
+            let done = match known {
+                Some(None) => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
+                Some(Some(Kind::File)) if op == op::UNLINK => session.post(entry, &[name])?,
+                _ => session.ask(entry, &[name], 0)?.map(drop),
+            };
+            if let Did::Done(()) = done {
+                if let Some(names) = names {
+                    names.remove(name);
+                }
+                return Ok(());
+            }
+            self.0.make_real(&mut way)?;
+        }
+        let flags = match op {
+            op::RMDIR => AtFlags::REMOVEDIR,
+            _ => AtFlags::empty(),
+        };
+        self.through_mount(&mut way, |dir| Ok(unlinkat(dir, name, flags)?))
+    }
+
+    /// Gives a file or directory another name, in this directory or another one of the session. Errors: as rename(2).
+    pub fn rename(
+        &self,
+        name: impl AsRef<Path>,
+        to: &Dir,
+        new_name: impl AsRef<Path>,
+    ) -> io::Result<()> {
+        let (name, new_name) = (checked(name.as_ref())?, checked(new_name.as_ref())?);
+        let session = &self.0.session;
+        let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is replaced may be an empty directory that is open.
+        let replaced = to.live_dir(new_name).filter(|n| !Arc::ptr_eq(n, &self.0));
+        let mut replaced = replaced.as_ref().map(|n| n.lock());
+        self.rename_to(name, to, new_name)?;
+        if let Some(names) = replaced.as_mut().and_then(|way| way.names_mut()) {
+            *names = None;
+        }
+        Ok(())
+    }
+
+    fn rename_to(&self, name: &[u8], to: &Dir, new_name: &[u8]) -> io::Result<()> {
+        if Arc::ptr_eq(&self.0, &to.0) {
+            let mut way = self.0.lock();
+            return self.rename_locked(&mut way, None, to, name, new_name);
+        }
+        // Always in the same order.
+        let first = Arc::as_ptr(&self.0) < Arc::as_ptr(&to.0);
+        let (mut way, mut other);
+        if first {
+            way = self.0.lock();
+            other = to.0.lock();
+        } else {
+            other = to.0.lock();
+            way = self.0.lock();
+        }
+        self.rename_locked(&mut way, Some(&mut other), to, name, new_name)
+    }
+
+    fn rename_locked(
+        &self,
+        way: &mut Way,
+        mut other: Option<&mut Way>,
+        to: &Dir,
+        name: &[u8],
+        new_name: &[u8],
+    ) -> io::Result<()> {
+        let session = &self.0.session;
+        let target = match other.as_deref() {
+            Some(Way::Held(handle, _)) => Some(*handle),
+            Some(Way::Mount(_)) => None,
+            None => match &*way {
+                Way::Held(handle, _) => Some(*handle),
+                Way::Mount(_) => None,
+            },
+        };
+        if let (Way::Held(dir, _), Some(target)) = (&mut *way, target) {
+            let entry = Entry {
+                op: op::RENAME,
+                h: *dir,
+                h2: target,
+                b: name.len() as u64,
+                ..Entry::default()
+            };
+            if let Did::Done(_) = session.ask(entry, &[name, new_name], 0)? {
+                let kind = way.names().and_then(|n| n.remove(name));
+                let names = match other.as_deref_mut() {
+                    Some(other) => other.names_mut(),
+                    None => way.names_mut(),
+                };
+                if let Some(names) = names {
+                    match (names.as_mut(), kind) {
+                        (Some(known), Some(kind)) => {
+                            known.insert(new_name.into(), kind);
+                        }
+                        // What it is, is not known.
+                        _ => *names = None,
+                    }
+                }
+                return Ok(());
+            }
+        }
+        // One of them is known to the kernel, so the other one has to be.
+        let from = self.0.real(way)?;
+        let into = match other {
+            Some(other) => to.0.real(other)?,
+            None => from.try_clone()?,
+        };
+        Ok(renameat_with(
+            from,
+            name,
+            into,
+            new_name,
+            RenameFlags::empty(),
+        )?)
+    }
+
+    /// Attributes of what a name leads to; a symbolic link is not followed. Errors: as fstatat(2).
+    pub fn stat(&self, name: impl AsRef<Path>) -> io::Result<Attr> {
+        let name = checked(name.as_ref())?;
+        let mut way = self.0.lock();
+        if let Way::Held(..) = &*way {
+            match self.look_up(&mut way, name, None)? {
+                Did::Done((attr, _)) => return Ok(attr),
+                Did::Broken => self.0.make_real(&mut way)?,
+            }
+        }
+        self.through_mount(&mut way, |dir| {
+            Ok(attr_of_stat(&statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        })
+    }
+
+    /// All names but "." and "..", in no order. Errors: as getdents(2).
+    pub fn read_dir(&self) -> io::Result<Vec<DirEntry>> {
+        let mut way = self.0.lock();
+        if let Way::Held(dir, _) = &*way {
+            match self.list(*dir)? {
+                Did::Done(names) => return Ok(names),
+                Did::Broken => self.0.make_real(&mut way)?,
+            }
+        }
+        self.through_mount(&mut way, |dir| {
+            let mut out = Vec::new();
+            // A descriptor of its own, whose position nobody shares.
+            for entry in rustix::fs::Dir::read_from(dir)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name != b"." && name != b".." {
+                    out.push(DirEntry {
+                        name: OsString::from_vec(name.to_vec()),
+                        ino: entry.ino(),
+                        kind: (entry.file_type().as_raw_mode() >> 12) as u8,
+                    });
+                }
+            }
+            Ok(out)
+        })
+    }
+
+    fn list(&self, dir: u32) -> io::Result<Did<Vec<DirEntry>>> {
+        let (mut out, mut at) = (Vec::new(), 0);
+        loop {
+            let entry = Entry {
+                op: op::READDIR,
+                h: dir,
+                a: at,
+                ..Entry::default()
+            };
+            let Did::Done((asked, bytes)) = self.0.session.ask(entry, &[], LISTING)? else {
+                return Ok(Did::Broken);
+            };
+            let mut text = vec![0; bytes];
+            asked.copy(&mut text);
+            let mut rest = &text[..];
+            while let Ok((head, names)) = Name::read_from_prefix(rest) {
+                let len = (head.len as usize).min(names.len());
+                let name = &names[..len];
+                if name != b"." && name != b".." {
+                    out.push(DirEntry {
+                        name: OsString::from_vec(name.to_vec()),
+                        ino: head.ino,
+                        kind: head.kind as u8,
+                    });
+                }
+                at = head.next;
+                rest = &names[len.next_multiple_of(8).min(names.len())..];
+            }
+            if bytes == 0 {
+                return Ok(Did::Done(out));
+            }
+        }
+    }
+
+    /// All of the session's changes that come before are durable, with what they depend on (streamsync). Errors: as fsync(2).
+    pub fn sync(&self) -> io::Result<()> {
+        let way = self.0.lock();
+        match &*way {
+            Way::Held(handle, _) => {
+                let entry = Entry {
+                    op: op::SYNC,
+                    h: *handle,
+                    ..Entry::default()
+                };
+                let session = &self.0.session;
+                // A directory that the kernel knows by now is the same one.
+                session.call(session.dir.as_fd(), entry, &[], 0).map(|_| ())
+            }
+            Way::Mount(fd) => Ok(rustix::fs::fsync(fd)?),
+        }
+    }
+
+    fn through_mount<T>(
+        &self,
+        way: &mut Way,
+        call: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.0.make_real(way)?;
+        match way {
+            Way::Mount(fd) => call(fd.as_fd()),
+            Way::Held(..) => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+        }
+    }
+}
+
+/// One name: no path, and neither "." nor "..".
+fn checked(name: &Path) -> io::Result<&[u8]> {
+    let name = name.as_os_str().as_bytes();
+    match name {
+        b"" => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        b"." | b".." => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        _ if name.contains(&b'/') || name.contains(&0) => {
+            Err(io::Error::from_raw_os_error(libc::EINVAL))
+        }
+        _ if name.len() > 255 => Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)),
+        _ => Ok(name),
+    }
+}
+
+fn mode(bits: u32) -> Mode {
+    Mode::from_raw_mode(bits & 0o7777)
+}

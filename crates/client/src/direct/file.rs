@@ -1,0 +1,283 @@
+//! Files of a session.
+use super::attr::{attr_of, attr_of_stat};
+use super::layout::{Attr, DATA_MAX, Entry, op};
+use super::options::OpenOptions;
+use super::session::{Did, Session};
+use rustix::fs::{Mode, OFlags, openat};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A file, open. Every call names its place: there is no position.
+pub struct File {
+    session: Arc<Session>,
+    way: RwLock<FileWay>,
+    how: OpenOptions,
+}
+
+/// How a file is reached.
+pub(super) enum FileWay {
+    /// The kernel does not know it.
+    Held(u32),
+    /// Through the mount.
+    Mount(OwnedFd),
+}
+
+impl File {
+    pub(super) fn new(session: &Arc<Session>, way: FileWay, how: OpenOptions) -> File {
+        File {
+            session: session.clone(),
+            way: RwLock::new(way),
+            how,
+        }
+    }
+
+    /// The daemon carries the file's calls out, not the kernel.
+    pub fn is_direct(&self) -> bool {
+        matches!(&*self.read(), FileWay::Held(_))
+    }
+
+    /// Writes all of `data` at `offset`. Errors: EBADF it is not open for writing, and as pwrite(2).
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.writable()?;
+        self.session
+            .check_size(offset.checked_add(data.len() as u64))?;
+        for (n, part) in data.chunks(DATA_MAX).enumerate() {
+            let at = offset + (n * DATA_MAX) as u64;
+            let held = |h| {
+                let entry = Entry {
+                    op: op::WRITE,
+                    h,
+                    a: at,
+                    ..Entry::default()
+                };
+                self.session.post(entry, &[part])
+            };
+            self.either(held, |fd| as_file(fd)?.write_all_at(part, at))?;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `data` at the file's end; in one piece up to 128 KiB. Errors: as `write_at`.
+    pub fn append(&self, data: &[u8]) -> io::Result<()> {
+        self.writable()?;
+        for part in data.chunks(DATA_MAX) {
+            let held = |h| {
+                let entry = Entry {
+                    op: op::APPEND,
+                    h,
+                    ..Entry::default()
+                };
+                self.session.post(entry, &[part])
+            };
+            self.either(held, |fd| {
+                // pwritev2 with RWF_APPEND: the descriptor has no O_APPEND.
+                let mut rest = part;
+                while !rest.is_empty() {
+                    let slice = [io::IoSlice::new(rest)];
+                    let flags = rustix::io::ReadWriteFlags::APPEND;
+                    let n = rustix::io::pwritev2(fd, &slice, u64::MAX, flags)?;
+                    rest = &rest[n..];
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Reads up to `out.len()` bytes at `offset`; fewer at the file's end. Errors: EBADF it is not open for reading, and as pread(2).
+    pub fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        if !self.how.read {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        let mut done = 0;
+        while done < out.len() {
+            let want = (out.len() - done).min(DATA_MAX);
+            let at = offset + done as u64;
+            let place = std::cell::RefCell::new(&mut out[done..done + want]);
+            let held = |h| {
+                let entry = Entry {
+                    op: op::READ,
+                    h,
+                    a: at,
+                    b: want as u64,
+                    ..Entry::default()
+                };
+                let done = self.session.ask(entry, &[], want)?;
+                Ok(done.map(|(asked, bytes)| {
+                    asked.copy(&mut place.borrow_mut()[..bytes]);
+                    bytes
+                }))
+            };
+            let mount = |fd: &OwnedFd| as_file(fd)?.read_at(&mut place.borrow_mut(), at);
+            let n = self.either(held, mount)?;
+            done += n;
+            if n < want {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Changes the size, bytes. Errors: as ftruncate(2).
+    pub fn truncate(&self, size: u64) -> io::Result<()> {
+        self.writable()?;
+        self.session.check_size(Some(size))?;
+        let held = |h| {
+            let entry = Entry {
+                op: op::TRUNCATE,
+                h,
+                a: size,
+                ..Entry::default()
+            };
+            self.session.post(entry, &[])
+        };
+        self.either(held, |fd| Ok(rustix::fs::ftruncate(fd, size)?))
+    }
+
+    /// Its attributes. Errors: as fstat(2).
+    pub fn stat(&self) -> io::Result<Attr> {
+        let held = |h| {
+            let entry = Entry {
+                op: op::STAT,
+                h,
+                ..Entry::default()
+            };
+            let done = self.session.ask(entry, &[], size_of::<Attr>())?;
+            Ok(done.map(attr_of))
+        };
+        self.either(held, |fd| Ok(attr_of_stat(&rustix::fs::fstat(fd)?)))
+    }
+
+    /// Changes the permission bits. Errors: as fchmod(2).
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let held = |h| {
+            let entry = Entry {
+                op: op::SETATTR,
+                h,
+                h2: 1,
+                b: u64::from(mode & 0o7777),
+                ..Entry::default()
+            };
+            Ok(self.session.ask(entry, &[], 0)?.map(drop))
+        };
+        let bits = Mode::from_raw_mode(mode & 0o7777);
+        self.either(held, |fd| Ok(rustix::fs::fchmod(fd, bits)?))
+    }
+
+    /// All that was written is durable, with what it depends on. Errors: as fsync(2).
+    pub fn sync(&self) -> io::Result<()> {
+        let held = |h| {
+            let entry = Entry {
+                op: op::SYNC,
+                h,
+                ..Entry::default()
+            };
+            let dir = self.session.dir.as_fd();
+            Ok(self.session.call(dir, entry, &[], 0)?.map(drop))
+        };
+        self.either(held, |fd| Ok(rustix::fs::fsync(fd)?))
+    }
+
+    /// What was written comes before what this stream does from now on, and before what anybody writes to this file. Errors: as
+    /// [`crate::fbarrier`].
+    pub fn barrier(&self) -> io::Result<()> {
+        let held = |h| {
+            let entry = Entry {
+                op: op::BARRIER,
+                h,
+                ..Entry::default()
+            };
+            self.session.post(entry, &[])
+        };
+        self.either(held, |fd| crate::fbarrier(fd))
+    }
+
+    fn writable(&self) -> io::Result<()> {
+        match self.how.write {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        }
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, FileWay> {
+        self.way.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does it through the ring, or through the mount where the kernel knows the file.
+    fn either<T>(
+        &self,
+        held: impl Fn(u32) -> io::Result<Did<T>>,
+        mount: impl Fn(&OwnedFd) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match &*self.read() {
+                FileWay::Mount(fd) => return mount(fd),
+                FileWay::Held(handle) => match held(*handle)? {
+                    Did::Done(value) => return Ok(value),
+                    Did::Broken => {}
+                },
+            }
+            self.make_real()?;
+        }
+    }
+
+    /// From here on the file is used through the mount: it has no name, perhaps, so the daemon gives it one for this once.
+    fn make_real(&self) -> io::Result<()> {
+        let mut way = self.way.write().unwrap_or_else(PoisonError::into_inner);
+        let FileWay::Held(handle) = &*way else {
+            return Ok(());
+        };
+        let (handle, session) = (*handle, &self.session);
+        let entry = Entry {
+            op: op::NAME,
+            h: handle,
+            ..Entry::default()
+        };
+        let mut name = [0; 64];
+        let Did::Done((asked, bytes)) =
+            session.call(session.dir.as_fd(), entry, &[], name.len())?
+        else {
+            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+        };
+        asked.copy(&mut name[..bytes]);
+        drop(asked);
+        let access = match (self.how.read, self.how.write) {
+            (_, false) => OFlags::RDONLY,
+            (false, true) => OFlags::WRONLY,
+            (true, true) => OFlags::RDWR,
+        };
+        let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = openat(&session.dir, &name[..bytes], flags, Mode::empty())?;
+        *way = FileWay::Mount(fd);
+        session.close(handle);
+        Ok(())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let FileWay::Held(handle) = &*self.read() {
+            self.session.close(*handle);
+        }
+    }
+}
+
+/// The methods of the standard library's files for a descriptor.
+fn as_file(fd: &OwnedFd) -> io::Result<impl FileExt> {
+    Ok(Through(fd))
+}
+
+/// pread(2) and pwrite(2) on a descriptor.
+struct Through<'f>(&'f OwnedFd);
+
+impl FileExt for Through<'_> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pread(self.0, buf, offset)?)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pwrite(self.0, buf, offset)?)
+    }
+}

@@ -1,0 +1,232 @@
+//! What a session and the daemon say to each other in the memory that they share: the one place where it is defined.
+//!
+//! ```text
+//! 0        one page: `Word`s            who writes: the program or the daemon, never both
+//! 4096     a byte for each handle       the daemon: 1, the handle's hold is broken
+//! RING     the ring of entries          the program: entries; the daemon: what came of them
+//! ```
+//!
+//! An entry is an [`Entry`], followed by its bytes (a name, data) and by room for those of the reply, and begins at a multiple of
+//! [`ALIGN`]. It never wraps: what is left at the ring's end is an entry of [`op::PAD`]. Positions count all bytes ever, so a position modulo
+//! the ring's size is a place.
+//!
+//! *Posted* entries are accepted when `TAIL` says that they are there; the program waits for nothing. *Asked* ones have the flag
+//! [`ASKED`], and `Entry::done` says that there is a reply. Those with [`BY_CALL`] are carried out by the ioctl [`crate::abi::IOC_DIRECT_CALL`], which
+//! may wait. Byte order is the machine's. Everything here is read once by the daemon and then checked: the program may be hostile.
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The protocol that this file describes.
+pub const VERSION: u32 = 1;
+/// Handles of a session. 0 is the directory that it was begun on.
+pub const HANDLES: u32 = 1 << 15;
+/// Bytes before the handles.
+pub const WORDS: usize = 4096;
+/// Where the ring begins, bytes.
+pub const RING: usize = WORDS + HANDLES as usize;
+/// Bytes of the ring, a power of two.
+pub const RING_BYTES: usize = 1 << 20;
+/// Bytes of the whole memory.
+pub const MEMORY: usize = RING + RING_BYTES;
+/// Entries are aligned to so many bytes.
+pub const ALIGN: usize = 64;
+/// Most bytes of data that an entry carries, and that a read returns.
+pub const DATA_MAX: usize = 128 << 10;
+/// Blocks that posted entries may cost which are not carried out: an upper bound of what the word `LIMIT` says.
+pub const LIMIT_MAX: u64 = 4096;
+
+/// Words of the first page, by their place in bytes; each has a cache line of its own where both sides look often.
+pub mod word {
+    /// u64, program: bytes of entries that are published.
+    pub const TAIL: usize = 0;
+    /// u64, daemon: bytes of entries that are carried out.
+    pub const HEAD: usize = 64;
+    /// u64, daemon: cost of the entries that are carried out ([`super::cost`]).
+    pub const SPENT: usize = 72;
+    /// u64, daemon: what entries that are not carried out may cost together.
+    pub const LIMIT: usize = 80;
+    /// u64, daemon: the largest size of a file, bytes.
+    pub const SIZE_MAX: usize = 88;
+    /// u32, daemon: 0, or the errno with which the session has ended.
+    pub const ENDED: usize = 128;
+    /// u32, daemon, a futex: 1 while it sleeps.
+    pub const SLEEPS: usize = 192;
+    /// u32, daemon, a futex: counts what a waiting program may look at.
+    pub const REPLIES: usize = 256;
+    /// u32, program: threads that sleep on `REPLIES`.
+    pub const WAITERS: usize = 320;
+}
+
+/// Flag of an entry: somebody waits for its reply.
+pub const ASKED: u16 = 1;
+/// Flag of an entry: it is carried out by an ioctl.
+pub const BY_CALL: u16 = 2;
+
+/// What an entry asks for. `h` is its handle, `h2` its second one.
+pub mod op {
+    /// Nothing, up to the ring's end.
+    pub const PAD: u16 = 0;
+    /// A new regular file in the directory `h`, which gets the handle `h2`: name; `b`: mode, its high half the umask. It may be posted.
+    pub const CREATE: u16 = 1;
+    /// A new directory, likewise.
+    pub const MKDIR: u16 = 2;
+    /// What the name in the directory `h` leads to gets the handle `h2` (`u32::MAX`: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`].
+    pub const LOOKUP: u16 = 3;
+    /// Data at the offset `a`. It may be posted.
+    pub const WRITE: u16 = 4;
+    /// Data at the end. It may be posted.
+    pub const APPEND: u16 = 5;
+    /// The size becomes `a`. It may be posted.
+    pub const TRUNCATE: u16 = 6;
+    /// `b` bytes at the offset `a`. Reply: those that there are.
+    pub const READ: u16 = 7;
+    /// Reply: [`super::Attr`].
+    pub const STAT: u16 = 8;
+    /// As fsync(2). Only with [`super::BY_CALL`].
+    pub const SYNC: u16 = 9;
+    /// Order without durability. It may be posted.
+    pub const BARRIER: u16 = 10;
+    /// The name in the directory `h` goes, if it is none of a directory. It may be posted.
+    pub const UNLINK: u16 = 11;
+    /// The name in the directory `h` goes, if it is one of an empty directory. It may be posted.
+    pub const RMDIR: u16 = 12;
+    /// The first name (`b` bytes) in `h` becomes the rest of the bytes in `h2`.
+    pub const RENAME: u16 = 13;
+    /// Names from the position `a` on. Reply: [`super::Name`] and its bytes, padded to 8, again and again.
+    pub const READDIR: u16 = 14;
+    /// The handle is not used any more. It may be posted.
+    pub const CLOSE: u16 = 15;
+    /// A name by which the file of the handle can be opened once through the mount, in the session's directory.
+    pub const NAME: u16 = 16;
+    /// A directory's path below the session's.
+    pub const PATH: u16 = 17;
+    /// Mode (`b`; flag 1 of `h2`), times (`a`: nanoseconds of both since the epoch; flag 2 of `h2`).
+    pub const SETATTR: u16 = 18;
+    /// All before it is carried out.
+    pub const DRAIN: u16 = 19;
+    /// The session ends. Posted.
+    pub const END: u16 = 20;
+    /// Only with [`super::BY_CALL`]: this thread uses the session from now on.
+    pub const THREAD: u16 = 21;
+}
+
+/// What a handle is for.
+pub const READING: u32 = 1;
+/// See [`READING`].
+pub const WRITING: u32 = 2;
+
+/// Result of an entry: the hold of a handle is broken, and nothing was done.
+pub const BROKEN: i32 = i32::MAX;
+/// Result of an asked entry: it would have to wait, and nothing was done; an ioctl can.
+pub const WOULD_WAIT: i32 = i32::MAX - 1;
+
+/// Head of an entry.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Entry {
+    /// Bytes of the entry, with this head and the room for a reply.
+    pub len: u32,
+    /// See [`op`].
+    pub op: u16,
+    /// [`ASKED`], [`BY_CALL`].
+    pub flags: u16,
+    /// The thread that calls, as the daemon named it.
+    pub thread: u32,
+    /// The first handle.
+    pub h: u32,
+    /// The second handle.
+    pub h2: u32,
+    /// Bytes that follow.
+    pub bytes: u32,
+    /// As the operation says.
+    pub a: u64,
+    /// As the operation says.
+    pub b: u64,
+    /// Reply: 0, an errno, [`BROKEN`] or [`WOULD_WAIT`].
+    pub result: i32,
+    /// Reply: bytes of it, which follow those of the entry at a multiple of 8.
+    pub reply: u32,
+    /// Reply: 1, it is there.
+    pub done: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Bytes of an entry's head.
+pub const HEAD: usize = size_of::<Entry>();
+/// Where in an entry `result`, `reply` and `done` are.
+pub const RESULT: usize = 40;
+/// See [`RESULT`].
+pub const REPLY: usize = 44;
+/// See [`RESULT`].
+pub const DONE: usize = 48;
+
+const _: () = assert!(HEAD == 56 && HEAD <= ALIGN && MEMORY.is_multiple_of(4096));
+
+/// Where the bytes of the reply of an entry with so many bytes begin, from the entry's begin.
+pub const fn reply_at(bytes: usize) -> usize {
+    HEAD + bytes.next_multiple_of(8)
+}
+
+/// Attributes of a file or directory: a reply.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last access, seconds since the epoch.
+    pub atime: i64,
+    /// Last change of the content, likewise.
+    pub mtime: i64,
+    /// Last change of the inode, likewise.
+    pub ctime: i64,
+    /// Their nanoseconds.
+    pub atime_ns: u32,
+    /// See `atime_ns`.
+    pub mtime_ns: u32,
+    /// See `atime_ns`.
+    pub ctime_ns: u32,
+    /// Tells uses of one inode number apart.
+    pub generation: u32,
+}
+
+/// Head of a name in a listing.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Name {
+    /// Inode number.
+    pub ino: u64,
+    /// Where the listing goes on after it.
+    pub next: u64,
+    /// Bytes of the name.
+    pub len: u32,
+    /// A DT_* value.
+    pub kind: u32,
+}
+
+/// What an entry may take of the volume's space at most, blocks of any size from 1 KiB on; 0 for one that changes nothing.
+pub const fn cost(op: u16, bytes: usize) -> u64 {
+    match op {
+        op::CREATE | op::MKDIR | op::RENAME => 12,
+        op::WRITE | op::APPEND => bytes.div_ceil(1024) as u64 + 10,
+        op::TRUNCATE | op::UNLINK | op::RMDIR | op::SETATTR => 10,
+        _ => 0,
+    }
+}

@@ -1,0 +1,170 @@
+//! The memory that a program and the daemon share.
+//!
+//! The other side may change it at any time, so there are no references to it: words are atomic, everything else is copied.
+#![allow(unsafe_code)]
+use super::layout::{HANDLES, MEMORY, RING, RING_BYTES, WORDS};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::time::Duration;
+
+/// What seals the memory has: it can become neither shorter nor longer, so that no access fails.
+const SEALS: SealFlags = SealFlags::SEAL
+    .union(SealFlags::SHRINK)
+    .union(SealFlags::GROW);
+
+/// The mapping of one side.
+pub struct Memory {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the mapping belongs to no thread; all accesses are atomic or copies of bytes that may change under them.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Of a program: new memory, zeros, and its descriptor for the daemon. Errors: those of memfd_create(2) and mmap(2).
+    pub fn make() -> io::Result<(Memory, OwnedFd)> {
+        let fd = memfd_create(
+            "ccfs-direct",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
+        rustix::fs::ftruncate(&fd, MEMORY as u64)?;
+        fcntl_add_seals(&fd, SEALS)?;
+        let memory = Memory::map(&fd)?;
+        // SAFETY: advice on our own mapping. A child gets none of it: it must not write into its parent's ring.
+        unsafe { madvise(memory.base.as_ptr().cast(), MEMORY, Advice::LinuxDontFork) }?;
+        Ok((memory, fd))
+    }
+
+    /// Of the daemon: memory that a program made. Errors: EINVAL it is not what [`Memory::make`] makes, those of mmap(2).
+    pub fn of(fd: impl AsFd) -> io::Result<Memory> {
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let stat = fstat(&fd)?;
+        // Seals exist for memory files only; F_GET_SEALS of anything else fails. Huge pages would be another size of block.
+        let sealed = fcntl_get_seals(&fd).map_err(|_| invalid())?;
+        let plain = stat.st_blksize as usize == rustix::param::page_size();
+        if !sealed.contains(SEALS) || stat.st_size != MEMORY as _ || !plain {
+            return Err(invalid());
+        }
+        Memory::map(&fd)
+    }
+
+    fn map(fd: impl AsFd) -> io::Result<Memory> {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                MEMORY,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }?;
+        let base = NonNull::<u8>::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Memory { base })
+    }
+
+    fn at(&self, at: usize) -> *mut u8 {
+        assert!(at < MEMORY);
+        // SAFETY: inside the mapping.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+
+    /// A word of 4 bytes of the first page.
+    pub fn u32(&self, at: usize) -> &AtomicU32 {
+        assert!(at + 4 <= WORDS && at.is_multiple_of(4));
+        // SAFETY: inside the mapping, aligned, and shared as an atomic only.
+        unsafe { AtomicU32::from_ptr(self.at(at).cast()) }
+    }
+
+    /// A word of 8 bytes of the first page.
+    pub fn u64(&self, at: usize) -> &AtomicU64 {
+        assert!(at + 8 <= WORDS && at.is_multiple_of(8));
+        // SAFETY: as `u32`.
+        unsafe { AtomicU64::from_ptr(self.at(at).cast()) }
+    }
+
+    /// The byte of a handle.
+    pub fn broken(&self, handle: u32) -> &AtomicU8 {
+        assert!(handle < HANDLES);
+        // SAFETY: as `u32`.
+        unsafe { AtomicU8::from_ptr(self.at(WORDS + handle as usize)) }
+    }
+
+    /// A word of 4 bytes of the ring, `within` the entry at `position`.
+    pub fn entry_u32(&self, position: u64, within: usize) -> &AtomicU32 {
+        let at = RING + (position % RING_BYTES as u64) as usize + within;
+        assert!(at + 4 <= MEMORY && at.is_multiple_of(4));
+        // SAFETY: as `u32`.
+        unsafe { AtomicU32::from_ptr(self.at(at).cast()) }
+    }
+
+    /// Copies bytes of the ring, from `within` the entry at `position` on. They must not wrap.
+    pub fn copy_out(&self, position: u64, within: usize, out: &mut [u8]) {
+        let at = self.range(position, within, out.len());
+        // SAFETY: `range` has checked the place; the other side may write there, and then the copy has some of both.
+        unsafe { ptr::copy_nonoverlapping(self.at(at), out.as_mut_ptr(), out.len()) };
+    }
+
+    /// Copies bytes into the ring, likewise.
+    pub fn copy_in(&self, position: u64, within: usize, bytes: &[u8]) {
+        let at = self.range(position, within, bytes.len());
+        // SAFETY: as `copy_out`.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(at), bytes.len()) };
+    }
+
+    fn range(&self, position: u64, within: usize, len: usize) -> usize {
+        let at = (position % RING_BYTES as u64) as usize + within;
+        assert!(at + len <= RING_BYTES);
+        (RING + at).min(MEMORY - 1)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`; nothing refers to it any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), MEMORY) };
+    }
+}
+
+/// Sleeps while the word has this value, at most for so long.
+pub fn wait(word: &AtomicU32, value: u32, most: Duration) {
+    let time = libc::timespec {
+        tv_sec: most.as_secs() as _,
+        tv_nsec: most.subsec_nanos().into(),
+    };
+    // SAFETY: the word and the time live for the call. The word is shared between processes, so the futex is not private.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            value,
+            &raw const time,
+            ptr::null::<u32>(),
+            0,
+        );
+    }
+}
+
+/// Wakes all that sleep on the word.
+pub fn wake(word: &AtomicU32) {
+    // SAFETY: the word lives for the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE,
+            i32::MAX,
+            ptr::null::<libc::timespec>(),
+            ptr::null::<u32>(),
+            0,
+        );
+    }
+}

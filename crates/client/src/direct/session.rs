@@ -1,0 +1,279 @@
+//! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
+use super::layout::{ASKED, BROKEN, BY_CALL, Entry, HANDLES, VERSION, WOULD_WAIT, op, word};
+use super::memory::Memory;
+use super::ring::{Asked, Posted, Ring};
+use crate::abi::{self, DirectBeginArg, DirectCallArg};
+use crate::sys::{self, ioctl};
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+thread_local! {
+    /// The session that this thread used last, and how the daemon calls the thread.
+    static THREAD: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// One process's session on one volume.
+pub(super) struct Session {
+    /// The directory that it was begun on.
+    pub dir: OwnedFd,
+    /// Where everything goes through the mount: why.
+    link: Result<Link, io::Error>,
+    /// Forks of this process before it was begun: a child has no part in it.
+    forks: u64,
+    /// The umask that the process had then.
+    pub umask: u32,
+    /// Held while directories are moved or removed: only then two of them are locked at a time.
+    pub moves: Mutex<()>,
+    /// Largest size of a file, bytes.
+    size_max: u64,
+}
+
+struct Link {
+    ring: Ring,
+    id: u64,
+    handles: Mutex<Handles>,
+}
+
+#[derive(Default)]
+struct Handles {
+    next: u32,
+    free: Vec<u32>,
+}
+
+/// What came of an entry.
+pub(super) enum Did<T> {
+    /// It was carried out, or accepted.
+    Done(T),
+    /// Nothing was done: the object is known to the kernel now, and is to be used through the mount.
+    Broken,
+}
+
+impl Session {
+    /// Begins a session on a directory; where the daemon or the machine does not allow one, all goes through the mount. Errors: those of
+    /// opening the directory anew.
+    pub fn begin(dir: BorrowedFd<'_>) -> io::Result<Arc<Session>> {
+        let dir = dir.try_clone_to_owned()?;
+        let link = Link::begin(dir.as_fd());
+        Ok(Arc::new(Session {
+            dir,
+            link,
+            forks: sys::forks(),
+            umask: sys::umask(),
+            moves: Mutex::default(),
+            size_max: sys::file_size_limit(),
+        }))
+    }
+
+    /// Calls of this process travel through shared memory.
+    pub fn is_direct(&self) -> bool {
+        self.link.is_ok() && self.forks == sys::forks()
+    }
+
+    /// Why they do not.
+    pub fn why_not(&self) -> Option<&io::Error> {
+        self.link.as_ref().err()
+    }
+
+    fn link(&self) -> io::Result<&Link> {
+        match &self.link {
+            Ok(link) if self.forks == sys::forks() => Ok(link),
+            // A child has the object, not the session.
+            Ok(_) => Err(io::Error::from_raw_os_error(libc::EBADF)),
+            Err(_) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        }
+    }
+
+    /// Error: EFBIG, a file cannot be so large.
+    pub fn check_size(&self, bytes: Option<u64>) -> io::Result<()> {
+        let volume = self.link().map_or(i64::MAX as u64, |link| {
+            link.ring.memory().u64(word::SIZE_MAX).load(Relaxed)
+        });
+        match bytes {
+            Some(bytes) if bytes <= volume.min(self.size_max) => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EFBIG)),
+        }
+    }
+
+    /// A handle that nobody uses. Error: ENFILE there is none.
+    pub fn new_handle(&self) -> io::Result<u32> {
+        let link = self.link()?;
+        let mut handles = link.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(free) = handles.free.pop() {
+            return Ok(free);
+        }
+        if handles.next + 1 >= HANDLES {
+            return Err(io::Error::from_raw_os_error(libc::ENFILE));
+        }
+        handles.next += 1;
+        Ok(handles.next)
+    }
+
+    /// A handle that the daemon does not know.
+    pub fn forget_handle(&self, handle: u32) {
+        if let Ok(link) = self.link() {
+            let mut handles = link.handles.lock().unwrap_or_else(PoisonError::into_inner);
+            handles.free.push(handle);
+        }
+    }
+
+    /// The daemon is to forget a handle, which is free then.
+    pub fn close(&self, handle: u32) {
+        let entry = Entry {
+            op: op::CLOSE,
+            h: handle,
+            ..Entry::default()
+        };
+        // Where the session has ended so have its handles.
+        let _ = self.post(entry, &[]);
+        self.forget_handle(handle);
+    }
+
+    /// Has something done that cannot fail. Errors: the session has ended.
+    pub fn post(&self, mut entry: Entry, parts: &[&[u8]]) -> io::Result<Did<()>> {
+        let link = self.link()?;
+        entry.thread = self.thread(link)?;
+        match link.ring.post(entry, parts, &|| self.alive())? {
+            Posted::Accepted => Ok(Did::Done(())),
+            Posted::InDoubt(asked) => did(asked.wait_carried_out(&|| self.alive())?, ()),
+            Posted::NotAllowed => Ok(self.ask(entry, parts, 0)?.map(drop)),
+        }
+    }
+
+    /// Has something done and waits for it; the reply has at most `room` bytes.
+    pub fn ask(
+        &self,
+        mut entry: Entry,
+        parts: &[&[u8]],
+        room: usize,
+    ) -> io::Result<Did<(Asked<'_>, usize)>> {
+        let link = self.link()?;
+        entry.thread = self.thread(link)?;
+        let asked = link.ring.ask(entry, parts, room, &|| self.alive())?;
+        let (mut result, mut bytes) = asked.wait(&|| self.alive())?;
+        if result == WOULD_WAIT {
+            link.call(self.dir.as_fd(), asked.position)?;
+            (result, bytes) = asked.reply();
+        }
+        did(result, (asked, bytes.min(room)))
+    }
+
+    /// Has something done by a system call on `dir`, since it waits, or since the kernel knows that directory.
+    pub fn call(
+        &self,
+        dir: BorrowedFd<'_>,
+        mut entry: Entry,
+        parts: &[&[u8]],
+        room: usize,
+    ) -> io::Result<Did<(Asked<'_>, usize)>> {
+        let link = self.link()?;
+        entry.thread = self.thread(link)?;
+        entry.flags = ASKED | BY_CALL;
+        let asked = link.ring.ask(entry, parts, room, &|| self.alive())?;
+        link.call(dir, asked.position)?;
+        let (result, bytes) = asked.reply();
+        did(result, (asked, bytes.min(room)))
+    }
+
+    /// Waits for all that was posted.
+    pub fn drain(&self) -> io::Result<()> {
+        if !self.is_direct() {
+            return Ok(());
+        }
+        let entry = Entry {
+            op: op::DRAIN,
+            ..Entry::default()
+        };
+        self.ask(entry, &[], 0).map(|_| ())
+    }
+
+    /// How the daemon calls this thread. It is told of it first: it counts where the thread belongs.
+    fn thread(&self, link: &Link) -> io::Result<u32> {
+        let (session, thread) = THREAD.get();
+        if session == link.id {
+            return Ok(thread);
+        }
+        let entry = Entry {
+            op: op::THREAD,
+            flags: ASKED | BY_CALL,
+            ..Entry::default()
+        };
+        let asked = link.ring.ask(entry, &[], 0, &|| self.alive())?;
+        let thread = link.call(self.dir.as_fd(), asked.position)?;
+        if asked.reply().0 != 0 {
+            return Err(io::Error::from_raw_os_error(asked.reply().0));
+        }
+        THREAD.set((link.id, thread));
+        Ok(thread)
+    }
+
+    /// Error: the daemon is gone.
+    fn alive(&self) -> io::Result<()> {
+        crate::get_stream(&self.dir).map(drop)
+    }
+}
+
+impl<T> Did<T> {
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Did<U> {
+        match self {
+            Did::Done(value) => Did::Done(f(value)),
+            Did::Broken => Did::Broken,
+        }
+    }
+}
+
+fn did<T>(result: i32, value: T) -> io::Result<Did<T>> {
+    match result {
+        0 => Ok(Did::Done(value)),
+        BROKEN => Ok(Did::Broken),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+impl Link {
+    fn begin(dir: BorrowedFd<'_>) -> io::Result<Link> {
+        let (memory, fd) = Memory::make()?;
+        let mut arg = DirectBeginArg {
+            version: abi::VERSION,
+            protocol: VERSION,
+            memory: fd.as_raw_fd() as u32,
+            ..DirectBeginArg::default()
+        };
+        ioctl(dir, abi::IOC_DIRECT_BEGIN, &mut arg)?;
+        Ok(Link {
+            ring: Ring::new(memory),
+            id: arg.session,
+            handles: Mutex::default(),
+        })
+    }
+
+    /// Returns how the daemon calls this thread.
+    fn call(&self, dir: BorrowedFd<'_>, position: u64) -> io::Result<u32> {
+        let mut arg = DirectCallArg {
+            version: abi::VERSION,
+            session: self.id,
+            position,
+            ..DirectCallArg::default()
+        };
+        ioctl(dir, abi::IOC_DIRECT_CALL, &mut arg)?;
+        Ok(arg.thread)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.forks != sys::forks() {
+            // The mapping is its parent's. What lies at that address in this process, nobody knows.
+            let gone = Err(io::Error::from_raw_os_error(libc::EBADF));
+            std::mem::forget(std::mem::replace(&mut self.link, gone));
+            return;
+        }
+        let end = Entry {
+            op: op::END,
+            ..Entry::default()
+        };
+        let _ = self.post(end, &[]);
+    }
+}

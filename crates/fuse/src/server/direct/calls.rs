@@ -1,0 +1,178 @@
+//! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
+use super::execute::{answer, attr_of};
+use super::session::{Read, Refused, Session, read_at};
+use super::{Direct, Server, count};
+use crate::server::Answer;
+use crate::wire::{Errno, Request};
+use ccfs_client::abi::DirectCallArg;
+use ccfs_client::direct::layout::{ASKED, READING, WRITING, op, word};
+use ccfs_engine::{Ino, ROOT_INO, SyncCall, Wait};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::IntoBytes;
+
+/// Directories on the way to a session's first one.
+const DEPTH_MAX: usize = 4096;
+
+impl Server {
+    /// `IOC_DIRECT_CALL`: what came of it stands in the entry.
+    pub(in crate::server) fn call_direct(
+        &self,
+        request: &Request<'_>,
+        arg: &mut DirectCallArg,
+    ) -> Answer {
+        let (direct, header) = (&self.direct, &request.header);
+        let session = direct.session(arg.session, header.uid)?;
+        arg.thread = header.pid;
+        count(&direct.figures.calls, 1);
+        let read = direct.before_call(&session, arg.position)?;
+        let done = match read.entry.op {
+            op::THREAD => self.note_thread(&session, header.pid),
+            // The thread that calls, not one that the entry names.
+            _ if read.entry.thread != header.pid => Err(Refused::Errno(libc::EPERM)),
+            op::SYNC => self.sync_direct(request, &session, &read),
+            op::NAME => direct.name(&session, &read),
+            op::PATH => direct.path(&session, &read),
+            op::CREATE | op::MKDIR if read.entry.h == u32::MAX => {
+                let dir = self.target(request)?;
+                self.birth_in_known(request, &session, &read, dir)
+            }
+            _ => {
+                let mut consumer = session.lock(Wait::Allowed)?;
+                direct.execute(&session, &mut consumer, &read, &direct.volume)
+            }
+        };
+        answer(&session, &read, true, done);
+        Ok(())
+    }
+
+    fn note_thread(&self, session: &Session, tid: u32) -> Result<Vec<u8>, Refused> {
+        if self.callers.proc().process(tid) != Some(session.user.process) {
+            return Err(Refused::Errno(libc::EPERM));
+        }
+        let stream = self.callers.caller(tid, session.user.uid).stream;
+        session.note_thread(tid, stream)?;
+        if stream.is_group() {
+            self.direct.enters_group(tid);
+        }
+        Ok(Vec::new())
+    }
+
+    fn sync_direct(
+        &self,
+        request: &Request<'_>,
+        session: &Session,
+        read: &Read,
+    ) -> Result<Vec<u8>, Refused> {
+        let ino = self.direct.inode_of(session, read)?;
+        self.sync(request, &self.context(request, 0), SyncCall::File(ino))?;
+        Ok(Vec::new())
+    }
+
+    /// A file or directory is born in a directory that the kernel knows. The kernel may know that the name was not there, and is told before the
+    /// program is.
+    fn birth_in_known(
+        &self,
+        request: &Request<'_>,
+        session: &Arc<Session>,
+        read: &Read,
+        dir: Ino,
+    ) -> Result<Vec<u8>, Refused> {
+        let direct = &self.direct;
+        if self.status_dir.is_name(request.header.nodeid, &read.bytes) {
+            return Err(Refused::Errno(libc::EPERM));
+        }
+        let attr = {
+            let consumer = session.lock(Wait::Allowed)?;
+            direct.check_new_handle(&consumer, read)?;
+            drop(consumer);
+            direct.make(session, read, &direct.volume, dir)?
+        };
+        {
+            let mut consumer = session.lock(Wait::Allowed)?;
+            let access = READING | WRITING;
+            direct.open(session, &mut consumer, read.entry.h2, attr.ino, access);
+        }
+        direct
+            .notifier
+            .name_made(session.user.uid, dir, &read.bytes);
+        // Somebody may have removed it meanwhile, and its number may be another one's.
+        let now = direct.volume.getattr(attr.ino);
+        match now {
+            Ok(now) if now.generation == attr.generation => Ok(attr_of(&now).as_bytes().to_vec()),
+            _ => {
+                let mut consumer = session.lock(Wait::Allowed)?;
+                direct.close(session, &mut consumer, read.entry.h2);
+                Err(Refused::Errno(libc::ESTALE))
+            }
+        }
+    }
+}
+
+impl Direct {
+    /// The entry that a call is about; all before it is carried out.
+    fn before_call(&self, session: &Arc<Session>, position: u64) -> Result<Read, Errno> {
+        let mut consumer = session.lock(Wait::Allowed)?;
+        if consumer.head <= position {
+            self.drain_locked(session, &mut consumer, Wait::Allowed)?;
+        }
+        if consumer.over {
+            return Err(Errno(libc::EBADF));
+        }
+        drop(consumer);
+        let tail = session.memory.u64(word::TAIL).load(Ordering::SeqCst);
+        let read =
+            read_at(&session.memory, position, tail, Vec::new()).ok_or(Errno(libc::EINVAL))?;
+        match read.entry.flags & ASKED {
+            0 => Err(Errno(libc::EINVAL)),
+            _ => Ok(read),
+        }
+    }
+
+    fn inode_of(&self, session: &Session, read: &Read) -> Result<Ino, Refused> {
+        let consumer = session.lock(Wait::Allowed)?;
+        let handle = consumer.handles.get(&read.entry.h);
+        handle.map(|h| h.ino).ok_or(Refused::Errno(libc::EBADF))
+    }
+
+    /// A name by which a file can be opened, once.
+    fn name(&self, session: &Session, read: &Read) -> Result<Vec<u8>, Refused> {
+        let ino = self.inode_of(session, read)?;
+        let token = self.new_token(ino)?;
+        let mut consumer = session.lock(Wait::Allowed)?;
+        let before = consumer.tokens.insert(read.entry.h, token.clone());
+        drop(consumer);
+        if let Some(before) = before {
+            let user = session.user.uid;
+            self.notifier
+                .name_gone(user, session.root, before.as_bytes());
+        }
+        Ok(token.into_bytes())
+    }
+
+    /// A directory's number, and its path below the session's.
+    fn path(&self, session: &Session, read: &Read) -> Result<Vec<u8>, Refused> {
+        let ino = self.inode_of(session, read)?;
+        let (mut parts, mut at) = (Vec::new(), ino);
+        while at != session.root {
+            if at == ROOT_INO || parts.len() > DEPTH_MAX {
+                return Err(Refused::Errno(libc::ESTALE));
+            }
+            let parent = self.volume.lookup(at, b"..")?.ino;
+            let mut found = None;
+            self.volume.readdir(parent, 0, &mut |entry| {
+                let is_it = entry.ino == at && entry.name != b"." && entry.name != b"..";
+                if is_it {
+                    found = Some(entry.name.to_vec());
+                }
+                !is_it
+            })?;
+            parts.push(found.ok_or(Refused::Errno(libc::ESTALE))?);
+            at = parent;
+        }
+        parts.reverse();
+        let mut out = u64::from(ino).as_bytes().to_vec();
+        out.extend_from_slice(&parts.join(&b'/'));
+        Ok(out)
+    }
+}

@@ -1,0 +1,82 @@
+//! Who may have a session: whose rights are as simple as the server's own check of them.
+use super::Allowed;
+use crate::rights::Caller;
+use crate::wire::Errno;
+use ccfs_caller::Callers;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+
+/// The capabilities that concern files (linux/capability.h): CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID.
+const OF_FILES: u64 = 0b11111;
+
+/// A session's user, for as long as it lasts.
+#[derive(Clone, Debug)]
+pub struct User {
+    /// Its process.
+    pub process: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// What it may do.
+    pub caller: Caller,
+    /// Nothing is refused to it.
+    pub may_all: bool,
+}
+
+/// The caller as a session's user: root with all capabilities that concern files, in the daemon's user namespace, or the owner of a mount that nobody else can use; and
+/// nothing else confines the process. Error: EOPNOTSUPP.
+pub fn user(
+    callers: &Callers,
+    allowed: Allowed,
+    tid: u32,
+    uid: u32,
+    gid: u32,
+) -> Result<User, Errno> {
+    const NONE: Errno = Errno(libc::EOPNOTSUPP);
+    let proc = callers.proc();
+    let process = proc.process(tid).ok_or(NONE)?;
+    let who = proc.credentials(tid).ok_or(NONE)?;
+    if (who.uid, who.gid) != (uid, gid) || !proc.shares_user_namespace(tid) {
+        return Err(NONE);
+    }
+    let root = uid == 0 && who.capabilities & OF_FILES == OF_FILES;
+    let owner = uid == rustix::process::geteuid().as_raw() && !allowed.others;
+    if !(root || owner) || is_confined(tid) {
+        return Err(NONE);
+    }
+    let caller = Caller::new(&who, true);
+    Ok(User {
+        process,
+        uid,
+        gid,
+        caller,
+        may_all: root,
+    })
+}
+
+/// Something besides its user decides what the process may do: seccomp, no_new_privs, a label of an LSM.
+fn is_confined(tid: u32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{tid}/status")) else {
+        return true;
+    };
+    let is_set = |name: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
+        line.is_some_and(|value| value.trim() != "0")
+    };
+    let label = fs::read(format!("/proc/{tid}/attr/current")).unwrap_or_default();
+    let label = label.trim_ascii_end();
+    let free = label.is_empty() || label == b"unconfined" || label == b"\0" || label == b"kernel";
+    is_set("Seccomp:") || is_set("NoNewPrivs:") || !free
+}
+
+/// A descriptor of another process's table, as a new one.
+pub fn descriptor(tid: u32, number: u32) -> Option<OwnedFd> {
+    // A link of /proc opens the file itself, with new rights to it: a memory file's are those of its owner.
+    let path = format!("/proc/{tid}/fd/{number}");
+    // Only memory files are opened: anything else could wait, or be this very mount.
+    let target = fs::read_link(&path).ok()?;
+    if !target.to_str()?.starts_with("/memfd:ccfs-direct") {
+        return None;
+    }
+    let file = File::options().read(true).write(true).open(path).ok()?;
+    Some(file.into())
+}

@@ -1,0 +1,640 @@
+//! Entries become operations of the engine.
+use super::session::{Consumer, Handle, Read, Refused, Session};
+use super::{Direct, count};
+use crate::rights;
+use crate::wire::Errno;
+use ccfs_client::direct::layout::{
+    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, Name, READING, REPLY, RESULT, WOULD_WAIT,
+    WRITING, cost, op, reply_at, word,
+};
+use ccfs_engine::acl::Acl;
+use ccfs_engine::{
+    Calls, Context, Ino, Promise, RenameFlags, SetAttr, SetTime, SyncCall, Wait, WriteFlags,
+    drawn_by_this_thread,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::IntoBytes;
+
+/// The handle of an entry without one.
+const NO_HANDLE: u32 = u32::MAX;
+/// The extended attribute that is a list of rights.
+const ACL: &[u8] = b"system.posix_acl_access";
+
+pub type Executed = Result<Vec<u8>, Refused>;
+
+impl Direct {
+    /// Carries out what is published now. Error: EAGAIN, it would have to wait.
+    pub fn carry_out(&self, session: &Arc<Session>, wait: Wait) -> Result<(), Errno> {
+        let mut consumer = session.lock(wait)?;
+        self.drain_locked(session, &mut consumer, wait)
+    }
+
+    /// The same, for who has the session's lock.
+    pub fn drain_locked(
+        &self,
+        session: &Arc<Session>,
+        consumer: &mut Consumer,
+        wait: Wait,
+    ) -> Result<(), Errno> {
+        let memory = &session.memory;
+        let tail = memory.u64(word::TAIL).load(Ordering::SeqCst);
+        let drawn = drawn_by_this_thread();
+        let begun = consumer.head;
+        let mut done = Ok(());
+        while done.is_ok() {
+            let read = match consumer.next(memory, tail) {
+                Ok(Some(read)) => read,
+                Ok(None) => break,
+                Err(()) => {
+                    self.fail(session, consumer, libc::EINVAL, "its ring makes no sense");
+                    break;
+                }
+            };
+            let tried = || self.carry_out_entry(session, consumer, &read, wait);
+            done = match catch_unwind(AssertUnwindSafe(tried)) {
+                Ok(done) => done,
+                Err(_) => {
+                    self.fail(session, consumer, libc::EIO, "a bug stopped the volume");
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.volume.shutdown()));
+                    break;
+                }
+            };
+            if done.is_ok() {
+                let price = match read.entry.flags & ASKED {
+                    0 => cost(read.entry.op, read.entry.bytes as usize),
+                    _ => 0,
+                };
+                consumer.spent += price;
+                consumer.head += u64::from(read.entry.len);
+            }
+            consumer.buffer = read.bytes;
+        }
+        if consumer.head != begun {
+            let now = drawn_by_this_thread();
+            let drawn = Promise {
+                blocks: now.blocks - drawn.blocks,
+                inodes: now.inodes - drawn.inodes,
+            };
+            // Less may be allowed from here on, which the program must see before it sees that there is room again.
+            if drawn != Promise::default() {
+                session.renew_promise(&self.volume, drawn);
+            }
+            session.say_head(consumer);
+        }
+        done
+    }
+
+    /// The session is over: it has broken the rules, or the volume has failed it.
+    fn fail(&self, session: &Session, consumer: &mut Consumer, errno: i32, why: &str) {
+        let process = session.user.process;
+        tracing::warn!("direct calls of process {process} have ended: {why}");
+        consumer.over = true;
+        session.say_ended(errno);
+    }
+
+    fn carry_out_entry(
+        &self,
+        session: &Arc<Session>,
+        consumer: &mut Consumer,
+        read: &Read,
+        wait: Wait,
+    ) -> Result<(), Errno> {
+        let entry = &read.entry;
+        if entry.flags & BY_CALL != 0 {
+            return Ok(());
+        }
+        let asked = entry.flags & ASKED != 0;
+        count(
+            if asked {
+                &self.figures.asked
+            } else {
+                &self.figures.posted
+            },
+            1,
+        );
+        // Who waits for a reply is told to call; nobody else waits meanwhile.
+        let volume = match asked || wait == Wait::Never {
+            true => self.volume.non_blocking(),
+            false => &self.volume,
+        };
+        let done = self.execute(session, consumer, read, volume);
+        match done {
+            Err(Refused::Errno(libc::EAGAIN)) if !asked => return Err(Errno(libc::EAGAIN)),
+            Err(Refused::Errno(errno)) if !asked => {
+                let what = format!(
+                    "entry {} was accepted and failed: {}",
+                    entry.op,
+                    std::io::Error::from_raw_os_error(errno)
+                );
+                self.fail(session, consumer, libc::EIO, &what);
+            }
+            done => answer(session, read, asked, done),
+        }
+        Ok(())
+    }
+
+    /// On whose behalf an entry is carried out.
+    pub fn context(&self, session: &Session, read: &Read, umask: u32) -> Context {
+        let user = &session.user;
+        let caller = self.callers.caller(read.entry.thread, user.uid);
+        session.note_stream(caller.stream);
+        Context {
+            stream: caller.stream,
+            uid: user.uid,
+            gid: user.gid,
+            umask: umask & 0o777,
+            ignore_fsync: caller.ignore_fsync,
+            privileged: user.uid == 0,
+            posted: read.entry.flags & ASKED == 0,
+        }
+    }
+
+    /// Carries an entry out. Only a thread that the daemon was told of counts.
+    pub fn execute(
+        &self,
+        session: &Arc<Session>,
+        consumer: &mut Consumer,
+        read: &Read,
+        volume: &Calls,
+    ) -> Executed {
+        let entry = &read.entry;
+        if !session.has_thread(entry.thread) && !matches!(entry.op, op::CLOSE | op::END) {
+            return Err(Refused::Errno(libc::EPERM));
+        }
+        let dir = || consumer.held(entry.h).map(|h| h.ino);
+        let file = |access| match consumer.held(entry.h)? {
+            handle if handle.access & access == access => Ok(handle.ino),
+            _ => Err(Refused::Errno(libc::EBADF)),
+        };
+        match entry.op {
+            op::CREATE | op::MKDIR => {
+                let dir = dir()?;
+                self.birth(session, consumer, read, volume, dir)
+            }
+            op::LOOKUP => {
+                let dir = dir()?;
+                self.look_up(session, consumer, read, volume, dir)
+            }
+            op::WRITE | op::APPEND => self.write(session, read, volume, file(WRITING)?),
+            op::TRUNCATE => {
+                let ino = file(WRITING)?;
+                let dropped = self.dropped_by_write(session, volume, ino)?;
+                let set = SetAttr {
+                    size: Some(size(entry.a)?),
+                    kill_suidgid: dropped.kill_suidgid,
+                    kill_sgid: dropped.kill_sgid,
+                    ..SetAttr::default()
+                };
+                volume.setattr(&self.context(session, read, 0), ino, &set)?;
+                Ok(Vec::new())
+            }
+            op::SETATTR => self.set_attributes(session, read, volume, dir()?),
+            op::READ => {
+                let ino = file(READING)?;
+                let room = entry.len as usize - reply_at(entry.bytes as usize);
+                let (len, mut out) = ((entry.b as usize).min(room), Vec::new());
+                let end = entry.a.checked_add(len as u64).ok_or(Errno(libc::EINVAL))?;
+                size(end)?;
+                volume.read(ino, entry.a, len, &mut out)?;
+                Ok(out)
+            }
+            op::STAT => Ok(attr_of(&volume.getattr(dir()?)?).as_bytes().to_vec()),
+            op::READDIR => {
+                let dir = dir()?;
+                self.may(session, volume, dir, rights::READ)?;
+                list(read, volume, dir)
+            }
+            op::UNLINK | op::RMDIR => self.unlink(session, read, volume, dir()?),
+            op::RENAME => {
+                let (from, to) = (dir()?, consumer.held(entry.h2)?.ino);
+                self.rename(session, read, volume, from, to)
+            }
+            op::BARRIER => {
+                let cx = self.context(session, read, 0);
+                let process = session.user.process;
+                volume.barrier(&cx, SyncCall::File(dir()?), process)?;
+                Ok(Vec::new())
+            }
+            op::CLOSE => {
+                self.close(session, consumer, entry.h);
+                Ok(Vec::new())
+            }
+            op::DRAIN => Ok(Vec::new()),
+            op::END => {
+                consumer.over = true;
+                Ok(Vec::new())
+            }
+            _ => Err(Refused::Errno(libc::EINVAL)),
+        }
+    }
+
+    /// A new file or directory in `dir`, with a handle.
+    pub fn birth(
+        &self,
+        session: &Arc<Session>,
+        consumer: &mut Consumer,
+        read: &Read,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Executed {
+        self.check_new_handle(consumer, read)?;
+        let attr = self.make(session, read, volume, dir)?;
+        self.open(
+            session,
+            consumer,
+            read.entry.h2,
+            attr.ino,
+            READING | WRITING,
+        );
+        Ok(attr_of(&attr).as_bytes().to_vec())
+    }
+
+    /// Error: EINVAL, the number is none of a handle, or in use.
+    pub fn check_new_handle(&self, consumer: &Consumer, read: &Read) -> Result<(), Refused> {
+        let number = read.entry.h2;
+        match number == 0 || number >= HANDLES || consumer.handles.contains_key(&number) {
+            true => Err(Refused::Errno(libc::EINVAL)),
+            false => Ok(()),
+        }
+    }
+
+    /// The operation of it.
+    pub fn make(
+        &self,
+        session: &Session,
+        read: &Read,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Result<ccfs_engine::Attr, Refused> {
+        let entry = &read.entry;
+        let name = name(&read.bytes)?;
+        let cx = self.context(session, read, (entry.b >> 32) as u32);
+        self.may(session, volume, dir, rights::SEARCH)?;
+        let in_dir = Rights::of(session, volume, dir)?;
+        in_dir.check(|caller, dir| caller.may_create(dir))?;
+        let mode = entry.b as u32 & 0o7777;
+        Ok(match entry.op {
+            op::MKDIR => volume.mkdir(&cx, dir, name, mode as u16)?,
+            _ => {
+                let mode = in_dir.mode_of_new((mode | libc::S_IFREG) as u16);
+                volume.mknod(&cx, dir, name, mode, 0)?
+            }
+        })
+    }
+
+    /// A handle for an inode, held if that can be.
+    pub fn open(
+        &self,
+        session: &Arc<Session>,
+        consumer: &mut Consumer,
+        number: u32,
+        ino: Ino,
+        access: u32,
+    ) {
+        self.volume.remember(ino, 1);
+        let own = consumer.handles.values().filter(|h| h.ino == ino).count() as u64 + 1;
+        let held = consumer.breaking != Some(ino) && self.grant(session, ino, own);
+        consumer
+            .handles
+            .insert(number, Handle { ino, held, access });
+        let broken = session.memory.broken(number);
+        broken.store(u8::from(!held), Ordering::SeqCst);
+    }
+
+    pub fn close(&self, session: &Arc<Session>, consumer: &mut Consumer, number: u32) {
+        let Some(handle) = consumer.handles.remove(&number) else {
+            return;
+        };
+        if handle.held && !consumer.handles.values().any(|h| h.ino == handle.ino) {
+            self.holds.lock().remove(&handle.ino);
+        }
+        if let Some(token) = consumer.tokens.remove(&number) {
+            // The kernel would keep the file for its sake.
+            let user = session.user.uid;
+            self.notifier
+                .name_gone(user, session.root, token.as_bytes());
+        }
+        session.memory.broken(number).store(0, Ordering::SeqCst);
+        self.volume.forget(handle.ino, 1);
+    }
+
+    fn look_up(
+        &self,
+        session: &Arc<Session>,
+        consumer: &mut Consumer,
+        read: &Read,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Executed {
+        let number = read.entry.h2;
+        self.may(session, volume, dir, rights::SEARCH)?;
+        let attr = volume.lookup(dir, name(&read.bytes)?)?;
+        if number != NO_HANDLE {
+            self.check_new_handle(consumer, read)?;
+            let access = read.entry.b as u32 & (READING | WRITING);
+            if attr.is_file() && access != 0 {
+                let flag = |bit, right| if access & bit != 0 { right } else { 0 };
+                let want = flag(READING, rights::READ) | flag(WRITING, rights::WRITE);
+                self.may(session, volume, attr.ino, want)?;
+            }
+            self.open(session, consumer, number, attr.ino, access);
+        }
+        Ok(attr_of(&attr).as_bytes().to_vec())
+    }
+
+    fn write(&self, session: &Session, read: &Read, volume: &Calls, ino: Ino) -> Executed {
+        let entry = &read.entry;
+        let append = entry.op == op::APPEND;
+        let cx = self.context(session, read, 0);
+        let dropped = self.dropped_by_write(session, volume, ino)?;
+        let flags = WriteFlags {
+            append,
+            kill_suidgid: dropped.kill_suidgid,
+            kill_sgid: dropped.kill_sgid,
+            whole: true,
+            placed: !append,
+            ..WriteFlags::default()
+        };
+        let mut at = if append { 0 } else { size(entry.a)? };
+        size(
+            at.checked_add(read.bytes.len() as u64)
+                .ok_or(Errno(libc::EFBIG))?,
+        )?;
+        let mut rest = &read.bytes[..];
+        while !rest.is_empty() {
+            let n = volume.write(&cx, ino, at, rest, flags)?;
+            if n == 0 {
+                return Err(Refused::Errno(libc::EIO));
+            }
+            rest = &rest[n..];
+            at += n as u64;
+        }
+        Ok(Vec::new())
+    }
+
+    fn unlink(&self, session: &Session, read: &Read, volume: &Calls, dir: Ino) -> Executed {
+        let name = name(&read.bytes)?;
+        let cx = self.context(session, read, 0);
+        if !session.user.may_all {
+            self.may(session, volume, dir, rights::SEARCH)?;
+            let lost = Rights::of(session, volume, volume.lookup(dir, name)?.ino)?;
+            let in_dir = Rights::of(session, volume, dir)?;
+            in_dir.check(|caller, dir| caller.may_remove(dir, &lost.object()))?;
+        }
+        let victim = self.known_to_the_kernel(volume, dir, name);
+        match read.entry.op {
+            op::RMDIR => volume.rmdir(&cx, dir, name)?,
+            _ => volume.unlink(&cx, dir, name)?,
+        }
+        victim
+            .into_iter()
+            .for_each(|ino| self.attributes_changed(ino));
+        Ok(Vec::new())
+    }
+
+    fn rename(
+        &self,
+        session: &Session,
+        read: &Read,
+        volume: &Calls,
+        from: Ino,
+        to: Ino,
+    ) -> Executed {
+        let first = usize::try_from(read.entry.b).unwrap_or(usize::MAX);
+        let split = read.bytes.split_at_checked(first);
+        let (old, new) = split.ok_or(Errno(libc::EINVAL))?;
+        let (old, new) = (name(old)?, name(new)?);
+        if !session.user.may_all {
+            self.may_rename(session, volume, (from, old), (to, new))?;
+        }
+        let cx = self.context(session, read, 0);
+        let touched = [
+            self.known_to_the_kernel(volume, from, old),
+            self.known_to_the_kernel(volume, to, new),
+        ];
+        volume.rename(&cx, from, old, to, new, RenameFlags::default())?;
+        let touched = touched.into_iter().flatten();
+        touched.for_each(|ino| self.attributes_changed(ino));
+        Ok(Vec::new())
+    }
+
+    fn may_rename(
+        &self,
+        session: &Session,
+        volume: &Calls,
+        (from, old): (Ino, &[u8]),
+        (to, new): (Ino, &[u8]),
+    ) -> Result<(), Refused> {
+        self.may(session, volume, from, rights::SEARCH)?;
+        self.may(session, volume, to, rights::SEARCH)?;
+        let moved = volume.lookup(from, old)?.ino;
+        let target = match volume.lookup(to, new) {
+            Ok(target) if target.ino == moved => return Ok(()),
+            Ok(target) => Some(Rights::of(session, volume, target.ino)?),
+            Err(e) if e.errno() == libc::ENOENT => None,
+            Err(e) => return Err(e.into()),
+        };
+        let of = |ino| Rights::of(session, volume, ino);
+        let (from_rights, to_rights, moved) = (of(from)?, of(to)?, of(moved)?);
+        let rename = rights::Rename {
+            from: from_rights.object(),
+            to: to_rights.object(),
+            other_parent: from != to,
+            moved: moved.object(),
+            target: target.as_ref().map(|t| t.object()),
+            exchange: false,
+        };
+        Ok(session.user.caller.may_rename(&rename)?)
+    }
+
+    /// Checks a right to an object. Errors: EACCES, and those of reading it.
+    pub fn may(
+        &self,
+        session: &Session,
+        volume: &Calls,
+        ino: Ino,
+        want: u16,
+    ) -> Result<(), Refused> {
+        if session.user.may_all {
+            return Ok(());
+        }
+        let rights = Rights::of(session, volume, ino)?;
+        rights.check(|caller, object| caller.may(object, want))
+    }
+
+    fn dropped_by_write(
+        &self,
+        session: &Session,
+        volume: &Calls,
+        ino: Ino,
+    ) -> Result<rights::Dropped, Refused> {
+        if session.user.may_all {
+            return Ok(rights::Dropped::default());
+        }
+        let rights = Rights::of(session, volume, ino)?;
+        Ok(session.user.caller.dropped_by_write(&rights.object()))
+    }
+
+    fn set_attributes(&self, session: &Session, read: &Read, volume: &Calls, ino: Ino) -> Executed {
+        let mut set = changes(read)?;
+        let rights = Rights::of(session, volume, ino)?;
+        if let Some(mode) = set.mode {
+            set.mode = Some(rights.check(|caller, object| caller.may_chmod(object, mode))?);
+        }
+        if set.mtime.is_some() {
+            let given = rights::Times::Given;
+            rights.check(|caller, object| caller.may_set_times(object, given))?;
+        }
+        volume.setattr(&self.context(session, read, 0), ino, &set)?;
+        Ok(Vec::new())
+    }
+
+    /// What a name leads to, if the kernel may have its attributes: a file that was opened by a token, say.
+    fn known_to_the_kernel(&self, volume: &Calls, dir: Ino, name: &[u8]) -> Option<Ino> {
+        let ino = volume.lookup(dir, name).ok()?.ino;
+        (self.volume.is_remembered(ino) && !self.is_held(ino)).then_some(ino)
+    }
+}
+
+/// What decides who may do what with an object.
+struct Rights<'s> {
+    caller: &'s rights::Caller,
+    attr: ccfs_engine::Attr,
+    acl: Option<Acl>,
+}
+
+impl<'s> Rights<'s> {
+    fn of(session: &'s Session, volume: &Calls, ino: Ino) -> Result<Rights<'s>, Refused> {
+        let (caller, attr) = (&session.user.caller, volume.getattr(ino)?);
+        let asks = !session.user.may_all && caller.asks_acl(&rights::Object::new(&attr, None));
+        let acl = match asks.then(|| volume.getxattr(ino, ACL)) {
+            None => None,
+            Some(Ok(bytes)) => Acl::from_syscall(&bytes)?,
+            Some(Err(e)) if e.errno() == libc::ENODATA => None,
+            Some(Err(e)) => return Err(e.into()),
+        };
+        Ok(Rights { caller, attr, acl })
+    }
+
+    fn object(&self) -> rights::Object<'_> {
+        rights::Object::new(&self.attr, self.acl.as_ref())
+    }
+
+    fn check<T>(
+        &self,
+        may: impl FnOnce(&rights::Caller, &rights::Object<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Refused> {
+        Ok(may(self.caller, &self.object())?)
+    }
+
+    fn mode_of_new(&self, mode: u16) -> u16 {
+        self.caller.mode_of_new(&self.object(), mode)
+    }
+}
+
+/// Writes what came of an entry where its program looks.
+pub fn answer(session: &Session, read: &Read, asked: bool, done: Executed) {
+    let (memory, position) = (&session.memory, read.position);
+    let entry = &read.entry;
+    let at = reply_at(entry.bytes as usize);
+    let room = (entry.len as usize).saturating_sub(at);
+    let (result, bytes) = match done {
+        Ok(bytes) if bytes.len() <= room => (0, bytes),
+        Ok(_) if !asked => (0, Vec::new()),
+        Ok(_) => (libc::ERANGE, Vec::new()),
+        Err(Refused::Broken) => (BROKEN, Vec::new()),
+        Err(Refused::Errno(libc::EAGAIN)) if asked => (WOULD_WAIT, Vec::new()),
+        Err(Refused::Errno(errno)) => (errno, Vec::new()),
+    };
+    if !bytes.is_empty() {
+        memory.copy_in(position, at, &bytes);
+    }
+    let set = |within, value| {
+        memory
+            .entry_u32(position, within)
+            .store(value, Ordering::Release);
+    };
+    set(REPLY, bytes.len() as u32);
+    set(RESULT, result as u32);
+    if asked {
+        set(DONE, 1);
+    }
+}
+
+fn list(read: &Read, volume: &Calls, dir: Ino) -> Executed {
+    let entry = &read.entry;
+    let room = entry.len as usize - reply_at(entry.bytes as usize);
+    let mut out = Vec::new();
+    volume.readdir(dir, entry.a, &mut |one| {
+        let len = one.name.len();
+        if out.len() + size_of::<Name>() + len.next_multiple_of(8) > room {
+            return false;
+        }
+        let head = Name {
+            ino: one.ino.into(),
+            next: one.next,
+            len: len as u32,
+            kind: u32::from(one.dtype),
+        };
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(&one.name);
+        out.resize(out.len().next_multiple_of(8), 0);
+        true
+    })?;
+    Ok(out)
+}
+
+/// A name of one file, as the kernel would let it through.
+fn name(bytes: &[u8]) -> Result<&[u8], Refused> {
+    if bytes == b"." || bytes == b".." {
+        return Err(Refused::Errno(libc::EINVAL));
+    }
+    Ok(crate::wire::checked_name(bytes)?)
+}
+
+fn size(bytes: u64) -> Result<u64, Errno> {
+    match bytes <= i64::MAX as u64 {
+        true => Ok(bytes),
+        false => Err(Errno(libc::EFBIG)),
+    }
+}
+
+fn changes(read: &Read) -> Result<SetAttr, Errno> {
+    let entry = &read.entry;
+    let mut set = SetAttr::default();
+    if entry.h2 & !3 != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if entry.h2 & 1 != 0 {
+        set.mode = Some(entry.b as u16 & 0o7777);
+    }
+    if entry.h2 & 2 != 0 {
+        const NS: i64 = 1_000_000_000;
+        let ns = entry.a as i64;
+        let time = (ns.div_euclid(NS), ns.rem_euclid(NS) as u32);
+        set.atime = Some(SetTime::At(time));
+        set.mtime = Some(SetTime::At(time));
+    }
+    Ok(set)
+}
+
+pub fn attr_of(attr: &ccfs_engine::Attr) -> Attr {
+    layout::Attr {
+        ino: attr.ino.into(),
+        size: attr.size,
+        blocks: attr.blocks512,
+        mode: attr.mode.into(),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        atime: attr.atime.0,
+        mtime: attr.mtime.0,
+        ctime: attr.ctime.0,
+        atime_ns: attr.atime.1,
+        mtime_ns: attr.mtime.1,
+        ctime_ns: attr.ctime.1,
+        generation: attr.generation,
+    }
+}

@@ -1,0 +1,414 @@
+//! Calls of programs through memory that they share with the daemon (`ccfs_client::direct`): sessions, and what the kernel knows beside them.
+//!
+//! # Holds
+//! An inode is *held* by one session, or the kernel may know it; never both. So nothing that the kernel has in a cache can be wrong, and nobody is told
+//! anything. A hold is granted for an inode of which the kernel has no reference (a new one, above all), and ends
+//! * when the session has closed its last handle of it;
+//! * when the kernel asks for the inode (`break_hold`): the session's handles are marked, then all that was posted until then is carried out, then
+//!   the kernel gets its answer. The kernel's reference is counted before the table of holds is looked at, and a grant looks the other way round.
+//!
+//! Names are posted into held directories only: the kernel has no dentry, and no listing, of any. Where the kernel knows the directory, a name is
+//! made by a call that may wait (`births`), and the kernel is told before the program is.
+//!
+//! # Order
+//! A session's entries are carried out in the order in which they were published, whoever carries them out: the session's own
+//! thread, or a request that needs it done (`drain_stream`: a change or a sync of the same stream; a hold that is broken; unmounting). Locks are taken in this order:
+//! `Session::consumer`, `Direct::holds`. Neither is held while somebody waits for the kernel.
+//!
+//! # Groups
+//! While a thread of a session is in an atomic group the session holds nothing: what a group changes can be taken back, of which the
+//! program's own memory of names would know nothing.
+mod calls;
+mod confined;
+mod execute;
+mod session;
+mod thread;
+
+use super::notifier::Notifier;
+use super::{Answer, Server};
+use crate::transport::channel::Channel;
+use crate::wire::{Errno, Request};
+use ccfs_caller::{Callers, random};
+use ccfs_client::abi::{self as client, DirectBeginArg};
+use ccfs_client::direct::layout;
+use ccfs_client::direct::memory::Memory;
+use ccfs_engine::{Ino, StreamId, Volume, Wait};
+use parking_lot::{Mutex, RwLock};
+use serde_json::{Value, json};
+pub(super) use session::Session;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Sessions of a mount, and of one user.
+const SESSIONS_MAX: usize = 256;
+const SESSIONS_OF_USER: usize = 64;
+/// Names that wait to be opened once.
+const TOKENS_MAX: usize = 4096;
+/// Names that are given to files for one open begin so.
+const TOKEN: &str = ".ccfs-direct-";
+
+/// What of the mount decides whether there can be sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// The mount option `direct`.
+    pub on: bool,
+    /// Others than the mount's owner may use it.
+    pub others: bool,
+}
+
+/// All sessions of a mount.
+pub struct Direct {
+    volume: Arc<Volume>,
+    callers: Arc<Callers>,
+    notifier: Notifier,
+    kernel: Mutex<Option<Channel>>,
+    allowed: Allowed,
+    /// Sessions that there are: nobody looks further where it is 0.
+    count: AtomicUsize,
+    sessions: RwLock<HashMap<u64, Arc<Session>>>,
+    holds: Mutex<HashMap<Ino, Arc<Session>>>,
+    tokens: Mutex<HashMap<String, Ino>>,
+    ended: AtomicBool,
+    /// For `status`.
+    pub(super) figures: Figures,
+}
+
+/// Counters since the mount.
+#[derive(Default)]
+pub(super) struct Figures {
+    pub begun: AtomicU64,
+    pub posted: AtomicU64,
+    pub asked: AtomicU64,
+    pub calls: AtomicU64,
+    pub breaks: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(super) fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+impl Direct {
+    pub fn new(
+        volume: Arc<Volume>,
+        callers: Arc<Callers>,
+        notifier: Notifier,
+        allowed: Allowed,
+    ) -> Arc<Direct> {
+        Arc::new(Direct {
+            volume,
+            callers,
+            notifier,
+            kernel: Mutex::default(),
+            allowed,
+            count: AtomicUsize::new(0),
+            sessions: RwLock::default(),
+            holds: Mutex::default(),
+            tokens: Mutex::default(),
+            ended: AtomicBool::new(false),
+            figures: Figures::default(),
+        })
+    }
+
+    /// From here on the kernel can be told of attributes.
+    pub fn start(&self, kernel: Channel) {
+        *self.kernel.lock() = Some(kernel);
+    }
+
+    /// There are sessions.
+    pub fn is_active(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// For `status`: sessions now, and what was done since the mount; null where there can be none.
+    pub fn json(&self) -> Value {
+        if !self.allowed.on {
+            return Value::Null;
+        }
+        let figures = &self.figures;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        json!({
+            "sessions": self.count.load(Ordering::Relaxed),
+            "held": self.holds.lock().len(),
+            "promised_blocks": self.volume.promised().blocks,
+            "begun": load(&figures.begun),
+            "posted": load(&figures.posted),
+            "asked": load(&figures.asked),
+            "calls": load(&figures.calls),
+            "broken": load(&figures.breaks),
+        })
+    }
+
+    /// Begins a session of the process that a request comes from, on a directory. Errors: EOPNOTSUPP there are none on this mount, or not for this
+    /// process; EINVAL the memory is not what it should be; ENOSPC there are too many; EPROTO another protocol; ENOTDIR.
+    fn begin(
+        self: &Arc<Self>,
+        who: (u32, u32, u32),
+        root: Ino,
+        arg: &DirectBeginArg,
+    ) -> Result<u64, Errno> {
+        if arg.protocol != layout::VERSION {
+            return Err(Errno(libc::EPROTO));
+        }
+        let (tid, uid, gid) = who;
+        if !self.allowed.on || self.ended.load(Ordering::SeqCst) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if !self.volume.getattr(root)?.is_dir() {
+            return Err(Errno(libc::ENOTDIR));
+        }
+        let user = confined::user(&self.callers, self.allowed, tid, uid, gid)?;
+        let file = confined::descriptor(tid, arg.memory).ok_or(Errno(libc::EINVAL))?;
+        let memory = Memory::of(&file).map_err(|_| Errno(libc::EINVAL))?;
+        let id = random()?;
+        {
+            let all = self.sessions.read();
+            let own = all.values().filter(|s| s.user.uid == uid).count();
+            if all.len() >= SESSIONS_MAX || own >= SESSIONS_OF_USER {
+                return Err(Errno(libc::ENOSPC));
+            }
+        }
+        let session = Session::new(id, root, user, memory, &self.volume)?;
+        self.sessions.write().insert(id, session.clone());
+        self.count.fetch_add(1, Ordering::SeqCst);
+        count(&self.figures.begun, 1);
+        if let Err(e) = thread::start(self.clone(), session.clone()) {
+            tracing::warn!("no thread for a session of direct calls: {e}");
+            self.remove(&session);
+            return Err(Errno(libc::EAGAIN));
+        }
+        Ok(id)
+    }
+
+    /// The session of a user. Error: EBADF.
+    fn session(&self, id: u64, uid: u32) -> Result<Arc<Session>, Errno> {
+        let found = self.sessions.read().get(&id).cloned();
+        found
+            .filter(|s| s.user.uid == uid)
+            .ok_or(Errno(libc::EBADF))
+    }
+
+    /// Forgets a session that has ended: its thread, or who could start none.
+    fn remove(&self, session: &Arc<Session>) {
+        let (inodes, tokens) = session.close_all();
+        {
+            let mut holds = self.holds.lock();
+            holds.retain(|_, holder| !Arc::ptr_eq(holder, session));
+        }
+        for token in tokens {
+            let user = session.user.uid;
+            self.notifier
+                .name_gone(user, session.root, token.as_bytes());
+        }
+        for ino in inodes {
+            self.volume.forget(ino, 1);
+        }
+        self.volume.take_promise_back(session.take_promise());
+        if self.sessions.write().remove(&session.id).is_some() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Ends all sessions: what was posted is carried out.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        let all: Vec<_> = self.sessions.read().values().cloned().collect();
+        all.iter().for_each(|s| s.ask_to_end());
+        all.iter().for_each(|s| s.await_end());
+    }
+
+    /// Before a change or a sync of a stream by a request: what its sessions have posted comes first. `Again`: it would have to wait.
+    pub fn drain_stream(&self, stream: StreamId, wait: Wait) -> Result<(), Errno> {
+        self.drain(wait, |session| session.has_stream(stream))
+    }
+
+    /// Before what concerns the whole volume.
+    pub fn drain_all(&self, wait: Wait) -> Result<(), Errno> {
+        self.drain(wait, |_| true)
+    }
+
+    fn drain(&self, wait: Wait, wanted: impl Fn(&Session) -> bool) -> Result<(), Errno> {
+        let all: Vec<_> = {
+            let sessions = self.sessions.read();
+            let some = sessions.values().filter(|s| s.is_pending() && wanted(s));
+            some.cloned().collect()
+        };
+        all.iter()
+            .try_for_each(|session| self.carry_out(session, wait))
+    }
+
+    /// A thread has called: the streams of its sessions are those that it is in now.
+    pub fn thread_moved(&self, tid: u32, stream: StreamId) {
+        let sessions = self.sessions.read();
+        let its = sessions.values().filter(|s| s.has_thread(tid));
+        its.for_each(|s| s.note_stream(stream));
+    }
+
+    /// A thread is about to enter an atomic group: its sessions hold nothing from here on.
+    pub fn enters_group(&self, tid: u32) {
+        let its: Vec<_> = {
+            let sessions = self.sessions.read();
+            sessions
+                .values()
+                .filter(|s| s.has_thread(tid))
+                .cloned()
+                .collect()
+        };
+        for session in its {
+            session.note_group(tid);
+            self.break_all(&session);
+        }
+    }
+
+    fn break_all(&self, session: &Arc<Session>) {
+        let inodes: BTreeSet<Ino> = {
+            let holds = self.holds.lock();
+            let its = holds.iter().filter(|(_, s)| Arc::ptr_eq(s, session));
+            its.map(|(ino, _)| *ino).collect()
+        };
+        for ino in inodes {
+            let _ = self.break_hold(ino, Wait::Allowed);
+        }
+    }
+
+    /// The inode is held.
+    pub fn is_held(&self, ino: Ino) -> bool {
+        self.holds.lock().contains_key(&ino)
+    }
+
+    /// The kernel asks for an inode, and its reference is counted already: what was posted is carried out, and nobody holds it any more. Error: EAGAIN it would
+    /// have to wait.
+    pub fn break_hold(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
+        loop {
+            let Some(session) = self.holds.lock().get(&ino).cloned() else {
+                return Ok(());
+            };
+            let mut consumer = session.lock(wait)?;
+            // The program publishes first and looks at the mark then; here it is the other way round (`Ring::publish`).
+            consumer.mark(&session, ino);
+            std::sync::atomic::fence(Ordering::SeqCst);
+            consumer.breaking = Some(ino);
+            let drained = self.drain_locked(&session, &mut consumer, wait);
+            consumer.breaking = None;
+            drained?;
+            consumer.no_longer_held(ino);
+            let mut holds = self.holds.lock();
+            if holds.get(&ino).is_some_and(|s| Arc::ptr_eq(s, &session)) {
+                holds.remove(&ino);
+                count(&self.figures.breaks, 1);
+            }
+        }
+    }
+
+    /// A session may hold an inode from here on: the kernel does not know it, and nobody else holds it. The caller has counted a reference of his own.
+    fn grant(&self, session: &Arc<Session>, ino: Ino, own_references: u64) -> bool {
+        let mut holds = self.holds.lock();
+        match holds.get(&ino) {
+            Some(holder) => Arc::ptr_eq(holder, session),
+            None if session.is_in_group(&self.callers) => false,
+            None if self.volume.references(ino) != own_references => false,
+            None if self.volume.is_synchronous(ino) => false,
+            None => {
+                holds.insert(ino, session.clone());
+                true
+            }
+        }
+    }
+
+    /// A name by which an inode can be opened once.
+    fn new_token(&self, ino: Ino) -> Result<String, Errno> {
+        let name = format!("{TOKEN}{:016x}{:016x}", random()?, random()?);
+        let mut tokens = self.tokens.lock();
+        if tokens.len() >= TOKENS_MAX {
+            tokens.clear();
+        }
+        tokens.insert(name.clone(), ino);
+        Ok(name)
+    }
+
+    /// It is not used up.
+    pub fn keep_token(&self, name: &[u8], ino: Ino) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        self.tokens.lock().insert(name, ino);
+    }
+
+    /// What such a name is for.
+    pub fn token(&self, name: &[u8]) -> Option<Ino> {
+        if !self.is_active() || !name.starts_with(TOKEN.as_bytes()) {
+            return None;
+        }
+        let name = std::str::from_utf8(name).ok()?;
+        self.tokens.lock().remove(name)
+    }
+
+    /// The kernel may have attributes of an inode which an operation has changed.
+    fn attributes_changed(&self, ino: Ino) {
+        if let Some(kernel) = &*self.kernel.lock() {
+            kernel.invalidate_attrs(super::node_of(ino));
+        }
+    }
+}
+
+impl Server {
+    /// `IOC_DIRECT_BEGIN`.
+    pub(super) fn begin_direct(&self, request: &Request<'_>, arg: &mut DirectBeginArg) -> Answer {
+        let header = &request.header;
+        if arg.reserved != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if self.mount.read_only || self.mount.synchronous {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let who = (header.pid, header.uid, header.gid);
+        arg.session = self.direct.begin(who, self.target(request)?, arg)?;
+        Ok(())
+    }
+
+    /// Before a request is carried out: what was posted before it by those whose order it shares.
+    pub(super) fn drain_before(&self, request: &Request<'_>) -> Answer {
+        use crate::abi::op;
+        let header = &request.header;
+        let of_stream = match header.opcode {
+            op::SYNCFS => return self.direct.drain_all(request.wait),
+            // As far as nobody waits.
+            op::STATFS => {
+                let _ = self.direct.drain_all(Wait::Never);
+                return Ok(());
+            }
+            op::IOCTL => {
+                let cmd = request
+                    .arg_and_rest::<crate::abi::IoctlIn>()
+                    .map_or(0, |(arg, _)| arg.cmd);
+                match cmd {
+                    client::IOC_DIRECT_BEGIN
+                    | client::IOC_DIRECT_CALL
+                    | client::IOC_STATUS
+                    | client::IOC_TRACE
+                    | client::IOC_THAW => false,
+                    client::IOC_SYNC_VOLUME | client::IOC_STREAM_SYNC | client::IOC_FREEZE => {
+                        return self.direct.drain_all(request.wait);
+                    }
+                    client::IOC_GROUP_BEGIN | client::IOC_GROUP_ENTER => {
+                        self.direct.enters_group(header.pid);
+                        true
+                    }
+                    _ => true,
+                }
+            }
+            op::FSYNC
+            | op::FSYNCDIR
+            | op::FALLOCATE
+            | op::COPY_FILE_RANGE
+            | op::COPY_FILE_RANGE_64 => true,
+            opcode => super::serve::is_change(opcode),
+        };
+        match of_stream {
+            true => {
+                let caller = self.callers.caller(header.pid, header.uid);
+                self.direct.drain_stream(caller.stream, request.wait)
+            }
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! A session: its memory, its handles, and how far its ring is carried out.
+use super::confined::User;
+use crate::wire::Errno;
+use ccfs_caller::Callers;
+use ccfs_client::direct::layout::{ALIGN, Entry, HANDLES, LIMIT_MAX, RING_BYTES, op, word};
+use ccfs_client::direct::memory::{Memory, wait, wake};
+use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// What is promised to a session, so that what it posts cannot fail: blocks that its entries under way may cost, and inode numbers: a new file costs 12.
+const PROMISE: Promise = Promise {
+    blocks: LIMIT_MAX / 2,
+    inodes: (LIMIT_MAX / 2 / 12 + 1) as usize,
+};
+/// Streams of one session that are told apart.
+const STREAMS_MAX: usize = 64;
+/// Threads of a session.
+const THREADS_MAX: usize = 1 << 16;
+
+/// One session.
+pub struct Session {
+    pub id: u64,
+    /// The directory that it was begun on.
+    pub root: Ino,
+    pub user: User,
+    pub memory: Memory,
+    consumer: Mutex<Consumer>,
+    /// The consumer's head.
+    head: AtomicU64,
+    /// Becomes readable when the process ends.
+    pub process: OwnedFd,
+    threads: Mutex<Threads>,
+    promise: Mutex<Promise>,
+    ending: AtomicBool,
+    ended: Mutex<bool>,
+    has_ended: Condvar,
+}
+
+#[derive(Default)]
+struct Threads {
+    known: HashMap<u32, ()>,
+    streams: Vec<StreamId>,
+    /// More streams than are told apart.
+    many: bool,
+    /// Threads that have entered groups.
+    groups: Vec<u32>,
+}
+
+/// Who has this carries entries out.
+#[derive(Default)]
+pub struct Consumer {
+    pub head: u64,
+    pub spent: u64,
+    pub handles: HashMap<u32, Handle>,
+    /// The program has ended the session, or broken its rules.
+    pub over: bool,
+    /// The inode whose hold is being broken.
+    pub breaking: Option<Ino>,
+    /// Names by which the files of handles were opened through the mount.
+    pub tokens: HashMap<u32, String>,
+    /// For the bytes of the next entry.
+    pub buffer: Vec<u8>,
+}
+
+/// What a handle stands for. Each has a reference of the engine's.
+#[derive(Clone, Copy, Debug)]
+pub struct Handle {
+    pub ino: Ino,
+    pub held: bool,
+    /// What the program may do with it: `layout::READING`, `layout::WRITING`.
+    pub access: u32,
+}
+
+impl Session {
+    /// Error: ESRCH the process has ended.
+    pub fn new(
+        id: u64,
+        root: Ino,
+        user: User,
+        memory: Memory,
+        volume: &Volume,
+    ) -> Result<Arc<Session>, Errno> {
+        let pid = Pid::from_raw(user.process as i32).ok_or(Errno(libc::ESRCH))?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| Errno(libc::ESRCH))?;
+        let promise = volume.promise(PROMISE);
+        let session = Session {
+            id,
+            root,
+            user,
+            memory,
+            consumer: Mutex::default(),
+            head: AtomicU64::new(0),
+            process,
+            threads: Mutex::default(),
+            promise: Mutex::new(promise),
+            ending: AtomicBool::new(false),
+            ended: Mutex::default(),
+            has_ended: Condvar::new(),
+        };
+        session.say_limit(promise);
+        let most = volume.file_size_max();
+        session
+            .memory
+            .u64(word::SIZE_MAX)
+            .store(most, Ordering::Release);
+        Ok(Arc::new(session))
+    }
+
+    /// Posted entries are allowed to cost what is promised.
+    fn say_limit(&self, promise: Promise) {
+        let enough = promise.inodes >= PROMISE.inodes;
+        let limit = if enough { promise.blocks } else { 0 };
+        self.memory.u64(word::LIMIT).store(limit, Ordering::Release);
+    }
+
+    /// What was promised, which is nothing from here on.
+    pub fn take_promise(&self) -> Promise {
+        std::mem::take(&mut *self.promise.lock())
+    }
+
+    /// Entries have drawn on the promise: as much is promised anew, or less is allowed from here on.
+    pub fn renew_promise(&self, volume: &Volume, drawn: Promise) {
+        let mut promise = self.promise.lock();
+        promise.blocks = promise.blocks.saturating_sub(drawn.blocks);
+        promise.inodes = promise.inodes.saturating_sub(drawn.inodes);
+        if *promise == PROMISE {
+            return;
+        }
+        let more = volume.promise(Promise {
+            blocks: PROMISE.blocks - promise.blocks,
+            inodes: PROMISE.inodes - promise.inodes,
+        });
+        promise.blocks += more.blocks;
+        promise.inodes += more.inodes;
+        self.say_limit(*promise);
+    }
+
+    pub fn note_thread(&self, tid: u32, stream: StreamId) -> Result<(), Errno> {
+        let mut threads = self.threads.lock();
+        if threads.known.len() >= THREADS_MAX {
+            return Err(Errno(libc::ENOSPC));
+        }
+        threads.known.insert(tid, ());
+        threads.note(stream);
+        Ok(())
+    }
+
+    pub fn note_stream(&self, stream: StreamId) {
+        self.threads.lock().note(stream);
+    }
+
+    pub fn has_thread(&self, tid: u32) -> bool {
+        self.threads.lock().known.contains_key(&tid)
+    }
+
+    pub fn has_stream(&self, stream: StreamId) -> bool {
+        let threads = self.threads.lock();
+        threads.many || threads.streams.contains(&stream)
+    }
+
+    pub fn note_group(&self, tid: u32) {
+        let mut threads = self.threads.lock();
+        if !threads.groups.contains(&tid) {
+            threads.groups.push(tid);
+        }
+    }
+
+    /// A thread of the session is in an atomic group.
+    pub fn is_in_group(&self, callers: &Callers) -> bool {
+        let mut threads = self.threads.lock();
+        let uid = self.user.uid;
+        threads
+            .groups
+            .retain(|tid| callers.caller(*tid, uid).stream.is_group());
+        !threads.groups.is_empty()
+    }
+
+    /// Something is published that is not carried out.
+    pub fn is_pending(&self) -> bool {
+        let tail = self.memory.u64(word::TAIL).load(Ordering::SeqCst);
+        // The program could change the word that tells it.
+        tail != self.head.load(Ordering::SeqCst)
+    }
+
+    /// Entries are carried out up to there.
+    pub fn say_head(&self, consumer: &Consumer) {
+        self.head.store(consumer.head, Ordering::SeqCst);
+        let say = |at, value| self.memory.u64(at).store(value, Ordering::Release);
+        say(word::SPENT, consumer.spent);
+        say(word::HEAD, consumer.head);
+        self.wake_program();
+    }
+
+    /// Error: EAGAIN, somebody carries entries out, and the caller must not wait.
+    pub fn lock(&self, wait: Wait) -> Result<MutexGuard<'_, Consumer>, Errno> {
+        match wait {
+            Wait::Allowed => Ok(self.consumer.lock()),
+            Wait::Never => self.consumer.try_lock().ok_or(Errno(libc::EAGAIN)),
+        }
+    }
+
+    pub fn ask_to_end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.wake_thread();
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    pub fn note_ended(&self) {
+        *self.ended.lock() = true;
+        self.has_ended.notify_all();
+    }
+
+    /// Waits for its thread.
+    pub fn await_end(&self) {
+        let mut ended = self.ended.lock();
+        while !*ended {
+            self.has_ended.wait(&mut ended);
+        }
+    }
+
+    /// Tells the program, once: nothing is carried out any more.
+    pub fn say_ended(&self, errno: i32) {
+        let word = self.memory.u32(word::ENDED);
+        let _ = word.compare_exchange(0, errno as u32, Ordering::SeqCst, Ordering::SeqCst);
+        self.wake_program();
+    }
+
+    /// Whoever waits in the program looks again.
+    pub fn wake_program(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.memory.u32(word::WAITERS).load(Ordering::SeqCst) != 0 {
+            let replies = self.memory.u32(word::REPLIES);
+            replies.fetch_add(1, Ordering::SeqCst);
+            wake(replies);
+        }
+    }
+
+    pub fn wake_thread(&self) {
+        let sleeps = self.memory.u32(word::SLEEPS);
+        sleeps.store(0, Ordering::SeqCst);
+        wake(sleeps);
+    }
+
+    /// Its thread sleeps until it is woken, as deep as `depth`, at most for so long; not if there is something to do.
+    pub fn sleep(&self, depth: u32, most: Duration) {
+        let sleeps = self.memory.u32(word::SLEEPS);
+        sleeps.store(depth, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if !self.is_pending() && !self.is_ending() {
+            wait(sleeps, depth, most);
+        }
+        sleeps.store(0, Ordering::SeqCst);
+    }
+
+    /// Its entries are carried out no more.
+    pub fn is_over(&self) -> bool {
+        self.consumer.lock().over
+    }
+
+    /// Nothing is open any more: the inodes that were, and the names that the kernel may have of them.
+    pub fn close_all(&self) -> (Vec<Ino>, Vec<String>) {
+        let mut consumer = self.consumer.lock();
+        consumer.over = true;
+        let inodes = consumer.handles.drain().map(|(_, h)| h.ino).collect();
+        (inodes, consumer.tokens.drain().map(|(_, t)| t).collect())
+    }
+}
+
+impl Threads {
+    fn note(&mut self, stream: StreamId) {
+        if self.streams.contains(&stream) || self.many {
+            return;
+        }
+        self.many = self.streams.len() >= STREAMS_MAX;
+        self.streams.push(stream);
+    }
+}
+
+/// Why an entry was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The kernel may know what it is about.
+    Broken,
+    Errno(i32),
+}
+
+impl From<Errno> for Refused {
+    fn from(errno: Errno) -> Self {
+        Refused::Errno(errno.0)
+    }
+}
+
+impl From<ccfs_engine::Error> for Refused {
+    fn from(error: ccfs_engine::Error) -> Self {
+        Refused::Errno(error.errno())
+    }
+}
+
+/// An entry that was read and checked.
+#[derive(Debug)]
+pub struct Read {
+    pub entry: Entry,
+    pub position: u64,
+    /// The bytes that follow its head.
+    pub bytes: Vec<u8>,
+}
+
+impl Consumer {
+    /// The next entry up to `tail`, with its bytes in `buffer`. `None`: there is none. Error: the program has broken the rules.
+    pub fn next(&mut self, memory: &Memory, tail: u64) -> Result<Option<Read>, ()> {
+        loop {
+            if self.over || self.head == tail {
+                return Ok(None);
+            }
+            // More than the ring holds, or what is no whole entry, was never published.
+            if tail.wrapping_sub(self.head) > RING_BYTES as u64 {
+                return Err(());
+            }
+            let buffer = std::mem::take(&mut self.buffer);
+            let read = read_at(memory, self.head, tail, buffer).ok_or(())?;
+            if read.entry.op == op::PAD {
+                self.head += u64::from(read.entry.len);
+                self.buffer = read.bytes;
+                continue;
+            }
+            return Ok(Some(read));
+        }
+    }
+
+    /// What a handle stands for, if it is held.
+    pub fn held(&self, handle: u32) -> Result<Handle, Refused> {
+        let known = self.handles.get(&handle).filter(|h| h.held);
+        known.copied().ok_or(Refused::Broken)
+    }
+
+    /// The program sees from here on that the inode's hold is not to be relied on.
+    pub fn mark(&self, session: &Session, ino: Ino) {
+        for (number, _) in self.handles.iter().filter(|(_, h)| h.ino == ino) {
+            session.memory.broken(*number).store(1, Ordering::SeqCst);
+        }
+    }
+
+    pub fn no_longer_held(&mut self, ino: Ino) {
+        for handle in self.handles.values_mut().filter(|h| h.ino == ino) {
+            handle.held = false;
+        }
+    }
+}
+
+/// Reads the entry at a position. `None`: it is none.
+pub fn read_at(memory: &Memory, position: u64, tail: u64, mut bytes: Vec<u8>) -> Option<Read> {
+    let mut entry = Entry::new_zeroed();
+    if !position.is_multiple_of(ALIGN as u64) || position >= tail {
+        return None;
+    }
+    memory.copy_out(position, 0, entry.as_mut_bytes());
+    let len = entry.len as usize;
+    let room = RING_BYTES - (position % RING_BYTES as u64) as usize;
+    let ends = position.checked_add(u64::from(entry.len))?;
+    let whole = ccfs_client::direct::layout::reply_at(entry.bytes as usize);
+    let fits = len >= ALIGN
+        && len.is_multiple_of(ALIGN)
+        && len <= room
+        && ends <= tail
+        && (whole <= len || entry.op == op::PAD)
+        && entry.bytes as usize <= len;
+    if !fits {
+        return None;
+    }
+    bytes.resize(entry.bytes as usize, 0);
+    if entry.op != op::PAD {
+        memory.copy_out(position, ccfs_client::direct::layout::HEAD, &mut bytes);
+    }
+    let known = |h: u32| h < HANDLES || h == u32::MAX;
+    (known(entry.h)).then_some(Read {
+        entry,
+        position,
+        bytes,
+    })
+}

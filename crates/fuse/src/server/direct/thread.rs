@@ -1,0 +1,73 @@
+//! A session's thread: it carries entries out, sleeps as deep as it can afford, and ends with the program.
+use super::Direct;
+use super::session::Session;
+use crate::sys;
+use ccfs_client::direct::ring::{ASLEEP, DOZES};
+use ccfs_engine::Wait;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long it looks for more before it dozes. It gives its processor to whoever wants it meanwhile.
+const LOOKS: Duration = Duration::from_micros(50);
+/// How long a posted entry may lie while it dozes, and how often it dozes before it sleeps.
+const DOZE: Duration = Duration::from_micros(500);
+const DOZES_MAX: u32 = 40;
+/// How often it looks whether the program lives.
+const SLEEP: Duration = Duration::from_secs(1);
+
+/// Starts it. Error: there can be no thread.
+pub fn start(direct: Arc<Direct>, session: Arc<Session>) -> io::Result<()> {
+    // The caller may be a queue's thread.
+    sys::leave_idle_class();
+    std::thread::Builder::new()
+        .name("fuse-direct".into())
+        .spawn(move || {
+            sys::use_all_processors();
+            serve(&direct, &session);
+            direct.remove(&session);
+            session.note_ended();
+        })?;
+    Ok(())
+}
+
+fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
+    let mut dozed = 0;
+    loop {
+        let ending = session.is_ending() || dozed > 0 && has_ended(session);
+        if session.is_pending() {
+            dozed = 0;
+            // Errors are the entries', but for a volume that is gone; the session is over then.
+            let _ = direct.carry_out(session, Wait::Allowed);
+        }
+        // What comes later than that end is not waited for: a program can go on for ever.
+        if ending || session.is_over() {
+            session.say_ended(libc::ENOTCONN);
+            return;
+        }
+        let begun = Instant::now();
+        while !session.is_pending() && begun.elapsed() < LOOKS {
+            std::thread::yield_now();
+        }
+        if session.is_pending() {
+            continue;
+        }
+        if dozed < DOZES_MAX {
+            dozed += 1;
+            session.sleep(DOZES, DOZE);
+        } else {
+            session.sleep(ASLEEP, SLEEP);
+        }
+    }
+}
+
+/// The program has ended.
+fn has_ended(session: &Session) -> bool {
+    let mut fds = [PollFd::new(&session.process, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+}

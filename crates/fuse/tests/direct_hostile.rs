@@ -1,0 +1,328 @@
+//! Sessions of programs that break the rules, stop, or die: nobody else waits or sees anything of it.
+mod common;
+use ccfs_client::abi::{self, DirectBeginArg, DirectCallArg};
+use ccfs_client::direct::layout::{
+    ALIGN, ASKED, BY_CALL, Entry, MEMORY, RING_BYTES, VERSION, op, word,
+};
+use ccfs_client::direct::memory::Memory;
+use ccfs_client::direct::{OpenOptions, Session};
+use ccfs_fuse::FsType;
+use ccfs_testkit::Rng;
+use common::{TestMount, any_ioctl, can_mount};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, IntoBytes};
+
+fn ioctl<T: IntoBytes + FromBytes>(file: &File, number: u32, arg: &mut T) -> Result<(), i32> {
+    any_ioctl(file, number, arg.as_mut_bytes()).map_err(|e| e.raw_os_error().unwrap())
+}
+
+fn begin(dir: &File, memory: impl AsFd) -> Result<u64, i32> {
+    let mut arg = DirectBeginArg {
+        version: abi::VERSION,
+        protocol: VERSION,
+        memory: memory.as_fd().as_raw_fd() as u32,
+        ..DirectBeginArg::default()
+    };
+    ioctl(dir, abi::IOC_DIRECT_BEGIN, &mut arg)?;
+    Ok(arg.session)
+}
+
+fn call(dir: &File, session: u64, position: u64) -> Result<u32, i32> {
+    let mut arg = DirectCallArg {
+        version: abi::VERSION,
+        session,
+        position,
+        ..DirectCallArg::default()
+    };
+    ioctl(dir, abi::IOC_DIRECT_CALL, &mut arg)?;
+    Ok(arg.thread)
+}
+
+#[test]
+fn memory_that_is_not_as_it_should_be() {
+    if !can_mount("memory_that_is_not_as_it_should_be") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = File::open(m.mnt()).unwrap();
+    let make = |name: &str, size: usize, seals: SealFlags| {
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, size as u64).unwrap();
+        fcntl_add_seals(&fd, seals).unwrap();
+        fd
+    };
+    let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW;
+    for (name, size, seals) in [
+        ("ccfs-direct", MEMORY, SealFlags::SEAL | SealFlags::GROW),
+        ("ccfs-direct", MEMORY, SealFlags::SHRINK | SealFlags::GROW),
+        ("ccfs-direct", MEMORY - 4096, all),
+        ("ccfs-direct", MEMORY + 4096, all),
+        ("other", MEMORY, all),
+    ] {
+        assert_eq!(begin(&dir, make(name, size, seals)), Err(libc::EINVAL));
+    }
+    assert_eq!(begin(&dir, &dir), Err(libc::EINVAL));
+    let file = File::create(m.path("file")).unwrap();
+    assert_eq!(begin(&dir, &file), Err(libc::EINVAL));
+    assert_eq!(
+        begin(&file, make("ccfs-direct", MEMORY, all)),
+        Err(libc::ENOTDIR)
+    );
+    assert_eq!(call(&dir, 1, 0), Err(libc::EBADF));
+    let id = begin(&dir, make("ccfs-direct", MEMORY, all)).unwrap();
+    assert_eq!(call(&dir, id, 0), Err(libc::EINVAL));
+    assert_eq!(call(&dir, id, 7), Err(libc::EINVAL));
+    assert_eq!(call(&dir, id, u64::MAX - 63), Err(libc::EINVAL));
+    assert_eq!(call(&dir, id ^ 1, 0), Err(libc::EBADF));
+    drop((dir, file));
+    m.unmount();
+}
+
+/// What a hostile program puts into its ring: entries of any kind, half of them plausible.
+fn garbage(rng: &mut Rng, thread: u32) -> (Entry, Vec<u8>) {
+    let names: [&[u8]; 8] = [b"a", b"b", b"..", b".", b"a/b", b"", b"x\0y", &[b'n'; 300]];
+    let bytes = match rng.below(3) {
+        0 => vec![7; rng.below(5000) as usize],
+        _ => names[rng.below(8) as usize].to_vec(),
+    };
+    let whole = (56 + bytes.len().next_multiple_of(8) + 200).next_multiple_of(ALIGN);
+    let odd = |rng: &mut Rng, n: u64| match rng.below(20) {
+        0 => rng.draw(),
+        _ => n,
+    };
+    let entry = Entry {
+        len: odd(rng, whole as u64) as u32,
+        op: rng.below(25) as u16,
+        flags: [0, ASKED, BY_CALL, ASKED | BY_CALL][rng.below(4) as usize],
+        thread: odd(rng, thread.into()) as u32,
+        h: [rng.below(4), rng.below(4), rng.draw(), u64::MAX][rng.below(4) as usize] as u32,
+        h2: [rng.below(4), rng.below(4), rng.draw(), u64::MAX][rng.below(4) as usize] as u32,
+        bytes: odd(rng, bytes.len() as u64) as u32,
+        a: [rng.below(100_000), rng.draw()][rng.below(2) as usize],
+        b: [rng.below(0o10000), rng.draw()][rng.below(2) as usize],
+        ..Entry::default()
+    };
+    (entry, bytes)
+}
+
+/// One session of a hostile program, which ends as soon as the daemon has enough of it.
+fn attack(dir: &File, rng: &mut Rng, deadline: Instant) {
+    let (memory, fd) = Memory::make().unwrap();
+    let Ok(session) = begin(dir, &fd) else {
+        return;
+    };
+    // The thread makes itself known, as the protocol wants it.
+    let entry = Entry {
+        len: 64,
+        op: op::THREAD,
+        flags: ASKED | BY_CALL,
+        ..Entry::default()
+    };
+    memory.copy_in(0, 0, entry.as_bytes());
+    memory.u64(word::TAIL).store(64, Ordering::SeqCst);
+    let Ok(thread) = call(dir, session, 0) else {
+        return;
+    };
+    let mut at = 64u64;
+    // It makes a directory, so that there is something to hold.
+    let entry = Entry {
+        len: 256,
+        op: op::MKDIR,
+        flags: ASKED | BY_CALL,
+        thread,
+        h: u32::MAX,
+        h2: 1,
+        bytes: 8,
+        b: 0o777,
+        ..Entry::default()
+    };
+    memory.copy_in(at, 0, entry.as_bytes());
+    memory.copy_in(at, 56, format!("{:08x}", rng.draw() as u32).as_bytes());
+    memory.u64(word::TAIL).store(at + 256, Ordering::SeqCst);
+    call(dir, session, at).unwrap();
+    at += 256;
+    while Instant::now() < deadline && memory.u32(word::ENDED).load(Ordering::SeqCst) == 0 {
+        for _ in 0..rng.below(20) + 1 {
+            let (entry, bytes) = garbage(rng, thread);
+            let len = (56 + bytes.len().next_multiple_of(8) + 200).next_multiple_of(ALIGN) as u64;
+            let left = RING_BYTES as u64 - at % RING_BYTES as u64;
+            if len > left {
+                let pad = Entry {
+                    len: left as u32,
+                    ..Entry::default()
+                };
+                memory.copy_in(at, 0, pad.as_bytes());
+                at += left;
+            }
+            memory.copy_in(at, 0, entry.as_bytes());
+            memory.copy_in(at, 56, &bytes);
+            at += len;
+        }
+        let tail = match rng.below(50) {
+            0 => rng.draw(),
+            1 => at - 64,
+            _ => at,
+        };
+        memory.u64(word::TAIL).store(tail, Ordering::SeqCst);
+        for at in [word::HEAD, word::SPENT, word::LIMIT] {
+            if rng.below(10) == 0 {
+                memory.u64(at).store(rng.draw(), Ordering::SeqCst);
+            }
+        }
+        if rng.below(4) == 0 {
+            let _ = call(dir, session, rng.below(at / 64 + 1) * 64);
+        }
+        let end = Instant::now() + Duration::from_millis(5);
+        while memory.u64(word::HEAD).load(Ordering::SeqCst) < at && Instant::now() < end {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Several hostile programs, each of whose memory is also changed under the daemon's eyes; others go on as if they were not there.
+#[test]
+fn hostile_programs() {
+    if !can_mount("hostile_programs") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let seed = std::env::var("CCFS_TEST_SEED").map_or(20271, |s| s.parse().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(4);
+    let (mnt, stop) = (m.mnt(), AtomicBool::new(false));
+    let mut rounds = 0;
+    std::thread::scope(|scope| {
+        for attacker in 0..3u64 {
+            let mnt = &mnt;
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed + attacker);
+                let dir = File::open(mnt).unwrap();
+                while Instant::now() < deadline {
+                    attack(&dir, &mut rng, deadline);
+                }
+            });
+        }
+        // A program that keeps the rules, and one that knows nothing of sessions.
+        let session = Session::begin(File::open(&mnt).unwrap()).unwrap();
+        let mine = session.root().unwrap().make_dir("mine", 0o777).unwrap();
+        while Instant::now() < deadline {
+            let (name, begun) = (format!("f{rounds}"), Instant::now());
+            let file = mine.open(&name, OpenOptions::new_file()).unwrap();
+            file.write_at(name.as_bytes(), 0).unwrap();
+            fs::write(mnt.join("other"), &name).unwrap();
+            assert_eq!(fs::read(mnt.join("other")).unwrap(), name.as_bytes());
+            assert_eq!(
+                fs::read(mnt.join("mine").join(&name)).unwrap(),
+                name.as_bytes()
+            );
+            for entry in fs::read_dir(&mnt).unwrap() {
+                let _ = entry.unwrap().metadata();
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "seed {seed}");
+            rounds += 1;
+            // The volume is small.
+            mine.remove_file(&name).unwrap();
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    assert!(rounds > 5, "{rounds} rounds, seed {seed}");
+    m.unmount();
+    let image = m.image();
+    let fsck = Command::new("e2fsck")
+        .arg("-fn")
+        .arg(image)
+        .output()
+        .unwrap();
+    assert!(fsck.status.success(), "seed {seed}: {fsck:?}");
+}
+
+/// Not a test: the program that the next one kills. It says what it has posted.
+#[test]
+fn child() {
+    let Ok(dir) = std::env::var("CCFS_DIRECT_CHILD") else {
+        return;
+    };
+    let session = Session::begin(File::open(&dir).unwrap()).unwrap();
+    assert!(session.is_direct(), "{:?}", session.why_not());
+    let tree = session.root().unwrap().make_dir("tree", 0o777).unwrap();
+    for n in 0.. {
+        let file = tree.open(format!("f{n}"), OpenOptions::new_file()).unwrap();
+        for part in 0..3u8 {
+            file.append(&[part; 700]).unwrap();
+        }
+        drop(file);
+        println!("posted {n}");
+    }
+}
+
+/// What a program has posted is carried out, wherever it dies, and its session leaves nothing behind.
+#[test]
+fn programs_that_are_killed() {
+    if !can_mount("programs_that_are_killed") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let mut rng = Rng::new(5);
+    for round in 0..8 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env("CCFS_DIRECT_CHILD", m.mnt())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let least = 20 + rng.below(800);
+        let mut last = None;
+        for line in lines.by_ref() {
+            let line = line.unwrap();
+            last = line
+                .strip_prefix("posted ")
+                .map(|n| n.parse().unwrap())
+                .or(last);
+            if last >= Some(least) {
+                break;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for line in lines.map_while(Result::ok) {
+            last = line
+                .strip_prefix("posted ")
+                .map(|n| n.parse().unwrap())
+                .or(last);
+        }
+        let last = last.expect("it posted something");
+        for n in 0..=last {
+            let bytes = fs::read(m.path(&format!("tree/f{n}"))).unwrap();
+            assert_eq!(bytes.len(), 2100, "round {round}: file {n} of {last}");
+            assert!(
+                bytes
+                    .chunks(700)
+                    .enumerate()
+                    .all(|(at, p)| p.iter().all(|b| usize::from(*b) == at))
+            );
+        }
+        fs::remove_dir_all(m.path("tree")).unwrap();
+        let status = || {
+            let text = fs::read_to_string(m.path(".ccfs/status.json")).unwrap();
+            let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+            status["direct"].clone()
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        while status()["sessions"] != 0 {
+            assert!(Instant::now() < end, "{}", status());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let now = status();
+        assert_eq!(
+            (&now["held"], &now["promised_blocks"]),
+            (&0.into(), &0.into())
+        );
+    }
+    m.unmount();
+}
