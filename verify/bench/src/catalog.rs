@@ -7,11 +7,39 @@ use crate::experiment::{
 use crate::growth::Growth;
 use crate::latency::{Figure4, Table3, Update};
 use crate::recovery::Recovery;
+use crate::system::System;
+use crate::workload::library::{Act, Calls};
 use crate::workload::{Call, Kind, Micro, Scale, Threaded};
 use clap::ValueEnum;
 
 /// Single calls are measured for this share of the time.
 const MICRO_SHARE: f64 = 0.3;
+
+/// What is measured by the calls of the library, beside the same by system calls.
+const DIRECT: [(&str, Act, usize, &str); 6] = [
+    ("createfiles-1", Act::Small, 1, "a create, write or close"),
+    ("createfiles-4", Act::Small, 4, "a create, write or close"),
+    ("create", Act::Create, 1, "a new empty file"),
+    ("append-4k", Act::Append, 1, "4 KiB appended, in memory"),
+    (
+        "overwrite-4k",
+        Act::Overwrite,
+        1,
+        "4 KiB overwritten, in memory",
+    ),
+    ("unlink", Act::Unlink, 1, "an unlink"),
+];
+/// The variant of it.
+const LIBRARY: &str = "calls";
+
+/// By system calls, or by the library's, where the system is named for them.
+fn by_library(system: System) -> Vec<&'static str> {
+    match system {
+        System::CcfsLib => vec![LIBRARY],
+        System::Null | System::Fuse2fs => Vec::new(),
+        _ => vec![""],
+    }
+}
 
 /// Everything that is measured at a scale, in the order in which it is measured and reported.
 pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
@@ -29,6 +57,19 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
         for threads in [1, 2, 4] {
             all.push(Box::new(threaded(call, threads)));
         }
+    }
+    for (name, act, threads, op) in DIRECT {
+        all.push(Box::new(Plain {
+            name: format!("direct/{name}"),
+            group: Group::Direct,
+            op,
+            on_models: false,
+            share: if act == Act::Small { 1.0 } else { MICRO_SHARE },
+            make: Box::new(move |scale: Scale, variant: &str| {
+                Box::new(Calls::new(act, threads, variant == LIBRARY, scale))
+            }),
+            variants: by_library,
+        }));
     }
     for engine in Engine::all() {
         all.push(Box::new(engine));

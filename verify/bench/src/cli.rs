@@ -34,6 +34,8 @@ pub enum Command {
     Scale(ScaleArgs),
     #[command(hide = true)]
     Disk(DiskArgs),
+    /// Make a server far away: relay a socket, with a delay
+    Far(FarArgs),
     #[command(hide = true)]
     Null(NullArgs),
     #[command(hide = true)]
@@ -283,6 +285,17 @@ impl ScaleArgs {
         }
         is_directory(&self.dir)
     }
+}
+
+/// Relays connections of one UNIX socket to another one; what is sent arrives later, either way. Ends when it is killed.
+#[derive(Args, Debug)]
+pub struct FarArgs {
+    /// Socket to listen on
+    pub listen: PathBuf,
+    /// Socket of the server
+    pub server: PathBuf,
+    /// Time there and back, microseconds
+    pub round_trip_us: u64,
 }
 
 /// Serves a modelled disk until stdin ends.

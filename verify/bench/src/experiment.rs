@@ -22,6 +22,8 @@ pub enum Group {
     Micro,
     /// 1, 2 and 4 threads, and as many streams
     Threads,
+    /// Small files and single calls by the library's calls through shared memory
+    Direct,
     /// The engine by itself, without a mount
     Engine,
     /// Sync latency beside another application's data (Table 3)

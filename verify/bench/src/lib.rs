@@ -12,6 +12,7 @@ pub mod disk;
 pub mod doc;
 pub mod engine;
 pub mod experiment;
+pub mod far;
 pub mod front;
 pub mod goals;
 pub mod growth;

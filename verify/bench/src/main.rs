@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 use ccfs_bench::cli::{Cli, Command};
 use ccfs_bench::outputs::warn;
-use ccfs_bench::{counting, disk, engine, front, guard, null, scale};
+use ccfs_bench::{counting, disk, engine, far, front, guard, null, scale};
 use ccfs_command::Failure;
 use ccfs_command::manual::{self, Extra};
 use ccfs_command::output::print_json;
@@ -52,6 +52,10 @@ fn main() -> ExitCode {
                 },
             };
             disk::serve(source, &args.below)
+        }
+        Some(Command::Far(args)) => {
+            let time = std::time::Duration::from_micros(args.round_trip_us);
+            far::serve(&args.listen, &args.server, time)
         }
         Some(Command::Null(args)) => null::serve(args),
         Some(Command::Engine(args)) => engine::worker::serve(args),

@@ -117,6 +117,7 @@ fn can(system: System, group: Group, disk: DiskKind) -> bool {
     match system {
         System::Null => groups.contains(&group) && disk == DiskKind::Real,
         System::Ext4Eatmydata => group == Group::Apps,
+        System::CcfsLib => group == Group::Direct,
         _ => true,
     }
 }
@@ -127,6 +128,7 @@ fn no_job(system: System) -> &'static str {
             "it has no disk: only server workloads, single calls and programs run on it, beside the real disk (--group personalities,micro,apps)"
         }
         System::Ext4Eatmydata => "only programs run on it (--group apps)",
+        System::CcfsLib => "only what calls the library runs on it (--group direct)",
         _ => "none of these workloads runs on it on these disks (--list names all)",
     }
 }
@@ -148,6 +150,7 @@ fn tells(system: System, group: Group, disk: DiskKind) -> bool {
 /// The label of a system used in a certain way.
 pub fn label(system: System, variant: &str) -> String {
     match variant {
+        _ if system == System::CcfsLib => system.name().to_string(),
         "" => system.name().to_string(),
         _ => format!("{}+{variant}", system.name()),
     }

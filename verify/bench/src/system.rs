@@ -13,6 +13,8 @@ const MKE2FS_EXTENDED: &str = "nodiscard,lazy_itable_init=0,lazy_journal_init=0"
 pub const EATMYDATA: &str = "eatmydata";
 /// The mount option of ccfs that chooses how requests travel.
 const TRANSPORT_OPTION: &str = "transport";
+/// And the one by which calls through shared memory are allowed.
+const DIRECT_OPTION: &str = "direct";
 /// Bytes for each inode. The default, 16 KiB, has no room for a directory of 100,000 files on the smallest images.
 const BYTES_PER_INODE: &str = "8192";
 /// Longest that a mount whose file server ended stays in the list.
@@ -39,6 +41,8 @@ pub enum System {
     CcfsDev,
     /// ccfs on an image file, requests through io_uring
     CcfsUring,
+    /// ccfs on an image file, programs call through shared memory (libccfs)
+    CcfsLib,
     /// A FUSE server over io_uring that throws data away: what FUSE itself costs
     Null,
 }
@@ -56,6 +60,7 @@ impl System {
             System::CcfsDevice => "ccfs-device",
             System::CcfsDev => "ccfs-dev",
             System::CcfsUring => "ccfs-uring",
+            System::CcfsLib => "ccfs-lib",
             System::Null => "null",
         }
     }
@@ -64,7 +69,11 @@ impl System {
     pub fn is_ccfs(self) -> bool {
         matches!(
             self,
-            System::Ccfs | System::CcfsDevice | System::CcfsDev | System::CcfsUring
+            System::Ccfs
+                | System::CcfsDevice
+                | System::CcfsDev
+                | System::CcfsUring
+                | System::CcfsLib
         )
     }
 
@@ -89,9 +98,10 @@ impl System {
         }
     }
 
-    /// What `-o` of `ccfs mount` gets to choose the transport.
+    /// What `-o` of `ccfs mount` gets to choose the way of calls.
     pub fn transport(self) -> Option<String> {
         match self {
+            System::CcfsLib => Some(format!("{DIRECT_OPTION}=on")),
             System::CcfsDev => Some(format!("{TRANSPORT_OPTION}=dev")),
             System::CcfsUring => Some(format!("{TRANSPORT_OPTION}=uring")),
             _ => None,
@@ -133,7 +143,8 @@ impl System {
     fn no_transport(self) -> Option<String> {
         let option = self.transport()?;
         let help = ccfs_program().map(|p| output_of(Command::new(p).args(["mount", "--help"])));
-        let known = help.is_ok_and(|h| h.contains(&format!("{TRANSPORT_OPTION}=")));
+        let name = option.split('=').next().unwrap_or_default();
+        let known = help.is_ok_and(|h| h.contains(&format!("{name}=")));
         (!known).then(|| format!("this ccfs has no mount option {option}"))
     }
 

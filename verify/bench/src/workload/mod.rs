@@ -5,6 +5,7 @@
 mod createfiles;
 pub mod files;
 pub mod fileserver;
+pub mod library;
 mod micro;
 pub mod randwrite;
 pub mod seqwrite;
