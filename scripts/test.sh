@@ -19,6 +19,9 @@ part() {
 # Packages whose tests mount nothing: they only compute, so they run beside the others, and give way to them.
 computing='/(command|crash|device|engine|ext4|faults|fuzzing|image|log)/Cargo.toml'
 
+# Suites that wait for others most of the time (servers, hosts that are frozen, connections that break): beside all others.
+waiting='/remote/Cargo.toml|/ccfs/Cargo.toml.*	store$'
+
 # Test programs of these packages that take long, measure, or mount with the kernel's ext4: `make check` leaves them out. All of
 # those of crash, faults and fuzzing take long.
 long=' stress throughput fsync_devices image_kernel image_speed dir_scale '
@@ -32,12 +35,15 @@ built() {
 
 # lane LOG COMMAND...: runs the suites that stdin names (manifest, program), each with COMMAND, and shows one when it has ended.
 lane() {
-    local all=$1 manifest program log status=0
+    local all=$1 manifest program log begun status=0
     shift
     log=$(mktemp)
     while IFS=$'\t' read -r manifest program _; do
+        [ -n "$manifest" ] || continue
+        begun=$SECONDS
         echo "     Running $program" >"$log"
         (cd "$(dirname "$manifest")" && exec "$@" "$program") </dev/null >>"$log" 2>&1 || status=1
+        [ $((SECONDS - begun)) -lt 20 ] || echo "     $((SECONDS - begun)) s" >>"$log"
         {
             flock 9
             grep -vE '^(test .* \.\.\. ok|running [0-9]+ tests?)?$' "$log"
@@ -48,14 +54,17 @@ lane() {
     return "$status"
 }
 
-# beside LOG NICENESS SUITES SUITES: runs two lists of suites, the first niced, beside each other.
+# beside LOG NICENESS SUITES SUITES [SUITES]: runs lists of suites, the first niced, beside each other.
 beside() {
-    local log=$1 other status=0
+    local log=$1 niced waits status=0
     lane "$log" nice -n "$2" <<<"$3" &
-    other=$!
+    niced=$!
+    lane "$log" env <<<"${5:-}" &
+    waits=$!
     trap 'trap - INT TERM; kill 0' INT TERM
     lane "$log" env <<<"$4" || status=1
-    wait "$other" || status=1
+    wait "$niced" || status=1
+    wait "$waits" || status=1
     return "$status"
 }
 
@@ -87,7 +96,8 @@ short_tests() {
 run_suites() {
     local log status=0
     log=$(mktemp)
-    beside "$log" 15 "$(grep -E "$computing" <<<"$1")" "$(grep -vE "$computing" <<<"$1")" || status=1
+    beside "$log" 15 "$(grep -E "$computing" <<<"$1")" "$(grep -vE "$computing|$waiting" <<<"$1")" "$(grep -E "$waiting" <<<"$1")" ||
+        status=1
     counts "$log"
     rm -f "$log"
     return "$status"

@@ -84,6 +84,7 @@ fn show(s: &Value) {
     );
     show_mount(s);
     show_store(&s["store"]);
+    show_direct(&s["direct"]);
     let stopped = text(s, "stopped");
     let state = match (stopped.is_empty(), s["read_only"].as_bool()) {
         (false, _) => format!("STOPPED: {stopped}"),
@@ -180,6 +181,20 @@ fn show_mount(s: &Value) {
 }
 
 /// The way to a volume on another machine.
+fn show_direct(s: &Value) {
+    if s.is_object() {
+        say!(
+            "direct    {} sessions, {} files held; {} calls posted, {} asked, {} by system calls; {} looked for by others",
+            number(s, "sessions"),
+            number(s, "held"),
+            number(s, "posted"),
+            number(s, "asked"),
+            number(s, "calls"),
+            number(s, "broken"),
+        );
+    }
+}
+
 fn show_store(s: &Value) {
     if !s.is_object() {
         return;

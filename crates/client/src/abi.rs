@@ -85,8 +85,8 @@ pub struct DirectBeginArg {
     pub protocol: u32,
     /// In: the descriptor of the memory.
     pub memory: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// In: the descriptor of the directory, by which the call is made.
+    pub directory: u32,
     /// Out: the session. Nobody can guess it.
     pub session: u64,
 }
@@ -105,6 +105,10 @@ pub struct DirectCallArg {
     pub session: u64,
     /// Where the entry begins.
     pub position: u64,
+    /// In: the descriptor of the directory, by which the call is made.
+    pub directory: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// ATOMIC flag: from now on the descriptor's open is O_ATOMIC. Without it the call only tells the token.

@@ -308,3 +308,226 @@ fn check(path: &Path) -> bool {
     }
     true
 }
+
+/// What others change in a directory that a session has made, the session sees at its next call, whatever it believes to know.
+#[test]
+fn others_change_names() {
+    if !can_mount("others_change_names") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let session = session(&m);
+    let root = session.root().unwrap();
+    let tree = root.make_dir("d", 0o777).unwrap();
+    drop(new_file(&tree, "a"));
+    fs::write(m.path("d/x"), "theirs").unwrap();
+    assert_eq!(tree.stat("x").unwrap().size, 6);
+    let file = tree.open("x", OpenOptions::reading()).unwrap();
+    assert_eq!(read(&file), b"theirs");
+    fs::remove_file(m.path("d/a")).unwrap();
+    drop(new_file(&tree, "a"));
+    tree.remove_file("x").unwrap();
+    assert!(!m.path("d/x").exists());
+    assert_eq!(file.stat().unwrap().nlink, 0);
+    // Another object for the same directory, and a third.
+    let other = root.make_dir("e", 0o777).unwrap();
+    let again = root.open_dir("e").unwrap();
+    drop(new_file(&again, "b"));
+    assert_eq!(
+        other
+            .open("b", OpenOptions::new_file())
+            .map(drop)
+            .unwrap_err()
+            .kind(),
+        ErrorKind::AlreadyExists
+    );
+    // A directory that is moved away and replaced.
+    let moved = root.make_dir("f", 0o777).unwrap();
+    drop(new_file(&moved, "inside"));
+    fs::rename(m.path("f"), m.path("g")).unwrap();
+    fs::create_dir(m.path("f")).unwrap();
+    drop(new_file(&moved, "more"));
+    assert!(m.path("g/inside").exists() && m.path("g/more").exists());
+    assert_eq!(fs::read_dir(m.path("f")).unwrap().count(), 0);
+    drop((file, tree, other, again, moved, root, session));
+    m.unmount();
+}
+
+/// One session posts in a stream; what another one asks for comes after that, and a sync of one makes durable what the other has done.
+#[test]
+fn sessions_in_one_stream() {
+    if !can_mount("sessions_in_one_stream") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let (one, two) = (session(&m), session(&m));
+    let first = one.root().unwrap().make_dir("one", 0o777).unwrap();
+    let second = two.root().unwrap().make_dir("two", 0o777).unwrap();
+    let sync = |file: &File| file.sync().unwrap();
+    for n in 0..200 {
+        let (a, b) = (
+            new_file(&first, &format!("f{n}")),
+            new_file(&second, &format!("f{n}")),
+        );
+        a.write_at(format!("a{n}").as_bytes(), 0).unwrap();
+        b.write_at(format!("b{n}").as_bytes(), 0).unwrap();
+        if n % 20 == 19 {
+            sync(if n % 40 == 19 { &a } else { &b });
+        }
+    }
+    let keeps = new_file(&second, "last");
+    sync(&keeps);
+    // Nothing more is written from here on.
+    common::shut_down(&fs::File::open(m.mnt()).unwrap()).unwrap();
+    drop((keeps, first, second, one, two));
+    m.crash();
+    m.mount();
+    for n in 0..200 {
+        for (dir, letter) in [("one", 'a'), ("two", 'b')] {
+            let text = fs::read_to_string(m.path(&format!("{dir}/f{n}"))).unwrap();
+            assert_eq!(text, format!("{letter}{n}"));
+        }
+    }
+    m.unmount();
+}
+
+/// A full volume says so, at once also where a session has a file open that has no name any more; and goes on when there is room again.
+#[test]
+fn full() {
+    if !can_mount("full") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let session = session(&m);
+    let tree = session.root().unwrap().make_dir("tree", 0o777).unwrap();
+    let nameless = new_file(&tree, "nameless");
+    nameless.write_at(&[1; 5000], 0).unwrap();
+    tree.remove_file("nameless").unwrap();
+    let full = |e: io::Error| assert_eq!(e.kind(), ErrorKind::StorageFull, "{e}");
+    let (mut files, mut accepted) = (Vec::new(), 0u64);
+    let begun = std::time::Instant::now();
+    'all: for n in 0.. {
+        let file = tree.open(format!("f{n}"), OpenOptions::new_file());
+        let file = match file {
+            Ok(file) => file,
+            Err(e) => {
+                full(e);
+                break;
+            }
+        };
+        for part in 0..64u64 {
+            match file.write_at(&[n as u8; 65536], part * 65536) {
+                Ok(()) => accepted += 65536,
+                Err(e) => {
+                    full(e);
+                    files.push((file, part * 65536));
+                    break 'all;
+                }
+            }
+        }
+        files.push((file, 64 * 65536));
+    }
+    assert!(accepted > 30 << 20, "{accepted}");
+    // 10 s for each refusal where the nameless file is waited for.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60));
+    for (n, (file, size)) in files.iter().enumerate() {
+        assert!(file.stat().unwrap().size >= *size, "file {n}");
+    }
+    assert_eq!(read(&nameless), [1; 5000]);
+    drop(files);
+    tree.remove_file("f0").unwrap();
+    tree.remove_file("f1").unwrap();
+    let file = new_file(&tree, "again");
+    file.write_at(&[7; 1 << 20], 0).unwrap();
+    assert_eq!(fs::read(m.path("tree/again")).unwrap(), [7; 1 << 20]);
+    // Of inodes there is an end as well.
+    let many = session.root().unwrap().make_dir("many", 0o777).unwrap();
+    let made = (0..)
+        .take_while(
+            |n| match many.open(format!("{n}"), OpenOptions::new_file()) {
+                Ok(_) => true,
+                Err(e) => {
+                    full(e);
+                    false
+                }
+            },
+        )
+        .count();
+    assert!(made > 1000, "{made}");
+    assert_eq!(many.read_dir().unwrap().len(), made);
+    assert_eq!(fs::read_dir(m.path("many")).unwrap().count(), made);
+    drop((file, nameless, tree, many, session));
+    m.unmount();
+    let image = m.image();
+    let fsck = std::process::Command::new("e2fsck")
+        .arg("-fn")
+        .arg(image)
+        .output()
+        .unwrap();
+    assert!(fsck.status.success(), "{fsck:?}");
+}
+
+/// A group takes back all that its member has done by direct calls, for everybody; threads that are in none go on.
+#[test]
+fn groups() {
+    if !can_mount("groups") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let session = session(&m);
+    let tree = session.root().unwrap().make_dir("tree", 0o777).unwrap();
+    let before = new_file(&tree, "before");
+    before.write_at(b"before", 0).unwrap();
+    let dir = fs::File::open(m.mnt()).unwrap();
+    for commits in [false, true] {
+        let handle = ccfs_client::group_begin(&dir, None).unwrap();
+        let inside = new_file(&tree, "inside");
+        inside.write_at(b"inside", 0).unwrap();
+        let sub = tree.make_dir("sub", 0o777).unwrap();
+        drop(new_file(&sub, "deep"));
+        before.write_at(b"BEFORE", 0).unwrap();
+        drop((inside, sub));
+        match commits {
+            true => ccfs_client::group_commit(&dir, handle, false).unwrap(),
+            false => ccfs_client::group_abort(&dir, handle).unwrap(),
+        }
+        assert_eq!(tree.stat("inside").is_ok(), commits);
+        assert_eq!(m.path("tree/sub/deep").exists(), commits);
+        let text: &[u8] = if commits { b"BEFORE" } else { b"before" };
+        assert_eq!(read(&before), text);
+        assert_eq!(fs::read(m.path("tree/before")).unwrap(), text);
+    }
+    let after = session.root().unwrap().make_dir("after", 0o777).unwrap();
+    assert!(new_file(&after, "x").is_direct());
+    drop((before, tree, after, dir, session));
+    m.unmount();
+}
+
+/// By a read-only bind mount nothing is changed, though the daemon could.
+#[test]
+fn read_only_bind_mounts() {
+    if !can_mount("read_only_bind_mounts") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::create_dir(m.path("dir")).unwrap();
+    let view = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let ran = std::process::Command::new("mount").args(args).status();
+        assert!(ran.unwrap().success(), "{args:?}");
+    };
+    let (dir, at) = (m.path("dir"), view.path().to_str().unwrap().to_string());
+    run(&["--bind", dir.to_str().unwrap(), &at]);
+    run(&["-o", "remount,bind,ro", &at]);
+    let looked = std::panic::catch_unwind(|| {
+        let session = Session::begin(fs::File::open(&at).unwrap()).unwrap();
+        let why = session.why_not().map(|e| e.raw_os_error().unwrap());
+        assert_eq!(why, Some(libc::EROFS));
+        let made = session.root().unwrap().make_dir("x", 0o777).map(drop);
+        assert_eq!(made.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    });
+    common::unmount(view.path());
+    looked.unwrap();
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    m.unmount();
+}

@@ -27,6 +27,7 @@ fn begin(dir: &File, memory: impl AsFd) -> Result<u64, i32> {
         version: abi::VERSION,
         protocol: VERSION,
         memory: memory.as_fd().as_raw_fd() as u32,
+        directory: dir.as_raw_fd() as u32,
         ..DirectBeginArg::default()
     };
     ioctl(dir, abi::IOC_DIRECT_BEGIN, &mut arg)?;
@@ -38,6 +39,7 @@ fn call(dir: &File, session: u64, position: u64) -> Result<u32, i32> {
         version: abi::VERSION,
         session,
         position,
+        directory: dir.as_raw_fd() as u32,
         ..DirectCallArg::default()
     };
     ioctl(dir, abi::IOC_DIRECT_CALL, &mut arg)?;

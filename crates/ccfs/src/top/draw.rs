@@ -112,6 +112,12 @@ pub fn head(view: &View) -> Vec<String> {
             size::show(v.avoided_bytes)
         ),
     ];
+    lines.extend(v.direct.as_ref().map(|direct| {
+        format!(
+            "direct calls: {} sessions, {} files held, {} posted, {} asked",
+            direct.sessions, direct.held, direct.posted, direct.asked
+        )
+    }));
     lines.extend(v.store.as_ref().map(|store| {
         let connected = match store.connected {
             true => "connected",

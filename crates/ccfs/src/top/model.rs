@@ -33,6 +33,17 @@ pub struct Volume {
     pub avoided_bytes: u64,
     /// Of a volume on another machine.
     pub store: Option<Store>,
+    /// Where there can be direct calls.
+    pub direct: Option<Direct>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Direct {
+    pub sessions: u64,
+    /// Files and directories that the kernel does not know.
+    pub held: u64,
+    pub posted: u64,
+    pub asked: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -208,6 +219,12 @@ fn volume(s: &Value) -> Volume {
         written_bytes: number(c, "device_written_bytes"),
         avoided_bytes: number(c, "avoided_bytes"),
         store: s["store"].is_object().then(|| store(&s["store"])),
+        direct: s["direct"].is_object().then(|| Direct {
+            sessions: number(&s["direct"], "sessions"),
+            held: number(&s["direct"], "held"),
+            posted: number(&s["direct"], "posted"),
+            asked: number(&s["direct"], "asked"),
+        }),
     }
 }
 

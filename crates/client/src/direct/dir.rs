@@ -2,13 +2,12 @@
 use super::attr::{attr_of, attr_of_stat};
 use super::file::{File, FileWay};
 use super::layout::{Attr, Entry, Name, READING, op};
-use super::node::{Dirs, Kind, Node, Way};
+use super::node::{Dirs, Kind, KnownNames, Node, Way};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with, statat, unlinkat,
 };
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,8 +16,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::FromBytes;
 
-/// Names of one directory that are kept in memory; one with more is asked about.
-const NAMES_MAX: usize = 1 << 16;
 /// Bytes of a listing at a time.
 const LISTING: usize = 32 << 10;
 /// The handle of the directory that a call by ioctl is made on.
@@ -106,9 +103,10 @@ impl Dir {
             op::MKDIR => Kind::Dir,
             _ => Kind::File,
         };
+        self.0.check_held(way)?;
         if let Way::Held(dir, names) = way {
             let done = match names {
-                Some(names) if names.contains_key(name) => {
+                Some(names) if names.get(name).is_some() => {
                     return Err(io::Error::from_raw_os_error(libc::EEXIST));
                 }
                 Some(_) if kind == Kind::File => session
@@ -119,11 +117,10 @@ impl Dir {
                     .map(attr_of),
             };
             if let Did::Done(attr) = done {
-                if let Some(known) = names {
-                    known.insert(name.into(), kind);
-                    if known.len() > NAMES_MAX {
-                        *names = None;
-                    }
+                if let Some(known) = names
+                    && !known.insert(name, kind)
+                {
+                    *names = None;
                 }
                 return Ok(attr);
             }
@@ -178,10 +175,11 @@ impl Dir {
         wanted: Option<u32>,
     ) -> io::Result<Did<(Attr, u32)>> {
         let session = &self.0.session;
+        self.0.check_held(way)?;
         let Way::Held(dir, names) = way else {
             return Ok(Did::Broken);
         };
-        if names.as_ref().is_some_and(|n| !n.contains_key(name)) {
+        if names.as_ref().is_some_and(|n| n.get(name).is_none()) {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
         let handle = match wanted {
@@ -219,7 +217,7 @@ impl Dir {
         }
         let attr = made?;
         // Where the program itself may not make anything it is asked.
-        let names = (attr.mode & 0o300 == 0o300).then(HashMap::new);
+        let names = (attr.mode & 0o300 == 0o300).then(KnownNames::default);
         let node = Arc::new(Node {
             session: session.clone(),
             dirs: self.0.dirs.clone(),
@@ -276,7 +274,7 @@ impl Dir {
     /// Removes the name of a file. Errors: as unlink(2).
     pub fn remove_file(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let name = checked(name.as_ref())?;
-        self.remove(name, op::UNLINK)
+        self.remove(&mut self.0.lock(), name, op::UNLINK)
     }
 
     /// Removes an empty directory. Errors: as rmdir(2).
@@ -284,37 +282,34 @@ impl Dir {
         let name = checked(name.as_ref())?;
         let session = &self.0.session;
         let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut way = self.0.lock();
         // It may be open, and somebody about to make something in it.
-        let node = self.live_dir(name);
+        let node = self.live_dir(&mut way, name);
         let mut removed = node.as_ref().map(|n| n.lock());
-        self.remove(name, op::RMDIR)?;
-        if let Some(names) = removed.as_mut().and_then(|way| way.names_mut()) {
-            *names = None;
-        }
+        self.remove(&mut way, name, op::RMDIR)?;
+        forget_names(removed.as_deref_mut());
         Ok(())
     }
 
     /// The object that a name of a held directory leads to, if it is a directory that is open.
-    fn live_dir(&self, name: &[u8]) -> Option<Arc<Node>> {
-        let mut way = self.0.lock();
-        let Ok(Did::Done((attr, _))) = self.look_up(&mut way, name, None) else {
+    fn live_dir(&self, way: &mut Way, name: &[u8]) -> Option<Arc<Node>> {
+        let Ok(Did::Done((attr, _))) = self.look_up(way, name, None) else {
             return None;
         };
-        drop(way);
         let found = self.0.dirs().get(&attr.ino).and_then(|n| n.upgrade());
         found.filter(|node| !Arc::ptr_eq(node, &self.0))
     }
 
-    fn remove(&self, name: &[u8], op: u16) -> io::Result<()> {
+    fn remove(&self, way: &mut Way, name: &[u8], op: u16) -> io::Result<()> {
         let session = &self.0.session;
-        let mut way = self.0.lock();
-        if let Way::Held(dir, names) = &mut *way {
+        self.0.check_held(way)?;
+        if let Way::Held(dir, names) = way {
             let entry = Entry {
                 op,
                 h: *dir,
                 ..Entry::default()
             };
-            let known = names.as_ref().map(|n| n.get(name).copied());
+            let known = names.as_ref().map(|n| n.get(name));
             let done = match known {
                 Some(None) => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
                 Some(Some(Kind::File)) if op == op::UNLINK => session.post(entry, &[name])?,
@@ -326,13 +321,13 @@ impl Dir {
                 }
                 return Ok(());
             }
-            self.0.make_real(&mut way)?;
+            self.0.make_real(way)?;
         }
         let flags = match op {
             op::RMDIR => AtFlags::REMOVEDIR,
             _ => AtFlags::empty(),
         };
-        self.through_mount(&mut way, |dir| Ok(unlinkat(dir, name, flags)?))
+        self.through_mount(way, |dir| Ok(unlinkat(dir, name, flags)?))
     }
 
     /// Gives a file or directory another name, in this directory or another one of the session. Errors: as rename(2).
@@ -345,32 +340,22 @@ impl Dir {
         let (name, new_name) = (checked(name.as_ref())?, checked(new_name.as_ref())?);
         let session = &self.0.session;
         let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is replaced may be an empty directory that is open.
-        let replaced = to.live_dir(new_name).filter(|n| !Arc::ptr_eq(n, &self.0));
-        let mut replaced = replaced.as_ref().map(|n| n.lock());
-        self.rename_to(name, to, new_name)?;
-        if let Some(names) = replaced.as_mut().and_then(|way| way.names_mut()) {
-            *names = None;
-        }
-        Ok(())
-    }
-
-    fn rename_to(&self, name: &[u8], to: &Dir, new_name: &[u8]) -> io::Result<()> {
+        let mut way = self.0.lock();
         if Arc::ptr_eq(&self.0, &to.0) {
-            let mut way = self.0.lock();
-            return self.rename_locked(&mut way, None, to, name, new_name);
+            let replaced = self.live_dir(&mut way, new_name);
+            let mut replaced = replaced.as_ref().map(|n| n.lock());
+            self.rename_locked(&mut way, None, to, name, new_name)?;
+            forget_names(replaced.as_deref_mut());
+            return Ok(());
         }
-        // Always in the same order.
-        let first = Arc::as_ptr(&self.0) < Arc::as_ptr(&to.0);
-        let (mut way, mut other);
-        if first {
-            way = self.0.lock();
-            other = to.0.lock();
-        } else {
-            other = to.0.lock();
-            way = self.0.lock();
-        }
-        self.rename_locked(&mut way, Some(&mut other), to, name, new_name)
+        let mut other = to.0.lock();
+        let replaced = to.live_dir(&mut other, new_name);
+        // A directory cannot take the place of one that it is in, which is locked here: the daemon says so.
+        let replaced = replaced.filter(|n| !Arc::ptr_eq(n, &self.0));
+        let mut replaced = replaced.as_ref().map(|n| n.lock());
+        self.rename_locked(&mut way, Some(&mut other), to, name, new_name)?;
+        forget_names(replaced.as_deref_mut());
+        Ok(())
     }
 
     fn rename_locked(
@@ -390,6 +375,7 @@ impl Dir {
                 Way::Mount(_) => None,
             },
         };
+        self.0.check_held(way)?;
         if let (Way::Held(dir, _), Some(target)) = (&mut *way, target) {
             let entry = Entry {
                 op: op::RENAME,
@@ -405,12 +391,10 @@ impl Dir {
                     None => way.names_mut(),
                 };
                 if let Some(names) = names {
-                    match (names.as_mut(), kind) {
-                        (Some(known), Some(kind)) => {
-                            known.insert(new_name.into(), kind);
-                        }
+                    let known = names.as_mut().zip(kind);
+                    if !known.is_some_and(|(known, kind)| known.insert(new_name, kind)) {
                         // What it is, is not known.
-                        _ => *names = None,
+                        *names = None;
                     }
                 }
                 return Ok(());
@@ -535,6 +519,13 @@ impl Dir {
             Way::Mount(fd) => call(fd.as_fd()),
             Way::Held(..) => Err(io::Error::from_raw_os_error(libc::ESTALE)),
         }
+    }
+}
+
+/// A directory that is removed, or has got other names.
+fn forget_names(way: Option<&mut Way>) {
+    if let Some(names) = way.and_then(|way| way.names_mut()) {
+        *names = None;
     }
 }
 

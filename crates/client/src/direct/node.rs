@@ -1,7 +1,7 @@
 //! What a directory is to a session: held, with its names, or known to the kernel.
 use super::layout::{Entry, op};
 use super::session::{Did, Session};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use zerocopy::FromBytes;
 
 /// All names of a held directory; `None`: they are not known.
-pub(super) type Names = Option<HashMap<Box<[u8]>, Kind>>;
+pub(super) type Names = Option<KnownNames>;
+
+/// Names in memory, and how many bytes they have.
+#[derive(Default)]
+pub(super) struct KnownNames {
+    kinds: HashMap<Box<[u8]>, Kind>,
+    bytes: usize,
+}
+
+/// Names of one directory that are kept in memory, and their bytes: one with more is asked about. It is also less than any directory has room
+/// for.
+const NAMES_MAX: usize = 1 << 16;
+const BYTES_MAX: usize = 2 << 20;
+
+impl KnownNames {
+    pub fn get(&self, name: &[u8]) -> Option<Kind> {
+        self.kinds.get(name).copied()
+    }
+
+    /// False: there are too many.
+    pub fn insert(&mut self, name: &[u8], kind: Kind) -> bool {
+        if self.kinds.insert(name.into(), kind).is_none() {
+            self.bytes += name.len();
+        }
+        self.kinds.len() <= NAMES_MAX && self.bytes <= BYTES_MAX
+    }
+
+    pub fn remove(&mut self, name: &[u8]) -> Option<Kind> {
+        let kind = self.kinds.remove(name);
+        if kind.is_some() {
+            self.bytes -= name.len();
+        }
+        kind
+    }
+}
 /// The directories in use, by number.
 pub(super) type Dirs = HashMap<u64, Weak<Node>>;
 
@@ -42,6 +76,14 @@ impl Node {
 
     pub fn lock(&self) -> MutexGuard<'_, Way> {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The names are what they are believed to be: nobody else has looked the directory up.
+    pub fn check_held(&self, way: &mut Way) -> io::Result<()> {
+        match way {
+            Way::Held(handle, _) if self.session.is_broken(*handle) => self.make_real(way),
+            _ => Ok(()),
+        }
     }
 
     /// From here on the directory is used through the mount.
@@ -85,8 +127,10 @@ impl Node {
                 break;
             };
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            if let Ok(fd) = openat(&session.dir, path, flags, Mode::empty())
-                && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_ino == ino)
+            let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+            let device = rustix::fs::fstat(&session.dir)?.st_dev;
+            if let Ok(fd) = openat2(&session.dir, path, flags, Mode::empty(), within)
+                && rustix::fs::fstat(&fd).is_ok_and(|s| (s.st_ino, s.st_dev) == (ino, device))
             {
                 return Ok(fd);
             }
@@ -104,7 +148,7 @@ impl Drop for Node {
 }
 
 impl Way {
-    pub fn names(&mut self) -> Option<&mut HashMap<Box<[u8]>, Kind>> {
+    pub fn names(&mut self) -> Option<&mut KnownNames> {
         match self {
             Way::Held(_, names) => names.as_mut(),
             Way::Mount(_) => None,

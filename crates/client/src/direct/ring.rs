@@ -279,6 +279,7 @@ impl Asked<'_> {
         self.ring.wake(DOZES);
         self.ring
             .wait_for(alive, || head.load(Acquire) > self.position)?;
+        self.ring.check()?;
         Ok(self.reply().0)
     }
 
@@ -305,6 +306,13 @@ impl Drop for Asked<'_> {
         }
         while state.waiting.front().is_some_and(|w| w.1) {
             state.waiting.pop_front();
+        }
+        drop(state);
+        // Others may wait for the room.
+        if self.ring.memory.u32(word::WAITERS).load(SeqCst) != 0 {
+            let replies = self.ring.memory.u32(word::REPLIES);
+            replies.fetch_add(1, SeqCst);
+            wake(replies);
         }
     }
 }

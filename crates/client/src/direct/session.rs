@@ -1,5 +1,5 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
-use super::layout::{ASKED, BROKEN, BY_CALL, Entry, HANDLES, VERSION, WOULD_WAIT, op, word};
+use super::layout::{ASKED, Attr, BROKEN, BY_CALL, Entry, HANDLES, VERSION, WOULD_WAIT, op, word};
 use super::memory::Memory;
 use super::ring::{Asked, Posted, Ring};
 use crate::abi::{self, DirectBeginArg, DirectCallArg};
@@ -7,7 +7,7 @@ use crate::sys::{self, ioctl};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 thread_local! {
@@ -138,7 +138,13 @@ impl Session {
         match link.ring.post(entry, parts, &|| self.alive())? {
             Posted::Accepted => Ok(Did::Done(())),
             Posted::InDoubt(asked) => did(asked.wait_carried_out(&|| self.alive())?, ()),
-            Posted::NotAllowed => Ok(self.ask(entry, parts, 0)?.map(drop)),
+            Posted::NotAllowed => {
+                let room = match entry.op {
+                    op::CREATE => size_of::<Attr>(),
+                    _ => 0,
+                };
+                Ok(self.ask(entry, parts, room)?.map(drop))
+            }
         }
     }
 
@@ -211,7 +217,17 @@ impl Session {
 
     /// Error: the daemon is gone.
     fn alive(&self) -> io::Result<()> {
-        crate::get_stream(&self.dir).map(drop)
+        match crate::get_stream(&self.dir) {
+            // A signal says nothing of the daemon.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Somebody else may know what a handle stands for.
+    pub fn is_broken(&self, handle: u32) -> bool {
+        self.link()
+            .is_ok_and(|link| link.ring.memory().broken(handle).load(SeqCst) != 0)
     }
 }
 
@@ -239,6 +255,7 @@ impl Link {
             version: abi::VERSION,
             protocol: VERSION,
             memory: fd.as_raw_fd() as u32,
+            directory: dir.as_raw_fd() as u32,
             ..DirectBeginArg::default()
         };
         ioctl(dir, abi::IOC_DIRECT_BEGIN, &mut arg)?;
@@ -255,6 +272,7 @@ impl Link {
             version: abi::VERSION,
             session: self.id,
             position,
+            directory: dir.as_raw_fd() as u32,
             ..DirectCallArg::default()
         };
         ioctl(dir, abi::IOC_DIRECT_CALL, &mut arg)?;

@@ -236,20 +236,21 @@ impl Calls {
             Ok(u64::from(is_dir) + xattrs + entry.transpose()?.unwrap_or(0))
         })?;
         let allocate = || self.image().alloc().allocate_inode(dir.ino, is_dir);
-        let promised = |error| match cx.posted {
-            true => self.space().draw_inode().ok_or(error),
-            false => Err(error),
+        let (ino, promised) = match planted::reused_inode().map_or_else(allocate, Ok) {
+            Ok(ino) => (ino, false),
+            Err(error) if cx.posted => (self.space().draw_inode().ok_or(error)?, true),
+            Err(error) => return Err(error.into()),
         };
-        let ino = planted::reused_inode()
-            .map_or_else(allocate, Ok)
-            .or_else(promised)?;
         let deps = dependencies::of_dir(dir, st).into_iter().chain(dep);
         // Besides the names: two ACLs, or a long target.
         let expected = self.expected_for(1) + 2 * u64::from(self.block_size());
         let op = match self.begin_sized(cx, reservation, deps, expected) {
             Ok(op) => op,
             Err(refused) => {
-                self.give_inode_back(ino);
+                match promised {
+                    true => self.space().undraw_inode(ino),
+                    false => self.give_inode_back(ino),
+                }
                 return Err(refused);
             }
         };

@@ -48,6 +48,15 @@ impl Calls {
         None
     }
 
+    /// The directory that an inode in memory had its last name in. `None`: it is not in memory, or never was looked up.
+    pub fn directory_of(&self, ino: Ino) -> Option<Ino> {
+        let inode = self.inodes().peek(ino)?;
+        match inode.parent_hint.load(Ordering::Relaxed) {
+            0 => None,
+            parent => Some(parent),
+        }
+    }
+
     fn some_parent(&self, ino: Ino) -> Option<Ino> {
         let inode = self.inode(ino).ok()?;
         let st = inode.state.read();

@@ -137,6 +137,19 @@ impl Space {
         drawn
     }
 
+    /// Gives back what was drawn, and is not used.
+    pub fn undraw(&self, data: u64, metadata: u64) {
+        self.count(data, metadata, Gauge::sub);
+        self.promised.fetch_add(data + metadata, Relaxed);
+        DRAWN.set((DRAWN.get().0 - data - metadata, DRAWN.get().1));
+    }
+
+    /// Gives back a number that was drawn, and is not used.
+    pub fn undraw_inode(&self, ino: Ino) {
+        self.promised_inodes.lock().push(ino);
+        DRAWN.set((DRAWN.get().0, DRAWN.get().1 - 1));
+    }
+
     /// An inode number that was promised.
     pub fn draw_inode(&self) -> Option<Ino> {
         let drawn = self.promised_inodes.lock().pop();

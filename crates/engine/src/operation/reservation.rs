@@ -14,6 +14,8 @@ pub(crate) struct Reservation<'v> {
     pub short: bool,
     /// So are those for a cut of an unwritten extent.
     pub no_split: bool,
+    /// It was drawn on a promise.
+    promised: bool,
 }
 
 impl Reservation<'_> {
@@ -28,9 +30,11 @@ impl Reservation<'_> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.data + self.metadata > 0 {
-            self.vol
-                .space()
-                .unreserve(self.vol.image(), self.data, self.metadata);
+            let space = self.vol.space();
+            match self.promised {
+                true => space.undraw(self.data, self.metadata),
+                false => space.unreserve(self.vol.image(), self.data, self.metadata),
+            }
         }
     }
 }
@@ -51,15 +55,16 @@ impl Operations {
         };
         self.turn.refuse_others(room)?;
         let enough = reserve == 0 || self.has_unreserved(data + metadata + reserve);
-        let got = enough && self.space().reserve(self.image(), data, metadata)
-            || cx.posted && self.space().draw_promised(data, metadata);
-        if got {
+        let got = enough && self.space().reserve(self.image(), data, metadata);
+        let promised = !got && cx.posted && self.space().draw_promised(data, metadata);
+        if got || promised {
             Ok(Reservation {
                 vol: self,
                 data,
                 metadata,
                 short: false,
                 no_split: false,
+                promised,
             })
         } else {
             room.note_lack(Some(Lack::Free(data + metadata)));
@@ -143,6 +148,7 @@ impl Operations {
             metadata: if got { metadata } else { 0 },
             short: !got,
             no_split,
+            promised: false,
         }
     }
 }

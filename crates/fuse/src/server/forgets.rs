@@ -38,7 +38,14 @@ impl Asker {
     }
 
     /// From here on the volume knows when space is about to come. `closes`: see [`CLOSES`].
-    pub fn start(&self, volume: &Volume, kernel: Channel, closes: bool) -> std::io::Result<()> {
+    /// `is_open`: a program has an inode open without the kernel's knowledge.
+    pub fn start(
+        &self,
+        volume: &Volume,
+        kernel: Channel,
+        closes: bool,
+        is_open: impl Fn(Ino) -> bool + Send + Sync + 'static,
+    ) -> std::io::Result<()> {
         let (sender, receiver) = sync_channel(QUESTIONS_MAX);
         // It is not waited for: the kernel may hold it until the connection ends.
         std::thread::Builder::new()
@@ -46,7 +53,11 @@ impl Asker {
             .spawn(move || serve(&kernel, &receiver, closes))?;
         *self.0.lock() = Some(sender);
         let asker = self.0.clone();
-        volume.ask_kernel(Box::new(move |inodes| ask(&asker, inodes)));
+        volume.ask_kernel(Box::new(move |inodes| {
+            let mut known = inodes.to_vec();
+            known.retain(|ino| !is_open(*ino));
+            ask(&asker, &known)
+        }));
         Ok(())
     }
 

@@ -21,9 +21,10 @@ impl Server {
     /// stay, and the space of removed files may come late.
     pub fn start_notifying(&self, kernel: Channel) -> std::io::Result<()> {
         let closes_are_seen = self.mount.atomic_files;
+        let direct = std::sync::Arc::downgrade(&self.direct);
+        let is_open = move |ino| direct.upgrade().is_some_and(|d| d.is_open(ino));
         self.asker
-            .start(&self.volume, kernel.clone(), closes_are_seen)?;
-        self.direct.start(kernel.clone());
+            .start(&self.volume, kernel.clone(), closes_are_seen, is_open)?;
         self.notifier.start(&self.volume, kernel)
     }
 

@@ -145,7 +145,12 @@ impl Server {
                 }
             }
             F2FS_GET_FEATURES => reply.push(&F2FS_FEATURE_ATOMIC_WRITE),
-            F2FS_START | F2FS_COMMIT | F2FS_ABORT => self.f2fs_atomic_write(request, arg.cmd)?,
+            F2FS_START | F2FS_COMMIT | F2FS_ABORT => {
+                self.f2fs_atomic_write(request, arg.cmd)?;
+                if arg.cmd == F2FS_START && self.direct.is_active() {
+                    self.direct.enters_group(request.header.pid);
+                }
+            }
             client::IOC_ATOMIC => self.open_atomic_file(request, arg.fh, input, reply)?,
             client::IOC_SYNCV => self.syncv(request, input, reply)?,
             client::IOC_SYNC_VOLUME => self.sync_volume(request, input, reply)?,

@@ -173,6 +173,8 @@ impl Server {
     pub fn end(&self) -> Result<(), String> {
         let mut ended = self.ended.lock();
         if ended.is_none() {
+            // What was posted may wait for that.
+            self.volume.thaw();
             self.direct.end();
             self.callers.stop();
             self.stop_notifying();

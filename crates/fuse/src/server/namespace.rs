@@ -26,12 +26,13 @@ impl Server {
         if let Some(ino) = self.direct.token(name) {
             return self.lookup_token(request, ino, name, reply);
         }
+        let active = self.direct.is_active();
         match self.volume_for(request).lookup(parent, name) {
             Ok(attr) => {
                 self.push_entry(reply, &attr);
-                if self.direct.is_active() && self.direct.is_held(attr.ino) {
+                if active || self.direct.is_active() {
+                    // From here on nobody holds it, and nothing of it changes but by what the kernel knows of: what it is, is read now.
                     self.direct.break_hold(attr.ino, request.wait)?;
-                    // With what was posted until now.
                     let attr = self.volume_for(request).getattr(attr.ino)?;
                     reply.body.clear();
                     reply.push(&self.entry_of(&attr));
@@ -341,16 +342,26 @@ impl Server {
         }
         for entry in &entries {
             let dots = entry.name == b"." || entry.name == b"..";
-            // What a session of direct calls holds the kernel does not get to know by a listing.
-            let held = self.direct.is_active() && self.direct.is_held(entry.ino);
-            match if dots || held {
-                None
-            } else {
-                self.volume.entry_attr(dir, entry.ino).ok()
-            } {
+            // What a session of direct calls holds the kernel does not get to know by a listing. It is looked at with a reference: from then on nobody
+            // can hold it.
+            let active = self.direct.is_active() && !dots;
+            if active {
+                self.volume.remember(entry.ino, 1);
+            }
+            let held = active && self.direct.is_held(entry.ino);
+            let attr = match dots || held {
+                true => None,
+                false => self.volume.entry_attr(dir, entry.ino).ok(),
+            };
+            let after = active.then_some(entry.ino);
+            match attr {
                 Some(attr) => self.push_entry(reply, &attr),
                 // Node id 0: a name without attributes.
                 None => reply.push(&abi::EntryOut::default()),
+            }
+            if let Some(ino) = after {
+                // That of the reply is counted by itself.
+                self.volume.forget(ino, 1);
             }
             push_entry_of(&mut reply.body, entry);
         }

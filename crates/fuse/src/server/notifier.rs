@@ -53,6 +53,8 @@ pub type Done = Box<dyn FnOnce() + Send>;
 
 enum Task {
     Name(Ino, Vec<u8>),
+    /// A name that was made, and its directory. First the name: that waits for a listing under way, which could bring the old pages back.
+    Made(Ino, Vec<u8>),
     /// Attributes, size and pages of an inode that so many aborts have touched.
     Restored(Ino, u32),
     /// An inode whose pages are wrong in the kernel.
@@ -202,10 +204,12 @@ impl Notifier {
     /// A name was made that the kernel may believe not to be there, and its directory has changed. Waits until it is told, as `TELL_WAIT` says; where
     /// somebody holds the directory it may be told later.
     pub fn name_made(&self, user: u32, dir: Ino, name: &[u8]) {
-        self.0.name(user, dir, name.to_vec());
-        self.pages(user, dir);
-        let keys = [Key::Names(dir), Key::Inode(dir)];
-        self.wait(&keys, self.0.lanes.now());
+        let weight = NAME_BYTES + name.len();
+        let task = Task::Made(dir, name.to_vec());
+        let key = Key::Names(dir);
+        if self.0.lanes.add(key, user, weight, task).is_ok() {
+            self.wait(&[key], self.0.lanes.now());
+        }
     }
 
     /// The kernel is to forget a name, some time.
@@ -367,6 +371,10 @@ impl Shared {
             Task::Name(dir, name) => {
                 kernel.invalidate_entry(node_of(dir), &name);
                 self.told(self.hash_of(dir, &name));
+            }
+            Task::Made(dir, name) => {
+                kernel.invalidate_entry(node_of(dir), &name);
+                kernel.invalidate_inode(node_of(dir));
             }
             Task::Restored(ino, aborts) => restored(volume, kernel, ino, aborts),
             Task::Pages(ino) => kernel.invalidate_inode(node_of(ino)),

@@ -72,6 +72,12 @@ impl Server {
     /// It waits for durability, for room, for the kernel, or for others in other ways.
     fn waits(&self, request: &Request<'_>) -> bool {
         match request.header.opcode {
+            // What was posted comes first.
+            op::FSYNC | op::FSYNCDIR | op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64
+                if self.direct.is_active() =>
+            {
+                true
+            }
             op::FSYNC | op::FSYNCDIR => self.fsync_waits(request),
             op::SYNCFS | op::DESTROY | op::FALLOCATE | op::LSEEK => true,
             op::RELEASE => self.mount.atomic_files,
@@ -261,6 +267,14 @@ impl Server {
 thread_local! {
     /// Of the request that this thread serves: the thread that made it, 0 where it cannot be seen from here.
     static CALLER: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What is done for nobody in particular is not given up because somebody is killed.
+pub(super) fn on_nobodys_behalf<T>(work: impl FnOnce() -> T) -> T {
+    let before = CALLER.replace(0);
+    let done = work();
+    CALLER.set(before);
+    done
 }
 
 /// A call that waits ends where its process is being killed, which the kernel lets end only then.

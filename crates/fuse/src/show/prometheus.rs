@@ -67,8 +67,57 @@ const COUNTERS: &[(&str, &str)] = &[
     ("device_flushes", "Flushes of the device."),
 ];
 
-/// Of a store on another machine: metric, kind, what it is, the field of the status, and what the metric's unit is divided by.
-const STORE: &[(&str, &str, &str, &str, f64)] = &[
+/// Metric, kind, what it is, the field of the status, and what the metric's unit is divided by.
+type Row = (&'static str, &'static str, &'static str, &'static str, f64);
+
+/// Where there can be direct calls.
+const DIRECT: &[Row] = &[
+    (
+        "ccfs_direct_sessions",
+        "gauge",
+        "Programs that call through shared memory.",
+        "sessions",
+        1.0,
+    ),
+    (
+        "ccfs_direct_held",
+        "gauge",
+        "Files and directories that the kernel does not know.",
+        "held",
+        1.0,
+    ),
+    (
+        "ccfs_direct_posted_total",
+        "counter",
+        "Direct calls that nobody waited for.",
+        "posted",
+        1.0,
+    ),
+    (
+        "ccfs_direct_asked_total",
+        "counter",
+        "Direct calls that were waited for.",
+        "asked",
+        1.0,
+    ),
+    (
+        "ccfs_direct_system_calls_total",
+        "counter",
+        "Direct calls that needed a system call.",
+        "calls",
+        1.0,
+    ),
+    (
+        "ccfs_direct_broken_total",
+        "counter",
+        "Held files and directories that somebody else looked for.",
+        "broken",
+        1.0,
+    ),
+];
+
+/// Of a store on another machine.
+const STORE: &[Row] = &[
     (
         "ccfs_store_connected",
         "gauge",
@@ -187,9 +236,10 @@ pub fn text(status: &Value) -> String {
         let count = number(&status["counters"][*field]);
         out.one(&format!("ccfs_{field}_total"), "counter", help, count);
     }
-    if status["store"].is_object() {
-        for (name, kind, help, field, unit) in STORE {
-            let value = &status["store"][*field];
+    for (object, rows) in [("store", STORE), ("direct", DIRECT)] {
+        let rows = rows.iter().filter(|_| status[object].is_object());
+        for (name, kind, help, field, unit) in rows {
+            let value = &status[object][*field];
             let value = value.as_bool().map_or(number(value), flag);
             out.one(name, kind, help, value / unit);
         }

@@ -1,14 +1,13 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
 use super::execute::{answer, attr_of};
 use super::session::{Read, Refused, Session, read_at};
-use super::{Direct, Server, count};
+use super::{Direct, Server, confined, count};
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
 use ccfs_client::abi::DirectCallArg;
-use ccfs_client::direct::layout::{ASKED, READING, WRITING, op, word};
-use ccfs_engine::{Ino, ROOT_INO, SyncCall, Wait};
+use ccfs_client::direct::layout::{ASKED, READING, WRITING, op};
+use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
 /// Directories on the way to a session's first one.
@@ -25,7 +24,8 @@ impl Server {
         let session = direct.session(arg.session, header.uid)?;
         arg.thread = header.pid;
         count(&direct.figures.calls, 1);
-        let read = direct.before_call(&session, arg.position)?;
+        let caller = self.callers.caller(header.pid, header.uid);
+        let read = direct.before_call(&session, caller.stream, arg.position)?;
         let done = match read.entry.op {
             op::THREAD => self.note_thread(&session, header.pid),
             // The thread that calls, not one that the entry names.
@@ -35,23 +35,30 @@ impl Server {
             op::PATH => direct.path(&session, &read),
             op::CREATE | op::MKDIR if read.entry.h == u32::MAX => {
                 let dir = self.target(request)?;
-                self.birth_in_known(request, &session, &read, dir)
+                let writable = confined::check_writable(header.pid, arg.directory, dir);
+                writable
+                    .map_err(Refused::from)
+                    .and_then(|()| self.birth_in_known(request, &session, &read, dir))
             }
             _ => {
                 let mut consumer = session.lock(Wait::Allowed)?;
-                direct.execute(&session, &mut consumer, &read, &direct.volume)
+                match consumer.over {
+                    true => Err(Refused::Errno(libc::EBADF)),
+                    false => direct.execute(&session, &mut consumer, &read, &direct.volume),
+                }
             }
         };
         answer(&session, &read, true, done);
         Ok(())
     }
 
-    fn note_thread(&self, session: &Session, tid: u32) -> Result<Vec<u8>, Refused> {
+    fn note_thread(&self, session: &Arc<Session>, tid: u32) -> Result<Vec<u8>, Refused> {
         if self.callers.proc().process(tid) != Some(session.user.process) {
             return Err(Refused::Errno(libc::EPERM));
         }
         let stream = self.callers.caller(tid, session.user.uid).stream;
-        session.note_thread(tid, stream)?;
+        session.note_thread(tid, &self.callers)?;
+        self.direct.note_stream(session, stream);
         if stream.is_group() {
             self.direct.enters_group(tid);
         }
@@ -90,12 +97,25 @@ impl Server {
         };
         {
             let mut consumer = session.lock(Wait::Allowed)?;
+            if consumer.over || direct.check_new_handle(&consumer, read).is_err() {
+                return Err(Refused::Errno(libc::EBADF));
+            }
             let access = READING | WRITING;
-            direct.open(session, &mut consumer, read.entry.h2, attr.ino, access);
+            direct.open(
+                session,
+                &mut consumer,
+                read.entry.h2,
+                attr.ino,
+                access,
+                false,
+            );
         }
         direct
             .notifier
             .name_made(session.user.uid, dir, &read.bytes);
+        if direct.volume.is_synchronous(dir) {
+            self.sync(request, &self.context(request, 0), SyncCall::File(dir))?;
+        }
         // Somebody may have removed it meanwhile, and its number may be another one's.
         let now = direct.volume.getattr(attr.ino);
         match now {
@@ -110,17 +130,19 @@ impl Server {
 }
 
 impl Direct {
-    /// The entry that a call is about; all before it is carried out.
-    fn before_call(&self, session: &Arc<Session>, position: u64) -> Result<Read, Errno> {
-        let mut consumer = session.lock(Wait::Allowed)?;
-        if consumer.head <= position {
-            self.drain_locked(session, &mut consumer, Wait::Allowed)?;
-        }
-        if consumer.over {
+    /// The entry that a call is about; what comes before it is carried out.
+    fn before_call(
+        &self,
+        session: &Arc<Session>,
+        stream: StreamId,
+        position: u64,
+    ) -> Result<Read, Errno> {
+        self.drain_stream(stream, Wait::Allowed)?;
+        self.carry_out(session, Wait::Allowed)?;
+        if session.lock(Wait::Allowed)?.over {
             return Err(Errno(libc::EBADF));
         }
-        drop(consumer);
-        let tail = session.memory.u64(word::TAIL).load(Ordering::SeqCst);
+        let tail = session.tail();
         let read =
             read_at(&session.memory, position, tail, Vec::new()).ok_or(Errno(libc::EINVAL))?;
         match read.entry.flags & ASKED {
@@ -143,9 +165,7 @@ impl Direct {
         let before = consumer.tokens.insert(read.entry.h, token.clone());
         drop(consumer);
         if let Some(before) = before {
-            let user = session.user.uid;
-            self.notifier
-                .name_gone(user, session.root, before.as_bytes());
+            self.forget_token(session, &before);
         }
         Ok(token.into_bytes())
     }

@@ -3,8 +3,10 @@ use super::Allowed;
 use crate::rights::Caller;
 use crate::wire::Errno;
 use ccfs_caller::Callers;
+use ccfs_engine::{Ino, ROOT_INO};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 
 /// The capabilities that concern files (linux/capability.h): CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID.
 const OF_FILES: u64 = 0b11111;
@@ -68,6 +70,33 @@ fn is_confined(tid: u32) -> bool {
     is_set("Seccomp:") || is_set("NoNewPrivs:") || !free
 }
 
+/// A program may change the volume by the mount that its descriptor of a directory is of: a read-only bind mount is one that the daemon knows nothing
+/// of otherwise. Errors: EROFS; EINVAL the descriptor is not of that directory.
+pub fn check_writable(tid: u32, number: u32, ino: Ino) -> Result<(), Errno> {
+    const NOT: Errno = Errno(libc::EINVAL);
+    let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{number}")).map_err(|_| NOT)?;
+    let field = |name: &str| {
+        let line = info.lines().find_map(|l| l.strip_prefix(name));
+        line.and_then(|value| value.trim().parse::<u64>().ok())
+    };
+    // The root's number is 1 for the kernel.
+    let number = field("ino:").ok_or(NOT)?;
+    if number != u64::from(ino) && !(ino == ROOT_INO && number == 1) {
+        return Err(NOT);
+    }
+    let mount = field("mnt_id:").ok_or(NOT)?.to_string();
+    let mounts = fs::read_to_string(format!("/proc/{tid}/mountinfo")).map_err(|_| NOT)?;
+    let line = mounts
+        .lines()
+        .find(|l| l.split(' ').next() == Some(mount.as_str()));
+    // A mount that was taken out of the tree has no line, and nobody mounts it anew as read-only.
+    let options = line.and_then(|l| l.split(' ').nth(5)).unwrap_or_default();
+    match options.split(',').any(|option| option == "ro") {
+        true => Err(Errno(libc::EROFS)),
+        false => Ok(()),
+    }
+}
+
 /// A descriptor of another process's table, as a new one.
 pub fn descriptor(tid: u32, number: u32) -> Option<OwnedFd> {
     // A link of /proc opens the file itself, with new rights to it: a memory file's are those of its owner.
@@ -77,6 +106,9 @@ pub fn descriptor(tid: u32, number: u32) -> Option<OwnedFd> {
     if !target.to_str()?.starts_with("/memfd:ccfs-direct") {
         return None;
     }
-    let file = File::options().read(true).write(true).open(path).ok()?;
+    let mut how = File::options();
+    // Whatever it may have become since: nobody waits for it.
+    let how = how.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+    let file = how.open(path).ok()?;
     Some(file.into())
 }

@@ -2,10 +2,11 @@
 use super::session::{Consumer, Handle, Read, Refused, Session};
 use super::{Direct, count};
 use crate::rights;
+use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
     self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, Name, READING, REPLY, RESULT, WOULD_WAIT,
-    WRITING, cost, op, reply_at, word,
+    WRITING, cost, op, reply_at,
 };
 use ccfs_engine::acl::Acl;
 use ccfs_engine::{
@@ -25,21 +26,27 @@ const ACL: &[u8] = b"system.posix_acl_access";
 pub type Executed = Result<Vec<u8>, Refused>;
 
 impl Direct {
-    /// Carries out what is published now. Error: EAGAIN, it would have to wait.
+    /// Carries out what is published now, after what comes before it. Error: EAGAIN, it would have to wait.
     pub fn carry_out(&self, session: &Arc<Session>, wait: Wait) -> Result<(), Errno> {
-        let mut consumer = session.lock(wait)?;
-        self.drain_locked(session, &mut consumer, wait)
+        self.carry_out_to(session, session.tail(), wait)
     }
 
-    /// The same, for who has the session's lock.
-    pub fn drain_locked(
+    /// The same, for what was published up to `tail`.
+    pub fn carry_out_to(&self, session: &Arc<Session>, tail: u64, wait: Wait) -> Result<(), Errno> {
+        self.drain_posters(session, wait)?;
+        let mut consumer = session.lock(wait)?;
+        // Nobody's call: it is not given up because he is killed who happens to carry it out.
+        on_nobodys_behalf(|| self.drain_locked(session, &mut consumer, tail, wait))
+    }
+
+    fn drain_locked(
         &self,
         session: &Arc<Session>,
         consumer: &mut Consumer,
+        tail: u64,
         wait: Wait,
     ) -> Result<(), Errno> {
         let memory = &session.memory;
-        let tail = memory.u64(word::TAIL).load(Ordering::SeqCst);
         let drawn = drawn_by_this_thread();
         let begun = consumer.head;
         let mut done = Ok(());
@@ -139,7 +146,6 @@ impl Direct {
     pub fn context(&self, session: &Session, read: &Read, umask: u32) -> Context {
         let user = &session.user;
         let caller = self.callers.caller(read.entry.thread, user.uid);
-        session.note_stream(caller.stream);
         Context {
             stream: caller.stream,
             uid: user.uid,
@@ -162,6 +168,11 @@ impl Direct {
         let entry = &read.entry;
         if !session.has_thread(entry.thread) && !matches!(entry.op, op::CLOSE | op::END) {
             return Err(Refused::Errno(libc::EPERM));
+        }
+        let room = entry.len as usize - reply_at(entry.bytes as usize);
+        let replies = matches!(entry.op, op::CREATE | op::MKDIR | op::LOOKUP | op::STAT);
+        if entry.flags & ASKED != 0 && replies && room < size_of::<Attr>() {
+            return Err(Refused::Errno(libc::EINVAL));
         }
         let dir = || consumer.held(entry.h).map(|h| h.ino);
         let file = |access| match consumer.held(entry.h)? {
@@ -193,7 +204,6 @@ impl Direct {
             op::SETATTR => self.set_attributes(session, read, volume, dir()?),
             op::READ => {
                 let ino = file(READING)?;
-                let room = entry.len as usize - reply_at(entry.bytes as usize);
                 let (len, mut out) = ((entry.b as usize).min(room), Vec::new());
                 let end = entry.a.checked_add(len as u64).ok_or(Errno(libc::EINVAL))?;
                 size(end)?;
@@ -241,13 +251,8 @@ impl Direct {
     ) -> Executed {
         self.check_new_handle(consumer, read)?;
         let attr = self.make(session, read, volume, dir)?;
-        self.open(
-            session,
-            consumer,
-            read.entry.h2,
-            attr.ino,
-            READING | WRITING,
-        );
+        let access = READING | WRITING;
+        self.open(session, consumer, read.entry.h2, attr.ino, access, true);
         Ok(attr_of(&attr).as_bytes().to_vec())
     }
 
@@ -284,7 +289,7 @@ impl Direct {
         })
     }
 
-    /// A handle for an inode, held if that can be.
+    /// A handle for an inode, held if that can be. `newborn`: it was just born in a directory that the session holds.
     pub fn open(
         &self,
         session: &Arc<Session>,
@@ -292,10 +297,17 @@ impl Direct {
         number: u32,
         ino: Ino,
         access: u32,
+        newborn: bool,
     ) {
         self.volume.remember(ino, 1);
-        let own = consumer.handles.values().filter(|h| h.ino == ino).count() as u64 + 1;
-        let held = consumer.breaking != Some(ino) && self.grant(session, ino, own);
+        self.note_open(ino);
+        let own = consumer.of_inode.entry(ino).or_default();
+        *own += 1;
+        let own = u64::from(*own);
+        let held = match newborn {
+            true => self.hold_newborn(session, ino),
+            false => !session.is_breaking(ino) && self.grant(session, ino, own),
+        };
         consumer
             .handles
             .insert(number, Handle { ino, held, access });
@@ -307,16 +319,26 @@ impl Direct {
         let Some(handle) = consumer.handles.remove(&number) else {
             return;
         };
-        if handle.held && !consumer.handles.values().any(|h| h.ino == handle.ino) {
-            self.holds.lock().remove(&handle.ino);
+        let left = consumer.of_inode.get_mut(&handle.ino);
+        let last = left.is_none_or(|count| {
+            *count -= 1;
+            *count == 0
+        });
+        if last {
+            consumer.of_inode.remove(&handle.ino);
+            let mut holds = self.holds.lock();
+            if holds
+                .get(&handle.ino)
+                .is_some_and(|s| Arc::ptr_eq(s, session))
+            {
+                holds.remove(&handle.ino);
+            }
         }
         if let Some(token) = consumer.tokens.remove(&number) {
-            // The kernel would keep the file for its sake.
-            let user = session.user.uid;
-            self.notifier
-                .name_gone(user, session.root, token.as_bytes());
+            self.forget_token(session, &token);
         }
         session.memory.broken(number).store(0, Ordering::SeqCst);
+        self.note_closed(handle.ino);
         self.volume.forget(handle.ino, 1);
     }
 
@@ -339,7 +361,7 @@ impl Direct {
                 let want = flag(READING, rights::READ) | flag(WRITING, rights::WRITE);
                 self.may(session, volume, attr.ino, want)?;
             }
-            self.open(session, consumer, number, attr.ino, access);
+            self.open(session, consumer, number, attr.ino, access, false);
         }
         Ok(attr_of(&attr).as_bytes().to_vec())
     }
@@ -383,14 +405,10 @@ impl Direct {
             let in_dir = Rights::of(session, volume, dir)?;
             in_dir.check(|caller, dir| caller.may_remove(dir, &lost.object()))?;
         }
-        let victim = self.known_to_the_kernel(volume, dir, name);
         match read.entry.op {
             op::RMDIR => volume.rmdir(&cx, dir, name)?,
             _ => volume.unlink(&cx, dir, name)?,
         }
-        victim
-            .into_iter()
-            .for_each(|ino| self.attributes_changed(ino));
         Ok(Vec::new())
     }
 
@@ -410,13 +428,7 @@ impl Direct {
             self.may_rename(session, volume, (from, old), (to, new))?;
         }
         let cx = self.context(session, read, 0);
-        let touched = [
-            self.known_to_the_kernel(volume, from, old),
-            self.known_to_the_kernel(volume, to, new),
-        ];
         volume.rename(&cx, from, old, to, new, RenameFlags::default())?;
-        let touched = touched.into_iter().flatten();
-        touched.for_each(|ino| self.attributes_changed(ino));
         Ok(Vec::new())
     }
 
@@ -489,12 +501,6 @@ impl Direct {
         }
         volume.setattr(&self.context(session, read, 0), ino, &set)?;
         Ok(Vec::new())
-    }
-
-    /// What a name leads to, if the kernel may have its attributes: a file that was opened by a token, say.
-    fn known_to_the_kernel(&self, volume: &Calls, dir: Ino, name: &[u8]) -> Option<Ino> {
-        let ino = volume.lookup(dir, name).ok()?.ino;
-        (self.volume.is_remembered(ino) && !self.is_held(ino)).then_some(ino)
     }
 }
 

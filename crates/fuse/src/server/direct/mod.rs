@@ -5,15 +5,20 @@
 //! anything. A hold is granted for an inode of which the kernel has no reference (a new one, above all), and ends
 //! * when the session has closed its last handle of it;
 //! * when the kernel asks for the inode (`break_hold`): the session's handles are marked, then all that was posted until then is carried out, then
-//!   the kernel gets its answer. The kernel's reference is counted before the table of holds is looked at, and a grant looks the other way round.
+//!   the kernel gets its answer. The kernel's reference is counted before the table of holds is looked at, and a grant looks the other way round. What it is told is read after that.
+//!
+//! A held directory has no entry that the kernel knows: when the kernel gets to know one (a file that its program goes on with through the
+//! mount, a file handle), the directory's hold is broken as well. So no change of a name in it can make the kernel wrong.
 //!
 //! Names are posted into held directories only: the kernel has no dentry, and no listing, of any. Where the kernel knows the directory, a name is
 //! made by a call that may wait (`births`), and the kernel is told before the program is.
 //!
 //! # Order
 //! A session's entries are carried out in the order in which they were published, whoever carries them out: the session's own
-//! thread, or a request that needs it done (`drain_stream`: a change or a sync of the same stream; a hold that is broken; unmounting). Locks are taken in this order:
-//! `Session::consumer`, `Direct::holds`. Neither is held while somebody waits for the kernel.
+//! thread, or a request that needs it done (`drain_stream`: a change or a sync of the same stream; a hold that is broken; unmounting). One session posts
+//! in a stream (`claim`); the others ask, and what it has posted comes before what they ask for. Locks are taken in this order:
+//! `Direct::claiming`, `Session::consumer` of one session, `Direct::holds`. Nobody who has one of them waits for the kernel, or for another
+//! session.
 //!
 //! # Groups
 //! While a thread of a session is in an atomic group the session holds nothing: what a group changes can be taken back, of which the
@@ -26,7 +31,6 @@ mod thread;
 
 use super::notifier::Notifier;
 use super::{Answer, Server};
-use crate::transport::channel::Channel;
 use crate::wire::{Errno, Request};
 use ccfs_caller::{Callers, random};
 use ccfs_client::abi::{self as client, DirectBeginArg};
@@ -35,8 +39,9 @@ use ccfs_client::direct::memory::Memory;
 use ccfs_engine::{Ino, StreamId, Volume, Wait};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
+use session::Role;
 pub(super) use session::Session;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -62,12 +67,15 @@ pub struct Direct {
     volume: Arc<Volume>,
     callers: Arc<Callers>,
     notifier: Notifier,
-    kernel: Mutex<Option<Channel>>,
     allowed: Allowed,
     /// Sessions that there are: nobody looks further where it is 0.
     count: AtomicUsize,
     sessions: RwLock<HashMap<u64, Arc<Session>>>,
+    /// Held by who finds out which session posts in a stream.
+    claiming: Mutex<()>,
     holds: Mutex<HashMap<Ino, Arc<Session>>>,
+    /// Inodes of which programs have handles, and how many.
+    open: Mutex<HashMap<Ino, usize>>,
     tokens: Mutex<HashMap<String, Ino>>,
     ended: AtomicBool,
     /// For `status`.
@@ -100,20 +108,16 @@ impl Direct {
             volume,
             callers,
             notifier,
-            kernel: Mutex::default(),
             allowed,
             count: AtomicUsize::new(0),
             sessions: RwLock::default(),
+            claiming: Mutex::default(),
             holds: Mutex::default(),
+            open: Mutex::default(),
             tokens: Mutex::default(),
             ended: AtomicBool::new(false),
             figures: Figures::default(),
         })
-    }
-
-    /// From here on the kernel can be told of attributes.
-    pub fn start(&self, kernel: Channel) {
-        *self.kernel.lock() = Some(kernel);
     }
 
     /// There are sessions.
@@ -178,6 +182,11 @@ impl Direct {
             self.remove(&session);
             return Err(Errno(libc::EAGAIN));
         }
+        // `end` may have looked before it was there.
+        if self.ended.load(Ordering::SeqCst) {
+            session.ask_to_end();
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         Ok(id)
     }
 
@@ -197,11 +206,10 @@ impl Direct {
             holds.retain(|_, holder| !Arc::ptr_eq(holder, session));
         }
         for token in tokens {
-            let user = session.user.uid;
-            self.notifier
-                .name_gone(user, session.root, token.as_bytes());
+            self.forget_token(session, &token);
         }
         for ino in inodes {
+            self.note_closed(ino);
             self.volume.forget(ino, 1);
         }
         self.volume.take_promise_back(session.take_promise());
@@ -229,46 +237,120 @@ impl Direct {
     }
 
     fn drain(&self, wait: Wait, wanted: impl Fn(&Session) -> bool) -> Result<(), Errno> {
-        let all: Vec<_> = {
-            let sessions = self.sessions.read();
-            let some = sessions.values().filter(|s| s.is_pending() && wanted(s));
-            some.cloned().collect()
-        };
-        all.iter()
+        let pending = self.sessions_with(|s| s.is_pending() && wanted(s));
+        pending
+            .iter()
             .try_for_each(|session| self.carry_out(session, wait))
+    }
+
+    fn sessions_with(&self, wanted: impl Fn(&Session) -> bool) -> Vec<Arc<Session>> {
+        let sessions = self.sessions.read();
+        sessions.values().filter(|s| wanted(s)).cloned().collect()
+    }
+
+    /// A thread of a session is in this stream now.
+    fn note_stream(&self, session: &Arc<Session>, stream: StreamId) {
+        if session.note_stream(stream) {
+            self.claim(session);
+        }
     }
 
     /// A thread has called: the streams of its sessions are those that it is in now.
     pub fn thread_moved(&self, tid: u32, stream: StreamId) {
-        let sessions = self.sessions.read();
-        let its = sessions.values().filter(|s| s.has_thread(tid));
-        its.for_each(|s| s.note_stream(stream));
+        for session in self.sessions_with(|s| s.has_thread(tid)) {
+            self.note_stream(&session, stream);
+        }
     }
 
-    /// A thread is about to enter an atomic group: its sessions hold nothing from here on.
-    pub fn enters_group(&self, tid: u32) {
-        let its: Vec<_> = {
-            let sessions = self.sessions.read();
-            sessions
-                .values()
-                .filter(|s| s.has_thread(tid))
-                .cloned()
-                .collect()
+    /// One session posts in a stream; the others ask, and have its entries carried out before theirs. (Without a clock nobody could tell which of two
+    /// posted entries was there first.) Who has gone has posted for the last time.
+    pub fn claim(&self, session: &Arc<Session>) {
+        let _one = self.claiming.lock();
+        let posting = |s: &Session| s.role() == Role::Posts && s.id != session.id;
+        let mut others = self.sessions_with(|s| posting(s) && s.shares_a_stream(session));
+        others.retain(|other| {
+            let gone = other.has_gone();
+            if gone {
+                let _ = self.carry_out(other, Wait::Allowed);
+                other.set_role(Role::Posted);
+            }
+            !gone
+        });
+        let role = match (
+            others.is_empty() && !session.has_many_streams(),
+            session.role(),
+        ) {
+            (true, _) => Role::Posts,
+            (false, Role::Never) => Role::Never,
+            (false, _) => Role::Posted,
         };
-        for session in its {
+        session.set_role(role);
+    }
+
+    /// What comes before the entries of a session: those of who posts in its streams. No lock is held.
+    fn drain_posters(&self, session: &Arc<Session>, wait: Wait) -> Result<(), Errno> {
+        let role = session.role();
+        if role == Role::Posts {
+            return Ok(());
+        }
+        let comes_first = |other: &Session| match other.role() {
+            Role::Posts => true,
+            // It asks by now, and what it had posted may still be there.
+            Role::Posted => role == Role::Never,
+            Role::Never => false,
+        };
+        let others = self.sessions_with(|other| {
+            other.id != session.id
+                && other.is_pending()
+                && comes_first(other)
+                && other.shares_a_stream(session)
+        });
+        others
+            .iter()
+            .try_for_each(|other| self.carry_out(other, wait))
+    }
+
+    /// A thread is about to enter an atomic group, or has: its sessions hold nothing from here on.
+    pub fn enters_group(&self, tid: u32) {
+        for session in self.sessions_with(|s| s.has_thread(tid)) {
             session.note_group(tid);
             self.break_all(&session);
         }
     }
 
     fn break_all(&self, session: &Arc<Session>) {
-        let inodes: BTreeSet<Ino> = {
-            let holds = self.holds.lock();
-            let its = holds.iter().filter(|(_, s)| Arc::ptr_eq(s, session));
-            its.map(|(ino, _)| *ino).collect()
-        };
-        for ino in inodes {
-            let _ = self.break_hold(ino, Wait::Allowed);
+        loop {
+            let inodes: Vec<Ino> = {
+                let holds = self.holds.lock();
+                let its = holds.iter().filter(|(_, s)| Arc::ptr_eq(s, session));
+                its.map(|(ino, _)| *ino).collect()
+            };
+            // Files that are born meanwhile, in a directory whose turn has not come.
+            if inodes.is_empty() {
+                return;
+            }
+            for ino in inodes {
+                let _ = self.break_hold(ino, Wait::Allowed);
+            }
+        }
+    }
+
+    /// A program has a handle of the inode.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.open.lock().contains_key(&ino)
+    }
+
+    fn note_open(&self, ino: Ino) {
+        *self.open.lock().entry(ino).or_default() += 1;
+    }
+
+    fn note_closed(&self, ino: Ino) {
+        let mut open = self.open.lock();
+        if let Some(count) = open.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&ino);
+            }
         }
     }
 
@@ -277,37 +359,58 @@ impl Direct {
         self.holds.lock().contains_key(&ino)
     }
 
-    /// The kernel asks for an inode, and its reference is counted already: what was posted is carried out, and nobody holds it any more. Error: EAGAIN it would
-    /// have to wait.
+    /// The kernel asks for an inode, and its reference is counted already: what was posted is carried out, and nobody holds it any more, nor its directory:
+    /// a held directory has no entry that the kernel knows. Error: EAGAIN it would have to wait.
     pub fn break_hold(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
+        let mut at = ino;
         loop {
-            let Some(session) = self.holds.lock().get(&ino).cloned() else {
-                return Ok(());
-            };
-            let mut consumer = session.lock(wait)?;
-            // The program publishes first and looks at the mark then; here it is the other way round (`Ring::publish`).
-            consumer.mark(&session, ino);
-            std::sync::atomic::fence(Ordering::SeqCst);
-            consumer.breaking = Some(ino);
-            let drained = self.drain_locked(&session, &mut consumer, wait);
-            consumer.breaking = None;
-            drained?;
-            consumer.no_longer_held(ino);
-            let mut holds = self.holds.lock();
-            if holds.get(&ino).is_some_and(|s| Arc::ptr_eq(s, &session)) {
-                holds.remove(&ino);
-                count(&self.figures.breaks, 1);
+            self.break_one(at, wait)?;
+            // In general it is not held: who came by a path had to know it first.
+            match self.volume.directory_of(at) {
+                Some(dir) if dir != at && self.is_held(dir) => at = dir,
+                _ => return Ok(()),
             }
         }
     }
 
-    /// A session may hold an inode from here on: the kernel does not know it, and nobody else holds it. The caller has counted a reference of his own.
-    fn grant(&self, session: &Arc<Session>, ino: Ino, own_references: u64) -> bool {
+    fn break_one(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
+        loop {
+            let Some(session) = self.holds.lock().get(&ino).cloned() else {
+                return Ok(());
+            };
+            session.begin_breaking(ino);
+            let broken = self.break_hold_of(&session, ino, wait);
+            session.end_breaking(ino);
+            broken?;
+        }
+    }
+
+    fn break_hold_of(&self, session: &Arc<Session>, ino: Ino, wait: Wait) -> Result<(), Errno> {
+        // The program publishes first and looks at the mark then; here it is the other way round (`Ring::publish`).
+        session.lock(wait)?.mark(session, ino);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let tail = session.tail();
+        self.carry_out_to(session, tail, wait)?;
+        let mut consumer = session.lock(wait)?;
+        consumer.no_longer_held(ino);
         let mut holds = self.holds.lock();
+        if holds.get(&ino).is_some_and(|s| Arc::ptr_eq(s, session)) {
+            holds.remove(&ino);
+            count(&self.figures.breaks, 1);
+        }
+        Ok(())
+    }
+
+    /// A session may hold an inode from here on: the kernel does not know it, and nobody else holds it. The caller has so many handles of it, each of
+    /// which has a reference.
+    fn grant(&self, session: &Arc<Session>, ino: Ino, handles: u64) -> bool {
+        let mut holds = self.holds.lock();
+        if self.volume.references(ino) != handles {
+            return false;
+        }
         match holds.get(&ino) {
             Some(holder) => Arc::ptr_eq(holder, session),
             None if session.is_in_group(&self.callers) => false,
-            None if self.volume.references(ino) != own_references => false,
             None if self.volume.is_synchronous(ino) => false,
             None => {
                 holds.insert(ino, session.clone());
@@ -316,15 +419,28 @@ impl Direct {
         }
     }
 
-    /// A name by which an inode can be opened once.
+    /// The session holds what was just born in a directory that it holds: nobody else can have seen it.
+    fn hold_newborn(&self, session: &Arc<Session>, ino: Ino) -> bool {
+        self.holds.lock().insert(ino, session.clone());
+        true
+    }
+
+    /// A name by which an inode can be opened once. Error: ENFILE too many wait to be opened.
     fn new_token(&self, ino: Ino) -> Result<String, Errno> {
         let name = format!("{TOKEN}{:016x}{:016x}", random()?, random()?);
         let mut tokens = self.tokens.lock();
         if tokens.len() >= TOKENS_MAX {
-            tokens.clear();
+            return Err(Errno(libc::ENFILE));
         }
         tokens.insert(name.clone(), ino);
         Ok(name)
+    }
+
+    /// Its handle is closed: nobody opens it any more, and the kernel would keep the file for its sake.
+    fn forget_token(&self, session: &Session, token: &str) {
+        self.tokens.lock().remove(token);
+        let (user, dir) = (session.user.uid, session.root);
+        self.notifier.name_gone(user, dir, token.as_bytes());
     }
 
     /// It is not used up.
@@ -341,27 +457,19 @@ impl Direct {
         let name = std::str::from_utf8(name).ok()?;
         self.tokens.lock().remove(name)
     }
-
-    /// The kernel may have attributes of an inode which an operation has changed.
-    fn attributes_changed(&self, ino: Ino) {
-        if let Some(kernel) = &*self.kernel.lock() {
-            kernel.invalidate_attrs(super::node_of(ino));
-        }
-    }
 }
 
 impl Server {
     /// `IOC_DIRECT_BEGIN`.
     pub(super) fn begin_direct(&self, request: &Request<'_>, arg: &mut DirectBeginArg) -> Answer {
         let header = &request.header;
-        if arg.reserved != 0 {
-            return Err(Errno(libc::EINVAL));
-        }
         if self.mount.read_only || self.mount.synchronous {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         let who = (header.pid, header.uid, header.gid);
-        arg.session = self.direct.begin(who, self.target(request)?, arg)?;
+        let root = self.target(request)?;
+        confined::check_writable(header.pid, arg.directory, root)?;
+        arg.session = self.direct.begin(who, root, arg)?;
         Ok(())
     }
 
@@ -369,6 +477,10 @@ impl Server {
     pub(super) fn drain_before(&self, request: &Request<'_>) -> Answer {
         use crate::abi::op;
         let header = &request.header;
+        // The kernel's own write-back is nobody's call, and what it holds somebody may wait for.
+        if header.pid == 0 && header.opcode != op::SYNCFS {
+            return Ok(());
+        }
         let of_stream = match header.opcode {
             op::SYNCFS => return self.direct.drain_all(request.wait),
             // As far as nobody waits.
@@ -389,7 +501,9 @@ impl Server {
                     client::IOC_SYNC_VOLUME | client::IOC_STREAM_SYNC | client::IOC_FREEZE => {
                         return self.direct.drain_all(request.wait);
                     }
-                    client::IOC_GROUP_BEGIN | client::IOC_GROUP_ENTER => {
+                    client::IOC_GROUP_BEGIN
+                    | client::IOC_GROUP_ENTER
+                    | super::ioctl::F2FS_START => {
                         self.direct.enters_group(header.pid);
                         true
                     }

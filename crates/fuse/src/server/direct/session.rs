@@ -6,11 +6,12 @@ use ccfs_client::direct::layout::{ALIGN, Entry, HANDLES, LIMIT_MAX, RING_BYTES, 
 use ccfs_client::direct::memory::{Memory, wait, wake};
 use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -38,6 +39,9 @@ pub struct Session {
     pub process: OwnedFd,
     threads: Mutex<Threads>,
     promise: Mutex<Promise>,
+    role: AtomicU8,
+    /// Inodes whose holds are being broken: none of them is held anew.
+    breaking: Mutex<Vec<Ino>>,
     ending: AtomicBool,
     ended: Mutex<bool>,
     has_ended: Condvar,
@@ -45,7 +49,7 @@ pub struct Session {
 
 #[derive(Default)]
 struct Threads {
-    known: HashMap<u32, ()>,
+    known: HashSet<u32>,
     streams: Vec<StreamId>,
     /// More streams than are told apart.
     many: bool,
@@ -61,8 +65,8 @@ pub struct Consumer {
     pub handles: HashMap<u32, Handle>,
     /// The program has ended the session, or broken its rules.
     pub over: bool,
-    /// The inode whose hold is being broken.
-    pub breaking: Option<Ino>,
+    /// How many handles each inode has.
+    pub of_inode: HashMap<Ino, u32>,
     /// Names by which the files of handles were opened through the mount.
     pub tokens: HashMap<u32, String>,
     /// For the bytes of the next entry.
@@ -100,11 +104,12 @@ impl Session {
             process,
             threads: Mutex::default(),
             promise: Mutex::new(promise),
+            role: AtomicU8::new(Role::Never as u8),
+            breaking: Mutex::default(),
             ending: AtomicBool::new(false),
             ended: Mutex::default(),
             has_ended: Condvar::new(),
         };
-        session.say_limit(promise);
         let most = volume.file_size_max();
         session
             .memory
@@ -113,10 +118,23 @@ impl Session {
         Ok(Arc::new(session))
     }
 
-    /// Posted entries are allowed to cost what is promised.
+    pub fn role(&self) -> Role {
+        match self.role.load(Ordering::SeqCst) {
+            0 => Role::Never,
+            1 => Role::Posts,
+            _ => Role::Posted,
+        }
+    }
+
+    pub fn set_role(&self, role: Role) {
+        self.role.store(role as u8, Ordering::SeqCst);
+        self.say_limit(*self.promise.lock());
+    }
+
+    /// Posted entries are allowed to cost what is promised, if the session may post at all.
     fn say_limit(&self, promise: Promise) {
-        let enough = promise.inodes >= PROMISE.inodes;
-        let limit = if enough { promise.blocks } else { 0 };
+        let may = promise.inodes >= PROMISE.inodes && self.role() == Role::Posts;
+        let limit = if may { promise.blocks } else { 0 };
         self.memory.u64(word::LIMIT).store(limit, Ordering::Release);
     }
 
@@ -130,7 +148,7 @@ impl Session {
         let mut promise = self.promise.lock();
         promise.blocks = promise.blocks.saturating_sub(drawn.blocks);
         promise.inodes = promise.inodes.saturating_sub(drawn.inodes);
-        if *promise == PROMISE {
+        if *promise == PROMISE || self.is_ending() {
             return;
         }
         let more = volume.promise(Promise {
@@ -142,22 +160,68 @@ impl Session {
         self.say_limit(*promise);
     }
 
-    pub fn note_thread(&self, tid: u32, stream: StreamId) -> Result<(), Errno> {
+    /// A thread uses the session. Error: ENOSPC there are too many.
+    pub fn note_thread(&self, tid: u32, callers: &Callers) -> Result<(), Errno> {
         let mut threads = self.threads.lock();
+        if threads.known.len() >= THREADS_MAX {
+            threads.known.retain(|tid| callers.proc().exists(*tid));
+        }
         if threads.known.len() >= THREADS_MAX {
             return Err(Errno(libc::ENOSPC));
         }
-        threads.known.insert(tid, ());
-        threads.note(stream);
+        threads.known.insert(tid);
         Ok(())
     }
 
-    pub fn note_stream(&self, stream: StreamId) {
-        self.threads.lock().note(stream);
+    /// True: it was not known to have threads in this stream.
+    pub fn note_stream(&self, stream: StreamId) -> bool {
+        self.threads.lock().note(stream)
+    }
+
+    pub fn has_many_streams(&self) -> bool {
+        self.threads.lock().many
+    }
+
+    pub fn shares_a_stream(&self, other: &Session) -> bool {
+        let (streams, many) = {
+            let threads = other.threads.lock();
+            (threads.streams.clone(), threads.many)
+        };
+        many || streams.iter().any(|stream| self.has_stream(*stream))
+    }
+
+    /// Its process has ended.
+    pub fn has_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+    }
+
+    pub fn begin_breaking(&self, ino: Ino) {
+        self.breaking.lock().push(ino);
+    }
+
+    pub fn end_breaking(&self, ino: Ino) {
+        let mut breaking = self.breaking.lock();
+        if let Some(at) = breaking.iter().position(|i| *i == ino) {
+            breaking.swap_remove(at);
+        }
+    }
+
+    pub fn is_breaking(&self, ino: Ino) -> bool {
+        self.breaking.lock().contains(&ino)
+    }
+
+    /// How far the program has published.
+    pub fn tail(&self) -> u64 {
+        self.memory.u64(word::TAIL).load(Ordering::SeqCst)
     }
 
     pub fn has_thread(&self, tid: u32) -> bool {
-        self.threads.lock().known.contains_key(&tid)
+        self.threads.lock().known.contains(&tid)
     }
 
     pub fn has_stream(&self, stream: StreamId) -> bool {
@@ -184,7 +248,7 @@ impl Session {
 
     /// Something is published that is not carried out.
     pub fn is_pending(&self) -> bool {
-        let tail = self.memory.u64(word::TAIL).load(Ordering::SeqCst);
+        let tail = self.tail();
         // The program could change the word that tells it.
         tail != self.head.load(Ordering::SeqCst)
     }
@@ -277,13 +341,26 @@ impl Session {
 }
 
 impl Threads {
-    fn note(&mut self, stream: StreamId) {
+    fn note(&mut self, stream: StreamId) -> bool {
         if self.streams.contains(&stream) || self.many {
-            return;
+            return false;
         }
         self.many = self.streams.len() >= STREAMS_MAX;
         self.streams.push(stream);
+        true
     }
+}
+
+/// Whether a session posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// It has never posted, and asks.
+    Never = 0,
+    /// It posts: nobody else does in its streams.
+    Posts = 1,
+    /// It has posted, and asks by now.
+    Posted = 2,
 }
 
 /// Why an entry was not carried out.
@@ -320,6 +397,10 @@ impl Consumer {
     pub fn next(&mut self, memory: &Memory, tail: u64) -> Result<Option<Read>, ()> {
         loop {
             if self.over || self.head == tail {
+                return Ok(None);
+            }
+            // Others may have come farther since it was read; but nobody by more than the ring.
+            if self.head.wrapping_sub(tail) <= RING_BYTES as u64 {
                 return Ok(None);
             }
             // More than the ring holds, or what is no whole entry, was never published.

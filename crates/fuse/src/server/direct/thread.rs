@@ -1,10 +1,9 @@
 //! A session's thread: it carries entries out, sleeps as deep as it can afford, and ends with the program.
 use super::Direct;
-use super::session::Session;
+use super::session::{Role, Session};
 use crate::sys;
 use ccfs_client::direct::ring::{ASLEEP, DOZES};
-use ccfs_engine::Wait;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ccfs_engine::{Promise, Wait};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +34,7 @@ pub fn start(direct: Arc<Direct>, session: Arc<Session>) -> io::Result<()> {
 fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
     let mut dozed = 0;
     loop {
-        let ending = session.is_ending() || dozed > 0 && has_ended(session);
+        let ending = session.is_ending() || dozed > 0 && session.has_gone();
         if session.is_pending() {
             dozed = 0;
             // Errors are the entries', but for a volume that is gone; the session is over then.
@@ -58,16 +57,11 @@ fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
             session.sleep(DOZES, DOZE);
         } else {
             session.sleep(ASLEEP, SLEEP);
+            // There may be room again, or nobody else who posts.
+            session.renew_promise(&direct.volume, Promise::default());
+            if session.role() != Role::Posts {
+                direct.claim(session);
+            }
         }
     }
-}
-
-/// The program has ended.
-fn has_ended(session: &Session) -> bool {
-    let mut fds = [PollFd::new(&session.process, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
 }
