@@ -19,7 +19,10 @@
 #ifndef CCFS_H
 #define CCFS_H
 
+#include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -128,6 +131,66 @@ int ccfs_make_atomic(int fd);
  * Errors: EINVAL no file, too many, one that is not open O_ATOMIC, or of another volume; EDQUOT together they are too large, nothing
  * was done; EBUSY the caller's own atomic group has changed the name or mode of one. */
 int ccfs_syncv(const int *fds, int count);
+
+/* Direct calls: file calls that do not go through the kernel, by memory that is shared with the daemon of a volume that is mounted with
+ * -o direct=on. Elsewhere, and for what the kernel knows already, they go through the mount with the same results. Names are single
+ * names, no paths, and not "." or ".."; a symbolic link is not followed. Every object keeps the session alive, so the order of closing does not
+ * matter; each is closed once, by its own function, for which NULL is nothing. A NULL for an object, a name or a result is EFAULT.
+ * Objects can be used by any number of threads. After a fork the child's calls on what is held by the session fail with EBADF; it
+ * begins its own. */
+typedef struct ccfs_session ccfs_session;
+typedef struct ccfs_dir ccfs_dir;
+typedef struct ccfs_file ccfs_file;
+
+/* Begins a session on a directory, with the user, groups, capabilities and umask that the process has now. The descriptor can be
+ * closed then. Where no session can be had the calls work through the mount: is_direct returns 0, and why_not the errno that
+ * says why (ENOTSUP another file system, a mount without direct=on, or a process that is confined or cannot be seen; ENOSPC there are
+ * too many), else 0. drain waits until all that was accepted is carried out, which nothing needs. Errors: those of open(2). */
+ccfs_session *ccfs_session_begin(int dirfd);
+int ccfs_session_is_direct(const ccfs_session *session);
+int ccfs_session_why_not(const ccfs_session *session);
+int ccfs_session_drain(ccfs_session *session);
+void ccfs_session_end(ccfs_session *session);
+
+/* Directories: the session's own, one that is there, and a new one. NULL with errno set as by open(2) and mkdir(2). */
+ccfs_dir *ccfs_session_root(ccfs_session *session);
+ccfs_dir *ccfs_dir_open(ccfs_dir *dir, const char *name);
+ccfs_dir *ccfs_dir_make(ccfs_dir *dir, const char *name, mode_t mode);
+void ccfs_dir_close(ccfs_dir *dir);
+
+/* As unlink(2), rmdir(2), rename(2) (to a directory of the same session) and fstatat(2), with their errors. For stat st_dev is that of the
+ * session's directory and st_rdev 0. */
+int ccfs_dir_unlink(ccfs_dir *dir, const char *name);
+int ccfs_dir_rmdir(ccfs_dir *dir, const char *name);
+int ccfs_dir_rename(ccfs_dir *dir, const char *name, ccfs_dir *to, const char *new_name);
+int ccfs_dir_stat(ccfs_dir *dir, const char *name, struct stat *st);
+
+/* Calls each for every name but "." and "..", in no order, with its inode number and type (DT_* of dirent.h), until each returns
+ * other than 0, which the call returns then. each may make any call. */
+int ccfs_dir_list(ccfs_dir *dir, int (*each)(void *context, const char *name, uint64_t ino, unsigned char type), void *context);
+
+/* All of the session's changes that come before are durable, with what they depend on. Errors: as fsync(2). */
+int ccfs_dir_sync(ccfs_dir *dir);
+
+/* Opens a file with these flags of open(2): O_RDONLY, O_WRONLY or O_RDWR, O_CREAT, O_EXCL with it, O_TRUNC for writing.
+ * Errors: EINVAL other flags; ELOOP a symbolic link; EISDIR; those of open(2). */
+ccfs_file *ccfs_file_open(ccfs_dir *dir, const char *name, int flags, mode_t mode);
+void ccfs_file_close(ccfs_file *file);
+
+/* As pread(2) and pwrite(2): there is no position. A write writes all or fails; append writes at the file's end, in one piece up to 128
+ * KiB. Errors: EBADF it is not open for that; EFBIG; EINVAL a negative offset or size. */
+ssize_t ccfs_file_read(ccfs_file *file, void *data, size_t length, off_t offset);
+ssize_t ccfs_file_write(ccfs_file *file, const void *data, size_t length, off_t offset);
+ssize_t ccfs_file_append(ccfs_file *file, const void *data, size_t length);
+int ccfs_file_truncate(ccfs_file *file, off_t size);
+
+/* As fstat(2), fchmod(2), fsync(2) and fbarrier. is_direct returns 1 where the file's calls do not go through the kernel, else 0: as
+ * soon as somebody looks the file up through the mount it is used through the mount. */
+int ccfs_file_stat(ccfs_file *file, struct stat *st);
+int ccfs_file_chmod(ccfs_file *file, mode_t mode);
+int ccfs_file_sync(ccfs_file *file);
+int ccfs_file_barrier(ccfs_file *file);
+int ccfs_file_is_direct(const ccfs_file *file);
 
 /* Returns 1 on a mounted ccfs volume, 0 elsewhere, -1 with errno set where it cannot be told. */
 int ccfs_is_supported(const char *path);

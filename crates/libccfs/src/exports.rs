@@ -32,13 +32,13 @@ pub fn secure_env(name: &str) -> Option<PathBuf> {
     (!value.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(value)))
 }
 
-fn set_errno(number: i32) {
+pub fn set_errno(number: i32) {
     // SAFETY: the address of this thread's errno is always valid.
     unsafe { *libc::__errno_location() = number };
 }
 
 /// 0, or -1 and errno.
-fn status(result: Result<(), i32>) -> c_int {
+pub fn status(result: Result<(), i32>) -> c_int {
     match result {
         Ok(()) => 0,
         Err(number) => {
@@ -56,11 +56,11 @@ fn stream(result: Result<u64, i32>) -> u64 {
     })
 }
 
-fn bad(number: i32) -> io::Error {
+pub fn bad(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-fn of_fd<'a>(fd: c_int) -> io::Result<Place<'a>> {
+pub fn of_fd<'a>(fd: c_int) -> io::Result<Place<'a>> {
     if fd < 0 {
         return Err(bad(libc::EBADF));
     }
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn ccfs_syncv(fds: *const c_int, count: c_int) -> c_int {
 }
 
 /// 1, 0, or -1 and errno.
-fn answer(result: Result<bool, i32>) -> c_int {
+pub fn answer(result: Result<bool, i32>) -> c_int {
     result.map_or_else(|number| status(Err(number)), c_int::from)
 }
 

@@ -3,6 +3,7 @@
 //! A panic never reaches the caller: it becomes `EIO` (`guarded`), as any other failure that should not be.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
+mod direct;
 mod exports;
 
 use ccfs_client::{Stream, TakenBack};

@@ -371,6 +371,40 @@ fn c_calls() {
     }
 }
 
+/// The direct calls of C and C++ beside ordinary system calls: with and without `direct=on`, and elsewhere.
+#[test]
+fn c_direct_calls() {
+    let place = WorkDir::new("c-direct");
+    install(place.path());
+    let calls = "crates/libccfs/tests/direct.c";
+    // The same source in the other language, by its name.
+    let other = place.path().join("direct.cc");
+    std::fs::copy(source(calls), &other).expect("copy");
+    for (compiler, calls) in [("gcc", calls), ("g++", text(&other))] {
+        let Some(program) = compile(place.path(), compiler, calls, Linking::Shared) else {
+            continue;
+        };
+        let in_directory = |dir: &Path, direct: &str| {
+            let out = run(Command::new(&program).arg(dir).arg(direct));
+            assert_eq!(out.code, 0, "{compiler}, {direct}: {}", out.all());
+            assert_eq!(out.stdout, "all direct calls\n");
+        };
+        let elsewhere = place.path().join(format!("elsewhere-{compiler}"));
+        std::fs::create_dir(&elsewhere).expect("mkdir");
+        in_directory(&elsewhere, "0");
+        if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("c_direct_calls") {
+            continue;
+        }
+        for (options, direct) in [("direct=on", "1"), ("direct=off", "0")] {
+            let mut v = Volume::unformatted(Fs::Ccfs, "c-direct").options(options);
+            v.mkfs(64);
+            v.mount();
+            in_directory(v.mnt(), direct);
+            v.finish();
+        }
+    }
+}
+
 #[test]
 fn cplusplus() {
     let source = "examples/ordered.cc";
@@ -422,7 +456,7 @@ fn python() {
 /// python/tests on a volume, or without one.
 fn package_tests(python: &str, path: &str, copy: &Path) {
     let volume = (Fs::under_test() == Fs::Ccfs && Fs::Ccfs.ready("python")).then(|| {
-        let mut v = Volume::unformatted(Fs::Ccfs, "python").options("atomic_files=on");
+        let mut v = Volume::unformatted(Fs::Ccfs, "python").options("atomic_files=on,direct=on");
         v.mkfs(64);
         v.mount();
         v
@@ -431,9 +465,15 @@ fn package_tests(python: &str, path: &str, copy: &Path) {
     let mount = format!("CCFS_TEST_MOUNT={mount}");
     let header = source("crates/libccfs/include/ccfs.h");
     let header = format!("CCFS_H={}", text(&header));
+    let library = format!("CCFS_LIBRARY={}", text(&sibling("libccfs.so")));
     let tests = copy.join("tests");
     let program = [python, "-B", "-m", "unittest", "discover", "-s"];
-    let words = [&[path, &mount, &header], &program[..], &[text(&tests)]].concat();
+    let words = [
+        &[path, &mount, &header, &library],
+        &program[..],
+        &[text(&tests)],
+    ]
+    .concat();
     let out = run(Command::new("env").args(&words));
     assert_eq!(out.code, 0, "{}", out.all());
     assert!(out.all().contains("OK"), "{}", out.all());
