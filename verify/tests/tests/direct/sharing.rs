@@ -1,0 +1,349 @@
+//! Groups, barriers, full volumes, and threads that share a session.
+use super::actors::code;
+use super::{session, volume};
+use ccfs_client::direct::{Dir, OpenOptions};
+use ccfs_testkit::Rng;
+use ccfs_tests::harness::{Fs, Volume, number};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+fn put(dir: &Dir, name: &str, text: &[u8]) -> std::io::Result<()> {
+    let how = OpenOptions {
+        exclusive: false,
+        ..OpenOptions::new_file()
+    };
+    let file = dir.open(name, how)?;
+    file.truncate(0)?;
+    file.write_at(text, 0)
+}
+
+fn text(v: &Volume, name: &str) -> Option<String> {
+    std::fs::read_to_string(v.path(name)).ok()
+}
+
+fn get(dir: &Dir, name: &str) -> Option<String> {
+    let mut out = [0; 100];
+    let file = dir.open(name, OpenOptions::reading()).ok()?;
+    let n = file.read_at(&mut out, 0).ok()?;
+    Some(String::from_utf8_lossy(&out[..n]).into_owned())
+}
+
+#[test]
+fn groups() {
+    let Some(mut v) = volume("direct groups", 64, "") else {
+        return;
+    };
+    let s = session(&v);
+    let root = s.root().expect("root");
+    let tree = root.make_dir("tree", 0o755).expect("make");
+    put(&tree, "old", b"before").expect("put");
+    put(&tree, "away", b"away").expect("put");
+    for commit in [false, true] {
+        let here = File::open(v.mnt()).expect("open");
+        let (begun, others) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            // Another thread of the session, which was there before the group: it is in none.
+            scope.spawn(|| {
+                begun.wait();
+                let other = root.make_dir(format!("other{commit}"), 0o755);
+                let made = other.and_then(|dir| put(&dir, "free", b"free"));
+                others.wait();
+                made.expect("outside the group");
+            });
+            let member = scope.spawn(|| {
+                let group =
+                    ccfs_client::group_begin(&here, Some(Duration::from_secs(20))).expect("begin");
+                put(&tree, "old", b"after").expect("overwrite");
+                put(&tree, "new", b"new").expect("create");
+                tree.rename("away", &tree, "gone").expect("rename");
+                tree.make_dir("deep", 0o755).expect("make");
+                assert_eq!(get(&tree, "old").as_deref(), Some("after"), "its own view");
+                begun.wait();
+                others.wait();
+                match commit {
+                    true => ccfs_client::group_commit(&here, group, false).expect("commit"),
+                    false => ccfs_client::group_abort(&here, group).expect("abort"),
+                }
+            });
+            member.join().expect("the member");
+        });
+        let (old, new, moved) = match commit {
+            true => ("after", Some("new"), "tree/gone"),
+            false => ("before", None, "tree/away"),
+        };
+        // The session first, then the others.
+        assert_eq!(get(&tree, "old").as_deref(), Some(old), "commit {commit}");
+        assert_eq!(get(&tree, "new").as_deref(), new, "commit {commit}");
+        assert_eq!(tree.open_dir("deep").is_ok(), commit, "commit {commit}");
+        assert_eq!(
+            text(&v, "tree/old").as_deref(),
+            Some(old),
+            "commit {commit}"
+        );
+        assert_eq!(text(&v, "tree/new").as_deref(), new, "commit {commit}");
+        assert_eq!(text(&v, moved).as_deref(), Some("away"), "commit {commit}");
+        assert_eq!(
+            text(&v, &format!("other{commit}/free")).as_deref(),
+            Some("free")
+        );
+    }
+    // The commit was durable.
+    drop((tree, root, s));
+    v.kill9();
+    v.mount();
+    assert_eq!(text(&v, "tree/old").as_deref(), Some("after"));
+    assert_eq!(text(&v, "tree/gone").as_deref(), Some("away"));
+    v.finish();
+}
+
+/// What comes after a barrier, in another stream too, is not there without what came before it.
+#[test]
+fn barriers() {
+    let Some(mut v) = volume("direct barriers", 64, ",commit=600") else {
+        return;
+    };
+    let s = session(&v);
+    let root = s.root().expect("root");
+    let first = root.open("first", OpenOptions::new_file()).expect("open");
+    first.write_at(b"first", 0).expect("write");
+    first.barrier().expect("barrier");
+    let second = root.open("second", OpenOptions::new_file()).expect("open");
+    second.write_at(b"second", 0).expect("write");
+    second.sync().expect("sync");
+    let third = root.open("third", OpenOptions::new_file()).expect("open");
+    third.write_at(b"third", 0).expect("write");
+    third.barrier().expect("barrier");
+    put(&root, "fourth", b"fourth").expect("put");
+    v.kill9();
+    drop((first, second, third, root, s));
+    v.mount();
+    assert_eq!(text(&v, "first").as_deref(), Some("first"));
+    assert_eq!(text(&v, "second").as_deref(), Some("second"));
+    if text(&v, "fourth").is_some() {
+        assert_eq!(text(&v, "third").as_deref(), Some("third"));
+    }
+    v.finish();
+}
+
+#[test]
+fn full_of_data() {
+    let Some(v) = volume("direct full_of_data", 24, "") else {
+        return;
+    };
+    fill(v, 60_000);
+}
+
+#[test]
+fn full_of_inodes() {
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("direct full_of_inodes") {
+        return;
+    }
+    let mut v = Volume::unformatted(Fs::Ccfs, "direct").options("direct=on");
+    v.mke2fs(48, &["-t", "ext4", "-b", "4096", "-N", "4096"]);
+    v.mount();
+    fill(v, 10);
+}
+
+/// Fills the volume twice, with removals between; all that was accepted is there.
+fn fill(mut v: Volume, len: usize) {
+    let s = session(&v);
+    let root = s.root().expect("root");
+    let dir = root.make_dir("dir", 0o755).expect("make");
+    let content = |i: usize| vec![i as u8; len];
+    let mut there = BTreeMap::new();
+    for turn in 0..2 {
+        let mut refused = 0;
+        for i in turn * 100_000.. {
+            let name = format!("f{i}");
+            let file = match dir.open(&name, OpenOptions::new_file()) {
+                Ok(file) => file,
+                Err(e) => {
+                    assert_eq!(code(e), libc::ENOSPC, "create {name}");
+                    refused += 1;
+                    if refused > 20 { break } else { continue }
+                }
+            };
+            match file.write_at(&content(i), 0) {
+                Ok(()) => drop(there.insert(name, i)),
+                Err(e) => {
+                    assert_eq!(code(e), libc::ENOSPC, "write {name}");
+                    // The file keeps what fitted, perhaps nothing.
+                    dir.remove_file(&name).expect("remove on a full volume");
+                    refused += 1;
+                }
+            }
+            if refused > 20 {
+                break;
+            }
+        }
+        assert!(there.len() > 100, "only {} files", there.len());
+        if turn == 0 {
+            let half: Vec<String> = there.keys().step_by(2).cloned().collect();
+            for name in half {
+                dir.remove_file(&name).expect("remove");
+                there.remove(&name);
+            }
+        }
+        println!("full of files of {len} bytes: {} files", there.len());
+    }
+    let check = |v: &Volume| {
+        assert_eq!(
+            std::fs::read_dir(v.path("dir")).expect("list").count(),
+            there.len()
+        );
+        for (name, i) in &there {
+            let got = std::fs::read(v.path("dir").join(name)).expect("read");
+            assert!(got == content(*i), "{name}");
+        }
+    };
+    check(&v);
+    drop((dir, root, s));
+    v.remount();
+    check(&v);
+    v.finish();
+}
+
+/// Threads of one session make, rename and remove in the same directories, and somebody looks.
+#[test]
+fn threads_and_a_looker() {
+    let Some(mut v) = volume("direct threads", 128, "") else {
+        return;
+    };
+    let seed = number("CCFS_TEST_SEED", 5);
+    let s = session(&v);
+    let root = s.root().expect("root");
+    let dirs = [0, 1, 2].map(|i| root.make_dir(format!("d{i}"), 0o755).expect("make"));
+    let end = AtomicBool::new(false);
+    let names: BTreeMap<String, u64> = std::thread::scope(|scope| {
+        let worker = |who: u64| {
+            let dirs = &dirs;
+            move || {
+                let mut rng = Rng::part(seed, who);
+                let mut mine: Vec<(usize, String, u64)> = Vec::new();
+                for i in 0..4000u64 {
+                    let d = rng.index(3);
+                    if mine.is_empty() || rng.chance(40) {
+                        let name = format!("t{who}-{i}");
+                        let file = dirs[d].open(&name, OpenOptions::new_file());
+                        let file = file.unwrap_or_else(|e| panic!("seed {seed}: make {name}: {e}"));
+                        let len = rng.below(3000);
+                        file.write_at(&vec![7; len as usize], 0).expect("write");
+                        mine.push((d, name, len));
+                    } else if rng.chance(50) {
+                        let at = rng.index(mine.len());
+                        let (from, name, _) = mine[at].clone();
+                        let new = format!("t{who}-{i}r");
+                        let done = dirs[from].rename(&name, &dirs[d], &new);
+                        done.unwrap_or_else(|e| panic!("seed {seed}: rename {name} {new}: {e}"));
+                        (mine[at].0, mine[at].1) = (d, new);
+                    } else {
+                        let (from, name, _) = mine.swap_remove(rng.index(mine.len()));
+                        let done = dirs[from].remove_file(&name);
+                        done.unwrap_or_else(|e| panic!("seed {seed}: remove {name}: {e}"));
+                    }
+                }
+                mine
+            }
+        };
+        let workers: Vec<_> = (0..4).map(|who| scope.spawn(worker(who))).collect();
+        scope.spawn(|| {
+            while !end.load(Ordering::SeqCst) {
+                // Names vanish under it; it must only not hang, and end.
+                let mut ls = std::process::Command::new("ls");
+                let out = ls.arg("-lR").arg(v.mnt()).output().expect("run ls");
+                assert!(out.status.code().is_some_and(|c| c <= 2), "ls: {out:?}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let all: Vec<_> = workers
+            .into_iter()
+            .map(std::thread::ScopedJoinHandle::join)
+            .collect();
+        end.store(true, Ordering::SeqCst);
+        let all = all.into_iter().flat_map(|w| w.expect("a worker"));
+        all.map(|(d, name, len)| (format!("d{d}/{name}"), len))
+            .collect()
+    });
+    let seen = |v: &Volume| {
+        let mut all = BTreeMap::new();
+        for d in ["d0", "d1", "d2"] {
+            for entry in std::fs::read_dir(v.path(d)).expect("list").flatten() {
+                let name = format!("{d}/{}", entry.file_name().to_string_lossy());
+                all.insert(name, entry.metadata().expect("stat").len());
+            }
+        }
+        all
+    };
+    assert!(
+        seen(&v) == names,
+        "seed {seed}: the mount shows other names"
+    );
+    let listed: usize = dirs.iter().map(|d| d.read_dir().expect("list").len()).sum();
+    assert_eq!(
+        listed,
+        names.len(),
+        "seed {seed}: the session shows other names"
+    );
+    drop((dirs, root, s));
+    v.remount();
+    assert!(seen(&v) == names, "seed {seed}: after a remount");
+    v.finish();
+}
+
+/// Sequence that failed with ERANGE: the first file of a session on a volume of few inodes.
+#[test]
+fn first_file_among_few_inodes() {
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("direct first_file") {
+        return;
+    }
+    for (mib, inodes) in [
+        (48, "16384"),
+        (48, "4096"),
+        (48, "1024"),
+        (48, "512"),
+        (300, "512"),
+    ] {
+        let mut v = Volume::unformatted(Fs::Ccfs, "direct").options("direct=on");
+        v.mke2fs(mib, &["-t", "ext4", "-b", "4096", "-N", inodes]);
+        v.mount();
+        let s = session(&v);
+        let root = s.root().expect("root");
+        let through = std::fs::write(v.path("mounted"), b"1").map_err(code);
+        let dir = root.make_dir("dir", 0o755).map_err(code);
+        let made = dir.and_then(|dir| put(&dir, "f0", b"1").map_err(code));
+        println!("{mib} MiB, {inodes} inodes: mounted {through:?}, direct {made:?}");
+        assert_eq!(
+            (through, made),
+            (Ok(()), Ok(())),
+            "{mib} MiB, {inodes} inodes"
+        );
+        drop((root, s));
+        v.finish();
+    }
+}
+
+/// Linux's ftruncate(2) says EINVAL of a descriptor that is not open for writing; so do direct calls, held or not.
+#[test]
+fn truncate_of_what_is_open_for_reading() {
+    let Some(v) = volume("direct truncate", 64, "") else {
+        return;
+    };
+    let root = session(&v).root().expect("root");
+    put(&root, "file", b"text").expect("put");
+    let file = root.open("file", OpenOptions::reading()).expect("open");
+    let held = file.truncate(1).map_err(code);
+    assert!(v.path("file").exists());
+    let mounted = file.truncate(1).map_err(code);
+    let file = std::fs::File::open(v.path("file")).expect("open");
+    let kernel = file.set_len(1).map_err(code);
+    assert_eq!(
+        (held, mounted),
+        (kernel, kernel),
+        "direct calls and the kernel's"
+    );
+    drop((file, root));
+    v.finish();
+}
