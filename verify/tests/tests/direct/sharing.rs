@@ -347,3 +347,53 @@ fn truncate_of_what_is_open_for_reading() {
     drop((file, root));
     v.finish();
 }
+
+/// Calls in a directory that was removed while it was open: ENOENT, as the kernel's.
+#[test]
+fn calls_in_removed_directories() {
+    let Some(v) = volume("direct removed directories", 64, "") else {
+        return;
+    };
+    let root = session(&v).root().expect("root");
+    put(&root, "file", b"text").expect("put");
+    let mut wrong = Vec::new();
+    for by_mount in [false, true] {
+        let how = |name: &str| {
+            let dir = root.make_dir(name, 0o755).expect("make");
+            match by_mount {
+                true => std::fs::remove_dir(v.path(name)).expect("rmdir"),
+                false => root.remove_dir(name).expect("remove"),
+            }
+            dir
+        };
+        let (a, b) = (how("a"), how("b"));
+        let calls = [
+            ("rename within", a.rename("x", &a, "y").map_err(code)),
+            (
+                "rename from one to another",
+                a.rename("x", &b, "y").map_err(code),
+            ),
+            ("rename away", a.rename("x", &root, "y").map_err(code)),
+            ("rename into", root.rename("file", &a, "y").map_err(code)),
+            ("make_dir", a.make_dir("x", 0o755).map(drop).map_err(code)),
+            (
+                "create",
+                a.open("x", OpenOptions::new_file()).map(drop).map_err(code),
+            ),
+            ("remove_file", a.remove_file("x").map_err(code)),
+            ("remove_dir", a.remove_dir("x").map_err(code)),
+            ("stat", a.stat("x").map(drop).map_err(code)),
+        ];
+        for (what, got) in calls {
+            if got != Err(libc::ENOENT) {
+                wrong.push((by_mount, what, got));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "(removed by the mount, call, result): {wrong:?}"
+    );
+    drop(root);
+    v.finish();
+}
