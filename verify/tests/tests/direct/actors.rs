@@ -231,6 +231,10 @@ impl Plain {
             }
             "list" => {
                 let dir = self.dirs[c.slot(0)].as_ref().ok_or(libc::EBADF)?;
+                // getdents(2) says so of a removed directory; the standard library takes it for the end.
+                if sys::fstat(dir)?.nlink == 0 {
+                    return Err(libc::ENOENT);
+                }
                 let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
                 let mut all = Vec::new();
                 for entry in std::fs::read_dir(path).map_err(code)? {
