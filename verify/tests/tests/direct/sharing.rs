@@ -383,6 +383,7 @@ fn calls_in_removed_directories() {
             ("remove_file", a.remove_file("x").map_err(code)),
             ("remove_dir", a.remove_dir("x").map_err(code)),
             ("stat", a.stat("x").map(drop).map_err(code)),
+            ("read_dir", a.read_dir().map(drop).map_err(code)),
         ];
         for (what, got) in calls {
             if got != Err(libc::ENOENT) {
