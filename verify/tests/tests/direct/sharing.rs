@@ -398,3 +398,46 @@ fn calls_in_removed_directories() {
     drop(root);
     v.finish();
 }
+
+/// A session made a directory; others open it and make names in it. The session sees them.
+#[test]
+fn names_that_others_made() {
+    let Some(v) = volume("direct names of others", 64, "") else {
+        return;
+    };
+    let root = session(&v).root().expect("root");
+    let mut wrong = Vec::new();
+    for way in 0..32 {
+        let name = format!("dir{way}");
+        let dir = root.make_dir(&name, 0o755).expect("make");
+        if way & 1 != 0 {
+            assert!(dir.stat("x").is_err());
+        }
+        if way & 2 != 0 {
+            put(&dir, "mine", b"1").expect("put");
+        }
+        let open = (way & 4 != 0).then(|| File::open(v.path(&name)).expect("open"));
+        if way & 8 != 0 {
+            assert!(dir.stat("x").is_err());
+        }
+        let other = (way & 16 != 0).then(|| session(&v));
+        match &other {
+            Some(other) => {
+                let theirs = other.root().and_then(|r| r.open_dir(&name)).expect("open");
+                theirs
+                    .open("x", OpenOptions::new_file())
+                    .map(drop)
+                    .expect("make");
+            }
+            None => std::fs::write(v.path(&name).join("x"), b"x").expect("make"),
+        }
+        let seen = dir.stat("x").map(drop).map_err(code);
+        if seen.is_err() {
+            wrong.push((way, seen));
+        }
+        drop(open);
+    }
+    assert!(wrong.is_empty(), "(way, stat): {wrong:?}");
+    drop(root);
+    v.finish();
+}
