@@ -441,6 +441,10 @@ impl Dir {
         }
         self.through_mount(&mut way, |dir| {
             let mut out = Vec::new();
+            // getdents(2) says so of a directory that was removed; the library takes it for the end.
+            if rustix::fs::fstat(dir)?.st_nlink == 0 {
+                return Err(io::Error::from_raw_os_error(libc::ENOENT));
+            }
             // A descriptor of its own, whose position nobody shares.
             for entry in rustix::fs::Dir::read_from(dir)? {
                 let entry = entry?;

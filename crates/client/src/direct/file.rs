@@ -122,7 +122,9 @@ impl File {
 
     /// Changes the size, bytes. Errors: as ftruncate(2).
     pub fn truncate(&self, size: u64) -> io::Result<()> {
-        self.writable()?;
+        if !self.how.write {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
         self.session.check_size(Some(size))?;
         let held = |h| {
             let entry = Entry {

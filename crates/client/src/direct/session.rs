@@ -258,7 +258,13 @@ impl Link {
             directory: dir.as_raw_fd() as u32,
             ..DirectBeginArg::default()
         };
-        ioctl(dir, abi::IOC_DIRECT_BEGIN, &mut arg)?;
+        ioctl(dir, abi::IOC_DIRECT_BEGIN, &mut arg).map_err(|e| match e.raw_os_error() {
+            // Other file systems, daemons that do not know the call, and those that do not allow it.
+            Some(libc::ENOTTY | libc::ENOSYS | libc::EOPNOTSUPP) => {
+                io::Error::new(io::ErrorKind::Unsupported, "no direct calls here")
+            }
+            _ => e,
+        })?;
         Ok(Link {
             ring: Ring::new(memory),
             id: arg.session,

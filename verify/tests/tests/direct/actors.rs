@@ -1,4 +1,5 @@
 //! Who makes calls: a session, or ordinary system calls on any directory. Both take and give lines of text.
+#![allow(unsafe_code)]
 use ccfs_client::direct::{Dir, File, OpenOptions, Session};
 use ccfs_tests::sys::{self, Time};
 use std::io;
@@ -231,23 +232,7 @@ impl Plain {
             }
             "list" => {
                 let dir = self.dirs[c.slot(0)].as_ref().ok_or(libc::EBADF)?;
-                // getdents(2) says so of a removed directory; the standard library takes it for the end.
-                if sys::fstat(dir)?.nlink == 0 {
-                    return Err(libc::ENOENT);
-                }
-                let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
-                let mut all = Vec::new();
-                for entry in std::fs::read_dir(path).map_err(code)? {
-                    let entry = entry.map_err(code)?;
-                    let kind = entry.file_type().map_err(code)?;
-                    let kind = match (kind.is_dir(), kind.is_symlink()) {
-                        (true, _) => libc::DT_DIR,
-                        (_, true) => libc::DT_LNK,
-                        _ => libc::DT_REG,
-                    };
-                    all.push(format!("{}:{kind}", entry.file_name().to_string_lossy()));
-                }
-                return Ok(listing(all));
+                return list(dir);
             }
             "close" => self.files[c.slot(0)] = None,
             "write" => {
@@ -315,4 +300,25 @@ fn mapped(fd: &OwnedFd, byte: u8) -> Result<(), i32> {
         libc::munmap(at, 4096);
         if done == 0 { Ok(()) } else { Err(error) }
     }
+}
+
+/// All names of a directory that is open.
+fn list(dir: &OwnedFd) -> Result<String, i32> {
+    // getdents(2) says so of a removed directory; the standard library takes it for the end.
+    if sys::fstat(dir)?.nlink == 0 {
+        return Err(libc::ENOENT);
+    }
+    let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(code)? {
+        let entry = entry.map_err(code)?;
+        let kind = entry.file_type().map_err(code)?;
+        let kind = match (kind.is_dir(), kind.is_symlink()) {
+            (true, _) => libc::DT_DIR,
+            (_, true) => libc::DT_LNK,
+            _ => libc::DT_REG,
+        };
+        all.push(format!("{}:{kind}", entry.file_name().to_string_lossy()));
+    }
+    Ok(listing(all))
 }

@@ -337,14 +337,14 @@ fn truncate_of_what_is_open_for_reading() {
     let held = file.truncate(1).map_err(code);
     assert!(v.path("file").exists());
     let mounted = file.truncate(1).map_err(code);
-    let file = std::fs::File::open(v.path("file")).expect("open");
-    let kernel = file.set_len(1).map_err(code);
+    let other = std::fs::File::open(v.path("file")).expect("open");
+    let kernel = other.set_len(1).map_err(code);
     assert_eq!(
         (held, mounted),
         (kernel, kernel),
         "direct calls and the kernel's"
     );
-    drop((file, root));
+    drop((file, other, root));
     v.finish();
 }
 

@@ -123,14 +123,7 @@ fn in_turns() {
             _ => direct[who].call(&line),
         };
         said.push(format!("{who}: {line} -> {got}"));
-        // Which error a file gets that is not open for writing is the matter of `truncate_of_what_is_open_for_reading`.
-        let compared = |s: &str| match (line.starts_with("truncate"), s) {
-            (true, "E9" | "E22") => "E22".to_string(),
-            // So is what happens in a removed directory that of `calls_in_removed_directories`.
-            (_, "E116") => "E2".to_string(),
-            (_, "ok") if line.starts_with("list") && want == "E2" => "E2".to_string(),
-            _ => s.split('|').next().unwrap_or("").to_string(),
-        };
+        let compared = |s: &str| s.split('|').next().unwrap_or("").to_string();
         let tail = || {
             let from = said.len().saturating_sub(turns.min(400) as usize);
             said[from..].join("\n")

@@ -173,6 +173,9 @@ impl Direct {
     /// A directory's number, and its path below the session's.
     fn path(&self, session: &Session, read: &Read) -> Result<Vec<u8>, Refused> {
         let ino = self.inode_of(session, read)?;
+        if self.volume.getattr(ino)?.nlink == 0 {
+            return Err(Refused::Errno(libc::ENOENT));
+        }
         let (mut parts, mut at) = (Vec::new(), ino);
         while at != session.root {
             if at == ROOT_INO || parts.len() > DEPTH_MAX {

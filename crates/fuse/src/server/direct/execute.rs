@@ -214,6 +214,10 @@ impl Direct {
             op::READDIR => {
                 let dir = dir()?;
                 self.may(session, volume, dir, rights::READ)?;
+                // As the kernel has it of a directory that was removed.
+                if volume.getattr(dir)?.nlink == 0 {
+                    return Err(Refused::Errno(libc::ENOENT));
+                }
                 list(read, volume, dir)
             }
             op::UNLINK | op::RMDIR => self.unlink(session, read, volume, dir()?),
