@@ -267,6 +267,14 @@ class Dir(_Object):
         _call("dir_sync", self._p, of=self.name)
 
 
+def _size(value: int) -> int:
+    """A size or place in a file: ctypes would cut it to what fits."""
+    if not -(1 << 63) <= value < 1 << 63:
+        raise OverflowError("Python int too large to convert to C off_t")
+    return value
+
+
+
 class File(_Object):
     """A file, open. Every call names its place: there is no position."""
 
@@ -282,22 +290,22 @@ class File(_Object):
         if length < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.name)
         out = ctypes.create_string_buffer(length)
-        count = _call("file_read", self._p, out, length, offset, of=self.name)
+        count = _call("file_read", self._p, out, length, _size(offset), of=self.name)
         return out.raw[:count]
 
     def write(self, data: Data, offset: int) -> int:
         """As os.pwrite, but all of it, or an error."""
-        text = bytes(data)
-        return int(_call("file_write", self._p, text, len(text), offset, of=self.name))
+        text = bytes(memoryview(data))
+        return int(_call("file_write", self._p, text, len(text), _size(offset), of=self.name))
 
     def append(self, data: Data) -> int:
         """Writes all of it at the file's end; in one piece up to 128 KiB."""
-        text = bytes(data)
+        text = bytes(memoryview(data))
         return int(_call("file_append", self._p, text, len(text), of=self.name))
 
     def truncate(self, size: int) -> None:
         """As os.ftruncate."""
-        _call("file_truncate", self._p, size, of=self.name)
+        _call("file_truncate", self._p, _size(size), of=self.name)
 
     def stat(self) -> os.stat_result:
         """As os.fstat; see Dir.stat."""

@@ -178,7 +178,8 @@ ccfs_file *ccfs_file_open(ccfs_dir *dir, const char *name, int flags, mode_t mod
 void ccfs_file_close(ccfs_file *file);
 
 /* As pread(2) and pwrite(2): there is no position. A write writes all or fails; append writes at the file's end, in one piece up to 128
- * KiB. Errors: EBADF it is not open for that; EFBIG; EINVAL a negative offset or size. */
+ * KiB. Errors: EBADF it is not open for that; EFBIG; EINVAL a negative offset or size,
+ * or truncating what is not open for writing. */
 ssize_t ccfs_file_read(ccfs_file *file, void *data, size_t length, off_t offset);
 ssize_t ccfs_file_write(ccfs_file *file, const void *data, size_t length, off_t offset);
 ssize_t ccfs_file_append(ccfs_file *file, const void *data, size_t length);

@@ -147,7 +147,7 @@ static void files(ccfs_dir *tree, int tree_at) {
     CHECK(file != NULL && ccfs_file_read(file, seen, 5, 0) == 5);
     FAILS(ccfs_file_write(file, "x", 1, 0) == -1, EBADF);
     FAILS(ccfs_file_append(file, "x", 1) == -1, EBADF);
-    FAILS(ccfs_file_truncate(file, 0) == -1, EBADF);
+    FAILS(ccfs_file_truncate(file, 0) == -1, EINVAL);
     ccfs_file_close(file);
     file = ccfs_file_open(tree, "file", O_WRONLY | O_TRUNC, 0);
     CHECK(file != NULL && ccfs_file_write(file, "new", 3, 1) == 3);

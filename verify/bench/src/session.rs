@@ -283,7 +283,8 @@ mod tests {
     fn all_measures_each_system_where_it_tells_something() {
         let real = keys("ccfs-bench --all", DiskKind::Real);
         let hdd = keys("ccfs-bench --all", DiskKind::Hdd);
-        let without_programs = |s: &&System| **s != System::Ext4Eatmydata;
+        let without_programs =
+            |s: &&System| !matches!(**s, System::Ext4Eatmydata | System::CcfsLib);
         for system in System::value_variants().iter().filter(without_programs) {
             assert_eq!(times(&real, "varmail", system.name()), 3, "{system:?}");
             assert_eq!(times(&real, "micro/create", system.name()), 3);
@@ -296,6 +297,10 @@ mod tests {
             ("threads/fsync-4k-2", "fuse2fs", 3, 0),
             ("threads/fsync-4k-2", "ccfs-uring", 0, 0),
             ("engine/create-16k-1", "ext4", 3, 0),
+            ("direct/createfiles-4", "ccfs-lib", 3, 0),
+            ("direct/createfiles-4", "ccfs", 3, 0),
+            ("direct/createfiles-4", "null", 0, 0),
+            ("varmail", "ccfs-lib", 0, 0),
             ("engine/create-16k-1", "ccfs+warm", 3, 0),
             ("engine/create-16k-1", "ccfs+streams", 0, 0),
             ("engine/varmail-2", "ccfs+warm+streams", 3, 0),

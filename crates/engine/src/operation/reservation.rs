@@ -92,7 +92,8 @@ impl Operations {
             0 => self.reserve_metadata(room, held, most)?,
             _ => self.reserve(cx, room, data, need)?,
         };
-        if data + need > 0 && need < most {
+        // What is drawn on a promise is for what is needed.
+        if data + need > 0 && need < most && !reservation.promised {
             let (_, rest) = self.reserve_metadata(room, held, most - need)?.hand_over();
             reservation.metadata += rest;
         }

@@ -140,7 +140,6 @@ impl Server {
             | client::IOC_GROUP_ENTER => {
                 self.group_ioctl(request, arg.cmd, input, reply)?;
                 if self.direct.is_active() {
-                    // What another thread has begun to hold since `drain_before`.
                     self.direct.enters_group(request.header.pid);
                 }
             }

@@ -5,8 +5,8 @@ use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, Name, READING, REPLY, RESULT, WOULD_WAIT,
-    WRITING, cost, op, reply_at,
+    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, Name, READING, REPLY, RESULT, RING_BYTES,
+    WOULD_WAIT, WRITING, cost, op, reply_at,
 };
 use ccfs_engine::acl::Acl;
 use ccfs_engine::{
@@ -47,6 +47,15 @@ impl Direct {
         wait: Wait,
     ) -> Result<(), Errno> {
         let memory = &session.memory;
+        let published = session.tail().wrapping_sub(consumer.head);
+        if published > RING_BYTES as u64 {
+            self.fail(session, consumer, libc::EINVAL, "its ring makes no sense");
+            return Ok(());
+        }
+        // Others may have come farther since it was read.
+        if tail.wrapping_sub(consumer.head) > published {
+            return Ok(());
+        }
         let drawn = drawn_by_this_thread();
         let begun = consumer.head;
         let mut done = Ok(());
@@ -129,6 +138,10 @@ impl Direct {
         let done = self.execute(session, consumer, read, volume);
         match done {
             Err(Refused::Errno(libc::EAGAIN)) if !asked => return Err(Errno(libc::EAGAIN)),
+            // Who has it is told only where he looks: at a handle that was marked.
+            Err(Refused::Broken) if !asked && !consumer.is_marked(entry.h) => {
+                self.fail(session, consumer, libc::EIO, "its hold was lost");
+            }
             Err(Refused::Errno(errno)) if !asked => {
                 let what = format!(
                     "entry {} was accepted and failed: {}",
@@ -145,7 +158,7 @@ impl Direct {
     /// On whose behalf an entry is carried out.
     pub fn context(&self, session: &Session, read: &Read, umask: u32) -> Context {
         let user = &session.user;
-        let caller = self.callers.caller(read.entry.thread, user.uid);
+        let caller = session.caller(read.entry.thread, &self.callers);
         Context {
             stream: caller.stream,
             uid: user.uid,
@@ -312,9 +325,13 @@ impl Direct {
             true => self.hold_newborn(session, ino),
             false => !session.is_breaking(ino) && self.grant(session, ino, own),
         };
-        consumer
-            .handles
-            .insert(number, Handle { ino, held, access });
+        let handle = Handle {
+            ino,
+            held,
+            access,
+            marked: !held,
+        };
+        consumer.handles.insert(number, handle);
         let broken = session.memory.broken(number);
         broken.store(u8::from(!held), Ordering::SeqCst);
     }

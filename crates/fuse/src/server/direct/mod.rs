@@ -36,7 +36,7 @@ use ccfs_caller::{Callers, random};
 use ccfs_client::abi::{self as client, DirectBeginArg};
 use ccfs_client::direct::layout;
 use ccfs_client::direct::memory::Memory;
-use ccfs_engine::{Ino, StreamId, Volume, Wait};
+use ccfs_engine::{Ino, ROOT_INO, StreamId, Volume, Wait};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use session::Role;
@@ -50,6 +50,8 @@ const SESSIONS_MAX: usize = 256;
 const SESSIONS_OF_USER: usize = 64;
 /// Names that wait to be opened once.
 const TOKENS_MAX: usize = 4096;
+/// Directories above an inode that are looked at.
+const DEPTH_MAX: usize = 256;
 /// Names that are given to files for one open begin so.
 const TOKEN: &str = ".ccfs-direct-";
 
@@ -284,6 +286,11 @@ impl Direct {
             (false, Role::Never) => Role::Never,
             (false, _) => Role::Posted,
         };
+        if session.role() == Role::Posts && role == Role::Posted {
+            // What it has posted comes before what anybody asks for from here on.
+            session.stop_posting();
+            let _ = self.carry_out(session, Wait::Allowed);
+        }
         session.set_role(role);
     }
 
@@ -310,7 +317,7 @@ impl Direct {
             .try_for_each(|other| self.carry_out(other, wait))
     }
 
-    /// A thread is about to enter an atomic group, or has: its sessions hold nothing from here on.
+    /// A thread has entered an atomic group, and does nothing in it before this returns: its sessions hold nothing from here on.
     pub fn enters_group(&self, tid: u32) {
         for session in self.sessions_with(|s| s.has_thread(tid)) {
             session.note_group(tid);
@@ -325,12 +332,14 @@ impl Direct {
                 let its = holds.iter().filter(|(_, s)| Arc::ptr_eq(s, session));
                 its.map(|(ino, _)| *ino).collect()
             };
-            // Files that are born meanwhile, in a directory whose turn has not come.
-            if inodes.is_empty() {
+            // More come from directories whose turn has not come: these are first.
+            if inodes.is_empty() || session.is_over() {
                 return;
             }
-            for ino in inodes {
-                let _ = self.break_hold(ino, Wait::Allowed);
+            let is_dir = |ino: &Ino| self.volume.getattr(*ino).is_ok_and(|a| a.is_dir());
+            let (dirs, files): (Vec<Ino>, Vec<Ino>) = inodes.into_iter().partition(is_dir);
+            for ino in dirs.into_iter().chain(files) {
+                let _ = self.break_one(ino, Wait::Allowed);
             }
         }
     }
@@ -362,15 +371,27 @@ impl Direct {
     /// The kernel asks for an inode, and its reference is counted already: what was posted is carried out, and nobody holds it any more, nor its directory:
     /// a held directory has no entry that the kernel knows. Error: EAGAIN it would have to wait.
     pub fn break_hold(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
-        let mut at = ino;
-        loop {
-            self.break_one(at, wait)?;
-            // In general it is not held: who came by a path had to know it first.
+        let session = self.holds.lock().get(&ino).cloned();
+        let (mut held, mut at) = (Vec::new(), ino);
+        for _ in 0..DEPTH_MAX {
             match self.volume.directory_of(at) {
-                Some(dir) if dir != at && self.is_held(dir) => at = dir,
-                _ => return Ok(()),
+                Some(dir) if dir != at && dir != ROOT_INO => at = dir,
+                Some(_) => break,
+                // Not in memory: whichever it may be.
+                None => {
+                    session.iter().for_each(|s| self.break_all(s));
+                    break;
+                }
+            }
+            if self.is_held(at) {
+                held.push(at);
             }
         }
+        // From above: below what is broken nobody gets a new hold. In general there is none: who came by a path had to know the directories first.
+        while let Some(dir) = held.pop() {
+            self.break_one(dir, wait)?;
+        }
+        self.break_one(ino, wait)
     }
 
     fn break_one(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
@@ -392,7 +413,9 @@ impl Direct {
         let tail = session.tail();
         self.carry_out_to(session, tail, wait)?;
         let mut consumer = session.lock(wait)?;
-        consumer.no_longer_held(ino);
+        if !consumer.no_longer_held(ino) {
+            return Ok(());
+        }
         let mut holds = self.holds.lock();
         if holds.get(&ino).is_some_and(|s| Arc::ptr_eq(s, session)) {
             holds.remove(&ino);
@@ -500,12 +523,6 @@ impl Server {
                     | client::IOC_THAW => false,
                     client::IOC_SYNC_VOLUME | client::IOC_STREAM_SYNC | client::IOC_FREEZE => {
                         return self.direct.drain_all(request.wait);
-                    }
-                    client::IOC_GROUP_BEGIN
-                    | client::IOC_GROUP_ENTER
-                    | super::ioctl::F2FS_START => {
-                        self.direct.enters_group(header.pid);
-                        true
                     }
                     _ => true,
                 }

@@ -1,14 +1,14 @@
 //! A session: its memory, its handles, and how far its ring is carried out.
 use super::confined::User;
 use crate::wire::Errno;
-use ccfs_caller::Callers;
+use ccfs_caller::{Caller, Callers};
 use ccfs_client::direct::layout::{ALIGN, Entry, HANDLES, LIMIT_MAX, RING_BYTES, op, word};
 use ccfs_client::direct::memory::{Memory, wait, wake};
 use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -49,7 +49,7 @@ pub struct Session {
 
 #[derive(Default)]
 struct Threads {
-    known: HashSet<u32>,
+    known: HashMap<u32, Caller>,
     streams: Vec<StreamId>,
     /// More streams than are told apart.
     many: bool,
@@ -80,6 +80,8 @@ pub struct Handle {
     pub held: bool,
     /// What the program may do with it: `layout::READING`, `layout::WRITING`.
     pub access: u32,
+    /// The program sees that the hold is not to be relied on.
+    pub marked: bool,
 }
 
 impl Session {
@@ -126,6 +128,11 @@ impl Session {
         }
     }
 
+    /// The program may post nothing from here on.
+    pub fn stop_posting(&self) {
+        self.memory.u64(word::LIMIT).store(0, Ordering::SeqCst);
+    }
+
     pub fn set_role(&self, role: Role) {
         self.role.store(role as u8, Ordering::SeqCst);
         self.say_limit(*self.promise.lock());
@@ -164,13 +171,29 @@ impl Session {
     pub fn note_thread(&self, tid: u32, callers: &Callers) -> Result<(), Errno> {
         let mut threads = self.threads.lock();
         if threads.known.len() >= THREADS_MAX {
-            threads.known.retain(|tid| callers.proc().exists(*tid));
+            threads.known.retain(|tid, _| callers.proc().exists(*tid));
         }
         if threads.known.len() >= THREADS_MAX {
             return Err(Errno(libc::ENOSPC));
         }
-        threads.known.insert(tid);
+        let caller = callers.caller(tid, self.user.uid);
+        threads.known.insert(tid, caller);
         Ok(())
+    }
+
+    /// On whose behalf a thread's entries are carried out: where it is, or was at last; who has ended is nowhere.
+    pub fn caller(&self, tid: u32, callers: &Callers) -> Caller {
+        let now = callers.caller(tid, self.user.uid);
+        let mut threads = self.threads.lock();
+        match threads.known.get_mut(&tid) {
+            Some(kept) if *kept == now => now,
+            Some(kept) if !callers.proc().exists(tid) => *kept,
+            Some(kept) => {
+                *kept = now;
+                now
+            }
+            None => now,
+        }
     }
 
     /// True: it was not known to have threads in this stream.
@@ -221,7 +244,7 @@ impl Session {
     }
 
     pub fn has_thread(&self, tid: u32) -> bool {
-        self.threads.lock().known.contains(&tid)
+        self.threads.lock().known.contains_key(&tid)
     }
 
     pub fn has_stream(&self, stream: StreamId) -> bool {
@@ -399,14 +422,7 @@ impl Consumer {
             if self.over || self.head == tail {
                 return Ok(None);
             }
-            // Others may have come farther since it was read; but nobody by more than the ring.
-            if self.head.wrapping_sub(tail) <= RING_BYTES as u64 {
-                return Ok(None);
-            }
-            // More than the ring holds, or what is no whole entry, was never published.
-            if tail.wrapping_sub(self.head) > RING_BYTES as u64 {
-                return Err(());
-            }
+            // What is no whole entry was never published.
             let buffer = std::mem::take(&mut self.buffer);
             let read = read_at(memory, self.head, tail, buffer).ok_or(())?;
             if read.entry.op == op::PAD {
@@ -425,16 +441,26 @@ impl Consumer {
     }
 
     /// The program sees from here on that the inode's hold is not to be relied on.
-    pub fn mark(&self, session: &Session, ino: Ino) {
-        for (number, _) in self.handles.iter().filter(|(_, h)| h.ino == ino) {
+    pub fn mark(&mut self, session: &Session, ino: Ino) {
+        for (number, handle) in self.handles.iter_mut().filter(|(_, h)| h.ino == ino) {
+            handle.marked = true;
             session.memory.broken(*number).store(1, Ordering::SeqCst);
         }
     }
 
-    pub fn no_longer_held(&mut self, ino: Ino) {
-        for handle in self.handles.values_mut().filter(|h| h.ino == ino) {
-            handle.held = false;
+    pub fn is_marked(&self, handle: u32) -> bool {
+        self.handles.get(&handle).is_none_or(|h| h.marked)
+    }
+
+    /// The handles that were marked hold the inode no more. False: there are others by now, since its number is another one's.
+    pub fn no_longer_held(&mut self, ino: Ino) -> bool {
+        let its = self.handles.values_mut().filter(|h| h.ino == ino);
+        let mut all = true;
+        for handle in its {
+            handle.held &= !handle.marked;
+            all &= !handle.held;
         }
+        all
     }
 }
 

@@ -13,7 +13,9 @@ const LOOKS: Duration = Duration::from_micros(50);
 /// How long a posted entry may lie while it dozes, and how often it dozes before it sleeps.
 const DOZE: Duration = Duration::from_micros(500);
 const DOZES_MAX: u32 = 40;
-/// How often it looks whether the program lives.
+/// How often it looks whether the program lives, while that posts.
+const LOOK: Duration = Duration::from_millis(100);
+/// And while it sleeps.
 const SLEEP: Duration = Duration::from_secs(1);
 
 /// Starts it. Error: there can be no thread.
@@ -32,9 +34,22 @@ pub fn start(direct: Arc<Direct>, session: Arc<Session>) -> io::Result<()> {
 }
 
 fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
-    let mut dozed = 0;
+    let (mut dozed, mut looked, mut claimed) = (0, Instant::now(), Instant::now());
     loop {
-        let ending = session.is_ending() || dozed > 0 && session.has_gone();
+        // Others may go on posting with its memory.
+        let due = dozed > 0 || looked.elapsed() >= LOOK;
+        if due {
+            looked = Instant::now();
+        }
+        let ending = session.is_ending() || due && session.has_gone();
+        if claimed.elapsed() >= SLEEP {
+            claimed = Instant::now();
+            // There may be room again, or nobody else who posts.
+            session.renew_promise(&direct.volume, Promise::default());
+            if session.role() != Role::Posts {
+                direct.claim(session);
+            }
+        }
         if session.is_pending() {
             dozed = 0;
             // Errors are the entries', but for a volume that is gone; the session is over then.
@@ -57,11 +72,6 @@ fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
             session.sleep(DOZES, DOZE);
         } else {
             session.sleep(ASLEEP, SLEEP);
-            // There may be room again, or nobody else who posts.
-            session.renew_promise(&direct.volume, Promise::default());
-            if session.role() != Role::Posts {
-                direct.claim(session);
-            }
         }
     }
 }
