@@ -293,16 +293,14 @@ fn many_threads_and_lookers() {
     m.unmount();
 }
 
-/// A file that is there consists of whole parts in their order.
+/// A file that is there has the beginning of its parts in their order. (Not always whole ones, and not always as much as fstat(2) says: once it is looked
+/// up, it is written through the kernel, which cuts an append at a page that it has not read, and shows a size before its read(2) goes so far.)
 fn check(path: &Path) -> bool {
     let Ok(file) = fs::File::open(path) else {
         return false;
     };
-    let size = file.metadata().unwrap().len() as usize;
     let mut bytes = vec![9; 6000];
     let n = file.read_at(&mut bytes, 0).unwrap();
-    assert!(n >= size, "{n} bytes of {size}");
-    assert_eq!(n % 1000, 0, "half a part");
     for (at, part) in bytes[..n].chunks(1000).enumerate() {
         assert!(part.iter().all(|b| usize::from(*b) == at), "part {at}");
     }
