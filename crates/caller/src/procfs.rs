@@ -152,6 +152,32 @@ impl Proc {
         self.shares_user_namespace(tid) || has("uid_map", uid) && has("gid_map", gid)
     }
 
+    /// Something besides its user and capabilities decides what the thread may do: seccomp, no_new_privs, a label of a security module. Also where
+    /// that cannot be seen.
+    pub fn is_confined(&self, tid: u32) -> bool {
+        let Ok(status) = fs::read(self.path(tid, "status")) else {
+            return true;
+        };
+        let is_set = |name: &[u8]| field(&status, name).is_some_and(|value| value != "0");
+        let label = fs::read(self.path(tid, "attr/current")).unwrap_or_default();
+        let label = label.trim_ascii_end();
+        let free =
+            label.is_empty() || label == b"unconfined" || label == b"\0" || label == b"kernel";
+        is_set(b"Seccomp:") || is_set(b"NoNewPrivs:") || !free
+    }
+
+    /// Of a thread's descriptor: the number of its inode, and that of its mount in `mountinfo`.
+    pub fn descriptor(&self, tid: u32, number: u32) -> Option<(u64, u64)> {
+        let info = fs::read(self.path(tid, &format!("fdinfo/{number}"))).ok()?;
+        let number = |name: &[u8]| field(&info, name)?.parse().ok();
+        Some((number(b"ino:")?, number(b"mnt_id:")?))
+    }
+
+    /// The mounts that a thread sees, as the kernel lists them.
+    pub fn mountinfo(&self, tid: u32) -> Option<Vec<u8>> {
+        fs::read(self.path(tid, "mountinfo")).ok()
+    }
+
     /// What the thread's program may do. `None`: it has ended, or that cannot be seen.
     pub fn rights(&self, tid: u32) -> Option<Rights> {
         let status = fs::read(self.path(tid, "status")).ok()?;
@@ -487,6 +513,30 @@ mod tests {
             fs::write(thread.join("status"), signals).unwrap();
             assert_eq!(proc.is_killed(7), killed, "{own} {shared}");
         }
+        assert!(proc.is_confined(8));
+        fs::create_dir(thread.join("attr")).unwrap();
+        for (seccomp, new_rights, label, confined) in [
+            ("0", "0", "", false),
+            ("0", "0", "unconfined\n", false),
+            ("2", "0", "", true),
+            ("0", "1", "", true),
+            ("0", "0", "docker-default (enforce)\n", true),
+        ] {
+            let text =
+                format!("NoNewPrivs:\t{new_rights}\nSeccomp:\t{seccomp}\nSeccomp_filters:\t0\n");
+            fs::write(thread.join("status"), text).unwrap();
+            fs::write(thread.join("attr/current"), label).unwrap();
+            assert_eq!(
+                proc.is_confined(7),
+                confined,
+                "{seccomp} {new_rights} {label}"
+            );
+        }
+        fs::create_dir(thread.join("fdinfo")).unwrap();
+        let info = "pos:\t0\nflags:\t0100000\nmnt_id:\t29\nino:\t12\n";
+        fs::write(thread.join("fdinfo/3"), info).unwrap();
+        assert_eq!(proc.descriptor(7, 3), Some((12, 29)));
+        assert_eq!(proc.descriptor(7, 4), None);
         assert!(!proc.is_killed(8));
         let text = "Name:\tx\nUid:\t1 2 3 4\nGid:\t5 6 7 8\nGroups:\t9 10 \nCapEff:\t11\n";
         fs::write(thread.join("status"), text).unwrap();

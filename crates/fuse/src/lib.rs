@@ -13,6 +13,7 @@ mod mount;
 mod mount_config;
 pub mod mountinfo;
 mod private;
+mod process;
 pub mod rights;
 pub mod sentinel;
 pub mod server;

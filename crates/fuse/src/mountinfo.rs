@@ -12,6 +12,8 @@ pub struct Line {
     pub device: String,
     /// Where it is mounted, as this process sees it.
     pub dir: PathBuf,
+    /// Nothing can be changed by this mount, whatever others of the file system allow.
+    pub read_only: bool,
     /// Type of the file system, with its subtype.
     pub fstype: String,
     /// The device, or what the file system calls its source.
@@ -35,6 +37,7 @@ fn parse(line: &[u8]) -> Option<Line> {
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
     let dir = unescape(fields.nth(1)?);
+    let read_only = fields.next()?.split(|b| *b == b',').any(|o| o == b"ro");
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let fstype = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = unescape(rest.next()?);
@@ -42,6 +45,7 @@ fn parse(line: &[u8]) -> Option<Line> {
         id,
         device,
         dir,
+        read_only,
         fstype,
         source,
     })
@@ -89,7 +93,9 @@ mod tests {
             (m.fstype.as_str(), m.source.as_path()),
             ("fuseblk.ccfs", Path::new("/dev/loop0"))
         );
-        assert!(m.is_ccfs());
+        assert!(m.is_ccfs() && !m.read_only);
+        let read_only = br"99 31 7:0 /dir /view ro,relatime - fuseblk.ccfs /dev/loop0 rw";
+        assert!(parse(read_only).unwrap().read_only);
         assert_eq!(lines(b"garbage\n\n").count(), 0);
     }
 }

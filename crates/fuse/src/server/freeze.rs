@@ -4,12 +4,10 @@
 //! that he gave, an unmount.
 use super::ioctl::versioned;
 use super::{Answer, Server};
+use crate::process::Process;
 use crate::wire::{Errno, Reply, Request};
 use ccfs_client::abi::{FREEZE_MOST, FreezeArg};
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
@@ -27,7 +25,8 @@ pub(super) struct Freezes(Mutex<Last>);
 struct Last {
     id: u64,
     thread: Option<JoinHandle<()>>,
-    caller: Option<Arc<Caller>>,
+    /// Who froze the volume. `None`: he cannot be seen from here, so only the limit ends it.
+    caller: Option<Arc<Process>>,
 }
 
 impl Last {
@@ -37,7 +36,9 @@ impl Last {
 
     /// Its caller has ended, so it ends in a moment.
     fn ends(&self) -> bool {
-        self.caller.as_ref().is_some_and(|caller| caller.is_gone())
+        self.caller
+            .as_ref()
+            .is_some_and(|caller| caller.has_ended())
     }
 }
 
@@ -57,14 +58,15 @@ impl Server {
         if last.lasts() {
             return Err(Errno(libc::EBUSY));
         }
-        let caller = Arc::new(Caller::of(request.header.pid));
-        last.caller = Some(caller.clone());
+        let caller = Process::of(request.header.pid).map(Arc::new);
+        last.caller = caller.clone();
         let longest = Duration::from_millis(arg.milliseconds);
         let (volume, (begins, begun)) = (self.volume.clone(), channel());
         let failed = begins.clone();
         let freeze = move || {
             let told = move || drop(begins.send(Ok(())));
-            match volume.stand_still(told, longest, || caller.is_gone()) {
+            let has_ended = || caller.as_ref().is_some_and(|caller| caller.has_ended());
+            match volume.stand_still(told, longest, has_ended) {
                 Ok(()) => tracing::info!("the volume is no longer frozen"),
                 Err(e) => drop(failed.send(Err(e))),
             }
@@ -106,25 +108,5 @@ impl Server {
         }
         reply.push(&arg);
         Ok(())
-    }
-}
-
-/// Who froze the volume. `None`: he cannot be seen from here, so only the limit ends it.
-struct Caller(Option<OwnedFd>);
-
-impl Caller {
-    fn of(pid: u32) -> Caller {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        Caller(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()))
-    }
-
-    fn is_gone(&self) -> bool {
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        self.0.as_ref().is_some_and(|process| {
-            poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)) == Ok(1)
-        })
     }
 }

@@ -35,8 +35,8 @@ impl Server {
             op::PATH => direct.path(&session, &read),
             op::CREATE | op::MKDIR if read.entry.h == u32::MAX => {
                 let dir = self.target(request)?;
-                let writable = confined::check_writable(header.pid, arg.directory, dir);
-                writable
+                let (tid, directory) = (header.pid, arg.directory);
+                confined::check_writable(&self.callers, tid, directory, dir)
                     .map_err(Refused::from)
                     .and_then(|()| self.birth_in_known(request, &session, &read, dir))
             }

@@ -1,5 +1,6 @@
 //! Who may have a session: whose rights are as simple as the server's own check of them.
 use super::Allowed;
+use crate::mountinfo;
 use crate::rights::Caller;
 use crate::wire::Errno;
 use ccfs_caller::Callers;
@@ -42,7 +43,7 @@ pub fn user(
     }
     let root = uid == 0 && who.capabilities & OF_FILES == OF_FILES;
     let owner = uid == rustix::process::geteuid().as_raw() && !allowed.others;
-    if !(root || owner) || is_confined(tid) {
+    if !(root || owner) || proc.is_confined(tid) {
         return Err(NONE);
     }
     let caller = Caller::new(&who, true);
@@ -55,43 +56,20 @@ pub fn user(
     })
 }
 
-/// Something besides its user decides what the process may do: seccomp, no_new_privs, a label of an LSM.
-fn is_confined(tid: u32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{tid}/status")) else {
-        return true;
-    };
-    let is_set = |name: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(name));
-        line.is_some_and(|value| value.trim() != "0")
-    };
-    let label = fs::read(format!("/proc/{tid}/attr/current")).unwrap_or_default();
-    let label = label.trim_ascii_end();
-    let free = label.is_empty() || label == b"unconfined" || label == b"\0" || label == b"kernel";
-    is_set("Seccomp:") || is_set("NoNewPrivs:") || !free
-}
-
 /// A program may change the volume by the mount that its descriptor of a directory is of: a read-only bind mount is one that the daemon knows nothing
 /// of otherwise. Errors: EROFS; EINVAL the descriptor is not of that directory.
-pub fn check_writable(tid: u32, number: u32, ino: Ino) -> Result<(), Errno> {
+pub fn check_writable(callers: &Callers, tid: u32, number: u32, ino: Ino) -> Result<(), Errno> {
     const NOT: Errno = Errno(libc::EINVAL);
-    let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{number}")).map_err(|_| NOT)?;
-    let field = |name: &str| {
-        let line = info.lines().find_map(|l| l.strip_prefix(name));
-        line.and_then(|value| value.trim().parse::<u64>().ok())
-    };
+    let proc = callers.proc();
+    let (found, mount) = proc.descriptor(tid, number).ok_or(NOT)?;
     // The root's number is 1 for the kernel.
-    let number = field("ino:").ok_or(NOT)?;
-    if number != u64::from(ino) && !(ino == ROOT_INO && number == 1) {
+    if found != u64::from(ino) && !(ino == ROOT_INO && found == 1) {
         return Err(NOT);
     }
-    let mount = field("mnt_id:").ok_or(NOT)?.to_string();
-    let mounts = fs::read_to_string(format!("/proc/{tid}/mountinfo")).map_err(|_| NOT)?;
-    let line = mounts
-        .lines()
-        .find(|l| l.split(' ').next() == Some(mount.as_str()));
+    let mounts = proc.mountinfo(tid).ok_or(NOT)?;
+    let line = mountinfo::lines(&mounts).find(|line| line.id == mount);
     // One without a line, outside of what the program sees, may be anything.
-    let options = line.and_then(|l| l.split(' ').nth(5)).unwrap_or("ro");
-    match options.split(',').any(|option| option == "ro") {
+    match line.is_none_or(|line| line.read_only) {
         true => Err(Errno(libc::EROFS)),
         false => Ok(()),
     }

@@ -271,7 +271,7 @@ impl Direct {
         let posting = |s: &Session| s.role() == Role::Posts && s.id != session.id;
         let mut others = self.sessions_with(|s| posting(s) && s.shares_a_stream(session));
         others.retain(|other| {
-            let gone = other.has_gone();
+            let gone = other.process.has_ended();
             if gone {
                 let _ = self.carry_out(other, Wait::Allowed);
                 other.set_role(Role::Posted);
@@ -491,7 +491,7 @@ impl Server {
         }
         let who = (header.pid, header.uid, header.gid);
         let root = self.target(request)?;
-        confined::check_writable(header.pid, arg.directory, root)?;
+        confined::check_writable(&self.callers, header.pid, arg.directory, root)?;
         arg.session = self.direct.begin(who, root, arg)?;
         Ok(())
     }

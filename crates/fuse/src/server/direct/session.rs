@@ -1,15 +1,13 @@
 //! A session: its memory, its handles, and how far its ring is carried out.
 use super::confined::User;
+use crate::process::Process;
 use crate::wire::Errno;
 use ccfs_caller::{Caller, Callers};
 use ccfs_client::direct::layout::{ALIGN, Entry, HANDLES, LIMIT_MAX, RING_BYTES, op, word};
 use ccfs_client::direct::memory::{Memory, wait, wake};
 use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,8 +33,7 @@ pub struct Session {
     consumer: Mutex<Consumer>,
     /// The consumer's head.
     head: AtomicU64,
-    /// Becomes readable when the process ends.
-    pub process: OwnedFd,
+    pub process: Process,
     threads: Mutex<Threads>,
     promise: Mutex<Promise>,
     role: AtomicU8,
@@ -93,8 +90,7 @@ impl Session {
         memory: Memory,
         volume: &Volume,
     ) -> Result<Arc<Session>, Errno> {
-        let pid = Pid::from_raw(user.process as i32).ok_or(Errno(libc::ESRCH))?;
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| Errno(libc::ESRCH))?;
+        let process = Process::of(user.process).ok_or(Errno(libc::ESRCH))?;
         let promise = volume.promise(PROMISE);
         let session = Session {
             id,
@@ -211,16 +207,6 @@ impl Session {
             (threads.streams.clone(), threads.many)
         };
         many || streams.iter().any(|stream| self.has_stream(*stream))
-    }
-
-    /// Its process has ended.
-    pub fn has_gone(&self) -> bool {
-        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
     }
 
     pub fn begin_breaking(&self, ino: Ino) {

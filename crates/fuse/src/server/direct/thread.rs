@@ -41,7 +41,7 @@ fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
         if due {
             looked = Instant::now();
         }
-        let ending = session.is_ending() || due && session.has_gone();
+        let ending = session.is_ending() || due && session.process.has_ended();
         if claimed.elapsed() >= SLEEP {
             claimed = Instant::now();
             // There may be room again, or nobody else who posts.
