@@ -180,7 +180,6 @@ fn show_mount(s: &Value) {
     }
 }
 
-/// The way to a volume on another machine.
 fn show_direct(s: &Value) {
     if s.is_object() {
         say!(
@@ -195,6 +194,7 @@ fn show_direct(s: &Value) {
     }
 }
 
+/// The way to a volume on another machine.
 fn show_store(s: &Value) {
     if !s.is_object() {
         return;

@@ -1,7 +1,7 @@
 //! Directories of a session.
 use super::attr::{attr_of, attr_of_stat};
 use super::file::{File, FileWay};
-use super::layout::{Attr, Entry, Name, READING, op};
+use super::layout::{Attr, Entry, NO_HANDLE, Name, READING, op};
 use super::node::{Dirs, Kind, KnownNames, Node, Way};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
@@ -18,8 +18,6 @@ use zerocopy::FromBytes;
 
 /// Bytes of a listing at a time.
 const LISTING: usize = 32 << 10;
-/// The handle of the directory that a call by ioctl is made on.
-pub(super) const OF_CALL: u32 = u32::MAX;
 
 /// A directory, open. Clones are the same one.
 #[derive(Clone)]
@@ -129,7 +127,7 @@ impl Dir {
         let Way::Mount(dir) = way else {
             return Err(io::Error::from_raw_os_error(libc::ESTALE));
         };
-        match session.call(dir.as_fd(), entry(OF_CALL), &[name], size_of::<Attr>())? {
+        match session.call(dir.as_fd(), entry(NO_HANDLE), &[name], size_of::<Attr>())? {
             Did::Done(asked) => Ok(attr_of(asked)),
             Did::Broken => Err(io::Error::from_raw_os_error(libc::ESTALE)),
         }
@@ -184,7 +182,7 @@ impl Dir {
         }
         let handle = match wanted {
             Some(_) => session.new_handle()?,
-            None => OF_CALL,
+            None => NO_HANDLE,
         };
         let entry = Entry {
             op: op::LOOKUP,

@@ -19,6 +19,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const VERSION: u32 = 1;
 /// Handles of a session. 0 is the directory that it was begun on.
 pub const HANDLES: u32 = 1 << 15;
+/// No handle: of an entry of [`op::CREATE`] and [`op::MKDIR`] with [`BY_CALL`] it stands for the directory that the call is made on.
+pub const NO_HANDLE: u32 = u32::MAX;
 /// Bytes before the handles.
 pub const WORDS: usize = 4096;
 /// Where the ring begins, bytes.
@@ -69,7 +71,7 @@ pub mod op {
     pub const CREATE: u16 = 1;
     /// A new directory, likewise.
     pub const MKDIR: u16 = 2;
-    /// What the name in the directory `h` leads to gets the handle `h2` (`u32::MAX`: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`].
+    /// What the name in the directory `h` leads to gets the handle `h2` ([`super::NO_HANDLE`]: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`].
     pub const LOOKUP: u16 = 3;
     /// Data at the offset `a`. It may be posted.
     pub const WRITE: u16 = 4;

@@ -2,13 +2,14 @@
 //!
 //! The other side may change it at any time, so there are no references to it: words are atomic, everything else is copied.
 #![allow(unsafe_code)]
-use super::layout::{HANDLES, MEMORY, RING, RING_BYTES, WORDS};
+use super::layout::{HANDLES, MEMORY, RING, RING_BYTES, WORDS, word};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 use std::time::Duration;
 
 /// What seals the memory has: it can become neither shorter nor longer, so that no access fails.
@@ -117,6 +118,16 @@ impl Memory {
         let at = self.range(position, within, bytes.len());
         // SAFETY: as `copy_out`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(at), bytes.len()) };
+    }
+
+    /// Whoever of the program waits looks again: what he waits for was written before.
+    pub fn wake_waiters(&self) {
+        fence(SeqCst);
+        if self.u32(word::WAITERS).load(SeqCst) != 0 {
+            let replies = self.u32(word::REPLIES);
+            replies.fetch_add(1, SeqCst);
+            wake(replies);
+        }
     }
 
     fn range(&self, position: u64, within: usize, len: usize) -> usize {

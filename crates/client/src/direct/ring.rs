@@ -309,11 +309,7 @@ impl Drop for Asked<'_> {
         }
         drop(state);
         // Others may wait for the room.
-        if self.ring.memory.u32(word::WAITERS).load(SeqCst) != 0 {
-            let replies = self.ring.memory.u32(word::REPLIES);
-            replies.fetch_add(1, SeqCst);
-            wake(replies);
-        }
+        self.ring.memory.wake_waiters();
     }
 }
 

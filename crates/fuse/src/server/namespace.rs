@@ -353,15 +353,14 @@ impl Server {
                 true => None,
                 false => self.volume.entry_attr(dir, entry.ino).ok(),
             };
-            let after = active.then_some(entry.ino);
             match attr {
                 Some(attr) => self.push_entry(reply, &attr),
                 // Node id 0: a name without attributes.
                 None => reply.push(&abi::EntryOut::default()),
             }
-            if let Some(ino) = after {
+            if active {
                 // That of the reply is counted by itself.
-                self.volume.forget(ino, 1);
+                self.volume.forget(entry.ino, 1);
             }
             push_entry_of(&mut reply.body, entry);
         }

@@ -5,7 +5,7 @@ use super::{Direct, Server, confined, count};
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
 use ccfs_client::abi::DirectCallArg;
-use ccfs_client::direct::layout::{ASKED, READING, WRITING, op};
+use ccfs_client::direct::layout::{ASKED, NO_HANDLE, READING, WRITING, op};
 use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -33,7 +33,7 @@ impl Server {
             op::SYNC => self.sync_direct(request, &session, &read),
             op::NAME => direct.name(&session, &read),
             op::PATH => direct.path(&session, &read),
-            op::CREATE | op::MKDIR if read.entry.h == u32::MAX => {
+            op::CREATE | op::MKDIR if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
                 let (tid, directory) = (header.pid, arg.directory);
                 confined::check_writable(&self.callers, tid, directory, dir)
@@ -56,10 +56,10 @@ impl Server {
         if self.callers.proc().process(tid) != Some(session.user.process) {
             return Err(Refused::Errno(libc::EPERM));
         }
-        let stream = self.callers.caller(tid, session.user.uid).stream;
-        session.note_thread(tid, &self.callers)?;
-        self.direct.note_stream(session, stream);
-        if stream.is_group() {
+        let now = self.callers.caller(tid, session.user.uid);
+        session.note_thread(tid, now, &self.callers)?;
+        self.direct.note_stream(session, now.stream);
+        if now.stream.is_group() {
             self.direct.enters_group(tid);
         }
         Ok(Vec::new())
@@ -89,12 +89,8 @@ impl Server {
         if self.status_dir.is_name(request.header.nodeid, &read.bytes) {
             return Err(Refused::Errno(libc::EPERM));
         }
-        let attr = {
-            let consumer = session.lock(Wait::Allowed)?;
-            direct.check_new_handle(&consumer, read)?;
-            drop(consumer);
-            direct.make(session, read, &direct.volume, dir)?
-        };
+        direct.check_new_handle(&*session.lock(Wait::Allowed)?, read)?;
+        let attr = direct.make(session, read, &direct.volume, dir)?;
         {
             let mut consumer = session.lock(Wait::Allowed)?;
             if consumer.over || direct.check_new_handle(&consumer, read).is_err() {

@@ -5,8 +5,8 @@ use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, Name, READING, REPLY, RESULT, RING_BYTES,
-    WOULD_WAIT, WRITING, cost, op, reply_at,
+    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, NO_HANDLE, Name, READING, REPLY, RESULT,
+    RING_BYTES, WOULD_WAIT, WRITING, cost, op, reply_at,
 };
 use ccfs_engine::acl::Acl;
 use ccfs_engine::{
@@ -18,8 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
-/// The handle of an entry without one.
-const NO_HANDLE: u32 = u32::MAX;
 /// The extended attribute that is a list of rights.
 const ACL: &[u8] = b"system.posix_acl_access";
 
@@ -122,11 +120,12 @@ impl Direct {
             return Ok(());
         }
         let asked = entry.flags & ASKED != 0;
+        let figures = &self.figures;
         count(
             if asked {
-                &self.figures.asked
+                &figures.asked
             } else {
-                &self.figures.posted
+                &figures.posted
             },
             1,
         );
@@ -293,16 +292,17 @@ impl Direct {
         let entry = &read.entry;
         let name = name(&read.bytes)?;
         let cx = self.context(session, read, (entry.b >> 32) as u32);
-        self.may(session, volume, dir, rights::SEARCH)?;
-        let in_dir = Rights::of(session, volume, dir)?;
-        in_dir.check(|caller, dir| caller.may_create(dir))?;
-        let mode = entry.b as u32 & 0o7777;
+        let bits = entry.b as u16 & 0o7777;
+        let mut mode = bits | libc::S_IFREG as u16;
+        if !session.user.may_all {
+            let in_dir = Rights::of(session, volume, dir)?;
+            in_dir.check(|caller, dir| caller.may(dir, rights::SEARCH))?;
+            in_dir.check(|caller, dir| caller.may_create(dir))?;
+            mode = in_dir.mode_of_new(mode);
+        }
         Ok(match entry.op {
-            op::MKDIR => volume.mkdir(&cx, dir, name, mode as u16)?,
-            _ => {
-                let mode = in_dir.mode_of_new((mode | libc::S_IFREG) as u16);
-                volume.mknod(&cx, dir, name, mode, 0)?
-            }
+            op::MKDIR => volume.mkdir(&cx, dir, name, bits)?,
+            _ => volume.mknod(&cx, dir, name, mode, 0)?,
         })
     }
 
@@ -421,9 +421,9 @@ impl Direct {
         let name = name(&read.bytes)?;
         let cx = self.context(session, read, 0);
         if !session.user.may_all {
-            self.may(session, volume, dir, rights::SEARCH)?;
-            let lost = Rights::of(session, volume, volume.lookup(dir, name)?.ino)?;
             let in_dir = Rights::of(session, volume, dir)?;
+            in_dir.check(|caller, dir| caller.may(dir, rights::SEARCH))?;
+            let lost = Rights::of(session, volume, volume.lookup(dir, name)?.ino)?;
             in_dir.check(|caller, dir| caller.may_remove(dir, &lost.object()))?;
         }
         match read.entry.op {

@@ -11,14 +11,14 @@
 //! mount, a file handle), the directory's hold is broken as well. So no change of a name in it can make the kernel wrong.
 //!
 //! Names are posted into held directories only: the kernel has no dentry, and no listing, of any. Where the kernel knows the directory, a name is
-//! made by a call that may wait (`births`), and the kernel is told before the program is.
+//! made by a call that may wait (`birth_in_known`), and the kernel is told before the program is.
 //!
 //! # Order
 //! A session's entries are carried out in the order in which they were published, whoever carries them out: the session's own
 //! thread, or a request that needs it done (`drain_stream`: a change or a sync of the same stream; a hold that is broken; unmounting). One session posts
 //! in a stream (`claim`); the others ask, and what it has posted comes before what they ask for. Locks are taken in this order:
-//! `Direct::claiming`, `Session::consumer` of one session, `Direct::holds`. Nobody who has one of them waits for the kernel, or for another
-//! session.
+//! `Direct::claiming`, `Session::consumer` of one session, `Direct::holds`. Nobody who has one of them waits for the kernel; who has the last two
+//! waits for no other session.
 //!
 //! # Groups
 //! While a thread of a session is in an atomic group the session holds nothing: what a group changes can be taken back, of which the
@@ -81,12 +81,12 @@ pub struct Direct {
     tokens: Mutex<HashMap<String, Ino>>,
     ended: AtomicBool,
     /// For `status`.
-    pub(super) figures: Figures,
+    figures: Figures,
 }
 
 /// Counters since the mount.
 #[derive(Default)]
-pub(super) struct Figures {
+struct Figures {
     pub begun: AtomicU64,
     pub posted: AtomicU64,
     pub asked: AtomicU64,
@@ -95,7 +95,7 @@ pub(super) struct Figures {
 }
 
 /// Adds to a counter.
-pub(super) fn count(counter: &AtomicU64, n: u64) {
+fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
@@ -273,25 +273,22 @@ impl Direct {
         others.retain(|other| {
             let gone = other.process.has_ended();
             if gone {
-                let _ = self.carry_out(other, Wait::Allowed);
-                other.set_role(Role::Posted);
+                self.retire(other);
             }
             !gone
         });
-        let role = match (
-            others.is_empty() && !session.has_many_streams(),
-            session.role(),
-        ) {
-            (true, _) => Role::Posts,
-            (false, Role::Never) => Role::Never,
-            (false, _) => Role::Posted,
-        };
-        if session.role() == Role::Posts && role == Role::Posted {
-            // What it has posted comes before what anybody asks for from here on.
-            session.stop_posting();
-            let _ = self.carry_out(session, Wait::Allowed);
+        if others.is_empty() && !session.has_many_streams() {
+            session.set_role(Role::Posts);
+        } else if session.role() == Role::Posts {
+            self.retire(session);
         }
-        session.set_role(role);
+    }
+
+    /// A session posts no more. What it has posted comes before what anybody asks for from here on.
+    fn retire(&self, session: &Arc<Session>) {
+        session.stop_posting();
+        let _ = self.carry_out(session, Wait::Allowed);
+        session.set_role(Role::Posted);
     }
 
     /// What comes before the entries of a session: those of who posts in its streams. No lock is held.
@@ -377,9 +374,14 @@ impl Direct {
             match self.volume.directory_of(at) {
                 Some(dir) if dir != at && dir != ROOT_INO => at = dir,
                 Some(_) => break,
-                // Not in memory: whichever it may be.
                 None => {
-                    session.iter().for_each(|s| self.break_all(s));
+                    // Not in memory: whichever it may be.
+                    if let Some(session) = &session {
+                        if wait == Wait::Never {
+                            return Err(Errno(libc::EAGAIN));
+                        }
+                        self.break_all(session);
+                    }
                     break;
                 }
             }

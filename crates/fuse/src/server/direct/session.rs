@@ -3,7 +3,9 @@ use super::confined::User;
 use crate::process::Process;
 use crate::wire::Errno;
 use ccfs_caller::{Caller, Callers};
-use ccfs_client::direct::layout::{ALIGN, Entry, HANDLES, LIMIT_MAX, RING_BYTES, op, word};
+use ccfs_client::direct::layout::{
+    ALIGN, Entry, HANDLES, HEAD, LIMIT_MAX, NO_HANDLE, RING_BYTES, op, reply_at, word,
+};
 use ccfs_client::direct::memory::{Memory, wait, wake};
 use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -163,8 +165,8 @@ impl Session {
         self.say_limit(*promise);
     }
 
-    /// A thread uses the session. Error: ENOSPC there are too many.
-    pub fn note_thread(&self, tid: u32, callers: &Callers) -> Result<(), Errno> {
+    /// A thread uses the session, which is there now. Error: ENOSPC there are too many.
+    pub fn note_thread(&self, tid: u32, now: Caller, callers: &Callers) -> Result<(), Errno> {
         let mut threads = self.threads.lock();
         if threads.known.len() >= THREADS_MAX {
             threads.known.retain(|tid, _| callers.proc().exists(*tid));
@@ -172,8 +174,7 @@ impl Session {
         if threads.known.len() >= THREADS_MAX {
             return Err(Errno(libc::ENOSPC));
         }
-        let caller = callers.caller(tid, self.user.uid);
-        threads.known.insert(tid, caller);
+        threads.known.insert(tid, now);
         Ok(())
     }
 
@@ -268,7 +269,7 @@ impl Session {
         let say = |at, value| self.memory.u64(at).store(value, Ordering::Release);
         say(word::SPENT, consumer.spent);
         say(word::HEAD, consumer.head);
-        self.wake_program();
+        self.memory.wake_waiters();
     }
 
     /// Error: EAGAIN, somebody carries entries out, and the caller must not wait.
@@ -305,17 +306,7 @@ impl Session {
     pub fn say_ended(&self, errno: i32) {
         let word = self.memory.u32(word::ENDED);
         let _ = word.compare_exchange(0, errno as u32, Ordering::SeqCst, Ordering::SeqCst);
-        self.wake_program();
-    }
-
-    /// Whoever waits in the program looks again.
-    pub fn wake_program(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.memory.u32(word::WAITERS).load(Ordering::SeqCst) != 0 {
-            let replies = self.memory.u32(word::REPLIES);
-            replies.fetch_add(1, Ordering::SeqCst);
-            wake(replies);
-        }
+        self.memory.wake_waiters();
     }
 
     pub fn wake_thread(&self) {
@@ -460,7 +451,7 @@ pub fn read_at(memory: &Memory, position: u64, tail: u64, mut bytes: Vec<u8>) ->
     let len = entry.len as usize;
     let room = RING_BYTES - (position % RING_BYTES as u64) as usize;
     let ends = position.checked_add(u64::from(entry.len))?;
-    let whole = ccfs_client::direct::layout::reply_at(entry.bytes as usize);
+    let whole = reply_at(entry.bytes as usize);
     let fits = len >= ALIGN
         && len.is_multiple_of(ALIGN)
         && len <= room
@@ -472,10 +463,10 @@ pub fn read_at(memory: &Memory, position: u64, tail: u64, mut bytes: Vec<u8>) ->
     }
     bytes.resize(entry.bytes as usize, 0);
     if entry.op != op::PAD {
-        memory.copy_out(position, ccfs_client::direct::layout::HEAD, &mut bytes);
+        memory.copy_out(position, HEAD, &mut bytes);
     }
-    let known = |h: u32| h < HANDLES || h == u32::MAX;
-    (known(entry.h)).then_some(Read {
+    let known = entry.h < HANDLES || entry.h == NO_HANDLE;
+    known.then_some(Read {
         entry,
         position,
         bytes,
