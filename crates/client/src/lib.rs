@@ -209,7 +209,7 @@ fn name_call(fd: BorrowedFd<'_>, number: u32, id: u64, name: &str) -> io::Result
     };
     match arg.name.get_mut(..name.len()) {
         Some(place) => place.copy_from_slice(name.as_bytes()),
-        None => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        None => return sys::fail(libc::EINVAL),
     }
     supported(sys::ioctl(fd, number, &mut arg))?;
     Ok(arg.id)

@@ -76,3 +76,8 @@ pub fn umask() -> u32 {
     // Nothing for others is on the safe side.
     mask.unwrap_or(0o077)
 }
+
+/// An errno as a call's result.
+pub fn fail<T>(errno: i32) -> io::Result<T> {
+    Err(io::Error::from_raw_os_error(errno))
+}

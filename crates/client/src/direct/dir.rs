@@ -5,6 +5,7 @@ use super::layout::{Attr, Entry, NO_HANDLE, Name, READING, op};
 use super::node::{Dirs, Kind, KnownNames, Node, Way};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
+use crate::sys::fail;
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with, statat, unlinkat,
 };
@@ -68,26 +69,31 @@ impl Dir {
         if !session.is_direct() {
             return self.through_mount(&mut way, |dir| {
                 let fd = openat(dir, name, how.flags() | OFlags::EXCL, mode(how.mode))?;
-                Ok(File::new(session, FileWay::Mount(fd), how))
+                Ok(File::new(session, FileWay::Mount(fd.into()), how))
             });
         }
-        let handle = session.new_handle()?;
-        let made = self.birth(&mut way, op::CREATE, name, how.mode, handle);
-        if made.is_err() {
-            session.forget_handle(handle);
-        }
-        made?;
+        let (handle, _) = self.birth(&mut way, op::CREATE, name, how.mode)?;
         Ok(File::new(session, FileWay::Held(handle), how))
     }
 
-    /// A new file or directory, which gets the handle.
-    fn birth(
+    /// A new file or directory: its handle, and its attributes where they were asked for.
+    fn birth(&self, way: &mut Way, op: u16, name: &[u8], mode: u32) -> io::Result<(u32, Attr)> {
+        let session = &self.0.session;
+        let handle = session.new_handle()?;
+        let born = self.birth_as(handle, way, op, name, mode);
+        if born.is_err() {
+            session.forget_handle(handle);
+        }
+        Ok((handle, born?))
+    }
+
+    fn birth_as(
         &self,
+        handle: u32,
         way: &mut Way,
         op: u16,
         name: &[u8],
         mode: u32,
-        handle: u32,
     ) -> io::Result<Attr> {
         let session = &self.0.session;
         let entry = |dir| Entry {
@@ -105,7 +111,7 @@ impl Dir {
         if let Way::Held(dir, names) = way {
             let done = match names {
                 Some(names) if names.get(name).is_some() => {
-                    return Err(io::Error::from_raw_os_error(libc::EEXIST));
+                    return fail(libc::EEXIST);
                 }
                 Some(_) if kind == Kind::File => session
                     .post(entry(*dir), &[name])?
@@ -125,11 +131,11 @@ impl Dir {
             self.0.make_real(way)?;
         }
         let Way::Mount(dir) = way else {
-            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            return fail(libc::ESTALE);
         };
         match session.call(dir.as_fd(), entry(NO_HANDLE), &[name], size_of::<Attr>())? {
             Did::Done(asked) => Ok(attr_of(asked)),
-            Did::Broken => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+            Did::Broken => fail(libc::ESTALE),
         }
     }
 
@@ -142,9 +148,9 @@ impl Dir {
                     let file = File::new(session, FileWay::Held(handle), how);
                     match attr.mode & libc::S_IFMT {
                         libc::S_IFREG => {}
-                        libc::S_IFLNK => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
-                        libc::S_IFDIR => return Err(io::Error::from_raw_os_error(libc::EISDIR)),
-                        _ => return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+                        libc::S_IFLNK => return fail(libc::ELOOP),
+                        libc::S_IFDIR => return fail(libc::EISDIR),
+                        _ => return fail(libc::EOPNOTSUPP),
                     }
                     drop(way);
                     if how.truncate {
@@ -159,9 +165,9 @@ impl Dir {
             let flags = how.flags() & !(OFlags::CREATE | OFlags::EXCL);
             let fd = openat(dir, name, flags, Mode::empty())?;
             if rustix::fs::fstat(&fd)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
-                return Err(io::Error::from_raw_os_error(libc::EISDIR));
+                return fail(libc::EISDIR);
             }
-            Ok(File::new(session, FileWay::Mount(fd), how))
+            Ok(File::new(session, FileWay::Mount(fd.into()), how))
         })
     }
 
@@ -178,7 +184,7 @@ impl Dir {
             return Ok(Did::Broken);
         };
         if names.as_ref().is_some_and(|n| n.get(name).is_none()) {
-            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+            return fail(libc::ENOENT);
         }
         let handle = match wanted {
             Some(_) => session.new_handle()?,
@@ -208,19 +214,10 @@ impl Dir {
             drop(way);
             return self.open_dir_named(name);
         }
-        let handle = session.new_handle()?;
-        let made = self.birth(&mut way, op::MKDIR, name, mode_bits, handle);
-        if made.is_err() {
-            session.forget_handle(handle);
-        }
-        let attr = made?;
+        let (handle, attr) = self.birth(&mut way, op::MKDIR, name, mode_bits)?;
         // Where the program itself may not make anything it is asked.
         let names = (attr.mode & 0o300 == 0o300).then(KnownNames::default);
-        let node = Arc::new(Node {
-            session: session.clone(),
-            dirs: self.0.dirs.clone(),
-            way: Mutex::new(Way::Held(handle, names)),
-        });
+        let node = self.0.beside(Way::Held(handle, names));
         self.0.dirs().insert(attr.ino, Arc::downgrade(&node));
         Ok(Dir(node))
     }
@@ -239,18 +236,14 @@ impl Dir {
                 Did::Done((attr, handle)) => {
                     if attr.mode & libc::S_IFMT != libc::S_IFDIR {
                         session.close(handle);
-                        return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+                        return fail(libc::ENOTDIR);
                     }
                     let mut dirs = self.0.dirs();
                     if let Some(node) = dirs.get(&attr.ino).and_then(|n| n.upgrade()) {
                         session.close(handle);
                         return Ok(Dir(node));
                     }
-                    let node = Arc::new(Node {
-                        session: session.clone(),
-                        dirs: self.0.dirs.clone(),
-                        way: Mutex::new(Way::Held(handle, None)),
-                    });
+                    let node = self.0.beside(Way::Held(handle, None));
                     dirs.retain(|_, node| node.strong_count() > 0);
                     dirs.insert(attr.ino, Arc::downgrade(&node));
                     return Ok(Dir(node));
@@ -261,11 +254,7 @@ impl Dir {
         self.through_mount(&mut way, |dir| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = openat(dir, name, flags, Mode::empty())?;
-            Ok(Dir(Arc::new(Node {
-                session: session.clone(),
-                dirs: self.0.dirs.clone(),
-                way: Mutex::new(Way::Mount(fd)),
-            })))
+            Ok(Dir(self.0.beside(Way::Mount(fd))))
         })
     }
 
@@ -309,7 +298,7 @@ impl Dir {
             };
             let known = names.as_ref().map(|n| n.get(name));
             let done = match known {
-                Some(None) => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
+                Some(None) => return fail(libc::ENOENT),
                 Some(Some(Kind::File)) if op == op::UNLINK => session.post(entry, &[name])?,
                 _ => session.ask(entry, &[name], 0)?.map(drop),
             };
@@ -339,19 +328,12 @@ impl Dir {
         let session = &self.0.session;
         let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
         let mut way = self.0.lock();
-        if Arc::ptr_eq(&self.0, &to.0) {
-            let replaced = self.live_dir(&mut way, new_name);
-            let mut replaced = replaced.as_ref().map(|n| n.lock());
-            self.rename_locked(&mut way, None, to, name, new_name)?;
-            forget_names(replaced.as_deref_mut());
-            return Ok(());
-        }
-        let mut other = to.0.lock();
-        let replaced = to.live_dir(&mut other, new_name);
+        let mut other = (!Arc::ptr_eq(&self.0, &to.0)).then(|| to.0.lock());
+        let replaced = to.live_dir(other.as_mut().unwrap_or(&mut way), new_name);
         // A directory cannot take the place of one that it is in, which is locked here: the daemon says so.
         let replaced = replaced.filter(|n| !Arc::ptr_eq(n, &self.0));
         let mut replaced = replaced.as_ref().map(|n| n.lock());
-        self.rename_locked(&mut way, Some(&mut other), to, name, new_name)?;
+        self.rename_locked(&mut way, other.as_deref_mut(), to, name, new_name)?;
         forget_names(replaced.as_deref_mut());
         Ok(())
     }
@@ -359,19 +341,15 @@ impl Dir {
     fn rename_locked(
         &self,
         way: &mut Way,
-        mut other: Option<&mut Way>,
+        other: Option<&mut Way>,
         to: &Dir,
         name: &[u8],
         new_name: &[u8],
     ) -> io::Result<()> {
         let session = &self.0.session;
-        let target = match other.as_deref() {
-            Some(Way::Held(handle, _)) => Some(*handle),
-            Some(Way::Mount(_)) => None,
-            None => match &*way {
-                Way::Held(handle, _) => Some(*handle),
-                Way::Mount(_) => None,
-            },
+        let target = match other.as_deref().unwrap_or(way) {
+            Way::Held(handle, _) => Some(*handle),
+            Way::Mount(_) => None,
         };
         self.0.check_held(way)?;
         if let (Way::Held(dir, _), Some(target)) = (&mut *way, target) {
@@ -384,11 +362,7 @@ impl Dir {
             };
             if let Did::Done(_) = session.ask(entry, &[name, new_name], 0)? {
                 let kind = way.names().and_then(|n| n.remove(name));
-                let names = match other.as_deref_mut() {
-                    Some(other) => other.names_mut(),
-                    None => way.names_mut(),
-                };
-                if let Some(names) = names {
+                if let Some(names) = other.unwrap_or(way).names_mut() {
                     let known = names.as_mut().zip(kind);
                     if !known.is_some_and(|(known, kind)| known.insert(new_name, kind)) {
                         // What it is, is not known.
@@ -441,7 +415,7 @@ impl Dir {
             let mut out = Vec::new();
             // getdents(2) says so of a directory that was removed; the library takes it for the end.
             if rustix::fs::fstat(dir)?.st_nlink == 0 {
-                return Err(io::Error::from_raw_os_error(libc::ENOENT));
+                return fail(libc::ENOENT);
             }
             // A descriptor of its own, whose position nobody shares.
             for entry in rustix::fs::Dir::read_from(dir)? {
@@ -519,7 +493,7 @@ impl Dir {
         self.0.make_real(way)?;
         match way {
             Way::Mount(fd) => call(fd.as_fd()),
-            Way::Held(..) => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+            Way::Held(..) => fail(libc::ESTALE),
         }
     }
 }
@@ -535,12 +509,10 @@ fn forget_names(way: Option<&mut Way>) {
 fn checked(name: &Path) -> io::Result<&[u8]> {
     let name = name.as_os_str().as_bytes();
     match name {
-        b"" => Err(io::Error::from_raw_os_error(libc::ENOENT)),
-        b"." | b".." => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-        _ if name.contains(&b'/') || name.contains(&0) => {
-            Err(io::Error::from_raw_os_error(libc::EINVAL))
-        }
-        _ if name.len() > 255 => Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)),
+        b"" => fail(libc::ENOENT),
+        b"." | b".." => fail(libc::EINVAL),
+        _ if name.contains(&b'/') || name.contains(&0) => fail(libc::EINVAL),
+        _ if name.len() > 255 => fail(libc::ENAMETOOLONG),
         _ => Ok(name),
     }
 }

@@ -3,11 +3,12 @@ use super::attr::{attr_of, attr_of_stat};
 use super::layout::{Attr, DATA_MAX, Entry, op};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
-use rustix::fs::{Mode, OFlags, openat};
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use crate::sys::fail;
+use rustix::fs::{Mode, openat};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::{fs, io};
 
 /// A file, open. Every call names its place: there is no position.
 pub struct File {
@@ -21,7 +22,7 @@ pub(super) enum FileWay {
     /// The kernel does not know it.
     Held(u32),
     /// Through the mount.
-    Mount(OwnedFd),
+    Mount(fs::File),
 }
 
 impl File {
@@ -54,7 +55,7 @@ impl File {
                 };
                 self.session.post(entry, &[part])
             };
-            self.either(held, |fd| as_file(fd)?.write_all_at(part, at))?;
+            self.either(held, |fd| fd.write_all_at(part, at))?;
         }
         Ok(())
     }
@@ -89,7 +90,7 @@ impl File {
     /// Reads up to `out.len()` bytes at `offset`; fewer at the file's end. Errors: EBADF it is not open for reading, and as pread(2).
     pub fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
         if !self.how.read {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
+            return fail(libc::EBADF);
         }
         let mut done = 0;
         while done < out.len() {
@@ -110,7 +111,7 @@ impl File {
                     bytes
                 }))
             };
-            let mount = |fd: &OwnedFd| as_file(fd)?.read_at(&mut place.borrow_mut(), at);
+            let mount = |fd: &fs::File| fd.read_at(&mut place.borrow_mut(), at);
             let n = self.either(held, mount)?;
             done += n;
             if n < want {
@@ -123,7 +124,7 @@ impl File {
     /// Changes the size, bytes. Errors: as ftruncate(2).
     pub fn truncate(&self, size: u64) -> io::Result<()> {
         if !self.how.write {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            return fail(libc::EINVAL);
         }
         self.session.check_size(Some(size))?;
         let held = |h| {
@@ -199,7 +200,7 @@ impl File {
     fn writable(&self) -> io::Result<()> {
         match self.how.write {
             true => Ok(()),
-            false => Err(io::Error::from_raw_os_error(libc::EBADF)),
+            false => fail(libc::EBADF),
         }
     }
 
@@ -211,7 +212,7 @@ impl File {
     fn either<T>(
         &self,
         held: impl Fn(u32) -> io::Result<Did<T>>,
-        mount: impl Fn(&OwnedFd) -> io::Result<T>,
+        mount: impl Fn(&fs::File) -> io::Result<T>,
     ) -> io::Result<T> {
         loop {
             match &*self.read() {
@@ -241,18 +242,13 @@ impl File {
         let Did::Done((asked, bytes)) =
             session.call(session.dir.as_fd(), entry, &[], name.len())?
         else {
-            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            return fail(libc::ESTALE);
         };
         asked.copy(&mut name[..bytes]);
         drop(asked);
-        let access = match (self.how.read, self.how.write) {
-            (_, false) => OFlags::RDONLY,
-            (false, true) => OFlags::WRONLY,
-            (true, true) => OFlags::RDWR,
-        };
-        let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = self.how.flags_of_existing();
         let fd = openat(&session.dir, &name[..bytes], flags, Mode::empty())?;
-        *way = FileWay::Mount(fd);
+        *way = FileWay::Mount(fd.into());
         session.close(handle);
         Ok(())
     }
@@ -263,23 +259,5 @@ impl Drop for File {
         if let FileWay::Held(handle) = &*self.read() {
             self.session.close(*handle);
         }
-    }
-}
-
-/// The methods of the standard library's files for a descriptor.
-fn as_file(fd: &OwnedFd) -> io::Result<impl FileExt> {
-    Ok(Through(fd))
-}
-
-/// pread(2) and pwrite(2) on a descriptor.
-struct Through<'f>(&'f OwnedFd);
-
-impl FileExt for Through<'_> {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(rustix::io::pread(self.0, buf, offset)?)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        Ok(rustix::io::pwrite(self.0, buf, offset)?)
     }
 }

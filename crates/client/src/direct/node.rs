@@ -1,6 +1,7 @@
 //! What a directory is to a session: held, with its names, or known to the kernel.
 use super::layout::{Entry, op};
 use super::session::{Did, Session};
+use crate::sys::fail;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::collections::HashMap;
 use std::io;
@@ -70,6 +71,15 @@ pub(super) enum Kind {
 }
 
 impl Node {
+    /// Another directory of the same session.
+    pub fn beside(&self, way: Way) -> Arc<Node> {
+        Arc::new(Node {
+            session: self.session.clone(),
+            dirs: self.dirs.clone(),
+            way: Mutex::new(way),
+        })
+    }
+
     pub fn dirs(&self) -> MutexGuard<'_, Dirs> {
         self.dirs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,7 +112,7 @@ impl Node {
         self.make_real(way)?;
         match way {
             Way::Mount(fd) => fd.try_clone(),
-            Way::Held(..) => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+            Way::Held(..) => fail(libc::ESTALE),
         }
     }
 
@@ -135,7 +145,7 @@ impl Node {
                 return Ok(fd);
             }
         }
-        Err(io::Error::from_raw_os_error(libc::ESTALE))
+        fail(libc::ESTALE)
     }
 }
 

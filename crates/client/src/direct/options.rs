@@ -45,16 +45,19 @@ impl OpenOptions {
         flag(self.read, READING) | flag(self.write, WRITING)
     }
 
-    pub(super) fn flags(self) -> OFlags {
+    /// Those of open(2) for a file that is there, as it is.
+    pub(super) fn flags_of_existing(self) -> OFlags {
         let access = match (self.read, self.write) {
             (_, false) => OFlags::RDONLY,
             (false, true) => OFlags::WRONLY,
             (true, true) => OFlags::RDWR,
         };
+        access | OFlags::CLOEXEC | OFlags::NOFOLLOW
+    }
+
+    pub(super) fn flags(self) -> OFlags {
         let flag = |is_set, flag| if is_set { flag } else { OFlags::empty() };
-        access
-            | OFlags::CLOEXEC
-            | OFlags::NOFOLLOW
+        self.flags_of_existing()
             | flag(self.create, OFlags::CREATE)
             | flag(self.exclusive, OFlags::EXCL)
             | flag(self.truncate, OFlags::TRUNC)

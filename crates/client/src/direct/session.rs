@@ -1,9 +1,9 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
-use super::layout::{ASKED, Attr, BROKEN, BY_CALL, Entry, HANDLES, VERSION, WOULD_WAIT, op, word};
+use super::layout::{Attr, BROKEN, BY_CALL, Entry, HANDLES, VERSION, WOULD_WAIT, op, word};
 use super::memory::Memory;
 use super::ring::{Asked, Posted, Ring};
 use crate::abi::{self, DirectBeginArg, DirectCallArg};
-use crate::sys::{self, ioctl};
+use crate::sys::{self, fail, ioctl};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -81,8 +81,8 @@ impl Session {
         match &self.link {
             Ok(link) if self.forks == sys::forks() => Ok(link),
             // A child has the object, not the session.
-            Ok(_) => Err(io::Error::from_raw_os_error(libc::EBADF)),
-            Err(_) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            Ok(_) => fail(libc::EBADF),
+            Err(_) => fail(libc::EOPNOTSUPP),
         }
     }
 
@@ -93,7 +93,7 @@ impl Session {
         });
         match bytes {
             Some(bytes) if bytes <= volume.min(self.size_max) => Ok(()),
-            _ => Err(io::Error::from_raw_os_error(libc::EFBIG)),
+            _ => fail(libc::EFBIG),
         }
     }
 
@@ -105,7 +105,7 @@ impl Session {
             return Ok(free);
         }
         if handles.next + 1 >= HANDLES {
-            return Err(io::Error::from_raw_os_error(libc::ENFILE));
+            return fail(libc::ENFILE);
         }
         handles.next += 1;
         Ok(handles.next)
@@ -151,13 +151,11 @@ impl Session {
     /// Has something done and waits for it; the reply has at most `room` bytes.
     pub fn ask(
         &self,
-        mut entry: Entry,
+        entry: Entry,
         parts: &[&[u8]],
         room: usize,
     ) -> io::Result<Did<(Asked<'_>, usize)>> {
-        let link = self.link()?;
-        entry.thread = self.thread(link)?;
-        let asked = link.ring.ask(entry, parts, room, &|| self.alive())?;
+        let (link, asked) = self.publish(entry, parts, room)?;
         let (mut result, mut bytes) = asked.wait(&|| self.alive())?;
         if result == WOULD_WAIT {
             link.call(self.dir.as_fd(), asked.position)?;
@@ -174,13 +172,24 @@ impl Session {
         parts: &[&[u8]],
         room: usize,
     ) -> io::Result<Did<(Asked<'_>, usize)>> {
-        let link = self.link()?;
-        entry.thread = self.thread(link)?;
-        entry.flags = ASKED | BY_CALL;
-        let asked = link.ring.ask(entry, parts, room, &|| self.alive())?;
+        entry.flags = BY_CALL;
+        let (link, asked) = self.publish(entry, parts, room)?;
         link.call(dir, asked.position)?;
         let (result, bytes) = asked.reply();
         did(result, (asked, bytes.min(room)))
+    }
+
+    /// Publishes an entry of this thread's, whose reply has at most `room` bytes.
+    fn publish(
+        &self,
+        mut entry: Entry,
+        parts: &[&[u8]],
+        room: usize,
+    ) -> io::Result<(&Link, Asked<'_>)> {
+        let link = self.link()?;
+        entry.thread = self.thread(link)?;
+        let asked = link.ring.ask(entry, parts, room, &|| self.alive())?;
+        Ok((link, asked))
     }
 
     /// Waits for all that was posted.
@@ -203,7 +212,7 @@ impl Session {
         }
         let entry = Entry {
             op: op::THREAD,
-            flags: ASKED | BY_CALL,
+            flags: BY_CALL,
             ..Entry::default()
         };
         let asked = link.ring.ask(entry, &[], 0, &|| self.alive())?;
@@ -244,7 +253,7 @@ fn did<T>(result: i32, value: T) -> io::Result<Did<T>> {
     match result {
         0 => Ok(Did::Done(value)),
         BROKEN => Ok(Did::Broken),
-        errno => Err(io::Error::from_raw_os_error(errno)),
+        errno => fail(errno),
     }
 }
 
