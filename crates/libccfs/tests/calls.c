@@ -1,5 +1,6 @@
 /* Every function of ccfs.h, on a volume and elsewhere. usage: calls MOUNT ELSEWHERE (the current directory is elsewhere as well) */
 #include <ccfs.h>
+#include "check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,15 +10,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(ok)                                                                     \
-    do {                                                                              \
-        if (!(ok)) {                                                                  \
-            fprintf(stderr, "line %d: %s (errno: %s)\n", __LINE__, #ok, strerror(errno)); \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
-#define FAILS(call, number) CHECK((errno = 0, (call)) && errno == (number))
 
 static void *seen_by_thread(void *fd) {
     static ccfs_stream_t seen;

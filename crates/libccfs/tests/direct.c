@@ -1,6 +1,7 @@
 /* The direct calls of ccfs.h, compared with what ordinary system calls see. Compiled as C and as C++.
  * usage: direct DIR IS_DIRECT (1: the volume is mounted with direct=on; 0: anywhere else, where all goes through the mount) */
 #include <ccfs.h>
+#include "check.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,15 +10,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(ok)                                                                     \
-    do {                                                                              \
-        if (!(ok)) {                                                                  \
-            fprintf(stderr, "line %d: %s (errno: %s)\n", __LINE__, #ok, strerror(errno)); \
-            exit(1);                                                                  \
-        }                                                                             \
-    } while (0)
-#define FAILS(call, number) CHECK((errno = 0, (call)) && errno == (number))
 
 #define BIG (300u << 10)
 

@@ -380,6 +380,8 @@ fn c_direct_calls() {
     // The same source in the other language, by its name.
     let other = place.path().join("direct.cc");
     std::fs::copy(source(calls), &other).expect("copy");
+    let header = "crates/libccfs/tests/check.h";
+    std::fs::copy(source(header), place.path().join("check.h")).expect("copy");
     for (compiler, calls) in [("gcc", calls), ("g++", text(&other))] {
         let Some(program) = compile(place.path(), compiler, calls, Linking::Shared) else {
             continue;

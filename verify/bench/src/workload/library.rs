@@ -1,4 +1,5 @@
 //! Single calls and small files, by system calls or by the calls of the library that need none (`ccfs_client::direct`).
+use super::micro::{name, stride};
 use super::{Scale, Worker, Workload};
 use ccfs_client::direct::{Dir, File as Direct, OpenOptions, Session};
 use std::fs::File;
@@ -95,8 +96,8 @@ impl Calls {
                 if k >= self.files {
                     return Ok(None);
                 }
-                // A prime: one after the other they go to other directories.
-                let n = k * 7_919 % self.files;
+                // One after the other they go to other directories.
+                let n = k * stride(self.files) % self.files;
                 let len = w.rng.around(MEAN_BYTES);
                 let dir = &tree.dirs[(n / WIDTH) as usize];
                 dir.make(&name(n))?.write(w.data(len), Some(0))?;
@@ -127,17 +128,13 @@ impl Calls {
                 if w.turns >= self.files {
                     return Ok(None);
                 }
-                let n = w.turns * 7_919 % self.files;
+                let n = w.turns * stride(self.files) % self.files;
                 w.turns += 1;
                 tree.dirs[w.index].remove(&name(n))?;
             }
         }
         Ok(Some(1))
     }
-}
-
-fn name(n: u64) -> String {
-    format!("f{n:08}")
 }
 
 /// A directory: by its path, or by the library's object.

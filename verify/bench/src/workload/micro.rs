@@ -166,7 +166,7 @@ impl Micro {
 }
 
 /// A step over `all` things that meets each once, in no order that a disk would like.
-fn stride(all: u64) -> u64 {
+pub fn stride(all: u64) -> u64 {
     // Primes.
     let steps = [7_919, 104_729, 1_299_709];
     let fit = steps.into_iter().find(|s| !all.is_multiple_of(*s));
@@ -177,7 +177,7 @@ fn small(home: &Path, n: u64) -> PathBuf {
     home.join(name(n / SMALL_FILES)).join(name(n))
 }
 
-fn name(n: u64) -> String {
+pub fn name(n: u64) -> String {
     format!("f{n:08}")
 }
 
