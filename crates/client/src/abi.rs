@@ -89,7 +89,14 @@ pub struct DirectBeginArg {
     pub directory: u32,
     /// Out: the session. Nobody can guess it.
     pub session: u64,
+    /// In: 0 or [`DIRECT_STAYS`].
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
 }
+
+/// DIRECT_BEGIN flag: what the session does belongs to the stream of the thread that begins it, whichever thread calls, and wherever it is then.
+pub const DIRECT_STAYS: u32 = 1;
 
 /// Argument of the call that carries out an entry.
 #[derive(

@@ -145,8 +145,11 @@ typedef struct ccfs_file ccfs_file;
 /* Begins a session on a directory, with the user, groups, capabilities and umask that the process has now. The descriptor can be
  * closed then. Where no session can be had the calls work through the mount: is_direct returns 0, and why_not the errno that
  * says why (ENOTSUP another file system, a mount without direct=on, or a process that is confined or cannot be seen; ENOSPC there are
- * too many), else 0. drain waits until all that was accepted is carried out, which nothing needs. Errors: those of open(2). */
+ * too many), else 0. drain waits until all that was accepted is carried out, which nothing needs. begin_in_stream: what goes through the session
+ * belongs to the stream in which this thread is now, whichever thread calls, and wherever it is then; it cannot be had in an atomic
+ * group. Errors: those of open(2). */
 ccfs_session *ccfs_session_begin(int dirfd);
+ccfs_session *ccfs_session_begin_in_stream(int dirfd);
 int ccfs_session_is_direct(const ccfs_session *session);
 int ccfs_session_why_not(const ccfs_session *session);
 int ccfs_session_drain(ccfs_session *session);
@@ -176,6 +179,14 @@ int ccfs_dir_sync(ccfs_dir *dir);
  * Errors: EINVAL other flags; ELOOP a symbolic link; EISDIR; those of open(2). */
 ccfs_file *ccfs_file_open(ccfs_dir *dir, const char *name, int flags, mode_t mode);
 void ccfs_file_close(ccfs_file *file);
+
+/* Opens a file, likewise, that is to be used without the kernel by one program and locked by others: the kernel is asked to forget it.
+ * descriptor opens it through the mount, as it is open, for fcntl(2)'s locks. As soon as anything else is done with the file by
+ * anybody, or once the kernel would be faster, all calls on it fail with ESTALE, and it is used by a descriptor. In a directory that the kernel
+ * knows. Errors: EBUSY others have it open, its directory is held, or another session posts in the stream; EINVAL for descriptor, it was
+ * not taken; those of open(2). */
+ccfs_file *ccfs_file_take(ccfs_dir *dir, const char *name, int flags, mode_t mode);
+int ccfs_file_descriptor(ccfs_file *file);
 
 /* As pread(2) and pwrite(2): there is no position. A write writes all or fails; append writes at the file's end, in one piece up to 128
  * KiB. Errors: EBADF it is not open for that; EFBIG; EINVAL a negative offset or size,

@@ -6,7 +6,7 @@ use super::{errno_of, guarded};
 use ccfs_client::direct::{Attr, Dir, File, OpenOptions, Session};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use std::os::raw::{c_char, c_int, c_uchar, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -173,10 +173,19 @@ fn device_of(fd: impl AsFd) -> io::Result<libc::dev_t> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ccfs_session_begin(dirfd: c_int) -> *mut CSession {
+    begin(dirfd, |dir| Session::begin(dir))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ccfs_session_begin_in_stream(dirfd: c_int) -> *mut CSession {
+    begin(dirfd, |dir| Session::begin_in_stream(dir))
+}
+
+fn begin(dirfd: c_int, how: impl Fn(BorrowedFd<'_>) -> io::Result<Session>) -> *mut CSession {
     object(guarded(|| {
         let dir = of_fd(dirfd)?.open()?;
         let device = device_of(&dir)?;
-        let session = Session::begin(&dir)?;
+        let session = how(dir.as_fd())?;
         // Not a directory, or one that may not be read: better said here than at every call.
         session.root()?;
         Ok(CSession { session, device })
@@ -377,6 +386,35 @@ pub unsafe extern "C" fn ccfs_file_open(
         let (file, device) = (of.dir.open(name, options(flags, mode)?)?, of.device);
         Ok(CFile { file, device })
     }))
+}
+
+/// # Safety
+/// See above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ccfs_file_take(
+    dir: *mut CDir,
+    name: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+) -> *mut CFile {
+    object(guarded(|| {
+        // SAFETY: the caller's promises.
+        let (of, name) = unsafe { (of(dir)?, name_of(name)?) };
+        let (file, device) = (of.dir.take(name, options(flags, mode)?)?, of.device);
+        Ok(CFile { file, device })
+    }))
+}
+
+/// # Safety
+/// See above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ccfs_file_descriptor(file: *mut CFile) -> c_int {
+    // SAFETY: the caller's promise.
+    let opened = guarded(|| unsafe { of(file) }?.file.descriptor());
+    match opened {
+        Ok(fd) => fd.into_raw_fd(),
+        Err(number) => status(Err(number)),
+    }
 }
 
 /// # Safety

@@ -76,6 +76,49 @@ impl Dir {
         Ok(File::new(session, FileWay::Held(handle), how))
     }
 
+    /// Opens a file to be held, whoever has looked it up before: the kernel is asked to forget it. `how.create`: a new one, if there is none. Its calls
+    /// fail with ESTALE once anybody else looks at it, or once the kernel would be faster; it is used by its descriptor then
+    /// ([`File::descriptor`]). Errors: EBUSY it cannot be held: others have it open, or its directory is held, or calls are not posted here; as open(2).
+    pub fn take(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
+        let name = checked(name.as_ref())?;
+        let mut way = self.0.lock();
+        let Way::Mount(dir) = &mut *way else {
+            return fail(libc::EBUSY);
+        };
+        let session = &self.0.session;
+        // Who posts in a stream is found out when the first thread comes from there.
+        if session.introduce_thread().is_err() || !session.may_post() {
+            return fail(libc::EBUSY);
+        }
+        let handle = session.new_handle()?;
+        let file = File::new(session, FileWay::Held(handle), how).taken();
+        let entry = Entry {
+            op: op::LOOKUP,
+            h: NO_HANDLE,
+            h2: handle,
+            b: how.access().into(),
+            ..Entry::default()
+        };
+        let found = session.call(dir.as_fd(), entry, &[name], size_of::<Attr>());
+        let taken = match found {
+            Err(e) if e.kind() == ErrorKind::NotFound && how.create => self
+                .birth_as(handle, &mut way, op::CREATE, name, how.mode)
+                .map(drop),
+            Err(e) => Err(e),
+            Ok(_) if how.create && how.exclusive => fail(libc::EEXIST),
+            Ok(Did::Done(_)) => Ok(()),
+            Ok(Did::Broken) => fail(libc::EBUSY),
+        };
+        taken?;
+        if session.is_broken(handle) {
+            return fail(libc::EBUSY);
+        }
+        if how.truncate {
+            file.truncate(0)?;
+        }
+        Ok(file)
+    }
+
     /// A new file or directory: its handle, and its attributes where they were asked for.
     fn birth(&self, way: &mut Way, op: u16, name: &[u8], mode: u32) -> io::Result<(u32, Attr)> {
         let session = &self.0.session;

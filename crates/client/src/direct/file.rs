@@ -1,12 +1,14 @@
 //! Files of a session.
 use super::attr::{attr_of, attr_of_stat};
-use super::layout::{Attr, DATA_MAX, Entry, op};
+use super::layout::{Attr, DATA_MAX, Entry, FOR_LOCKS, op};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
 use crate::sys::fail;
 use rustix::fs::{Mode, openat};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::{fs, io};
 
@@ -15,7 +17,21 @@ pub struct File {
     session: Arc<Session>,
     way: RwLock<FileWay>,
     how: OpenOptions,
+    /// Of one that is never used through the mount ([`super::Dir::take`]).
+    taken: Option<Gain>,
 }
+
+/// What was saved by not going through the mount, and what that cost: calls that were posted, and that waited for an answer.
+#[derive(Default)]
+struct Gain {
+    posted: AtomicU32,
+    asked: AtomicU32,
+    /// It is given up: no call is made any more.
+    over: AtomicBool,
+}
+
+/// Calls that may wait before a taken file has to gain something.
+const ASKED_MIN: u32 = 64;
 
 /// How a file is reached.
 pub(super) enum FileWay {
@@ -31,12 +47,51 @@ impl File {
             session: session.clone(),
             way: RwLock::new(way),
             how,
+            taken: None,
         }
+    }
+
+    /// It is never used through the mount: its calls fail with ESTALE where they would be.
+    pub(super) fn taken(mut self) -> File {
+        self.taken = Some(Gain::default());
+        self
     }
 
     /// The daemon carries the file's calls out, not the kernel.
     pub fn is_direct(&self) -> bool {
-        matches!(&*self.read(), FileWay::Held(_))
+        match &*self.read() {
+            FileWay::Held(handle) => self
+                .taken
+                .as_ref()
+                .is_none_or(|gain| !self.session.is_broken(*handle) && self.gains(gain)),
+            FileWay::Mount(_) => false,
+        }
+    }
+
+    /// A descriptor of a taken file, open as the file is. Locks are taken by it (fcntl(2)): others see them, and the file stays held. It is also for
+    /// whatever comes once the calls fail with ESTALE; everything else makes them fail. Errors: EINVAL the file was not taken; as open(2).
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        match &*self.read() {
+            FileWay::Held(handle) if self.taken.is_some() => self.open_by_name(*handle, FOR_LOCKS),
+            _ => fail(libc::EINVAL),
+        }
+    }
+
+    /// There is one who posts in a stream, and one who waits for every answer is better off with the kernel.
+    fn gains(&self, gain: &Gain) -> bool {
+        let most = gain.posted.load(Relaxed).saturating_add(ASKED_MIN);
+        !gain.over.load(Relaxed) && self.session.may_post() && gain.asked.load(Relaxed) <= most
+    }
+
+    fn give_up<T>(&self, gain: &Gain) -> io::Result<T> {
+        gain.over.store(true, Relaxed);
+        fail(libc::ESTALE)
+    }
+
+    fn count(&self, which: impl Fn(&Gain) -> &AtomicU32) {
+        if let Some(gain) = &self.taken {
+            which(gain).fetch_add(1, Relaxed);
+        }
     }
 
     /// Writes all of `data` at `offset`. Errors: EBADF it is not open for writing, and as pwrite(2).
@@ -46,6 +101,7 @@ impl File {
             .check_size(offset.checked_add(data.len() as u64))?;
         for (n, part) in data.chunks(DATA_MAX).enumerate() {
             let at = offset + (n * DATA_MAX) as u64;
+            self.count(|g| &g.posted);
             let held = |h| {
                 let entry = Entry {
                     op: op::WRITE,
@@ -64,6 +120,7 @@ impl File {
     pub fn append(&self, data: &[u8]) -> io::Result<()> {
         self.writable()?;
         for part in data.chunks(DATA_MAX) {
+            self.count(|g| &g.posted);
             let held = |h| {
                 let entry = Entry {
                     op: op::APPEND,
@@ -95,6 +152,7 @@ impl File {
         let mut done = 0;
         while done < out.len() {
             let want = (out.len() - done).min(DATA_MAX);
+            self.count(|g| &g.asked);
             let at = offset + done as u64;
             let place = std::cell::RefCell::new(&mut out[done..done + want]);
             let held = |h| {
@@ -127,6 +185,7 @@ impl File {
             return fail(libc::EINVAL);
         }
         self.session.check_size(Some(size))?;
+        self.count(|g| &g.posted);
         let held = |h| {
             let entry = Entry {
                 op: op::TRUNCATE,
@@ -141,6 +200,7 @@ impl File {
 
     /// Its attributes. Errors: as fstat(2).
     pub fn stat(&self) -> io::Result<Attr> {
+        self.count(|g| &g.asked);
         let held = |h| {
             let entry = Entry {
                 op: op::STAT,
@@ -215,11 +275,13 @@ impl File {
         mount: impl Fn(&fs::File) -> io::Result<T>,
     ) -> io::Result<T> {
         loop {
-            match &*self.read() {
-                FileWay::Mount(fd) => return mount(fd),
-                FileWay::Held(handle) => match held(*handle)? {
-                    Did::Done(value) => return Ok(value),
-                    Did::Broken => {}
+            match (&*self.read(), &self.taken) {
+                (FileWay::Mount(fd), _) => return mount(fd),
+                (FileWay::Held(_), Some(gain)) if !self.gains(gain) => return self.give_up(gain),
+                (FileWay::Held(handle), taken) => match (held(*handle)?, taken) {
+                    (Did::Done(value), _) => return Ok(value),
+                    (Did::Broken, Some(gain)) => return self.give_up(gain),
+                    (Did::Broken, None) => {}
                 },
             }
             self.make_real()?;
@@ -232,10 +294,20 @@ impl File {
         let FileWay::Held(handle) = &*way else {
             return Ok(());
         };
-        let (handle, session) = (*handle, &self.session);
+        let handle = *handle;
+        let fd = self.open_by_name(handle, 0)?;
+        *way = FileWay::Mount(fd.into());
+        self.session.close(handle);
+        Ok(())
+    }
+
+    /// Opens it through the mount, by a name that it has for this once. `kind`: 0 or [`FOR_LOCKS`].
+    fn open_by_name(&self, handle: u32, kind: u64) -> io::Result<OwnedFd> {
+        let session = &self.session;
         let entry = Entry {
             op: op::NAME,
             h: handle,
+            b: kind,
             ..Entry::default()
         };
         let mut name = [0; 64];
@@ -247,10 +319,7 @@ impl File {
         asked.copy(&mut name[..bytes]);
         drop(asked);
         let flags = self.how.flags_of_existing();
-        let fd = openat(&session.dir, &name[..bytes], flags, Mode::empty())?;
-        *way = FileWay::Mount(fd.into());
-        session.close(handle);
-        Ok(())
+        Ok(openat(&session.dir, &name[..bytes], flags, Mode::empty())?)
     }
 }
 

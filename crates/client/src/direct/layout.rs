@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const VERSION: u32 = 1;
 /// Handles of a session. 0 is the directory that it was begun on.
 pub const HANDLES: u32 = 1 << 15;
-/// No handle: of an entry of [`op::CREATE`] and [`op::MKDIR`] with [`BY_CALL`] it stands for the directory that the call is made on.
+/// No handle: of an entry of [`op::CREATE`], [`op::MKDIR`] and [`op::LOOKUP`] with [`BY_CALL`] it stands for the directory that the call is made on.
 pub const NO_HANDLE: u32 = u32::MAX;
 /// Bytes before the handles.
 pub const WORDS: usize = 4096;
@@ -72,6 +72,7 @@ pub mod op {
     /// A new directory, likewise.
     pub const MKDIR: u16 = 2;
     /// What the name in the directory `h` leads to gets the handle `h2` ([`super::NO_HANDLE`]: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`].
+    /// With [`super::BY_CALL`] and no `h` the kernel is asked to forget that name of the directory that the call is made on.
     pub const LOOKUP: u16 = 3;
     /// Data at the offset `a`. It may be posted.
     pub const WRITE: u16 = 4;
@@ -97,7 +98,7 @@ pub mod op {
     pub const READDIR: u16 = 14;
     /// The handle is not used any more. It may be posted.
     pub const CLOSE: u16 = 15;
-    /// A name by which the file of the handle can be opened once through the mount, in the session's directory.
+    /// A name by which the file of the handle can be opened once through the mount, in the session's directory. `b` is 0, or [`super::FOR_LOCKS`]: the hold stays.
     pub const NAME: u16 = 16;
     /// A directory's path below the session's.
     pub const PATH: u16 = 17;
@@ -115,6 +116,8 @@ pub mod op {
 pub const READING: u32 = 1;
 /// See [`READING`].
 pub const WRITING: u32 = 2;
+/// The kernel is to know the file for its locks: it keeps nothing of it.
+pub const FOR_LOCKS: u64 = 1;
 
 /// Result of an entry: the hold of a handle is broken, and nothing was done.
 pub const BROKEN: i32 = i32::MAX;

@@ -37,6 +37,7 @@ mod options;
 pub mod ring;
 mod session;
 
+use crate::abi;
 pub use dir::{Dir, DirEntry};
 pub use file::File;
 pub use layout::Attr;
@@ -52,7 +53,14 @@ pub struct Session(Arc<session::Session>, Arc<Mutex<node::Dirs>>);
 impl Session {
     /// Begins a session on a directory. Errors: those of dup(2).
     pub fn begin(dir: impl AsFd) -> io::Result<Session> {
-        let begun = session::Session::begin(dir.as_fd())?;
+        let begun = session::Session::begin(dir.as_fd(), 0)?;
+        Ok(Session(begun, Arc::default()))
+    }
+
+    /// The same; what goes through it belongs to the stream in which this thread is now, whichever thread calls, and wherever it is then. (What
+    /// goes through the mount belongs to the stream of the thread that calls, as ever.) It cannot be had in an atomic group.
+    pub fn begin_in_stream(dir: impl AsFd) -> io::Result<Session> {
+        let begun = session::Session::begin(dir.as_fd(), abi::DIRECT_STAYS)?;
         Ok(Session(begun, Arc::default()))
     }
 

@@ -205,7 +205,7 @@ impl Ring {
     }
 
     /// An entry of this cost could be posted now or later; else it has to be asked for.
-    fn may_post(&self, price: u64) -> bool {
+    pub fn may_post(&self, price: u64) -> bool {
         price == 0 || self.memory.u64(word::LIMIT).load(Relaxed) >= price
     }
 

@@ -1,5 +1,7 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
-use super::layout::{Attr, BROKEN, BY_CALL, Entry, HANDLES, VERSION, WOULD_WAIT, op, word};
+use super::layout::{
+    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, VERSION, WOULD_WAIT, cost, op, word,
+};
 use super::memory::Memory;
 use super::ring::{Asked, Posted, Ring};
 use crate::abi::{self, DirectBeginArg, DirectCallArg};
@@ -52,11 +54,11 @@ pub(super) enum Did<T> {
 }
 
 impl Session {
-    /// Begins a session on a directory; where the daemon or the machine does not allow one, all goes through the mount. Errors: those of
-    /// opening the directory anew.
-    pub fn begin(dir: BorrowedFd<'_>) -> io::Result<Arc<Session>> {
+    /// Begins a session on a directory; where the daemon or the machine does not allow one, all goes through the mount. `flags`: those of
+    /// [`DirectBeginArg`]. Errors: those of opening the directory anew.
+    pub fn begin(dir: BorrowedFd<'_>, flags: u32) -> io::Result<Arc<Session>> {
         let dir = dir.try_clone_to_owned()?;
-        let link = Link::begin(dir.as_fd());
+        let link = Link::begin(dir.as_fd(), flags);
         Ok(Arc::new(Session {
             dir,
             link,
@@ -233,6 +235,17 @@ impl Session {
         }
     }
 
+    /// The daemon knows this thread. Errors: there is no session, or it has ended.
+    pub fn introduce_thread(&self) -> io::Result<()> {
+        self.thread(self.link()?).map(drop)
+    }
+
+    /// Changes are posted: nobody else posts in the stream, and there is room.
+    pub fn may_post(&self) -> bool {
+        self.link()
+            .is_ok_and(|link| link.ring.may_post(cost(op::WRITE, DATA_MAX)))
+    }
+
     /// Somebody else may know what a handle stands for.
     pub fn is_broken(&self, handle: u32) -> bool {
         self.link()
@@ -258,13 +271,14 @@ fn did<T>(result: i32, value: T) -> io::Result<Did<T>> {
 }
 
 impl Link {
-    fn begin(dir: BorrowedFd<'_>) -> io::Result<Link> {
+    fn begin(dir: BorrowedFd<'_>, flags: u32) -> io::Result<Link> {
         let (memory, fd) = Memory::make()?;
         let mut arg = DirectBeginArg {
             version: abi::VERSION,
             protocol: VERSION,
             memory: fd.as_raw_fd() as u32,
             directory: dir.as_raw_fd() as u32,
+            flags,
             ..DirectBeginArg::default()
         };
         ioctl(dir, abi::IOC_DIRECT_BEGIN, &mut arg).map_err(|e| match e.raw_os_error() {

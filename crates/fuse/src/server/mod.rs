@@ -240,9 +240,10 @@ impl Server {
         }
     }
 
-    fn push_attr(&self, reply: &mut Reply, attr: &Attr) {
+    /// The kernel may believe them for so many seconds.
+    fn push_attr(&self, reply: &mut Reply, attr: &Attr, attr_valid: u64) {
         reply.push(&abi::AttrOut {
-            attr_valid: FOREVER,
+            attr_valid,
             attr: self.attr_of(attr),
             ..Default::default()
         });

@@ -1,5 +1,6 @@
 //! Names, attributes and directory listings.
 use super::data::check_range;
+use super::direct::Token;
 use super::{Answer, FOREVER, LIST_MAX, Server, ino_of};
 use crate::abi::{self, fattr, op};
 use crate::wire::{
@@ -23,8 +24,8 @@ impl Server {
         if self.status_dir.is_name(request.header.nodeid, name) {
             return self.lookup_status_dir(reply);
         }
-        if let Some(ino) = self.direct.token(name) {
-            return self.lookup_token(request, ino, name, reply);
+        if let Some(token) = self.direct.token(name) {
+            return self.lookup_token(request, token, name, reply);
         }
         let active = self.direct.is_active();
         match self.volume_for(request).lookup(parent, name) {
@@ -52,20 +53,26 @@ impl Server {
     fn lookup_token(
         &self,
         request: &Request<'_>,
-        ino: Ino,
+        token: Token,
         name: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        self.volume.remember(ino, 1);
+        let ino = token.ino;
+        let stays_held = token.for_locks && self.direct.known_for_locks(ino);
+        if !stays_held {
+            self.volume.remember(ino, 1);
+        }
         reply.remembered.push(ino);
-        if let Err(e) = self.direct.break_hold(ino, request.wait) {
-            self.direct.keep_token(name, ino);
+        if !stays_held && let Err(e) = self.direct.break_hold(ino, request.wait) {
+            self.direct.keep_token(name, token);
             return Err(e);
         }
         let attr = self.volume.getattr(ino).map_err(stale)?;
+        let entry = self.entry_of(&attr);
         reply.push(&abi::EntryOut {
             entry_valid: 0,
-            ..self.entry_of(&attr)
+            attr_valid: if stays_held { 0 } else { entry.attr_valid },
+            ..entry
         });
         Ok(())
     }
@@ -100,6 +107,7 @@ impl Server {
             let arg: abi::ForgetIn = request.arg()?;
             let ino = self.target(request)?;
             self.volume.forget(ino, arg.nlookup);
+            self.direct.forgotten(ino, arg.nlookup);
             self.notifier.forgotten(&self.volume, ino);
             self.pages.forgotten(&self.volume, ino);
             return Ok(());
@@ -112,6 +120,7 @@ impl Server {
             match ino_of(one.nodeid) {
                 Ok(ino) => {
                     self.volume.forget(ino, one.nlookup);
+                    self.direct.forgotten(ino, one.nlookup);
                     self.notifier.forgotten(&self.volume, ino);
                     self.pages.forgotten(&self.volume, ino);
                 }
@@ -122,17 +131,29 @@ impl Server {
     }
 
     pub(super) fn getattr(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
-        let attr = self.volume_for(request).getattr(self.target(request)?)?;
-        self.push_attr(reply, &attr);
+        let ino = self.target(request)?;
+        let valid = self.attr_valid(request, ino)?;
+        let attr = self.volume_for(request).getattr(ino)?;
+        self.push_attr(reply, &attr, valid);
         Ok(())
+    }
+
+    /// How long the kernel may believe attributes that are read from now on.
+    fn attr_valid(&self, request: &Request<'_>, ino: Ino) -> Result<u64, Errno> {
+        Ok(match self.direct.is_changing(ino, request.wait)? {
+            true => 0,
+            false => FOREVER,
+        })
     }
 
     pub(super) fn statx(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         request.arg::<abi::StatxIn>()?;
-        let attr = self.volume_for(request).getattr(self.target(request)?)?;
+        let ino = self.target(request)?;
+        let attr_valid = self.attr_valid(request, ino)?;
+        let attr = self.volume_for(request).getattr(ino)?;
         let stat = self.statx_of(&attr);
         reply.push(&abi::StatxOut {
-            attr_valid: FOREVER,
+            attr_valid,
             attr_valid_nsec: 0,
             flags: 0,
             spare: [0; 2],
@@ -193,7 +214,7 @@ impl Server {
         if set.size.is_some() && self.notifier.is_doubtful(&self.volume, ino, before) {
             self.volume.was_as_long(ino);
         }
-        self.push_attr(reply, &attr);
+        self.push_attr(reply, &attr, FOREVER);
         Ok(())
     }
 

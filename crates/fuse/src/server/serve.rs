@@ -61,6 +61,7 @@ impl Handler for Server {
     fn undelivered(&self, reply: &Reply) {
         for &ino in &reply.remembered {
             self.volume.forget(ino, 1);
+            self.direct.forgotten(ino, 1);
         }
         if let Some(node) = reply.remembered_text {
             self.status_dir.forget(node, 1);
@@ -154,7 +155,9 @@ impl Server {
     /// The call, and what has to be durable with it. Both once more where the caller's group was committed at that very moment.
     fn call(&self, request: &Request<'_>, reply: &mut Reply) -> Result<Attempt, Errno> {
         if self.direct.is_active()
-            && let Err(e) = self.drain_before(request)
+            && let Err(e) = self
+                .drain_before(request)
+                .and_then(|()| self.break_before(request))
         {
             return match request.wait == Wait::Never && e == Errno(libc::EAGAIN) {
                 true => Ok(Attempt::Again),

@@ -197,7 +197,7 @@ impl Server {
                 let arg: abi::ForgetIn = request.arg()?;
                 self.status_dir.forget(id, arg.nlookup);
             }
-            op::GETATTR => self.push_attr(reply, &self.status_dir.node(id)?.attr),
+            op::GETATTR => self.push_attr(reply, &self.status_dir.node(id)?.attr, FOREVER),
             op::STATX => {
                 let stat = self.statx_of(&self.status_dir.node(id)?.attr);
                 reply.push(&abi::StatxOut {

@@ -1,17 +1,20 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
 use super::execute::{answer, attr_of};
 use super::session::{Read, Refused, Session, read_at};
-use super::{Direct, Server, confined, count};
+use super::{Direct, Server, Token, confined, count};
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
 use ccfs_client::abi::DirectCallArg;
-use ccfs_client::direct::layout::{ASKED, NO_HANDLE, READING, WRITING, op};
+use ccfs_client::direct::layout::{ASKED, FOR_LOCKS, NO_HANDLE, READING, WRITING, op};
 use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// Directories on the way to a session's first one.
 const DEPTH_MAX: usize = 4096;
+/// How long the kernel may take to forget a file that nobody has open.
+const FORGETS: Duration = Duration::from_millis(20);
 
 impl Server {
     /// `IOC_DIRECT_CALL`: what came of it stands in the entry.
@@ -24,7 +27,8 @@ impl Server {
         let session = direct.session(arg.session, header.uid)?;
         arg.thread = header.pid;
         count(&direct.figures.calls, 1);
-        let caller = self.callers.caller(header.pid, header.uid);
+        let caller = session.stays;
+        let caller = caller.unwrap_or_else(|| self.callers.caller(header.pid, header.uid));
         let read = direct.before_call(&session, caller.stream, arg.position)?;
         let done = match read.entry.op {
             op::THREAD => self.note_thread(&session, header.pid),
@@ -35,10 +39,17 @@ impl Server {
             op::PATH => direct.path(&session, &read),
             op::CREATE | op::MKDIR if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
-                let (tid, directory) = (header.pid, arg.directory);
-                confined::check_writable(&self.callers, tid, directory, dir)
-                    .map_err(Refused::from)
+                self.check_writable(request, arg, dir)
                     .and_then(|()| self.birth_in_known(request, &session, &read, dir))
+            }
+            op::LOOKUP if read.entry.h == NO_HANDLE => {
+                let dir = self.target(request)?;
+                let writes = read.entry.b & u64::from(WRITING) != 0;
+                let may = match writes {
+                    true => self.check_writable(request, arg, dir),
+                    false => Ok(()),
+                };
+                may.and_then(|()| self.take_from_kernel(request, &session, &read, dir))
             }
             _ => {
                 let mut consumer = session.lock(Wait::Allowed)?;
@@ -56,13 +67,72 @@ impl Server {
         if self.callers.proc().process(tid) != Some(session.user.process) {
             return Err(Refused::Errno(libc::EPERM));
         }
-        let now = self.callers.caller(tid, session.user.uid);
+        let now = session.stays;
+        let now = now.unwrap_or_else(|| self.callers.caller(tid, session.user.uid));
         session.note_thread(tid, now, &self.callers)?;
         self.direct.note_stream(session, now.stream);
         if now.stream.is_group() {
             self.direct.enters_group(tid);
         }
         Ok(Vec::new())
+    }
+
+    fn check_writable(
+        &self,
+        request: &Request<'_>,
+        arg: &DirectCallArg,
+        dir: Ino,
+    ) -> Result<(), Refused> {
+        let tid = request.header.pid;
+        Ok(confined::check_writable(
+            &self.callers,
+            tid,
+            arg.directory,
+            dir,
+        )?)
+    }
+
+    /// A file of a directory that the kernel knows is to be held: the kernel is asked to forget it, which it does unless somebody has it open.
+    fn take_from_kernel(
+        &self,
+        request: &Request<'_>,
+        session: &Arc<Session>,
+        read: &Read,
+        dir: Ino,
+    ) -> Result<Vec<u8>, Refused> {
+        let direct = &self.direct;
+        if self.status_dir.is_name(request.header.nodeid, &read.bytes) {
+            return Err(Refused::Errno(libc::EPERM));
+        }
+        let attr = direct.volume.lookup(dir, &read.bytes)?;
+        match attr.mode as u32 & libc::S_IFMT {
+            libc::S_IFREG => {}
+            libc::S_IFLNK => return Err(Refused::Errno(libc::ELOOP)),
+            libc::S_IFDIR => return Err(Refused::Errno(libc::EISDIR)),
+            _ => return Err(Refused::Errno(libc::EOPNOTSUPP)),
+        }
+        // Somebody else's: he looks it up as anybody does.
+        let holder = direct.holder(attr.ino);
+        if holder.is_some_and(|holder| !Arc::ptr_eq(&holder, session)) {
+            direct.volume.remember(attr.ino, 1);
+            let broken = direct.break_hold(attr.ino, Wait::Allowed);
+            direct.volume.forget(attr.ino, 1);
+            broken?;
+        }
+        if !direct.is_held(attr.ino) && direct.kernel_knows(attr.ino) {
+            direct
+                .notifier
+                .name_gone(session.user.uid, dir, &read.bytes);
+            let begun = Instant::now();
+            while direct.kernel_knows(attr.ino) && begun.elapsed() < FORGETS {
+                std::thread::sleep(FORGETS / 100);
+            }
+        }
+        let mut consumer = session.lock(Wait::Allowed)?;
+        match consumer.over {
+            true => Err(Refused::Errno(libc::EBADF)),
+            false => direct.look_up(session, &mut consumer, read, &direct.volume, dir),
+        }
     }
 
     fn sync_direct(
@@ -156,7 +226,8 @@ impl Direct {
     /// A name by which a file can be opened, once.
     fn name(&self, session: &Session, read: &Read) -> Result<Vec<u8>, Refused> {
         let ino = self.inode_of(session, read)?;
-        let token = self.new_token(ino)?;
+        let for_locks = read.entry.b == FOR_LOCKS;
+        let token = self.new_token(Token { ino, for_locks })?;
         let mut consumer = session.lock(Wait::Allowed)?;
         let before = consumer.tokens.insert(read.entry.h, token.clone());
         drop(consumer);

@@ -157,7 +157,7 @@ impl Direct {
     /// On whose behalf an entry is carried out.
     pub fn context(&self, session: &Session, read: &Read, umask: u32) -> Context {
         let user = &session.user;
-        let caller = session.caller(read.entry.thread, &self.callers);
+        let caller = session.caller_of(read.entry.thread, &self.callers);
         Context {
             stream: caller.stream,
             uid: user.uid,
@@ -347,13 +347,7 @@ impl Direct {
         });
         if last {
             consumer.of_inode.remove(&handle.ino);
-            let mut holds = self.holds.lock();
-            if holds
-                .get(&handle.ino)
-                .is_some_and(|s| Arc::ptr_eq(s, session))
-            {
-                holds.remove(&handle.ino);
-            }
+            self.let_go(session, handle.ino);
         }
         if let Some(token) = consumer.tokens.remove(&number) {
             self.forget_token(session, &token);
@@ -363,7 +357,7 @@ impl Direct {
         self.volume.forget(handle.ino, 1);
     }
 
-    fn look_up(
+    pub fn look_up(
         &self,
         session: &Arc<Session>,
         consumer: &mut Consumer,

@@ -10,6 +10,9 @@
 //! A held directory has no entry that the kernel knows: when the kernel gets to know one (a file that its program goes on with through the
 //! mount, a file handle), the directory's hold is broken as well. So no change of a name in it can make the kernel wrong.
 //!
+//! One use of an inode leaves it held: a descriptor that its own session has opened for locks (`known_for_locks`). The kernel keeps nothing of it then, no
+//! attribute, page or name, so whatever is done with it comes here as a request, which breaks the hold (`Server::break_before`).
+//!
 //! Names are posted into held directories only: the kernel has no dentry, and no listing, of any. Where the kernel knows the directory, a name is
 //! made by a call that may wait (`birth_in_known`), and the kernel is told before the program is.
 //!
@@ -75,13 +78,29 @@ pub struct Direct {
     sessions: RwLock<HashMap<u64, Arc<Session>>>,
     /// Held by who finds out which session posts in a stream.
     claiming: Mutex<()>,
-    holds: Mutex<HashMap<Ino, Arc<Session>>>,
+    holds: Mutex<HashMap<Ino, Hold>>,
+    /// References of the kernel to inodes that are held.
+    known: AtomicUsize,
     /// Inodes of which programs have handles, and how many.
     open: Mutex<HashMap<Ino, usize>>,
-    tokens: Mutex<HashMap<String, Ino>>,
+    tokens: Mutex<HashMap<String, Token>>,
     ended: AtomicBool,
     /// For `status`.
     figures: Figures,
+}
+
+/// Who holds an inode.
+struct Hold {
+    session: Arc<Session>,
+    /// References that the kernel has for locks only.
+    known: u64,
+}
+
+/// What a name that is good for one LOOKUP stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Token {
+    pub ino: Ino,
+    pub for_locks: bool,
 }
 
 /// Counters since the mount.
@@ -115,6 +134,7 @@ impl Direct {
             sessions: RwLock::default(),
             claiming: Mutex::default(),
             holds: Mutex::default(),
+            known: AtomicUsize::new(0),
             open: Mutex::default(),
             tokens: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -158,6 +178,9 @@ impl Direct {
             return Err(Errno(libc::EPROTO));
         }
         let (tid, uid, gid) = who;
+        if arg.flags & !client::DIRECT_STAYS != 0 || arg.reserved != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
         if !self.allowed.on || self.ended.load(Ordering::SeqCst) {
             return Err(Errno(libc::EOPNOTSUPP));
         }
@@ -175,7 +198,11 @@ impl Direct {
                 return Err(Errno(libc::ENOSPC));
             }
         }
-        let session = Session::new(id, root, user, memory, &self.volume)?;
+        let stays = (arg.flags & client::DIRECT_STAYS != 0).then(|| self.callers.caller(tid, uid));
+        if stays.is_some_and(|caller| caller.stream.is_group()) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let session = Session::new(id, root, user, stays, memory, &self.volume)?;
         self.sessions.write().insert(id, session.clone());
         self.count.fetch_add(1, Ordering::SeqCst);
         count(&self.figures.begun, 1);
@@ -205,7 +232,8 @@ impl Direct {
         let (inodes, tokens) = session.close_all();
         {
             let mut holds = self.holds.lock();
-            holds.retain(|_, holder| !Arc::ptr_eq(holder, session));
+            let its = holds.extract_if(|_, hold| Arc::ptr_eq(&hold.session, session));
+            its.for_each(|(_, hold)| self.note_unknown(hold.known));
         }
         for token in tokens {
             self.forget_token(session, &token);
@@ -259,7 +287,7 @@ impl Direct {
 
     /// A thread has called: the streams of its sessions are those that it is in now.
     pub fn thread_moved(&self, tid: u32, stream: StreamId) {
-        for session in self.sessions_with(|s| s.has_thread(tid)) {
+        for session in self.sessions_with(|s| s.stays.is_none() && s.has_thread(tid)) {
             self.note_stream(&session, stream);
         }
     }
@@ -316,7 +344,7 @@ impl Direct {
 
     /// A thread has entered an atomic group, and does nothing in it before this returns: its sessions hold nothing from here on.
     pub fn enters_group(&self, tid: u32) {
-        for session in self.sessions_with(|s| s.has_thread(tid)) {
+        for session in self.sessions_with(|s| s.stays.is_none() && s.has_thread(tid)) {
             session.note_group(tid);
             self.break_all(&session);
         }
@@ -326,7 +354,9 @@ impl Direct {
         loop {
             let inodes: Vec<Ino> = {
                 let holds = self.holds.lock();
-                let its = holds.iter().filter(|(_, s)| Arc::ptr_eq(s, session));
+                let its = holds
+                    .iter()
+                    .filter(|(_, h)| Arc::ptr_eq(&h.session, session));
                 its.map(|(ino, _)| *ino).collect()
             };
             // More come from directories whose turn has not come: these are first.
@@ -360,6 +390,12 @@ impl Direct {
         }
     }
 
+    /// The kernel has references to an inode.
+    pub fn kernel_knows(&self, ino: Ino) -> bool {
+        let open = self.open.lock().get(&ino).copied().unwrap_or(0);
+        self.volume.references(ino) > open as u64
+    }
+
     /// The inode is held.
     pub fn is_held(&self, ino: Ino) -> bool {
         self.holds.lock().contains_key(&ino)
@@ -368,7 +404,7 @@ impl Direct {
     /// The kernel asks for an inode, and its reference is counted already: what was posted is carried out, and nobody holds it any more, nor its directory:
     /// a held directory has no entry that the kernel knows. Error: EAGAIN it would have to wait.
     pub fn break_hold(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
-        let session = self.holds.lock().get(&ino).cloned();
+        let session = self.holder(ino);
         let (mut held, mut at) = (Vec::new(), ino);
         for _ in 0..DEPTH_MAX {
             match self.volume.directory_of(at) {
@@ -398,7 +434,7 @@ impl Direct {
 
     fn break_one(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
         loop {
-            let Some(session) = self.holds.lock().get(&ino).cloned() else {
+            let Some(session) = self.holder(ino) else {
                 return Ok(());
             };
             session.begin_breaking(ino);
@@ -418,27 +454,83 @@ impl Direct {
         if !consumer.no_longer_held(ino) {
             return Ok(());
         }
-        let mut holds = self.holds.lock();
-        if holds.get(&ino).is_some_and(|s| Arc::ptr_eq(s, session)) {
-            holds.remove(&ino);
+        if self.let_go(session, ino) {
             count(&self.figures.breaks, 1);
         }
         Ok(())
+    }
+
+    fn holder(&self, ino: Ino) -> Option<Arc<Session>> {
+        let holds = self.holds.lock();
+        holds.get(&ino).map(|hold| hold.session.clone())
+    }
+
+    /// The session holds an inode no more. False: it did not.
+    fn let_go(&self, session: &Arc<Session>, ino: Ino) -> bool {
+        let mut holds = self.holds.lock();
+        let its = |hold: &Hold| Arc::ptr_eq(&hold.session, session);
+        if !holds.get(&ino).is_some_and(its) {
+            return false;
+        }
+        let gone = holds.remove(&ino);
+        self.note_unknown(gone.map_or(0, |hold| hold.known));
+        true
+    }
+
+    fn note_unknown(&self, references: u64) {
+        self.known.fetch_sub(references as usize, Ordering::SeqCst);
+    }
+
+    /// The kernel gets a reference to a held inode for its locks, and keeps nothing of it. False: nobody holds it.
+    pub fn known_for_locks(&self, ino: Ino) -> bool {
+        let mut holds = self.holds.lock();
+        let Some(hold) = holds.get_mut(&ino) else {
+            return false;
+        };
+        hold.known += 1;
+        self.known.fetch_add(1, Ordering::SeqCst);
+        self.volume.remember(ino, 1);
+        true
+    }
+
+    /// The kernel has given references back.
+    pub fn forgotten(&self, ino: Ino, references: u64) {
+        if self.known.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if let Some(hold) = self.holds.lock().get_mut(&ino) {
+            let its = hold.known.min(references);
+            hold.known -= its;
+            self.note_unknown(its);
+        }
+    }
+
+    /// Somebody asks for the attributes of an inode, and so does not break its hold: they are those after what was posted. True: they change without
+    /// the kernel's knowledge.
+    pub fn is_changing(&self, ino: Ino, wait: Wait) -> Result<bool, Errno> {
+        if self.known.load(Ordering::SeqCst) == 0 {
+            return Ok(false);
+        }
+        match self.holder(ino) {
+            Some(session) => self.carry_out(&session, wait).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// A session may hold an inode from here on: the kernel does not know it, and nobody else holds it. The caller has so many handles of it, each of
     /// which has a reference.
     fn grant(&self, session: &Arc<Session>, ino: Ino, handles: u64) -> bool {
         let mut holds = self.holds.lock();
-        if self.volume.references(ino) != handles {
+        let known = holds.get(&ino).map_or(0, |hold| hold.known);
+        if self.volume.references(ino) != handles + known {
             return false;
         }
         match holds.get(&ino) {
-            Some(holder) => Arc::ptr_eq(holder, session),
+            Some(hold) => Arc::ptr_eq(&hold.session, session),
             None if session.is_in_group(&self.callers) => false,
             None if self.volume.is_synchronous(ino) => false,
             None => {
-                holds.insert(ino, session.clone());
+                holds.insert(ino, Hold::of(session));
                 true
             }
         }
@@ -446,18 +538,18 @@ impl Direct {
 
     /// The session holds what was just born in a directory that it holds: nobody else can have seen it.
     fn hold_newborn(&self, session: &Arc<Session>, ino: Ino) -> bool {
-        self.holds.lock().insert(ino, session.clone());
+        self.holds.lock().insert(ino, Hold::of(session));
         true
     }
 
     /// A name by which an inode can be opened once. Error: ENFILE too many wait to be opened.
-    fn new_token(&self, ino: Ino) -> Result<String, Errno> {
+    fn new_token(&self, token: Token) -> Result<String, Errno> {
         let name = format!("{TOKEN}{:016x}{:016x}", random()?, random()?);
         let mut tokens = self.tokens.lock();
         if tokens.len() >= TOKENS_MAX {
             return Err(Errno(libc::ENFILE));
         }
-        tokens.insert(name.clone(), ino);
+        tokens.insert(name.clone(), token);
         Ok(name)
     }
 
@@ -469,18 +561,27 @@ impl Direct {
     }
 
     /// It is not used up.
-    pub fn keep_token(&self, name: &[u8], ino: Ino) {
+    pub fn keep_token(&self, name: &[u8], token: Token) {
         let name = String::from_utf8_lossy(name).into_owned();
-        self.tokens.lock().insert(name, ino);
+        self.tokens.lock().insert(name, token);
     }
 
     /// What such a name is for.
-    pub fn token(&self, name: &[u8]) -> Option<Ino> {
+    pub fn token(&self, name: &[u8]) -> Option<Token> {
         if !self.is_active() || !name.starts_with(TOKEN.as_bytes()) {
             return None;
         }
         let name = std::str::from_utf8(name).ok()?;
         self.tokens.lock().remove(name)
+    }
+}
+
+impl Hold {
+    fn of(session: &Arc<Session>) -> Hold {
+        Hold {
+            session: session.clone(),
+            known: 0,
+        }
     }
 }
 
@@ -495,6 +596,46 @@ impl Server {
         let root = self.target(request)?;
         confined::check_writable(&self.callers, header.pid, arg.directory, root)?;
         arg.session = self.direct.begin(who, root, arg)?;
+        Ok(())
+    }
+
+    /// Before a request is carried out: nobody holds any more what it is about. What the kernel knows for its locks only comes here by nothing else than
+    /// its number.
+    pub(super) fn break_before(&self, request: &Request<'_>) -> Answer {
+        use crate::abi::{self, op};
+        if self.direct.known.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let other = match request.header.opcode {
+            // Nothing of the inode itself; its attributes are told without a break (`is_changing`).
+            op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::FLUSH | op::RELEASE => {
+                return Ok(());
+            }
+            op::GETATTR | op::STATX => return Ok(()),
+            op::OPEN => {
+                let arg = request.arg_and_rest::<abi::OpenIn>();
+                match arg.is_ok_and(|(arg, _)| arg.flags & libc::O_TRUNC as u32 == 0) {
+                    true => return Ok(()),
+                    false => None,
+                }
+            }
+            op::LINK => request
+                .arg_and_rest::<abi::LinkIn>()
+                .ok()
+                .map(|(arg, _)| arg.oldnodeid),
+            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => request
+                .arg_and_rest::<abi::CopyIn>()
+                .ok()
+                .map(|(arg, _)| arg.nodeid_out),
+            _ => None,
+        };
+        for node in [Some(request.header.nodeid), other].into_iter().flatten() {
+            if let Ok(ino) = super::ino_of(node)
+                && self.direct.is_held(ino)
+            {
+                self.direct.break_hold(ino, request.wait)?;
+            }
+        }
         Ok(())
     }
 

@@ -31,6 +31,8 @@ pub struct Session {
     /// The directory that it was begun on.
     pub root: Ino,
     pub user: User,
+    /// Where all that it does belongs; `None`: where each thread is.
+    pub stays: Option<Caller>,
     pub memory: Memory,
     consumer: Mutex<Consumer>,
     /// The consumer's head.
@@ -89,6 +91,7 @@ impl Session {
         id: u64,
         root: Ino,
         user: User,
+        stays: Option<Caller>,
         memory: Memory,
         volume: &Volume,
     ) -> Result<Arc<Session>, Errno> {
@@ -98,6 +101,7 @@ impl Session {
             id,
             root,
             user,
+            stays,
             memory,
             consumer: Mutex::default(),
             head: AtomicU64::new(0),
@@ -179,7 +183,10 @@ impl Session {
     }
 
     /// On whose behalf a thread's entries are carried out: where it is, or was at last; who has ended is nowhere.
-    pub fn caller(&self, tid: u32, callers: &Callers) -> Caller {
+    pub fn caller_of(&self, tid: u32, callers: &Callers) -> Caller {
+        if let Some(stays) = self.stays {
+            return stays;
+        }
         let now = callers.caller(tid, self.user.uid);
         let mut threads = self.threads.lock();
         match threads.known.get_mut(&tid) {

@@ -1,0 +1,308 @@
+//! Files that a session takes over from the kernel: others see their locks, and whatever else they do ends it.
+mod common;
+use ccfs_client::direct::{Dir, File, OpenOptions, Session};
+use ccfs_fuse::FsType;
+use common::{TestMount, can_mount};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FlockOperation, XattrFlags, copy_file_range, fallocate, flock,
+    fsetxattr, linkat,
+};
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+
+const STALE: i32 = libc::ESTALE;
+const BUSY: i32 = libc::EBUSY;
+
+fn existing() -> OpenOptions {
+    OpenOptions {
+        exclusive: false,
+        create: false,
+        ..OpenOptions::new_file()
+    }
+}
+
+fn root(m: &TestMount) -> Dir {
+    let session = Session::begin(fs::File::open(m.mnt()).unwrap()).unwrap();
+    assert!(session.is_direct(), "{:?}", session.why_not());
+    session.root().unwrap()
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|e| e.raw_os_error())
+}
+
+fn descriptor(file: &File) -> fs::File {
+    fs::File::from(file.descriptor().unwrap())
+}
+
+/// False: somebody else has the lock.
+fn lock(file: &fs::File) -> bool {
+    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+fn size(file: &fs::File) -> u64 {
+    file.metadata().unwrap().len()
+}
+
+fn read(file: &fs::File) -> Vec<u8> {
+    let mut out = vec![0; 100];
+    let n = file.read_at(&mut out, 0).unwrap();
+    out.truncate(n);
+    out
+}
+
+#[test]
+fn locks_are_seen_and_the_file_stays_held() {
+    if !can_mount("locks_are_seen_and_the_file_stays_held") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    assert!(!m.path("db").exists());
+    let root = root(&m);
+    let file = root.take("db", OpenOptions::new_file()).unwrap();
+    let locked = descriptor(&file);
+    assert!(lock(&locked));
+    for n in 0..100 {
+        file.write_at(&[n; 10], u64::from(n) * 10).unwrap();
+        // Attributes tell the truth, and break nothing.
+        assert_eq!(size(&locked), u64::from(n + 1) * 10);
+    }
+    assert!(file.is_direct());
+    // Others get to know it, with its lock and all that was written.
+    let other = fs::File::open(m.path("db")).unwrap();
+    assert!(!lock(&other));
+    assert_eq!(size(&other), 1000);
+    assert_eq!(
+        read(&other),
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|n| [n; 10]).concat()
+    );
+    assert!(!file.is_direct());
+    assert_eq!(errno(file.write_at(b"x", 0)), Some(STALE));
+    assert_eq!(errno(file.append(b"x")), Some(STALE));
+    assert_eq!(errno(file.truncate(0)), Some(STALE));
+    assert_eq!(errno(file.read_at(&mut [0], 0)), Some(STALE));
+    assert_eq!(errno(file.stat()), Some(STALE));
+    assert_eq!(errno(file.sync()), Some(STALE));
+    // By its descriptor it goes on.
+    locked.write_all_at(b"mount", 0).unwrap();
+    assert_eq!(&read(&other)[..5], b"mount");
+    drop(locked);
+    assert!(lock(&other));
+    drop((other, file, root));
+    m.unmount();
+}
+
+/// Whatever is done by the number of a held file, and by nothing else.
+#[test]
+fn whatever_is_done_by_a_descriptor_breaks_the_hold() {
+    if !can_mount("whatever_is_done_by_a_descriptor_breaks_the_hold") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let root = root(&m);
+    let name = |fd: &fs::File| format!("/proc/self/fd/{}", fd.as_raw_fd());
+    type Act<'a> = &'a dyn Fn(&fs::File);
+    let acts: [(&str, Act<'_>); 12] = [
+        ("read", &|fd| assert_eq!(read(fd), b"0123456789")),
+        ("write", &|fd| fd.write_all_at(b"01", 0).unwrap()),
+        ("read anew", &|fd| {
+            assert_eq!(fs::read(name(fd)).unwrap(), b"0123456789");
+        }),
+        ("truncate", &|fd| fd.set_len(10).unwrap()),
+        ("open and truncate", &|fd| {
+            fs::File::create(name(fd))
+                .unwrap()
+                .write_all_at(b"0123456789", 0)
+                .unwrap();
+        }),
+        ("sync", &|fd| fd.sync_all().unwrap()),
+        ("chmod", &|fd| {
+            fd.set_permissions(fs::Permissions::from_mode(0o640))
+                .unwrap();
+        }),
+        ("link", &|fd| {
+            let to = m.path("linked");
+            linkat(CWD, name(fd), CWD, &to, AtFlags::SYMLINK_FOLLOW).unwrap();
+            fs::remove_file(to).unwrap();
+        }),
+        ("copy into", &|fd| {
+            let from = fs::File::open(m.path("source")).unwrap();
+            let n = copy_file_range(&from, Some(&mut 0), fd, Some(&mut 0), 10).unwrap();
+            assert_eq!(n, 10);
+        }),
+        ("copy from", &|fd| {
+            let to = fs::File::create(m.path("target")).unwrap();
+            // The kernel believes the size that it was told last.
+            assert_eq!(size(fd), 10);
+            let n = copy_file_range(fd, Some(&mut 0), &to, Some(&mut 0), 10).unwrap();
+            assert_eq!(n, 10);
+            assert_eq!(fs::read(m.path("target")).unwrap(), b"0123456789");
+        }),
+        ("allocate", &|fd| {
+            fallocate(fd, FallocateFlags::KEEP_SIZE, 0, 8192).unwrap();
+        }),
+        ("attribute", &|fd| {
+            fsetxattr(fd, "user.a", b"1", XattrFlags::empty()).unwrap();
+        }),
+    ];
+    fs::write(m.path("source"), b"0123456789").unwrap();
+    for (n, (what, act)) in acts.into_iter().enumerate() {
+        let file = root
+            .take(format!("file{n}"), OpenOptions::new_file())
+            .unwrap();
+        let fd = descriptor(&file);
+        file.write_at(b"0123456789", 0).unwrap();
+        assert!(file.is_direct(), "{what}");
+        act(&fd);
+        assert!(!file.is_direct(), "{what}");
+        assert_eq!(errno(file.write_at(b"x", 0)), Some(STALE), "{what}");
+        assert_eq!(
+            fs::read(m.path(&format!("file{n}"))).unwrap(),
+            b"0123456789",
+            "{what}"
+        );
+    }
+    drop(root);
+    m.unmount();
+}
+
+#[test]
+fn what_the_kernel_knows_is_taken_unless_somebody_has_it_open() {
+    if !can_mount("what_the_kernel_knows_is_taken_unless_somebody_has_it_open") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::write(m.path("db"), b"before").unwrap();
+    assert_eq!(fs::read(m.path("db")).unwrap(), b"before");
+    let root = root(&m);
+    let user = fs::File::open(m.path("db")).unwrap();
+    assert_eq!(errno(root.take("db", existing())), Some(BUSY));
+    assert_eq!(read(&user), b"before");
+    drop(user);
+    for round in 0..3 {
+        let file = root.take("db", existing()).unwrap();
+        let fd = descriptor(&file);
+        file.write_at(format!("round{round}").as_bytes(), 0)
+            .unwrap();
+        assert!(file.is_direct());
+        // A second one is the same file, with a descriptor of its own.
+        let second = root.take("db", existing()).unwrap();
+        let other = descriptor(&second);
+        assert!(lock(&fd) && !lock(&other));
+        second.append(b"!").unwrap();
+        assert!(file.is_direct() && second.is_direct());
+        drop((file, fd, second, other));
+        let now = fs::read(m.path("db")).unwrap();
+        assert_eq!(now, format!("round{round}{}", &"!!!"[..=round]).as_bytes());
+    }
+    let names = [
+        ("none", libc::ENOENT),
+        ("link", libc::ELOOP),
+        ("dir", libc::EISDIR),
+        (".ccfs", libc::EPERM),
+    ];
+    symlink("db", m.path("link")).unwrap();
+    fs::create_dir(m.path("dir")).unwrap();
+    for (name, error) in names {
+        assert_eq!(errno(root.take(name, existing())), Some(error), "{name}");
+    }
+    assert_eq!(
+        errno(root.take("db", OpenOptions::new_file())),
+        Some(libc::EEXIST)
+    );
+    // In a directory that the session holds nobody else could see a lock.
+    let tree = root.make_dir("tree", 0o777).unwrap();
+    assert_eq!(errno(tree.take("db", OpenOptions::new_file())), Some(BUSY));
+    drop((tree, root));
+    m.unmount();
+}
+
+#[test]
+fn two_sessions_do_not_hold_one_file() {
+    if !can_mount("two_sessions_do_not_hold_one_file") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let (one, two) = (root(&m), root(&m));
+    let file = one.take("db", OpenOptions::new_file()).unwrap();
+    file.write_at(b"one", 0).unwrap();
+    // Only one of them posts.
+    assert_eq!(errno(two.take("db", existing())), Some(BUSY));
+    assert!(file.is_direct());
+    // By one that posts elsewhere it is looked up as by anybody.
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let stream = ccfs_client::new_stream_at(m.mnt(), 0).unwrap();
+            ccfs_client::set_stream_at(m.mnt(), stream, None).unwrap();
+            assert_eq!(errno(root(&m).take("db", existing())), Some(BUSY));
+        });
+    });
+    assert!(!file.is_direct());
+    drop((one, two, file));
+    assert_eq!(fs::read(m.path("db")).unwrap(), b"one");
+    m.unmount();
+}
+
+/// Threads go where they like: the session stays in its stream, and posts.
+#[test]
+fn a_session_stays_in_its_stream() {
+    if !can_mount("a_session_stays_in_its_stream") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let home = ccfs_client::new_stream_at(m.mnt(), 0).unwrap();
+    ccfs_client::set_stream_at(m.mnt(), home, None).unwrap();
+    let dir = fs::File::open(m.mnt()).unwrap();
+    let session = Session::begin_in_stream(&dir).unwrap();
+    assert!(session.is_direct());
+    let root = session.root().unwrap();
+    let file = root.take("db", OpenOptions::new_file()).unwrap();
+    ccfs_client::set_stream_at(m.mnt(), 0, None).unwrap();
+    file.write_at(b"from elsewhere", 0).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let other = ccfs_client::new_stream_at(m.mnt(), 0).unwrap();
+            ccfs_client::set_stream_at(m.mnt(), other, None).unwrap();
+            file.append(b" and from others").unwrap();
+        });
+    });
+    let group = ccfs_client::Group::begin(m.mnt(), None).unwrap();
+    file.append(b", in a group").unwrap();
+    assert!(file.is_direct());
+    group.abort().unwrap();
+    // None begins in a group.
+    let group = ccfs_client::Group::begin(m.mnt(), None).unwrap();
+    assert!(!Session::begin_in_stream(&dir).unwrap().is_direct());
+    group.abort().unwrap();
+    // A sync of that stream covers all of it.
+    ccfs_client::stream_sync_at(m.mnt(), home).unwrap();
+    common::shut_down(&dir).unwrap();
+    drop((file, root, session, dir));
+    m.crash();
+    m.mount();
+    let now = fs::read(m.path("db")).unwrap();
+    assert_eq!(now, b"from elsewhere and from others, in a group");
+    m.unmount();
+}
+
+#[test]
+fn who_asks_more_than_he_posts_gives_the_file_up() {
+    if !can_mount("who_asks_more_than_he_posts_gives_the_file_up") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let root = root(&m);
+    let file = root.take("db", OpenOptions::new_file()).unwrap();
+    let fd = descriptor(&file);
+    file.write_at(b"0123456789", 0).unwrap();
+    let mut out = [0; 10];
+    let reads = (0..1000).take_while(|_| file.read_at(&mut out, 0).is_ok());
+    let reads = reads.count();
+    assert!((10..200).contains(&reads), "{reads}");
+    assert_eq!(errno(file.append(b"x")), Some(STALE));
+    assert_eq!(read(&fd), b"0123456789");
+    drop((file, fd, root));
+    m.unmount();
+}
