@@ -12,7 +12,7 @@ build=$(mktemp -d)
 trap 'rm -rf "$build" "$ext4/sqlite-speed" "$ccfs/sqlite-speed"' EXIT
 include=-I$here/../crates/libccfs/include
 cc -O2 "$include" -o "$build/commits" "$here/sqlite-commits.c" -lsqlite3 -lpthread
-cc -O2 "$include" -fPIC -shared -o "$build/ccfs_vfs.so" "$here/../sqlite/ccfs_vfs.c"
+cc -O2 "$include" -fPIC -shared -o "$build/ccfs_vfs.so" "$here"/../sqlite/*.c
 
 # one DIR ARGUMENT...: commits a second
 one() {

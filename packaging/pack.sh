@@ -45,7 +45,7 @@ install -D -m 644 -t "$tree/share/man/man3" "$top"/docs/man/*.3
 install -m 644 "$top/scripts/ccfs.pc.in" "$tree/scripts/"
 install -m 755 "$top"/scripts/install.sh "$top"/scripts/install-libs.sh "$tree/scripts/"
 install -m 644 "$top/packaging/ccfs@.service" "$tree/packaging/"
-install -D -m 644 -t "$tree/sqlite" "$top/sqlite/ccfs_vfs.c"
+install -D -m 644 -t "$tree/sqlite" "$top"/sqlite/*.[ch]
 (cd "$top" && find docs -name '*.md' -o -name '*.3') | while read -r page; do install -D -m 644 "$top/$page" "$tree/$page"; done
 install -m 644 "$top"/LICENSE-* "$top/CHANGELOG.md" "$top/SECURITY.md" "$top/README.md" "$NOTICES" "$tree/"
 echo "$version" >"$tree/VERSION"

@@ -35,7 +35,7 @@ fi
 # The SQLite extension is C over SQLite's own header; without that header there is nothing to use it with.
 if command -v cc >/dev/null && echo '#include <sqlite3ext.h>' | cc -E - >/dev/null 2>&1; then
     install -d "$root$LIBDIR/ccfs"
-    cc -O2 -fPIC -shared -I"$header" -o "$root$LIBDIR/ccfs/ccfs_vfs.so" "$top/sqlite/ccfs_vfs.c"
+    cc -O2 -fPIC -shared -I"$header" -o "$root$LIBDIR/ccfs/ccfs_vfs.so" "$top"/sqlite/*.c
 else
     echo "the SQLite extension is left out: it needs a C compiler and libsqlite3-dev"
 fi

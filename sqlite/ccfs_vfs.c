@@ -22,20 +22,19 @@
  * 7. If home cannot be entered any more (the process has become another user), the volume's open files are synced at once, and from
  *    then on SQLite's syncs are made as they are, those of directories too: nothing orders what was done at home and what follows.
  *
- * Build: cc -O2 -fPIC -shared -o ccfs_vfs.so ccfs_vfs.c -I<where ccfs.h is>
+ * 8. On a mount with direct=on databases and their journals are used without the kernel as long as nobody else looks at them: direct.c.
+ *
+ * Build: cc -O2 -fPIC -shared -o ccfs_vfs.so ccfs_vfs.c direct.c -I<where ccfs.h is>
  */
 #define _GNU_SOURCE
-#include <sqlite3ext.h>
+#include "direct.h"
 SQLITE_EXTENSION_INIT1
-#include <ccfs.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* A mounted ccfs volume with open databases. */
@@ -46,6 +45,7 @@ struct volume {
     int refs;
     ccfs_stream_t home;
     atomic_int lost; /* rule 7 */
+    struct direct_volume direct;
 };
 
 /* A database's name: what its connections and their journals share. Only the connection that holds SQLite's write lock
@@ -54,6 +54,7 @@ struct database {
     struct database *next;
     struct volume *volume;
     int refs;
+    struct direct_database direct;
     atomic_int live;   /* the journal on disk holds what a crash would roll back */
     atomic_int wanted; /* a sync was put off: the end of the journal has to be durable */
     char name[];
@@ -67,6 +68,7 @@ struct file {
     int kind;    /* SQLITE_OPEN_MAIN_DB, _MAIN_JOURNAL, _WAL or _SUPER_JOURNAL */
     int wrote;   /* a journal that made the database's `live` */
     int settled; /* a journal's end is durable already */
+    int theirs;  /* a database that is not used by direct.c */
     sqlite3_file *real;
 };
 
@@ -95,13 +97,6 @@ static int move(struct volume *v, ccfs_stream_t stream) {
     return call(v->fd, CCFS_IOC_SET_STREAM, &arg);
 }
 
-/* Where a thread was, and what its syncs do at home. */
-struct visit {
-    int away;             /* it was not at home, but in: */
-    ccfs_stream_t before; /* 0: where the mount's policy puts it */
-    int ignores_fsync;
-};
-
 /* Makes durable what was done to the open files of a volume, or of one database of it. */
 static int sync_files(struct volume *v, struct database *db) {
     int rc = SQLITE_OK;
@@ -125,12 +120,12 @@ static int before_end(struct database *db) {
     return db->volume->lost && db->wanted ? sync_files(db->volume, db) : SQLITE_OK;
 }
 
-static void leave(struct volume *v, struct visit visit) {
+void ccfs_leave(struct volume *v, struct visit visit) {
     if (visit.away)
         move(v, visit.before);
 }
 
-static struct visit enter(struct volume *v) {
+struct visit ccfs_enter(struct volume *v) {
     struct visit visit = {0, 0, 0};
     struct ccfs_stream_arg arg = {0};
     if (v->lost)
@@ -143,7 +138,7 @@ static struct visit enter(struct volume *v) {
         visit.away = 1;
         visit.before = arg.flags & CCFS_CHOSEN ? arg.id : 0;
         if (move(v, v->home) != 0 || call(v->fd, CCFS_IOC_GET_STREAM, &arg) != 0 || arg.id != v->home) {
-            leave(v, visit);
+            ccfs_leave(v, visit);
             visit.away = 0;
             lose(v);
             return visit;
@@ -151,6 +146,13 @@ static struct visit enter(struct volume *v) {
     }
     visit.ignores_fsync = (arg.flags & CCFS_IGNORE_FSYNC) != 0;
     return visit;
+}
+
+static const struct visit nowhere = {0, 0, 0};
+
+/* For a change of a file. What does not go through the mount is done at home wherever the thread is. */
+static struct visit visit_for(struct file *f, int settles) {
+    return direct_is(f->real) && !settles ? nowhere : ccfs_enter(f->db->volume);
 }
 
 /* Everything that was done at home is durable. Called between enter and leave, at home. */
@@ -215,6 +217,7 @@ static void drop_volume(struct volume *v) {
         at = &(*at)->next;
     *at = v->next;
     volumes_open--;
+    direct_volume_end(&v->direct);
     close(v->fd);
     free(v);
 }
@@ -249,6 +252,7 @@ static struct database *take_database(const char *name) {
         db = v == NULL ? NULL : calloc(1, sizeof *db + length + 1);
         if (db != NULL) {
             memcpy(db->name, name, length);
+            direct_database_begin(&db->direct);
             db->volume = v;
             db->next = databases;
             databases = db;
@@ -269,6 +273,7 @@ static void drop_database(struct database *db) {
         while (*at != db)
             at = &(*at)->next;
         *at = db->next;
+        direct_database_end(&db->direct);
         drop_volume(db->volume);
         free(db);
     }
@@ -301,6 +306,8 @@ static int ccfs_close(sqlite3_file *base) {
     rc = CALL(f, xClose);
     if (f->kind == SQLITE_OPEN_SUPER_JOURNAL)
         supers--;
+    if (f->theirs)
+        direct_theirs(&f->db->direct, -1);
     /* A journal that is given up; somebody else may roll it back and remove it. */
     if (f->wrote)
         f->db->live = 0;
@@ -336,8 +343,8 @@ static int is_end(const void *bytes, int n, sqlite3_int64 at) {
 static int ccfs_write(sqlite3_file *base, const void *from, int n, sqlite3_int64 at) {
     struct file *f = (struct file *)base;
     struct volume *v = f->db->volume;
-    struct visit visit = enter(v);
     int ends = f->kind == SQLITE_OPEN_MAIN_JOURNAL && is_end(from, n, at);
+    struct visit visit = visit_for(f, ends && f->db->wanted);
     int rc = ends ? before_end(f->db) : SQLITE_OK;
     if (rc == SQLITE_OK)
         rc = CALL(f, xWrite, from, n, at);
@@ -348,15 +355,15 @@ static int ccfs_write(sqlite3_file *base, const void *from, int n, sqlite3_int64
         else if (rc == SQLITE_OK)
             rc = journal_ended(f);
     }
-    leave(v, visit);
+    ccfs_leave(v, visit);
     return rc;
 }
 
 static int ccfs_truncate(sqlite3_file *base, sqlite3_int64 size) {
     struct file *f = (struct file *)base;
     struct volume *v = f->db->volume;
-    struct visit visit = enter(v);
     int ends = f->kind == SQLITE_OPEN_MAIN_JOURNAL && size == 0;
+    struct visit visit = visit_for(f, ends && f->db->wanted);
     int rc = ends ? before_end(f->db) : SQLITE_OK;
     if (rc == SQLITE_OK)
         rc = CALL(f, xTruncate, size);
@@ -364,17 +371,17 @@ static int ccfs_truncate(sqlite3_file *base, sqlite3_int64 size) {
         f->settled = 0;
         rc = journal_ended(f);
     }
-    leave(v, visit);
+    ccfs_leave(v, visit);
     return rc;
 }
 
 static int real_sync(struct file *f, int flags) {
     struct volume *v = f->db->volume;
-    struct visit visit = enter(v);
+    struct visit visit = ccfs_enter(v);
     int rc = CALL(f, xSync, flags);
     if (rc == SQLITE_OK && visit.ignores_fsync)
         rc = make_durable(v);
-    leave(v, visit);
+    ccfs_leave(v, visit);
     return rc;
 }
 
@@ -419,9 +426,9 @@ static int ccfs_file_control(sqlite3_file *base, int op, void *arg) {
     struct file *f = (struct file *)base;
     int rc;
     if (op == SQLITE_FCNTL_SIZE_HINT) { /* makes the file larger */
-        struct visit visit = enter(f->db->volume);
+        struct visit visit = visit_for(f, 0);
         rc = CALL(f, xFileControl, op, arg);
-        leave(f->db->volume, visit);
+        ccfs_leave(f->db->volume, visit);
         return rc;
     }
     rc = CALL(f, xFileControl, op, arg);
@@ -508,9 +515,15 @@ static int ccfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int
     f->real->pMethods = NULL;
     f->db = db;
     f->kind = flags & ordered;
-    visit = enter(db->volume);
-    rc = real_vfs->xOpen(real_vfs, name, f->real, flags, out);
-    leave(db->volume, visit);
+    rc = direct_open(real_vfs, db->volume, &db->volume->direct, &db->direct, name, f->real, flags, out);
+    if (rc == SQLITE_NOTFOUND) {
+        visit = ccfs_enter(db->volume);
+        rc = real_vfs->xOpen(real_vfs, name, f->real, flags, out);
+        ccfs_leave(db->volume, visit);
+        f->theirs = f->kind == SQLITE_OPEN_MAIN_DB && f->real->pMethods != NULL;
+        if (f->theirs)
+            direct_theirs(&db->direct, 1);
+    }
     if (f->real->pMethods == NULL) {
         drop_database(db);
         return rc;
@@ -534,13 +547,19 @@ static int ccfs_delete(sqlite3_vfs *vfs, const char *name, int durable) {
     (void)vfs;
     if (db == NULL)
         return real_vfs->xDelete(real_vfs, name, durable);
-    visit = enter(db->volume);
-    lost = db->volume->lost;
     /* The end of a rollback journal or of a super-journal is a commit. */
     is_journal = stem(name) + strlen("-journal") == strlen(name);
     settles = durable || (is_journal && db->wanted);
+    if (is_journal && !settles && direct_journal_delete(&db->direct) == SQLITE_OK) {
+        db->live = 0;
+        drop_database(db);
+        return SQLITE_OK;
+    }
+    visit = ccfs_enter(db->volume);
+    lost = db->volume->lost;
     rc = is_journal ? before_end(db) : SQLITE_OK;
-    if (rc == SQLITE_OK)
+    /* At home the end becomes durable below. */
+    if (rc == SQLITE_OK && (!is_journal || lost || direct_journal_delete(&db->direct) != SQLITE_OK))
         rc = real_vfs->xDelete(real_vfs, name, lost && settles);
     if (rc == SQLITE_OK) {
         if (is_journal)
@@ -554,18 +573,42 @@ static int ccfs_delete(sqlite3_vfs *vfs, const char *name, int durable) {
                 db->wanted = 0;
         }
     }
-    leave(db->volume, visit);
+    ccfs_leave(db->volume, visit);
     drop_database(db);
     return rc;
 }
 
 static int ccfs_access(sqlite3_vfs *vfs, const char *name, int flags, int *out) {
+    size_t length = stem(name);
+    int kind, rc = SQLITE_NOTFOUND;
     (void)vfs;
+    if (flags == SQLITE_ACCESS_EXISTS && name[length] != '\0') {
+        struct database *db;
+        kind = strcmp(name + length, "-wal") == 0 ? SQLITE_OPEN_WAL : SQLITE_OPEN_MAIN_JOURNAL;
+        pthread_mutex_lock(&table);
+        db = find(name, length);
+        if (db != NULL)
+            rc = direct_exists(&db->direct, kind, out);
+        pthread_mutex_unlock(&table);
+    }
+    if (rc != SQLITE_NOTFOUND)
+        return rc;
     return real_vfs->xAccess(real_vfs, name, flags, out);
 }
 
+/* The wrapped VFS looks every name up, which would end a database's being held. */
 static int ccfs_full_pathname(sqlite3_vfs *vfs, const char *name, int n, char *out) {
+    struct database *db;
+    int known;
     (void)vfs;
+    pthread_mutex_lock(&table);
+    db = find(name, strlen(name));
+    known = db != NULL && (int)strlen(name) < n && direct_has(&db->direct);
+    pthread_mutex_unlock(&table);
+    if (known) {
+        memcpy(out, name, strlen(name) + 1);
+        return SQLITE_OK;
+    }
     return real_vfs->xFullPathname(real_vfs, name, n, out);
 }
 
@@ -656,7 +699,7 @@ int sqlite3_ccfsvfs_init(sqlite3 *db, char **error, const sqlite3_api_routines *
         } else {
             real_vfs = vfs;
             ccfs_vfs.iVersion = 2;
-            ccfs_vfs.szOsFile = (int)sizeof(struct file) + real_vfs->szOsFile;
+            ccfs_vfs.szOsFile = (int)sizeof(struct file) + direct_file_size(real_vfs);
             ccfs_vfs.mxPathname = real_vfs->mxPathname;
             rc = sqlite3_vfs_register(&ccfs_vfs, 1);
         }

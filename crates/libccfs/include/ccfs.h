@@ -155,8 +155,10 @@ int ccfs_session_why_not(const ccfs_session *session);
 int ccfs_session_drain(ccfs_session *session);
 void ccfs_session_end(ccfs_session *session);
 
-/* Directories: the session's own, one that is there, and a new one. NULL with errno set as by open(2) and mkdir(2). */
+/* Directories: the session's own, one of its volume by a descriptor, one that is there, and a new one. NULL with errno set as by open(2)
+ * and mkdir(2). */
 ccfs_dir *ccfs_session_root(ccfs_session *session);
+ccfs_dir *ccfs_session_dir(ccfs_session *session, int dirfd);
 ccfs_dir *ccfs_dir_open(ccfs_dir *dir, const char *name);
 ccfs_dir *ccfs_dir_make(ccfs_dir *dir, const char *name, mode_t mode);
 void ccfs_dir_close(ccfs_dir *dir);

@@ -227,6 +227,18 @@ pub unsafe extern "C" fn ccfs_session_root(session: *mut CSession) -> *mut CDir 
 /// # Safety
 /// See above.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn ccfs_session_dir(session: *mut CSession, dirfd: c_int) -> *mut CDir {
+    object(guarded(|| {
+        // SAFETY: the caller's promise.
+        let of = unsafe { of(session) }?;
+        let (dir, device) = (of.session.dir(of_fd(dirfd)?.open()?)?, of.device);
+        Ok(CDir { dir, device })
+    }))
+}
+
+/// # Safety
+/// See above.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn ccfs_session_drain(session: *mut CSession) -> c_int {
     // SAFETY: the caller's promise.
     status(guarded(|| unsafe { of(session) }?.session.drain()))

@@ -1,6 +1,9 @@
 //! The SQLite extension: acknowledged COMMITs survive `kill -9` of the daemon, in every journal mode, with threads, attached
-//! databases and exclusive locking; with synchronous=OFF what survives is a prefix.
-use ccfs_tests::harness::{Fs, Volume, WorkDir, run, run_ok};
+//! databases and exclusive locking; with synchronous=OFF what survives is a prefix. All of it through the mount, and by direct calls.
+#[path = "sqlite/sharing.rs"]
+mod sharing;
+
+use ccfs_tests::harness::{Fs, Volume, WorkDir, run, run_ok, sibling};
 use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Lines};
@@ -29,10 +32,12 @@ fn tools() -> Option<Tools> {
     let include = format!("-I{}", text(&top.join("crates/libccfs/include")));
     let warnings = ["-O2", "-Wall", "-Wextra", "-Werror", &include, "-o"];
     let extension = place.path().join("ccfs_vfs.so");
-    let source = top.join("sqlite/ccfs_vfs.c");
-    let shared = ["-fPIC", "-shared", text(&extension), text(&source)];
-    let (flags, files) = shared.split_at(2);
-    run_ok("gcc", &[flags, &warnings, files].concat());
+    let sources = ["ccfs_vfs.c", "direct.c"].map(|name| top.join("sqlite").join(name));
+    let files = [text(&extension), text(&sources[0]), text(&sources[1])];
+    run_ok(
+        "gcc",
+        &[&["-fPIC", "-shared"], &warnings[..], &files].concat(),
+    );
     let program = place.path().join("commits");
     let source = top.join("examples/sqlite-commits.c");
     let files = [text(&program), text(&source), "-lsqlite3", "-lpthread"];
@@ -44,11 +49,47 @@ fn tools() -> Option<Tools> {
     })
 }
 
-fn volume() -> Option<Volume> {
+/// How databases are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Mount,
+    Direct,
+}
+
+impl Tools {
+    /// A program that finds the library of direct calls, or none.
+    fn with(&self, way: Way, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env(
+            "CCFS_LIBRARY",
+            match way {
+                Way::Direct => sibling("libccfs.so"),
+                Way::Mount => PathBuf::from("/no/such/library"),
+            },
+        );
+        command
+    }
+}
+
+/// Volumes on which databases are used in each way.
+fn volumes() -> Vec<(Way, Volume)> {
+    let both = [(Way::Mount, "off"), (Way::Direct, "on")];
+    let made = both.map(|(way, direct)| Some((way, volume(direct)?)));
+    made.into_iter().flatten().collect()
+}
+
+/// Whether calls were posted is as it should be: a test of direct calls that makes none proves nothing.
+fn check_posted(way: Way, v: &Volume) {
+    let posted = v.status()["direct"]["posted"].as_u64().unwrap_or(0);
+    assert_eq!(posted > 0, way == Way::Direct, "{way:?}: {posted} posted");
+}
+
+fn volume(direct: &str) -> Option<Volume> {
     if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready("sqlite") {
         return None;
     }
-    let mut v = Volume::unformatted(Fs::Ccfs, "sqlite").options("commit=600");
+    let options = format!("commit=600,direct={direct}");
+    let mut v = Volume::unformatted(Fs::Ccfs, "sqlite").options(&options);
     v.mkfs(192);
     v.mount();
     Some(v)
@@ -74,7 +115,7 @@ fn read(lines: &mut Lines<BufReader<ChildStdout>>, seen: &mut Acknowledged, enou
 }
 
 /// Starts the program, kills the daemon after so many COMMITs and mounts again; gives what was acknowledged.
-fn crash(v: &mut Volume, program: &mut Command, commits: u64) -> Acknowledged {
+fn crash(way: Way, v: &mut Volume, program: &mut Command, commits: u64) -> Acknowledged {
     program.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child: Child = program.spawn().expect("start the program");
     v.adopt(child.id());
@@ -83,6 +124,7 @@ fn crash(v: &mut Volume, program: &mut Command, commits: u64) -> Acknowledged {
     read(&mut lines, &mut seen, commits);
     let count: u64 = seen.values().sum();
     assert!(count >= commits, "{program:?} ended after {count} commits");
+    check_posted(way, v);
     v.kill9();
     // What it had still acknowledged when the daemon died counts as well. Threads that wait for a lock of the dead mount
     // would wait for long.
@@ -113,9 +155,19 @@ fn look(db: &Path) -> Acknowledged {
 
 /// One way of committing in all journal modes: `--extension`, a crash, and nothing acknowledged is missing.
 fn nothing_is_lost(options: &[&str], databases: &[&str]) {
-    let (Some(tools), Some(mut v)) = (tools(), volume()) else {
-        return;
-    };
+    let Some(tools) = tools() else { return };
+    for (way, v) in volumes() {
+        nothing_is_lost_by(way, &tools, v, options, databases);
+    }
+}
+
+fn nothing_is_lost_by(
+    way: Way,
+    tools: &Tools,
+    mut v: Volume,
+    options: &[&str],
+    databases: &[&str],
+) {
     for (number, mode) in ["delete", "truncate", "persist", "wal", "memory"]
         .iter()
         .enumerate()
@@ -127,14 +179,14 @@ fn nothing_is_lost(options: &[&str], databases: &[&str]) {
         let dir = v.path(mode);
         std::fs::create_dir(&dir).expect("mkdir");
         std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("chmod");
-        let mut program = Command::new(&tools.program);
+        let mut program = tools.with(way, &tools.program);
         program
             .arg("--extension")
             .arg(&tools.extension)
             .args(["--commits", "100000000", "--journal", mode])
             .args(options)
             .arg(&dir);
-        let seen = crash(&mut v, &mut program, 40 + 13 * number as u64);
+        let seen = crash(way, &mut v, &mut program, 40 + 13 * number as u64);
         if *mode == "memory" {
             // All that is promised is that what was acknowledged is on the device; the pages after it may be torn apart.
             let out = run(Command::new("sqlite3").args([
@@ -150,7 +202,7 @@ fn nothing_is_lost(options: &[&str], databases: &[&str]) {
             let rows = found[0].get(thread).copied().unwrap_or(0);
             assert!(
                 rows >= *acknowledged,
-                "C3: {mode} {options:?}: thread {thread} was told of {acknowledged} COMMITs, {rows} are there"
+                "C3: {way:?} {mode} {options:?}: thread {thread} was told of {acknowledged} COMMITs, {rows} are there"
             );
         }
         // Attached databases change together, except in WAL mode (as SQLite documents).
@@ -209,13 +261,17 @@ fn a_process_that_becomes_another_user() {
 /// The tests above can fail: without syncs COMMITs are lost. Even then the database is whole, and what is left is a prefix.
 #[test]
 fn off_loses_a_suffix() {
-    let (Some(tools), Some(mut v)) = (tools(), volume()) else {
-        return;
-    };
+    let Some(tools) = tools() else { return };
+    for (way, v) in volumes() {
+        off_loses_a_suffix_by(way, &tools, v);
+    }
+}
+
+fn off_loses_a_suffix_by(way: Way, tools: &Tools, mut v: Volume) {
     for mode in ["delete", "truncate", "persist", "wal"] {
         let dir = v.path(mode);
         std::fs::create_dir(&dir).expect("mkdir");
-        let mut program = Command::new(&tools.program);
+        let mut program = tools.with(way, &tools.program);
         program
             .arg("--extension")
             .arg(&tools.extension)
@@ -223,14 +279,14 @@ fn off_loses_a_suffix() {
             .args(["--journal", mode])
             .arg(&dir);
         // The first commits get to the device with something else; the interval of commits is far away.
-        let seen = crash(&mut v, &mut program, 300);
+        let seen = crash(way, &mut v, &mut program, 300);
         let survived = match dir.join("one.db").metadata() {
             Ok(meta) if meta.len() > 0 => rows_or_none(&dir.join("one.db")),
             _ => 0,
         };
         assert!(
             survived < seen[&0],
-            "{mode}: {survived} of {} survived without a sync: this test proves nothing",
+            "{way:?} {mode}: {survived} of {} survived without a sync: this test proves nothing",
             seen[&0]
         );
     }
@@ -249,14 +305,18 @@ fn rows_or_none(db: &Path) -> u64 {
 /// Of the syncs of a transaction one is left.
 #[test]
 fn one_sync_per_commit() {
-    let (Some(tools), Some(v)) = (tools(), volume()) else {
-        return;
-    };
+    let Some(tools) = tools() else { return };
+    for (way, v) in volumes() {
+        one_sync_per_commit_by(way, &tools, v);
+    }
+}
+
+fn one_sync_per_commit_by(way: Way, tools: &Tools, v: Volume) {
     let syncs = |extension: bool, mode: &str| {
         let dir = v.path(&format!("{mode}-{extension}"));
         std::fs::create_dir(&dir).expect("mkdir");
         let before = v.status()["counters"]["syncs"].as_u64().expect("a counter");
-        let mut program = Command::new(&tools.program);
+        let mut program = tools.with(way, &tools.program);
         if extension {
             program.arg("--extension").arg(&tools.extension);
         }
@@ -269,7 +329,7 @@ fn one_sync_per_commit() {
     };
     for mode in ["delete", "truncate", "persist"] {
         let (plain, ours) = (syncs(false, mode), syncs(true, mode));
-        println!("{mode}: {plain} syncs for 100 commits, {ours} with the extension");
+        println!("{way:?} {mode}: {plain} syncs for 100 commits, {ours} with the extension");
         assert!(plain >= 250, "{mode}: {plain} syncs without the extension");
         assert!((100..=110).contains(&ours), "{mode}: {ours} syncs with it");
     }

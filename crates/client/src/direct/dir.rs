@@ -44,11 +44,16 @@ impl Dir {
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
-        Ok(Dir(Arc::new(Node {
-            session,
-            dirs,
-            way: Mutex::new(Way::Mount(fd)),
-        })))
+        Dir::of(session, dirs, fd.as_fd())
+    }
+
+    pub(super) fn of(
+        session: Arc<Session>,
+        dirs: Arc<Mutex<Dirs>>,
+        dir: BorrowedFd<'_>,
+    ) -> io::Result<Dir> {
+        let way = Mutex::new(Way::Mount(dir.try_clone_to_owned()?));
+        Ok(Dir(Arc::new(Node { session, dirs, way })))
     }
 
     /// Opens a file. Errors: as open(2); ELOOP it is a symbolic link, which nobody follows here; EISDIR.

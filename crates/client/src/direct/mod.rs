@@ -80,6 +80,11 @@ impl Session {
         self.0.drain()
     }
 
+    /// A directory of the session's volume that is open. Errors: those of dup(2).
+    pub fn dir(&self, dir: impl AsFd) -> io::Result<Dir> {
+        Dir::of(self.0.clone(), self.1.clone(), dir.as_fd())
+    }
+
     /// The directory that the session was begun on. Errors: as open(2).
     pub fn root(&self) -> io::Result<Dir> {
         Dir::first(self.0.clone(), self.1.clone())
