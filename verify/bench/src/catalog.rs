@@ -1,13 +1,13 @@
 //! All experiments.
-use crate::apps::{Git, LEVELDB, LMDB, Sqlite, Together};
+use crate::apps::{DirectSqlite, Git, LEVELDB, LMDB, Sqlite, Together};
 use crate::engine::Engine;
 use crate::experiment::{
-    Experiment, Group, Plain, STREAMS, everywhere, in_streams, on_disks, with_large_directories,
+    Experiment, Group, LIBRARY, Plain, STREAMS, by_library, everywhere, in_streams, on_disks,
+    with_large_directories,
 };
 use crate::growth::Growth;
 use crate::latency::{Figure4, Table3, Update};
 use crate::recovery::Recovery;
-use crate::system::System;
 use crate::workload::library::{Act, Calls};
 use crate::workload::{Call, Kind, Micro, Scale, Threaded};
 use clap::ValueEnum;
@@ -29,18 +29,6 @@ const DIRECT: [(&str, Act, usize, &str); 6] = [
     ),
     ("unlink", Act::Unlink, 1, "an unlink"),
 ];
-/// The variant of it.
-const LIBRARY: &str = "calls";
-
-/// By system calls, or by the library's, where the system is named for them.
-fn by_library(system: System) -> Vec<&'static str> {
-    match system {
-        System::CcfsLib => vec![LIBRARY],
-        System::Null | System::Fuse2fs => Vec::new(),
-        _ => vec![""],
-    }
-}
-
 /// Everything that is measured at a scale, in the order in which it is measured and reported.
 pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
     let mut all: Vec<Box<dyn Experiment>> = Vec::new();
@@ -71,6 +59,8 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
             variants: by_library,
         }));
     }
+    all.push(Box::new(DirectSqlite { wal: false }));
+    all.push(Box::new(DirectSqlite { wal: true }));
     for engine in Engine::all() {
         all.push(Box::new(engine));
     }

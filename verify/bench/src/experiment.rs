@@ -258,6 +258,18 @@ pub fn with_large_directories(system: System) -> Vec<&'static str> {
     }
 }
 
+/// The library's calls, or programs that use them.
+pub const LIBRARY: &str = "calls";
+
+/// By system calls, or by the library's, where the system is named for them.
+pub fn by_library(system: System) -> Vec<&'static str> {
+    match system {
+        System::CcfsLib => vec![LIBRARY],
+        System::Null | System::Fuse2fs => Vec::new(),
+        _ => vec![""],
+    }
+}
+
 /// Each thread or application in a stream of its own.
 pub const STREAMS: &str = "streams";
 

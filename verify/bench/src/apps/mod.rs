@@ -8,7 +8,7 @@ mod sqlite;
 mod together;
 pub use git::Git;
 pub use library::{LEVELDB, LMDB};
-pub use sqlite::Sqlite;
+pub use sqlite::{DirectSqlite, Sqlite};
 pub use together::Together;
 
 use crate::experiment::{Measured, Place, STREAMS};
