@@ -24,7 +24,7 @@ import stat as _stat
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, List, Optional, Type, TypeVar, Union
+from typing import Any, List, Optional, Tuple, Type, TypeVar, Union
 
 from . import Where, _At, _name_of
 
@@ -79,7 +79,9 @@ def _library() -> ctypes.CDLL:
         "session_why_not": (number, pointer),
         "session_drain": (number, pointer),
         "session_end": (None, pointer),
+        "session_begin_in_stream": (pointer, number),
         "session_root": (pointer, pointer),
+        "session_dir": (pointer, pointer, number),
         "dir_open": (pointer, pointer, text),
         "dir_make": (pointer, pointer, text, mode),
         "dir_close": (None, pointer),
@@ -90,6 +92,9 @@ def _library() -> ctypes.CDLL:
         "dir_list": (number, pointer, _EACH, pointer),
         "dir_sync": (number, pointer),
         "file_open": (pointer, pointer, text, number, mode),
+        "file_open_and_read": (pointer, pointer, text, number, out, pointer, ctypes.POINTER(length)),
+        "file_take": (pointer, pointer, text, number, mode),
+        "file_descriptor": (number, pointer),
         "file_close": (None, pointer),
         "file_read": (ctypes.c_ssize_t, pointer, pointer, length, place),
         "file_write": (ctypes.c_ssize_t, pointer, text, length, place),
@@ -169,11 +174,14 @@ class Session(_Object):
 
     _end = "session_end"
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: Where, in_stream: bool = False) -> None:
+        """With in_stream what goes through it belongs to the stream in which this thread is now, whichever thread calls, and
+        wherever it is then."""
         self._pointer = None
         name = _name_of(where)
         with _At(where) as fd:
-            super().__init__(_call("session_begin", fd, of=name), name)
+            begin = "session_begin_in_stream" if in_stream else "session_begin"
+            super().__init__(_call(begin, fd, of=name), name)
 
     @property
     def is_direct(self) -> bool:
@@ -190,6 +198,12 @@ class Session(_Object):
     def root(self) -> Dir:
         """The directory that the session was begun on."""
         return Dir(_call("session_root", self._p, of=self.name), self.name)
+
+    def dir(self, where: Where) -> Dir:
+        """A directory of the session's volume."""
+        name = _name_of(where)
+        with _At(where) as fd:
+            return Dir(_call("session_dir", self._p, fd, of=name), name)
 
     def drain(self) -> None:
         """Waits until all that was accepted is carried out. Nothing needs it: whoever looks sees it."""
@@ -232,6 +246,20 @@ class Dir(_Object):
     def open(self, name: Name, flags: int = os.O_RDONLY, mode: int = 0o666) -> File:
         """Opens a file. Flags of os.open: O_RDONLY, O_WRONLY, O_RDWR; O_CREAT, O_EXCL, O_TRUNC. Others: OSError with EINVAL."""
         return File(self._name("file_open", name, flags, mode), _name_of(name))
+
+    def open_and_read(self, name: Name, length: int, flags: int = os.O_RDONLY) -> Tuple[File, os.stat_result, bytes]:
+        """Opens a file that is there, with its attributes and up to so many of its first bytes (at most 128 KiB): one call where
+        it is held."""
+        if length < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), _name_of(name))
+        out, data, count = _Stat(), ctypes.create_string_buffer(length), ctypes.c_size_t(length)
+        file = self._name("file_open_and_read", name, flags, ctypes.byref(out), data, ctypes.byref(count))
+        return File(file, _name_of(name)), out.result(), data.raw[: count.value]
+
+    def take(self, name: Name, flags: int = os.O_RDWR, mode: int = 0o666) -> File:
+        """Opens a file to be used without the kernel and locked by others (File.descriptor). As soon as anybody else looks at it
+        its calls raise OSError with ESTALE. OSError with EBUSY: others have it open, or it cannot be held."""
+        return File(self._name("file_take", name, flags, mode), _name_of(name))
 
     def unlink(self, name: Name) -> None:
         """As os.unlink."""
@@ -284,6 +312,10 @@ class File(_Object):
     def is_direct(self) -> bool:
         """The file's calls do not go through the kernel. As soon as somebody looks it up through the mount they do."""
         return bool(_call("file_is_direct", self._p, of=self.name))
+
+    def descriptor(self) -> int:
+        """A descriptor of a file that was taken, for its locks, and for everything once its calls raise ESTALE. The caller closes it."""
+        return int(_call("file_descriptor", self._p, of=self.name))
 
     def read(self, length: int, offset: int = 0) -> bytes:
         """As os.pread; fewer bytes only at the file's end."""

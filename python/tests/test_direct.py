@@ -50,6 +50,19 @@ class Elsewhere(unittest.TestCase):
         self.assertEqual(caught.exception.errno, number)
         return caught.exception
 
+    def test_taken(self) -> None:
+        with direct.Session(self.dir, in_stream=True) as session, session.dir(self.dir) as top:
+            if not self.is_direct:
+                self.fails(errno.EBUSY, top.take, "taken", NEW)
+                return
+            with top.take("taken", NEW) as file:
+                at = file.descriptor()
+                self.addCleanup(os.close, at)
+                file.write(b"taken", 0)
+                self.assertEqual((os.fstat(at).st_size, file.is_direct), (5, True))
+                self.assertEqual(os.pread(at, 9, 0), b"taken")
+                self.fails(errno.ESTALE, file.write, b"x", 0)
+
     def test_a_tree(self) -> None:
         with direct.Session(self.dir) as session, session.root() as root:
             self.assertEqual(session.is_direct, self.is_direct)
@@ -62,6 +75,10 @@ class Elsewhere(unittest.TestCase):
                 self.assertEqual(file.append(memoryview(b"!\0?")), 3)
                 self.assertEqual(file.read(100), b"hello, world!\0?")
                 self.assertEqual((file.read(5, 7), file.read(5, 99)), (b"world", b""))
+                opened, found, text = tree.open_and_read("file", 5)
+                with opened:
+                    self.assertEqual((found.st_size, text, opened.read(5, 7)), (15, b"hello", b"world"))
+                self.fails(errno.EINVAL, tree.open_and_read, "file", -1)
                 file.truncate(12)
                 file.chmod(0o604)
                 file.sync()

@@ -529,3 +529,62 @@ fn read_only_bind_mounts() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     m.unmount();
 }
+
+/// Opened, looked at and read in one call: what is held, also when it has to be read from the device, and what the kernel knows.
+#[test]
+fn opened_and_read_at_once() {
+    if !can_mount("opened_and_read_at_once") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    {
+        let session = session(&m);
+        let tree = session.root().unwrap().make_dir("tree", 0o777).unwrap();
+        let content: Vec<u8> = (0..50_000u32).map(|n| n as u8).collect();
+        new_file(&tree, "a").append(&content).unwrap();
+        let how = OpenOptions::reading();
+        for len in [0, 1, 100, 50_000, 60_000] {
+            let mut out = vec![0; len];
+            let (file, attr, n) = tree.open_and_read("a", how, &mut out).unwrap();
+            assert_eq!((attr.size, n), (50_000, len.min(50_000)));
+            assert!(out[..n] == content[..n] && file.is_direct());
+        }
+        let mut out = [0; 10];
+        let cut = OpenOptions {
+            truncate: true,
+            ..OpenOptions::new_file()
+        };
+        let (file, attr, n) = tree.open_and_read("a", cut, &mut out).unwrap();
+        assert_eq!((attr.size, n), (0, 0));
+        file.append(b"after").unwrap();
+        drop(file);
+        fs::write(m.path("known"), b"known").unwrap();
+        let root = session.root().unwrap();
+        for name in ["known", "tree"] {
+            let found = root.open_and_read(name, how, &mut out);
+            match found {
+                Ok((file, attr, n)) => {
+                    assert_eq!((attr.size, &out[..n]), (5, &b"known"[..]));
+                    assert!(!file.is_direct());
+                }
+                Err(e) => assert_eq!((name, e.raw_os_error()), ("tree", Some(libc::EISDIR))),
+            }
+        }
+        let found = tree.open_and_read("none", how, &mut out);
+        assert_eq!(found.err().map(|e| e.kind()), Some(ErrorKind::NotFound));
+    }
+    m.unmount();
+    m.mount();
+    // Nothing is in memory: the ring's thread cannot wait for it, and a call does.
+    {
+        let session = session(&m);
+        let tree = session.root().unwrap().make_dir("new", 0o777).unwrap();
+        fs::rename(m.path("tree/a"), m.path("new/a")).unwrap();
+        let mut out = [0; 10];
+        let (_, attr, n) = tree
+            .open_and_read("a", OpenOptions::reading(), &mut out)
+            .unwrap();
+        assert_eq!((attr.size, &out[..n]), (5, &b"after"[..]));
+    }
+    m.unmount();
+}

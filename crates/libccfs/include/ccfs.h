@@ -182,6 +182,10 @@ int ccfs_dir_sync(ccfs_dir *dir);
 ccfs_file *ccfs_file_open(ccfs_dir *dir, const char *name, int flags, mode_t mode);
 void ccfs_file_close(ccfs_file *file);
 
+/* Opens a file that is there, likewise, with its attributes and up to *length bytes from its beginning (at most 128 KiB), in one call where it is
+ * held; *length becomes how many there are. Errors: EBADF without reading; those of open. */
+ccfs_file *ccfs_file_open_and_read(ccfs_dir *dir, const char *name, int flags, struct stat *st, void *data, size_t *length);
+
 /* Opens a file, likewise, that is to be used without the kernel by one program and locked by others: the kernel is asked to forget it.
  * descriptor opens it through the mount, as it is open, for fcntl(2)'s locks. As soon as anything else is done with the file by
  * anybody, or once the kernel would be faster, all calls on it fail with ESTALE, and it is used by a descriptor. In a directory that the kernel

@@ -401,6 +401,37 @@ pub unsafe extern "C" fn ccfs_file_open(
 }
 
 /// # Safety
+/// See above; `st` is NULL or can be written, `length` is NULL or can be read and written, and as many bytes as it says can be written at `data`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ccfs_file_open_and_read(
+    dir: *mut CDir,
+    name: *const c_char,
+    flags: c_int,
+    st: *mut libc::stat,
+    data: *mut c_void,
+    length: *mut usize,
+) -> *mut CFile {
+    object(guarded(|| {
+        // SAFETY: the caller's promises.
+        let (of, name) = unsafe { (of(dir)?, name_of(name)?) };
+        // SAFETY: likewise.
+        let length = unsafe { length.as_mut() }.ok_or_else(|| bad(libc::EFAULT))?;
+        checked_len(data, *length)?;
+        let out: &mut [u8] = match *length {
+            0 => &mut [],
+            // SAFETY: the caller's promise; it is not NULL, and no longer than memory can be.
+            len => unsafe { std::slice::from_raw_parts_mut(data.cast(), len) },
+        };
+        let (file, attr, read) = of.dir.open_and_read(name, options(flags, 0)?, out)?;
+        // SAFETY: the caller's promise.
+        unsafe { store_stat(&attr, of.device, st)? };
+        *length = read;
+        let device = of.device;
+        Ok(CFile { file, device })
+    }))
+}
+
+/// # Safety
 /// See above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ccfs_file_take(

@@ -173,6 +173,29 @@ static void names(ccfs_dir *tree, int top) {
     FAILS(ccfs_dir_stat(sub, "n0", NULL) == -1, EFAULT);
     CHECK(ccfs_dir_unlink(sub, "n19") == 0 && ccfs_dir_rename(sub, "n1", sub, "n2") == 0);
     CHECK(ccfs_dir_rename(sub, "n3", tree, "moved") == 0 && ccfs_dir_stat(sub, "n0", &st) == 0 && st.st_size == 2);
+    /* Opened, looked at and read at once: what is held, and what is not. */
+    for (int round = 0; round < 2; round++) {
+        ccfs_dir *dir = round == 0 ? sub : tree;
+        const char *name = round == 0 ? "n5" : "moved";
+        size_t length = 1;
+        ccfs_file *file = ccfs_file_open_and_read(dir, name, O_RDWR, &st, seen, &length);
+        CHECK(file != NULL && length == 1 && seen[0] == 'n' && st.st_size == 2);
+        CHECK(ccfs_file_is_direct(file) == direct);
+        ccfs_file_close(file);
+        length = 100;
+        file = ccfs_file_open_and_read(dir, name, O_RDONLY, &st, seen, &length);
+        CHECK(file != NULL && length == (size_t)st.st_size);
+        ccfs_file_close(file);
+        length = 0;
+        file = ccfs_file_open_and_read(dir, name, O_RDONLY, &st, NULL, &length);
+        CHECK(file != NULL && length == 0);
+        ccfs_file_close(file);
+        length = 1;
+        FAILS(ccfs_file_open_and_read(dir, name, O_WRONLY, &st, seen, &length) == NULL, EBADF);
+        FAILS(ccfs_file_open_and_read(dir, name, O_RDONLY, &st, NULL, &length) == NULL, EFAULT);
+        FAILS(ccfs_file_open_and_read(dir, name, O_RDONLY, &st, seen, NULL) == NULL, EFAULT);
+        FAILS(ccfs_file_open_and_read(dir, "none", O_RDONLY, &st, seen, &length) == NULL, ENOENT);
+    }
     all.dir = some.dir = sub;
     CHECK(ccfs_dir_list(sub, each_name, &all) == 0 && all.count == 18 && all.of_dirs == 1);
     CHECK(ccfs_dir_list(sub, each_name, &some) == 7 && some.count == 2);
@@ -197,6 +220,37 @@ static void names(ccfs_dir *tree, int top) {
     CHECK(ccfs_dir_stat(sub, "link", &st) == 0 && S_ISLNK(st.st_mode));
     ccfs_dir_close(again);
     ccfs_dir_close(sub);
+}
+
+/* Files that are taken from the kernel, in a directory by its descriptor. */
+static void takes(int fd) {
+    struct stat st;
+    ccfs_session *session = ccfs_session_begin_in_stream(fd);
+    ccfs_dir *dir = ccfs_session_dir(session, fd);
+    CHECK(session != NULL && dir != NULL && ccfs_session_is_direct(session) == direct);
+    FAILS(ccfs_session_dir(session, -1) == NULL, EBADF);
+    ccfs_file *file = ccfs_file_take(dir, "taken", O_RDWR | O_CREAT | O_EXCL, 0640);
+    if (!direct) {
+        CHECK(file == NULL && errno == EBUSY);
+    } else {
+        int at = ccfs_file_descriptor(file);
+        CHECK(file != NULL && at >= 0 && ccfs_file_write(file, "taken", 5, 0) == 5);
+        CHECK(fstat(at, &st) == 0 && st.st_size == 5 && st.st_mode == (S_IFREG | 0640) && ccfs_file_is_direct(file) == 1);
+        holds(fd, "taken", "taken", 5);
+        FAILS(ccfs_file_write(file, "x", 1, 0) == -1, ESTALE);
+        CHECK(ccfs_file_is_direct(file) == 0 && pwrite(at, "T", 1, 0) == 1);
+        holds(fd, "taken", "Taken", 5);
+        close(at);
+        ccfs_file_close(file);
+        CHECK(unlinkat(fd, "taken", 0) == 0);
+    }
+    file = ccfs_file_open(dir, "plain", O_RDWR | O_CREAT | O_EXCL, 0666);
+    CHECK(file != NULL);
+    FAILS(ccfs_file_descriptor(file) == -1, EINVAL);
+    ccfs_file_close(file);
+    CHECK(ccfs_dir_unlink(dir, "plain") == 0);
+    ccfs_dir_close(dir);
+    ccfs_session_end(session);
 }
 
 /* Whoever closes first, the others go on. A child has no part in what is held. */
@@ -252,6 +306,7 @@ int main(int argc, char **argv) {
     ccfs_dir_close(tree);
     ccfs_dir_close(root);
     ccfs_session_end(session);
+    takes(fd);
     ends(fd);
     puts("all direct calls");
     return 0;

@@ -1,7 +1,7 @@
 //! Directories of a session.
 use super::attr::{attr_of, attr_of_stat};
 use super::file::{File, FileWay};
-use super::layout::{Attr, Entry, NO_HANDLE, Name, READING, op};
+use super::layout::{Attr, DATA_MAX, Entry, NO_HANDLE, Name, READING, op};
 use super::node::{Dirs, Kind, KnownNames, Node, Way};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
@@ -65,7 +65,23 @@ impl Dir {
                 made => return made,
             }
         }
-        self.open_existing(name, how)
+        Ok(self.open_existing(name, how, &mut [])?.0)
+    }
+
+    /// Opens a file that is there, with its attributes and up to `out.len()` bytes from its beginning (128 KiB at most; how many there are in `out` is
+    /// returned): all of it in one call where the file is held. `how.create` is not looked at. Errors: as `open`; EBADF without `how.read`.
+    pub fn open_and_read(
+        &self,
+        name: impl AsRef<Path>,
+        how: OpenOptions,
+        out: &mut [u8],
+    ) -> io::Result<(File, Attr, usize)> {
+        let name = checked(name.as_ref())?;
+        if !how.read {
+            return fail(libc::EBADF);
+        }
+        let most = out.len().min(DATA_MAX);
+        self.open_existing(name, how, &mut out[..most])
     }
 
     fn create(&self, name: &[u8], how: OpenOptions) -> io::Result<File> {
@@ -187,12 +203,19 @@ impl Dir {
         }
     }
 
-    fn open_existing(&self, name: &[u8], how: OpenOptions) -> io::Result<File> {
+    fn open_existing(
+        &self,
+        name: &[u8],
+        how: OpenOptions,
+        out: &mut [u8],
+    ) -> io::Result<(File, Attr, usize)> {
         let session = &self.0.session;
         let mut way = self.0.lock();
+        // What is cut off is not read before.
+        let wanted = if how.truncate { 0 } else { out.len() };
         if let Way::Held(..) = &*way {
-            match self.look_up(&mut way, name, Some(how.access()))? {
-                Did::Done((attr, handle)) => {
+            match self.look_up(&mut way, name, Some(how.access()), &mut out[..wanted])? {
+                Did::Done((attr, handle, read)) => {
                     let file = File::new(session, FileWay::Held(handle), how);
                     match attr.mode & libc::S_IFMT {
                         libc::S_IFREG => {}
@@ -201,10 +224,12 @@ impl Dir {
                         _ => return fail(libc::EOPNOTSUPP),
                     }
                     drop(way);
-                    if how.truncate {
-                        file.truncate(0)?;
+                    if !how.truncate {
+                        return Ok((file, attr, read));
                     }
-                    return Ok(file);
+                    file.truncate(0)?;
+                    let attr = if out.is_empty() { attr } else { file.stat()? };
+                    return Ok((file, attr, 0));
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
             }
@@ -212,20 +237,28 @@ impl Dir {
         self.through_mount(&mut way, |dir| {
             let flags = how.flags() & !(OFlags::CREATE | OFlags::EXCL);
             let fd = openat(dir, name, flags, Mode::empty())?;
-            if rustix::fs::fstat(&fd)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            let stat = rustix::fs::fstat(&fd)?;
+            if stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
                 return fail(libc::EISDIR);
             }
-            Ok(File::new(session, FileWay::Mount(fd.into()), how))
+            let file = File::new(session, FileWay::Mount(fd.into()), how);
+            let read = match wanted {
+                0 => 0,
+                _ => file.read_at(out, 0)?,
+            };
+            Ok((file, attr_of_stat(&stat), read))
         })
     }
 
-    /// Attributes of what a name of a held directory leads to, and a handle if one is wanted, for `layout::READING` and `WRITING`.
+    /// Attributes of what a name of a held directory leads to, and a handle if one is wanted, for `layout::READING` and `WRITING`; and as many of a
+    /// file's first bytes as `out` takes.
     fn look_up(
         &self,
         way: &mut Way,
         name: &[u8],
         wanted: Option<u32>,
-    ) -> io::Result<Did<(Attr, u32)>> {
+        out: &mut [u8],
+    ) -> io::Result<Did<(Attr, u32, usize)>> {
         let session = &self.0.session;
         self.0.check_held(way)?;
         let Way::Held(dir, names) = way else {
@@ -242,14 +275,19 @@ impl Dir {
             op: op::LOOKUP,
             h: *dir,
             h2: handle,
+            a: out.len() as u64,
             b: wanted.unwrap_or(0).into(),
             ..Entry::default()
         };
-        let done = session.ask(entry, &[name], size_of::<Attr>());
+        let done = session.ask(entry, &[name], size_of::<Attr>() + out.len());
         if wanted.is_some() && !matches!(done, Ok(Did::Done(_))) {
             session.forget_handle(handle);
         }
-        Ok(done?.map(|asked| (attr_of(asked), handle)))
+        Ok(done?.map(|(asked, bytes)| {
+            let read = bytes.saturating_sub(size_of::<Attr>());
+            asked.copy_from(size_of::<Attr>(), &mut out[..read]);
+            (attr_of((asked, bytes)), handle, read)
+        }))
     }
 
     /// Makes a directory and opens it. Errors: as mkdir(2).
@@ -280,8 +318,8 @@ impl Dir {
         let mut way = self.0.lock();
         if let Way::Held(..) = &*way {
             // The object that there is, or none: another one would know other names.
-            match self.look_up(&mut way, name, Some(READING))? {
-                Did::Done((attr, handle)) => {
+            match self.look_up(&mut way, name, Some(READING), &mut [])? {
+                Did::Done((attr, handle, _)) => {
                     if attr.mode & libc::S_IFMT != libc::S_IFDIR {
                         session.close(handle);
                         return fail(libc::ENOTDIR);
@@ -328,7 +366,7 @@ impl Dir {
 
     /// The object that a name of a held directory leads to, if it is a directory that is open.
     fn live_dir(&self, way: &mut Way, name: &[u8]) -> Option<Arc<Node>> {
-        let Ok(Did::Done((attr, _))) = self.look_up(way, name, None) else {
+        let Ok(Did::Done((attr, ..))) = self.look_up(way, name, None, &mut []) else {
             return None;
         };
         let found = self.0.dirs().get(&attr.ino).and_then(|n| n.upgrade());
@@ -440,8 +478,8 @@ impl Dir {
         let name = checked(name.as_ref())?;
         let mut way = self.0.lock();
         if let Way::Held(..) = &*way {
-            match self.look_up(&mut way, name, None)? {
-                Did::Done((attr, _)) => return Ok(attr),
+            match self.look_up(&mut way, name, None, &mut [])? {
+                Did::Done((attr, ..)) => return Ok(attr),
                 Did::Broken => self.0.make_real(&mut way)?,
             }
         }

@@ -71,7 +71,8 @@ pub mod op {
     pub const CREATE: u16 = 1;
     /// A new directory, likewise.
     pub const MKDIR: u16 = 2;
-    /// What the name in the directory `h` leads to gets the handle `h2` ([`super::NO_HANDLE`]: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`].
+    /// What the name in the directory `h` leads to gets the handle `h2` ([`super::NO_HANDLE`]: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`], and
+    /// up to `a` of the first bytes of a regular file that may be read.
     /// With [`super::BY_CALL`] and no `h` the kernel is asked to forget that name of the directory that the call is made on.
     pub const LOOKUP: u16 = 3;
     /// Data at the offset `a`. It may be posted.

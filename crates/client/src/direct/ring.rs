@@ -293,8 +293,13 @@ impl Asked<'_> {
 
     /// Copies the first bytes of the reply.
     pub fn copy(&self, out: &mut [u8]) {
+        self.copy_from(0, out);
+    }
+
+    /// Copies bytes of the reply.
+    pub fn copy_from(&self, first: usize, out: &mut [u8]) {
         let memory = &self.ring.memory;
-        memory.copy_out(self.position, reply_at(self.bytes), out);
+        memory.copy_out(self.position, reply_at(self.bytes) + first, out);
     }
 }
 

@@ -368,6 +368,7 @@ impl Direct {
         let number = read.entry.h2;
         self.may(session, volume, dir, rights::SEARCH)?;
         let attr = volume.lookup(dir, name(&read.bytes)?)?;
+        let mut content = Vec::new();
         if number != NO_HANDLE {
             self.check_new_handle(consumer, read)?;
             let access = read.entry.b as u32 & (READING | WRITING);
@@ -376,9 +377,18 @@ impl Direct {
                 let want = flag(READING, rights::READ) | flag(WRITING, rights::WRITE);
                 self.may(session, volume, attr.ino, want)?;
             }
+            // The content is read first: whoever has to wait for it has no handle yet.
+            if attr.is_file() && access & READING != 0 && read.entry.a != 0 {
+                let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
+                let most = room.saturating_sub(size_of::<Attr>());
+                let most = usize::try_from(read.entry.a).map_or(most, |n| n.min(most));
+                volume.read(attr.ino, 0, most, &mut content)?;
+            }
             self.open(session, consumer, number, attr.ino, access, false);
         }
-        Ok(attr_of(&attr).as_bytes().to_vec())
+        let mut out = attr_of(&attr).as_bytes().to_vec();
+        out.append(&mut content);
+        Ok(out)
     }
 
     fn write(&self, session: &Session, read: &Read, volume: &Calls, ino: Ino) -> Executed {
