@@ -244,11 +244,11 @@ static void takes(int fd) {
         ccfs_file_close(file);
         CHECK(unlinkat(fd, "taken", 0) == 0);
     }
-    file = ccfs_file_open(dir, "plain", O_RDWR | O_CREAT | O_EXCL, 0666);
+    file = ccfs_file_open(dir, "not-taken", O_RDWR | O_CREAT | O_EXCL, 0666);
     CHECK(file != NULL);
     FAILS(ccfs_file_descriptor(file) == -1, EINVAL);
     ccfs_file_close(file);
-    CHECK(ccfs_dir_unlink(dir, "plain") == 0);
+    CHECK(ccfs_dir_unlink(dir, "not-taken") == 0);
     ccfs_dir_close(dir);
     ccfs_session_end(session);
 }

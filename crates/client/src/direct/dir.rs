@@ -9,6 +9,7 @@ use crate::sys::fail;
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with, statat, unlinkat,
 };
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -56,7 +57,7 @@ impl Dir {
         Ok(Dir(Arc::new(Node { session, dirs, way })))
     }
 
-    /// Opens a file. Errors: as open(2); ELOOP it is a symbolic link, which nobody follows here; EISDIR.
+    /// Opens a file. Errors: as open(2); ELOOP it is a symbolic link, which nobody follows here; EISDIR; EOPNOTSUPP it is no regular file.
     pub fn open(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
         let name = checked(name.as_ref())?;
         if how.create {
@@ -127,7 +128,10 @@ impl Dir {
                 .map(drop),
             Err(e) => Err(e),
             Ok(_) if how.create && how.exclusive => fail(libc::EEXIST),
-            Ok(Did::Done(_)) => Ok(()),
+            Ok(Did::Done(found)) => {
+                session.note_size(attr_of(found).size);
+                Ok(())
+            }
             Ok(Did::Broken) => fail(libc::EBUSY),
         };
         taken?;
@@ -213,16 +217,16 @@ impl Dir {
         let mut way = self.0.lock();
         // What is cut off is not read before.
         let wanted = if how.truncate { 0 } else { out.len() };
+        // To make it empty takes a right that the file is not opened with.
+        if how.truncate && !how.write {
+            self.0.make_real(&mut way)?;
+        }
         if let Way::Held(..) = &*way {
             match self.look_up(&mut way, name, Some(how.access()), &mut out[..wanted])? {
                 Did::Done((attr, handle, read)) => {
+                    session.note_size(attr.size);
                     let file = File::new(session, FileWay::Held(handle), how);
-                    match attr.mode & libc::S_IFMT {
-                        libc::S_IFREG => {}
-                        libc::S_IFLNK => return fail(libc::ELOOP),
-                        libc::S_IFDIR => return fail(libc::EISDIR),
-                        _ => return fail(libc::EOPNOTSUPP),
-                    }
+                    check_file(attr.mode)?;
                     drop(way);
                     if !how.truncate {
                         return Ok((file, attr, read));
@@ -235,13 +239,20 @@ impl Dir {
             }
         }
         self.through_mount(&mut way, |dir| {
-            let flags = how.flags() & !(OFlags::CREATE | OFlags::EXCL);
-            let fd = openat(dir, name, flags, Mode::empty())?;
-            let stat = rustix::fs::fstat(&fd)?;
-            if stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
-                return fail(libc::EISDIR);
-            }
-            let file = File::new(session, FileWay::Mount(fd.into()), how);
+            // Nobody waits for the other end of a pipe.
+            let flags = how.flags() & !(OFlags::CREATE | OFlags::EXCL) | OFlags::NONBLOCK;
+            let opened = openat(dir, name, flags, Mode::empty());
+            let stat = match &opened {
+                Ok(fd) => rustix::fs::fstat(fd),
+                Err(e) => match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    // Whose directory it is may not matter: it is not opened anyway.
+                    Ok(stat) if stat.st_mode & libc::S_IFMT != libc::S_IFDIR => Ok(stat),
+                    _ => Err(*e),
+                },
+            };
+            let stat = stat?;
+            check_file(stat.st_mode)?;
+            let file = File::new(session, FileWay::Mount(opened?.into()), how);
             let read = match wanted {
                 0 => 0,
                 _ => file.read_at(out, 0)?,
@@ -503,8 +514,17 @@ impl Dir {
             if rustix::fs::fstat(dir)?.st_nlink == 0 {
                 return fail(libc::ENOENT);
             }
-            // A descriptor of its own, whose position nobody shares.
-            for entry in rustix::fs::Dir::read_from(dir)? {
+            // A descriptor of its own, whose position nobody shares (a child of this process has this one too); but to open it takes a right
+            // that reading does not.
+            let all = match rustix::fs::Dir::read_from(dir) {
+                Err(Errno::ACCESS) => {
+                    let mut all = rustix::fs::Dir::new(dir.try_clone_to_owned()?)?;
+                    all.rewind();
+                    all
+                }
+                opened => opened?,
+            };
+            for entry in all {
                 let entry = entry?;
                 let name = entry.file_name().to_bytes();
                 if name != b"." && name != b".." {
@@ -600,6 +620,16 @@ fn checked(name: &Path) -> io::Result<&[u8]> {
         _ if name.contains(&b'/') || name.contains(&0) => fail(libc::EINVAL),
         _ if name.len() > 255 => fail(libc::ENAMETOOLONG),
         _ => Ok(name),
+    }
+}
+
+/// Only regular files are opened.
+fn check_file(mode: u32) -> io::Result<()> {
+    match mode & libc::S_IFMT {
+        libc::S_IFREG => Ok(()),
+        libc::S_IFLNK => fail(libc::ELOOP),
+        libc::S_IFDIR => fail(libc::EISDIR),
+        _ => fail(libc::EOPNOTSUPP),
     }
 }
 

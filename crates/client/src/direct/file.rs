@@ -97,8 +97,12 @@ impl File {
     /// Writes all of `data` at `offset`. Errors: EBADF it is not open for writing, and as pwrite(2).
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.writable()?;
-        self.session
-            .check_size(offset.checked_add(data.len() as u64))?;
+        let end = end_of(offset, data.len())?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.session.check_size(Some(end))?;
+        self.session.note_size(end);
         for (n, part) in data.chunks(DATA_MAX).enumerate() {
             let at = offset + (n * DATA_MAX) as u64;
             self.count(|g| &g.posted);
@@ -127,7 +131,16 @@ impl File {
                     h,
                     ..Entry::default()
                 };
-                self.session.post(entry, &[part])
+                if self.session.note_append(part.len() as u64) {
+                    return self.session.post(entry, &[part]);
+                }
+                // What is accepted cannot fail, and this can: it has to be asked for. Of the program's own limit the daemon knows nothing.
+                let Did::Done(attr) = self.held_stat(h)? else {
+                    return Ok(Did::Broken);
+                };
+                self.session
+                    .check_size(attr.size.checked_add(part.len() as u64))?;
+                Ok(self.session.ask(entry, &[part], 0)?.map(drop))
             };
             self.either(held, |fd| {
                 // pwritev2 with RWF_APPEND: the descriptor has no O_APPEND.
@@ -149,6 +162,7 @@ impl File {
         if !self.how.read {
             return fail(libc::EBADF);
         }
+        end_of(offset, out.len())?;
         let mut done = 0;
         while done < out.len() {
             let want = (out.len() - done).min(DATA_MAX);
@@ -181,11 +195,12 @@ impl File {
 
     /// Changes the size, bytes. Errors: as ftruncate(2).
     pub fn truncate(&self, size: u64) -> io::Result<()> {
-        if !self.how.write {
+        if !self.how.write || size > i64::MAX as u64 {
             return fail(libc::EINVAL);
         }
         self.session.check_size(Some(size))?;
         self.count(|g| &g.posted);
+        self.session.note_size(size);
         let held = |h| {
             let entry = Entry {
                 op: op::TRUNCATE,
@@ -201,16 +216,18 @@ impl File {
     /// Its attributes. Errors: as fstat(2).
     pub fn stat(&self) -> io::Result<Attr> {
         self.count(|g| &g.asked);
-        let held = |h| {
-            let entry = Entry {
-                op: op::STAT,
-                h,
-                ..Entry::default()
-            };
-            let done = self.session.ask(entry, &[], size_of::<Attr>())?;
-            Ok(done.map(attr_of))
-        };
+        let held = |h| self.held_stat(h);
         self.either(held, |fd| Ok(attr_of_stat(&rustix::fs::fstat(fd)?)))
+    }
+
+    fn held_stat(&self, h: u32) -> io::Result<Did<Attr>> {
+        let entry = Entry {
+            op: op::STAT,
+            h,
+            ..Entry::default()
+        };
+        let done = self.session.ask(entry, &[], size_of::<Attr>())?;
+        Ok(done.map(attr_of))
     }
 
     /// Changes the permission bits. Errors: as fchmod(2).
@@ -320,6 +337,14 @@ impl File {
         drop(asked);
         let flags = self.how.flags_of_existing();
         Ok(openat(&session.dir, &name[..bytes], flags, Mode::empty())?)
+    }
+}
+
+/// Where so many bytes end. Error: EINVAL, no file can be so large anywhere.
+fn end_of(offset: u64, len: usize) -> io::Result<u64> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= i64::MAX as u64 => Ok(end),
+        _ => fail(libc::EINVAL),
     }
 }
 

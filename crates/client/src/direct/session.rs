@@ -1,6 +1,6 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
 use super::layout::{
-    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, VERSION, WOULD_WAIT, cost, op, word,
+    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, VERSION, WOULD_WAIT, cost, op, word,
 };
 use super::memory::Memory;
 use super::ring::{Asked, Posted, Ring};
@@ -9,6 +9,7 @@ use crate::sys::{self, fail, ioctl};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,6 +32,8 @@ pub(super) struct Session {
     pub moves: Mutex<()>,
     /// Largest size of a file, bytes.
     size_max: u64,
+    /// No file that the session holds is larger, bytes.
+    reach: AtomicU64,
 }
 
 struct Link {
@@ -66,6 +69,7 @@ impl Session {
             umask: sys::umask(),
             moves: Mutex::default(),
             size_max: sys::file_size_limit(),
+            reach: AtomicU64::new(0),
         }))
     }
 
@@ -90,13 +94,27 @@ impl Session {
 
     /// Error: EFBIG, a file cannot be so large.
     pub fn check_size(&self, bytes: Option<u64>) -> io::Result<()> {
+        match bytes {
+            Some(bytes) if bytes <= self.size_max() => Ok(()),
+            _ => fail(libc::EFBIG),
+        }
+    }
+
+    fn size_max(&self) -> u64 {
         let volume = self.link().map_or(i64::MAX as u64, |link| {
             link.ring.memory().u64(word::SIZE_MAX).load(Relaxed)
         });
-        match bytes {
-            Some(bytes) if bytes <= volume.min(self.size_max) => Ok(()),
-            _ => fail(libc::EFBIG),
-        }
+        volume.min(self.size_max)
+    }
+
+    /// A held file has so many bytes, or gets them.
+    pub fn note_size(&self, bytes: u64) {
+        self.reach.fetch_max(bytes, SeqCst);
+    }
+
+    /// So many bytes are appended to a held file. True: it can take them, whatever its size is.
+    pub fn note_append(&self, bytes: u64) -> bool {
+        self.reach.fetch_add(bytes, SeqCst).saturating_add(bytes) <= self.size_max()
     }
 
     /// A handle that nobody uses. Error: ENFILE there is none.
@@ -272,6 +290,11 @@ fn did<T>(result: i32, value: T) -> io::Result<Did<T>> {
 
 impl Link {
     fn begin(dir: BorrowedFd<'_>, flags: u32) -> io::Result<Link> {
+        // To make it all the same would end the program: SIGXFSZ.
+        if sys::file_size_limit() < MEMORY as u64 {
+            let why = "the limit of file sizes leaves no room for a session";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let (memory, fd) = Memory::make()?;
         let mut arg = DirectBeginArg {
             version: abi::VERSION,
