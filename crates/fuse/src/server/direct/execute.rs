@@ -10,8 +10,8 @@ use ccfs_client::direct::layout::{
 };
 use ccfs_engine::acl::Acl;
 use ccfs_engine::{
-    Calls, Context, Ino, Promise, RenameFlags, SetAttr, SetTime, SyncCall, Wait, WriteFlags,
-    drawn_by_this_thread,
+    Calls, Context, Ino, Promise, ROOT_INO, RenameFlags, SetAttr, SetTime, SyncCall, Wait,
+    WriteFlags, drawn_by_this_thread,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -301,7 +301,8 @@ impl Direct {
             mode = in_dir.mode_of_new(mode);
         }
         Ok(match entry.op {
-            op::MKDIR => volume.mkdir(&cx, dir, name, bits)?,
+            // What else there is in a mode is no directory's to ask for: mkdir(2).
+            op::MKDIR => volume.mkdir(&cx, dir, name, bits & 0o1777)?,
             _ => volume.mknod(&cx, dir, name, mode, 0)?,
         })
     }
@@ -372,7 +373,8 @@ impl Direct {
         if number != NO_HANDLE {
             self.check_new_handle(consumer, read)?;
             let access = read.entry.b as u32 & (READING | WRITING);
-            if attr.is_file() && access != 0 {
+            // No directory is opened for writing, whoever asks.
+            if attr.is_file() && access != 0 || attr.is_dir() && access == READING {
                 let flag = |bit, right| if access & bit != 0 { right } else { 0 };
                 let want = flag(READING, rights::READ) | flag(WRITING, rights::WRITE);
                 self.may(session, volume, attr.ino, want)?;
@@ -449,15 +451,16 @@ impl Direct {
         let split = read.bytes.split_at_checked(first);
         let (old, new) = split.ok_or(Errno(libc::EINVAL))?;
         let (old, new) = (name(old)?, name(new)?);
-        if !session.user.may_all {
-            self.may_rename(session, volume, (from, old), (to, new))?;
+        if from != to || !session.user.may_all {
+            self.check_rename(session, volume, (from, old), (to, new))?;
         }
         let cx = self.context(session, read, 0);
         volume.rename(&cx, from, old, to, new, RenameFlags::default())?;
         Ok(Vec::new())
     }
 
-    fn may_rename(
+    /// What the kernel looks at before it has a file system rename anything: where the two are, then rights.
+    fn check_rename(
         &self,
         session: &Session,
         volume: &Calls,
@@ -466,15 +469,27 @@ impl Direct {
     ) -> Result<(), Refused> {
         self.may(session, volume, from, rights::SEARCH)?;
         self.may(session, volume, to, rights::SEARCH)?;
-        let moved = volume.lookup(from, old)?.ino;
+        let moved = volume.lookup(from, old)?;
         let target = match volume.lookup(to, new) {
-            Ok(target) if target.ino == moved => return Ok(()),
-            Ok(target) => Some(Rights::of(session, volume, target.ino)?),
+            Ok(target) => Some(target),
             Err(e) if e.errno() == libc::ENOENT => None,
             Err(e) => return Err(e.into()),
         };
+        if from != to && moved.is_dir() && is_within(volume, to, moved.ino)? {
+            return Err(Refused::Errno(libc::EINVAL));
+        }
+        let above = target.as_ref().filter(|t| from != to && t.is_dir());
+        if let Some(above) = above
+            && is_within(volume, from, above.ino)?
+        {
+            return Err(Refused::Errno(libc::ENOTEMPTY));
+        }
+        if session.user.may_all || target.as_ref().is_some_and(|t| t.ino == moved.ino) {
+            return Ok(());
+        }
         let of = |ino| Rights::of(session, volume, ino);
-        let (from_rights, to_rights, moved) = (of(from)?, of(to)?, of(moved)?);
+        let (from_rights, to_rights, moved) = (of(from)?, of(to)?, of(moved.ino)?);
+        let target = target.map(|t| of(t.ino)).transpose()?;
         let rename = rights::Rename {
             from: from_rights.object(),
             to: to_rights.object(),
@@ -563,6 +578,15 @@ impl<'s> Rights<'s> {
     fn mode_of_new(&self, mode: u16) -> u16 {
         self.caller.mode_of_new(&self.object(), mode)
     }
+}
+
+/// A directory is this one, or below it.
+fn is_within(volume: &Calls, dir: Ino, above: Ino) -> Result<bool, Refused> {
+    let mut at = dir;
+    while at != above && at != ROOT_INO {
+        at = volume.lookup(at, b"..")?.ino;
+    }
+    Ok(at == above)
 }
 
 /// Writes what came of an entry where its program looks.
