@@ -178,7 +178,7 @@ int ccfs_dir_list(ccfs_dir *dir, int (*each)(void *context, const char *name, ui
 int ccfs_dir_sync(ccfs_dir *dir);
 
 /* Opens a file with these flags of open(2): O_RDONLY, O_WRONLY or O_RDWR, O_CREAT, O_EXCL with it, O_TRUNC for writing.
- * Errors: EINVAL other flags; ELOOP a symbolic link; EISDIR; those of open(2). */
+ * Errors: EINVAL other flags; ELOOP a symbolic link; EISDIR; EOPNOTSUPP no regular file; those of open(2). */
 ccfs_file *ccfs_file_open(ccfs_dir *dir, const char *name, int flags, mode_t mode);
 void ccfs_file_close(ccfs_file *file);
 

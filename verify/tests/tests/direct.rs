@@ -5,6 +5,8 @@ mod actors;
 mod crashes;
 #[path = "direct/one_file.rs"]
 mod one_file;
+#[path = "direct/posix/mod.rs"]
+mod posix;
 #[path = "direct/sharing.rs"]
 mod sharing;
 #[path = "direct/torture.rs"]

@@ -190,7 +190,7 @@ fn killed_program_loses_nothing() {
     for i in 0..600u64 {
         use std::io::{BufRead, Write};
         let line = match i % 2 {
-            0 => format!("open 0 {i} 0 7"),
+            0 => format!("open 0 n{i} 0 rwce 0640"),
             _ => "write 0 0 100 5".into(),
         };
         writeln!(to, "{line}").expect("send");

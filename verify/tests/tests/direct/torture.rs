@@ -69,30 +69,32 @@ fn draw(rng: &mut Rng, plain: bool) -> String {
     let (at, len, tag) = (rng.below(12_000), rng.below(7000), rng.below(256));
     match rng.below(if plain { 46 } else { 40 }) {
         0..=6 => {
-            let how = *rng.pick(&[0, 1, 3, 3, 3, 7, 7, 9, 11, 2]);
-            format!("open {d} {n} {f} {how}")
+            let how = rng.pick(&[
+                "r", "rw", "rwc", "rwc", "rwc", "rwce", "rwce", "rwt", "rwct", "rc",
+            ]);
+            format!("open {d} n{n} {f} {how} 0640")
         }
         // Slot 0 stays the root.
-        7..=9 => format!("mkdir {d} {n} {}", 1 + e % 4),
-        10..=12 => format!("opendir {d} {n} {}", 1 + e % 4),
-        13..=14 => format!("unlink {d} {n}"),
-        15 => format!("rmdir {d} {n}"),
-        16..=19 => format!("rename {d} {n} {e} {m}"),
-        20..=22 => format!("lstat {d} {n}"),
+        7..=9 => format!("mkdir {d} n{n} {} 0750", 1 + e % 4),
+        10..=12 => format!("opendir {d} n{n} {}", 1 + e % 4),
+        13..=14 => format!("unlink {d} n{n}"),
+        15 => format!("rmdir {d} n{n}"),
+        16..=19 => format!("rename {d} n{n} {e} n{m}"),
+        20..=22 => format!("lstat {d} n{n}"),
         23..=24 => format!("list {d}"),
         25..=28 => format!("write {f} {at} {len} {tag}"),
         29..=30 => format!("append {f} {len} {tag}"),
         31..=33 => format!("read {f} {at} {}", len * 2),
         34..=35 => format!("truncate {f} {at}"),
         36..=37 => format!("fstat {f}"),
-        38 => format!("chmod {f} {}", rng.pick(&[0o600, 0o644, 0o755])),
+        38 => format!("chmod {f} {}", rng.pick(&["0600", "0644", "0755"])),
         39 => match rng.below(4) {
             0 => format!("sync {f}"),
             _ => format!("close {f}"),
         },
-        40..=41 => format!("link {d} {n} {e} {m}"),
-        42 => format!("symlink {d} {n}"),
-        43 => format!("utimens {d} {n}"),
+        40..=41 => format!("link {d} n{n} {e} n{m}"),
+        42 => format!("symlink {d} n{n}"),
+        43 => format!("utimens {d} n{n}"),
         _ => format!("map {f} {tag}"),
     }
 }
