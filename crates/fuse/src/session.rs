@@ -121,6 +121,7 @@ impl Session {
                     direct: DirectAllowed {
                         on: config.direct.unwrap_or(!config.allow_other),
                         others: config.allow_other,
+                        by_hand: false,
                     },
                     read_only: config.read_only,
                     synchronous: config.sync || config.dirsync,

@@ -5,7 +5,7 @@
 #![deny(unsafe_code)]
 pub mod ace;
 pub mod config;
-mod counts;
+pub mod counts;
 pub mod coverage;
 pub mod drive;
 mod e2fsprogs;

@@ -65,6 +65,8 @@ pub struct Allowed {
     pub on: bool,
     /// Others than the mount's owner may use it.
     pub others: bool,
+    /// For tests, which choose the moments: sessions' threads carry nothing out before the end ([`Server::carry_out_direct`]).
+    pub by_hand: bool,
 }
 
 /// All sessions of a mount.
@@ -637,6 +639,13 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Does what a session's thread would do now, for what was published up to `tail`. Errors: EBADF, there is no such session.
+    pub fn carry_out_direct(&self, session: u64, tail: u64) -> Answer {
+        let found = self.direct.sessions.read().get(&session).cloned();
+        let session = found.ok_or(Errno(libc::EBADF))?;
+        self.direct.carry_out_to(&session, tail, Wait::Allowed)
     }
 
     /// Before a request is carried out: what was posted before it by those whose order it shares.

@@ -34,6 +34,9 @@ pub fn start(direct: Arc<Direct>, session: Arc<Session>) -> io::Result<()> {
 }
 
 fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
+    while direct.allowed.by_hand && !session.is_ending() {
+        std::thread::sleep(DOZE);
+    }
     let (mut dozed, mut looked, mut claimed) = (0, Instant::now(), Instant::now());
     loop {
         // Others may go on posting with its memory.

@@ -1,0 +1,298 @@
+//! One run: a volume, programs with and without sessions in streams of their own and in shared ones, and what they do.
+use crate::drive::{Driver, Place};
+use crate::entries::is_direct;
+use crate::kernel::Kernel;
+use crate::session::{Session, Thread};
+use ccfs_client::abi as client;
+use ccfs_crash::counts::Counts;
+use ccfs_crash::drive::Ended;
+use ccfs_crash::flash;
+use ccfs_crash::generate::{Action, Generator};
+use ccfs_crash::image;
+use ccfs_crash::marks::Marks;
+use ccfs_crash::observe::observe;
+use ccfs_crash::oracle::*;
+use ccfs_crash::run::{Run, Source, mount};
+use ccfs_crash::script::Script;
+use ccfs_crash::setting::{FIRST_NODE, Setting};
+use ccfs_disks::SimDevice;
+use ccfs_fuse::abi::ROOT_ID;
+use ccfs_testkit::Rng;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A run to make.
+pub struct Plan {
+    pub setting: Setting,
+    pub seed: u64,
+}
+
+/// What a run was and did.
+pub struct Recorded {
+    pub run: Run,
+    /// Calls by the way that they took.
+    pub ways: Counts,
+}
+
+/// Streams and sessions of threads: each stream has a program with a session, and perhaps another one with or without; one session may
+/// have threads in two streams.
+fn layout(rng: &mut Rng, streams: usize) -> Vec<(usize, Option<usize>)> {
+    let (mut places, mut sessions) = (Vec::new(), 0);
+    for stream in 0..streams {
+        places.push((stream, Some(sessions)));
+        sessions += 1;
+        match rng.below(5) {
+            0 | 1 => {
+                places.push((stream, Some(sessions)));
+                sessions += 1;
+            }
+            2 => places.push((stream, None)),
+            _ => {}
+        }
+    }
+    if streams > 1 && rng.chance(25) {
+        places.push((rng.index(streams), Some(0)));
+    }
+    // Who comes first posts in the stream.
+    rng.shuffle(&mut places);
+    places
+}
+
+/// Threads of the streams, and their sessions. `None`: there can be none for this process.
+fn populate(
+    kernel: &Kernel,
+    rng: &mut Rng,
+    streams: usize,
+) -> Result<Option<(Vec<Place>, Vec<Session>)>, String> {
+    let io = |what: &'static str| move |e: i32| format!("{what}: errno {e}");
+    let (mut places, mut all) = (Vec::new(), Vec::new());
+    let mut ids = Vec::new();
+    let layout = layout(rng, streams);
+    let sessions = layout.iter().filter_map(|p| p.1).max().map_or(0, |n| n + 1);
+    for (stream, session) in &layout {
+        let thread = Thread::start()?;
+        while ids.len() <= *stream {
+            let mut arg = stream_arg(0);
+            let made = kernel.ioctl(thread.tid, ROOT_ID, client::IOC_NEW_STREAM, &mut arg);
+            made.map_err(io("a new stream"))?;
+            ids.push(arg.id);
+        }
+        let mut arg = stream_arg(ids[*stream]);
+        let set = kernel.ioctl(thread.tid, ROOT_ID, client::IOC_SET_STREAM, &mut arg);
+        set.map_err(io("a thread's stream"))?;
+        places.push(Place {
+            thread,
+            stream: *stream,
+            session: *session,
+        });
+    }
+    for number in 0..sessions {
+        let tid = places
+            .iter()
+            .find(|p| p.session == Some(number))
+            .map_or(0, |p| p.thread.tid);
+        match Session::begin(kernel, tid)? {
+            Some(session) => all.push(session),
+            None => return Ok(None),
+        }
+    }
+    for place in &places {
+        if let Some(session) = place.session {
+            all[session].note_thread(kernel, place.thread.tid)?;
+        }
+    }
+    Ok(Some((places, all)))
+}
+
+fn stream_arg(id: u64) -> client::StreamArg {
+    client::StreamArg {
+        version: client::VERSION,
+        flags: 0,
+        id,
+    }
+}
+
+/// Performs a workload. `None`: there can be no sessions here. The error says which promise was broken without any crash.
+pub fn record(
+    plan: &Plan,
+    source: Source,
+    done: &mut Vec<(usize, Action)>,
+) -> Result<Option<Recorded>, String> {
+    let setting = plan.setting;
+    let base = match setting.flash {
+        true => flash::base(setting.config)?,
+        false => image::base(setting.config)?,
+    };
+    let dev = Arc::new(match setting.ordered {
+        true => SimDevice::ordered(&base),
+        false => SimDevice::new(&base),
+    });
+    let vol = mount(flash::attach(&setting, dev.clone())?, setting.options())?;
+    let mounted = dev.events();
+    let base = observe(&vol)?;
+    let kernel = Kernel::new(&vol, base.root)?;
+    let mut rng = Rng::new(plan.seed ^ 0x6469_7265_6374);
+    let Some((places, sessions)) = populate(&kernel, &mut rng, setting.streams)? else {
+        return Ok(None);
+    };
+    let mut driver = Driver {
+        vol,
+        dev: dev.clone(),
+        kernel,
+        sessions,
+        places,
+        seed: plan.seed,
+        tree: base.clone(),
+        history: History {
+            streams: setting.streams,
+            ..History::default()
+        },
+        began: Vec::new(),
+        synced: Vec::new(),
+        open: Vec::new(),
+        ways: Counts::new(),
+        met: HashMap::new(),
+    };
+    let worked =
+        work(&mut driver, source, done).and_then(|()| end(&mut driver, &setting, &mut rng));
+    // Its sessions' threads are to end in any case.
+    driver.vol.shutdown();
+    let _ = driver.kernel.server.end();
+    worked?;
+    let an = Analysis::new(base, driver.history, false)
+        .map_err(|(i, e)| format!("the model refuses operation {i}: {e}"))?;
+    let run = Run {
+        setting: Setting {
+            unmount: false,
+            ..setting
+        },
+        dev,
+        an,
+        actions: done.clone(),
+        mounted,
+        began: driver.began,
+        synced: driver.synced,
+        no_space: 0,
+        aborts: 0,
+        conflicts: 0,
+        taken_back: 0,
+        marks: Marks::default(),
+        // Sessions are carried out in the order of random numbers where a call concerns all of them.
+        replays: false,
+    };
+    Ok(Some(Recorded {
+        run,
+        ways: driver.ways,
+    }))
+}
+
+fn work(
+    driver: &mut Driver,
+    source: Source,
+    done: &mut Vec<(usize, Action)>,
+) -> Result<(), String> {
+    let mut next = actions(source);
+    while let Some((stream, action)) = next(driver)? {
+        done.push((stream, action.clone()));
+        if driver.act(stream, &action)? == Ended::NoSpace {
+            driver.count("no space");
+        }
+    }
+    Ok(())
+}
+
+/// A source's next action, on what is there by then.
+type Next = Box<dyn FnMut(&Driver) -> Result<Option<(usize, Action)>, String>>;
+
+fn actions(source: Source) -> Next {
+    match source {
+        Source::Text(text) => {
+            let mut script = Script::new(&text, FIRST_NODE);
+            Box::new(move |driver| script.next(&driver.tree))
+        }
+        Source::Actions(all) => {
+            let mut rest = all.into_iter();
+            Box::new(move |_| Ok(rest.next()))
+        }
+        Source::Random(seed, mix, length) => {
+            let mut generator = Generator::new(seed, mix, FIRST_NODE);
+            let mut left = length;
+            Box::new(move |driver| {
+                left = left.saturating_sub(1);
+                Ok((left > 0).then(|| generated(&mut generator, driver)))
+            })
+        }
+    }
+}
+
+/// Mostly what sessions can do; and what a stream works in is now and then put away, so that it makes something new, which is held.
+fn generated(generator: &mut Generator, driver: &Driver) -> (usize, Action) {
+    let tree = &driver.tree;
+    let stream = generator.rng.index(generator.mix.streams);
+    let own = format!("s{stream}").into_bytes();
+    if let Ok(node) = tree.lookup(tree.root, &own)
+        && driver.kernel.knows(node)
+        && generator.rng.chance(12)
+    {
+        let free = (0..).map(|n| format!("old{n}").into_bytes());
+        let mut free = free.filter(|name| tree.lookup(tree.root, name).is_err());
+        let op = Op::Rename {
+            from: tree.root,
+            name: own.into(),
+            to: tree.root,
+            new_name: free.next().unwrap_or_default().into(),
+            kind: RenameKind::Plain,
+        };
+        return (stream, Action::Op(op));
+    }
+    let mut action = generator.next_of(tree, stream);
+    for _ in 0..6 {
+        let usual = match &action {
+            Action::Op(op) => is_direct(op),
+            _ => true,
+        };
+        if usual || generator.rng.chance(15) {
+            break;
+        }
+        action = generator.next_of(tree, stream);
+    }
+    // Sessions here are root's.
+    if let Action::Op(
+        Op::Mknod { make, .. }
+        | Op::Mkdir { make, .. }
+        | Op::Symlink { make, .. }
+        | Op::Tmpfile { make, .. },
+    ) = &mut action
+    {
+        (make.uid, make.gid) = (0, 0);
+    }
+    (stream, action)
+}
+
+/// What is posted at the end is carried out, or is not, or is by the unmount.
+fn end(driver: &mut Driver, setting: &Setting, rng: &mut Rng) -> Result<(), String> {
+    let left = rng.chance(50).then(|| rng.index(driver.sessions.len()));
+    for (number, session) in driver.sessions.iter_mut().enumerate() {
+        if left != Some(number) {
+            session.carry_out(&driver.kernel)?;
+        }
+    }
+    if !driver.sessions.iter().any(Session::is_pending) {
+        let seen = observe(&driver.vol)?;
+        if let Some(d) = driver.tree.difference(&seen, false) {
+            return Err(format!("at the end the tree is wrong: {d}"));
+        }
+    }
+    if setting.unmount {
+        let after = driver.history.ops.len();
+        let ended = driver.kernel.server.end();
+        ended.map_err(|e| format!("unmount: {e}"))?;
+        driver.history.syncs.push(Sync {
+            stream: 0,
+            kind: SyncKind::Volume,
+            after,
+        });
+        driver.synced.push(driver.events());
+    }
+    Ok(())
+}
