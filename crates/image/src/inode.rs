@@ -247,6 +247,34 @@ impl Core {
         Ok(())
     }
 
+    /// Makes the inode table real on the way to an inode, so many blocks of it. False: `take_inode_bit` would have to make more than that at once.
+    pub fn approach_inode(&self, ino: Ino, blocks: u32) -> Result<bool> {
+        let l = &self.layout;
+        let ((group, bit), per) = (self.inode_bit(ino), l.inodes_per_block());
+        if !l.has_uninit() {
+            return Ok(true);
+        }
+        let (flags, unused) = self.desc(group, |d| (d.flags(), d.itable_unused()))?;
+        let used = match flags & INODE_UNINIT {
+            0 => l.inodes_per_group.saturating_sub(unused),
+            _ => 0,
+        };
+        let reach = (used / per + blocks) * per;
+        if bit < reach {
+            return Ok(true);
+        }
+        self.initialise(group, reach - 1)?;
+        // As it is, and real from here on.
+        let pblk = self.group(group)?.inode_bitmap;
+        self.modify(pblk, Kind::InodeBitmap { group }, |_| ())?;
+        self.note_stale(group, true);
+        self.modify_desc(group, |d| {
+            d.set_flags(d.flags() & !INODE_UNINIT);
+            d.set_itable_unused(l.inodes_per_group - reach);
+        })?;
+        Ok(false)
+    }
+
     /// Makes the group's block bitmap real, and its inode table up to the block that holds `bit`: what was never used of that is zeroed.
     fn initialise(&self, group: u32, bit: u32) -> Result<()> {
         let l = &self.layout;
@@ -420,6 +448,16 @@ impl Image {
             )));
         }
         Ok(())
+    }
+
+    /// Before `create_inode`, where not much may be changed at once: makes the inode table real up to the inode, so many blocks of it. False: there is more.
+    ///
+    /// # Errors
+    /// ENOENT out of range.
+    pub fn approach_inode(&self, ino: Ino, blocks: u32) -> Result<bool> {
+        self.check_public(ino)?;
+        self.core.inode_place(ino)?;
+        self.core.approach_inode(ino, blocks)
     }
 
     /// Makes a free inode one in use: bit, counts, zeroed table, an empty mapping.

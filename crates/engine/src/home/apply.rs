@@ -19,6 +19,8 @@ use std::time::Instant;
 
 /// Blocks that one step of freeing may dirty.
 const FREE_BUDGET: usize = 32;
+/// Blocks of an inode table that one step of a creation may make real.
+const TABLE_BUDGET: u32 = 32;
 
 /// What only the applier (one thread at a time) knows.
 pub struct Applier {
@@ -386,6 +388,10 @@ impl Home {
         let image = &self.image;
         match record {
             Record::Create { ino, parent, attr } => {
+                // Numbers in front of it may all be of others that are not there yet.
+                if !image.approach_inode(*ino, TABLE_BUDGET)? {
+                    return Ok(Attempt::Again);
+                }
                 if is_dir(attr.mode) {
                     image.create_inode(
                         *ino,

@@ -48,6 +48,7 @@ noting! {
     fn read_attr(ino) -> InodeAttr;
     fn blocks512(ino) -> u64;
     fn write_attr(ino, attr: &InodeAttr) -> ();
+    fn approach_inode(ino, blocks: u32) -> bool;
     fn create_inode(ino, attr: &InodeAttr) -> ();
     fn clear_inode(ino, dtime: u32) -> ();
     fn set_fast_symlink(ino, target: &[u8]) -> ();

@@ -10,7 +10,7 @@ mod record;
 mod session;
 
 use ccfs_crash::ace;
-use ccfs_crash::config::config;
+use ccfs_crash::config::{CONFIGS, Config};
 use ccfs_crash::counts::Counts;
 use ccfs_crash::coverage::Coverage;
 use ccfs_crash::explore::{Effort, explore, workload};
@@ -23,6 +23,29 @@ use ccfs_testkit::Rng;
 use record::{Plan, record};
 use std::sync::Mutex;
 use std::time::Duration;
+
+/// Volumes with so many inodes that several sessions are promised enough of them to post.
+const VOLUMES: &[Config] = &[
+    Config {
+        size_mib: 32,
+        inodes: 4096,
+        ..CONFIGS[0]
+    },
+    Config {
+        inodes: 4096,
+        ..CONFIGS[1]
+    },
+    Config {
+        size_mib: 32,
+        inodes: 4096,
+        ..CONFIGS[4]
+    },
+    Config {
+        size_mib: 32,
+        inodes: 4096,
+        ..CONFIGS[5]
+    },
+];
 
 /// How long a failure is shortened.
 const SHRINK: Duration = Duration::from_secs(60);
@@ -79,10 +102,15 @@ fn tell(total: &Coverage, ways: &Mutex<Counts>, wanted: &[&str]) {
 fn random(seed: u64) -> (Plan, Source) {
     let (setting, mix, _) = workload(seed);
     let mut rng = Rng::new(seed ^ 0x6469_7263);
-    let volume = *rng.pick(&["1k", "1k", "4k", "2k", "128", "nocsum", "64m"]);
+    let config = match rng.below(12) {
+        // Nothing is posted there: all is asked.
+        0 => &CONFIGS[0],
+        1..5 => &VOLUMES[0],
+        _ => rng.pick(VOLUMES),
+    };
     let streams = 1 + rng.index(3);
     let setting = Setting {
-        config: config(volume).unwrap_or(setting.config),
+        config,
         streams,
         flash: seed % 12 == 5,
         maps: false,
@@ -158,11 +186,10 @@ fn crashes_of_short_sequences() {
     let ways = Mutex::default();
     let total = explore_seeds(200, |seed| {
         let number = seed * 7919 % ace::sequences(1);
-        let volume = ["1k", "4k"][(seed % 2) as usize];
         let setting = Setting {
             streams: 2,
             unmount: seed % 3 == 0,
-            ..Setting::new(config(volume).ok_or("no such volume")?)
+            ..Setting::new(&VOLUMES[(seed % 2) as usize])
         };
         let effort = Effort { seed, ..effort };
         let source = Source::Text(ace::sequence(1, number));
