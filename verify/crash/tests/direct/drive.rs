@@ -72,10 +72,7 @@ impl Driver {
     pub fn act(&mut self, stream: usize, action: &Action) -> Done<Ended> {
         let rng = &mut self.chances_of(stream, action);
         self.meanwhile(rng)?;
-        let mine: Vec<usize> = (0..self.places.len())
-            .filter(|p| self.places[*p].stream == stream)
-            .collect();
-        let place = *rng.pick(&mine);
+        let place = self.who(stream, action, rng);
         match action {
             Action::Op(op) => self.operate(place, op, rng),
             Action::Fsync { node, data_only } => self.fsync(place, *node, *data_only, rng),
@@ -108,6 +105,26 @@ impl Driver {
         }
     }
 
+    /// A thread of the stream, mostly one whose session has what the action is about.
+    fn who(&self, stream: usize, action: &Action, rng: &mut Rng) -> usize {
+        let about = match action {
+            Action::Op(op) => op.nodes(),
+            Action::Fsync { node, .. } | Action::Barrier(node) => vec![*node],
+            _ => Vec::new(),
+        };
+        let has = |place: &usize| {
+            let session = self.places[*place].session.map(|s| &self.sessions[s]);
+            session.is_some_and(|s| about.iter().any(|node| s.handles.contains_key(node)))
+        };
+        let all = 0..self.places.len();
+        let mine: Vec<usize> = all.filter(|p| self.places[*p].stream == stream).collect();
+        let holders: Vec<usize> = mine.iter().copied().filter(has).collect();
+        match holders.is_empty() || rng.chance(10) {
+            true => *rng.pick(&mine),
+            false => *rng.pick(&holders),
+        }
+    }
+
     fn tid(&self, place: usize) -> u32 {
         self.places[place].thread.tid
     }
@@ -129,9 +146,9 @@ impl Driver {
     /// read and close.
     fn meanwhile(&mut self, rng: &mut Rng) -> Done<()> {
         for session in &mut self.sessions {
-            if rng.chance(10) {
+            if rng.chance(5) {
                 session.carry_out(&self.kernel)?;
-            } else if rng.chance(10) && !session.pending.is_empty() {
+            } else if rng.chance(8) && !session.pending.is_empty() {
                 let tail = *rng.pick(&session.pending);
                 session.carry_out_to(&self.kernel, tail)?;
                 *self.ways.entry("carried out in part".into()).or_default() += 1;
@@ -143,13 +160,13 @@ impl Driver {
         let node = *rng.pick(&nodes);
         let is_file = self.tree.content(node).is_some();
         match rng.below(100) {
-            0..3 => self.kernel_knows(place, node, rng).map(drop),
-            3..6 if is_file && !self.open.contains(&node) => {
+            0..2 => self.kernel_knows(place, node, rng).map(drop),
+            2..6 if is_file && !self.open.contains(&node) => {
                 self.kernel.forget(node);
                 Ok(())
             }
-            6..12 => self.compare_read(place, rng),
-            12..16 => self.close_one(place, rng),
+            6..10 => self.compare_read(place, rng),
+            10..13 => self.close_one(place, rng),
             _ => Ok(()),
         }
     }

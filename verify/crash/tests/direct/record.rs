@@ -225,33 +225,37 @@ fn actions(source: Source) -> Next {
     }
 }
 
-/// Mostly what sessions can do; and what a stream works in is now and then put away, so that it makes something new, which is held.
+/// Mostly what sessions can do. What a stream works in is put away when the kernel knows it, and something new is made, which is held.
 fn generated(generator: &mut Generator, driver: &Driver) -> (usize, Action) {
     let tree = &driver.tree;
     let stream = generator.rng.index(generator.mix.streams);
-    let own = format!("s{stream}").into_bytes();
-    if let Ok(node) = tree.lookup(tree.root, &own)
-        && driver.kernel.knows(node)
-        && generator.rng.chance(12)
-    {
-        let free = (0..).map(|n| format!("old{n}").into_bytes());
-        let mut free = free.filter(|name| tree.lookup(tree.root, name).is_err());
+    let own = Bytes::from(format!("s{stream}").into_bytes());
+    let there = tree.lookup(tree.root, &own).ok();
+    if there.is_some_and(|node| driver.kernel.knows(node)) && generator.rng.chance(15) {
+        let mut names = (0..).map(|n| Bytes::from(format!("old{n}").into_bytes()));
+        let free = names.find(|name| tree.lookup(tree.root, name).is_err());
         let op = Op::Rename {
             from: tree.root,
-            name: own.into(),
+            name: own.clone(),
             to: tree.root,
-            new_name: free.next().unwrap_or_default().into(),
+            new_name: free.unwrap_or(own),
             kind: RenameKind::Plain,
         };
         return (stream, Action::Op(op));
     }
+    // So often another one is drawn that is not of the wanted kind.
+    let (wants_own, tries) = match there {
+        None if generator.rng.chance(50) => (true, 60),
+        _ => (false, 6),
+    };
     let mut action = generator.next_of(tree, stream);
-    for _ in 0..6 {
-        let usual = match &action {
-            Action::Op(op) => is_direct(op),
-            _ => true,
+    for _ in 0..tries {
+        let wanted = match &action {
+            Action::Op(Op::Mkdir { name, .. }) if wants_own => *name == own,
+            Action::Op(op) => !wants_own && is_direct(op),
+            _ => !wants_own,
         };
-        if usual || generator.rng.chance(15) {
+        if wanted || !wants_own && generator.rng.chance(6) {
             break;
         }
         action = generator.next_of(tree, stream);
