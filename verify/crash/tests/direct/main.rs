@@ -113,6 +113,8 @@ fn random(seed: u64) -> (Plan, Source) {
         config,
         streams,
         flash: seed % 12 == 5,
+        // So little that commits begin between two entries that are carried out together.
+        dirty_limit: *rng.pick(&[setting.dirty_limit, 8 << 10, 24 << 10]),
         maps: false,
         ..setting
     };
