@@ -30,6 +30,8 @@ pub struct Driver {
     pub kernel: Kernel,
     pub sessions: Vec<Session>,
     pub places: Vec<Place>,
+    /// The streams' numbers.
+    pub streams: Vec<u64>,
     pub seed: u64,
     pub tree: Tree,
     pub history: History,
@@ -167,6 +169,7 @@ impl Driver {
             }
             6..10 => self.compare_read(place, rng),
             10..13 => self.close_one(place, rng),
+            13 => self.move_on(place, rng),
             _ => Ok(()),
         }
     }
@@ -209,6 +212,18 @@ impl Driver {
             }
         }
         self.count("read");
+        Ok(())
+    }
+
+    /// A thread goes to another stream, if it leaves somebody in its own.
+    fn move_on(&mut self, place: usize, rng: &mut Rng) -> Done<()> {
+        let (from, to) = (self.places[place].stream, rng.index(self.streams.len()));
+        let left = self.places.iter().filter(|p| p.stream == from).count();
+        if left > 1 && to != from {
+            self.kernel.set_stream(self.tid(place), self.streams[to])?;
+            self.places[place].stream = to;
+            self.count("moved to another stream");
+        }
         Ok(())
     }
 
@@ -279,6 +294,18 @@ impl Driver {
     }
 
     fn operate(&mut self, place: usize, op: &Op, rng: &mut Rng) -> Done<Ended> {
+        let by_others = match op {
+            Op::Write { kill, .. } => *kill,
+            Op::SetAttr { set, .. } => set.kill,
+            Op::SetFlags { .. } => true,
+            Op::SetXattr { name, .. } | Op::RemoveXattr { name, .. } => {
+                name.starts_with(b"system.")
+            }
+            _ => false,
+        };
+        if by_others {
+            return Err(format!("script: cannot do: {op}"));
+        }
         if self.tree.check(op).is_err() {
             // A shortened script has lost what it is about.
             return Ok(Ended::Refused);

@@ -26,10 +26,12 @@ pub struct Kernel {
     /// Of the inodes that it knows: node id and references.
     known: HashMap<NodeId, (u64, u64)>,
     root: NodeId,
+    /// Sessions' threads carry out only what they are told to.
+    pub by_hand: bool,
 }
 
 impl Kernel {
-    pub fn new(vol: &Arc<Volume>, root: NodeId) -> Result<Kernel, String> {
+    pub fn new(vol: &Arc<Volume>, root: NodeId, by_hand: bool) -> Result<Kernel, String> {
         let init = [7u32, 45, 0, u32::MAX, u32::MAX];
         let Negotiation::Agreed(agreed, _) = negotiate(init.as_bytes(), WANTED) else {
             return Err("no protocol was agreed on".into());
@@ -43,7 +45,7 @@ impl Kernel {
             direct: DirectAllowed {
                 on: true,
                 others: false,
-                by_hand: true,
+                by_hand,
             },
             ..MountInfo::default()
         };
@@ -57,6 +59,7 @@ impl Kernel {
             server,
             known: HashMap::from([(root, (abi::ROOT_ID, 1))]),
             root,
+            by_hand,
         })
     }
 
@@ -337,12 +340,26 @@ impl Kernel {
         self.request(0, (op::SYNCFS, abi::ROOT_ID, arg)).map(drop)
     }
 
+    pub fn new_stream(&self, tid: u32) -> Result<u64, String> {
+        let mut arg = stream_arg(0);
+        let made = self.ioctl(tid, abi::ROOT_ID, client::IOC_NEW_STREAM, &mut arg);
+        made.map_err(|e| format!("a new stream: errno {e}"))?;
+        Ok(arg.id)
+    }
+
+    /// A thread enters a stream.
+    pub fn set_stream(&self, tid: u32, id: u64) -> Result<(), String> {
+        let set = self.ioctl(
+            tid,
+            abi::ROOT_ID,
+            client::IOC_SET_STREAM,
+            &mut stream_arg(id),
+        );
+        set.map_err(|e| format!("a thread's stream: errno {e}"))
+    }
+
     pub fn streamsync(&self, tid: u32) -> Result<(), i32> {
-        let mut arg = client::StreamArg {
-            version: client::VERSION,
-            flags: 0,
-            id: 0,
-        };
+        let mut arg = stream_arg(0);
         self.ioctl(tid, abi::ROOT_ID, client::IOC_STREAM_SYNC, &mut arg)
     }
 
@@ -352,6 +369,14 @@ impl Kernel {
             flags: 0,
         };
         self.ioctl(tid, self.id(node)?, client::IOC_BARRIER, &mut arg)
+    }
+}
+
+fn stream_arg(id: u64) -> client::StreamArg {
+    client::StreamArg {
+        version: client::VERSION,
+        flags: 0,
+        id,
     }
 }
 

@@ -19,6 +19,7 @@ use ccfs_crash::run::{Source, guarded};
 use ccfs_crash::seeds::{explore_seeds, number};
 use ccfs_crash::setting::Setting;
 use ccfs_crash::shrink::shortened;
+use ccfs_crash::spots::spots;
 use ccfs_testkit::Rng;
 use record::{Plan, record};
 use std::sync::Mutex;
@@ -72,6 +73,9 @@ fn explore_run(
     };
     let mut done = Vec::new();
     once(source, effort, &mut done).map_err(|e| {
+        if is_impossible(&e) {
+            return e;
+        }
         let more = Effort {
             states_max: 1000,
             ..*effort
@@ -84,6 +88,11 @@ fn explore_run(
         let text = shortened(&e, plan.setting, &done, SHRINK, again);
         format!("seed {}, {text}", plan.seed)
     })
+}
+
+/// The script wants what is no business of sessions.
+fn is_impossible(error: &str) -> bool {
+    error.starts_with("script: cannot do")
 }
 
 /// Prints what was looked at, and fails where a way was not taken.
@@ -132,23 +141,43 @@ fn random(seed: u64) -> (Plan, Source) {
         ..mix
     };
     let length = *rng.pick(&[30, 80, 150]);
-    (Plan { setting, seed }, Source::Random(seed, mix, length))
+    let plan = Plan {
+        setting,
+        seed,
+        by_themselves: false,
+    };
+    (plan, Source::Random(seed, mix, length))
+}
+
+/// Explores random workloads of so many seeds.
+fn explore_random(runs: u64, by_themselves: bool, wanted: &[&str]) {
+    let ways = Mutex::default();
+    let total = explore_seeds(runs, |seed| {
+        let (plan, source) = random(seed);
+        let plan = Plan {
+            by_themselves,
+            ..plan
+        };
+        let effort = Effort {
+            states_max: number("CCFS_CRASH_STATES", 60) as usize,
+            deep_every: 40,
+            seed,
+            ..Effort::default()
+        };
+        explore_run(&plan, source, &effort, &ways)
+    });
+    tell(&total, &ways, wanted);
 }
 
 #[test]
 fn crashes_of_random_direct_calls() {
-    let effort = Effort {
-        states_max: number("CCFS_CRASH_STATES", 60) as usize,
-        deep_every: 40,
-        ..Effort::default()
-    };
-    let ways = Mutex::default();
-    let total = explore_seeds(150, |seed| {
-        let (plan, source) = random(seed);
-        let effort = Effort { seed, ..effort };
-        explore_run(&plan, source, &effort, &ways)
-    });
-    tell(&total, &ways, WAYS);
+    explore_random(330, false, WAYS);
+}
+
+/// With a seed these repeat what programs want, not when a session's thread comes to it.
+#[test]
+fn crashes_beside_the_threads_of_sessions() {
+    explore_random(60, true, &["posted write", "asked write", "broken"]);
 }
 
 /// What must have happened.
@@ -166,6 +195,7 @@ const WAYS: &[&str] = &[
     "called mkdir",
     "called write",
     "carried out in part",
+    "moved to another stream",
     "broken",
     "looked up while something was posted",
     "refused after a break",
@@ -195,11 +225,41 @@ fn crashes_of_short_sequences() {
         };
         let effort = Effort { seed, ..effort };
         let source = Source::Text(ace::sequence(1, number));
-        explore_run(&Plan { setting, seed }, source, &effort, &ways)
+        let plan = Plan {
+            setting,
+            seed,
+            by_themselves: false,
+        };
+        explore_run(&plan, source, &effort, &ways)
     });
-    tell(
-        &total,
-        &ways,
-        &["posted write", "mounted after something posted"],
-    );
+    tell(&total, &ways, &["posted write", "mounted"]);
+}
+
+/// The directed sequences, as far as sessions can have a part in them (not in groups, say).
+#[test]
+fn crashes_of_hard_spots() {
+    let (all, ways) = (spots(), Mutex::default());
+    let total = explore_seeds(all.len() as u64, |seed| {
+        let spot = &all[(seed as usize - 1) % all.len()];
+        let setting = Setting {
+            config: &VOLUMES[(seed % 2) as usize],
+            ..spot.setting("1k")
+        };
+        let plan = Plan {
+            setting,
+            seed,
+            by_themselves: false,
+        };
+        let effort = Effort {
+            states_max: number("CCFS_CRASH_STATES", 40) as usize,
+            deep_every: 60,
+            seed,
+            ..Effort::default()
+        };
+        match explore_run(&plan, Source::Text(spot.text.clone()), &effort, &ways) {
+            Err(e) if is_impossible(&e) => Ok(Coverage::default()),
+            explored => explored.map_err(|e| format!("{}: {e}", spot.title)),
+        }
+    });
+    tell(&total, &ways, &["posted write", "mounted"]);
 }

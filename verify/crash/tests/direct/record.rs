@@ -3,7 +3,6 @@ use crate::drive::{Driver, Place};
 use crate::entries::is_direct;
 use crate::kernel::Kernel;
 use crate::session::{Session, Thread};
-use ccfs_client::abi as client;
 use ccfs_crash::counts::Counts;
 use ccfs_crash::drive::Ended;
 use ccfs_crash::flash;
@@ -16,7 +15,6 @@ use ccfs_crash::run::{Run, Source, mount};
 use ccfs_crash::script::Script;
 use ccfs_crash::setting::{FIRST_NODE, Setting};
 use ccfs_disks::SimDevice;
-use ccfs_fuse::abi::ROOT_ID;
 use ccfs_testkit::Rng;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +23,16 @@ use std::sync::Arc;
 pub struct Plan {
     pub setting: Setting,
     pub seed: u64,
+    /// Sessions' threads come to what is posted when they like, not when the script says so.
+    pub by_themselves: bool,
+}
+
+/// Who is there.
+struct People {
+    places: Vec<Place>,
+    sessions: Vec<Session>,
+    /// The streams' numbers.
+    streams: Vec<u64>,
 }
 
 /// What a run was and did.
@@ -59,57 +67,39 @@ fn layout(rng: &mut Rng, streams: usize) -> Vec<(usize, Option<usize>)> {
 }
 
 /// Threads of the streams, and their sessions. `None`: there can be none for this process.
-fn populate(
-    kernel: &Kernel,
-    rng: &mut Rng,
-    streams: usize,
-) -> Result<Option<(Vec<Place>, Vec<Session>)>, String> {
-    let io = |what: &'static str| move |e: i32| format!("{what}: errno {e}");
-    let (mut places, mut all) = (Vec::new(), Vec::new());
-    let mut ids = Vec::new();
-    let layout = layout(rng, streams);
-    let sessions = layout.iter().filter_map(|p| p.1).max().map_or(0, |n| n + 1);
-    for (stream, session) in &layout {
+fn populate(kernel: &Kernel, rng: &mut Rng, streams: usize) -> Result<Option<People>, String> {
+    let mut people = People {
+        places: Vec::new(),
+        sessions: Vec::new(),
+        streams: Vec::new(),
+    };
+    for (stream, session) in layout(rng, streams) {
         let thread = Thread::start()?;
-        while ids.len() <= *stream {
-            let mut arg = stream_arg(0);
-            let made = kernel.ioctl(thread.tid, ROOT_ID, client::IOC_NEW_STREAM, &mut arg);
-            made.map_err(io("a new stream"))?;
-            ids.push(arg.id);
+        while people.streams.len() <= stream {
+            people.streams.push(kernel.new_stream(thread.tid)?);
         }
-        let mut arg = stream_arg(ids[*stream]);
-        let set = kernel.ioctl(thread.tid, ROOT_ID, client::IOC_SET_STREAM, &mut arg);
-        set.map_err(io("a thread's stream"))?;
-        places.push(Place {
+        kernel.set_stream(thread.tid, people.streams[stream])?;
+        people.places.push(Place {
             thread,
-            stream: *stream,
-            session: *session,
+            stream,
+            session,
         });
     }
-    for number in 0..sessions {
-        let tid = places
-            .iter()
-            .find(|p| p.session == Some(number))
-            .map_or(0, |p| p.thread.tid);
-        match Session::begin(kernel, tid)? {
-            Some(session) => all.push(session),
+    let number = |p: &Place| p.session.map(|s| (s, p.thread.tid));
+    let mut users: Vec<(usize, u32)> = people.places.iter().filter_map(number).collect();
+    for session in 0.. {
+        let Some((_, tid)) = users.iter().find(|u| u.0 == session) else {
+            break;
+        };
+        match Session::begin(kernel, *tid)? {
+            Some(session) => people.sessions.push(session),
             None => return Ok(None),
         }
     }
-    for place in &places {
-        if let Some(session) = place.session {
-            all[session].note_thread(kernel, place.thread.tid)?;
-        }
+    for (session, tid) in users.drain(..) {
+        people.sessions[session].note_thread(kernel, tid)?;
     }
-    Ok(Some((places, all)))
-}
-
-fn stream_arg(id: u64) -> client::StreamArg {
-    client::StreamArg {
-        version: client::VERSION,
-        flags: 0,
-        id,
-    }
+    Ok(Some(people))
 }
 
 /// Performs a workload. `None`: there can be no sessions here. The error says which promise was broken without any crash.
@@ -130,17 +120,18 @@ pub fn record(
     let vol = mount(flash::attach(&setting, dev.clone())?, setting.options())?;
     let mounted = dev.events();
     let base = observe(&vol)?;
-    let kernel = Kernel::new(&vol, base.root)?;
+    let kernel = Kernel::new(&vol, base.root, !plan.by_themselves)?;
     let mut rng = Rng::new(plan.seed ^ 0x6469_7265_6374);
-    let Some((places, sessions)) = populate(&kernel, &mut rng, setting.streams)? else {
+    let Some(people) = populate(&kernel, &mut rng, setting.streams)? else {
         return Ok(None);
     };
     let mut driver = Driver {
         vol,
         dev: dev.clone(),
         kernel,
-        sessions,
-        places,
+        sessions: people.sessions,
+        places: people.places,
+        streams: people.streams,
         seed: plan.seed,
         tree: base.clone(),
         history: History {

@@ -126,6 +126,9 @@ impl Session {
 
     /// The same, for the entries up to one of them.
     pub fn carry_out_to(&self, kernel: &Kernel, tail: u64) -> Result<(), String> {
+        if !kernel.by_hand {
+            return self.check();
+        }
         let done = kernel.server.carry_out_direct(self.id, tail);
         done.map_err(|e| format!("what was posted is not carried out: {e:?}"))?;
         self.check()
@@ -167,7 +170,7 @@ impl Session {
     }
 
     fn make_room(&mut self, kernel: &Kernel, entry: &Entry, bytes: usize) -> Result<(), String> {
-        match self.is_full(entry, bytes) {
+        match kernel.by_hand && self.is_full(entry, bytes) {
             true => self.carry_out(kernel),
             false => Ok(()),
         }
@@ -185,14 +188,14 @@ impl Session {
         let bytes = parts.iter().map(|p| p.len()).sum();
         self.make_room(kernel, &entry, bytes)?;
         let price = cost(entry.op, bytes);
-        let posted = self.ring.post(entry, parts, &nobody_waits);
+        let posted = self.ring.post(entry, parts, &alive(kernel));
         let posted = posted.map_err(|e| format!("posting: {e}"))?;
         let did = match posted {
             Posted::NotAllowed => return Ok(Did::NotAllowed),
             Posted::Accepted => Did::Done,
             Posted::InDoubt(asked) => {
                 self.carry_out_to(kernel, self.tail())?;
-                let result = asked.wait_carried_out(&nobody_waits);
+                let result = asked.wait_carried_out(&alive(kernel));
                 did(result.map_err(|e| format!("in doubt: {e}"))?)
             }
         };
@@ -215,14 +218,14 @@ impl Session {
         entry.flags = if by_call { BY_CALL } else { 0 };
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
         self.make_room(kernel, &entry, HEAD + bytes + room)?;
-        let asked = self.ring.ask(entry, parts, room, &nobody_waits);
+        let asked = self.ring.ask(entry, parts, room, &alive(kernel));
         let asked = asked.map_err(|e| format!("asking: {e}"))?;
         let result = match by_call {
             true => self.call(kernel, tid, &asked)?,
             false => {
                 self.carry_out_to(kernel, self.tail())?;
                 let (result, _) = asked
-                    .wait(&nobody_waits)
+                    .wait(&alive(kernel))
                     .map_err(|e| format!("asked: {e}"))?;
                 match result {
                     WOULD_WAIT => self.call(kernel, tid, &asked)?,
@@ -285,9 +288,13 @@ impl Session {
     }
 }
 
-/// What is published is carried out before anybody looks.
-fn nobody_waits() -> io::Result<()> {
-    Err(io::ErrorKind::TimedOut.into())
+/// Whether to wait for longer: what is carried out by hand is carried out before anybody looks.
+fn alive(kernel: &Kernel) -> impl Fn() -> io::Result<()> {
+    let by_hand = kernel.by_hand;
+    move || match by_hand {
+        true => Err(io::ErrorKind::TimedOut.into()),
+        false => Ok(()),
+    }
 }
 
 fn did(result: i32) -> Did {
