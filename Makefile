@@ -134,6 +134,7 @@ soak:
 	cargo run --release -p ccfs-tests --bin ccfs-soak -- $(SOAK_ARGS)
 	CCFS_STORE_KILLS=200 cargo test --release -p ccfs --test store -- --nocapture killed
 	CCFS_CRASH_RUNS=1000 cargo test --release -p ccfs-crash --test threads -- groups_and_atomic_files
+	CCFS_CRASH_RUNS=3000 cargo test --release -p ccfs-crash --test direct -- --skip spots
 	$(MAKE) shuttle
 	scripts/tsan.sh
 	$(MAKE) test-kernels

@@ -228,6 +228,27 @@ fn a_volume_is_filled_to_the_brim_and_emptied() {
     v.check("empty");
 }
 
+/// Where the next number in use is far behind the last one, the table between them is made real in steps, each of which leaves a sound volume.
+#[test]
+fn an_inode_table_is_made_real_in_steps() {
+    let v = Volume::make(
+        24,
+        &["-b", "1024", "-N", "6000", "-E", "lazy_itable_init=1"],
+    );
+    let (ino, blocks) = (5500, 40);
+    let mut steps = 0;
+    while !v.image.approach_inode(ino, blocks).unwrap() {
+        steps += 1;
+        // With the bitmaps and the descriptor.
+        assert!(v.image.dirty_len() < blocks as usize + 6);
+        v.check("after a step");
+    }
+    assert!(steps > 5, "{steps} steps");
+    v.image.create_inode(ino, &attr(0o100_644)).unwrap();
+    assert!(v.image.dirty_len() < blocks as usize + 6);
+    assert_eq!(v.image.read_attr(ino).unwrap().mode, 0o100_644);
+}
+
 /// An ext3 volume with files that was converted to ext4 has block maps beside extents.
 #[test]
 fn converted_volumes() {

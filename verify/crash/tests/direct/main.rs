@@ -1,6 +1,6 @@
 //! The crash exploration over direct calls: the same scripts and the same judge, but operations travel through sessions (the real ring, the real
 //! daemon, no kernel) over the simulated device. Posted ones count as accepted when they are published. Sessions' threads
-//! carry nothing out by themselves: the script says when, so a seed repeats a run but for the order among sessions of a sync of all.
+//! carry nothing out by themselves: the script says when, so a seed repeats a run, but for the order among sessions in a sync of all.
 //!
 //! CCFS_CRASH_SEED is the first seed, CCFS_CRASH_RUNS the number of seeds, CCFS_CRASH_STATES crash states of each.
 mod drive;
@@ -161,6 +161,8 @@ fn explore_random(runs: u64, by_themselves: bool, wanted: &[&str]) {
         let effort = Effort {
             states_max: number("CCFS_CRASH_STATES", 60) as usize,
             deep_every: 40,
+            fsck_every: 50,
+            damage_every: 50,
             seed,
             ..Effort::default()
         };

@@ -168,8 +168,8 @@ pub fn record(
         conflicts: 0,
         taken_back: 0,
         marks: Marks::default(),
-        // Sessions are carried out in the order of random numbers where a call concerns all of them.
-        replays: false,
+        // But for the order among sessions where a call concerns all of them.
+        replays: !plan.by_themselves,
     };
     Ok(Some(Recorded {
         run,
