@@ -186,19 +186,6 @@ impl Kernel {
     }
 
     fn call(&self, op: &Op) -> Result<Call, i32> {
-        let fallocate = |node: &NodeId, mode: i32, offset, length| {
-            let arg = abi::FallocateIn {
-                offset,
-                length,
-                mode: mode as u32,
-                ..Default::default()
-            };
-            Ok((op::FALLOCATE, self.id(*node)?, arg.as_bytes().to_vec()))
-        };
-        let keep = |is_set| match is_set {
-            true => libc::FALLOC_FL_KEEP_SIZE,
-            false => 0,
-        };
         match op {
             Op::Mknod {
                 parent,
@@ -265,6 +252,25 @@ impl Kernel {
                 let bytes = [with_name(&arg, name), terminated(new_name)].concat();
                 Ok((op::RENAME2, self.id(*from)?, bytes))
             }
+            _ => self.call_on_file(op),
+        }
+    }
+
+    fn call_on_file(&self, op: &Op) -> Result<Call, i32> {
+        let fallocate = |node: &NodeId, mode: i32, offset, length| {
+            let arg = abi::FallocateIn {
+                offset,
+                length,
+                mode: mode as u32,
+                ..Default::default()
+            };
+            Ok((op::FALLOCATE, self.id(*node)?, arg.as_bytes().to_vec()))
+        };
+        let keep = |is_set| match is_set {
+            true => libc::FALLOC_FL_KEEP_SIZE,
+            false => 0,
+        };
+        match op {
             Op::Write {
                 node, offset, data, ..
             } => {
@@ -316,7 +322,7 @@ impl Kernel {
                 Ok((op::REMOVEXATTR, self.id(*node)?, terminated(name)))
             }
             // Flags, groups and failure-atomic files are no business of sessions.
-            Op::SetFlags { .. } | Op::Commit { .. } | Op::Publish { .. } => Err(libc::ENOSYS),
+            _ => Err(libc::ENOSYS),
         }
     }
 
