@@ -671,32 +671,3 @@ fn long_extents_over_many_small_groups_are_freed_in_steps() {
         judge(&v, &dev);
     }
 }
-
-// --- inode numbers
-
-/// Numbers are given out long before they are used: to streams that nobody syncs, and to programs that post their calls. The first that is
-/// used behind all of them makes more of the inode table real than the checkpoint of a tiny log holds.
-#[test]
-fn an_inode_far_behind_those_in_use_is_made_in_pieces() {
-    for promised in [false, true] {
-        let dev = tiny();
-        let v = mount(&dev);
-        if promised {
-            let wanted = Promise {
-                blocks: 0,
-                inodes: 3000,
-            };
-            assert_eq!(v.promise(wanted).inodes, 3000);
-        } else {
-            let d = v.mkdir(&cx(1), ROOT_INO, b"d", 0o755).unwrap().ino;
-            for n in 0..3000 {
-                let name = format!("unsynced {n}");
-                v.mknod(&cx(1), d, name.as_bytes(), 0o100644, 0).unwrap();
-            }
-        }
-        let far = v.mknod(&cx(2), ROOT_INO, b"far", 0o100644, 0).unwrap();
-        v.fsync(&cx(2), far.ino, false).unwrap();
-        v.checkpoint().unwrap();
-        judge(&v, &dev);
-    }
-}
