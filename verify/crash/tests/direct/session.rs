@@ -94,7 +94,7 @@ impl Session {
             protocol: VERSION,
             memory: fd.as_raw_fd() as u32,
             directory: dir.as_raw_fd() as u32,
-            session: 0,
+            ..DirectBeginArg::default()
         };
         match kernel.ioctl(tid, ROOT_ID, client::IOC_DIRECT_BEGIN, &mut arg) {
             Ok(()) => {}
