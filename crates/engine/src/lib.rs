@@ -17,6 +17,7 @@ pub use base::fate::{Fate, Limit, Reason};
 pub use base::planted;
 pub use base::ranges::RangeSet;
 pub use base::share::fits as fits_share;
+pub use base::sync;
 pub use base::types::*;
 pub use base::wait_point::{WaitPoint, WaitPointListener};
 pub use calls::Calls;

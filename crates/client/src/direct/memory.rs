@@ -3,14 +3,14 @@
 //! The other side may change it at any time, so there are no references to it: words are atomic, everything else is copied.
 #![allow(unsafe_code)]
 use super::layout::{HANDLES, MEMORY, RING, RING_BYTES, WORDS, word};
+use super::sync::{AtomicU8, AtomicU32, AtomicU64, point, wake};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
-use std::time::Duration;
+use std::sync::atomic::fence;
 
 /// What seals the memory has: it can become neither shorter nor longer, so that no access fails.
 const SEALS: SealFlags = SealFlags::SEAL
@@ -108,6 +108,7 @@ impl Memory {
 
     /// Copies bytes of the ring, from `within` the entry at `position` on. They must not wrap.
     pub fn copy_out(&self, position: u64, within: usize, out: &mut [u8]) {
+        point();
         let at = self.range(position, within, out.len());
         // SAFETY: `range` has checked the place; the other side may write there, and then the copy has some of both.
         unsafe { ptr::copy_nonoverlapping(self.at(at), out.as_mut_ptr(), out.len()) };
@@ -115,6 +116,7 @@ impl Memory {
 
     /// Copies bytes into the ring, likewise.
     pub fn copy_in(&self, position: u64, within: usize, bytes: &[u8]) {
+        point();
         let at = self.range(position, within, bytes.len());
         // SAFETY: as `copy_out`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(at), bytes.len()) };
@@ -141,41 +143,5 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`; nothing refers to it any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), MEMORY) };
-    }
-}
-
-/// Sleeps while the word has this value, at most for so long.
-pub fn wait(word: &AtomicU32, value: u32, most: Duration) {
-    let time = libc::timespec {
-        tv_sec: most.as_secs() as _,
-        tv_nsec: most.subsec_nanos().into(),
-    };
-    // SAFETY: the word and the time live for the call. The word is shared between processes, so the futex is not private.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT,
-            value,
-            &raw const time,
-            ptr::null::<u32>(),
-            0,
-        );
-    }
-}
-
-/// Wakes all that sleep on the word.
-pub fn wake(word: &AtomicU32) {
-    // SAFETY: the word lives for the call.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAKE,
-            i32::MAX,
-            ptr::null::<libc::timespec>(),
-            ptr::null::<u32>(),
-            0,
-        );
     }
 }

@@ -36,6 +36,7 @@ mod node;
 mod options;
 pub mod ring;
 mod session;
+pub mod sync;
 
 use crate::abi;
 pub use dir::{Dir, DirEntry};

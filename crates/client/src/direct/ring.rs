@@ -3,17 +3,18 @@ use super::layout::{
     ALIGN, ASKED, BY_CALL, DONE, Entry, HEAD, LIMIT_MAX, REPLY, RESULT, RING_BYTES, WORDS, cost,
     op, reply_at, word,
 };
-use super::memory::{Memory, wait, wake};
+use super::memory::Memory;
+use super::sync::{Mutex, MutexGuard, wait, wake};
 use std::collections::VecDeque;
 use std::io;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Looks at a word before a thread sleeps.
-const SPINS: u32 = 2_000;
+/// Looks at a word before a thread sleeps. Where a scheduler decides, they add nothing.
+const SPINS: u32 = if cfg!(feature = "shuttle") { 1 } else { 2_000 };
 /// How long a thread sleeps before it looks whether the daemon lives.
 const LOOK: Duration = Duration::from_millis(100);
 /// The daemon sleeps, and is woken by whoever publishes something; or it dozes, and is woken by who waits for it.
@@ -216,7 +217,7 @@ impl Ring {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -11,6 +11,6 @@ pub(crate) mod planted;
 pub(crate) mod ranges;
 pub(crate) mod record;
 pub(crate) mod share;
-pub(crate) mod sync;
+pub mod sync;
 pub(crate) mod types;
 pub(crate) mod wait_point;

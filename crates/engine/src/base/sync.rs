@@ -1,23 +1,22 @@
-//! The locks of the engine. With the feature `shuttle` they are shuttle's, so that a test can try interleavings of the same code
-//! (verify/crash/tests/interleavings.rs); else parking_lot's, by re-export.
+//! The locks of the engine, and of what is tried together with it. With the feature `shuttle` they are shuttle's, so that a test can try
+//! interleavings of the same code (verify/crash/tests/interleavings.rs); else parking_lot's, by re-export.
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use parking_lot::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(feature = "shuttle")]
-pub(crate) use scheduled::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// parking_lot's interface over shuttle's locks.
 #[cfg(feature = "shuttle")]
+#[allow(missing_docs)] // as there
 mod scheduled {
     use shuttle::sync as inner;
     use std::ops::{Deref, DerefMut};
     use std::time::Duration;
 
-    pub(crate) use inner::{RwLockReadGuard, RwLockWriteGuard};
+    pub use inner::{RwLockReadGuard, RwLockWriteGuard};
 
     #[derive(Default)]
-    pub(crate) struct Mutex<T>(inner::Mutex<T>);
+    pub struct Mutex<T>(inner::Mutex<T>);
 
     /// The guard is absent only while a `Condvar` waits with it.
     pub struct MutexGuard<'a, T>(&'a inner::Mutex<T>, Option<inner::MutexGuard<'a, T>>);
@@ -37,6 +36,10 @@ mod scheduled {
         pub fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard(&self.0, Some(unpoisoned(self.0.lock())))
         }
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            let held = self.0.try_lock().ok()?;
+            Some(MutexGuard(&self.0, Some(held)))
+        }
     }
 
     impl<T> Deref for MutexGuard<'_, T> {
@@ -53,7 +56,7 @@ mod scheduled {
     }
 
     #[derive(Default)]
-    pub(crate) struct Condvar(inner::Condvar);
+    pub struct Condvar(inner::Condvar);
 
     impl Condvar {
         pub fn new() -> Self {

@@ -29,6 +29,8 @@
 mod calls;
 mod confined;
 mod execute;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod session;
 mod thread;
 
@@ -39,14 +41,15 @@ use ccfs_caller::{Callers, random};
 use ccfs_client::abi::{self as client, DirectBeginArg};
 use ccfs_client::direct::layout;
 use ccfs_client::direct::memory::Memory;
+use ccfs_client::direct::sync::{AtomicBool, AtomicUsize};
+use ccfs_engine::sync::{Mutex, RwLock};
 use ccfs_engine::{Ino, ROOT_INO, StreamId, Volume, Wait};
-use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use session::Role;
 pub(super) use session::Session;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sessions of a mount, and of one user.
 const SESSIONS_MAX: usize = 256;
@@ -159,6 +162,8 @@ impl Direct {
         json!({
             "sessions": self.count.load(Ordering::Relaxed),
             "held": self.holds.lock().len(),
+            "handles": self.open.lock().values().sum::<usize>(),
+            "names": self.tokens.lock().len(),
             "promised_blocks": self.volume.promised().blocks,
             "begun": load(&figures.begun),
             "posted": load(&figures.posted),

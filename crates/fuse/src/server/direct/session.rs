@@ -6,12 +6,13 @@ use ccfs_caller::{Caller, Callers};
 use ccfs_client::direct::layout::{
     ALIGN, Entry, HANDLES, HEAD, LIMIT_MAX, NO_HANDLE, RING_BYTES, op, reply_at, word,
 };
-use ccfs_client::direct::memory::{Memory, wait, wake};
+use ccfs_client::direct::memory::Memory;
+use ccfs_client::direct::sync::{AtomicBool, AtomicU8, AtomicU64, wait, wake};
+use ccfs_engine::sync::{Condvar, Mutex, MutexGuard};
 use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 

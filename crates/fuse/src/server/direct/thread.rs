@@ -3,16 +3,18 @@ use super::Direct;
 use super::session::{Role, Session};
 use crate::sys;
 use ccfs_client::direct::ring::{ASLEEP, DOZES};
+use ccfs_client::direct::sync::Instant;
 use ccfs_engine::{Promise, Wait};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long it looks for more before it dozes. It gives its processor to whoever wants it meanwhile.
 const LOOKS: Duration = Duration::from_micros(50);
 /// How long a posted entry may lie while it dozes, and how often it dozes before it sleeps.
 const DOZE: Duration = Duration::from_micros(500);
-const DOZES_MAX: u32 = 40;
+// Where a scheduler decides when a doze is over, one is as good as many.
+const DOZES_MAX: u32 = if cfg!(feature = "shuttle") { 1 } else { 40 };
 /// How often it looks whether the program lives, while that posts.
 const LOOK: Duration = Duration::from_millis(100);
 /// And while it sleeps.
@@ -33,7 +35,7 @@ pub fn start(direct: Arc<Direct>, session: Arc<Session>) -> io::Result<()> {
     Ok(())
 }
 
-fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
+pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
     while direct.allowed.by_hand && !session.is_ending() {
         std::thread::sleep(DOZE);
     }
