@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../verify"
 seconds=${FUZZ_SECONDS:-600} jobs=${FUZZ_JOBS:-1}
 log=../docs/fuzzing.md
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(hostile_image log_recovery structures fuse_requests ioctls)
+[ ${#targets[@]} -gt 0 ] || targets=(hostile_image log_recovery structures fuse_requests ioctls direct_memory)
 
 command -v cargo-fuzz >/dev/null || env -u CARGO_TARGET_DIR cargo install --quiet --locked --debug cargo-fuzz
 toolchain=$(sed -n 's/^channel = "\(.*\)"/\1/p' fuzz/rust-toolchain.toml)

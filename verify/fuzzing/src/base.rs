@@ -1,5 +1,5 @@
 //! Volumes that inputs change: made once per process, with every kind of structure in them.
-use ccfs_crash::config;
+use ccfs_crash::config::{self, Config};
 use ccfs_crash::image;
 use ccfs_crash::run::root_context;
 use ccfs_device::Device;
@@ -20,6 +20,16 @@ pub struct Base {
 /// Without checksums damage gets past the front door, so they come first.
 pub static BASES: LazyLock<Vec<Base>> =
     LazyLock::new(|| ["nocsum", "ext3", "1k", "4k"].map(make).into());
+
+/// A volume with inode numbers for sessions of direct calls, which are promised some in advance.
+pub static ROOMY: LazyLock<MemoryDevice> = LazyLock::new(|| {
+    let config = Config {
+        name: "roomy",
+        inodes: 8192,
+        ..*config::config("1k").expect("a known configuration")
+    };
+    image::base(&config).expect("mke2fs makes a volume")
+});
 
 fn fill(vol: &Volume) -> Result<(), Error> {
     let cx = root_context(vol);

@@ -1,6 +1,7 @@
 //! Requests as the kernel, or whoever holds /dev/fuse, sends them.
 use crate::base::{BASES, options};
 use crate::bytes::Input;
+use ccfs_disks::MemoryDevice;
 use ccfs_engine::Volume;
 use ccfs_fuse::abi::{InHeader, op};
 use ccfs_fuse::server::init::{Negotiation, WANTED, negotiate};
@@ -12,7 +13,15 @@ use zerocopy::IntoBytes;
 
 /// A server on a volume in memory, on which files can be opened O_ATOMIC or not.
 pub(crate) fn server(atomic_files: bool) -> Option<(Arc<Volume>, Server)> {
-    let dev = Arc::new(BASES[2].dev.snapshot());
+    let mount = MountInfo {
+        atomic_files,
+        ..MountInfo::default()
+    };
+    server_on(Arc::new(BASES[2].dev.snapshot()), mount)
+}
+
+/// A server on this volume.
+pub(crate) fn server_on(dev: Arc<MemoryDevice>, mount: MountInfo) -> Option<(Arc<Volume>, Server)> {
     let vol = Volume::mount(dev, options()).ok()?;
     let init = [7u32, 40, 0, u32::MAX, u32::MAX];
     let Negotiation::Agreed(agreed, _) = negotiate(init.as_bytes(), WANTED) else {
@@ -22,10 +31,6 @@ pub(crate) fn server(atomic_files: bool) -> Option<(Arc<Volume>, Server)> {
     let callers = CallerConfig {
         forks: Forks::Proc,
         ..CallerConfig::default()
-    };
-    let mount = MountInfo {
-        atomic_files,
-        ..MountInfo::default()
     };
     let server = Server::new(vol.clone(), agreed, mount, callers).ok()?;
     // No kernel is there to be told of aborts.

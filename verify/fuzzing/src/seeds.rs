@@ -1,5 +1,6 @@
 //! First inputs: what a fuzzer would need long to find by itself.
 use crate::base::{BASES, options};
+use ccfs_client::direct::layout::op;
 use ccfs_crash::run::root_context;
 use ccfs_device::Device;
 use ccfs_disks::MemoryDevice;
@@ -16,6 +17,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "structures" => structures(),
         "fuse_requests" => requests(),
         "ioctls" => ioctls(),
+        "direct_memory" => direct(),
         _ => Vec::new(),
     }
 }
@@ -179,5 +181,100 @@ fn ioctls() -> Vec<Vec<u8>> {
     }
     let user = |seq: &[u8], user| seq.iter().flat_map(|n| call(*n, user)).collect();
     out.extend(sequences.iter().flat_map(|s| [user(s, 0), user(s, 1)]));
+    out
+}
+
+/// A step of `direct_memory` that is an entry, of the handles `h`.
+fn entry(op: u16, bits: u8, h: [u8; 2], shape: u8, numbers: [u16; 2]) -> Vec<u8> {
+    let mut out = vec![0, op as u8, bits, h[0], h[1], shape];
+    out.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    out
+}
+
+/// Sessions as true programs have them, with all that such a session can do, and what disturbs it.
+fn direct() -> Vec<Vec<u8>> {
+    const POSTED: u8 = 4;
+    const ASKED: u8 = 5;
+    const CALLED: u8 = 15;
+    let data = |mut step: Vec<u8>, bytes: &[u8]| {
+        step[5] = 64 + bytes.len() as u8;
+        step.extend(bytes);
+        step
+    };
+    let file = [
+        entry(op::CREATE, POSTED, [1, 2], 0, [0o666, 0]),
+        data(entry(op::WRITE, POSTED, [2, 0], 0, [0, 0]), b"content"),
+        data(entry(op::APPEND, POSTED, [2, 0], 0, [0, 0]), b" and more"),
+        entry(op::WRITE, POSTED, [2, 0], 140, [5000, 0]),
+        entry(op::TRUNCATE, POSTED, [2, 0], 7, [3000, 0]),
+        entry(op::READ, ASKED, [2, 0], 7, [0, 4000]),
+        entry(op::STAT, ASKED, [2, 0], 7, [0, 0]),
+        entry(op::SETATTR, ASKED, [2, 3], 7, [1000, 0o640]),
+        entry(op::BARRIER, POSTED, [2, 0], 7, [0, 0]),
+        entry(op::SYNC, CALLED, [2, 0], 7, [0, 0]),
+        entry(op::DRAIN, ASKED, [0, 0], 7, [0, 0]),
+    ];
+    let dir = [
+        entry(op::READDIR, ASKED, [1, 0], 7, [0, 0]),
+        // The first byte of the name is the old one.
+        entry(op::RENAME, ASKED, [1, 1], 10, [0, 1]),
+        entry(op::LOOKUP, ASKED, [1, 3], 1, [0, 3]),
+        entry(op::MKDIR, POSTED, [1, 4], 2, [0o777, 0]),
+        entry(op::CREATE, POSTED, [4, 5], 3, [0o666, 0]),
+        entry(op::PATH, CALLED, [4, 0], 7, [0, 0]),
+        entry(op::NAME, CALLED, [5, 0], 7, [0, 0]),
+        // The kernel looks that name up.
+        vec![11, 0, 0, 250, 0],
+        entry(op::UNLINK, POSTED, [4, 0], 3, [0, 0]),
+        entry(op::RMDIR, POSTED, [1, 0], 2, [0, 0]),
+        entry(op::CLOSE, POSTED, [4, 0], 7, [0, 0]),
+        entry(op::UNLINK, POSTED, [1, 0], 1, [0, 0]),
+        entry(op::CREATE, CALLED, [255, 6], 33, [0o666, 0]),
+        entry(op::MKDIR, CALLED, [255, 7], 34, [0o777, 0]),
+    ];
+    let end = entry(op::END, POSTED, [0, 0], 7, [0, 0]);
+    let disturbed: [&[u8]; 16] = [
+        &[8, 0xff, 0xff],
+        &[8, 0, 16],
+        &[9, 0, 255, 255, 0, 0, 0, 0, 0, 0],
+        &[9, 2, 255, 255, 0, 0, 0, 0, 0, 0],
+        &[9, 4, 5, 0, 0, 0],
+        &[9, 5, 1, 0, 0, 0],
+        &[10, 0],
+        &[10, 3],
+        // The kernel looks the held directory up, and what is in it; lists; forgets.
+        &[11, 0, 0, 100, 11, 0, 1, 0],
+        &[11, 128, 0, 100, 11, 130, 1, 0, 11, 4, 1, 0],
+        &[11, 5, 0, 1, 11, 7, 1, 2, 11, 8, 1, 0],
+        &[13, 0],
+        &[13, 4],
+        &[13, 3, 13, 7],
+        &[14, 64, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8],
+        &[15, 0],
+    ];
+    let (file, dir) = (file.concat(), dir.concat());
+    let mut out = Vec::new();
+    for modes in [0, 1, 2, 3, 10, 11] {
+        out.push([&[modes][..], &file, &dir, &end].concat());
+        out.push([&[modes][..], &dir, &[15, 3], &file].concat());
+    }
+    for (n, step) in disturbed.iter().enumerate() {
+        let modes = [n as u8 % 4];
+        out.push([&modes[..], &file, step, &dir].concat());
+        out.push([&modes[..], &dir, step, &file].concat());
+        out.push([&modes[..], step, &file, &dir, &end].concat());
+    }
+    // Many of a kind: names, data, up to the ring's end and beyond.
+    for (op, h, shape) in [
+        (op::CREATE, [1, 2], 32),
+        (op::MKDIR, [1, 2], 32),
+        (op::APPEND, [2, 0], 255),
+        (op::CLOSE, [2, 2], 7),
+    ] {
+        let mut many = entry(op, POSTED | 128, h, shape, [0o777, 0]);
+        many.push(250);
+        out.push([&[0][..], &file, &[15, 1, 0, 60], &many, &dir, &many].concat());
+        out.push([&[1][..], &many, &many, &many, &many].concat());
+    }
     out
 }

@@ -101,6 +101,11 @@ fn ioctls() {
 }
 
 #[test]
+fn direct_memory() {
+    replay(target("direct_memory"));
+}
+
+#[test]
 fn the_corpus_is_small_and_every_archive_has_its_target() {
     let mut bytes = 0;
     for archive in fs::read_dir(corpus()).unwrap() {
