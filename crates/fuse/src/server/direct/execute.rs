@@ -104,7 +104,7 @@ impl Direct {
     fn fail(&self, session: &Session, consumer: &mut Consumer, errno: i32, why: &str) {
         let process = session.user.process;
         tracing::warn!("direct calls of process {process} have ended: {why}");
-        consumer.over = true;
+        consumer.end(session);
         session.say_ended(errno);
     }
 
@@ -249,7 +249,7 @@ impl Direct {
             }
             op::DRAIN => Ok(Vec::new()),
             op::END => {
-                consumer.over = true;
+                consumer.end(session);
                 Ok(Vec::new())
             }
             _ => Err(Refused::Errno(libc::EINVAL)),

@@ -419,6 +419,12 @@ impl Consumer {
         }
     }
 
+    /// No entry is carried out from here on. Whoever says so, the session's thread may be asleep.
+    pub fn end(&mut self, session: &Session) {
+        self.over = true;
+        session.ask_to_end();
+    }
+
     /// What a handle stands for, if it is held.
     pub fn held(&self, handle: u32) -> Result<Handle, Refused> {
         let known = self.handles.get(&handle).filter(|h| h.held);
