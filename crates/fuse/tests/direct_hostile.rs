@@ -2,7 +2,7 @@
 mod common;
 use ccfs_client::abi::{self, DirectBeginArg, DirectCallArg};
 use ccfs_client::direct::layout::{
-    ALIGN, ASKED, BY_CALL, Entry, MEMORY, RING_BYTES, VERSION, op, word,
+    ALIGN, ASKED, BY_CALL, Entry, MEMORY, RING_BYTES, VERSION, cost, op, word,
 };
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::{OpenOptions, Session};
@@ -243,6 +243,69 @@ fn hostile_programs() {
     assert!(fsck.status.success(), "seed {seed}: {fsck:?}");
 }
 
+/// What one session was promised another cannot use up: who posts more than the word `LIMIT` says is ended before that is carried out.
+#[test]
+fn more_than_may_be_posted() {
+    if !can_mount("more_than_may_be_posted") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let dir = File::open(m.mnt()).unwrap();
+    let (memory, fd) = Memory::make().unwrap();
+    let session = begin(&dir, &fd).unwrap();
+    let put = |at: u64, entry: &Entry, name: &str| {
+        memory.copy_in(at, 0, entry.as_bytes());
+        memory.copy_in(at, 56, name.as_bytes());
+    };
+    let known = Entry {
+        len: 64,
+        op: op::THREAD,
+        flags: ASKED | BY_CALL,
+        ..Entry::default()
+    };
+    put(0, &known, "");
+    memory.u64(word::TAIL).store(64, Ordering::SeqCst);
+    let thread = call(&dir, session, 0).unwrap();
+    let made = Entry {
+        len: 256,
+        op: op::MKDIR,
+        thread,
+        h: u32::MAX,
+        h2: 1,
+        bytes: 4,
+        b: 0o777,
+        ..known
+    };
+    put(64, &made, "made");
+    memory.u64(word::TAIL).store(320, Ordering::SeqCst);
+    call(&dir, session, 64).unwrap();
+    let limit = memory.u64(word::LIMIT).load(Ordering::SeqCst);
+    assert!(limit > 0, "it may post");
+    // Twice as many files as it may post.
+    let (mut at, most) = (320, limit / cost(op::CREATE, 0));
+    for n in 0..2 * most as u32 {
+        let entry = Entry {
+            len: 128,
+            op: op::CREATE,
+            flags: 0,
+            h: 1,
+            h2: 2 + n,
+            bytes: 8,
+            b: 0o666,
+            ..made
+        };
+        put(at, &entry, &format!("{n:08}"));
+        at += 128;
+    }
+    memory.u64(word::TAIL).store(at, Ordering::SeqCst);
+    let files = fs::read_dir(m.path("made")).unwrap().count();
+    assert!(files as u64 <= most, "{files} files, at most {most}");
+    let ended = memory.u32(word::ENDED).load(Ordering::SeqCst);
+    assert_eq!(ended as i32, libc::EINVAL);
+    drop(dir);
+    m.unmount();
+}
+
 /// Not a test: the program that the next one kills. It says what it has posted.
 #[test]
 fn child() {
@@ -321,10 +384,9 @@ fn programs_that_are_killed() {
             std::thread::sleep(Duration::from_millis(20));
         }
         let now = status();
-        assert_eq!(
-            (&now["held"], &now["promised_blocks"]),
-            (&0.into(), &0.into())
-        );
+        for name in ["held", "handles", "names", "promised_blocks"] {
+            assert_eq!(now[name], 0, "{name}");
+        }
     }
     m.unmount();
 }

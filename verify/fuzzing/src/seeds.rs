@@ -272,7 +272,7 @@ fn direct() -> Vec<Vec<u8>> {
         (op::CLOSE, [2, 2], 7),
     ] {
         let mut many = entry(op, POSTED | 128, h, shape, [0o777, 0]);
-        many.push(250);
+        many.push(90);
         out.push([&[0][..], &file, &[15, 1, 0, 60], &many, &dir, &many].concat());
         out.push([&[1][..], &many, &many, &many, &many].concat());
     }

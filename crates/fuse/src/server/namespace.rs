@@ -63,9 +63,11 @@ impl Server {
             self.volume.remember(ino, 1);
         }
         reply.remembered.push(ino);
-        if !stays_held && let Err(e) = self.direct.break_hold(ino, request.wait) {
-            self.direct.keep_token(name, token);
-            return Err(e);
+        if !stays_held {
+            self.direct.break_hold(ino, request.wait)?;
+        }
+        if !self.direct.use_token(name) {
+            return Err(Errno(libc::ENOENT));
         }
         let attr = self.volume.getattr(ino).map_err(stale)?;
         let entry = self.entry_of(&attr);

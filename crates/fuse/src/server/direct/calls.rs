@@ -229,12 +229,21 @@ impl Direct {
         let for_locks = read.entry.b == FOR_LOCKS;
         let token = self.new_token(Token { ino, for_locks })?;
         let mut consumer = session.lock(Wait::Allowed)?;
-        let before = consumer.tokens.insert(read.entry.h, token.clone());
+        let handle = consumer.handles.get(&read.entry.h);
+        // It may be closed by now, or the session be over: nobody would forget the name then.
+        let is_open = !consumer.over && handle.is_some_and(|h| h.ino == ino);
+        let lost = match is_open {
+            true => consumer.tokens.insert(read.entry.h, token.clone()),
+            false => Some(token.clone()),
+        };
         drop(consumer);
-        if let Some(before) = before {
-            self.forget_token(session, &before);
+        if let Some(lost) = lost {
+            self.forget_token(session, &lost);
         }
-        Ok(token.into_bytes())
+        match is_open {
+            true => Ok(token.into_bytes()),
+            false => Err(Refused::Errno(libc::EBADF)),
+        }
     }
 
     /// A directory's number, and its path below the session's.

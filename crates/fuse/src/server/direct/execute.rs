@@ -56,6 +56,7 @@ impl Direct {
         }
         let drawn = drawn_by_this_thread();
         let begun = consumer.head;
+        let mut may_cost = session.promised_blocks();
         let mut done = Ok(());
         while done.is_ok() {
             let read = match consumer.next(memory, tail) {
@@ -66,6 +67,20 @@ impl Direct {
                     break;
                 }
             };
+            let price = match read.entry.flags & ASKED {
+                0 => cost(read.entry.op, read.entry.bytes as usize),
+                _ => 0,
+            };
+            // What is more would be taken from what other sessions were promised.
+            if price > may_cost {
+                self.fail(
+                    session,
+                    consumer,
+                    libc::EINVAL,
+                    "it posted more than it may",
+                );
+                break;
+            }
             let tried = || self.carry_out_entry(session, consumer, &read, wait);
             done = match catch_unwind(AssertUnwindSafe(tried)) {
                 Ok(done) => done,
@@ -76,10 +91,7 @@ impl Direct {
                 }
             };
             if done.is_ok() {
-                let price = match read.entry.flags & ASKED {
-                    0 => cost(read.entry.op, read.entry.bytes as usize),
-                    _ => 0,
-                };
+                may_cost -= price;
                 consumer.spent += price;
                 consumer.head += u64::from(read.entry.len);
             }

@@ -567,19 +567,19 @@ impl Direct {
         self.notifier.name_gone(user, dir, token.as_bytes());
     }
 
-    /// It is not used up.
-    pub fn keep_token(&self, name: &[u8], token: Token) {
-        let name = String::from_utf8_lossy(name).into_owned();
-        self.tokens.lock().insert(name, token);
-    }
-
     /// What such a name is for.
     pub fn token(&self, name: &[u8]) -> Option<Token> {
         if !self.is_active() || !name.starts_with(TOKEN.as_bytes()) {
             return None;
         }
         let name = std::str::from_utf8(name).ok()?;
-        self.tokens.lock().remove(name)
+        self.tokens.lock().get(name).copied()
+    }
+
+    /// Somebody opens the inode by such a name, which is used up. False: it is already, or nobody has the handle any more.
+    pub fn use_token(&self, name: &[u8]) -> bool {
+        let name = String::from_utf8_lossy(name);
+        self.tokens.lock().remove(&*name).is_some()
     }
 }
 

@@ -148,6 +148,11 @@ impl Session {
         self.memory.u64(word::LIMIT).store(limit, Ordering::Release);
     }
 
+    /// What the entries that a program may have posted can cost at most: the word `LIMIT` never says more.
+    pub fn promised_blocks(&self) -> u64 {
+        self.promise.lock().blocks
+    }
+
     /// What was promised, which is nothing from here on.
     pub fn take_promise(&self) -> Promise {
         std::mem::take(&mut *self.promise.lock())
