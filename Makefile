@@ -148,11 +148,12 @@ crash:
 	CCFS_STORE_SEEDS=30 cargo test --release -p ccfs-remote --test broken_connections
 	cargo run --release -p ccfs-crash --bin ccfs-crash-explore -- --complete --state-file $(CRASH_STATE) $(CRASH_ARGS)
 
-# The engine's own code under a scheduler that tries interleavings of its locks: `make shuttle SCHEDULES=100000`.
+# The engine's own code, and that of direct calls, under a scheduler that tries interleavings: `make shuttle SCHEDULES=100000`.
 SCHEDULES ?= 2000
 shuttle:
 	@scripts/deps.sh run
 	CCFS_SHUTTLE=$(SCHEDULES) cargo test --release -p ccfs-crash --features shuttle --test interleavings
+	CCFS_SHUTTLE=$(SCHEDULES) cargo test --release -p ccfs-fuse --features shuttle --lib direct::interleavings
 
 # Every planted bug of the engine must be found within 20,000 states.
 BUGS ?= all
