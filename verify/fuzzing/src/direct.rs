@@ -3,7 +3,7 @@
 use crate::base::ROOMY;
 use crate::bytes::Input;
 use crate::honest::Honest;
-use crate::kernel::Kernel;
+use crate::kernel::{BOUND, Kernel};
 use crate::requests::server_on;
 use ccfs_client::abi as client;
 use ccfs_client::direct::layout::{
@@ -28,8 +28,6 @@ use zerocopy::IntoBytes;
 /// Steps of an input, and entries of all of them.
 const STEPS_MAX: usize = 48;
 const ENTRIES_MAX: usize = 3000;
-/// How long anything may take that is waited for, while other processes have the machine, too.
-pub(crate) const BOUND: Duration = Duration::from_secs(15);
 /// One input of so many is judged by e2fsck, which takes ten times as long as the rest.
 const FSCKED: u64 = 128;
 /// Words of the memory that the daemon owns, with their sizes; the last ones are the program's.

@@ -1,6 +1,5 @@
 //! A program beside a hostile one: it keeps the rules of direct calls, and must see nothing of the other.
-use crate::direct::BOUND;
-use crate::kernel::{Kernel, ROOT};
+use crate::kernel::{BOUND, Kernel, ROOT};
 use ccfs_client::direct::layout::{Attr, BROKEN, BY_CALL, Entry, NO_HANDLE, WOULD_WAIT, op, word};
 use ccfs_client::direct::ring::{Posted, Ring};
 use std::io;

@@ -1,5 +1,4 @@
 //! The kernel beside sessions of direct calls: it asks, counts its references, and gives them back.
-use crate::direct::BOUND;
 use ccfs_client::abi::{
     self as client, DirectBeginArg, DirectCallArg, GroupArg, StatusArg, StreamArg,
 };
@@ -17,6 +16,8 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
+/// How long anything may take that is waited for, while other processes have the machine, too.
+pub const BOUND: Duration = Duration::from_secs(15);
 /// Node id of the root.
 pub const ROOT: u64 = 1;
 /// Directories that may have the number of a volume's root: the daemon asks which one a session is begun on by its number and mount.
