@@ -24,7 +24,7 @@
  *
  * 8. On a mount with direct=on databases and their journals are used without the kernel as long as nobody else looks at them: direct.c.
  *
- * Build: cc -O2 -fPIC -shared -o ccfs_vfs.so ccfs_vfs.c direct.c -I<where ccfs.h is>
+ * Build: cc -O2 -fPIC -shared -o ccfs_vfs.so *.c -I<where ccfs.h is>
  */
 #define _GNU_SOURCE
 #include "direct.h"
@@ -201,6 +201,8 @@ static struct volume *take_volume(const char *name) {
         v->dev = st.st_dev;
         v->fd = fd;
         v->home = arg.id;
+        v->direct.dev = st.st_dev;
+        v->direct.home = arg.id;
         v->next = volumes;
         volumes = v;
         volumes_open++;

@@ -18,10 +18,21 @@ void ccfs_leave(struct volume *v, struct visit visit);
 
 /* What a volume has of it. */
 struct direct_volume {
+    dev_t dev;             /* set at the beginning, as the next one */
+    ccfs_stream_t home;
     ccfs_session *session; /* NULL: none is to be had, or nobody has asked yet */
     int asked;
     uid_t uid; /* whose it is: a process that has become another user has no session any more */
     gid_t gid;
+};
+
+/* A descriptor of a database, for its locks. */
+struct direct_spare {
+    struct direct_spare *next;
+    int fd;
+    dev_t dev;
+    ino_t ino;
+    int writes;
 };
 
 /* What is known of a file while it is held. */
@@ -45,8 +56,7 @@ struct direct_database {
     int journal_users;
     int journal_gone;       /* SQLite has deleted it: it is empty */
     struct direct_content journal_content;
-    int *spare;             /* descriptors that were not closed: that would take the locks of theirs away */
-    int spares;
+    struct direct_spare *spare; /* not closed while there are others: that would take POSIX locks away */
 };
 
 void direct_volume_end(struct direct_volume *dv);

@@ -101,6 +101,8 @@ wire! {
     StoreOut 24 { nodeid: u64, offset: u64, size: u32, padding: u32 }
     /// NOTIFY_INVAL_ENTRY; the name and a NUL follow.
     InvalEntryOut 16 { parent: u64, namelen: u32, flags: u32 }
+    /// NOTIFY_PRUNE; so many node ids follow.
+    PruneOut 16 { count: u32, padding: u32, spare: u64 }
 }
 
 /// Where in a request's header in io_uring the first argument structure stands (after the in header, later the out header), bytes.
@@ -228,5 +230,7 @@ pub const NOTIFY_INVAL_INODE: i32 = 2;
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// Another notification: [`StoreOut`].
 pub const NOTIFY_STORE: i32 = 4;
+/// Another notification: [`PruneOut`]. Kernels that do not know it refuse it.
+pub const NOTIFY_PRUNE: i32 = 9;
 /// `_IOR(229, 0, u32)`: makes this /dev/fuse descriptor another channel of the connection of the given one.
 pub const DEV_IOC_CLONE: u32 = 0x8004_E500;

@@ -162,6 +162,8 @@ pub struct Reply {
     pub filled: Option<usize>,
     /// References that this reply gives to the kernel. They are taken back if it cannot be delivered.
     pub remembered: Vec<Ino>,
+    /// The one of them is for locks only: its inode is held.
+    pub for_locks: bool,
     /// The same for a file of the directory `.ccfs`.
     pub remembered_text: Option<u64>,
     /// Inodes (as node ids) whose cached attributes the kernel must drop before it sees this reply.
@@ -187,6 +189,7 @@ impl Reply {
         self.errno = 0;
         self.silent = false;
         self.remembered.clear();
+        self.for_locks = false;
         self.remembered_text = None;
         self.stale_attrs.clear();
         self.stale_pages = None;

@@ -4,8 +4,8 @@ use ccfs_client::direct::{Dir, File, OpenOptions, Session};
 use ccfs_fuse::FsType;
 use common::{TestMount, can_mount};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FlockOperation, XattrFlags, copy_file_range, fallocate, flock,
-    fsetxattr, linkat,
+    AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, XattrFlags, copy_file_range, fallocate,
+    fcntl_getfl, fcntl_setfl, flock, fsetxattr, linkat,
 };
 use std::fs;
 use std::io;
@@ -40,6 +40,11 @@ fn descriptor(file: &File) -> fs::File {
 /// False: somebody else has the lock.
 fn lock(file: &fs::File) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+fn run(program: &str, args: &[&str]) {
+    let done = std::process::Command::new(program).args(args).status();
+    assert!(done.unwrap().success(), "{program} {args:?}");
 }
 
 fn size(file: &fs::File) -> u64 {
@@ -304,5 +309,110 @@ fn who_asks_more_than_he_posts_gives_the_file_up() {
     assert_eq!(errno(file.append(b"x")), Some(STALE));
     assert_eq!(read(&fd), b"0123456789");
     drop((file, fd, root));
+    m.unmount();
+}
+
+/// What is posted to a file that is taken cannot fail: others are not taken.
+#[test]
+fn what_cannot_be_written_is_not_taken() {
+    if !can_mount("what_cannot_be_written_is_not_taken") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let root = root(&m);
+    for (name, flag) in [("immutable", 'i'), ("append", 'a'), ("synchronous", 'S')] {
+        fs::write(m.path(name), b"before").unwrap();
+        run(
+            "chattr",
+            &[&format!("+{flag}"), m.path(name).to_str().unwrap()],
+        );
+        assert_eq!(errno(root.take(name, existing())), Some(BUSY), "{name}");
+        run(
+            "chattr",
+            &[&format!("-{flag}"), m.path(name).to_str().unwrap()],
+        );
+        let file = root.take(name, existing()).unwrap();
+        file.write_at(b"after!", 0).unwrap();
+        assert_eq!(fs::read(m.path(name)).unwrap(), b"after!");
+    }
+    // What a group has changed may be taken back.
+    fs::write(m.path("grouped"), b"before").unwrap();
+    let group = ccfs_client::Group::begin(m.mnt(), None).unwrap();
+    fs::write(m.path("grouped"), b"within").unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            assert_eq!(
+                errno(self::root(&m).take("grouped", existing())),
+                Some(BUSY)
+            )
+        });
+    });
+    group.abort().unwrap();
+    assert_eq!(fs::read(m.path("grouped")).unwrap(), b"before");
+    drop(root);
+    m.unmount();
+}
+
+/// Something is mounted on the file: it stays there.
+#[test]
+fn a_mount_point_stays_one() {
+    if !can_mount("a_mount_point_stays_one") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let host = tempfile::NamedTempFile::new().unwrap();
+    fs::write(host.path(), b"host").unwrap();
+    fs::write(m.path("db"), b"under").unwrap();
+    let db = m.path("db").to_str().unwrap().to_owned();
+    run("mount", &["--bind", host.path().to_str().unwrap(), &db]);
+    let root = root(&m);
+    let taken = root.take("db", existing()).map(drop);
+    let seen = fs::read(m.path("db")).unwrap();
+    run("umount", &[&db]);
+    assert_eq!((errno(taken), &seen[..]), (Some(BUSY), &b"host"[..]));
+    drop(root);
+    m.unmount();
+}
+
+/// By a mount that is read-only nothing is taken: not even for reading, since a taken file is more than open.
+#[test]
+fn a_read_only_mount_gives_nothing() {
+    if !can_mount("a_read_only_mount_gives_nothing") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::write(m.path("db"), b"content").unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let other_path = other.path().to_str().unwrap();
+    run("mount", &["--bind", m.mnt().to_str().unwrap(), other_path]);
+    run("mount", &["-o", "remount,bind,ro", other_path]);
+    let session = Session::begin(fs::File::open(m.mnt()).unwrap()).unwrap();
+    let dir = session.dir(fs::File::open(other.path()).unwrap()).unwrap();
+    let taken = [existing(), OpenOptions::reading()].map(|how| errno(dir.take("db", how)));
+    drop((dir, session));
+    run("umount", &[other_path]);
+    assert_eq!(taken, [Some(libc::EROFS); 2]);
+    m.unmount();
+}
+
+/// Who appends by a descriptor from before the hold ended appends at the end.
+#[test]
+fn the_end_is_where_it_is() {
+    if !can_mount("the_end_is_where_it_is") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let root = root(&m);
+    let file = root.take("db", OpenOptions::new_file()).unwrap();
+    let fd = descriptor(&file);
+    file.write_at(&[1; 8192], 0).unwrap();
+    fd.write_all_at(b"Q", 0).unwrap();
+    let flags = fcntl_getfl(&fd).unwrap();
+    fcntl_setfl(&fd, flags | OFlags::APPEND).unwrap();
+    rustix::io::write(&fd, b"XYZ").unwrap();
+    let now = fs::read(m.path("db")).unwrap();
+    assert_eq!((now.len(), now[0], &now[8192..]), (8195, b'Q', &b"XYZ"[..]));
+    assert!(now[1..8192].iter().all(|b| *b == 1));
+    drop((fd, file, root));
     m.unmount();
 }

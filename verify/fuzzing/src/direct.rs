@@ -390,6 +390,7 @@ pub fn direct_memory(data: &[u8]) {
         direct: DirectAllowed {
             on: true,
             others: false,
+            by_hand: false,
         },
         ..MountInfo::default()
     };

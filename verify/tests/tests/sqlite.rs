@@ -32,11 +32,16 @@ fn tools() -> Option<Tools> {
     let include = format!("-I{}", text(&top.join("crates/libccfs/include")));
     let warnings = ["-O2", "-Wall", "-Wextra", "-Werror", &include, "-o"];
     let extension = place.path().join("ccfs_vfs.so");
-    let sources = ["ccfs_vfs.c", "direct.c"].map(|name| top.join("sqlite").join(name));
-    let files = [text(&extension), text(&sources[0]), text(&sources[1])];
+    let sources = std::fs::read_dir(top.join("sqlite")).expect("the extension");
+    let sources = sources.map(|entry| entry.expect("an entry").path());
+    let sources: Vec<PathBuf> = sources
+        .filter(|p| p.extension() == Some("c".as_ref()))
+        .collect();
+    let files: Vec<&str> = sources.iter().map(|p| text(p)).collect();
+    let shared = ["-fPIC", "-shared"];
     run_ok(
         "gcc",
-        &[&["-fPIC", "-shared"], &warnings[..], &files].concat(),
+        &[&shared, &warnings[..], &[text(&extension)], &files].concat(),
     );
     let program = place.path().join("commits");
     let source = top.join("examples/sqlite-commits.c");
@@ -370,4 +375,21 @@ fn an_sqlite_that_writes_through_mappings_is_refused() {
     let out = run(program.args(["--commits", "1"]).arg(place.path()));
     assert_ne!(out.code, 0, "{}", out.all());
     assert!(out.all().contains("SQLITE_MMAP_READWRITE"), "{}", out.all());
+}
+
+/// Connections of one process that come and go, and files that are replaced under them: as with SQLite's own VFS.
+#[test]
+fn connections_come_and_go() {
+    let Some(tools) = tools() else { return };
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/sqlite-connections.py");
+    for (way, v) in volumes() {
+        let dir = v.path("connections");
+        std::fs::create_dir(&dir).expect("mkdir");
+        let mut python = tools.with(way, "/usr/bin/python3");
+        let out = run(python.arg(&program).arg(&tools.extension).arg(&dir));
+        assert_eq!(out.code, 0, "{way:?}: {}", out.all());
+        assert_eq!(out.stdout.lines().count(), 9, "{way:?}: {}", out.all());
+        check_posted(way, &v);
+        v.finish();
+    }
 }

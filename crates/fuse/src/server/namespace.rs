@@ -63,6 +63,7 @@ impl Server {
             self.volume.remember(ino, 1);
         }
         reply.remembered.push(ino);
+        reply.for_locks = stays_held;
         if !stays_held {
             self.direct.break_hold(ino, request.wait)?;
         }
@@ -108,8 +109,8 @@ impl Server {
         if request.header.opcode == op::FORGET {
             let arg: abi::ForgetIn = request.arg()?;
             let ino = self.target(request)?;
-            self.volume.forget(ino, arg.nlookup);
             self.direct.forgotten(ino, arg.nlookup);
+            self.volume.forget(ino, arg.nlookup);
             self.notifier.forgotten(&self.volume, ino);
             self.pages.forgotten(&self.volume, ino);
             return Ok(());
@@ -121,8 +122,8 @@ impl Server {
                 zerocopy::FromBytes::read_from_prefix(rest).map_err(|_| Errno(libc::EINVAL))?;
             match ino_of(one.nodeid) {
                 Ok(ino) => {
-                    self.volume.forget(ino, one.nlookup);
                     self.direct.forgotten(ino, one.nlookup);
+                    self.volume.forget(ino, one.nlookup);
                     self.notifier.forgotten(&self.volume, ino);
                     self.pages.forgotten(&self.volume, ino);
                 }

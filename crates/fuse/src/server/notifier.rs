@@ -53,6 +53,8 @@ pub type Done = Box<dyn FnOnce() + Send>;
 
 enum Task {
     Name(Ino, Vec<u8>),
+    /// An inode that the kernel gives up unless somebody uses it, and who waits for whether it has.
+    Prune(Ino, SyncSender<bool>),
     /// A name that was made, and its directory. First the name: that waits for a listing under way, which could bring the old pages back.
     Made(Ino, Vec<u8>),
     /// Attributes, size and pages of an inode that so many aborts have touched.
@@ -76,6 +78,8 @@ struct Shared {
     report: Condvar,
     /// Files whose length the kernel may have wrong until it asks.
     resized: Mutex<HashSet<Ino>>,
+    /// There was one: nobody looks further before.
+    any_resized: AtomicBool,
     /// Names that it has not been told, by their hash.
     names: Mutex<HashMap<u64, u32>>,
     hash: RandomState,
@@ -105,6 +109,7 @@ impl Default for Notifier {
             reports: Mutex::default(),
             report: Condvar::new(),
             resized: Mutex::default(),
+            any_resized: AtomicBool::new(false),
             names: Mutex::default(),
             hash: RandomState::new(),
             warned: AtomicBool::new(false),
@@ -181,13 +186,18 @@ impl Notifier {
 
     /// The kernel may be wrong about the length of this file.
     pub fn is_doubtful(&self, volume: &Volume, ino: Ino, before: Look) -> bool {
-        volume.aborts_begun() != 0
-            && (Notifier::was_aborting(volume, before) || self.0.resized.lock().contains(&ino))
+        volume.aborts_begun() != 0 && Notifier::was_aborting(volume, before)
+            || self.0.any_resized.load(SeqCst) && self.0.resized.lock().contains(&ino)
+    }
+
+    /// It was changed without the kernel's knowledge while that knew it.
+    pub fn size_is_doubtful(&self, ino: Ino) {
+        self.0.note_resized([ino]);
     }
 
     /// The kernel has let go of an inode.
     pub fn forgotten(&self, volume: &Volume, ino: Ino) {
-        if volume.aborts_begun() != 0 && !volume.is_remembered(ino) {
+        if self.0.any_resized.load(SeqCst) && !volume.is_remembered(ino) {
             self.0.resized.lock().remove(&ino);
         }
     }
@@ -215,6 +225,14 @@ impl Notifier {
     /// The kernel is to forget a name, some time.
     pub fn name_gone(&self, user: u32, dir: Ino, name: &[u8]) {
         self.0.name(user, dir, name.to_vec());
+    }
+
+    /// Has the kernel give an inode up, unless somebody uses it; its FORGET follows. False: somebody does, or the kernel is too old to be asked.
+    pub fn prune(&self, user: u32, ino: Ino) -> bool {
+        let (tell, told) = sync_channel(1);
+        let task = Task::Prune(ino, tell);
+        self.0.lanes.add(Key::Inode(ino), user, 0, task).is_ok()
+            && told.recv_timeout(TELL_WAIT).unwrap_or(false)
     }
 
     /// Has the kernel drop pages, and then calls `done` on another thread. `Err`: there is none any more.
@@ -289,6 +307,11 @@ impl Notifier {
 }
 
 impl Shared {
+    fn note_resized(&self, inodes: impl IntoIterator<Item = Ino>) {
+        self.resized.lock().extend(inodes);
+        self.any_resized.store(true, SeqCst);
+    }
+
     fn hash_of(&self, dir: Ino, name: &[u8]) -> u64 {
         self.hash.hash_one((dir, name))
     }
@@ -321,7 +344,7 @@ impl Shared {
         let user = aborted.user;
         let known = aborted.inodes.iter().copied();
         let known: Vec<Ino> = known.filter(|ino| volume.is_remembered(*ino)).collect();
-        self.resized.lock().extend(known);
+        self.note_resized(known);
         let mut keys: Vec<Key> = Vec::with_capacity(aborted.inodes.len());
         for (dir, name) in aborted.names {
             let key = Key::Names(dir);
@@ -371,6 +394,9 @@ impl Shared {
             Task::Name(dir, name) => {
                 kernel.invalidate_entry(node_of(dir), &name);
                 self.told(self.hash_of(dir, &name));
+            }
+            Task::Prune(ino, given_up) => {
+                let _ = given_up.send(kernel.prune(node_of(ino)));
             }
             Task::Made(dir, name) => {
                 kernel.invalidate_entry(node_of(dir), &name);

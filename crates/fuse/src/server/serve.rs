@@ -60,8 +60,10 @@ impl Handler for Server {
 
     fn undelivered(&self, reply: &Reply) {
         for &ino in &reply.remembered {
+            if reply.for_locks {
+                self.direct.forgotten(ino, 1);
+            }
             self.volume.forget(ino, 1);
-            self.direct.forgotten(ino, 1);
         }
         if let Some(node) = reply.remembered_text {
             self.status_dir.forget(node, 1);
@@ -142,6 +144,7 @@ impl Server {
             Ok(Err(errno)) => {
                 self.undelivered(reply);
                 reply.remembered.clear();
+                reply.for_locks = false;
                 reply.remembered_text = None;
                 reply.body.clear();
                 reply.filled = None;

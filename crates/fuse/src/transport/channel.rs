@@ -2,8 +2,8 @@
 //!
 //! A reply must go to the descriptor that its request came from: each keeps its own list of requests under way.
 use crate::abi::{
-    InHeader, InvalEntryOut, InvalInodeOut, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_STORE,
-    OutHeader, StoreOut, op,
+    InHeader, InvalEntryOut, InvalInodeOut, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE,
+    NOTIFY_STORE, OutHeader, PruneOut, StoreOut, op,
 };
 use crate::server::init::{Agreed, MAX_WRITE, Negotiation, negotiate};
 use crate::sys;
@@ -142,6 +142,17 @@ impl Channel {
         };
         let name = [name, b"\0"].concat();
         let _ = self.notify(NOTIFY_INVAL_ENTRY, body.as_bytes(), &name);
+    }
+
+    /// The kernel gives an inode up, unless somebody uses it: has it open, or something mounted on it. False: it does, or kernels of this age cannot be asked.
+    /// For a thread that serves no request.
+    pub fn prune(&self, nodeid: u64) -> bool {
+        let body = PruneOut {
+            count: 1,
+            ..PruneOut::default()
+        };
+        let asked = self.notify(NOTIFY_PRUNE, body.as_bytes(), nodeid.as_bytes());
+        asked.is_ok() && !self.has_inode(nodeid)
     }
 
     /// The kernel believes a file to be at least as long as to the end of these bytes, which it takes for the file's at `offset`. For a thread

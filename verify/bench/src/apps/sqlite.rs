@@ -28,13 +28,29 @@ pub fn statements(rows: u64, journal: &str, synchronous: &str) -> String {
 }
 
 /// The extension's files.
-const EXTENSION: [(&str, &str); 4] = [
+const EXTENSION: [(&str, &str); 8] = [
     (
         "ccfs.h",
         include_str!("../../../../crates/libccfs/include/ccfs.h"),
     ),
     ("direct.h", include_str!("../../../../sqlite/direct.h")),
+    (
+        "direct_file.h",
+        include_str!("../../../../sqlite/direct_file.h"),
+    ),
     ("direct.c", include_str!("../../../../sqlite/direct.c")),
+    (
+        "direct_file.c",
+        include_str!("../../../../sqlite/direct_file.c"),
+    ),
+    (
+        "direct_locks.c",
+        include_str!("../../../../sqlite/direct_locks.c"),
+    ),
+    (
+        "direct_session.c",
+        include_str!("../../../../sqlite/direct_session.c"),
+    ),
     ("ccfs_vfs.c", include_str!("../../../../sqlite/ccfs_vfs.c")),
 ];
 
@@ -62,7 +78,8 @@ fn extension(place: &Place) -> Result<PathBuf> {
     let mut compiler = program("gcc");
     compiler.args(["-O2", "-fPIC", "-shared", "-o"]).arg(&made);
     compiler.arg("-I").arg(&dir);
-    compiler.args(["ccfs_vfs.c", "direct.c"].map(|name| dir.join(name)));
+    let sources = EXTENSION.iter().filter(|(name, _)| name.ends_with(".c"));
+    compiler.args(sources.map(|(name, _)| dir.join(name)));
     check(&mut compiler)?;
     Ok(made)
 }

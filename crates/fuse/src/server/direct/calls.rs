@@ -2,6 +2,7 @@
 use super::execute::{answer, attr_of};
 use super::session::{Read, Refused, Session, read_at};
 use super::{Direct, Server, Token, confined, count};
+use crate::rights;
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
 use ccfs_client::abi::DirectCallArg;
@@ -13,7 +14,7 @@ use zerocopy::IntoBytes;
 
 /// Directories on the way to a session's first one.
 const DEPTH_MAX: usize = 4096;
-/// How long the kernel may take to forget a file that nobody has open.
+/// How long it may take until the daemon hears that the kernel has given a file up.
 const FORGETS: Duration = Duration::from_millis(20);
 
 impl Server {
@@ -44,12 +45,8 @@ impl Server {
             }
             op::LOOKUP if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
-                let writes = read.entry.b & u64::from(WRITING) != 0;
-                let may = match writes {
-                    true => self.check_writable(request, arg, dir),
-                    false => Ok(()),
-                };
-                may.and_then(|()| self.take_from_kernel(request, &session, &read, dir))
+                self.check_writable(request, arg, dir)
+                    .and_then(|()| self.take_from_kernel(request, &session, &read, dir))
             }
             _ => {
                 let mut consumer = session.lock(Wait::Allowed)?;
@@ -104,6 +101,11 @@ impl Server {
         if self.status_dir.is_name(request.header.nodeid, &read.bytes) {
             return Err(Refused::Errno(libc::EPERM));
         }
+        // It is opened by this, and who has confined himself since may not open everything any more.
+        if self.callers.proc().is_confined(request.header.pid) {
+            return Err(Refused::Errno(libc::EOPNOTSUPP));
+        }
+        direct.may(session, &direct.volume, dir, rights::SEARCH)?;
         let attr = direct.volume.lookup(dir, &read.bytes)?;
         match attr.mode as u32 & libc::S_IFMT {
             libc::S_IFREG => {}
@@ -119,13 +121,11 @@ impl Server {
             direct.volume.forget(attr.ino, 1);
             broken?;
         }
-        if !direct.is_held(attr.ino) && direct.kernel_knows(attr.ino) {
-            direct
-                .notifier
-                .name_gone(session.user.uid, dir, &read.bytes);
+        if direct.kernel_knows_unheld(attr.ino) && direct.notifier.prune(session.user.uid, attr.ino)
+        {
             let begun = Instant::now();
-            while direct.kernel_knows(attr.ino) && begun.elapsed() < FORGETS {
-                std::thread::sleep(FORGETS / 100);
+            while direct.kernel_knows_unheld(attr.ino) && begun.elapsed() < FORGETS {
+                std::thread::sleep(FORGETS / 200);
             }
         }
         let mut consumer = session.lock(Wait::Allowed)?;
@@ -142,7 +142,9 @@ impl Server {
         read: &Read,
     ) -> Result<Vec<u8>, Refused> {
         let ino = self.direct.inode_of(session, read)?;
-        self.sync(request, &self.context(request, 0), SyncCall::File(ino))?;
+        let cx = self.direct.context(session, read, 0);
+        self.direct.tell_failure(|failed| failed == cx.stream)?;
+        self.sync(request, &cx, SyncCall::File(ino))?;
         Ok(Vec::new())
     }
 

@@ -1,4 +1,5 @@
 //! Entries become operations of the engine.
+use super::checks::Rights;
 use super::session::{Consumer, Handle, Read, Refused, Session};
 use super::{Direct, count};
 use crate::rights;
@@ -8,18 +9,14 @@ use ccfs_client::direct::layout::{
     self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, NO_HANDLE, Name, READING, REPLY, RESULT,
     RING_BYTES, WOULD_WAIT, WRITING, cost, op, reply_at,
 };
-use ccfs_engine::acl::Acl;
 use ccfs_engine::{
-    Calls, Context, Ino, Promise, ROOT_INO, RenameFlags, SetAttr, SetTime, SyncCall, Wait,
-    WriteFlags, drawn_by_this_thread,
+    Calls, Context, Ino, Promise, RenameFlags, SetAttr, SetTime, SyncCall, Wait, WriteFlags,
+    drawn_by_this_thread,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
-
-/// The extended attribute that is a list of rights.
-const ACL: &[u8] = b"system.posix_acl_access";
 
 pub type Executed = Result<Vec<u8>, Refused>;
 
@@ -117,6 +114,9 @@ impl Direct {
         let process = session.user.process;
         tracing::warn!("direct calls of process {process} have ended: {why}");
         consumer.end(session);
+        if errno == libc::EIO {
+            self.note_failure(session);
+        }
         session.say_ended(errno);
     }
 
@@ -471,76 +471,6 @@ impl Direct {
         Ok(Vec::new())
     }
 
-    /// What the kernel looks at before it has a file system rename anything: where the two are, then rights.
-    fn check_rename(
-        &self,
-        session: &Session,
-        volume: &Calls,
-        (from, old): (Ino, &[u8]),
-        (to, new): (Ino, &[u8]),
-    ) -> Result<(), Refused> {
-        self.may(session, volume, from, rights::SEARCH)?;
-        self.may(session, volume, to, rights::SEARCH)?;
-        let moved = volume.lookup(from, old)?;
-        let target = match volume.lookup(to, new) {
-            Ok(target) => Some(target),
-            Err(e) if e.errno() == libc::ENOENT => None,
-            Err(e) => return Err(e.into()),
-        };
-        if from != to && moved.is_dir() && is_within(volume, to, moved.ino)? {
-            return Err(Refused::Errno(libc::EINVAL));
-        }
-        let above = target.as_ref().filter(|t| from != to && t.is_dir());
-        if let Some(above) = above
-            && is_within(volume, from, above.ino)?
-        {
-            return Err(Refused::Errno(libc::ENOTEMPTY));
-        }
-        if session.user.may_all || target.as_ref().is_some_and(|t| t.ino == moved.ino) {
-            return Ok(());
-        }
-        let of = |ino| Rights::of(session, volume, ino);
-        let (from_rights, to_rights, moved) = (of(from)?, of(to)?, of(moved.ino)?);
-        let target = target.map(|t| of(t.ino)).transpose()?;
-        let rename = rights::Rename {
-            from: from_rights.object(),
-            to: to_rights.object(),
-            other_parent: from != to,
-            moved: moved.object(),
-            target: target.as_ref().map(|t| t.object()),
-            exchange: false,
-        };
-        Ok(session.user.caller.may_rename(&rename)?)
-    }
-
-    /// Checks a right to an object. Errors: EACCES, and those of reading it.
-    pub fn may(
-        &self,
-        session: &Session,
-        volume: &Calls,
-        ino: Ino,
-        want: u16,
-    ) -> Result<(), Refused> {
-        if session.user.may_all {
-            return Ok(());
-        }
-        let rights = Rights::of(session, volume, ino)?;
-        rights.check(|caller, object| caller.may(object, want))
-    }
-
-    fn dropped_by_write(
-        &self,
-        session: &Session,
-        volume: &Calls,
-        ino: Ino,
-    ) -> Result<rights::Dropped, Refused> {
-        if session.user.may_all {
-            return Ok(rights::Dropped::default());
-        }
-        let rights = Rights::of(session, volume, ino)?;
-        Ok(session.user.caller.dropped_by_write(&rights.object()))
-    }
-
     fn set_attributes(&self, session: &Session, read: &Read, volume: &Calls, ino: Ino) -> Executed {
         let mut set = changes(read)?;
         let rights = Rights::of(session, volume, ino)?;
@@ -554,51 +484,6 @@ impl Direct {
         volume.setattr(&self.context(session, read, 0), ino, &set)?;
         Ok(Vec::new())
     }
-}
-
-/// What decides who may do what with an object.
-struct Rights<'s> {
-    caller: &'s rights::Caller,
-    attr: ccfs_engine::Attr,
-    acl: Option<Acl>,
-}
-
-impl<'s> Rights<'s> {
-    fn of(session: &'s Session, volume: &Calls, ino: Ino) -> Result<Rights<'s>, Refused> {
-        let (caller, attr) = (&session.user.caller, volume.getattr(ino)?);
-        let asks = !session.user.may_all && caller.asks_acl(&rights::Object::new(&attr, None));
-        let acl = match asks.then(|| volume.getxattr(ino, ACL)) {
-            None => None,
-            Some(Ok(bytes)) => Acl::from_syscall(&bytes)?,
-            Some(Err(e)) if e.errno() == libc::ENODATA => None,
-            Some(Err(e)) => return Err(e.into()),
-        };
-        Ok(Rights { caller, attr, acl })
-    }
-
-    fn object(&self) -> rights::Object<'_> {
-        rights::Object::new(&self.attr, self.acl.as_ref())
-    }
-
-    fn check<T>(
-        &self,
-        may: impl FnOnce(&rights::Caller, &rights::Object<'_>) -> Result<T, Errno>,
-    ) -> Result<T, Refused> {
-        Ok(may(self.caller, &self.object())?)
-    }
-
-    fn mode_of_new(&self, mode: u16) -> u16 {
-        self.caller.mode_of_new(&self.object(), mode)
-    }
-}
-
-/// A directory is this one, or below it.
-fn is_within(volume: &Calls, dir: Ino, above: Ino) -> Result<bool, Refused> {
-    let mut at = dir;
-    while at != above && at != ROOT_INO {
-        at = volume.lookup(at, b"..")?.ino;
-    }
-    Ok(at == above)
 }
 
 /// Writes what came of an entry where its program looks.

@@ -27,8 +27,10 @@
 //! While a thread of a session is in an atomic group the session holds nothing: what a group changes can be taken back, of which the
 //! program's own memory of names would know nothing.
 mod calls;
+mod checks;
 mod confined;
 mod execute;
+mod holds;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod session;
@@ -43,7 +45,8 @@ use ccfs_client::direct::layout;
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::sync::{AtomicBool, AtomicUsize};
 use ccfs_engine::sync::{Mutex, RwLock};
-use ccfs_engine::{Ino, ROOT_INO, StreamId, Volume, Wait};
+use ccfs_engine::{Ino, StreamId, Volume, Wait};
+use holds::Hold;
 use serde_json::{Value, json};
 use session::Role;
 pub(super) use session::Session;
@@ -56,8 +59,6 @@ const SESSIONS_MAX: usize = 256;
 const SESSIONS_OF_USER: usize = 64;
 /// Names that wait to be opened once.
 const TOKENS_MAX: usize = 4096;
-/// Directories above an inode that are looked at.
-const DEPTH_MAX: usize = 256;
 /// Names that are given to files for one open begin so.
 const TOKEN: &str = ".ccfs-direct-";
 
@@ -78,7 +79,7 @@ pub struct Direct {
     callers: Arc<Callers>,
     notifier: Notifier,
     allowed: Allowed,
-    /// Sessions that there are: nobody looks further where it is 0.
+    /// Sessions that there are, and one where somebody is to be told of a failure: nobody looks further where it is 0.
     count: AtomicUsize,
     sessions: RwLock<HashMap<u64, Arc<Session>>>,
     /// Held by who finds out which session posts in a stream.
@@ -89,16 +90,11 @@ pub struct Direct {
     /// Inodes of which programs have handles, and how many.
     open: Mutex<HashMap<Ino, usize>>,
     tokens: Mutex<HashMap<String, Token>>,
+    /// Streams in which something that was accepted could not be done, and nobody was told.
+    failed: Mutex<Vec<StreamId>>,
     ended: AtomicBool,
     /// For `status`.
     figures: Figures,
-}
-
-/// Who holds an inode.
-struct Hold {
-    session: Arc<Session>,
-    /// References that the kernel has for locks only.
-    known: u64,
 }
 
 /// What a name that is good for one LOOKUP stands for.
@@ -116,6 +112,7 @@ struct Figures {
     pub asked: AtomicU64,
     pub calls: AtomicU64,
     pub breaks: AtomicU64,
+    pub failed: AtomicU64,
 }
 
 /// Adds to a counter.
@@ -142,12 +139,13 @@ impl Direct {
             known: AtomicUsize::new(0),
             open: Mutex::default(),
             tokens: Mutex::default(),
+            failed: Mutex::default(),
             ended: AtomicBool::new(false),
             figures: Figures::default(),
         })
     }
 
-    /// There are sessions.
+    /// There are sessions, or somebody is to be told of a failure.
     pub fn is_active(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
@@ -160,7 +158,7 @@ impl Direct {
         let figures = &self.figures;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         json!({
-            "sessions": self.count.load(Ordering::Relaxed),
+            "sessions": self.sessions.read().len(),
             "held": self.holds.lock().len(),
             "handles": self.open.lock().values().sum::<usize>(),
             "names": self.tokens.lock().len(),
@@ -170,6 +168,7 @@ impl Direct {
             "asked": load(&figures.asked),
             "calls": load(&figures.calls),
             "broken": load(&figures.breaks),
+            "failed": load(&figures.failed),
         })
     }
 
@@ -237,11 +236,7 @@ impl Direct {
     /// Forgets a session that has ended: its thread, or who could start none.
     fn remove(&self, session: &Arc<Session>) {
         let (inodes, tokens) = session.close_all();
-        {
-            let mut holds = self.holds.lock();
-            let its = holds.extract_if(|_, hold| Arc::ptr_eq(&hold.session, session));
-            its.for_each(|(_, hold)| self.note_unknown(hold.known));
-        }
+        self.let_all_go(session);
         for token in tokens {
             self.forget_token(session, &token);
         }
@@ -285,6 +280,37 @@ impl Direct {
         sessions.values().filter(|s| wanted(s)).cloned().collect()
     }
 
+    /// What a session had posted could not be done: whoever syncs is told, once, that the volume has not got it.
+    fn note_failure(&self, session: &Session) {
+        count(&self.figures.failed, 1);
+        let mut failed = self.failed.lock();
+        if failed.is_empty() {
+            self.count.fetch_add(1, Ordering::SeqCst);
+        }
+        for stream in session.streams() {
+            if !failed.contains(&stream) {
+                failed.push(stream);
+            }
+        }
+        if failed.is_empty() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Error: EIO, something of these streams is not there that was accepted.
+    fn tell_failure(&self, of: impl Fn(StreamId) -> bool) -> Result<(), Errno> {
+        let mut failed = self.failed.lock();
+        let before = failed.len();
+        failed.retain(|stream| !of(*stream));
+        if failed.len() == before {
+            return Ok(());
+        }
+        if failed.is_empty() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+        Err(Errno(libc::EIO))
+    }
+
     /// A thread of a session is in this stream now.
     fn note_stream(&self, session: &Arc<Session>, stream: StreamId) {
         if session.note_stream(stream) {
@@ -306,11 +332,12 @@ impl Direct {
         let posting = |s: &Session| s.role() == Role::Posts && s.id != session.id;
         let mut others = self.sessions_with(|s| posting(s) && s.shares_a_stream(session));
         others.retain(|other| {
-            let gone = other.process.has_ended();
-            if gone {
+            // Who has nothing open is not in anybody's way.
+            let gives_way = other.process.has_ended() || other.has_nothing_open();
+            if gives_way {
                 self.retire(other);
             }
-            !gone
+            !gives_way
         });
         if others.is_empty() && !session.has_many_streams() {
             session.set_role(Role::Posts);
@@ -357,27 +384,6 @@ impl Direct {
         }
     }
 
-    fn break_all(&self, session: &Arc<Session>) {
-        loop {
-            let inodes: Vec<Ino> = {
-                let holds = self.holds.lock();
-                let its = holds
-                    .iter()
-                    .filter(|(_, h)| Arc::ptr_eq(&h.session, session));
-                its.map(|(ino, _)| *ino).collect()
-            };
-            // More come from directories whose turn has not come: these are first.
-            if inodes.is_empty() || session.is_over() {
-                return;
-            }
-            let is_dir = |ino: &Ino| self.volume.getattr(*ino).is_ok_and(|a| a.is_dir());
-            let (dirs, files): (Vec<Ino>, Vec<Ino>) = inodes.into_iter().partition(is_dir);
-            for ino in dirs.into_iter().chain(files) {
-                let _ = self.break_one(ino, Wait::Allowed);
-            }
-        }
-    }
-
     /// A program has a handle of the inode.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.open.lock().contains_key(&ino)
@@ -395,158 +401,6 @@ impl Direct {
                 open.remove(&ino);
             }
         }
-    }
-
-    /// The kernel has references to an inode.
-    pub fn kernel_knows(&self, ino: Ino) -> bool {
-        let open = self.open.lock().get(&ino).copied().unwrap_or(0);
-        self.volume.references(ino) > open as u64
-    }
-
-    /// The inode is held.
-    pub fn is_held(&self, ino: Ino) -> bool {
-        self.holds.lock().contains_key(&ino)
-    }
-
-    /// The kernel asks for an inode, and its reference is counted already: what was posted is carried out, and nobody holds it any more, nor its directory:
-    /// a held directory has no entry that the kernel knows. Error: EAGAIN it would have to wait.
-    pub fn break_hold(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
-        let session = self.holder(ino);
-        let (mut held, mut at) = (Vec::new(), ino);
-        for _ in 0..DEPTH_MAX {
-            match self.volume.directory_of(at) {
-                Some(dir) if dir != at && dir != ROOT_INO => at = dir,
-                Some(_) => break,
-                None => {
-                    // Not in memory: whichever it may be.
-                    if let Some(session) = &session {
-                        if wait == Wait::Never {
-                            return Err(Errno(libc::EAGAIN));
-                        }
-                        self.break_all(session);
-                    }
-                    break;
-                }
-            }
-            if self.is_held(at) {
-                held.push(at);
-            }
-        }
-        // From above: below what is broken nobody gets a new hold. In general there is none: who came by a path had to know the directories first.
-        while let Some(dir) = held.pop() {
-            self.break_one(dir, wait)?;
-        }
-        self.break_one(ino, wait)
-    }
-
-    fn break_one(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
-        loop {
-            let Some(session) = self.holder(ino) else {
-                return Ok(());
-            };
-            session.begin_breaking(ino);
-            let broken = self.break_hold_of(&session, ino, wait);
-            session.end_breaking(ino);
-            broken?;
-        }
-    }
-
-    fn break_hold_of(&self, session: &Arc<Session>, ino: Ino, wait: Wait) -> Result<(), Errno> {
-        // The program publishes first and looks at the mark then; here it is the other way round (`Ring::publish`).
-        session.lock(wait)?.mark(session, ino);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let tail = session.tail();
-        self.carry_out_to(session, tail, wait)?;
-        let mut consumer = session.lock(wait)?;
-        if !consumer.no_longer_held(ino) {
-            return Ok(());
-        }
-        if self.let_go(session, ino) {
-            count(&self.figures.breaks, 1);
-        }
-        Ok(())
-    }
-
-    fn holder(&self, ino: Ino) -> Option<Arc<Session>> {
-        let holds = self.holds.lock();
-        holds.get(&ino).map(|hold| hold.session.clone())
-    }
-
-    /// The session holds an inode no more. False: it did not.
-    fn let_go(&self, session: &Arc<Session>, ino: Ino) -> bool {
-        let mut holds = self.holds.lock();
-        let its = |hold: &Hold| Arc::ptr_eq(&hold.session, session);
-        if !holds.get(&ino).is_some_and(its) {
-            return false;
-        }
-        let gone = holds.remove(&ino);
-        self.note_unknown(gone.map_or(0, |hold| hold.known));
-        true
-    }
-
-    fn note_unknown(&self, references: u64) {
-        self.known.fetch_sub(references as usize, Ordering::SeqCst);
-    }
-
-    /// The kernel gets a reference to a held inode for its locks, and keeps nothing of it. False: nobody holds it.
-    pub fn known_for_locks(&self, ino: Ino) -> bool {
-        let mut holds = self.holds.lock();
-        let Some(hold) = holds.get_mut(&ino) else {
-            return false;
-        };
-        hold.known += 1;
-        self.known.fetch_add(1, Ordering::SeqCst);
-        self.volume.remember(ino, 1);
-        true
-    }
-
-    /// The kernel has given references back.
-    pub fn forgotten(&self, ino: Ino, references: u64) {
-        if self.known.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        if let Some(hold) = self.holds.lock().get_mut(&ino) {
-            let its = hold.known.min(references);
-            hold.known -= its;
-            self.note_unknown(its);
-        }
-    }
-
-    /// Somebody asks for the attributes of an inode, and so does not break its hold: they are those after what was posted. True: they change without
-    /// the kernel's knowledge.
-    pub fn is_changing(&self, ino: Ino, wait: Wait) -> Result<bool, Errno> {
-        if self.known.load(Ordering::SeqCst) == 0 {
-            return Ok(false);
-        }
-        match self.holder(ino) {
-            Some(session) => self.carry_out(&session, wait).map(|()| true),
-            None => Ok(false),
-        }
-    }
-
-    /// A session may hold an inode from here on: the kernel does not know it, and nobody else holds it. The caller has so many handles of it, each of
-    /// which has a reference.
-    fn grant(&self, session: &Arc<Session>, ino: Ino, handles: u64) -> bool {
-        let mut holds = self.holds.lock();
-        let known = holds.get(&ino).map_or(0, |hold| hold.known);
-        if self.volume.references(ino) != handles + known {
-            return false;
-        }
-        match holds.get(&ino) {
-            Some(hold) => Arc::ptr_eq(&hold.session, session),
-            None if session.is_in_group(&self.callers) => false,
-            None if self.volume.is_synchronous(ino) => false,
-            None => {
-                holds.insert(ino, Hold::of(session));
-                true
-            }
-        }
-    }
-
-    /// The session holds what was just born in a directory that it holds: nobody else can have seen it.
-    fn hold_newborn(&self, session: &Arc<Session>, ino: Ino) -> bool {
-        self.holds.lock().insert(ino, Hold::of(session));
-        true
     }
 
     /// A name by which an inode can be opened once. Error: ENFILE too many wait to be opened.
@@ -583,15 +437,6 @@ impl Direct {
     }
 }
 
-impl Hold {
-    fn of(session: &Arc<Session>) -> Hold {
-        Hold {
-            session: session.clone(),
-            known: 0,
-        }
-    }
-}
-
 impl Server {
     /// `IOC_DIRECT_BEGIN`.
     pub(super) fn begin_direct(&self, request: &Request<'_>, arg: &mut DirectBeginArg) -> Answer {
@@ -603,46 +448,6 @@ impl Server {
         let root = self.target(request)?;
         confined::check_writable(&self.callers, header.pid, arg.directory, root)?;
         arg.session = self.direct.begin(who, root, arg)?;
-        Ok(())
-    }
-
-    /// Before a request is carried out: nobody holds any more what it is about. What the kernel knows for its locks only comes here by nothing else than
-    /// its number.
-    pub(super) fn break_before(&self, request: &Request<'_>) -> Answer {
-        use crate::abi::{self, op};
-        if self.direct.known.load(Ordering::SeqCst) == 0 {
-            return Ok(());
-        }
-        let other = match request.header.opcode {
-            // Nothing of the inode itself; its attributes are told without a break (`is_changing`).
-            op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::FLUSH | op::RELEASE => {
-                return Ok(());
-            }
-            op::GETATTR | op::STATX => return Ok(()),
-            op::OPEN => {
-                let arg = request.arg_and_rest::<abi::OpenIn>();
-                match arg.is_ok_and(|(arg, _)| arg.flags & libc::O_TRUNC as u32 == 0) {
-                    true => return Ok(()),
-                    false => None,
-                }
-            }
-            op::LINK => request
-                .arg_and_rest::<abi::LinkIn>()
-                .ok()
-                .map(|(arg, _)| arg.oldnodeid),
-            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => request
-                .arg_and_rest::<abi::CopyIn>()
-                .ok()
-                .map(|(arg, _)| arg.nodeid_out),
-            _ => None,
-        };
-        for node in [Some(request.header.nodeid), other].into_iter().flatten() {
-            if let Ok(ino) = super::ino_of(node)
-                && self.direct.is_held(ino)
-            {
-                self.direct.break_hold(ino, request.wait)?;
-            }
-        }
         Ok(())
     }
 
@@ -661,12 +466,18 @@ impl Server {
         if header.pid == 0 && header.opcode != op::SYNCFS {
             return Ok(());
         }
-        let of_stream = match header.opcode {
-            op::SYNCFS => return self.direct.drain_all(request.wait),
+        let (direct, wait) = (&self.direct, request.wait);
+        let all = || {
+            direct.drain_all(wait)?;
+            direct.tell_failure(|_| true)
+        };
+        let stream = || self.callers.caller(header.pid, header.uid).stream;
+        match header.opcode {
+            op::SYNCFS => all(),
             // As far as nobody waits.
             op::STATFS => {
-                let _ = self.direct.drain_all(Wait::Never);
-                return Ok(());
+                let _ = direct.drain_all(Wait::Never);
+                Ok(())
             }
             op::IOCTL => {
                 let cmd = request
@@ -677,26 +488,22 @@ impl Server {
                     | client::IOC_DIRECT_CALL
                     | client::IOC_STATUS
                     | client::IOC_TRACE
-                    | client::IOC_THAW => false,
-                    client::IOC_SYNC_VOLUME | client::IOC_STREAM_SYNC | client::IOC_FREEZE => {
-                        return self.direct.drain_all(request.wait);
-                    }
-                    _ => true,
+                    | client::IOC_THAW => Ok(()),
+                    client::IOC_SYNC_VOLUME | client::IOC_STREAM_SYNC => all(),
+                    client::IOC_FREEZE => direct.drain_all(wait),
+                    _ => direct.drain_stream(stream(), wait),
                 }
             }
-            op::FSYNC
-            | op::FSYNCDIR
-            | op::FALLOCATE
-            | op::COPY_FILE_RANGE
-            | op::COPY_FILE_RANGE_64 => true,
-            opcode => super::serve::is_change(opcode),
-        };
-        match of_stream {
-            true => {
-                let caller = self.callers.caller(header.pid, header.uid);
-                self.direct.drain_stream(caller.stream, request.wait)
+            op::FSYNC | op::FSYNCDIR => {
+                let of = stream();
+                direct.drain_stream(of, wait)?;
+                direct.tell_failure(|failed| failed == of)
             }
-            false => Ok(()),
+            op::FALLOCATE | op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
+                direct.drain_stream(stream(), wait)
+            }
+            opcode if super::serve::is_change(opcode) => direct.drain_stream(stream(), wait),
+            _ => Ok(()),
         }
     }
 }

@@ -211,6 +211,11 @@ impl Session {
         self.threads.lock().note(stream)
     }
 
+    /// Those that its threads were in, as far as they are told apart.
+    pub fn streams(&self) -> Vec<StreamId> {
+        self.threads.lock().streams.clone()
+    }
+
     pub fn has_many_streams(&self) -> bool {
         self.threads.lock().many
     }
@@ -337,6 +342,11 @@ impl Session {
             wait(sleeps, depth, most);
         }
         sleeps.store(0, Ordering::SeqCst);
+    }
+
+    /// It has no handle of anything.
+    pub fn has_nothing_open(&self) -> bool {
+        self.consumer.lock().handles.is_empty()
     }
 
     /// Its entries are carried out no more.
