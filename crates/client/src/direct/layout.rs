@@ -50,6 +50,8 @@ pub mod word {
     pub const SIZE_MAX: usize = 88;
     /// u32, daemon: 0, or the errno with which the session has ended.
     pub const ENDED: usize = 128;
+    /// u32, daemon: how often it has taken back that something may be posted, after it has set `LIMIT` to 0.
+    pub const STOPS: usize = 132;
     /// u32, daemon, a futex: 1 while it sleeps.
     pub const SLEEPS: usize = 192;
     /// u32, daemon, a futex: counts what a waiting program may look at.
@@ -124,6 +126,8 @@ pub const FOR_LOCKS: u64 = 1;
 pub const BROKEN: i32 = i32::MAX;
 /// Result of an asked entry: it would have to wait, and nothing was done; an ioctl can.
 pub const WOULD_WAIT: i32 = i32::MAX - 1;
+/// Result of an entry that was posted when that was not allowed any more: nothing was done, and it may be asked for.
+pub const NOT_ALLOWED: i32 = i32::MAX - 2;
 
 /// Head of an entry.
 #[derive(
@@ -149,7 +153,7 @@ pub struct Entry {
     pub a: u64,
     /// As the operation says.
     pub b: u64,
-    /// Reply: 0, an errno, [`BROKEN`] or [`WOULD_WAIT`].
+    /// Reply: 0, an errno, [`BROKEN`], [`WOULD_WAIT`] or [`NOT_ALLOWED`].
     pub result: i32,
     /// Reply: bytes of it, which follow those of the entry at a multiple of 8.
     pub reply: u32,

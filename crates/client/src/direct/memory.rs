@@ -4,7 +4,10 @@
 #![allow(unsafe_code)]
 use super::layout::{HANDLES, MEMORY, RING, RING_BYTES, WORDS, word};
 use super::sync::{AtomicU8, AtomicU32, AtomicU64, point, wake};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+use rustix::fs::{
+    FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, flock, fstat,
+    memfd_create,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +23,8 @@ const SEALS: SealFlags = SealFlags::SEAL
 /// The mapping of one side.
 pub struct Memory {
     base: NonNull<u8>,
+    /// The program has a lock of it, which ends with the program, and when that becomes another one (exec): the descriptor is closed then.
+    file: OwnedFd,
 }
 
 // SAFETY: the mapping belongs to no thread; all accesses are atomic or copies of bytes that may change under them.
@@ -36,6 +41,7 @@ impl Memory {
         )?;
         rustix::fs::ftruncate(&fd, MEMORY as u64)?;
         fcntl_add_seals(&fd, SEALS)?;
+        flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
         let memory = Memory::map(&fd)?;
         // SAFETY: advice on our own mapping. A child gets none of it: it must not write into its parent's ring.
         unsafe { madvise(memory.base.as_ptr().cast(), MEMORY, Advice::LinuxDontFork) }?;
@@ -63,12 +69,23 @@ impl Memory {
                 MEMORY,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                fd,
+                &fd,
                 0,
             )
         }?;
         let base = NonNull::<u8>::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Memory { base })
+        let file = fd.as_fd().try_clone_to_owned()?;
+        Ok(Memory { base, file })
+    }
+
+    /// Of the daemon: no program uses the memory any more.
+    pub fn is_abandoned(&self) -> bool {
+        let taken = flock(&self.file, FlockOperation::NonBlockingLockShared).is_ok();
+        if taken {
+            // Whoever asks next is to be told the same.
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+        taken
     }
 
     fn at(&self, at: usize) -> *mut u8 {

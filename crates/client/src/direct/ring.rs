@@ -123,16 +123,19 @@ impl Ring {
         };
         entry.len = len as u32;
         entry.bytes = bytes as u32;
+        let stops = self.memory.u32(word::STOPS);
         let mut state = self.lock();
-        let position = loop {
+        let (position, stopped) = loop {
             self.check()?;
+            // Who takes it back that something may be posted lowers the limit first, and counts then.
+            let stopped = stops.load(Acquire);
             if !self.may_post(price) {
                 return Ok(None);
             }
             let position = self.place(&state, len);
             let used = position + len as u64 - self.free_from(&state);
             if used <= RING_BYTES as u64 && self.may_cost(&state, price) {
-                break position;
+                break (position, stopped);
             }
             drop(state);
             self.wake(DOZES);
@@ -164,7 +167,8 @@ impl Ring {
         self.memory.u64(word::TAIL).store(state.tail, Release);
         // Who breaks a hold says so first, and then looks at the tail; here it is the other way round. So one of the two sees the other.
         fence(SeqCst);
-        let in_doubt = !is_waited_for && self.memory.broken(entry.h).load(Relaxed) != 0;
+        let in_doubt = !is_waited_for
+            && (self.memory.broken(entry.h).load(Relaxed) != 0 || stops.load(Relaxed) != stopped);
         if is_waited_for || in_doubt {
             state.waiting.push_back((position, false));
         }

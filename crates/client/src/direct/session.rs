@@ -1,6 +1,7 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
 use super::layout::{
-    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, VERSION, WOULD_WAIT, cost, op, word,
+    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, NOT_ALLOWED, VERSION, WOULD_WAIT,
+    cost, op, word,
 };
 use super::memory::Memory;
 use super::ring::{Asked, Posted, Ring};
@@ -156,16 +157,18 @@ impl Session {
         let link = self.link()?;
         entry.thread = self.thread(link)?;
         match link.ring.post(entry, parts, &|| self.alive())? {
-            Posted::Accepted => Ok(Did::Done(())),
-            Posted::InDoubt(asked) => did(asked.wait_carried_out(&|| self.alive())?, ()),
-            Posted::NotAllowed => {
-                let room = match entry.op {
-                    op::CREATE => size_of::<Attr>(),
-                    _ => 0,
-                };
-                Ok(self.ask(entry, parts, room)?.map(drop))
-            }
+            Posted::Accepted => return Ok(Did::Done(())),
+            Posted::InDoubt(asked) => match asked.wait_carried_out(&|| self.alive())? {
+                NOT_ALLOWED => {}
+                result => return did(result, ()),
+            },
+            Posted::NotAllowed => {}
         }
+        let room = match entry.op {
+            op::CREATE => size_of::<Attr>(),
+            _ => 0,
+        };
+        Ok(self.ask(entry, parts, room)?.map(drop))
     }
 
     /// Has something done and waits for it; the reply has at most `room` bytes.

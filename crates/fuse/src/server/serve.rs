@@ -173,6 +173,15 @@ impl Server {
             reply.clear();
             answer = self.dispatch(request, reply);
         }
+        if answer == Err(Errno(libc::ENOSPC)) && self.direct.is_active() {
+            if request.wait == Wait::Never {
+                return Ok(Attempt::Again);
+            }
+            if self.direct.give_space_back() {
+                reply.clear();
+                answer = self.dispatch(request, reply);
+            }
+        }
         if request.wait == Wait::Never && answer == Err(Errno(libc::EAGAIN)) {
             return Ok(Attempt::Again);
         }

@@ -3,7 +3,7 @@ use super::actors::code;
 use super::{session, volume};
 use ccfs_client::direct::{Dir, OpenOptions};
 use ccfs_testkit::Rng;
-use ccfs_tests::harness::{Fs, Volume, number};
+use ccfs_tests::harness::{Fs, Volume, number, sibling};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Barrier;
@@ -439,5 +439,100 @@ fn names_that_others_made() {
     }
     assert!(wrong.is_empty(), "(way, stat): {wrong:?}");
     drop(root);
+    v.finish();
+}
+
+/// What sessions are promised and do not use is there for others before they are told that there is no space, and the sessions go on.
+#[test]
+fn promises_are_given_back() {
+    let Some(v) = volume("direct promises_are_given_back", 24, "") else {
+        return;
+    };
+    let promised = || v.status()["direct"]["promised_blocks"].as_u64();
+    let s = session(&v);
+    let root = s.root().expect("root");
+    let dir = root.make_dir("dir", 0o755).expect("make");
+    let file = dir.open("file", OpenOptions::new_file()).expect("open");
+    file.append(b"before").expect("append");
+    s.drain().expect("drain");
+    assert!(promised() > Some(100), "{:?}", promised());
+    let mut filled = 0;
+    let full = loop {
+        match std::fs::write(v.path(&format!("f{filled}")), [7; 64 << 10]) {
+            Ok(()) => filled += 1,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(promised(), Some(0));
+    // Nothing is left that somebody keeps for himself.
+    let mut last = std::fs::File::create(v.path("last")).expect("a name");
+    let _ = std::io::Write::write_all(&mut last, &[7; 4 << 20]);
+    let left = ccfs_tests::sys::statvfs(v.mnt()).expect("statvfs").bavail;
+    assert!(left < 64, "{left} blocks are left");
+    // The session is told as others are, and goes on.
+    let refused = file.append(&[1; 128 << 10]).map_err(code);
+    assert_eq!(refused, Err(libc::ENOSPC));
+    for n in 0..10 {
+        std::fs::remove_file(v.path(&format!("f{n}"))).expect("remove");
+    }
+    let after = b" and after";
+    file.append(after).expect("append");
+    assert!(file.is_direct());
+    let now = std::fs::read(v.path("dir/file")).expect("read");
+    assert!(
+        now.starts_with(b"before") && now.ends_with(after),
+        "{} bytes",
+        now.len()
+    );
+    drop((file, dir, root, s, last));
+    v.finish();
+}
+
+/// A program that becomes another one (exec) has no session any more.
+#[test]
+fn a_session_ends_with_its_program() {
+    const PROGRAM: &str = "import os, sys\n\
+        from ccfs import direct\n\
+        s = direct.Session(sys.argv[1])\n\
+        f = s.root().make_dir('d').open('f', os.O_RDWR | os.O_CREAT | os.O_EXCL)\n\
+        f.append(b'posted')\n\
+        assert f.is_direct\n\
+        os.execvp('sleep', ['sleep', '60'])\n";
+    let Some(v) = volume("direct a_session_ends_with_its_program", 24, "") else {
+        return;
+    };
+    let python = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let mut program = std::process::Command::new("/usr/bin/python3");
+    program
+        .env("PYTHONPATH", python)
+        .env("CCFS_LIBRARY", sibling("libccfs.so"));
+    let mut child = program
+        .args(["-c", PROGRAM])
+        .arg(v.mnt())
+        .spawn()
+        .expect("python3");
+    v.adopt(child.id());
+    let state = || {
+        let direct = &v.status()["direct"];
+        (
+            direct["begun"].as_u64(),
+            direct["sessions"].as_u64(),
+            direct["held"].as_u64(),
+        )
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while state() != (Some(1), Some(0), Some(0)) {
+        assert!(std::time::Instant::now() < end, "{:?}", state());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(
+        child.try_wait().expect("wait"),
+        None,
+        "it goes on as another program"
+    );
+    assert_eq!(std::fs::read(v.path("d/f")).expect("read"), b"posted");
+    child.kill().expect("kill");
+    child.wait().expect("wait");
     v.finish();
 }

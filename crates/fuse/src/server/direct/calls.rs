@@ -31,33 +31,47 @@ impl Server {
         let caller = session.stays;
         let caller = caller.unwrap_or_else(|| self.callers.caller(header.pid, header.uid));
         let read = direct.before_call(&session, caller.stream, arg.position)?;
-        let done = match read.entry.op {
-            op::THREAD => self.note_thread(&session, header.pid),
+        let mut done = self.carry_out_call(request, arg, &session, &read);
+        if done == Err(Refused::Errno(libc::ENOSPC)) && direct.give_space_back() {
+            done = self.carry_out_call(request, arg, &session, &read);
+        }
+        answer(&session, &read, true, done);
+        Ok(())
+    }
+
+    fn carry_out_call(
+        &self,
+        request: &Request<'_>,
+        arg: &DirectCallArg,
+        session: &Arc<Session>,
+        read: &Read,
+    ) -> Result<Vec<u8>, Refused> {
+        let (direct, header) = (&self.direct, &request.header);
+        match read.entry.op {
+            op::THREAD => self.note_thread(session, header.pid),
             // The thread that calls, not one that the entry names.
             _ if read.entry.thread != header.pid => Err(Refused::Errno(libc::EPERM)),
-            op::SYNC => self.sync_direct(request, &session, &read),
-            op::NAME => direct.name(&session, &read),
-            op::PATH => direct.path(&session, &read),
+            op::SYNC => self.sync_direct(request, session, read),
+            op::NAME => direct.name(session, read),
+            op::PATH => direct.path(session, read),
             op::CREATE | op::MKDIR if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
                 self.check_writable(request, arg, dir)
-                    .and_then(|()| self.birth_in_known(request, &session, &read, dir))
+                    .and_then(|()| self.birth_in_known(request, session, read, dir))
             }
             op::LOOKUP if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
                 self.check_writable(request, arg, dir)
-                    .and_then(|()| self.take_from_kernel(request, &session, &read, dir))
+                    .and_then(|()| self.take_from_kernel(request, session, read, dir))
             }
             _ => {
                 let mut consumer = session.lock(Wait::Allowed)?;
                 match consumer.over {
                     true => Err(Refused::Errno(libc::EBADF)),
-                    false => direct.execute(&session, &mut consumer, &read, &direct.volume),
+                    false => direct.execute(session, &mut consumer, read, &direct.volume),
                 }
             }
-        };
-        answer(&session, &read, true, done);
-        Ok(())
+        }
     }
 
     fn note_thread(&self, session: &Arc<Session>, tid: u32) -> Result<Vec<u8>, Refused> {

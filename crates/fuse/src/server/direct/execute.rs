@@ -6,8 +6,8 @@ use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, NO_HANDLE, Name, READING, REPLY, RESULT,
-    RING_BYTES, WOULD_WAIT, WRITING, cost, op, reply_at,
+    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, NO_HANDLE, NOT_ALLOWED, Name, READING,
+    REPLY, RESULT, RING_BYTES, WOULD_WAIT, WRITING, cost, op, reply_at,
 };
 use ccfs_engine::{
     Calls, Context, Ino, Promise, RenameFlags, SetAttr, SetTime, SyncCall, Wait, WriteFlags,
@@ -68,6 +68,14 @@ impl Direct {
                 0 => cost(read.entry.op, read.entry.bytes as usize),
                 _ => 0,
             };
+            // Its program waits: it looks whether it may still post after it has (`Ring::publish`).
+            if price > 0 && may_cost == 0 {
+                answer(session, &read, false, Err(Refused::NotAllowed));
+                consumer.spent += price;
+                consumer.head += u64::from(read.entry.len);
+                consumer.buffer = read.bytes;
+                continue;
+            }
             // What is more would be taken from what other sessions were promised.
             if price > may_cost {
                 self.fail(
@@ -160,6 +168,10 @@ impl Direct {
                     std::io::Error::from_raw_os_error(errno)
                 );
                 self.fail(session, consumer, libc::EIO, &what);
+            }
+            // By a call there may be some again.
+            Err(Refused::Errno(libc::ENOSPC)) if self.volume.promised() != Promise::default() => {
+                answer(session, read, asked, Err(Refused::Errno(libc::EAGAIN)));
             }
             done => answer(session, read, asked, done),
         }
@@ -497,6 +509,7 @@ pub fn answer(session: &Session, read: &Read, asked: bool, done: Executed) {
         Ok(_) if !asked => (0, Vec::new()),
         Ok(_) => (libc::ERANGE, Vec::new()),
         Err(Refused::Broken) => (BROKEN, Vec::new()),
+        Err(Refused::NotAllowed) => (NOT_ALLOWED, Vec::new()),
         Err(Refused::Errno(libc::EAGAIN)) if asked => (WOULD_WAIT, Vec::new()),
         Err(Refused::Errno(errno)) => (errno, Vec::new()),
     };

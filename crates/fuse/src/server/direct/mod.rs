@@ -45,7 +45,7 @@ use ccfs_client::direct::layout;
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::sync::{AtomicBool, AtomicUsize};
 use ccfs_engine::sync::{Mutex, RwLock};
-use ccfs_engine::{Ino, StreamId, Volume, Wait};
+use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
 use holds::Hold;
 use serde_json::{Value, json};
 use session::Role;
@@ -53,12 +53,15 @@ pub(super) use session::Session;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Sessions of a mount, and of one user.
 const SESSIONS_MAX: usize = 256;
 const SESSIONS_OF_USER: usize = 64;
 /// Names that wait to be opened once.
 const TOKENS_MAX: usize = 4096;
+/// How long nothing is promised once somebody has found no space.
+const SPACE_IS_SHORT: Duration = Duration::from_secs(10);
 /// Names that are given to files for one open begin so.
 const TOKEN: &str = ".ccfs-direct-";
 
@@ -311,6 +314,21 @@ impl Direct {
         Err(Errno(libc::EIO))
     }
 
+    /// Somebody finds no space: what is promised and not used yet is everybody's again, and nothing is promised for a while. False: nothing was.
+    /// The caller may wait.
+    pub fn give_space_back(&self) -> bool {
+        if self.volume.promised() == Promise::default() {
+            return false;
+        }
+        for session in self.sessions_with(|_| true) {
+            session.stop_posting();
+            let _ = self.carry_out(&session, Wait::Allowed);
+            let promise = session.promise_nothing_for(SPACE_IS_SHORT);
+            self.volume.take_promise_back(promise);
+        }
+        true
+    }
+
     /// A thread of a session is in this stream now.
     fn note_stream(&self, session: &Arc<Session>, stream: StreamId) {
         if session.note_stream(stream) {
@@ -333,7 +351,7 @@ impl Direct {
         let mut others = self.sessions_with(|s| posting(s) && s.shares_a_stream(session));
         others.retain(|other| {
             // Who has nothing open is not in anybody's way.
-            let gives_way = other.process.has_ended() || other.has_nothing_open();
+            let gives_way = other.is_abandoned() || other.has_nothing_open();
             if gives_way {
                 self.retire(other);
             }

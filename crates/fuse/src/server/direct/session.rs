@@ -13,7 +13,7 @@ use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// What is promised to a session, so that what it posts cannot fail: blocks that its entries under way may cost, and inode numbers: a new file costs 12.
@@ -41,6 +41,8 @@ pub struct Session {
     pub process: Process,
     threads: Mutex<Threads>,
     promise: Mutex<Promise>,
+    /// Nothing is promised before.
+    promised_from: Mutex<Option<Instant>>,
     role: AtomicU8,
     /// Inodes whose holds are being broken: none of them is held anew.
     breaking: Mutex<Vec<Ino>>,
@@ -109,6 +111,7 @@ impl Session {
             process,
             threads: Mutex::default(),
             promise: Mutex::new(promise),
+            promised_from: Mutex::new(None),
             role: AtomicU8::new(Role::Never as u8),
             breaking: Mutex::default(),
             ending: AtomicBool::new(false),
@@ -134,6 +137,8 @@ impl Session {
     /// The program may post nothing from here on.
     pub fn stop_posting(&self) {
         self.memory.u64(word::LIMIT).store(0, Ordering::SeqCst);
+        self.memory.u32(word::STOPS).fetch_add(1, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
     }
 
     pub fn set_role(&self, role: Role) {
@@ -158,14 +163,26 @@ impl Session {
         std::mem::take(&mut *self.promise.lock())
     }
 
+    /// The same, and it posts nothing for so long.
+    pub fn promise_nothing_for(&self, time: Duration) -> Promise {
+        let mut promise = self.promise.lock();
+        *self.promised_from.lock() = Some(Instant::now() + time);
+        let back = std::mem::take(&mut *promise);
+        self.say_limit(*promise);
+        back
+    }
+
     /// Entries have drawn on the promise: as much is promised anew, or less is allowed from here on.
     pub fn renew_promise(&self, volume: &Volume, drawn: Promise) {
         let mut promise = self.promise.lock();
         promise.blocks = promise.blocks.saturating_sub(drawn.blocks);
         promise.inodes = promise.inodes.saturating_sub(drawn.inodes);
-        if *promise == PROMISE || self.is_ending() {
+        let mut from = self.promised_from.lock();
+        if *promise == PROMISE || self.is_ending() || from.is_some_and(|t| t > Instant::now()) {
+            self.say_limit(*promise);
             return;
         }
+        *from = None;
         let more = volume.promise(Promise {
             blocks: PROMISE.blocks - promise.blocks,
             inodes: PROMISE.inodes - promise.inodes,
@@ -344,6 +361,11 @@ impl Session {
         sleeps.store(0, Ordering::SeqCst);
     }
 
+    /// Its program has ended, or become another one.
+    pub fn is_abandoned(&self) -> bool {
+        self.process.has_ended() || self.memory.is_abandoned()
+    }
+
     /// It has no handle of anything.
     pub fn has_nothing_open(&self) -> bool {
         self.consumer.lock().handles.is_empty()
@@ -389,6 +411,8 @@ pub enum Role {
 /// Why an entry was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
+    /// It was posted when nothing might be posted any more.
+    NotAllowed,
     /// The kernel may know what it is about.
     Broken,
     Errno(i32),

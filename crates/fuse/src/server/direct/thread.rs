@@ -46,7 +46,7 @@ pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
         if due {
             looked = Instant::now();
         }
-        let ending = session.is_ending() || due && session.process.has_ended();
+        let ending = session.is_ending() || due && session.is_abandoned();
         if claimed.elapsed() >= SLEEP {
             claimed = Instant::now();
             // There may be room again, or nobody else who posts.
