@@ -48,7 +48,7 @@ impl Memory {
         Ok((memory, fd))
     }
 
-    /// Of the daemon: memory that a program made. Errors: EINVAL it is not what [`Memory::make`] makes, those of mmap(2).
+    /// Of the daemon: memory that a program made, by a descriptor that was opened anew. Errors: EINVAL it is not what [`Memory::make`] makes, those of mmap(2).
     pub fn of(fd: impl AsFd) -> io::Result<Memory> {
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let stat = fstat(&fd)?;
