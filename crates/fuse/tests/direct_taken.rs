@@ -2,6 +2,7 @@
 mod common;
 use ccfs_client::direct::{Dir, File, OpenOptions, Session};
 use ccfs_fuse::FsType;
+use ccfs_testkit::kernel::Version;
 use common::{TestMount, can_mount};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, XattrFlags, copy_file_range, fallocate,
@@ -173,9 +174,19 @@ fn whatever_is_done_by_a_descriptor_breaks_the_hold() {
     m.unmount();
 }
 
+/// Before Linux 6.18 the kernel cannot be asked to give a file up.
+fn gives_up(test: &str) -> bool {
+    let gives_up = Version::running() >= Version(6, 18);
+    if !gives_up {
+        println!("skipped: {test}: needs Linux 6.18");
+    }
+    gives_up
+}
+
 #[test]
 fn what_the_kernel_knows_is_taken_unless_somebody_has_it_open() {
-    if !can_mount("what_the_kernel_knows_is_taken_unless_somebody_has_it_open") {
+    let test = "what_the_kernel_knows_is_taken_unless_somebody_has_it_open";
+    if !can_mount(test) || !gives_up(test) {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);
@@ -315,7 +326,8 @@ fn who_asks_more_than_he_posts_gives_the_file_up() {
 /// What is posted to a file that is taken cannot fail: others are not taken.
 #[test]
 fn what_cannot_be_written_is_not_taken() {
-    if !can_mount("what_cannot_be_written_is_not_taken") {
+    let test = "what_cannot_be_written_is_not_taken";
+    if !can_mount(test) || !gives_up(test) {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);

@@ -99,7 +99,8 @@ impl Server {
             .stderr(Stdio::null())
             .spawn();
         self.child = Some(child.expect("the server starts"));
-        wait_until("the server's socket", || self.socket.exists());
+        // The socket is there before anybody listens.
+        wait_until("the server", || is_listening(&self.socket));
     }
 
     /// As when its machine fails: what the server itself had not passed on is lost.
@@ -122,6 +123,16 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Somebody takes connections at a socket, which is not tried: that would be one.
+fn is_listening(socket: &Path) -> bool {
+    const ACCEPTS: &str = "00010000";
+    let all = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    all.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.nth(3) == Some(ACCEPTS) && words.last().is_some_and(|p| Path::new(p) == socket)
+    })
 }
 
 /// One monitor and one OSD in memory, on loopback, without authentication.

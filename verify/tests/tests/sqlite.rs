@@ -3,6 +3,7 @@
 #[path = "sqlite/sharing.rs"]
 mod sharing;
 
+use ccfs_testkit::kernel::Version;
 use ccfs_tests::harness::{Fs, Volume, WorkDir, run, run_ok, sibling};
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -86,6 +87,10 @@ fn volumes() -> Vec<(Way, Volume)> {
 /// Whether calls were posted is as it should be: a test of direct calls that makes none proves nothing.
 fn check_posted(way: Way, v: &Volume) {
     let posted = v.status()["direct"]["posted"].as_u64().unwrap_or(0);
+    // Before it databases that somebody has looked up are used through the mount.
+    if way == Way::Direct && Version::running() < Version(6, 18) {
+        return;
+    }
     assert_eq!(posted > 0, way == Way::Direct, "{way:?}: {posted} posted");
 }
 
