@@ -48,7 +48,7 @@ fn work(tools: &Tools, v: &Volume, db: &Path, worker: u64, end: Instant, seed: u
         }
         for _ in 0..transactions {
             script += &format!(
-                "BEGIN IMMEDIATE; UPDATE c SET n=n+1 WHERE id={worker}; INSERT INTO log VALUES({worker}, hex(randomblob({}))); COMMIT; SELECT 'ack';\n",
+                "BEGIN IMMEDIATE; UPDATE c SET n=n+1 WHERE id={worker}; INSERT INTO log VALUES({worker}, 1); REPLACE INTO content VALUES({worker}, hex(randomblob({}))); COMMIT; SELECT 'ack';\n",
                 1 + rng.below(3000)
             );
             if rng.chance(10) {
@@ -115,7 +115,7 @@ fn programs_of_both_kinds_share_a_database() {
         let db = dir.join("shared.db");
         let rows: Vec<String> = (0..WORKERS).map(|w| format!("({w}, 0)")).collect();
         let sql = format!(
-            "PRAGMA journal_mode={mode}; CREATE TABLE c(id INTEGER PRIMARY KEY, n); CREATE TABLE log(worker, what); INSERT INTO c VALUES {};",
+            "PRAGMA journal_mode={mode}; CREATE TABLE c(id INTEGER PRIMARY KEY, n); CREATE TABLE log(worker, what); CREATE TABLE content(worker INTEGER PRIMARY KEY, what); INSERT INTO c VALUES {};",
             rows.join(",")
         );
         run_ok("sqlite3", &["-bail", text(&db), &sql]);
@@ -166,7 +166,7 @@ fn programs_take_turns() {
     };
     let end = Instant::now() + Duration::from_secs(4);
     let db = v.path("turns.db");
-    let sql = "CREATE TABLE c(id INTEGER PRIMARY KEY, n); CREATE TABLE log(worker, what); INSERT INTO c VALUES (0, 0), (1, 0);";
+    let sql = "CREATE TABLE c(id INTEGER PRIMARY KEY, n); CREATE TABLE log(worker, what); CREATE TABLE content(worker INTEGER PRIMARY KEY, what); INSERT INTO c VALUES (0, 0), (1, 0);";
     run_ok("sqlite3", &["-bail", text(&db), sql]);
     let (mut known, mut round) = ([0, 0], 0);
     while Instant::now() < end {
