@@ -1,6 +1,8 @@
 //! Direct calls from outside: what is promised of them, and nothing of how they are made (C1 to C14, docs/using/direct.md).
 #[path = "direct/actors.rs"]
 mod actors;
+#[path = "direct/atomic.rs"]
+mod atomic;
 #[path = "direct/crashes.rs"]
 mod crashes;
 #[path = "direct/one_file.rs"]
