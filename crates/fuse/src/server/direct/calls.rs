@@ -28,9 +28,8 @@ impl Server {
         let session = direct.session(arg.session, header.uid)?;
         arg.thread = header.pid;
         count(&direct.figures.calls, 1);
-        let caller = session.stays;
-        let caller = caller.unwrap_or_else(|| self.callers.caller(header.pid, header.uid));
-        let read = direct.before_call(&session, caller.stream, arg.position)?;
+        let stream = session.place_of(header.pid, &self.callers).stream;
+        let read = direct.before_call(&session, stream, arg.position)?;
         let mut done = self.carry_out_call(request, arg, &session, &read);
         if done == Err(Refused::Errno(libc::ENOSPC)) && direct.give_space_back() {
             done = self.carry_out_call(request, arg, &session, &read);
@@ -54,15 +53,16 @@ impl Server {
             op::SYNC => self.sync_direct(request, session, read),
             op::NAME => direct.name(session, read),
             op::PATH => direct.path(session, read),
-            op::CREATE | op::MKDIR if read.entry.h == NO_HANDLE => {
+            op::CREATE | op::MKDIR | op::LOOKUP if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
-                self.check_writable(request, arg, dir)
-                    .and_then(|()| self.birth_in_known(request, session, read, dir))
-            }
-            op::LOOKUP if read.entry.h == NO_HANDLE => {
-                let dir = self.target(request)?;
-                self.check_writable(request, arg, dir)
-                    .and_then(|()| self.take_from_kernel(request, session, read, dir))
+                confined::check_writable(&self.callers, header.pid, arg.directory, dir)?;
+                if self.status_dir.is_name(header.nodeid, &read.bytes) {
+                    return Err(Refused::Errno(libc::EPERM));
+                }
+                match read.entry.op {
+                    op::LOOKUP => self.take_from_kernel(header.pid, session, read, dir),
+                    _ => self.birth_in_known(request, session, read, dir),
+                }
             }
             _ => {
                 let mut consumer = session.lock(Wait::Allowed)?;
@@ -78,8 +78,7 @@ impl Server {
         if self.callers.proc().process(tid) != Some(session.user.process) {
             return Err(Refused::Errno(libc::EPERM));
         }
-        let now = session.stays;
-        let now = now.unwrap_or_else(|| self.callers.caller(tid, session.user.uid));
+        let now = session.place_of(tid, &self.callers);
         session.note_thread(tid, now, &self.callers)?;
         self.direct.note_stream(session, now.stream);
         if now.stream.is_group() {
@@ -88,35 +87,17 @@ impl Server {
         Ok(Vec::new())
     }
 
-    fn check_writable(
-        &self,
-        request: &Request<'_>,
-        arg: &DirectCallArg,
-        dir: Ino,
-    ) -> Result<(), Refused> {
-        let tid = request.header.pid;
-        Ok(confined::check_writable(
-            &self.callers,
-            tid,
-            arg.directory,
-            dir,
-        )?)
-    }
-
     /// A file of a directory that the kernel knows is to be held: the kernel is asked to forget it, which it does unless somebody has it open.
     fn take_from_kernel(
         &self,
-        request: &Request<'_>,
+        tid: u32,
         session: &Arc<Session>,
         read: &Read,
         dir: Ino,
     ) -> Result<Vec<u8>, Refused> {
         let direct = &self.direct;
-        if self.status_dir.is_name(request.header.nodeid, &read.bytes) {
-            return Err(Refused::Errno(libc::EPERM));
-        }
         // It is opened by this, and who has confined himself since may not open everything any more.
-        if self.callers.proc().is_confined(request.header.pid) {
+        if self.callers.proc().is_confined(tid) {
             return Err(Refused::Errno(libc::EOPNOTSUPP));
         }
         direct.may(session, &direct.volume, dir, rights::SEARCH)?;
@@ -172,9 +153,6 @@ impl Server {
         dir: Ino,
     ) -> Result<Vec<u8>, Refused> {
         let direct = &self.direct;
-        if self.status_dir.is_name(request.header.nodeid, &read.bytes) {
-            return Err(Refused::Errno(libc::EPERM));
-        }
         direct.check_new_handle(&*session.lock(Wait::Allowed)?, read)?;
         let attr = direct.make(session, read, &direct.volume, dir)?;
         {

@@ -48,15 +48,10 @@ impl Direct {
         }
     }
 
-    /// The kernel has references to an inode.
-    pub fn kernel_knows(&self, ino: Ino) -> bool {
-        let open = self.open.lock().get(&ino).copied().unwrap_or(0);
-        self.volume.references(ino) > open as u64
-    }
-
     /// Nobody holds an inode, since the kernel has references to it.
     pub fn kernel_knows_unheld(&self, ino: Ino) -> bool {
-        !self.is_held(ino) && self.kernel_knows(ino)
+        let open = self.open.lock().get(&ino).copied().unwrap_or(0);
+        !self.is_held(ino) && self.volume.references(ino) > open as u64
     }
 
     /// The inode is held.

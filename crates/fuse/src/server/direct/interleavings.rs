@@ -163,15 +163,7 @@ impl World {
 }
 
 fn make_dir(volume: &Volume) -> Ino {
-    let cx = ccfs_engine::Context {
-        stream: STREAM,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
-    };
+    let cx = ccfs_engine::Context::root(STREAM);
     volume.mkdir(&cx, ROOT_INO, b"d", 0o755).unwrap().ino
 }
 

@@ -205,12 +205,18 @@ impl Session {
         Ok(())
     }
 
+    /// Where what a thread does belongs: where it is, unless the session stays somewhere.
+    pub fn place_of(&self, tid: u32, callers: &Callers) -> Caller {
+        let here = || callers.caller(tid, self.user.uid);
+        self.stays.unwrap_or_else(here)
+    }
+
     /// On whose behalf a thread's entries are carried out: where it is, or was at last; who has ended is nowhere.
     pub fn caller_of(&self, tid: u32, callers: &Callers) -> Caller {
-        if let Some(stays) = self.stays {
-            return stays;
+        let now = self.place_of(tid, callers);
+        if self.stays.is_some() {
+            return now;
         }
-        let now = callers.caller(tid, self.user.uid);
         let mut threads = self.threads.lock();
         match threads.known.get_mut(&tid) {
             Some(kept) if *kept == now => now,
