@@ -392,10 +392,21 @@ pub unsafe extern "C" fn ccfs_file_open(
     flags: c_int,
     mode: libc::mode_t,
 ) -> *mut CFile {
+    // SAFETY: the caller's promises.
+    unsafe { file_by(dir, name, |dir, name| dir.open(name, options(flags, mode)?)) }
+}
+
+/// # Safety
+/// As `of` and `name_of` say.
+unsafe fn file_by(
+    dir: *mut CDir,
+    name: *const c_char,
+    open: impl Fn(&Dir, &Path) -> io::Result<File>,
+) -> *mut CFile {
     object(guarded(|| {
         // SAFETY: the caller's promises.
         let (of, name) = unsafe { (of(dir)?, name_of(name)?) };
-        let (file, device) = (of.dir.open(name, options(flags, mode)?)?, of.device);
+        let (file, device) = (open(&of.dir, name)?, of.device);
         Ok(CFile { file, device })
     }))
 }
@@ -426,8 +437,10 @@ pub unsafe extern "C" fn ccfs_file_open_and_read(
         // SAFETY: the caller's promise.
         unsafe { store_stat(&attr, of.device, st)? };
         *length = read;
-        let device = of.device;
-        Ok(CFile { file, device })
+        Ok(CFile {
+            file,
+            device: of.device,
+        })
     }))
 }
 
@@ -440,12 +453,8 @@ pub unsafe extern "C" fn ccfs_file_take(
     flags: c_int,
     mode: libc::mode_t,
 ) -> *mut CFile {
-    object(guarded(|| {
-        // SAFETY: the caller's promises.
-        let (of, name) = unsafe { (of(dir)?, name_of(name)?) };
-        let (file, device) = (of.dir.take(name, options(flags, mode)?)?, of.device);
-        Ok(CFile { file, device })
-    }))
+    // SAFETY: the caller's promises.
+    unsafe { file_by(dir, name, |dir, name| dir.take(name, options(flags, mode)?)) }
 }
 
 /// # Safety
