@@ -19,15 +19,7 @@ const APPEND: u64 = 16 << 10;
 const VOLUME: u64 = 1 << 30;
 
 fn cx(stream: u64) -> Context {
-    Context {
-        stream: StreamId(stream),
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
-    }
+    Context::root(StreamId(stream))
 }
 
 struct Random(u64);

@@ -37,15 +37,7 @@ struct Figures {
 }
 
 fn cx() -> Context {
-    Context {
-        stream: StreamId(77),
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
-    }
+    Context::root(StreamId(77))
 }
 
 fn main() {

@@ -149,15 +149,7 @@ impl Driver {
     pub(crate) fn cx(&self, stream: usize) -> Context {
         let open = self.groups.get(&stream);
         let stream = open.map_or(self.streams[stream], |g| g.id);
-        Context {
-            stream,
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            ignore_fsync: false,
-            privileged: true,
-            posted: false,
-        }
+        Context::root(stream)
     }
 
     pub(crate) fn ino(&self, node: NodeId) -> Ino {

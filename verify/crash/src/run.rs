@@ -87,6 +87,20 @@ pub fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
+/// A simulated device with a fresh volume, mounted. Errors: text.
+pub fn begin(setting: &Setting) -> Result<(Arc<SimDevice>, Arc<Volume>), String> {
+    let base = match setting.flash {
+        true => flash::base(setting.config)?,
+        false => image::base(setting.config)?,
+    };
+    let dev = Arc::new(match setting.ordered {
+        true => SimDevice::ordered(&base),
+        false => SimDevice::new(&base),
+    });
+    let vol = mount(flash::attach(setting, dev.clone())?, setting.options())?;
+    Ok((dev, vol))
+}
+
 /// Mounts; the error is text.
 pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>, String> {
     Volume::mount(dev, options).map_err(|e| format!("mount: {e}"))
@@ -94,15 +108,7 @@ pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>, Stri
 
 /// Root in a stream of its own.
 pub fn root_context(vol: &Volume) -> Context {
-    Context {
-        stream: vol.new_stream(),
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
-    }
+    Context::root(vol.new_stream())
 }
 
 /// Recovers and counts what it met.
@@ -141,15 +147,7 @@ impl Run {
         mut source: Source,
         done: &mut Vec<(usize, Action)>,
     ) -> Result<Run, String> {
-        let base = match setting.flash {
-            true => flash::base(setting.config)?,
-            false => image::base(setting.config)?,
-        };
-        let dev = Arc::new(match setting.ordered {
-            true => SimDevice::ordered(&base),
-            false => SimDevice::new(&base),
-        });
-        let vol = mount(flash::attach(&setting, dev.clone())?, setting.options())?;
+        let (dev, vol) = begin(&setting)?;
         let mounted = dev.events();
         let base = observe(&vol)?;
         let mut driver = Driver::new(vol, Some(dev.clone()), &base, setting.streams);

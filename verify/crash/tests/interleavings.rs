@@ -133,15 +133,7 @@ impl Hand {
 fn hand(vol: &Arc<Volume>, stream: u64) -> Hand {
     Hand {
         vol: vol.clone(),
-        cx: Context {
-            stream: StreamId(stream),
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            ignore_fsync: false,
-            privileged: true,
-            posted: false,
-        },
+        cx: Context::root(StreamId(stream)),
     }
 }
 

@@ -52,15 +52,7 @@ pub struct Figures {
 }
 
 pub fn cx() -> Context {
-    Context {
-        stream: StreamId(77),
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
-    }
+    Context::root(StreamId(77))
 }
 
 pub fn per_second(count: u64, time: Duration) -> f64 {

@@ -5,19 +5,15 @@ use crate::kernel::Kernel;
 use crate::session::{Session, Thread};
 use ccfs_crash::counts::Counts;
 use ccfs_crash::drive::Ended;
-use ccfs_crash::flash;
 use ccfs_crash::generate::{Action, Generator};
-use ccfs_crash::image;
 use ccfs_crash::marks::Marks;
 use ccfs_crash::observe::observe;
 use ccfs_crash::oracle::*;
-use ccfs_crash::run::{Run, Source, mount};
+use ccfs_crash::run::{Run, Source, begin};
 use ccfs_crash::script::Script;
 use ccfs_crash::setting::{FIRST_NODE, Setting};
-use ccfs_disks::SimDevice;
 use ccfs_testkit::Rng;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// A run to make.
 pub struct Plan {
@@ -109,15 +105,7 @@ pub fn record(
     done: &mut Vec<(usize, Action)>,
 ) -> Result<Option<Recorded>, String> {
     let setting = plan.setting;
-    let base = match setting.flash {
-        true => flash::base(setting.config)?,
-        false => image::base(setting.config)?,
-    };
-    let dev = Arc::new(match setting.ordered {
-        true => SimDevice::ordered(&base),
-        false => SimDevice::new(&base),
-    });
-    let vol = mount(flash::attach(&setting, dev.clone())?, setting.options())?;
+    let (dev, vol) = begin(&setting)?;
     let mounted = dev.events();
     let base = observe(&vol)?;
     let kernel = Kernel::new(&vol, base.root, !plan.by_themselves)?;
