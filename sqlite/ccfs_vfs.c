@@ -163,8 +163,7 @@ static int make_durable(struct volume *v) {
 
 /* ---- volumes and databases ---- */
 
-/* Opens the directory that holds the file. */
-static int open_parent(const char *name) {
+int ccfs_open_parent(const char *name) {
     const char *slash = strrchr(name, '/');
     char *dir = slash == NULL ? strdup(".") : strndup(name, slash == name ? 1 : (size_t)(slash - name));
     int fd = dir == NULL ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -177,7 +176,7 @@ static struct volume *take_volume(const char *name) {
     struct ccfs_stream_arg arg = {0};
     struct stat st;
     struct volume *v;
-    int fd = open_parent(name);
+    int fd = ccfs_open_parent(name);
     if (fd < 0)
         return NULL;
     if (fstat(fd, &st) != 0 || call(fd, CCFS_IOC_GET_STREAM, &arg) != 0) {

@@ -22,13 +22,8 @@
 
 /* ---- opening ---- */
 
-static const char *last_name(const char *name) {
-    const char *slash = strrchr(name, '/');
-    return slash == NULL ? name : slash + 1;
-}
-
 static int take(struct direct_file *f, int flags, mode_t mode) {
-    f->file = lib.ccfs_file_take(f->d->dir, last_name(f->name), O_RDWR | flags, mode);
+    f->file = lib.ccfs_file_take(f->d->dir, direct_last_name(f->name), O_RDWR | flags, mode);
     return f->file != NULL;
 }
 
@@ -42,17 +37,9 @@ static int give_fd(struct direct_file *f) {
 }
 
 static void untake(struct direct_file *f) {
-    struct stat st;
     if (f->file != NULL)
         lib.ccfs_file_close(f->file);
     f->file = NULL;
-    if (f->fd < 0)
-        return;
-    if (KIND(f, SQLITE_OPEN_MAIN_DB) && fstat(f->fd, &st) == 0)
-        direct_end_fd(f->fd, &st, KIND(f, SQLITE_OPEN_READWRITE), f->d->spare);
-    else
-        close(f->fd);
-    f->fd = -1;
 }
 
 /* It is a file of the database's owner, with its mode. */

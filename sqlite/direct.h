@@ -15,6 +15,8 @@ struct visit {
 };
 struct visit ccfs_enter(struct volume *v);
 void ccfs_leave(struct volume *v, struct visit visit);
+/* Opens the directory that holds the file. */
+int ccfs_open_parent(const char *name);
 
 /* What a volume has of it. */
 struct direct_volume {
@@ -24,15 +26,6 @@ struct direct_volume {
     int asked;
     uid_t uid; /* whose it is: a process that has become another user has no session any more */
     gid_t gid;
-};
-
-/* A descriptor of a database, for its locks. */
-struct direct_spare {
-    struct direct_spare *next;
-    int fd;
-    dev_t dev;
-    ino_t ino;
-    int writes;
 };
 
 /* What is known of a file while it is held. */
@@ -56,7 +49,6 @@ struct direct_database {
     int journal_users;
     int journal_gone;       /* SQLite has deleted it: it is empty */
     struct direct_content journal_content;
-    struct direct_spare *spare; /* not closed while there are others: that would take POSIX locks away */
 };
 
 void direct_volume_end(struct direct_volume *dv);

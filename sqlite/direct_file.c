@@ -25,6 +25,11 @@ int direct_has_journal(struct direct_database *d) {
 
 /* ---- files ---- */
 
+const char *direct_last_name(const char *name) {
+    const char *slash = strrchr(name, '/');
+    return slash == NULL ? name : slash + 1;
+}
+
 /* From here on the file is used by its descriptor. The kernel asks for its size now: it has not heard of what was posted. */
 void direct_fall(struct direct_file *f) {
     struct stat st;
@@ -311,7 +316,7 @@ static int direct_characteristics(sqlite3_file *base) {
 /* The last connection closes: a journal that SQLite has deleted goes now, if no other program begins to use it at this very moment. It is as if
  * there were none, and who finds such a one and has this lock may delete it. */
 static void delete_empty_journal(struct direct_file *f) {
-    const char *slash = strrchr(f->name, '/'), *name = slash == NULL ? f->name : slash + 1;
+    const char *name = direct_last_name(f->name);
     size_t n = strlen(name);
     char *journal = malloc(n + sizeof "-journal");
     struct stat st;

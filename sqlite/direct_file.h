@@ -52,17 +52,23 @@ ccfs_dir *direct_directory(struct volume *v, struct direct_volume *dv, struct di
 int direct_is_another_user(const struct direct_database *d);
 
 /* direct_locks.c: a database's descriptors, under its lock, and the locks that are taken by them. */
-int direct_take_spare(struct direct_database *d);
-void direct_end_fd(int fd, const struct stat *st, int writes, const struct direct_spare *ours);
+int direct_take_spare(const struct direct_database *d);
 void direct_drop_fd(struct direct_file *f);
-void direct_end_spares(struct direct_database *d);
+/* Those that nobody else in the process needs. */
+void direct_close_spares(void);
+/* False: a child would share its parent's locks. */
+int direct_watch_forks(void);
 int direct_set_lock(struct direct_file *f, short type, off_t start, off_t len);
 int direct_lock(sqlite3_file *base, int level);
 int direct_unlock(sqlite3_file *base, int level);
 int direct_check_reserved(sqlite3_file *base, int *result);
-#define DIRECT_RESERVED (0x40000000 + 1)
+#define DIRECT_PENDING 0x40000000
+#define DIRECT_RESERVED (DIRECT_PENDING + 1)
+#define DIRECT_SHARED (DIRECT_PENDING + 2)
+#define DIRECT_SHARED_SIZE 510
 
 /* direct_file.c */
+const char *direct_last_name(const char *name);
 extern const sqlite3_io_methods direct_methods;
 void direct_fall(struct direct_file *f);
 /* The kept journal of a database, under its lock: that it is what its name leads to, and closing it when nobody uses it. */

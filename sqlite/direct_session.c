@@ -10,26 +10,9 @@ struct direct_library direct_lib;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int loaded;
 
-/* Files that are open here: a child must not have their descriptors, since locks live as long as any copy of them. */
+/* Files that are open here. */
 pthread_mutex_t direct_list = PTHREAD_MUTEX_INITIALIZER;
 struct direct_file *direct_files;
-
-static void before_fork(void) {
-    pthread_mutex_lock(&direct_list);
-}
-
-static void parent_forked(void) {
-    pthread_mutex_unlock(&direct_list);
-}
-
-static void child_forked(void) {
-    for (struct direct_file *f = direct_files; f != NULL; f = f->next)
-        if (f->fd >= 0 && !f->shared) {
-            close(f->fd);
-            f->fd = -1;
-        }
-    pthread_mutex_unlock(&direct_list);
-}
 
 static void load(void) {
     const char *other = secure_getenv("CCFS_LIBRARY");
@@ -40,7 +23,7 @@ static void load(void) {
     if ((lib.name = (__typeof__(name) *)dlsym(so, #name)) == NULL)                                                                   \
         return;
     EACH(FIND)
-    loaded = pthread_atfork(before_fork, parent_forked, child_forked) == 0;
+    loaded = direct_watch_forks();
 }
 
 int direct_is_loaded(void) {
@@ -87,14 +70,6 @@ static void remember(struct direct_volume *dv) {
     k->until = time(NULL) + NONE_FOR;
 }
 
-static int open_directory(const char *name) {
-    const char *slash = strrchr(name, '/');
-    char *path = slash == NULL ? strdup(".") : strndup(name, slash == name ? 1 : (size_t)(slash - name));
-    int fd = path == NULL ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(path);
-    return fd;
-}
-
 /* The directory of a database as its volume's session has it, which is begun in the volume's stream. NULL: there is none. */
 ccfs_dir *direct_directory(struct volume *v, struct direct_volume *dv, struct direct_database *d, const char *name) {
     int fd;
@@ -103,7 +78,7 @@ ccfs_dir *direct_directory(struct volume *v, struct direct_volume *dv, struct di
         dv->uid = geteuid();
         dv->gid = getegid();
         dv->asked = 1;
-        if (!recall(dv) && (fd = open_directory(name)) >= 0) {
+        if (!recall(dv) && (fd = ccfs_open_parent(name)) >= 0) {
             struct visit visit = ccfs_enter(v);
             dv->session = lib.ccfs_session_begin_in_stream(fd);
             ccfs_leave(v, visit);
@@ -116,7 +91,7 @@ ccfs_dir *direct_directory(struct volume *v, struct direct_volume *dv, struct di
                 remember(dv);
         }
     }
-    if (d->dir == NULL && dv->session != NULL && (fd = open_directory(name)) >= 0) {
+    if (d->dir == NULL && dv->session != NULL && (fd = ccfs_open_parent(name)) >= 0) {
         d->dir = lib.ccfs_session_dir(dv->session, fd);
         close(fd);
     }
@@ -150,7 +125,7 @@ int direct_is_another_user(const struct direct_database *d) {
 
 void direct_database_end(struct direct_database *d) {
     direct_drop_journal(d);
-    direct_end_spares(d);
+    direct_close_spares();
     if (d->dir != NULL)
         lib.ccfs_dir_close(d->dir);
     pthread_mutex_destroy(&d->lock);

@@ -198,7 +198,42 @@ def backed_up():
     a.close()
 
 
-for test in (replaced, removed, read_only, locks_of_others, many, modes, attached, rolled_back, backed_up):
+def forked():
+    """A child's connections and its parent's keep each other out, also where the parent had descriptors to spare."""
+    path, a = new("forked.db")
+    b = connect(path)
+    count(b)
+    b.close()
+    wrote, ended = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        os.close(ended[1])
+        try:
+            c = connect(path)
+            c.execute("BEGIN IMMEDIATE")
+            c.execute("INSERT INTO t VALUES('child')")
+            os.write(wrote[1], b"1")
+            os.read(ended[0], 1)
+            c.execute("COMMIT")
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(wrote[1])
+    assert os.read(wrote[0], 1) == b"1"
+    d = connect(path)
+    assert "locked" in fails(d.execute, "BEGIN IMMEDIATE")
+    os.write(ended[1], b"1")
+    assert os.waitpid(child, 0)[1] == 0
+    d.execute("INSERT INTO t VALUES('parent')")
+    rows = [row[0] for row in d.execute("SELECT a FROM t ORDER BY rowid")]
+    assert rows == [1, "child", "parent"], rows
+    d.close()
+    a.close()
+    assert others(path, "PRAGMA integrity_check") == "ok"
+
+
+for test in (replaced, removed, read_only, locks_of_others, many, modes, attached, rolled_back, backed_up, forked):
     test()
     print("ok", test.__name__)
 left = [name for name in os.listdir(top) if not name.endswith(".db")]

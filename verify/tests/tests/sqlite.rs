@@ -393,7 +393,7 @@ fn connections_come_and_go() {
         let mut python = tools.with(way, "/usr/bin/python3");
         let out = run(python.arg(&program).arg(&tools.extension).arg(&dir));
         assert_eq!(out.code, 0, "{way:?}: {}", out.all());
-        assert_eq!(out.stdout.lines().count(), 9, "{way:?}: {}", out.all());
+        assert_eq!(out.stdout.lines().count(), 10, "{way:?}: {}", out.all());
         check_posted(way, &v);
         v.finish();
     }
