@@ -200,8 +200,6 @@ static struct volume *take_volume(const char *name) {
         v->dev = st.st_dev;
         v->fd = fd;
         v->home = arg.id;
-        v->direct.dev = st.st_dev;
-        v->direct.home = arg.id;
         v->next = volumes;
         volumes = v;
         volumes_open++;

@@ -20,8 +20,6 @@ int ccfs_open_parent(const char *name);
 
 /* What a volume has of it. */
 struct direct_volume {
-    dev_t dev;             /* set at the beginning, as the next one */
-    ccfs_stream_t home;
     ccfs_session *session; /* NULL: none is to be had, or nobody has asked yet */
     int asked;
     uid_t uid; /* whose it is: a process that has become another user has no session any more */

@@ -2,8 +2,6 @@
 #include "direct_file.h"
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 struct direct_library direct_lib;
 #define lib direct_lib
@@ -33,78 +31,42 @@ int direct_is_loaded(void) {
 
 /* ---- volumes and databases ---- */
 
-/* Sessions of volumes that are not in use at the moment, and volumes that have none: to find out either costs more than opening a small
- * database. Under beginning. */
-static struct known {
-    struct direct_volume v;
-    time_t until; /* of one without a session */
-} known[8];
-static unsigned next_known;
 static pthread_mutex_t beginning = PTHREAD_MUTEX_INITIALIZER;
-#define NONE_FOR 60 /* s */
 
-/* Takes out what is known. */
-static int recall(struct direct_volume *dv) {
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        struct known *k = &known[i];
-        if (!k->v.asked || k->v.dev != dv->dev || k->v.home != dv->home || k->v.uid != dv->uid || k->v.gid != dv->gid)
-            continue;
-        if (k->v.session == NULL)
-            return time(NULL) < k->until;
-        dv->session = k->v.session;
-        k->v.asked = 0;
-        if (lib.ccfs_session_is_direct(dv->session))
-            return 1;
-        /* A child has no part in its parent's. */
+/* Begins a session in the volume's stream, if one is to be had. */
+static void begin(struct volume *v, struct direct_volume *dv, int fd) {
+    struct visit visit;
+    dv->asked = 1;
+    dv->uid = geteuid();
+    dv->gid = getegid();
+    visit = ccfs_enter(v);
+    dv->session = lib.ccfs_session_begin_in_stream(fd);
+    ccfs_leave(v, visit);
+    if (dv->session != NULL && !lib.ccfs_session_is_direct(dv->session)) {
         lib.ccfs_session_end(dv->session);
         dv->session = NULL;
     }
-    return 0;
 }
 
-static void remember(struct direct_volume *dv) {
-    struct known *k = &known[next_known++ % (sizeof known / sizeof *known)];
-    if (k->v.asked && k->v.session != NULL)
-        lib.ccfs_session_end(k->v.session);
-    k->v = *dv;
-    k->until = time(NULL) + NONE_FOR;
-}
-
-/* The directory of a database as its volume's session has it, which is begun in the volume's stream. NULL: there is none. */
+/* The directory of a database as its volume's session has it. NULL: there is none. */
 ccfs_dir *direct_directory(struct volume *v, struct direct_volume *dv, struct direct_database *d, const char *name) {
     int fd;
     pthread_mutex_lock(&beginning);
-    if (!dv->asked) {
-        dv->uid = geteuid();
-        dv->gid = getegid();
-        dv->asked = 1;
-        if (!recall(dv) && (fd = ccfs_open_parent(name)) >= 0) {
-            struct visit visit = ccfs_enter(v);
-            dv->session = lib.ccfs_session_begin_in_stream(fd);
-            ccfs_leave(v, visit);
-            close(fd);
-            if (dv->session != NULL && !lib.ccfs_session_is_direct(dv->session)) {
-                lib.ccfs_session_end(dv->session);
-                dv->session = NULL;
-            }
-            if (dv->session == NULL)
-                remember(dv);
-        }
-    }
-    if (d->dir == NULL && dv->session != NULL && (fd = ccfs_open_parent(name)) >= 0) {
-        d->dir = lib.ccfs_session_dir(dv->session, fd);
+    if (d->dir == NULL && (dv->session != NULL || !dv->asked) && (fd = ccfs_open_parent(name)) >= 0) {
+        if (!dv->asked)
+            begin(v, dv, fd);
+        if (dv->session != NULL)
+            d->dir = lib.ccfs_session_dir(dv->session, fd);
         close(fd);
     }
     pthread_mutex_unlock(&beginning);
     return d->dir;
 }
 
+/* A session keeps its volume from being unmounted, and a user has few: it ends with the last database. */
 void direct_volume_end(struct direct_volume *dv) {
-    if (dv->session == NULL)
-        return;
-    pthread_mutex_lock(&beginning);
-    remember(dv);
-    pthread_mutex_unlock(&beginning);
+    if (dv->session != NULL)
+        lib.ccfs_session_end(dv->session);
 }
 
 void direct_database_begin(struct direct_database *d) {

@@ -7,10 +7,11 @@ use ccfs_testkit::kernel::Version;
 use ccfs_tests::harness::{Fs, Volume, WorkDir, run, run_ok, sibling};
 use std::collections::BTreeMap;
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("plain path")
@@ -396,5 +397,36 @@ fn connections_come_and_go() {
         assert_eq!(out.stdout.lines().count(), 10, "{way:?}: {}", out.all());
         check_posted(way, &v);
         v.finish();
+    }
+}
+
+/// A program that has closed its databases, and goes on, has no session and keeps nobody from unmounting.
+#[test]
+fn closed_databases_hold_nothing() {
+    let Some(tools) = tools() else { return };
+    for (way, v) in volumes() {
+        let mut program = tools.with(way, "sqlite3");
+        program.args(["-cmd", &format!(".load {}", text(&tools.extension))]);
+        program.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = program.spawn().expect("start sqlite3");
+        let db = v.path("closed.db");
+        let script = format!(
+            ".open {}\nCREATE TABLE t(a); INSERT INTO t VALUES(1);\n.open :memory:\nSELECT 'closed';\n",
+            text(&db)
+        );
+        let mut stdin = child.stdin.take().expect("piped");
+        stdin.write_all(script.as_bytes()).expect("write");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let said = lines.next().expect("a line").expect("a line");
+        assert_eq!(said, "closed", "{way:?}");
+        check_posted(way, &v);
+        let end = Instant::now() + Duration::from_secs(5);
+        while v.status()["direct"]["sessions"].as_u64().unwrap_or(0) > 0 {
+            assert!(Instant::now() < end, "{way:?}: a session is left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        v.finish();
+        drop(stdin);
+        assert!(child.wait().expect("wait").success(), "{way:?}");
     }
 }
