@@ -6,13 +6,20 @@ cd "$(dirname "$0")/.."
 
 failed=()
 times=()
+why=()
+told=$(mktemp)
+trap 'rm -f "$told"' EXIT
 
 # part NAME COMMAND...
 part() {
     local name=$1 start=$SECONDS
     shift
     echo "== $name"
-    if "$@" </dev/null; then :; else failed+=("$name"); fi
+    # What failed is told once more at the end: in between there is much to read.
+    if ! "$@" </dev/null 2>&1 | tee "$told"; then
+        failed+=("$name")
+        why+=("$(grep -E -A 4 ' panicked at |^error' "$told" | grep -vE '^(stack backtrace:|note:|--$| +[0-9]+: | +at )' | head -n 40)")
+    fi
     times+=("$(printf '%4d s  %s' $((SECONDS - start)) "$name")")
 }
 
@@ -173,7 +180,7 @@ case "${1:-}" in
 esac
 printf '%s\n' "== time" "${times[@]}" "$(printf '%4d s  all' $SECONDS)"
 if [ ${#failed[@]} -gt 0 ]; then
-    printf 'FAILED: %s\n' "${failed[@]}"
+    for i in "${!failed[@]}"; do printf 'FAILED: %s\n%s\n' "${failed[i]}" "${why[i]}"; done
     exit 1
 fi
 echo "all passed"
