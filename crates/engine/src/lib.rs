@@ -23,7 +23,7 @@ pub use base::wait_point::{WaitPoint, WaitPointListener};
 pub use calls::Calls;
 pub use calls::mapped::Refusal;
 pub use calls::path::PathSteps;
-pub use calls::promise::{Promise, drawn_by_this_thread};
+pub use calls::promise::{Promise, drawn_by_this_thread, lacked_by_this_thread};
 pub use ccfs_ext4::Error;
 pub use ccfs_ext4::acl;
 pub use ccfs_ext4::inode::{

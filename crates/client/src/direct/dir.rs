@@ -109,7 +109,7 @@ impl Dir {
         };
         let session = &self.0.session;
         // Who posts in a stream is found out when the first thread comes from there.
-        if session.introduce_thread().is_err() || !session.may_post() {
+        if !session.may_begin_to_post().unwrap_or(false) {
             return fail(libc::EBUSY);
         }
         let handle = session.new_handle()?;

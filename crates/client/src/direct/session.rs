@@ -230,9 +230,13 @@ impl Session {
     /// How the daemon calls this thread. It is told of it first: it counts where the thread belongs.
     fn thread(&self, link: &Link) -> io::Result<u32> {
         let (session, thread) = THREAD.get();
-        if session == link.id {
-            return Ok(thread);
+        match session == link.id {
+            true => Ok(thread),
+            false => self.tell_thread(link),
         }
+    }
+
+    fn tell_thread(&self, link: &Link) -> io::Result<u32> {
         let entry = Entry {
             op: op::THREAD,
             flags: BY_CALL,
@@ -256,9 +260,17 @@ impl Session {
         }
     }
 
-    /// The daemon knows this thread. Errors: there is no session, or it has ended.
-    pub fn introduce_thread(&self) -> io::Result<()> {
-        self.thread(self.link()?).map(drop)
+    /// This thread is about to post: the daemon knows it. False: it may post nothing, since others do in its stream, or there is no room. Errors: there is no
+    /// session, or it has ended.
+    pub fn may_begin_to_post(&self) -> io::Result<bool> {
+        let link = self.link()?;
+        let known = THREAD.get().0 == link.id;
+        self.thread(link)?;
+        // Whoever may post instead may have nothing to do by now.
+        if known && !self.may_post() {
+            self.tell_thread(link)?;
+        }
+        Ok(self.may_post())
     }
 
     /// Changes are posted: nobody else posts in the stream, and there is room.

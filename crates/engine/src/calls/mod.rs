@@ -18,6 +18,7 @@ use crate::base::sync::Mutex;
 use crate::base::types::{Context, Ino, Result};
 use crate::core::back_pressure::LetIn;
 use crate::home::noted::NotedImage;
+use crate::home::space;
 use crate::home::view::Where;
 use crate::operation::Operations;
 use crate::operation::group::Held;
@@ -103,6 +104,15 @@ impl Calls {
 
     fn with_space<T>(&self, cx: &Context, held: Held, f: impl Fn(&Room) -> Tried<T>) -> Result<T> {
         self.operations.with_space(cx, self.wait, held, true, f)
+    }
+
+    /// A number for a new inode. Error: ENOSPC there is none, which is noted.
+    fn new_number(&self, parent: Ino, is_dir: bool) -> ccfs_ext4::Result<Ino> {
+        let allocated = self.image().alloc().allocate_inode(parent, is_dir);
+        if allocated.is_err() {
+            space::note_lack();
+        }
+        allocated
     }
 
     /// A number that was allocated for an operation which is not accepted. It must not stay held, so this waits.

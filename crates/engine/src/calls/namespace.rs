@@ -235,7 +235,7 @@ impl Calls {
             let xattrs = self.image().xattr_blocks_of_new(&xattrs)?;
             Ok(u64::from(is_dir) + xattrs + entry.transpose()?.unwrap_or(0))
         })?;
-        let allocate = || self.image().alloc().allocate_inode(dir.ino, is_dir);
+        let allocate = || self.new_number(dir.ino, is_dir);
         let (ino, promised) = match planted::reused_inode().map_or_else(allocate, Ok) {
             Ok(ino) => (ino, false),
             Err(error) if cx.posted => (self.space().draw_inode().ok_or(error)?, true),

@@ -18,6 +18,11 @@ pub fn drawn_by_this_thread() -> Promise {
     Promise { blocks, inodes }
 }
 
+/// How often operations of the calling thread have found no block or no inode number, ever.
+pub fn lacked_by_this_thread() -> u64 {
+    space::lacked()
+}
+
 impl Calls {
     /// Promises so much more, as far as it is there: a sixteenth of what is free at most. Returns what was promised. All promises together
     /// are one: who draws on more than his own takes it from the others, so each bounds what he has under way.

@@ -175,7 +175,7 @@ impl Calls {
         })?;
         let whiteout = flags
             .whiteout
-            .then(|| self.image().alloc().allocate_inode(old.dir.ino, false))
+            .then(|| self.new_number(old.dir.ino, false))
             .transpose()?;
         let op = match self.begin(cx, reservation, deps) {
             Ok(op) => op,

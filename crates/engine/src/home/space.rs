@@ -36,11 +36,23 @@ pub struct Space {
 thread_local! {
     /// Blocks and inode numbers that operations of this thread have drawn on promises.
     static DRAWN: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+    /// How often they have found none.
+    static LACKED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Blocks and inode numbers that this thread has drawn on promises, ever.
 pub fn drawn() -> (u64, usize) {
     DRAWN.get()
+}
+
+/// How often operations of this thread have found no block or no inode number, ever.
+pub fn lacked() -> u64 {
+    LACKED.get()
+}
+
+/// An operation of this thread has found no block, or no inode number.
+pub fn note_lack() {
+    LACKED.set(LACKED.get() + 1);
 }
 
 impl Space {

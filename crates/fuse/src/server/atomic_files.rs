@@ -205,6 +205,7 @@ impl Server {
         self.syncers.note(request.header.pid);
         let cx = self.context(request, 0);
         self.volume.syncv(&cx, &inos, request.header.pid)?;
+        self.direct.tell_failure(Some(cx.stream))?;
         reply.push(&arg);
         Ok(())
     }

@@ -379,7 +379,12 @@ impl Server {
     /// Every sync call goes through here.
     pub(super) fn sync(&self, request: &Request<'_>, cx: &Context, call: SyncCall) -> Answer {
         self.syncers.note(request.header.pid);
-        Ok(self.volume.sync(cx, call, request.header.pid)?)
+        self.volume.sync(cx, call, request.header.pid)?;
+        self.direct.tell_failure(match call {
+            SyncCall::Volume => None,
+            SyncCall::Stream(stream) => Some(stream),
+            SyncCall::File(_) => Some(cx.stream),
+        })
     }
 }
 

@@ -168,18 +168,19 @@ impl Server {
             };
         }
         let to_sync = self.to_sync(request);
+        let before = self.direct.is_active().then(|| self.direct.space_before());
         let mut answer = self.dispatch(request, reply);
         if self.left_its_group(request, &answer) {
-            reply.clear();
-            answer = self.dispatch(request, reply);
+            answer = self.once_more(request, reply);
         }
-        if answer == Err(Errno(libc::ENOSPC)) && self.direct.is_active() {
+        if answer == Err(Errno(libc::ENOSPC))
+            && let Some(before) = before
+        {
             if request.wait == Wait::Never {
                 return Ok(Attempt::Again);
             }
-            if self.direct.give_space_back() {
-                reply.clear();
-                answer = self.dispatch(request, reply);
+            if self.direct.gives_space_back(before) {
+                answer = self.once_more(request, reply);
             }
         }
         if request.wait == Wait::Never && answer == Err(Errno(libc::EAGAIN)) {
@@ -191,6 +192,17 @@ impl Server {
             durable = self.make_durable(request, to_sync);
         }
         durable.map(Attempt::Done)
+    }
+
+    /// A request that was refused is served anew.
+    fn once_more(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
+        self.undelivered(reply);
+        // What it has changed by the way the kernel is told of all the same.
+        let stale = std::mem::take(&mut reply.stale_attrs);
+        reply.clear();
+        let answer = self.dispatch(request, reply);
+        reply.stale_attrs.extend(stale);
+        answer
     }
 
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {

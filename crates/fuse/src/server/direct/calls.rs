@@ -1,7 +1,7 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
 use super::execute::{answer, attr_of};
-use super::session::{Read, Refused, Session, read_at};
-use super::{Direct, Server, Token, confined, count};
+use super::session::{Read, Refused, Role, Session, read_at};
+use super::{Direct, Displaces, Server, Token, confined, count};
 use crate::rights;
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
@@ -30,8 +30,9 @@ impl Server {
         count(&direct.figures.calls, 1);
         let stream = session.place_of(header.pid, &self.callers).stream;
         let read = direct.before_call(&session, stream, arg.position)?;
+        let before = direct.space_before();
         let mut done = self.carry_out_call(request, arg, &session, &read);
-        if done == Err(Refused::Errno(libc::ENOSPC)) && direct.give_space_back() {
+        if done == Err(Refused::Errno(libc::ENOSPC)) && direct.gives_space_back(before) {
             done = self.carry_out_call(request, arg, &session, &read);
         }
         answer(&session, &read, true, done);
@@ -81,6 +82,10 @@ impl Server {
         let now = session.place_of(tid, &self.callers);
         session.note_thread(tid, now, &self.callers)?;
         self.direct.note_stream(session, now.stream);
+        // It is about to work: who does not may have the right to post.
+        if session.role() != Role::Posts {
+            self.direct.claim(session, Displaces::Idle);
+        }
         if now.stream.is_group() {
             self.direct.enters_group(tid);
         }
@@ -138,7 +143,6 @@ impl Server {
     ) -> Result<Vec<u8>, Refused> {
         let ino = self.direct.inode_of(session, read)?;
         let cx = self.direct.context(session, read, 0);
-        self.direct.tell_failure(|failed| failed == cx.stream)?;
         self.sync(request, &cx, SyncCall::File(ino))?;
         Ok(Vec::new())
     }

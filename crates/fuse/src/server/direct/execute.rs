@@ -110,7 +110,7 @@ impl Direct {
             };
             // Less may be allowed from here on, which the program must see before it sees that there is room again.
             if drawn != Promise::default() {
-                session.renew_promise(&self.volume, drawn);
+                self.renew_promise(session, drawn);
             }
             session.say_head(consumer);
         }
@@ -170,7 +170,7 @@ impl Direct {
                 self.fail(session, consumer, libc::EIO, &what);
             }
             // By a call there may be some again.
-            Err(Refused::Errno(libc::ENOSPC)) if self.volume.promised() != Promise::default() => {
+            Err(Refused::Errno(libc::ENOSPC)) => {
                 answer(session, read, asked, Err(Refused::Errno(libc::EAGAIN)));
             }
             done => answer(session, read, asked, done),

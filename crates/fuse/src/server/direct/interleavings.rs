@@ -20,7 +20,7 @@ use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::ring::{Posted, Ring};
 use ccfs_client::direct::sync::point;
 use ccfs_disks::MemoryDevice;
-use ccfs_engine::{Ino, Options, ROOT_INO, StreamId, Volume, Wait};
+use ccfs_engine::{Context, Fallocate, Ino, Options, Promise, ROOT_INO, StreamId, Volume, Wait};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread::JoinHandle;
 use shuttle::{Config, Runner};
@@ -35,6 +35,8 @@ use std::sync::{Arc, LazyLock};
 /// Handles of all scenarios: a directory, and a file in it.
 const DIR: u32 = 1;
 const FILE: u32 = 2;
+/// A block of these volumes.
+const CHUNK: [u8; 1024] = [7; 1024];
 /// The stream of those who say none.
 const STREAM: StreamId = StreamId(100);
 
@@ -128,6 +130,7 @@ impl World {
         let theirs = Memory::of(&theirs).unwrap();
         let id = direct.sessions.read().len() as u64 + 1;
         let session = Session::new(id, ROOT_INO, user, None, theirs, &self.volume).unwrap();
+        direct.renew_promise(&session, Promise::default());
         direct.sessions.write().insert(id, session.clone());
         direct.count.fetch_add(1, SeqCst);
         let now = Caller {
@@ -163,7 +166,7 @@ impl World {
 }
 
 fn make_dir(volume: &Volume) -> Ino {
-    let cx = ccfs_engine::Context::root(STREAM);
+    let cx = Context::root(STREAM);
     volume.mkdir(&cx, ROOT_INO, b"d", 0o755).unwrap().ino
 }
 
@@ -262,6 +265,20 @@ impl Side {
             .unwrap();
         names.sort();
         names
+    }
+}
+
+/// Takes all that is free, but for what is promised.
+fn fill(volume: &Volume) {
+    let cx = Context::root(STREAM);
+    let mode = libc::S_IFREG as u16 | 0o600;
+    let file = volume.mknod(&cx, ROOT_INO, b"full", mode, 0).unwrap().ino;
+    let (mut at, mut len) = (0, 32 << 20);
+    while len >= CHUNK.len() as u64 {
+        match volume.fallocate(&cx, file, Fallocate::Allocate { keep_size: false }, at, len) {
+            Ok(()) => at += len,
+            Err(_) => len /= 2,
+        }
     }
 }
 
@@ -566,33 +583,46 @@ fn who_may_not_post_any_more_has_posted_before() {
     });
 }
 
-/// Somebody finds no space while a program posts: what was accepted is there, and no more than that.
+/// Two find no space while a program posts on a full volume: what was accepted is there, and no more than that; both are given what was promised.
 #[test]
 fn what_is_accepted_while_space_is_given_back_is_there() {
     explore(|| {
         let world = World::new();
         let (side, _, file) = world.with_file();
+        fill(&side.volume);
         let serving = side.serve();
-        let taking = spawn(&side, move |side| {
-            let before = side.accepted();
-            assert!(side.direct.give_space_back());
-            assert_eq!(side.volume.promised().blocks, 0);
-            let posted = side.accepted();
-            let there = side.content(file).len();
-            assert!(there >= before.max(posted), "{there} of {posted} entries");
+        let taking = [b"a", b"b"].map(|name| {
+            spawn(&side, move |side| {
+                let accepted = side.accepted();
+                let cx = Context::root(StreamId(300));
+                let mut made = Err(ccfs_engine::Error::Errno(libc::ENOSPC));
+                for tried in 0..2 {
+                    let before = side.direct.space_before();
+                    made = side.volume.mkdir(&cx, ROOT_INO, name, 0o755).map(drop);
+                    if made.is_ok() || tried > 0 {
+                        break;
+                    }
+                    assert!(side.direct.gives_space_back(before), "there was some");
+                    assert_eq!(side.volume.promised().blocks, 0);
+                }
+                assert!(made.is_ok(), "{made:?}");
+                let posted = side.accepted();
+                let there = side.content(file).len() / CHUNK.len();
+                assert!(there >= accepted.max(posted), "{there} of {posted} entries");
+            })
         });
-        for n in 1..=6 {
-            match side.post(op::APPEND, FILE, 0, &[n]) {
+        for _ in 1..=6 {
+            match side.post(op::APPEND, FILE, 0, &CHUNK) {
                 Outcome::Accepted | Outcome::Done => {}
                 Outcome::NotAllowed => break,
                 outcome => panic!("{outcome:?}"),
             }
         }
-        join([taking]);
+        join(taking);
         let posted = side.accepted();
         side.end();
         join([serving]);
-        assert_eq!(side.content(file), counted(posted));
+        assert_eq!(side.content(file).len(), posted * CHUNK.len());
     });
 }
 

@@ -20,7 +20,7 @@
 //! A session's entries are carried out in the order in which they were published, whoever carries them out: the session's own
 //! thread, or a request that needs it done (`drain_stream`: a change or a sync of the same stream; a hold that is broken; unmounting). One session posts
 //! in a stream (`claim`); the others ask, and what it has posted comes before what they ask for. Locks are taken in this order:
-//! `Direct::claiming`, `Session::consumer` of one session, `Direct::holds`. Nobody who has one of them waits for the kernel; who has the last two
+//! `Direct::giving`, `Direct::claiming`, `Session::consumer` of one session, `Direct::holds`. Nobody who has one of them waits for the kernel; who has the last two
 //! waits for no other session.
 //!
 //! # Groups
@@ -30,6 +30,7 @@ mod calls;
 mod checks;
 mod confined;
 mod execute;
+mod failures;
 mod holds;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -45,7 +46,8 @@ use ccfs_client::direct::layout;
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::sync::{AtomicBool, AtomicUsize};
 use ccfs_engine::sync::{Mutex, RwLock};
-use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
+use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait, lacked_by_this_thread};
+use failures::Failures;
 use holds::Hold;
 use serde_json::{Value, json};
 use session::Role;
@@ -53,7 +55,7 @@ pub(super) use session::Session;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Sessions of a mount, and of one user.
 const SESSIONS_MAX: usize = 256;
@@ -82,7 +84,7 @@ pub struct Direct {
     callers: Arc<Callers>,
     notifier: Notifier,
     allowed: Allowed,
-    /// Sessions that there are, and one where somebody is to be told of a failure: nobody looks further where it is 0.
+    /// Sessions that there are: nobody looks further where it is 0.
     count: AtomicUsize,
     sessions: RwLock<HashMap<u64, Arc<Session>>>,
     /// Held by who finds out which session posts in a stream.
@@ -90,11 +92,16 @@ pub struct Direct {
     holds: Mutex<HashMap<Ino, Hold>>,
     /// References of the kernel to inodes that are held.
     known: AtomicUsize,
+    /// Held by who gives back what was promised.
+    giving: Mutex<()>,
+    /// How often that was done.
+    given_back: AtomicU64,
+    /// Nothing is promised before, since somebody has found no space.
+    short_until: Mutex<Option<Instant>>,
     /// Inodes of which programs have handles, and how many.
     open: Mutex<HashMap<Ino, usize>>,
     tokens: Mutex<HashMap<String, Token>>,
-    /// Streams in which something that was accepted could not be done, and nobody was told.
-    failed: Mutex<Vec<StreamId>>,
+    failures: Failures,
     ended: AtomicBool,
     /// For `status`.
     figures: Figures,
@@ -105,6 +112,22 @@ pub struct Direct {
 pub(super) struct Token {
     pub ino: Ino,
     pub for_locks: bool,
+}
+
+/// Who gives way to a session that wants to post.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Displaces {
+    /// Whose program has ended.
+    Ended,
+    /// Who has nothing open, too.
+    Idle,
+}
+
+/// What the caller's thread has lacked, and what was given back, before what it does now.
+#[derive(Clone, Copy)]
+pub struct SpaceBefore {
+    lacked: u64,
+    given: u64,
 }
 
 /// Counters since the mount.
@@ -140,15 +163,18 @@ impl Direct {
             claiming: Mutex::default(),
             holds: Mutex::default(),
             known: AtomicUsize::new(0),
+            giving: Mutex::default(),
+            given_back: AtomicU64::new(0),
+            short_until: Mutex::default(),
             open: Mutex::default(),
             tokens: Mutex::default(),
-            failed: Mutex::default(),
+            failures: Failures::default(),
             ended: AtomicBool::new(false),
             figures: Figures::default(),
         })
     }
 
-    /// There are sessions, or somebody is to be told of a failure.
+    /// There are sessions.
     pub fn is_active(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
@@ -212,6 +238,7 @@ impl Direct {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         let session = Session::new(id, root, user, stays, memory, &self.volume)?;
+        self.renew_promise(&session, Promise::default());
         self.sessions.write().insert(id, session.clone());
         self.count.fetch_add(1, Ordering::SeqCst);
         count(&self.figures.begun, 1);
@@ -247,7 +274,7 @@ impl Direct {
             self.note_closed(ino);
             self.volume.forget(ino, 1);
         }
-        self.volume.take_promise_back(session.take_promise());
+        self.take_promise_back(session);
         if self.sessions.write().remove(&session.id).is_some() {
             self.count.fetch_sub(1, Ordering::SeqCst);
         }
@@ -283,56 +310,69 @@ impl Direct {
         sessions.values().filter(|s| wanted(s)).cloned().collect()
     }
 
-    /// What a session had posted could not be done: whoever syncs is told, once, that the volume has not got it.
+    /// What a session had posted could not be done.
     fn note_failure(&self, session: &Session) {
         count(&self.figures.failed, 1);
-        let mut failed = self.failed.lock();
-        if failed.is_empty() {
-            self.count.fetch_add(1, Ordering::SeqCst);
-        }
-        for stream in session.streams() {
-            if !failed.contains(&stream) {
-                failed.push(stream);
-            }
-        }
-        if failed.is_empty() {
-            self.count.fetch_sub(1, Ordering::SeqCst);
+        self.failures.note(session);
+    }
+
+    /// After a sync of a stream; `None`: of the volume. Error: EIO, something is not there that was accepted before.
+    pub fn tell_failure(&self, synced: Option<StreamId>) -> Answer {
+        self.failures.tell(synced)
+    }
+
+    /// Before what may find no space.
+    pub fn space_before(&self) -> SpaceBefore {
+        SpaceBefore {
+            lacked: lacked_by_this_thread(),
+            given: self.given_back.load(Ordering::SeqCst),
         }
     }
 
-    /// Error: EIO, something of these streams is not there that was accepted.
-    fn tell_failure(&self, of: impl Fn(StreamId) -> bool) -> Result<(), Errno> {
-        let mut failed = self.failed.lock();
-        let before = failed.len();
-        failed.retain(|stream| !of(*stream));
-        if failed.len() == before {
-            return Ok(());
-        }
-        if failed.is_empty() {
-            self.count.fetch_sub(1, Ordering::SeqCst);
-        }
-        Err(Errno(libc::EIO))
-    }
-
-    /// Somebody finds no space: what is promised and not used yet is everybody's again, and nothing is promised for a while. False: nothing was.
-    /// The caller may wait.
-    pub fn give_space_back(&self) -> bool {
-        if self.volume.promised() == Promise::default() {
+    /// What was begun `before` is refused for want of space: what is promised and not used yet is everybody's again, and nothing is promised for a while. False:
+    /// it lacked no block and no inode number, or there is nothing to give back. The caller may wait.
+    pub fn gives_space_back(&self, before: SpaceBefore) -> bool {
+        if lacked_by_this_thread() == before.lacked {
             return false;
         }
-        for session in self.sessions_with(|_| true) {
-            session.stop_posting();
-            let _ = self.carry_out(&session, Wait::Allowed);
-            let promise = session.promise_nothing_for(SPACE_IS_SHORT);
-            self.volume.take_promise_back(promise);
+        let _one = self.giving.lock();
+        if self.volume.promised() == Promise::default() {
+            // Another may have given it back meanwhile.
+            return self.given_back.load(Ordering::SeqCst) != before.given;
         }
+        *self.short_until.lock() = Some(Instant::now() + SPACE_IS_SHORT);
+        for session in self.sessions_with(|_| true) {
+            let _stopped = session.stop_posting();
+            // What is posted keeps what it was promised.
+            if self.carry_out(&session, Wait::Allowed).is_ok() {
+                self.take_promise_back(&session);
+            }
+        }
+        self.given_back.fetch_add(1, Ordering::SeqCst);
         true
+    }
+
+    /// Nothing is promised to a session from here on.
+    fn take_promise_back(&self, session: &Session) {
+        // Who carries entries out counts on it.
+        let consumer = session.consumer();
+        let promise = session.take_promise(&consumer);
+        self.volume.take_promise_back(promise);
+    }
+
+    /// A session's entries have drawn on what it was promised.
+    fn renew_promise(&self, session: &Session, drawn: Promise) {
+        let may = || {
+            let until = *self.short_until.lock();
+            until.is_none_or(|until| until <= Instant::now())
+        };
+        session.renew_promise(&self.volume, drawn, may);
     }
 
     /// A thread of a session is in this stream now.
     fn note_stream(&self, session: &Arc<Session>, stream: StreamId) {
         if session.note_stream(stream) {
-            self.claim(session);
+            self.claim(session, Displaces::Idle);
         }
     }
 
@@ -345,13 +385,13 @@ impl Direct {
 
     /// One session posts in a stream; the others ask, and have its entries carried out before theirs. (Without a clock nobody could tell which of two
     /// posted entries was there first.) Who has gone has posted for the last time.
-    pub fn claim(&self, session: &Arc<Session>) {
+    pub fn claim(&self, session: &Arc<Session>, displaces: Displaces) {
         let _one = self.claiming.lock();
         let posting = |s: &Session| s.role() == Role::Posts && s.id != session.id;
         let mut others = self.sessions_with(|s| posting(s) && s.shares_a_stream(session));
         others.retain(|other| {
-            // Who has nothing open is not in anybody's way.
-            let gives_way = other.is_abandoned() || other.has_nothing_open();
+            let is_idle = || displaces == Displaces::Idle && other.has_nothing_open();
+            let gives_way = other.is_abandoned() || is_idle();
             if gives_way {
                 self.retire(other);
             }
@@ -366,7 +406,7 @@ impl Direct {
 
     /// A session posts no more. What it has posted comes before what anybody asks for from here on.
     fn retire(&self, session: &Arc<Session>) {
-        session.stop_posting();
+        let _stopped = session.stop_posting();
         let _ = self.carry_out(session, Wait::Allowed);
         session.set_role(Role::Posted);
     }
@@ -485,13 +525,9 @@ impl Server {
             return Ok(());
         }
         let (direct, wait) = (&self.direct, request.wait);
-        let all = || {
-            direct.drain_all(wait)?;
-            direct.tell_failure(|_| true)
-        };
         let stream = || self.callers.caller(header.pid, header.uid).stream;
         match header.opcode {
-            op::SYNCFS => all(),
+            op::SYNCFS => direct.drain_all(wait),
             // As far as nobody waits.
             op::STATFS => {
                 let _ = direct.drain_all(Wait::Never);
@@ -507,19 +543,17 @@ impl Server {
                     | client::IOC_STATUS
                     | client::IOC_TRACE
                     | client::IOC_THAW => Ok(()),
-                    client::IOC_SYNC_VOLUME | client::IOC_STREAM_SYNC => all(),
-                    client::IOC_FREEZE => direct.drain_all(wait),
+                    client::IOC_SYNC_VOLUME | client::IOC_STREAM_SYNC | client::IOC_FREEZE => {
+                        direct.drain_all(wait)
+                    }
                     _ => direct.drain_stream(stream(), wait),
                 }
             }
-            op::FSYNC | op::FSYNCDIR => {
-                let of = stream();
-                direct.drain_stream(of, wait)?;
-                direct.tell_failure(|failed| failed == of)
-            }
-            op::FALLOCATE | op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
-                direct.drain_stream(stream(), wait)
-            }
+            op::FSYNC
+            | op::FSYNCDIR
+            | op::FALLOCATE
+            | op::COPY_FILE_RANGE
+            | op::COPY_FILE_RANGE_64 => direct.drain_stream(stream(), wait),
             opcode if super::serve::is_change(opcode) => direct.drain_stream(stream(), wait),
             _ => Ok(()),
         }

@@ -13,7 +13,7 @@ use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// What is promised to a session, so that what it posts cannot fail: blocks that its entries under way may cost, and inode numbers: a new file costs 12.
@@ -40,15 +40,32 @@ pub struct Session {
     head: AtomicU64,
     pub process: Process,
     threads: Mutex<Threads>,
-    promise: Mutex<Promise>,
-    /// Nothing is promised before.
-    promised_from: Mutex<Option<Instant>>,
+    promised: Mutex<Promised>,
     role: AtomicU8,
     /// Inodes whose holds are being broken: none of them is held anew.
     breaking: Mutex<Vec<Ino>>,
     ending: AtomicBool,
     ended: Mutex<bool>,
     has_ended: Condvar,
+}
+
+/// What the program may post.
+#[derive(Default)]
+struct Promised {
+    left: Promise,
+    /// How many want that it posts nothing.
+    stops: u32,
+}
+
+/// The program posts nothing, until this is dropped.
+pub struct Stopped<'s>(&'s Session);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        let mut promised = self.0.promised.lock();
+        promised.stops -= 1;
+        self.0.say_limit(&promised);
+    }
 }
 
 #[derive(Default)]
@@ -89,7 +106,7 @@ pub struct Handle {
 }
 
 impl Session {
-    /// Error: ESRCH the process has ended.
+    /// Nothing is promised to it yet. Error: ESRCH the process has ended.
     pub fn new(
         id: u64,
         root: Ino,
@@ -99,7 +116,6 @@ impl Session {
         volume: &Volume,
     ) -> Result<Arc<Session>, Errno> {
         let process = Process::of(user.process).ok_or(Errno(libc::ESRCH))?;
-        let promise = volume.promise(PROMISE);
         let session = Session {
             id,
             root,
@@ -110,8 +126,7 @@ impl Session {
             head: AtomicU64::new(0),
             process,
             threads: Mutex::default(),
-            promise: Mutex::new(promise),
-            promised_from: Mutex::new(None),
+            promised: Mutex::default(),
             role: AtomicU8::new(Role::Never as u8),
             breaking: Mutex::default(),
             ending: AtomicBool::new(false),
@@ -134,62 +149,60 @@ impl Session {
         }
     }
 
-    /// The program may post nothing from here on.
-    pub fn stop_posting(&self) {
-        self.memory.u64(word::LIMIT).store(0, Ordering::SeqCst);
+    /// The program posts nothing from here on. What it has published by now is to be carried out; what it publishes later is refused, and it looks.
+    pub fn stop_posting(&self) -> Stopped<'_> {
+        let mut promised = self.promised.lock();
+        promised.stops += 1;
+        self.say_limit(&promised);
+        drop(promised);
         self.memory.u32(word::STOPS).fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
+        Stopped(self)
     }
 
     pub fn set_role(&self, role: Role) {
+        let promised = self.promised.lock();
         self.role.store(role as u8, Ordering::SeqCst);
-        self.say_limit(*self.promise.lock());
+        self.say_limit(&promised);
     }
 
     /// Posted entries are allowed to cost what is promised, if the session may post at all.
-    fn say_limit(&self, promise: Promise) {
-        let may = promise.inodes >= PROMISE.inodes && self.role() == Role::Posts;
-        let limit = if may { promise.blocks } else { 0 };
-        self.memory.u64(word::LIMIT).store(limit, Ordering::Release);
+    fn say_limit(&self, promised: &Promised) {
+        let may = promised.stops == 0
+            && promised.left.inodes >= PROMISE.inodes
+            && self.role() == Role::Posts;
+        let limit = if may { promised.left.blocks } else { 0 };
+        self.memory.u64(word::LIMIT).store(limit, Ordering::SeqCst);
     }
 
     /// What the entries that a program may have posted can cost at most: the word `LIMIT` never says more.
     pub fn promised_blocks(&self) -> u64 {
-        self.promise.lock().blocks
+        self.promised.lock().left.blocks
     }
 
-    /// What was promised, which is nothing from here on.
-    pub fn take_promise(&self) -> Promise {
-        std::mem::take(&mut *self.promise.lock())
-    }
-
-    /// The same, and it posts nothing for so long.
-    pub fn promise_nothing_for(&self, time: Duration) -> Promise {
-        let mut promise = self.promise.lock();
-        *self.promised_from.lock() = Some(Instant::now() + time);
-        let back = std::mem::take(&mut *promise);
-        self.say_limit(*promise);
+    /// What was promised, which is nothing from here on. Nobody carries entries out meanwhile: the caller has the consumer.
+    pub fn take_promise(&self, _consumer: &Consumer) -> Promise {
+        let mut promised = self.promised.lock();
+        let back = std::mem::take(&mut promised.left);
+        self.say_limit(&promised);
         back
     }
 
-    /// Entries have drawn on the promise: as much is promised anew, or less is allowed from here on.
-    pub fn renew_promise(&self, volume: &Volume, drawn: Promise) {
-        let mut promise = self.promise.lock();
-        promise.blocks = promise.blocks.saturating_sub(drawn.blocks);
-        promise.inodes = promise.inodes.saturating_sub(drawn.inodes);
-        let mut from = self.promised_from.lock();
-        if *promise == PROMISE || self.is_ending() || from.is_some_and(|t| t > Instant::now()) {
-            self.say_limit(*promise);
-            return;
+    /// Entries have drawn on the promise: as much is promised anew, or less is allowed from here on. `may`: there may be new promises now.
+    pub fn renew_promise(&self, volume: &Volume, drawn: Promise, may: impl Fn() -> bool) {
+        let mut promised = self.promised.lock();
+        let left = &mut promised.left;
+        left.blocks = left.blocks.saturating_sub(drawn.blocks);
+        left.inodes = left.inodes.saturating_sub(drawn.inodes);
+        if *left != PROMISE && !self.is_ending() && may() {
+            let more = volume.promise(Promise {
+                blocks: PROMISE.blocks - left.blocks,
+                inodes: PROMISE.inodes - left.inodes,
+            });
+            left.blocks += more.blocks;
+            left.inodes += more.inodes;
         }
-        *from = None;
-        let more = volume.promise(Promise {
-            blocks: PROMISE.blocks - promise.blocks,
-            inodes: PROMISE.inodes - promise.inodes,
-        });
-        promise.blocks += more.blocks;
-        promise.inodes += more.inodes;
-        self.say_limit(*promise);
+        self.say_limit(&promised);
     }
 
     /// A thread uses the session, which is there now. Error: ENOSPC there are too many.
@@ -319,6 +332,11 @@ impl Session {
             Wait::Allowed => Ok(self.consumer.lock()),
             Wait::Never => self.consumer.try_lock().ok_or(Errno(libc::EAGAIN)),
         }
+    }
+
+    /// The same, of a caller that may wait.
+    pub fn consumer(&self) -> MutexGuard<'_, Consumer> {
+        self.consumer.lock()
     }
 
     pub fn ask_to_end(&self) {

@@ -1,6 +1,6 @@
 //! A session's thread: it carries entries out, sleeps as deep as it can afford, and ends with the program.
-use super::Direct;
 use super::session::{Role, Session};
+use super::{Direct, Displaces};
 use crate::sys;
 use ccfs_client::direct::ring::{ASLEEP, DOZES};
 use ccfs_client::direct::sync::Instant;
@@ -50,9 +50,9 @@ pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
         if claimed.elapsed() >= SLEEP {
             claimed = Instant::now();
             // There may be room again, or nobody else who posts.
-            session.renew_promise(&direct.volume, Promise::default());
+            direct.renew_promise(session, Promise::default());
             if session.role() != Role::Posts {
-                direct.claim(session);
+                direct.claim(session, Displaces::Ended);
             }
         }
         if session.is_pending() {
