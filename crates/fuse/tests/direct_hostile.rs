@@ -2,7 +2,7 @@
 mod common;
 use ccfs_client::abi::{self, DirectBeginArg, DirectCallArg};
 use ccfs_client::direct::layout::{
-    ALIGN, ASKED, BY_CALL, Entry, MEMORY, RING_BYTES, VERSION, cost, op, word,
+    ALIGN, ASKED, BY_CALL, Entry, HEAD, MEMORY, RING_BYTES, VERSION, cost, op, word,
 };
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::{OpenOptions, Session};
@@ -13,6 +13,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -44,6 +45,69 @@ fn call(dir: &File, session: u64, position: u64) -> Result<u32, i32> {
     };
     ioctl(dir, abi::IOC_DIRECT_CALL, &mut arg)?;
     Ok(arg.thread)
+}
+
+/// A session without the library, that has a directory `made`: handle 1.
+struct Raw {
+    memory: Memory,
+    thread: u32,
+    tail: u64,
+    _dir: File,
+}
+
+impl Raw {
+    fn begin(m: &TestMount) -> Raw {
+        let dir = File::open(m.mnt()).unwrap();
+        let (memory, fd) = Memory::make().unwrap();
+        let session = begin(&dir, &fd).unwrap();
+        let mut raw = Raw {
+            memory,
+            thread: 0,
+            tail: 0,
+            _dir: dir,
+        };
+        let mut asked = |entry, name, len| {
+            let at = raw.put(entry, name, len);
+            raw.publish();
+            raw.thread = call(&raw._dir, session, at).unwrap();
+        };
+        let known = Entry {
+            op: op::THREAD,
+            flags: ASKED | BY_CALL,
+            ..Entry::default()
+        };
+        asked(known, "", 64);
+        let made = Entry {
+            op: op::MKDIR,
+            h: u32::MAX,
+            h2: 1,
+            b: 0o777,
+            ..known
+        };
+        asked(made, "made", 256);
+        raw
+    }
+
+    /// Where it is; it has so many bytes.
+    fn put(&mut self, entry: Entry, name: &str, len: u32) -> u64 {
+        let at = self.tail;
+        let entry = Entry {
+            len,
+            bytes: name.len() as u32,
+            thread: self.thread,
+            ..entry
+        };
+        self.memory.copy_in(at, 0, entry.as_bytes());
+        self.memory.copy_in(at, HEAD, name.as_bytes());
+        self.tail += u64::from(len);
+        at
+    }
+
+    fn publish(&self) {
+        self.memory
+            .u64(word::TAIL)
+            .store(self.tail, Ordering::SeqCst);
+    }
 }
 
 #[test]
@@ -250,59 +314,97 @@ fn more_than_may_be_posted() {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);
-    let dir = File::open(m.mnt()).unwrap();
-    let (memory, fd) = Memory::make().unwrap();
-    let session = begin(&dir, &fd).unwrap();
-    let put = |at: u64, entry: &Entry, name: &str| {
-        memory.copy_in(at, 0, entry.as_bytes());
-        memory.copy_in(at, 56, name.as_bytes());
-    };
-    let known = Entry {
-        len: 64,
-        op: op::THREAD,
-        flags: ASKED | BY_CALL,
-        ..Entry::default()
-    };
-    put(0, &known, "");
-    memory.u64(word::TAIL).store(64, Ordering::SeqCst);
-    let thread = call(&dir, session, 0).unwrap();
-    let made = Entry {
-        len: 256,
-        op: op::MKDIR,
-        thread,
-        h: u32::MAX,
-        h2: 1,
-        bytes: 4,
-        b: 0o777,
-        ..known
-    };
-    put(64, &made, "made");
-    memory.u64(word::TAIL).store(320, Ordering::SeqCst);
-    call(&dir, session, 64).unwrap();
+    let mut raw = Raw::begin(&m);
+    let memory = &raw.memory;
     let limit = memory.u64(word::LIMIT).load(Ordering::SeqCst);
     assert!(limit > 0, "it may post");
     // Twice as many files as it may post.
-    let (mut at, most) = (320, limit / cost(op::CREATE, 0));
+    let most = limit / cost(op::CREATE, 0);
     for n in 0..2 * most as u32 {
         let entry = Entry {
-            len: 128,
             op: op::CREATE,
-            flags: 0,
             h: 1,
             h2: 2 + n,
-            bytes: 8,
             b: 0o666,
-            ..made
+            ..Entry::default()
         };
-        put(at, &entry, &format!("{n:08}"));
-        at += 128;
+        raw.put(entry, &format!("{n:08}"), 128);
     }
-    memory.u64(word::TAIL).store(at, Ordering::SeqCst);
+    raw.publish();
     let files = fs::read_dir(m.path("made")).unwrap().count();
     assert!(files as u64 <= most, "{files} files, at most {most}");
-    let ended = memory.u32(word::ENDED).load(Ordering::SeqCst);
+    let ended = raw.memory.u32(word::ENDED).load(Ordering::SeqCst);
     assert_eq!(ended as i32, libc::EINVAL);
-    drop(dir);
+    drop(raw);
+    m.unmount();
+}
+
+/// What was accepted and cannot be done: syncs of its stream say so once, whatever their kind, and so does one of the volume; others' do not.
+#[test]
+fn who_syncs_is_told() {
+    if !can_mount("who_syncs_is_told") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let set = |stream| ccfs_client::set_stream_at(m.mnt(), stream, None).unwrap();
+    let new = || ccfs_client::new_stream_at(m.mnt(), 0).unwrap();
+    let (other, home) = (new(), new());
+    let written = |flags| {
+        let mut how = File::options();
+        let file = how.write(true).create(true).custom_flags(flags);
+        std::io::Write::write(&mut file.open(m.path("file"))?, b"w").map(drop)
+    };
+    written(0).unwrap();
+    let file = File::open(m.path("file")).unwrap();
+    let ways: [(&str, &dyn Fn() -> std::io::Result<()>); 6] = [
+        ("fsync", &|| file.sync_all()),
+        ("fdatasync", &|| file.sync_data()),
+        ("a directory's", &|| File::open(m.mnt())?.sync_all()),
+        ("O_SYNC", &|| written(libc::O_SYNC)),
+        ("streamsync", &|| ccfs_client::stream_sync_at(m.mnt(), 0)),
+        ("another's", &|| {
+            set(other);
+            let synced = ccfs_client::stream_sync_at(m.mnt(), home);
+            set(home);
+            synced
+        }),
+    ];
+    let syncfs = || rustix::fs::syncfs(&file);
+    let is_eio =
+        |done: std::io::Result<()>| done.map_err(|e| e.raw_os_error()) == Err(Some(libc::EIO));
+    for (way, sync) in ways {
+        set(home);
+        let mut raw = Raw::begin(&m);
+        raw.put(
+            Entry {
+                op: op::UNLINK,
+                h: 1,
+                ..Entry::default()
+            },
+            "absent",
+            128,
+        );
+        raw.publish();
+        let begun = Instant::now();
+        while raw.memory.u32(word::ENDED).load(Ordering::SeqCst) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{way}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // What it had is gone with it, and what it has not done is told all the same.
+        drop(raw);
+        set(other);
+        file.sync_all().unwrap();
+        ccfs_client::stream_sync_at(m.mnt(), 0).unwrap();
+        assert!(is_eio(syncfs().map_err(Into::into)), "{way}: syncfs");
+        syncfs().unwrap();
+        set(home);
+        assert!(is_eio(sync()), "{way}");
+        sync().unwrap();
+        syncfs().unwrap();
+        fs::remove_dir(m.path("made")).unwrap();
+    }
+    set(0);
+    drop(file);
     m.unmount();
 }
 

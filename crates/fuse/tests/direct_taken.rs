@@ -261,6 +261,51 @@ fn two_sessions_do_not_hold_one_file() {
     m.unmount();
 }
 
+/// Of two sessions in one stream one posts. Who does nothing displaces nobody; who begins to work does, where the other has nothing to do.
+#[test]
+fn the_right_to_post_is_his_who_works() {
+    let test = "the_right_to_post_is_his_who_works";
+    if !can_mount(test) || !gives_up(test) {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let (one, two) = (root(&m), root(&m));
+    let take = |root: &Dir| {
+        root.take(
+            "db",
+            OpenOptions {
+                exclusive: false,
+                ..OpenOptions::new_file()
+            },
+        )
+    };
+    for n in 0..2 {
+        let file = take(&one).unwrap();
+        file.append(b"1").unwrap();
+        assert_eq!(
+            errno(two.take("other", OpenOptions::new_file())),
+            Some(BUSY)
+        );
+        drop(file);
+        // Their threads look once a second.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let file = take(&one).unwrap();
+        file.append(b"1").unwrap();
+        assert!(file.is_direct(), "{n}");
+        drop(file);
+        let file = take(&two).unwrap();
+        file.append(b"2").unwrap();
+        assert!(file.is_direct(), "{n}");
+        assert_eq!(
+            errno(one.take("other", OpenOptions::new_file())),
+            Some(BUSY)
+        );
+    }
+    assert_eq!(fs::read(m.path("db")).unwrap(), b"112112");
+    drop((one, two));
+    m.unmount();
+}
+
 /// Threads go where they like: the session stays in its stream, and posts.
 #[test]
 fn a_session_stays_in_its_stream() {

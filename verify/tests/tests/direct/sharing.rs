@@ -1,7 +1,7 @@
 //! Groups, barriers, full volumes, and threads that share a session.
 use super::actors::code;
 use super::{session, volume};
-use ccfs_client::direct::{Dir, OpenOptions};
+use ccfs_client::direct::{Dir, OpenOptions, Session};
 use ccfs_testkit::Rng;
 use ccfs_tests::harness::{Fs, Volume, number, sibling};
 use std::collections::BTreeMap;
@@ -486,6 +486,39 @@ fn promises_are_given_back() {
         now.len()
     );
     drop((file, dir, root, s, last));
+    v.finish();
+}
+
+/// Refusals with ENOSPC that are for want of something else than blocks and inodes take nothing back.
+#[test]
+fn what_lacks_no_space_takes_no_promise_back() {
+    let Some(v) = volume("direct what_lacks_no_space_takes_no_promise_back", 24, "") else {
+        return;
+    };
+    let promised = || v.status()["direct"]["promised_blocks"].as_u64();
+    let s = session(&v);
+    let dir = s
+        .root()
+        .expect("root")
+        .make_dir("dir", 0o755)
+        .expect("make");
+    let before = promised();
+    assert!(before > Some(100), "{before:?}");
+    std::fs::write(v.path("file"), b"").expect("write");
+    let large = ccfs_tests::sys::setxattr(v.path("file"), "user.large", &[7; 60_000], 0);
+    assert_eq!(large, Err(libc::ENOSPC));
+    let top = File::open(v.mnt()).expect("open");
+    let mut more = Vec::new();
+    let refused = loop {
+        let one = Session::begin(&top).expect("begin");
+        if let Some(why) = one.why_not() {
+            break why.raw_os_error();
+        }
+        more.push(one);
+    };
+    assert_eq!((refused, more.len()), (Some(libc::ENOSPC), 63));
+    assert!(promised() >= before, "{:?}", promised());
+    drop((more, dir, s, top));
     v.finish();
 }
 
