@@ -218,7 +218,7 @@ impl Server {
         Ok(())
     }
 
-    /// `None`: a directory, of which its names speak.
+    /// `None`: a directory, of which its names speak; or a file that has none any more, which somebody may have open still.
     fn line_of(&self, paths: &Paths, change: Change) -> Option<String> {
         let path = |ino: Ino| paths.of(ino).unwrap_or_else(|| format!("inode {ino}"));
         match change {
@@ -234,9 +234,9 @@ impl Server {
             }
             Change::File(ino) => {
                 let attr = self.volume.getattr(ino).ok()?;
-                let is_dir = attr.is_dir();
+                let is_told = !attr.is_dir() && attr.nlink > 0;
                 let line = || format!("changed {}\n", path(ino).replace('\n', "?"));
-                (!is_dir).then(line)
+                is_told.then(line)
             }
         }
     }

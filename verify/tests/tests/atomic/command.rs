@@ -46,7 +46,7 @@ fn dry_run() {
     assert_eq!(out.code, 0, "{}", out.all());
     let before = Tree::read(v.mnt());
     let out =
-        v.script("$CCFS atomic --dry-run -- sh -euc 'rm d/b; echo more >>d/a; mkdir e; mv c e/c; echo n >n; mv n d/r; : >t; rm t'");
+        v.script("$CCFS atomic --dry-run -- sh -euc 'exec 3<d/b; rm d/b; echo more >>d/a; mkdir e; mv c e/c; echo n >n; mv n d/r; : >t; rm t'");
     assert_eq!(out.code, 0, "{}", out.all());
     let mut lines: Vec<&str> = out.stdout.lines().collect();
     lines.sort_unstable();
