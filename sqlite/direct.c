@@ -30,7 +30,7 @@ static int take(struct direct_file *f, int flags, mode_t mode) {
 /* Its descriptor: for a database's locks, and for everything once it is not held any more. */
 static int give_fd(struct direct_file *f) {
     if (KIND(f, SQLITE_OPEN_MAIN_DB))
-        f->fd = direct_take_spare(f->d);
+        f->fd = direct_take_spare(f->d, 1);
     if (f->fd < 0)
         f->fd = lib.ccfs_file_descriptor(f->file);
     return f->fd >= 0;
@@ -84,7 +84,7 @@ static int open_beside(struct direct_file *f) {
     if (f->file != NULL && give_fd(f))
         return SQLITE_OK;
     untake(f);
-    f->fd = writes ? direct_take_spare(d) : -1;
+    f->fd = direct_take_spare(d, writes);
     if (f->fd < 0)
         f->fd = open(f->name, (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     return f->fd >= 0 ? SQLITE_OK : SQLITE_CANTOPEN;

@@ -52,7 +52,7 @@ ccfs_dir *direct_directory(struct volume *v, struct direct_volume *dv, struct di
 int direct_is_another_user(const struct direct_database *d);
 
 /* direct_locks.c: a database's descriptors, under its lock, and the locks that are taken by them. */
-int direct_take_spare(const struct direct_database *d);
+int direct_take_spare(const struct direct_database *d, int writes);
 void direct_drop_fd(struct direct_file *f);
 /* Those that nobody else in the process needs. */
 void direct_close_spares(void);

@@ -20,12 +20,12 @@ static struct spare {
 } *spares;
 static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER;
 
-/* A descriptor of the database, open for reading and writing, that another connection has left, or -1. */
-int direct_take_spare(const struct direct_database *d) {
+/* A descriptor of the database that another connection has left, or -1. writes: it is open for writing. */
+int direct_take_spare(const struct direct_database *d, int writes) {
     struct spare **at = &spares, *one;
     int fd = -1;
     pthread_mutex_lock(&keeping);
-    while ((one = *at) != NULL && !(one->writes && one->ino == d->st.st_ino && one->dev == d->st.st_dev))
+    while ((one = *at) != NULL && !(one->writes >= writes && one->ino == d->st.st_ino && one->dev == d->st.st_dev))
         at = &one->next;
     if (one != NULL) {
         fd = one->fd;
@@ -54,7 +54,7 @@ void direct_drop_fd(struct direct_file *f) {
     direct_set_lock(f, F_UNLCK, 0, 0);
     /* Without fstat the mount is gone, and all locks with it. */
     if (KIND(f, SQLITE_OPEN_MAIN_DB) && fstat(f->fd, &st) == 0)
-        keep(f->fd, &st, KIND(f, SQLITE_OPEN_READWRITE));
+        keep(f->fd, &st, (fcntl(f->fd, F_GETFL) & O_ACCMODE) == O_RDWR);
     else
         close(f->fd);
     f->fd = -1;

@@ -372,7 +372,7 @@ fn who_syncs_is_told() {
     let syncfs = || rustix::fs::syncfs(&file);
     let is_eio =
         |done: std::io::Result<()>| done.map_err(|e| e.raw_os_error()) == Err(Some(libc::EIO));
-    for (way, sync) in ways {
+    for (n, (way, sync)) in ways.into_iter().enumerate() {
         set(home);
         let mut raw = Raw::begin(&m);
         raw.put(
@@ -395,11 +395,19 @@ fn who_syncs_is_told() {
         set(other);
         file.sync_all().unwrap();
         ccfs_client::stream_sync_at(m.mnt(), 0).unwrap();
-        assert!(is_eio(syncfs().map_err(Into::into)), "{way}: syncfs");
-        syncfs().unwrap();
-        set(home);
-        assert!(is_eio(sync()), "{way}");
-        sync().unwrap();
+        let of_volume = || {
+            assert!(is_eio(syncfs().map_err(Into::into)), "{way}: syncfs");
+            syncfs().unwrap();
+        };
+        let of_stream = || {
+            set(home);
+            assert!(is_eio(sync()), "{way}");
+            sync().unwrap();
+        };
+        match n % 2 {
+            0 => (of_volume(), of_stream()),
+            _ => (of_stream(), of_volume()),
+        };
         syncfs().unwrap();
         fs::remove_dir(m.path("made")).unwrap();
     }

@@ -119,6 +119,9 @@ def many():
         b = connect(path)
         b.execute("INSERT INTO t VALUES(?)", (n,))
         b.close()
+        r = connect("file:%s?mode=ro" % path, uri=True)
+        assert count(r) == n + 2
+        r.close()
         if n % 50 == 0:
             a.close()
             a = connect(path)

@@ -18,7 +18,7 @@ pub fn drawn_by_this_thread() -> Promise {
     Promise { blocks, inodes }
 }
 
-/// How often operations of the calling thread have found no block or no inode number, ever.
+/// How often operations of the calling thread have found no inode number, or no blocks where what is promised to others would have been enough.
 pub fn lacked_by_this_thread() -> u64 {
     space::lacked()
 }

@@ -45,12 +45,12 @@ pub fn drawn() -> (u64, usize) {
     DRAWN.get()
 }
 
-/// How often operations of this thread have found no block or no inode number, ever.
+/// How often operations of this thread have found no inode number, or no blocks where some were promised, ever.
 pub fn lacked() -> u64 {
     LACKED.get()
 }
 
-/// An operation of this thread has found no block, or no inode number.
+/// An operation of this thread has found none of what is promised to others.
 pub fn note_lack() {
     LACKED.set(LACKED.get() + 1);
 }

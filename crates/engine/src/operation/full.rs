@@ -144,7 +144,7 @@ impl Operations {
     /// Would an operation have got what it lacked if all that is reserved, and not used yet, had come back?
     fn reservations_fill(&self, reserve: u64, lack: Option<Lack>) -> bool {
         let reserved = self.space().reserved();
-        let kept = self.space().own_reserve() + reserve;
+        let kept = self.space().own_reserve() + self.space().promised() + reserve;
         reserved > 0
             && match lack {
                 Some(Lack::Free(n)) => self.image().alloc().free_blocks() >= kept.saturating_add(n),

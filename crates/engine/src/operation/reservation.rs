@@ -1,5 +1,6 @@
 //! Reservations: space for an operation before it is accepted.
 use crate::base::types::{Context, Result, errno};
+use crate::home::space;
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
 use crate::operation::turn::{Lack, Room};
@@ -68,7 +69,15 @@ impl Operations {
             })
         } else {
             room.note_lack(Some(Lack::Free(data + metadata)));
+            self.note_what_promises_fill(data + metadata + reserve);
             errno(libc::ENOSPC)
+        }
+    }
+
+    /// So many blocks are lacking: who promises blocks is told, if they would be there without what is promised.
+    fn note_what_promises_fill(&self, blocks: u64) {
+        if self.unreserved_blocks() + self.space().promised() >= blocks {
+            space::note_lack();
         }
     }
 
@@ -131,6 +140,9 @@ impl Operations {
         // What an open group or a draft holds comes back for nobody's turn.
         if !got && !held {
             room.note_lack(Some(Lack::Kept));
+        }
+        if !got {
+            self.note_what_promises_fill(metadata);
         }
         self.reservation_of(metadata, got, !got)
     }

@@ -1,7 +1,6 @@
 //! Turns: when others take what one operation on a full volume gave back, it has a turn alone, and they wait before their next reservation.
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::core::back_pressure::LetIn;
-use crate::home::space;
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
 use std::cell::Cell;
@@ -70,9 +69,6 @@ impl<'l> Room<'l> {
     }
 
     pub fn note_lack(&self, lack: Option<Lack>) {
-        if lack.is_some() {
-            space::note_lack();
-        }
         self.lack.set(lack);
     }
 

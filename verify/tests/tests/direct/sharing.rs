@@ -507,6 +507,9 @@ fn what_lacks_no_space_takes_no_promise_back() {
     std::fs::write(v.path("file"), b"").expect("write");
     let large = ccfs_tests::sys::setxattr(v.path("file"), "user.large", &[7; 60_000], 0);
     assert_eq!(large, Err(libc::ENOSPC));
+    let file = File::options().write(true).open(v.path("file"));
+    let larger = ccfs_tests::sys::fallocate(&file.expect("open").into(), 0, 0, 1 << 40);
+    assert_eq!(larger, Err(libc::ENOSPC));
     let top = File::open(v.mnt()).expect("open");
     let mut more = Vec::new();
     let refused = loop {
@@ -519,6 +522,44 @@ fn what_lacks_no_space_takes_no_promise_back() {
     assert_eq!((refused, more.len()), (Some(libc::ENOSPC), 63));
     assert!(promised() >= before, "{:?}", promised());
     drop((more, dir, s, top));
+    v.finish();
+}
+
+/// Who works has the right to post in a stream, not who has called once.
+#[test]
+fn an_idle_session_keeps_nobody_from_posting() {
+    let Some(v) = volume("direct an_idle_session_keeps_nobody_from_posting", 24, "") else {
+        return;
+    };
+    let posted = || v.status()["direct"]["posted"].as_u64().expect("a number");
+    let s = session(&v);
+    let root = s.root().expect("root");
+    let mut files = 0;
+    let mut work = || {
+        let before = posted();
+        files += 1;
+        let file = root.open(format!("f{files}"), OpenOptions::new_file());
+        let file = file.expect("open");
+        for _ in 0..10 {
+            file.append(b"more").expect("append");
+        }
+        s.drain().expect("drain");
+        posted() - before
+    };
+    assert!(work() >= 10);
+    let idle = session(&v);
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| idle.drain().expect("drain"))
+            .join()
+            .expect("join")
+    });
+    let begun = std::time::Instant::now();
+    while work() < 10 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it only asks");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop((root, s, idle));
     v.finish();
 }
 

@@ -177,17 +177,19 @@ impl Server {
         direct
             .notifier
             .name_made(session.user.uid, dir, &read.bytes);
-        if direct.volume.is_synchronous(dir) {
-            self.sync(request, &self.context(request, 0), SyncCall::File(dir))?;
-        }
+        let synced = match direct.volume.is_synchronous(dir) {
+            true => self.sync(request, &self.context(request, 0), SyncCall::File(dir)),
+            false => Ok(()),
+        };
         // Somebody may have removed it meanwhile, and its number may be another one's.
-        let now = direct.volume.getattr(attr.ino);
-        match now {
-            Ok(now) if now.generation == attr.generation => Ok(attr_of(&now).as_bytes().to_vec()),
-            _ => {
+        let now = direct.volume.getattr(attr.ino).ok();
+        let there = now.filter(|now| now.generation == attr.generation);
+        match synced.and(there.ok_or(Errno(libc::ESTALE))) {
+            Ok(now) => Ok(attr_of(&now).as_bytes().to_vec()),
+            Err(e) => {
                 let mut consumer = session.lock(Wait::Allowed)?;
                 direct.close(session, &mut consumer, read.entry.h2);
-                Err(Refused::Errno(libc::ESTALE))
+                Err(e.into())
             }
         }
     }

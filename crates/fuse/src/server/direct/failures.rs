@@ -19,8 +19,9 @@ pub struct Failures {
 struct Failure {
     /// `None`: it may have been any.
     stream: Option<StreamId>,
-    /// A sync of the volume has been told.
-    told: bool,
+    /// Who has synced has been told: the stream, and the volume.
+    told_stream: bool,
+    told_volume: bool,
 }
 
 impl Failures {
@@ -36,7 +37,8 @@ impl Failures {
         known.retain(|old| !failed.contains(&old.stream));
         known.extend(failed.into_iter().map(|stream| Failure {
             stream,
-            told: false,
+            told_stream: false,
+            told_volume: false,
         }));
         self.any.store(!known.is_empty(), Ordering::SeqCst);
     }
@@ -48,17 +50,14 @@ impl Failures {
         }
         let mut known = self.known.lock();
         let mut fails = false;
-        known.retain_mut(|failure| match (synced, failure.stream) {
-            (None, Some(_)) => {
-                fails |= !failure.told;
-                failure.told = true;
-                true
-            }
-            (Some(synced), Some(stream)) if synced != stream => true,
-            _ => {
-                fails = true;
-                false
-            }
+        known.retain_mut(|failure| {
+            let told = match (synced, failure.stream) {
+                (None, _) => &mut failure.told_volume,
+                (Some(synced), Some(stream)) if synced != stream => return true,
+                (Some(_), _) => &mut failure.told_stream,
+            };
+            fails |= !std::mem::replace(told, true);
+            !(failure.told_stream && failure.told_volume)
         });
         self.any.store(!known.is_empty(), Ordering::SeqCst);
         match fails {

@@ -238,9 +238,10 @@ impl Direct {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         let session = Session::new(id, root, user, stays, memory, &self.volume)?;
-        self.renew_promise(&session, Promise::default());
         self.sessions.write().insert(id, session.clone());
         self.count.fetch_add(1, Ordering::SeqCst);
+        // Who gives space back looks for it among the sessions.
+        self.renew_promise(&session, Promise::default());
         count(&self.figures.begun, 1);
         if let Err(e) = thread::start(self.clone(), session.clone()) {
             tracing::warn!("no thread for a session of direct calls: {e}");
@@ -390,7 +391,7 @@ impl Direct {
         let posting = |s: &Session| s.role() == Role::Posts && s.id != session.id;
         let mut others = self.sessions_with(|s| posting(s) && s.shares_a_stream(session));
         others.retain(|other| {
-            let is_idle = || displaces == Displaces::Idle && other.has_nothing_open();
+            let is_idle = || displaces == Displaces::Idle && other.is_idle();
             let gives_way = other.is_abandoned() || is_idle();
             if gives_way {
                 self.retire(other);

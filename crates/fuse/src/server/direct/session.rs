@@ -314,7 +314,12 @@ impl Session {
     pub fn is_pending(&self) -> bool {
         let tail = self.tail();
         // The program could change the word that tells it.
-        tail != self.head.load(Ordering::SeqCst)
+        tail != self.head()
+    }
+
+    /// How far its entries are carried out.
+    pub fn head(&self) -> u64 {
+        self.head.load(Ordering::SeqCst)
     }
 
     /// Entries are carried out up to there.
@@ -390,9 +395,10 @@ impl Session {
         self.process.has_ended() || self.memory.is_abandoned()
     }
 
-    /// It has no handle of anything.
-    pub fn has_nothing_open(&self) -> bool {
-        self.consumer.lock().handles.is_empty()
+    /// It has no handle of anything, and nothing of it is being carried out.
+    pub fn is_idle(&self) -> bool {
+        let consumer = self.consumer.try_lock();
+        consumer.is_some_and(|consumer| consumer.handles.is_empty())
     }
 
     /// Its entries are carried out no more.

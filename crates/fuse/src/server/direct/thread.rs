@@ -40,6 +40,7 @@ pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
         std::thread::sleep(DOZE);
     }
     let (mut dozed, mut looked, mut claimed) = (0, Instant::now(), Instant::now());
+    let mut head = session.head();
     loop {
         // Others may go on posting with its memory.
         let due = dozed > 0 || looked.elapsed() >= LOOK;
@@ -52,8 +53,18 @@ pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
             // There may be room again, or nobody else who posts.
             direct.renew_promise(session, Promise::default());
             if session.role() != Role::Posts {
-                direct.claim(session, Displaces::Ended);
+                // Who works has the right to post, not who is only there.
+                let works = session.head() != head;
+                direct.claim(
+                    session,
+                    if works {
+                        Displaces::Idle
+                    } else {
+                        Displaces::Ended
+                    },
+                );
             }
+            head = session.head();
         }
         if session.is_pending() {
             dozed = 0;
