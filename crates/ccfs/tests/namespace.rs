@@ -2,6 +2,7 @@
 //!
 //! A daemon that were would never end once it is killed, and take the machine along; so before anything is killed here, it is looked at.
 mod common;
+use ccfs_testkit::mounts::LET_VOLUMES_GO;
 use common::{
     Place, Ran, ccfs_with, daemon, is_running, kernel_mount, loops_of, mount, plain_ext4, run,
     signal, tool, umount8, unmount, wait_for, wait_for_end, wait_for_no_loops, wait_until,
@@ -29,8 +30,7 @@ fn script(place: &Place, text: &str) -> Command {
 fn apart(place: &Place, options: &[&str], text: &str) -> Command {
     let mut before = vec!["unshare", "-m", "--propagation", "private"];
     before.extend(options);
-    let others = "grep '[.]ccfs ' /proc/self/mountinfo | cut -d ' ' -f 5 | xargs -r umount -l";
-    behind(&before, script(place, &format!("{others}\n{text}")))
+    behind(&before, script(place, &format!("{LET_VOLUMES_GO}\n{text}")))
 }
 
 /// Where a process is.

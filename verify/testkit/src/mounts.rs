@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// A line of a shell for a mount namespace of its own, before anything else: the copies of others' volumes go. A volume that is mounted there
+/// still could not be made anew, nor mounted, while that namespace lives.
+pub const LET_VOLUMES_GO: &str = r#"awk '/[.]ccfs | \/dev\/loop/ && $5 != "/" { print $5 }' /proc/self/mountinfo | xargs -r umount -l"#;
+
 /// Why tests with mounts cannot run here; `None` if they can.
 pub fn no_mounts() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,5 @@
 //! Stores on other machines, run here: NBD servers, a Ceph of one node; and hosts that are namespaces.
+use crate::mounts::LET_VOLUMES_GO;
 use crate::program::ccfs;
 use crate::run::{is_running, signal, tool, wait_until};
 use std::io::{BufRead, BufReader, Write};
@@ -272,7 +273,7 @@ impl Host {
             from: BufReader::new(from.expect("a pipe")),
         };
         let (code, said) = host.run(&format!(
-            "hostname {name}; ip link set lo up 2>/dev/null; true"
+            "{LET_VOLUMES_GO}; hostname {name}; ip link set lo up 2>/dev/null; true"
         ));
         assert_eq!(code, 0, "{said}");
         host

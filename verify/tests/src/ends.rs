@@ -4,6 +4,7 @@
 //! before anything is killed; what is killed in the middle of a mount is for a machine that may be lost.
 use crate::harness::{WorkDir, ccfs_program, run, run_ok, transport_option};
 use ccfs_testkit::Rng;
+use ccfs_testkit::mounts::LET_VOLUMES_GO;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ fn one(work: &WorkDir, rng: &mut Rng, round: usize) {
         false => ":",
     };
     let text = format!(
-        "grep '[.]ccfs ' /proc/self/mountinfo | cut -d ' ' -f 5 | xargs -r umount -l; {kind}\n\
+        "{LET_VOLUMES_GO}; {kind}\n\
          \"$CCFS\" mount {} \"$IMAGE\" \"$DIR\" 2>/dev/null; echo kept >\"$DIR/f\"; sync \"$DIR/f\"; {mapped}\n\
          pid=$(pgrep -f \"^@ccfs .*-- $IMAGE\"); if grep '[.]ccfs ' /proc/$pid/mountinfo; then exit 9; fi\n\
          {end}",
