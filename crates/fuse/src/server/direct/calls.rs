@@ -81,9 +81,8 @@ impl Server {
         }
         let now = session.place_of(tid, &self.callers);
         session.note_thread(tid, now, &self.callers)?;
-        self.direct.note_stream(session, now.stream);
         // It is about to work: who does not may have the right to post.
-        if session.role() != Role::Posts {
+        if session.note_stream(now.stream) || session.role() != Role::Posts {
             self.direct.claim(session, Displaces::Idle);
         }
         if now.stream.is_group() {

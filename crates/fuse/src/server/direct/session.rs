@@ -334,7 +334,7 @@ impl Session {
     /// Error: EAGAIN, somebody carries entries out, and the caller must not wait.
     pub fn lock(&self, wait: Wait) -> Result<MutexGuard<'_, Consumer>, Errno> {
         match wait {
-            Wait::Allowed => Ok(self.consumer.lock()),
+            Wait::Allowed => Ok(self.consumer()),
             Wait::Never => self.consumer.try_lock().ok_or(Errno(libc::EAGAIN)),
         }
     }

@@ -54,15 +54,11 @@ pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
             direct.renew_promise(session, Promise::default());
             if session.role() != Role::Posts {
                 // Who works has the right to post, not who is only there.
-                let works = session.head() != head;
-                direct.claim(
-                    session,
-                    if works {
-                        Displaces::Idle
-                    } else {
-                        Displaces::Ended
-                    },
-                );
+                let displaces = match session.head() == head {
+                    true => Displaces::Ended,
+                    false => Displaces::Idle,
+                };
+                direct.claim(session, displaces);
             }
             head = session.head();
         }
