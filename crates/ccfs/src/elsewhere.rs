@@ -6,6 +6,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a mount is looked for again in a namespace of another process, before it is said to be in use there.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A mount namespace that has a mount of the volume, and a process in it.
 #[derive(Debug)]
@@ -91,6 +95,18 @@ fn of_target(target: &Path) -> Vec<Space> {
     find(|line| devices.contains(&line.device) || line.is_ccfs() && line.source == target)
 }
 
+/// A container that starts has copies of all mounts until its own root is in place: those are gone before long.
+fn lasting(look: impl Fn() -> Option<Space>) -> Option<Space> {
+    let start = Instant::now();
+    loop {
+        let found = look();
+        if found.is_none() || start.elapsed() > PATIENCE {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Where the volume is mounted, and what to do about that: `mounted on ...; unmount it first: ...`. `None`: nowhere that this process
 /// finds.
 pub fn mounted(target: &Path) -> Option<String> {
@@ -101,7 +117,7 @@ pub fn mounted(target: &Path) -> Option<String> {
             mount.dir.display()
         ));
     }
-    let space = of_target(target).into_iter().next()?;
+    let space = lasting(|| of_target(target).into_iter().next())?;
     Some(format!(
         "mounted in another mount namespace on {}; unmount it first: {}",
         space.show(),

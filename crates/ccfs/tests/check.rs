@@ -1,6 +1,7 @@
 //! `ccfs check`: what is there and what is missing, as a mount would find it.
 mod common;
 use ccfs_testkit::json::compare;
+use ccfs_testkit::mounts::apart;
 use common::{Place, Ran, ccfs, ccfs_with, run, unmount};
 use serde_json::Value;
 use std::process::{Command, Stdio};
@@ -14,7 +15,13 @@ fn check<'v>(all: &'v Value, name: &str) -> &'v Value {
 /// Behind other programs that change what it finds.
 fn behind(words: &[&str]) -> Ran {
     let mut command = Command::new(words[0]);
-    command.args(&words[1..]).arg(ccfs().get_program());
+    command.args(&words[1..]);
+    checked(command)
+}
+
+/// `ccfs check`, run by another program.
+fn checked(mut command: Command) -> Ran {
+    command.arg(ccfs().get_program());
     run(command.args(["check", "--json"]).stdin(Stdio::null()))
 }
 
@@ -73,7 +80,7 @@ fn what_is_taken_away_is_missing() {
         return;
     }
     let hidden = "mount --bind /dev/null /dev/fuse && exec \"$0\" \"$@\"";
-    let ran = behind(&["unshare", "-m", "sh", "-c", hidden]);
+    let ran = checked(apart(&[], &["sh", "-c", hidden]));
     let all = compare("ccfs check --json", &ran.out);
     let device = check(&all, "/dev/fuse");
     assert_eq!(

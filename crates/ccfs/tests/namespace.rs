@@ -2,7 +2,7 @@
 //!
 //! A daemon that were would never end once it is killed, and take the machine along; so before anything is killed here, it is looked at.
 mod common;
-use ccfs_testkit::mounts::LET_VOLUMES_GO;
+use ccfs_testkit::mounts::apart;
 use common::{
     Place, Ran, ccfs_with, daemon, is_running, kernel_mount, loops_of, mount, plain_ext4, run,
     signal, tool, umount8, unmount, wait_for, wait_for_end, wait_for_no_loops, wait_until,
@@ -27,10 +27,8 @@ fn script(place: &Place, text: &str) -> Command {
 }
 
 /// In a mount namespace of its own, without the volumes of others; further options of unshare(1).
-fn apart(place: &Place, options: &[&str], text: &str) -> Command {
-    let mut before = vec!["unshare", "-m", "--propagation", "private"];
-    before.extend(options);
-    behind(&before, script(place, &format!("{LET_VOLUMES_GO}\n{text}")))
+fn in_space(place: &Place, options: &[&str], text: &str) -> Command {
+    inside(apart(options, &[]), script(place, text))
 }
 
 /// Where a process is.
@@ -41,7 +39,12 @@ fn in_space_of(process: &Child, place: &Place, text: &str) -> Command {
 
 fn behind(before: &[&str], inner: Command) -> Command {
     let mut command = Command::new(before[0]);
-    command.args(&before[1..]).arg(inner.get_program());
+    command.args(&before[1..]);
+    inside(command, inner)
+}
+
+fn inside(mut command: Command, inner: Command) -> Command {
+    command.arg(inner.get_program());
     command.args(inner.get_args()).stdin(Stdio::null());
     for (name, value) in inner.get_envs() {
         command.env(name, value.unwrap());
@@ -114,7 +117,7 @@ impl Space {
         let text = format!(
             "\"$CCFS\" mount -o \"$WAY{options}\" \"$IMAGE\" \"$DIR\"; {then} echo ready; exec cat"
         );
-        let keeper = started(apart(&place, &[], &text));
+        let keeper = started(in_space(&place, &[], &text));
         let daemon = found(&place.text("a.img")).unwrap();
         Space {
             keeper,
@@ -146,7 +149,7 @@ fn a_volume_ends_with_its_namespace() {
     let place = place();
     let image = place.text("a.img");
     let mount = "\"$CCFS\" mount -o \"$WAY\" \"$IMAGE\" \"$DIR\"; echo kept > \"$DIR/f\"";
-    good(&run(&mut apart(&place, &[], mount)));
+    good(&run(&mut in_space(&place, &[], mount)));
     ended(&image);
     assert_eq!(plain_ext4(&place, &image), ["f"]);
     wait_for_no_loops(&image);
@@ -162,13 +165,13 @@ fn a_namespace_ends_without_its_daemon() {
         "\"$CCFS\" mount -o \"$WAY\" \"$IMAGE\" \"$DIR\"; echo kept > \"$DIR/f\"; sync \"$DIR/f\"";
     let pid = "pid=$(pgrep -f \"^@ccfs .*-- $IMAGE\"); if grep '[.]ccfs ' /proc/$pid/mountinfo; then exit 9; fi";
     let killed = format!("{mount}; {pid}; kill -9 $pid");
-    good(&run(&mut apart(&place, &[], &killed)));
+    good(&run(&mut in_space(&place, &[], &killed)));
     ended(&image);
     let checked = ccfs_with(&["fsck", "-p", &image]);
     assert!(checked.code <= 1, "{}{}", checked.out, checked.err);
     assert_eq!(plain_ext4(&place, &image), ["f"]);
     let first = format!("{mount}; {pid}; rm \"$DIR/f\"; echo more > \"$DIR/g\"; sync -f \"$DIR\"");
-    good(&run(&mut apart(
+    good(&run(&mut in_space(
         &place,
         &["-p", "-f", "--mount-proc"],
         &first,
@@ -314,7 +317,7 @@ fn a_foreground_mount_keeps_its_namespace() {
     common::needs_mounts!();
     let place = place();
     let image = place.text("a.img");
-    let mut command = apart(
+    let mut command = in_space(
         &place,
         &[],
         "exec \"$CCFS\" mount -f -o \"$WAY\" \"$IMAGE\" \"$DIR\"",
@@ -383,7 +386,7 @@ fn a_daemon_leaves_from_a_chroot() {
          cat /proc/$pid/mountinfo'",
         root
     );
-    let ran = run(&mut apart(&place, &[], &text));
+    let ran = run(&mut in_space(&place, &[], &text));
     let seen = good(&ran);
     assert!(
         !seen.contains(".ccfs ") && !seen.contains("/inner"),
@@ -448,7 +451,7 @@ fn a_signal_leaves_the_root_of_a_namespace_as_it_is() {
         "\"$CCFS\" mount -o \"{options}\" \"$IMAGE\" \"$DIR\"; cd \"$DIR\"; mkdir old; pivot_root . old\n\
          echo ready; read -r end"
     );
-    let mut keeper = started(apart(&place, &[], &text));
+    let mut keeper = started(in_space(&place, &[], &text));
     let pid = found(&place.text("a.img")).unwrap();
     let roots = || -> Vec<String> {
         let ours = seen_by(keeper.id());
@@ -534,9 +537,9 @@ fn umount_says_for_whom_it_waits() {
     let place = place();
     let (image, dir) = (place.text("a.img"), place.text("mnt"));
     let copy = |place: &Place| {
-        let text = "echo ready; exec cat";
-        let before = ["unshare", "-m", "--propagation", "private"];
-        started(behind(&before, script(place, text)))
+        let mut copying = in_space(place, &[], "echo ready; exec cat");
+        copying.env("KEEP", place.text("mnt"));
+        started(copying)
     };
     mount(&image, &dir);
     fs::write(place.path("mnt/f"), "kept").unwrap();

@@ -1,6 +1,7 @@
 //! Sync calls about the whole volume where the kernel tells the daemon nothing of them (`ccfs_fuse::sentinel`). The daemon is told to
 //! take this kernel for such a one; `under_linux_6_1` in the tests of mounts looks on one that is.
 mod common;
+use ccfs_testkit::mounts::apart;
 use common::{
     PATIENCE, Place, Ran, ccfs, ccfs_with, daemon, is_running, plain_ext4, run, signal, tool,
     unmount, wait_for, wait_for_end, wait_for_no_loops, wait_until,
@@ -372,10 +373,9 @@ fn without_loop_devices_it_warns() {
         "$0" mount "$1" "$2"
         "$0" status --json "$2"
         "$0" umount "$2""#;
-    let mut inside = Command::new("unshare");
+    let program = env!("CARGO_BIN_EXE_ccfs");
+    let mut inside = apart(&[], &["sh", "-c", script, program, &image, &dir]);
     inside
-        .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_ccfs")])
-        .args([&image, &dir])
         .env("CCFS_TEST_OLD_KERNEL", "1")
         .env("CCFS_LOG_KMSG", "/dev/null");
     let ran = run(&mut inside);
@@ -411,10 +411,9 @@ fn mount_fuse_remounts_a_plain_fuse_mount() {
         umount -l /usr/local/bin
         if mount -o remount,rw "$1"; then exit 1; fi
         "$2" umount "$1""#;
-    let mut inside = Command::new("unshare");
+    let program = env!("CARGO_BIN_EXE_ccfs");
+    let mut inside = apart(&[], &["sh", "-c", script, &image, &dir, program]);
     inside
-        .args(["-m", "sh", "-c", script, &image, &dir])
-        .arg(env!("CARGO_BIN_EXE_ccfs"))
         .env("CCFS_LOG_KMSG", "/dev/null");
     let ran = run(&mut inside);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);

@@ -197,6 +197,24 @@ fn unsafe_code_stays_in_marked_modules() {
     none_of(wrong);
 }
 
+/// A namespace that begins anywhere has copies of all mounts, and other tests' volumes would be in use there.
+#[test]
+fn mount_namespaces_of_tests_begin_in_one_place() {
+    let begins = format!("Command::new({:?})", "unshare");
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        if path.ends_with("testkit/src/mounts.rs") {
+            continue;
+        }
+        for (at, _) in text.match_indices(&begins) {
+            if text[at..].chars().take(200).collect::<String>().contains("\"-m\"") {
+                wrong.push(format!("{}: use mounts::apart", path.display()));
+            }
+        }
+    }
+    none_of(wrong);
+}
+
 #[test]
 fn libraries_that_are_shipped_warn_of_missing_documentation() {
     let mut seen = 0;

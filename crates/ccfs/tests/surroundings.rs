@@ -1,5 +1,6 @@
 //! What a mount gets from its surroundings: the limits of the shell, and files that options name.
 mod common;
+use ccfs_testkit::mounts::apart;
 use common::{
     Place, ccfs_with, daemon, is_mounted, run, signal, tool, unmount, wait_for, wait_for_end,
 };
@@ -123,9 +124,8 @@ fn a_proc_of_another_namespace_is_refused() {
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
     let program = env!("CARGO_BIN_EXE_ccfs");
     let within = |more: &[&str]| {
-        let mut command = Command::new("unshare");
-        command.args(["-m", "-p", "-f"]).args(more);
-        run(command.args([program, "mount", &image, &dir]))
+        let options = [&["-p", "-f"], more].concat();
+        run(&mut apart(&options, &[program, "mount", &image, &dir]))
     };
     let ran = within(&[]);
     assert_eq!(ran.code, 2, "{}", ran.err);

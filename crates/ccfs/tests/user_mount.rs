@@ -1,5 +1,6 @@
 //! Mounting as an ordinary user, by way of fusermount3.
 mod common;
+use ccfs_testkit::mounts::apart;
 use common::{Place, Ran, refused, run, tool};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -44,8 +45,7 @@ impl Home {
         let script = format!(
             "mknod -m 666 {node} c 10 229 && mount --bind {node} /dev/fuse && : </dev/fuse && echo ready && exec cat >/dev/null"
         );
-        let mut keeper = Command::new("unshare")
-            .args(["-m", "--propagation", "private", "sh", "-c", &script])
+        let mut keeper = apart(&[], &["sh", "-c", &script])
             // Ends with this process, however that ends.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

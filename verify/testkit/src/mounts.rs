@@ -5,8 +5,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A line of a shell for a mount namespace of its own, before anything else: the copies of others' volumes go. A volume that is mounted there
-/// still could not be made anew, nor mounted, while that namespace lives.
-pub const LET_VOLUMES_GO: &str = r#"awk '/[.]ccfs | \/dev\/loop/ && $5 != "/" { print $5 }' /proc/self/mountinfo | xargs -r umount -l"#;
+/// still could not be made anew, checked, nor mounted, while that namespace lives. Those on `$KEEP` stay.
+const LET_VOLUMES_GO: &str = r#"awk '/[.]ccfs | \/dev\/loop/ && $5 != "/" && $5 != ENVIRON["KEEP"] { print $5 }' /proc/self/mountinfo | xargs -r umount -l"#;
+
+/// A command, which takes further arguments, in a mount namespace of its own without the volumes of others; with options of unshare(1).
+/// Every test that begins a namespace does it with this one.
+pub fn apart(options: &[&str], command: &[&str]) -> Command {
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["-m", "--propagation", "private"])
+        .args(options)
+        .args(["sh", "-c", &format!("{LET_VOLUMES_GO}; exec \"$@\""), "sh"])
+        .args(command);
+    unshare
+}
 
 /// Why tests with mounts cannot run here; `None` if they can.
 pub fn no_mounts() -> Option<&'static str> {

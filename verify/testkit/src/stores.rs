@@ -1,5 +1,5 @@
 //! Stores on other machines, run here: NBD servers, a Ceph of one node; and hosts that are namespaces.
-use crate::mounts::LET_VOLUMES_GO;
+use crate::mounts::apart;
 use crate::program::ccfs;
 use crate::run::{is_running, signal, tool, wait_until};
 use std::io::{BufRead, BufReader, Write};
@@ -257,10 +257,8 @@ impl Host {
     }
 
     fn with(name: &str, own: &[&str]) -> Host {
-        let mut command = Command::new("unshare");
-        command.args(["-m", "-u", "-p", "-f", "--mount-proc", "--kill-child"]);
-        command.args(own).arg("sh");
-        let mut child = command
+        let alone = ["-u", "-p", "-f", "--mount-proc", "--kill-child"];
+        let mut child = apart(&[&alone, own].concat(), &["sh"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -273,7 +271,7 @@ impl Host {
             from: BufReader::new(from.expect("a pipe")),
         };
         let (code, said) = host.run(&format!(
-            "{LET_VOLUMES_GO}; hostname {name}; ip link set lo up 2>/dev/null; true"
+            "hostname {name}; ip link set lo up 2>/dev/null; true"
         ));
         assert_eq!(code, 0, "{said}");
         host

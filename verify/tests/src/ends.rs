@@ -4,7 +4,7 @@
 //! before anything is killed; what is killed in the middle of a mount is for a machine that may be lost.
 use crate::harness::{WorkDir, ccfs_program, run, run_ok, transport_option};
 use ccfs_testkit::Rng;
-use ccfs_testkit::mounts::LET_VOLUMES_GO;
+use ccfs_testkit::mounts::apart;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -54,19 +54,18 @@ fn one(work: &WorkDir, rng: &mut Rng, round: usize) {
         false => ":",
     };
     let text = format!(
-        "{LET_VOLUMES_GO}; {kind}\n\
+        "{kind}\n\
          \"$CCFS\" mount {} \"$IMAGE\" \"$DIR\" 2>/dev/null; echo kept >\"$DIR/f\"; sync \"$DIR/f\"; {mapped}\n\
          pid=$(pgrep -f \"^@ccfs .*-- $IMAGE\"); if grep '[.]ccfs ' /proc/$pid/mountinfo; then exit 9; fi\n\
          {end}",
         transport_option().join(" ")
     );
     let shown = format!("round {round}: {kind} {end} pids={pids} {mapped}");
-    let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private"]);
-    if pids {
-        command.args(["-p", "-f", "--mount-proc"]);
-    }
-    command.args(["sh", "-c", &text]);
+    let options: &[&str] = match pids {
+        true => &["-p", "-f", "--mount-proc"],
+        false => &[],
+    };
+    let mut command = apart(options, &["sh", "-c", &text]);
     command
         .env("CCFS", ccfs_program())
         .env("IMAGE", &image)

@@ -60,9 +60,8 @@ options() { awk -v dir="$1" '$5 == dir { print $6 }' /proc/self/mountinfo; }
 /// Runs a script as root in a mount namespace of its own, in which mount(8) finds the helpers. Gives what it said.
 pub fn in_namespace(place: &Place, script: &str) -> String {
     let whole = format!("{HELPER_IN_PLACE}\n{script}");
-    let mut command = Command::new("unshare");
+    let mut command = apart(&[], &["sh", "-c", &whole]);
     command
-        .args(["-m", "--propagation", "private", "sh", "-c", &whole])
         .env("PLACE", place.text("").trim_end_matches('/'))
         .env("PROGRAM", env!("CARGO_BIN_EXE_ccfs"))
         .env("CCFS_LOG_KMSG", "/dev/null")

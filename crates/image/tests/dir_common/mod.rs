@@ -5,6 +5,7 @@ use ccfs_device::{Device, Write, write_all};
 use ccfs_disks::MemoryDevice;
 use ccfs_image::{Image, InodeAttr, OpenOptions};
 pub use ccfs_testkit::Rng;
+use ccfs_testkit::mounts::apart;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -251,8 +252,7 @@ pub fn with_kernel(path: &std::path::Path, script: &str) -> Option<Vec<u8>> {
     let whole = format!(
         "set -e; mount -t ext4 -o loop,user_xattr,acl \"$V\" \"$M\"; {script}\ncd /; umount \"$M\""
     );
-    let out = Command::new("unshare")
-        .args(["-m", "bash", "-c", &whole])
+    let out = apart(&[], &["bash", "-c", &whole])
         .env("V", path)
         .env("M", mount.path())
         .output()

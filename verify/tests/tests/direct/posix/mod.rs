@@ -6,6 +6,7 @@ mod ways;
 use super::actors::{Call, Plain};
 use super::volume;
 use ccfs_client::direct::Session;
+use ccfs_testkit::mounts::apart;
 use ccfs_tests::harness::{Compare, Fs, Tree, Volume, ccfs_program, run};
 use ccfs_tests::sys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -311,8 +312,7 @@ fn as_a_user() {
             umask 022; ./ccfs mount -o direct=on \"$0\" mnt; code=0
             ./program \"$@\" || code=$?
             ./ccfs umount mnt; exit $code' \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "sh", "-euc", script]);
+    let mut command = apart(&[], &["sh", "-euc", script]);
     command.arg(&both.place.0).arg(both.ccfs.image()).args(ONLY);
     both.run("user", &mut command);
     both.ccfs.mount();
