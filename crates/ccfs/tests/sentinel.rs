@@ -413,8 +413,7 @@ fn mount_fuse_remounts_a_plain_fuse_mount() {
         "$2" umount "$1""#;
     let program = env!("CARGO_BIN_EXE_ccfs");
     let mut inside = apart(&[], &["sh", "-c", script, &image, &dir, program]);
-    inside
-        .env("CCFS_LOG_KMSG", "/dev/null");
+    inside.env("CCFS_LOG_KMSG", "/dev/null");
     let ran = run(&mut inside);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("synced"), "{}{}", ran.out, ran.err);

@@ -207,7 +207,12 @@ fn mount_namespaces_of_tests_begin_in_one_place() {
             continue;
         }
         for (at, _) in text.match_indices(&begins) {
-            if text[at..].chars().take(200).collect::<String>().contains("\"-m\"") {
+            if text[at..]
+                .chars()
+                .take(200)
+                .collect::<String>()
+                .contains("\"-m\"")
+            {
                 wrong.push(format!("{}: use mounts::apart", path.display()));
             }
         }
