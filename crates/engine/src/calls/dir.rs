@@ -2,7 +2,7 @@
 use crate::base::sync::RwLockWriteGuard;
 use crate::base::types::*;
 use crate::calls::Calls;
-use crate::operation::op::ENTRY_BLOCKS;
+use crate::home::space::ENTRY_BLOCKS;
 use crate::overlay::inode::unborn;
 use crate::overlay::objects::{Inode, Name, State};
 use ccfs_ext4::Error;
@@ -35,7 +35,7 @@ impl Calls {
                 self.image().dir_is_empty(dir.ino)
             };
         };
-        if !state.present.is_empty() {
+        if !state.present.names().is_empty() {
             return Ok(false);
         }
         if unborn(st) {
@@ -54,7 +54,10 @@ impl Calls {
     pub(crate) fn check_headroom(&self, dir: &Inode, st: &State, name: &[u8]) -> Result<()> {
         /// No tree is full below so many blocks and names.
         const SAFE: u64 = 2000;
-        let waiting = st.dir.as_ref().map_or(0, |d| d.present.len() as u64);
+        let waiting = st
+            .dir
+            .as_ref()
+            .map_or(0, |d| d.present.names().len() as u64);
         if st.attr.size / u64::from(self.block_size()) + waiting < SAFE {
             return Ok(());
         }
@@ -76,7 +79,7 @@ impl Calls {
         /// So many are looked at; where more wait a commit comes first.
         const WAITING_MAX: usize = 256;
         let none = std::collections::BTreeSet::new();
-        let waiting = st.dir.as_ref().map_or(&none, |d| &d.present);
+        let waiting = st.dir.as_ref().map_or(&none, |d| d.present.names());
         if waiting.len() > WAITING_MAX {
             return Ok(ENTRY_BLOCKS);
         }
@@ -192,7 +195,7 @@ impl Calls {
         each: &mut dyn FnMut(ListEntry) -> bool,
     ) -> Result<()> {
         let none = std::collections::BTreeSet::new();
-        let present = st.dir.as_ref().map_or(&none, |d| &d.present);
+        let present = st.dir.as_ref().map_or(&none, |d| d.present.names());
         let mut over = present.range((from, Name::from(&b""[..]))..).peekable();
         let value = |name: &Name| {
             st.dir

@@ -4,8 +4,9 @@ use crate::base::record::{XattrSet, set_bytes};
 use crate::base::types::*;
 use crate::calls::Calls;
 use crate::calls::dir::{Locked, check_name};
+use crate::home::space::ENTRY_BLOCKS;
 use crate::operation::group::Held;
-use crate::operation::op::{ENTRY_BLOCKS, Op};
+use crate::operation::op::Op;
 use crate::operation::refusal::Tried;
 use crate::operation::turn::Room;
 use crate::overlay::dependencies::{self, of_removal};
@@ -35,6 +36,12 @@ struct New<'a> {
     mode: u16,
     rdev: u32,
     target: Option<&'a [u8]>,
+}
+
+/// As many as it can need, see [`INODE_BLOCKS`].
+fn inode_blocks(new: &New, xattrs: &XattrSet) -> u64 {
+    let plain = file_type(new.mode) != S_IFDIR && new.target.is_none() && xattrs.is_empty();
+    if plain { 0 } else { INODE_BLOCKS }
 }
 
 impl Calls {
@@ -229,7 +236,7 @@ impl Calls {
             mode |= libc::S_ISGID as u16;
         }
         let slow_link = new.target.is_some_and(|t| t.len() >= FAST_SYMLINK_END);
-        let most = INODE_BLOCKS + name.map_or(0, |_| ENTRY_BLOCKS);
+        let most = inode_blocks(new, &xattrs) + name.map_or(0, |_| ENTRY_BLOCKS);
         let reservation = self.reserve_for(cx, room, u64::from(slow_link), most, || {
             let entry = name.map(|name| self.entry_blocks(dir, st, name));
             let xattrs = self.image().xattr_blocks_of_new(&xattrs)?;
@@ -315,7 +322,7 @@ impl Calls {
         let layer = op.layer(inode, &mut st);
         let mut body = layer.body.write();
         body.created = Some(parent);
-        body.metadata += op.assign(INODE_BLOCKS);
+        body.metadata += op.assign(inode_blocks(new, &xattrs));
         body.attr = Some(st.attr.clone());
         if !xattrs.is_empty() {
             op.count_bytes(set_bytes(&xattrs));

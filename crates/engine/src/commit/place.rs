@@ -96,6 +96,7 @@ fn write_names(body: &Body, out: &mut Vec<u8>) {
     for removal in [true, false] {
         for &(&dir, names) in &dirs {
             let mut names: Vec<_> = names
+                .changes
                 .iter()
                 .filter(|(_, c)| c.value.is_none() == removal && !(removal && c.fresh))
                 .collect();

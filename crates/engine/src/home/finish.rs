@@ -2,7 +2,7 @@
 use crate::base::types::*;
 use crate::home::Home;
 use crate::overlay::objects::{DirState, FileLayer, Inode, LayerBody, Name, Overlay, State, Txn};
-use crate::overlay::txn::same;
+use crate::overlay::txn::{same, take_off};
 use ccfs_image::Mapping;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,20 +23,49 @@ impl Home {
             let mut st = inode.state.write();
             forget_dir_changes(&mut st, txn);
             if let (Some(names), Some(dir)) = (body.entries.get(ino), &mut st.dir) {
-                self.finish_names(txn, names.keys(), dir);
+                self.finish_names(txn, names.changes.keys(), dir);
             }
-            if st.layers.is_empty() && !st.dead {
+            if !st.dead && (st.is_dir() || st.layers.is_empty()) {
                 let on_disk = self.image.read_attr(*ino)?;
                 if st.is_dir() {
-                    st.attr.size = on_disk.size;
+                    let before = std::mem::replace(&mut st.attr.size, on_disk.size);
+                    if let Some(names) = body.entries.get(ino) {
+                        let grown = on_disk.size.saturating_sub(before);
+                        let used = grown / u64::from(self.block_size());
+                        let left = names.metadata.saturating_sub(used);
+                        self.hand_names_on(txn, *ino, &st, left);
+                    }
                 }
-                st.set_committed_blocks(on_disk.blocks512);
+                if st.layers.is_empty() {
+                    st.set_committed_blocks(on_disk.blocks512);
+                }
             }
         }
         self.dir_fields().sub(body.dir_fields.len() as u64);
         self.give_back_blocks(txn);
         self.back_pressure().news();
         Ok(())
+    }
+
+    /// Names of other transactions that wait for a directory have reserved what it could need then. `txn` has made more leaves since, and
+    /// may have left them full. Its own names have reserved enough for both: of the `left` blocks the others get what they lack now.
+    fn hand_names_on(&self, txn: &Txn, dir: Ino, st: &State, mut left: u64) {
+        let Some(state) = &st.dir else { return };
+        for other in &state.changers {
+            if left == 0 {
+                return;
+            }
+            let mut body = other.body.lock();
+            let Some(names) = body.entries.get_mut(&dir) else {
+                continue;
+            };
+            let most = self.names_blocks(names.added, st.attr.size, state.present.bytes());
+            let lack = most.saturating_sub(names.metadata).min(left);
+            let more = take_off(&txn.blocks.metadata, lack);
+            names.metadata += more;
+            other.blocks.reserve(0, more);
+            left -= more;
+        }
     }
 
     /// What the transaction has not used up is everybody's.

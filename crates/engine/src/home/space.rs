@@ -4,10 +4,14 @@ use crate::base::planted::{self, Bug};
 use crate::base::sync::Mutex;
 use crate::home::Home;
 use crate::home::noted::NotedImage;
+use ccfs_ext4::dirent::{NAME_MAX, record_size};
 use ccfs_image::{Ino, Run};
 use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Blocks that a new name can make: a leaf, a node, a root that grows, and one of the directory's tree of extents.
+pub(crate) const ENTRY_BLOCKS: u64 = 4;
 
 /// Reserved blocks, and freed runs that are not yet given back: only when a checkpoint covers the transaction that freed them
 /// (docs/design/commit.md, "Rule V"). Until then recovery could still read what they held.
@@ -280,6 +284,17 @@ impl Home {
     /// Are at least `blocks` free and reserved by nobody?
     pub(crate) fn has_unreserved(&self, blocks: u64) -> bool {
         self.image.alloc().surely_unreserved() >= blocks || self.unreserved_blocks() >= blocks
+    }
+
+    /// Most blocks that so many names more make of a directory of `size` bytes, where all names that wait for it take `waiting` bytes. Each could need a leaf
+    /// and a node. But a leaf that was split has half of its room, so what is split more than once was filled by such names.
+    pub(crate) fn names_blocks(&self, added: u64, size: u64, waiting: u64) -> u64 {
+        let block = u64::from(self.block_size());
+        // Halves differ by a name, the one that did not fit counts, and there is a checksum.
+        let half = block / 2 - (record_size(NAME_MAX) * 3 / 2 + 12) as u64;
+        let splits = added.min(size / block + waiting / half + 1);
+        // Nodes are split no more often than leaves; a root grows, and the directory's own tree of extents has its part.
+        (2 * splits + splits / 64 + 4).min(ENTRY_BLOCKS * added)
     }
 
     /// Most blocks of an extent tree (or a block map) that a change of one range can make, which becomes `runs` extents at most.

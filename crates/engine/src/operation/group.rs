@@ -228,7 +228,7 @@ impl Operations {
         let body = txn.body.lock();
         let mut names = Vec::new();
         for (dir, changed) in &body.entries {
-            for (name, change) in changed {
+            for (name, change) in &changed.changes {
                 let kind = match (change.fresh, change.value) {
                     (true, None) => continue,
                     (true, Some((ino, _))) => NameChange::Created(ino),
@@ -407,7 +407,7 @@ impl Operations {
         let body = txn.body.lock();
         let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
         for (dir, changed) in &body.entries {
-            names.extend(changed.keys().map(|name| (*dir, name.to_vec())));
+            names.extend(changed.changes.keys().map(|name| (*dir, name.to_vec())));
         }
         names.sort();
         let group = txn.group.as_ref();

@@ -3,6 +3,7 @@ use crate::base::record::{DirField, DirValue};
 use crate::base::share::By;
 use crate::base::types::{Ino, Time};
 use crate::base::{clock, planted};
+use crate::home::space::ENTRY_BLOCKS;
 use crate::operation::Operations;
 use crate::operation::refusal::Tried;
 use crate::operation::reservation::Reservation;
@@ -19,8 +20,8 @@ use std::sync::atomic::Ordering;
 /// Names, attributes and links of one operation in the log, at most (two names of 255 bytes, five inodes), bytes.
 const RECORDS_BYTES_MAX: u64 = 2048;
 
-/// Blocks of metadata that a new entry can need: a leaf, an index node, a new root level, a node of its tree of extents.
-pub(crate) const ENTRY_BLOCKS: u64 = 4;
+/// Extents that an inode has room for.
+const OWN_EXTENTS: u64 = 4;
 
 pub(crate) struct Op<'v> {
     pub vol: &'v Operations,
@@ -74,6 +75,14 @@ impl Op<'_> {
             return;
         }
         let mut body = layer.body.write();
+        // A new inode has room for the extents of its first blocks, or a block map's.
+        let is_small = to <= OWN_EXTENTS
+            && body.prealloc.is_empty()
+            && body.pages.range(OWN_EXTENTS..).next().is_none();
+        if is_small && body.created.is_some() && body.metadata == 0 {
+            drop(body);
+            return self.give_back(own);
+        }
         let (start, end, had) = body.last_run;
         let unused = if had > 0 && (start..=end).contains(&from) {
             let end = end.max(to);
@@ -235,30 +244,31 @@ impl Op<'_> {
             .record_bytes
             .fetch_add(24 + name.len() as u64, Ordering::Relaxed);
         // A name that is there gets its new value in its place.
-        let own = match (before, value) {
-            (None, Some(_)) => self.assign(ENTRY_BLOCKS),
-            _ => 0,
-        };
+        let adds = before.is_none() && value.is_some();
+        let own = if adds { self.assign(ENTRY_BLOCKS) } else { 0 };
+        let (size, waiting) = (st.attr.size, st.dir().present.bytes());
         let mut body = self.txn.body.lock();
         body.pin(dir);
-        let change = body.entries.entry(dir.ino).or_default().entry(name);
+        let names = body.entries.entry(dir.ino).or_default();
+        let change = names.changes.entry(name);
         let known = match &change {
-            Entry::Occupied(known) => Some((known.get().fresh, known.get().metadata)),
+            Entry::Occupied(known) => Some((known.get().fresh, known.get().added)),
             Entry::Vacant(_) => None,
         };
-        let (fresh, had) = known.unwrap_or((before.is_none(), 0));
+        let (fresh, was_added) = known.unwrap_or((before.is_none(), false));
         // However often a name changes, one record says what it is in the end; of one that came and went there is none.
-        let metadata = match fresh && value.is_none() {
-            true => 0,
-            false => had.max(own),
-        };
+        let added = (was_added || adds) && !(fresh && value.is_none());
         change.insert_entry(EntryChange {
             value,
             fresh,
-            metadata,
+            added,
         });
+        names.added = names.added + u64::from(added) - u64::from(was_added);
+        let most = self.vol.names_blocks(names.added, size, waiting);
+        let unused = (names.metadata + own).saturating_sub(most);
+        names.metadata = names.metadata + own - unused;
         drop(body);
-        self.give_back(had + own - metadata);
+        self.give_back(unused);
     }
 
     /// Moves a directory under another parent.

@@ -1,6 +1,8 @@
 //! A mounted volume: its life from mount to unmount, its background threads, its state for those who look.
 mod background;
 mod mount;
+#[cfg(test)]
+mod reserved_tests;
 mod status;
 
 use crate::base::sync::Mutex;
