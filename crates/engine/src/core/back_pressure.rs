@@ -162,7 +162,7 @@ impl Core {
             }
             match self.over_limit() {
                 _ if frozen => {}
-                true => self.want(|w| w.pressure = true),
+                true => self.want_commit(),
                 false if lines.let_in < most => break Ok(true),
                 false => {}
             }

@@ -76,6 +76,15 @@ impl Tuned {
         }
     }
 
+    fn syncs_often(&self) -> bool {
+        self.habit.load(Relaxed) != 0 && self.syncs_often_at(self.now())
+    }
+
+    fn syncs_often_at(&self, now: u64) -> bool {
+        let habit = self.habit.load(Relaxed);
+        habit != 0 && now.saturating_sub(habit) < HABIT_MS
+    }
+
     /// What the limit may rise to: so much that the device writes it in [`SYNC_WAIT`].
     fn most(&self, rate: Option<u64>) -> u64 {
         let least = self.dirty_least.load(Relaxed);
@@ -92,8 +101,7 @@ impl Tuned {
     fn rises_at(&self, now: u64, dirty: u64, rate: Option<u64>) -> bool {
         let total = self.spared.get();
         let spared = total.saturating_sub(self.spared_before.swap(total, Relaxed));
-        let habit = self.habit.load(Relaxed);
-        let synced_often = habit != 0 && now.saturating_sub(habit) < HABIT_MS;
+        let synced_often = self.syncs_often_at(now);
         let limit = self.dirty_limit.load(Relaxed);
         let most = self.most(rate);
         let steps = WORTHWHILE * (most / limit.max(1)).max(1);
@@ -189,14 +197,23 @@ impl Core {
         }
     }
 
-    /// Dirty bytes from which on the largest transaction is committed: while that goes on, writers fill the rest of the limit.
+    /// Dirty bytes from which on the largest transaction is committed: while that goes on, writers fill the rest of the limit. Where syncs are a habit
+    /// less is written beside them.
     pub(crate) fn commit_threshold(&self) -> u64 {
-        self.dirty_limit() / 8 * 5
+        match self.tuned.syncs_often() {
+            true => self.dirty_limit() / 8 * 5,
+            false => self.dirty_limit() / 4,
+        }
+    }
+
+    /// Bytes in running transactions below which no commit helps: the rest of what is dirty is being committed or applied.
+    pub(crate) fn commit_least(&self) -> u64 {
+        self.dirty_limit() / 8
     }
 
     /// Sealed transactions, or the largest running one, should be committed soon.
     pub(crate) fn want_commit(&self) {
-        self.want(|w| w.pressure = true);
+        self.wakeup.press();
     }
 }
 

@@ -136,6 +136,11 @@ impl Streams {
         self.running(stream).map_or(0, |t| t.memory())
     }
 
+    /// Memory of all running transactions, bytes.
+    pub fn all_running_memory(&self) -> u64 {
+        self.all_running().iter().map(|t| t.memory()).sum()
+    }
+
     /// All but the atomic groups.
     fn all_running(&self) -> Vec<Arc<Txn>> {
         let shards = self.running.iter();
@@ -365,11 +370,11 @@ impl Streams {
         inner.sealed.clone()
     }
 
-    /// Seals the running transaction that holds most data.
+    /// Seals the running transaction that holds most memory.
     pub fn seal_largest(&self) -> Option<Arc<Txn>> {
         let mut inner = self.inner.lock();
         let all = self.all_running().into_iter();
-        let txn = all.max_by_key(|t| t.dirty_bytes.load(Ordering::Relaxed))?;
+        let txn = all.max_by_key(|t| t.memory())?;
         self.seal_one(&mut inner, &txn);
         Some(txn)
     }

@@ -4,6 +4,9 @@ use crate::volume::Volume;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// How long what is being committed and applied is given before more is committed.
+const PRESSURE_PAUSE: Duration = Duration::from_millis(2);
+
 /// How long applying waits for more to apply.
 const APPLY_PAUSE: Duration = Duration::from_millis(2);
 
@@ -62,11 +65,13 @@ impl Volume {
             let mut roots = old;
             if self.many_dir_fields() {
                 roots = self.streams().seal_all();
-            } else if pressure
-                && self.dirty().get() >= self.commit_threshold()
-                && !self.rather_waits()
-            {
-                roots.extend(self.streams().seal_largest());
+            } else if pressure && self.dirty().get() >= self.commit_threshold() {
+                if self.streams().all_running_memory() < self.commit_least() {
+                    std::thread::sleep(PRESSURE_PAUSE);
+                    self.want_commit();
+                } else if !self.rather_waits() {
+                    roots.extend(self.streams().seal_largest());
+                }
             }
             if !roots.is_empty() {
                 let _ = self.commit(roots, Cause::DirtyLimit);
