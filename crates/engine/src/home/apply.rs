@@ -14,11 +14,14 @@ use ccfs_ext4::inode::{self, LINK_MAX, is_dir};
 use ccfs_ext4::{Error, unless_io};
 use ccfs_image::{FastMap, InodeAttr, Wait};
 use std::collections::{HashMap, HashSet};
+use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Blocks that one step of freeing may dirty.
 const FREE_BUDGET: usize = 32;
+/// Names of a directory that are changed under one lock of it, beside the first one.
+const ENTRIES_MAX: u64 = 63;
 /// Blocks of an inode table that one step of a creation may make real.
 const TABLE_BUDGET: u32 = 32;
 
@@ -235,7 +238,8 @@ impl Home {
         let id = part.id;
         let mut number = part.first;
         let mut near = Near::of(live);
-        for record in Records::new(payload) {
+        let mut records = Records::new(payload).peekable();
+        while let Some(record) = records.next() {
             let record = record?;
             number += 1;
             let skipped = number <= part.skip;
@@ -254,9 +258,10 @@ impl Home {
                 near.indexed = *dir;
             }
             loop {
-                let attempt = self.apply_record(a, id, &record, pages, &mut near)?;
+                let attempt = self.apply_record(a, id, &record, &mut records, pages, &mut near)?;
                 self.take_freed(id, live);
-                if attempt == Attempt::Done(()) {
+                if let Attempt::Done(followed) = attempt {
+                    number += followed;
                     break;
                 }
                 // The record is not finished, but restartable: room for what it dirties comes first.
@@ -330,21 +335,25 @@ impl Home {
     }
 
     pub(crate) fn room_for_record(&self, a: &mut Applier) -> Result<()> {
+        match self.lacks_room(a) {
+            true => self.checkpoint_locked(a),
+            false => Ok(()),
+        }
+    }
+
+    /// A checkpoint comes before the next record.
+    fn lacks_room(&self, a: &Applier) -> bool {
         let whole = self.manner.applies_first && self.is_live();
         if whole || self.image.dirty_len() == 0 && self.pages.len() == 0 {
-            return Ok(());
+            return false;
         }
         let note = self.orphans.lock().len().min(self.limits().orphans_max) * 4
             + a.dir_seqs.len() * 13
             + a.rejected.len() * 8
             + self.pages.len() * 16;
         let blocks = self.image.dirty_len() * (self.block_size() as usize + 8);
-        if note + blocks >= self.limits().checkpoint_bytes
+        note + blocks >= self.limits().checkpoint_bytes
             || self.pages.len() >= self.limits().home_blocks
-        {
-            self.checkpoint_locked(a)?;
-        }
-        Ok(())
     }
 
     /// Keeps sequence numbers only for fields that a transaction not yet applied sets by an older operation.
@@ -374,15 +383,17 @@ impl Home {
         });
     }
 
-    /// Executes one record under its inode's lock. `Again`: it goes on when it is called once more, after the caller has made room.
+    /// Executes one record under its inode's lock, and some of those behind it if they are names of the same directory: how many. `Again`: it goes
+    /// on when it is called once more, after the caller has made room.
     pub(crate) fn apply_record(
         &self,
         a: &mut Applier,
         id: u64,
         record: &Record,
+        rest: &mut Peekable<Records>,
         pages: &HashMap<u64, Arc<AlignedBuf>>,
         near: &mut Near,
-    ) -> Result<Attempt> {
+    ) -> Result<Attempt<u64>> {
         let inode = record.inode().and_then(|ino| near.inode(self, ino));
         let locked = inode.map(|i| i.state.write());
         let image = &self.image;
@@ -425,7 +436,7 @@ impl Home {
             Record::Symlink { ino, target } => image.set_fast_symlink(*ino, target)?,
             Record::Unmap { ino, lblk, len } => {
                 let rest = image.clear(*ino, *lblk, *len, FREE_BUDGET)?;
-                return Ok(rest.map_or(Attempt::Done(()), |_| Attempt::Again));
+                return Ok(rest.map_or(Attempt::Done(0), |_| Attempt::Again));
             }
             Record::Map {
                 ino,
@@ -452,9 +463,15 @@ impl Home {
             } => {
                 self.apply_entry(*dir, name, *ino, *ftype)?;
                 self.planted_count(*dir, locked.as_deref())?;
+                return self.apply_more_entries(a, *dir, rest).map(Attempt::Done);
             }
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
-            Record::Free { ino } => return self.apply_free(a, *ino),
+            Record::Free { ino } => {
+                return Ok(match self.apply_free(a, *ino)? {
+                    Attempt::Done(()) => Attempt::Done(0),
+                    Attempt::Again => Attempt::Again,
+                });
+            }
             // No dependency orders it: where the inode shows another one, something else has set that, and brings it along.
             Record::Atime { ino, atime } => {
                 let shown = locked.as_ref().map(|st| st.attr.atime == *atime);
@@ -463,7 +480,33 @@ impl Home {
                 }
             }
         }
-        Ok(Attempt::Done(()))
+        Ok(Attempt::Done(0))
+    }
+
+    /// Executes records of this directory's names, whose lock the caller has: threads that make names there would else get it and lose it for each of
+    /// them. Ends where room has to be made. Returns how many there were.
+    fn apply_more_entries(
+        &self,
+        a: &Applier,
+        of: Ino,
+        rest: &mut Peekable<Records>,
+    ) -> Result<u64> {
+        let mut done = 0;
+        let is_one =
+            |record: &Result<Record>| matches!(record, Ok(Record::Entry { dir, .. }) if *dir == of);
+        while done < ENTRIES_MAX
+            && !self.lacks_room(a)
+            && let Some(record) = rest.next_if(is_one)
+        {
+            if let Record::Entry {
+                name, ino, ftype, ..
+            } = record?
+            {
+                self.apply_entry(of, name, ino, ftype)?;
+            }
+            done += 1;
+        }
+        Ok(done)
     }
 
     fn note_links(&self, ino: Ino, nlink: u32) {

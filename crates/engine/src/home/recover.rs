@@ -550,7 +550,10 @@ impl Home {
         let mut near = Near::default();
         for record in Records::new(payload) {
             let record = record?;
-            while self.apply_record(a, position.0, &record, pages, &mut near)? == Attempt::Again {
+            let alone = &mut Records::new(&[]).peekable();
+            while self.apply_record(a, position.0, &record, alone, pages, &mut near)?
+                == Attempt::Again
+            {
                 self.room_for_record(a)?;
             }
             self.space.freed(u64::MAX, self.image.take_freed());
