@@ -136,8 +136,10 @@ impl Home {
         if same && !layer.dead {
             return;
         }
+        // Who makes a file and closes it does not go on with it as a rule.
+        let left = layer.dead || layer.created.is_some() && !self.inodes.is_referred_to(ino);
         let (last, within) = self.split(st.attr.size);
-        let page = layer.pages.get(last).filter(|_| within > 0 && !layer.dead);
+        let page = layer.pages.get(last).filter(|_| within > 0 && !left);
         let place = page.and_then(|_| self.image.lookup(ino, last).ok());
         match (page, place) {
             (

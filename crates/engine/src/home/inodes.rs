@@ -98,6 +98,11 @@ impl Inodes {
         }
     }
 
+    /// A user of the volume may ask for it by its number.
+    pub fn is_referred_to(&self, ino: Ino) -> bool {
+        self.refs.any(ino)
+    }
+
     /// An inode has these flags.
     pub fn note_flags(&self, flags: u32) {
         if flags & (FLAG_SYNC | FLAG_DIRSYNC) != 0 {
