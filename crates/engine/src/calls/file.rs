@@ -3,7 +3,6 @@ use crate::base::planted::{self, Bug};
 use crate::base::share::By;
 use crate::base::types::*;
 use crate::calls::Calls;
-use crate::commit::place::SUMS_MAX;
 use crate::home::view::Where;
 use crate::operation::full::SPARE_BLOCKS;
 use crate::operation::group::Held;
@@ -22,6 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files of at most so many bytes are read together with what lies beside them.
+/// Bytes that a transaction writes with the caches; most of what comes later has left them before the device reads it.
+const CACHED_MAX: u64 = 32 << 20;
 const SMALL_FILE: u64 = 64 << 10;
 
 /// A write of up to so many blocks is planned without an allocation.
@@ -396,7 +397,7 @@ impl Calls {
             op.assign_run(&layer, first.lblk, last.lblk + 1);
         }
         // A commit reads the pages of small transactions, for their checksums, and does well to find them in a cache.
-        let unread = op.txn.dirty_bytes.load(Ordering::Relaxed) >= SUMS_MAX;
+        let unread = op.txn.dirty_bytes.load(Ordering::Relaxed) >= CACHED_MAX;
         let mut fresh: SmallVec<[(u64, Page); SMALL_WRITE]> =
             SmallVec::with_capacity(plan.fresh as usize);
         for cell in plan.cells {
