@@ -31,7 +31,7 @@ const ENTRIES_MAX: usize = 3000;
 /// One input of so many is judged by e2fsck, which takes ten times as long as the rest.
 const FSCKED: u64 = 128;
 /// Words of the memory that the daemon owns, with their sizes; the last ones are the program's.
-const WORDS: [(usize, usize); 9] = [
+const WORDS: [(usize, usize); 12] = [
     (word::HEAD, 8),
     (word::SPENT, 8),
     (word::LIMIT, 8),
@@ -40,6 +40,9 @@ const WORDS: [(usize, usize); 9] = [
     (word::SLEEPS, 4),
     (word::REPLIES, 4),
     (word::WAITERS, 4),
+    (word::FULL, 4),
+    (word::ROOM_AT, 8),
+    (word::ROOM_SPENT, 8),
     (word::TAIL, 8),
 ];
 const NAMES: [&[u8]; 12] = [

@@ -16,7 +16,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The protocol that this file describes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Handles of a session. 0 is the directory that it was begun on.
 pub const HANDLES: u32 = 1 << 15;
 /// No handle: of an entry of [`op::CREATE`], [`op::MKDIR`] and [`op::LOOKUP`] with [`BY_CALL`] it stands for the directory that the call is made on.
@@ -58,6 +58,13 @@ pub mod word {
     pub const REPLIES: usize = 256;
     /// u32, program: threads that sleep on `REPLIES`.
     pub const WAITERS: usize = 320;
+    /// u32, program: threads that sleep on `REPLIES` until there is room, which is when `HEAD` and `SPENT` are what the next two say, or when all is
+    /// carried out.
+    pub const FULL: usize = 384;
+    /// u64, program: see [`FULL`].
+    pub const ROOM_AT: usize = 392;
+    /// u64, program: see [`FULL`].
+    pub const ROOM_SPENT: usize = 400;
 }
 
 /// Flag of an entry: somebody waits for its reply.

@@ -141,8 +141,14 @@ impl Memory {
 
     /// Whoever of the program waits looks again: what he waits for was written before.
     pub fn wake_waiters(&self) {
+        self.wake_those(true);
+    }
+
+    /// The same; `room`: also those that wait for room.
+    pub fn wake_those(&self, room: bool) {
         fence(SeqCst);
-        if self.u32(word::WAITERS).load(SeqCst) != 0 {
+        let sleeps = |at| self.u32(at).load(SeqCst) != 0;
+        if sleeps(word::WAITERS) || room && sleeps(word::FULL) {
             let replies = self.u32(word::REPLIES);
             replies.fetch_add(1, SeqCst);
             wake(replies);

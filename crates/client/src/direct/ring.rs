@@ -4,7 +4,7 @@ use super::layout::{
     op, reply_at, word,
 };
 use super::memory::Memory;
-use super::sync::{Mutex, MutexGuard, wait, wake};
+use super::sync::{Instant, Mutex, MutexGuard, wait, wake};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::PoisonError;
@@ -15,6 +15,10 @@ use zerocopy::IntoBytes;
 
 /// Looks at a word before a thread sleeps. Where a scheduler decides, they add nothing.
 const SPINS: u32 = if cfg!(feature = "shuttle") { 1 } else { 2_000 };
+/// How long one thread looks for room before it sleeps, as all others do at once.
+const LOOKS: Duration = Duration::from_micros(if cfg!(feature = "shuttle") { 0 } else { 500 });
+/// Waits without a look once that was of no use.
+const BLIND: u32 = 1_000;
 /// How long a thread sleeps before it looks whether the daemon lives.
 const LOOK: Duration = Duration::from_millis(100);
 /// The daemon sleeps, and is woken by whoever publishes something; or it dozes, and is woken by who waits for it.
@@ -36,6 +40,10 @@ struct State {
     tail: u64,
     /// Cost of all entries that were published.
     cost: u64,
+    /// Something did not fit. Nothing is published until half of the ring is free: who sleeps is woken for many entries, not for each.
+    full: bool,
+    /// So many threads do not look for room before they sleep: another one does, or has lost its processor by that.
+    blind: u32,
     /// Entries whose reply is not read yet, or that are not carried out by an ioctl yet: their place is not free.
     waiting: VecDeque<(u64, bool)>,
 }
@@ -132,19 +140,23 @@ impl Ring {
             if !self.may_post(price) {
                 return Ok(None);
             }
-            let position = self.place(&state, len);
-            let used = position + len as u64 - self.free_from(&state);
-            if used <= RING_BYTES as u64 && self.may_cost(&state, price) {
-                break (position, stopped);
+            if self.has_room(&mut state, len, price) {
+                break (self.place(&state, len), stopped);
+            }
+            let looks = state.blind == 0;
+            state.blind = state.blind.saturating_sub(1);
+            if looks {
+                state.blind = BLIND;
             }
             drop(state);
             self.wake(DOZES);
-            let before = self.memory.u64(word::HEAD).load(Acquire);
-            self.wait_for(alive, || {
-                self.memory.u64(word::HEAD).load(Acquire) != before
-                    || self.memory.u32(word::ENDED).load(Relaxed) != 0
+            if looks && self.look_for_room(price) {
+                self.lock().blind = 0;
+            }
+            self.sleep_until(word::FULL, alive, || {
+                self.memory.u32(word::ENDED).load(Relaxed) != 0
                     || !self.may_post(price)
-                    || self.fits(len, price)
+                    || self.has_room(&mut self.lock(), len, price)
             })?;
             state = self.lock();
         };
@@ -197,16 +209,63 @@ impl Ring {
     }
 
     /// What is carried out is looked at before what is allowed: the daemon lowers the limit first.
-    fn may_cost(&self, state: &State, price: u64) -> bool {
+    /// `parts`: what is under way is as little as such a part of the limit.
+    fn may_cost(&self, state: &State, price: u64, parts: u64) -> bool {
         let spent = self.memory.u64(word::SPENT).load(Acquire);
-        let limit = self.memory.u64(word::LIMIT).load(Acquire).min(LIMIT_MAX);
-        price == 0 || state.cost.saturating_sub(spent) + price <= limit
+        price == 0 || state.cost.saturating_sub(spent) + price <= self.limit().div_ceil(parts)
     }
 
-    fn fits(&self, len: usize, price: u64) -> bool {
-        let state = self.lock();
-        let used = self.place(&state, len) + len as u64 - self.free_from(&state);
-        used <= RING_BYTES as u64 && self.may_cost(&state, price)
+    fn limit(&self) -> u64 {
+        self.memory.u64(word::LIMIT).load(Acquire).min(LIMIT_MAX)
+    }
+
+    /// An entry fits in. Once one did not, only when there is much room, or when the daemon has nothing to do that would make more.
+    fn has_room(&self, state: &mut State, len: usize, price: u64) -> bool {
+        let used = |tail: u64| tail - self.free_from(state);
+        let fits = used(self.place(state, len) + len as u64) <= RING_BYTES as u64
+            && self.may_cost(state, price, 1);
+        let much = || {
+            self.memory.u64(word::HEAD).load(Acquire) == state.tail
+                || used(state.tail) <= RING_BYTES as u64 / 2 && self.may_cost(state, price, 2)
+        };
+        let was_full = state.full;
+        state.full = !fits || was_full && !much();
+        if state.full {
+            let say = |at, value| self.memory.u64(at).store(value, Relaxed);
+            let half = self.limit().div_ceil(2);
+            say(
+                word::ROOM_AT,
+                state.tail.saturating_sub(RING_BYTES as u64 / 2),
+            );
+            say(word::ROOM_SPENT, (state.cost + price).saturating_sub(half));
+        }
+        // Whoever sleeps was to be woken for what this thread has seen first.
+        if was_full && !state.full {
+            self.memory.wake_waiters();
+        }
+        !state.full
+    }
+
+    /// Looks until there is much room, for some time, and gives the processor to whoever wants it: to be woken costs the daemon more than some entries.
+    /// False: somebody wants it for long.
+    fn look_for_room(&self, price: u64) -> bool {
+        let begun = Instant::now();
+        let word = |at| self.memory.u64(at).load(Relaxed);
+        let mut before = Duration::ZERO;
+        while before < LOOKS
+            && (word(word::HEAD) < word(word::ROOM_AT)
+                || word(word::SPENT) < word(word::ROOM_SPENT))
+            && self.memory.u32(word::ENDED).load(Relaxed) == 0
+            && self.may_post(price)
+        {
+            std::thread::yield_now();
+            let now = begun.elapsed();
+            if now - before > LOOKS / 2 {
+                return false;
+            }
+            before = now;
+        }
+        true
     }
 
     /// An entry of this cost could be posted now or later; else it has to be asked for.
@@ -234,6 +293,7 @@ impl Ring {
         }
     }
 
+    /// For what the daemon does at once.
     fn wait_for(&self, alive: Alive<'_>, there: impl Fn() -> bool) -> io::Result<()> {
         for _ in 0..SPINS {
             if there() {
@@ -241,17 +301,32 @@ impl Ring {
             }
             std::hint::spin_loop();
         }
-        let (replies, waiters) = (
-            self.memory.u32(word::REPLIES),
-            self.memory.u32(word::WAITERS),
-        );
+        self.sleep_until(word::WAITERS, alive, there)
+    }
+
+    /// Sleeps until it is there, or until the daemon is gone. `waiters` counts who does.
+    fn sleep_until(
+        &self,
+        waiters: usize,
+        alive: Alive<'_>,
+        there: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        let waiters = self.memory.u32(waiters);
+        waiters.fetch_add(1, SeqCst);
+        let done = self.sleep_while_counted(alive, there);
+        waiters.fetch_sub(1, SeqCst);
+        done
+    }
+
+    fn sleep_while_counted(&self, alive: Alive<'_>, there: impl Fn() -> bool) -> io::Result<()> {
+        let replies = self.memory.u32(word::REPLIES);
         loop {
             let seen = replies.load(SeqCst);
-            waiters.fetch_add(1, SeqCst);
-            if !there() {
-                wait(replies, seen, LOOK);
+            fence(SeqCst);
+            if there() {
+                return Ok(());
             }
-            waiters.fetch_sub(1, SeqCst);
+            wait(replies, seen, LOOK);
             if there() {
                 return Ok(());
             }

@@ -6,8 +6,8 @@ use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, NO_HANDLE, NOT_ALLOWED, Name, READING,
-    REPLY, RESULT, RING_BYTES, WOULD_WAIT, WRITING, cost, op, reply_at,
+    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, LIMIT_MAX, NO_HANDLE, NOT_ALLOWED, Name,
+    READING, REPLY, RESULT, RING_BYTES, WOULD_WAIT, WRITING, cost, op, reply_at,
 };
 use ccfs_engine::{
     Calls, Context, Ino, Promise, RenameFlags, SetAttr, SetTime, SyncCall, Wait, WriteFlags,
@@ -19,6 +19,31 @@ use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
 pub type Executed = Result<Vec<u8>, Refused>;
+
+/// Its program is told how far entries are carried out whenever they have taken such a part of the ring, or of what they may cost.
+const PART: u64 = 8;
+
+/// What a program was told at last, and what this thread had drawn on promises then.
+struct Said {
+    head: u64,
+    spent: u64,
+    drawn: Promise,
+}
+
+impl Said {
+    fn of(consumer: &Consumer) -> Said {
+        Said {
+            head: consumer.head,
+            spent: consumer.spent,
+            drawn: drawn_by_this_thread(),
+        }
+    }
+
+    fn is_long_ago(&self, consumer: &Consumer) -> bool {
+        consumer.head - self.head >= RING_BYTES as u64 / PART
+            || consumer.spent - self.spent >= LIMIT_MAX / PART
+    }
+}
 
 impl Direct {
     /// Carries out what is published now, after what comes before it. Error: EAGAIN, it would have to wait.
@@ -51,8 +76,8 @@ impl Direct {
         if tail.wrapping_sub(consumer.head) > published {
             return Ok(());
         }
-        let drawn = drawn_by_this_thread();
         let begun = consumer.head;
+        let mut said = Said::of(consumer);
         let mut may_cost = session.promised_blocks();
         let mut done = Ok(());
         while done.is_ok() {
@@ -101,20 +126,33 @@ impl Direct {
                 consumer.head += u64::from(read.entry.len);
             }
             consumer.buffer = read.bytes;
+            // Its program goes on while the rest is carried out.
+            let room = session.is_roomy(consumer);
+            if room || said.is_long_ago(consumer) {
+                self.say(session, consumer, &said, room);
+                said = Said::of(consumer);
+                may_cost = session.promised_blocks();
+            }
         }
         if consumer.head != begun {
-            let now = drawn_by_this_thread();
-            let drawn = Promise {
-                blocks: now.blocks - drawn.blocks,
-                inodes: now.inodes - drawn.inodes,
-            };
-            // Less may be allowed from here on, which the program must see before it sees that there is room again.
-            if drawn != Promise::default() {
-                self.renew_promise(session, drawn);
-            }
-            session.say_head(consumer);
+            let room = consumer.head == session.tail() || session.is_roomy(consumer);
+            self.say(session, consumer, &said, room);
         }
         done
+    }
+
+    /// Tells the program how far its entries are carried out.
+    fn say(&self, session: &Session, consumer: &mut Consumer, before: &Said, room: bool) {
+        let now = drawn_by_this_thread();
+        let drawn = Promise {
+            blocks: now.blocks - before.drawn.blocks,
+            inodes: now.inodes - before.drawn.inodes,
+        };
+        // Less may be allowed from here on, which the program must see before it sees that there is room again.
+        if drawn != Promise::default() {
+            self.renew_promise(session, drawn);
+        }
+        session.say_head(consumer, room);
     }
 
     /// The session is over: it has broken the rules, or the volume has failed it.

@@ -92,6 +92,8 @@ pub struct Consumer {
     pub tokens: HashMap<u32, String>,
     /// For the bytes of the next entry.
     pub buffer: Vec<u8>,
+    /// What the program waited for when it was woken last.
+    roomy: (u64, u64),
 }
 
 /// What a handle stands for. Each has a reference of the engine's.
@@ -322,13 +324,31 @@ impl Session {
         self.head.load(Ordering::SeqCst)
     }
 
-    /// Entries are carried out up to there.
-    pub fn say_head(&self, consumer: &Consumer) {
+    /// Entries are carried out up to there. `room`: there is what the program may wait for.
+    pub fn say_head(&self, consumer: &mut Consumer, room: bool) {
         self.head.store(consumer.head, Ordering::SeqCst);
         let say = |at, value| self.memory.u64(at).store(value, Ordering::Release);
         say(word::SPENT, consumer.spent);
         say(word::HEAD, consumer.head);
-        self.memory.wake_waiters();
+        if room {
+            consumer.roomy = self.room();
+        }
+        self.memory.wake_those(room);
+    }
+
+    /// How far entries have to be carried out before there is room for others: `HEAD` and `SPENT`.
+    fn room(&self) -> (u64, u64) {
+        let word = |at| self.memory.u64(at).load(Ordering::Relaxed);
+        (word(word::ROOM_AT), word(word::ROOM_SPENT))
+    }
+
+    /// The program waits for room, which it has by now and was not told of.
+    pub fn is_roomy(&self, consumer: &Consumer) -> bool {
+        let room = self.room();
+        self.memory.u32(word::FULL).load(Ordering::Relaxed) != 0
+            && room != consumer.roomy
+            && consumer.head >= room.0
+            && consumer.spent >= room.1
     }
 
     /// Error: EAGAIN, somebody carries entries out, and the caller must not wait.
