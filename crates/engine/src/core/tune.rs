@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 
 /// Sync calls that follow each other within this time are a habit: whoever waits for the next one should not wait for much, milliseconds.
 const HABIT_MS: u64 = 10_000;
+/// For so long somebody who has posted is taken to go on, milliseconds.
+const POSTED_MS: u64 = 1_000;
+/// Part of the limit of dirty bytes from which on may be committed at the earliest.
+const EARLY: u64 = 4;
 /// Of data that can be committed or kept: the part that must become needless for keeping it to be better, with the limit as high as it may be.
 /// Twice the limit makes it about twice as much: with a lower limit a smaller part shows that it will be so.
 const WORTHWHILE: u64 = 8;
@@ -35,6 +39,8 @@ pub(crate) struct Tuned {
     /// When the last sync call came, and the last one that followed another one soon; milliseconds, 0: none.
     synced: AtomicU64,
     habit: AtomicU64,
+    /// When posted operations were carried out last, milliseconds, 0: never.
+    posted: AtomicU64,
     /// See [`Options::noatime`] and [`Options::nodiratime`].
     noatime: AtomicBool,
     nodiratime: AtomicBool,
@@ -53,6 +59,7 @@ impl Tuned {
             began: Instant::now(),
             synced: AtomicU64::new(0),
             habit: AtomicU64::new(0),
+            posted: AtomicU64::new(0),
             noatime: AtomicBool::new(options.noatime),
             nodiratime: AtomicBool::new(options.nodiratime),
         }
@@ -76,8 +83,10 @@ impl Tuned {
         }
     }
 
-    fn syncs_often(&self) -> bool {
-        self.habit.load(Relaxed) != 0 && self.syncs_often_at(self.now())
+    /// Somebody posts, and syncs are no habit: beside them as little as possible is written.
+    fn is_posted_to(&self, now: u64) -> bool {
+        let posted = self.posted.load(Relaxed);
+        posted != 0 && now.saturating_sub(posted) < POSTED_MS && !self.syncs_often_at(now)
     }
 
     fn syncs_often_at(&self, now: u64) -> bool {
@@ -192,18 +201,26 @@ impl Core {
 
     /// After each operation: the committer is woken before writers have to wait.
     pub(crate) fn after_operation(&self) {
-        if self.dirty.at_least(self.commit_threshold()) || self.many_dir_fields() {
+        let much = self.dirty.at_least(self.dirty_limit() / EARLY)
+            && self.dirty.at_least(self.commit_threshold());
+        if much || self.many_dir_fields() {
             self.want_commit();
         }
     }
 
-    /// Dirty bytes from which on the largest transaction is committed: while that goes on, writers fill the rest of the limit. Where syncs are a habit
-    /// less is written beside them.
+    /// Dirty bytes from which on the largest transaction is committed: while that goes on, writers fill the rest of the limit. Who posts fills it
+    /// sooner than a device takes the rest.
     pub(crate) fn commit_threshold(&self) -> u64 {
-        match self.tuned.syncs_often() {
-            true => self.dirty_limit() / 8 * 5,
-            false => self.dirty_limit() / 4,
+        match self.tuned.is_posted_to(self.tuned.now()) {
+            true => self.dirty_limit() / EARLY,
+            false => self.dirty_limit() / 8 * 5,
         }
+    }
+
+    /// Operations are being carried out that were posted ([`Context::posted`](crate::Context)).
+    pub fn note_posted(&self) {
+        let now = self.tuned.now();
+        self.tuned.posted.store(now, Relaxed);
     }
 
     /// Bytes in running transactions below which no commit helps: the rest of what is dirty is being committed or applied.
@@ -265,6 +282,19 @@ mod tests {
         let t = tuned(128, 1024);
         t.spared.add(MB);
         assert!(!t.rises_at(1, 80 * MB, FAST));
+    }
+
+    #[test]
+    fn who_posts_is_committed_early_unless_syncs_are_a_habit() {
+        let t = tuned(128, 1024);
+        assert!(!t.is_posted_to(1));
+        t.posted.store(10, Relaxed);
+        assert!(t.is_posted_to(10) && t.is_posted_to(9 + POSTED_MS));
+        assert!(!t.is_posted_to(10 + POSTED_MS));
+        t.note_sync_at(20);
+        assert!(t.is_posted_to(30), "a single one");
+        t.note_sync_at(25);
+        assert!(!t.is_posted_to(30));
     }
 
     #[test]

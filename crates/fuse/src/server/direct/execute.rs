@@ -152,6 +152,9 @@ impl Direct {
         if drawn != Promise::default() {
             self.renew_promise(session, drawn);
         }
+        if consumer.spent != before.spent {
+            self.volume.note_posted();
+        }
         session.say_head(consumer, room);
     }
 
