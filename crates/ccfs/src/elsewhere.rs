@@ -96,11 +96,11 @@ fn of_target(target: &Path) -> Vec<Space> {
 }
 
 /// A container that starts has copies of all mounts until its own root is in place: those are gone before long.
-fn lasting(look: impl Fn() -> Option<Space>) -> Option<Space> {
+fn lasting(patience: Duration, look: impl Fn() -> Option<Space>) -> Option<Space> {
     let start = Instant::now();
     loop {
         let found = look();
-        if found.is_none() || start.elapsed() > PATIENCE {
+        if found.is_none() || start.elapsed() >= patience {
             return found;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -110,6 +110,15 @@ fn lasting(look: impl Fn() -> Option<Space>) -> Option<Space> {
 /// Where the volume is mounted, and what to do about that: `mounted on ...; unmount it first: ...`. `None`: nowhere that this process
 /// finds.
 pub fn mounted(target: &Path) -> Option<String> {
+    mounted_for(target, PATIENCE)
+}
+
+/// The same of a volume that is known to be in use.
+pub fn mounted_now(target: &Path) -> Option<String> {
+    mounted_for(target, Duration::ZERO)
+}
+
+fn mounted_for(target: &Path, patience: Duration) -> Option<String> {
     let path = mounts::absolute(target).unwrap_or(target.into());
     if let Some(mount) = mounts::of_target(&path).unwrap_or_default().first() {
         return Some(format!(
@@ -117,7 +126,7 @@ pub fn mounted(target: &Path) -> Option<String> {
             mount.dir.display()
         ));
     }
-    let space = lasting(|| of_target(target).into_iter().next())?;
+    let space = lasting(patience, || of_target(target).into_iter().next())?;
     Some(format!(
         "mounted in another mount namespace on {}; unmount it first: {}",
         space.show(),

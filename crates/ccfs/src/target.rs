@@ -124,7 +124,7 @@ pub fn check_not_mounted(target: &Path, code: u8) -> Outcome<()> {
 /// Why a volume could not be opened, and who has it: where it is mounted, or which processes.
 pub fn cannot_open(target: &Path, e: &OpenError, code: u8) -> Failure {
     if let OpenError::Busy { .. } = e
-        && let Some(place) = elsewhere::mounted(target)
+        && let Some(place) = elsewhere::mounted_now(target)
     {
         let text = format!("{} is in use: {place}", target.display());
         return Failure::new(code, text);

@@ -237,7 +237,11 @@ impl Ring {
                 word::ROOM_AT,
                 state.tail.saturating_sub(RING_BYTES as u64 / 2),
             );
-            say(word::ROOM_SPENT, (state.cost + price).saturating_sub(half));
+            let spent = (state.cost + price).saturating_sub(half);
+            say(
+                word::ROOM_SPENT,
+                if price == 0 { 0 } else { spent.min(state.cost) },
+            );
         }
         // Whoever sleeps was to be woken for what this thread has seen first.
         if was_full && !state.full {
@@ -253,6 +257,7 @@ impl Ring {
         let word = |at| self.memory.u64(at).load(Relaxed);
         let mut before = Duration::ZERO;
         while before < LOOKS
+            && word(word::HEAD) != word(word::TAIL)
             && (word(word::HEAD) < word(word::ROOM_AT)
                 || word(word::SPENT) < word(word::ROOM_SPENT))
             && self.memory.u32(word::ENDED).load(Relaxed) == 0
@@ -398,4 +403,4 @@ impl Drop for Asked<'_> {
     }
 }
 
-const _: () = assert!(WORDS > word::WAITERS);
+const _: () = assert!(WORDS > word::ROOM_SPENT);

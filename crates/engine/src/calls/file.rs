@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files of at most so many bytes are read together with what lies beside them.
-/// Bytes that a transaction writes with the caches; most of what comes later has left them before the device reads it.
-const CACHED_MAX: u64 = 32 << 20;
 const SMALL_FILE: u64 = 64 << 10;
 
 /// A write of up to so many blocks is planned without an allocation.
 const SMALL_WRITE: usize = 4;
+/// Bytes that a transaction writes with the caches; most of what comes later has left them before the device reads it.
+const CACHED_MAX: u64 = 32 << 20;
 
 /// A block that an operation will change: its content before, where that matters.
 pub(crate) struct Cell {

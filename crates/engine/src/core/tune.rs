@@ -185,9 +185,10 @@ impl Core {
         self.tuned.dirty_least.load(Relaxed)
     }
 
-    /// The dirty bytes ask for a commit. True: it is better to wait, since much of what is accepted becomes needless soon.
-    pub(crate) fn rather_waits(&self) -> bool {
-        let rises = self.tuned.rises(self.dirty.get(), self.pace.rate());
+    /// The dirty bytes ask for a commit, `running` of them in running transactions. True: it is better to wait, since much of what is accepted becomes
+    /// needless soon.
+    pub(crate) fn rather_waits(&self, running: u64) -> bool {
+        let rises = self.tuned.rises(running, self.pace.rate());
         if rises {
             self.back_pressure.news();
         }

@@ -5,7 +5,7 @@ use crate::base::planted::{self, Bug};
 use crate::base::record::{DirField, Record, Records};
 use crate::base::types::*;
 use crate::home::Home;
-use crate::overlay::objects::{ChangedFile, Inode, Phase, Txn};
+use crate::overlay::objects::{ChangedFile, Inode, Phase, State, Txn};
 use crate::overlay::txn::take_off;
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::dirent::TYPE_DIR;
@@ -16,12 +16,14 @@ use ccfs_image::{FastMap, InodeAttr, Wait};
 use std::collections::{HashMap, HashSet};
 use std::iter::Peekable;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Blocks that one step of freeing may dirty.
 const FREE_BUDGET: usize = 32;
 /// Names of a directory that are changed under one lock of it, beside the first one.
 const ENTRIES_MAX: u64 = 63;
+/// And how long that may take, where leaves are not in memory.
+const ENTRIES_TIME: Duration = Duration::from_micros(200);
 /// Blocks of an inode table that one step of a creation may make real.
 const TABLE_BUDGET: u32 = 32;
 
@@ -463,7 +465,8 @@ impl Home {
             } => {
                 self.apply_entry(*dir, name, *ino, *ftype)?;
                 self.planted_count(*dir, locked.as_deref())?;
-                return self.apply_more_entries(a, *dir, rest).map(Attempt::Done);
+                let more = self.apply_more_entries(a, *dir, locked.as_deref(), rest);
+                return more.map(Attempt::Done);
             }
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
             Record::Free { ino } => {
@@ -489,12 +492,14 @@ impl Home {
         &self,
         a: &Applier,
         of: Ino,
+        locked: Option<&State>,
         rest: &mut Peekable<Records>,
     ) -> Result<u64> {
-        let mut done = 0;
+        let (mut done, begun) = (0, Instant::now());
         let is_one =
             |record: &Result<Record>| matches!(record, Ok(Record::Entry { dir, .. }) if *dir == of);
         while done < ENTRIES_MAX
+            && begun.elapsed() < ENTRIES_TIME
             && !self.lacks_room(a)
             && let Some(record) = rest.next_if(is_one)
         {
@@ -503,6 +508,7 @@ impl Home {
             } = record?
             {
                 self.apply_entry(of, name, ino, ftype)?;
+                self.planted_count(of, locked)?;
             }
             done += 1;
         }

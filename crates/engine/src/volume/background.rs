@@ -4,7 +4,7 @@ use crate::volume::Volume;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long what is being committed and applied is given before more is committed.
+/// How long operations do not wake the committer once no commit of theirs would help.
 const PRESSURE_PAUSE: Duration = Duration::from_millis(2);
 
 /// How long applying waits for more to apply.
@@ -57,21 +57,26 @@ impl Volume {
             // Errors stop the volume where they happen.
             let _ = self.abort_expired();
             self.log_atimes();
+            let much = pressure && self.dirty().get() >= self.commit_threshold();
+            let running = if much {
+                self.streams().all_running_memory()
+            } else {
+                0
+            };
+            // Else drafts, open groups, and what is being committed and applied are what is dirty.
+            let helps = much && running >= self.commit_least();
             let old = self.streams().seal_older(age);
             let old: Vec<_> = old
                 .into_iter()
-                .filter(|t| pressure || t.started.elapsed() >= age)
+                .filter(|t| pressure && helps == much || t.started.elapsed() >= age)
                 .collect();
             let mut roots = old;
             if self.many_dir_fields() {
                 roots = self.streams().seal_all();
-            } else if pressure && self.dirty().get() >= self.commit_threshold() {
-                if self.streams().all_running_memory() < self.commit_least() {
-                    std::thread::sleep(PRESSURE_PAUSE);
-                    self.want_commit();
-                } else if !self.rather_waits() {
-                    roots.extend(self.streams().seal_largest());
-                }
+            } else if helps && !self.rather_waits(running) {
+                roots.extend(self.streams().seal_largest());
+            } else if much {
+                std::thread::sleep(PRESSURE_PAUSE);
             }
             if !roots.is_empty() {
                 let _ = self.commit(roots, Cause::DirtyLimit);

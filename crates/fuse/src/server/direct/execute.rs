@@ -78,7 +78,7 @@ impl Direct {
         }
         let begun = consumer.head;
         let mut said = Said::of(consumer);
-        let mut may_cost = session.promised_blocks();
+        let mut may = session.promised();
         let mut done = Ok(());
         while done.is_ok() {
             let read = match consumer.next(memory, tail) {
@@ -94,7 +94,7 @@ impl Direct {
                 _ => 0,
             };
             // Its program waits: it looks whether it may still post after it has (`Ring::publish`).
-            if price > 0 && may_cost == 0 {
+            if price > 0 && may.blocks == 0 {
                 answer(session, &read, false, Err(Refused::NotAllowed));
                 consumer.spent += price;
                 consumer.head += u64::from(read.entry.len);
@@ -102,7 +102,8 @@ impl Direct {
                 continue;
             }
             // What is more would be taken from what other sessions were promised.
-            if price > may_cost {
+            let births = usize::from(price > 0 && matches!(read.entry.op, op::CREATE | op::MKDIR));
+            if price > may.blocks || births > may.inodes {
                 self.fail(
                     session,
                     consumer,
@@ -121,7 +122,8 @@ impl Direct {
                 }
             };
             if done.is_ok() {
-                may_cost -= price;
+                may.blocks -= price;
+                may.inodes -= births;
                 consumer.spent += price;
                 consumer.head += u64::from(read.entry.len);
             }
@@ -131,7 +133,7 @@ impl Direct {
             if room || said.is_long_ago(consumer) {
                 self.say(session, consumer, &said, room);
                 said = Said::of(consumer);
-                may_cost = session.promised_blocks();
+                may = session.promised();
             }
         }
         if consumer.head != begun {

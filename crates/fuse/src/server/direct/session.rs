@@ -178,8 +178,8 @@ impl Session {
     }
 
     /// What the entries that a program may have posted can cost at most: the word `LIMIT` never says more.
-    pub fn promised_blocks(&self) -> u64 {
-        self.promised.lock().left.blocks
+    pub fn promised(&self) -> Promise {
+        self.promised.lock().left
     }
 
     /// What was promised, which is nothing from here on. Nobody carries entries out meanwhile: the caller has the consumer.
@@ -326,29 +326,31 @@ impl Session {
 
     /// Entries are carried out up to there. `room`: there is what the program may wait for.
     pub fn say_head(&self, consumer: &mut Consumer, room: bool) {
+        // Whoever waits for more says so later.
+        if room && let Some(room) = self.room_reached(consumer) {
+            consumer.roomy = room;
+        }
         self.head.store(consumer.head, Ordering::SeqCst);
         let say = |at, value| self.memory.u64(at).store(value, Ordering::Release);
         say(word::SPENT, consumer.spent);
         say(word::HEAD, consumer.head);
-        if room {
-            consumer.roomy = self.room();
-        }
         self.memory.wake_those(room);
     }
 
-    /// How far entries have to be carried out before there is room for others: `HEAD` and `SPENT`.
-    fn room(&self) -> (u64, u64) {
+    /// How far entries have to be carried out before there is room for others (`HEAD` and `SPENT`), if they are.
+    fn room_reached(&self, consumer: &Consumer) -> Option<(u64, u64)> {
         let word = |at| self.memory.u64(at).load(Ordering::Relaxed);
-        (word(word::ROOM_AT), word(word::ROOM_SPENT))
+        let room = (word(word::ROOM_AT), word(word::ROOM_SPENT));
+        (consumer.head >= room.0 && consumer.spent >= room.1).then_some(room)
     }
 
     /// The program waits for room, which it has by now and was not told of.
     pub fn is_roomy(&self, consumer: &Consumer) -> bool {
-        let room = self.room();
-        self.memory.u32(word::FULL).load(Ordering::Relaxed) != 0
-            && room != consumer.roomy
-            && consumer.head >= room.0
-            && consumer.spent >= room.1
+        let waits = self.memory.u32(word::FULL).load(Ordering::Relaxed) != 0;
+        waits
+            && self
+                .room_reached(consumer)
+                .is_some_and(|room| room != consumer.roomy)
     }
 
     /// Error: EAGAIN, somebody carries entries out, and the caller must not wait.
