@@ -29,7 +29,7 @@ pub use ccfs_ext4::acl;
 pub use ccfs_ext4::inode::{
     FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE, FLAG_INDEX, TIME_MAX, TIME_MIN,
 };
-pub use ccfs_image::{Damage, ScrubAt, ScrubStep, Wait};
+pub use ccfs_image::{Damage, FastMap, ScrubAt, ScrubStep, Wait};
 pub use core::options::Options;
 pub use core::patience::GivesUp;
 pub use core::status::{

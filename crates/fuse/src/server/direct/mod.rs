@@ -46,7 +46,7 @@ use ccfs_client::direct::layout;
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::sync::{AtomicBool, AtomicUsize};
 use ccfs_engine::sync::{Mutex, RwLock};
-use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait, lacked_by_this_thread};
+use ccfs_engine::{FastMap, Ino, Promise, StreamId, Volume, Wait, lacked_by_this_thread};
 use failures::Failures;
 use holds::Hold;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ pub struct Direct {
     sessions: RwLock<HashMap<u64, Arc<Session>>>,
     /// Held by who finds out which session posts in a stream.
     claiming: Mutex<()>,
-    holds: Mutex<HashMap<Ino, Hold>>,
+    holds: Mutex<FastMap<Ino, Hold>>,
     /// References of the kernel to inodes that are held.
     known: AtomicUsize,
     /// Held by who gives back what was promised.
@@ -99,7 +99,7 @@ pub struct Direct {
     /// Nothing is promised before, since somebody has found no space.
     short_until: Mutex<Option<Instant>>,
     /// Inodes of which programs have handles, and how many.
-    open: Mutex<HashMap<Ino, usize>>,
+    open: Mutex<FastMap<Ino, usize>>,
     tokens: Mutex<HashMap<String, Token>>,
     failures: Failures,
     ended: AtomicBool,

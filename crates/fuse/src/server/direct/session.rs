@@ -9,8 +9,7 @@ use ccfs_client::direct::layout::{
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::sync::{AtomicBool, AtomicU8, AtomicU64, wait, wake};
 use ccfs_engine::sync::{Condvar, Mutex, MutexGuard};
-use ccfs_engine::{Ino, Promise, StreamId, Volume, Wait};
-use std::collections::HashMap;
+use ccfs_engine::{FastMap, Ino, Promise, StreamId, Volume, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -70,7 +69,7 @@ impl Drop for Stopped<'_> {
 
 #[derive(Default)]
 struct Threads {
-    known: HashMap<u32, Caller>,
+    known: FastMap<u32, Caller>,
     streams: Vec<StreamId>,
     /// More streams than are told apart.
     many: bool,
@@ -83,13 +82,13 @@ struct Threads {
 pub struct Consumer {
     pub head: u64,
     pub spent: u64,
-    pub handles: HashMap<u32, Handle>,
+    pub handles: FastMap<u32, Handle>,
     /// The program has ended the session, or broken its rules.
     pub over: bool,
     /// How many handles each inode has.
-    pub of_inode: HashMap<Ino, u32>,
+    pub of_inode: FastMap<Ino, u32>,
     /// Names by which the files of handles were opened through the mount.
-    pub tokens: HashMap<u32, String>,
+    pub tokens: FastMap<u32, String>,
     /// For the bytes of the next entry.
     pub buffer: Vec<u8>,
     /// What the program waited for when it was woken last.
