@@ -35,7 +35,7 @@ impl Calls {
                 self.image().dir_is_empty(dir.ino)
             };
         };
-        if !state.present.names().is_empty() {
+        if state.overlay.count_present() > 0 {
             return Ok(false);
         }
         if unborn(st) {
@@ -43,7 +43,7 @@ impl Calls {
         }
         let mut empty = true;
         self.image().dir_scan(dir.ino, 0, &mut |e: DirEntry| {
-            empty = state.overlay.contains_key(&e.name[..]);
+            empty = state.overlay.get(&e.name).is_some();
             empty
         })?;
         Ok(empty)
@@ -54,10 +54,7 @@ impl Calls {
     pub(crate) fn check_headroom(&self, dir: &Inode, st: &State, name: &[u8]) -> Result<()> {
         /// No tree is full below so many blocks and names.
         const SAFE: u64 = 2000;
-        let waiting = st
-            .dir
-            .as_ref()
-            .map_or(0, |d| d.present.names().len() as u64);
+        let waiting = st.dir.as_ref().map_or(0, |d| d.overlay.count_present());
         if st.attr.size / u64::from(self.block_size()) + waiting < SAFE {
             return Ok(());
         }
@@ -77,13 +74,15 @@ impl Calls {
     /// Blocks that an absent name takes as things are: none where its leaf has room for it and for the names that wait for a commit.
     pub(crate) fn entry_blocks(&self, dir: &Inode, st: &State, name: &[u8]) -> Result<u64> {
         /// So many are looked at; where more wait a commit comes first.
-        const WAITING_MAX: usize = 256;
-        let none = std::collections::BTreeSet::new();
-        let waiting = st.dir.as_ref().map_or(&none, |d| d.present.names());
-        if waiting.len() > WAITING_MAX {
+        const WAITING_MAX: u64 = 256;
+        let waiting = st.dir.as_ref().map(|d| &d.overlay);
+        if waiting.is_some_and(|names| names.count_present() > WAITING_MAX) {
             return Ok(ENTRY_BLOCKS);
         }
-        let mut names: Vec<&[u8]> = waiting.iter().map(|(_, name)| &name[..]).collect();
+        let waiting = waiting.into_iter().flat_map(|names| names.present());
+        let mut names: Vec<&[u8]> = waiting.map(|name| &name[..]).collect();
+        // The same again in another run: a map has no order.
+        names.sort_unstable();
         let has_room = if unborn(st) {
             names.push(name);
             self.image().dir_has_room_new(&names)
@@ -195,7 +194,8 @@ impl Calls {
         each: &mut dyn FnMut(ListEntry) -> bool,
     ) -> Result<()> {
         let none = std::collections::BTreeSet::new();
-        let present = st.dir.as_ref().map_or(&none, |d| d.present.names());
+        let cookie = |name: &[u8]| self.image().cookie_of(name);
+        let present = st.dir.as_ref().map_or(&none, |d| d.overlay.order(cookie));
         let mut over = present.range((from, Name::from(&b""[..]))..).peekable();
         let value = |name: &Name| {
             st.dir
@@ -218,7 +218,7 @@ impl Calls {
                 if st
                     .dir
                     .as_ref()
-                    .is_some_and(|d| d.overlay.contains_key(&e.name[..]))
+                    .is_some_and(|d| d.overlay.get(&e.name).is_some())
                 {
                     return true;
                 }

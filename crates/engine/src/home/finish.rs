@@ -4,11 +4,7 @@ use crate::home::Home;
 use crate::overlay::objects::{DirState, FileLayer, Inode, LayerBody, Name, Overlay, State, Txn};
 use crate::overlay::txn::{same, take_off};
 use ccfs_image::Mapping;
-use std::collections::HashMap;
 use std::sync::Arc;
-
-/// For so many names of a directory memory stays when they are applied: the next ones come soon.
-const NAMES_KEPT: usize = 1024;
 
 impl Home {
     /// The image says now what the transaction's layers said: they go.
@@ -59,7 +55,7 @@ impl Home {
             let Some(names) = body.entries.get_mut(&dir) else {
                 continue;
             };
-            let most = self.names_blocks(names.added, st.attr.size, state.present.bytes());
+            let most = self.names_blocks(names.added, st.attr.size, state.overlay.bytes());
             let lack = most.saturating_sub(names.metadata).min(left);
             let more = take_off(&txn.blocks.metadata, lack);
             names.metadata += more;
@@ -114,18 +110,12 @@ impl Home {
         let own = |o: &Overlay| o.txn.serial == txn.serial;
         // Mostly nobody else has changed any.
         if dir.overlay.values().all(own) {
-            match dir.overlay.capacity() > NAMES_KEPT {
-                true => dir.overlay = HashMap::default(),
-                false => dir.overlay.clear(),
-            }
-            dir.present.clear();
+            dir.overlay.clear();
             return;
         }
         for name in names {
             if dir.overlay.get(name).is_some_and(own) {
-                dir.overlay.remove(name);
-                let cookie = self.image.cookie_of(name);
-                dir.present.remove(&(cookie, name.clone()));
+                dir.overlay.remove(name, |name| self.image.cookie_of(name));
             }
         }
     }

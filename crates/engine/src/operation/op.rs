@@ -217,28 +217,21 @@ impl Op<'_> {
         before: Option<(Ino, u8)>,
         value: Option<(Ino, u8)>,
     ) {
-        let cookie = self.vol.image().cookie_of(name);
         let state = st.dir();
         if let Some(group) = &self.txn.group {
             let over = state.overlay.get(name).map(|o| o.txn.clone());
             group.undo.lock().name_was(dir.ino, name, before, over);
         }
-        let name: Name = match state.overlay.get_key_value(name) {
-            Some((known, _)) => known.clone(),
+        let name: Name = match state.overlay.known(name) {
+            Some(known) => known.clone(),
             None => Arc::from(name),
         };
-        if value.is_some() {
-            state.present.insert((cookie, name.clone()));
-        } else {
-            state.present.remove(&(cookie, name.clone()));
-        }
-        state.overlay.insert(
-            name.clone(),
-            Overlay {
-                value,
-                txn: self.txn.clone(),
-            },
-        );
+        let over = Overlay {
+            value,
+            txn: self.txn.clone(),
+        };
+        let cookie = |name: &[u8]| self.vol.image().cookie_of(name);
+        state.overlay.insert(name.clone(), over, cookie);
         state.changed_by(&self.txn);
         self.txn
             .record_bytes
@@ -246,7 +239,7 @@ impl Op<'_> {
         // A name that is there gets its new value in its place.
         let adds = before.is_none() && value.is_some();
         let own = if adds { self.assign(ENTRY_BLOCKS) } else { 0 };
-        let (size, waiting) = (st.attr.size, st.dir().present.bytes());
+        let (size, waiting) = (st.attr.size, st.dir().overlay.bytes());
         let mut body = self.txn.body.lock();
         body.pin(dir);
         let names = body.entries.entry(dir.ino).or_default();

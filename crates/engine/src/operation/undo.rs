@@ -177,15 +177,13 @@ impl Operations {
             if planted::is(Bug::GroupNames) {
                 continue;
             }
-            dir.overlay.remove(&name);
-            let key = (self.image().cookie_of(&name), name.clone());
-            dir.present.remove(&key);
-            if let Some(older) = unapplied(before.txn) {
-                if before.value.is_some() {
-                    dir.present.insert(key);
+            let cookie = |name: &[u8]| self.image().cookie_of(name);
+            match unapplied(before.txn) {
+                Some(txn) => {
+                    let value = before.value;
+                    dir.overlay.insert(name, Overlay { value, txn }, cookie);
                 }
-                let value = before.value;
-                dir.overlay.insert(name, Overlay { value, txn: older });
+                None => dir.overlay.remove(&name, cookie),
             }
         }
         // From `LINK_MAX` on the count is 1 and stays so.

@@ -6,6 +6,7 @@ pub(crate) mod draft;
 pub(crate) mod group;
 pub(crate) mod inode;
 pub(crate) mod mapped;
+pub(crate) mod names;
 pub(crate) mod objects;
 pub(crate) mod stream;
 pub(crate) mod txn;

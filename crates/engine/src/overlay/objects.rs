@@ -8,11 +8,11 @@ use crate::base::ranges::{PlaceMap, RangeSet};
 use crate::base::record::{DirField, DirValue, XattrSet};
 use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::base::types::*;
+use crate::overlay::names::Names;
 use ccfs_device::{AlignedBuf, Ticket};
-use ccfs_ext4::dirent::record_size;
 use ccfs_image::{FastMap, InodeAttr, Lblk};
 use smallvec::SmallVec;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
@@ -108,46 +108,10 @@ pub struct Overlay {
     pub txn: Arc<Txn>,
 }
 
-/// Names in readdir order, and the bytes that they take in blocks of directories.
-#[derive(Default)]
-pub struct Present {
-    names: BTreeSet<(u64, Name)>,
-    bytes: u64,
-}
-
-impl Present {
-    pub fn insert(&mut self, key: (u64, Name)) {
-        let size = record_size(key.1.len()) as u64;
-        if self.names.insert(key) {
-            self.bytes += size;
-        }
-    }
-
-    pub fn remove(&mut self, key: &(u64, Name)) {
-        if self.names.remove(key) {
-            self.bytes -= record_size(key.1.len()) as u64;
-        }
-    }
-
-    pub fn clear(&mut self) {
-        *self = Present::default();
-    }
-
-    pub fn names(&self) -> &BTreeSet<(u64, Name)> {
-        &self.names
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
 /// What streams have changed in a directory.
 #[derive(Default)]
 pub struct DirState {
-    pub overlay: HashMap<Name, Overlay>,
-    /// The overlay's names that exist.
-    pub present: Present,
+    pub overlay: Names,
     /// Transactions with changes of entries, times or flags that are not applied (C5: they come before the directory's removal;
     /// C3: fsync of a directory).
     pub changers: Vec<Arc<Txn>>,
@@ -231,7 +195,7 @@ pub struct EntryChange {
 
 /// The names that a transaction changes in one directory.
 #[derive(Default)]
-pub struct Names {
+pub struct NameChanges {
     pub changes: HashMap<Name, EntryChange>,
     /// How many of them are `added`.
     pub added: u64,
@@ -260,7 +224,7 @@ pub struct Body {
     pub sorted: Arc<Vec<(Ino, ChangedFile)>>,
     pub dirs: FastMap<Ino, Arc<Inode>>,
     pub dir_fields: FastMap<(Ino, DirField), DirValue>,
-    pub entries: FastMap<Ino, Names>,
+    pub entries: FastMap<Ino, NameChanges>,
     pub parents: FastMap<Ino, Ino>,
     pub atimes: FastMap<Ino, (i64, u32)>,
     /// The encoded records, from commit to apply.
