@@ -12,17 +12,21 @@ use zerocopy::FromBytes;
 /// All names of a held directory; `None`: they are not known.
 pub(super) type Names = Option<KnownNames>;
 
-/// Names in memory, and how many bytes they have.
+/// Names in memory, and how many bytes they have in the directory.
 #[derive(Default)]
 pub(super) struct KnownNames {
     kinds: HashMap<Box<[u8]>, Kind>,
     bytes: usize,
 }
 
-/// Names of one directory that are kept in memory, and their bytes: one with more is asked about. It is also less than any directory has room
-/// for.
-const NAMES_MAX: usize = 1 << 16;
-const BYTES_MAX: usize = 2 << 20;
+/// Bytes that the names of a directory may have which are kept in memory: one with more is asked about. It is also less than any directory has
+/// room for.
+const BYTES_MAX: usize = 2_816 << 10;
+
+/// Bytes of a name in its directory (ext4).
+fn size(name: &[u8]) -> usize {
+    (8 + name.len()).next_multiple_of(4)
+}
 
 impl KnownNames {
     pub fn get(&self, name: &[u8]) -> Option<Kind> {
@@ -32,15 +36,15 @@ impl KnownNames {
     /// False: there are too many.
     pub fn insert(&mut self, name: &[u8], kind: Kind) -> bool {
         if self.kinds.insert(name.into(), kind).is_none() {
-            self.bytes += name.len();
+            self.bytes += size(name);
         }
-        self.kinds.len() <= NAMES_MAX && self.bytes <= BYTES_MAX
+        self.bytes <= BYTES_MAX
     }
 
     pub fn remove(&mut self, name: &[u8]) -> Option<Kind> {
         let kind = self.kinds.remove(name);
         if kind.is_some() {
-            self.bytes -= name.len();
+            self.bytes -= size(name);
         }
         kind
     }
