@@ -78,6 +78,7 @@ impl Direct {
         }
         let begun = consumer.head;
         let mut said = Said::of(consumer);
+        // All up to `tail` was posted by now: what is promised anew is for what comes later.
         let mut may = session.promised();
         let mut done = Ok(());
         while done.is_ok() {
@@ -133,7 +134,6 @@ impl Direct {
             if room || said.is_long_ago(consumer) {
                 self.say(session, consumer, &said, room);
                 said = Said::of(consumer);
-                may = session.promised();
             }
         }
         if consumer.head != begun {

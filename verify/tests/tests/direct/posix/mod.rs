@@ -314,6 +314,7 @@ fn as_a_user() {
             ./ccfs umount mnt; exit $code' \"$@\"";
     let mut command = apart(&[], &["sh", "-euc", script]);
     command.arg(&both.place.0).arg(both.ccfs.image()).args(ONLY);
+    command.env("KEEP", both.ext4.mnt());
     both.run("user", &mut command);
     both.ccfs.mount();
     both.finish();
