@@ -1,8 +1,16 @@
 //! The names of a directory that transactions have changed which are not applied.
-use crate::overlay::objects::{Name, Overlay};
 use ccfs_ext4::dirent::record_size;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+
+/// A name, shared by whoever keeps it.
+pub type Name = Arc<[u8]>;
+
+/// What a name is by now.
+pub trait Change {
+    /// It is there.
+    fn exists(&self) -> bool;
+}
 
 /// For so many names of a directory memory stays when they are applied: the next ones come soon.
 const KEPT: usize = 1024;
@@ -11,9 +19,8 @@ const KEPT: usize = 1024;
 type Order = BTreeSet<(u64, Name)>;
 
 /// Such names, with what they are.
-#[derive(Default)]
-pub struct Names {
-    map: HashMap<Name, Overlay>,
+pub struct Names<C> {
+    map: HashMap<Name, C>,
     /// How many of them exist, and the bytes that those take in blocks of directories.
     present: u64,
     bytes: u64,
@@ -21,8 +28,19 @@ pub struct Names {
     order: OnceLock<Order>,
 }
 
-impl Names {
-    pub fn get(&self, name: &[u8]) -> Option<&Overlay> {
+impl<C> Default for Names<C> {
+    fn default() -> Self {
+        Names {
+            map: HashMap::default(),
+            present: 0,
+            bytes: 0,
+            order: OnceLock::new(),
+        }
+    }
+}
+
+impl<C: Change> Names<C> {
+    pub fn get(&self, name: &[u8]) -> Option<&C> {
         self.map.get(name)
     }
 
@@ -35,7 +53,7 @@ impl Names {
         self.map.is_empty()
     }
 
-    pub fn values(&self) -> impl Iterator<Item = &Overlay> {
+    pub fn values(&self) -> impl Iterator<Item = &C> {
         self.map.values()
     }
 
@@ -43,7 +61,7 @@ impl Names {
     pub fn present(&self) -> impl Iterator<Item = &Name> {
         self.map
             .iter()
-            .filter(|(_, o)| o.value.is_some())
+            .filter(|(_, change)| change.exists())
             .map(|(name, _)| name)
     }
 
@@ -65,16 +83,16 @@ impl Names {
         })
     }
 
-    pub fn insert(&mut self, name: Name, over: Overlay, cookie: impl FnOnce(&[u8]) -> u64) {
-        let exists = over.value.is_some();
-        let before = self.map.insert(name.clone(), over);
-        let existed = before.is_some_and(|o| o.value.is_some());
+    pub fn insert(&mut self, name: Name, change: C, cookie: impl FnOnce(&[u8]) -> u64) {
+        let exists = change.exists();
+        let before = self.map.insert(name.clone(), change);
+        let existed = before.is_some_and(|before| before.exists());
         self.note(name, existed, exists, cookie);
     }
 
     pub fn remove(&mut self, name: &[u8], cookie: impl FnOnce(&[u8]) -> u64) {
         if let Some((name, before)) = self.map.remove_entry(name) {
-            self.note(name, before.value.is_some(), false, cookie);
+            self.note(name, before.exists(), false, cookie);
         }
     }
 
@@ -109,16 +127,18 @@ impl Names {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::base::types::StreamId;
-    use crate::overlay::objects::{Dependencies, Txn};
     use ccfs_testkit::Rng;
     use std::collections::BTreeMap;
-    use std::sync::Arc;
+
+    impl Change for bool {
+        fn exists(&self) -> bool {
+            *self
+        }
+    }
 
     /// Names that exist are counted, and listed in order, from whatever moment on somebody asks for that.
     #[test]
     fn order_and_counts_are_those_of_what_exists() {
-        let txn = Arc::new(Txn::new(1, StreamId(1), Dependencies::default()));
         let cookie = |name: &[u8]| u64::from(name[0]).wrapping_mul(37) % 64;
         for seed in 0..40 {
             let (mut rng, mut names) = (Rng::new(seed), Names::default());
@@ -137,12 +157,7 @@ mod tests {
                         model.clear();
                     }
                     _ => {
-                        let value = exists.then_some((7, 1));
-                        let over = Overlay {
-                            value,
-                            txn: txn.clone(),
-                        };
-                        names.insert(name.as_slice().into(), over, cookie);
+                        names.insert(name.as_slice().into(), exists, cookie);
                         model.insert(name, exists);
                     }
                 }

@@ -8,7 +8,8 @@ use crate::base::ranges::{PlaceMap, RangeSet};
 use crate::base::record::{DirField, DirValue, XattrSet};
 use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::base::types::*;
-use crate::overlay::names::Names;
+pub use crate::overlay::names::Name;
+use crate::overlay::names::{Change, Names};
 use ccfs_device::{AlignedBuf, Ticket};
 use ccfs_image::{FastMap, InodeAttr, Lblk};
 use smallvec::SmallVec;
@@ -108,10 +109,16 @@ pub struct Overlay {
     pub txn: Arc<Txn>,
 }
 
+impl Change for Overlay {
+    fn exists(&self) -> bool {
+        self.value.is_some()
+    }
+}
+
 /// What streams have changed in a directory.
 #[derive(Default)]
 pub struct DirState {
-    pub overlay: Names,
+    pub overlay: Names<Overlay>,
     /// Transactions with changes of entries, times or flags that are not applied (C5: they come before the directory's removal;
     /// C3: fsync of a directory).
     pub changers: Vec<Arc<Txn>>,
@@ -168,8 +175,6 @@ pub struct Inode {
     pub void_to: AtomicU64,
     pub state: RwLock<State>,
 }
-
-pub type Name = Arc<[u8]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
