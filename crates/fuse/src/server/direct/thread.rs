@@ -28,6 +28,8 @@ pub fn start(direct: Arc<Direct>, session: Arc<Session>) -> io::Result<()> {
         .name("fuse-direct".into())
         .spawn(move || {
             sys::use_all_processors();
+            // Programs that wait for it would take its processor when it wakes them, to post what it has to carry out then.
+            sys::go_first();
             serve(&direct, &session);
             direct.remove(&session);
             session.note_ended();
