@@ -32,13 +32,8 @@ const FILE: u64 = 256 << 20;
 
 fn cx(stream: u64) -> Context {
     Context {
-        stream: StreamId(stream),
-        uid: 0,
-        gid: 0,
         umask: 0o022,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
+        ..Context::root(StreamId(stream))
     }
 }
 

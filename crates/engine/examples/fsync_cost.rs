@@ -25,13 +25,8 @@ const SIZE: u64 = 3 << 30;
 
 fn cx(stream: u64) -> Context {
     Context {
-        stream: StreamId(stream),
-        uid: 0,
-        gid: 0,
         umask: 0o022,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
+        ..Context::root(StreamId(stream))
     }
 }
 

@@ -77,13 +77,10 @@ impl Offline {
             ..Options::default()
         };
         let cx = Context {
-            stream: DEFAULT_STREAM,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             umask: 0o022,
-            ignore_fsync: false,
-            privileged: true,
-            posted: false,
+            ..Context::root(DEFAULT_STREAM)
         };
         Ok(Offline {
             volume: Volume::mount(device, options)?,

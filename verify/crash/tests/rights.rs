@@ -14,13 +14,8 @@ const APPEND: u32 = 0x20;
 
 fn cx(vol: &Volume) -> Context {
     Context {
-        stream: vol.new_stream(),
-        uid: 0,
-        gid: 0,
         umask: 0o022,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
+        ..Context::root(vol.new_stream())
     }
 }
 

@@ -144,10 +144,7 @@ impl Ring {
                 break (self.place(&state, len), stopped);
             }
             let looks = state.blind == 0;
-            state.blind = state.blind.saturating_sub(1);
-            if looks {
-                state.blind = BLIND;
-            }
+            state.blind = if looks { BLIND } else { state.blind - 1 };
             drop(state);
             self.wake(DOZES);
             if looks && self.look_for_room(price) {

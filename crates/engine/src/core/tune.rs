@@ -84,7 +84,12 @@ impl Tuned {
     }
 
     /// Somebody posts, and syncs are no habit: beside them as little as possible is written.
-    fn is_posted_to(&self, now: u64) -> bool {
+    fn is_posted_to(&self) -> bool {
+        // Mostly nobody ever does: then the clock is not asked, after each operation.
+        self.posted.load(Relaxed) != 0 && self.is_posted_to_at(self.now())
+    }
+
+    fn is_posted_to_at(&self, now: u64) -> bool {
         let posted = self.posted.load(Relaxed);
         posted != 0 && now.saturating_sub(posted) < POSTED_MS && !self.syncs_often_at(now)
     }
@@ -212,7 +217,7 @@ impl Core {
     /// Dirty bytes from which on the largest transaction is committed: while that goes on, writers fill the rest of the limit. Who posts fills it
     /// sooner than a device takes the rest.
     pub(crate) fn commit_threshold(&self) -> u64 {
-        match self.tuned.is_posted_to(self.tuned.now()) {
+        match self.tuned.is_posted_to() {
             true => self.dirty_limit() / EARLY,
             false => self.dirty_limit() / 8 * 5,
         }
@@ -288,14 +293,14 @@ mod tests {
     #[test]
     fn who_posts_is_committed_early_unless_syncs_are_a_habit() {
         let t = tuned(128, 1024);
-        assert!(!t.is_posted_to(1));
+        assert!(!t.is_posted_to_at(1));
         t.posted.store(10, Relaxed);
-        assert!(t.is_posted_to(10) && t.is_posted_to(9 + POSTED_MS));
-        assert!(!t.is_posted_to(10 + POSTED_MS));
+        assert!(t.is_posted_to_at(10) && t.is_posted_to_at(9 + POSTED_MS));
+        assert!(!t.is_posted_to_at(10 + POSTED_MS));
         t.note_sync_at(20);
-        assert!(t.is_posted_to(30), "a single one");
+        assert!(t.is_posted_to_at(30), "a single one");
         t.note_sync_at(25);
-        assert!(!t.is_posted_to(30));
+        assert!(!t.is_posted_to_at(30));
     }
 
     #[test]

@@ -469,12 +469,7 @@ impl Home {
                 return more.map(Attempt::Done);
             }
             Record::Parent { dir, parent } => image.dir_set_parent(*dir, *parent)?,
-            Record::Free { ino } => {
-                return Ok(match self.apply_free(a, *ino)? {
-                    Attempt::Done(()) => Attempt::Done(0),
-                    Attempt::Again => Attempt::Again,
-                });
-            }
+            Record::Free { ino } => return self.apply_free(a, *ino),
             // No dependency orders it: where the inode shows another one, something else has set that, and brings it along.
             Record::Atime { ino, atime } => {
                 let shown = locked.as_ref().map(|st| st.attr.atime == *atime);
@@ -590,7 +585,7 @@ impl Home {
         self.image.write_attr(dir, &attr)
     }
 
-    fn apply_free(&self, a: &mut Applier, ino: Ino) -> Result<Attempt> {
+    fn apply_free(&self, a: &mut Applier, ino: Ino) -> Result<Attempt<u64>> {
         let attr = self.image.read_attr(ino)?;
         let mapped = match inode::file_type(attr.mode) {
             inode::S_IFREG | inode::S_IFDIR => true,
@@ -607,7 +602,7 @@ impl Home {
         for field in DirField::ALL {
             a.dir_seqs.remove(&(ino, field));
         }
-        Ok(Attempt::Done(()))
+        Ok(Attempt::Done(0))
     }
 
     /// A block that a log record names must lie in the volume (C10).

@@ -548,10 +548,10 @@ impl Home {
         pages: &HashMap<u64, Arc<AlignedBuf>>,
     ) -> Result<()> {
         let mut near = Near::default();
-        for record in Records::new(payload) {
+        let mut records = Records::new(payload).peekable();
+        while let Some(record) = records.next() {
             let record = record?;
-            let alone = &mut Records::new(&[]).peekable();
-            while self.apply_record(a, position.0, &record, alone, pages, &mut near)?
+            while self.apply_record(a, position.0, &record, &mut records, pages, &mut near)?
                 == Attempt::Again
             {
                 self.room_for_record(a)?;

@@ -59,13 +59,8 @@ fn with_dir_index(dev: &MemoryDevice) -> Arc<MemoryDevice> {
 
 fn cx(stream: StreamId) -> Context {
     Context {
-        stream,
-        uid: 0,
-        gid: 0,
         umask: 0o022,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
+        ..Context::root(stream)
     }
 }
 

@@ -48,13 +48,8 @@ pub fn fsck(dev: &MemoryDevice) {
 
 pub fn cx(stream: u64) -> Context {
     Context {
-        stream: StreamId(stream),
-        uid: 0,
-        gid: 0,
         umask: 0o022,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
+        ..Context::root(StreamId(stream))
     }
 }
 

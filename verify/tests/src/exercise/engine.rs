@@ -108,13 +108,8 @@ fn mount(medium: &Arc<MemoryDevice>) -> Arc<Volume> {
 
 fn context(stream: StreamId) -> Context {
     Context {
-        stream,
-        uid: 0,
-        gid: 0,
         umask: 0o022,
-        ignore_fsync: false,
-        privileged: true,
-        posted: false,
+        ..Context::root(stream)
     }
 }
 
