@@ -75,6 +75,10 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+pub fn is_same(before: &Tree, after: &Tree) -> bool {
+    before.differences(after, Compare::everything()).is_empty()
+}
+
 /// The tree is what it was.
 pub fn assert_same(what: &str, before: &Tree, after: &Tree) {
     let differences = before.differences(after, Compare::everything());
