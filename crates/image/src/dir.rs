@@ -85,6 +85,7 @@ impl Image {
     /// Makes the first block of a new directory: `.` and `..`. The directory's size is then one block.
     pub fn dir_init(&self, dir: Ino, parent: Ino) -> Result<()> {
         self.linear_indexes().forget(dir);
+        self.absent.forget(dir);
         let mut dir = Dir::open(self, dir)?;
         let (format, ino) = (dir.format, dir.ino);
         if dir.blocks == 0 {
@@ -98,6 +99,9 @@ impl Image {
 
     /// Finds a name, `.` and `..` included: inode and type (0 on volumes without `filetype`). ENOTDIR for other inodes.
     pub fn dir_lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<(Ino, u8)>> {
+        if !dots(name) && self.absent.is_absent(dir, name) {
+            return Ok(None);
+        }
         let dir = Dir::open_filled(self, dir)?;
         if !valid_name(name) {
             return Ok(None);
@@ -107,6 +111,9 @@ impl Image {
         } else {
             dir.find(name)?
         };
+        if found.is_none() {
+            self.absent.searched(&dir);
+        }
         Ok(found.map(|(_, ino, ftype)| (ino, ftype)))
     }
 
@@ -123,6 +130,7 @@ impl Image {
         if !valid_name(name) || dots(name) || ino == 0 || ino > dir.format.inodes_count {
             return Err(Error::Errno(libc::EINVAL));
         }
+        self.absent.add(dir.ino, name, dir.blocks);
         if dir.indexed() {
             return htree::insert(&mut dir, name, ino, ftype);
         }
@@ -191,11 +199,8 @@ impl Image {
     /// True when there is nothing but `.` and `..`.
     pub fn dir_is_empty(&self, dir: Ino) -> Result<bool> {
         let dir = Dir::open_filled(self, dir)?;
-        if !dir.indexed() {
-            return dir.is_empty_linear();
-        }
         let mut empty = true;
-        htree::for_each(&dir, &mut |entry| {
+        dir.for_each(&mut |entry| {
             empty = dots(entry.name);
             Ok(empty)
         })?;
@@ -267,6 +272,14 @@ impl Dir<'_> {
             htree::find(self, name)
         } else {
             self.find_linear(name)
+        }
+    }
+
+    /// All entries, `.` and `..` perhaps included, until `f` says that it is enough.
+    pub fn for_each(&self, f: &mut dyn FnMut(&Entry) -> Result<bool>) -> Result<()> {
+        match self.indexed() {
+            true => htree::for_each(self, f),
+            false => self.scan_linear(&mut |_, entry| f(entry)),
         }
     }
 

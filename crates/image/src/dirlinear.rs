@@ -88,7 +88,7 @@ impl LinearIndexes {
 }
 
 impl Dir<'_> {
-    fn scan_linear(&self, f: &mut dyn FnMut(u32, &Entry) -> Result<bool>) -> Result<()> {
+    pub fn scan_linear(&self, f: &mut dyn FnMut(u32, &Entry) -> Result<bool>) -> Result<()> {
         for lblk in 0..self.blocks {
             let block = self.read(lblk, LEAF)?;
             for entry in self.format.entries(&block) {
@@ -344,15 +344,5 @@ impl Dir<'_> {
             &mut |each| self.scan_linear(&mut |_, entry| each(entry)),
             f,
         )
-    }
-
-    /// True when there is nothing but `.` and `..`.
-    pub fn is_empty_linear(&self) -> Result<bool> {
-        let mut empty = true;
-        self.scan_linear(&mut |_, entry| {
-            empty = matches!(entry.name, b"." | b"..");
-            Ok(empty)
-        })?;
-        Ok(empty)
     }
 }

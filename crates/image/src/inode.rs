@@ -499,6 +499,9 @@ impl Image {
         let dir = core.is_type(raw::S_IFDIR);
         let acl = core.file_acl();
         drop(snap);
+        if dir {
+            self.absent.forget(ino);
+        }
         if acl != 0 {
             self.drop_xattr_block(ino, acl)?;
         }

@@ -28,6 +28,7 @@ mod cells;
 mod core;
 mod damage;
 mod dir;
+mod dirabsent;
 mod dirblock;
 mod dirbuild;
 mod dirlinear;
@@ -207,6 +208,7 @@ pub struct Image {
     core: core::Core,
     alloc: Allocator,
     linear: Arc<dirlinear::LinearIndexes>,
+    absent: Arc<dirabsent::Absent>,
 }
 
 impl Image {
@@ -217,6 +219,7 @@ impl Image {
             core: self.core.non_blocking(),
             alloc: self.alloc.non_blocking(),
             linear: self.linear.clone(),
+            absent: self.absent.clone(),
         }
     }
     /// Whether calls of this handle may wait.
@@ -274,6 +277,7 @@ impl Image {
     /// Recovery has written this block home: the cache takes it as it is now on disk. Only before anything was changed or
     /// allocated.
     pub fn restore(&self, pblk: Pblk, block: Arc<AlignedBuf>) {
+        self.absent.forget_all();
         self.restore_block(pblk, block);
     }
     /// Where a call's error leaves the image: what is corrupt is noted in the super block, for `ino` (0: no inode's).

@@ -97,6 +97,7 @@ impl Image {
             alloc: Allocator::new(core.clone()),
             core,
             linear: Default::default(),
+            absent: Default::default(),
         };
         if image.core.layout.has_journal {
             let runs = image.find_journal()?;

@@ -88,7 +88,7 @@ pub struct RunArgs {
     /// Parts of the comparison
     #[arg(long, value_delimiter = ',', value_name = "GROUP")]
     pub group: Vec<Group>,
-    /// Only workloads whose names begin so
+    /// Only workloads of these names; where none is called so, those whose names begin so
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub only: Vec<String>,
     /// Measured time of a run, seconds

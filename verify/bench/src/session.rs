@@ -9,6 +9,7 @@ use crate::state::{Record, Settings, State};
 use crate::system::System;
 use crate::workload::Scale;
 use crate::{Result, catalog};
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -48,8 +49,11 @@ impl Plan {
     /// The experiments that were asked for, and can be made here; a line for each of the others.
     fn experiments(&self) -> Result<Vec<Box<dyn Experiment>>> {
         let mut all = catalog::all(Scale(self.scale));
+        let names: HashSet<String> = all.iter().map(|e| e.name()).collect();
         all.retain(|e| {
-            let named = self.only.iter().any(|o| e.name().starts_with(o.as_str()));
+            let name = e.name();
+            let is = |o: &String| name == *o || name.starts_with(o) && !names.contains(o);
+            let named = self.only.iter().any(is);
             self.groups.contains(&e.group()) && (self.only.is_empty() || named)
         });
         let mut possible = Vec::new();
