@@ -9,20 +9,25 @@ use std::ptr::NonNull;
 /// Alignment that every block device and file system accepts for O_DIRECT, in bytes.
 const ALIGN: usize = 4096;
 
-/// Copies a block past the caches.
+/// Copies a block past the caches. Before anybody else may see it: `end_of_copies`.
 ///
 /// # Safety
 /// Both are `pool::BLOCK` bytes long and do not overlap, and `to` is aligned to `ALIGN`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_block_unread(from: *const u8, to: *mut u8) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
     let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
     for at in 0..pool::BLOCK / size_of::<__m128i>() {
         // SAFETY: the caller's promise. Every processor of this architecture has these instructions.
         unsafe { _mm_stream_si128(to.add(at), _mm_loadu_si128(from.add(at))) };
     }
-    // SAFETY: as above. Whatever publishes the block comes after its bytes.
-    unsafe { _mm_sfence() };
+}
+
+/// Whatever publishes what was copied past the caches comes after its bytes.
+#[cfg(target_arch = "x86_64")]
+fn end_of_copies() {
+    // SAFETY: every processor of this architecture has the instruction.
+    unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
 /// Elsewhere as any copy.
@@ -34,6 +39,9 @@ unsafe fn copy_block_unread(from: *const u8, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(from, to, pool::BLOCK) };
 }
+
+#[cfg(not(target_arch = "x86_64"))]
+fn end_of_copies() {}
 
 /// All bytes are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
@@ -91,17 +99,40 @@ impl AlignedBuf {
         }
     }
 
-    /// As `from_bytes`, where the next to read the copy will be the device: by then no cache would have it, and it costs less to
-    /// pass the caches by.
-    pub fn from_bytes_unread(bytes: &[u8]) -> Self {
-        if bytes.len() != pool::BLOCK {
-            return Self::from_bytes(bytes);
+    /// `len` bytes, `bytes` from `at` on and zeros around them: each is written once. Panics where they do not fit in.
+    pub fn around(len: usize, at: usize, bytes: &[u8]) -> Self {
+        assert!(len > 0 && at + bytes.len() <= len);
+        if len != pool::BLOCK {
+            let mut buf = AlignedBuf::zeroed(len);
+            buf[at..at + bytes.len()].copy_from_slice(bytes);
+            return buf;
         }
-        let ptr = pool::take();
-        // SAFETY: both have this length, and the pool's blocks are aligned; this one is nobody else's.
-        unsafe { copy_block_unread(bytes.as_ptr(), ptr.as_ptr()) };
-        let len = bytes.len();
+        let (ptr, end) = (pool::take(), at + bytes.len());
+        // SAFETY: the pool's blocks have this size, and this one is nobody else's; `bytes` fit in, as was checked.
+        unsafe {
+            ptr.write_bytes(0, at);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr().add(at), bytes.len());
+            ptr.add(end).write_bytes(0, len - end);
+        }
         AlignedBuf { ptr, len }
+    }
+
+    /// Copies of all whole blocks of `len` bytes in `bytes`, where the next to read the copies will be the device: by then no cache would
+    /// have them, and it costs less to pass the caches by.
+    pub fn blocks_unread(bytes: &[u8], len: usize) -> Vec<Self> {
+        let blocks = bytes.chunks_exact(len);
+        if len != pool::BLOCK {
+            return blocks.map(Self::from_bytes).collect();
+        }
+        let copy = |block: &[u8]| {
+            let ptr = pool::take();
+            // SAFETY: both have this length, and the pool's blocks are aligned; this one is nobody else's.
+            unsafe { copy_block_unread(block.as_ptr(), ptr.as_ptr()) };
+            AlignedBuf { ptr, len }
+        };
+        let copies = blocks.map(copy).collect();
+        end_of_copies();
+        copies
     }
 
     fn layout(len: usize) -> Layout {

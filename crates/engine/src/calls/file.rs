@@ -17,13 +17,14 @@ use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_IMMUTABLE};
 use ccfs_image::Wait;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files of at most so many bytes are read together with what lies beside them.
 const SMALL_FILE: u64 = 64 << 10;
 
-/// A write of up to so many blocks is planned without an allocation.
+/// A write of up to so many blocks is carried out without an allocation.
 const SMALL_WRITE: usize = 4;
 /// Bytes that a transaction writes with the caches; most of what comes later has left them before the device reads it.
 const CACHED_MAX: u64 = 32 << 20;
@@ -40,7 +41,12 @@ pub(crate) struct Cell {
 /// What a write must bring along, found before it is accepted.
 #[derive(Default)]
 struct Plan {
-    cells: SmallVec<[Cell; SMALL_WRITE]>,
+    /// The blocks that it touches.
+    run: Range<u64>,
+    /// The first and the last of them, where only a part is written and something stays.
+    parts: SmallVec<[Cell; 2]>,
+    /// A block before them that becomes visible.
+    tail: Option<Cell>,
     /// Blocks that need space ...
     fresh: u64,
     /// ... and where they are: nothing is there, and no block is reserved.
@@ -49,6 +55,18 @@ struct Plan {
     unwritten: bool,
     /// Such blocks go on behind the end of file.
     beyond: bool,
+}
+
+impl Plan {
+    /// How many blocks change.
+    fn blocks(&self) -> u64 {
+        self.run.end - self.run.start + u64::from(self.tail.is_some())
+    }
+
+    /// None of the blocks that it touches was there.
+    fn is_new(&self) -> bool {
+        self.fresh == self.run.end - self.run.start
+    }
 }
 
 /// What an operation does to the file may stay uncommitted as long as somebody likes.
@@ -98,18 +116,23 @@ impl Calls {
         }
     }
 
-    /// The whole content of a block as a new buffer; bytes past `size` are zero. The flag: some of those were not.
-    pub(crate) fn load(&self, inode: &Inode, st: &State, lblk: u64) -> Result<(AlignedBuf, bool)> {
-        let bs = self.block_size() as usize;
+    /// The whole content of a block as a new buffer; bytes past `size` are zero. The flag: some of those were not. `None` as `content`.
+    pub(crate) fn load(
+        &self,
+        inode: &Inode,
+        st: &State,
+        lblk: u64,
+    ) -> Result<Option<(AlignedBuf, bool)>> {
+        let bs = u64::from(self.block_size());
         let Some(mut buf) = self.content(inode, st, lblk)? else {
-            return Ok((AlignedBuf::zeroed(bs), false));
+            return Ok(None);
         };
-        let valid = st.attr.size.saturating_sub(lblk * bs as u64).min(bs as u64) as usize;
+        let valid = st.attr.size.saturating_sub(lblk * bs).min(bs) as usize;
         let dirty_tail = !is_zero(&buf[valid..]) && !planted::is(Bug::StaleTail);
         if dirty_tail {
             buf[valid..].fill(0);
         }
-        Ok((buf, dirty_tail))
+        Ok(Some((buf, dirty_tail)))
     }
 
     /// Before the file grows from a size that is no multiple of the block size: is there something past its end on disk
@@ -119,13 +142,14 @@ impl Calls {
         if within == 0 || planted::is(Bug::StaleTail) {
             return Ok(None);
         }
-        let (buf, dirty_tail) = self.load(inode, st, lblk)?;
         let zero = (within, self.block_size() as usize);
-        Ok(dirty_tail.then_some(Cell {
+        let cell = |buf| Cell {
             lblk,
             base: Some(buf),
             zero,
-        }))
+        };
+        let loaded = self.load(inode, st, lblk)?;
+        Ok(loaded.and_then(|(buf, dirty_tail)| dirty_tail.then(|| cell(buf))))
     }
 
     /// Finds out what a change of blocks `[first, end)` needs.
@@ -166,27 +190,25 @@ impl Calls {
             let (eof, _) = self.split(st.attr.size);
             // A block that the write itself touches is loaded below with its tail zeroed.
             if !(first..=last).contains(&eof) {
-                plan.cells.extend(self.stale_tail(inode, st)?);
+                plan.tail = self.stale_tail(inode, st)?;
             }
         }
-        for lblk in first..stop {
-            let partial = (lblk == first && head > 0) || (lblk == last && tail > 0);
-            let mut cell = Cell {
-                lblk,
-                base: None,
-                zero: (bs, 0),
-            };
-            if partial {
-                let (buf, dirty_tail) = self.load(inode, st, lblk)?;
-                if dirty_tail {
-                    cell.zero = (
-                        (st.attr.size.saturating_sub(lblk * bs as u64) as usize).min(bs),
-                        bs,
-                    );
-                }
-                cell.base = Some(buf);
+        plan.run = first..stop;
+        let in_part = (head > 0).then_some(first).into_iter();
+        let in_part = in_part.chain((tail > 0 && (head == 0 || last > first)).then_some(last));
+        for lblk in in_part {
+            if let Some((buf, dirty_tail)) = self.load(inode, st, lblk)? {
+                let valid = st.attr.size.saturating_sub(lblk * bs as u64) as usize;
+                plan.parts.push(Cell {
+                    lblk,
+                    base: Some(buf),
+                    zero: if dirty_tail {
+                        (valid.min(bs), bs)
+                    } else {
+                        (bs, 0)
+                    },
+                });
             }
-            plan.cells.push(cell);
         }
         Ok(plan)
     }
@@ -254,7 +276,7 @@ impl Calls {
                 self.check_lasting(cx, &st)?;
                 let plan = self.plan_write(&inode, &st, offset, data.len())?;
                 // On a volume that stays full a shorter write is accepted (POSIX), down to one block.
-                let (data, plan) = if self.fits(plan.fresh, plan.cells.len() as u64, room.left) {
+                let (data, plan) = if self.fits(plan.fresh, plan.blocks(), room.left) {
                     (data, plan)
                 } else if flags.whole || flags.writeback {
                     return errno(libc::ENOSPC);
@@ -265,7 +287,7 @@ impl Calls {
                 };
                 // Overwriting needs no space: what cannot be remapped goes through the log, and what cannot be cut out of an unwritten
                 // extent takes all of it along (C9). That is slow, so first what is uncommitted gives its space back.
-                let metadata = self.tree_blocks(plan.cells.len() as u64);
+                let metadata = self.tree_blocks(plan.blocks());
                 let reservation = match plan.fresh {
                     0 if plan.unwritten => {
                         self.reserve_if_possible(room, is_held(cx, &st), metadata)
@@ -281,7 +303,7 @@ impl Calls {
                 } else {
                     cx.stream
                 };
-                let expected = self.expected_for(plan.cells.len() as u64);
+                let expected = self.expected_for(plan.blocks());
                 let deps = dependencies::of_inode(&inode, &st)
                     .filter(|_| !planted::is(Bug::DependencyFile));
                 let by = By {
@@ -390,36 +412,50 @@ impl Calls {
     ) {
         let bs = self.block_size() as u64;
         let layer = op.layer(inode, st);
-        let (first, last) = (plan.cells.first(), plan.cells.last());
-        if let (Some(first), Some(last)) = (first, last)
-            && last.lblk - first.lblk + 1 == plan.cells.len() as u64
-        {
-            op.assign_run(&layer, first.lblk, last.lblk + 1);
+        let is_new = plan.is_new();
+        let first = plan.tail.as_ref().map_or(plan.run.start, |cell| cell.lblk);
+        if plan.run.end - first == plan.blocks() {
+            op.assign_run(&layer, first, plan.run.end);
+        }
+        if let Some(cell) = plan.tail {
+            self.change_block(op, inode, st, &layer, cell, 0, &[]);
         }
         // A commit reads the pages of small transactions, for their checksums, and does well to find them in a cache.
         let unread = op.txn.dirty_bytes.load(Ordering::Relaxed) >= CACHED_MAX;
+        let whole = (offset.next_multiple_of(bs) - offset) as usize;
+        let mut copies = match data.get(whole..) {
+            Some(whole) if unread && is_new => AlignedBuf::blocks_unread(whole, bs as usize),
+            _ => Vec::new(),
+        }
+        .into_iter();
         let mut fresh: SmallVec<[(u64, Page); SMALL_WRITE]> =
             SmallVec::with_capacity(plan.fresh as usize);
-        for cell in plan.cells {
-            let block_start = cell.lblk * bs;
+        let mut parts = plan.parts.into_iter().peekable();
+        for lblk in plan.run {
+            let block_start = lblk * bs;
             // The part of `data` that lands in this block.
             let lo = offset.clamp(block_start, block_start + bs);
             let hi = (offset + data.len() as u64).clamp(block_start, block_start + bs);
-            let bytes = &data[(lo - offset.min(lo)) as usize..][..(hi - lo) as usize];
+            let bytes = &data[(lo - offset) as usize..][..(hi - lo) as usize];
             let at = (lo - block_start) as usize;
-            let hole = |(from, to): &(u64, u64)| (*from..*to).contains(&cell.lblk);
+            let hole = |(from, to): &(u64, u64)| (*from..*to).contains(&lblk);
             if plan.holes.iter().any(hole) && !planted::is(Bug::WrongVersion) {
+                let is_whole = bytes.len() == bs as usize;
+                let copy = is_whole.then(|| copies.next()).flatten();
                 let page = Page {
                     start: at as u32,
                     end: (at + bytes.len()) as u32,
                     over: Over::Hole,
-                    buf: Arc::new(match unread && bytes.len() == bs as usize {
-                        true => AlignedBuf::from_bytes_unread(bytes),
-                        false => self.filled(cell.base, at, bytes),
-                    }),
+                    buf: Arc::new(copy.unwrap_or_else(|| self.filled(None, at, bytes))),
                 };
-                fresh.push((cell.lblk, page));
+                fresh.push((lblk, page));
             } else {
+                let whole = Cell {
+                    lblk,
+                    base: None,
+                    zero: (bs as usize, 0),
+                };
+                let cell = parts.next_if(|cell| cell.lblk == lblk).unwrap_or(whole);
                 self.change_block(op, inode, st, &layer, cell, at, bytes);
             }
         }
@@ -432,8 +468,8 @@ impl Calls {
         let bs = self.block_size() as usize;
         match base {
             None if bytes.len() == bs => AlignedBuf::from_bytes(bytes),
-            base => {
-                let mut buf = base.unwrap_or_else(|| AlignedBuf::zeroed(bs));
+            None => AlignedBuf::around(bs, at, bytes),
+            Some(mut buf) => {
                 buf[at..at + bytes.len()].copy_from_slice(bytes);
                 buf
             }
