@@ -16,7 +16,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The protocol that this file describes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Handles of a session. 0 is the directory that it was begun on.
 pub const HANDLES: u32 = 1 << 15;
 /// No handle: of an entry of [`op::CREATE`], [`op::MKDIR`] and [`op::LOOKUP`] with [`BY_CALL`] it stands for the directory that the call is made on.
@@ -26,7 +26,7 @@ pub const WORDS: usize = 4096;
 /// Where the ring begins, bytes.
 pub const RING: usize = WORDS + HANDLES as usize;
 /// Bytes of the ring, a power of two.
-pub const RING_BYTES: usize = 1 << 20;
+pub const RING_BYTES: usize = 4 << 20;
 /// Bytes of the whole memory.
 pub const MEMORY: usize = RING + RING_BYTES;
 /// Entries are aligned to so many bytes.
@@ -34,7 +34,7 @@ pub const ALIGN: usize = 64;
 /// Most bytes of data that an entry carries, and that a read returns.
 pub const DATA_MAX: usize = 128 << 10;
 /// Blocks that posted entries may cost which are not carried out: an upper bound of what the word `LIMIT` says.
-pub const LIMIT_MAX: u64 = 4096;
+pub const LIMIT_MAX: u64 = 16384;
 
 /// Words of the first page, by their place in bytes; each has a cache line of its own where both sides look often.
 pub mod word {

@@ -23,18 +23,26 @@ pub fn lacked_by_this_thread() -> u64 {
     space::lacked()
 }
 
+/// How much may be promised of so much that is free, where so much is promised besides.
+fn share(free: u64, promised: u64) -> u64 {
+    (free / 16).min(((free + promised) / 4).saturating_sub(promised))
+}
+
 impl Calls {
-    /// Promises so much more, as far as it is there: a sixteenth of what is free at most. Returns what was promised. All promises together
-    /// are one: who draws on more than his own takes it from the others, so each bounds what he has under way.
+    /// Promises so much more, as far as it is there: a sixteenth of what is free at most, and a quarter with what is promised already. Returns
+    /// what was promised. All promises together are one: who draws on more than his own takes it from the others, so each bounds what he has
+    /// under way.
     pub fn promise(&self, wanted: Promise) -> Promise {
-        let blocks = wanted.blocks.min(self.unreserved_blocks() / 16);
+        let promised = self.promised();
+        let blocks = share(self.unreserved_blocks(), promised.blocks).min(wanted.blocks);
         let blocks = match self.space().promise(self.image(), blocks) {
             true => blocks,
             false => 0,
         };
-        let free = self.image().alloc().free_inodes() as usize / 16;
+        let free = u64::from(self.image().alloc().free_inodes());
+        let most = share(free, promised.inodes as u64).min(wanted.inodes as u64);
         let mut inodes = Vec::new();
-        while inodes.len() < wanted.inodes.min(free)
+        while (inodes.len() as u64) < most
             && let Ok(ino) = self.image().alloc().allocate_inode(ROOT_INO, false)
         {
             inodes.push(ino);
@@ -63,5 +71,28 @@ impl Calls {
             blocks: self.space().promised(),
             inodes: self.space().promised_inodes().lock().len(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn all_promises_together_are_a_quarter_of_what_is_free_at_most() {
+        for all in [0, 1, 15, 16, 100, 8_000, 1 << 30] {
+            let (mut free, mut promised) = (all, 0);
+            for _ in 0..100 {
+                let more = share(free, promised);
+                assert!(more <= free / 16);
+                (free, promised) = (free - more, promised + more);
+            }
+            assert!(promised <= all / 4);
+            assert!(
+                promised >= (all / 4).saturating_sub(16),
+                "{promised} of {all}"
+            );
+        }
+        assert_eq!(share(10, 1_000), 0, "much was promised when more was free");
     }
 }

@@ -4,7 +4,7 @@ use crate::process::Process;
 use crate::wire::Errno;
 use ccfs_caller::{Caller, Callers};
 use ccfs_client::direct::layout::{
-    ALIGN, Entry, HANDLES, HEAD, LIMIT_MAX, NO_HANDLE, RING_BYTES, op, reply_at, word,
+    ALIGN, Entry, HANDLES, HEAD, LIMIT_MAX, NO_HANDLE, RING_BYTES, cost, op, reply_at, word,
 };
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::sync::{AtomicBool, AtomicU8, AtomicU64, wait, wake};
@@ -15,11 +15,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What is promised to a session, so that what it posts cannot fail: blocks that its entries under way may cost, and inode numbers: a new file costs 12.
+/// What is promised to a session, so that what it posts cannot fail: blocks that its entries under way may cost, and inode numbers.
 const PROMISE: Promise = Promise {
     blocks: LIMIT_MAX / 2,
-    inodes: (LIMIT_MAX / 2 / 12 + 1) as usize,
+    inodes: (LIMIT_MAX / 2 / BIRTH) as usize + 1,
 };
+/// What a new inode costs.
+const BIRTH: u64 = cost(op::CREATE, 0);
 /// Streams of one session that are told apart.
 const STREAMS_MAX: usize = 64;
 /// Threads of a session.
@@ -169,10 +171,13 @@ impl Session {
 
     /// Posted entries are allowed to cost what is promised, if the session may post at all.
     fn say_limit(&self, promised: &Promised) {
-        let may = promised.stops == 0
-            && promised.left.inodes >= PROMISE.inodes
-            && self.role() == Role::Posts;
-        let limit = if may { promised.left.blocks } else { 0 };
+        let may = promised.stops == 0 && self.role() == Role::Posts;
+        let births = promised.left.inodes as u64 * BIRTH;
+        let limit = if may {
+            promised.left.blocks.min(births)
+        } else {
+            0
+        };
         self.memory.u64(word::LIMIT).store(limit, Ordering::SeqCst);
     }
 

@@ -213,14 +213,14 @@ pub const ACCESSED: &[(&str, &str)] = &[(
      read 0 0 0; was_read 0; read 0 7 1; was_read 0; truncate 0 3; was_read 0; chmod 0 0600; read 0 0 9; was_read 0",
 )];
 
-/// For a program that may make no file larger than 2 MiB, with the umask 077.
+/// For a program that may make no file larger than 8 MiB, with the umask 077.
 pub const LIMITED: &[(&str, &str)] = &[(
     "limit",
-    "open 0 a 0 rwc 0666; fstat 0; mkdir 0 d 1 0777; lstat 0 d; write 0 2000000 97152 1; write 0 2097152 1 1; write 0 9999999 9 1;
-     append 0 1 1; fstat 0; append 0 0 1; write 0 2097144 8 1; truncate 0 2097153; truncate 0 2097152; truncate 0 2097144; append 0 8 1;
-     append 0 1 1; fstat 0; truncate 0 0; append 0 5 1; read 0 0 9; open 1 b 1 rwc 0777; fstat 1; truncate 1 2000000; append 1 97152 1;
+    "open 0 a 0 rwc 0666; fstat 0; mkdir 0 d 1 0777; lstat 0 d; write 0 8291456 97152 1; write 0 8388608 1 1; write 0 9999999 9 1;
+     append 0 1 1; fstat 0; append 0 0 1; write 0 8388600 8 1; truncate 0 8388609; truncate 0 8388608; truncate 0 8388600; append 0 8 1;
+     append 0 1 1; fstat 0; truncate 0 0; append 0 5 1; read 0 0 9; open 1 b 1 rwc 0777; fstat 1; truncate 1 8291456; append 1 97152 1;
      append 1 1 1; fstat 1; unlink 1 b; append 1 1 1; chmod 1 0644; fstat 1; write 1 4294967296 0 1; open 1 b 2 rwc 0644;
-     append 2 100000 1; fstat 2; ~open 0 a 1 rw 0; ~truncate 1 2097150; append 0 2 1; append 0 1 1; fstat 0; list 1",
+     append 2 100000 1; fstat 2; ~open 0 a 1 rw 0; ~truncate 1 8388606; append 0 2 1; append 0 1 1; fstat 0; list 1",
 )];
 
 /// For an ordinary user (65534, with the groups 65534 and 60100), after root has made what the first calls make.

@@ -265,7 +265,7 @@ fn with_limits() {
     symlink(both.ccfs.mnt(), both.place.mnt()).expect("symlink");
     // Where there is not even room for a session's memory nobody may be killed by the signal of it.
     let small = "exec prlimit --fsize=32768 -- \"$0\" \"$@\"";
-    let script = "umask 077; trap '' XFSZ; exec prlimit --fsize=2097152 -- \"$0\" \"$@\"";
+    let script = "umask 077; trap '' XFSZ; exec prlimit --fsize=8388608 -- \"$0\" \"$@\"";
     for (kind, script) in [("small", small), ("limited", script)] {
         let mut command = Command::new("sh");
         command.args(["-c", script]).arg(this_program()).args(ONLY);
