@@ -2,7 +2,7 @@
 mod common;
 use ccfs_engine::*;
 use common::flash::on_flash;
-use common::{cx, fsck, image, mode, mount, mount_on, quiet, recover};
+use common::{acl, cx, fsck, image, mode, mount, mount_on, quiet, recover};
 use std::sync::Arc;
 
 fn work(v: &Volume) {
@@ -228,6 +228,39 @@ fn write_back_follows_every_change_of_content() {
     // What does not change content does not count.
     v.setattr(&cx(24), f, &mode(0o600)).unwrap();
     follows(23);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// New files get what their directory hands on at that moment, whatever is remembered of the volume's own lists.
+#[test]
+fn a_default_list_that_comes_and_goes_is_seen_by_each_new_file() {
+    const DEFAULT: &[u8] = b"system.posix_acl_default";
+    let dev = Arc::new(image(&[], "64M"));
+    let (v, c) = (mount(&dev), cx(1));
+    let d = v.mkdir(&c, ROOT_INO, b"d", 0o755).unwrap().ino;
+    let mut made = 0;
+    let mut inherits = || {
+        made += 1;
+        let name = format!("f{made}");
+        let f = v.mknod(&c, d, name.as_bytes(), 0o100666, 0).unwrap();
+        v.getxattr(f.ino, b"system.posix_acl_access").is_ok()
+    };
+    let home = || {
+        v.syncfs(&c).unwrap();
+        v.checkpoint().unwrap();
+    };
+    for _ in 0..3 {
+        assert!(!inherits());
+        home();
+        assert!(!inherits() && !inherits(), "the volume has none");
+        v.setxattr(&c, d, DEFAULT, &acl(2), false, false, false)
+            .unwrap();
+        assert!(inherits(), "not applied");
+        home();
+        assert!(inherits() && inherits(), "applied");
+        v.removexattr(&c, d, DEFAULT).unwrap();
+    }
     v.unmount().unwrap();
     fsck(&dev);
 }

@@ -13,6 +13,7 @@ pub(crate) mod promise;
 pub(crate) mod rename;
 pub(crate) mod resize;
 pub(crate) mod statfs;
+pub(crate) mod write_plan;
 
 use crate::base::sync::Mutex;
 use crate::base::types::{Context, Ino, Result};

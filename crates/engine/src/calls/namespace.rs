@@ -10,6 +10,7 @@ use crate::operation::op::Op;
 use crate::operation::refusal::Tried;
 use crate::operation::turn::Room;
 use crate::overlay::dependencies::{self, of_removal};
+use crate::overlay::inode::unborn;
 use crate::overlay::objects::{Dependency, Inode, Over, Page, State};
 use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
@@ -21,6 +22,7 @@ use ccfs_ext4::inode::{
 };
 use ccfs_image::InodeAttr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Blocks of metadata that a new inode can need: an xattr block, a directory's first block, a slow symlink's block.
 const INODE_BLOCKS: u64 = 2;
@@ -521,12 +523,21 @@ impl Calls {
 
     /// An inode's ACL of a kind, if it has one.
     pub(crate) fn acl(&self, inode: &Inode, st: &State, index: u8) -> Result<Option<Acl>> {
+        let of_image = index == ACL_DEFAULT && st.xattrs.is_none() && !unborn(st);
+        if of_image && inode.no_default_acl.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         match self.xattr_value(inode, st, index, b"")? {
             Some(value) => {
                 let acl = self.image().met(inode.ino, Acl::from_disk(&value));
                 acl.map(Some)
             }
-            None => Ok(None),
+            None => {
+                if of_image {
+                    inode.no_default_acl.store(true, Ordering::Relaxed);
+                }
+                Ok(None)
+            }
         }
     }
 

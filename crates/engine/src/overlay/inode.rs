@@ -120,6 +120,7 @@ impl Inode {
             parent_hint: AtomicU32::new(0),
             seen: AtomicBool::new(false),
             stored_to: AtomicBool::new(false),
+            no_default_acl: AtomicBool::new(false),
             read_end: AtomicU64::new(0),
             void_from: AtomicU64::new(0),
             void_to: AtomicU64::new(0),

@@ -167,6 +167,8 @@ pub struct Inode {
     pub seen: AtomicBool,
     /// The kernel has written back what a shared mapping had stored.
     pub stored_to: AtomicBool,
+    /// The image has no default ACL of it: every new file asks for its directory's. (`State::xattrs` comes first.)
+    pub no_default_acl: AtomicBool,
     /// Up to where the kernel may have read it since it gave its pages back, bytes.
     pub read_end: AtomicU64,
     /// Bytes `[from, to)` of the page that the end of file was in, which the file got when its size was set: what the kernel has in that page
