@@ -250,13 +250,22 @@ fn a_default_list_that_comes_and_goes_is_seen_by_each_new_file() {
         v.syncfs(&c).unwrap();
         v.checkpoint().unwrap();
     };
-    for _ in 0..3 {
+    for round in 0..4 {
         assert!(!inherits());
         home();
         assert!(!inherits() && !inherits(), "the volume has none");
         v.setxattr(&c, d, DEFAULT, &acl(2), false, false, false)
             .unwrap();
         assert!(inherits(), "not applied");
+        if round % 2 == 1 {
+            // A group changes the set, and is taken back when what it lay over is home.
+            let group = v.group_begin(c.stream, 0, None).unwrap();
+            let inside = cx(group.0);
+            v.setxattr(&inside, d, b"user.x", b"1", false, false, false)
+                .unwrap();
+            home();
+            v.group_abort(group).unwrap();
+        }
         home();
         assert!(inherits() && inherits(), "applied");
         v.removexattr(&c, d, DEFAULT).unwrap();

@@ -111,7 +111,7 @@ impl Image {
         } else {
             dir.find(name)?
         };
-        if found.is_none() {
+        if found.is_none() && !dots(name) {
             self.absent.searched(&dir);
         }
         Ok(found.map(|(_, ino, ftype)| (ino, ftype)))

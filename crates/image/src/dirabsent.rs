@@ -120,20 +120,21 @@ impl Slots {
 impl Absent {
     /// The directory does not have this name. False: it may have it.
     pub fn is_absent(&self, dir: Ino, name: &[u8]) -> bool {
-        let slots = self.slots.lock();
-        match slots.all.get(&dir) {
-            Some(Slot::Known(filter)) => !filter.has(self.hash.hash_one(name)),
+        let hash = self.hash.hash_one(name);
+        match self.slots.lock().all.get(&dir) {
+            Some(Slot::Known(filter)) => !filter.has(hash),
             _ => false,
         }
     }
 
     /// A directory of so many blocks is about to get this name.
     pub fn add(&self, dir: Ino, name: &[u8], blocks: u32) {
+        let hash = self.hash.hash_one(name);
         let mut slots = self.slots.lock();
         let Some(Slot::Known(filter)) = slots.all.get_mut(&dir) else {
             return;
         };
-        let grown = filter.add(self.hash.hash_one(name));
+        let grown = filter.add(hash);
         if grown > 0 {
             let many = filter.names > blocks as usize * NAMES_PER_BLOCK;
             let over = many || filter.bytes() > FILTER_MAX;

@@ -20,6 +20,7 @@ use ccfs_ext4::inode::{
 };
 use ccfs_image::Wait;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Flags that FS_IOC_SETFLAGS may change: sync, immutable, append, nodump, noatime; nocow is refused.
 const FLAGS_SETTABLE: u32 =
@@ -550,6 +551,8 @@ impl Calls {
         let set = Arc::new(all);
         op.layer(inode, st).body.write().xattrs = Some(set.clone());
         st.xattrs = Some(set);
+        // The image will have others when this set goes, also where an abort takes it back: what lay below may be home by then.
+        inode.no_default_acl.store(false, Ordering::Relaxed);
         if st.is_dir() {
             op.set_xattr_last(inode, st);
         }

@@ -117,6 +117,10 @@ impl Calls {
             if !st.is_dir() {
                 return errno(libc::ENOTDIR);
             }
+            // Its number can be another directory's in the image, which is not looked at without that one's lock.
+            if st.dead {
+                return errno(libc::ENOENT);
+            }
             match name {
                 b"." => Err(parent),
                 b".." => Err(self.parent_of(&dir, &st)?),

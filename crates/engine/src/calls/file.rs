@@ -298,6 +298,7 @@ impl Calls {
                 self.change_block(op, inode, st, &layer, cell, at, bytes);
             }
         }
+        debug_assert!(parts.peek().is_none(), "each is in its place");
         self.count_blocks(st, fresh.len() as u64);
         op.put_fresh(&layer, fresh.into_iter());
     }

@@ -5,7 +5,6 @@ use crate::overlay::objects::{DirState, FileLayer, Inode, LayerBody, Name, Overl
 use crate::overlay::txn::{same, take_off};
 use ccfs_image::Mapping;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Home {
     /// The image says now what the transaction's layers said: they go.
@@ -95,7 +94,6 @@ impl Home {
             self.image.alloc().release_inode(ino);
         } else if st.layers.is_empty() {
             st.xattrs = None;
-            inode.no_default_acl.store(false, Ordering::Relaxed);
             st.target = None;
             st.set_committed_blocks(self.image.blocks512(ino)?);
         }

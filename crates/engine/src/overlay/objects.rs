@@ -167,7 +167,7 @@ pub struct Inode {
     pub seen: AtomicBool,
     /// The kernel has written back what a shared mapping had stored.
     pub stored_to: AtomicBool,
-    /// The image has no default ACL of it: every new file asks for its directory's. (`State::xattrs` comes first.)
+    /// The image has no default ACL of it, and none has come since: every new file asks for its directory's. (`State::xattrs` comes first.)
     pub no_default_acl: AtomicBool,
     /// Up to where the kernel may have read it since it gave its pages back, bytes.
     pub read_end: AtomicU64,

@@ -210,7 +210,11 @@ impl Workload for Calls {
             }
             false => None,
         };
-        let inodes = rustix::fs::statvfs(dir)?.f_favail / self.threads as u64;
+        let volume = rustix::fs::statvfs(dir)?;
+        let inodes = match volume.f_files {
+            0 => u64::MAX, // There is no bound (btrfs).
+            _ => volume.f_favail / self.threads as u64,
+        };
         self.most.store(inodes - inodes / 10, Relaxed);
         let root = session.as_ref().map(|s| s.root()).transpose()?;
         let mut tree = Tree {

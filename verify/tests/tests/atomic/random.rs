@@ -1,6 +1,6 @@
 //! Groups of random changes, taken back or committed, by seed (`CCFS_TEST_SEED`): the tree is what it was, or what the group made of it, to everybody, however
 //! the kernel had cached it; also after `kill -9`.
-use crate::common::{PATIENCE, assert_same, is_same, on_a_thread, on_each_transport, root};
+use crate::common::{assert_same, is_same, on_a_thread, on_each_transport, root};
 use ccfs_client as client;
 use ccfs_testkit::Rng;
 use ccfs_tests::harness::{Entry, Tree, Volume};
@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: u64 = 24;
 const OPERATIONS: u64 = 20;
+/// The kernel is told within milliseconds, on a machine that is not busy.
+const TOLD_WITHIN: Duration = Duration::from_secs(20);
 const DIRS: [&str; 4] = ["", "p/", "q/", "p/r/"];
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -142,17 +144,18 @@ fn interfere(v: &Volume, name: &str, file: &OwnedFd, before: &Tree, round: u64) 
     let old = &before.0[name];
     let mode = old.stat.perm() ^ 0o010;
     sys::fchmod(file, mode).expect("it gets through");
+    let seen = sys::fstat(file).expect("fstat");
+    assert_eq!(seen.perm(), mode, "round {round}");
     // Whoever was in its way does not wait until the kernel has forgotten the group: pages can be the group's for a moment, and a name that is
     // listed can be said not to be there, on which the walk panics.
     let now = || {
         let mut now = tree(v);
         if let Some(entry) = now.0.get_mut(name) {
-            assert_eq!(entry.stat.perm(), mode, "round {round}");
             (entry.stat.mode, entry.stat.ctime) = (old.stat.mode, old.stat.ctime);
         }
         now
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TOLD_WITHIN;
     let is_back = || std::thread::scope(|s| s.spawn(|| is_same(before, &now())).join());
     while Instant::now() < end && !is_back().unwrap_or(false) {
         std::thread::sleep(Duration::from_millis(5));
