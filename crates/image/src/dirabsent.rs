@@ -71,9 +71,9 @@ impl Filter {
     /// Bytes that it takes more than before.
     fn add(&mut self, hash: u64) -> usize {
         let mut grown = 0;
-        let full = |part: &Box<[u64]>| part.len() * NAMES_PER_WORD;
-        if self.parts.last().is_none_or(|p| self.in_last >= full(p)) {
-            let words = self.parts.last().map_or(FIRST, |p| p.len() * GROWTH);
+        let last = self.parts.last().map_or(0, |part| part.len());
+        if self.in_last >= last * NAMES_PER_WORD {
+            let words = if last == 0 { FIRST } else { last * GROWTH };
             self.parts.push(vec![0; words].into());
             (self.in_last, grown) = (0, words * 8);
         }
