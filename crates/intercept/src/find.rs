@@ -1,0 +1,262 @@
+//! Looks for the system calls of a library.
+//!
+//! Its code is read from the beginning to the end, as a compiler wrote it. Of the instructions before a `syscall` as many are replaced as a jump
+//! needs; none of them may be a jump or a call, may depend on where it is, or be where another jump leads, but for the first. Where that
+//! cannot be, `syscall` and what follows it are replaced, too, if it may be moved: then a restart by the kernel comes to the copy.
+use crate::plan::{ANY, ID_MAX, Site, WINDOW_MAX};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use object::read::elf::{ElfFile64, FileHeader};
+use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
+use std::collections::HashSet;
+
+/// Bytes of a jump.
+const JUMP: usize = 5;
+/// Instructions before a `syscall` in which its number is looked for.
+const BEFORE: usize = 16;
+
+/// What was found in a library.
+#[derive(Debug)]
+pub struct Found {
+    /// Its build id.
+    pub id: Vec<u8>,
+    /// Where its calls can be led elsewhere.
+    pub sites: Vec<Site>,
+    /// The numbers of those that cannot ([`ANY`]: unknown), with their places.
+    pub left: Vec<(u64, u32)>,
+}
+
+/// Why a library cannot be changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfit {
+    /// It is no library for this machine (x86-64).
+    Foreign(String),
+    /// It has no build id, so it could be taken for another one.
+    NoId,
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unfit::Foreign(why) => write!(f, "it is no library for x86-64: {why}"),
+            Unfit::NoId => write!(f, "it has no build id"),
+        }
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+/// Looks through a library's file.
+///
+/// # Errors
+/// It is none for this machine, or has no build id.
+pub fn calls(file: &[u8]) -> Result<Found, Unfit> {
+    let foreign = |why: &dyn ToString| Unfit::Foreign(why.to_string());
+    let elf = ElfFile64::<object::LittleEndian>::parse(file).map_err(|e| foreign(&e))?;
+    let machine = elf.elf_header().e_machine(object::LittleEndian);
+    if machine != object::elf::EM_X86_64 {
+        return Err(foreign(&format!("machine {machine}")));
+    }
+    let id = elf
+        .build_id()
+        .map_err(|e| foreign(&e))?
+        .ok_or(Unfit::NoId)?;
+    if id.is_empty() || id.len() > ID_MAX {
+        return Err(Unfit::NoId);
+    }
+    let mut code = Code_::default();
+    for section in elf.sections().filter(|s| s.kind() == SectionKind::Text) {
+        let bytes = section.data().map_err(|e| foreign(&e))?;
+        code.read(bytes, section.address());
+    }
+    code.targets
+        .extend(elf.dynamic_symbols().map(|s| s.address()));
+    let mut found = Found {
+        id: id.to_vec(),
+        sites: Vec::new(),
+        left: Vec::new(),
+    };
+    for at in 0..code.all.len() {
+        if code.all[at].0.code() == Code::Syscall {
+            match code.before(at).or_else(|| code.around(at)) {
+                Some(site) => found.sites.push(site),
+                None => found.left.push((code.all[at].0.ip(), code.number(at))),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// All instructions, and where jumps lead.
+#[derive(Default)]
+struct Code_ {
+    all: Vec<(Instruction, [u8; 15])>,
+    targets: HashSet<u64>,
+}
+
+impl Code_ {
+    fn read(&mut self, bytes: &[u8], address: u64) {
+        let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let from = decoder.position();
+            let one = decoder.decode();
+            if one.is_invalid() {
+                continue;
+            }
+            let mut own = [0; 15];
+            own[..one.len()].copy_from_slice(&bytes[from..from + one.len()]);
+            if matches!(one.op0_kind(), OpKind::NearBranch64) {
+                self.targets.insert(one.near_branch_target());
+            }
+            if one.code() == Code::Endbr64 {
+                self.targets.insert(one.ip());
+            }
+            self.all.push((one, own));
+        }
+    }
+
+    /// It may be carried out at another place.
+    fn moves(&self, at: usize) -> bool {
+        let one = &self.all[at].0;
+        one.flow_control() == FlowControl::Next && !one.is_ip_rel_memory_operand()
+    }
+
+    fn is_target(&self, at: usize) -> bool {
+        self.targets.contains(&self.all[at].0.ip())
+    }
+
+    /// The instruction before this one lies directly before it.
+    fn follows(&self, at: usize) -> bool {
+        at > 0 && self.all[at - 1].0.next_ip() == self.all[at].0.ip()
+    }
+
+    /// The instructions before the call, if they can be replaced; and it stays.
+    fn before(&self, call: usize) -> Option<Site> {
+        let first = self.first_before(call, JUMP)?;
+        self.site(first, call, call)
+    }
+
+    /// The first of so many bytes before an instruction, at least; all of them can be moved, and nothing leads among them.
+    fn first_before(&self, at: usize, bytes: usize) -> Option<usize> {
+        let end = self.all[at].0.ip();
+        let mut first = at;
+        while end - self.all[first].0.ip() < bytes as u64 {
+            let inside = first != at && self.is_target(first);
+            if inside || !self.follows(first) || !self.moves(first - 1) {
+                return None;
+            }
+            first -= 1;
+        }
+        Some(first)
+    }
+
+    /// The call and what follows it, with what is before it where that sets its number.
+    fn around(&self, call: usize) -> Option<Site> {
+        if self.is_target(call) || !self.follows(call) || !self.moves(call - 1) {
+            return None;
+        }
+        let (first, mut end) = (call - 1, call + 1);
+        while self.all.get(end)?.0.ip() - self.all[first].0.ip() < JUMP as u64 {
+            if self.is_target(end) || !self.follows(end) || !self.moves(end) {
+                return None;
+            }
+            end += 1;
+        }
+        self.site(first, call, end)
+    }
+
+    /// Instructions `[first, end)` are replaced.
+    fn site(&self, first: usize, call: usize, end: usize) -> Option<Site> {
+        let start = self.all[first].0.ip();
+        let mut bytes = [0; WINDOW_MAX];
+        let mut len = 0;
+        for (one, own) in &self.all[first..end] {
+            bytes
+                .get_mut(len..len + one.len())?
+                .copy_from_slice(&own[..one.len()]);
+            len += one.len();
+        }
+        Some(Site {
+            start,
+            len: len as u32,
+            call: (self.all[call].0.ip() - start) as u32,
+            number: self.number(call),
+            bytes,
+            unused: 0,
+        })
+    }
+
+    /// The number of a call, as the instructions before it set it.
+    fn number(&self, call: usize) -> u32 {
+        for at in (call.saturating_sub(BEFORE)..call).rev() {
+            let (one, _) = &self.all[at];
+            if one.flow_control() != FlowControl::Next
+                && one.flow_control() != FlowControl::ConditionalBranch
+            {
+                return ANY;
+            }
+            let is_number = one.op_count() > 0
+                && one.op0_kind() == OpKind::Register
+                && one.op0_register().full_register() == Register::RAX;
+            if is_number {
+                let zero = matches!(one.code(), Code::Xor_r32_rm32 | Code::Xor_rm32_r32)
+                    && one.op1_kind() == OpKind::Register
+                    && one.op1_register() == one.op0_register();
+                return match one.code() {
+                    Code::Mov_r32_imm32 => one.immediate32(),
+                    _ if zero => 0,
+                    _ => ANY,
+                };
+            }
+            if self.is_target(at + 1) && at + 1 != call && self.is_target(call) {
+                return ANY;
+            }
+        }
+        ANY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The C library of this machine.
+    fn libc() -> Vec<u8> {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let line = maps.lines().find(|l| l.contains("libc.so.6"));
+        let path = line
+            .and_then(|l| l.split_whitespace().last())
+            .expect("a C library");
+        std::fs::read(path).expect("read")
+    }
+
+    /// What a file is written and read by can be led elsewhere.
+    #[test]
+    fn calls_for_files_are_found_in_this_machines_library() {
+        let found = calls(&libc()).expect("a library");
+        assert!(found.sites.len() > 300, "{} sites", found.sites.len());
+        let names = [
+            ("read", 0),
+            ("write", 1),
+            ("close", 3),
+            ("fstat", 5),
+            ("lseek", 8),
+            ("pread", 17),
+            ("pwrite", 18),
+            ("fcntl", 72),
+            ("fsync", 74),
+            ("mkdir", 83),
+            ("getdents64", 217),
+            ("openat", 257),
+            ("newfstatat", 262),
+            ("unlinkat", 263),
+            ("renameat", 264),
+        ];
+        for (name, number) in names {
+            assert!(found.sites.iter().any(|s| s.number == number), "{name}");
+            assert!(
+                !found.left.iter().any(|(_, n)| *n == number),
+                "{name} cannot be changed everywhere"
+            );
+        }
+    }
+}

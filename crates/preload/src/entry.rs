@@ -1,0 +1,117 @@
+//! Where a system call comes to: from the middle of a function that expects what the kernel keeps, all registers but three.
+#![allow(unsafe_code)]
+use crate::dispatch;
+use std::arch::global_asm;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Numbers of system calls that there can be.
+pub const NUMBERS: usize = 512;
+
+/// For each number: whether such calls are looked at.
+static WANTED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
+
+/// A system call: its number, and then its result; its arguments.
+#[repr(C)]
+pub struct Call {
+    pub rax: u64,
+    pub args: [u64; 6],
+}
+
+/// From here on calls of this number come to [`dispatch::call`].
+pub fn want(number: usize) {
+    if let Some(one) = WANTED.get(number) {
+        one.store(1, Ordering::Relaxed);
+    }
+}
+
+/// The address that calls are led to.
+pub fn address() -> u64 {
+    unsafe extern "C" {
+        fn ccfs_direct_entry();
+    }
+    ccfs_direct_entry as *const () as u64
+}
+
+extern "C" fn take(call: &mut Call) -> bool {
+    dispatch::call(call)
+}
+
+// What comes here is a `call` below the red zone of the caller; rcx and r11 are anybody's. r11 says whether the call was made here; if not, all but
+// rcx and r11 is as it was. Rust code built for any x86-64 changes of the vector registers only the lower halves of the first sixteen.
+global_asm!(
+    ".pushsection .text.ccfs_direct_entry, \"ax\", @progbits",
+    ".globl ccfs_direct_entry",
+    ".hidden ccfs_direct_entry",
+    ".type ccfs_direct_entry, @function",
+    "ccfs_direct_entry:",
+    "cmp rax, {numbers}",
+    "jae 2f",
+    "lea r11, [rip + {wanted}]",
+    "cmp byte ptr [r11 + rax], 0",
+    "je 2f",
+    "push rbp",
+    "mov rbp, rsp",
+    "push r9",
+    "push r8",
+    "push r10",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push rax",
+    "mov rdi, rsp",
+    "sub rsp, 256",
+    "and rsp, -64",
+    "movaps [rsp], xmm0",
+    "movaps [rsp + 16], xmm1",
+    "movaps [rsp + 32], xmm2",
+    "movaps [rsp + 48], xmm3",
+    "movaps [rsp + 64], xmm4",
+    "movaps [rsp + 80], xmm5",
+    "movaps [rsp + 96], xmm6",
+    "movaps [rsp + 112], xmm7",
+    "movaps [rsp + 128], xmm8",
+    "movaps [rsp + 144], xmm9",
+    "movaps [rsp + 160], xmm10",
+    "movaps [rsp + 176], xmm11",
+    "movaps [rsp + 192], xmm12",
+    "movaps [rsp + 208], xmm13",
+    "movaps [rsp + 224], xmm14",
+    "movaps [rsp + 240], xmm15",
+    "cld",
+    "call {take}",
+    "movzx r11d, al",
+    "movaps xmm0, [rsp]",
+    "movaps xmm1, [rsp + 16]",
+    "movaps xmm2, [rsp + 32]",
+    "movaps xmm3, [rsp + 48]",
+    "movaps xmm4, [rsp + 64]",
+    "movaps xmm5, [rsp + 80]",
+    "movaps xmm6, [rsp + 96]",
+    "movaps xmm7, [rsp + 112]",
+    "movaps xmm8, [rsp + 128]",
+    "movaps xmm9, [rsp + 144]",
+    "movaps xmm10, [rsp + 160]",
+    "movaps xmm11, [rsp + 176]",
+    "movaps xmm12, [rsp + 192]",
+    "movaps xmm13, [rsp + 208]",
+    "movaps xmm14, [rsp + 224]",
+    "movaps xmm15, [rsp + 240]",
+    "lea rsp, [rbp - 56]",
+    "pop rax",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop r10",
+    "pop r8",
+    "pop r9",
+    "pop rbp",
+    "ret",
+    "2:",
+    "xor r11d, r11d",
+    "ret",
+    ".size ccfs_direct_entry, . - ccfs_direct_entry",
+    ".popsection",
+    numbers = const NUMBERS,
+    wanted = sym WANTED,
+    take = sym take,
+);

@@ -1,0 +1,11 @@
+//! What is loaded into programs whose calls on a mount shall not go through the kernel (`ccfs direct`).
+//!
+//! Before the program begins, the system calls of its C library are led here ([`patch`]). Each comes to [`dispatch`], in the middle of
+//! whatever the program does: it may hold any lock of the library, be in a signal handler, or have little stack. So nothing here calls the C library
+//! where a call may come from; system calls are made by rustix, whose instructions are its own.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+mod dispatch;
+mod entry;
+mod patch;
+mod start;
