@@ -13,6 +13,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("client", &[]),
     ("remote", &["device", "ext4"]),
     ("libccfs", &["client"]),
+    ("intercept", &[]),
+    ("preload", &["intercept"]),
     ("image", &["device", "ext4"]),
     ("log", &["device", "ext4"]),
     ("engine", &["device", "ext4", "image", "log"]),

@@ -1,5 +1,5 @@
 //! Whose a call is.
-use crate::entry::Call;
+use crate::call::Call;
 
 /// A number that Linux gives to no call on x86-64 (x32's begin at 512): whoever makes it is told that its calls come here.
 pub const HERE: u64 = 511;

@@ -1,5 +1,6 @@
 //! Where a system call comes to: from the middle of a function that expects what the kernel keeps, all registers but three.
 #![allow(unsafe_code)]
+use crate::call::Call;
 use crate::dispatch;
 use std::arch::global_asm;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,13 +10,6 @@ pub const NUMBERS: usize = 512;
 
 /// For each number: whether such calls are looked at.
 static WANTED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
-
-/// A system call: its number, and then its result; its arguments.
-#[repr(C)]
-pub struct Call {
-    pub rax: u64,
-    pub args: [u64; 6],
-}
 
 /// From here on calls of this number come to [`dispatch::call`].
 pub fn want(number: usize) {

@@ -4,7 +4,10 @@
 //! whatever the program does: it may hold any lock of the library, be in a signal handler, or have little stack. So nothing here calls the C library
 //! where a call may come from; system calls are made by rustix, whose instructions are its own.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
 
+mod call;
 mod dispatch;
 mod entry;
 mod patch;
