@@ -240,6 +240,7 @@ pub fn a_sync_in_flight_ends() {
         ok(sys::syncfs(&root(&v)));
         drop(written(&v.path("f")));
         std::fs::metadata(&dir).expect("the root");
+        let told = v.status()["mount"].clone();
         ok(sys::kill(pid, libc::SIGSTOP));
         let mut sync = Command::new("sync").args(args).spawn().expect("sync");
         let end = Instant::now() + PATIENCE;
@@ -250,7 +251,8 @@ pub fn a_sync_in_flight_ends() {
         }
         // Whatever comes: sync(2) of the machine waits for a daemon that is stopped.
         v.kill9();
-        assert!(waits, "sync {args:?} waits for nobody");
+        let log = v.daemon_log();
+        assert!(waits, "sync {args:?} waits for nobody; {told}\n{log}");
         while !has_ended(&mut sync) {
             assert!(
                 Instant::now() < end,
