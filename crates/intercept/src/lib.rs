@@ -1,6 +1,6 @@
 //! Where the system calls of a C library are, and how they are led elsewhere.
 //!
-//! A program makes its system calls by instructions of its C library. [`find`] looks for these in the library's file once, and writes down
+//! A program makes its system calls by instructions of its C library. `find` looks for these in the library's file once, and writes down
 //! a [`plan`] of how each is replaced; whoever is loaded into a program only carries that out, which costs microseconds.
 //!
 //! An instruction `syscall` has two bytes, a jump five. So the jump takes the place of the instructions *before* it, which set the number of the
