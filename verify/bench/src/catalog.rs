@@ -29,6 +29,15 @@ const DIRECT: [(&str, Act, usize, &str); 6] = [
     ),
     ("unlink", Act::Unlink, 1, "an unlink"),
 ];
+/// The names that `--only` means by one: that of a workload, or else all that begin so.
+pub fn named(only: &str, all: &[Box<dyn Experiment>]) -> Vec<String> {
+    let names = || all.iter().map(|e| e.name());
+    match names().find(|name| name == only) {
+        Some(whole) => vec![whole],
+        None => names().filter(|name| name.starts_with(only)).collect(),
+    }
+}
+
 /// Everything that is measured at a scale, in the order in which it is measured and reported.
 pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
     let mut all: Vec<Box<dyn Experiment>> = Vec::new();

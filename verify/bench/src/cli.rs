@@ -2,7 +2,7 @@
 use crate::catalog;
 use crate::disk::DiskKind;
 use crate::engine::load::{Job, THREADS_MAX};
-use crate::experiment::{Experiment, Group};
+use crate::experiment::Group;
 use crate::session::Plan;
 use crate::system::System;
 use crate::workload::Scale;
@@ -134,13 +134,13 @@ impl RunArgs {
         let plan = self.plan();
         let all = catalog::all(Scale(plan.scale));
         for name in &self.only {
-            let named = |e: &dyn Experiment| e.name().starts_with(name.as_str());
-            let mut those = all.iter().filter(|e| named(e.as_ref())).peekable();
-            let Some(one) = those.peek().map(|e| e.name()) else {
+            let named = catalog::named(name, &all);
+            let Some(one) = named.first() else {
                 return Err(format!(
                     "--only {name}: no workload's name begins so; --list names them"
                 ));
             };
+            let mut those = all.iter().filter(|e| named.contains(&e.name()));
             if !those.any(|e| plan.groups.contains(&e.group())) {
                 return Err(format!("--only {name}: {one} is in no --group named"));
             }

@@ -49,12 +49,14 @@ impl Plan {
     /// The experiments that were asked for, and can be made here; a line for each of the others.
     fn experiments(&self) -> Result<Vec<Box<dyn Experiment>>> {
         let mut all = catalog::all(Scale(self.scale));
-        let names: HashSet<String> = all.iter().map(|e| e.name()).collect();
+        let named: HashSet<String> = self
+            .only
+            .iter()
+            .flat_map(|o| catalog::named(o, &all))
+            .collect();
         all.retain(|e| {
-            let name = e.name();
-            let is = |o: &String| name == *o || name.starts_with(o) && !names.contains(o);
-            let named = self.only.iter().any(is);
-            self.groups.contains(&e.group()) && (self.only.is_empty() || named)
+            let named = self.only.is_empty() || named.contains(&e.name());
+            self.groups.contains(&e.group()) && named
         });
         let mut possible = Vec::new();
         for experiment in all {
