@@ -82,33 +82,22 @@ impl AlignedBuf {
 
     /// A copy of `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        assert!(!bytes.is_empty());
-        let ptr = if bytes.len() == pool::BLOCK {
-            pool::take()
-        } else {
-            let layout = Self::layout(bytes.len());
-            // SAFETY: the layout has a non-zero size.
-            let raw = unsafe { alloc(layout) };
-            NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout))
-        };
-        // SAFETY: the new memory has the length of `bytes` and does not overlap it; all of it is initialised here.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr(), bytes.len()) };
-        AlignedBuf {
-            ptr,
-            len: bytes.len(),
-        }
+        AlignedBuf::around(bytes.len(), 0, bytes)
     }
 
     /// `len` bytes, `bytes` from `at` on and zeros around them: each is written once. Panics where they do not fit in.
     pub fn around(len: usize, at: usize, bytes: &[u8]) -> Self {
         assert!(len > 0 && at + bytes.len() <= len);
-        if len != pool::BLOCK {
-            let mut buf = AlignedBuf::zeroed(len);
-            buf[at..at + bytes.len()].copy_from_slice(bytes);
-            return buf;
-        }
-        let (ptr, end) = (pool::take(), at + bytes.len());
-        // SAFETY: the pool's blocks have this size, and this one is nobody else's; `bytes` fit in, as was checked.
+        let ptr = if len == pool::BLOCK {
+            pool::take()
+        } else {
+            let layout = Self::layout(len);
+            // SAFETY: the layout has a non-zero size.
+            let raw = unsafe { alloc(layout) };
+            NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout))
+        };
+        let end = at + bytes.len();
+        // SAFETY: the new memory has `len` bytes and is nobody else's; `bytes` fit in, as was checked, and all of it is initialised here.
         unsafe {
             ptr.write_bytes(0, at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr().add(at), bytes.len());

@@ -43,6 +43,16 @@ enum Slot {
     Known(Filter),
 }
 
+impl Slot {
+    fn bytes(&self) -> usize {
+        SLOT_BYTES
+            + match self {
+                Slot::Searched(_) => 0,
+                Slot::Known(filter) => filter.bytes(),
+            }
+    }
+}
+
 #[derive(Default)]
 struct Filter {
     parts: Vec<Box<[u64]>>,
@@ -92,20 +102,12 @@ impl Filter {
 
 impl Slots {
     fn forget(&mut self, dir: Ino) {
-        let bytes = match self.all.remove(&dir) {
-            Some(Slot::Known(filter)) => filter.bytes() + SLOT_BYTES,
-            Some(Slot::Searched(_)) => SLOT_BYTES,
-            None => 0,
-        };
-        self.bytes -= bytes;
+        self.bytes -= self.all.remove(&dir).map_or(0, |slot| slot.bytes());
     }
 
     fn put(&mut self, dir: Ino, slot: Slot) {
         self.forget(dir);
-        self.bytes += SLOT_BYTES;
-        if let Slot::Known(filter) = &slot {
-            self.bytes += filter.bytes();
-        }
+        self.bytes += slot.bytes();
         self.all.insert(dir, slot);
         self.bound();
     }
@@ -205,11 +207,10 @@ mod tests {
 
     fn bytes(absent: &Absent) -> usize {
         let slots = absent.slots.lock();
-        let of = |slot: &Slot| match slot {
-            Slot::Known(filter) => filter.bytes() + SLOT_BYTES,
-            Slot::Searched(_) => SLOT_BYTES,
-        };
-        assert_eq!(slots.bytes, slots.all.values().map(of).sum::<usize>());
+        assert_eq!(
+            slots.bytes,
+            slots.all.values().map(Slot::bytes).sum::<usize>()
+        );
         slots.bytes
     }
 

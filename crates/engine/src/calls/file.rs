@@ -307,7 +307,6 @@ impl Calls {
     fn filled(&self, base: Option<AlignedBuf>, at: usize, bytes: &[u8]) -> AlignedBuf {
         let bs = self.block_size() as usize;
         match base {
-            None if bytes.len() == bs => AlignedBuf::from_bytes(bytes),
             None => AlignedBuf::around(bs, at, bytes),
             Some(mut buf) => {
                 buf[at..at + bytes.len()].copy_from_slice(bytes);
