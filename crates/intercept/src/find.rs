@@ -3,14 +3,12 @@
 //! Its code is read from the beginning to the end, as a compiler wrote it. Of the instructions before a `syscall` as many are replaced as a jump
 //! needs; none of them may be a jump or a call, may depend on where it is, or be where another jump leads, but for the first. Where that
 //! cannot be, `syscall` and what follows it are replaced, too, if it may be moved: then a restart by the kernel comes to the copy.
-use crate::plan::{ANY, ID_MAX, Site, WINDOW_MAX};
+use crate::plan::{ANY, ID_MAX, JUMP, Site, WINDOW_MAX};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use std::collections::HashSet;
 
-/// Bytes of a jump.
-const JUMP: usize = 5;
 /// Instructions before a `syscall` in which its number is looked for.
 const BEFORE: usize = 16;
 
@@ -63,7 +61,7 @@ pub fn calls(file: &[u8]) -> Result<Found, Unfit> {
     if id.is_empty() || id.len() > ID_MAX {
         return Err(Unfit::NoId);
     }
-    let mut code = Code_::default();
+    let mut code = Text::default();
     for section in elf.sections().filter(|s| s.kind() == SectionKind::Text) {
         let bytes = section.data().map_err(|e| foreign(&e))?;
         code.read(bytes, section.address());
@@ -88,12 +86,12 @@ pub fn calls(file: &[u8]) -> Result<Found, Unfit> {
 
 /// All instructions, and where jumps lead.
 #[derive(Default)]
-struct Code_ {
+struct Text {
     all: Vec<(Instruction, [u8; 15])>,
     targets: HashSet<u64>,
 }
 
-impl Code_ {
+impl Text {
     fn read(&mut self, bytes: &[u8], address: u64) {
         let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
         while decoder.can_decode() {
@@ -129,24 +127,18 @@ impl Code_ {
         at > 0 && self.all[at - 1].0.next_ip() == self.all[at].0.ip()
     }
 
-    /// The instructions before the call, if they can be replaced; and it stays.
+    /// The instructions before the call, if they can be replaced; and it stays. All of them can be moved, and nothing leads among them.
     fn before(&self, call: usize) -> Option<Site> {
-        let first = self.first_before(call, JUMP)?;
-        self.site(first, call, call)
-    }
-
-    /// The first of so many bytes before an instruction, at least; all of them can be moved, and nothing leads among them.
-    fn first_before(&self, at: usize, bytes: usize) -> Option<usize> {
-        let end = self.all[at].0.ip();
-        let mut first = at;
-        while end - self.all[first].0.ip() < bytes as u64 {
-            let inside = first != at && self.is_target(first);
+        let end = self.all[call].0.ip();
+        let mut first = call;
+        while end - self.all[first].0.ip() < JUMP as u64 {
+            let inside = first != call && self.is_target(first);
             if inside || !self.follows(first) || !self.moves(first - 1) {
                 return None;
             }
             first -= 1;
         }
-        Some(first)
+        self.site(first, call, call)
     }
 
     /// The call and what follows it, with what is before it where that sets its number.

@@ -7,6 +7,8 @@ pub const MAGIC: [u8; 8] = *b"ccfsplan";
 pub const VERSION: u32 = 1;
 /// Most bytes of a library's build id.
 pub const ID_MAX: usize = 32;
+/// Bytes of the jump that takes a place: so many are replaced at least.
+pub const JUMP: usize = 5;
 /// Most bytes that are replaced at a place.
 pub const WINDOW_MAX: usize = 24;
 /// No number: the call's is known only when it is made.
@@ -65,7 +67,11 @@ impl<'a> Plan<'a> {
             return None;
         }
         let sites = <[Site]>::ref_from_bytes_with_elems(rest, head.sites as usize).ok()?;
-        let right = |s: &Site| (5..=WINDOW_MAX as u32).contains(&s.len) && s.call <= s.len;
+        // The two bytes of `syscall` are replaced as a whole, or not at all.
+        let right = |s: &Site| {
+            let call = s.call == s.len || s.call < s.len - 1;
+            (JUMP as u32..=WINDOW_MAX as u32).contains(&s.len) && call
+        };
         sites.iter().all(right).then_some(Plan { head, sites })
     }
 
@@ -114,6 +120,7 @@ mod tests {
             (48, 200),
             (64, 4),
             (64, 25),
+            (68, 4),
             (68, 6),
         ] {
             let mut other = bytes.clone();

@@ -4,7 +4,7 @@
 //! carries out what was replaced, asks (`entry`), and goes back: behind the call, or to it.
 #![allow(unsafe_code)]
 use crate::entry;
-use ccfs_intercept::plan::{Plan, Site};
+use ccfs_intercept::plan::{JUMP, Plan, Site, WINDOW_MAX};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::ffi::{CStr, c_int, c_void};
@@ -17,7 +17,7 @@ const REACH: u64 = 1 << 30;
 const STEP: u64 = 1 << 20;
 
 /// Leads the calls of the C library here, as its plan says. Where anything is not as planned nothing is changed.
-pub fn library(plan: &CStr) -> Option<usize> {
+pub fn library(plan: &CStr) -> Option<()> {
     let file = open(plan, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let len = usize::try_from(fstat(&file).ok()?.st_size).ok()?;
     // SAFETY: a new mapping of a file that nobody changes: whoever writes plans puts new files into their place.
@@ -47,13 +47,13 @@ struct Library {
     end: u64,
 }
 
-fn carry_out(plan: &Plan<'_>) -> Option<usize> {
+fn carry_out(plan: &Plan<'_>) -> Option<()> {
     let library = find(plan.id())?;
     let all_there = plan.sites.iter().all(|site| is_there(&library, site));
     if !all_there || plan.sites.is_empty() {
         return None;
     }
-    let stubs = Stubs::near(&library, plan.sites.len() * STUB_MAX + JUMP_FAR)?;
+    let mut stubs = Stubs::near(&library, plan.sites.len() * STUB_MAX + JUMP_FAR)?;
     let (page, len) = pages(library.start, library.end);
     let text = page as *mut c_void;
     let writes = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -69,7 +69,7 @@ fn carry_out(plan: &Plan<'_>) -> Option<usize> {
         let _ = mprotect(text, len, runs);
     }
     stubs.finish();
-    Some(plan.sites.len())
+    Some(())
 }
 
 fn pages(start: u64, end: u64) -> (u64, usize) {
@@ -82,7 +82,8 @@ fn pages(start: u64, end: u64) -> (u64, usize) {
 fn is_there(library: &Library, site: &Site) -> bool {
     let start = library.base.wrapping_add(site.start);
     let len = site.len as usize;
-    let inside = library.start <= start && start + site.len as u64 + 2 <= library.end;
+    let end = start.checked_add(u64::from(site.len) + 2);
+    let inside = library.start <= start && end.is_some_and(|end| end <= library.end);
     // SAFETY: inside the code of a loaded library, which can be read.
     inside && unsafe { std::slice::from_raw_parts(start as *const u8, len) } == &site.bytes[..len]
 }
@@ -158,9 +159,9 @@ const JUMP_FAR: usize = 14;
 /// # Safety
 /// The bytes can be written, and both are less than two gigabytes apart.
 unsafe fn jump_to(from: u64, to: u64, len: usize) {
-    let mut bytes = [0xCC; ccfs_intercept::plan::WINDOW_MAX];
+    let mut bytes = [0xCC; WINDOW_MAX];
     bytes[0] = 0xE9;
-    bytes[1..5].copy_from_slice(&relative(from + 5, to));
+    bytes[1..JUMP].copy_from_slice(&relative(from + JUMP as u64, to));
     // SAFETY: the caller's promise.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), from as *mut u8, len) };
 }
@@ -169,13 +170,12 @@ fn relative(from: u64, to: u64) -> [u8; 4] {
     (to.wrapping_sub(from) as i32).to_le_bytes()
 }
 
-/// Memory near a library.
+/// Memory near a library. It begins with the jump to `entry`.
 struct Stubs {
     start: u64,
     len: usize,
-    /// The jump to `entry`, and where the next stub begins.
-    entry: u64,
-    next: std::cell::Cell<u64>,
+    /// Where the next stub begins.
+    next: u64,
 }
 
 impl Stubs {
@@ -200,11 +200,10 @@ impl Stubs {
             };
             match got {
                 Ok(got) if got as u64 == at => {
-                    let stubs = Stubs {
+                    let mut stubs = Stubs {
                         start: at,
                         len,
-                        entry: at,
-                        next: std::cell::Cell::new(at),
+                        next: at,
                     };
                     stubs.put(&[0xFF, 0x25, 0, 0, 0, 0]);
                     stubs.put(&entry::address().to_le_bytes());
@@ -218,30 +217,30 @@ impl Stubs {
         None
     }
 
-    fn put(&self, bytes: &[u8]) {
-        let at = self.next.get();
+    fn put(&mut self, bytes: &[u8]) {
+        let at = self.next;
         assert!(at + bytes.len() as u64 <= self.start + self.len as u64);
         // SAFETY: inside the memory, which can be written and is nobody else's.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
-        self.next.set(at + bytes.len() as u64);
+        self.next = at + bytes.len() as u64;
     }
 
     /// An instruction whose last four bytes say how far it goes.
-    fn put_relative(&self, instruction: &[u8], to: u64) {
+    fn put_relative(&mut self, instruction: &[u8], to: u64) {
         self.put(instruction);
-        let from = self.next.get() + 4;
+        let from = self.next + 4;
         self.put(&relative(from, to));
     }
 
     /// The stub of a site: its address.
-    fn add(&self, library: &Library, site: &Site) -> u64 {
+    fn add(&mut self, library: &Library, site: &Site) -> u64 {
         const BELOW_RED_ZONE: [u8; 5] = [0x48, 0x8D, 0x64, 0x24, 0x80];
         const BACK: [u8; 8] = [0x48, 0x8D, 0xA4, 0x24, 0x80, 0, 0, 0];
         const WAS_IT_MADE: [u8; 3] = [0x45, 0x85, 0xDB];
-        let (stub, call) = (self.next.get(), site.call as usize);
+        let (stub, call) = (self.next, site.call as usize);
         self.put(&site.bytes[..call]);
         self.put(&BELOW_RED_ZONE);
-        self.put_relative(&[0xE8], self.entry);
+        self.put_relative(&[0xE8], self.start);
         self.put(&BACK);
         self.put(&WAS_IT_MADE);
         let made_at = library.base + site.start + u64::from(site.call);

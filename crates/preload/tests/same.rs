@@ -48,6 +48,12 @@ impl Place {
         to
     }
 
+    /// A library with system calls of its own.
+    fn registers(&self) -> PathBuf {
+        let how = ["-shared", "-fPIC", "-mavx", "-Wl,--build-id"];
+        self.compile("registers.c", "libregisters.so", &how)
+    }
+
     /// The plan of a library.
     fn plan(&self, library: &Path) -> PathBuf {
         let found = find::calls(&std::fs::read(library).expect("read")).expect("a library");
@@ -76,7 +82,8 @@ fn led(command: &mut Command, plan: &Path) -> Output {
     command.output().expect("run")
 }
 
-fn assert_same(what: &str, make: &dyn Fn() -> Command, plan: &Path) {
+/// What the program says, which is the same either way.
+fn assert_same(what: &str, make: &dyn Fn() -> Command, plan: &Path) -> String {
     let (plain, led) = (make().output().expect("run"), led(&mut make(), plan));
     let text = |out: &Output| {
         let [stdout, stderr] =
@@ -85,16 +92,13 @@ fn assert_same(what: &str, make: &dyn Fn() -> Command, plan: &Path) {
     };
     assert_eq!(text(&led), text(&plain), "{what}");
     assert!(!plain.stdout.is_empty(), "{what} says nothing");
+    text(&led).1
 }
 
 #[test]
 fn a_call_keeps_what_the_kernel_keeps() {
     let place = Place::new();
-    let its = place.compile(
-        "registers.c",
-        "libregisters.so",
-        &["-shared", "-fPIC", "-mavx", "-Wl,--build-id"],
-    );
+    let its = place.registers();
     let dir = its
         .parent()
         .expect("a directory")
@@ -126,9 +130,7 @@ fn threads_signals_and_children() {
         place.compile("threads.c", "threads", &[]),
         place.plan_of_libc(),
     );
-    assert_same("threads", &|| Command::new(&program), &plan);
-    let out = led(&mut Command::new(&program), &plan);
-    let text = String::from_utf8_lossy(&out.stdout);
+    let text = assert_same("threads", &|| Command::new(&program), &plan);
     assert!(
         text.matches(": right\n").count() >= 17 && !text.contains("wrong"),
         "{text}"
@@ -178,11 +180,7 @@ fn a_program_finds_out_that_its_calls_are_led() {
 #[test]
 fn a_plan_that_does_not_fit_changes_nothing() {
     let place = Place::new();
-    let its = place.compile(
-        "registers.c",
-        "libregisters.so",
-        &["-shared", "-fPIC", "-mavx", "-Wl,--build-id"],
-    );
+    let its = place.registers();
     let plan = place.plan(&its);
     let (torn, missing) = (place.path("torn"), place.path("missing"));
     let whole = std::fs::read(&plan).expect("read");
