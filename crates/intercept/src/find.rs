@@ -6,11 +6,13 @@
 use crate::plan::{ANY, ID_MAX, JUMP, Site, WINDOW_MAX};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 use object::read::elf::{ElfFile64, FileHeader};
-use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
+use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, SectionKind};
 use std::collections::HashSet;
 
 /// Instructions before a `syscall` in which its number is looked for.
 const BEFORE: usize = 16;
+
+type Elf<'a> = ElfFile64<'a, LittleEndian>;
 
 /// What was found in a library.
 #[derive(Debug)]
@@ -43,27 +45,41 @@ impl std::fmt::Display for Unfit {
 
 impl std::error::Error for Unfit {}
 
+fn foreign(why: impl ToString) -> Unfit {
+    Unfit::Foreign(why.to_string())
+}
+
+/// A library, and its build id.
+fn library(file: &[u8]) -> Result<(Elf<'_>, &[u8]), Unfit> {
+    let elf = Elf::parse(file).map_err(foreign)?;
+    let machine = elf.elf_header().e_machine(LittleEndian);
+    if machine != object::elf::EM_X86_64 {
+        return Err(foreign(format!("machine {machine}")));
+    }
+    let id = elf.build_id().map_err(foreign)?.unwrap_or_default();
+    match (1..=ID_MAX).contains(&id.len()) {
+        true => Ok((elf, id)),
+        false => Err(Unfit::NoId),
+    }
+}
+
+/// The build id of a library. To read its code, as [`calls`] does, takes much longer.
+///
+/// # Errors
+/// It is none for this machine, or has no build id.
+pub fn id(file: &[u8]) -> Result<&[u8], Unfit> {
+    library(file).map(|(_, id)| id)
+}
+
 /// Looks through a library's file.
 ///
 /// # Errors
 /// It is none for this machine, or has no build id.
 pub fn calls(file: &[u8]) -> Result<Found, Unfit> {
-    let foreign = |why: &dyn ToString| Unfit::Foreign(why.to_string());
-    let elf = ElfFile64::<object::LittleEndian>::parse(file).map_err(|e| foreign(&e))?;
-    let machine = elf.elf_header().e_machine(object::LittleEndian);
-    if machine != object::elf::EM_X86_64 {
-        return Err(foreign(&format!("machine {machine}")));
-    }
-    let id = elf
-        .build_id()
-        .map_err(|e| foreign(&e))?
-        .ok_or(Unfit::NoId)?;
-    if id.is_empty() || id.len() > ID_MAX {
-        return Err(Unfit::NoId);
-    }
+    let (elf, id) = library(file)?;
     let mut code = Text::default();
     for section in elf.sections().filter(|s| s.kind() == SectionKind::Text) {
-        let bytes = section.data().map_err(|e| foreign(&e))?;
+        let bytes = section.data().map_err(foreign)?;
         code.read(bytes, section.address());
     }
     code.targets
