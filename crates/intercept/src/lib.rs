@@ -9,6 +9,9 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod calls;
+pub mod environment;
 #[cfg(feature = "find")]
 pub mod find;
 pub mod plan;
+pub mod report;
