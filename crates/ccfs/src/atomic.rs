@@ -1,7 +1,7 @@
 //! `ccfs atomic`: a command that happens as a whole or not at all.
 use crate::cli::AtomicArgs;
-use crate::stream::wait_for_command;
 use crate::volume::{explain, open};
+use crate::wrapped;
 use ccfs_client::{Cause, TakenBack};
 use ccfs_command::{Failure, Outcome, output::print_json, say, warn};
 use serde_json::json;
@@ -14,7 +14,7 @@ pub fn run(args: &AtomicArgs) -> Outcome<u8> {
     let at = open(&args.dir)?;
     let timeout = args.timeout.map(Duration::from_secs);
     ccfs_client::group_begin(&at, timeout).map_err(|e| cannot_begin(&args.dir, e))?;
-    let ran = wait_for_command(&args.command);
+    let ran = wrapped::command(&args.command).and_then(wrapped::wait_for);
     if args.dry_run {
         let changes = ccfs_client::group_changes(&at, 0);
         let ended = ccfs_client::group_abort_and_why(&at, 0);

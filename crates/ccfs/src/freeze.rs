@@ -3,8 +3,8 @@
 //! A process of its own holds the freeze, which ends with it: hundreds of calls that wait may take all that the daemon has for requests, so
 //! that no call gets through that would end it.
 use crate::cli::FreezeArgs;
-use crate::stream::wait_for_command;
 use crate::volume::{explain, open};
+use crate::wrapped;
 use ccfs_command::{Context, Failure, Outcome, say};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -18,7 +18,7 @@ pub fn run(args: &FreezeArgs) -> Outcome<u8> {
     }
     let begun = Instant::now();
     let mut holder = Holder::start(args)?;
-    let ran = wait_for_command(&args.command);
+    let ran = wrapped::command(&args.command).and_then(wrapped::wait_for);
     let in_time = holder.holds() && begun.elapsed() < longest(args);
     drop(holder);
     let code = ran?;

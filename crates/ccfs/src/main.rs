@@ -56,6 +56,7 @@ mod umount;
 mod values;
 mod version;
 mod volume;
+mod wrapped;
 
 /// Pages are allocated and freed by the thousand; glibc gives memory back to the kernel after each batch and faults it in again.
 #[global_allocator]

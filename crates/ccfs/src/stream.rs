@@ -3,19 +3,16 @@ use crate::cli::{
     StreamArgs, StreamCommand, StreamEnterArgs, StreamListArgs, StreamNewArgs, StreamRunArgs,
     StreamShowArgs, StreamSyncArgs,
 };
-use crate::signals::LeftToCommand;
 use crate::stream_ref::StreamRef;
-use crate::trace;
 use crate::volume::{explain, open};
+use crate::{trace, wrapped};
 use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 use ccfs_command::{Failure, Outcome, output::print_json, say};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -100,6 +97,7 @@ fn cannot_name(dir: &Path, name: &str, e: io::Error) -> Failure {
 
 /// Enters the stream, so that the command and its children inherit it.
 fn run_command(args: &StreamRunArgs) -> Outcome<u8> {
+    let command = wrapped::command(&args.command)?;
     let at = open(&args.dir)?;
     let flags = if args.ignore_fsync {
         STREAM_IGNORE_FSYNC
@@ -127,9 +125,9 @@ fn run_command(args: &StreamRunArgs) -> Outcome<u8> {
     })?;
     if !args.sync {
         drop(at);
-        return Err(become_command(&args.command));
+        match wrapped::become_it(command)? {}
     }
-    let code = wait_for_command(&args.command)?;
+    let code = wrapped::wait_for(command)?;
     ccfs_client::stream_sync(&at, 0).map_err(|e| explain(&args.dir, e))?;
     Ok(code)
 }
@@ -139,47 +137,15 @@ fn enter(args: &StreamEnterArgs) -> Outcome<u8> {
     let id = find(&args.stream, &at, &args.dir)?;
     ccfs_client::set_stream(&at, id, None).map_err(|e| explain(&args.dir, e))?;
     drop(at);
-    if !args.command.is_empty() {
-        return Err(become_command(&args.command));
-    }
-    let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty());
-    Err(become_command(&[shell.unwrap_or_else(|| "/bin/sh".into())]))
-}
-
-fn command(words: &[OsString]) -> Outcome<Command> {
-    let [program, rest @ ..] = words else {
-        return Err(Failure::new(2, "a command is needed after --"));
+    let shell = || {
+        let named = std::env::var_os("SHELL").filter(|s| !s.is_empty());
+        Command::new(named.unwrap_or_else(|| "/bin/sh".into()))
     };
-    let mut command = Command::new(program);
-    command.args(rest);
-    Ok(command)
-}
-
-/// Replaces this process; returns only why it could not.
-fn become_command(words: &[OsString]) -> Failure {
-    match command(words) {
-        Ok(mut command) => cannot_run(words, command.exec()),
-        Err(failure) => failure,
-    }
-}
-
-pub fn wait_for_command(words: &[OsString]) -> Outcome<u8> {
-    let mut command = command(words)?;
-    let _left = LeftToCommand::now();
-    let status = command.status();
-    let status = status.map_err(|e| cannot_run(words, e))?;
-    let signal = || status.signal().map_or(1, |s| 128 + s);
-    Ok(status.code().unwrap_or_else(signal) as u8)
-}
-
-fn cannot_run(words: &[OsString], error: io::Error) -> Failure {
-    let code = if error.kind() == io::ErrorKind::NotFound {
-        127
-    } else {
-        126
+    let command = match args.command.is_empty() {
+        true => shell(),
+        false => wrapped::command(&args.command)?,
     };
-    let program = words.first().map(PathBuf::from).unwrap_or_default();
-    Failure::new(code, format!("cannot run {}: {error}", program.display()))
+    match wrapped::become_it(command)? {}
 }
 
 fn new(args: &StreamNewArgs) -> Outcome<()> {
