@@ -40,6 +40,7 @@ pub enum Command {
     Release(ReleaseArgs),
     Stream(StreamArgs),
     Atomic(AtomicArgs),
+    Direct(DirectArgs),
     /// Crash exploration: what a power cut does to any program on any file system
     ///
     /// Starts the program ccfs-crash, which lies beside this one or in PATH, with the arguments given; `ccfs crash --help` names them all.
@@ -412,6 +413,9 @@ pub struct StreamRunArgs {
     /// When the command has ended, make durable what the stream did
     #[arg(long)]
     pub sync: bool,
+    /// Its file calls do not go through the kernel where that can be: see ccfs direct
+    #[arg(long)]
+    pub direct: bool,
     /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
@@ -444,6 +448,33 @@ pub struct AtomicArgs {
     /// Any file or directory of the volume; also its image file or device, LABEL=, UUID=, PARTLABEL= or PARTUUID=
     #[arg(long = "on", value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Runs a command whose file calls do not go through the kernel
+///
+/// On mounted volumes that allow it (-o direct=on) the file calls of the command, and of all that it starts, go to the daemon by shared memory. Their
+/// effect is the same. What only the kernel can do takes its way, as do all calls on other file systems. If there is no such volume, that
+/// is said, and the command runs all the same.
+///
+/// The command needs no change: a library is loaded into it (LD_PRELOAD). It stays without effect in programs that are linked statically, that make
+/// system calls without the C library (Go), or that run with other rights than their caller's (setuid). Needs x86-64 and glibc.
+///
+/// Exits with the command's exit code (128 and the signal's number if a signal ended it); 126 if it cannot be run, 127 if it is not
+/// found, 1 if its calls cannot be led to the library, or if the report cannot be written.
+#[derive(Args, Debug)]
+pub struct DirectArgs {
+    /// Sync calls of the command on these volumes return at once; order is kept all the same
+    #[arg(long)]
+    pub ignore_fsync: bool,
+    /// When the command has ended, say on stderr (or in FILE) which calls were direct, and what took the kernel's way, and why
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub report: Option<Option<PathBuf>>,
+    /// The report as JSON, for programs
+    #[arg(long, requires = "report")]
+    pub json: bool,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

@@ -10,6 +10,7 @@ use crate::cli::MountArgs;
 use crate::codes::mount_code;
 use crate::{logging, signals};
 use ccfs_command::{Context, Failure, Outcome};
+use ccfs_intercept::environment;
 use rustix::fs::{Mode, OFlags};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -29,6 +30,8 @@ pub fn start(args: &MountArgs, target: &Path, dir: &Path) -> Outcome<Daemon> {
         std::env::current_exe().or_fail(mount_code::SYSTEM, "cannot find this program")?;
     let mut command = Command::new(program);
     command.arg0(NAME).arg("mount").arg("--daemon");
+    // Who mounts under `ccfs direct` does not mean the daemon.
+    command.env_remove(environment::name(environment::PLAN));
     for list in &args.options {
         command.arg("-o").arg(list);
     }

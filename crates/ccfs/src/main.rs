@@ -9,6 +9,7 @@ mod cli;
 mod codes;
 mod completions;
 mod daemon;
+mod direct;
 mod dirtier;
 mod elsewhere;
 mod ext4_options;
@@ -146,6 +147,7 @@ fn command_line(args: &[OsString]) -> (&'static str, Outcome<u8>) {
         Command::Stream(a) => ("ccfs stream", stream::run(&a)),
         Command::Freeze(a) => ("ccfs freeze", freeze::run(&a)),
         Command::Atomic(a) => ("ccfs atomic", atomic::run(&a)),
+        Command::Direct(a) => ("ccfs direct", direct::run(&a)),
         Command::Crash(a) => ("ccfs crash", sisters::run(&sisters::CRASH, &a.args)),
         Command::Adopt(a) => ("ccfs adopt", done(adopt::adopt(&a))),
         Command::Release(a) => ("ccfs release", done(adopt::release(&a))),

@@ -1,10 +1,11 @@
 //! Signals: those of the terminal while a command is waited for, those that are for a daemon in the foreground, one that a daemon does without,
 //! and the one that tells of its end.
 #![allow(unsafe_code)]
-use libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, c_int, sigaction};
+use libc::{SA_SIGINFO, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use libc::{c_int, c_void, sigaction, siginfo_t};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 extern "C" fn nothing(_: c_int) {}
 
@@ -14,33 +15,42 @@ pub struct LeftToCommand(Vec<(c_int, sigaction)>);
 
 impl LeftToCommand {
     pub fn now() -> Self {
-        let mut before = Vec::new();
-        for signal in [SIGINT, SIGQUIT] {
-            // SAFETY: zero is a valid sigaction, both structures live through the calls, and the handler does nothing. A handler, since
-            // what is ignored would be ignored by the command as well; what was ignored before stays so.
-            unsafe {
-                let mut new: sigaction = std::mem::zeroed();
-                let mut old: sigaction = std::mem::zeroed();
-                new.sa_sigaction = nothing as *const () as usize;
-                new.sa_flags = libc::SA_RESTART;
-                if libc::sigaction(signal, std::ptr::null(), &mut old) == 0
-                    && old.sa_sigaction != libc::SIG_IGN
-                    && libc::sigaction(signal, &new, std::ptr::null_mut()) == 0
-                {
-                    before.push((signal, old));
-                }
-            }
-        }
-        LeftToCommand(before)
+        LeftToCommand(catch(&[SIGINT, SIGQUIT], nothing as *const () as usize, 0))
     }
 }
 
 impl Drop for LeftToCommand {
     fn drop(&mut self) {
-        for (signal, old) in &self.0 {
-            // SAFETY: restores what sigaction(2) gave us for this signal.
-            unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
+        restore(&self.0);
+    }
+}
+
+/// Sets a handler for these signals: what was before. A handler, since what is ignored would be ignored by a child as well; what was
+/// ignored before stays so.
+fn catch(signals: &[c_int], handler: usize, flags: c_int) -> Vec<(c_int, sigaction)> {
+    let mut before = Vec::new();
+    for signal in signals {
+        // SAFETY: zero is a valid sigaction, both structures live through the calls, and the handlers of this file do only what one may.
+        unsafe {
+            let mut new: sigaction = std::mem::zeroed();
+            let mut old: sigaction = std::mem::zeroed();
+            new.sa_sigaction = handler;
+            new.sa_flags = libc::SA_RESTART | flags;
+            if libc::sigaction(*signal, std::ptr::null(), &mut old) == 0
+                && old.sa_sigaction != libc::SIG_IGN
+                && libc::sigaction(*signal, &new, std::ptr::null_mut()) == 0
+            {
+                before.push((*signal, old));
+            }
         }
+    }
+    before
+}
+
+fn restore(before: &[(c_int, sigaction)]) {
+    for (signal, old) in before {
+        // SAFETY: restores what sigaction(2) gave us for this signal.
+        unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
     }
 }
 
@@ -73,6 +83,51 @@ pub fn hand_on_to(child: u32) {
         }
         // Whoever started this process may have blocked them.
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &taken, std::ptr::null_mut());
+    }
+}
+
+/// Signals that came before there was a command to hand them on to: a bit for each.
+static BEFORE: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn hand_on_alone(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
+    // SAFETY: with SA_SIGINFO the kernel gives what it knows of the signal.
+    let code = unsafe { (*info).si_code };
+    // What comes of a terminal comes of the kernel, and the command has it as well: it is in the same process group.
+    if code > 0 {
+        return;
+    }
+    match SERVANT.load(Ordering::SeqCst) {
+        0 => drop(BEFORE.fetch_or(1 << signal, Ordering::SeqCst)),
+        _ => hand_on(signal),
+    }
+}
+
+/// As long as this lives signals that somebody sends to this process alone are for the command that it waits for, and those of the
+/// terminal, which the command gets itself, do not end this process.
+pub struct ForCommand(Vec<(c_int, sigaction)>);
+
+impl ForCommand {
+    /// Before the command is started.
+    pub fn now() -> Self {
+        let all = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+        ForCommand(catch(&all, hand_on_alone as *const () as usize, SA_SIGINFO))
+    }
+
+    /// The command is this process's child, which is not waited for as long as this stands.
+    pub fn is(&self, child: Option<u32>) {
+        SERVANT.store(child.unwrap_or(0) as i32, Ordering::SeqCst);
+        if child.is_some() {
+            let before = BEFORE.swap(0, Ordering::SeqCst);
+            (1..64)
+                .filter(|signal| before >> signal & 1 == 1)
+                .for_each(|signal| hand_on(signal));
+        }
+    }
+}
+
+impl Drop for ForCommand {
+    fn drop(&mut self) {
+        restore(&self.0);
     }
 }
 

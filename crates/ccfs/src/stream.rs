@@ -5,7 +5,7 @@ use crate::cli::{
 };
 use crate::stream_ref::StreamRef;
 use crate::volume::{explain, open};
-use crate::{trace, wrapped};
+use crate::{direct, trace, wrapped};
 use ccfs_client::{STREAM_DEFAULT, STREAM_IGNORE_FSYNC};
 use ccfs_command::{Failure, Outcome, output::print_json, say};
 use serde::Serialize;
@@ -97,7 +97,10 @@ fn cannot_name(dir: &Path, name: &str, e: io::Error) -> Failure {
 
 /// Enters the stream, so that the command and its children inherit it.
 fn run_command(args: &StreamRunArgs) -> Outcome<u8> {
-    let command = wrapped::command(&args.command)?;
+    let mut command = wrapped::command(&args.command)?;
+    if args.direct {
+        direct::lead(&mut command)?;
+    }
     let at = open(&args.dir)?;
     let flags = if args.ignore_fsync {
         STREAM_IGNORE_FSYNC

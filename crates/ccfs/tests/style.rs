@@ -25,8 +25,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "ccfs",
         &[
-            "device", "ext4", "image", "log", "engine", "fuse", "client", "command", "offline",
+            "device",
+            "ext4",
+            "image",
+            "log",
+            "engine",
+            "fuse",
+            "client",
+            "command",
+            "offline",
             "remote",
+            "intercept",
         ],
     ),
     // Crash exploration of any program: `ccfs crash` becomes its program `ccfs-crash`.
