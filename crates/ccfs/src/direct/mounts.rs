@@ -31,12 +31,9 @@ impl Mounts {
     /// Why there are none, and what to do.
     pub fn why_none(&self) -> String {
         match self.refused.first() {
-            None => {
-                "no ccfs volume is mounted here: all calls of the command go through the kernel"
-                    .into()
-            }
+            None => "no ccfs volume is mounted here; all calls of the command go through the kernel: mount one with -o direct=on".into(),
             Some(dir) => format!(
-                "{} allows this process no direct calls: all calls of the command go through the kernel; mount it with -o direct=on (docs/using/direct.md says who can have them)",
+                "{} allows this process no direct calls; all calls of the command go through the kernel: mount it with -o direct=on, as the same user (docs/using/direct.md)",
                 dir.display()
             ),
         }

@@ -123,7 +123,7 @@ impl Report<'_> {
             .map(|(name, count)| (name.as_str(), *count));
         let left = self.left.iter().map(|(name, count)| (text(name), *count));
         format!(
-            "ccfs direct: {} processes, {} sessions\nmade directly: {}\ntook the kernel's way: {}",
+            "ccfs direct: processes: {}; sessions: {}\nmade directly: {}\ntook the kernel's way: {}",
             with_commas(self.processes),
             with_commas(self.sessions),
             list(made, " "),
@@ -177,7 +177,7 @@ mod tests {
         let report = Report::of(&counters, &["/mnt/a".into()]);
         assert_eq!(
             report.text(),
-            "ccfs direct: 3 processes, 0 sessions\n\
+            "ccfs direct: processes: 3; sessions: 0\n\
              made directly: 1,802: read 1,234; write 567; call 500 1\n\
              took the kernel's way: 3: mapped into memory: 2; locked: 1"
         );
