@@ -34,7 +34,7 @@ help:
 
 build:
 	@scripts/deps.sh build
-	cargo build --release -p ccfs -p ccfs-bench -p ccfs-evidence
+	cargo build --release -p ccfs -p ccfs-preload -p ccfs-bench -p ccfs-evidence
 
 mount: build
 	@scripts/deps.sh run

@@ -2,7 +2,8 @@
 # Builds Debian packages of what was built with dpkg-deb: the program (ccfs), the C library (libccfs1), and what programs are built with
 # (libccfs-dev). Prints their files, one a line.
 # usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]
-# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench and ccfs-crash if they were built. DEB_LEVEL: of compression, 0 to 9.
+# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench, ccfs-crash and libccfs_direct.so if they were built. DEB_LEVEL: of
+# compression, 0 to 9.
 # NOTICES: a file with the licences of what is in the programs (packaging/sbom.py makes it). Another VERSION than that of the sources is
 # for tests. The same programs and SOURCE_DATE_EPOCH give the same bytes.
 set -euo pipefail
@@ -101,7 +102,9 @@ package_ccfs() {
     begin ccfs
     export DESTDIR=$root PREFIX=/usr SBIN=/usr/sbin UNITDIR=/lib/systemd/system ZSHDIR=/usr/share/zsh/vendor-completions
     "$top/scripts/install.sh" install "$program"
-    strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root"/usr/bin/*
+    local made=("$root"/usr/bin/*)
+    [ ! -d "$root/usr/lib/ccfs" ] || made+=("$root"/usr/lib/ccfs/*.so)
+    strip --strip-unneeded --remove-section=.comment --remove-section=.note "${made[@]}"
     # Relative links, as Debian wants them.
     for helper in mount.ccfs mkfs.ccfs fsck.ccfs mount.fuse.ccfs mount.fuseblk.ccfs umount.fuse.ccfs umount.fuseblk.ccfs; do ln -sf "../bin/ccfs" "$root/usr/sbin/$helper"; done
     gzip -9 -n "$root"/usr/share/man/man[578]/*.[578]
@@ -135,10 +138,13 @@ fi
 if [ "$1" = purge ]; then
     # Made by the administrator for ccfs@.service; what is in it stays.
     rmdir "$DPKG_ROOT/etc/ccfs" 2>/dev/null || true
+    # Plans of `ccfs direct`, which are made anew where they are missing.
+    rm -rf "$DPKG_ROOT/var/cache/ccfs/direct"
+    rmdir "$DPKG_ROOT/var/cache/ccfs" 2>/dev/null || true
 fi
 END
     chmod 755 "$root"/DEBIAN/p*
-    control ccfs admin "$(needs "$root"/usr/bin/*), e2fsprogs, mount" "Recommends: fuse3" "Suggests: libccfs-dev, libnbd0, librbd1" <<'END'
+    control ccfs admin "$(needs "${made[@]}"), e2fsprogs, mount" "Recommends: fuse3" "Suggests: libccfs-dev, libnbd0, librbd1" <<'END'
 Description: file system that keeps every application's updates in order
  ccfs mounts plain ext4 volumes through FUSE and keeps the updates of every
  application in the order in which they were made, also across a crash. A

@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-PROGRAMS = ["ccfs", "ccfs-bench", "ccfs-evidence", "ccfs-libccfs"]
+PROGRAMS = ["ccfs", "ccfs-bench", "ccfs-evidence", "ccfs-libccfs", "ccfs-preload"]
 REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 # Files with a licence's text, or with the names that it wants to see kept.
 LICENCE_FILE = re.compile(r"(un)?licen[sc]e|copying|copyright|notice", re.IGNORECASE)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the program with everything that finds it: helpers of mount(8), mkfs(8) and fsck(8), pages, completions, service unit.
 # usage: [DESTDIR=...] [PREFIX=/usr/local] [SBIN=/sbin] [UNITDIR=...] install.sh install|uninstall PROGRAM
-# PROGRAM: the built ccfs; ccfs-bench and ccfs-crash, if they were built, lie beside it. What `install` puts there, `uninstall` takes away,
+# PROGRAM: the built ccfs; ccfs-bench, ccfs-crash and libccfs_direct.so, if they were built, lie beside it. What `install` puts there, `uninstall` takes away,
 # and nothing else.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -19,24 +19,33 @@ doc=$PREFIX/share/doc/ccfs
 root=${DESTDIR:-}
 # What `ccfs bench` and `ccfs crash` start.
 OTHERS="ccfs-bench ccfs-crash"
+# What `ccfs direct` loads into programs; it looks for it in ../lib/ccfs, seen from the program.
+LOADED=libccfs_direct.so
 TABLE_NAMES="fuse.ccfs fuseblk.ccfs"
 
-# put PROGRAM: in two steps, since a program that runs is not overwritten: its mounts go on with the old one.
+# put FILE DIR MODE: in two steps, since what runs is not overwritten: mounts go on with the old program.
 put() {
-    local to=$root$PREFIX/bin name
+    local to=$root$PREFIX/$2 name
     name=$(basename "$1")
-    install -m 755 "$1" "$to/.$name.new"
+    install -m "$3" "$1" "$to/.$name.new"
     mv -f "$to/.$name.new" "$to/$name"
 }
 
 install_all() {
     [ -x "$program" ] || { echo "$program is missing; build it first: cargo build --release -p ccfs" >&2; exit 1; }
     install -d "$root$PREFIX/bin" "$root$SBIN" "$root$man" "$root$UNITDIR" "$root$BASHDIR" "$root$ZSHDIR" "$root$FISHDIR"
-    put "$program"
+    put "$program" bin 755
     local other
     for other in $OTHERS; do
         other=$(dirname "$program")/$other
-        if [ -x "$other" ]; then put "$other"; fi
+        if [ -x "$other" ]; then put "$other" bin 755; fi
+    done
+    # In a tarball of a release it lies where it is to be.
+    for other in "$(dirname "$program")/$LOADED" "$(dirname "$program")/../lib/ccfs/$LOADED"; do
+        [ -e "$other" ] || continue
+        install -d "$root$PREFIX/lib/ccfs"
+        put "$other" lib/ccfs 644
+        break
     done
     for helper in mount mkfs fsck; do
         ln -sf "$PREFIX/bin/ccfs" "$root$SBIN/$helper.ccfs"
@@ -82,8 +91,10 @@ uninstall_all() {
     # What install-libs.sh put there.
     local lib=$root${LIBDIR:-$PREFIX/lib}
     rm -f "$lib"/libccfs.so "$lib"/libccfs.so.1 "$lib"/libccfs.a "$lib"/pkgconfig/ccfs.pc "$root$PREFIX/include/ccfs.h"
-    rm -f "$lib/ccfs/ccfs_vfs.so"
-    if [ -d "$lib/ccfs" ]; then rmdir --ignore-fail-on-non-empty "$lib/ccfs"; fi
+    rm -f "$lib/ccfs/ccfs_vfs.so" "$root$PREFIX/lib/ccfs/$LOADED"
+    for dir in "$lib/ccfs" "$root$PREFIX/lib/ccfs"; do
+        if [ -d "$dir" ]; then rmdir --ignore-fail-on-non-empty "$dir"; fi
+    done
     for page in "$top"/docs/man/*.3; do rm -f "$root$PREFIX/share/man/man3/$(basename "$page")"; done
     [ -n "$root" ] || PATH=$PATH:/usr/sbin:/sbin ldconfig || true
 }

@@ -100,6 +100,7 @@ fn what_is_installed_is_uninstalled() {
     for name in ["ccfs-bench", "ccfs-crash"] {
         other_program(&format!("{built}/{name}"));
     }
+    fs::write(place.path("built/libccfs_direct.so"), "").unwrap();
     let program = format!("{built}/ccfs");
     for _ in 0..2 {
         script("install", &program, "/opt/ccfs", "/sbin", &root);
@@ -109,6 +110,7 @@ fn what_is_installed_is_uninstalled() {
         "/opt/ccfs/bin/ccfs",
         "/opt/ccfs/bin/ccfs-bench",
         "/opt/ccfs/bin/ccfs-crash",
+        "/opt/ccfs/lib/ccfs/libccfs_direct.so",
         "/opt/ccfs/share/man/man8/ccfs-bench.8",
         "/opt/ccfs/share/man/man8/ccfs-crash.8",
         "/sbin/mount.ccfs",
