@@ -114,6 +114,7 @@ fn every_command_block_of_the_user_manual_runs() {
         return println!("skipped: {why}");
     }
     let crash = Path::new(env!("CARGO_BIN_EXE_ccfs")).with_file_name("ccfs-crash");
+    let loaded = crash.with_file_name("libccfs_direct.so");
     let place = Place::new();
     place.subdir("mnt");
     let path = programs(&place);
@@ -121,6 +122,13 @@ fn every_command_block_of_the_user_manual_runs() {
         if block.text.contains("ccfs crash") && !crash.exists() {
             println!(
                 "skipped: {}: ccfs-crash is not built: cargo build --release -p ccfs-evidence",
+                block.place
+            );
+            continue;
+        }
+        if block.text.contains("ccfs direct") && !loaded.exists() {
+            println!(
+                "skipped: {}: libccfs_direct.so is not built: cargo build --release -p ccfs-preload",
                 block.place
             );
             continue;

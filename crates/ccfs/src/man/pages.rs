@@ -221,6 +221,19 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ),
         ],
     ),
+    (
+        "direct",
+        &[
+            (
+                "ccfs direct -- tar -xf sources.tar -C /mnt/work",
+                "unpacks without the kernel",
+            ),
+            (
+                "ccfs direct --report=direct.json --json -- make",
+                "counts which calls were direct, and why others were not",
+            ),
+        ],
+    ),
     ("ls", &[("ccfs ls -lR disk.img:/etc", "as ls(1) would")]),
     ("tree", &[("ccfs tree disk.img", "all names")]),
     ("cat", &[("ccfs cat disk.img:/etc/fstab", "prints a file")]),
@@ -280,6 +293,12 @@ fn related(command: &str) -> &'static [(&'static str, u8)] {
         "status" | "list" | "top" | "metrics" | "scrub" | "check" => {
             &[("ccfs-mount", 8), ("ccfs", 7)]
         }
+        "direct" => &[
+            ("ccfs-mount", 8),
+            ("ccfs-stream-run", 8),
+            ("ld.so", 8),
+            ("ccfs_session_begin", 3),
+        ],
         "atomic" => &[("cfs_begin", 3), ("ccfs", 7)],
         stream if stream.starts_with("stream") => &[("setstream", 3), ("ccfs", 7)],
         _ => &[("ccfs", 8)],
