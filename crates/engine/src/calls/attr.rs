@@ -426,6 +426,13 @@ impl Calls {
             .collect())
     }
 
+    /// It has no extended attribute at all.
+    pub fn is_plain(&self, ino: Ino) -> Result<bool> {
+        let inode = self.inode(ino)?;
+        let st = inode.read(self.wait)?;
+        Ok(!st.dead && self.xattrs(&inode, &st)?.is_empty())
+    }
+
     /// Errors: EEXIST, ENODATA, ERANGE, E2BIG, ENOSPC, EPERM, EOPNOTSUPP.
     #[allow(clippy::too_many_arguments)]
     pub fn setxattr(

@@ -118,4 +118,22 @@ impl Calls {
         }
         Ok(self.attr_of(ino, &st))
     }
+
+    /// The attributes of all that has a name in a directory, unless there is more than `most`: `None`. Nobody reads the directory by this.
+    pub fn attrs_of_entries(&self, dir: Ino, most: usize) -> Result<Option<Vec<Attr>>> {
+        let first = crate::calls::dir::COOKIE_DOTDOT + 1;
+        let mut inodes = Vec::new();
+        let inode = self.inode(dir)?;
+        let st = inode.read(self.wait)?;
+        self.merge_entries(&inode, &st, first, &mut |entry| {
+            inodes.push(entry.ino);
+            inodes.len() <= most
+        })?;
+        drop(st);
+        if inodes.len() > most {
+            return Ok(None);
+        }
+        let attrs = inodes.into_iter().map(|ino| self.entry_attr(dir, ino));
+        attrs.collect::<Result<_>>().map(Some)
+    }
 }
