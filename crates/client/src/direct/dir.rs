@@ -1,39 +1,35 @@
-//! Directories of a session.
-use super::attr::{attr_of, attr_of_stat};
+//! Directories of a session: what is opened, made and looked at in them.
+use super::attr::{Known, attr_of, attr_of_stat, meant, set_by_descriptor};
+use super::descriptors::Kept;
 use super::file::{File, FileWay};
-use super::layout::{Attr, DATA_MAX, Entry, NO_HANDLE, Name, READING, op};
-use super::node::{Dirs, Kind, KnownNames, Node, Way};
+use super::layout::{Attr, DATA_MAX, Entry, NO_HANDLE, PLAIN, READING, SetAttr, op, set};
+use super::node::{Dirs, Held, Kind, KnownNames, Node, Way};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
 use crate::sys::fail;
-use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with, statat, unlinkat,
-};
-use rustix::io::Errno;
-use std::ffi::OsString;
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use zerocopy::FromBytes;
-
-/// Bytes of a listing at a time.
-const LISTING: usize = 32 << 10;
+use std::sync::{Arc, Mutex};
 
 /// A directory, open. Clones are the same one.
 #[derive(Clone)]
 pub struct Dir(pub(super) Arc<Node>);
 
-/// A name of a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirEntry {
-    /// The name.
-    pub name: OsString,
-    /// Inode number.
-    pub ino: u64,
-    /// What it is: a `DT_*` value.
-    pub kind: u8,
+/// A file that was opened, and what is known of it by that.
+pub struct Opened {
+    /// The file.
+    pub file: File,
+    /// It was not there before.
+    pub made: bool,
+    /// Its attributes; `None` where nobody was asked for them: it was made or made empty.
+    pub attr: Option<Attr>,
+    /// So many bytes of its beginning were read.
+    pub read: usize,
+    /// It surely has no extended attributes.
+    pub plain: bool,
 }
 
 impl Dir {
@@ -53,20 +49,13 @@ impl Dir {
         dirs: Arc<Mutex<Dirs>>,
         dir: BorrowedFd<'_>,
     ) -> io::Result<Dir> {
-        let way = Mutex::new(Way::Mount(dir.try_clone_to_owned()?));
+        let way = Mutex::new(Way::Mount(Kept::new(dir.try_clone_to_owned()?)));
         Ok(Dir(Arc::new(Node { session, dirs, way })))
     }
 
     /// Opens a file. Errors: as open(2); ELOOP it is a symbolic link, which nobody follows here; EISDIR; EOPNOTSUPP it is no regular file.
     pub fn open(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
-        let name = checked(name.as_ref())?;
-        if how.create {
-            match self.create(name, how) {
-                Err(e) if e.kind() == ErrorKind::AlreadyExists && !how.exclusive => {}
-                made => return made,
-            }
-        }
-        Ok(self.open_existing(name, how, &mut [])?.0)
+        Ok(self.open_with(name, how, &mut [])?.file)
     }
 
     /// Opens a file that is there, with its attributes and up to `out.len()` bytes from its beginning (128 KiB at most; how many there are in `out` is
@@ -77,98 +66,105 @@ impl Dir {
         how: OpenOptions,
         out: &mut [u8],
     ) -> io::Result<(File, Attr, usize)> {
-        let name = checked(name.as_ref())?;
         if !how.read {
             return fail(libc::EBADF);
         }
-        let most = out.len().min(DATA_MAX);
+        let how = OpenOptions {
+            create: false,
+            ..how
+        };
+        let opened = self.open_with(name, how, out)?;
+        let attr = match opened.attr {
+            Some(attr) => attr,
+            None => opened.file.stat()?,
+        };
+        Ok((opened.file, attr, opened.read))
+    }
+
+    /// Opens a file, and reads up to `out.len()` bytes from its beginning (128 KiB at most) where it is there and may be read: all in one call where it is
+    /// held. Errors: as `open`.
+    pub fn open_with(
+        &self,
+        name: impl AsRef<Path>,
+        how: OpenOptions,
+        out: &mut [u8],
+    ) -> io::Result<Opened> {
+        let name = checked(name.as_ref())?;
+        if how.create {
+            match self.create(name, how) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && !how.exclusive => {}
+                made => return made,
+            }
+        }
+        // What is cut off is not read before.
+        let most = match how.read && !how.truncate {
+            true => out.len().min(DATA_MAX),
+            false => 0,
+        };
         self.open_existing(name, how, &mut out[..most])
     }
 
-    fn create(&self, name: &[u8], how: OpenOptions) -> io::Result<File> {
+    fn create(&self, name: &[u8], how: OpenOptions) -> io::Result<Opened> {
         let session = &self.0.session;
         let mut way = self.0.lock();
+        let made = |file, attr, plain| Opened {
+            file,
+            made: true,
+            attr,
+            read: 0,
+            plain,
+        };
         if !session.is_direct() {
             return self.through_mount(&mut way, |dir| {
                 let fd = openat(dir, name, how.flags() | OFlags::EXCL, mode(how.mode))?;
-                Ok(File::new(session, FileWay::Mount(fd.into()), how))
+                let attr = attr_of_stat(&rustix::fs::fstat(&fd)?);
+                let way = FileWay::Mount(Kept::new(fd));
+                let file = File::new(session, way, how, Known::default());
+                Ok(made(file, Some(attr), false))
             });
         }
-        let (handle, _) = self.birth(&mut way, op::CREATE, name, how.mode)?;
-        Ok(File::new(session, FileWay::Held(handle), how))
+        let (handle, attr, known) = self.birth(&mut way, op::CREATE, name, how.mode)?;
+        let file = File::new(session, FileWay::Held(handle), how, known);
+        Ok(made(file, attr, known.plain))
     }
 
-    /// Opens a file to be held, whoever has looked it up before: the kernel is asked to forget it. `how.create`: a new one, if there is none. Its calls
-    /// fail with ESTALE once anybody else looks at it, or once the kernel would be faster; it is used by its descriptor then
-    /// ([`File::descriptor`]). Errors: EBUSY it cannot be held: others have it open, or its directory is held, or calls are not posted here; as open(2).
-    pub fn take(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
-        let name = checked(name.as_ref())?;
-        let mut way = self.0.lock();
-        let Way::Mount(dir) = &mut *way else {
-            return fail(libc::EBUSY);
-        };
-        let session = &self.0.session;
-        // Who posts in a stream is found out when the first thread comes from there.
-        if !session.may_begin_to_post().unwrap_or(false) {
-            return fail(libc::EBUSY);
-        }
-        let handle = session.new_handle()?;
-        let file = File::new(session, FileWay::Held(handle), how).taken();
-        let entry = Entry {
-            op: op::LOOKUP,
-            h: NO_HANDLE,
-            h2: handle,
-            b: how.access().into(),
-            ..Entry::default()
-        };
-        let found = session.call(dir.as_fd(), entry, &[name], size_of::<Attr>());
-        let taken = match found {
-            Err(e) if e.kind() == ErrorKind::NotFound && how.create => self
-                .birth_as(handle, &mut way, op::CREATE, name, how.mode)
-                .map(drop),
-            Err(e) => Err(e),
-            Ok(_) if how.create && how.exclusive => fail(libc::EEXIST),
-            Ok(Did::Done(found)) => {
-                session.note_size(attr_of(found).size);
-                Ok(())
-            }
-            Ok(Did::Broken) => fail(libc::EBUSY),
-        };
-        taken?;
-        if session.is_broken(handle) {
-            return fail(libc::EBUSY);
-        }
-        if how.truncate {
-            file.truncate(0)?;
-        }
-        Ok(file)
-    }
-
-    /// A new file or directory: its handle, and its attributes where they were asked for.
-    fn birth(&self, way: &mut Way, op: u16, name: &[u8], mode: u32) -> io::Result<(u32, Attr)> {
+    /// A new file or directory: its handle, its attributes where they were asked for, and what is known of it.
+    fn birth(
+        &self,
+        way: &mut Way,
+        op: u16,
+        name: &[u8],
+        mode: u32,
+    ) -> io::Result<(u32, Option<Attr>, Known)> {
         let session = &self.0.session;
         let handle = session.new_handle()?;
         let born = self.birth_as(handle, way, op, name, mode);
         if born.is_err() {
             session.forget_handle(handle);
         }
-        Ok((handle, born?))
+        let attr = born?;
+        let plain = match &attr {
+            Some(attr) => attr.flags & PLAIN != 0,
+            // Nothing was there to be inherited.
+            None => matches!(way, Way::Held(dir) if dir.known.plain),
+        };
+        Ok((handle, attr, Known { plain, own: true }))
     }
 
-    fn birth_as(
+    pub(super) fn birth_as(
         &self,
         handle: u32,
         way: &mut Way,
         op: u16,
         name: &[u8],
         mode: u32,
-    ) -> io::Result<Attr> {
+    ) -> io::Result<Option<Attr>> {
         let session = &self.0.session;
         let entry = |dir| Entry {
             op,
             h: dir,
             h2: handle,
-            b: u64::from(mode & 0o7777) | u64::from(session.umask) << 32,
+            b: u64::from(mode & 0o7777) | u64::from(session.umask()) << 32,
             ..Entry::default()
         };
         let kind = match op {
@@ -176,24 +172,21 @@ impl Dir {
             _ => Kind::File,
         };
         self.0.check_held(way)?;
-        if let Way::Held(dir, names) = way {
-            let done = match names {
+        if let Way::Held(dir) = way {
+            let done = match &dir.names {
                 Some(names) if names.get(name).is_some() => {
                     return fail(libc::EEXIST);
                 }
-                Some(_) if kind == Kind::File => session
-                    .post(entry(*dir), &[name])?
-                    .map(|()| Attr::default()),
+                // How somebody else has filled a directory, nobody knows: there may be no room.
+                Some(_) if kind == Kind::File && dir.known.own => {
+                    session.post(entry(dir.handle), &[name])?.map(|()| None)
+                }
                 _ => session
-                    .ask(entry(*dir), &[name], size_of::<Attr>())?
-                    .map(attr_of),
+                    .ask(entry(dir.handle), &[name], size_of::<Attr>())?
+                    .map(|asked| Some(attr_of(asked))),
             };
             if let Did::Done(attr) = done {
-                if let Some(known) = names
-                    && !known.insert(name, kind)
-                {
-                    *names = None;
-                }
+                dir.note_name(name, kind);
                 return Ok(attr);
             }
             self.0.make_real(way)?;
@@ -202,38 +195,39 @@ impl Dir {
             return fail(libc::ESTALE);
         };
         match session.call(dir.as_fd(), entry(NO_HANDLE), &[name], size_of::<Attr>())? {
-            Did::Done(asked) => Ok(attr_of(asked)),
+            Did::Done(asked) => Ok(Some(attr_of(asked))),
             Did::Broken => fail(libc::ESTALE),
         }
     }
 
-    fn open_existing(
-        &self,
-        name: &[u8],
-        how: OpenOptions,
-        out: &mut [u8],
-    ) -> io::Result<(File, Attr, usize)> {
+    fn open_existing(&self, name: &[u8], how: OpenOptions, out: &mut [u8]) -> io::Result<Opened> {
         let session = &self.0.session;
         let mut way = self.0.lock();
-        // What is cut off is not read before.
-        let wanted = if how.truncate { 0 } else { out.len() };
+        let opened = |file, attr, read, plain| Opened {
+            file,
+            made: false,
+            attr,
+            read,
+            plain,
+        };
         // To make it empty takes a right that the file is not opened with.
         if how.truncate && !how.write {
             self.0.make_real(&mut way)?;
         }
-        if let Way::Held(..) = &*way {
-            match self.look_up(&mut way, name, Some(how.access()), &mut out[..wanted])? {
+        if let Way::Held(_) = &*way {
+            match self.look_up(&mut way, name, Some(how.access()), out)? {
                 Did::Done((attr, handle, read)) => {
                     session.note_size(attr.size);
-                    let file = File::new(session, FileWay::Held(handle), how);
+                    let plain = attr.flags & PLAIN != 0;
+                    let known = Known { plain, own: false };
+                    let file = File::new(session, FileWay::Held(handle), how, known);
                     check_file(attr.mode)?;
                     drop(way);
                     if !how.truncate {
-                        return Ok((file, attr, read));
+                        return Ok(opened(file, Some(attr), read, plain));
                     }
                     file.truncate(0)?;
-                    let attr = if out.is_empty() { attr } else { file.stat()? };
-                    return Ok((file, attr, 0));
+                    return Ok(opened(file, None, 0, plain));
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
             }
@@ -241,8 +235,8 @@ impl Dir {
         self.through_mount(&mut way, |dir| {
             // Nobody waits for the other end of a pipe.
             let flags = how.flags() & !(OFlags::CREATE | OFlags::EXCL) | OFlags::NONBLOCK;
-            let opened = openat(dir, name, flags, Mode::empty());
-            let stat = match &opened {
+            let fd = openat(dir, name, flags, Mode::empty());
+            let stat = match &fd {
                 Ok(fd) => rustix::fs::fstat(fd),
                 Err(e) => match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
                     // Whose directory it is may not matter: it is not opened anyway.
@@ -252,18 +246,19 @@ impl Dir {
             };
             let stat = stat?;
             check_file(stat.st_mode)?;
-            let file = File::new(session, FileWay::Mount(opened?.into()), how);
-            let read = match wanted {
+            let way = FileWay::Mount(Kept::new(fd?));
+            let file = File::new(session, way, how, Known::default());
+            let read = match out.len() {
                 0 => 0,
                 _ => file.read_at(out, 0)?,
             };
-            Ok((file, attr_of_stat(&stat), read))
+            Ok(opened(file, Some(attr_of_stat(&stat)), read, false))
         })
     }
 
     /// Attributes of what a name of a held directory leads to, and a handle if one is wanted, for `layout::READING` and `WRITING`; and as many of a
     /// file's first bytes as `out` takes.
-    fn look_up(
+    pub(super) fn look_up(
         &self,
         way: &mut Way,
         name: &[u8],
@@ -272,10 +267,10 @@ impl Dir {
     ) -> io::Result<Did<(Attr, u32, usize)>> {
         let session = &self.0.session;
         self.0.check_held(way)?;
-        let Way::Held(dir, names) = way else {
+        let Way::Held(dir) = way else {
             return Ok(Did::Broken);
         };
-        if names.as_ref().is_some_and(|n| n.get(name).is_none()) {
+        if dir.names.as_ref().is_some_and(|n| n.get(name).is_none()) {
             return fail(libc::ENOENT);
         }
         let handle = match wanted {
@@ -284,7 +279,7 @@ impl Dir {
         };
         let entry = Entry {
             op: op::LOOKUP,
-            h: *dir,
+            h: dir.handle,
             h2: handle,
             a: out.len() as u64,
             b: wanted.unwrap_or(0).into(),
@@ -311,10 +306,15 @@ impl Dir {
             drop(way);
             return self.open_dir_named(name);
         }
-        let (handle, attr) = self.birth(&mut way, op::MKDIR, name, mode_bits)?;
+        let (handle, attr, known) = self.birth(&mut way, op::MKDIR, name, mode_bits)?;
+        let attr = attr.ok_or(io::ErrorKind::Other)?;
         // Where the program itself may not make anything it is asked.
-        let names = (attr.mode & 0o300 == 0o300).then(KnownNames::default);
-        let node = self.0.beside(Way::Held(handle, names));
+        let names = session.may_change_names(&attr).then(KnownNames::default);
+        let node = self.0.beside(Way::Held(Held {
+            handle,
+            names,
+            known,
+        }));
         self.0.dirs().insert(attr.ino, Arc::downgrade(&node));
         Ok(Dir(node))
     }
@@ -327,23 +327,14 @@ impl Dir {
     fn open_dir_named(&self, name: &[u8]) -> io::Result<Dir> {
         let session = &self.0.session;
         let mut way = self.0.lock();
-        if let Way::Held(..) = &*way {
-            // The object that there is, or none: another one would know other names.
+        if let Way::Held(_) = &*way {
             match self.look_up(&mut way, name, Some(READING), &mut [])? {
                 Did::Done((attr, handle, _)) => {
                     if attr.mode & libc::S_IFMT != libc::S_IFDIR {
                         session.close(handle);
                         return fail(libc::ENOTDIR);
                     }
-                    let mut dirs = self.0.dirs();
-                    if let Some(node) = dirs.get(&attr.ino).and_then(|n| n.upgrade()) {
-                        session.close(handle);
-                        return Ok(Dir(node));
-                    }
-                    let node = self.0.beside(Way::Held(handle, None));
-                    dirs.retain(|_, node| node.strong_count() > 0);
-                    dirs.insert(attr.ino, Arc::downgrade(&node));
-                    return Ok(Dir(node));
+                    return Ok(self.found(handle, &attr));
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
             }
@@ -351,144 +342,35 @@ impl Dir {
         self.through_mount(&mut way, |dir| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = openat(dir, name, flags, Mode::empty())?;
-            Ok(Dir(self.0.beside(Way::Mount(fd))))
+            Ok(Dir(self.0.beside(Way::Mount(Kept::new(fd)))))
         })
     }
 
-    /// Removes the name of a file. Errors: as unlink(2).
-    pub fn remove_file(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        let name = checked(name.as_ref())?;
-        self.remove(&mut self.0.lock(), name, op::UNLINK)
-    }
-
-    /// Removes an empty directory. Errors: as rmdir(2).
-    pub fn remove_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        let name = checked(name.as_ref())?;
-        let session = &self.0.session;
-        let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut way = self.0.lock();
-        // It may be open, and somebody about to make something in it.
-        let node = self.live_dir(&mut way, name);
-        let mut removed = node.as_ref().map(|n| n.lock());
-        self.remove(&mut way, name, op::RMDIR)?;
-        forget_names(removed.as_deref_mut());
-        Ok(())
-    }
-
-    /// The object that a name of a held directory leads to, if it is a directory that is open.
-    fn live_dir(&self, way: &mut Way, name: &[u8]) -> Option<Arc<Node>> {
-        let Ok(Did::Done((attr, ..))) = self.look_up(way, name, None, &mut []) else {
-            return None;
-        };
-        let found = self.0.dirs().get(&attr.ino).and_then(|n| n.upgrade());
-        found.filter(|node| !Arc::ptr_eq(node, &self.0))
-    }
-
-    fn remove(&self, way: &mut Way, name: &[u8], op: u16) -> io::Result<()> {
-        let session = &self.0.session;
-        self.0.check_held(way)?;
-        if let Way::Held(dir, names) = way {
-            let entry = Entry {
-                op,
-                h: *dir,
-                ..Entry::default()
-            };
-            let known = names.as_ref().map(|n| n.get(name));
-            let done = match known {
-                Some(None) => return fail(libc::ENOENT),
-                Some(Some(Kind::File)) if op == op::UNLINK => session.post(entry, &[name])?,
-                _ => session.ask(entry, &[name], 0)?.map(drop),
-            };
-            if let Did::Done(()) = done {
-                if let Some(names) = names {
-                    names.remove(name);
-                }
-                return Ok(());
-            }
-            self.0.make_real(way)?;
+    /// A directory that was there: the object that there is, or none (another one would know other names).
+    pub(super) fn found(&self, handle: u32, attr: &Attr) -> Dir {
+        let mut dirs = self.0.dirs();
+        if let Some(node) = dirs.get(&attr.ino).and_then(|n| n.upgrade()) {
+            self.0.session.close(handle);
+            return Dir(node);
         }
-        let flags = match op {
-            op::RMDIR => AtFlags::REMOVEDIR,
-            _ => AtFlags::empty(),
-        };
-        self.through_mount(way, |dir| Ok(unlinkat(dir, name, flags)?))
-    }
-
-    /// Gives a file or directory another name, in this directory or another one of the session. Errors: as rename(2).
-    pub fn rename(
-        &self,
-        name: impl AsRef<Path>,
-        to: &Dir,
-        new_name: impl AsRef<Path>,
-    ) -> io::Result<()> {
-        let (name, new_name) = (checked(name.as_ref())?, checked(new_name.as_ref())?);
-        let session = &self.0.session;
-        let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut way = self.0.lock();
-        let mut other = (!Arc::ptr_eq(&self.0, &to.0)).then(|| to.0.lock());
-        let replaced = to.live_dir(other.as_mut().unwrap_or(&mut way), new_name);
-        // A directory cannot take the place of one that it is in, which is locked here: the daemon says so.
-        let replaced = replaced.filter(|n| !Arc::ptr_eq(n, &self.0));
-        let mut replaced = replaced.as_ref().map(|n| n.lock());
-        self.rename_locked(&mut way, other.as_deref_mut(), to, name, new_name)?;
-        forget_names(replaced.as_deref_mut());
-        Ok(())
-    }
-
-    fn rename_locked(
-        &self,
-        way: &mut Way,
-        other: Option<&mut Way>,
-        to: &Dir,
-        name: &[u8],
-        new_name: &[u8],
-    ) -> io::Result<()> {
-        let session = &self.0.session;
-        let target = match other.as_deref().unwrap_or(way) {
-            Way::Held(handle, _) => Some(*handle),
-            Way::Mount(_) => None,
-        };
-        self.0.check_held(way)?;
-        if let (Way::Held(dir, _), Some(target)) = (&mut *way, target) {
-            let entry = Entry {
-                op: op::RENAME,
-                h: *dir,
-                h2: target,
-                b: name.len() as u64,
-                ..Entry::default()
-            };
-            if let Did::Done(_) = session.ask(entry, &[name, new_name], 0)? {
-                let kind = way.names().and_then(|n| n.remove(name));
-                if let Some(names) = other.unwrap_or(way).names_mut() {
-                    let known = names.as_mut().zip(kind);
-                    if !known.is_some_and(|(known, kind)| known.insert(new_name, kind)) {
-                        // What it is, is not known.
-                        *names = None;
-                    }
-                }
-                return Ok(());
-            }
-        }
-        // One of them is known to the kernel, so the other one has to be.
-        let from = self.0.real(way)?;
-        let into = match other {
-            Some(other) => to.0.real(other)?,
-            None => from.try_clone()?,
-        };
-        Ok(renameat_with(
-            from,
-            name,
-            into,
-            new_name,
-            RenameFlags::empty(),
-        )?)
+        let node = self.0.beside(Way::Held(Held {
+            handle,
+            names: None,
+            known: Known {
+                plain: attr.flags & PLAIN != 0,
+                own: false,
+            },
+        }));
+        dirs.retain(|_, node| node.strong_count() > 0);
+        dirs.insert(attr.ino, Arc::downgrade(&node));
+        Dir(node)
     }
 
     /// Attributes of what a name leads to; a symbolic link is not followed. Errors: as fstatat(2).
     pub fn stat(&self, name: impl AsRef<Path>) -> io::Result<Attr> {
         let name = checked(name.as_ref())?;
         let mut way = self.0.lock();
-        if let Way::Held(..) = &*way {
+        if let Way::Held(_) = &*way {
             match self.look_up(&mut way, name, None, &mut [])? {
                 Did::Done((attr, ..)) => return Ok(attr),
                 Did::Broken => self.0.make_real(&mut way)?,
@@ -499,99 +381,81 @@ impl Dir {
         })
     }
 
-    /// All names but "." and "..", in no order. Errors: as getdents(2).
-    pub fn read_dir(&self) -> io::Result<Vec<DirEntry>> {
+    /// Its own attributes. Errors: as fstat(2).
+    pub fn attr(&self) -> io::Result<Attr> {
         let mut way = self.0.lock();
-        if let Way::Held(dir, _) = &*way {
-            match self.list(*dir)? {
-                Did::Done(names) => return Ok(names),
+        if let Way::Held(dir) = &*way {
+            match self.held_attr(dir)? {
+                Did::Done(attr) => return Ok(attr),
                 Did::Broken => self.0.make_real(&mut way)?,
             }
         }
-        self.through_mount(&mut way, |dir| {
-            let mut out = Vec::new();
-            // getdents(2) says so of a directory that was removed; the library takes it for the end.
-            if rustix::fs::fstat(dir)?.st_nlink == 0 {
-                return fail(libc::ENOENT);
-            }
-            // A descriptor of its own, whose position nobody shares (a child of this process has this one too); but to open it takes a right
-            // that reading does not.
-            let all = match rustix::fs::Dir::read_from(dir) {
-                Err(Errno::ACCESS) => {
-                    let mut all = rustix::fs::Dir::new(dir.try_clone_to_owned()?)?;
-                    all.rewind();
-                    all
-                }
-                opened => opened?,
-            };
-            for entry in all {
-                let entry = entry?;
-                let name = entry.file_name().to_bytes();
-                if name != b"." && name != b".." {
-                    out.push(DirEntry {
-                        name: OsString::from_vec(name.to_vec()),
-                        ino: entry.ino(),
-                        kind: (entry.file_type().as_raw_mode() >> 12) as u8,
-                    });
-                }
-            }
-            Ok(out)
-        })
+        self.through_mount(&mut way, |dir| Ok(attr_of_stat(&rustix::fs::fstat(dir)?)))
     }
 
-    fn list(&self, dir: u32) -> io::Result<Did<Vec<DirEntry>>> {
-        let (mut out, mut at) = (Vec::new(), 0);
-        loop {
-            let entry = Entry {
-                op: op::READDIR,
-                h: dir,
-                a: at,
-                ..Entry::default()
-            };
-            let Did::Done((asked, bytes)) = self.0.session.ask(entry, &[], LISTING)? else {
-                return Ok(Did::Broken);
-            };
-            let mut text = vec![0; bytes];
-            asked.copy(&mut text);
-            let mut rest = &text[..];
-            while let Ok((head, names)) = Name::read_from_prefix(rest) {
-                let len = (head.len as usize).min(names.len());
-                let name = &names[..len];
-                if name != b"." && name != b".." {
-                    out.push(DirEntry {
-                        name: OsString::from_vec(name.to_vec()),
-                        ino: head.ino,
-                        kind: head.kind as u8,
-                    });
-                }
-                at = head.next;
-                rest = &names[len.next_multiple_of(8).min(names.len())..];
+    pub(super) fn held_attr(&self, dir: &Held) -> io::Result<Did<Attr>> {
+        let entry = Entry {
+            op: op::STAT,
+            h: dir.handle,
+            ..Entry::default()
+        };
+        let asked = self.0.session.ask(entry, &[], size_of::<Attr>())?;
+        Ok(asked.map(attr_of))
+    }
+
+    /// Changes its attributes. Errors: EINVAL a mask or time that is none, and as fchown(2), fchmod(2) and futimens(3).
+    pub fn set_attr(&self, wanted: &SetAttr) -> io::Result<()> {
+        let Some(wanted) = meant(wanted)? else {
+            return Ok(());
+        };
+        let session = &self.0.session;
+        let mut way = self.0.lock();
+        if let Way::Held(dir) = &mut *way {
+            // It may be its user's no more to change names in it.
+            if wanted.mask & (set::MODE | set::UID | set::GID) != 0 && !session.may_all() {
+                dir.names = None;
             }
-            if bytes == 0 {
-                return Ok(Did::Done(out));
+            match session.set_attr(dir.handle, &wanted, dir.known)? {
+                Did::Done(()) => return Ok(()),
+                Did::Broken => self.0.make_real(&mut way)?,
             }
         }
+        self.through_mount(&mut way, |dir| set_by_descriptor(dir, &wanted))
+    }
+
+    /// The daemon carries its calls out, not the kernel.
+    pub fn is_direct(&self) -> bool {
+        let session = &self.0.session;
+        match &*self.0.lock() {
+            Way::Held(dir) => session.is_direct() && !session.is_broken(dir.handle),
+            Way::Mount(_) => false,
+        }
+    }
+
+    /// A descriptor of the directory, which is used through the mount from here on. Errors: as open(2).
+    pub fn real_descriptor(&self) -> io::Result<OwnedFd> {
+        self.0.real(&mut self.0.lock())
     }
 
     /// All of the session's changes that come before are durable, with what they depend on (streamsync). Errors: as fsync(2).
     pub fn sync(&self) -> io::Result<()> {
         let way = self.0.lock();
         match &*way {
-            Way::Held(handle, _) => {
+            Way::Held(dir) => {
                 let entry = Entry {
                     op: op::SYNC,
-                    h: *handle,
+                    h: dir.handle,
                     ..Entry::default()
                 };
                 let session = &self.0.session;
                 // A directory that the kernel knows by now is the same one.
                 session.call(session.dir.as_fd(), entry, &[], 0).map(|_| ())
             }
-            Way::Mount(fd) => Ok(rustix::fs::fsync(fd)?),
+            Way::Mount(fd) => Ok(rustix::fs::fsync(fd.as_fd())?),
         }
     }
 
-    fn through_mount<T>(
+    pub(super) fn through_mount<T>(
         &self,
         way: &mut Way,
         call: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
@@ -599,20 +463,13 @@ impl Dir {
         self.0.make_real(way)?;
         match way {
             Way::Mount(fd) => call(fd.as_fd()),
-            Way::Held(..) => fail(libc::ESTALE),
+            Way::Held(_) => fail(libc::ESTALE),
         }
     }
 }
 
-/// A directory that is removed, or has got other names.
-fn forget_names(way: Option<&mut Way>) {
-    if let Some(names) = way.and_then(|way| way.names_mut()) {
-        *names = None;
-    }
-}
-
 /// One name: no path, and neither "." nor "..".
-fn checked(name: &Path) -> io::Result<&[u8]> {
+pub(super) fn checked(name: &Path) -> io::Result<&[u8]> {
     let name = name.as_os_str().as_bytes();
     match name {
         b"" => fail(libc::ENOENT),

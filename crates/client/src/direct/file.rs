@@ -1,6 +1,7 @@
 //! Files of a session.
-use super::attr::{attr_of, attr_of_stat};
-use super::layout::{Attr, DATA_MAX, Entry, FOR_LOCKS, op};
+use super::attr::{Known, attr_of, attr_of_stat, meant, set_by_descriptor};
+use super::descriptors::Kept;
+use super::layout::{Attr, DATA_MAX, Entry, FOR_LOCKS, SetAttr, op, set};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
 use crate::sys::fail;
@@ -17,6 +18,7 @@ pub struct File {
     session: Arc<Session>,
     way: RwLock<FileWay>,
     how: OpenOptions,
+    known: Known,
     /// Of one that is never used through the mount ([`super::Dir::take`]).
     taken: Option<Gain>,
 }
@@ -38,15 +40,21 @@ pub(super) enum FileWay {
     /// The kernel does not know it.
     Held(u32),
     /// Through the mount.
-    Mount(fs::File),
+    Mount(Kept<fs::File>),
 }
 
 impl File {
-    pub(super) fn new(session: &Arc<Session>, way: FileWay, how: OpenOptions) -> File {
+    pub(super) fn new(
+        session: &Arc<Session>,
+        way: FileWay,
+        how: OpenOptions,
+        known: Known,
+    ) -> File {
         File {
             session: session.clone(),
             way: RwLock::new(way),
             how,
+            known,
             taken: None,
         }
     }
@@ -74,6 +82,15 @@ impl File {
         match &*self.read() {
             FileWay::Held(handle) if self.taken.is_some() => self.open_by_name(*handle, FOR_LOCKS),
             _ => fail(libc::EINVAL),
+        }
+    }
+
+    /// A descriptor of the file, open as the file is, which is used through the mount from here on. Errors: as open(2).
+    pub fn real_descriptor(&self) -> io::Result<OwnedFd> {
+        self.make_real()?;
+        match &*self.read() {
+            FileWay::Mount(fd) => Ok(fd.as_fd().try_clone_to_owned()?),
+            FileWay::Held(_) => fail(libc::ESTALE),
         }
     }
 
@@ -232,18 +249,21 @@ impl File {
 
     /// Changes the permission bits. Errors: as fchmod(2).
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        let held = |h| {
-            let entry = Entry {
-                op: op::SETATTR,
-                h,
-                h2: 1,
-                b: u64::from(mode & 0o7777),
-                ..Entry::default()
-            };
-            Ok(self.session.ask(entry, &[], 0)?.map(drop))
+        self.set_attr(&SetAttr {
+            mask: set::MODE,
+            mode,
+            ..SetAttr::default()
+        })
+    }
+
+    /// Changes attributes. Errors: EINVAL a mask or time that is none, and as fchown(2), fchmod(2) and futimens(3).
+    pub fn set_attr(&self, wanted: &SetAttr) -> io::Result<()> {
+        let Some(set) = meant(wanted)? else {
+            return Ok(());
         };
-        let bits = Mode::from_raw_mode(mode & 0o7777);
-        self.either(held, |fd| Ok(rustix::fs::fchmod(fd, bits)?))
+        self.count(|g| &g.posted);
+        let held = |h| self.session.set_attr(h, &set, self.known);
+        self.either(held, |fd| set_by_descriptor(fd, &set))
     }
 
     /// All that was written is durable, with what it depends on. Errors: as fsync(2).
@@ -293,7 +313,7 @@ impl File {
     ) -> io::Result<T> {
         loop {
             match (&*self.read(), &self.taken) {
-                (FileWay::Mount(fd), _) => return mount(fd),
+                (FileWay::Mount(fd), _) => return mount(&**fd),
                 (FileWay::Held(_), Some(gain)) if !self.gains(gain) => return self.give_up(gain),
                 (FileWay::Held(handle), taken) => match (held(*handle)?, taken) {
                     (Did::Done(value), _) => return Ok(value),
@@ -313,7 +333,7 @@ impl File {
         };
         let handle = *handle;
         let fd = self.open_by_name(handle, 0)?;
-        *way = FileWay::Mount(fd.into());
+        *way = FileWay::Mount(Kept::new(fd));
         self.session.close(handle);
         Ok(())
     }

@@ -16,7 +16,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The protocol that this file describes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Handles of a session. 0 is the directory that it was begun on.
 pub const HANDLES: u32 = 1 << 15;
 /// No handle: of an entry of [`op::CREATE`], [`op::MKDIR`] and [`op::LOOKUP`] with [`BY_CALL`] it stands for the directory that the call is made on.
@@ -52,6 +52,10 @@ pub mod word {
     pub const ENDED: usize = 128;
     /// u32, daemon: how often it has taken back that something may be posted, after it has set `LIMIT` to 0.
     pub const STOPS: usize = 132;
+    /// u32, daemon: the session's user.
+    pub const USER: usize = 136;
+    /// u32, daemon: 1, nothing is refused to the user.
+    pub const MAY_ALL: usize = 140;
     /// u32, daemon, a futex: 1 while it sleeps.
     pub const SLEEPS: usize = 192;
     /// u32, daemon, a futex: counts what a waiting program may look at.
@@ -82,7 +86,8 @@ pub mod op {
     pub const MKDIR: u16 = 2;
     /// What the name in the directory `h` leads to gets the handle `h2` ([`super::NO_HANDLE`]: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`], and
     /// up to `a` of the first bytes of a regular file that may be read.
-    /// With [`super::BY_CALL`] and no `h` the kernel is asked to forget that name of the directory that the call is made on.
+    /// With [`super::BY_CALL`] and no `h` the kernel is asked to forget that name of the directory that the call is made on, which is one of a regular
+    /// file, or with [`super::DIRECTORY`] in `b` one of a directory.
     pub const LOOKUP: u16 = 3;
     /// Data at the offset `a`. It may be posted.
     pub const WRITE: u16 = 4;
@@ -102,7 +107,7 @@ pub mod op {
     pub const UNLINK: u16 = 11;
     /// The name in the directory `h` goes, if it is one of an empty directory. It may be posted.
     pub const RMDIR: u16 = 12;
-    /// The first name (`b` bytes) in `h` becomes the rest of the bytes in `h2`.
+    /// The first name (`b` bytes) in `h` becomes the rest of the bytes in `h2`; `a`: 0, or [`super::NO_REPLACE`].
     pub const RENAME: u16 = 13;
     /// Names from the position `a` on. Reply: [`super::Name`] and its bytes, padded to 8, again and again.
     pub const READDIR: u16 = 14;
@@ -112,7 +117,7 @@ pub mod op {
     pub const NAME: u16 = 16;
     /// A directory's path below the session's.
     pub const PATH: u16 = 17;
-    /// Mode (`b`; flag 1 of `h2`), times (`a`: nanoseconds of both since the epoch; flag 2 of `h2`).
+    /// Bytes: [`super::SetAttr`]. It may be posted.
     pub const SETATTR: u16 = 18;
     /// All before it is carried out.
     pub const DRAIN: u16 = 19;
@@ -120,14 +125,46 @@ pub mod op {
     pub const END: u16 = 20;
     /// Only with [`super::BY_CALL`]: this thread uses the session from now on.
     pub const THREAD: u16 = 21;
+    /// The regular file that the first name (`b` bytes) in `h` leads to gets the rest of the bytes as another name in `h2`. EOPNOTSUPP: only the kernel can.
+    pub const LINK: u16 = 22;
+    /// A symbolic link in the directory `h`: its name (`b` bytes), and where it leads to.
+    pub const SYMLINK: u16 = 23;
+    /// The name of a symbolic link in the directory `h`. Reply: where it leads to.
+    pub const READLINK: u16 = 24;
+}
+
+/// What [`SetAttr`] sets.
+pub mod set {
+    /// The permission bits.
+    pub const MODE: u32 = 1;
+    /// The owner.
+    pub const UID: u32 = 2;
+    /// The group.
+    pub const GID: u32 = 4;
+    /// The time of access, as given.
+    pub const ATIME: u32 = 8;
+    /// The time of change, as given.
+    pub const MTIME: u32 = 16;
+    /// The time of access, to the present.
+    pub const ATIME_NOW: u32 = 32;
+    /// The time of change, to the present.
+    pub const MTIME_NOW: u32 = 64;
+    /// All of them.
+    pub const ALL: u32 = 127;
 }
 
 /// What a handle is for.
 pub const READING: u32 = 1;
 /// See [`READING`].
 pub const WRITING: u32 = 2;
+/// The kernel is to forget a directory, not a file.
+pub const DIRECTORY: u32 = 4;
 /// The kernel is to know the file for its locks: it keeps nothing of it.
 pub const FOR_LOCKS: u64 = 1;
+/// The new name must not be there.
+pub const NO_REPLACE: u64 = 1;
+/// Flag of [`Attr`]: the inode has no extended attribute at all, so no access list and no capability either. (Without it, it may have none.)
+pub const PLAIN: u32 = 1;
 
 /// Result of an entry: the hold of a handle is broken, and nothing was done.
 pub const BROKEN: i32 = i32::MAX;
@@ -220,6 +257,34 @@ pub struct Attr {
     pub ctime_ns: u32,
     /// Tells uses of one inode number apart.
     pub generation: u32,
+    /// [`PLAIN`]; 0 where the kernel says what there is.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What is to be set of a file or directory, in this order: owner and group as by chown(2), then the mode as by chmod(2), then times as by utimensat(2).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct SetAttr {
+    /// What is set: see [`set`].
+    pub mask: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last access, seconds since the epoch.
+    pub atime: i64,
+    /// Last change of the content, likewise.
+    pub mtime: i64,
+    /// Their nanoseconds, less than 1,000,000,000.
+    pub atime_ns: u32,
+    /// See `atime_ns`.
+    pub mtime_ns: u32,
 }
 
 /// Head of a name in a listing.
@@ -241,7 +306,8 @@ pub struct Name {
 /// What an entry may take of the volume's space at most, blocks of any size from 1 KiB on; 0 for one that changes nothing.
 pub const fn cost(op: u16, bytes: usize) -> u64 {
     match op {
-        op::CREATE | op::MKDIR | op::RENAME => 12,
+        op::CREATE | op::MKDIR | op::RENAME | op::LINK => 12,
+        op::SYMLINK => bytes.div_ceil(1024) as u64 + 12,
         op::WRITE | op::APPEND => bytes.div_ceil(1024) as u64 + 10,
         op::TRUNCATE | op::UNLINK | op::RMDIR | op::SETATTR => 10,
         // It draws on nothing; but where others post its place among what they have done is found by asking.

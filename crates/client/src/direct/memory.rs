@@ -2,6 +2,7 @@
 //!
 //! The other side may change it at any time, so there are no references to it: words are atomic, everything else is copied.
 #![allow(unsafe_code)]
+use super::descriptors::Kept;
 use super::layout::{HANDLES, MEMORY, RING, RING_BYTES, WORDS, word};
 use super::sync::{AtomicU8, AtomicU32, AtomicU64, point, wake};
 use rustix::fs::{
@@ -24,7 +25,7 @@ const SEALS: SealFlags = SealFlags::SEAL
 pub struct Memory {
     base: NonNull<u8>,
     /// The program has a lock of it, which ends with the program, and when that becomes another one (exec): the descriptor is closed then.
-    file: OwnedFd,
+    file: Kept<OwnedFd>,
 }
 
 // SAFETY: the mapping belongs to no thread; all accesses are atomic or copies of bytes that may change under them.
@@ -74,7 +75,7 @@ impl Memory {
             )
         }?;
         let base = NonNull::<u8>::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = fd.as_fd().try_clone_to_owned()?;
+        let file = Kept::new(fd.as_fd().try_clone_to_owned()?);
         Ok(Memory { base, file })
     }
 

@@ -11,7 +11,7 @@
 //! Where no session can be had (another file system, a mount without `direct=on`, a daemon that cannot see the process), and for what the kernel
 //! knows already, everything goes through the mount, with the same results.
 //!
-//! A session uses the user, groups, capabilities and umask that the process had when it began. It belongs to the process: after a fork the child's
+//! A session uses the user, groups, capabilities and umask that the process had when it began ([`Session::set_umask`] changes the last). It belongs to the process: after a fork the child's
 //! calls on held objects fail with EBADF. inotify sees nothing of what is held.
 //!
 //! ```
@@ -28,20 +28,26 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 mod attr;
+mod descriptors;
 mod dir;
 mod file;
 pub mod layout;
+mod listing;
 pub mod memory;
+mod names;
 mod node;
 mod options;
 pub mod ring;
 mod session;
 pub mod sync;
+mod take;
 
 use crate::abi;
-pub use dir::{Dir, DirEntry};
+pub use descriptors::{keep_descriptors_from, set_descriptor_hook};
+pub use dir::{Dir, Opened};
 pub use file::File;
-pub use layout::Attr;
+pub use layout::{Attr, SetAttr};
+pub use listing::DirEntry;
 pub use options::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
@@ -74,6 +80,11 @@ impl Session {
     /// there are too many.
     pub fn why_not(&self) -> Option<&io::Error> {
         self.0.why_not()
+    }
+
+    /// The process has another umask(2) from here on.
+    pub fn set_umask(&self, umask: u32) {
+        self.0.set_umask(umask);
     }
 
     /// Waits until all that was posted is carried out. Nothing needs it: whoever looks sees what was posted. Errors: the session has ended.

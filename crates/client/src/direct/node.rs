@@ -1,4 +1,6 @@
 //! What a directory is to a session: held, with its names, or known to the kernel.
+use super::attr::Known;
+use super::descriptors::Kept;
 use super::layout::{Entry, op};
 use super::session::{Did, Session};
 use crate::sys::fail;
@@ -62,16 +64,38 @@ pub(super) struct Node {
 
 /// How a directory is reached.
 pub(super) enum Way {
-    /// The kernel does not know it. Its names, if all of them are known: nobody else can change any.
-    Held(u32, Names),
+    /// The kernel does not know it.
+    Held(Held),
     /// Through the mount.
-    Mount(OwnedFd),
+    Mount(Kept<OwnedFd>),
 }
 
+/// A directory that the kernel does not know.
+pub(super) struct Held {
+    pub handle: u32,
+    /// Its names, if all of them are known: nobody else can change any. Its user may change all of them.
+    pub names: Names,
+    pub known: Known,
+}
+
+/// What a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
     Dir,
+    /// A symbolic link, or something that only others use.
+    Other,
+}
+
+impl Held {
+    /// A name was made.
+    pub fn note_name(&mut self, name: &[u8], kind: Kind) {
+        if let Some(names) = &mut self.names
+            && !names.insert(name, kind)
+        {
+            self.names = None;
+        }
+    }
 }
 
 impl Node {
@@ -95,19 +119,18 @@ impl Node {
     /// The names are what they are believed to be: nobody else has looked the directory up.
     pub fn check_held(&self, way: &mut Way) -> io::Result<()> {
         match way {
-            Way::Held(handle, _) if self.session.is_broken(*handle) => self.make_real(way),
+            Way::Held(held) if self.session.is_broken(held.handle) => self.make_real(way),
             _ => Ok(()),
         }
     }
 
     /// From here on the directory is used through the mount.
     pub fn make_real(&self, way: &mut Way) -> io::Result<()> {
-        let Way::Held(handle, _) = way else {
+        let Way::Held(Held { handle, .. }) = *way else {
             return Ok(());
         };
-        let handle = *handle;
         let fd = self.open_path(handle)?;
-        *way = Way::Mount(fd);
+        *way = Way::Mount(Kept::new(fd));
         self.session.close(handle);
         Ok(())
     }
@@ -116,7 +139,7 @@ impl Node {
         self.make_real(way)?;
         match way {
             Way::Mount(fd) => fd.try_clone(),
-            Way::Held(..) => fail(libc::ESTALE),
+            Way::Held(_) => fail(libc::ESTALE),
         }
     }
 
@@ -155,23 +178,30 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Way::Held(handle, _) = &*self.lock() {
-            self.session.close(*handle);
+        if let Way::Held(held) = &*self.lock() {
+            self.session.close(held.handle);
         }
     }
 }
 
 impl Way {
+    pub fn handle(&self) -> Option<u32> {
+        match self {
+            Way::Held(held) => Some(held.handle),
+            Way::Mount(_) => None,
+        }
+    }
+
     pub fn names(&mut self) -> Option<&mut KnownNames> {
         match self {
-            Way::Held(_, names) => names.as_mut(),
+            Way::Held(held) => held.names.as_mut(),
             Way::Mount(_) => None,
         }
     }
 
     pub fn names_mut(&mut self) -> Option<&mut Names> {
         match self {
-            Way::Held(_, names) => Some(names),
+            Way::Held(held) => Some(&mut held.names),
             Way::Mount(_) => None,
         }
     }

@@ -1,7 +1,9 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
+use super::attr::Known;
+use super::descriptors::Kept;
 use super::layout::{
-    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, NOT_ALLOWED, VERSION, WOULD_WAIT,
-    cost, op, word,
+    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, NOT_ALLOWED, SetAttr, VERSION,
+    WOULD_WAIT, cost, op, set, word,
 };
 use super::memory::Memory;
 use super::ring::{Asked, Posted, Ring};
@@ -10,9 +12,10 @@ use crate::sys::{self, fail, ioctl};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
+use zerocopy::IntoBytes;
 
 thread_local! {
     /// The session that this thread used last, and how the daemon calls the thread.
@@ -22,15 +25,17 @@ thread_local! {
 /// One process's session on one volume.
 pub(super) struct Session {
     /// The directory that it was begun on.
-    pub dir: OwnedFd,
+    pub dir: Kept<OwnedFd>,
     /// Where everything goes through the mount: why.
     link: Result<Link, io::Error>,
     /// Forks of this process before it was begun: a child has no part in it.
     forks: u64,
-    /// The umask that the process had then.
-    pub umask: u32,
+    /// The umask that the process had then, or is said to have now.
+    umask: AtomicU32,
     /// Held while directories are moved or removed: only then two of them are locked at a time.
     pub moves: Mutex<()>,
+    /// A file has got another name by this session: a rename can be one to another name of the same file, which does nothing.
+    pub has_links: AtomicBool,
     /// Largest size of a file, bytes.
     size_max: u64,
     /// No file that the session holds is larger, bytes.
@@ -61,14 +66,15 @@ impl Session {
     /// Begins a session on a directory; where the daemon or the machine does not allow one, all goes through the mount. `flags`: those of
     /// [`DirectBeginArg`]. Errors: those of opening the directory anew.
     pub fn begin(dir: BorrowedFd<'_>, flags: u32) -> io::Result<Arc<Session>> {
-        let dir = dir.try_clone_to_owned()?;
+        let dir = Kept::<OwnedFd>::new(dir.try_clone_to_owned()?);
         let link = Link::begin(dir.as_fd(), flags);
         Ok(Arc::new(Session {
             dir,
             link,
             forks: sys::forks(),
-            umask: sys::umask(),
+            umask: AtomicU32::new(sys::umask()),
             moves: Mutex::default(),
+            has_links: AtomicBool::new(false),
             size_max: sys::file_size_limit(),
             reach: AtomicU64::new(0),
         }))
@@ -90,6 +96,54 @@ impl Session {
             // A child has the object, not the session.
             Ok(_) => fail(libc::EBADF),
             Err(_) => fail(libc::EOPNOTSUPP),
+        }
+    }
+
+    /// What the process's new files are not to allow.
+    pub fn umask(&self) -> u32 {
+        self.umask.load(Relaxed)
+    }
+
+    pub fn set_umask(&self, umask: u32) {
+        self.umask.store(umask & 0o777, Relaxed);
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        let word = |link: &Link| link.ring.memory().u32(at).load(Relaxed);
+        self.link().map_or(0, word)
+    }
+
+    /// Nothing is refused to its user.
+    pub fn may_all(&self) -> bool {
+        self.word(word::MAY_ALL) != 0
+    }
+
+    /// It may make and remove names in such a directory, whatever they stand for.
+    pub fn may_change_names(&self, dir: &Attr) -> bool {
+        const WRITE_SEARCH: u32 = 0o300;
+        let owner = dir.uid == self.word(word::USER);
+        self.may_all() || owner && dir.mode & WRITE_SEARCH == WRITE_SEARCH
+    }
+
+    /// Sets attributes of what is held: posted, if nothing of it can fail.
+    pub fn set_attr(&self, handle: u32, set: &SetAttr, known: Known) -> io::Result<Did<()>> {
+        let entry = Entry {
+            op: op::SETATTR,
+            h: handle,
+            ..Entry::default()
+        };
+        let parts = [set.as_bytes()];
+        let (owner, group) = (set.mask & set::UID != 0, set.mask & set::GID != 0);
+        // Then nobody could post by his being the owner.
+        if owner && !self.may_all() {
+            return Ok(Did::Broken);
+        }
+        let permitted = self.may_all() || known.own && !group;
+        // The mode is a part of an access list as well, which may find no room.
+        let is_sure = permitted && (known.plain || set.mask & set::MODE == 0);
+        match is_sure {
+            true => self.post(entry, &parts),
+            false => Ok(self.ask(entry, &parts, 0)?.map(drop)),
         }
     }
 

@@ -321,6 +321,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let cx = self.context(request, 0);
         let (ino, parent) = (ino_of(arg.oldnodeid)?, self.target(request)?);
+        self.direct.is_linked_by_the_kernel(ino);
         let attr = self.volume_for(request).link(&cx, ino, parent, name)?;
         self.push_entry(reply, &attr);
         Ok(())
@@ -372,7 +373,7 @@ impl Server {
             if active {
                 self.volume.remember(entry.ino, 1);
             }
-            let held = active && self.direct.is_held(entry.ino);
+            let held = active && self.direct.is_secret(entry.ino);
             let attr = match dots || held {
                 true => None,
                 false => self.volume.entry_attr(dir, entry.ino).ok(),

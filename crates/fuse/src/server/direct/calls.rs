@@ -1,12 +1,12 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
-use super::execute::{answer, attr_of};
+use super::execute::{Opened, answer};
 use super::session::{Read, Refused, Role, Session, read_at};
 use super::{Direct, Displaces, Server, Token, confined, count};
 use crate::rights;
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
 use ccfs_client::abi::DirectCallArg;
-use ccfs_client::direct::layout::{ASKED, FOR_LOCKS, NO_HANDLE, READING, WRITING, op};
+use ccfs_client::direct::layout::{ASKED, DIRECTORY, FOR_LOCKS, NO_HANDLE, READING, WRITING, op};
 use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ impl Server {
         Ok(Vec::new())
     }
 
-    /// A file of a directory that the kernel knows is to be held: the kernel is asked to forget it, which it does unless somebody has it open.
+    /// A file or directory of a directory that the kernel knows is to be held: the kernel is asked to forget it, which it does unless somebody has it open.
     fn take_from_kernel(
         &self,
         tid: u32,
@@ -106,8 +106,13 @@ impl Server {
         }
         direct.may(session, &direct.volume, dir, rights::SEARCH)?;
         let attr = direct.volume.lookup(dir, &read.bytes)?;
+        let wanted = match read.entry.b as u32 & DIRECTORY {
+            0 => libc::S_IFREG,
+            _ => libc::S_IFDIR,
+        };
         match attr.mode as u32 & libc::S_IFMT {
-            libc::S_IFREG => {}
+            kind if kind == wanted => {}
+            _ if wanted == libc::S_IFDIR => return Err(Refused::Errno(libc::ENOTDIR)),
             libc::S_IFLNK => return Err(Refused::Errno(libc::ELOOP)),
             libc::S_IFDIR => return Err(Refused::Errno(libc::EISDIR)),
             _ => return Err(Refused::Errno(libc::EOPNOTSUPP)),
@@ -163,15 +168,13 @@ impl Server {
             if consumer.over || direct.check_new_handle(&consumer, read).is_err() {
                 return Err(Refused::Errno(libc::EBADF));
             }
-            let access = READING | WRITING;
-            direct.open(
-                session,
-                &mut consumer,
-                read.entry.h2,
-                attr.ino,
-                access,
-                false,
-            );
+            let born = Opened {
+                number: read.entry.h2,
+                ino: attr.ino,
+                access: READING | WRITING,
+                newborn: false,
+            };
+            direct.open(session, &mut consumer, &direct.volume, born)?;
         }
         direct
             .notifier
@@ -184,7 +187,7 @@ impl Server {
         let now = direct.volume.getattr(attr.ino).ok();
         let there = now.filter(|now| now.generation == attr.generation);
         match synced.and(there.ok_or(Errno(libc::ESTALE))) {
-            Ok(now) => Ok(attr_of(&now).as_bytes().to_vec()),
+            Ok(now) => Ok(direct.attr_of(&now).as_bytes().to_vec()),
             Err(e) => {
                 let mut consumer = session.lock(Wait::Allowed)?;
                 direct.close(session, &mut consumer, read.entry.h2);

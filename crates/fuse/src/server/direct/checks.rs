@@ -17,6 +17,7 @@ impl Direct {
         volume: &Calls,
         (from, old): (Ino, &[u8]),
         (to, new): (Ino, &[u8]),
+        noreplace: bool,
     ) -> Result<(), Refused> {
         self.may(session, volume, from, rights::SEARCH)?;
         self.may(session, volume, to, rights::SEARCH)?;
@@ -26,6 +27,9 @@ impl Direct {
             Err(e) if e.errno() == libc::ENOENT => None,
             Err(e) => return Err(e.into()),
         };
+        if noreplace && target.is_some() {
+            return Err(Refused::Errno(libc::EEXIST));
+        }
         if from != to && moved.is_dir() && is_within(volume, to, moved.ino)? {
             return Err(Refused::Errno(libc::EINVAL));
         }

@@ -1,17 +1,16 @@
 //! Entries become operations of the engine.
-use super::checks::Rights;
+use super::names::list;
 use super::session::{Consumer, Handle, Read, Refused, Session};
 use super::{Direct, count};
 use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    self, ASKED, Attr, BROKEN, BY_CALL, DONE, HANDLES, LIMIT_MAX, NO_HANDLE, NOT_ALLOWED, Name,
-    READING, REPLY, RESULT, RING_BYTES, WOULD_WAIT, WRITING, cost, op, reply_at,
+    ASKED, Attr, BROKEN, BY_CALL, DONE, LIMIT_MAX, NOT_ALLOWED, READING, REPLY, RESULT, RING_BYTES,
+    WOULD_WAIT, WRITING, cost, op, reply_at,
 };
 use ccfs_engine::{
-    Calls, Context, Ino, Promise, RenameFlags, SetAttr, SetTime, SyncCall, Wait, WriteFlags,
-    drawn_by_this_thread,
+    Calls, Context, Ino, Promise, SetAttr, SyncCall, Wait, WriteFlags, drawn_by_this_thread,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,6 +18,16 @@ use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
 pub type Executed = Result<Vec<u8>, Refused>;
+
+/// What a program gets a handle of.
+pub struct Opened {
+    pub number: u32,
+    pub ino: Ino,
+    /// `layout::READING`, `layout::WRITING`.
+    pub access: u32,
+    /// It was just born in a directory that the session holds.
+    pub newborn: bool,
+}
 
 /// Its program is told how far entries are carried out whenever they have taken such a part of the ring, or of what they may cost.
 const PART: u64 = 8;
@@ -103,7 +112,9 @@ impl Direct {
                 continue;
             }
             // What is more would be taken from what other sessions were promised.
-            let births = usize::from(price > 0 && matches!(read.entry.op, op::CREATE | op::MKDIR));
+            let births = usize::from(
+                price > 0 && matches!(read.entry.op, op::CREATE | op::MKDIR | op::SYMLINK),
+            );
             if price > may.blocks || births > may.inodes {
                 self.fail(
                     session,
@@ -289,7 +300,7 @@ impl Direct {
                 volume.read(ino, entry.a, len, &mut out)?;
                 Ok(out)
             }
-            op::STAT => Ok(attr_of(&volume.getattr(dir()?)?).as_bytes().to_vec()),
+            op::STAT => Ok(self.attr_of(&volume.getattr(dir()?)?).as_bytes().to_vec()),
             op::READDIR => {
                 let dir = dir()?;
                 self.may(session, volume, dir, rights::READ)?;
@@ -304,6 +315,12 @@ impl Direct {
                 let (from, to) = (dir()?, consumer.held(entry.h2)?.ino);
                 self.rename(session, read, volume, from, to)
             }
+            op::LINK => {
+                let (from, to) = (dir()?, consumer.held(entry.h2)?.ino);
+                self.link(session, read, volume, from, to)
+            }
+            op::SYMLINK => self.symlink(session, read, volume, dir()?),
+            op::READLINK => self.read_link(session, read, volume, dir()?),
             op::BARRIER => {
                 let cx = self.context(session, read, 0);
                 let process = session.user.process;
@@ -323,85 +340,39 @@ impl Direct {
         }
     }
 
-    /// A new file or directory in `dir`, with a handle.
-    pub fn birth(
-        &self,
-        session: &Arc<Session>,
-        consumer: &mut Consumer,
-        read: &Read,
-        volume: &Calls,
-        dir: Ino,
-    ) -> Executed {
-        self.check_new_handle(consumer, read)?;
-        let attr = self.make(session, read, volume, dir)?;
-        let access = READING | WRITING;
-        self.open(session, consumer, read.entry.h2, attr.ino, access, true);
-        Ok(attr_of(&attr).as_bytes().to_vec())
-    }
-
-    /// Error: EINVAL, the number is none of a handle, or in use.
-    pub fn check_new_handle(&self, consumer: &Consumer, read: &Read) -> Result<(), Refused> {
-        let number = read.entry.h2;
-        match number == 0 || number >= HANDLES || consumer.handles.contains_key(&number) {
-            true => Err(Refused::Errno(libc::EINVAL)),
-            false => Ok(()),
-        }
-    }
-
-    /// The operation of it.
-    pub fn make(
-        &self,
-        session: &Session,
-        read: &Read,
-        volume: &Calls,
-        dir: Ino,
-    ) -> Result<ccfs_engine::Attr, Refused> {
-        let entry = &read.entry;
-        let name = name(&read.bytes)?;
-        let cx = self.context(session, read, (entry.b >> 32) as u32);
-        let bits = entry.b as u16 & 0o7777;
-        let mut mode = bits | libc::S_IFREG as u16;
-        if !session.user.may_all {
-            let in_dir = Rights::of(session, volume, dir)?;
-            in_dir.check(|caller, dir| caller.may(dir, rights::SEARCH))?;
-            in_dir.check(|caller, dir| caller.may_create(dir))?;
-            mode = in_dir.mode_of_new(mode);
-        }
-        Ok(match entry.op {
-            // What else there is in a mode is no directory's to ask for: mkdir(2).
-            op::MKDIR => volume.mkdir(&cx, dir, name, bits & 0o1777)?,
-            _ => volume.mknod(&cx, dir, name, mode, 0)?,
-        })
-    }
-
-    /// A handle for an inode, held if that can be. `newborn`: it was just born in a directory that the session holds.
+    /// A handle for an inode, held if that can be. Error: EAGAIN, it would have to wait for the device.
     pub fn open(
         &self,
         session: &Arc<Session>,
         consumer: &mut Consumer,
-        number: u32,
-        ino: Ino,
-        access: u32,
-        newborn: bool,
-    ) {
+        volume: &Calls,
+        opened: Opened,
+    ) -> Result<(), Refused> {
+        let Opened { number, ino, .. } = opened;
         self.volume.remember(ino, 1);
         self.note_open(ino);
         let own = consumer.of_inode.entry(ino).or_default();
         *own += 1;
         let own = u64::from(*own);
-        let held = match newborn {
-            true => self.hold_newborn(session, ino),
-            false => !session.is_breaking(ino) && self.grant(session, ino, own),
+        let granted = match opened.newborn {
+            true => Ok(self.hold_newborn(session, ino)),
+            false if session.is_breaking(ino) => Ok(false),
+            false => self.grant(session, volume, ino, own),
         };
+        let held = *granted.as_ref().unwrap_or(&false);
         let handle = Handle {
             ino,
             held,
-            access,
+            access: opened.access,
             marked: !held,
         };
         consumer.handles.insert(number, handle);
         let broken = session.memory.broken(number);
         broken.store(u8::from(!held), Ordering::SeqCst);
+        if granted.is_err() {
+            self.close(session, consumer, number);
+        }
+        Ok(granted.map(drop)?)
     }
 
     pub fn close(&self, session: &Arc<Session>, consumer: &mut Consumer, number: u32) {
@@ -423,41 +394,6 @@ impl Direct {
         session.memory.broken(number).store(0, Ordering::SeqCst);
         self.note_closed(handle.ino);
         self.volume.forget(handle.ino, 1);
-    }
-
-    pub fn look_up(
-        &self,
-        session: &Arc<Session>,
-        consumer: &mut Consumer,
-        read: &Read,
-        volume: &Calls,
-        dir: Ino,
-    ) -> Executed {
-        let number = read.entry.h2;
-        self.may(session, volume, dir, rights::SEARCH)?;
-        let attr = volume.lookup(dir, name(&read.bytes)?)?;
-        let mut content = Vec::new();
-        if number != NO_HANDLE {
-            self.check_new_handle(consumer, read)?;
-            let access = read.entry.b as u32 & (READING | WRITING);
-            // No directory is opened for writing, whoever asks.
-            if attr.is_file() && access != 0 || attr.is_dir() && access == READING {
-                let flag = |bit, right| if access & bit != 0 { right } else { 0 };
-                let want = flag(READING, rights::READ) | flag(WRITING, rights::WRITE);
-                self.may(session, volume, attr.ino, want)?;
-            }
-            // The content is read first: whoever has to wait for it has no handle yet.
-            if attr.is_file() && access & READING != 0 && read.entry.a != 0 {
-                let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
-                let most = room.saturating_sub(size_of::<Attr>());
-                let most = usize::try_from(read.entry.a).map_or(most, |n| n.min(most));
-                volume.read(attr.ino, 0, most, &mut content)?;
-            }
-            self.open(session, consumer, number, attr.ino, access, false);
-        }
-        let mut out = attr_of(&attr).as_bytes().to_vec();
-        out.append(&mut content);
-        Ok(out)
     }
 
     fn write(&self, session: &Session, read: &Read, volume: &Calls, ino: Ino) -> Executed {
@@ -487,56 +423,6 @@ impl Direct {
             rest = &rest[n..];
             at += n as u64;
         }
-        Ok(Vec::new())
-    }
-
-    fn unlink(&self, session: &Session, read: &Read, volume: &Calls, dir: Ino) -> Executed {
-        let name = name(&read.bytes)?;
-        let cx = self.context(session, read, 0);
-        if !session.user.may_all {
-            let in_dir = Rights::of(session, volume, dir)?;
-            in_dir.check(|caller, dir| caller.may(dir, rights::SEARCH))?;
-            let lost = Rights::of(session, volume, volume.lookup(dir, name)?.ino)?;
-            in_dir.check(|caller, dir| caller.may_remove(dir, &lost.object()))?;
-        }
-        match read.entry.op {
-            op::RMDIR => volume.rmdir(&cx, dir, name)?,
-            _ => volume.unlink(&cx, dir, name)?,
-        }
-        Ok(Vec::new())
-    }
-
-    fn rename(
-        &self,
-        session: &Session,
-        read: &Read,
-        volume: &Calls,
-        from: Ino,
-        to: Ino,
-    ) -> Executed {
-        let first = usize::try_from(read.entry.b).unwrap_or(usize::MAX);
-        let split = read.bytes.split_at_checked(first);
-        let (old, new) = split.ok_or(Errno(libc::EINVAL))?;
-        let (old, new) = (name(old)?, name(new)?);
-        if from != to || !session.user.may_all {
-            self.check_rename(session, volume, (from, old), (to, new))?;
-        }
-        let cx = self.context(session, read, 0);
-        volume.rename(&cx, from, old, to, new, RenameFlags::default())?;
-        Ok(Vec::new())
-    }
-
-    fn set_attributes(&self, session: &Session, read: &Read, volume: &Calls, ino: Ino) -> Executed {
-        let mut set = changes(read)?;
-        let rights = Rights::of(session, volume, ino)?;
-        if let Some(mode) = set.mode {
-            set.mode = Some(rights.check(|caller, object| caller.may_chmod(object, mode))?);
-        }
-        if set.mtime.is_some() {
-            let given = rights::Times::Given;
-            rights.check(|caller, object| caller.may_set_times(object, given))?;
-        }
-        volume.setattr(&self.context(session, read, 0), ino, &set)?;
         Ok(Vec::new())
     }
 }
@@ -571,78 +457,9 @@ pub fn answer(session: &Session, read: &Read, asked: bool, done: Executed) {
     }
 }
 
-fn list(read: &Read, volume: &Calls, dir: Ino) -> Executed {
-    let entry = &read.entry;
-    let room = entry.len as usize - reply_at(entry.bytes as usize);
-    let mut out = Vec::new();
-    volume.readdir(dir, entry.a, &mut |one| {
-        let len = one.name.len();
-        if out.len() + size_of::<Name>() + len.next_multiple_of(8) > room {
-            return false;
-        }
-        let head = Name {
-            ino: one.ino.into(),
-            next: one.next,
-            len: len as u32,
-            kind: u32::from(one.dtype),
-        };
-        out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(&one.name);
-        out.resize(out.len().next_multiple_of(8), 0);
-        true
-    })?;
-    Ok(out)
-}
-
-/// A name of one file, as the kernel would let it through.
-fn name(bytes: &[u8]) -> Result<&[u8], Refused> {
-    if bytes == b"." || bytes == b".." {
-        return Err(Refused::Errno(libc::EINVAL));
-    }
-    Ok(crate::wire::checked_name(bytes)?)
-}
-
 fn size(bytes: u64) -> Result<u64, Errno> {
     match bytes <= i64::MAX as u64 {
         true => Ok(bytes),
         false => Err(Errno(libc::EFBIG)),
-    }
-}
-
-fn changes(read: &Read) -> Result<SetAttr, Errno> {
-    let entry = &read.entry;
-    let mut set = SetAttr::default();
-    if entry.h2 & !3 != 0 {
-        return Err(Errno(libc::EINVAL));
-    }
-    if entry.h2 & 1 != 0 {
-        set.mode = Some(entry.b as u16 & 0o7777);
-    }
-    if entry.h2 & 2 != 0 {
-        const NS: i64 = 1_000_000_000;
-        let ns = entry.a as i64;
-        let time = (ns.div_euclid(NS), ns.rem_euclid(NS) as u32);
-        set.atime = Some(SetTime::At(time));
-        set.mtime = Some(SetTime::At(time));
-    }
-    Ok(set)
-}
-
-pub fn attr_of(attr: &ccfs_engine::Attr) -> Attr {
-    layout::Attr {
-        ino: attr.ino.into(),
-        size: attr.size,
-        blocks: attr.blocks512,
-        mode: attr.mode.into(),
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        atime: attr.atime.0,
-        mtime: attr.mtime.0,
-        ctime: attr.ctime.0,
-        atime_ns: attr.atime.1,
-        mtime_ns: attr.mtime.1,
-        ctime_ns: attr.ctime.1,
-        generation: attr.generation,
     }
 }

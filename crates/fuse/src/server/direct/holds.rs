@@ -3,12 +3,17 @@ use super::session::Session;
 use super::{Direct, count};
 use crate::server::{Answer, Server, ino_of};
 use crate::wire::{Errno, Request};
-use ccfs_engine::{FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE, Ino, ROOT_INO, Wait};
+use ccfs_engine::{Attr, Calls, FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE, Ino, ROOT_INO, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Directories above an inode that are looked at.
 const DEPTH_MAX: usize = 256;
+
+/// Entries of a directory that are looked at before it is held.
+const ENTRIES_MAX: usize = 1 << 16;
+/// Changes of such inodes are refused.
+const NEVER: u32 = FLAG_IMMUTABLE | FLAG_APPEND;
 
 /// Who holds an inode.
 pub struct Hold {
@@ -48,10 +53,20 @@ impl Direct {
         }
     }
 
+    /// The kernel has references to an inode.
+    pub fn kernel_knows(&self, ino: Ino) -> bool {
+        let open = self.open.lock().get(&ino).copied().unwrap_or(0);
+        self.volume.references(ino) > open as u64
+    }
+
     /// Nobody holds an inode, since the kernel has references to it.
     pub fn kernel_knows_unheld(&self, ino: Ino) -> bool {
-        let open = self.open.lock().get(&ino).copied().unwrap_or(0);
-        !self.is_held(ino) && self.volume.references(ino) > open as u64
+        !self.is_held(ino) && self.kernel_knows(ino)
+    }
+
+    /// The kernel is not to get to know an inode by a listing.
+    pub fn is_secret(&self, ino: Ino) -> bool {
+        self.is_held(ino) || self.linked.contains(ino)
     }
 
     /// The inode is held.
@@ -59,9 +74,10 @@ impl Direct {
         self.holds.lock().contains_key(&ino)
     }
 
-    /// The kernel asks for an inode, and its reference is counted already: what was posted is carried out, and nobody holds it any more, nor its directory:
-    /// a held directory has no entry that the kernel knows. Error: EAGAIN it would have to wait.
+    /// The kernel asks for an inode, and its reference is counted already: what was posted is carried out, and nobody holds it any more, nor a directory
+    /// in which it has a name: a held directory has no entry that the kernel knows. Error: EAGAIN it would have to wait.
     pub fn break_hold(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
+        self.break_linked(ino, wait)?;
         let session = self.holder(ino);
         let (mut held, mut at) = (Vec::new(), ino);
         for _ in 0..DEPTH_MAX {
@@ -70,12 +86,15 @@ impl Direct {
                 Some(_) => break,
                 None => {
                     // Not in memory: whichever it may be.
-                    if let Some(session) = &session {
-                        if wait == Wait::Never {
-                            return Err(Errno(libc::EAGAIN));
-                        }
-                        self.break_all(session);
+                    let its = match session {
+                        Some(session) => vec![session],
+                        None if at == ino && ino != ROOT_INO => self.holders(),
+                        None => Vec::new(),
+                    };
+                    if wait == Wait::Never && !its.is_empty() {
+                        return Err(Errno(libc::EAGAIN));
                     }
+                    its.iter().for_each(|session| self.break_all(session));
                     break;
                 }
             }
@@ -88,6 +107,37 @@ impl Direct {
             self.break_one(dir, wait)?;
         }
         self.break_one(ino, wait)
+    }
+
+    /// Breaks the holds of all directories in which a file has got names while they were held. It gets no more: its reference is counted.
+    fn break_linked(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
+        if !self.linked.contains(ino) {
+            return Ok(());
+        }
+        loop {
+            // One of them may have gone to another directory meanwhile.
+            let mut dirs = self.linked.dirs_of(ino);
+            dirs.retain(|dir| self.is_held(*dir));
+            if dirs.is_empty() {
+                break;
+            }
+            for dir in dirs {
+                self.break_one(dir, wait)?;
+            }
+        }
+        self.linked.forget(ino);
+        Ok(())
+    }
+
+    /// Sessions that hold something.
+    fn holders(&self) -> Vec<Arc<Session>> {
+        let mut all: Vec<Arc<Session>> = Vec::new();
+        for hold in self.holds.lock().values() {
+            if !all.iter().any(|s| Arc::ptr_eq(s, &hold.session)) {
+                all.push(hold.session.clone());
+            }
+        }
+        all
     }
 
     fn break_one(&self, ino: Ino, wait: Wait) -> Result<(), Errno> {
@@ -143,6 +193,7 @@ impl Direct {
             }
             !its
         });
+        self.linked.forget_all_of(session);
     }
 
     /// The kernel has so many references to what is held no more from here on.
@@ -191,28 +242,62 @@ impl Direct {
     }
 
     /// A session may hold an inode from here on: the kernel does not know it, and nobody else holds it. The caller has so many handles of it, each of
-    /// which has a reference.
-    pub fn grant(&self, session: &Arc<Session>, ino: Ino, handles: u64) -> bool {
-        let mut holds = self.holds.lock();
-        let known = holds.get(&ino).map_or(0, |hold| hold.known);
-        if self.volume.references(ino) != handles + known {
-            return false;
-        }
-        match holds.get(&ino) {
-            Some(hold) => Arc::ptr_eq(&hold.session, session),
-            None if session.is_in_group(&self.callers) || !self.can_be_changed_unasked(ino) => {
-                false
+    /// which has a reference. Error: EAGAIN, it would have to wait for the device.
+    pub fn grant(
+        &self,
+        session: &Arc<Session>,
+        volume: &Calls,
+        ino: Ino,
+        handles: u64,
+    ) -> Result<bool, Errno> {
+        {
+            let mut holds = self.holds.lock();
+            let known = holds.get(&ino).map_or(0, |hold| hold.known);
+            if self.volume.references(ino) != handles + known {
+                return Ok(false);
             }
-            None => {
-                holds.insert(ino, Hold::of(session));
-                true
+            if let Some(hold) = holds.get(&ino) {
+                return Ok(Arc::ptr_eq(&hold.session, session));
             }
+            if session.is_in_group(&self.callers) || !self.can_be_changed_unasked(ino) {
+                return Ok(false);
+            }
+            holds.insert(ino, Hold::of(session));
         }
+        // Who gets to know an entry from here on sees the hold, and waits for the caller.
+        let unknown = match self.unknown_entries(session, volume, ino) {
+            Err(e) if e.errno() != libc::EAGAIN => Ok(false),
+            unknown => unknown.map_err(|e| Errno(e.errno())),
+        };
+        if unknown != Ok(true) {
+            self.let_go(session, ino);
+        }
+        unknown
+    }
+
+    /// If it is a directory: the kernel knows nothing that is in it, can get to know nothing of it by another name, and would not refuse to have it
+    /// removed.
+    fn unknown_entries(
+        &self,
+        session: &Session,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Result<bool, ccfs_engine::Error> {
+        if !volume.getattr(dir)?.is_dir() {
+            return Ok(true);
+        }
+        let Some(entries) = volume.attrs_of_entries(dir, ENTRIES_MAX)? else {
+            return Ok(false);
+        };
+        let is_good = |attr: &Attr| {
+            let links = attr.is_dir() || attr.nlink == 1 || self.linked.is_of(session, attr.ino);
+            links && attr.flags & NEVER == 0 && !self.kernel_knows(attr.ino)
+        };
+        Ok(entries.iter().all(is_good))
     }
 
     /// What is posted to it cannot fail, and no group that is taken back changes it.
     fn can_be_changed_unasked(&self, ino: Ino) -> bool {
-        const NEVER: u32 = FLAG_IMMUTABLE | FLAG_APPEND;
         let of_its_kind = self.volume.non_blocking().getattr(ino).is_ok_and(|attr| {
             attr.flags & NEVER == 0 && (attr.is_dir() || attr.flags & FLAG_EXTENTS != 0)
         });
@@ -221,6 +306,7 @@ impl Direct {
 
     /// The session holds what was just born in a directory that it holds: nobody else can have seen it.
     pub fn hold_newborn(&self, session: &Arc<Session>, ino: Ino) -> bool {
+        self.linked.forget(ino);
         self.holds.lock().insert(ino, Hold::of(session));
         true
     }

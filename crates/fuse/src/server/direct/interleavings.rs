@@ -6,6 +6,7 @@
 //!
 //! `make shuttle` runs this; CCFS_SHUTTLE is the number of schedules of each scenario.
 use super::confined::{self, User};
+use super::execute::Opened;
 use super::session::{Role, Session};
 use super::{Allowed, Direct, thread};
 use crate::rights;
@@ -183,9 +184,15 @@ impl Side {
 
     fn open(&self, handle: u32, ino: Ino) {
         let mut consumer = self.session.lock(Wait::Allowed).unwrap();
-        let access = READING | WRITING;
+        let opened = Opened {
+            number: handle,
+            ino,
+            access: READING | WRITING,
+            newborn: false,
+        };
         self.direct
-            .open(&self.session, &mut consumer, handle, ino, access, false);
+            .open(&self.session, &mut consumer, &self.volume, opened)
+            .unwrap();
     }
 
     fn post(&self, op: u16, h: u32, h2: u32, bytes: &[u8]) -> Outcome {

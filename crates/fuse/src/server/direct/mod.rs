@@ -10,6 +10,10 @@
 //! A held directory has no entry that the kernel knows: when the kernel gets to know one (a file that its program goes on with through the
 //! mount, a file handle), the directory's hold is broken as well. So no change of a name in it can make the kernel wrong.
 //!
+//! A directory that was there before is held only where the kernel knows nothing that is in it, and can get to know nothing of it by another name
+//! (`unknown_entries`). A file gets another name only in a directory that the same session holds (`linked`); when the kernel gets to know the file, the
+//! holds of all directories with names of it are broken.
+//!
 //! One use of an inode leaves it held: a descriptor that its own session has opened for locks (`known_for_locks`). The kernel keeps nothing of it then, no
 //! attribute, page or name, so whatever is done with it comes here as a request, which breaks the hold (`Server::break_before`).
 //!
@@ -20,12 +24,13 @@
 //! A session's entries are carried out in the order in which they were published, whoever carries them out: the session's own
 //! thread, or a request that needs it done (`drain_stream`: a change or a sync of the same stream; a hold that is broken; unmounting). One session posts
 //! in a stream (`claim`); the others ask, and what it has posted comes before what they ask for. Locks are taken in this order:
-//! `Direct::giving`, `Direct::claiming`, `Session::consumer` of one session, `Direct::holds`. Nobody who has one of them waits for the kernel; who has the last two
+//! `Direct::giving`, `Direct::claiming`, `Session::consumer` of one session, `Direct::holds` or `Direct::linked`. Nobody who has one of them waits for the kernel; who has the last two
 //! waits for no other session.
 //!
 //! # Groups
 //! While a thread of a session is in an atomic group the session holds nothing: what a group changes can be taken back, of which the
 //! program's own memory of names would know nothing.
+mod attributes;
 mod calls;
 mod checks;
 mod confined;
@@ -34,6 +39,8 @@ mod failures;
 mod holds;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
+mod linked;
+mod names;
 mod session;
 mod thread;
 
@@ -49,6 +56,7 @@ use ccfs_engine::sync::{Mutex, RwLock};
 use ccfs_engine::{FastMap, Ino, Promise, StreamId, Volume, Wait, lacked_by_this_thread};
 use failures::Failures;
 use holds::Hold;
+use linked::Linked;
 use serde_json::{Value, json};
 use session::Role;
 pub(super) use session::Session;
@@ -90,6 +98,8 @@ pub struct Direct {
     /// Held by who finds out which session posts in a stream.
     claiming: Mutex<()>,
     holds: Mutex<FastMap<Ino, Hold>>,
+    /// Files that have got another name while their directories were held.
+    linked: Linked,
     /// References of the kernel to inodes that are held.
     known: AtomicUsize,
     /// Held by who gives back what was promised.
@@ -162,6 +172,7 @@ impl Direct {
             sessions: RwLock::default(),
             claiming: Mutex::default(),
             holds: Mutex::default(),
+            linked: Linked::default(),
             known: AtomicUsize::new(0),
             giving: Mutex::default(),
             given_back: AtomicU64::new(0),

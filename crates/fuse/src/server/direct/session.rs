@@ -141,6 +141,12 @@ impl Session {
             .memory
             .u64(word::SIZE_MAX)
             .store(most, Ordering::Release);
+        let say = |at, value| {
+            let word = session.memory.u32(at);
+            word.store(value, Ordering::Release);
+        };
+        say(word::USER, session.user.uid);
+        say(word::MAY_ALL, session.user.may_all.into());
         Ok(Arc::new(session))
     }
 

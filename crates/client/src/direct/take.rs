@@ -1,0 +1,107 @@
+//! What the kernel knows is taken from it: it is asked to forget it.
+use super::attr::{Known, attr_of};
+use super::dir::{Dir, checked};
+use super::file::{File, FileWay};
+use super::layout::{Attr, DIRECTORY, Entry, NO_HANDLE, READING, op};
+use super::node::Way;
+use super::options::OpenOptions;
+use super::session::Did;
+use crate::sys::fail;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+impl Dir {
+    /// Opens a file to be held, whoever has looked it up before: the kernel is asked to forget it. `how.create`: a new one, if there is none. Its calls
+    /// fail with ESTALE once anybody else looks at it, or once the kernel would be faster; it is used by its descriptor then
+    /// ([`File::descriptor`]). Errors: EBUSY it cannot be held: others have it open, or its directory is held, or calls are not posted here; as open(2).
+    pub fn take(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
+        let name = checked(name.as_ref())?;
+        let session = &self.0.session;
+        let mut way = self.0.lock();
+        let handle = self.handle_to_take(&way)?;
+        let way_of_it = FileWay::Held(handle);
+        let file = File::new(session, way_of_it, how, Known::default()).taken();
+        let found = self.take_from_kernel(&way, handle, name, how.access());
+        let taken = match found {
+            Err(e) if e.kind() == ErrorKind::NotFound && how.create => self
+                .birth_as(handle, &mut way, op::CREATE, name, how.mode)
+                .map(drop),
+            Err(e) => Err(e),
+            Ok(_) if how.create && how.exclusive => fail(libc::EEXIST),
+            Ok(Did::Done(attr)) => {
+                session.note_size(attr.size);
+                Ok(())
+            }
+            Ok(Did::Broken) => fail(libc::EBUSY),
+        };
+        taken?;
+        if session.is_broken(handle) {
+            return fail(libc::EBUSY);
+        }
+        if how.truncate {
+            file.truncate(0)?;
+        }
+        Ok(file)
+    }
+
+    /// Opens a directory to be held, whoever has looked it up before: the kernel is asked to forget it. Errors: EBUSY it cannot be held: it is in use, or the
+    /// kernel knows something in it, or this directory is held, or calls are not posted here; ENOTDIR; as open(2).
+    pub fn take_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
+        let name = checked(name.as_ref())?;
+        let session = &self.0.session;
+        let way = self.0.lock();
+        let handle = self.handle_to_take(&way)?;
+        match self.take_from_kernel(&way, handle, name, READING | DIRECTORY) {
+            Ok(Did::Done(attr)) if !session.is_broken(handle) => {
+                let dir = self.found(handle, &attr);
+                drop(way);
+                match dir.is_direct() {
+                    true => Ok(dir),
+                    false => fail(libc::EBUSY),
+                }
+            }
+            Ok(_) => {
+                session.close(handle);
+                fail(libc::EBUSY)
+            }
+            Err(e) => {
+                session.forget_handle(handle);
+                Err(e)
+            }
+        }
+    }
+
+    /// A handle for what is to be taken. Error: EBUSY, nothing can be.
+    fn handle_to_take(&self, way: &Way) -> io::Result<u32> {
+        let session = &self.0.session;
+        // Who posts in a stream is found out when the first thread comes from there.
+        match way {
+            Way::Mount(_) if session.may_begin_to_post().unwrap_or(false) => session.new_handle(),
+            _ => fail(libc::EBUSY),
+        }
+    }
+
+    /// Has a name of a directory that the kernel knows looked up, once the kernel was asked to forget what it leads to.
+    fn take_from_kernel(
+        &self,
+        way: &Way,
+        handle: u32,
+        name: &[u8],
+        access: u32,
+    ) -> io::Result<Did<Attr>> {
+        let Way::Mount(dir) = way else {
+            return fail(libc::EBUSY);
+        };
+        let entry = Entry {
+            op: op::LOOKUP,
+            h: NO_HANDLE,
+            h2: handle,
+            b: access.into(),
+            ..Entry::default()
+        };
+        let session = &self.0.session;
+        let found = session.call(dir.as_fd(), entry, &[name], size_of::<Attr>())?;
+        Ok(found.map(attr_of))
+    }
+}

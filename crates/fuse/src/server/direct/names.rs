@@ -1,0 +1,261 @@
+//! Names: what is made, found, removed, renamed and listed in the directories that a session holds.
+use super::Direct;
+use super::checks::Rights;
+use super::execute::{Executed, Opened};
+use super::session::{Consumer, Read, Refused, Session};
+use crate::rights;
+use crate::wire::Errno;
+use ccfs_client::direct::layout::{
+    Attr, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WRITING, op, reply_at,
+};
+use ccfs_engine::{Calls, Ino, RenameFlags};
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Longest target of a symbolic link, bytes.
+const TARGET_MAX: usize = 4095;
+
+impl Direct {
+    /// A new file or directory in `dir`, with a handle.
+    pub fn birth(
+        &self,
+        session: &Arc<Session>,
+        consumer: &mut Consumer,
+        read: &Read,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Executed {
+        self.check_new_handle(consumer, read)?;
+        let attr = self.make(session, read, volume, dir)?;
+        let born = Opened {
+            number: read.entry.h2,
+            ino: attr.ino,
+            access: READING | WRITING,
+            newborn: true,
+        };
+        self.open(session, consumer, volume, born)?;
+        Ok(self.attr_of(&attr).as_bytes().to_vec())
+    }
+
+    /// Error: EINVAL, the number is none of a handle, or in use.
+    pub fn check_new_handle(&self, consumer: &Consumer, read: &Read) -> Result<(), Refused> {
+        let number = read.entry.h2;
+        match number == 0 || number >= HANDLES || consumer.handles.contains_key(&number) {
+            true => Err(Refused::Errno(libc::EINVAL)),
+            false => Ok(()),
+        }
+    }
+
+    /// The operation of it.
+    pub fn make(
+        &self,
+        session: &Session,
+        read: &Read,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Result<ccfs_engine::Attr, Refused> {
+        let entry = &read.entry;
+        let name = checked(&read.bytes)?;
+        let cx = self.context(session, read, (entry.b >> 32) as u32);
+        let bits = entry.b as u16 & 0o7777;
+        let mut mode = bits | libc::S_IFREG as u16;
+        if !session.user.may_all {
+            let in_dir = Rights::of(session, volume, dir)?;
+            in_dir.check(|caller, dir| caller.may(dir, rights::SEARCH))?;
+            in_dir.check(|caller, dir| caller.may_create(dir))?;
+            mode = in_dir.mode_of_new(mode);
+        }
+        Ok(match entry.op {
+            // What else there is in a mode is no directory's to ask for: mkdir(2).
+            op::MKDIR => volume.mkdir(&cx, dir, name, bits & 0o1777)?,
+            _ => volume.mknod(&cx, dir, name, mode, 0)?,
+        })
+    }
+
+    pub fn look_up(
+        &self,
+        session: &Arc<Session>,
+        consumer: &mut Consumer,
+        read: &Read,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Executed {
+        let number = read.entry.h2;
+        self.may(session, volume, dir, rights::SEARCH)?;
+        let attr = volume.lookup(dir, checked(&read.bytes)?)?;
+        let mut content = Vec::new();
+        if number != NO_HANDLE {
+            self.check_new_handle(consumer, read)?;
+            let access = read.entry.b as u32 & (READING | WRITING);
+            // No directory is opened for writing, whoever asks.
+            if attr.is_file() && access != 0 || attr.is_dir() && access == READING {
+                let flag = |bit, right| if access & bit != 0 { right } else { 0 };
+                let want = flag(READING, rights::READ) | flag(WRITING, rights::WRITE);
+                self.may(session, volume, attr.ino, want)?;
+            }
+            // The content is read first: whoever has to wait for it has no handle yet.
+            if attr.is_file() && access & READING != 0 && read.entry.a != 0 {
+                let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
+                let most = room.saturating_sub(size_of::<Attr>());
+                let most = usize::try_from(read.entry.a).map_or(most, |n| n.min(most));
+                volume.read(attr.ino, 0, most, &mut content)?;
+            }
+            let found = Opened {
+                number,
+                ino: attr.ino,
+                access,
+                newborn: false,
+            };
+            self.open(session, consumer, volume, found)?;
+        }
+        let mut out = self.attr_of(&attr).as_bytes().to_vec();
+        out.append(&mut content);
+        Ok(out)
+    }
+
+    pub fn unlink(&self, session: &Session, read: &Read, volume: &Calls, dir: Ino) -> Executed {
+        let name = checked(&read.bytes)?;
+        let cx = self.context(session, read, 0);
+        if !session.user.may_all {
+            let in_dir = Rights::of(session, volume, dir)?;
+            in_dir.check(|caller, dir| caller.may(dir, rights::SEARCH))?;
+            let lost = Rights::of(session, volume, volume.lookup(dir, name)?.ino)?;
+            in_dir.check(|caller, dir| caller.may_remove(dir, &lost.object()))?;
+        }
+        match read.entry.op {
+            op::RMDIR => volume.rmdir(&cx, dir, name)?,
+            _ => volume.unlink(&cx, dir, name)?,
+        }
+        Ok(Vec::new())
+    }
+
+    pub fn rename(
+        &self,
+        session: &Session,
+        read: &Read,
+        volume: &Calls,
+        from: Ino,
+        to: Ino,
+    ) -> Executed {
+        let (old, new) = two_names(read)?;
+        let noreplace = match read.entry.a {
+            0 => false,
+            NO_REPLACE => true,
+            _ => return Err(Refused::Errno(libc::EINVAL)),
+        };
+        if from != to || !session.user.may_all {
+            self.check_rename(session, volume, (from, old), (to, new), noreplace)?;
+        }
+        if from != to {
+            self.note_renamed(volume, (from, old), to)?;
+        }
+        let flags = RenameFlags {
+            noreplace,
+            ..RenameFlags::default()
+        };
+        let cx = self.context(session, read, 0);
+        volume.rename(&cx, from, old, to, new, flags)?;
+        Ok(Vec::new())
+    }
+
+    /// Another name of a file, in a directory that the session holds as well. Error: EOPNOTSUPP, only the kernel can.
+    pub fn link(
+        &self,
+        session: &Arc<Session>,
+        read: &Read,
+        volume: &Calls,
+        from: Ino,
+        to: Ino,
+    ) -> Executed {
+        const ELSEWHERE: Refused = Refused::Errno(libc::EOPNOTSUPP);
+        let (old, new) = two_names(read)?;
+        // Whom `fs.protected_hardlinks` concerns the kernel knows.
+        if !session.user.may_all {
+            return Err(ELSEWHERE);
+        }
+        let file = volume.lookup(from, old)?;
+        if !file.is_file() {
+            return Err(ELSEWHERE);
+        }
+        // First where its names are, then whether the kernel knows it: who breaks its hold has it the other way round.
+        if !self.note_linked(session, file.ino, [from, to]) || self.kernel_knows(file.ino) {
+            return Err(ELSEWHERE);
+        }
+        volume.link(&self.context(session, read, 0), file.ino, to, new)?;
+        Ok(Vec::new())
+    }
+
+    pub fn symlink(&self, session: &Session, read: &Read, volume: &Calls, dir: Ino) -> Executed {
+        let (name, target) = two_parts(read)?;
+        let name = checked(name)?;
+        match target.len() {
+            0 => return Err(Refused::Errno(libc::ENOENT)),
+            1..=TARGET_MAX => {}
+            _ => return Err(Refused::Errno(libc::ENAMETOOLONG)),
+        }
+        if target.contains(&0) {
+            return Err(Refused::Errno(libc::EINVAL));
+        }
+        if !session.user.may_all {
+            let in_dir = Rights::of(session, volume, dir)?;
+            in_dir.check(|caller, dir| caller.may(dir, rights::SEARCH))?;
+            match volume.lookup(dir, name) {
+                Ok(_) => return Err(Refused::Errno(libc::EEXIST)),
+                Err(e) if e.errno() == libc::ENOENT => {}
+                Err(e) => return Err(e.into()),
+            }
+            in_dir.check(|caller, dir| caller.may_create(dir))?;
+        }
+        volume.symlink(&self.context(session, read, 0), dir, name, target)?;
+        Ok(Vec::new())
+    }
+
+    pub fn read_link(&self, session: &Session, read: &Read, volume: &Calls, dir: Ino) -> Executed {
+        self.may(session, volume, dir, rights::SEARCH)?;
+        let link = volume.lookup(dir, checked(&read.bytes)?)?;
+        Ok(volume.readlink(link.ino)?)
+    }
+}
+
+/// An entry's bytes: the first `b` ones, and the rest.
+fn two_parts(read: &Read) -> Result<(&[u8], &[u8]), Errno> {
+    let first = usize::try_from(read.entry.b).unwrap_or(usize::MAX);
+    let split = read.bytes.split_at_checked(first);
+    split.ok_or(Errno(libc::EINVAL))
+}
+
+fn two_names(read: &Read) -> Result<(&[u8], &[u8]), Refused> {
+    let (old, new) = two_parts(read)?;
+    Ok((checked(old)?, checked(new)?))
+}
+
+pub fn list(read: &Read, volume: &Calls, dir: Ino) -> Executed {
+    let entry = &read.entry;
+    let room = entry.len as usize - reply_at(entry.bytes as usize);
+    let mut out = Vec::new();
+    volume.readdir(dir, entry.a, &mut |one| {
+        let len = one.name.len();
+        if out.len() + size_of::<Name>() + len.next_multiple_of(8) > room {
+            return false;
+        }
+        let head = Name {
+            ino: one.ino.into(),
+            next: one.next,
+            len: len as u32,
+            kind: u32::from(one.dtype),
+        };
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(&one.name);
+        out.resize(out.len().next_multiple_of(8), 0);
+        true
+    })?;
+    Ok(out)
+}
+
+/// A name of one file, as the kernel would let it through.
+fn checked(bytes: &[u8]) -> Result<&[u8], Refused> {
+    if bytes == b"." || bytes == b".." {
+        return Err(Refused::Errno(libc::EINVAL));
+    }
+    Ok(crate::wire::checked_name(bytes)?)
+}
