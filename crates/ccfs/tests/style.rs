@@ -14,7 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("remote", &["device", "ext4"]),
     ("libccfs", &["client"]),
     ("intercept", &[]),
-    ("preload", &["intercept"]),
+    ("preload", &["intercept", "client"]),
     ("image", &["device", "ext4"]),
     ("log", &["device", "ext4"]),
     ("engine", &["device", "ext4", "image", "log"]),

@@ -1,16 +1,320 @@
 //! Whose a call is.
+use crate::answer::{Answer, Stop};
+use crate::by_path::FCHMODAT2;
 use crate::call::Call;
+use crate::count::{self, Reason};
+use crate::mounts::mounts;
+use crate::region::{Region, region};
+use crate::{
+    by_descriptor, by_path, children, descriptors, process, program, real, signals, thread,
+};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A number that Linux gives to no call on x86-64 (x32's begin at 512): whoever makes it is told that its calls come here.
 pub const HERE: u64 = 511;
 
+/// How a call is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Its first argument is a descriptor that it is about.
+    On,
+    /// It is about a path.
+    Path,
+    /// Descriptors that it is about are in these arguments; the kernel makes it.
+    Needs(&'static [usize], Reason),
+    /// It may be about any descriptor.
+    Any(Reason),
+    /// It begins or ends something.
+    Process,
+}
+
+/// The calls that are looked at.
+const CALLS: &[(i64, Kind)] = &[
+    (libc::SYS_read, Kind::On),
+    (libc::SYS_write, Kind::On),
+    (libc::SYS_pread64, Kind::On),
+    (libc::SYS_pwrite64, Kind::On),
+    (libc::SYS_readv, Kind::On),
+    (libc::SYS_writev, Kind::On),
+    (libc::SYS_preadv, Kind::On),
+    (libc::SYS_pwritev, Kind::On),
+    (libc::SYS_lseek, Kind::On),
+    (libc::SYS_fstat, Kind::On),
+    (libc::SYS_ftruncate, Kind::On),
+    (libc::SYS_fsync, Kind::On),
+    (libc::SYS_fdatasync, Kind::On),
+    (libc::SYS_sync_file_range, Kind::On),
+    (libc::SYS_fcntl, Kind::On),
+    (libc::SYS_ioctl, Kind::On),
+    (libc::SYS_close, Kind::On),
+    (libc::SYS_dup, Kind::On),
+    (libc::SYS_dup2, Kind::Process),
+    (libc::SYS_dup3, Kind::Process),
+    (libc::SYS_close_range, Kind::Process),
+    (libc::SYS_fchmod, Kind::On),
+    (libc::SYS_fchown, Kind::On),
+    (libc::SYS_getdents64, Kind::On),
+    (libc::SYS_fadvise64, Kind::On),
+    (libc::SYS_fgetxattr, Kind::On),
+    (libc::SYS_flistxattr, Kind::On),
+    (libc::SYS_fstatfs, Kind::On),
+    (libc::SYS_copy_file_range, Kind::Process),
+    // The kernel makes these, with descriptors of its own.
+    (libc::SYS_getdents, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_fsetxattr, Kind::On),
+    (libc::SYS_fremovexattr, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_preadv2, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_pwritev2, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_fallocate, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_readahead, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_syncfs, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_futimesat, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_fchdir, Kind::Process),
+    (libc::SYS_flock, Kind::Needs(&[0], Reason::Locked)),
+    (libc::SYS_mmap, Kind::Needs(&[4], Reason::Mapped)),
+    (libc::SYS_sendfile, Kind::Needs(&[0, 1], Reason::Control)),
+    (libc::SYS_splice, Kind::Needs(&[0, 2], Reason::Control)),
+    (libc::SYS_tee, Kind::Needs(&[0, 1], Reason::Control)),
+    (libc::SYS_vmsplice, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_epoll_ctl, Kind::Needs(&[2], Reason::Watched)),
+    (
+        libc::SYS_name_to_handle_at,
+        Kind::Needs(&[0], Reason::Control),
+    ),
+    (
+        libc::SYS_open_by_handle_at,
+        Kind::Needs(&[0], Reason::Control),
+    ),
+    (libc::SYS_fanotify_mark, Kind::Needs(&[3], Reason::Watched)),
+    (libc::SYS_execveat, Kind::Process),
+    (libc::SYS_openat2, Kind::Needs(&[0], Reason::Uncertain)),
+    (libc::SYS_mknodat, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_open_tree, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_move_mount, Kind::Needs(&[0, 2], Reason::Control)),
+    (libc::SYS_quotactl_fd, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_poll, Kind::Any(Reason::Watched)),
+    (libc::SYS_ppoll, Kind::Any(Reason::Watched)),
+    (libc::SYS_select, Kind::Any(Reason::Watched)),
+    (libc::SYS_pselect6, Kind::Any(Reason::Watched)),
+    (libc::SYS_sendmsg, Kind::Any(Reason::Passed)),
+    (libc::SYS_sendmmsg, Kind::Any(Reason::Passed)),
+    (libc::SYS_io_submit, Kind::Any(Reason::Control)),
+    (libc::SYS_open, Kind::Path),
+    (libc::SYS_openat, Kind::Path),
+    (libc::SYS_creat, Kind::Path),
+    (libc::SYS_mkdir, Kind::Path),
+    (libc::SYS_mkdirat, Kind::Path),
+    (libc::SYS_rmdir, Kind::Path),
+    (libc::SYS_unlink, Kind::Path),
+    (libc::SYS_unlinkat, Kind::Path),
+    (libc::SYS_rename, Kind::Path),
+    (libc::SYS_renameat, Kind::Path),
+    (libc::SYS_renameat2, Kind::Path),
+    (libc::SYS_link, Kind::Path),
+    (libc::SYS_linkat, Kind::Path),
+    (libc::SYS_symlink, Kind::Path),
+    (libc::SYS_symlinkat, Kind::Path),
+    (libc::SYS_readlink, Kind::Path),
+    (libc::SYS_readlinkat, Kind::Path),
+    (libc::SYS_stat, Kind::Path),
+    (libc::SYS_lstat, Kind::Path),
+    (libc::SYS_newfstatat, Kind::Path),
+    (libc::SYS_statx, Kind::Path),
+    (libc::SYS_access, Kind::Path),
+    (libc::SYS_faccessat, Kind::Path),
+    (libc::SYS_faccessat2, Kind::Path),
+    (libc::SYS_chmod, Kind::Path),
+    (libc::SYS_fchmodat, Kind::Path),
+    (FCHMODAT2, Kind::Path),
+    (libc::SYS_chown, Kind::Path),
+    (libc::SYS_lchown, Kind::Path),
+    (libc::SYS_fchownat, Kind::Path),
+    (libc::SYS_utimensat, Kind::Path),
+    (libc::SYS_getxattr, Kind::Path),
+    (libc::SYS_lgetxattr, Kind::Path),
+    (libc::SYS_setxattr, Kind::Path),
+    (libc::SYS_lsetxattr, Kind::Path),
+    (libc::SYS_removexattr, Kind::Path),
+    (libc::SYS_lremovexattr, Kind::Path),
+    (libc::SYS_listxattr, Kind::Path),
+    (libc::SYS_llistxattr, Kind::Path),
+    (libc::SYS_chdir, Kind::Process),
+    (libc::SYS_clone, Kind::Process),
+    (libc::SYS_clone3, Kind::Process),
+    (libc::SYS_fork, Kind::Process),
+    (libc::SYS_vfork, Kind::Process),
+    (libc::SYS_execve, Kind::Process),
+    (libc::SYS_rt_sigaction, Kind::Process),
+    (libc::SYS_umask, Kind::Process),
+    (libc::SYS_unshare, Kind::Process),
+    (libc::SYS_setns, Kind::Process),
+    (libc::SYS_chroot, Kind::Process),
+    (libc::SYS_pivot_root, Kind::Process),
+    (libc::SYS_setuid, Kind::Process),
+    (libc::SYS_setgid, Kind::Process),
+    (libc::SYS_setreuid, Kind::Process),
+    (libc::SYS_setregid, Kind::Process),
+    (libc::SYS_setresuid, Kind::Process),
+    (libc::SYS_setresgid, Kind::Process),
+    (libc::SYS_setfsuid, Kind::Process),
+    (libc::SYS_setfsgid, Kind::Process),
+    (libc::SYS_setgroups, Kind::Process),
+    (libc::SYS_capset, Kind::Process),
+    (libc::SYS_seccomp, Kind::Process),
+    (libc::SYS_prctl, Kind::Process),
+    (libc::SYS_landlock_restrict_self, Kind::Process),
+    (libc::SYS_io_uring_setup, Kind::Process),
+    (libc::SYS_setrlimit, Kind::Process),
+    (libc::SYS_prlimit64, Kind::Process),
+];
+
+const NUMBERS: usize = crate::entry::NUMBERS;
+
+/// The same by number.
+static KINDS: [Option<Kind>; NUMBERS] = {
+    let mut kinds = [None; NUMBERS];
+    let mut n = 0;
+    while n < CALLS.len() {
+        kinds[CALLS[n].0 as usize] = Some(CALLS[n].1);
+        n += 1;
+    }
+    kinds
+};
+
+/// The numbers of the calls that are looked at.
+pub fn numbers() -> impl Iterator<Item = usize> {
+    CALLS.iter().map(|(number, _)| *number as usize)
+}
+
 /// Makes the call, if it is not the kernel's. False: the kernel makes it.
 pub fn call(call: &mut Call) -> bool {
-    match call.rax {
-        HERE => {
-            call.rax = 1;
-            true
+    if call.rax == HERE {
+        call.rax = 1;
+        return true;
+    }
+    let Some(kind) = KINDS.get(call.rax as usize).copied().flatten() else {
+        return false;
+    };
+    let local = thread::local();
+    if local.inside.get() != 0 {
+        return false;
+    }
+    let Some(region) = region() else {
+        return false;
+    };
+    if region.off.load(Relaxed) != 0 || !may_concern(region, kind, call) {
+        return false;
+    }
+    if !children::is_back(region) {
+        return false;
+    }
+    let answer = thread::keep_errno(|| {
+        let blocked = signals::block(region);
+        local.inside.set(1);
+        let answer = within(region, kind, call);
+        local.inside.set(0);
+        signals::unblock(blocked);
+        answer
+    });
+    let result = match answer {
+        Ok(result) => result,
+        Err(Stop::Errno(errno)) => -i64::from(errno),
+        Err(Stop::Kernel) => return false,
+    };
+    if kind != Kind::Process {
+        count::made(call.rax);
+    }
+    call.rax = result as u64;
+    true
+}
+
+/// What can be told without a lock.
+fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
+    let fd = |n: usize| region.direct.has(call.args[n] as i32);
+    match kind {
+        Kind::On => {
+            let number = call.rax as i64;
+            fd(0)
+                || number == libc::SYS_close && region.own.has(call.args[0] as i32)
+                || mounts().ignore_fsync && is_sync(number)
         }
-        _ => false,
+        Kind::Needs(args, _) => {
+            let is_anonymous = || {
+                call.rax as i64 == libc::SYS_mmap && call.args[3] as i32 & libc::MAP_ANONYMOUS != 0
+            };
+            region.open.load(Relaxed) != 0 && args.iter().any(|n| fd(*n)) && !is_anonymous()
+        }
+        Kind::Any(_) => region.open.load(Relaxed) != 0,
+        Kind::Path => path_may_concern(region, call),
+        Kind::Process => match call.rax as i64 {
+            libc::SYS_dup2 | libc::SYS_dup3 => {
+                fd(0) || fd(1) || region.own.has(call.args[1] as i32)
+            }
+            libc::SYS_close_range => !region.state.load(Relaxed).is_null(),
+            libc::SYS_copy_file_range => fd(0) || fd(2),
+            libc::SYS_rt_sigaction => call.args[1] != 0 && region.handlers.load(Relaxed) == 0,
+            libc::SYS_prctl => matches!(
+                call.args[0] as i32,
+                libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP
+            ),
+            libc::SYS_setrlimit => call.args[0] == u64::from(libc::RLIMIT_FSIZE),
+            libc::SYS_prlimit64 => {
+                call.args[1] == u64::from(libc::RLIMIT_FSIZE) && call.args[2] != 0
+            }
+            libc::SYS_chdir | libc::SYS_fchdir | libc::SYS_umask => {
+                !region.state.load(Relaxed).is_null()
+            }
+            _ => true,
+        },
+    }
+}
+
+fn is_sync(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_sync_file_range
+    )
+}
+
+/// Before there is anything here, only new directories and those that are listed are of interest.
+fn path_may_concern(region: &Region, call: &Call) -> bool {
+    if mounts().is_empty() {
+        return false;
+    }
+    if !region.state.load(Relaxed).is_null() {
+        return true;
+    }
+    let (flags, at) = match call.rax as i64 {
+        libc::SYS_mkdir => (None, call.args[0]),
+        libc::SYS_mkdirat => (None, call.args[1]),
+        libc::SYS_open => (Some(call.args[1]), call.args[0]),
+        libc::SYS_openat => (Some(call.args[2]), call.args[1]),
+        _ => return false,
+    };
+    if flags.is_some_and(|flags| flags as i32 & libc::O_DIRECTORY == 0) {
+        return false;
+    }
+    let leads_there = program::path(at)
+        .is_ok_and(|path| path.first() != Some(&b'/') || mounts().may_lead_there(path));
+    // One directory is listed by many programs.
+    leads_there && (flags.is_none() || region.listed.fetch_add(1, Relaxed) > 0)
+}
+
+fn within(region: &Region, kind: Kind, call: &Call) -> Answer {
+    if kind == Kind::Process {
+        return process::call(region, call);
+    }
+    let _in = region.gate.enter();
+    match kind {
+        Kind::On => by_descriptor::call(region, call),
+        Kind::Path => by_path::call(call),
+        Kind::Needs(which, why) => {
+            for n in which {
+                real::descriptor(call.args[*n] as i32, why)?;
+            }
+            Err(Stop::Kernel)
+        }
+        Kind::Any(why) => descriptors::leave_those_of(call, why),
+        Kind::Process => Err(Stop::Kernel),
     }
 }

@@ -7,8 +7,33 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+mod acl;
+mod answer;
+mod attributes;
+mod by_descriptor;
+mod by_path;
 mod call;
+mod children;
+mod count;
+mod descriptors;
 mod dispatch;
 mod entry;
+mod files;
+mod heap;
+mod identity;
+mod leak;
+mod listing;
+mod mounts;
 mod patch;
+mod paths;
+mod process;
+mod program;
+mod raw;
+mod real;
+mod region;
+mod signals;
 mod start;
+mod state;
+mod table;
+mod thread;
+mod tree;

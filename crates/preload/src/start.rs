@@ -1,10 +1,11 @@
 //! Before the program begins.
 #![allow(unsafe_code)]
-use crate::{dispatch, entry, patch};
+use crate::mounts::{Mounts, mounts};
+use crate::region::region;
+use crate::{count, dispatch, entry, patch};
+use ccfs_intercept::environment::{IGNORE_FSYNC, MOUNTS, PLAN, REPORT};
 use std::ffi::CStr;
 
-/// The file with the plan of the C library, if the program was started by `ccfs direct`.
-const PLAN: &CStr = c"CCFS_DIRECT_PLAN";
 /// For tests: all calls are looked at, also those that nothing here makes.
 const ALL: &CStr = c"CCFS_DIRECT_ALL";
 
@@ -13,17 +14,42 @@ const ALL: &CStr = c"CCFS_DIRECT_ALL";
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    // SAFETY: there is one thread, and nobody changes the environment meanwhile.
-    let plan = unsafe { libc::getenv(PLAN.as_ptr()) };
-    if plan.is_null() {
+    let Some(plan) = variable(PLAN) else {
         return;
+    };
+    if let Some(path) = variable(REPORT) {
+        count::begin(path);
     }
-    // SAFETY: getenv gives a string that ends with a zero and stays where it is.
-    let plan = unsafe { CStr::from_ptr(plan) };
-    // SAFETY: as above.
-    if !unsafe { libc::getenv(ALL.as_ptr()) }.is_null() {
+    let lines = variable(MOUNTS).map(CStr::to_bytes).unwrap_or_default();
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let ignore_fsync = variable(IGNORE_FSYNC).is_some();
+    Mounts::set(
+        plan.into(),
+        lines,
+        ignore_fsync,
+        most.current.unwrap_or(u64::MAX),
+    );
+    entry::want(dispatch::HERE as usize);
+    if variable(ALL).is_some() {
         (0..entry::NUMBERS).for_each(entry::want);
     }
-    entry::want(dispatch::HERE as usize);
+    if !mounts().is_empty() && region().is_some() {
+        ccfs_client::direct::keep_descriptors_from(mounts().lowest_own());
+        ccfs_client::direct::set_descriptor_hook(note_own);
+        dispatch::numbers().for_each(entry::want);
+    }
     patch::library(plan);
+}
+
+fn note_own(fd: i32, kept: bool) {
+    if let Some(region) = region() {
+        region.own.set(fd, kept);
+    }
+}
+
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: there is one thread, and nobody changes the environment meanwhile.
+    let at = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: getenv gives null, or a string that ends with a zero and stays where it is.
+    (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) })
 }

@@ -29,8 +29,13 @@ impl Dir {
     pub fn read_dir(&self) -> io::Result<Vec<DirEntry>> {
         let mut way = self.0.lock();
         if let Way::Held(dir) = &mut *way {
-            match self.list(dir.handle)? {
-                Did::Done(names) => {
+            match self.list(dir.handle, 0)? {
+                Did::Done(all) => {
+                    let names: Vec<_> = all
+                        .into_iter()
+                        .map(|(entry, _)| entry)
+                        .filter(is_other)
+                        .collect();
                     self.learn(dir, &names)?;
                     return Ok(names);
                 }
@@ -68,8 +73,29 @@ impl Dir {
         })
     }
 
-    fn list(&self, dir: u32) -> io::Result<Did<Vec<DirEntry>>> {
-        let (mut out, mut at) = (Vec::new(), 0);
+    /// All names from a position on, "." and ".." among them, each with the position behind it; 0 is the first one's. Positions are those of
+    /// getdents(2) through the mount. `None`: the directory is not held, and nothing is listed. Errors: as getdents(2).
+    pub fn list_held(&self, from: u64) -> io::Result<Option<Vec<(DirEntry, u64)>>> {
+        let mut way = self.0.lock();
+        let Way::Held(dir) = &mut *way else {
+            return Ok(None);
+        };
+        let Did::Done(all) = self.list(dir.handle, from)? else {
+            return Ok(None);
+        };
+        if from == 0 {
+            let names: Vec<_> = all
+                .iter()
+                .map(|(entry, _)| entry.clone())
+                .filter(is_other)
+                .collect();
+            self.learn(dir, &names)?;
+        }
+        Ok(Some(all))
+    }
+
+    fn list(&self, dir: u32, from: u64) -> io::Result<Did<Vec<(DirEntry, u64)>>> {
+        let (mut out, mut at) = (Vec::new(), from);
         loop {
             let entry = Entry {
                 op: op::READDIR,
@@ -86,13 +112,12 @@ impl Dir {
             while let Ok((head, names)) = Name::read_from_prefix(rest) {
                 let len = (head.len as usize).min(names.len());
                 let name = &names[..len];
-                if name != b"." && name != b".." {
-                    out.push(DirEntry {
-                        name: OsString::from_vec(name.to_vec()),
-                        ino: head.ino,
-                        kind: head.kind as u8,
-                    });
-                }
+                let entry = DirEntry {
+                    name: OsString::from_vec(name.to_vec()),
+                    ino: head.ino,
+                    kind: head.kind as u8,
+                };
+                out.push((entry, head.next));
                 at = head.next;
                 rest = &names[len.next_multiple_of(8).min(names.len())..];
             }
@@ -128,4 +153,9 @@ impl Dir {
         }
         Ok(())
     }
+}
+
+/// Another one than the directory itself and the one above.
+fn is_other(entry: &DirEntry) -> bool {
+    entry.name != "." && entry.name != ".."
 }

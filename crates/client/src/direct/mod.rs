@@ -97,6 +97,11 @@ impl Session {
         Dir::of(self.0.clone(), self.1.clone(), dir.as_fd())
     }
 
+    /// A descriptor of the directory that the session was begun on.
+    pub fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.dir.as_fd()
+    }
+
     /// The directory that the session was begun on. Errors: as open(2).
     pub fn root(&self) -> io::Result<Dir> {
         Dir::first(self.0.clone(), self.1.clone())

@@ -1,0 +1,72 @@
+//! Calls that are about a descriptor.
+use crate::answer::{Answer, Stop};
+use crate::call::Call;
+use crate::count::Reason;
+use crate::descriptors;
+use crate::files::{At, On, buffers, one_buffer};
+use crate::mounts::mounts;
+use crate::region::Region;
+use crate::state::State;
+
+/// What a descriptor stands for here. `Kernel`: nothing.
+pub fn stands_for(fd: u64) -> Result<On<'static>, Stop> {
+    let state = State::get().ok_or(Stop::Kernel)?;
+    let open = state.table.get(fd as i32).ok_or(Stop::Kernel)?;
+    Ok(On { state, open })
+}
+
+/// Makes a call on what its first argument stands for.
+pub fn call(region: &Region, call: &Call) -> Answer {
+    let [a, b, c, d, ..] = call.args;
+    let number = call.rax as i64;
+    if !region.direct.has(a as i32) {
+        return match number {
+            // The program does not know of it.
+            libc::SYS_close => Err(Stop::Errno(libc::EBADF)),
+            _ => descriptors::sync_is_ignored(a as i32),
+        };
+    }
+    let on = stands_for(a)?;
+    match number {
+        libc::SYS_read => on.read(&one_buffer(b, c)?, At::Position),
+        libc::SYS_write => on.write(&one_buffer(b, c)?, At::Position),
+        libc::SYS_pread64 => on.read(&one_buffer(b, c)?, At::Offset(d as i64)),
+        libc::SYS_pwrite64 => on.write(&one_buffer(b, c)?, At::Offset(d as i64)),
+        libc::SYS_readv => on.read(&buffers(b, c)?, At::Position),
+        libc::SYS_writev => on.write(&buffers(b, c)?, At::Position),
+        libc::SYS_preadv => on.read(&buffers(b, c)?, At::Offset(d as i64)),
+        libc::SYS_pwritev => on.write(&buffers(b, c)?, At::Offset(d as i64)),
+        libc::SYS_lseek => on.seek(b as i64, c),
+        libc::SYS_fstat => on.stat(b),
+        libc::SYS_ftruncate => on.truncate(b as i64),
+        libc::SYS_sync_file_range if mounts().ignore_fsync => Ok(0),
+        libc::SYS_sync_file_range => on.leave(Reason::Control),
+        libc::SYS_fsync | libc::SYS_fdatasync if mounts().ignore_fsync => Ok(0),
+        libc::SYS_fsync | libc::SYS_fdatasync => on.sync(),
+        libc::SYS_fcntl => descriptors::control(&on, a as i32, b, c),
+        libc::SYS_ioctl => match b as u32 {
+            // It is no terminal, and no file of another one's content.
+            TCGETS => Err(Stop::Errno(libc::ENOTTY)),
+            FICLONE => Err(Stop::Errno(libc::EOPNOTSUPP)),
+            _ => on.leave(Reason::Control),
+        },
+        libc::SYS_close => descriptors::close(on.state, a as i32),
+        libc::SYS_dup => descriptors::duplicate(&on, 0, false),
+        libc::SYS_fchmod => on.chmod(b, false),
+        libc::SYS_fchown => on.chown(b, c, false),
+        libc::SYS_getdents64 => on.list(b, c),
+        // How it will be used changes nothing.
+        libc::SYS_fadvise64 => match d as i32 {
+            0..=5 => Ok(0),
+            _ => Err(Stop::Errno(libc::EINVAL)),
+        },
+        libc::SYS_fsetxattr => on.set_attribute(b, c, d, call.args[4]),
+        libc::SYS_fgetxattr => on.attribute(Err(Stop::Errno(libc::ENODATA))),
+        libc::SYS_flistxattr => on.attribute(Ok(0)),
+        libc::SYS_fstatfs => descriptors::fstatfs(&on, b),
+        _ => on.leave(Reason::Control),
+    }
+}
+
+const TCGETS: u32 = 0x5401;
+const FICLONE: u32 = 0x4004_9409;

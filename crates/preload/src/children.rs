@@ -1,0 +1,107 @@
+//! Children, and programs that this one becomes.
+use crate::answer::{Answer, Stop};
+use crate::call::Call;
+use crate::count::Reason;
+use crate::program;
+use crate::raw;
+use crate::real;
+use crate::region::{Region, region};
+use crate::state::State;
+use crate::thread;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+const VM: u64 = libc::CLONE_VM as u64;
+const VFORK: u64 = libc::CLONE_VFORK as u64;
+const FILES: u64 = libc::CLONE_FILES as u64;
+const THREAD: u64 = libc::CLONE_THREAD as u64;
+
+/// fork(2), vfork(2) and clone(2): descriptors that both will have become real before.
+pub fn begin(region: &Region, call: &Call) -> Answer {
+    let (flags, stack) = match call.rax as i64 {
+        libc::SYS_fork => (0, 0),
+        libc::SYS_vfork => (VM | VFORK, 0),
+        libc::SYS_clone => (call.args[0], call.args[1]),
+        // The first word of struct clone_args, and its sixth.
+        _ => (
+            program::read(call.args[0])?,
+            program::read(call.args[0] + 40)?,
+        ),
+    };
+    if flags & THREAD != 0 {
+        return Err(Stop::Kernel);
+    }
+    if flags & FILES != 0 || flags & (VM | VFORK) == VM {
+        return end();
+    }
+    if flags & VM == 0 && stack == 0 {
+        return fork(region, call);
+    }
+    let _alone = region.gate.enter_alone();
+    announce(region);
+    real::all(Reason::Forked, false);
+    if flags & VM != 0 {
+        let pid = raw::numbers(libc::SYS_getpid, [])?;
+        thread::local().lent_by.set(pid as u32);
+    }
+    Err(Stop::Kernel)
+}
+
+/// Nothing is opened here until this thread comes back.
+fn announce(region: &Region) {
+    let local = thread::local();
+    if local.begins_child.replace(1) == 0 {
+        region.births.fetch_add(1, SeqCst);
+    }
+}
+
+/// This thread goes on. False: it is a child in its parent's memory.
+pub fn is_back(region: &Region) -> bool {
+    let local = thread::local();
+    if local.lent_by.get() != 0 {
+        if raw::numbers(libc::SYS_getpid, []) != Ok(local.lent_by.get().into()) {
+            return false;
+        }
+        local.lent_by.set(0);
+    }
+    if local.begins_child.replace(0) != 0 {
+        // In a child nobody is about to.
+        let _ = region
+            .births
+            .fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
+    }
+    true
+}
+
+/// The child has no part in what its parent has here, and begins anew.
+fn fork(region: &Region, call: &Call) -> Answer {
+    let _alone = region.gate.enter_alone();
+    real::all(Reason::Forked, false);
+    let handlers = region.handlers.load(Relaxed);
+    // No other thread may be in the middle of an allocation.
+    let heap = region.heap.lock();
+    let result = raw::make(call);
+    drop(heap);
+    if result == 0 {
+        region.handlers.store(handlers, Relaxed);
+    }
+    Ok(result)
+}
+
+/// execve(2).
+pub fn become_another(region: &Region) -> Answer {
+    let _alone = region.gate.enter_alone();
+    real::all(Reason::Executed, true);
+    Err(Stop::Kernel)
+}
+
+/// Who this process is, or what it may do, changes: what it held was held for who it was. From here on its calls are the kernel's.
+pub fn end() -> Answer {
+    let region = region().ok_or(Stop::Kernel)?;
+    let _alone = region.gate.enter_alone();
+    real::all(Reason::Confined, false);
+    region.off.store(1, SeqCst);
+    if let Some(state) = State::get() {
+        drop(std::mem::take(&mut *state.tree()));
+    }
+    Err(Stop::Kernel)
+}

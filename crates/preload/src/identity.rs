@@ -1,0 +1,33 @@
+//! What a path that the kernel follows leads to.
+#![allow(unsafe_code)]
+use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+use std::os::fd::BorrowedFd;
+
+/// A file or directory, for as long as it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// st_dev.
+    pub device: u64,
+    pub ino: u64,
+}
+
+/// Of what a path leads to; "": of the descriptor, or of the working directory.
+pub fn of(fd: i32, path: &[u8]) -> Option<Identity> {
+    // The number never changes: the file system need not be asked.
+    let mut flags = AtFlags::STATX_DONT_SYNC;
+    if path.is_empty() {
+        flags |= AtFlags::EMPTY_PATH;
+    }
+    let stat = statx(borrowed(fd), path, flags, StatxFlags::INO).ok()?;
+    Some(Identity {
+        device: makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        ino: stat.stx_ino,
+    })
+}
+
+/// A descriptor that the program gives. (AT_FDCWD and numbers of nothing are as good: the kernel says what they are.)
+pub fn borrowed(fd: i32) -> BorrowedFd<'static> {
+    let fd = if fd == -1 { -2 } else { fd };
+    // SAFETY: it is given to system calls only, within the call of the program that names it.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}

@@ -1,0 +1,499 @@
+//! Calls on a path that leads into a held directory.
+use crate::acl;
+use crate::answer::{Answer, Stop};
+use crate::attributes::{mode, owner, put_stat, put_statx, times};
+use crate::count::{self, Reason};
+use crate::program;
+use crate::real;
+use crate::region::region;
+use crate::state::State;
+use crate::table::{Found, Opening, What};
+use crate::tree::{Base, Id, Place, Tree};
+use ccfs_client::direct::layout::{PLAIN, SetAttr};
+use ccfs_client::direct::{Attr, Dir, OpenOptions};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The number of a descriptor that a path of /proc names.
+pub fn named_descriptor(path: &[u8]) -> Option<i32> {
+    let number = path.strip_prefix(b"/proc/self/fd/")?;
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+/// The path of a call.
+pub struct Path<'p> {
+    pub base: Base,
+    pub bytes: &'p [u8],
+}
+
+impl<'p> Path<'p> {
+    /// Of a call with a descriptor of a directory, or AT_FDCWD, and an address. Where it begins at a directory that is not held any more
+    /// that becomes real.
+    pub fn of(fd: u64, at: u64) -> Result<Path<'p>, Stop> {
+        let bytes = program::path(at)?;
+        let fd = fd as i32;
+        let is_direct = region().is_some_and(|r| r.direct.has(fd));
+        if !is_direct || bytes.first() == Some(&b'/') {
+            return Ok(Path {
+                base: Base::At(fd),
+                bytes,
+            });
+        }
+        let state = State::get().ok_or(Stop::Kernel)?;
+        let open = state.table.get(fd).ok_or(Stop::Kernel)?;
+        match &open.what {
+            What::Dir(dir, id) if dir.is_direct() && state.tree().dir(*id).is_some() => Ok(Path {
+                base: Base::Held(*id),
+                bytes,
+            }),
+            _ => {
+                real::make(state, &open, Reason::BrokenHold)?;
+                Ok(Path {
+                    base: Base::At(fd),
+                    bytes,
+                })
+            }
+        }
+    }
+}
+
+/// A name in a held directory.
+struct Name<'p> {
+    id: Id,
+    dir: Dir,
+    name: &'p OsStr,
+    device: u64,
+    slash: bool,
+}
+
+/// The name that a path leads to. `Kernel`: it leads elsewhere, or to a directory itself.
+fn name<'p>(tree: &mut Tree, path: &Path<'p>) -> Result<Name<'p>, Stop> {
+    let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
+    let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
+    let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
+    Ok(Name {
+        id: place.dir,
+        dir,
+        name: OsStr::from_bytes(place.name.ok_or(Stop::Kernel)?),
+        device,
+        slash: place.slash,
+    })
+}
+
+fn state() -> Result<&'static State, Stop> {
+    State::get().ok_or(Stop::Kernel)
+}
+
+/// All but the last name of a path, and that. `None`: it has none that could be made.
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.iter().rposition(|b| *b != b'/')? + 1;
+    let start = path[..end]
+        .iter()
+        .rposition(|b| *b == b'/')
+        .map_or(0, |at| at + 1);
+    let name = &path[start..end];
+    (name != b"." && name != b"..").then_some((&path[..start], name))
+}
+
+/// mkdir(2): it begins a session where the mount allows one.
+pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
+    let state = State::make()?;
+    let mut tree = state.tree();
+    let bits = bits as u32;
+    if let Some(Place { dir, name, .. }) = tree.find(path.base, path.bytes) {
+        let Some(name) = name else {
+            return Err(Stop::Errno(libc::EEXIST));
+        };
+        let parent = tree.dir(dir).ok_or(Stop::Kernel)?;
+        let made = parent.make_dir(OsStr::from_bytes(name), bits)?;
+        tree.add_below(dir, name, made);
+        return Ok(0);
+    }
+    let Base::At(fd) = path.base else {
+        return Err(Stop::Kernel);
+    };
+    let (parent, name) = split(path.bytes).ok_or(Stop::Kernel)?;
+    let Some((dir, at)) = tree.known_dir(fd, parent) else {
+        return Err(Stop::Kernel);
+    };
+    let made = dir.make_dir(OsStr::from_bytes(name), bits)?;
+    tree.add_top(at, name, made);
+    Ok(0)
+}
+
+/// Flags with which open(2) is left to the kernel.
+const STRANGE: i32 = (libc::O_TMPFILE & !libc::O_DIRECTORY) | libc::O_DIRECT | libc::O_ASYNC;
+/// Bytes of a file that are read when it is opened.
+const HEAD: usize = 16 << 10;
+
+/// open(2).
+pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
+    let wants_dir = flags & libc::O_DIRECTORY != 0;
+    let state = match wants_dir {
+        true => State::make()?,
+        false => state()?,
+    };
+    if flags & STRANGE != 0 || region().is_none_or(|r| r.births.load(Relaxed) != 0) {
+        return Err(Stop::Kernel);
+    }
+    let mut tree = state.tree();
+    let found = tree.find(path.base, path.bytes);
+    let Some(place) = found else {
+        return match wants_dir {
+            true => take_dir(state, &mut tree, path, flags),
+            false => Err(Stop::Kernel),
+        };
+    };
+    let Some(name) = place.name else {
+        return open_dir(state, &mut tree, place.dir, flags);
+    };
+    if wants_dir || place.slash {
+        // Where it is no directory the kernel says so, or follows it.
+        let id = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
+        return open_dir(state, &mut tree, id, flags);
+    }
+    if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 && !crate::mounts::mounts().ignore_fsync {
+        return Err(Stop::Kernel);
+    }
+    let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
+    let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
+    drop(tree);
+    match open_file(state, &dir, device, name, flags, bits) {
+        Err(Stop::Errno(libc::EISDIR)) if flags & (libc::O_ACCMODE | libc::O_CREAT) == 0 => {
+            let mut tree = state.tree();
+            let id = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
+            open_dir(state, &mut tree, id, flags)
+        }
+        // A link that is to be followed; or none, which the kernel says as well.
+        Err(Stop::Errno(libc::ELOOP | libc::EOPNOTSUPP)) => {
+            count::left(Reason::Links);
+            Err(Stop::Kernel)
+        }
+        done => done,
+    }
+}
+
+fn open_file(state: &State, dir: &Dir, device: u64, name: &[u8], flags: i32, bits: u64) -> Answer {
+    let has = |flag| flags & flag != 0;
+    let access = flags & libc::O_ACCMODE;
+    let bits = bits as u32 & 0o7777;
+    let how = match has(libc::O_PATH) {
+        true => OpenOptions::default(),
+        false => OpenOptions {
+            read: access == libc::O_RDONLY || access == libc::O_RDWR,
+            write: access == libc::O_WRONLY || access == libc::O_RDWR,
+            create: has(libc::O_CREAT),
+            exclusive: has(libc::O_CREAT) && has(libc::O_EXCL),
+            truncate: has(libc::O_TRUNC),
+            mode: bits,
+        },
+    };
+    if access == libc::O_ACCMODE {
+        return Err(Stop::Kernel);
+    }
+    let number = state.new_descriptor(has(libc::O_CLOEXEC))?;
+    let only_reads = how.read && !how.write && !how.truncate;
+    let changes = state.changes.load(Relaxed);
+    let quiet = only_reads && !state.table.has_writers();
+    let mut head = vec![0; if quiet { HEAD } else { 0 }];
+    let opened = dir.open_with(OsStr::from_bytes(name), how, &mut head)?;
+    if !opened.made && !only_reads {
+        state.changes.fetch_add(1, Relaxed);
+    }
+    head.truncate(opened.read);
+    let found = match opened.attr {
+        Some(attr) if quiet => Some(Found {
+            attr,
+            head,
+            changes,
+        }),
+        _ => None,
+    };
+    let opening = Opening {
+        flags,
+        device,
+        made: opened.made,
+        plain: opened.plain,
+        high_bits: opened.made.then_some(bits & 0o7000),
+        found,
+    };
+    state.register(number, What::File(opened.file), opening)
+}
+
+fn open_dir(state: &State, tree: &mut Tree, id: Id, flags: i32) -> Answer {
+    if flags & (libc::O_CREAT | libc::O_ACCMODE) != 0 {
+        // EISDIR, EEXIST or EINVAL.
+        return Err(Stop::Kernel);
+    }
+    let number = state.new_descriptor(flags & libc::O_CLOEXEC != 0)?;
+    let dir = tree.dir(id).ok_or(Stop::Kernel)?;
+    let device = tree.device(id).ok_or(Stop::Kernel)?;
+    // Whether it may be read is checked each time.
+    let attr = dir.attr()?;
+    if !may_read(&attr) && flags & libc::O_PATH == 0 {
+        return Err(Stop::Kernel);
+    }
+    let opening = Opening {
+        flags: flags | libc::O_DIRECTORY,
+        device,
+        plain: attr.flags & PLAIN != 0,
+        ..Opening::default()
+    };
+    state.register(number, What::Dir(dir, id), opening)
+}
+
+/// Root may; others must be the owner and have the right.
+fn may_read(attr: &Attr) -> bool {
+    let uid = rustix::process::geteuid().as_raw();
+    uid == 0 || attr.uid == uid && attr.mode & 0o400 != 0
+}
+
+/// A directory that the kernel may know is opened: by a program that reads trees, so it is taken.
+fn take_dir(state: &State, tree: &mut Tree, path: &Path<'_>, flags: i32) -> Answer {
+    let Base::At(fd) = path.base else {
+        return Err(Stop::Kernel);
+    };
+    let (parent, name) = split(path.bytes).ok_or(Stop::Kernel)?;
+    let at = tree.identity(fd, parent).ok_or(Stop::Kernel)?;
+    if crate::mounts::mounts()
+        .of_device(at.device)
+        .next()
+        .is_none()
+    {
+        return Err(Stop::Kernel);
+    }
+    let gives_up = tree.taking.refused > 8 + 2 * tree.taking.taken;
+    if gives_up || flags & libc::O_PATH != 0 {
+        return Err(Stop::Kernel);
+    }
+    let (dir, at) = tree.known_dir(fd, parent).ok_or(Stop::Kernel)?;
+    let Ok(taken) = dir.take_dir(OsStr::from_bytes(name)) else {
+        tree.taking.refused += 1;
+        count::left(Reason::Known);
+        return Err(Stop::Kernel);
+    };
+    tree.taking.taken += 1;
+    let id = tree.add_top(at, name, taken).ok_or(Stop::Kernel)?;
+    open_dir(state, tree, id, flags)
+}
+
+/// unlink(2), and rmdir(2).
+pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
+    let state = state()?;
+    let mut tree = state.tree();
+    let place = name(&mut tree, path)?;
+    if is_dir {
+        let below = tree.known_below(place.id, place.name.as_bytes());
+        place.dir.remove_dir(place.name)?;
+        if let Some(below) = below {
+            tree.removed(below);
+        }
+        return Ok(0);
+    }
+    if place.slash {
+        return Err(Stop::Kernel);
+    }
+    drop(tree);
+    place.dir.remove_file(place.name)?;
+    state.changes.fetch_add(1, Relaxed);
+    Ok(0)
+}
+
+/// rename(2). `no_replace`: RENAME_NOREPLACE.
+pub fn rename(from: &Path<'_>, to: &Path<'_>, no_replace: bool) -> Answer {
+    let state = state()?;
+    let mut tree = state.tree();
+    let (old, new) = (name(&mut tree, from)?, name(&mut tree, to)?);
+    if old.slash || new.slash || old.device != new.device {
+        return Err(Stop::Kernel);
+    }
+    old.dir
+        .rename_with(old.name, &new.dir, new.name, no_replace)?;
+    tree.renamed(old.id, old.name.as_bytes(), new.id, new.name.as_bytes());
+    state.changes.fetch_add(1, Relaxed);
+    Ok(0)
+}
+
+/// link(2).
+pub fn link(from: &Path<'_>, to: &Path<'_>) -> Answer {
+    let state = state()?;
+    let mut tree = state.tree();
+    let (old, new) = (name(&mut tree, from)?, name(&mut tree, to)?);
+    drop(tree);
+    if old.slash || new.slash || old.device != new.device {
+        return Err(Stop::Kernel);
+    }
+    old.dir.link(old.name, &new.dir, new.name)?;
+    state.changes.fetch_add(1, Relaxed);
+    Ok(0)
+}
+
+/// symlink(2).
+pub fn symlink(target: u64, path: &Path<'_>) -> Answer {
+    let target = program::path(target)?;
+    let place = name(&mut state()?.tree(), path)?;
+    if place.slash || target.is_empty() {
+        return Err(Stop::Kernel);
+    }
+    place
+        .dir
+        .symlink(std::path::Path::new(OsStr::from_bytes(target)), place.name)?;
+    Ok(0)
+}
+
+/// readlink(2).
+pub fn read_link(path: &Path<'_>, at: u64, len: u64) -> Answer {
+    let place = name(&mut state()?.tree(), path)?;
+    if place.slash || len as i64 <= 0 {
+        return Err(Stop::Kernel);
+    }
+    let target = place.dir.read_link(place.name)?;
+    let n = target.len().min(len as usize);
+    program::room(at, n as u64)?.copy_from_slice(&target.as_bytes()[..n]);
+    Ok(n as i64)
+}
+
+/// What a path leads to: its attributes, and its st_dev. `Kernel` also for a link that is to be followed.
+fn attr(path: &Path<'_>, follow: bool) -> Result<(Attr, u64), Stop> {
+    let state = state()?;
+    let mut tree = state.tree();
+    let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
+    let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
+    let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
+    let Some(name) = place.name else {
+        return Ok((dir.attr()?, device));
+    };
+    if let Some(below) = tree.known_below(place.dir, name) {
+        let below = tree.dir(below).ok_or(Stop::Kernel)?;
+        drop(tree);
+        return Ok((below.attr()?, device));
+    }
+    drop(tree);
+    let attr = dir.stat(OsStr::from_bytes(name))?;
+    let kind = attr.mode & libc::S_IFMT;
+    if kind == libc::S_IFLNK && (follow || place.slash) || place.slash && kind != libc::S_IFDIR {
+        return Err(Stop::Kernel);
+    }
+    Ok((attr, device))
+}
+
+/// stat(2) and lstat(2).
+pub fn stat(path: &Path<'_>, to: u64, follow: bool) -> Answer {
+    let (attr, device) = attr(path, follow)?;
+    put_stat(to, &attr, device)
+}
+
+/// statx(2).
+pub fn statx(path: &Path<'_>, to: u64, follow: bool) -> Answer {
+    let (attr, device) = attr(path, follow)?;
+    put_statx(to, &attr, device)
+}
+
+/// access(2), of the user that the process is. What only the kernel can tell is left to it.
+pub fn access(path: &Path<'_>, wanted: u64, follow: bool) -> Answer {
+    let (attr, _) = attr(path, follow)?;
+    let uid = rustix::process::geteuid();
+    let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
+    let wanted = wanted as i32;
+    if uid != rustix::process::getuid() || wanted & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
+        return Err(Stop::Kernel);
+    }
+    let granted = match uid.is_root() {
+        true => wanted & libc::X_OK == 0 || is_dir || attr.mode & 0o111 != 0,
+        false if attr.uid == uid.as_raw() && attr.flags & PLAIN != 0 => {
+            attr.mode >> 6 & wanted as u32 == wanted as u32
+        }
+        false if wanted == libc::F_OK => true,
+        false => return Err(Stop::Kernel),
+    };
+    match granted {
+        true => Ok(0),
+        false => Err(Stop::Errno(libc::EACCES)),
+    }
+}
+
+fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
+    let state = state()?;
+    let mut tree = state.tree();
+    let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
+    let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
+    state.changes.fetch_add(1, Relaxed);
+    let Some(name) = place.name else {
+        dir.set_attr(what)?;
+        return Ok(0);
+    };
+    let below = match place.slash {
+        true => tree.below(place.dir, name),
+        false => tree.known_below(place.dir, name),
+    };
+    if let Some(below) = below {
+        tree.dir(below).ok_or(Stop::Kernel)?.set_attr(what)?;
+        return Ok(0);
+    }
+    if place.slash {
+        return Err(Stop::Kernel);
+    }
+    // Open for nothing: what is changed takes no right to read or write it.
+    match dir.open(OsStr::from_bytes(name), OpenOptions::default()) {
+        Ok(file) => file.set_attr(what)?,
+        Err(e) if e.raw_os_error() == Some(libc::EISDIR) => {
+            let below = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
+            tree.dir(below).ok_or(Stop::Kernel)?.set_attr(what)?;
+        }
+        // A link, or what is no file.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ELOOP | libc::EOPNOTSUPP)) => {
+            return Err(Stop::Kernel);
+        }
+        Err(e) => return Err(e.into()),
+    }
+    Ok(0)
+}
+
+/// chmod(2).
+pub fn chmod(path: &Path<'_>, bits: u64) -> Answer {
+    set(path, &mode(bits))
+}
+
+/// chown(2).
+pub fn chown(path: &Path<'_>, uid: u64, gid: u64) -> Answer {
+    let what = owner(uid, gid).ok_or(Stop::Kernel)?;
+    set(path, &what)
+}
+
+/// utimensat(2).
+pub fn set_times(path: &Path<'_>, at: u64) -> Answer {
+    match times(at)? {
+        Some(what) => set(path, &what),
+        None => Err(Stop::Kernel),
+    }
+}
+
+/// setxattr(2): an ACL that says no more than permission bits do is these bits.
+pub fn set_attribute(path: &Path<'_>, name: u64, value: u64, len: u64, flags: u64) -> Answer {
+    let bits = acl::bits_of_call(name, value, len, flags).ok_or(Stop::Kernel)?;
+    let (attr, _) = attr(path, false)?;
+    match attr.flags & PLAIN != 0 && attr.mode & libc::S_IFMT != libc::S_IFLNK {
+        true => set(path, &mode(u64::from(attr.mode & 0o7000 | bits))),
+        false => Err(Stop::Kernel),
+    }
+}
+
+/// removexattr(2): to remove a default ACL that is not there is no error.
+pub fn remove_attribute(path: &Path<'_>, name: u64) -> Answer {
+    let (attr, _) = attr(path, false)?;
+    let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
+    match attr.flags & PLAIN != 0 && is_dir && program::path(name)? == acl::DEFAULT {
+        true => Ok(0),
+        false => Err(Stop::Kernel),
+    }
+}
+
+/// An extended attribute of what has none: `nothing`.
+pub fn attribute(path: &Path<'_>, follow: bool, nothing: Answer) -> Answer {
+    let (attr, _) = attr(path, follow)?;
+    match attr.flags & PLAIN != 0 {
+        true => nothing,
+        false => Err(Stop::Kernel),
+    }
+}

@@ -1,0 +1,188 @@
+//! The descriptors that this library stands for.
+use crate::region::region;
+use crate::tree::Id;
+use ccfs_client::direct::{Attr, Dir, File};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What open(2) has opened: all descriptors that were made from one have it together.
+pub struct Open {
+    pub what: What,
+    pub read: bool,
+    pub write: bool,
+    /// It was made when it was opened: nobody has it by another descriptor that was open before.
+    pub made: bool,
+    /// As F_GETFL says them.
+    flags: AtomicI32,
+    place: RwLock<Place>,
+    /// What it was found with.
+    pub found: Option<Found>,
+    /// It was found to have no extended attributes.
+    pub plain: bool,
+    /// st_dev.
+    pub device: u64,
+}
+
+/// How something was opened.
+#[derive(Default)]
+pub struct Opening {
+    /// Of open(2).
+    pub flags: i32,
+    pub device: u64,
+    pub made: bool,
+    pub plain: bool,
+    pub high_bits: Option<u32>,
+    pub found: Option<Found>,
+}
+
+pub enum What {
+    File(File),
+    Dir(Dir, Id),
+}
+
+/// What changes with an open file.
+#[derive(Default)]
+pub struct Place {
+    /// Where read(2) and write(2) go on, bytes.
+    pub offset: u64,
+    /// It is at the end, wherever that is.
+    pub after_append: bool,
+    /// It is the kernel's by now.
+    pub gone: bool,
+    /// Its setuid, setgid and sticky bits, if they are known.
+    pub high_bits: Option<u32>,
+    /// The names of a directory, while they are read.
+    pub listing: Option<crate::listing::Listing>,
+}
+
+/// What was found when a file was opened, and is so as long as nobody has changed anything.
+pub struct Found {
+    pub attr: Attr,
+    /// Its first bytes.
+    pub head: Vec<u8>,
+    /// [`crate::state::State::changes`] then.
+    pub changes: u64,
+}
+
+impl Open {
+    pub fn new(what: What, opened: Opening) -> Arc<Open> {
+        const NOT_KEPT: i32 =
+            libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
+        // As the kernel has it for programs of 64 bits.
+        const LARGEFILE: i32 = 0o100_000;
+        let access = opened.flags & libc::O_ACCMODE;
+        let is_path = opened.flags & libc::O_PATH != 0;
+        Arc::new(Open {
+            what,
+            read: access != libc::O_WRONLY && !is_path,
+            write: access != libc::O_RDONLY && !is_path,
+            made: opened.made,
+            flags: AtomicI32::new(match is_path {
+                true => opened.flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW),
+                false => opened.flags & !NOT_KEPT | LARGEFILE,
+            }),
+            place: RwLock::new(Place {
+                high_bits: opened.high_bits,
+                ..Place::default()
+            }),
+            found: opened.found,
+            plain: opened.plain,
+            device: opened.device,
+        })
+    }
+
+    /// It names something, and can be neither read nor written (O_PATH).
+    pub fn is_path(&self) -> bool {
+        self.flags() & libc::O_PATH != 0
+    }
+
+    pub fn flags(&self) -> i32 {
+        self.flags.load(Relaxed)
+    }
+
+    pub fn set_flags(&self, flags: i32) {
+        self.flags.store(flags, Relaxed);
+    }
+
+    pub fn place(&self) -> RwLockReadGuard<'_, Place> {
+        self.place.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn place_mut(&self) -> RwLockWriteGuard<'_, Place> {
+        self.place.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// By number.
+#[derive(Default)]
+pub struct Table {
+    all: RwLock<Vec<Option<Arc<Open>>>>,
+    /// Files that are open for writing.
+    writers: AtomicUsize,
+    /// Held while descriptors are made, moved or made real: what the kernel has and what is here are the same.
+    pub moves: Mutex<()>,
+}
+
+impl Table {
+    pub fn get(&self, fd: i32) -> Option<Arc<Open>> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(usize::try_from(fd).ok()?)?.clone()
+    }
+
+    /// The number was given for it ([`crate::state::State::new_descriptor`]).
+    pub fn put(&self, fd: i32, open: Arc<Open>) {
+        if open.write {
+            self.writers.fetch_add(1, Relaxed);
+        }
+        let (mut all, at) = (self.write(), fd as usize);
+        if all.len() <= at {
+            all.resize(at + 1, None);
+        }
+        all[at] = Some(open);
+        if let Some(region) = region() {
+            region.direct.set(fd, true);
+            region.open.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// What it was, which is closed when it is dropped: not while anything here is locked.
+    pub fn remove(&self, fd: i32) -> Option<Arc<Open>> {
+        let open = {
+            let mut all = self.write();
+            let open = all.get_mut(usize::try_from(fd).ok()?)?.take()?;
+            if let Some(region) = region() {
+                region.direct.set(fd, false);
+                region.open.fetch_sub(1, Relaxed);
+            }
+            open
+        };
+        if open.write {
+            self.writers.fetch_sub(1, Relaxed);
+        }
+        Some(open)
+    }
+
+    /// All numbers of something that is open.
+    pub fn numbers_of(&self, open: &Arc<Open>) -> Vec<i32> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |one: &Option<Arc<Open>>| one.as_ref().is_some_and(|o| Arc::ptr_eq(o, open));
+        let numbers = all.iter().enumerate().filter(|(_, one)| is_it(one));
+        numbers.map(|(fd, _)| fd as i32).collect()
+    }
+
+    /// All, by number.
+    pub fn all(&self) -> Vec<(i32, Arc<Open>)> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let open = all.iter().enumerate();
+        open.filter_map(|(fd, one)| Some((fd as i32, one.clone()?)))
+            .collect()
+    }
+
+    pub fn has_writers(&self) -> bool {
+        self.writers.load(Relaxed) != 0
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Option<Arc<Open>>>> {
+        self.all.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

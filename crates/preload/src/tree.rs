@@ -1,0 +1,426 @@
+//! The directories that this process holds, by name.
+//!
+//! Nobody else can rename or move anything inside a held directory: that would break its hold. So a path is followed here from the first
+//! held directory on, the *top* of its tree. A top is known by the directory that it is in, which the kernel knows, and its name there; which
+//! directory a path leads to before it, the kernel is asked each time.
+use crate::count::{self, Reason};
+use crate::identity::{Identity, of};
+use crate::mounts::mounts;
+use ccfs_client::direct::{Dir, Session};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, open, openat};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// A directory of the tree.
+pub type Id = u64;
+
+/// Directories that are kept at most, before those that were not used for long are forgotten.
+const MOST: usize = 4096;
+
+struct Node {
+    dir: Dir,
+    at: Identity,
+    up: Up,
+    name: Box<[u8]>,
+    below: HashMap<Box<[u8]>, Id>,
+    used: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Up {
+    Held(Id),
+    Known(Identity),
+}
+
+/// From where a path goes.
+#[derive(Clone, Copy)]
+pub enum Base {
+    Held(Id),
+    /// A descriptor of the kernel's, or AT_FDCWD.
+    At(i32),
+}
+
+/// Where a path leads inside of a held tree.
+pub struct Place<'p> {
+    pub dir: Id,
+    /// `None`: to the directory itself.
+    pub name: Option<&'p [u8]>,
+    /// It says that it is one of a directory.
+    pub slash: bool,
+}
+
+#[derive(Default)]
+pub struct Tree {
+    nodes: HashMap<Id, Node>,
+    next: Id,
+    tops: HashMap<(Identity, Box<[u8]>), Id>,
+    /// How many tops have a name.
+    names: HashMap<Box<[u8]>, u32>,
+    /// By st_dev. `None`: it allows no session.
+    volumes: HashMap<u64, Option<Session>>,
+    /// Of the working directory, if it is known.
+    cwd: Option<Identity>,
+    /// How it goes with the taking of directories.
+    pub taking: Taking,
+}
+
+/// Directories that the kernel knows are taken by programs that read trees.
+#[derive(Default)]
+pub struct Taking {
+    pub taken: u32,
+    pub refused: u32,
+}
+
+impl Tree {
+    /// A descriptor of this library's on a volume.
+    pub fn a_descriptor(&self, device: u64) -> Option<i32> {
+        let session = self.volumes.get(&device)?.as_ref()?;
+        Some(session.descriptor().as_raw_fd())
+    }
+
+    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.volumes.values().flatten()
+    }
+
+    pub fn dir(&self, id: Id) -> Option<Dir> {
+        self.nodes.get(&id).map(|n| n.dir.clone())
+    }
+
+    pub fn device(&self, id: Id) -> Option<u64> {
+        self.nodes.get(&id).map(|n| n.at.device)
+    }
+
+    /// The working directory is another one.
+    pub fn forget_cwd(&mut self) {
+        self.cwd = None;
+    }
+
+    /// Follows a path. `None`: it does not lead through a held directory, as far as can be seen here.
+    pub fn find<'p>(&mut self, base: Base, path: &'p [u8]) -> Option<Place<'p>> {
+        if self.nodes.is_empty() || path.is_empty() {
+            return None;
+        }
+        let absolute = path[0] == b'/';
+        if absolute && !mounts().may_lead_there(path) {
+            return None;
+        }
+        let slash = path.last() == Some(&b'/');
+        let (mut at, rest) = match base {
+            Base::Held(id) if !absolute => (id, path),
+            Base::At(fd) if !absolute => self.enter(fd, path)?,
+            _ => self.enter(libc::AT_FDCWD, path)?,
+        };
+        self.check(at)?;
+        let mut parts = rest
+            .split(|b| *b == b'/')
+            .filter(|p| !p.is_empty() && *p != b".");
+        let Some(mut name) = parts.next() else {
+            return Some(Place {
+                dir: at,
+                name: None,
+                slash,
+            });
+        };
+        loop {
+            let next = parts.next();
+            match (name, next) {
+                (b"..", _) => at = self.up(at)?,
+                (name, None) => {
+                    return Some(Place {
+                        dir: at,
+                        name: Some(name),
+                        slash,
+                    });
+                }
+                (name, Some(_)) => at = self.below(at, name)?,
+            }
+            let Some(next) = next else {
+                return Some(Place {
+                    dir: at,
+                    name: None,
+                    slash,
+                });
+            };
+            name = next;
+        }
+    }
+
+    /// The first held directory that a path leads through, and the rest of the path.
+    fn enter<'p>(&mut self, fd: i32, path: &'p [u8]) -> Option<(Id, &'p [u8])> {
+        let mut from = 0;
+        while from < path.len() {
+            let len = path[from..].iter().position(|b| *b == b'/');
+            let end = len.map_or(path.len(), |len| from + len);
+            let name = &path[from..end];
+            if self.names.contains_key(name)
+                && let Some(parent) = self.identity(fd, &path[..from])
+                && let Some(id) = self.tops.get(&(parent, name.into()))
+            {
+                return Some((*id, &path[end..]));
+            }
+            from = end + 1;
+        }
+        None
+    }
+
+    /// What a path leads to that the kernel follows; "": where it begins.
+    pub fn identity(&mut self, fd: i32, path: &[u8]) -> Option<Identity> {
+        if path.is_empty() && fd == libc::AT_FDCWD {
+            if self.cwd.is_none() {
+                self.cwd = of(fd, path);
+            }
+            return self.cwd;
+        }
+        of(fd, path)
+    }
+
+    /// A directory is held still; if not, what is in it becomes tops.
+    fn check(&mut self, id: Id) -> Option<()> {
+        let node = self.nodes.get_mut(&id)?;
+        if node.dir.is_direct() {
+            self.next += 1;
+            node.used = self.next;
+            return Some(());
+        }
+        self.forget(id);
+        None
+    }
+
+    fn up(&mut self, id: Id) -> Option<Id> {
+        match self.nodes.get(&id)?.up {
+            Up::Held(up) => self.check(up).map(|()| up),
+            Up::Known(_) => None,
+        }
+    }
+
+    /// The directory of a name. `None`: there is none, or it is not held.
+    pub fn below(&mut self, id: Id, name: &[u8]) -> Option<Id> {
+        if let Some(id) = self.known_below(id, name) {
+            return Some(id);
+        }
+        let node = self.nodes.get(&id)?;
+        let dir = node.dir.open_dir(OsStr::from_bytes(name)).ok()?;
+        if !dir.is_direct() {
+            return None;
+        }
+        let at = Identity {
+            device: node.at.device,
+            ino: dir.attr().ok()?.ino,
+        };
+        Some(self.add(dir, at, Up::Held(id), name))
+    }
+
+    /// The same, if it is known already.
+    pub fn known_below(&mut self, id: Id, name: &[u8]) -> Option<Id> {
+        let below = *self.nodes.get(&id)?.below.get(name)?;
+        self.check(below).map(|()| below)
+    }
+
+    /// A directory that was made in a held one.
+    pub fn add_below(&mut self, id: Id, name: &[u8], dir: Dir) -> Option<Id> {
+        let at = Identity {
+            device: self.device(id)?,
+            ino: dir.attr().ok()?.ino,
+        };
+        Some(self.add(dir, at, Up::Held(id), name))
+    }
+
+    /// A held directory in one that the kernel knows.
+    pub fn add_top(&mut self, parent: Identity, name: &[u8], dir: Dir) -> Option<Id> {
+        let at = Identity {
+            device: parent.device,
+            ino: dir.attr().ok()?.ino,
+        };
+        Some(self.add(dir, at, Up::Known(parent), name))
+    }
+
+    fn add(&mut self, dir: Dir, at: Identity, up: Up, name: &[u8]) -> Id {
+        if self.nodes.len() >= MOST {
+            self.forget_old();
+        }
+        self.next += 1;
+        let id = self.next;
+        let node = Node {
+            dir,
+            at,
+            up,
+            name: name.into(),
+            below: HashMap::new(),
+            used: id,
+        };
+        self.nodes.insert(id, node);
+        self.link(id);
+        id
+    }
+
+    /// Makes a directory known where it is; another one that was known there is not any more.
+    fn link(&mut self, id: Id) {
+        let Some(node) = self.nodes.get(&id) else {
+            return;
+        };
+        let (up, name) = (node.up, node.name.clone());
+        let before = match up {
+            Up::Held(up) => self
+                .nodes
+                .get_mut(&up)
+                .and_then(|n| n.below.insert(name, id)),
+            Up::Known(parent) => {
+                let before = self.tops.insert((parent, name.clone()), id);
+                if before.is_none() {
+                    *self.names.entry(name).or_default() += 1;
+                }
+                before
+            }
+        };
+        if let Some(before) = before.filter(|before| *before != id) {
+            self.drop_tree(before);
+        }
+    }
+
+    fn unlink(&mut self, id: Id) {
+        let Some(node) = self.nodes.get(&id) else {
+            return;
+        };
+        let (up, name) = (node.up, node.name.clone());
+        match up {
+            Up::Held(up) => {
+                if let Some(up) = self.nodes.get_mut(&up)
+                    && up.below.get(&name) == Some(&id)
+                {
+                    up.below.remove(&name);
+                }
+            }
+            Up::Known(parent) => {
+                let place = (parent, name);
+                if self.tops.get(&place) == Some(&id) {
+                    self.tops.remove(&place);
+                    if let Some(count) = self.names.get_mut(&place.1) {
+                        *count -= 1;
+                        if *count == 0 {
+                            self.names.remove(&place.1);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The kernel knows a directory by now: what is in it may be held still.
+    fn forget(&mut self, id: Id) {
+        self.unlink(id);
+        let Some(node) = self.nodes.remove(&id) else {
+            return;
+        };
+        for below in node.below.into_values() {
+            if let Some(one) = self.nodes.get_mut(&below) {
+                one.up = Up::Known(node.at);
+                self.link(below);
+            }
+        }
+    }
+
+    /// A directory has gone, and nothing is in it.
+    pub fn removed(&mut self, id: Id) {
+        self.unlink(id);
+        self.drop_tree(id);
+    }
+
+    fn drop_tree(&mut self, id: Id) {
+        let mut all = vec![id];
+        while let Some(id) = all.pop() {
+            if let Some(node) = self.nodes.remove(&id) {
+                all.extend(node.below.into_values());
+            }
+        }
+    }
+
+    /// A name has become another one, of this directory or another.
+    pub fn renamed(&mut self, from: Id, name: &[u8], to: Id, new_name: &[u8]) {
+        let moved = self
+            .nodes
+            .get(&from)
+            .and_then(|n| n.below.get(name).copied());
+        let replaced = self
+            .nodes
+            .get(&to)
+            .and_then(|n| n.below.get(new_name).copied());
+        if let Some(replaced) = replaced.filter(|r| Some(*r) != moved) {
+            self.removed(replaced);
+        }
+        if let Some(id) = moved {
+            self.unlink(id);
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.up = Up::Held(to);
+                node.name = new_name.into();
+            }
+            self.link(id);
+        }
+    }
+
+    /// Half of those that have nothing below them, and are found again by their names.
+    fn forget_old(&mut self) {
+        let is_leaf = |n: &Node| n.below.is_empty() && matches!(n.up, Up::Held(_));
+        let leaves = self.nodes.iter().filter(|(_, n)| is_leaf(n));
+        let mut old: Vec<_> = leaves.map(|(id, n)| (n.used, *id)).collect();
+        old.sort_unstable();
+        old.truncate(old.len().div_ceil(2));
+        for (_, id) in old {
+            self.removed(id);
+        }
+    }
+
+    /// The session of a volume, begun if it allows one.
+    pub fn session(&mut self, device: u64) -> Option<Session> {
+        if let Some(known) = self.volumes.get(&device) {
+            return known.clone();
+        }
+        let session = begin(device);
+        self.volumes.insert(device, session.clone());
+        session
+    }
+
+    /// A directory that the kernel knows and that may be written to, by a path; with what it is. `None`: it is on no volume that allows direct calls.
+    pub fn known_dir(&mut self, fd: i32, path: &[u8]) -> Option<(Dir, Identity)> {
+        let at = self.identity(fd, path)?;
+        mounts().of_device(at.device).next()?;
+        let session = self.session(at.device)?;
+        let path = match path {
+            b"" => b".",
+            path => path,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat(crate::identity::borrowed(fd), path, flags, Mode::empty()).ok()?;
+        let stat = fstat(&opened).ok()?;
+        // A mount of the same volume may be read-only, of which the daemon knows nothing.
+        let read_only = fstatvfs(&opened)
+            .ok()?
+            .f_flag
+            .contains(StatVfsMountFlags::RDONLY);
+        let now = Identity {
+            device: stat.st_dev,
+            ino: stat.st_ino,
+        };
+        match now == at && !read_only {
+            true => Some((session.dir(&opened).ok()?, at)),
+            false => None,
+        }
+    }
+}
+
+/// On the root of a mount: from there all of it can be reached.
+fn begin(device: u64) -> Option<Session> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let roots = mounts().of_device(device).filter_map(|mount| {
+        let root = open(&mount.path, flags, Mode::empty()).ok()?;
+        (fstat(&root).ok()?.st_dev == device).then_some(root)
+    });
+    let mut sessions = roots.filter_map(|root| Session::begin(root).ok());
+    let session = sessions.find(Session::is_direct);
+    count::left(match session {
+        Some(_) => Reason::Sessions,
+        None => Reason::NoSession,
+    });
+    session
+}
