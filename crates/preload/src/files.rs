@@ -319,7 +319,10 @@ impl On<'_> {
         }
         match &self.open.what {
             What::File(file) => file.set_attr(what)?,
-            What::Dir(dir, _) => dir.set_attr(what)?,
+            What::Dir(dir, id) => {
+                self.state.tree().changes(*id);
+                dir.set_attr(what)?;
+            }
         }
         Ok(0)
     }
@@ -358,14 +361,14 @@ impl On<'_> {
     }
 
     pub fn list(&self, to: u64, len: u64) -> Answer {
-        let What::Dir(dir, _) = &self.open.what else {
+        let What::Dir(dir, id) = &self.open.what else {
             return Err(Stop::Errno(libc::ENOTDIR));
         };
         let mut place = self.open.place_mut();
         if place.gone {
             return Err(Stop::Kernel);
         }
-        let given = listing::give(dir, &mut place, to, len);
+        let given = listing::give(self.state, (dir, *id), &mut place, to, len);
         drop(place);
         match given {
             // It is not held any more: the kernel goes on at the same place.

@@ -1,31 +1,44 @@
 //! Names of an open directory, as getdents64(2) gives them.
 use crate::answer::{Answer, Stop};
 use crate::program;
+use crate::state::State;
 use crate::table::Place;
-use ccfs_client::direct::{Dir, DirEntry};
+use crate::tree::{Attrs, Id};
+use ccfs_client::direct::{Dir, Listed};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// All names as they were when the first one was asked for, and how many were given.
 pub struct Listing {
-    names: Vec<(DirEntry, u64)>,
+    names: Vec<Listed>,
     given: usize,
 }
 
+/// Files of a directory whose attributes are kept at most.
+const KEPT: usize = 4096;
 /// Where in a struct linux_dirent64 the name begins.
 const NAME: usize = 19;
 
 /// Writes as many names as there is room for: how many bytes.
-pub fn give(dir: &Dir, place: &mut Place, at: u64, len: u64) -> Answer {
+pub fn give(state: &State, (dir, id): (&Dir, Id), place: &mut Place, at: u64, len: u64) -> Answer {
     let out = program::room(at, len)?;
     if place.listing.is_none() {
+        let changes = state.changes.load(Relaxed);
+        let quiet = !state.table.has_writers();
         let names = dir.list_held(place.offset)?.ok_or(Stop::Kernel)?;
+        if quiet && names.len() <= KEPT {
+            let with_attr = names.iter().filter_map(|one| Some((one, one.attr?)));
+            let all = with_attr.map(|(one, attr)| (one.entry.name.as_bytes().into(), attr));
+            let all = all.collect();
+            state.tree().note_listed(id, Attrs { changes, all });
+        }
         place.listing = Some(Listing { names, given: 0 });
     }
     let Some(listing) = &mut place.listing else {
         return Err(Stop::Kernel);
     };
     let mut used = 0;
-    while let Some((entry, next)) = listing.names.get(listing.given) {
+    while let Some(Listed { entry, next, .. }) = listing.names.get(listing.given) {
         let name = entry.name.as_bytes();
         let bytes = (NAME + name.len() + 1).next_multiple_of(8);
         let Some(to) = out.get_mut(used..used + bytes) else {

@@ -106,8 +106,8 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
             return Err(Stop::Errno(libc::EEXIST));
         };
         let parent = tree.dir(dir).ok_or(Stop::Kernel)?;
-        let made = parent.make_dir(OsStr::from_bytes(name), bits)?;
-        tree.add_below(dir, name, made);
+        let (made, attr) = parent.make_dir_with_attr(OsStr::from_bytes(name), bits)?;
+        tree.add_below(dir, name, made, &attr);
         return Ok(0);
     }
     let Base::At(fd) = path.base else {
@@ -117,8 +117,8 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
     let Some((dir, at)) = tree.known_dir(fd, parent) else {
         return Err(Stop::Kernel);
     };
-    let made = dir.make_dir(OsStr::from_bytes(name), bits)?;
-    tree.add_top(at, name, made);
+    let (made, attr) = dir.make_dir_with_attr(OsStr::from_bytes(name), bits)?;
+    tree.add_top(at, name, made, &attr);
     Ok(0)
 }
 
@@ -230,7 +230,7 @@ fn open_dir(state: &State, tree: &mut Tree, id: Id, flags: i32) -> Answer {
     let dir = tree.dir(id).ok_or(Stop::Kernel)?;
     let device = tree.device(id).ok_or(Stop::Kernel)?;
     // Whether it may be read is checked each time.
-    let attr = dir.attr()?;
+    let attr = tree.found(id)?;
     if !may_read(&attr) && flags & libc::O_PATH == 0 {
         return Err(Stop::Kernel);
     }
@@ -274,7 +274,8 @@ fn take_dir(state: &State, tree: &mut Tree, path: &Path<'_>, flags: i32) -> Answ
         return Err(Stop::Kernel);
     };
     tree.taking.taken += 1;
-    let id = tree.add_top(at, name, taken).ok_or(Stop::Kernel)?;
+    let attr = taken.attr()?;
+    let id = tree.add_top(at, name, taken, &attr);
     open_dir(state, tree, id, flags)
 }
 
@@ -369,8 +370,13 @@ fn attr(path: &Path<'_>, follow: bool) -> Result<(Attr, u64), Stop> {
         drop(tree);
         return Ok((below.attr()?, device));
     }
+    let changes = state.changes.load(Relaxed);
+    let listed = tree.listed(place.dir, name, changes);
     drop(tree);
-    let attr = dir.stat(OsStr::from_bytes(name))?;
+    let attr = match listed {
+        Some(attr) => attr,
+        None => dir.stat(OsStr::from_bytes(name))?,
+    };
     let kind = attr.mode & libc::S_IFMT;
     if kind == libc::S_IFLNK && (follow || place.slash) || place.slash && kind != libc::S_IFDIR {
         return Err(Stop::Kernel);
@@ -420,6 +426,7 @@ fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
     state.changes.fetch_add(1, Relaxed);
     let Some(name) = place.name else {
+        tree.changes(place.dir);
         dir.set_attr(what)?;
         return Ok(0);
     };
@@ -428,6 +435,7 @@ fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
         false => tree.known_below(place.dir, name),
     };
     if let Some(below) = below {
+        tree.changes(below);
         tree.dir(below).ok_or(Stop::Kernel)?.set_attr(what)?;
         return Ok(0);
     }
@@ -439,6 +447,7 @@ fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
         Ok(file) => file.set_attr(what)?,
         Err(e) if e.raw_os_error() == Some(libc::EISDIR) => {
             let below = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
+            tree.changes(below);
             tree.dir(below).ok_or(Stop::Kernel)?.set_attr(what)?;
         }
         // A link, or what is no file.

@@ -6,10 +6,11 @@
 use crate::count::{self, Reason};
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
-use ccfs_client::direct::{Dir, Session};
+use ccfs_client::direct::{Attr, Dir, Session};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, open, openat};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -26,7 +27,20 @@ struct Node {
     name: Box<[u8]>,
     below: HashMap<Box<[u8]>, Id>,
     used: u64,
+    /// What it was, if it is not changed since but by what is made in it: its mode, owner and flags.
+    found: Option<Attr>,
+    listed: Option<Attrs>,
 }
+
+/// Attributes of files of a directory, as they were listed.
+pub struct Attrs {
+    /// [`crate::state::State::changes`] then.
+    pub changes: u64,
+    pub all: HashMap<Box<[u8]>, Attr>,
+}
+
+/// Directories whose files' attributes are kept.
+const LISTED: usize = 64;
 
 #[derive(Clone, Copy)]
 enum Up {
@@ -62,6 +76,8 @@ pub struct Tree {
     volumes: HashMap<u64, Option<Session>>,
     /// Of the working directory, if it is known.
     cwd: Option<Identity>,
+    /// Those with attributes of files, the oldest first.
+    listed: VecDeque<Id>,
     /// How it goes with the taking of directories.
     pub taking: Taking,
 }
@@ -201,15 +217,11 @@ impl Tree {
             return Some(id);
         }
         let node = self.nodes.get(&id)?;
-        let dir = node.dir.open_dir(OsStr::from_bytes(name)).ok()?;
-        if !dir.is_direct() {
-            return None;
+        let (dir, attr) = node.dir.open_dir_with_attr(OsStr::from_bytes(name)).ok()?;
+        match dir.is_direct() {
+            true => self.add_below(id, name, dir, &attr),
+            false => None,
         }
-        let at = Identity {
-            device: node.at.device,
-            ino: dir.attr().ok()?.ino,
-        };
-        Some(self.add(dir, at, Up::Held(id), name))
     }
 
     /// The same, if it is known already.
@@ -218,25 +230,63 @@ impl Tree {
         self.check(below).map(|()| below)
     }
 
-    /// A directory that was made in a held one.
-    pub fn add_below(&mut self, id: Id, name: &[u8], dir: Dir) -> Option<Id> {
-        let at = Identity {
-            device: self.device(id)?,
-            ino: dir.attr().ok()?.ino,
-        };
-        Some(self.add(dir, at, Up::Held(id), name))
+    /// A directory in a held one.
+    pub fn add_below(&mut self, id: Id, name: &[u8], dir: Dir, attr: &Attr) -> Option<Id> {
+        let device = self.device(id)?;
+        Some(self.add(dir, device, attr, Up::Held(id), name))
     }
 
     /// A held directory in one that the kernel knows.
-    pub fn add_top(&mut self, parent: Identity, name: &[u8], dir: Dir) -> Option<Id> {
-        let at = Identity {
-            device: parent.device,
-            ino: dir.attr().ok()?.ino,
-        };
-        Some(self.add(dir, at, Up::Known(parent), name))
+    pub fn add_top(&mut self, parent: Identity, name: &[u8], dir: Dir, attr: &Attr) -> Id {
+        self.add(dir, parent.device, attr, Up::Known(parent), name)
     }
 
-    fn add(&mut self, dir: Dir, at: Identity, up: Up, name: &[u8]) -> Id {
+    /// Its mode, owner and flags.
+    pub fn found(&mut self, id: Id) -> io::Result<Attr> {
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        match node.found {
+            Some(found) => Ok(found),
+            None => Ok(*node.found.insert(node.dir.attr()?)),
+        }
+    }
+
+    /// Its attributes are about to be changed.
+    pub fn changes(&mut self, id: Id) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.found = None;
+        }
+    }
+
+    /// Attributes of a directory's files were listed.
+    pub fn note_listed(&mut self, id: Id, attrs: Attrs) {
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
+        if node.listed.replace(attrs).is_none() {
+            self.listed.push_back(id);
+        }
+        if self.listed.len() > LISTED
+            && let Some(node) = self
+                .listed
+                .pop_front()
+                .and_then(|id| self.nodes.get_mut(&id))
+        {
+            node.listed = None;
+        }
+    }
+
+    /// Those of one file, if nothing has changed since.
+    pub fn listed(&self, id: Id, name: &[u8], changes: u64) -> Option<Attr> {
+        let listed = self.nodes.get(&id)?.listed.as_ref()?;
+        match listed.changes == changes {
+            true => listed.all.get(name).copied(),
+            false => None,
+        }
+    }
+
+    fn add(&mut self, dir: Dir, device: u64, attr: &Attr, up: Up, name: &[u8]) -> Id {
         if self.nodes.len() >= MOST {
             self.forget_old();
         }
@@ -244,11 +294,16 @@ impl Tree {
         let id = self.next;
         let node = Node {
             dir,
-            at,
+            at: Identity {
+                device,
+                ino: attr.ino,
+            },
             up,
             name: name.into(),
             below: HashMap::new(),
             used: id,
+            found: Some(*attr),
+            listed: None,
         };
         self.nodes.insert(id, node);
         self.link(id);

@@ -298,6 +298,15 @@ impl Dir {
 
     /// Makes a directory and opens it. Errors: as mkdir(2).
     pub fn make_dir(&self, name: impl AsRef<Path>, mode_bits: u32) -> io::Result<Dir> {
+        Ok(self.make_dir_with_attr(name, mode_bits)?.0)
+    }
+
+    /// The same, with its attributes. Errors: as mkdir(2).
+    pub fn make_dir_with_attr(
+        &self,
+        name: impl AsRef<Path>,
+        mode_bits: u32,
+    ) -> io::Result<(Dir, Attr)> {
         let name = checked(name.as_ref())?;
         let session = &self.0.session;
         let mut way = self.0.lock();
@@ -316,15 +325,20 @@ impl Dir {
             known,
         }));
         self.0.dirs().insert(attr.ino, Arc::downgrade(&node));
-        Ok(Dir(node))
+        Ok((Dir(node), attr))
     }
 
     /// Opens a directory. Errors: as open(2) with O_DIRECTORY and O_NOFOLLOW.
     pub fn open_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
+        Ok(self.open_dir_with_attr(name)?.0)
+    }
+
+    /// The same, with its attributes. Errors: as `open_dir`.
+    pub fn open_dir_with_attr(&self, name: impl AsRef<Path>) -> io::Result<(Dir, Attr)> {
         self.open_dir_named(checked(name.as_ref())?)
     }
 
-    fn open_dir_named(&self, name: &[u8]) -> io::Result<Dir> {
+    fn open_dir_named(&self, name: &[u8]) -> io::Result<(Dir, Attr)> {
         let session = &self.0.session;
         let mut way = self.0.lock();
         if let Way::Held(_) = &*way {
@@ -334,7 +348,7 @@ impl Dir {
                         session.close(handle);
                         return fail(libc::ENOTDIR);
                     }
-                    return Ok(self.found(handle, &attr));
+                    return Ok((self.found(handle, &attr), attr));
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
             }
@@ -342,7 +356,8 @@ impl Dir {
         self.through_mount(&mut way, |dir| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = openat(dir, name, flags, Mode::empty())?;
-            Ok(Dir(self.0.beside(Way::Mount(Kept::new(fd)))))
+            let attr = attr_of_stat(&rustix::fs::fstat(&fd)?);
+            Ok((Dir(self.0.beside(Way::Mount(Kept::new(fd)))), attr))
         })
     }
 

@@ -109,7 +109,8 @@ pub mod op {
     pub const RMDIR: u16 = 12;
     /// The first name (`b` bytes) in `h` becomes the rest of the bytes in `h2`; `a`: 0, or [`super::NO_REPLACE`].
     pub const RENAME: u16 = 13;
-    /// Names from the position `a` on. Reply: [`super::Name`] and its bytes, padded to 8, again and again.
+    /// Names from the position `a` on. Reply: [`super::Name`] and its bytes, padded to 8, again and again; each followed by [`super::Attr`] if `b` is
+    /// [`super::WITH_ATTR`]. That is zeros of a directory, and of what others may change too.
     pub const READDIR: u16 = 14;
     /// The handle is not used any more. It may be posted.
     pub const CLOSE: u16 = 15;
@@ -159,6 +160,8 @@ pub const READING: u32 = 1;
 pub const WRITING: u32 = 2;
 /// The kernel is to forget a directory, not a file.
 pub const DIRECTORY: u32 = 4;
+/// Names are listed with attributes.
+pub const WITH_ATTR: u64 = 1;
 /// The kernel is to know the file for its locks: it keeps nothing of it.
 pub const FOR_LOCKS: u64 = 1;
 /// The new name must not be there.

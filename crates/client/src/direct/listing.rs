@@ -1,6 +1,6 @@
 //! What is in a directory.
 use super::dir::Dir;
-use super::layout::{Entry, Name, op};
+use super::layout::{Attr, Entry, Name, WITH_ATTR, op};
 use super::node::{Held, Kind, KnownNames, Way};
 use super::session::Did;
 use crate::sys::fail;
@@ -24,19 +24,28 @@ pub struct DirEntry {
     pub kind: u8,
 }
 
+/// A name with what is known beside it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The name.
+    pub entry: DirEntry,
+    /// The position behind it: getdents(2) through the mount goes on there.
+    pub next: u64,
+    /// The attributes of a file. They stay so as long as the directory is held and its session changes nothing. `None`: of a directory, or they are not
+    /// known.
+    pub attr: Option<Attr>,
+}
+
 impl Dir {
     /// All names but "." and "..", in no order. Errors: as getdents(2).
     pub fn read_dir(&self) -> io::Result<Vec<DirEntry>> {
         let mut way = self.0.lock();
         if let Way::Held(dir) = &mut *way {
-            match self.list(dir.handle, 0)? {
+            match self.list(dir.handle, 0, 0)? {
                 Did::Done(all) => {
-                    let names: Vec<_> = all
-                        .into_iter()
-                        .map(|(entry, _)| entry)
-                        .filter(is_other)
-                        .collect();
-                    self.learn(dir, &names)?;
+                    let names = all.into_iter().map(|one| one.entry);
+                    let names: Vec<_> = names.filter(|entry| is_other(&entry)).collect();
+                    self.learn(dir, names.iter())?;
                     return Ok(names);
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
@@ -73,34 +82,35 @@ impl Dir {
         })
     }
 
-    /// All names from a position on, "." and ".." among them, each with the position behind it; 0 is the first one's. Positions are those of
-    /// getdents(2) through the mount. `None`: the directory is not held, and nothing is listed. Errors: as getdents(2).
-    pub fn list_held(&self, from: u64) -> io::Result<Option<Vec<(DirEntry, u64)>>> {
+    /// All names from a position on, "." and ".." among them. `None`: the directory is not held, and nothing is listed. Errors: as getdents(2).
+    pub fn list_held(&self, from: u64) -> io::Result<Option<Vec<Listed>>> {
         let mut way = self.0.lock();
         let Way::Held(dir) = &mut *way else {
             return Ok(None);
         };
-        let Did::Done(all) = self.list(dir.handle, from)? else {
+        let Did::Done(all) = self.list(dir.handle, from, WITH_ATTR)? else {
             return Ok(None);
         };
         if from == 0 {
-            let names: Vec<_> = all
-                .iter()
-                .map(|(entry, _)| entry.clone())
-                .filter(is_other)
-                .collect();
-            self.learn(dir, &names)?;
+            let names: Vec<_> = all.iter().map(|one| one.entry.clone()).collect();
+            self.learn(dir, names.iter().filter(is_other))?;
         }
         Ok(Some(all))
     }
 
-    fn list(&self, dir: u32, from: u64) -> io::Result<Did<Vec<(DirEntry, u64)>>> {
+    fn list(&self, dir: u32, from: u64, how: u64) -> io::Result<Did<Vec<Listed>>> {
+        let attr_len = if how == WITH_ATTR {
+            size_of::<Attr>()
+        } else {
+            0
+        };
         let (mut out, mut at) = (Vec::new(), from);
         loop {
             let entry = Entry {
                 op: op::READDIR,
                 h: dir,
                 a: at,
+                b: how,
                 ..Entry::default()
             };
             let Did::Done((asked, bytes)) = self.0.session.ask(entry, &[], LISTING)? else {
@@ -111,15 +121,20 @@ impl Dir {
             let mut rest = &text[..];
             while let Ok((head, names)) = Name::read_from_prefix(rest) {
                 let len = (head.len as usize).min(names.len());
-                let name = &names[..len];
                 let entry = DirEntry {
-                    name: OsString::from_vec(name.to_vec()),
+                    name: OsString::from_vec(names[..len].to_vec()),
                     ino: head.ino,
                     kind: head.kind as u8,
                 };
-                out.push((entry, head.next));
+                let (_, behind) = names.split_at(len.next_multiple_of(8).min(names.len()));
+                let attr = Attr::read_from_prefix(behind).ok().map(|(attr, _)| attr);
+                out.push(Listed {
+                    entry,
+                    next: head.next,
+                    attr: attr.filter(|attr| attr_len != 0 && attr.mode != 0),
+                });
                 at = head.next;
-                rest = &names[len.next_multiple_of(8).min(names.len())..];
+                rest = &behind[attr_len.min(behind.len())..];
             }
             if bytes == 0 {
                 return Ok(Did::Done(out));
@@ -128,7 +143,11 @@ impl Dir {
     }
 
     /// What was listed is all that there is, if nobody else can have changed anything meanwhile.
-    fn learn(&self, dir: &mut Held, all: &[DirEntry]) -> io::Result<()> {
+    fn learn<'e>(
+        &self,
+        dir: &mut Held,
+        mut all: impl Iterator<Item = &'e DirEntry>,
+    ) -> io::Result<()> {
         let session = &self.0.session;
         if dir.names.is_some() {
             return Ok(());
@@ -139,7 +158,7 @@ impl Dir {
                 Did::Broken => false,
             };
         let mut names = KnownNames::default();
-        let fits = all.iter().all(|entry| {
+        let fits = all.all(|entry| {
             let kind = match entry.kind {
                 libc::DT_REG => Kind::File,
                 libc::DT_DIR => Kind::Dir,
@@ -156,6 +175,6 @@ impl Dir {
 }
 
 /// Another one than the directory itself and the one above.
-fn is_other(entry: &DirEntry) -> bool {
+fn is_other(entry: &&DirEntry) -> bool {
     entry.name != "." && entry.name != ".."
 }

@@ -47,7 +47,7 @@ pub use descriptors::{keep_descriptors_from, set_descriptor_hook};
 pub use dir::{Dir, Opened};
 pub use file::File;
 pub use layout::{Attr, SetAttr};
-pub use listing::DirEntry;
+pub use listing::{DirEntry, Listed};
 pub use options::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;

@@ -1,5 +1,4 @@
 //! Entries become operations of the engine.
-use super::names::list;
 use super::session::{Consumer, Handle, Read, Refused, Session};
 use super::{Direct, count};
 use crate::rights;
@@ -308,7 +307,7 @@ impl Direct {
                 if volume.getattr(dir)?.nlink == 0 {
                     return Err(Refused::Errno(libc::ENOENT));
                 }
-                list(read, volume, dir)
+                self.list(session, read, volume, dir)
             }
             op::UNLINK | op::RMDIR => self.unlink(session, read, volume, dir()?),
             op::RENAME => {

@@ -6,7 +6,7 @@ use super::session::{Consumer, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    Attr, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WRITING, op, reply_at,
+    Attr, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR, WRITING, op, reply_at,
 };
 use ccfs_engine::{Calls, Ino, RenameFlags};
 use std::sync::Arc;
@@ -215,6 +215,65 @@ impl Direct {
         let link = volume.lookup(dir, checked(&read.bytes)?)?;
         Ok(volume.readlink(link.ino)?)
     }
+
+    pub fn list(&self, session: &Arc<Session>, read: &Read, volume: &Calls, dir: Ino) -> Executed {
+        let entry = &read.entry;
+        let room = entry.len as usize - reply_at(entry.bytes as usize);
+        let with_attr = match entry.b {
+            0 => false,
+            WITH_ATTR => true,
+            _ => return Err(Refused::Errno(libc::EINVAL)),
+        };
+        let attr_len = if with_attr { size_of::<Attr>() } else { 0 };
+        let (mut out, mut places) = (Vec::new(), Vec::new());
+        volume.readdir(dir, entry.a, &mut |one| {
+            let len = one.name.len();
+            let bytes = size_of::<Name>() + len.next_multiple_of(8) + attr_len;
+            if out.len() + bytes > room {
+                return false;
+            }
+            let head = Name {
+                ino: one.ino.into(),
+                next: one.next,
+                len: len as u32,
+                kind: u32::from(one.dtype),
+            };
+            out.extend_from_slice(head.as_bytes());
+            out.extend_from_slice(&one.name);
+            out.resize(out.len().next_multiple_of(8), 0);
+            if with_attr {
+                if one.dtype != libc::DT_DIR {
+                    places.push((out.len(), one.ino));
+                }
+                out.resize(out.len() + attr_len, 0);
+            }
+            true
+        })?;
+        for (place, ino) in places {
+            if let Some(attr) = self.attr_of_only(session, volume, dir, ino) {
+                out[place..place + attr_len].copy_from_slice(attr.as_bytes());
+            }
+        }
+        Ok(out)
+    }
+
+    /// The attributes of a file that has one name, in a directory that the session holds: they stay as they are as long as the session changes
+    /// nothing. `None`: others may change it, or to know it takes a wait.
+    fn attr_of_only(
+        &self,
+        session: &Arc<Session>,
+        volume: &Calls,
+        dir: Ino,
+        ino: Ino,
+    ) -> Option<Attr> {
+        let holder = self.holder(ino);
+        let is_others = holder.is_some_and(|holder| !Arc::ptr_eq(&holder, session));
+        if is_others || self.kernel_knows_unheld(ino) {
+            return None;
+        }
+        let attr = volume.entry_attr(dir, ino).ok()?;
+        (attr.nlink == 1).then(|| self.attr_of(&attr))
+    }
 }
 
 /// An entry's bytes: the first `b` ones, and the rest.
@@ -227,29 +286,6 @@ fn two_parts(read: &Read) -> Result<(&[u8], &[u8]), Errno> {
 fn two_names(read: &Read) -> Result<(&[u8], &[u8]), Refused> {
     let (old, new) = two_parts(read)?;
     Ok((checked(old)?, checked(new)?))
-}
-
-pub fn list(read: &Read, volume: &Calls, dir: Ino) -> Executed {
-    let entry = &read.entry;
-    let room = entry.len as usize - reply_at(entry.bytes as usize);
-    let mut out = Vec::new();
-    volume.readdir(dir, entry.a, &mut |one| {
-        let len = one.name.len();
-        if out.len() + size_of::<Name>() + len.next_multiple_of(8) > room {
-            return false;
-        }
-        let head = Name {
-            ino: one.ino.into(),
-            next: one.next,
-            len: len as u32,
-            kind: u32::from(one.dtype),
-        };
-        out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(&one.name);
-        out.resize(out.len().next_multiple_of(8), 0);
-        true
-    })?;
-    Ok(out)
 }
 
 /// A name of one file, as the kernel would let it through.
