@@ -7,6 +7,7 @@ use rustix::fs::fsync;
 use rustix::io::{Errno, pwrite, read, retry_on_intr, write};
 use rustix::stdio::{stdin, stdout};
 
+const READY: u8 = 0;
 const FAILED: u8 = 0;
 
 /// Returns when the daemon has let go of the socket, or has ended.
@@ -18,6 +19,9 @@ pub fn serve() -> Outcome<()> {
     let _ = rustix::thread::set_name(c"ccfs-dirtier");
     // The kernel keeps write errors by the device's number: those of a killed daemon that had it before would be the next sync call's.
     let _ = fsync(stdin());
+    if retry_on_intr(|| write(stdout(), &[READY])).is_err() {
+        return Ok(());
+    }
     // Whole pages: nothing has to be read first.
     let page = vec![0; rustix::param::page_size()];
     let mut offset = [0; 8];

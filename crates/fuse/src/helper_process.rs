@@ -66,7 +66,8 @@ pub enum Task {
     /// It writes a line when it is ready, and if its parent's first thread ends and the process does not it aborts the connection.
     AbortIfKilled,
     /// Its standard input is a block device. Through its standard output, a socket, come offsets of pages (u64, the machine's byte order), which it makes
-    /// dirty one after the other, and answers each with [`DIRTIED`] or another byte. It ends with the socket.
+    /// dirty one after the other, and answers each with [`DIRTIED`] or another byte, after a first byte that says that it is ready. It ends with
+    /// the socket.
     Dirty,
 }
 
@@ -186,14 +187,17 @@ pub(crate) struct Dirtier {
     owed: u32,
 }
 
-/// Starts it. `device`: the block device; this process does not keep it open.
+/// Starts it; returns when it is ready, and waits for nothing but pages. `device`: the block device; this process does not keep it open.
 pub(crate) fn start_dirtier(target: &Target, device: OwnedFd) -> io::Result<Dirtier> {
     let mut command = command(Task::Dirty, target).ok_or(io::ErrorKind::Unsupported)?;
-    let (socket, theirs) = UnixStream::pair()?;
+    let (mut socket, theirs) = UnixStream::pair()?;
     socket.set_read_timeout(Some(DIRTY_WAIT))?;
     socket.set_write_timeout(Some(DIRTY_WAIT))?;
     command.stdin(device).stdout(OwnedFd::from(theirs));
     let process = command.spawn()?;
+    // With it go the device and the other end of the socket: only the process has them then.
+    drop(command);
+    socket.read_exact(&mut [0])?;
     Ok(Dirtier {
         socket,
         process,
@@ -202,6 +206,18 @@ pub(crate) fn start_dirtier(target: &Target, device: OwnedFd) -> io::Result<Dirt
 }
 
 impl Dirtier {
+    /// One whose work a test does, at the other end of the socket.
+    #[cfg(test)]
+    pub(crate) fn pretended() -> io::Result<(Dirtier, UnixStream)> {
+        let (socket, theirs) = UnixStream::pair()?;
+        let dirtier = Dirtier {
+            socket,
+            process: Command::new("true").spawn()?,
+            owed: 0,
+        };
+        Ok((dirtier, theirs))
+    }
+
     /// Makes the page at `offset` dirty. Error WouldBlock: it takes long, and will be done when the process goes on.
     pub(crate) fn dirty(&mut self, offset: u64) -> io::Result<()> {
         let mut answer = [0];

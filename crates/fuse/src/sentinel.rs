@@ -113,17 +113,7 @@ fn is_older(release: &str) -> bool {
 impl Sentinel {
     /// Makes the private mount for the volume at the absolute path `shown`, and serves it. Gives its file's [`Opening`].
     pub(crate) fn start(shown: &Path) -> io::Result<(Arc<Sentinel>, Opening)> {
-        let parts = shown.iter().skip(1);
-        let sentinel = Arc::new(Sentinel {
-            names: parts.map(|part| part.as_bytes().to_vec()).collect(),
-            size: AtomicU64::new(0),
-            number: Mutex::default(),
-            armed: Mutex::new(None),
-            broken: AtomicBool::new(false),
-            device: Mutex::new(None),
-            ended: Mutex::new(false),
-            end: Condvar::new(),
-        });
+        let sentinel = Arc::new(Sentinel::new(shown));
         if !shown.is_absolute() || sentinel.names.is_empty() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -142,6 +132,20 @@ impl Sentinel {
         Ok((sentinel, Opening { mount }))
     }
 
+    fn new(shown: &Path) -> Sentinel {
+        let parts = shown.iter().skip(1);
+        Sentinel {
+            names: parts.map(|part| part.as_bytes().to_vec()).collect(),
+            size: AtomicU64::new(0),
+            number: Mutex::default(),
+            armed: Mutex::new(None),
+            broken: AtomicBool::new(false),
+            device: Mutex::new(None),
+            ended: Mutex::new(false),
+            end: Condvar::new(),
+        }
+    }
+
     /// From now on sync calls make `volume` durable. Errors: ResourceBusy, the kernel lets nobody write to a mounted device.
     pub(crate) fn arm(&self, volume: &Arc<Volume>, target: &Target) -> io::Result<()> {
         let device = self.device.lock().take();
@@ -151,15 +155,22 @@ impl Sentinel {
         if middle < page {
             return Err(io::Error::other("the volume is too small"));
         }
-        let mut dirtier = helper_process::start_dirtier(target, device)?;
+        let dirtier = helper_process::start_dirtier(target, device)?;
         set_min_ratio(&target.device, MIN_RATIO_PERCENT);
-        dirtier.dirty(0)?;
-        *self.armed.lock() = Some(Armed {
+        self.arm_with(Armed {
             volume: volume.clone(),
             dirtier,
             device: target.device.clone(),
             pages: [0, middle],
-        });
+        })
+    }
+
+    /// The kernel can write the first page before this process has heard that it is dirty (a sync(2) of anybody's). That WRITE waits for the lock,
+    /// and has the other page made dirty: answered at once it would leave none, and no call would come any more.
+    fn arm_with(&self, mut arms: Armed) -> io::Result<()> {
+        let mut armed = self.armed.lock();
+        arms.dirtier.dirty(arms.pages[0])?;
+        *armed = Some(arms);
         Ok(())
     }
 
@@ -349,8 +360,11 @@ impl Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ccfs_disks::MemoryDevice;
+    use ccfs_engine::Options;
     use std::io::{Read, Seek, SeekFrom, Write};
     use std::os::fd::AsRawFd;
+    use std::process::Command;
 
     #[test]
     fn kernels_that_tell_of_syncfs_need_none() {
@@ -365,6 +379,50 @@ mod tests {
         ] {
             assert_eq!(is_older(release), older, "{release}");
         }
+    }
+
+    fn volume() -> Arc<Volume> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.args(["-qF", "-t", "ext4"]).arg(file.path());
+        assert!(mke2fs.arg("16M").status().unwrap().success());
+        let device = MemoryDevice::from_file(file.path()).unwrap();
+        Volume::mount(Arc::new(device), Options::default()).unwrap()
+    }
+
+    /// The kernel writes the first page at once, and nobody has heard yet that it is dirty.
+    #[test]
+    fn a_write_back_before_it_is_armed_leaves_a_dirty_page() {
+        const PAGES: [u64; 2] = [0, 8 << 20];
+        let sentinel = Sentinel::new(Path::new("/volume.img"));
+        let (dirtier, mut asked) = Dirtier::pretended().unwrap();
+        let volume = volume();
+        let arms = Armed {
+            volume: volume.clone(),
+            dirtier,
+            device: String::new(),
+            pages: PAGES,
+        };
+        let mut dirtied = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| sentinel.arm_with(arms).unwrap());
+            let mut offset = [0; 8];
+            asked.read_exact(&mut offset).unwrap();
+            dirtied.push(u64::from_ne_bytes(offset));
+            let write_back = scope.spawn(|| sentinel.make_durable(PAGES[0]).unwrap());
+            // Time enough for one that does not wait.
+            std::thread::sleep(Duration::from_millis(100));
+            asked.write_all(&[helper_process::DIRTIED]).unwrap();
+            asked.set_read_timeout(Some(LAST_LOOK)).unwrap();
+            if asked.read_exact(&mut offset).is_ok() {
+                dirtied.push(u64::from_ne_bytes(offset));
+                asked.write_all(&[helper_process::DIRTIED]).unwrap();
+            }
+            write_back.join().unwrap();
+        });
+        assert_eq!(dirtied, PAGES);
+        sentinel.rest();
+        volume.unmount().unwrap();
     }
 
     /// It is served by this process alone, shows the path that it was given, and ends with its file.
