@@ -1,8 +1,8 @@
 //! The life of a mount, from the command line: daemon, helpers, crash, recovery, unmount.
 mod common;
 use common::{
-    PATIENCE, Place, ccfs_with, daemon, is_mounted, loops_of, mount, plain_ext4, run, signal, tool,
-    unmount, wait_for, wait_for_end, wait_for_no_loops,
+    PATIENCE, Place, ccfs_with, daemon, is_mounted, loops_of, mount, plain_ext4, run, signal, stop,
+    tool, unmount, wait_for, wait_for_end, wait_for_no_loops,
 };
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -248,13 +248,7 @@ struct Stopped(u32);
 
 impl Stopped {
     fn new(pid: u32) -> Stopped {
-        signal(pid, "STOP");
-        let start = Instant::now();
-        let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        while !state().contains(") T ") {
-            assert!(start.elapsed() < PATIENCE, "it does not stop");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        stop(pid);
         Stopped(pid)
     }
 }

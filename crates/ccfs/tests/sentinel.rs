@@ -3,7 +3,7 @@
 mod common;
 use ccfs_testkit::mounts::apart;
 use common::{
-    PATIENCE, Place, Ran, ccfs, ccfs_with, daemon, is_running, plain_ext4, run, signal, tool,
+    PATIENCE, Place, Ran, ccfs, ccfs_with, daemon, is_running, plain_ext4, run, signal, stop, tool,
     unmount, wait_for, wait_for_end, wait_for_no_loops, wait_until,
 };
 use std::fs::{self, File};
@@ -207,7 +207,7 @@ fn a_sync_call_in_flight_fails_with_a_killed_daemon() {
         // What the kernel knows it does not ask when the directory is opened.
         fs::metadata(&dir).unwrap();
         let stopped = Stopped(pid);
-        signal(pid, "STOP");
+        stop(pid);
         let mut sync = Command::new("sync")
             .args(&args)
             .stderr(Stdio::null())
@@ -296,7 +296,7 @@ fn a_stopped_helper_goes_on() {
     let pid = mount(&image, &dir);
     let works = || status(&dir)["mount"]["syncfs_works"] == true;
     let helper = dirtier(pid).expect("a process that makes pages dirty");
-    signal(helper, "STOP");
+    stop(helper);
     fs::write(format!("{dir}/before"), "x").unwrap();
     let told = sync(&dir);
     assert_ne!(told.code, 0, "it succeeded");

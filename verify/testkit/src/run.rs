@@ -109,6 +109,27 @@ pub fn signal(pid: u32, name: &str) {
     tool("kill", &[&format!("-{name}"), &pid.to_string()]);
 }
 
+/// Stops a process; returns when each of its threads has stopped. A thread that is in a system call goes on to its end, and one that waits for
+/// a processor has not stopped yet: until then it does what others ask of it. Who tells the kernel something does nothing else, and may wait
+/// there until the process goes on.
+pub fn stop(pid: u32) {
+    signal(pid, "STOP");
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.expect("a thread").path().join("stat"));
+        // The state comes after the name, which ends with the last ")". A thread that has ended is none.
+        stat.map_or(true, |s| match s.rsplit_once(") ") {
+            Some((name, rest)) if name.ends_with("(fuse-notify") => rest.starts_with(['T', 'D']),
+            Some((_, rest)) => rest.starts_with('T'),
+            None => false,
+        })
+    };
+    let tasks = format!("/proc/{pid}/task");
+    wait_until("it does not stop", || {
+        let mut tasks = std::fs::read_dir(&tasks).expect("the process's threads");
+        tasks.all(is_stopped)
+    });
+}
+
 /// Whether a process has not ended yet.
 pub fn is_running(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))

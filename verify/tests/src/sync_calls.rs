@@ -4,6 +4,7 @@
 use crate::harness::{Fs, GOING_NOLOGFLUSH, Volume, ccfs_program, run_ok};
 use crate::sys;
 use Reach::{All, AllByTheKernel, File, Name, Nothing};
+use ccfs_testkit::run::stop;
 use libc::{O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_SYNC, O_WRONLY};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -235,13 +236,13 @@ pub fn a_sync_in_flight_ends() {
     for args in [&of_the_volume[..], &[]] {
         v.mount();
         drop(written(&v.path("f")));
-        let pid = v.daemon_pid().expect("a daemon") as i32;
+        let pid = v.daemon_pid().expect("a daemon");
         // What the kernel knows then it does not ask for when the directory is opened.
         ok(sys::syncfs(&root(&v)));
         drop(written(&v.path("f")));
         std::fs::metadata(&dir).expect("the root");
         let told = v.status()["mount"].clone();
-        ok(sys::kill(pid, libc::SIGSTOP));
+        stop(pid);
         let mut sync = Command::new("sync").args(args).spawn().expect("sync");
         let end = Instant::now() + PATIENCE;
         let mut waits = false;

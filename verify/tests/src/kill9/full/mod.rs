@@ -9,6 +9,7 @@ use super::{check::look, finish_load, recover_by_fsck, start_load};
 use crate::harness::{Fs, Volume, run_ok};
 use crate::sys;
 use ccfs_testkit::Rng;
+use ccfs_testkit::run::stop;
 use check::Unit;
 use load::{Record, Returned, Settings};
 use std::os::unix::fs::FileExt;
@@ -266,41 +267,20 @@ fn finish(volume: &Volume, children: Vec<Child>, context: &str) -> Vec<Record> {
 /// Stops the daemon at random moments of that time, and copies its image: what a cut of the power could have left then, since what is on
 /// its way to the file is not flushed.
 fn copies(volume: &Volume, rng: &mut Rng, time: Duration) -> Vec<PathBuf> {
-    let pid = volume.daemon_pid().expect("a daemon") as i32;
+    let pid = volume.daemon_pid().expect("a daemon");
     let count = 1 + rng.size(2) as u32;
     let copies = (0..count).map(|n| {
         let part = time / (count + 1);
         std::thread::sleep(part.mul_f64(0.5 + rng.below(100) as f64 / 100.0));
         let copy = volume.outside(&format!("copy{n}"));
-        sys::kill(pid, libc::SIGSTOP).expect("stop the daemon");
-        wait_until_stopped(pid);
+        // What a thread writes until it has stopped may come after a flush, so a copy that has begun before would be of no moment at all.
+        stop(pid);
         let done = std::fs::copy(volume.image(), &copy);
-        sys::kill(pid, libc::SIGCONT).expect("let it go on");
+        sys::kill(pid as i32, libc::SIGCONT).expect("let it go on");
         done.expect("copy the image");
         copy
     });
     copies.collect()
-}
-
-/// A thread that is in a system call goes on to its end, and one that waits for a processor has not stopped yet. What they write until then may
-/// come after a flush, so a copy that has begun before would be of no moment at all. Who tells the kernel something writes nothing to the
-/// device, and may wait for a page until the daemon goes on.
-fn wait_until_stopped(pid: i32) {
-    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
-        let stat = std::fs::read_to_string(task.expect("a thread").path().join("stat"));
-        // The state comes after the name, which ends with the last ")". A thread that has ended is none.
-        stat.map_or(true, |s| match s.rsplit_once(") ") {
-            Some((name, rest)) if name.ends_with("(fuse-notify") => rest.starts_with(['T', 'D']),
-            Some((_, rest)) => rest.starts_with('T'),
-            None => false,
-        })
-    };
-    while !std::fs::read_dir(format!("/proc/{pid}/task"))
-        .expect("the daemon's threads")
-        .all(is_stopped)
-    {
-        std::thread::sleep(Duration::from_micros(100));
-    }
 }
 
 /// Sometimes recovery is killed, or done by fsck; the next mount does the rest.
