@@ -6,9 +6,10 @@ use common::{
     PATIENCE, Place, Ran, ccfs, ccfs_with, daemon, is_running, plain_ext4, run, signal, stop, tool,
     unmount, wait_for, wait_for_end, wait_for_no_loops, wait_until,
 };
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -174,23 +175,64 @@ fn the_same_of_a_block_device() {
     );
 }
 
+/// The files that abort a daemon's connections, once each; they are open in the process that does it.
+fn aborts(daemon: u32) -> Vec<PathBuf> {
+    let aborter = child(daemon, "ccfs-killed").expect("who aborts them");
+    let open = fs::read_dir(format!("/proc/{aborter}/fd"))
+        .unwrap()
+        .flatten();
+    let mut aborts = BTreeMap::new();
+    for fd in open.map(|fd| fd.path()) {
+        if let Ok(file) = fs::read_link(&fd)
+            && file.ends_with("abort")
+        {
+            aborts.insert(file, fd);
+        }
+    }
+    aborts.into_values().collect()
+}
+
 /// A killed daemon that cannot end can wait for either of its connections.
 #[test]
 fn both_connections_are_aborted_after_a_kill() {
     common::needs_mounts!();
     let place = Place::new();
     let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
-    let aborter = child(mount(&image, &dir), "ccfs-killed").expect("who aborts them");
-    let open = fs::read_dir(format!("/proc/{aborter}/fd"))
-        .unwrap()
-        .flatten();
-    let aborts = open.filter_map(|fd| fs::read_link(fd.path()).ok());
-    let mut aborts: Vec<_> = aborts.filter(|file| file.ends_with("abort")).collect();
-    aborts.sort();
-    aborts.dedup();
+    let aborts = aborts(mount(&image, &dir));
     assert_eq!(aborts.len(), 2, "{aborts:?}");
     unmount(&dir);
     wait_for_no_loops(&image);
+}
+
+/// Calls come to nobody then, and succeed but for one: `status` says so.
+#[test]
+fn an_aborted_connection_is_told() {
+    common::needs_mounts!();
+    let place = Place::new();
+    let (image, dir) = (place.volume("a.img", "32M"), place.subdir("mnt"));
+    let pid = mount(&image, &dir);
+    fs::write(format!("{dir}/f"), "x").unwrap();
+    // The mount's own connection has the loop device's number.
+    let loop_device = fs::metadata(&dir).unwrap().dev();
+    let (major, minor) = (
+        rustix::fs::major(loop_device),
+        rustix::fs::minor(loop_device),
+    );
+    let own = (major << 20 | minor).to_string();
+    let is_own = |file: &Path| file.parent().is_some_and(|dir| dir.ends_with(&own));
+    let mut others = aborts(pid);
+    others.retain(|fd| !is_own(&fs::read_link(fd).unwrap()));
+    assert_eq!(others.len(), 1, "{others:?}");
+    fs::write(&others[0], "1").unwrap();
+    let told = || status(&dir)["mount"].clone();
+    wait_until("it is told", || told()["syncfs_works"] == false);
+    let why = told()["syncfs_reason"].clone();
+    assert!(why.as_str().unwrap().contains("aborted"), "{why}");
+    assert_ne!(sync(&dir).code, 0, "the one that finds the page");
+    unmount(&dir);
+    wait_for_end(pid);
+    wait_for_no_loops(&image);
+    assert_eq!(plain_ext4(&place, &image), ["f"]);
 }
 
 /// Whoever waits in a sync call for a daemon that is killed is told so, soon.

@@ -237,13 +237,24 @@ impl Sentinel {
         }
     }
 
+    /// No call will come any more. One that is under way fails.
+    fn lose(&self, why: String) {
+        self.broken.store(true, Relaxed);
+        if self.armed.lock().take().is_some() {
+            tracing::error!(
+                "sync(2) and syncfs(2) make nothing durable until the volume is mounted again ({why}); fsync does, and `ccfs stream sync --all`"
+            );
+        }
+    }
+
     fn serve(&self, channel: &Channel) {
         let mut buf = vec![0; REQUEST_MAX];
         loop {
             let len = match channel.receive(&mut buf) {
                 Ok(Received::Request(len)) => len,
-                Ok(Received::Closed) => return,
-                Err(e) => return tracing::error!("reading requests: {e}"),
+                // The file was not released before: somebody has ended the connection.
+                Ok(Received::Closed) => return self.lose("its connection was aborted".into()),
+                Err(e) => return self.lose(e.to_string()),
             };
             let Some(request) = Request::parse(&buf[..len]) else {
                 continue;

@@ -53,8 +53,8 @@ impl Syncfs {
         match self {
             Syncfs::Works | Syncfs::Sentinel => None,
             Syncfs::SentinelLost => Some(
-                "the process ccfs-dirtier was lost or is stopped: until it goes on or the volume is mounted again syncfs and sync make \
-                 nothing durable, fsync does, and so does `ccfs stream sync --all`"
+                "the process ccfs-dirtier was lost or is stopped, or a FUSE connection was aborted: until it goes on or the volume is \
+                 mounted again syncfs and sync make nothing durable, fsync does, and so does `ccfs stream sync --all`"
                     .into(),
             ),
             Syncfs::PlainFuse => Some(
