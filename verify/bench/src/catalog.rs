@@ -8,6 +8,8 @@ use crate::experiment::{
 use crate::growth::Growth;
 use crate::latency::{Figure4, Table3, Update};
 use crate::recovery::Recovery;
+use crate::unmodified::job::Job;
+use crate::unmodified::{Tree, Work};
 use crate::workload::library::{Act, Calls};
 use crate::workload::{Call, Kind, Micro, Scale, Threaded};
 use clap::ValueEnum;
@@ -70,6 +72,12 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Experiment>> {
     }
     all.push(Box::new(DirectSqlite { wal: false }));
     all.push(Box::new(DirectSqlite { wal: true }));
+    for job in Job::value_variants() {
+        all.push(Box::new(Work(*job)));
+    }
+    for tree in Tree::ALL {
+        all.push(Box::new(tree));
+    }
     for engine in Engine::all() {
         all.push(Box::new(engine));
     }

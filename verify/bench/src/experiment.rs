@@ -24,6 +24,8 @@ pub enum Group {
     Threads,
     /// Small files and single calls by the library's calls through shared memory
     Direct,
+    /// Programs that know nothing of ccfs, by direct calls (ccfs direct) and under eatmydata
+    Unmodified,
     /// The engine by itself, without a mount
     Engine,
     /// Sync latency beside another application's data (Table 3)

@@ -33,6 +33,7 @@ pub mod state;
 pub mod stats;
 pub mod sys;
 pub mod system;
+pub mod unmodified;
 pub mod workload;
 
 /// What went wrong, for a human.

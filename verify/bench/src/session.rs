@@ -122,7 +122,8 @@ fn can(system: System, group: Group, disk: DiskKind) -> bool {
     let groups = [Group::Personalities, Group::Micro, Group::Apps];
     match system {
         System::Null => groups.contains(&group) && disk == DiskKind::Real,
-        System::Ext4Eatmydata => group == Group::Apps,
+        System::Ext4Eatmydata => matches!(group, Group::Apps | Group::Unmodified),
+        System::CcfsDirect => group == Group::Unmodified,
         System::CcfsLib => group == Group::Direct,
         _ => true,
     }
@@ -133,7 +134,8 @@ fn no_job(system: System) -> &'static str {
         System::Null => {
             "it has no disk: only server workloads, single calls and programs run on it, beside the real disk (--group personalities,micro,apps)"
         }
-        System::Ext4Eatmydata => "only programs run on it (--group apps)",
+        System::Ext4Eatmydata => "only programs run on it (--group apps,unmodified)",
+        System::CcfsDirect => "only programs that are started anew run on it (--group unmodified)",
         System::CcfsLib => "only what calls the library runs on it (--group direct)",
         _ => "none of these workloads runs on it on these disks (--list names all)",
     }
@@ -289,8 +291,12 @@ mod tests {
     fn all_measures_each_system_where_it_tells_something() {
         let real = keys("ccfs-bench --all", DiskKind::Real);
         let hdd = keys("ccfs-bench --all", DiskKind::Hdd);
-        let without_programs =
-            |s: &&System| !matches!(**s, System::Ext4Eatmydata | System::CcfsLib);
+        let without_programs = |s: &&System| {
+            !matches!(
+                **s,
+                System::Ext4Eatmydata | System::CcfsLib | System::CcfsDirect
+            )
+        };
         for system in System::value_variants().iter().filter(without_programs) {
             assert_eq!(times(&real, "varmail", system.name()), 3, "{system:?}");
             assert_eq!(times(&real, "micro/create", system.name()), 3);
@@ -307,6 +313,12 @@ mod tests {
             ("direct/createfiles-4", "ccfs", 3, 0),
             ("direct/createfiles-4", "null", 0, 0),
             ("varmail", "ccfs-lib", 0, 0),
+            ("unmodified/varmail", "ccfs-direct", 3, 0),
+            ("unmodified/varmail", "ccfs+ignore-fsync", 3, 0),
+            ("unmodified/git", "ccfs-direct+ignore-fsync", 3, 0),
+            ("unmodified/copy", "ext4-eatmydata", 3, 0),
+            ("unmodified/copy", "xfs", 0, 0),
+            ("varmail", "ccfs-direct", 0, 0),
             ("engine/create-16k-1", "ccfs+warm", 3, 0),
             ("engine/create-16k-1", "ccfs+streams", 0, 0),
             ("engine/varmail-2", "ccfs+warm+streams", 3, 0),

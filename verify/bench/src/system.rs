@@ -3,6 +3,7 @@ use crate::{Because, Result, guard};
 use ccfs_command::programs::{self, in_path};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub enum System {
     CcfsUring,
     /// ccfs on an image file, programs call through shared memory (libccfs)
     CcfsLib,
+    /// ccfs on an image file, unmodified programs call through shared memory (ccfs direct)
+    CcfsDirect,
     /// A FUSE server over io_uring that throws data away: what FUSE itself costs
     Null,
 }
@@ -61,6 +64,7 @@ impl System {
             System::CcfsDev => "ccfs-dev",
             System::CcfsUring => "ccfs-uring",
             System::CcfsLib => "ccfs-lib",
+            System::CcfsDirect => "ccfs-direct",
             System::Null => "null",
         }
     }
@@ -74,6 +78,7 @@ impl System {
                 | System::CcfsDev
                 | System::CcfsUring
                 | System::CcfsLib
+                | System::CcfsDirect
         )
     }
 
@@ -101,7 +106,7 @@ impl System {
     /// What `-o` of `ccfs mount` gets to choose the way of calls.
     pub fn transport(self) -> Option<String> {
         match self {
-            System::CcfsLib => Some(format!("{DIRECT_OPTION}=on")),
+            System::CcfsLib | System::CcfsDirect => Some(format!("{DIRECT_OPTION}=on")),
             System::CcfsDev => Some(format!("{TRANSPORT_OPTION}=dev")),
             System::CcfsUring => Some(format!("{TRANSPORT_OPTION}=uring")),
             _ => None,
@@ -131,6 +136,7 @@ impl System {
                 let rings = ccfs_fuse::transport::prepare_rings(None);
                 return bench_program().err().or(rings.err());
             }
+            System::CcfsDirect => return self.no_transport().or_else(no_direct),
             _ => return ccfs_program().err().or_else(|| self.no_transport()),
         };
         if in_path(tool).is_none() {
@@ -138,6 +144,21 @@ impl System {
         }
         let (kind, _) = self.kernel_type()?;
         (!kernel_has(kind)).then(|| format!("this kernel has no {kind}"))
+    }
+
+    /// A program as it is started on this system.
+    pub fn start(self, program: impl AsRef<OsStr>) -> Result<Command> {
+        let mut command = match self {
+            System::Ext4Eatmydata => command(EATMYDATA),
+            System::CcfsDirect => {
+                let mut direct = Command::new(ccfs_program()?);
+                direct.args(["direct", "--"]);
+                direct
+            }
+            _ => return Ok(Command::new(program)),
+        };
+        command.arg(program);
+        Ok(command)
     }
 
     fn no_transport(self) -> Option<String> {
@@ -216,6 +237,12 @@ impl System {
             }
         }
     }
+}
+
+/// Why `ccfs direct` cannot start programs here.
+fn no_direct() -> Option<String> {
+    let started = System::CcfsDirect.start("true");
+    started.and_then(|mut command| check(&mut command)).err()
 }
 
 fn kernel_has(kind: &str) -> bool {

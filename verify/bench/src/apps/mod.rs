@@ -2,7 +2,7 @@
 //!
 //! Each one four ways. ext4: with every sync that it needs to survive a power cut, and without any (`ext4+unsafe`). ccfs: the program as on ext4, and in a
 //! stream that ignores its syncs, with one sync at the end (`ccfs+ignore-fsync`): order makes that as safe. On `ext4-eatmydata` programs run under eatmydata.
-mod git;
+pub mod git;
 mod library;
 mod sqlite;
 mod together;
@@ -13,8 +13,9 @@ pub use together::Together;
 
 use crate::experiment::{Measured, Place, STREAMS};
 use crate::image::Mount;
-use crate::system::{EATMYDATA, System, ccfs_program, command, succeeded};
+use crate::system::{System, ccfs_program, succeeded};
 use crate::{Result, machine, run};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -33,27 +34,28 @@ fn ways(system: System) -> Vec<&'static str> {
     }
 }
 
-/// A shell script as the system and the variant want it run: on its own, under eatmydata, or in a stream.
-fn script(place: &Place, text: &str, dir: &Path, variant: &str) -> Result<Command> {
-    let flags: Option<&[&str]> = match variant {
-        IGNORE => Some(&["--ignore-fsync", "--sync"]),
-        STREAMS => Some(&[]),
-        _ => None,
+/// A program as the system and the variant want it started: on its own, under eatmydata or `ccfs direct`, or in a stream.
+pub fn start(
+    place: &Place,
+    program: impl AsRef<OsStr>,
+    dir: &Path,
+    variant: &str,
+) -> Result<Command> {
+    let flags: &[&str] = match variant {
+        IGNORE => &["--ignore-fsync", "--sync"],
+        STREAMS => &[],
+        _ => return place.system.start(program),
     };
-    let mut command = match flags {
-        Some(flags) => {
-            let mut c = Command::new(ccfs_program()?);
-            c.args(["stream", "run"]).args(flags);
-            c.arg("--on").arg(dir).args(["--", "sh"]);
-            c
-        }
-        None if place.system == System::Ext4Eatmydata => {
-            let mut c = command(EATMYDATA);
-            c.arg("sh");
-            c
-        }
-        None => Command::new("sh"),
-    };
+    let mut command = Command::new(ccfs_program()?);
+    command.args(["stream", "run"]).args(flags);
+    command.args((place.system == System::CcfsDirect).then_some("--direct"));
+    command.arg("--on").arg(dir).arg("--").arg(program);
+    Ok(command)
+}
+
+/// The same for a shell script.
+pub fn script(place: &Place, text: &str, dir: &Path, variant: &str) -> Result<Command> {
+    let mut command = start(place, "sh", dir, variant)?;
     command
         .args(["-c", text])
         .current_dir(dir)
@@ -62,7 +64,7 @@ fn script(place: &Place, text: &str, dir: &Path, variant: &str) -> Result<Comman
 }
 
 /// Runs a command that makes no mounts; its error is what it said. A signal may end us meanwhile: then it goes with its working directory.
-fn finish(place: &Place, command: &mut Command) -> Result<()> {
+pub fn finish(place: &Place, command: &mut Command) -> Result<()> {
     let shown = format!("{command:?}");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = place.work.spawn(command, &shown)?;
@@ -70,7 +72,7 @@ fn finish(place: &Place, command: &mut Command) -> Result<()> {
 }
 
 /// Times a command that does `ops` operations; what the machine and the device had to do for it.
-fn timed(
+pub fn timed(
     place: &Place,
     mount: &Mount,
     dir: &Path,
