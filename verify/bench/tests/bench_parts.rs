@@ -111,6 +111,42 @@ fn applications_run_in_each_of_their_ways() {
 }
 
 #[test]
+fn unmodified_programs_run_on_each_system() {
+    if !can_mount("unmodified_programs_run_on_each_system") {
+        return;
+    }
+    let cells =
+        measure("--fs ext4,ext4-eatmydata,ccfs,ccfs-direct --group unmodified --scale 0.03");
+    let peers = [System::Ext4Eatmydata, System::CcfsDirect].into_iter();
+    let peers = peers.filter(|system| match system.missing() {
+        Some(why) => {
+            println!("skipped: {}: {why}", system.name());
+            false
+        }
+        None => true,
+    });
+    let systems: Vec<&str> = peers.map(System::name).chain(["ext4", "ccfs"]).collect();
+    for system in &systems {
+        for tree in ["unpack", "copy", "remove", "git"] {
+            value(&cells, &format!("unmodified/{tree}"), system, "seconds");
+        }
+        for job in [
+            "createfiles-4",
+            "create",
+            "append-4k",
+            "unlink",
+            "fileserver",
+        ] {
+            value(&cells, &format!("unmodified/{job}"), system, "p50_us").unwrap();
+        }
+    }
+    for system in systems.iter().filter(|s| s.starts_with("ccfs")) {
+        let without = format!("{system}+ignore-fsync");
+        value(&cells, "unmodified/varmail", &without, "p50_us").unwrap();
+    }
+}
+
+#[test]
 fn latency_growth_and_recovery_run() {
     if !can_mount("latency_growth_and_recovery_run") {
         return;
