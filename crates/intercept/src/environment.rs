@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 /// Path of the file with the [plan](crate::plan) of the C library. Without it the library changes nothing.
 pub const PLAN: &CStr = c"CCFS_DIRECT_PLAN";
 /// The mounts that allow direct calls, a line for each: `DEV PATH`. DEV is what stat(2) gives as `st_dev`, in decimal; PATH is the
-/// mount point, absolute. It may hold spaces, but no newline: mounts with such a path are left out.
+/// mount point, absolute. It may hold spaces, but no newline: mounts with such a path are left out. Bind mounts of a volume have lines of
+/// their own, with the same DEV. The lines are in the order in which all was mounted; there may be none.
 pub const MOUNTS: &CStr = c"CCFS_DIRECT_MOUNTS";
 /// Path of the file with [counters](crate::report), for `--report`. It can be opened only by the user who started `ccfs direct`, and
 /// while that lives.
