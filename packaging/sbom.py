@@ -66,6 +66,16 @@ def licence_texts(folder):
     return found
 
 
+def mit_text(package):
+    """The same of a package under MIT alone whose sources name the holders, and whose text was left out when it was packed."""
+    source = Path(package["manifest_path"]).parent / "src/lib.rs"
+    if package["license"] != "MIT" or not source.exists():
+        return []
+    holders = re.findall(r"^// (Copyright .*)$", source.read_text(), re.MULTILINE)
+    text = re.sub(r"(?m)^Copyright .*$", lambda _: "\n".join(holders), (TOP / "LICENSE-MIT").read_text(), count=1)
+    return [(Path("lib.rs"), text)] if holders else []
+
+
 def reference(package):
     if package["source"] == REGISTRY:
         return f"pkg:cargo/{package['name']}@{package['version']}"
@@ -167,7 +177,7 @@ def notices():
         name = f"{package['name']} {package['version']}"
         authors = ", ".join(re.sub(r"\s*<.*?>", "", a) for a in package["authors"])
         print(f"{name}: {package['license']}" + (f" ({authors})" if authors else ""))
-        found = licence_texts(Path(package["manifest_path"]).parent)
+        found = licence_texts(Path(package["manifest_path"]).parent) or mit_text(package)
         if not found:
             lacking.append(name)
         for path, text in found:
