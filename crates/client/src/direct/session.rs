@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 thread_local! {
@@ -36,10 +37,38 @@ pub(super) struct Session {
     pub moves: Mutex<()>,
     /// A file has got another name by this session: a rename can be one to another name of the same file, which does nothing.
     pub has_links: AtomicBool,
+    waits: Waits,
     /// Largest size of a file, bytes.
     size_max: u64,
     /// No file that the session holds is larger, bytes.
     reach: AtomicU64,
+}
+
+/// How long replies are waited for. Where others want the processors, the daemon's thread gets none as fast as one does that the kernel wakes for a
+/// system call.
+#[derive(Default)]
+struct Waits(AtomicU64);
+
+/// What a system call for an entry takes at most, nanoseconds.
+const BY_CALL_TAKES: u64 = 30_000;
+
+impl Waits {
+    /// A system call would be faster. It is found out again from time to time.
+    fn are_long(&self) -> bool {
+        let mean = self.0.load(Relaxed);
+        if mean <= BY_CALL_TAKES {
+            return false;
+        }
+        self.0.store(mean - mean / 64, Relaxed);
+        true
+    }
+
+    fn note(&self, wait: Duration) {
+        let (mean, wait) = (self.0.load(Relaxed), wait.as_nanos() as u64);
+        // One that was interrupted for long is no reason to doubt for long.
+        let wait = wait.min(10 * BY_CALL_TAKES);
+        self.0.store(mean - mean / 8 + wait / 8, Relaxed);
+    }
 }
 
 struct Link {
@@ -74,6 +103,7 @@ impl Session {
             forks: sys::forks(),
             umask: AtomicU32::new(sys::umask()),
             moves: Mutex::default(),
+            waits: Waits::default(),
             has_links: AtomicBool::new(false),
             size_max: sys::file_size_limit(),
             reach: AtomicU64::new(0),
@@ -232,8 +262,13 @@ impl Session {
         parts: &[&[u8]],
         room: usize,
     ) -> io::Result<Did<(Asked<'_>, usize)>> {
+        if self.waits.are_long() {
+            return self.call(self.dir.as_fd(), entry, parts, room);
+        }
+        let begun = Instant::now();
         let (link, asked) = self.publish(entry, parts, room)?;
         let (mut result, mut bytes) = asked.wait(&|| self.alive())?;
+        self.waits.note(begun.elapsed());
         if result == WOULD_WAIT {
             link.call(self.dir.as_fd(), asked.position)?;
             (result, bytes) = asked.reply();
