@@ -263,7 +263,13 @@ impl On<'_> {
         }
         Ok(match &self.open.what {
             What::File(file) => file.stat()?,
-            What::Dir(dir, _) => dir.attr()?,
+            What::Dir(dir, id) => {
+                let mut tree = self.state.tree();
+                match tree.found(*id).is_some() && dir.is_direct() {
+                    true => tree.attr(*id)?,
+                    false => dir.attr()?,
+                }
+            }
         })
     }
 
@@ -314,14 +320,19 @@ impl On<'_> {
             mask if mask & (set::UID | set::GID) != 0 => None,
             _ => place.high_bits,
         };
-        if !self.open.made {
-            self.state.changes.fetch_add(1, Relaxed);
-        }
         match &self.open.what {
-            What::File(file) => file.set_attr(what)?,
+            What::File(file) => {
+                if !self.open.made {
+                    self.state.changes.fetch_add(1, Relaxed);
+                }
+                file.set_attr(what)?;
+            }
             What::Dir(dir, id) => {
-                self.state.tree().changes(*id);
-                dir.set_attr(what)?;
+                let mut tree = self.state.tree();
+                match tree.found(*id) {
+                    Some(_) => drop(tree.set_attr(*id, what)?),
+                    None => dir.set_attr(what)?,
+                }
             }
         }
         Ok(0)

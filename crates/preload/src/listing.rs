@@ -29,8 +29,16 @@ pub fn give(state: &State, (dir, id): (&Dir, Id), place: &mut Place, at: u64, le
         if quiet && names.len() <= KEPT {
             let with_attr = names.iter().filter_map(|one| Some((one, one.attr?)));
             let all = with_attr.map(|(one, attr)| (one.entry.name.as_bytes().into(), attr));
-            let all = all.collect();
-            state.tree().note_listed(id, Attrs { changes, all });
+            let is_dir = |one: &&Listed| {
+                one.entry.kind == libc::DT_DIR && one.entry.name != "." && one.entry.name != ".."
+            };
+            let dirs = names.iter().filter(is_dir);
+            let attrs = Attrs {
+                changes,
+                all: all.collect(),
+                dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
+            };
+            state.tree().note_listed(id, attrs);
         }
         place.listing = Some(Listing { names, given: 0 });
     }

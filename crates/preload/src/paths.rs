@@ -107,6 +107,7 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
         };
         let parent = tree.dir(dir).ok_or(Stop::Kernel)?;
         let (made, attr) = parent.make_dir_with_attr(OsStr::from_bytes(name), bits)?;
+        tree.touched(dir);
         tree.add_below(dir, name, made, &attr);
         return Ok(0);
     }
@@ -159,7 +160,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
     let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
     drop(tree);
-    match open_file(state, &dir, device, name, flags, bits) {
+    match open_file(state, (&dir, place.dir), device, name, flags, bits) {
         Err(Stop::Errno(libc::EISDIR)) if flags & (libc::O_ACCMODE | libc::O_CREAT) == 0 => {
             let mut tree = state.tree();
             let id = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
@@ -174,7 +175,14 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
     }
 }
 
-fn open_file(state: &State, dir: &Dir, device: u64, name: &[u8], flags: i32, bits: u64) -> Answer {
+fn open_file(
+    state: &State,
+    (dir, id): (&Dir, Id),
+    device: u64,
+    name: &[u8],
+    flags: i32,
+    bits: u64,
+) -> Answer {
     let has = |flag| flags & flag != 0;
     let access = flags & libc::O_ACCMODE;
     let bits = bits as u32 & 0o7777;
@@ -198,8 +206,10 @@ fn open_file(state: &State, dir: &Dir, device: u64, name: &[u8], flags: i32, bit
     let quiet = only_reads && !state.table.has_writers();
     let mut head = vec![0; if quiet { HEAD } else { 0 }];
     let opened = dir.open_with(OsStr::from_bytes(name), how, &mut head)?;
-    if !opened.made && !only_reads {
-        state.changes.fetch_add(1, Relaxed);
+    match opened.made {
+        true => state.tree().touched(id),
+        false if !only_reads => drop(state.changes.fetch_add(1, Relaxed)),
+        false => {}
     }
     head.truncate(opened.read);
     let found = match opened.attr {
@@ -230,7 +240,7 @@ fn open_dir(state: &State, tree: &mut Tree, id: Id, flags: i32) -> Answer {
     let dir = tree.dir(id).ok_or(Stop::Kernel)?;
     let device = tree.device(id).ok_or(Stop::Kernel)?;
     // Whether it may be read is checked each time.
-    let attr = tree.found(id)?;
+    let attr = tree.found(id).ok_or(Stop::Kernel)?;
     if !may_read(&attr) && flags & libc::O_PATH == 0 {
         return Err(Stop::Kernel);
     }
@@ -287,6 +297,7 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
     if is_dir {
         let below = tree.known_below(place.id, place.name.as_bytes());
         place.dir.remove_dir(place.name)?;
+        tree.touched(place.id);
         if let Some(below) = below {
             tree.removed(below);
         }
@@ -297,6 +308,7 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
     }
     drop(tree);
     place.dir.remove_file(place.name)?;
+    state.tree().touched(place.id);
     state.changes.fetch_add(1, Relaxed);
     Ok(0)
 }
@@ -311,6 +323,8 @@ pub fn rename(from: &Path<'_>, to: &Path<'_>, no_replace: bool) -> Answer {
     }
     old.dir
         .rename_with(old.name, &new.dir, new.name, no_replace)?;
+    tree.touched(old.id);
+    tree.touched(new.id);
     tree.renamed(old.id, old.name.as_bytes(), new.id, new.name.as_bytes());
     state.changes.fetch_add(1, Relaxed);
     Ok(0)
@@ -326,6 +340,7 @@ pub fn link(from: &Path<'_>, to: &Path<'_>) -> Answer {
         return Err(Stop::Kernel);
     }
     old.dir.link(old.name, &new.dir, new.name)?;
+    state.tree().touched(new.id);
     state.changes.fetch_add(1, Relaxed);
     Ok(0)
 }
@@ -333,7 +348,8 @@ pub fn link(from: &Path<'_>, to: &Path<'_>) -> Answer {
 /// symlink(2).
 pub fn symlink(target: u64, path: &Path<'_>) -> Answer {
     let target = program::path(target)?;
-    let place = name(&mut state()?.tree(), path)?;
+    let state = state()?;
+    let place = name(&mut state.tree(), path)?;
     if place.slash || target.is_empty() {
         return Err(Stop::Kernel);
     }
@@ -363,15 +379,16 @@ fn attr(path: &Path<'_>, follow: bool) -> Result<(Attr, u64), Stop> {
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
     let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
     let Some(name) = place.name else {
-        return Ok((dir.attr()?, device));
+        return Ok((tree.attr(place.dir)?, device));
     };
-    if let Some(below) = tree.known_below(place.dir, name) {
-        let below = tree.dir(below).ok_or(Stop::Kernel)?;
-        drop(tree);
-        return Ok((below.attr()?, device));
+    let below = match tree.is_listed_dir(place.dir, name) {
+        true => tree.below(place.dir, name),
+        false => tree.known_below(place.dir, name),
+    };
+    if let Some(below) = below {
+        return Ok((tree.attr(below)?, device));
     }
-    let changes = state.changes.load(Relaxed);
-    let listed = tree.listed(place.dir, name, changes);
+    let listed = tree.listed(place.dir, name, state.changes.load(Relaxed));
     drop(tree);
     let attr = match listed {
         Some(attr) => attr,
@@ -382,6 +399,23 @@ fn attr(path: &Path<'_>, follow: bool) -> Result<(Attr, u64), Stop> {
         return Err(Stop::Kernel);
     }
     Ok((attr, device))
+}
+
+/// As [`attr`], of which only the mode, the owner and the flags are sure.
+fn kind(path: &Path<'_>, follow: bool) -> Result<Attr, Stop> {
+    let known = {
+        let mut tree = state()?.tree();
+        let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
+        let id = match place.name {
+            None => Some(place.dir),
+            Some(name) => tree.known_below(place.dir, name),
+        };
+        id.and_then(|id| tree.found(id))
+    };
+    match known {
+        Some(found) => Ok(found),
+        None => Ok(attr(path, follow)?.0),
+    }
 }
 
 /// stat(2) and lstat(2).
@@ -398,7 +432,7 @@ pub fn statx(path: &Path<'_>, to: u64, follow: bool) -> Answer {
 
 /// access(2), of the user that the process is. What only the kernel can tell is left to it.
 pub fn access(path: &Path<'_>, wanted: u64, follow: bool) -> Answer {
-    let (attr, _) = attr(path, follow)?;
+    let attr = kind(path, follow)?;
     let uid = rustix::process::geteuid();
     let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
     let wanted = wanted as i32;
@@ -424,21 +458,17 @@ fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
     let mut tree = state.tree();
     let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
-    state.changes.fetch_add(1, Relaxed);
     let Some(name) = place.name else {
-        tree.changes(place.dir);
-        dir.set_attr(what)?;
-        return Ok(0);
+        return tree.set_attr(place.dir, what);
     };
     let below = match place.slash {
         true => tree.below(place.dir, name),
         false => tree.known_below(place.dir, name),
     };
     if let Some(below) = below {
-        tree.changes(below);
-        tree.dir(below).ok_or(Stop::Kernel)?.set_attr(what)?;
-        return Ok(0);
+        return tree.set_attr(below, what);
     }
+    state.changes.fetch_add(1, Relaxed);
     if place.slash {
         return Err(Stop::Kernel);
     }
@@ -447,8 +477,7 @@ fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
         Ok(file) => file.set_attr(what)?,
         Err(e) if e.raw_os_error() == Some(libc::EISDIR) => {
             let below = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
-            tree.changes(below);
-            tree.dir(below).ok_or(Stop::Kernel)?.set_attr(what)?;
+            tree.set_attr(below, what)?;
         }
         // A link, or what is no file.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ELOOP | libc::EOPNOTSUPP)) => {
@@ -481,7 +510,7 @@ pub fn set_times(path: &Path<'_>, at: u64) -> Answer {
 /// setxattr(2): an ACL that says no more than permission bits do is these bits.
 pub fn set_attribute(path: &Path<'_>, name: u64, value: u64, len: u64, flags: u64) -> Answer {
     let bits = acl::bits_of_call(name, value, len, flags).ok_or(Stop::Kernel)?;
-    let (attr, _) = attr(path, false)?;
+    let attr = kind(path, false)?;
     match attr.flags & PLAIN != 0 && attr.mode & libc::S_IFMT != libc::S_IFLNK {
         true => set(path, &mode(u64::from(attr.mode & 0o7000 | bits))),
         false => Err(Stop::Kernel),
@@ -490,7 +519,7 @@ pub fn set_attribute(path: &Path<'_>, name: u64, value: u64, len: u64, flags: u6
 
 /// removexattr(2): to remove a default ACL that is not there is no error.
 pub fn remove_attribute(path: &Path<'_>, name: u64) -> Answer {
-    let (attr, _) = attr(path, false)?;
+    let attr = kind(path, false)?;
     let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
     match attr.flags & PLAIN != 0 && is_dir && program::path(name)? == acl::DEFAULT {
         true => Ok(0),
@@ -500,7 +529,7 @@ pub fn remove_attribute(path: &Path<'_>, name: u64) -> Answer {
 
 /// An extended attribute of what has none: `nothing`.
 pub fn attribute(path: &Path<'_>, follow: bool, nothing: Answer) -> Answer {
-    let (attr, _) = attr(path, follow)?;
+    let attr = kind(path, follow)?;
     match attr.flags & PLAIN != 0 {
         true => nothing,
         false => Err(Stop::Kernel),

@@ -3,14 +3,15 @@
 //! Nobody else can rename or move anything inside a held directory: that would break its hold. So a path is followed here from the first
 //! held directory on, the *top* of its tree. A top is known by the directory that it is in, which the kernel knows, and its name there; which
 //! directory a path leads to before it, the kernel is asked each time.
+use crate::answer::{Answer, Stop};
 use crate::count::{self, Reason};
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
+use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Attr, Dir, Session};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, open, openat};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -27,8 +28,10 @@ struct Node {
     name: Box<[u8]>,
     below: HashMap<Box<[u8]>, Id>,
     used: u64,
-    /// What it was, if it is not changed since but by what is made in it: its mode, owner and flags.
-    found: Option<Attr>,
+    /// What it is: its mode, owner and flags. The rest changes with what is in it.
+    found: Attr,
+    /// All of that is so.
+    exact: bool,
     listed: Option<Attrs>,
 }
 
@@ -37,6 +40,7 @@ pub struct Attrs {
     /// [`crate::state::State::changes`] then.
     pub changes: u64,
     pub all: HashMap<Box<[u8]>, Attr>,
+    pub dirs: HashSet<Box<[u8]>>,
 }
 
 /// Directories whose files' attributes are kept.
@@ -242,21 +246,48 @@ impl Tree {
     }
 
     /// Its mode, owner and flags.
-    pub fn found(&mut self, id: Id) -> io::Result<Attr> {
-        let Some(node) = self.nodes.get_mut(&id) else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        match node.found {
-            Some(found) => Ok(found),
-            None => Ok(*node.found.insert(node.dir.attr()?)),
+    pub fn found(&self, id: Id) -> Option<Attr> {
+        self.nodes.get(&id).map(|node| node.found)
+    }
+
+    /// Its attributes.
+    pub fn attr(&mut self, id: Id) -> Result<Attr, Stop> {
+        let node = self.nodes.get_mut(&id).ok_or(Stop::Kernel)?;
+        if !node.exact {
+            node.found = node.dir.attr()?;
+            node.exact = true;
+        }
+        Ok(node.found)
+    }
+
+    /// Something in it was changed.
+    pub fn touched(&mut self, id: Id) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.exact = false;
         }
     }
 
-    /// Its attributes are about to be changed.
-    pub fn changes(&mut self, id: Id) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.found = None;
+    /// Changes its attributes.
+    pub fn set_attr(&mut self, id: Id, what: &SetAttr) -> Answer {
+        let node = self.nodes.get_mut(&id).ok_or(Stop::Kernel)?;
+        node.exact = false;
+        node.dir.set_attr(what)?;
+        // What becomes of other bits the file system decides.
+        const PLAIN_BITS: u32 = 0o1777;
+        match what.mask & (set::MODE | set::UID | set::GID) {
+            0 => {}
+            set::MODE if (what.mode | node.found.mode) & 0o6000 == 0 => {
+                node.found.mode = node.found.mode & !PLAIN_BITS | what.mode & PLAIN_BITS;
+            }
+            _ => drop(self.attr(id)?),
         }
+        Ok(0)
+    }
+
+    /// A name of a directory was listed as one of a directory.
+    pub fn is_listed_dir(&self, id: Id, name: &[u8]) -> bool {
+        let listed = self.nodes.get(&id).and_then(|node| node.listed.as_ref());
+        listed.is_some_and(|listed| listed.dirs.contains(name))
     }
 
     /// Attributes of a directory's files were listed.
@@ -302,7 +333,8 @@ impl Tree {
             name: name.into(),
             below: HashMap::new(),
             used: id,
-            found: Some(*attr),
+            found: *attr,
+            exact: true,
             listed: None,
         };
         self.nodes.insert(id, node);

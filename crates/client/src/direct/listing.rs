@@ -13,6 +13,9 @@ use zerocopy::FromBytes;
 /// Bytes of a listing at a time.
 const LISTING: usize = 32 << 10;
 
+/// Bytes that a name takes in a listing at most.
+const NAME_MAX: usize = 256;
+
 /// A name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
@@ -136,7 +139,8 @@ impl Dir {
                 at = head.next;
                 rest = &behind[attr_len.min(behind.len())..];
             }
-            if bytes == 0 {
+            // Another name would have fitted in.
+            if bytes + size_of::<Name>() + NAME_MAX + attr_len <= LISTING {
                 return Ok(Did::Done(out));
             }
         }
